@@ -1,0 +1,56 @@
+# Every target sets up its own environment: a machine with Python >= 3.11 and make needs nothing else.
+
+PYTHON ?= python3
+EXTRAS ?= dev,cli,plots
+DIST ?= dist
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint format bench wheel clean
+
+help:  ## Show this list
+	@grep -E '^[a-z-]+:.*  ## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*  ## ' '{printf "make %-10s %s\n", $$1, $$2}'
+
+# The environment is brought up to date only when what it is made from has changed.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "shoal needs Python >= 3.11, and '$(PYTHON)' is not one; try: make PYTHON=python3.11" >&2; \
+	    exit 1; }
+	@echo "Setting up $(VENV); the first time this takes a few minutes."
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@touch $@
+
+demo: $(STAMP)  ## Take the tour: what shoal can do, in one script
+	$(BIN)/python examples/tour.py
+
+test: $(STAMP)  ## Run the tests
+	$(BIN)/python -m pytest
+
+test-slow: $(STAMP)  ## Run the tests that take long
+	$(BIN)/python -m pytest -m slow
+
+lint: $(STAMP)  ## Check style, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)  ## Rewrite the files in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)  ## Run the benchmarks
+	@for script in $(sort $(wildcard benchmarks/*.py)); do \
+	    echo "$$script"; $(BIN)/python "$$script" || exit; done
+
+wheel: $(STAMP)  ## Build the source archive and the wheel into DIST (default: dist)
+	$(BIN)/python -m build --outdir '$(DIST)'
+
+clean:  ## Remove the environment, caches and build results
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

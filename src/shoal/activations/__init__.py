@@ -1,0 +1,28 @@
+"""Activation functions as immutable values."""
+
+from shoal.activations.affine import Affine
+from shoal.activations.base import Activation
+from shoal.activations.hermite import Hermite
+from shoal.activations.panels import Kink
+from shoal.activations.piecewise import ELU, HardTanh, Identity, LeakyReLU, ReLU
+from shoal.activations.smooth import GELU, Cosine, Erf, Sigmoid, Sine, Softplus, Swish, Tanh
+
+__all__ = [
+    "ELU",
+    "GELU",
+    "Activation",
+    "Affine",
+    "Cosine",
+    "Erf",
+    "HardTanh",
+    "Hermite",
+    "Identity",
+    "Kink",
+    "LeakyReLU",
+    "ReLU",
+    "Sigmoid",
+    "Sine",
+    "Softplus",
+    "Swish",
+    "Tanh",
+]

@@ -1,0 +1,57 @@
+"""Scaled and shifted activations."""
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from shoal.activations.base import Activation
+from shoal.checks import real
+
+__all__ = ["Affine"]
+
+
+@dataclass(frozen=True)
+class Affine(Activation):
+    r"""$x \mapsto s\,\varphi(x) + t$; centring an activation is the case $s = 1$.
+
+    Args:
+        activation: The activation $\varphi$ that is composed.
+        scale: $s$.
+        shift: $t$.
+
+    Example:
+        >>> import torch
+        >>> from shoal.activations import Affine, Tanh
+        >>> Affine(Tanh(), scale=2.0, shift=1.0)(torch.zeros(2))
+        tensor([1., 1.])
+    """
+
+    activation: Activation
+    scale: float = 1.0
+    shift: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.activation, Activation):
+            raise TypeError(f"activation must be an Activation, got {self.activation!r}")
+        object.__setattr__(self, "scale", real("scale", self.scale))
+        object.__setattr__(self, "shift", real("shift", self.shift))
+
+    def function(self, x: Tensor) -> Tensor:
+        """Evaluate the function."""
+        return self.scale * self.activation.function(x) + self.shift
+
+    def first_derivative(self, x: Tensor) -> Tensor:
+        """Evaluate the derivative away from the kinks."""
+        return self.scale * self.activation.first_derivative(x)
+
+    @property
+    def kink_locations(self) -> tuple[float, ...] | None:
+        """Those of the composed activation."""
+        return self.activation.kink_locations
+
+    @property
+    def lipschitz(self) -> float:
+        """That of the composed activation times the absolute scale."""
+        inner = self.activation.lipschitz
+        return 0.0 if self.scale == 0 else math.fabs(self.scale) * inner

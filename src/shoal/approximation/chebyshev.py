@@ -1,0 +1,169 @@
+"""A function of one to three variables as a Chebyshev series with a bound of its error."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from shoal import checks
+from shoal.exceptions import AccuracyError
+
+from .evaluation import Box, evaluate
+from .series import chebyshev_basis, differentiate, supremum
+from .tucker import Tucker, contract, hosvd
+
+__all__ = ["Chebyshev", "checked_box", "rounding"]
+
+MAX_AXES = 3
+_EPSILON = torch.finfo(torch.float64).eps
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Chebyshev:
+    r"""The series :math:`\sum_{ijk} C_{ijk} T_i(t_0) T_j(t_1) T_k(t_2)`, t the box scaled to ±1.
+
+    Usually made by `fit`. Calling it with one broadcastable tensor (or float) per axis evaluates
+    it in float64, by blocks, differentiably in the points; the result has the points' dtype.
+
+    Args:
+        box: Lower and upper end per axis, for one to three axes.
+        coefficients: The tensor C, float64, one dimension per axis.
+        error: Bound of the distance to the function that the series stands for.
+        tucker: The same coefficients at low rank, for fast evaluation; see `compress`.
+        sampled: Degrees of the grid on which the function was seen, which tell how rough the
+            error may be (see `derivative`); by default those of the coefficients.
+
+    Example:
+        >>> square = Chebyshev(((0.0, 2.0),), torch.tensor([1.5, 2.0, 0.5], dtype=torch.float64))
+        >>> square(torch.tensor([0.5, 2.0]))
+        tensor([0.2500, 4.0000])
+        >>> square.derivative(0)(2.0)
+        tensor(4., dtype=torch.float64)
+    """
+
+    box: Box
+    coefficients: Tensor
+    error: float = 0.0
+    tucker: Tucker | None = None
+    sampled: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the fields, so that nothing after has to."""
+        object.__setattr__(self, "box", checked_box(self.box))
+        checks.float_tensor("coefficients", self.coefficients)
+        if self.coefficients.dtype != torch.float64 or self.coefficients.ndim != len(self.box):
+            raise ValueError(
+                f"coefficients must be float64 with {len(self.box)} dimensions, got "
+                f"{self.coefficients.dtype} of shape {tuple(self.coefficients.shape)}"
+            )
+        checks.real("error", self.error, at_least=0.0)
+        if not self.sampled:
+            object.__setattr__(self, "sampled", self.degrees)
+
+    def __repr__(self) -> str:
+        """Say what matters and leave out the numbers."""
+        ranks = "" if self.tucker is None else f", ranks={tuple(self.tucker.core.shape)}"
+        return f"Chebyshev(box={self.box}, degrees={self.degrees}{ranks}, error={self.error:.2g})"
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """Degree per axis."""
+        return tuple(size - 1 for size in self.coefficients.shape)
+
+    def __call__(self, *points: Tensor | float) -> Tensor:
+        """Return the values at ``points``; raise a ValueError for NaN or points off the box."""
+        return evaluate(self, points)
+
+    def evaluate_block(self, points: Sequence[Tensor]) -> Tensor:
+        """Return the values at equally long float64 vectors, unchecked and in one block."""
+        bases = []
+        for x, (low, high), degree in zip(points, self.box, self.degrees, strict=True):
+            # Exact near both ends, where a series of high degree is most sensitive.
+            t = ((x - low) - (high - x)).div_(high - low).clamp_(-1.0, 1.0)
+            bases.append(chebyshev_basis(t, degree))
+        device = points[0].device
+        if self.tucker is None:
+            return contract(self.coefficients.to(device), bases)
+        factors = self.tucker.factors
+        bases = [u.to(device).T @ basis for u, basis in zip(factors, bases, strict=True)]
+        return contract(self.tucker.core.to(device), bases)
+
+    def derivative(self, axis: int) -> "Chebyshev":
+        """Return the partial derivative along ``axis``.
+
+        Its error is Markov's bound for a polynomial of the sampled degree n: n² times the error
+        on [-1, 1], scaled to the width of the box.
+
+        Example:
+            >>> line = Chebyshev(((0.0, 2.0),), torch.tensor([1.0, 1.0], dtype=torch.float64))
+            >>> line.derivative(0).coefficients
+            tensor([1.], dtype=torch.float64)
+        """
+        axis = checks.integer("axis", axis, at_least=0)
+        if axis >= len(self.box):
+            raise ValueError(f"axis must be below {len(self.box)}, got {axis}")
+        low, high = self.box[axis]
+        scale = 2 / (high - low)
+        slope = scale * differentiate(self.coefficients, axis)
+        tucker = None if self.tucker is None else self.tucker.differentiate(axis, scale)
+        error = scale * self.sampled[axis] ** 2 * self.error + rounding(slope)
+        return replace(self, coefficients=slope, error=error, tucker=tucker)
+
+    def compress(self, tolerance: float) -> "Chebyshev":
+        """Return a low-rank (Tucker) series within ``tolerance``, which evaluates faster.
+
+        Args:
+            tolerance: Largest change of any value on the box, absolute. What the discarded
+                singular values do change is bounded rigorously and added to the error.
+
+        Raises:
+            AccuracyError: The tolerance is below the rounding errors of the decomposition.
+
+        Example:
+            >>> table = Chebyshev(((0.0, 1.0),) * 2, torch.ones(9, 9, dtype=torch.float64))
+            >>> table.compress(1e-9)
+            Chebyshev(box=((0.0, 1.0), (0.0, 1.0)), degrees=(8, 8), ranks=(1, 1), error=...)
+        """
+        tolerance = checks.real("tolerance", tolerance, above=0.0)
+        budget = tolerance
+        while True:
+            tucker = hosvd(self.coefficients, budget)
+            dense = tucker.dense()
+            change = supremum(self.coefficients - dense)
+            if change <= tolerance:
+                error = self.error + change + rounding(dense)
+                return replace(self, coefficients=dense, tucker=tucker, error=error)
+            if budget < _EPSILON * change:
+                raise AccuracyError(
+                    f"compression to tolerance {tolerance:.2g} is lost in rounding errors of "
+                    f"{change:.2g}; ask for a larger tolerance, or keep the full series"
+                )
+            budget /= 2
+
+
+def rounding(coefficients: Tensor) -> float:
+    r"""Return a bound of the rounding errors that an evaluation makes, in practice.
+
+    Some units in the last place of every term, and of the scaled point through the slope:
+    :math:`4 \epsilon (\sum |c| + \sum_a \max |\partial p / \partial t_a|)`.
+
+    Example:
+        >>> rounding(torch.ones(1, dtype=torch.float64)) / torch.finfo(torch.float64).eps
+        4.0
+    """
+    slopes = sum(supremum(differentiate(coefficients, axis)) for axis in range(coefficients.ndim))
+    return 4 * _EPSILON * (float(coefficients.abs().sum()) + slopes)
+
+
+def checked_box(box: Sequence[Sequence[float]]) -> Box:
+    """Return the box as nested tuples of floats, or say what is wrong with it."""
+    if not 1 <= len(box) <= MAX_AXES:
+        raise ValueError(f"box must have one to {MAX_AXES} axes, got {len(box)}")
+    ends = []
+    for axis, pair in enumerate(box):
+        if len(pair) != 2:
+            raise ValueError(f"box[{axis}] must be (low, high), got {pair!r}")
+        low = checks.real(f"box[{axis}][0]", pair[0])
+        ends.append((low, checks.real(f"box[{axis}][1]", pair[1], above=low)))
+    return tuple(ends)

@@ -1,0 +1,227 @@
+"""Find the Chebyshev series of a function, axis by axis, and verify it off the grid.
+
+The grid is doubled along an axis until the coefficients of *every fibre* of values along that
+axis have died away; since a fibre holds true values of the function, an axis is judged whatever
+the resolution of the others. Doubling keeps all values, so no point is ever computed twice.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from shoal import checks
+from shoal.exceptions import AccuracyError
+
+from .chebyshev import Chebyshev, checked_box, rounding
+from .evaluation import Box
+from .sampling import Function, Samples, check_points, sampled_function
+from .series import coefficients_from_values, supremum
+
+__all__ = ["Shortfall", "attempt", "checked_degrees", "fit"]
+
+DEFAULT_MAX_DEGREE = (1024, 256, 64)
+"""Largest degree per axis for one, two, three variables: up to 300 000 values of the function."""
+_EPSILON = torch.finfo(torch.float64).eps
+
+
+def fit(
+    function: Function,
+    box: Sequence[Sequence[float]],
+    *,
+    tolerance: float,
+    max_degree: int | Sequence[int] | None = None,
+    sampler: str = "tensor",
+    device: torch.device | str = "cpu",
+) -> Chebyshev:
+    """Return a Chebyshev series within ``tolerance`` of a smooth function on a closed box.
+
+    The error that the result reports adds up what was cut off, an extrapolation of what was never
+    seen, the largest residual at check points off the grid, and rounding. A function that hides
+    between all the points (a peak far narrower than their distance) cannot be caught.
+
+    Args:
+        function: Called with the float64 nodes of each axis; returns the values on their tensor
+            grid, of shape (n_0, n_1, ...).
+        box: Lower and upper end per axis, one to three axes.
+        tolerance: Largest error, absolute.
+        max_degree: Largest degree tried, for all axes or for each; degrees are 8, 16, 32, ...
+        sampler: ``"tensor"`` hands over one vector per axis, ``"elementwise"`` the whole
+            grid, one tensor per axis, as an elementwise function wants it.
+        device: Where the nodes are made and the coefficients stay.
+
+    Raises:
+        AccuracyError: The tolerance cannot be met; the message says why and what may help.
+        ValueError: An argument is out of range, or a value of the function is not finite.
+
+    Example:
+        >>> wave = fit(lambda x, y: torch.cos(x * y), ((0.0, 1.0), (0.0, 3.0)),
+        ...            tolerance=1e-10, sampler="elementwise")
+        >>> bool((wave(0.5, 2.0) - torch.tensor(1.0).double().cos()).abs() <= wave.error)
+        True
+        >>> wave.error < 1e-10
+        True
+    """
+    box = checked_box(box)
+    tolerance = checks.real("tolerance", tolerance, above=0.0)
+    degrees = checked_degrees(max_degree, len(box), DEFAULT_MAX_DEGREE)
+    values = sampled_function(function, sampler)
+    outcome = attempt(values, box, tolerance=tolerance, max_degrees=degrees, device=device)
+    if isinstance(outcome, Shortfall):
+        raise AccuracyError(outcome.message)
+    return outcome
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """Why one series does not do: the error reached, the axes to blame (worst first), the cause."""
+
+    box: Box
+    tolerance: float
+    error: float
+    axes: tuple[int, ...]
+    degrees: tuple[int, ...]
+    cause: str
+
+    @property
+    def message(self) -> str:
+        """One sentence for the user, with a remedy."""
+        remedies = {
+            "rounding": "rounding errors leave no more digits; ask for a larger tolerance",
+            "steep": "the coefficients still decay fast; raise max_degree or use fit_piecewise",
+            "slow": "the coefficients decay slowly, as at a kink or singularity; use "
+            "fit_piecewise, with its place in breaks if known, or a larger tolerance",
+            "flat": "the coefficients do not decay: a jump, noise, or fast oscillations; "
+            "raise max_degree, use fit_piecewise, or compute the function more accurately",
+        }
+        axis = self.axes[0]
+        return (
+            f"the function on {self.box} is not met to tolerance {self.tolerance:.2g}: the error "
+            f"reached is about {self.error:.2g}; axis {axis}, sampled to degree "
+            f"{self.degrees[axis]}, is to blame: {remedies[self.cause]}"
+        )
+
+
+def attempt(
+    function: Function,
+    box: Box,
+    *,
+    tolerance: float,
+    max_degrees: Sequence[int],
+    device: torch.device | str,
+) -> Chebyshev | Shortfall:
+    """Return a series within ``tolerance``, or why there is none."""
+    samples = Samples.first(function, box, max_degrees, device)
+    while True:
+        outcome = _judge(samples, tolerance)
+        if isinstance(outcome, Chebyshev) or outcome.cause == "rounding":
+            return outcome
+        if any(2 * samples.degrees[axis] > max_degrees[axis] for axis in outcome.axes):
+            return outcome
+        for axis in outcome.axes:
+            samples = samples.refined(axis)
+
+
+def _judge(samples: Samples, tolerance: float) -> Chebyshev | Shortfall:
+    """Return the series of the samples if it meets the tolerance, or what to refine."""
+    profiles = [samples.profile(axis) for axis in range(len(samples.box))]
+    decays = [_Decay.of(profile) for profile in profiles]
+    # Unseen, cut and measured errors are each kept so small that they fit in together.
+    share = tolerance / (8 * len(decays))
+    unseen = sum(decay.unseen for decay in decays)
+    axes = sorted(range(len(decays)), key=lambda axis: -decays[axis].unseen)
+    rough = tuple(axis for axis in axes if decays[axis].unseen > share)
+    if rough:
+        error, lost = unseen, decays[rough[0]].level < 2 * _EPSILON * samples.scale
+    else:
+        series = _verified(samples, _cuts(profiles, share), unseen)
+        if series.error <= tolerance:
+            return series
+        rough = _aliased(samples, series, share)
+        error, lost = series.error, tolerance < 4 * rounding(series.coefficients)
+    cause = "rounding" if lost else decays[rough[0]].kind
+    return Shortfall(samples.box, tolerance, error, rough, samples.degrees, cause)
+
+
+@dataclass(frozen=True)
+class _Decay:
+    """How the coefficients of the worst fibres of an axis die away.
+
+    Args:
+        unseen: Estimate of the interpolation error, from the coefficients beyond the grid.
+        level: Mean size of the upper half of the coefficients.
+        kind: ``"steep"`` (geometric), ``"slow"`` (algebraic) or ``"flat"``.
+    """
+
+    unseen: float
+    level: float
+    kind: str
+
+    @classmethod
+    def of(cls, profile: Tensor) -> "_Decay":
+        """Judge by sums over dyadic blocks, which even and odd functions cannot fool.
+
+        Such sums fall by a constant ratio when the coefficients decay algebraically, so the
+        geometric series of that ratio is what lies beyond; when they decay geometrically it
+        is an overestimate. An interpolant errs by at most twice what lies beyond its degree.
+        """
+        n = profile.shape[0] - 1
+        first, second, last = (float(profile[n // k + 1 : 2 * n // k + 1].sum()) for k in (8, 4, 2))
+        ratio = min(last / second, 0.8) if last < second else 0.8
+        unseen = 2 * (last * ratio / (1 - ratio) + float(profile[-2:].sum()))
+        accelerates = last * first < 0.75 * second**2
+        kind = "flat" if ratio == 0.8 else "steep" if accelerates else "slow"
+        return cls(unseen, 2 * last / n, kind)
+
+
+def _cuts(profiles: Sequence[Tensor], share: float) -> tuple[slice, ...]:
+    """Return the leading coefficients per axis without which more than ``share`` would miss."""
+    rests = [profile.flip(0).cumsum(0).flip(0) for profile in profiles]
+    return tuple(slice(max(1, int((rest > share).sum()))) for rest in rests)
+
+
+def _verified(samples: Samples, cuts: tuple[slice, ...], unseen: float) -> Chebyshev:
+    """Return the truncated series with its error, measured at points off the grid."""
+    full = samples.values
+    for axis in range(full.ndim):
+        full = coefficients_from_values(full, axis)
+    kept, dropped = full[cuts].clone(), full.clone()
+    dropped[cuts] = 0.0
+    series = Chebyshev(samples.box, kept, sampled=samples.degrees)
+    residual = _residual(samples, series, check_points(samples.box, kept.device))
+    error = unseen + supremum(dropped) + residual + rounding(kept)
+    return replace(series, error=error)
+
+
+def _aliased(samples: Samples, series: Chebyshev, share: float) -> tuple[int, ...]:
+    """Return the axes along which the series misses the function between the nodes.
+
+    Along one axis off the grid and the others on it, the residual is that axis's own.
+    """
+    off = check_points(samples.box, samples.values.device)
+    on = [nodes[:: max(1, len(nodes) // 4)] for nodes in samples.nodes]
+    residuals = {
+        axis: _residual(samples, series, [*on[:axis], off[axis], *on[axis + 1 :]])
+        for axis in range(len(off))
+    }
+    blamed = [axis for axis, residual in residuals.items() if residual > share]
+    return tuple(sorted(blamed or residuals, key=lambda axis: -residuals[axis]))
+
+
+def _residual(samples: Samples, series: Chebyshev, points: Sequence[Tensor]) -> float:
+    """Return the largest difference of function and series on a tensor grid."""
+    grid = torch.meshgrid(*points, indexing="ij")
+    return float((samples.function(*points) - series(*grid)).abs().max())
+
+
+def checked_degrees(
+    max_degree: int | Sequence[int] | None, axes: int, defaults: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the largest degree for each axis."""
+    if max_degree is None:
+        max_degree = defaults[axes - 1]
+    degrees = [max_degree] * axes if isinstance(max_degree, int) else list(max_degree)
+    if len(degrees) != axes:
+        raise ValueError(f"max_degree must be one number or {axes}, got {max_degree!r}")
+    return tuple(checks.integer("max_degree", degree, at_least=4) for degree in degrees)

@@ -1,0 +1,133 @@
+"""Values of a function on nested Chebyshev grids, each of them computed once."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from shoal import checks
+
+from .evaluation import Box
+from .series import chebyshev_nodes, coefficients_from_values
+
+__all__ = ["Function", "Samples", "check_points", "sampled_function"]
+
+Function: TypeAlias = Callable[..., Tensor]
+
+_FIRST_DEGREE = 8
+_CHECK_POINTS = (64, 24, 10)
+"""Off-grid points per axis for one, two, three variables: up to 1000 values of the function."""
+_IRRATIONALS = (math.sqrt(5) / 2 - 0.5, math.sqrt(2) - 1, math.sqrt(3) - 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """A function on the tensor grid of Chebyshev nodes of a box.
+
+    Args:
+        function: Takes a vector of nodes per axis, returns the values on their tensor grid.
+        box: Lower and upper end per axis.
+        values: The values. shape: (n_0 + 1, n_1 + 1, ...), n the degrees
+    """
+
+    function: Function
+    box: Box
+    values: Tensor
+
+    @classmethod
+    def first(
+        cls,
+        function: Function,
+        box: Box,
+        max_degrees: Sequence[int],
+        device: torch.device | str,
+    ) -> "Samples":
+        """Sample a function on the coarsest grid."""
+        degrees = [min(_FIRST_DEGREE, largest) for largest in max_degrees]
+        return cls(function, box, function(*_grid(box, degrees, device)))
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """Degree per axis."""
+        return tuple(size - 1 for size in self.values.shape)
+
+    @property
+    def nodes(self) -> list[Tensor]:
+        """Nodes per axis."""
+        return _grid(self.box, self.degrees, self.values.device)
+
+    @property
+    def scale(self) -> float:
+        """Largest absolute value."""
+        return float(self.values.abs().max())
+
+    def profile(self, axis: int) -> Tensor:
+        """Return the largest Chebyshev coefficients, by degree, among the fibres of an axis."""
+        fibres = coefficients_from_values(self.values, axis).movedim(axis, 0)
+        return fibres.flatten(1).abs().amax(1) if fibres.ndim > 1 else fibres.abs()
+
+    def refined(self, axis: int) -> "Samples":
+        """Return the samples with twice the degree along ``axis``; only new values are computed."""
+        nodes = self.nodes
+        low, high = self.box[axis]
+        degree = 2 * self.degrees[axis]
+        nodes[axis] = chebyshev_nodes(degree, low, high, device=self.values.device)[1::2]
+        between = self.function(*nodes)
+        shape = [degree + 1 if a == axis else size for a, size in enumerate(self.values.shape)]
+        values = self.values.new_empty(shape)
+        fibres = values.movedim(axis, 0)
+        fibres[::2], fibres[1::2] = self.values.movedim(axis, 0), between.movedim(axis, 0)
+        return replace(self, values=values)
+
+
+def _grid(box: Box, degrees: Sequence[int], device: torch.device | str) -> list[Tensor]:
+    pairs = zip(box, degrees, strict=True)
+    return [chebyshev_nodes(degree, low, high, device=device) for (low, high), degree in pairs]
+
+
+def check_points(box: Box, device: torch.device | str) -> list[Tensor]:
+    """Return ascending quasi-random points per axis, as dense as Chebyshev nodes near the ends.
+
+    Example:
+        >>> [len(points) for points in check_points(((0.0, 1.0), (0.0, 2.0)), "cpu")]
+        [24, 24]
+    """
+    steps = torch.arange(_CHECK_POINTS[len(box) - 1], dtype=torch.float64, device=device) + 0.5
+    points = []
+    for (low, high), irrational in zip(box, _IRRATIONALS, strict=False):
+        t = torch.cos(math.pi * (steps * irrational).frac()).sort().values
+        points.append((low * (1 - t) + high * (1 + t)) / 2)
+    return points
+
+
+def sampled_function(function: Function, sampler: str) -> Function:
+    """Return ``function`` as one of node vectors, with its values checked.
+
+    Args:
+        function: What to sample.
+        sampler: ``"tensor"`` if it takes one vector per axis and returns the tensor grid,
+            ``"elementwise"`` if it is elementwise.
+
+    Raises:
+        ValueError: The sampler is unknown; or, when called, the values are not finite or not of
+            the shape of the grid.
+    """
+    checks.one_of("sampler", sampler, ("tensor", "elementwise"))
+    elementwise = sampler == "elementwise"
+
+    def sample(*nodes: Tensor) -> Tensor:
+        shape = torch.Size(len(axis) for axis in nodes)
+        given = torch.meshgrid(*nodes, indexing="ij") if elementwise else nodes
+        with torch.no_grad():
+            values = checks.float_tensor("values of the function", function(*given))
+        if values.shape != shape:
+            raise ValueError(
+                f"values of the function must have shape {tuple(shape)}, one dimension per axis, "
+                f"got {tuple(values.shape)}; an elementwise function needs sampler='elementwise'"
+            )
+        return values.to(nodes[0])
+
+    return sample

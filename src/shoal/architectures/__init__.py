@@ -1,0 +1,18 @@
+"""Network architectures as immutable values that know nothing of what is done with them."""
+
+from shoal.architectures.base import Architecture, ImplicitArchitecture
+from shoal.architectures.conv_resnet import ConvResNet
+from shoal.architectures.deq import DEQ
+from shoal.architectures.fully_connected import FullyConnected
+from shoal.architectures.implicit_network import ImplicitNetwork
+from shoal.architectures.resnet import ResNet
+
+__all__ = [
+    "DEQ",
+    "Architecture",
+    "ConvResNet",
+    "FullyConnected",
+    "ImplicitArchitecture",
+    "ImplicitNetwork",
+    "ResNet",
+]

@@ -1,0 +1,103 @@
+"""What all architectures have in common."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shoal.activations import Activation
+
+__all__ = ["Architecture", "ImplicitArchitecture", "check_activation", "check_flag", "layer_groups"]
+
+
+@dataclass(frozen=True)
+class Architecture(ABC):
+    """The frozen description of a network: how its function is made of its weights.
+
+    Subclasses are final, frozen dataclasses that check their fields when they are made. They hold
+    neither weights nor data, and the verbs (``build``, ``kernel``, ...) dispatch on their type.
+    """
+
+    @property
+    @abstractmethod
+    def parameter_groups(self) -> tuple[str, ...]:
+        """The groups of weights that can be trained or frozen, from which ``trainable`` chooses."""
+
+    def check_trainable(self, trainable: Iterable[str] | None = None) -> frozenset[str]:
+        """Return the names of the groups that are trained.
+
+        Args:
+            trainable: Names out of ``parameter_groups``; all of them if ``None``.
+
+        Raises:
+            TypeError: If ``trainable`` is not a collection of names (a bare string is not one).
+            ValueError: If ``trainable`` is empty or names a group that does not exist.
+
+        Example:
+            >>> from shoal.architectures import ImplicitNetwork
+            >>> sorted(ImplicitNetwork(gamma=0.4).check_trainable({"readout", "skip"}))
+            ['readout', 'skip']
+        """
+        if trainable is None:
+            return frozenset(self.parameter_groups)
+        if isinstance(trainable, str) or not isinstance(trainable, Iterable):
+            raise TypeError(f"trainable must be a set of group names, got {trainable!r}")
+        names = tuple(trainable)
+        groups = ", ".join(map(repr, self.parameter_groups))
+        if not names:
+            raise ValueError(f"trainable must name at least one of {groups}, got none")
+        for name in names:
+            if name not in self.parameter_groups:
+                raise ValueError(f"trainable must be chosen from {groups}, got {name!r}")
+        return frozenset(names)
+
+
+@dataclass(frozen=True)
+class ImplicitArchitecture(Architecture):
+    r"""An architecture whose features are the fixed point of a recurrent layer.
+
+    The layer is $z \mapsto m^{-1/2} \phi(\sigma_a A z + \dots)$ up to scaling, with independent
+    entries of unit variance in $A$ and an $L$-Lipschitz $\phi$.
+    """
+
+    @property
+    @abstractmethod
+    def recurrent_gain(self) -> float:
+        r"""The squared gain of the recurrent layer, $\sigma_a^2 L^2$."""
+
+    @property
+    def kernel_guaranteed(self) -> bool:
+        r"""Whether the infinite-width kernel surely exists and is unique: $\sigma_a^2L^2 < 1$.
+
+        Then $\sqrt{\Lambda_{ii}}$ is the fixed point of a $\sigma_a L$-Lipschitz map (Minkowski),
+        and $\Lambda_{ij}$ that of a $\sigma_a^2 L^2$-Lipschitz one (Price). Without the guarantee
+        the kernel may still exist: that of the ReLU DEQ does so for $\sigma_a^2 < 2$.
+        """
+        return self.recurrent_gain < 1
+
+    @property
+    def contraction_guaranteed(self) -> bool:
+        r"""Whether a wide network is a contraction at initialization: $4\sigma_a^2L^2 < 1$.
+
+        With high probability, since $\|A\| \approx 2\sqrt{m}$ (004, Assumption 2.4). A given
+        network is one if $\sigma_a L \|A\| < \sqrt{m}$; measure the norm of its weights.
+        """
+        return 4 * self.recurrent_gain < 1
+
+
+def check_activation(name: str, value: object) -> Activation:
+    """Return ``value`` if it is an activation, or say that it is not one."""
+    if not isinstance(value, Activation):
+        raise TypeError(f"{name} must be an Activation, such as ReLU(), got {value!r}")
+    return value
+
+
+def check_flag(name: str, value: object) -> bool:
+    """Return ``value`` if it is True or False, or say that it is not."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return value
+
+
+def layer_groups(depth: int) -> tuple[str, ...]:
+    """Return ``("layer1", ..., "layer<depth>")``, from the input to the output."""
+    return tuple(f"layer{layer}" for layer in range(1, depth + 1))

@@ -1,0 +1,70 @@
+"""The convolutional residual network of paper 003."""
+
+from dataclasses import dataclass, field
+from typing import Literal, final
+
+from shoal import checks
+from shoal.activations import Activation
+from shoal.architectures.base import Architecture, check_activation, layer_groups
+
+__all__ = ["ConvResNet"]
+
+
+@final
+@dataclass(frozen=True)
+class ConvResNet(Architecture):
+    r"""A convolutional residual network with a skip connection around every layer but the first.
+
+    $$x^{(1)} = \sqrt{c_\sigma/m} \, \sigma(W^{(1)} \phi(x)), \qquad
+    x^{(h)} = x^{(h-1)} + \frac{s}{H\sqrt{m}} \, \sigma(W^{(h)} \phi(x^{(h-1)})), \quad
+    2 \leq h \leq H, \qquad f(x) = \langle a, x^{(H)} \rangle \qquad \text{(003, Section 2.2)}$$
+
+    where $x$ is an array of channels by pixels, $x^{(h)}$ one of $m$ channels by
+    as many pixels, and $\phi$ collects for each pixel the patch centered at it (stride 1);
+    $c_\sigma = 1/\mathbb E[\sigma(\xi)^2]$. The $W^{(h)}$ (group ``"layer<h>"``) are
+    standard Gaussian; $a$ is fixed, with one Rademacher sign per channel, the same for all
+    its pixels. The theory is for inputs of norm 1 and an activation that is Lipschitz with a
+    Lipschitz derivative. How many pixels, along how many axes, is a matter of the data.
+
+    Args:
+        activation: $\sigma$.
+        depth: The number $H \geq 1$ of layers, the first one included.
+        patch_size: The odd side of a patch in pixels. For pixels in a row, as in the paper, it is
+            the paper's $q$; for images $q$ is its square.
+        residual_scale: $s \geq 0$, in the paper $c_\lambda \lambda^{3/2} < 1$; see
+            ``ResNet``.
+        padding: What lies beyond the border: ``"zeros"``, as in the paper, or ``"circular"``, the
+            pixels of the opposite side.
+
+    Raises:
+        TypeError: If an argument is not of its kind.
+        ValueError: If ``depth`` is not positive, ``patch_size`` not positive and odd,
+            ``residual_scale`` negative, infinite or NaN, or ``padding`` unknown.
+
+    Example:
+        >>> from shoal.activations import Softplus
+        >>> ConvResNet(Softplus(), depth=2).parameter_groups
+        ('layer1', 'layer2')
+    """
+
+    activation: Activation
+    depth: int
+    patch_size: int = field(default=3, kw_only=True)
+    residual_scale: float = field(default=1.0, kw_only=True)
+    padding: Literal["zeros", "circular"] = field(default="zeros", kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_activation("activation", self.activation)
+        for name in ("depth", "patch_size"):
+            object.__setattr__(self, name, checks.integer(name, getattr(self, name), at_least=1))
+        if self.patch_size % 2 == 0:
+            raise ValueError(f"patch_size must be odd, got {self.patch_size}")
+        scale = checks.real("residual_scale", self.residual_scale, at_least=0)
+        object.__setattr__(self, "residual_scale", scale)
+        checks.one_of("padding", self.padding, ("zeros", "circular"))
+
+    @property
+    def parameter_groups(self) -> tuple[str, ...]:
+        """Each layer's weights; the readout is fixed."""
+        return layer_groups(self.depth)

@@ -1,0 +1,109 @@
+"""The deep equilibrium model of papers 004 and 000."""
+
+from dataclasses import dataclass, field
+from typing import Literal, final
+
+from shoal import checks
+from shoal.activations import Activation, ReLU
+from shoal.architectures.base import ImplicitArchitecture, check_activation
+
+__all__ = ["DEQ"]
+
+
+@final
+@dataclass(frozen=True)
+class DEQ(ImplicitArchitecture):
+    r"""A deep equilibrium model: a recurrent layer, iterated until nothing changes.
+
+    $$z = m^{-1/2} \, \phi(\sigma_a A z + \sigma_b B x), \qquad f(x) = a^\top z
+    \qquad \text{(004, Definition 2.1)}$$
+
+    with independent entries of mean zero and unit variance in $A$ (group ``"recurrent"``),
+    $B$ (``"input"``) and $a$ (``"readout"``).
+
+    The parametrization says in which scale the weights are drawn and trained. It changes neither
+    the function at initialization nor the conjugate kernel, only the gradients, hence the NTK:
+
+    - ``"ntk"``: $A, B, a$ are the parameters, as in 004. A variance of zero switches the weights
+      off for good.
+    - ``"standard"``: $W = \sigma_a A/\sqrt{m}$, $U = \sigma_b B$ and $a/\sqrt{m}$ are the
+      parameters, as in 000: $Z = \phi(WZ + UX)$ with $Z = \sqrt{m} z$. The NTK then depends on the
+      width: it is $m G$ (readout) $+ \, m G M$ (recurrent) $+ \, x^\top x' M$ (input), with $G$ the
+      conjugate kernel, $M = \dot E/(1 - \sigma_a^2 \dot E)$ and $\dot E$ the kernel of $\phi'$. A
+      variance of zero only starts the weights at zero; they still train.
+
+    Args:
+        activation: $\phi$.
+        recurrent_variance: $\sigma_a^2 \geq 0$; zero makes a network of one hidden layer. Ask
+            ``kernel_guaranteed`` and ``contraction_guaranteed`` whether it is small enough.
+        input_variance: $\sigma_b^2 \geq 0$; zero makes a network that does not see its input: at
+            every $x$ what any DEQ is at $x = 0$.
+        parametrization: ``"ntk"`` or ``"standard"``.
+
+    Raises:
+        TypeError: If the activation is not an ``Activation`` or a variance not a real number.
+        ValueError: If a variance is negative, infinite or NaN, or the parametrization unknown.
+
+    Example:
+        >>> from shoal.activations import Tanh
+        >>> deq = DEQ(Tanh(), recurrent_variance=0.3, input_variance=0.8)
+        >>> deq.parameter_groups
+        ('readout', 'recurrent', 'input')
+        >>> deq.kernel_guaranteed, deq.contraction_guaranteed
+        (True, False)
+    """
+
+    activation: Activation
+    recurrent_variance: float
+    input_variance: float
+    parametrization: Literal["ntk", "standard"] = field(default="ntk", kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_activation("activation", self.activation)
+        for name in ("recurrent_variance", "input_variance"):
+            object.__setattr__(self, name, checks.real(name, getattr(self, name), at_least=0))
+        checks.one_of("parametrization", self.parametrization, ("ntk", "standard"))
+
+    @classmethod
+    def ling2023(cls, weight_variance: float, in_features: int) -> "DEQ":
+        r"""Return the DEQ of 000, trained in its own scale.
+
+        $$Z = \phi(WZ + UX), \quad \hat y = a^\top Z, \quad
+        W_{ij} \sim \mathcal N(0, 2\sigma_w^2/m), \quad U_{ij} \sim \mathcal N(0, 2/d), \quad
+        a_i \sim \mathcal N(0, 1/m) \qquad \text{(000, Eq. (2) and Assumption 1)}$$
+
+        for ReLU and inputs of norm $\sqrt{d}$. This is the DEQ with $\sigma_a^2 = 2\sigma_w^2$ and
+        $\sigma_b^2 = 2/d$ in the standard parametrization; ``contraction_guaranteed`` is the
+        $\sigma_w^2 < 1/8$ of the paper. The value keeps $\sigma_b^2$, not $d$: its kernel is a
+        function of norms and inner products, in which no dimension is left to divide by.
+
+        Args:
+            weight_variance: $\sigma_w^2 \geq 0$.
+            in_features: The dimension $d$ of the inputs.
+
+        Raises:
+            TypeError: If an argument is not a number of its kind.
+            ValueError: If ``weight_variance`` is negative, infinite or NaN, or ``in_features`` not
+                positive.
+
+        Example:
+            >>> deq = DEQ.ling2023(weight_variance=0.1, in_features=8)
+            >>> deq.recurrent_variance, deq.input_variance, deq.parametrization
+            (0.2, 0.25, 'standard')
+        """
+        variance = checks.real("weight_variance", weight_variance, at_least=0)
+        dimension = checks.integer("in_features", in_features, at_least=1)
+        return cls(ReLU(), 2 * variance, 2 / dimension, parametrization="standard")
+
+    @property
+    def parameter_groups(self) -> tuple[str, ...]:
+        """The readout ``a``, the recurrent weights ``A`` and the input weights ``B``."""
+        return ("readout", "recurrent", "input")
+
+    @property
+    def recurrent_gain(self) -> float:
+        r"""The squared gain of the recurrent layer, $\sigma_a^2 L^2$."""
+        if self.recurrent_variance == 0:  # also where the activation is not Lipschitz
+            return 0.0
+        return self.recurrent_variance * self.activation.lipschitz * self.activation.lipschitz

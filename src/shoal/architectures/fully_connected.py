@@ -1,0 +1,103 @@
+"""The fully connected explicit networks of papers 004 and 003."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import final
+
+from shoal import checks
+from shoal.activations import Activation
+from shoal.architectures.base import Architecture, check_activation, check_flag, layer_groups
+
+__all__ = ["FullyConnected"]
+
+
+@final
+@dataclass(frozen=True)
+class FullyConnected(Architecture):
+    r"""A fully connected network of any depth, with one activation per layer.
+
+    $$x^{(l)} = m_l^{-1/2} \, \sigma_l(W_l x^{(l-1)}), \quad l = 1, \dots, L, \qquad
+    f(x) = a^\top x^{(L)} \qquad \text{(004, Definition 3.6)}$$
+
+    with $x^{(0)} = x$ and independent entries of mean zero and unit variance in $W_l$ (group
+    ``"layer<l>"``) and $a$ (``"readout"``). There are no variances: a factor on $W_{l+1}$ is one on
+    $\sigma_l$, or on the inputs for $l = 0$, with the same function and the same NTK.
+
+    Args:
+        activations: $\sigma_1, \dots, \sigma_L$, from the input to the output; any
+            iterable, kept as a tuple.
+        normalized: Whether each layer is multiplied by $\sqrt{c_{\sigma_l}}$, where
+            $c_\sigma = 1/\mathbb E[\sigma(\xi)^2]$ for a standard Gaussian $\xi$, so that inputs of
+            norm 1 keep their norm on average (003).
+        fixed_readout: Whether $a$ is drawn Rademacher and never trained (003).
+
+    Raises:
+        TypeError: If ``activations`` is not a sequence of activations or an option not a bool.
+        ValueError: If ``activations`` is empty.
+
+    Example:
+        >>> from shoal.activations import ReLU, Tanh
+        >>> net = FullyConnected((ReLU(), Tanh()))
+        >>> net.depth
+        2
+        >>> net.parameter_groups
+        ('readout', 'layer1', 'layer2')
+    """
+
+    activations: tuple[Activation, ...]
+    normalized: bool = field(default=False, kw_only=True)
+    fixed_readout: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the fields, and make a tuple of the activations."""
+        if not isinstance(self.activations, Iterable):
+            raise TypeError(
+                "activations must be a sequence of Activation, one per layer, "
+                f"got {self.activations!r}"
+            )
+        activations = tuple(self.activations)
+        if not activations:
+            raise ValueError("activations must have at least one entry, got none")
+        for index, activation in enumerate(activations):
+            check_activation(f"activations[{index}]", activation)
+        object.__setattr__(self, "activations", activations)
+        check_flag("normalized", self.normalized)
+        check_flag("fixed_readout", self.fixed_readout)
+
+    @classmethod
+    def du2018(cls, activation: Activation, depth: int) -> "FullyConnected":
+        r"""Return the fully connected network of 003.
+
+        $$x^{(h)} = \sqrt{c_\sigma/m} \, \sigma(W^{(h)} x^{(h-1)}), \quad h = 1, \dots, H, \qquad
+        f(x) = a^\top x^{(H)} \qquad \text{(003, Eq. (2))}$$
+
+        with a fixed Rademacher $a$. The theory is for inputs of norm 1 and an activation
+        that is Lipschitz with a Lipschitz derivative.
+
+        Args:
+            activation: $\sigma$, in every layer.
+            depth: The number $H \geq 1$ of layers.
+
+        Raises:
+            TypeError: If an argument is not of its kind.
+            ValueError: If ``depth`` is not positive.
+
+        Example:
+            >>> from shoal.activations import Softplus
+            >>> FullyConnected.du2018(Softplus(), depth=3).parameter_groups
+            ('layer1', 'layer2', 'layer3')
+        """
+        check_activation("activation", activation)
+        depth = checks.integer("depth", depth, at_least=1)
+        return cls((activation,) * depth, normalized=True, fixed_readout=True)
+
+    @property
+    def depth(self) -> int:
+        """The number of hidden layers."""
+        return len(self.activations)
+
+    @property
+    def parameter_groups(self) -> tuple[str, ...]:
+        """The readout, unless it is fixed, and each layer's weights."""
+        readout = () if self.fixed_readout else ("readout",)
+        return readout + layer_groups(self.depth)

@@ -1,0 +1,55 @@
+"""The implicit network of paper 001."""
+
+from dataclasses import dataclass
+from typing import final
+
+from shoal import checks
+from shoal.architectures.base import ImplicitArchitecture
+
+__all__ = ["ImplicitNetwork"]
+
+
+@final
+@dataclass(frozen=True)
+class ImplicitNetwork(ImplicitArchitecture):
+    r"""A ReLU network whose features are an equilibrium and whose input features skip it.
+
+    $$z = \sigma(\gamma m^{-1/2} A z + \phi), \qquad \phi = m^{-1/2} \sigma(W x), \qquad
+    \hat y = u^\top z + v^\top \phi \qquad \text{(001, Eqs. (2)-(4))}$$
+
+    with $\sigma$ the ReLU, standard Gaussian $A$ (group ``"recurrent"``) and $W$
+    (``"input"``), Rademacher $u$ (``"readout"``) and $v$ (``"skip"``). The theory is
+    for inputs of norm 1, no two of them parallel.
+
+    Args:
+        gamma: $\gamma \geq 0$, the scale of the recurrent weights. The paper takes it from
+            (0, 1). The guarantees hold below 1 (``kernel_guaranteed``) and below 1/2
+            (``contraction_guaranteed``, at initialization; the paper's proof, which lets
+            $\|A\|$ double during training, wants 1/4). At 0, $z = \phi$.
+
+    Raises:
+        TypeError: If ``gamma`` is not a real number.
+        ValueError: If ``gamma`` is negative, infinite or NaN.
+
+    Example:
+        >>> ImplicitNetwork(gamma=0.4)
+        ImplicitNetwork(gamma=0.4)
+        >>> ImplicitNetwork(gamma=0.5).contraction_guaranteed
+        False
+    """
+
+    gamma: float
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        object.__setattr__(self, "gamma", checks.real("gamma", self.gamma, at_least=0))
+
+    @property
+    def parameter_groups(self) -> tuple[str, ...]:
+        """The readouts ``u`` and ``v``, the recurrent weights ``A`` and the input weights ``W``."""
+        return ("readout", "skip", "recurrent", "input")
+
+    @property
+    def recurrent_gain(self) -> float:
+        r"""The squared gain of the recurrent layer, $\gamma^2$, since $L = 1$."""
+        return self.gamma * self.gamma

@@ -1,0 +1,71 @@
+"""Argument checks that name the argument, what was expected and what came."""
+
+import math
+from collections.abc import Iterable
+from numbers import Integral, Real
+
+import torch
+from torch import Tensor
+
+__all__ = ["float_tensor", "integer", "one_of", "real"]
+
+
+def real(
+    name: str,
+    value: object,
+    *,
+    above: float = -math.inf,
+    below: float = math.inf,
+    at_least: float = -math.inf,
+    at_most: float = math.inf,
+) -> float:
+    """Return ``value`` as a finite float in the given range, or say why it is not one."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a real number, got {value!r}")
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{name} must be finite, got {number}")
+    limits = [
+        (number > above, f"> {above:g}"),
+        (number < below, f"< {below:g}"),
+        (number >= at_least, f">= {at_least:g}"),
+        (number <= at_most, f"<= {at_most:g}"),
+    ]
+    for holds, limit in limits:
+        if not holds:
+            raise ValueError(f"{name} must be {limit}, got {number:g}")
+    return number
+
+
+def integer(name: str, value: object, *, at_least: int) -> int:
+    """Return ``value`` as an int that is ``at_least`` so large, or say why it is not one."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if value < at_least:
+        raise ValueError(f"{name} must be >= {at_least}, got {value}")
+    return int(value)
+
+
+def one_of(name: str, value: str, options: Iterable[str]) -> str:
+    """Return ``value`` if it is one of ``options``, or list them."""
+    options = tuple(options)
+    if value not in options:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, options))}, got {value!r}")
+    return value
+
+
+def float_tensor(name: str, value: object) -> Tensor:
+    """Return a non-empty, finite, floating-point tensor; Python floats become float64."""
+    if isinstance(value, float):
+        value = torch.tensor(value, dtype=torch.float64)
+    if not isinstance(value, Tensor):
+        raise TypeError(
+            f"{name} must be a floating-point tensor or a float, got {type(value).__name__}"
+        )
+    if not value.dtype.is_floating_point:
+        raise TypeError(f"{name} must be a floating-point tensor, got dtype {value.dtype}")
+    if value.numel() == 0:
+        raise ValueError(f"{name} must not be empty, got shape {tuple(value.shape)}")
+    if not bool(torch.isfinite(value).all()):
+        raise ValueError(f"{name} must be finite, got NaN or infinity among its entries")
+    return value

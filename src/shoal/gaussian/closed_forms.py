@@ -1,0 +1,282 @@
+r"""Closed forms of means and duals.
+
+A closed form gives the mean $\mathbb{E}[\varphi(u)]$, the covariance of $\varphi(u)$ and
+$\varphi(v)$, and the dual $\mathbb{E}[\varphi'(u)\varphi'(v)]$ of the derivative. Splitting the dual
+of $\varphi$ into covariance and means keeps its digits when an activation is shifted
+(:class:`~shoal.activations.Affine`), above all when it is centred.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import singledispatch
+
+import torch
+from torch import Tensor
+
+from shoal.activations import (
+    GELU,
+    Activation,
+    Affine,
+    Cosine,
+    Erf,
+    Hermite,
+    Identity,
+    LeakyReLU,
+    ReLU,
+    Sine,
+)
+from shoal.gaussian.domain import correlation
+from shoal.gaussian.hermite_series import scaled_coefficients
+
+__all__ = ["ClosedForm", "closed_form"]
+
+
+class ClosedForm(ABC):
+    """Mean, covariance and derivative dual of an activation, as differentiable tensors."""
+
+    analytic = True
+    """Whether autograd may differentiate these expressions on the whole closed domain."""
+
+    @abstractmethod
+    def mean(self, a: Tensor) -> Tensor:
+        r"""$\mathbb{E}[\varphi(u)]$, u ~ N(0, a)."""
+
+    @abstractmethod
+    def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        r"""$\mathbb{E}[\varphi(u)\varphi(v)] - \mathbb{E}[\varphi(u)]\mathbb{E}[\varphi(v)]$."""
+
+    @abstractmethod
+    def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        r"""$\mathbb{E}[\varphi'(u)\varphi'(v)]$."""
+
+    def dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        r"""$\mathbb{E}[\varphi(u)\varphi(v)]$."""
+        return self.covariance(a, b, c) + self.mean(a) * self.mean(b)
+
+
+@singledispatch
+def closed_form(phi: Activation) -> ClosedForm | None:  # noqa: ARG001
+    """The closed form of an activation, or ``None``."""
+    return None
+
+
+@closed_form.register
+def _(phi: Affine) -> ClosedForm | None:
+    inner = closed_form(phi.activation)
+    return None if inner is None else _Affine(inner, phi.scale, phi.shift)
+
+
+@closed_form.register
+def _(phi: Identity) -> ClosedForm:  # noqa: ARG001
+    return _Identity()
+
+
+@closed_form.register
+def _(phi: ReLU) -> ClosedForm:  # noqa: ARG001
+    return _ArcCosine(0.0)
+
+
+@closed_form.register
+def _(phi: LeakyReLU) -> ClosedForm:
+    return _ArcCosine(phi.slope)
+
+
+@closed_form.register
+def _(phi: Erf) -> ClosedForm:  # noqa: ARG001
+    return _Erf()
+
+
+@closed_form.register
+def _(phi: GELU) -> ClosedForm:  # noqa: ARG001
+    return _GELU()
+
+
+@closed_form.register
+def _(phi: Sine) -> ClosedForm:  # noqa: ARG001
+    return _Sine()
+
+
+@closed_form.register
+def _(phi: Cosine) -> ClosedForm:  # noqa: ARG001
+    return _Cosine()
+
+
+@closed_form.register
+def _(phi: Hermite) -> ClosedForm:
+    return _Hermite(phi)
+
+
+@dataclass(frozen=True)
+class _Affine(ClosedForm):
+    """A closed form, scaled and shifted."""
+
+    inner: ClosedForm
+    scale: float
+    shift: float
+
+    @property
+    def analytic(self) -> bool:  # type: ignore[override]
+        return self.inner.analytic
+
+    def mean(self, a: Tensor) -> Tensor:
+        return self.scale * self.inner.mean(a) + self.shift
+
+    def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return self.scale**2 * self.inner.covariance(a, b, c)
+
+    def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return self.scale**2 * self.inner.derivative_dual(a, b, c)
+
+
+@dataclass(frozen=True)
+class _Identity(ClosedForm):
+    def mean(self, a: Tensor) -> Tensor:
+        return 0.0 * a
+
+    def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return c + 0.0 * a * b
+
+    def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return 1.0 + 0.0 * a * b * c
+
+
+@dataclass(frozen=True)
+class _ArcCosine(ClosedForm):
+    r"""Leaky rectifiers: $\varphi(x) = \tfrac{1+s}{2} x + \tfrac{1-s}{2} |x|$.
+
+    Odd and even part are independent in the dual, and that of $|x|$ is
+    $\tfrac{2}{\pi}\sqrt{ab}(\sin\theta + (\tfrac{\pi}{2}-\theta)\cos\theta)$ (Cho and Saul 2009).
+    """
+
+    slope: float
+    analytic = False  # the angle has a square-root singularity at its ends
+
+    def mean(self, a: Tensor) -> Tensor:
+        return (1 - self.slope) * (a / (2 * math.pi)).sqrt()
+
+    def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        cosine, sine = correlation(a, b, c)
+        # sin θ - 1 = -cos²θ / (1 + sin θ) keeps the digits of small correlations
+        even = _quarter_turn(cosine, sine) * cosine - cosine**2 / (1 + sine)
+        odd_share, even_share = (1 + self.slope) ** 2 / 4, (1 - self.slope) ** 2 / (2 * math.pi)
+        return odd_share * c + even_share * a.sqrt() * b.sqrt() * even
+
+    def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        cosine, sine = correlation(a, b, c)
+        odd_share, even_share = (1 + self.slope) ** 2 / 4, (1 - self.slope) ** 2 / (2 * math.pi)
+        return odd_share + even_share * _quarter_turn(cosine, sine)
+
+
+def _quarter_turn(cosine: Tensor, sine: Tensor) -> Tensor:
+    """π/2 - θ, between -π/2 and π/2."""
+    return torch.atan2(cosine, sine)
+
+
+@dataclass(frozen=True)
+class _Erf(ClosedForm):
+    r"""$\tfrac{2}{\pi} \arcsin(2c / \sqrt{(1+2a)(1+2b)})$ (Williams 1997)."""
+
+    def mean(self, a: Tensor) -> Tensor:
+        return 0.0 * a
+
+    def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return 2 / math.pi * torch.atan2(2 * c, self._remainder(a, b, c))
+
+    def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return 4 / math.pi / self._remainder(a, b, c)
+
+    @staticmethod
+    def _remainder(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return (1 + 2 * (a + b) + 4 * _determinant(a, b, c)).sqrt()
+
+
+@dataclass(frozen=True)
+class _GELU(ClosedForm):
+    r"""$x \Phi(x)$: Stein's identity twice on $\mathbb{E}[uv\,\Phi(u)\Phi(v)]$."""
+
+    def mean(self, a: Tensor) -> Tensor:
+        return a / (2 * math.pi * (1 + a)).sqrt()
+
+    def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        root, product = self._roots(a, b, c)
+        orthant = 0.25 + torch.atan2(c, root) / (2 * math.pi)
+        # the part of ab/root that is not the product of the means
+        excess = a * b * c**2 / (root * product * (root + product))
+        rest = self._mixed(a, b) * c**2 / root
+        return c * orthant + (excess + rest) / (2 * math.pi)
+
+    def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        root, _ = self._roots(a, b, c)
+        orthant = 0.25 + torch.atan2(c, root) / (2 * math.pi)
+        mixed = self._mixed(a, b)
+        bracket = 1 + 2 * mixed + (a * b + mixed * c**2) / root**2
+        return orthant + c * bracket / (2 * math.pi * root)
+
+    @staticmethod
+    def _roots(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        root = (1 + a + b + _determinant(a, b, c)).sqrt()  # √((1+a)(1+b) - c²)
+        return root, ((1 + a) * (1 + b)).sqrt()
+
+    @staticmethod
+    def _mixed(a: Tensor, b: Tensor) -> Tensor:
+        return (1 - a * b) / ((1 + a) * (1 + b))  # 1 - a/(1+a) - b/(1+b)
+
+
+@dataclass(frozen=True)
+class _Sine(ClosedForm):
+    r"""$e^{-(a+b)/2} \sinh c$."""
+
+    def mean(self, a: Tensor) -> Tensor:
+        return 0.0 * a
+
+    def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        damping = torch.exp(-(a + b) / 4)  # in two factors, against overflow
+        return 2 * (damping * torch.sinh(c / 2)) * (damping * torch.cosh(c / 2))
+
+    def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return (torch.exp(c - (a + b) / 2) + torch.exp(-c - (a + b) / 2)) / 2
+
+
+@dataclass(frozen=True)
+class _Cosine(ClosedForm):
+    r"""$e^{-(a+b)/2} \cosh c$."""
+
+    def mean(self, a: Tensor) -> Tensor:
+        return torch.exp(-a / 2)
+
+    def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return 2 * (torch.exp(-(a + b) / 4) * torch.sinh(c / 2)) ** 2
+
+    def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return _Sine().covariance(a, b, c)
+
+
+@dataclass(frozen=True)
+class _Hermite(ClosedForm):
+    r"""Mehler's formula for a finite Hermite series of any scale."""
+
+    phi: Hermite
+
+    def mean(self, a: Tensor) -> Tensor:
+        return scaled_coefficients(self.phi, a)[..., 0]
+
+    def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return self._series(self.phi, a, b, c, start=1)
+
+    def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return self._series(self.phi.differentiated(), a, b, c, start=0)
+
+    @staticmethod
+    def _series(phi: Hermite, a: Tensor, b: Tensor, c: Tensor, start: int) -> Tensor:
+        products = scaled_coefficients(phi, a) * scaled_coefficients(phi, b)
+        ratio = c / phi.scale**2
+        total = torch.zeros_like(ratio * a * b)
+        for k in range(products.shape[-1] - 1, start - 1, -1):
+            total = total * ratio + products[..., k]
+        return total * ratio**start
+
+
+def _determinant(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    return a * b - c * c
+

@@ -1,0 +1,107 @@
+"""Checks of scales and covariances, and the correlation without cancellation."""
+
+import math
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from shoal.checks import float_tensor
+
+__all__ = ["Covariance", "correlation", "covariance", "scale_tensor"]
+
+_SLACK = 1e3  # |c| may exceed √(ab) by this many units of rounding of the inputs' dtype
+
+
+def scale_tensor(
+    name: str, value: Tensor | float, *, at_least: float = -math.inf, above: float = -math.inf
+) -> Tensor:
+    """Return a float64 tensor of scales in the given range, or say why it is not one."""
+    tensor = float_tensor(name, value)
+    smallest = float(tensor.detach().min())
+    if not (smallest >= at_least and smallest > above):
+        limit = f">= {at_least:g}" if smallest < at_least else f"> {above:g}"
+        raise ValueError(f"{name} must be {limit}, got {smallest:g}")
+    return tensor.to(torch.float64)
+
+
+@dataclass(frozen=True)
+class Covariance:
+    """Covariance matrices [[a, c], [c, b]] of Gaussian pairs, as broadcast float64 tensors."""
+
+    a: Tensor
+    b: Tensor
+    c: Tensor
+    dtype: torch.dtype  # of the arguments
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether autograd wants derivatives."""
+        wanted = any(t.requires_grad for t in (self.a, self.b, self.c))
+        return wanted and torch.is_grad_enabled()
+
+
+def covariance(a: Tensor | float, b: Tensor | float, c: Tensor | float) -> Covariance:
+    """Check and broadcast covariances; ``c`` beyond √(ab) by rounding stays as it is."""
+    tensors = [float_tensor(name, value) for name, value in (("a", a), ("b", b), ("c", c))]
+    try:
+        shape = torch.broadcast_shapes(*(t.shape for t in tensors))
+    except RuntimeError:
+        shapes = ", ".join(str(tuple(t.shape)) for t in tensors)
+        raise ValueError(f"a, b and c must have broadcastable shapes, got {shapes}") from None
+    devices = {t.device for t in tensors if t.dim()} or {tensors[0].device}
+    if len(devices) > 1:
+        raise ValueError(f"a, b and c must be on one device, got {sorted(map(str, devices))}")
+    (device,) = devices
+    a64, b64, c64 = (t.to(device, torch.float64).expand(shape) for t in tensors)
+    rounding = max(torch.finfo(t.dtype).eps for t in tensors)
+    _check_covariance(a64.detach(), b64.detach(), c64.detach(), 1 + _SLACK * rounding)
+    given = [value.dtype for value in (a, b, c) if isinstance(value, Tensor)]
+    return Covariance(a64, b64, c64, reduce(torch.promote_types, given or [torch.float64]))
+
+
+def _check_covariance(a: Tensor, b: Tensor, c: Tensor, slack: float) -> None:
+    for name, variance in (("a", a), ("b", b)):
+        if bool((variance < 0).any()):
+            raise ValueError(f"{name} must be >= 0, got {float(variance.min()):g}")
+    beyond = c.abs() > slack * a.sqrt() * b.sqrt()
+    if bool(beyond.any()):
+        where = tuple(beyond.nonzero()[0].tolist())
+        raise ValueError(
+            "c must satisfy |c| <= sqrt(a b), got "
+            f"a = {float(a[where]):.9g}, b = {float(b[where]):.9g}, c = {float(c[where]):.9g}"
+        )
+
+
+def correlation(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of the angle between the pair, the sine without cancellation.
+
+    The determinant ab - c² is formed with the rounding errors of both products (Dekker), so the
+    sine has full relative accuracy down to the last representable distance from c = ±√(ab).
+    Where a variance vanishes the angle is a right one.
+    """
+    product, product_error = _two_product(a, b)
+    square, square_error = _two_product(c, c)
+    determinant = ((product - square) + (product_error - square_error)).clamp(min=0.0)
+    degenerate = product <= 0
+    scale = torch.where(degenerate, 1.0, product).sqrt()
+    cosine = torch.where(degenerate, 0.0, (c / scale).clamp(-1.0, 1.0))
+    sine = torch.where(degenerate, 1.0, (determinant.sqrt() / scale).clamp(max=1.0))
+    return cosine, sine
+
+
+def _two_product(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The rounded product and its exact error."""
+    product = x * y
+    x_high, x_low = _split(x)
+    y_high, y_low = _split(y)
+    error = ((x_high * y_high - product) + x_high * y_low + x_low * y_high) + x_low * y_low
+    return product, error
+
+
+def _split(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Veltkamp's splitting into halves of 26 bits."""
+    scaled = x * 134217729.0  # 2^27 + 1
+    high = scaled - (scaled - x)
+    return high, x - high

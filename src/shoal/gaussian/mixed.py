@@ -1,0 +1,143 @@
+r"""Duals of derivatives by quadrature: $D_{jk}(a, b, c) = \mathbb{E}[\varphi^{(j)}(u)\varphi^{(k)}(v)]$.
+
+Given $u = \sqrt a\,t$, the partner $v$ is normal with mean $\rho\sqrt b\,t$ and variance
+$b(1 - \rho^2)$. So the dual is a one-dimensional integral over $t$ of $\varphi^{(j)}$ times the
+smoothed $\varphi^{(k)}$, plus a term for each jump, which needs no integral over $t$ at all.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from shoal.activations import Activation
+from shoal.activations.panels import breaks, jump, vanishes
+from shoal.gaussian.domain import correlation
+from shoal.gaussian.polynomials import probabilists_hermite
+from shoal.gaussian.quadrature import WINDOW, Nodes, normal_density, panel_nodes, resolved_edges
+from shoal.gaussian.smoothing import TINY, smoothed, smoothed_regular
+
+__all__ = ["mixed_dual", "mixed_dual_grid"]
+
+_BLOCK = 32  # pairs that are integrated at a time
+_LAYER = (-9.0, -6.0, -3.0, 0.0, 3.0, 6.0, 9.0)  # edges around a smoothed kink, in its widths
+
+
+def mixed_dual(phi: Activation, j: int, k: int, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """$D_{jk}$ at vectors of valid covariances in float64, derivatives being distributional."""
+    if j < k:  # jumps of the outer function cost nothing, so it takes more derivatives
+        j, k, a, b = k, j, b, a
+    elif j == k:  # an exactly symmetric result
+        a, b = torch.maximum(a, b), torch.minimum(a, b)
+    return torch.cat([_mixed_block(phi, j, k, pair) for pair in _pairs(a, b, c)])
+
+
+def mixed_dual_grid(
+    phi: Activation, j: int, k: int, a: Tensor, b: Tensor, angle: Tensor
+) -> Tensor:
+    r"""The smooth pieces' share of $D_{jk}$ on a grid, cheaper than point by point.
+
+    The smoothed inner function does not depend on ``a``, so it is evaluated once for all of it.
+
+    Returns:
+        A tensor of shape (len(a), len(b), len(angle)).
+    """
+    std_v, theta = (t.reshape(-1) for t in torch.meshgrid(b.sqrt(), angle, indexing="ij"))
+    outer = a.sqrt()
+    columns = []
+    for v, t in zip(std_v.split(_BLOCK), theta.split(_BLOCK), strict=True):
+        nodes, inner = _inner_values(phi, k, _Pair(torch.ones_like(v), v, t.cos(), t.sin()), outer)
+        columns.append(
+            torch.stack(
+                [nodes.expectation(inner * phi.derivative(s * nodes.xi, j), len(v)) for s in outer]
+            )
+        )
+    return torch.cat(columns, dim=1).view(len(a), len(b), len(angle))
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Vectors of Gaussian pairs (u, v): standard deviations, cosine and sine of the angle."""
+
+    std_u: Tensor
+    std_v: Tensor
+    cosine: Tensor
+    sine: Tensor
+
+    def swapped(self) -> "_Pair":
+        return replace(self, std_u=self.std_v, std_v=self.std_u)
+
+
+def _pairs(a: Tensor, b: Tensor, c: Tensor) -> Iterator[_Pair]:
+    for block in zip(a.split(_BLOCK), b.split(_BLOCK), c.split(_BLOCK), strict=True):
+        std_u, std_v = (t.sqrt().clamp(min=TINY) for t in block[:2])
+        yield _Pair(std_u, std_v, *correlation(*block))
+
+
+def _mixed_block(phi: Activation, j: int, k: int, pair: _Pair) -> Tensor:
+    total = _jumps(phi, j, k, pair, first_jump=0)
+    total = total + _jumps(phi, k, j, pair.swapped(), first_jump=j)
+    if vanishes(phi, j) or vanishes(phi, k):
+        return total
+    nodes, inner = _inner_values(phi, k, pair, pair.std_u[:, None])
+    outer = phi.derivative(nodes.at(pair.std_u) * nodes.xi, j)
+    return total + nodes.expectation(outer * inner, len(total))
+
+
+def _inner_values(phi: Activation, k: int, pair: _Pair, scales: Tensor) -> tuple[Nodes, Tensor]:
+    """Nodes for the integral over t, and the smoothed pieces of $\\varphi^{(k)}(v)$ at them."""
+    nodes = panel_nodes(torch.cat(list(_outer_edges(phi, pair, scales)), dim=1))
+    mean = nodes.at(pair.cosine * pair.std_v) * nodes.xi
+    std = nodes.at((pair.sine * pair.std_v).clamp(min=TINY)).expand_as(mean)
+    inner = smoothed_regular(phi, mean.flatten(), std.flatten(), order=k)
+    return nodes, inner.view_as(mean)
+
+
+def _outer_edges(phi: Activation, pair: _Pair, scales: Tensor) -> Iterator[Tensor]:
+    """Edges, in units of t, that resolve φ(scale t) and the smoothed φ(ρ√b t + ...).
+
+    ``scales`` has a row for each pair, or is one vector of scales that all pairs share.
+    """
+    rows, device = len(pair.std_v), scales.device
+    edges = resolved_edges(phi, WINDOW * float(scales.max()), device)
+    yield (edges / _spread(scales)[..., None]).flatten(-2).expand(rows, -1)
+    slope = (pair.cosine * pair.std_v)[:, None]
+    yield resolved_edges(phi, WINDOW * float(slope.abs().max()), device) / slope
+    kinks = slope.new_tensor(breaks(phi))[:, None]
+    layers = kinks + (pair.sine * pair.std_v)[:, None, None] * slope.new_tensor(_LAYER)
+    yield (layers / slope[..., None]).flatten(1)
+
+
+def _spread(scales: Tensor) -> Tensor:
+    """Of one shared vector of scales, enough that each has a near one; rows stay as they are."""
+    if scales.dim() > 1:
+        return scales
+    chosen: list[float] = []
+    for scale in sorted(scales.tolist()):
+        if not chosen or scale > 1.5 * chosen[-1]:
+            chosen.append(scale)
+    return scales.new_tensor(chosen)
+
+
+def _jumps(phi: Activation, j: int, k: int, pair: _Pair, *, first_jump: int) -> Tensor:
+    r"""The jumps in $\varphi^{(j)}(u)$ against $\varphi^{(k)}(v)$.
+
+    $\mathbb{E}[\delta_s^{(n)}(u)\,g(v)] = (-\partial_s)^n [p_a(s) S_g(\rho\sqrt{b/a}\,s, b(1-\rho^2))]$.
+    ``first_jump`` leaves out the singular part of $\varphi^{(k)}$, counted already.
+    """
+    total = torch.zeros_like(pair.std_u)
+    slope, variance = pair.cosine * pair.std_v, (pair.sine * pair.std_v) ** 2
+    for location in breaks(phi) if j else ():
+        z = location / pair.std_u
+        density = normal_density(z)
+        for derivative in range(j):
+            size = jump(phi, location, derivative)
+            n = j - 1 - derivative
+            for i in range(n + 1) if size else ():
+                inner = smoothed(phi, slope * z, variance, order=k + i, first_jump=first_jump)
+                weight = size * math.comb(n, i) * (-slope / pair.std_u) ** i
+                outer = probabilists_hermite(z, n - i) * density / pair.std_u ** (n - i + 1)
+                total = total + weight * outer * inner
+    return total

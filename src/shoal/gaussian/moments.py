@@ -1,0 +1,121 @@
+"""Moments of an activation and its derivatives under a Gaussian."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shoal.activations import Activation, Hermite
+from shoal.gaussian.domain import scale_tensor
+from shoal.gaussian.hermite_series import as_series, series_coefficients
+from shoal.gaussian.smoothing import smoothed
+
+__all__ = ["Moments", "moments"]
+
+
+@dataclass(frozen=True)
+class Moments:
+    r"""Expectations at $\tau\xi$, $\xi \sim N(0, 1)$, derivatives in the sense of distributions.
+
+    Attributes:
+        mean: $\mathbb{E}[\varphi]$.
+        first: $\mathbb{E}[\varphi']$.
+        second: $\mathbb{E}[\varphi'']$.
+        third: $\mathbb{E}[\varphi''']$.
+        square: $\mathbb{E}[\varphi^2]$.
+        first_square: $\mathbb{E}[\varphi'^2]$; infinite if $\varphi$ jumps.
+        square_second: $\mathbb{E}[(\varphi^2)'']$.
+    """
+
+    mean: Tensor
+    first: Tensor
+    second: Tensor
+    third: Tensor
+    square: Tensor
+    first_square: Tensor
+    square_second: Tensor
+
+
+def moments(phi: Activation, tau: Tensor | float) -> Moments:
+    r"""Moments of $\varphi(\tau\xi)$ and its derivatives; see :class:`Moments`.
+
+    Kinks are exact: $\varphi^{(k)}$ is integrated piece by piece and each jump adds its own term, so
+    nothing cancels at small $\tau$. Differentiable in ``tau``.
+
+    Args:
+        phi: The activation.
+        tau: The scale $\tau > 0$; a float or a floating-point tensor of any shape.
+
+    Returns:
+        Moments in float64, each of the shape of ``tau``.
+
+    Raises:
+        ValueError: If ``tau`` is not positive and finite.
+
+    Example:
+        >>> import shoal
+        >>> m = shoal.gaussian.moments(shoal.ReLU(), 2.0)
+        >>> f"{m.square:.3f} {m.first:.3f} {m.second:.5f}"  # E[ReLU''] is a delta: 1/(2√(2π))
+        '2.000 0.500 0.19947'
+    """
+    scale = scale_tensor("tau", tau, above=0.0)
+    series = as_series(phi)
+    if series is not None:
+        return _series_moments(series, scale)
+    zero, variance = torch.zeros_like(scale), scale**2
+    jumps = any(kink.jumps[0] for kink in phi.kinks)
+    slope_square = _Square(_Slope(phi))
+    return Moments(
+        *(smoothed(phi, zero, variance, order=order) for order in range(4)),
+        square=smoothed(_Square(phi), zero, variance),
+        first_square=zero + math.inf if jumps else smoothed(slope_square, zero, variance),
+        square_second=smoothed(_Square(phi), zero, variance, order=2),
+    )
+
+
+def _series_moments(phi: Hermite, tau: Tensor) -> Moments:
+    """Moments of a finite Hermite series, by Parseval's identity."""
+    order = len(phi.coefficients) - 1
+    derivatives = [phi]
+    for _ in range(3):
+        derivatives.append(derivatives[-1].differentiated())
+    c = [series_coefficients(series, tau, order) for series in derivatives]
+    first_square = (c[1] * c[1]).sum(-1)
+    return Moments(
+        *(coefficients[..., 0] for coefficients in c),
+        square=(c[0] * c[0]).sum(-1),
+        first_square=first_square,
+        square_second=2 * (first_square + (c[0] * c[2]).sum(-1)),
+    )
+
+
+@dataclass(frozen=True)
+class _Square(Activation):
+    """The square of an activation."""
+
+    root: Activation
+
+    def function(self, x: Tensor) -> Tensor:
+        return self.root.function(x) ** 2
+
+    def first_derivative(self, x: Tensor) -> Tensor:
+        return 2 * self.root.function(x) * self.root.first_derivative(x)
+
+    @property
+    def kink_locations(self) -> tuple[float, ...] | None:
+        return self.root.kink_locations
+
+
+@dataclass(frozen=True)
+class _Slope(Activation):
+    """The pointwise derivative of an activation."""
+
+    primitive: Activation
+
+    def function(self, x: Tensor) -> Tensor:
+        return self.primitive.first_derivative(x)
+
+    @property
+    def kink_locations(self) -> tuple[float, ...] | None:
+        return self.primitive.kink_locations

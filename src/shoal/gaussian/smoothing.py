@@ -1,0 +1,102 @@
+r"""The one primitive of the Gaussian calculus: a smoothed derivative of an activation.
+
+$S_k(\mu, v) = \mathbb{E}[\varphi^{(k)}(\mu + \sqrt{v}\,\xi)]$, the derivative taken in the sense of
+distributions: between its kinks $\varphi^{(k)}$ is a function, at a kink each jump $J_l$ of
+$\varphi^{(l)}$, $l < k$, adds $J_l\,\delta^{(k-1-l)}$. Moments are values of $S_k$ at $\mu = 0$, and
+duals are one-dimensional integrals of it. It closes under differentiation:
+$\partial_\mu S_k = S_{k+1}$ and $\partial_v S_k = \tfrac12 S_{k+2}$.
+"""
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+from shoal.activations import Activation
+from shoal.activations.panels import breaks, jump
+from shoal.gaussian.polynomials import probabilists_hermite
+from shoal.gaussian.quadrature import WINDOW, normal_density, panel_nodes, resolved_edges
+
+__all__ = ["TINY", "smoothed", "smoothed_regular"]
+
+_BLOCK = 256  # rows that are integrated at a time
+TINY = 1e-75  # stands in for a standard deviation of zero
+
+
+def smoothed(
+    phi: Activation, mean: Tensor, variance: Tensor, *, order: int = 0, first_jump: int = 0
+) -> Tensor:
+    r"""$\mathbb{E}[\varphi^{(k)}(\mu + \sqrt{v}\,\xi)]$, $k$ = ``order``, elementwise in float64.
+
+    Args:
+        phi: The activation.
+        mean: $\mu$, float64.
+        variance: $v \ge 0$, float64, broadcastable with ``mean``.
+        order: The derivative $k$.
+        first_jump: Jumps of derivatives below this one are left out; so
+            ``order=k, first_jump=j`` smooths the $(k-j)$-th distributional derivative of the
+            regular part of $\varphi^{(j)}$.
+    """
+    mean, variance = torch.broadcast_tensors(mean, variance)
+    result: Tensor = _Smoothed.apply(mean, variance, phi, order, first_jump)
+    return result
+
+
+class _Smoothed(torch.autograd.Function):
+    """Autograd for :func:`smoothed`; its derivatives are smoothed derivatives again."""
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx,
+        mean: Tensor,
+        variance: Tensor,
+        phi: Activation,
+        order: int,
+        first_jump: int,
+    ) -> Tensor:
+        ctx.save_for_backward(mean, variance)
+        ctx.arguments = phi, order, first_jump  # type: ignore[attr-defined]
+        shape = mean.shape
+        mean, std = mean.reshape(-1), variance.reshape(-1).sqrt().clamp(min=TINY)
+        total = smoothed_regular(phi, mean, std, order=order)
+        return (total + _singular(phi, mean, std, order, first_jump)).view(shape)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        mean, variance = ctx.saved_tensors  # type: ignore[attr-defined]
+        phi, order, first_jump = ctx.arguments  # type: ignore[attr-defined]
+        into: list[Tensor | None] = [None, None]
+        if ctx.needs_input_grad[0]:  # type: ignore[attr-defined]
+            slope = smoothed(phi, mean, variance, order=order + 1, first_jump=first_jump)
+            into[0] = grad * slope
+        if ctx.needs_input_grad[1]:  # type: ignore[attr-defined]
+            bend = smoothed(phi, mean, variance, order=order + 2, first_jump=first_jump)
+            into[1] = grad * bend / 2
+        return (*into, None, None, None)
+
+
+def smoothed_regular(phi: Activation, mean: Tensor, std: Tensor, *, order: int) -> Tensor:
+    """The integral over the smooth pieces alone; ``mean`` and ``std`` are vectors."""
+    blocks = zip(mean.split(_BLOCK), std.split(_BLOCK), strict=True)
+    return torch.cat([_regular_block(phi, m, s, order) for m, s in blocks])
+
+
+def _regular_block(phi: Activation, mean: Tensor, std: Tensor, order: int) -> Tensor:
+    radius = float((mean.abs() + WINDOW * std).max())
+    cuts = resolved_edges(phi, radius, mean.device)
+    nodes = panel_nodes((cuts - mean[:, None]) / std[:, None])
+    x = torch.addcmul(nodes.at(mean), nodes.at(std), nodes.xi)
+    return nodes.expectation(phi.derivative(x, order), len(mean))
+
+
+def _singular(phi: Activation, mean: Tensor, std: Tensor, order: int, first_jump: int) -> Tensor:
+    r"""The jumps' share: $\mathbb{E}[\delta_t^{(n)}] = He_n(z) p(z) / s^{n+1}$, z = (t-μ)/s."""
+    total = torch.zeros_like(mean)
+    for location in breaks(phi) if order > first_jump else ():
+        z = (location - mean) / std
+        density = normal_density(z)
+        for derivative in range(first_jump, order):
+            size = jump(phi, location, derivative)
+            if size:
+                n = order - 1 - derivative
+                total = total + size * probabilists_hermite(z, n) * density / std ** (n + 1)
+    return total

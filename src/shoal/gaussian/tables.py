@@ -1,0 +1,1 @@
+def tabulated_dual(*a,**k): return None

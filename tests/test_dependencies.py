@@ -1,0 +1,178 @@
+"""Dependencies between the packages of shoal run one way."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "shoal"
+
+BASE = {"exceptions", "checks"}
+
+# package -> packages it may import, besides BASE; what those may import, it may import too
+LIBRARY: dict[str, set[str]] = {
+    "exceptions": set(),
+    "checks": {"exceptions"},
+    "data": set(),
+    "activations": set(),
+    "approximation": set(),
+    "gaussian": {"activations", "approximation"},
+    "architectures": {"gaussian"},
+    # finite networks
+    "solvers": {"architectures"},
+    "gradients": {"solvers"},
+    "models": {"gradients"},
+    # infinite ones
+    "kernels": {"architectures"},
+    "equivalents": {"kernels"},
+    "design": {"equivalents"},
+    "adapters": {"kernels"},
+    # both
+    "empirical": {"models", "design"},
+    "convergence": {"models", "design"},
+}
+
+# These may import the whole library, and shoal itself; no part of the library imports them.
+APPLICATIONS: dict[str, set[str]] = {
+    "experiments": set(),
+    "report": {"experiments"},
+    "cli": {"experiments", "report"},
+}
+
+
+def order() -> dict[str, set[str]]:
+    """The two tables and shoal/__init__.py, here called "shoal", as one table."""
+    below = {n: allowed if n in BASE else allowed | BASE for n, allowed in LIBRARY.items()}
+    below["shoal"] = set(LIBRARY)
+    return below | {name: allowed | {"shoal"} for name, allowed in APPLICATIONS.items()}
+
+
+def closure(below: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """Each package with all it may import, directly or through others; a cycle is an error."""
+    result: dict[str, set[str]] = {}
+    for name in TopologicalSorter(below).static_order():
+        result[name] = below[name].union(*(result[other] for other in below[name]))
+    return result
+
+
+def package_of(parts: tuple[str, ...]) -> str:
+    """The package that a dotted name, split at its dots and without "shoal", belongs to."""
+    return parts[0] if parts else "shoal"
+
+
+def imports(tree: ast.Module, parents: tuple[str, ...], packages: set[str]) -> Iterator[str]:
+    """The packages of shoal imported by a module that lies in ``parents``, anywhere in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [tuple(alias.name.split(".")) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            # parents of ("shoal", "gaussian") and level 2 make the anchor ("shoal",)
+            anchor = parents[: len(parents) - node.level + 1] if node.level else ()
+            origin = anchor + tuple(node.module.split(".") if node.module else ())
+            names = [(*origin, alias.name) for alias in node.names]
+            if origin == ("shoal",):  # `from shoal import X`, where X need not be a package
+                names = [name if name[1] in packages else origin for name in names]
+        else:
+            continue
+        yield from (package_of(name[1:]) for name in names if name[0] == "shoal")
+
+
+def violations(source: Path) -> list[str]:
+    """What is wrong with the dependencies of the tree at ``source``, one sentence for each."""
+    allowed = closure(order())
+    present = {
+        path.stem
+        for path in source.iterdir()
+        if path.suffix == ".py" or (path.is_dir() and any(path.rglob("*.py")))
+    } - {"__init__"}
+    found = [
+        f"shoal.{name} is in no table of {Path(__file__).name}: "
+        "add it to LIBRARY or APPLICATIONS with the packages it stands on"
+        for name in sorted(present - set(allowed))
+    ]
+    for path in sorted(source.rglob("*.py")):
+        module = path.relative_to(source).with_suffix("").parts
+        package = package_of(module if module != ("__init__",) else ())
+        if package not in allowed:
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        reached = set(imports(tree, ("shoal", *module[:-1]), present | set(allowed)))
+        found += [
+            f"{path.relative_to(source).as_posix()}: {package} must not import {other}"
+            for other in sorted(reached - allowed[package] - {package})
+        ]
+    return found
+
+
+def test_the_tree_keeps_to_the_order() -> None:
+    assert violations(SOURCE) == []
+
+
+def test_nothing_in_the_library_stands_on_an_application() -> None:
+    allowed = closure(order())
+    assert all(allowed[name].isdisjoint(APPLICATIONS) for name in [*LIBRARY, "shoal"])
+
+
+@pytest.mark.parametrize(
+    ("package", "others"),
+    [
+        ("activations", {"approximation", "gaussian", "shoal"}),
+        ("approximation", {"activations", "gaussian", "shoal"}),
+        ("models", {"kernels", "equivalents", "design"}),
+        ("design", {"solvers", "gradients", "models"}),
+        ("data", {"activations", "kernels"}),
+    ],
+)
+def test_branches_stay_apart(package: str, others: set[str]) -> None:
+    assert closure(order())[package].isdisjoint(others)
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "complaint"),
+    [
+        ("gaussian/dual.py", "import shoal.kernels.deq", "gaussian must not import kernels"),
+        ("gaussian/dual.py", "from shoal.kernels import deq", "gaussian must not import kernels"),
+        ("gaussian/dual.py", "from shoal import kernels", "gaussian must not import kernels"),
+        ("gaussian/dual.py", "from ..kernels import deq", "gaussian must not import kernels"),
+        ("gaussian/dual.py", "from .. import kernels", "gaussian must not import kernels"),
+        ("gaussian/a/b.py", "from ...kernels import deq", "gaussian must not import kernels"),
+        ("gaussian/__init__.py", "from ..kernels import deq", "gaussian must not import kernels"),
+        ("gaussian/dual.py", "from shoal import Tanh", "gaussian must not import shoal"),
+        ("gaussian/dual.py", "import shoal", "gaussian must not import shoal"),
+        ("gaussian/dual.py", "def f():\n    import shoal.models", "must not import models"),
+        ("activations/tanh.py", "import shoal.approximation", "must not import approximation"),
+        ("exceptions.py", "from shoal.checks import real", "exceptions must not import checks"),
+        ("kernels/deq.py", "from shoal.solvers import x", "kernels must not import solvers"),
+        ("convergence/a.py", "from shoal.cli import x", "convergence must not import cli"),
+        ("__init__.py", "from shoal.cli import app", "shoal must not import cli"),
+        ("__init__.py", "from .experiments import run", "shoal must not import experiments"),
+        ("whales/a.py", "", "shoal.whales is in no table"),
+    ],
+)
+def test_a_violation_is_found(tmp_path: Path, path: str, code: str, complaint: str) -> None:
+    file = tmp_path / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(code)
+    (found,) = violations(tmp_path)
+    assert complaint in found
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("gaussian/dual.py", "from shoal.activations import Tanh"),
+        ("gaussian/dual.py", "from . import quadrature\nfrom .quadrature import nodes"),
+        ("gaussian/dual.py", "import math, torch\nfrom kernels import shoal"),
+        ("design/moments.py", "from shoal import activations\nfrom shoal.checks import real"),
+        ("empirical/ntk.py", "from shoal.models import x\nfrom shoal.kernels import y"),
+        ("__init__.py", "from shoal.gaussian import dual\nfrom .design import design"),
+        ("cli/main.py", "import shoal\nfrom shoal import Tanh, report"),
+    ],
+)
+def test_what_is_allowed_passes(tmp_path: Path, path: str, code: str) -> None:
+    file = tmp_path / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(code)
+    assert violations(tmp_path) == []

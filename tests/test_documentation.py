@@ -1,0 +1,147 @@
+"""What the documentation shows is what happens, and every public name is documented."""
+
+import contextlib
+import doctest
+import importlib
+import inspect
+import io
+import pkgutil
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import pytest
+
+import shoal
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MODULES = ["shoal"] + [
+    found.name
+    for found in pkgutil.walk_packages(shoal.__path__, "shoal.")
+    if not found.name.endswith("__main__")
+]
+# What users import from: shoal, its packages, and its modules that are in no package.
+PUBLIC = [name for name in MODULES if name.count(".") <= 1]
+
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    """A fenced ``python`` block and what it is said to print, if that is said."""
+
+    line: int
+    code: str
+    output: str | None
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """The ``python`` blocks of a page, each with the output block directly below it."""
+    fences = list(FENCE.finditer(text))
+    for fence, following in zip(fences, [*fences[1:], None], strict=True):
+        if fence[1] != "python":
+            continue
+        is_output = (
+            following is not None
+            and following[1] in {"text", "output"}
+            and not text[fence.end() : following.start()].strip()
+        )
+        line = text.count("\n", 0, fence.start(2)) + 1
+        yield Block(line, fence[2], following[2] if is_output and following else None)
+
+
+def run_page(page: Path, namespace: dict[str, object]) -> None:
+    """Run a page's blocks in order, in one namespace, and compare what they print."""
+    checker = doctest.OutputChecker()
+    for block in blocks(page.read_text(encoding="utf-8")):
+        # Leading newlines make a traceback point at the line of the page.
+        code = compile("\n" * (block.line - 1) + block.code, str(page), "exec")
+        with contextlib.redirect_stdout(io.StringIO()) as stdout:
+            exec(code, namespace)
+        if block.output is None:
+            continue
+        example = doctest.Example(block.code, block.output)
+        if not checker.check_output(example.want, stdout.getvalue(), doctest.ELLIPSIS):
+            difference = checker.output_difference(example, stdout.getvalue(), doctest.ELLIPSIS)
+            pytest.fail(f"{page.name}, line {block.line}:\n{difference}", pytrace=False)
+
+
+@pytest.fixture
+def namespace(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """The namespace of a module that Python knows, so that a page can define classes."""
+    module = ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)
+    return module.__dict__
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_examples_of_the_pages(page: Path, namespace: dict[str, object]) -> None:
+    run_page(page, namespace)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_of_the_docstrings(name: str) -> None:
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    assert doctest.testmod(importlib.import_module(name), optionflags=flags).failed == 0
+
+
+def test_blocks_share_a_namespace_and_output_is_compared(
+    tmp_path: Path, namespace: dict[str, object]
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```python\nx = 1\nprint(x)\n```\ntext\n```text\nnot output\n```\n"
+        "```python\nprint(x + 1, 0.123)\n```\n\n```output\n2 0.1...\n```\n"
+    )
+    run_page(page, namespace)
+    page.write_text("```python\nprint(3)\n```\n```text\n4\n```\n")
+    with pytest.raises(pytest.fail.Exception, match=r"page\.md, line 2"):
+        run_page(page, namespace)
+    page.write_text("# Title\n\n```python\n1 / 0\n```\n")
+    with pytest.raises(ZeroDivisionError) as error:
+        run_page(page, namespace)
+    assert error.traceback[-1].lineno == 3  # counted from 0
+
+
+def functions(owner: ModuleType | type, names: list[str]) -> Iterator[tuple[str, Callable]]:
+    """The public functions among ``names`` of ``owner``, and the methods of its classes."""
+    for name in names:
+        value = inspect.getattr_static(owner, name)
+        if isinstance(value, classmethod | staticmethod):
+            value = value.__func__
+        elif isinstance(value, property):
+            value = value.fget
+        if inspect.isclass(value) and value.__module__.startswith("shoal"):
+            methods = [key for key in vars(value) if not key.startswith("_")]
+            yield from ((f"{name}.{method}", f) for method, f in functions(value, methods))
+        elif inspect.isfunction(value):
+            yield name, value
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_public_names_exist_and_are_documented(package: str) -> None:
+    module = importlib.import_module(package)
+    assert inspect.getdoc(module)
+    for name in module.__all__:
+        value = getattr(module, name)
+        if inspect.isclass(value):
+            documentation = vars(value)["__doc__"]  # its own, not its parent's
+            generated = f"{value.__name__}("  # by dataclass and NamedTuple
+            assert documentation, name
+            assert not documentation.startswith(generated), name
+        elif inspect.isroutine(value) or inspect.ismodule(value):
+            assert inspect.getdoc(value), name
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_public_functions_are_annotated(package: str) -> None:
+    module = importlib.import_module(package)
+    for name, function in functions(module, module.__all__):
+        signature = inspect.signature(function)
+        assert signature.return_annotation is not signature.empty, name
+        for parameter in signature.parameters.values():
+            annotated = parameter.annotation is not parameter.empty
+            assert annotated or parameter.name in {"self", "cls"}, f"{name}: {parameter.name}"
