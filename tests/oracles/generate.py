@@ -602,6 +602,19 @@ def dual_vanishes(activation, a, b, c, order):
     return degenerate(a, b, c) and c < 0 and activation.name in supports
 
 
+def underflows(activation, a, b, c):
+    """Proves D, Dp < 1e-400 for phi supported on x > t > 0 and nearly opposite u, v.
+
+    E[phi(u)phi(v)] <= sqrt(E[phi(u)^2 phi(v)^2] P(u > t, v > t)), and for l, m >= 0
+    P(u > t, v > t) <= P(lu + mv > (l+m)t), here with l = b - c, m = a - c.
+    """
+    if activation.name not in ("ShiftedReLU", "Step") or c >= 0 or degenerate(a, b, c):
+        return False
+    t, det = arb(activation.kinks[0]), arb(a) * arb(b) - arb(c) ** 2
+    exponent = t * t * (arb(a) + arb(b) - 2 * arb(c)) / (2 * det)
+    return 3000 * (1 + arb(a) ** 2) * (1 + arb(b) ** 2) * (-exponent / 2).exp() < TINY
+
+
 def easy_dual(name, a, b, c, order):
     activation = fresh(name)
     if order and activation.jumps:
@@ -620,6 +633,9 @@ def easy_dual(name, a, b, c, order):
         piece = activation.pieces[sum(0 > kink for kink in activation.kinks)]
         zero = piece[order](acb(0), False).is_zero()
         return certified(compute, bool(zero) or dual_vanishes(activation, a, b, c, order))
+
+    if underflows(activation, a, b, c):
+        return "0"
 
     def compute(variant, bits):
         return dual_ball(fresh(name), a, b, c, order, variant, bits)
@@ -677,7 +693,8 @@ class Lattice:
     def cost_plain(self):
         hu = step(math.sqrt(self.a) * self.rest, self.nats)
         hv = step(self.sw, self.nats)
-        return 4 * self.reach**2 * math.sqrt(self.a) / hu * self.sw / hv
+        width = self.sw + abs(self.c) / math.sqrt(self.a)  # the matrix is stored in full
+        return 4 * self.reach**2 * math.sqrt(self.a) / hu * width / hv
 
     def sum(self, features):
         """[E f(u) f(v) for f in features]."""

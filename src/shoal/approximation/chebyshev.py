@@ -1,7 +1,9 @@
 """A function of one to three variables as a Chebyshev series with a bound of its error."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -75,6 +77,13 @@ class Chebyshev:
         """Return the values at ``points``; raise a ValueError for NaN or points off the box."""
         return evaluate(self, points)
 
+    @property
+    def workspace(self) -> int:
+        """Numbers that each point takes while a block is evaluated."""
+        ranks = () if self.tucker is None else self.tucker.core.shape
+        *others, last = sorted(ranks or self.coefficients.shape)
+        return sum(self.coefficients.shape) + sum(ranks) + math.prod(others) + last
+
     def evaluate_block(self, points: Sequence[Tensor]) -> Tensor:
         """Return the values at equally long float64 vectors, unchecked and in one block."""
         bases = []
@@ -110,6 +119,11 @@ class Chebyshev:
         error = scale * self.sampled[axis] ** 2 * self.error + rounding(slope)
         return replace(self, coefficients=slope, error=error, tucker=tucker)
 
+    @cached_property
+    def gradient(self) -> tuple["Chebyshev", ...]:
+        """The derivatives along all axes, made once."""
+        return tuple(self.derivative(axis) for axis in range(len(self.box)))
+
     def compress(self, tolerance: float) -> "Chebyshev":
         """Return a low-rank (Tucker) series within ``tolerance``, which evaluates faster.
 
@@ -122,8 +136,8 @@ class Chebyshev:
 
         Example:
             >>> table = Chebyshev(((0.0, 1.0),) * 2, torch.ones(9, 9, dtype=torch.float64))
-            >>> table.compress(1e-9)
-            Chebyshev(box=((0.0, 1.0), (0.0, 1.0)), degrees=(8, 8), ranks=(1, 1), error=...)
+            >>> table.compress(1e-9).tucker.core.shape
+            torch.Size([1, 1])
         """
         tolerance = checks.real("tolerance", tolerance, above=0.0)
         budget = tolerance

@@ -1,5 +1,6 @@
 """Evaluation at many points: checks, blocks of bounded memory, and the gradient."""
 
+import math
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any, Protocol, Self, TypeAlias
@@ -11,10 +12,10 @@ __all__ = ["Box", "Evaluable", "evaluate", "fill"]
 
 Box: TypeAlias = tuple[tuple[float, float], ...]
 
-_BLOCK_CPU = 2**14
-"""Points at a time on a CPU: the basis rows of a block stay in the second-level cache."""
-_BLOCK_OTHER = 2**18
-"""Points at a time elsewhere: enough to hide the launch of the kernels."""
+_BLOCK_CPU = 2**20
+"""Numbers in the work space of a block on a CPU: measured; fewer cost overhead, more the cache."""
+_BLOCK_OTHER = 2**25
+"""The same elsewhere: enough to hide the launch of the kernels."""
 
 
 class Evaluable(Protocol):
@@ -25,24 +26,27 @@ class Evaluable(Protocol):
         """Lower and upper end per axis."""
         ...
 
+    @property
+    def workspace(self) -> int:
+        """Numbers that each point takes while a block is evaluated."""
+        ...
+
     def evaluate_block(self, points: Sequence[Tensor]) -> Tensor:
         """Return the values at equally long, unchecked float64 vectors, one per axis."""
         ...
 
-    def derivative(self, axis: int) -> Self:
-        """Return the partial derivative along ``axis``."""
+    @property
+    def gradient(self) -> tuple[Self, ...]:
+        """The partial derivatives, one per axis."""
         ...
 
 
-def evaluate(
-    approximation: Evaluable, points: Sequence[Tensor | float], *, blocks: int = 1
-) -> Tensor:
+def evaluate(approximation: Evaluable, points: Sequence[Tensor | float]) -> Tensor:
     """Return the values at broadcastable points, differentiable in them any number of times.
 
     Args:
         approximation: What to evaluate.
         points: One tensor or float per axis.
-        blocks: How many elementary blocks are handed over at a time.
 
     Returns:
         The values, computed in float64, in the widest dtype of the points, on their device.
@@ -57,27 +61,26 @@ def evaluate(
     tensors = _as_tensors(points)
     for axis, (tensor, (low, high)) in enumerate(zip(tensors, box, strict=True)):
         _check_range(axis, tensor.detach(), low, high)
-    shared = torch.broadcast_tensors(*tensors)
-    values: Tensor = _Evaluate.apply(approximation, blocks, *shared)  # type: ignore[no-untyped-call]
+    shared = torch.broadcast_tensors(*tensors)  # type: ignore[no-untyped-call]
+    values: Tensor = _Evaluate.apply(approximation, *shared)  # type: ignore[no-untyped-call]
     return values
 
 
-def fill(
-    out: Tensor, points: Sequence[Tensor], approximation: Evaluable, *, blocks: int = 1
-) -> None:
+def fill(out: Tensor, points: Sequence[Tensor], approximation: Evaluable) -> None:
     """Write the values at unchecked ``points``, of the shape of ``out``, into it, by blocks.
 
-    Expanded points are cut before they are copied, so that the work space depends on the size of
-    the block alone.
+    Expanded points are cut before they are copied, so that the work space does not depend on the
+    number of points.
     """
-    size = blocks * (_BLOCK_CPU if out.device.type == "cpu" else _BLOCK_OTHER)
+    numbers = _BLOCK_CPU if out.device.type == "cpu" else _BLOCK_OTHER
+    size = max(1, numbers // approximation.workspace)
     if out.numel() > size:
         dim = max(range(out.ndim), key=out.size)
         step = max(1, size * out.shape[dim] // out.numel())
         for part, *cut in zip(
-            out.split(step, dim), *(p.split(step, dim) for p in points), strict=True
+            torch.split(out, step, dim), *(torch.split(p, step, dim) for p in points), strict=True
         ):
-            fill(part, cut, approximation, blocks=blocks)
+            fill(part, cut, approximation)
     elif out.numel() > 0:
         columns = [p.reshape(-1).to(torch.float64) for p in points]
         out.copy_(approximation.evaluate_block(columns).view(out.shape))
@@ -87,27 +90,28 @@ class _Evaluate(torch.autograd.Function):
     """Blockwise values; the gradient is the same evaluation of the derivatives."""
 
     @staticmethod
-    def forward(approximation: Evaluable, blocks: int, *points: Tensor) -> Tensor:
+    def forward(approximation: Evaluable, *points: Tensor) -> Tensor:
         dtype = reduce(torch.promote_types, (p.dtype for p in points))
         out = torch.empty(points[0].shape, dtype=dtype, device=points[0].device)
-        fill(out, points, approximation, blocks=blocks)
+        fill(out, points, approximation)
         return out
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.approximation, ctx.blocks, *points = inputs
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        ctx.approximation, *points = inputs
         ctx.save_for_backward(*points)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        points, results = ctx.saved_tensors, []
+        points = ctx.saved_tensors
+        results: list[Tensor | None] = []
         for axis, point in enumerate(points):
-            if not ctx.needs_input_grad[axis + 2]:
+            if not ctx.needs_input_grad[axis + 1]:
                 results.append(None)
                 continue
-            slope = evaluate(ctx.approximation.derivative(axis), points, blocks=ctx.blocks)
+            slope = evaluate(ctx.approximation.gradient[axis], points)
             results.append((grads[0] * slope).to(point.dtype))
-        return None, None, *results
+        return None, *results
 
 
 def _as_tensors(points: Sequence[Tensor | float]) -> list[Tensor]:
@@ -116,9 +120,9 @@ def _as_tensors(points: Sequence[Tensor | float]) -> list[Tensor]:
     device = tensors[0].device if tensors else torch.device("cpu")
     dtype = reduce(torch.promote_types, (p.dtype for p in tensors)) if tensors else torch.float64
     result = []
-    for axis, point in enumerate(points):
-        if isinstance(point, float):
-            point = torch.tensor(point, dtype=dtype, device=device)
+    for axis, given in enumerate(points):
+        floating = isinstance(given, float)
+        point = torch.tensor(given, dtype=dtype, device=device) if floating else given
         if not isinstance(point, Tensor) or not point.dtype.is_floating_point:
             kind = point.dtype if isinstance(point, Tensor) else type(point).__name__
             raise TypeError(f"points of axis {axis} must be floating-point, got {kind}")
@@ -134,7 +138,7 @@ def _check_range(axis: int, points: Tensor, low: float, high: float) -> None:
         return
     smallest, largest = torch.stack(torch.aminmax(points)).tolist()
     slack = 4 * torch.finfo(points.dtype).eps * max(abs(low), abs(high))
-    if smallest != smallest:
+    if math.isnan(smallest):
         raise ValueError(f"points of axis {axis} must not be NaN")
     if smallest < low - slack or largest > high + slack:
         raise ValueError(

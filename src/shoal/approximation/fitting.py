@@ -23,6 +23,8 @@ __all__ = ["Shortfall", "attempt", "checked_degrees", "fit"]
 
 DEFAULT_MAX_DEGREE = (1024, 256, 64)
 """Largest degree per axis for one, two, three variables: up to 300 000 values of the function."""
+_FLAT = 0.8
+"""Ratio of dyadic sums of coefficients from which on they count as not decaying."""
 _EPSILON = torch.finfo(torch.float64).eps
 
 
@@ -75,12 +77,12 @@ def fit(
 
 @dataclass(frozen=True)
 class Shortfall:
-    """Why one series does not do: the error reached, the axes to blame (worst first), the cause."""
+    """Why one series does not do: the error reached, the axis to blame, the cause."""
 
     box: Box
     tolerance: float
     error: float
-    axes: tuple[int, ...]
+    axis: int
     degrees: tuple[int, ...]
     cause: str
 
@@ -95,11 +97,10 @@ class Shortfall:
             "flat": "the coefficients do not decay: a jump, noise, or fast oscillations; "
             "raise max_degree, use fit_piecewise, or compute the function more accurately",
         }
-        axis = self.axes[0]
         return (
             f"the function on {self.box} is not met to tolerance {self.tolerance:.2g}: the error "
-            f"reached is about {self.error:.2g}; axis {axis}, sampled to degree "
-            f"{self.degrees[axis]}, is to blame: {remedies[self.cause]}"
+            f"reached is about {self.error:.2g}; axis {self.axis}, sampled to degree "
+            f"{self.degrees[self.axis]}, is to blame: {remedies[self.cause]}"
         )
 
 
@@ -113,35 +114,34 @@ def attempt(
 ) -> Chebyshev | Shortfall:
     """Return a series within ``tolerance``, or why there is none."""
     samples = Samples.first(function, box, max_degrees, device)
+    # Unseen, cut and measured errors are each kept so small that they fit in together.
+    share = tolerance / (8 * len(box))
     while True:
-        outcome = _judge(samples, tolerance)
-        if isinstance(outcome, Chebyshev) or outcome.cause == "rounding":
-            return outcome
-        if any(2 * samples.degrees[axis] > max_degrees[axis] for axis in outcome.axes):
-            return outcome
-        for axis in outcome.axes:
+        decays = [_Decay.of(samples.profile(axis)) for axis in range(len(box))]
+        ranked = sorted(range(len(box)), key=lambda axis: -decays[axis].unseen)
+        rough = [axis for axis in ranked if decays[axis].unseen > share]
+        axes = [axis for axis in rough if decays[axis].level >= _noise(samples)]
+        if not axes or _stuck(samples, axes, max_degrees):
+            series = _verified(samples, share, sum(decay.unseen for decay in decays))
+            if series.error <= tolerance:
+                return series
+            lost = (bool(rough) and not axes) or 4 * rounding(series.coefficients) > series.error
+            axes = rough or _aliased(samples, series, share)
+            if lost or _stuck(samples, axes, max_degrees):
+                cause = "rounding" if lost else decays[axes[0]].kind
+                return Shortfall(box, tolerance, series.error, axes[0], samples.degrees, cause)
+        for axis in axes:
             samples = samples.refined(axis)
 
 
-def _judge(samples: Samples, tolerance: float) -> Chebyshev | Shortfall:
-    """Return the series of the samples if it meets the tolerance, or what to refine."""
-    profiles = [samples.profile(axis) for axis in range(len(samples.box))]
-    decays = [_Decay.of(profile) for profile in profiles]
-    # Unseen, cut and measured errors are each kept so small that they fit in together.
-    share = tolerance / (8 * len(decays))
-    unseen = sum(decay.unseen for decay in decays)
-    axes = sorted(range(len(decays)), key=lambda axis: -decays[axis].unseen)
-    rough = tuple(axis for axis in axes if decays[axis].unseen > share)
-    if rough:
-        error, lost = unseen, decays[rough[0]].level < 2 * _EPSILON * samples.scale
-    else:
-        series = _verified(samples, _cuts(profiles, share), unseen)
-        if series.error <= tolerance:
-            return series
-        rough = _aliased(samples, series, share)
-        error, lost = series.error, tolerance < 4 * rounding(series.coefficients)
-    cause = "rounding" if lost else decays[rough[0]].kind
-    return Shortfall(samples.box, tolerance, error, rough, samples.degrees, cause)
+def _stuck(samples: Samples, axes: Sequence[int], max_degrees: Sequence[int]) -> bool:
+    """Return whether one of ``axes`` may not be refined."""
+    return any(2 * samples.degrees[axis] > max_degrees[axis] for axis in axes)
+
+
+def _noise(samples: Samples) -> float:
+    """Return the size of coefficients that are rounding errors of the values."""
+    return 2 * _EPSILON * samples.scale
 
 
 @dataclass(frozen=True)
@@ -168,34 +168,36 @@ class _Decay:
         """
         n = profile.shape[0] - 1
         first, second, last = (float(profile[n // k + 1 : 2 * n // k + 1].sum()) for k in (8, 4, 2))
-        ratio = min(last / second, 0.8) if last < second else 0.8
+        ratio = last / second if last < _FLAT * second else _FLAT
         unseen = 2 * (last * ratio / (1 - ratio) + float(profile[-2:].sum()))
         accelerates = last * first < 0.75 * second**2
-        kind = "flat" if ratio == 0.8 else "steep" if accelerates else "slow"
+        kind = "flat" if ratio == _FLAT else "steep" if accelerates else "slow"
         return cls(unseen, 2 * last / n, kind)
 
 
-def _cuts(profiles: Sequence[Tensor], share: float) -> tuple[slice, ...]:
-    """Return the leading coefficients per axis without which more than ``share`` would miss."""
-    rests = [profile.flip(0).cumsum(0).flip(0) for profile in profiles]
-    return tuple(slice(max(1, int((rest > share).sum()))) for rest in rests)
-
-
-def _verified(samples: Samples, cuts: tuple[slice, ...], unseen: float) -> Chebyshev:
+def _verified(samples: Samples, share: float, unseen: float) -> Chebyshev:
     """Return the truncated series with its error, measured at points off the grid."""
     full = samples.values
     for axis in range(full.ndim):
         full = coefficients_from_values(full, axis)
-    kept, dropped = full[cuts].clone(), full.clone()
-    dropped[cuts] = 0.0
-    series = Chebyshev(samples.box, kept, sampled=samples.degrees)
-    residual = _residual(samples, series, check_points(samples.box, kept.device))
-    error = unseen + supremum(dropped) + residual + rounding(kept)
+    kept = tuple(slice(_needed(samples, axis, share)) for axis in range(full.ndim))
+    dropped = full.clone()
+    dropped[kept] = 0.0
+    series = Chebyshev(samples.box, full[kept].clone(), sampled=samples.degrees)
+    residual = _residual(samples, series, check_points(samples.box, full.device))
+    error = unseen + supremum(dropped) + residual + rounding(series.coefficients)
     return replace(series, error=error)
 
 
-def _aliased(samples: Samples, series: Chebyshev, share: float) -> tuple[int, ...]:
-    """Return the axes along which the series misses the function between the nodes.
+def _needed(samples: Samples, axis: int, share: float) -> int:
+    """Return how many leading coefficients leave less than ``share`` out, noise not counted."""
+    profile = samples.profile(axis)
+    rest = profile.where(profile > _noise(samples), 0.0).flip(0).cumsum(0)
+    return max(1, int((rest > share).sum()))
+
+
+def _aliased(samples: Samples, series: Chebyshev, share: float) -> list[int]:
+    """Return the axes along which the series misses the function between the nodes, worst first.
 
     Along one axis off the grid and the others on it, the residual is that axis's own.
     """
@@ -206,7 +208,7 @@ def _aliased(samples: Samples, series: Chebyshev, share: float) -> tuple[int, ..
         for axis in range(len(off))
     }
     blamed = [axis for axis, residual in residuals.items() if residual > share]
-    return tuple(sorted(blamed or residuals, key=lambda axis: -residuals[axis]))
+    return sorted(blamed or residuals, key=lambda axis: -residuals[axis])
 
 
 def _residual(samples: Samples, series: Chebyshev, points: Sequence[Tensor]) -> float:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -19,8 +20,6 @@ __all__ = ["PiecewiseChebyshev", "fit_piecewise"]
 
 DEFAULT_MAX_DEGREE = (128, 64, 32)
 """Largest degree per axis of a piece for one, two, three variables."""
-_BLOCKS = 16
-"""Blocks of points sorted by piece at a time, so that each piece gets long vectors."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,14 +31,12 @@ class _Tree:
         cut: Where it cuts; infinity at a leaf. shape: (nodes,)
         child: The node left of the cut, the right one follows; a leaf itself. shape: (nodes,)
         piece: The piece at a leaf. shape: (nodes,)
-        depth: Number of cuts above the deepest leaf.
     """
 
     axis: Tensor
     cut: Tensor
     child: Tensor
     piece: Tensor
-    depth: int
 
     def locate(self, points: Sequence[Tensor]) -> Tensor:
         """Return the piece of each point; a point on a cut belongs to the right."""
@@ -47,9 +44,12 @@ class _Tree:
         axis, cut, child = (t.to(device) for t in (self.axis, self.cut, self.child))
         stacked = torch.stack(tuple(points))  # shape: (axes, n)
         node = torch.zeros_like(points[0], dtype=torch.long)
-        for _ in range(self.depth):
-            coordinate = stacked.gather(0, axis[node][None])[0]
-            node = child[node] + (coordinate >= cut[node])
+        rest = torch.arange(node.shape[0], device=device)  # points not yet known to be at a leaf
+        while rest.numel() > 0:
+            here = node[rest]
+            there = child[here] + (stacked[axis[here], rest] >= cut[here])
+            node[rest] = there
+            rest = rest[there != here]
         return self.piece.to(device)[node]
 
 
@@ -86,22 +86,34 @@ class PiecewiseChebyshev:
 
     def __call__(self, *points: Tensor | float) -> Tensor:
         """Return the values at ``points``; raise a ValueError for NaN or points off the box."""
-        return evaluate(self, points, blocks=_BLOCKS)
+        return evaluate(self, points)
+
+    @property
+    def workspace(self) -> int:
+        """Numbers that each point takes while a block is sorted by piece."""
+        return 8
 
     def evaluate_block(self, points: Sequence[Tensor]) -> Tensor:
         """Return the values at equally long float64 vectors, unchecked, piece after piece."""
         piece = self.tree.locate(points)
         order = piece.argsort()
         counts = piece.bincount(minlength=len(self.pieces)).tolist()
-        groups = zip(*(p[order].split(counts) for p in points), strict=True)
+        groups = zip(*(torch.split(p[order], counts) for p in points), strict=True)
         grouped = torch.empty_like(points[0])
-        for series, out, columns in zip(self.pieces, grouped.split(counts), groups, strict=True):
+        for series, out, columns in zip(
+            self.pieces, torch.split(grouped, counts), groups, strict=True
+        ):
             fill(out, columns, series)
         return torch.empty_like(grouped).index_copy_(0, order, grouped)
 
     def derivative(self, axis: int) -> "PiecewiseChebyshev":
         """Return the partial derivative along ``axis``, piece by piece; see `Chebyshev`."""
         return replace(self, pieces=tuple(piece.derivative(axis) for piece in self.pieces))
+
+    @cached_property
+    def gradient(self) -> tuple["PiecewiseChebyshev", ...]:
+        """The derivatives along all axes, made once."""
+        return tuple(self.derivative(axis) for axis in range(len(self.box)))
 
     def compress(self, tolerance: float) -> "PiecewiseChebyshev":
         """Return the pieces at low rank; see `Chebyshev.compress`."""
@@ -169,7 +181,7 @@ class _Growth:
 
     def __init__(self) -> None:
         """Start with the root as a leaf."""
-        self.axis, self.cut, self.child, self.piece, self.depth = [0], [math.inf], [0], [0], [0]
+        self.axis, self.cut, self.child, self.piece = [0], [math.inf], [0], [0]
         self.pieces: list[Chebyshev] = []
 
     @property
@@ -191,7 +203,6 @@ class _Growth:
             self.cut.append(math.inf)
             self.child.append(child)
             self.piece.append(0)
-            self.depth.append(self.depth[node] + 1)
         low, high = cell[axis]
         halves = [(*cell[:axis], ends, *cell[axis + 1 :]) for ends in ((low, place), (place, high))]
         return [(left, halves[0]), (left + 1, halves[1])]
@@ -200,7 +211,7 @@ class _Growth:
         """Return the finished tree."""
         cut = torch.tensor(self.cut, dtype=torch.float64)
         axis, child, piece = (torch.tensor(t) for t in (self.axis, self.child, self.piece))
-        return _Tree(axis, cut, child, piece, max(self.depth))
+        return _Tree(axis, cut, child, piece)
 
 
 def _known_cut(cell: Box, breaks: Sequence[Sequence[float]]) -> tuple[int, float] | None:
@@ -214,7 +225,7 @@ def _known_cut(cell: Box, breaks: Sequence[Sequence[float]]) -> tuple[int, float
 
 def _halving(shortfall: Shortfall, *, full: bool) -> tuple[int, float]:
     """Return where to halve a cell, or raise if that is no use or not allowed."""
-    axis = shortfall.axes[0]
+    axis = shortfall.axis
     low, high = shortfall.box[axis]
     if shortfall.cause == "rounding":
         raise AccuracyError(shortfall.message)

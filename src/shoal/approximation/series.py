@@ -1,6 +1,6 @@
-"""Chebyshev series of one variable: nodes, transforms, basis, derivative, largest value.
+r"""Chebyshev series of one variable: nodes, transforms, basis, derivative, largest value.
 
-A series of degree :math:`n` is :math:`p(t) = \\sum_{k=0}^{n} c_k T_k(t)` on :math:`[-1, 1]`. It is
+A series of degree :math:`n` is :math:`p(t) = \sum_{k=0}^{n} c_k T_k(t)` on :math:`[-1, 1]`. It is
 sampled at the nodes of the *second kind*, the :math:`n + 1` extrema of :math:`T_n`, because
 
 * they are nested: doubling the degree keeps all the values already paid for;
@@ -92,7 +92,8 @@ def values_from_coefficients(
 def _cosine_sums(a: Tensor) -> Tensor:
     """Return a_0 + (-1)^j a_n + 2 Σ a_k cos(π j k / n), j = 0..n, of the last dimension."""
     even = torch.cat([a, a[..., 1:-1].flip(-1)], dim=-1)
-    return torch.fft.rfft(even).real.contiguous()
+    sums: Tensor = torch.fft.rfft(even).real
+    return sums.contiguous()
 
 
 def chebyshev_basis(t: Tensor, degree: int) -> Tensor:
@@ -130,7 +131,8 @@ def mode_product(matrix: Tensor, tensor: Tensor, dim: int) -> Tensor:
         >>> mode_product(torch.ones(1, 3), torch.ones(2, 3, 4), 1).shape
         torch.Size([2, 1, 4])
     """
-    return torch.tensordot(matrix, tensor, dims=([1], [dim])).movedim(0, dim)
+    product: Tensor = torch.tensordot(matrix, tensor, dims=([1], [dim]))
+    return product.movedim(0, dim)
 
 
 def differentiate(coefficients: Tensor, dim: int = -1) -> Tensor:

@@ -16,10 +16,10 @@ from shoal.activations import Activation
 from shoal.activations.panels import breaks, jump, vanishes
 from shoal.gaussian.domain import correlation
 from shoal.gaussian.polynomials import probabilists_hermite
-from shoal.gaussian.quadrature import WINDOW, Nodes, normal_density, panel_nodes, resolved_edges
+from shoal.gaussian.quadrature import WINDOW, normal_density, panel_nodes, resolved_edges
 from shoal.gaussian.smoothing import TINY, smoothed, smoothed_regular
 
-__all__ = ["mixed_dual", "mixed_dual_grid"]
+__all__ = ["mixed_dual"]
 
 _BLOCK = 32  # pairs that are integrated at a time
 _LAYER = (-9.0, -6.0, -3.0, 0.0, 3.0, 6.0, 9.0)  # edges around a smoothed kink, in its widths
@@ -32,29 +32,6 @@ def mixed_dual(phi: Activation, j: int, k: int, a: Tensor, b: Tensor, c: Tensor)
     elif j == k:  # an exactly symmetric result
         a, b = torch.maximum(a, b), torch.minimum(a, b)
     return torch.cat([_mixed_block(phi, j, k, pair) for pair in _pairs(a, b, c)])
-
-
-def mixed_dual_grid(
-    phi: Activation, j: int, k: int, a: Tensor, b: Tensor, angle: Tensor
-) -> Tensor:
-    r"""The smooth pieces' share of $D_{jk}$ on a grid, cheaper than point by point.
-
-    The smoothed inner function does not depend on ``a``, so it is evaluated once for all of it.
-
-    Returns:
-        A tensor of shape (len(a), len(b), len(angle)).
-    """
-    std_v, theta = (t.reshape(-1) for t in torch.meshgrid(b.sqrt(), angle, indexing="ij"))
-    outer = a.sqrt()
-    columns = []
-    for v, t in zip(std_v.split(_BLOCK), theta.split(_BLOCK), strict=True):
-        nodes, inner = _inner_values(phi, k, _Pair(torch.ones_like(v), v, t.cos(), t.sin()), outer)
-        columns.append(
-            torch.stack(
-                [nodes.expectation(inner * phi.derivative(s * nodes.xi, j), len(v)) for s in outer]
-            )
-        )
-    return torch.cat(columns, dim=1).view(len(a), len(b), len(angle))
 
 
 @dataclass(frozen=True)
@@ -81,44 +58,22 @@ def _mixed_block(phi: Activation, j: int, k: int, pair: _Pair) -> Tensor:
     total = total + _jumps(phi, k, j, pair.swapped(), first_jump=j)
     if vanishes(phi, j) or vanishes(phi, k):
         return total
-    nodes, inner = _inner_values(phi, k, pair, pair.std_u[:, None])
+    nodes = panel_nodes(torch.cat(list(_edges(phi, pair)), dim=1))
+    mean = nodes.at(pair.cosine * pair.std_v) * nodes.xi
+    std = nodes.at((pair.sine * pair.std_v).clamp(min=TINY)).expand_as(mean)
+    inner = smoothed_regular(phi, mean.flatten(), std.flatten(), order=k).view_as(mean)
     outer = phi.derivative(nodes.at(pair.std_u) * nodes.xi, j)
     return total + nodes.expectation(outer * inner, len(total))
 
 
-def _inner_values(phi: Activation, k: int, pair: _Pair, scales: Tensor) -> tuple[Nodes, Tensor]:
-    """Nodes for the integral over t, and the smoothed pieces of $\\varphi^{(k)}(v)$ at them."""
-    nodes = panel_nodes(torch.cat(list(_outer_edges(phi, pair, scales)), dim=1))
-    mean = nodes.at(pair.cosine * pair.std_v) * nodes.xi
-    std = nodes.at((pair.sine * pair.std_v).clamp(min=TINY)).expand_as(mean)
-    inner = smoothed_regular(phi, mean.flatten(), std.flatten(), order=k)
-    return nodes, inner.view_as(mean)
-
-
-def _outer_edges(phi: Activation, pair: _Pair, scales: Tensor) -> Iterator[Tensor]:
-    """Edges, in units of t, that resolve φ(scale t) and the smoothed φ(ρ√b t + ...).
-
-    ``scales`` has a row for each pair, or is one vector of scales that all pairs share.
-    """
-    rows, device = len(pair.std_v), scales.device
-    edges = resolved_edges(phi, WINDOW * float(scales.max()), device)
-    yield (edges / _spread(scales)[..., None]).flatten(-2).expand(rows, -1)
-    slope = (pair.cosine * pair.std_v)[:, None]
-    yield resolved_edges(phi, WINDOW * float(slope.abs().max()), device) / slope
+def _edges(phi: Activation, pair: _Pair) -> Iterator[Tensor]:
+    """Edges, in units of t, that resolve φ(√a t) and the smoothed φ(ρ√b t + ...)."""
+    for scale in (pair.std_u[:, None], (pair.cosine * pair.std_v)[:, None]):
+        yield resolved_edges(phi, WINDOW * float(scale.abs().max()), scale.device) / scale
+    slope = (pair.cosine * pair.std_v)[:, None, None]
+    width = (pair.sine * pair.std_v)[:, None, None]
     kinks = slope.new_tensor(breaks(phi))[:, None]
-    layers = kinks + (pair.sine * pair.std_v)[:, None, None] * slope.new_tensor(_LAYER)
-    yield (layers / slope[..., None]).flatten(1)
-
-
-def _spread(scales: Tensor) -> Tensor:
-    """Of one shared vector of scales, enough that each has a near one; rows stay as they are."""
-    if scales.dim() > 1:
-        return scales
-    chosen: list[float] = []
-    for scale in sorted(scales.tolist()):
-        if not chosen or scale > 1.5 * chosen[-1]:
-            chosen.append(scale)
-    return scales.new_tensor(chosen)
+    yield ((kinks + width * slope.new_tensor(_LAYER)) / slope).flatten(1)
 
 
 def _jumps(phi: Activation, j: int, k: int, pair: _Pair, *, first_jump: int) -> Tensor:

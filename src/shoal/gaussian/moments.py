@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation, Hermite
+from shoal.gaussian.composites import Derivative, Square
 from shoal.gaussian.domain import scale_tensor
 from shoal.gaussian.hermite_series import as_series, series_coefficients
 from shoal.gaussian.smoothing import smoothed
@@ -65,12 +66,12 @@ def moments(phi: Activation, tau: Tensor | float) -> Moments:
         return _series_moments(series, scale)
     zero, variance = torch.zeros_like(scale), scale**2
     jumps = any(kink.jumps[0] for kink in phi.kinks)
-    slope_square = _Square(_Slope(phi))
+    slope_square = Square(Derivative(phi, 1))
     return Moments(
         *(smoothed(phi, zero, variance, order=order) for order in range(4)),
-        square=smoothed(_Square(phi), zero, variance),
+        square=smoothed(Square(phi), zero, variance),
         first_square=zero + math.inf if jumps else smoothed(slope_square, zero, variance),
-        square_second=smoothed(_Square(phi), zero, variance, order=2),
+        square_second=smoothed(Square(phi), zero, variance, order=2),
     )
 
 
@@ -89,33 +90,3 @@ def _series_moments(phi: Hermite, tau: Tensor) -> Moments:
         square_second=2 * (first_square + (c[0] * c[2]).sum(-1)),
     )
 
-
-@dataclass(frozen=True)
-class _Square(Activation):
-    """The square of an activation."""
-
-    root: Activation
-
-    def function(self, x: Tensor) -> Tensor:
-        return self.root.function(x) ** 2
-
-    def first_derivative(self, x: Tensor) -> Tensor:
-        return 2 * self.root.function(x) * self.root.first_derivative(x)
-
-    @property
-    def kink_locations(self) -> tuple[float, ...] | None:
-        return self.root.kink_locations
-
-
-@dataclass(frozen=True)
-class _Slope(Activation):
-    """The pointwise derivative of an activation."""
-
-    primitive: Activation
-
-    def function(self, x: Tensor) -> Tensor:
-        return self.primitive.first_derivative(x)
-
-    @property
-    def kink_locations(self) -> tuple[float, ...] | None:
-        return self.primitive.kink_locations

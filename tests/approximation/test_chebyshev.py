@@ -1,0 +1,281 @@
+"""The value: evaluation, derivatives, compression, gradients, bad points."""
+
+import copy
+import math
+import pickle
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from approximation.helpers import Box, largest_error, scattered
+from shoal.approximation import Chebyshev, evaluation, fit
+from shoal.exceptions import AccuracyError
+
+EPSILON = torch.finfo(torch.float64).eps
+BOX = ((-1.0, 1.0), (0.0, 2.0), (1.0, 4.0))
+
+
+def wave(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    return torch.cos(x + 2 * y) * torch.exp(-x * z / 4) + y / z
+
+
+@pytest.fixture(scope="module")
+def series() -> Chebyshev:
+    return fit(wave, BOX, tolerance=1e-9, sampler="elementwise")
+
+
+@pytest.fixture(scope="module", params=["full", "compressed"])
+def either(request: pytest.FixtureRequest, series: Chebyshev) -> Chebyshev:
+    return series if request.param == "full" else series.compress(1e-9)
+
+
+def test_points_broadcast(either: Chebyshev) -> None:
+    x, y, z = scattered(BOX, 8)
+    grid = either(x[:, None, None], y[:, None], z)
+    assert grid.shape == (8, 8, 8)
+    pairs = torch.stack([grid[i, i, i] for i in range(8)])
+    # Matrix products of different shapes round differently: some units of each of many terms.
+    torch.testing.assert_close(either(x, y, z), pairs, rtol=0, atol=2**7 * EPSILON)
+    assert either(0.5, y, 2.0).shape == (8,)
+    assert either(0.5, 1.0, 2.0).shape == ()
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 1, 2)])
+def test_no_points(either: Chebyshev, shape: tuple[int, ...]) -> None:
+    points = [torch.empty(shape, dtype=torch.float64, requires_grad=True) for _ in BOX]
+    values = either(*points)
+    assert values.shape == shape
+    values.sum().backward()
+    assert all(point.grad is not None and point.grad.shape == shape for point in points)
+
+
+@pytest.mark.parametrize("layout", ["vector", "matrix", "expanded", "transposed"])
+def test_blocks_bound_the_work_space_and_change_nothing(
+    either: Chebyshev, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y, z = scattered(BOX, 5000)
+    points = {
+        "vector": (x, y, z),
+        "matrix": (x.view(50, 100), y.view(50, 100), z.view(50, 100)),
+        "expanded": (x[:70, None], y[:70], z[:1]),
+        "transposed": (x.view(50, 100).T, y.view(50, 100).T, z.view(50, 100).T),
+    }[layout]
+    whole = either.evaluate_block([p.reshape(-1) for p in torch.broadcast_tensors(*points)])
+    sizes, one_block = [], Chebyshev.evaluate_block
+
+    def recorded(self: Chebyshev, columns: Sequence[Tensor]) -> Tensor:
+        sizes.append(columns[0].numel())
+        return one_block(self, columns)
+
+    monkeypatch.setattr(evaluation, "_BLOCK_CPU", 300 * either.workspace)
+    monkeypatch.setattr(Chebyshev, "evaluate_block", recorded)
+    values = either(*points)
+    assert max(sizes) <= 300
+    assert sum(sizes) == values.numel()
+    assert len(sizes) <= 2 * values.numel() / 300
+    torch.testing.assert_close(values.reshape(-1), whole, rtol=0, atol=2**7 * EPSILON)
+
+
+def test_dtype_follows_the_points_and_float64_computes(either: Chebyshev) -> None:
+    x, y, z = scattered(BOX, 100)
+    single = either(x.float(), y.float(), z.float())
+    assert single.dtype == torch.float32
+    exact = either(x.float().double(), y.float().double(), z.float().double())
+    assert torch.equal(single, exact.float())
+    assert either(x.float(), y, 1.5).dtype == torch.float64
+    assert either(x.float(), y.float(), 1.5).dtype == torch.float32
+
+
+def test_ends_of_the_box_are_inside_whatever_their_rounding() -> None:
+    line = fit(torch.exp, ((0.1, 0.7),), tolerance=1e-9)
+    for dtype in (torch.float16, torch.float32, torch.float64):
+        ends = torch.tensor([0.1, 0.7], dtype=dtype)
+        torch.testing.assert_close(line(ends), ends.exp())  # at the precision of the dtype
+    with pytest.raises(ValueError, match="axis 0"):
+        line(0.7 + 1e-14)
+
+
+@pytest.mark.parametrize(
+    ("points", "error", "complaint"),
+    [
+        ((0.0, 1.0), ValueError, "3 axes, got 2"),
+        ((0.0, 2.1, 2.0), ValueError, r"axis 1 must lie in \[0, 2\], got values from 2.1 to 2.1"),
+        ((-math.inf, 1.0, 2.0), ValueError, r"axis 0 must lie in \[-1, 1\]"),
+        ((0.0, 1.0, math.nan), ValueError, "axis 2 must not be NaN"),
+        ((0, 1.0, 2.0), TypeError, "axis 0 must be floating-point, got int"),
+        ((0.0, torch.tensor(1), 2.0), TypeError, "axis 1 must be floating-point, got torch.int64"),
+        ((0.0, torch.empty(1, device="meta"), torch.ones(1)), ValueError, "share a device"),
+    ],
+)
+def test_bad_points(
+    series: Chebyshev, points: tuple[float, ...], error: type[Exception], complaint: str
+) -> None:
+    with pytest.raises(error, match=complaint):
+        series(*points)
+
+
+class Slope(NamedTuple):
+    function: Callable[..., Tensor]
+    slopes: tuple[Callable[..., Tensor], ...]
+    box: Box
+
+
+SLOPES = [
+    Slope(torch.exp, (torch.exp,), ((-1.0, 2.0),)),
+    Slope(
+        lambda x: 1 / (1 + 25 * x**2), (lambda x: -50 * x / (1 + 25 * x**2) ** 2,), ((-1.0, 1.0),)
+    ),
+    Slope(
+        lambda x, y: torch.cos(x * y),
+        (lambda x, y: -y * torch.sin(x * y), lambda x, y: -x * torch.sin(x * y)),
+        ((0.0, 2.0), (-1.0, 3.0)),
+    ),
+    Slope(
+        lambda x, y, z: torch.exp(x - z) * torch.sin(y),
+        (
+            lambda x, y, z: torch.exp(x - z) * torch.sin(y),
+            lambda x, y, z: torch.exp(x - z) * torch.cos(y),
+            lambda x, y, z: -torch.exp(x - z) * torch.sin(y),
+        ),
+        ((0.0, 1.0), (0.0, 2.0), (0.0, 0.5)),
+    ),
+]
+
+
+@pytest.mark.parametrize("tolerance", [1e-4, 1e-10])
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("case", SLOPES)
+def test_derivatives_within_their_error(case: Slope, compressed: bool, tolerance: float) -> None:
+    series = fit(case.function, case.box, tolerance=tolerance, sampler="elementwise")
+    series = series.compress(tolerance) if compressed else series
+    for axis, slope in enumerate(case.slopes):
+        derivative = series.derivative(axis)
+        found = largest_error(derivative, slope)
+        assert found <= derivative.error
+        assert derivative.error > series.error
+        # Markov's inequality takes the worst polynomial of the sampled degree, which may be four
+        # times the kept one: up to 16 times more, besides what the error of the series is off by.
+        assert derivative.error <= 1e3 * found
+
+
+def test_second_derivative_within_its_error() -> None:
+    series = fit(torch.sin, ((0.0, 3.0),), tolerance=1e-10)
+    second = series.derivative(0).derivative(0)
+    assert largest_error(second, lambda x: -torch.sin(x)) <= second.error
+
+
+def test_derivative_of_a_constant_is_zero_and_of_what_was_cut_is_in_the_error() -> None:
+    ripple = fit(lambda x: 1 + 1e-6 * torch.cos(8 * x.acos()), ((-1.0, 1.0),), tolerance=1e-4)
+    assert ripple.degrees == (0,)
+    derivative = ripple.derivative(0)
+    assert float(derivative(0.3)) == 0.0
+    assert derivative.error >= 64e-6  # |T_8'| at the ends
+
+
+@pytest.mark.parametrize("axis", [-1, 3])
+def test_derivative_along_no_axis(series: Chebyshev, axis: int) -> None:
+    with pytest.raises(ValueError, match="axis must be"):
+        series.derivative(axis)
+
+
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-5, 1e-8, 1e-12])
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_compression_stays_within_tolerance_and_error(axes: int, tolerance: float) -> None:
+    def function(*x: Tensor) -> Tensor:
+        return 1 / (3 + sum(x))
+
+    full = fit(function, ((-0.5, 1.0),) * axes, tolerance=1e-9, sampler="elementwise")
+    small = full.compress(tolerance)
+    points = scattered(full.box)
+    change = float((small(*points) - full(*points)).abs().max())
+    assert change <= tolerance + 2**6 * EPSILON  # the rounding of the two evaluations
+    assert largest_error(small, function) <= small.error
+    assert small.error <= full.error + tolerance + 2**8 * EPSILON
+    assert small.tucker is not None
+    torch.testing.assert_close(small.tucker.dense(), small.coefficients, rtol=0, atol=0)
+
+
+def test_compression_finds_the_rank() -> None:
+    def function(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        return torch.cos(x + y) * torch.exp(z)
+
+    small = fit(function, BOX, tolerance=1e-9, sampler="elementwise").compress(1e-9)
+    assert small.tucker is not None
+    assert small.tucker.core.shape == (2, 2, 1)
+    assert "ranks=(2, 2, 1)" in repr(small)
+
+
+def test_compression_below_rounding(series: Chebyshev) -> None:
+    with pytest.raises(AccuracyError, match="lost in rounding errors"):
+        series.compress(1e-18)
+    with pytest.raises(ValueError, match="tolerance must be > 0"):
+        series.compress(0.0)
+
+
+def test_gradients(either: Chebyshev) -> None:
+    inside = [(0.99 * low + 0.01 * high, 0.01 * low + 0.99 * high) for low, high in BOX]
+    points = [p.requires_grad_() for p in scattered(tuple(inside), 8)]
+    assert torch.autograd.gradcheck(either, points)
+    assert torch.autograd.gradgradcheck(either, [p[:3].detach().requires_grad_() for p in points])
+
+
+def test_gradients_broadcast_and_only_where_asked(either: Chebyshev) -> None:
+    x = torch.tensor([[0.1], [0.2]], dtype=torch.float64, requires_grad=True)
+    y = torch.tensor([0.5, 0.6, 0.7], dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda t: either(t, y, 2.0), [x])
+    assert not either(x.detach(), y, 2.0).requires_grad
+
+
+def test_gradients_at_the_ends_are_the_derivative(either: Chebyshev) -> None:
+    points = [torch.tensor(pair, dtype=torch.float32).requires_grad_() for pair in BOX]
+    either(*points).sum().backward()
+    for axis, point in enumerate(points):
+        slope = either.derivative(axis)(*(p.detach() for p in points))
+        assert point.grad is not None
+        assert torch.equal(point.grad, slope)
+
+
+def test_functional_transform(series: Chebyshev) -> None:
+    y, z = torch.tensor([1.0, 3.0], dtype=torch.float64)
+    slope = torch.func.grad(lambda x: series(x, y, z))(torch.tensor(0.2, dtype=torch.float64))
+    torch.testing.assert_close(slope, series.derivative(0)(0.2, y, z))
+
+
+def test_copies_and_pickles(either: Chebyshev) -> None:
+    points = scattered(BOX, 10)
+    for twin in (copy.deepcopy(either), pickle.loads(pickle.dumps(either))):
+        assert torch.equal(twin(*points), either(*points))
+        assert (twin.box, twin.error, twin.sampled) == (either.box, either.error, either.sampled)
+
+
+@pytest.mark.parametrize(
+    ("box", "coefficients", "error", "complaint"),
+    [
+        (((0.0, 1.0),), torch.ones(3), 0.0, "float64 with 1 dimensions, got torch.float32"),
+        (((0.0, 1.0),), torch.ones(3, 3).double(), 0.0, r"got torch.float64 of shape \(3, 3\)"),
+        (((0.0, 1.0),), torch.ones(0).double(), 0.0, "must not be empty"),
+        (((0.0, 1.0),), torch.tensor([math.nan]).double(), 0.0, "must be finite"),
+        (((0.0, 1.0),), torch.ones(3).double(), -1.0, "error must be >= 0"),
+        (((1.0, 0.0),), torch.ones(3).double(), 0.0, r"box\[0\]\[1\] must be > 1"),
+    ],
+)
+def test_bad_fields(box: Box, coefficients: Tensor, error: float, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Chebyshev(box, coefficients, error)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_cuda(either: Chebyshev) -> None:
+    points = scattered(BOX, 10**6)
+    on_gpu = [p.cuda().requires_grad_() for p in points]
+    values = either(*on_gpu)
+    assert values.device.type == "cuda"
+    torch.testing.assert_close(values.cpu(), either(*points), rtol=0, atol=2**7 * EPSILON)
+    values.sum().backward()
+    assert on_gpu[0].grad is not None
+    there = fit(wave, BOX, tolerance=1e-9, sampler="elementwise", device="cuda")
+    assert there.coefficients.device.type == "cuda"
+    assert largest_error(there, wave) <= there.error

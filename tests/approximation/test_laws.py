@@ -1,0 +1,90 @@
+"""Laws that hold for all functions: random polynomials, linearity, symmetry."""
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from approximation.helpers import scattered
+from shoal.approximation import Chebyshev, fit
+
+EPSILON = torch.finfo(torch.float64).eps
+
+shapes = st.lists(st.integers(1, 7), min_size=1, max_size=3).map(tuple)
+seeds = st.integers(0, 2**31)
+weights = st.floats(-10, 10)
+
+
+def random_series(shape: tuple[int, ...], seed: int) -> Chebyshev:
+    generator = torch.Generator().manual_seed(seed)
+    ends = 4 * torch.rand(len(shape), generator=generator, dtype=torch.float64)
+    widths = 0.1 + torch.rand(len(shape), generator=generator, dtype=torch.float64)
+    box = tuple(zip((ends - 2).tolist(), (ends - 2 + widths).tolist(), strict=True))
+    return Chebyshev(box, torch.randn(shape, generator=generator, dtype=torch.float64))
+
+
+@given(shapes, seeds)
+def test_a_polynomial_is_its_own_fit(shape: tuple[int, ...], seed: int) -> None:
+    polynomial = random_series(shape, seed)
+    found = fit(polynomial, polynomial.box, tolerance=1e-9, sampler="elementwise")
+    points = scattered(polynomial.box, 200)
+    difference = float((found(*points) - polynomial(*points)).abs().max())
+    assert difference <= found.error
+    # A trailing coefficient may be small enough to be cut, but none is invented.
+    assert all(a <= b for a, b in zip(found.degrees, polynomial.degrees, strict=True))
+
+
+@given(weights, weights, st.floats(0.1, 3), st.floats(0.1, 3))
+def test_fits_are_linear(a: float, b: float, p: float, q: float) -> None:
+    def first(x: Tensor, y: Tensor) -> Tensor:
+        return torch.cos(p * x + y)
+
+    def second(x: Tensor, y: Tensor) -> Tensor:
+        return torch.exp(-q * x * y)
+
+    box = ((0.0, 1.0), (-1.0, 1.0))
+    both = fit(
+        lambda x, y: a * first(x, y) + b * second(x, y), box, tolerance=1e-8, sampler="elementwise"
+    )
+    one = fit(first, box, tolerance=1e-8, sampler="elementwise")
+    two = fit(second, box, tolerance=1e-8, sampler="elementwise")
+    points = scattered(box, 200)
+    difference = both(*points) - a * one(*points) - b * two(*points)
+    assert float(difference.abs().max()) <= both.error + abs(a) * one.error + abs(b) * two.error
+
+
+@given(shapes, seeds, st.floats(1e-12, 1.0))
+def test_compression_never_exceeds_its_tolerance(
+    shape: tuple[int, ...], seed: int, tolerance: float
+) -> None:
+    series = random_series(shape, seed)
+    small = series.compress(tolerance)
+    points = scattered(series.box, 200)
+    difference = float((small(*points) - series(*points)).abs().max())
+    assert difference <= small.error
+
+
+@given(shapes, seeds)
+def test_derivatives_integrate_back(shape: tuple[int, ...], seed: int) -> None:
+    series = random_series(shape, seed)
+    low, high = (
+        [torch.tensor(pair[end], dtype=torch.float64) for pair in series.box] for end in (0, 1)
+    )
+    start = low[0].clone().requires_grad_()
+    (slope,) = torch.autograd.grad(series(start, *high[1:]), start)
+    expected = series.derivative(0)(low[0], *high[1:])
+    assert float(slope) == float(expected)
+    # The mean of the derivative over an axis is the rise of the function (exact quadrature).
+    nodes, mass = _gauss(low[0], high[0])
+    rise = (mass * series.derivative(0)(nodes, *high[1:])).sum()
+    found = series(high[0], *high[1:]) - series(low[0], *high[1:])
+    scale = float(series.coefficients.abs().sum())
+    assert abs(float(rise - found)) <= 2**10 * EPSILON * scale
+
+
+def _gauss(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Gauss-Legendre nodes and weights, exact for the degrees in use."""
+    nodes, mass = (torch.from_numpy(array) for array in np.polynomial.legendre.leggauss(8))
+    half = (high - low) / 2
+    return low + half * (1 + nodes), half * mass
