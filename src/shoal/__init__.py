@@ -1,6 +1,62 @@
 """shoal finds the shallow network inside an infinitely deep one."""
 
-from shoal import activations, architectures, gaussian
-from shoal.activations import *  # noqa: F403
-from shoal.architectures import *  # noqa: F403
+from shoal import gaussian
+from shoal.activations import (
+    ELU,
+    GELU,
+    Activation,
+    Affine,
+    Cosine,
+    Erf,
+    HardTanh,
+    Hermite,
+    Identity,
+    Kink,
+    LeakyReLU,
+    ReLU,
+    Sigmoid,
+    Sine,
+    Softplus,
+    Swish,
+    Tanh,
+)
+from shoal.architectures import (
+    DEQ,
+    Architecture,
+    ConvResNet,
+    FullyConnected,
+    ImplicitArchitecture,
+    ImplicitNetwork,
+    ResNet,
+)
 from shoal.exceptions import AccuracyError, ConvergenceError
+
+__all__ = [
+    "DEQ",
+    "ELU",
+    "GELU",
+    "AccuracyError",
+    "Activation",
+    "Affine",
+    "Architecture",
+    "ConvResNet",
+    "ConvergenceError",
+    "Cosine",
+    "Erf",
+    "FullyConnected",
+    "HardTanh",
+    "Hermite",
+    "Identity",
+    "ImplicitArchitecture",
+    "ImplicitNetwork",
+    "Kink",
+    "LeakyReLU",
+    "ReLU",
+    "ResNet",
+    "Sigmoid",
+    "Sine",
+    "Softplus",
+    "Swish",
+    "Tanh",
+    "gaussian",
+]

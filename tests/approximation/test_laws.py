@@ -1,13 +1,16 @@
-"""Laws that hold for all functions: random polynomials, linearity, symmetry."""
+"""Laws that hold for all functions: random polynomials, linearity, true errors."""
+
+from collections.abc import Callable
 
 import numpy as np
 import torch
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 from torch import Tensor
 
 from approximation.helpers import scattered
 from shoal.approximation import Chebyshev, fit
+from shoal.exceptions import AccuracyError
 
 EPSILON = torch.finfo(torch.float64).eps
 
@@ -88,3 +91,37 @@ def _gauss(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     nodes, mass = (torch.from_numpy(array) for array in np.polynomial.legendre.leggauss(8))
     half = (high - low) / 2
     return low + half * (1 + nodes), half * mass
+
+
+@given(st.floats(-0.999, 0.999), st.sampled_from([1.0, 1.5, 3.0]), st.floats(-1.5, 0))
+def test_the_error_holds_for_kinks_anywhere(place: float, power: float, digits: float) -> None:
+    def function(x: Tensor) -> Tensor:
+        return (x - place).abs() ** power
+
+    try:
+        series = fit(function, ((-1.0, 1.0),), tolerance=10**digits, max_degree=256)
+    except AccuracyError:
+        reject()  # too many of these are an error
+    near = place + torch.linspace(-0.1, 0.1, 10_001, dtype=torch.float64)
+    x = torch.cat([scattered(series.box, 1000)[0], near.clamp(-1, 1)])
+    assert float((series(x) - function(x)).abs().max()) <= series.error
+
+
+@given(
+    st.lists(st.tuples(st.floats(-8, 8), st.floats(-2, 2)), min_size=1, max_size=3),
+    st.sampled_from([torch.cos, torch.tanh, lambda x: torch.exp(-(x**2) / 2)]),
+    st.floats(-10, -1),
+)
+def test_the_error_holds_for_ridges(
+    ridge: list[tuple[float, float]], profile: Callable[[Tensor], Tensor], digits: float
+) -> None:
+    def function(*x: Tensor) -> Tensor:
+        return profile(sum(slope * (t - shift) for t, (slope, shift) in zip(x, ridge, strict=True)))
+
+    box = ((-1.0, 1.0), (0.0, 0.5), (-0.5, 0.5))[: len(ridge)]
+    try:
+        series = fit(function, box, tolerance=10**digits, sampler="elementwise")
+    except AccuracyError:
+        reject()  # too many of these are an error
+    points = scattered(box, 2000)
+    assert float((series(*points) - function(*points)).abs().max()) <= series.error

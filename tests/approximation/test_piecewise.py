@@ -104,8 +104,8 @@ def test_pieces_tile_the_box() -> None:
 @pytest.mark.parametrize(
     ("function", "box", "options", "complaint"),
     [
-        (lambda x: (x - 0.3).sign(), LINE, {}, r"cannot be halved again near \(0\.3"),
-        (lambda x: (x - 0.3).abs().sqrt(), LINE, {"tolerance": 1e-12}, r"near \(0\.3"),
+        (lambda x: (x - 0.3).sign(), LINE, {}, r"cannot be halved again near \(0\.(3|29999)"),
+        (lambda x: (x - 0.3).abs().sqrt(), LINE, {"tolerance": 1e-12}, r"near \(0\.(3|29999)"),
         (kink, LINE, {"max_pieces": 5}, "max_pieces are used up near"),
         (
             lambda x, y: (x - y).abs(),

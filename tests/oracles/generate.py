@@ -376,6 +376,7 @@ def integrate(f, splits, reach):
     total = arb(0)
     for lo, hi in zip(points, points[1:]):
         part = acb.integral(lambda z, d: f(z, d, lo, hi), arb(lo), arb(hi),
+                            rel_tol=arb(2) ** -(ctx.prec * 3 // 4),
                             abs_tol=arb(2) ** -(ctx.prec + 1500))  # fmt: skip
         if not part.is_finite():
             raise Uncertified
@@ -543,7 +544,7 @@ def dual_tail(a, b, reach):
     Cauchy-Schwarz twice, E(1+|u|^3)^4 <= 8(1+10395 a^6), P(|xi|>reach) <= exp(-reach^2/2).
     """
     x, y = arb(a), arb(b)
-    return 3000 * (1 + x * x) * (1 + y * y) * (-arb(reach) ** 2 / 4).exp()
+    return 3000 * (1 + x * x) * (1 + y * y) * (-(arb(reach) ** 2) / 4).exp()
 
 
 def dual_ball(activation, a, b, c, order, variant, bits, weights=None):

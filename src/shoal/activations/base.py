@@ -95,4 +95,5 @@ def _differentiate(function: Callable[[Tensor], Tensor], x: Tensor, order: int) 
             (value,) = torch.autograd.grad(
                 value.sum(), x, create_graph=True, materialize_grads=True
             )
+            value = torch.zeros_like(x) + value  # autograd may return zeros without storage
     return value if keep_graph else value.detach()

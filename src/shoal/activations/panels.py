@@ -19,12 +19,25 @@ from shoal.exceptions import AccuracyError
 if TYPE_CHECKING:
     from shoal.activations.base import Activation
 
-__all__ = ["ORDER", "RADIUS", "Kink", "breaks", "edges", "gauss_legendre", "jump", "kinks", "lipschitz", "vanishes"]
+__all__ = [
+    "ORDER",
+    "RADIUS",
+    "Kink",
+    "breaks",
+    "edges",
+    "gauss_legendre",
+    "jump",
+    "kinks",
+    "lipschitz",
+    "vanishes",
+]
 
 ORDER = 24  # nodes per panel
 RADIUS = 512.0  # kinks are looked for in |x| <= RADIUS
 _DERIVATIVES = 4  # the function and three derivatives are resolved on each panel
-_TOLERANCE = torch.tensor([1e-13, 1e-13, 1e-12, 1e-11], dtype=torch.float64)
+_TOLERANCE = np.array([1e-13, 1e-13, 1e-12, 1e-11])
+_EXTRAPOLATION = 1e2  # the error of a series at the ends of its panel exceeds its last terms
+_CHECK_POINTS = np.array([-1 + 1e-9, 0.123, 1 - 1e-9])
 _SMALLEST = 2.0**-36  # panels that are unresolved at this relative width hold a singularity
 _ONE_SIDED = 2.0**-51  # how far from a kink a one-sided limit is taken, relative to max(1, |x|)
 _MOST_PANELS = 20_000
@@ -56,13 +69,16 @@ def edges(phi: "Activation", radius: float = RADIUS) -> Tensor:
     dyadic = 2.0 ** np.arange(2, math.ceil(math.log2(radius)) + 1)
     start = np.concatenate([-dyadic[::-1], [0.0], dyadic])
     declared = phi.kink_locations
-    _check_derivative(phi, declared or ())
+    _check_derivative(phi)
     if declared is not None:
         found, singular = _resolve(phi, np.union1d(start, declared))
-        if len(singular):
+        others = np.setdiff1d(found[1:-1], declared)
+        rough = others[_all_jumps(phi, others).any(axis=0)]
+        if len(singular) or len(rough):
+            where = singular[0].mean() if len(singular) else rough[0]
             raise ValueError(
                 f"kink_locations of {phi!r} are given as {declared}, "
-                f"but it is not smooth near x = {singular[0].mean():.6g} either"
+                f"but it is not smooth near x = {where:.6g} either"
             )
         return torch.from_numpy(found)
     found, singular = _resolve(phi, start)
@@ -70,10 +86,7 @@ def edges(phi: "Activation", radius: float = RADIUS) -> Tensor:
         located = _locate(phi, singular)
         found, singular = _resolve(phi, np.union1d(start, located))
     if len(singular):
-        raise AccuracyError(
-            f"{phi!r} is not piecewise smooth near x = {singular[0].mean():.6g}: "
-            "a derivative is unbounded there, or the function is noisy"
-        )
+        raise _not_smooth(phi, singular)
     return torch.from_numpy(found)
 
 
@@ -84,16 +97,13 @@ def breaks(phi: "Activation") -> tuple[float, ...]:
     if declared is not None:
         return tuple(sorted(set(declared)))
     where = edges(phi).numpy()[1:-1]
-    jumps = np.stack([_jumps(phi, where, order) for order in range(_DERIVATIVES)])
-    return tuple(where[jumps.any(axis=0)].tolist())
+    return tuple(where[_all_jumps(phi, where).any(axis=0)].tolist())
 
 
 @lru_cache(maxsize=512)
 def kinks(phi: "Activation") -> tuple[Kink, ...]:
     """The breaks at which the function or one of its first two derivatives jumps."""
-    every = (
-        Kink(x, (jump(phi, x, 0), jump(phi, x, 1), jump(phi, x, 2))) for x in breaks(phi)
-    )
+    every = (Kink(x, (jump(phi, x, 0), jump(phi, x, 1), jump(phi, x, 2))) for x in breaks(phi))
     return tuple(kink for kink in every if any(kink.jumps))
 
 
@@ -143,41 +153,34 @@ def _nodes(cuts: np.ndarray) -> np.ndarray:
     """The Gauss-Legendre nodes of each panel; shape (panels, ORDER)."""
     nodes = gauss_legendre(ORDER)[0].numpy()
     middle, half = (cuts[1:] + cuts[:-1]) / 2, (cuts[1:] - cuts[:-1]) / 2
-    return middle[:, None] + half[:, None] * nodes
+    spread: np.ndarray = middle[:, None] + half[:, None] * nodes
+    return spread
 
 
 @lru_cache(maxsize=1)
-def _tail_transform() -> np.ndarray:
-    """The matrix from values at the nodes to the last four Legendre coefficients."""
+def _transforms() -> tuple[np.ndarray, np.ndarray]:
+    """From values at the nodes to the last Legendre coefficients, and to the check points."""
     nodes, weights = (t.numpy() for t in gauss_legendre(ORDER))
     vandermonde = np.polynomial.legendre.legvander(nodes, ORDER - 1)
-    degrees = np.arange(ORDER)
-    return ((degrees + 0.5) * vandermonde * weights[:, None])[:, -4:]
+    coefficients = (np.arange(ORDER) + 0.5) * vandermonde * weights[:, None]
+    checks = np.polynomial.legendre.legvander(_CHECK_POINTS, ORDER - 1)
+    return coefficients[:, -4:], coefficients @ checks.T
 
 
 def _scales(phi: "Activation") -> np.ndarray:
     """How large the function and its derivatives are in the middle; shape (_DERIVATIVES,)."""
     middle = np.abs(_rows(phi, np.linspace(-8.03, 7.97, 401))).max(axis=1)
-    return np.maximum(middle, 1e-30)
+    scales: np.ndarray = np.maximum(middle, 1e-30)
+    return scales
 
 
 def _resolve(phi: "Activation", start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Halve panels until each is resolved; return the edges and the brackets that never are."""
     pending = np.stack([start[:-1], start[1:]], axis=1)
     done, singular = [], []
-    scales = _scales(phi)[:, None]
+    scales = _scales(phi)
     while len(pending):
-        x = pending.mean(axis=1)[:, None] + (np.diff(pending) / 2) * gauss_legendre(ORDER)[0].numpy()
-        rows = _rows(phi, x)
-        if not np.isfinite(rows).all():
-            bad = x[~np.isfinite(rows).all(axis=0)][0]
-            raise ValueError(f"{phi!r} or a derivative of it is not finite at x = {bad:.6g}")
-        largest = np.abs(rows).max(axis=2)  # shape: (_DERIVATIVES, panels)
-        tail = np.abs(rows @ _tail_transform()).max(axis=2)
-        rounding = 1e-15 * np.abs(x).max(axis=1) * np.maximum(np.roll(largest, -1, axis=0), largest)
-        resolved = (tail <= _TOLERANCE.numpy()[:, None] * np.maximum(largest, scales) + rounding).all(
-            axis=0
-        )
+        resolved = _is_resolved(phi, pending, scales)
         width = np.diff(pending)[:, 0]
         tiny = width < _SMALLEST * np.maximum(1.0, np.abs(pending).max(axis=1))
         done.append(pending[resolved])
@@ -188,13 +191,36 @@ def _resolve(phi: "Activation", start: np.ndarray) -> tuple[np.ndarray, np.ndarr
             [np.stack([halve[:, 0], middle], axis=1), np.stack([middle, halve[:, 1]], axis=1)]
         )
         if sum(map(len, done)) + len(pending) > _MOST_PANELS:
-            raise AccuracyError(
-                f"{phi!r} needs more than {_MOST_PANELS} panels on [{start[0]:g}, {start[-1]:g}]: "
-                "it oscillates or jumps too often to be integrated"
-            )
+            raise _not_smooth(phi, pending)
     unresolved = np.concatenate(singular)
     cuts = np.unique(np.concatenate([np.concatenate(done).ravel(), start]))
     return cuts, unresolved[np.argsort(unresolved[:, 0])]
+
+
+def _is_resolved(phi: "Activation", panels: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """Whether the Legendre series on each panel has died away and predicts the check points."""
+    middle, half = panels.mean(axis=1)[:, None], np.diff(panels) / 2
+    x = middle + half * np.concatenate([gauss_legendre(ORDER)[0].numpy(), _CHECK_POINTS])
+    rows = _rows(phi, x)
+    if not np.isfinite(rows).all():
+        bad = x[~np.isfinite(rows).all(axis=0)][0]
+        raise ValueError(f"{phi!r} or a derivative of it is not finite at x = {bad:.6g}")
+    rows, checks = rows[..., :ORDER], rows[..., ORDER:]
+    to_tail, to_checks = _transforms()
+    largest = np.abs(rows).max(axis=2)  # shape: (_DERIVATIVES, panels)
+    rounding = 1e-15 * np.abs(x).max(axis=1) * np.maximum(np.roll(largest, -1, axis=0), largest)
+    bound = _TOLERANCE[:, None] * np.maximum(largest, scales[:, None]) + rounding
+    tail = np.abs(rows @ to_tail).max(axis=2)
+    missed = np.abs(rows @ to_checks - checks).max(axis=2)
+    resolved: np.ndarray = ((tail <= bound) & (missed <= _EXTRAPOLATION * bound)).all(axis=0)
+    return resolved
+
+
+def _not_smooth(phi: "Activation", brackets: np.ndarray) -> AccuracyError:
+    return AccuracyError(
+        f"{phi!r} is not piecewise smooth near x = {np.median(brackets):.6g}: a derivative is "
+        "unbounded there, or the function oscillates or jumps too often, or it is noisy"
+    )
 
 
 def _locate(phi: "Activation", brackets: np.ndarray) -> np.ndarray:
@@ -243,21 +269,25 @@ def _jumps(phi: "Activation", where: np.ndarray, order: int) -> np.ndarray:
     return np.where(np.abs(right - left) > 1e-10 * scale, right - left, 0.0)
 
 
-def _check_derivative(phi: "Activation", avoid: tuple[float, ...]) -> None:
+def _all_jumps(phi: "Activation", where: np.ndarray) -> np.ndarray:
+    """The jumps of all derivatives that panels resolve; shape (_DERIVATIVES, places)."""
+    return np.stack([_jumps(phi, where, order) for order in range(_DERIVATIVES)])
+
+
+def _check_derivative(phi: "Activation") -> None:
     """Compare the pointwise derivative with central differences of the function."""
     x = np.linspace(-5.9, 6.1, 97) + 0.0137
-    step = 1e-5
-    if avoid:
-        x = x[np.abs(x[:, None] - np.array(avoid)).min(axis=1) > 2 * step]
-    plus, minus, value = (phi(torch.from_numpy(x + s)).numpy() for s in (step, -step, 0.0))
     slope = phi.derivative(torch.from_numpy(x)).numpy()
-    difference = (plus - minus) / (2 * step)
-    scale = np.abs(value).max() + np.abs(difference).max() + 1e-30
-    wrong = np.abs(difference - slope) > 1e-4 * scale
-    if np.count_nonzero(wrong) > 3:  # a few may straddle undeclared kinks
-        at = x[wrong][0]
+    wide, narrow = (
+        (phi(torch.from_numpy(x + h)) - phi(torch.from_numpy(x - h))).numpy() / (2 * h)
+        for h in (1e-5, 0.5e-5)
+    )
+    scale = np.abs(phi(torch.from_numpy(x)).numpy()).max() + np.abs(narrow).max() + 1e-30
+    conclusive = np.abs(wide - narrow) < 1e-5 * scale  # no kink within the step
+    wrong = conclusive & (np.abs(narrow - slope) > 1e-4 * scale)
+    if wrong.any():
         raise ValueError(
-            f"the derivative of {phi!r} is {slope[wrong][0]:.6g} at x = {at:.4g}, but its "
-            f"difference quotient is {difference[wrong][0]:.6g}: correct first_derivative, or write "
+            f"the derivative of {phi!r} is {slope[wrong][0]:.6g} at x = {x[wrong][0]:.4g}, but its "
+            f"difference quotient is {narrow[wrong][0]:.6g}: correct first_derivative, or write "
             "function in differentiable torch operations"
         )

@@ -116,20 +116,22 @@ class _Evaluate(torch.autograd.Function):
 
 def _as_tensors(points: Sequence[Tensor | float]) -> list[Tensor]:
     """Return all points as floating-point tensors on one device; floats follow the tensors."""
-    tensors = [p for p in points if isinstance(p, Tensor)]
+    for axis, point in enumerate(points):
+        if isinstance(point, Tensor) and not point.dtype.is_floating_point:
+            raise TypeError(f"points of axis {axis} must be floating-point, got {point.dtype}")
+        if not isinstance(point, Tensor | float):
+            kind = type(point).__name__
+            raise TypeError(f"points of axis {axis} must be a tensor or a float, got {kind}")
+    tensors = [point for point in points if isinstance(point, Tensor)]
     device = tensors[0].device if tensors else torch.device("cpu")
-    dtype = reduce(torch.promote_types, (p.dtype for p in tensors)) if tensors else torch.float64
-    result = []
-    for axis, given in enumerate(points):
-        floating = isinstance(given, float)
-        point = torch.tensor(given, dtype=dtype, device=device) if floating else given
-        if not isinstance(point, Tensor) or not point.dtype.is_floating_point:
-            kind = point.dtype if isinstance(point, Tensor) else type(point).__name__
-            raise TypeError(f"points of axis {axis} must be floating-point, got {kind}")
-        if point.device != device:
-            raise ValueError(f"points must share a device, got {device} and {point.device}")
-        result.append(point)
-    return result
+    for tensor in tensors:
+        if tensor.device != device:
+            raise ValueError(f"points must share a device, got {device} and {tensor.device}")
+    dtype = reduce(torch.promote_types, [t.dtype for t in tensors] or [torch.float64])
+    return [
+        point if isinstance(point, Tensor) else torch.tensor(point, dtype=dtype, device=device)
+        for point in points
+    ]
 
 
 def _check_range(axis: int, points: Tensor, low: float, high: float) -> None:

@@ -18,7 +18,7 @@ __all__ = ["Function", "Samples", "check_points", "sampled_function"]
 Function: TypeAlias = Callable[..., Tensor]
 
 _FIRST_DEGREE = 8
-_CHECK_POINTS = (64, 24, 10)
+_CHECK_POINTS = (128, 24, 10)
 """Off-grid points per axis for one, two, three variables: up to 1000 values of the function."""
 _IRRATIONALS = (math.sqrt(5) / 2 - 0.5, math.sqrt(2) - 1, math.sqrt(3) - 1)
 

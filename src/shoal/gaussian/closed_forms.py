@@ -1,8 +1,8 @@
 r"""Closed forms of means and duals.
 
 A closed form gives the mean $\mathbb{E}[\varphi(u)]$, the covariance of $\varphi(u)$ and
-$\varphi(v)$, and the dual $\mathbb{E}[\varphi'(u)\varphi'(v)]$ of the derivative. Splitting the dual
-of $\varphi$ into covariance and means keeps its digits when an activation is shifted
+$\varphi(v)$, and the dual $\mathbb{E}[\varphi'(u)\varphi'(v)]$ of the derivative. Splitting the
+dual of $\varphi$ into covariance and means keeps its digits when an activation is shifted
 (:class:`~shoal.activations.Affine`), above all when it is centred.
 """
 
@@ -27,7 +27,7 @@ from shoal.activations import (
     Sine,
 )
 from shoal.gaussian.domain import correlation
-from shoal.gaussian.hermite_series import scaled_coefficients
+from shoal.gaussian.hermite_series import scaled_coefficients, series_coefficients
 
 __all__ = ["ClosedForm", "closed_form"]
 
@@ -53,6 +53,10 @@ class ClosedForm(ABC):
     def dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         r"""$\mathbb{E}[\varphi(u)\varphi(v)]$."""
         return self.covariance(a, b, c) + self.mean(a) * self.mean(b)
+
+    def coefficients(self, tau: Tensor, order: int) -> Tensor | None:  # noqa: ARG002
+        """The Hermite coefficients, where quadrature would lose them."""
+        return None
 
 
 @singledispatch
@@ -127,6 +131,13 @@ class _Affine(ClosedForm):
 
     def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         return self.scale**2 * self.inner.derivative_dual(a, b, c)
+
+    def coefficients(self, tau: Tensor, order: int) -> Tensor | None:
+        inner = self.inner.coefficients(tau, order)
+        if inner is None:
+            return None
+        first = torch.arange(order + 1, device=tau.device) == 0
+        return self.scale * inner + self.shift * first
 
 
 @dataclass(frozen=True)
@@ -237,6 +248,9 @@ class _Sine(ClosedForm):
     def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         return (torch.exp(c - (a + b) / 2) + torch.exp(-c - (a + b) / 2)) / 2
 
+    def coefficients(self, tau: Tensor, order: int) -> Tensor:
+        return _wave_coefficients(tau, order, first=1)
+
 
 @dataclass(frozen=True)
 class _Cosine(ClosedForm):
@@ -250,6 +264,9 @@ class _Cosine(ClosedForm):
 
     def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         return _Sine().covariance(a, b, c)
+
+    def coefficients(self, tau: Tensor, order: int) -> Tensor:
+        return _wave_coefficients(tau, order, first=0)
 
 
 @dataclass(frozen=True)
@@ -267,6 +284,9 @@ class _Hermite(ClosedForm):
     def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         return self._series(self.phi.differentiated(), a, b, c, start=0)
 
+    def coefficients(self, tau: Tensor, order: int) -> Tensor:
+        return series_coefficients(self.phi, tau, order)
+
     @staticmethod
     def _series(phi: Hermite, a: Tensor, b: Tensor, c: Tensor, start: int) -> Tensor:
         products = scaled_coefficients(phi, a) * scaled_coefficients(phi, b)
@@ -280,3 +300,11 @@ class _Hermite(ClosedForm):
 def _determinant(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     return a * b - c * c
 
+
+def _wave_coefficients(tau: Tensor, order: int, *, first: int) -> Tensor:
+    r"""$\pm e^{-\tau^2/2} \tau^k / \sqrt{k!}$ at every second $k$ from ``first`` on, else zero."""
+    k = torch.arange(order + 1, dtype=tau.dtype, device=tau.device)
+    signs = torch.zeros_like(k)
+    signs[first::4], signs[first + 2 :: 4] = 1.0, -1.0
+    exponent = torch.xlogy(k, tau[..., None]) - tau[..., None] ** 2 / 2 - torch.lgamma(k + 1) / 2
+    return signs * torch.exp(exponent)

@@ -7,11 +7,19 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from shoal.activations import Activation
 from shoal.checks import float_tensor
 
-__all__ = ["Covariance", "correlation", "covariance", "scale_tensor"]
+__all__ = ["Covariance", "checked_activation", "correlation", "covariance", "scale_tensor"]
 
 _SLACK = 1e3  # |c| may exceed √(ab) by this many units of rounding of the inputs' dtype
+
+
+def checked_activation(phi: object) -> Activation:
+    """Return ``phi`` if it is an activation, or say that it is not one."""
+    if not isinstance(phi, Activation):
+        raise TypeError(f"phi must be an Activation, such as Tanh(), got {phi!r}")
+    return phi
 
 
 def scale_tensor(
@@ -81,7 +89,8 @@ def correlation(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     sine has full relative accuracy down to the last representable distance from c = ±√(ab).
     Where a variance vanishes the angle is a right one.
     """
-    product, product_error = _two_product(a, b)
+    # in one order, so that the result is exactly symmetric
+    product, product_error = _two_product(torch.maximum(a, b), torch.minimum(a, b))
     square, square_error = _two_product(c, c)
     determinant = ((product - square) + (product_error - square_error)).clamp(min=0.0)
     degenerate = product <= 0

@@ -1,14 +1,15 @@
 r"""Duals of activations, $D_\varphi(a, b, c) = \mathbb{E}[\varphi(u)\varphi(v)]$."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
 from shoal.activations import Activation
 from shoal.checks import real
 from shoal.exceptions import AccuracyError
 from shoal.gaussian.closed_forms import ClosedForm, closed_form
-from shoal.gaussian.domain import covariance
+from shoal.gaussian.domain import checked_activation, covariance
 from shoal.gaussian.mixed import mixed_dual
 from shoal.gaussian.tables import tabulated_dual
 
@@ -41,7 +42,8 @@ def dual(
         a: Variances of $u$, at least zero.
         b: Variances of $v$, at least zero.
         c: Covariances, $|c| \le \sqrt{ab}$ up to rounding.
-        tolerance: Largest error relative to $\sqrt{\mathbb{E}\varphi(u)^2\,\mathbb{E}\varphi(v)^2}$.
+        tolerance: Largest error, relative to the root of
+            $\mathbb{E}[\varphi(u)^2]\,\mathbb{E}[\varphi(v)^2]$.
 
     Returns:
         The dual in the broadcast shape and the widest dtype of the arguments; computed in float64.
@@ -89,8 +91,7 @@ def _differentiable(
     tolerance: float,
 ) -> Tensor:
     """Check the arguments and evaluate $D_{jj}$, j = ``order``."""
-    if not isinstance(phi, Activation):
-        raise TypeError(f"phi must be an Activation, got {phi!r}")
+    checked_activation(phi)
     tolerance = real("tolerance", tolerance, above=0.0)
     if tolerance < _FINEST:
         raise AccuracyError(f"tolerance {tolerance:g} is below {_FINEST:g}, the best in float64")
@@ -99,10 +100,22 @@ def _differentiable(
     if closed is not None and closed.analytic and pair.requires_grad:
         value = _evaluate_closed(closed, order, pair.a, pair.b, pair.c)
     else:
-        value = _Dual.apply(pair.a, pair.b, pair.c, phi, (order, order), tolerance)
-    if bool(value.isnan().any()):
-        raise AccuracyError(f"the dual of {phi!r} overflows at variance {float(pair.a.max()):g}")
+        value = _mixed(pair.a, pair.b, pair.c, phi, (order, order), tolerance)
+    infinite = order > 0 and any(kink.jumps[0] for kink in phi.kinks)
+    if bool(value.isnan().any()) or (not infinite and bool(value.isinf().any())):
+        largest = float(torch.maximum(pair.a, pair.b).detach().max())
+        raise AccuracyError(f"the dual of {phi!r} overflows at variances up to {largest:g}")
     return value.to(pair.dtype)
+
+
+def _mixed(
+    a: Tensor, b: Tensor, c: Tensor, phi: Activation, orders: tuple[int, int], tolerance: float
+) -> Tensor:
+    """$D_{jk}$, differentiable."""
+    value: Tensor = _Dual.apply(  # type: ignore[no-untyped-call]
+        a, b, c, phi, orders, tolerance
+    )
+    return value
 
 
 class _Dual(torch.autograd.Function):
@@ -110,7 +123,6 @@ class _Dual(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx,
         a: Tensor,
         b: Tensor,
         c: Tensor,
@@ -118,23 +130,26 @@ class _Dual(torch.autograd.Function):
         orders: tuple[int, int],
         tolerance: float,
     ) -> Tensor:
-        ctx.save_for_backward(a, b, c)
-        ctx.arguments = phi, orders, tolerance  # type: ignore[attr-defined]
         flat = (t.reshape(-1) for t in (a, b, c))
         return _evaluate(phi, *orders, *flat, tolerance=tolerance).view(a.shape)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        a, b, c = ctx.saved_tensors  # type: ignore[attr-defined]
-        phi, (j, k), tolerance = ctx.arguments  # type: ignore[attr-defined]
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        ctx.save_for_backward(*inputs[:3])
+        ctx.arguments = inputs[3:]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        a, b, c = ctx.saved_tensors
+        phi, (j, k), tolerance = ctx.arguments
         into: list[Tensor | None] = []
         for needed, orders, factor in zip(
-            ctx.needs_input_grad[:3],  # type: ignore[attr-defined]
+            ctx.needs_input_grad[:3],
             ((j + 2, k), (j, k + 2), (j + 1, k + 1)),
             (0.5, 0.5, 1.0),
             strict=True,
         ):
-            slope = _Dual.apply(a, b, c, phi, orders, tolerance) if needed else None
+            slope = _mixed(a, b, c, phi, orders, tolerance) if needed else None
             into.append(None if slope is None else factor * grad * slope)
         return (*into, None, None, None)
 

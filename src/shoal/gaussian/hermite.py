@@ -1,16 +1,16 @@
 """Hermite coefficients of activations."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
 from shoal.activations import Activation
 from shoal.activations.panels import ORDER
 from shoal.checks import integer
-from shoal.gaussian.domain import scale_tensor
-from shoal.gaussian.hermite_series import as_series, series_coefficients
+from shoal.gaussian.closed_forms import closed_form
+from shoal.gaussian.domain import checked_activation, scale_tensor
 from shoal.gaussian.polynomials import normalized_hermite
 from shoal.gaussian.quadrature import panel_nodes, resolved_edges
 
@@ -38,12 +38,14 @@ def hermite(phi: Activation, tau: Tensor | float, order: int) -> Tensor:
         >>> shoal.gaussian.hermite(shoal.ReLU(), 1.0, 3)
         tensor([ 0.3989,  0.5000,  0.2821, -0.0000], dtype=torch.float64)
     """
+    checked_activation(phi)
     scale = scale_tensor("tau", tau, at_least=0.0)
     order = integer("order", order, at_least=0)
-    series = as_series(phi)
-    if series is not None:
-        return series_coefficients(series, scale, order)
-    result: Tensor = _Hermite.apply(scale, phi, order)
+    closed = closed_form(phi)
+    known = None if closed is None else closed.coefficients(scale, order)
+    if known is not None:
+        return known
+    result: Tensor = _Hermite.apply(scale, phi, order)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -51,19 +53,24 @@ class _Hermite(torch.autograd.Function):
     r"""Autograd by $\tau\,\partial_\tau c_k = k c_k + \sqrt{(k+1)(k+2)}\,c_{k+2}$."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, tau: Tensor, phi: Activation, order: int) -> Tensor:
-        ctx.save_for_backward(tau)
-        ctx.arguments = phi, order  # type: ignore[attr-defined]
+    def forward(tau: Tensor, phi: Activation, order: int) -> Tensor:
         blocks = [_block(phi, part, order) for part in tau.reshape(-1).split(_BLOCK)]
         return torch.cat(blocks).view(*tau.shape, order + 1)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, None, None]:
-        (tau,) = ctx.saved_tensors  # type: ignore[attr-defined]
-        phi, order = ctx.arguments  # type: ignore[attr-defined]
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        ctx.save_for_backward(inputs[0])
+        ctx.arguments = inputs[1:]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None]:
+        (tau,) = ctx.saved_tensors
+        phi, order = ctx.arguments
         longer = hermite(phi, tau, order + 2)
         k = torch.arange(order + 1, dtype=tau.dtype, device=tau.device)
-        slope = (k * longer[..., :-2] + ((k + 1) * (k + 2)).sqrt() * longer[..., 2:]) / tau[..., None]
+        slope = (k * longer[..., :-2] + ((k + 1) * (k + 2)).sqrt() * longer[..., 2:]) / tau[
+            ..., None
+        ]
         return (grad * slope).sum(-1), None, None
 
 

@@ -1,8 +1,7 @@
 r"""Exact Gaussian calculus of finite Hermite series, by the change of scale of $h_n$.
 
-$h_n(\gamma\xi) = \sum_i \gamma^{n-2i} (\gamma^2-1)^i \sqrt{n!/(n-2i)!}\,/\,(2^i i!)\;h_{n-2i}(\xi)$.
+$h_n(\gamma\xi) = \sum_i \gamma^{n-2i} (\gamma^2-1)^i \sqrt{n!/(n-2i)!} / (2^i i!)\; h_{n-2i}(\xi)$.
 """
-
 
 import torch
 from torch import Tensor
@@ -25,7 +24,7 @@ def as_series(phi: Activation) -> Hermite | None:
 
 
 def scaled_coefficients(phi: Hermite, variance: Tensor) -> Tensor:
-    r"""$c_k(\sqrt a)\,(r/\sqrt a)^k$, polynomials in the variance $a$; shape (*a.shape, degree+1)."""
+    r"""$c_k(\sqrt a)\,(r/\sqrt a)^k$, polynomials in $a$; shape (*variance.shape, degree + 1)."""
     degree = len(phi.coefficients) - 1
     rows = []  # by power of a/r² - 1
     factor = torch.ones(degree + 1, dtype=torch.float64)

@@ -1,4 +1,4 @@
-r"""Duals of derivatives by quadrature: $D_{jk}(a, b, c) = \mathbb{E}[\varphi^{(j)}(u)\varphi^{(k)}(v)]$.
+r"""Duals of derivatives, $D_{jk} = \mathbb{E}[\varphi^{(j)}(u)\varphi^{(k)}(v)]$, by quadrature.
 
 Given $u = \sqrt a\,t$, the partner $v$ is normal with mean $\rho\sqrt b\,t$ and variance
 $b(1 - \rho^2)$. So the dual is a one-dimensional integral over $t$ of $\varphi^{(j)}$ times the
@@ -79,7 +79,8 @@ def _edges(phi: Activation, pair: _Pair) -> Iterator[Tensor]:
 def _jumps(phi: Activation, j: int, k: int, pair: _Pair, *, first_jump: int) -> Tensor:
     r"""The jumps in $\varphi^{(j)}(u)$ against $\varphi^{(k)}(v)$.
 
-    $\mathbb{E}[\delta_s^{(n)}(u)\,g(v)] = (-\partial_s)^n [p_a(s) S_g(\rho\sqrt{b/a}\,s, b(1-\rho^2))]$.
+    $\mathbb{E}[\delta_s^{(n)}(u)\,g(v)] = (-\partial_s)^n [p_a(s) S_g(\rho\sqrt{b/a}\,s, w)]$
+    with $w = b(1 - \rho^2)$ and $S_g$ the smoothed $g$.
     ``first_jump`` leaves out the singular part of $\varphi^{(k)}$, counted already.
     """
     total = torch.zeros_like(pair.std_u)

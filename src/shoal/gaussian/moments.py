@@ -8,7 +8,7 @@ from torch import Tensor
 
 from shoal.activations import Activation, Hermite
 from shoal.gaussian.composites import Derivative, Square
-from shoal.gaussian.domain import scale_tensor
+from shoal.gaussian.domain import checked_activation, scale_tensor
 from shoal.gaussian.hermite_series import as_series, series_coefficients
 from shoal.gaussian.smoothing import smoothed
 
@@ -41,8 +41,8 @@ class Moments:
 def moments(phi: Activation, tau: Tensor | float) -> Moments:
     r"""Moments of $\varphi(\tau\xi)$ and its derivatives; see :class:`Moments`.
 
-    Kinks are exact: $\varphi^{(k)}$ is integrated piece by piece and each jump adds its own term, so
-    nothing cancels at small $\tau$. Differentiable in ``tau``.
+    Kinks are exact: $\varphi^{(k)}$ is integrated piece by piece and each jump adds its own term,
+    so nothing cancels at small $\tau$. Differentiable in ``tau``.
 
     Args:
         phi: The activation.
@@ -60,6 +60,7 @@ def moments(phi: Activation, tau: Tensor | float) -> Moments:
         >>> f"{m.square:.3f} {m.first:.3f} {m.second:.5f}"  # E[ReLU''] is a delta: 1/(2√(2π))
         '2.000 0.500 0.19947'
     """
+    checked_activation(phi)
     scale = scale_tensor("tau", tau, above=0.0)
     series = as_series(phi)
     if series is not None:
@@ -68,7 +69,10 @@ def moments(phi: Activation, tau: Tensor | float) -> Moments:
     jumps = any(kink.jumps[0] for kink in phi.kinks)
     slope_square = Square(Derivative(phi, 1))
     return Moments(
-        *(smoothed(phi, zero, variance, order=order) for order in range(4)),
+        mean=smoothed(phi, zero, variance),
+        first=smoothed(phi, zero, variance, order=1),
+        second=smoothed(phi, zero, variance, order=2),
+        third=smoothed(phi, zero, variance, order=3),
         square=smoothed(Square(phi), zero, variance),
         first_square=zero + math.inf if jumps else smoothed(slope_square, zero, variance),
         square_second=smoothed(Square(phi), zero, variance, order=2),
@@ -84,9 +88,11 @@ def _series_moments(phi: Hermite, tau: Tensor) -> Moments:
     c = [series_coefficients(series, tau, order) for series in derivatives]
     first_square = (c[1] * c[1]).sum(-1)
     return Moments(
-        *(coefficients[..., 0] for coefficients in c),
+        mean=c[0][..., 0],
+        first=c[1][..., 0],
+        second=c[2][..., 0],
+        third=c[3][..., 0],
         square=(c[0] * c[0]).sum(-1),
         first_square=first_square,
         square_second=2 * (first_square + (c[0] * c[2]).sum(-1)),
     )
-

@@ -59,7 +59,10 @@ class PolarRule:
             # The arc on which u and v have these signs. Each cosine vanishes at one of its ends,
             # and is the sine of the distance from there.
             length = math.pi - theta if sign_u == sign_v else theta
-            cosine_u, cosine_v = torch.sin(length * (1 + nodes) / 2), torch.sin(length * (1 - nodes) / 2)
+            cosine_u, cosine_v = (
+                torch.sin(length * (1 + nodes) / 2),
+                torch.sin(length * (1 - nodes) / 2),
+            )
             weight = torch.outer(radial, weights * length / 2).flatten()
             u = sign_u * torch.outer(radius, cosine_u).flatten()
             v = sign_v * torch.outer(radius, cosine_v).flatten()

@@ -1,15 +1,16 @@
 r"""The one primitive of the Gaussian calculus: a smoothed derivative of an activation.
 
-$S_k(\mu, v) = \mathbb{E}[\varphi^{(k)}(\mu + \sqrt{v}\,\xi)]$, the derivative taken in the sense of
-distributions: between its kinks $\varphi^{(k)}$ is a function, at a kink each jump $J_l$ of
-$\varphi^{(l)}$, $l < k$, adds $J_l\,\delta^{(k-1-l)}$. Moments are values of $S_k$ at $\mu = 0$, and
-duals are one-dimensional integrals of it. It closes under differentiation:
+$S_k(\mu, v) = \mathbb{E}[\varphi^{(k)}(\mu + \sqrt{v}\,\xi)]$, the derivative taken in the sense
+of distributions: between its kinks $\varphi^{(k)}$ is a function, at a kink each jump $J_l$ of
+$\varphi^{(l)}$, $l < k$, adds $J_l\,\delta^{(k-1-l)}$. Moments are values of $S_k$ at $\mu = 0$,
+and duals are one-dimensional integrals of it. It closes under differentiation:
 $\partial_\mu S_k = S_{k+1}$ and $\partial_v S_k = \tfrac12 S_{k+2}$.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
 from shoal.activations import Activation
 from shoal.activations.panels import breaks, jump
@@ -37,7 +38,9 @@ def smoothed(
             regular part of $\varphi^{(j)}$.
     """
     mean, variance = torch.broadcast_tensors(mean, variance)
-    result: Tensor = _Smoothed.apply(mean, variance, phi, order, first_jump)
+    result: Tensor = _Smoothed.apply(  # type: ignore[no-untyped-call]
+        mean, variance, phi, order, first_jump
+    )
     return result
 
 
@@ -46,29 +49,31 @@ class _Smoothed(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx,
         mean: Tensor,
         variance: Tensor,
         phi: Activation,
         order: int,
         first_jump: int,
     ) -> Tensor:
-        ctx.save_for_backward(mean, variance)
-        ctx.arguments = phi, order, first_jump  # type: ignore[attr-defined]
         shape = mean.shape
         mean, std = mean.reshape(-1), variance.reshape(-1).sqrt().clamp(min=TINY)
         total = smoothed_regular(phi, mean, std, order=order)
         return (total + _singular(phi, mean, std, order, first_jump)).view(shape)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        mean, variance = ctx.saved_tensors  # type: ignore[attr-defined]
-        phi, order, first_jump = ctx.arguments  # type: ignore[attr-defined]
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        ctx.save_for_backward(*inputs[:2])
+        ctx.arguments = inputs[2:]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        mean, variance = ctx.saved_tensors
+        phi, order, first_jump = ctx.arguments
         into: list[Tensor | None] = [None, None]
-        if ctx.needs_input_grad[0]:  # type: ignore[attr-defined]
+        if ctx.needs_input_grad[0]:
             slope = smoothed(phi, mean, variance, order=order + 1, first_jump=first_jump)
             into[0] = grad * slope
-        if ctx.needs_input_grad[1]:  # type: ignore[attr-defined]
+        if ctx.needs_input_grad[1]:
             bend = smoothed(phi, mean, variance, order=order + 2, first_jump=first_jump)
             into[1] = grad * bend / 2
         return (*into, None, None, None)

@@ -84,7 +84,6 @@ def _table(
     tolerance: float,
 ) -> _Table | None:
     """Fit a table to the given spans of log₂ of the variances."""
-
     try:
         rule = resolving_rule(phi, j, k, 2 ** span_a[1], 2 ** span_b[1], tolerance / 32)
 
@@ -110,7 +109,9 @@ def _table(
 
 def _agrees(table: _Table, phi: Activation, j: int, k: int, tolerance: float) -> bool:
     """Whether the table agrees with the other quadrature at points off its grid."""
-    unit = torch.quasirandom.SobolEngine(3, scramble=True, seed=0).draw(_CHECKS, dtype=torch.float64)
+    unit = torch.quasirandom.SobolEngine(3, scramble=True, seed=0).draw(
+        _CHECKS, dtype=torch.float64
+    )
     low, high = torch.tensor(table.normalized.box, dtype=torch.float64).T
     log_a, log_b, angle = (low + (high - low) * unit).T
     a, b = log_a.exp2(), log_b.exp2()

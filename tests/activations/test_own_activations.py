@@ -1,0 +1,120 @@
+"""Activations that a user defines by a function alone."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from reference import AbsCubed, Mish, ShiftedReLU, Step
+
+from shoal import AccuracyError
+from shoal.activations import Activation
+from shoal.gaussian import dual, moments
+
+
+def own(function, *, derivative=None, kinks=None):
+    """A subclass of Activation with the given parts, as a user would write it."""
+    parts = {"function": lambda _, x: function(x)}
+    if derivative is not None:
+        parts["first_derivative"] = lambda _, x: derivative(x)
+    if kinks is not None:
+        parts["kink_locations"] = property(lambda _: kinks)
+    return type("Own", (Activation,), parts)()
+
+
+@pytest.mark.parametrize(
+    ("phi", "kinks"),
+    [
+        (ShiftedReLU(), {0.7: (0, 1, 0)}),
+        (Step(), {0.3: (1, 0, 0)}),
+        (AbsCubed(), {}),  # its third derivative jumps
+        (Mish(), {}),
+        (own(F.relu6), {0.0: (0, 1, 0), 6.0: (0, -1, 0)}),
+        (own(F.hardswish), {-3.0: (0, -0.5, 1 / 3), 3.0: (0, -0.5, -1 / 3)}),
+        (own(F.softshrink), {-0.5: (0, -1, 0), 0.5: (0, 1, 0)}),
+        (own(F.hardshrink), {-0.5: (0.5, -1, 0), 0.5: (0.5, 1, 0)}),
+        (own(lambda x: (x - 0.123456789).abs()), {0.123456789: (0, 2, 0)}),
+        (own(lambda x: x.clamp(-300.0, 200.0)), {-300.0: (0, 1, 0), 200.0: (0, -1, 0)}),
+        (own(lambda x: F.relu(x - 1e-3) - F.relu(x - 2e-3)), {1e-3: (0, 1, 0), 2e-3: (0, -1, 0)}),
+        (own(lambda x: torch.where(x > 2, x * x, 4 * x - 4)), {2.0: (0, 0, 2)}),
+        (own(F.silu), {}),
+        (own(lambda x: x + torch.sin(x) ** 2), {}),
+    ],
+)
+def test_kinks_are_found(phi, kinks):
+    found = {kink.location: kink.jumps for kink in phi.kinks}
+    assert list(found) == pytest.approx(list(kinks), rel=1e-15, abs=1e-15)
+    for jumps, expected in zip(found.values(), kinks.values(), strict=True):
+        assert jumps == pytest.approx(expected, abs=1e-12)
+
+
+def test_five_lines_are_enough():
+    @dataclass(frozen=True)
+    class Bent(Activation):
+        at: float = 0.0
+
+        def function(self, x):
+            return torch.relu(x - self.at)
+
+    assert Bent(0.7) == Bent(0.7) != Bent(0.8)
+    assert repr(Bent(0.7)).endswith("Bent(at=0.7)")
+    one = torch.tensor(1.0, dtype=torch.float64)
+    # E[(ξ-t)₊] = p(t) - t(1 - Φ(t))
+    t = torch.tensor(0.7, dtype=torch.float64)
+    expected = torch.exp(-t * t / 2) / (2 * torch.pi) ** 0.5 - t * torch.special.ndtr(-t)
+    torch.testing.assert_close(moments(Bent(0.7), one).mean, expected, rtol=1e-14, atol=0.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "constant"),
+    [
+        (F.mish, 1.0884981612517279),  # the maximum of its derivative, at x = 1.4906
+        (lambda x: x + torch.sin(x) ** 2, 2.0),
+        (F.hardswish, 1.5),
+        (lambda x: x**2, float("inf")),
+        (lambda x: (x > 0).to(x.dtype), float("inf")),
+    ],
+)
+def test_lipschitz_constants_are_found(function, constant):
+    assert own(function).lipschitz == pytest.approx(constant, rel=1e-12)
+
+
+def test_a_wrong_derivative_is_refused():
+    wrong = own(torch.tanh, derivative=lambda x: 1 - torch.tanh(x))
+    with pytest.raises(ValueError, match=r"the derivative of .*Own\(\) is .* difference quotient"):
+        dual(wrong, 1.0, 1.0, 0.5)
+
+
+def test_a_function_that_autograd_cannot_follow_is_refused():
+    opaque = own(lambda x: torch.from_numpy(x.detach().numpy() ** 2))
+    with pytest.raises(ValueError, match="write function in differentiable torch operations"):
+        moments(opaque, 1.0)
+
+
+def test_such_a_function_works_with_its_derivative():
+    opaque = own(lambda x: torch.from_numpy(x.detach().numpy() ** 2), derivative=lambda x: 2 * x)
+    assert moments(opaque, 2.0).mean == pytest.approx(4.0, rel=1e-14)
+
+
+def test_missing_kinks_are_refused():
+    with pytest.raises(
+        ValueError, match=r"kink_locations .* \(0.0,\), but it is not smooth near x = 6"
+    ):
+        moments(own(F.relu6, kinks=(0.0,)), 1.0)
+
+
+@pytest.mark.parametrize("location", [0.3, 0.0])
+def test_unbounded_derivatives_are_refused(location):
+    phi = own(lambda x: (x - location).abs().sqrt())
+    with pytest.raises(AccuracyError, match="not piecewise smooth near x = "):
+        moments(phi, 1.0)
+
+
+def test_functions_that_are_not_finite_are_refused():
+    with pytest.raises(ValueError, match="not finite at x = "):
+        moments(own(torch.log), 1.0)
+
+
+def test_wild_oscillations_are_refused():
+    with pytest.raises(AccuracyError, match="oscillates or jumps too often"):
+        moments(own(lambda x: torch.sin(1e5 * x)), 1.0)

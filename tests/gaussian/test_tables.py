@@ -1,0 +1,83 @@
+"""Duals at many points: the table against the quadrature that it was not made with."""
+
+import importlib
+
+import pytest
+import torch
+
+from shoal.activations import ELU, Activation, HardTanh, Softplus, Swish, Tanh
+from shoal.gaussian import dual, dual_derivative
+from shoal.gaussian.mixed import mixed_dual
+from shoal.gaussian.tables import tabulated_dual
+
+
+def triples(count, low, high, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    unit = torch.rand(3, count, dtype=torch.float64, generator=generator)
+    a, b = low * (high / low) ** unit[0], low * (high / low) ** unit[1]
+    return a, b, (2 * unit[2] - 1) * (a * b).sqrt()
+
+
+@pytest.mark.parametrize("phi", [Tanh(), Swish(), Softplus(), ELU(0.5)], ids=repr)
+@pytest.mark.parametrize("order", [0, 1])
+def test_tables_agree_with_quadrature(phi, order):
+    a, b, c = triples(5000, 0.3, 3.0)
+    c[:3] = (a * b).sqrt()[:3] * torch.tensor([1.0, -1.0, 1 - 1e-12])
+    table = tabulated_dual(phi, order, order, a, b, c, tolerance=1e-12)
+    few = slice(0, 48)
+    exact = mixed_dual(phi, order, order, a[few], b[few], c[few])
+    scale = (mixed_dual(phi, order, order, *[t[few] for t in (a, a, a)])).sqrt() * (
+        mixed_dual(phi, order, order, *[t[few] for t in (b, b, b)])
+    ).sqrt()
+    assert ((table[few] - exact).abs() <= 1e-12 * scale).all()
+
+
+def test_many_triples_take_the_table_and_are_symmetric():
+    a, b, c = triples(6000, 0.5, 2.0, seed=1)
+    assert torch.equal(dual(Tanh(), a, b, c), dual(Tanh(), b, a, c))
+    few = slice(100, 110)
+    assert (dual(Tanh(), a, b, c)[few] - dual(Tanh(), a[few], b[few], c[few])).abs().max() <= 1e-12
+
+
+def test_variances_beyond_the_table_are_integrated():
+    a, b, c = triples(5000, 0.5, 2.0, seed=2)
+    a[:3], c[:3] = torch.tensor([0.0, 1e-9, 2e4]), 0.0
+    result = dual_derivative(Softplus(), a, b, c)
+    alone = dual_derivative(Softplus(), a[:3], b[:3], c[:3])
+    assert torch.equal(result[:3], alone)
+
+
+def test_kinks_away_from_zero_have_no_table():
+    a, b, c = triples(4096, 0.5, 2.0)
+    assert tabulated_dual(HardTanh(), 0, 0, a, b, c, tolerance=1e-12) is None
+
+
+def test_derivatives_with_a_delta_have_no_table():
+    a, b, c = triples(4096, 0.5, 2.0)
+    assert tabulated_dual(ELU(0.5), 2, 2, a, b, c, tolerance=1e-12) is None
+
+
+class Ripples(Activation):
+    """So fast that no table resolves it."""
+
+    def function(self, x):
+        return torch.sin(40 * x)
+
+    @property
+    def kink_locations(self):
+        return ()
+
+
+def test_no_table_where_it_cannot_be_accurate():
+    a, b, c = triples(4096, 0.5, 2.0)
+    assert tabulated_dual(Ripples(), 0, 0, a, b, c, tolerance=1e-12) is None
+
+
+def test_gradients_at_many_points(monkeypatch):
+    a, b, c = (t.requires_grad_() for t in triples(5000, 0.5, 2.0, seed=3))
+    many = torch.autograd.grad(dual(Tanh(), a, b, c).sum(), (a, b, c))
+    few = [t.detach()[:16].requires_grad_() for t in (a, b, c)]
+    monkeypatch.setattr(importlib.import_module("shoal.gaussian.dual"), "_MANY", 10**9)
+    alone = torch.autograd.grad(dual(Tanh(), *few).sum(), few)
+    for left, right in zip(many, alone, strict=True):
+        assert (left[:16] - right).abs().max() <= 1e-11
