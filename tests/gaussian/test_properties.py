@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import ACTIVATIONS, BUILT_IN
 from torch.autograd import gradcheck, gradgradcheck
@@ -38,10 +38,11 @@ def test_cauchy_schwarz(phi, a, b, rho):
     assert value.abs() <= norm(phi, a) * norm(phi, b) * (1 + 1e-12) + 1e-300
 
 
+@settings(max_examples=40)
 @given(activations, st.integers(0, 2**31))
 def test_dual_matrices_are_positive_semidefinite(phi, seed):
     generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(12, 3, dtype=torch.float64, generator=generator)
+    x = torch.randn(6, 3, dtype=torch.float64, generator=generator)
     gram = x @ x.T
     gram = (gram + gram.T) / 2
     d = gram.diagonal()
@@ -49,7 +50,7 @@ def test_dual_matrices_are_positive_semidefinite(phi, seed):
         matrix = function(phi, d[:, None], d[None, :], gram)
         # vectorized and scalar elementary functions may differ in the last place
         torch.testing.assert_close(matrix, matrix.T, rtol=1e-14, atol=1e-15)
-        assert torch.linalg.eigvalsh(matrix).min() >= -1e-12 * matrix.diagonal().max() * 12
+        assert torch.linalg.eigvalsh(matrix).min() >= -1e-12 * matrix.diagonal().max()
 
 
 @given(variances, variances, correlations, st.floats(0.1, 10.0), st.floats(-2.0, 2.0))
@@ -86,7 +87,10 @@ def test_mehlers_formula(phi, a, b, rho):
     assert (value - series).abs() <= (1e-12 + abs(rho) ** 121) * scale + 1e-300
 
 
-@given(activations, st.floats(1e-3, 30.0), st.floats(-3.0, 3.0), st.floats(-3.0, 3.0))
+factors = st.floats(-3.0, 3.0, allow_subnormal=False)
+
+
+@given(activations, st.floats(1e-3, 30.0), factors, factors)
 def test_affine_moments(phi, tau, scale, shift):
     plain, moved = moments(phi, tau), moments(Affine(phi, scale, shift), tau)
     size = 1 + abs(scale) * plain.square.sqrt() + abs(shift)

@@ -51,6 +51,11 @@ class Affine(Activation):
         return self.activation.kink_locations
 
     @property
+    def panels_of(self) -> Activation:
+        """The composed activation, however large the scale and the shift."""
+        return self.activation.panels_of
+
+    @property
     def lipschitz(self) -> float:
         """That of the composed activation times the absolute scale."""
         inner = self.activation.lipschitz

@@ -50,6 +50,11 @@ class Activation(ABC):
         return None
 
     @property
+    def panels_of(self) -> "Activation":
+        """The activation whose panels resolve this one too; itself unless composed of it."""
+        return self
+
+    @property
     def kinks(self) -> tuple[Kink, ...]:
         r"""The places where $\varphi$, $\varphi'$ or $\varphi''$ jumps, with the jumps."""
         return panels.kinks(self)

@@ -24,8 +24,8 @@ class Hermite(Activation):
     Example:
         >>> import torch
         >>> from shoal.activations import Hermite
-        >>> Hermite((0.0, 0.0, 2**0.5))(torch.tensor([0.0, 1.0, 3.0]))  # x² - 1
-        tensor([-1.,  0.,  8.])
+        >>> Hermite((2.0, 3.0), scale=2.0)(torch.tensor([0.0, 1.0, 4.0]))  # 2 + 3 x/2
+        tensor([2.0000, 3.5000, 8.0000])
     """
 
     coefficients: tuple[float, ...]

@@ -66,6 +66,8 @@ def gauss_legendre(order: int) -> tuple[Tensor, Tensor]:
 @lru_cache(maxsize=512)
 def edges(phi: "Activation", radius: float = RADIUS) -> Tensor:
     """The edges of the panels that resolve ``phi`` on [-radius, radius], kinks among them."""
+    if phi.panels_of is not phi:
+        return edges(phi.panels_of, radius)
     dyadic = 2.0 ** np.arange(2, math.ceil(math.log2(radius)) + 1)
     start = np.concatenate([-dyadic[::-1], [0.0], dyadic])
     declared = phi.kink_locations
@@ -93,6 +95,8 @@ def edges(phi: "Activation", radius: float = RADIUS) -> Tensor:
 @lru_cache(maxsize=512)
 def breaks(phi: "Activation") -> tuple[float, ...]:
     """Where the function is not analytic: the kinks, and jumps of the third derivative."""
+    if phi.panels_of is not phi:
+        return breaks(phi.panels_of)
     declared = phi.kink_locations
     if declared is not None:
         return tuple(sorted(set(declared)))

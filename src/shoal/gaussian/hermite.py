@@ -35,8 +35,8 @@ def hermite(phi: Activation, tau: Tensor | float, order: int) -> Tensor:
 
     Example:
         >>> import shoal
-        >>> shoal.gaussian.hermite(shoal.ReLU(), 1.0, 3)
-        tensor([ 0.3989,  0.5000,  0.2821, -0.0000], dtype=torch.float64)
+        >>> shoal.gaussian.hermite(shoal.ReLU(), 1.0, 2)
+        tensor([0.3989, 0.5000, 0.2821], dtype=torch.float64)
     """
     checked_activation(phi)
     scale = scale_tensor("tau", tau, at_least=0.0)
