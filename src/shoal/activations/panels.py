@@ -263,14 +263,17 @@ def _simplest(low: float, high: float) -> float:
 
 def _jumps(phi: "Activation", where: np.ndarray, order: int) -> np.ndarray:
     """Right minus left limit of the ``order``-th derivative at each place; zero if negligible."""
+
+    def derivative(x: np.ndarray) -> np.ndarray:
+        return phi.derivative(torch.from_numpy(x), order).numpy()
+
     step = _ONE_SIDED * np.maximum(1.0, np.abs(where))
-    right, left = (
-        phi.derivative(torch.from_numpy(side), order).numpy()
-        for side in (where + step, where - step)
-    )
-    middle = phi.derivative(torch.linspace(-8.03, 7.97, 401, dtype=torch.float64), order)
-    scale = np.maximum(np.maximum(np.abs(left), np.abs(right)), float(middle.abs().max()))
-    return np.where(np.abs(right - left) > 1e-10 * scale, right - left, 0.0)
+    right, left = derivative(where + step), derivative(where - step)
+    around = derivative(where[:, None] + np.array([-1.0, -0.4, -0.15, 0.15, 0.4, 1.0]))
+    middle = derivative(np.linspace(-8.03, 7.97, 401))
+    scale = np.maximum(np.abs(around).max(axis=1, initial=0.0), np.abs(middle).max())
+    rounding = 1e-10 * np.maximum(1.0, np.abs(where) / 8)
+    return np.where(np.abs(right - left) > rounding * scale, right - left, 0.0)
 
 
 def _all_jumps(phi: "Activation", where: np.ndarray) -> np.ndarray:
