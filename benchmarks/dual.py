@@ -74,18 +74,20 @@ def main() -> None:
         quadrature = mixed_dual(phi, 0, 0, a[few], b[few], c[few])
         size = (dual(phi, a[few], a[few], a[few]) * dual(phi, b[few], b[few], b[few])).sqrt()
         error = float(((dual(phi, a, b, c)[few] - quadrature) / size).abs().max())
-        print(
-            f"{phi!s:24} {first - again:9.2f} {again:8.3f} {again / tanh:8.1f} {error:9.1e}"
-        )
+        print(f"{phi!s:24} {first - again:9.2f} {again:8.3f} {again / tanh:8.1f} {error:9.1e}")
     small = slice(0, 512)
     phi = shoal.HardTanh()
     each = best(lambda: mixed_dual(phi, 0, 0, a[small], b[small], c[small]), repeats=2) / 512
-    print(f"\nQuadrature alone (HardTanh, or any activation of one's own): {1e3 * each:.2f} ms each")
+    print(
+        f"\nQuadrature alone (HardTanh, or any activation of one's own): {1e3 * each:.2f} ms each"
+    )
     print("\nMemory of Tanh's duals beyond arguments and result:")
     for count in (1_000_000, 4_000_000, 16_000_000):
         fresh = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, mp_context=fresh) as pool:
-            print(f"{count:>12} triples: {pool.submit(memory_beyond_result, count).result():6.0f} MiB")
+            print(
+                f"{count:>12} triples: {pool.submit(memory_beyond_result, count).result():6.0f} MiB"
+            )
 
 
 if __name__ == "__main__":

@@ -14,8 +14,12 @@ print(f"shoal {version('shoal')}, torch {torch.__version__}\n")
 deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
 print(deq)
 print(f"  parameter groups            {', '.join(deq.parameter_groups)}")
-print(f"  infinite-width kernel       {'guaranteed' if deq.kernel_guaranteed else 'not guaranteed'}")
-print(f"  contraction at finite width {'likely' if deq.contraction_guaranteed else 'not guaranteed'}")
+print(
+    f"  infinite-width kernel       {'guaranteed' if deq.kernel_guaranteed else 'not guaranteed'}"
+)
+print(
+    f"  contraction at finite width {'likely' if deq.contraction_guaranteed else 'not guaranteed'}"
+)
 
 # %% Moments, kinks and all: E[φ''] of ReLU is the mass of a delta.
 print("\nMoments at scale 1         E[φ]     E[φ']    E[φ'']   E[φ²]")
@@ -66,4 +70,6 @@ for _ in range(2):
     start = time.perf_counter()
     shoal.gaussian.dual(shoal.Tanh(), a, b, c)
     seconds.append(time.perf_counter() - start)
-print(f"\nA million duals of Tanh to 1e-12: {seconds[0]:.2f} s, and {seconds[1]:.2f} s once tabulated")
+print(
+    f"\nA million duals of Tanh to 1e-12: {seconds[0]:.2f} s, and {seconds[1]:.2f} s once tabulated"
+)

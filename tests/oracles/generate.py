@@ -73,7 +73,7 @@ import sys
 import time
 from fractions import Fraction
 
-from flint import acb, acb_poly, arb, arb_mat, arb_poly, ctx
+from flint import acb, arb, arb_mat, arb_poly, ctx
 
 DIGITS = 20
 REL_BITS = 72  # 2^-72 = 2e-22: relative radius demanded of every ball
@@ -149,8 +149,7 @@ def exponential_polynomial(name, definition, kinks, terms, **attributes):
         def f(z, analytic):
             total = acb(0)
             for coef, power, rate in piece:
-                term = coef() if callable(coef) else arb(coef)
-                term = term * z**power if power else acb(term)
+                term = arb(coef) * z**power if power else acb(coef)
                 total += term * (z * rate).exp() if rate else term
             return total
 
@@ -258,11 +257,8 @@ def softplus(z, analytic):
     if z.real > 0:
         return z + (1 + (-z).exp()).log(analytic=analytic)
     w = z.exp()
-    if analytic:
-        (1 + w).log(analytic=True)
-        if not (1 + w).log(analytic=True).is_finite():
-            return (1 + w).log(analytic=True)
-    return w.log1p()
+    plain = (1 + w).log(analytic=analytic)  # not finite if the ball meets the branch cut
+    return w.log1p() if plain.is_finite() else plain
 
 
 def hermite_coefficients(k, normalised=True):
@@ -414,17 +410,6 @@ def decimal(value):
     return value.mid().str(DIGITS, radius=False)
 
 
-def one_dimensional(activation, tau, power, order, weight, kind=0):
-    """Balls for E[phi^(order)(tau xi)^power weight(xi)], weight a polynomial."""
-
-    def compute(variant, bits):
-        # the kinks in the x variable are not floats: split at the nearest ones, and use
-        # exact rational comparison only to choose the piece; see ``affine`` below.
-        return expectation(activation, tau, power, order, weight, variant, bits)
-
-    return compute
-
-
 def expectation(activation, tau, power, order, weight, variant, bits):
     """Integrates in t = tau*x, where the kinks are exact floats."""
     polynomial, degree = weight()
@@ -436,7 +421,7 @@ def expectation(activation, tau, power, order, weight, variant, bits):
     scale = arb(tau)
     reach_t = float(reach * tau)
     norm = 1 / (2 * arb.pi()).sqrt() / scale
-    splits = {t for t in activation.kinks} | {0.0}
+    splits = set(activation.kinks) | {0.0}
     if variant:
         splits |= {-1.37 * tau, 2.11 * tau}
 
@@ -493,9 +478,6 @@ def moments_of(name, tau):
             continue
         weight = he_weight(k, normalised=False)
         vanishes = power == 1 and activation.hermite_vanishes(k)
-        if name == "Step" and quantity == "d1_sq":
-            row.append(None)
-            continue
 
         def compute(variant, bits):
             value = expectation(fresh(name), tau, power, order, weight, variant, bits)
@@ -547,7 +529,7 @@ def dual_tail(a, b, reach):
     return 3000 * (1 + x * x) * (1 + y * y) * (-(arb(reach) ** 2) / 4).exp()
 
 
-def dual_ball(activation, a, b, c, order, variant, bits, weights=None):
+def dual_ball(activation, a, b, c, order, variant, bits):
     """Ball of E[phi^(order)(u) phi^(order)(v)] by a 1-D integral over u."""
     if variant and not degenerate(a, b, c):
         a, b = b, a
@@ -623,8 +605,6 @@ def easy_dual(name, a, b, c, order):
     if a == 0:
         if order and 0.0 in activation.kinks and name not in ("ELU_1", "SquaredReLU", "AbsCubed"):
             return None
-        if name == "HermiteSeries":
-            pass
         assert b == 1.0
 
         def compute(variant, bits):
@@ -849,35 +829,46 @@ def density_polynomials(a, b, c):
     }
 
 
+def mixed_moments(activation, a, b, c, variant, bits):
+    """{(i, j): E[phi(u) u^i phi(v) v^j], i + j <= 4 even} by rigorous 1-D integrals.
+
+    Integrating the monomials one by one keeps the balls narrow; the polynomials of
+    ``density_polynomials`` would cancel heavily under the integral.
+    """
+    x, y = (b, a) if variant else (a, b)
+    reach = max(math.sqrt(4 * math.log(2) * bits) + 8, 36.0) + variant
+    root = math.sqrt(x)
+    slope, s2 = arb(c) / arb(x), arb(y) - arb(c) ** 2 / arb(x)
+    norm = 1 / (2 * arb.pi() * arb(x)).sqrt()
+    splits = set(activation.kinks) | {0.0} | {t * x / c for t in activation.kinks}
+    growth = 1000 * ((1 + arb(a)) * (1 + arb(b))) ** 4
+    tail = arb(0, (growth * dual_tail(a, b, reach)).upper())
+    out = {}
+    for i in range(5):
+        for j in range(i % 2, 5 - i, 2):
+
+            def f(z, analytic, lo, hi):
+                outer = piece_at(activation, (lo + hi) / 2)[0](z, analytic)
+                inner = activation.conditional(slope * z, s2, 0, extra=max(j, 1))[j]
+                return z**i * outer * inner * (-z * z / (2 * arb(x))).exp() * norm
+
+            key = (j, i) if variant else (i, j)
+            out[key] = integrate(f, splits, reach * root) + tail
+    return out
+
+
 def derivatives_easy(name, a, b, c):
-    """Second-order derivatives by the rigorous 1-D integral."""
+    """Second-order derivatives by the rigorous 1-D integrals."""
+    cache = {}
     row = []
     for quantity in DERIVATIVES:
 
         def compute(variant, bits):
-            activation = fresh(name)
+            if (variant, bits) not in cache:
+                cache[variant, bits] = mixed_moments(fresh(name), a, b, c, variant, bits)
+            moments = cache[variant, bits]
             polynomial = density_polynomials(a, b, c)[quantity]
-            x, y = (b, a) if variant else (a, b)
-            reach = max(math.sqrt(4 * math.log(2) * bits) + 8, 36.0) + variant
-            root = math.sqrt(x)
-            slope, s2 = arb(c) / arb(x), arb(y) - arb(c) ** 2 / arb(x)
-            norm = 1 / (2 * arb.pi() * arb(x)).sqrt()
-            splits = set(activation.kinks) | {0.0} | {t * x / c for t in activation.kinks}
-
-            def f(z, analytic, lo, hi):
-                outer = piece_at(activation, (lo + hi) / 2)[0](z, analytic)
-                inner = activation.conditional(slope * z, s2, 0, extra=4)
-                total = acb(0)
-                for (i, j), value in polynomial.items():
-                    if variant:
-                        i, j = j, i
-                    total += value * z**i * inner[j]
-                return total * outer * (-z * z / (2 * arb(x))).exp() * norm
-
-            value = integrate(f, splits, reach * root)
-            det = arb(a) * arb(b) - arb(c) ** 2
-            growth = (1 + (arb(a) + arb(b)) / det) ** 4 * (1 + arb(a) + arb(b)) ** 4
-            return value + arb(0, (1000 * growth * dual_tail(a, b, reach)).upper())
+            return sum((value * moments[key] for key, value in polynomial.items()), arb(0))
 
         row.append(certified(compute))
     return row
@@ -945,7 +936,7 @@ def section_hermite():
     return {"tau": HERMITE_TAUS, "k": HERMITE_KS, "values": values}
 
 
-def section_duals(lattice=True):
+def section_duals():
     triples = [triple(*entry) for entry in TRIPLES]
     listed = [{"a": a, "b": b, "c": c, "rho": rho}
               for (a, b, c), (_, _, rho) in zip(triples, TRIPLES)]  # fmt: skip
@@ -953,7 +944,7 @@ def section_duals(lattice=True):
     for a, b, c in triples:
         hard = {}
         if a and not degenerate(a, b, c):
-            hard = lattice_duals(a, b, c) if lattice else {n: (None, None) for n in LATTICE_NAMES}
+            hard = lattice_duals(a, b, c)
         for name, activation in build_activations().items():
             for order, key in enumerate(("D", "Dp")):
                 if name in hard:

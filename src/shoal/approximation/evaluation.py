@@ -12,7 +12,7 @@ __all__ = ["Box", "Evaluable", "evaluate", "fill"]
 
 Box: TypeAlias = tuple[tuple[float, float], ...]
 
-_BLOCK_CPU = 2**20
+_BLOCK_CPU = 2**21
 """Numbers in the work space of a block on a CPU: measured; fewer cost overhead, more the cache."""
 _BLOCK_OTHER = 2**25
 """The same elsewhere: enough to hide the launch of the kernels."""
@@ -61,7 +61,8 @@ def evaluate(approximation: Evaluable, points: Sequence[Tensor | float]) -> Tens
     tensors = _as_tensors(points)
     for axis, (tensor, (low, high)) in enumerate(zip(tensors, box, strict=True)):
         _check_range(axis, tensor.detach(), low, high)
-    shared = torch.broadcast_tensors(*tensors)  # type: ignore[no-untyped-call]
+    shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    shared = [tensor.expand(shape) for tensor in tensors]
     values: Tensor = _Evaluate.apply(approximation, *shared)  # type: ignore[no-untyped-call]
     return values
 

@@ -16,7 +16,7 @@ from shoal.activations import Activation
 from shoal.activations.panels import breaks, jump, vanishes
 from shoal.gaussian.domain import correlation
 from shoal.gaussian.polynomials import probabilists_hermite
-from shoal.gaussian.quadrature import WINDOW, normal_density, panel_nodes, resolved_edges
+from shoal.gaussian.quadrature import WINDOW, blocks, normal_density, panel_nodes, resolved_edges
 from shoal.gaussian.smoothing import TINY, smoothed, smoothed_regular
 
 __all__ = ["mixed_dual"]
@@ -48,7 +48,7 @@ class _Pair:
 
 
 def _pairs(a: Tensor, b: Tensor, c: Tensor) -> Iterator[_Pair]:
-    for block in zip(a.split(_BLOCK), b.split(_BLOCK), c.split(_BLOCK), strict=True):
+    for block in blocks(_BLOCK, a, b, c):
         std_u, std_v = (t.sqrt().clamp(min=TINY) for t in block[:2])
         yield _Pair(std_u, std_v, *correlation(*block))
 

@@ -7,6 +7,7 @@ evaluated, so that the work is proportional to what is needed.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.activations.panels import ORDER, RADIUS, edges, gauss_legendre
 
-__all__ = ["WINDOW", "Nodes", "normal_density", "panel_nodes", "resolved_edges"]
+__all__ = ["WINDOW", "Nodes", "blocks", "normal_density", "panel_nodes", "resolved_edges"]
 
 WINDOW = 10.0  # standard deviations; the density beyond is below 1e-22
 _DENSITY_EDGES = (-WINDOW, -5.0, 0.0, 5.0, WINDOW)
@@ -45,6 +46,12 @@ class Nodes:
         density = (self.xi * self.xi).mul_(-0.5).exp_()
         panels = (density.mul_(values) @ weights).mul_(self.half / math.sqrt(2 * math.pi))
         return panels.new_zeros(rows).index_add_(0, self.row, panels)
+
+
+def blocks(rows: int, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Cut equally long vectors into blocks of some rows, larger ones where the cache is no limit."""
+    size = rows if vectors[0].device.type == "cpu" else 256 * rows
+    yield from zip(*(vector.split(size) for vector in vectors), strict=True)
 
 
 def normal_density(x: Tensor) -> Tensor:

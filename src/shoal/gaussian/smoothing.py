@@ -15,7 +15,7 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.activations.panels import breaks, jump
 from shoal.gaussian.polynomials import probabilists_hermite
-from shoal.gaussian.quadrature import WINDOW, normal_density, panel_nodes, resolved_edges
+from shoal.gaussian.quadrature import WINDOW, blocks, normal_density, panel_nodes, resolved_edges
 
 __all__ = ["TINY", "smoothed", "smoothed_regular"]
 
@@ -81,8 +81,7 @@ class _Smoothed(torch.autograd.Function):
 
 def smoothed_regular(phi: Activation, mean: Tensor, std: Tensor, *, order: int) -> Tensor:
     """The integral over the smooth pieces alone; ``mean`` and ``std`` are vectors."""
-    blocks = zip(mean.split(_BLOCK), std.split(_BLOCK), strict=True)
-    return torch.cat([_regular_block(phi, m, s, order) for m, s in blocks])
+    return torch.cat([_regular_block(phi, m, s, order) for m, s in blocks(_BLOCK, mean, std)])
 
 
 def _regular_block(phi: Activation, mean: Tensor, std: Tensor, order: int) -> Tensor:
