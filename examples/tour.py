@@ -42,13 +42,12 @@ class ShiftedReLU(shoal.Activation):
 print(f"\n{ShiftedReLU()} has kinks {ShiftedReLU().kinks}")
 
 # %% The diagonal of a DEQ's kernel at infinite width is one scalar fixed point (Tanh, ‖x‖ = 1).
-variance = torch.tensor(1.0, dtype=torch.float64)
-for step in range(1, 100):
+variance, previous, steps = torch.tensor(1.0, dtype=torch.float64), 0.0, 0
+while abs(variance - previous) > 1e-15:
     square = shoal.gaussian.moments(deq.activation, variance.sqrt()).square
     previous, variance = variance, deq.recurrent_variance * square + deq.input_variance
-    if abs(variance - previous) < 1e-15:
-        break
-print(f"\nThe fixed point τ² = σ_a² E[φ(τξ)²] + σ_b² is {float(variance):.15f}, after {step} steps")
+    steps += 1
+print(f"\nThe fixed point τ² = σ_a² E[φ(τξ)²] + σ_b² is {variance:.15f}, after {steps} steps")
 
 # %% Duals, anywhere on the closed domain, differentiable to any order.
 c = torch.tensor([-1.0, 0.0, 0.5, 1 - 1e-12, 1.0], dtype=torch.float64)

@@ -72,6 +72,9 @@ import math
 import sys
 import time
 from fractions import Fraction
+from functools import partial
+from itertools import pairwise
+from typing import ClassVar
 
 from flint import acb, arb, arb_mat, arb_poly, ctx
 
@@ -114,7 +117,7 @@ DERIVATIVE_NAMES = ["ReLU", "LeakyReLU", "HardTanh", "Tanh", "ELU_0.5", "Softplu
 class Activation:
     jumps = False
     kinks = ()
-    params = {}
+    params: ClassVar = {}
     small = False  # tabulate at tau (or sqrt a, sqrt b) in [0.5, 2] only
     # phi = polynomial of degree ``degree`` + a function of parity ``parity`` (0 even,
     # 1 odd, None neither, -1 nothing), from which exact zeros follow.
@@ -146,7 +149,7 @@ def exponential_polynomial(name, definition, kinks, terms, **attributes):
     both = (terms, [differentiate(p) for p in terms])
 
     def evaluate(piece):
-        def f(z, analytic):
+        def f(z, _):
             total = acb(0)
             for coef, power, rate in piece:
                 term = arb(coef) * z**power if power else acb(coef)
@@ -172,7 +175,7 @@ def exponential_polynomial(name, definition, kinks, terms, **attributes):
                         out[j] += arb(coef) * scale * partial[power + j]
         return out if extra else out[0]
 
-    pieces = [(evaluate(p), evaluate(q)) for p, q in zip(*both)]
+    pieces = [(evaluate(p), evaluate(q)) for p, q in zip(*both, strict=True)]
     return Activation(name, definition, kinks=kinks, pieces=pieces, conditional=conditional,
                       **attributes)  # fmt: skip
 
@@ -247,7 +250,7 @@ def mish_parts(z):
     return n / (n + 2), 4 * e * (e + 1) / (n + 2) ** 2
 
 
-def mish_derivative(z, analytic):
+def mish_derivative(z, _):
     t, dt = mish_parts(z)
     return t + z * dt
 
@@ -265,7 +268,7 @@ def hermite_coefficients(k, normalised=True):
     """Integer coefficients (low to high) of He_k, as an arb list, divided by sqrt(k!)."""
     previous, current = [0], [1]
     for j in range(k):
-        following = [0] + current
+        following = [0, *current]
         for i, value in enumerate(previous):
             following[i] -= j * value
         previous, current = current, following
@@ -362,20 +365,23 @@ def piece_at(activation, t):
 # --------------------------------------------------------------------------- rigorous 1-D
 
 
-class Uncertified(Exception):
+class UncertifiedError(Exception):
     pass
 
 
 def integrate(f, splits, reach):
-    """Rigorous integral of f(x, analytic) over [-reach, reach], split at the floats."""
+    """Rigorous integral over [-reach, reach] of f(middle, x, analytic), split at the floats.
+
+    ``middle`` is the middle of the present interval, from which f finds its piece.
+    """
     points = sorted({-reach, reach} | {x for x in splits if -reach < x < reach})
     total = arb(0)
-    for lo, hi in zip(points, points[1:]):
-        part = acb.integral(lambda z, d: f(z, d, lo, hi), arb(lo), arb(hi),
+    for lo, hi in pairwise(points):
+        part = acb.integral(partial(f, (lo + hi) / 2), arb(lo), arb(hi),
                             rel_tol=arb(2) ** -(ctx.prec * 3 // 4),
                             abs_tol=arb(2) ** -(ctx.prec + 1500))  # fmt: skip
         if not part.is_finite():
-            raise Uncertified
+            raise UncertifiedError
         total += part.real
     return total
 
@@ -391,18 +397,18 @@ def certified(compute, vanishes=False, start=192):
         ctx.prec = bits
         value = compute(0, bits)
         if vanishes and not value.contains(0):
-            raise Uncertified(f"{value} should vanish")
+            raise UncertifiedError(f"{value} should vanish")
         if value.abs_upper() < (arb(10) ** -25 if vanishes else TINY):
             return "0"
         if not vanishes and value.rel_accuracy_bits() >= REL_BITS:
             break
         bits *= 2
         if bits > 4000:
-            raise Uncertified(str(value))
+            raise UncertifiedError(str(value))
     ctx.prec = bits + 60
     again = compute(1, bits + 60)
     if not (again.overlaps(value) and again.rel_accuracy_bits() >= REL_BITS):
-        raise Uncertified(f"{value} {again}")
+        raise UncertifiedError(f"{value} {again}")
     return decimal(value.intersection(again))
 
 
@@ -425,8 +431,7 @@ def expectation(activation, tau, power, order, weight, variant, bits):
     if variant:
         splits |= {-1.37 * tau, 2.11 * tau}
 
-    def f(z, analytic, lo, hi):
-        middle = (lo + hi) / 2
+    def f(middle, z, analytic):
         g = piece_at(activation, middle)[order](z, analytic)
         x = z / scale
         return g**power * polynomial(x) * (-x * x / 2).exp() * norm
@@ -463,6 +468,11 @@ def fresh(name):
     return build_activations()[name]
 
 
+def moment(name, args, k, variant, bits):
+    """Ball of expectation(...)/tau^k; args = (tau, power, order, weight)."""
+    return expectation(fresh(name), *args, variant, bits) / arb(args[0]) ** k
+
+
 def moments_of(name, tau):
     activation = fresh(name)
     if not tabulated(activation, tau):
@@ -476,14 +486,10 @@ def moments_of(name, tau):
         if order and activation.jumps:
             row.append(None)
             continue
-        weight = he_weight(k, normalised=False)
         vanishes = power == 1 and activation.hermite_vanishes(k)
 
-        def compute(variant, bits):
-            value = expectation(fresh(name), tau, power, order, weight, variant, bits)
-            return value / arb(tau) ** k
-
-        row.append(certified(compute, vanishes))
+        args = (tau, power, order, he_weight(k, normalised=False))
+        row.append(certified(partial(moment, name, args, k), vanishes))
     return row
 
 
@@ -493,12 +499,8 @@ def hermite_of(name, tau):
         return None
     row = []
     for k in HERMITE_KS:
-        weight = he_weight(k, normalised=True)
-
-        def compute(variant, bits):
-            return expectation(fresh(name), tau, 1, 0, weight, variant, bits)
-
-        row.append(certified(compute, activation.hermite_vanishes(k)))
+        args = (tau, 1, 0, he_weight(k, normalised=True))
+        row.append(certified(partial(moment, name, args, 0), activation.hermite_vanishes(k)))
     return row
 
 
@@ -526,7 +528,7 @@ def dual_tail(a, b, reach):
     Cauchy-Schwarz twice, E(1+|u|^3)^4 <= 8(1+10395 a^6), P(|xi|>reach) <= exp(-reach^2/2).
     """
     x, y = arb(a), arb(b)
-    return 3000 * (1 + x * x) * (1 + y * y) * (-(arb(reach) ** 2) / 4).exp()
+    return 20000 * (1 + x * x) * (1 + y * y) * (-(arb(reach) ** 2) / 4).exp()
 
 
 def dual_ball(activation, a, b, c, order, variant, bits):
@@ -550,8 +552,7 @@ def dual_ball(activation, a, b, c, order, variant, bits):
     if variant:
         splits |= {-1.37 * root, 2.11 * root}
 
-    def f(z, analytic, lo, hi):
-        middle = (lo + hi) / 2
+    def f(middle, z, analytic):
         outer = piece_at(activation, middle)[order](z, analytic)
         density = (-z * z / (2 * arb(a))).exp() * norm
         if same:
@@ -562,16 +563,18 @@ def dual_ball(activation, a, b, c, order, variant, bits):
     return value + arb(0, dual_tail(a, b, reach).upper())
 
 
-def dual_at_zero(activation, b, order):
-    """a = c = 0: phi(0) E phi(v), the second factor as a moment."""
+def dual_at_zero(name, b, order, variant, bits):
+    """Ball of the dual at a = c = 0: phi(0) E phi(v), the second factor as a moment."""
+    activation = fresh(name)
+    weight = he_weight(0, normalised=True)
+    return value_at_zero(activation, order) * expectation(
+        activation, math.sqrt(b), 1, order, weight, variant, bits
+    )
 
-    def compute(variant, bits):
-        piece = activation.pieces[sum(0 > kink for kink in activation.kinks)]
-        factor = piece[order](acb(0), False).real
-        return factor * expectation(activation, math.sqrt(b), 1, order, he_weight(0, True),
-                                    variant, bits)  # fmt: skip
 
-    return compute
+def value_at_zero(activation, order):
+    piece = activation.pieces[sum(kink < 0 for kink in activation.kinks)]
+    return piece[order](acb(0), False).real
 
 
 def dual_vanishes(activation, a, b, c, order):
@@ -595,33 +598,25 @@ def underflows(activation, a, b, c):
         return False
     t, det = arb(activation.kinks[0]), arb(a) * arb(b) - arb(c) ** 2
     exponent = t * t * (arb(a) + arb(b) - 2 * arb(c)) / (2 * det)
-    return 3000 * (1 + arb(a) ** 2) * (1 + arb(b) ** 2) * (-exponent / 2).exp() < TINY
+    return 20000 * (1 + arb(a) ** 2) * (1 + arb(b) ** 2) * (-exponent / 2).exp() < TINY
 
 
 def easy_dual(name, a, b, c, order):
+    """Decimal string of D (order 0) or Dp (order 1) by rigorous 1-D integrals, or None."""
     activation = fresh(name)
     if order and activation.jumps:
         return None
+    vanishes = dual_vanishes(activation, a, b, c, order)
     if a == 0:
-        if order and 0.0 in activation.kinks and name not in ("ELU_1", "SquaredReLU", "AbsCubed"):
+        smooth = name in ("ELU_1", "SquaredReLU", "AbsCubed")  # phi' is continuous at 0
+        if order and 0.0 in activation.kinks and not smooth:
             return None
-        assert b == 1.0
-
-        def compute(variant, bits):
-            return dual_at_zero(fresh(name), b, order)(variant, bits)
-
-        ctx.prec = 192
-        piece = activation.pieces[sum(0 > kink for kink in activation.kinks)]
-        zero = piece[order](acb(0), False).is_zero()
-        return certified(compute, bool(zero) or dual_vanishes(activation, a, b, c, order))
-
+        vanishes = vanishes or bool(value_at_zero(activation, order).is_zero())
+        assert b == 1.0  # so that sqrt(b) is a float64
+        return certified(partial(dual_at_zero, name, b, order), vanishes)
     if underflows(activation, a, b, c):
         return "0"
-
-    def compute(variant, bits):
-        return dual_ball(fresh(name), a, b, c, order, variant, bits)
-
-    return certified(compute, dual_vanishes(activation, a, b, c, order))
+    return certified(lambda *how: dual_ball(fresh(name), a, b, c, order, *how), vanishes)
 
 
 # --------------------------------------------------------------------------- 2-D lattices
@@ -700,9 +695,9 @@ class Lattice:
             density = (-u * u / (2 * a)).exp()
             part = [arb(0)] * len(outer)
             for w, weight in inner:
-                part = [x + weight * y for x, y in zip(part, features(mean + w))]
-            part = [density * x * y for x, y in zip(part, outer)]
-            totals = part if totals is None else [x + y for x, y in zip(totals, part)]
+                part = [x + weight * y for x, y in zip(part, features(mean + w), strict=True)]
+            part = [density * x * y for x, y in zip(part, outer, strict=True)]
+            totals = part if totals is None else [x + y for x, y in zip(totals, part, strict=True)]
         norm = arb(hu) * arb(hw) / (2 * arb.pi() * (a * s2).sqrt())
         return [norm * x for x in totals]
 
@@ -753,10 +748,10 @@ class Lattice:
 def agreeing(first, second, scale, what, tolerance=1e-23):
     """Certify two lattice sums against one another; returns decimal strings."""
     out = []
-    for x, y, s in zip(first, second, scale):
+    for x, y, s in zip(first, second, scale, strict=True):
         gap = float((x - y).abs_upper())
         if gap > tolerance * float(s):
-            raise Uncertified(f"{what}: {x} {y}")
+            raise UncertifiedError(f"{what}: {x} {y}")
         agreeing.worst = max(agreeing.worst, gap / float(s))
         out.append("0" if float(y.abs_upper()) < 1e-23 * float(s) else decimal(y))
     return out
@@ -843,35 +838,32 @@ def mixed_moments(activation, a, b, c, variant, bits):
     splits = set(activation.kinks) | {0.0} | {t * x / c for t in activation.kinks}
     growth = 1000 * ((1 + arb(a)) * (1 + arb(b))) ** 4
     tail = arb(0, (growth * dual_tail(a, b, reach)).upper())
+
+    def f(i, j, middle, z, analytic):
+        outer = piece_at(activation, middle)[0](z, analytic)
+        inner = activation.conditional(slope * z, s2, 0, extra=max(j, 1))[j]
+        return z**i * outer * inner * (-z * z / (2 * arb(x))).exp() * norm
+
     out = {}
     for i in range(5):
         for j in range(i % 2, 5 - i, 2):
-
-            def f(z, analytic, lo, hi):
-                outer = piece_at(activation, (lo + hi) / 2)[0](z, analytic)
-                inner = activation.conditional(slope * z, s2, 0, extra=max(j, 1))[j]
-                return z**i * outer * inner * (-z * z / (2 * arb(x))).exp() * norm
-
             key = (j, i) if variant else (i, j)
-            out[key] = integrate(f, splits, reach * root) + tail
+            out[key] = integrate(partial(f, i, j), splits, reach * root) + tail
     return out
 
 
 def derivatives_easy(name, a, b, c):
     """Second-order derivatives by the rigorous 1-D integrals."""
     cache = {}
-    row = []
-    for quantity in DERIVATIVES:
 
-        def compute(variant, bits):
-            if (variant, bits) not in cache:
-                cache[variant, bits] = mixed_moments(fresh(name), a, b, c, variant, bits)
-            moments = cache[variant, bits]
-            polynomial = density_polynomials(a, b, c)[quantity]
-            return sum((value * moments[key] for key, value in polynomial.items()), arb(0))
+    def compute(quantity, variant, bits):
+        if (variant, bits) not in cache:
+            cache[variant, bits] = mixed_moments(fresh(name), a, b, c, variant, bits)
+        moments = cache[variant, bits]
+        polynomial = density_polynomials(a, b, c)[quantity]
+        return sum((value * moments[key] for key, value in polynomial.items()), arb(0))
 
-        row.append(certified(compute))
-    return row
+    return [certified(partial(compute, quantity)) for quantity in DERIVATIVES]
 
 
 def derivatives_lattice(a, b, c):
@@ -936,10 +928,12 @@ def section_hermite():
     return {"tau": HERMITE_TAUS, "k": HERMITE_KS, "values": values}
 
 
+def listed(entries):
+    return [dict(zip("abc", triple(*entry), strict=True), rho=entry[2]) for entry in entries]
+
+
 def section_duals():
     triples = [triple(*entry) for entry in TRIPLES]
-    listed = [{"a": a, "b": b, "c": c, "rho": rho}
-              for (a, b, c), (_, _, rho) in zip(triples, TRIPLES)]  # fmt: skip
     values = {name: {"D": [], "Dp": []} for name in build_activations()}
     for a, b, c in triples:
         hard = {}
@@ -955,20 +949,18 @@ def section_duals():
                     value = easy_dual(name, a, b, c, order)
                 values[name][key].append(value)
         progress("duals", f"a={a} b={b} c={c!r}")
-    return {"triples": listed, "values": values}
+    return {"triples": listed(TRIPLES), "values": values}
 
 
 def section_derivatives():
     triples = [triple(*entry) for entry in DERIVATIVE_TRIPLES]
-    listed = [{"a": a, "b": b, "c": c, "rho": rho}
-              for (a, b, c), (_, _, rho) in zip(triples, DERIVATIVE_TRIPLES)]  # fmt: skip
     values = {name: [] for name in DERIVATIVE_NAMES}
     for a, b, c in triples:
         hard = derivatives_lattice(a, b, c)
         for name in DERIVATIVE_NAMES:
             values[name].append(hard[name] if name in hard else derivatives_easy(name, a, b, c))
         progress("derivatives", f"a={a} b={b} c={c!r}")
-    return {"triples": listed, "quantities": DERIVATIVES, "values": values}
+    return {"triples": listed(DERIVATIVE_TRIPLES), "quantities": DERIVATIVES, "values": values}
 
 
 SECTIONS = {
@@ -981,7 +973,7 @@ START = time.time()
 
 
 def progress(*what):
-    print(f"{time.time() - START:8.1f}s", *what, file=sys.stderr, flush=True)
+    print(f"{time.time() - START:8.1f}s", *what, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def main():

@@ -49,7 +49,7 @@ class Nodes:
 
 
 def blocks(rows: int, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Cut equally long vectors into blocks of some rows, larger ones where the cache is no limit."""
+    """Cut equally long vectors into blocks of some rows; larger ones off the CPU."""
     size = rows if vectors[0].device.type == "cpu" else 256 * rows
     yield from zip(*(vector.split(size) for vector in vectors), strict=True)
 
