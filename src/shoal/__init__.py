@@ -30,6 +30,7 @@ from shoal.architectures import (
     ResNet,
 )
 from shoal.exceptions import AccuracyError, ConvergenceError
+from shoal.kernels import KernelFunction, Kernels, kernel, kernel_function
 
 __all__ = [
     "DEQ",
@@ -49,6 +50,8 @@ __all__ = [
     "Identity",
     "ImplicitArchitecture",
     "ImplicitNetwork",
+    "KernelFunction",
+    "Kernels",
     "Kink",
     "LeakyReLU",
     "ReLU",
@@ -59,4 +62,6 @@ __all__ = [
     "Swish",
     "Tanh",
     "gaussian",
+    "kernel",
+    "kernel_function",
 ]

@@ -55,12 +55,12 @@ def one_of(name: str, value: str, options: Iterable[str]) -> str:
 
 
 def float_tensor(name: str, value: object) -> Tensor:
-    """Return a non-empty, finite, floating-point tensor; Python floats become float64."""
-    if isinstance(value, float):
-        value = torch.tensor(value, dtype=torch.float64)
+    """Return a non-empty, finite, floating-point tensor; real numbers become float64."""
+    if isinstance(value, Real) and not isinstance(value, bool):
+        value = torch.tensor(float(value), dtype=torch.float64)
     if not isinstance(value, Tensor):
         raise TypeError(
-            f"{name} must be a floating-point tensor or a float, got {type(value).__name__}"
+            f"{name} must be a floating-point tensor or a number, got {type(value).__name__}"
         )
     if not value.dtype.is_floating_point:
         raise TypeError(f"{name} must be a floating-point tensor, got dtype {value.dtype}")

@@ -1,5 +1,6 @@
 """Activations that a user defines by a function alone."""
 
+import math
 from dataclasses import dataclass
 
 import pytest
@@ -37,6 +38,9 @@ def own(function, *, derivative=None, kinks=None):
         (own(lambda x: x.clamp(-300.0, 200.0)), {-300.0: (0, 1, 0), 200.0: (0, -1, 0)}),
         (own(lambda x: F.relu(x - 1e-3) - F.relu(x - 2e-3)), {1e-3: (0, 1, 0), 2e-3: (0, -1, 0)}),
         (own(lambda x: torch.where(x > 2, x * x, 4 * x - 4)), {2.0: (0, 0, 2)}),
+        (own(lambda x: x.clamp(1.0, 1.7)), {1.0: (0, 1, 0), 1.7: (0, -1, 0)}),
+        (own(lambda x: x**4 + 1e-7 * F.relu(x - 0.3)), {0.3: (0, 1e-7, 0)}),
+        (own(lambda x: 1e-50 * F.relu(x - 0.5)), {0.5: (0, 1e-50, 0)}),
         (own(F.silu), {}),
         (own(lambda x: x + torch.sin(x) ** 2), {}),
     ],
@@ -71,6 +75,8 @@ def test_five_lines_are_enough():
         (F.mish, 1.0884981612517279),  # the maximum of its derivative, at x = 1.4906
         (lambda x: x + torch.sin(x) ** 2, 2.0),
         (F.hardswish, 1.5),
+        (lambda x: torch.sqrt(1 + x * x), 1.0),
+        (lambda x: F.relu(x - 600), 1.0),
         (lambda x: x**2, float("inf")),
         (lambda x: (x > 0).to(x.dtype), float("inf")),
     ],
@@ -118,3 +124,93 @@ def test_functions_that_are_not_finite_are_refused():
 def test_wild_oscillations_are_refused():
     with pytest.raises(AccuracyError, match="oscillates or jumps too often"):
         moments(own(lambda x: torch.sin(1e5 * x)), 1.0)
+
+
+class Bent(Activation):
+    """With a parameter, written as plain Python."""
+
+    def __init__(self, at):
+        self.at = at
+
+    def function(self, x):
+        return torch.relu(x - self.at)
+
+
+def test_parameters_tell_activations_apart():
+    assert Bent(0.7) == Bent(0.7) != Bent(1.9)
+    for at in (0.7, 1.9):
+        expected = math.exp(-at * at / 2) / math.sqrt(2 * math.pi)
+        assert moments(Bent(at), 1.0).second.item() == pytest.approx(expected, rel=1e-14)
+
+
+def test_tensors_are_no_parameters():
+    with pytest.raises(TypeError, match="at of Bent must be a number, got a tensor"):
+        moments(Bent(torch.tensor(0.7)), 1.0)
+
+
+def test_kinks_far_out_count():
+    assert moments(Bent(600.0), 300.0).second.item() == pytest.approx(
+        math.exp(-2) / (300 * math.sqrt(2 * math.pi)), rel=1e-13
+    )
+    # E[(τξ-t)₊²] = (τ²+t²)Φ(-z) - τ t p(z), z = t/τ
+    z = 3.0
+    tail = math.erfc(z / math.sqrt(2)) / 2
+    density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    expected = (200**2 + 600**2) * tail - 200 * 600 * density
+    assert dual(Bent(600.0), 4e4, 4e4, 4e4).item() == pytest.approx(expected, rel=1e-11)
+
+
+def test_a_narrow_peak_is_seen():
+    phi = own(lambda x: torch.tanh(x) + torch.exp(-(((x - 0.3) / 0.02) ** 2) / 2))
+    expected = 0.02 * math.exp(-0.045 / 1.0004) / math.sqrt(1.0004)
+    assert moments(phi, 1.0).mean.item() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("variance", [1.0, 9.0, 25.0])
+def test_fast_growth(variance):
+    phi = own(torch.exp)
+    assert dual(phi, variance, variance, variance).item() == pytest.approx(
+        math.exp(2 * variance), rel=1e-13
+    )
+    with pytest.raises(AccuracyError, match="grows too fast"):
+        moments(phi, 30.0)
+
+
+@pytest.mark.parametrize("offset", [1e-14, 1e-10])
+def test_a_kink_declared_a_little_off_is_refused(offset):
+    phi = own(lambda x: torch.relu(x - 0.3), kinks=(0.3 + offset,))
+    with pytest.raises(ValueError, match=r"but the kink is at 0\.3"):
+        moments(phi, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: torch.softmax(x, -1), "must be elementwise"),
+        (torch.rand_like, "must be elementwise"),
+        (
+            lambda x: x.sum(),
+            r"must return a tensor like its argument, .* got torch.float64 of shape",
+        ),
+        (lambda x: x.float(), "got torch.float32"),
+        (lambda x: x > 0, "got torch.bool"),
+        (F.hardsigmoid, "fails on a float64 vector: derivative for .* is not implemented"),
+        (lambda x: x.add_(1), "fails on a float64 vector"),
+    ],
+)
+def test_functions_that_are_no_activations(function, message):
+    with pytest.raises(ValueError, match=message):
+        moments(own(function), 1.0)
+
+
+def test_a_slightly_wrong_derivative_is_refused():
+    wrong = own(torch.tanh, derivative=lambda x: (1 - torch.tanh(x) ** 2) * (1 + 1e-4))
+    with pytest.raises(ValueError, match="difference quotient"):
+        moments(wrong, 1.0)
+
+
+def test_kink_locations_must_be_numbers():
+    with pytest.raises(TypeError, match=r"must be a tuple of numbers, got 0\.5"):
+        moments(own(torch.tanh, kinks=0.5), 1.0)
+    with pytest.raises(ValueError, match="must be finite, got nan"):
+        moments(own(torch.tanh, kinks=(float("nan"),)), 1.0)

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from shoal import AccuracyError
-from shoal.activations import ELU, HardTanh, Hermite, ReLU, Sine, Tanh
+from shoal.activations import ELU, GELU, Erf, HardTanh, Hermite, ReLU, Sine, Tanh
 from shoal.gaussian import dual, dual_derivative, hermite, moments
+from shoal.gaussian.mixed import mixed_dual
 
 
 def test_shapes_broadcast():
@@ -79,8 +80,8 @@ def test_rounding_beyond_the_domain_is_allowed():
             TypeError,
             "a must be a floating-point tensor",
         ),
-        ((1.0, 1, 0.0), TypeError, "b must be a floating-point tensor or a float, got int"),
-        ((1.0, 1.0, [0.5]), TypeError, "c must be a floating-point tensor or a float, got list"),
+        ((1.0, "1", 0.0), TypeError, "b must be a floating-point tensor or a number, got str"),
+        ((1.0, 1.0, [0.5]), TypeError, "c must be a floating-point tensor or a number, got list"),
         ((1.0, 1.0, True), TypeError, "c must be"),
         ((torch.ones(1, dtype=torch.complex128), 1.0, 0.0), TypeError, "a must be"),
     ],
@@ -126,3 +127,40 @@ def test_a_scale_of_zero_has_the_value_at_zero():
     assert hermite(ELU(), 0.0, 2).tolist() == pytest.approx([0.0, 0.0, 0.0], abs=1e-60)
     shifted = hermite(Hermite((0.5, 1.0)), 0.0, 2)
     assert shifted.tolist() == [0.5, 0.0, 0.0]
+
+
+def test_low_precision_has_no_licence():
+    for dtype, beyond in ((torch.bfloat16, 1.1), (torch.float16, 1.01)):
+        with pytest.raises(ValueError, match="c must satisfy"):
+            dual(Tanh(), 1.0, 1.0, torch.tensor(beyond, dtype=dtype))
+
+
+def test_whole_numbers_are_numbers():
+    assert dual(ReLU(), 1, 1, 1) == 0.5
+
+
+def test_tiny_and_huge_variances_keep_their_correlation():
+    for scale in (1e-170, 1e160):
+        c = torch.tensor([-1.0, 0.0, 1.0]).double() * scale
+        found = dual_derivative(ReLU(), scale, scale, c)
+        assert found.tolist() == [0.0, 0.25, 0.5]
+
+
+def test_variances_beyond_all_panels_are_refused():
+    with pytest.raises(AccuracyError, match="cannot be integrated up to"):
+        dual(Tanh(), 1e300, 1e300, 0.0)
+
+
+@pytest.mark.parametrize("phi", [Erf(), GELU()], ids=repr)
+def test_closed_forms_at_large_variances(phi):
+    """Near full correlation ab - c² must not cancel; the quadrature does not use it."""
+    a = torch.tensor([1e2, 1e4], dtype=torch.float64)
+    c = a * (1 - 3e-7)
+    found, exact = dual_derivative(phi, a, a, c), mixed_dual(phi, 1, 1, a, a, c)
+    torch.testing.assert_close(found, exact, rtol=1e-12, atol=0.0)
+
+
+def test_an_infinite_derivative_is_infinite():
+    c = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(dual_derivative(ReLU(), 1.0, 1.0, c), c)
+    assert slope == math.inf

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from reference import ACTIVATIONS, BUILT_IN
 from torch.autograd import gradcheck, gradgradcheck
 
-from shoal.activations import GELU, Affine, Cosine, Erf, HardTanh, LeakyReLU, ReLU, Tanh
+from shoal.activations import GELU, Affine, Cosine, Erf, HardTanh, LeakyReLU, ReLU, Softplus, Tanh
 from shoal.gaussian import dual, dual_derivative, hermite, moments
 
 activations = st.sampled_from(list(BUILT_IN.values()))
@@ -161,3 +161,24 @@ def test_smooth_limits_at_full_correlation():
             at = dual(phi, 2.0, 0.5, tensor(sign))
             near = dual(phi, 2.0, 0.5, tensor(sign * (1 - 1e-13)))
             assert (at - near).abs() <= 1e-12
+
+
+@pytest.mark.parametrize(
+    "phi", [ReLU(), LeakyReLU(0.1), GELU(), Erf(), Affine(GELU(), 2.0, 1.0)], ids=repr
+)
+def test_closed_forms_are_symmetric_to_the_last_bit(phi):
+    generator = torch.Generator().manual_seed(0)
+    unit = torch.rand(3, 4096, dtype=torch.float64, generator=generator)
+    a, b = 0.1 + unit[0], 0.1 + 3 * unit[1]
+    c = (2 * unit[2] - 1) * (a * b).sqrt()
+    assert torch.equal(dual(phi, a, b, c), dual(phi, b, a, c))
+    assert torch.equal(dual_derivative(phi, a, b, c), dual_derivative(phi, b, a, c))
+
+
+def test_coefficients_are_differentiable_at_small_scales():
+    tau = tensor(1e-6).requires_grad_()
+    value = hermite(Softplus(), tau, 0)
+    (slope,) = torch.autograd.grad(value.sum(), tau, create_graph=True)
+    (bend,) = torch.autograd.grad(slope.sum(), tau)
+    assert slope.item() == pytest.approx(0.25e-6, rel=1e-10)  # φ''(0) τ
+    assert bend.item() == pytest.approx(0.25, rel=1e-10)

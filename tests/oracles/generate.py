@@ -405,8 +405,9 @@ def certified(compute, vanishes=False, start=192):
         bits *= 2
         if bits > 4000:
             raise UncertifiedError(str(value))
-    ctx.prec = bits + 60
-    again = compute(1, bits + 60)
+    bits = bits * 3 // 2
+    ctx.prec = bits
+    again = compute(1, bits)
     if not (again.overlaps(value) and again.rel_accuracy_bits() >= REL_BITS):
         raise UncertifiedError(f"{value} {again}")
     return decimal(value.intersection(again))

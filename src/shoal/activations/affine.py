@@ -51,6 +51,11 @@ class Affine(Activation):
         return self.activation.kink_locations
 
     @property
+    def positively_homogeneous(self) -> bool:
+        """Only if the composed activation is and nothing is added to it."""
+        return self.shift == 0 and self.activation.positively_homogeneous
+
+    @property
     def panels_of(self) -> Activation:
         """The composed activation, however large the scale and the shift."""
         return self.activation.panels_of

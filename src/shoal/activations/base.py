@@ -14,7 +14,7 @@ from shoal.checks import integer
 __all__ = ["Activation"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Activation(ABC):
     r"""An activation function $\varphi : \mathbb{R} \to \mathbb{R}$, as an immutable value.
 
@@ -36,6 +36,13 @@ class Activation(ABC):
         1.0
     """
 
+    def __eq__(self, other: object) -> bool:
+        """Whether two activations are of one class and have equal attributes."""
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), tuple(sorted(vars(self).items()))))
+
     @abstractmethod
     def function(self, x: Tensor) -> Tensor:
         r"""Evaluate $\varphi$ elementwise, in the dtype and on the device of ``x``."""
@@ -48,6 +55,11 @@ class Activation(ABC):
     def kink_locations(self) -> tuple[float, ...] | None:
         r"""Where $\varphi$ is not analytic, or ``None`` to have the places found."""
         return None
+
+    @property
+    def positively_homogeneous(self) -> bool:
+        r"""Whether $\varphi(sx) = s\,\varphi(x)$ for all $s \ge 0$; override it if so."""
+        return False
 
     @property
     def panels_of(self) -> "Activation":

@@ -14,6 +14,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from shoal.activations.user_checks import check_function, declared_breaks
 from shoal.exceptions import AccuracyError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ __all__ = [
     "jump",
     "kinks",
     "lipschitz",
+    "reach",
     "vanishes",
 ]
 
@@ -37,10 +39,14 @@ RADIUS = 512.0  # kinks are looked for in |x| <= RADIUS
 _DERIVATIVES = 4  # the function and three derivatives are resolved on each panel
 _TOLERANCE = np.array([1e-13, 1e-13, 1e-12, 1e-11])
 _EXTRAPOLATION = 1e2  # the error of a series at the ends of its panel exceeds its last terms
-_CHECK_POINTS = np.array([-1 + 1e-9, 0.123, 1 - 1e-9])
+_CHECK_POINTS = np.linspace(-1 + 1e-9, 1 - 1e-9, 129)
 _SMALLEST = 2.0**-36  # panels that are unresolved at this relative width hold a singularity
+_AROUND = np.array([1e-4, 1e-3, 1e-2, 0.15, 0.4, 1.0])
+_MIDDLE = np.linspace(-8.03, 7.97, 401)
+_LARGEST = 2.0**32  # beyond, a panel has no digits left
 _ONE_SIDED = 2.0**-51  # how far from a kink a one-sided limit is taken, relative to max(1, |x|)
 _MOST_PANELS = 20_000
+_MOST_PASSES = 6  # new edges may bring kinks to light that lay on old ones
 
 
 @dataclass(frozen=True)
@@ -64,57 +70,76 @@ def gauss_legendre(order: int) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache(maxsize=512)
-def edges(phi: "Activation", radius: float = RADIUS) -> Tensor:
+def reach(phi: "Activation", radius: float = 0.0) -> float:
+    """The radius of the panels that serve |x| <= ``radius``; a power of two.
+
+    At least ``RADIUS``, or as much of it as the function and its derivatives are finite on.
+    """
+    if phi.panels_of is not phi:
+        return reach(phi.panels_of, radius)
+    if not radius < _LARGEST:
+        raise AccuracyError(f"{phi!r} cannot be integrated up to |x| = {radius:.3g}")
+    check_function(phi)
+    x = _nodes(_dyadic(RADIUS))
+    bad = np.abs(x[~np.isfinite(_rows(phi, x)).all(axis=0)])
+    finite = 2.0 ** math.floor(math.log2(bad.min())) if len(bad) and bad.min() > 1 else RADIUS
+    return max(min(finite, RADIUS), 2.0 ** math.ceil(math.log2(max(radius, 1.0))))
+
+
+@lru_cache(maxsize=512)
+def edges(phi: "Activation", radius: float) -> Tensor:
     """The edges of the panels that resolve ``phi`` on [-radius, radius], kinks among them."""
     if phi.panels_of is not phi:
         return edges(phi.panels_of, radius)
-    dyadic = 2.0 ** np.arange(2, math.ceil(math.log2(radius)) + 1)
-    start = np.concatenate([-dyadic[::-1], [0.0], dyadic])
-    declared = phi.kink_locations
-    _check_derivative(phi)
-    if declared is not None:
-        found, singular = _resolve(phi, np.union1d(start, declared))
-        others = np.setdiff1d(found[1:-1], declared)
+    start = _dyadic(radius)
+    declared = declared_breaks(phi)
+    places = np.array([] if declared is None else declared, dtype=np.float64)
+    for _ in range(_MOST_PASSES):
+        found, singular = _resolve(phi, np.union1d(start, places))
+        # a kink at an edge leaves its panels smooth
+        others = np.setdiff1d(found[1:-1], places)
         rough = others[_all_jumps(phi, others).any(axis=0)]
-        if len(singular) or len(rough):
+        if declared is not None:
+            _check_places(phi, places)
+        if declared is not None and (len(singular) or len(rough)):
             where = singular[0].mean() if len(singular) else rough[0]
             raise ValueError(
                 f"kink_locations of {phi!r} are given as {declared}, "
                 f"but it is not smooth near x = {where:.6g} either"
             )
-        return torch.from_numpy(found)
-    found, singular = _resolve(phi, start)
-    if len(singular):
-        located = _locate(phi, singular)
-        found, singular = _resolve(phi, np.union1d(start, located))
-    if len(singular):
-        raise _not_smooth(phi, singular)
-    return torch.from_numpy(found)
+        if not len(singular):
+            return torch.from_numpy(found)
+        places = np.union1d(np.union1d(places, rough), _locate(phi, singular))
+    raise _not_smooth(phi, singular)
 
 
 @lru_cache(maxsize=512)
-def breaks(phi: "Activation") -> tuple[float, ...]:
+def breaks(phi: "Activation", radius: float) -> tuple[float, ...]:
     """Where the function is not analytic: the kinks, and jumps of the third derivative."""
     if phi.panels_of is not phi:
-        return breaks(phi.panels_of)
-    declared = phi.kink_locations
+        return breaks(phi.panels_of, radius)
+    declared = declared_breaks(phi)
     if declared is not None:
-        return tuple(sorted(set(declared)))
-    where = edges(phi).numpy()[1:-1]
+        return declared
+    where = edges(phi, radius).numpy()[1:-1]
     return tuple(where[_all_jumps(phi, where).any(axis=0)].tolist())
 
 
 @lru_cache(maxsize=512)
 def kinks(phi: "Activation") -> tuple[Kink, ...]:
     """The breaks at which the function or one of its first two derivatives jumps."""
-    every = (Kink(x, (jump(phi, x, 0), jump(phi, x, 1), jump(phi, x, 2))) for x in breaks(phi))
+    every = (
+        Kink(x, (jump(phi, x, 0), jump(phi, x, 1), jump(phi, x, 2)))
+        for x in breaks(phi, reach(phi))
+    )
     return tuple(kink for kink in every if any(kink.jumps))
 
 
 @lru_cache(maxsize=512)
-def vanishes(phi: "Activation", order: int) -> bool:
-    """Whether the ``order``-th derivative is zero on every panel."""
-    return not bool(phi.derivative(torch.from_numpy(_nodes(edges(phi).numpy())), order).any())
+def vanishes(phi: "Activation", order: int, radius: float) -> bool:
+    """Whether the ``order``-th derivative is zero on every panel up to ``radius``."""
+    x = torch.from_numpy(_nodes(edges(phi, radius).numpy()))
+    return not bool(phi.derivative(x, order).any())
 
 
 @lru_cache(maxsize=4096)
@@ -128,23 +153,36 @@ def lipschitz(phi: "Activation") -> float:
     """The supremum of |φ'|, found on the panels and polished; infinite if it keeps growing."""
     if any(kink.jumps[0] for kink in kinks(phi)):
         return math.inf
-    cuts = edges(phi).numpy()
+    cuts = np.union1d(edges(phi, reach(phi)).numpy(), breaks(phi, reach(phi)))
     step = _ONE_SIDED * np.maximum(1.0, np.abs(cuts))
     x = np.column_stack([cuts[:-1] + step[:-1], _nodes(cuts), cuts[1:] - step[1:]])
-    slope = np.abs(phi.derivative(torch.from_numpy(x)).numpy()).max(axis=1)
-    outer = np.abs(cuts[1:] + cuts[:-1]) > RADIUS
-    if slope[outer].max() > (1 + 1e-6) * slope[~outer].max():
+    slope = _size(phi, x).max(axis=1)
+    far = [_size(phi, np.array([-x, x])).max() for x in cuts[-1] * 2.0 ** np.arange(1, 32)]
+    near = max(float(slope.max()), *far[: len(far) // 2])
+    if not max(far) <= 1.01 * near:  # also where it is not finite
         return math.inf
-    best = float(slope.max())
+    best = max(near, *far)
     for panel in np.argsort(slope)[-4:]:
         polished = minimize_scalar(
-            lambda t: -float(phi.derivative(torch.tensor([t], dtype=torch.float64)).abs()),
+            lambda t: -float(_size(phi, np.array([t]))[0]),
             bounds=(float(cuts[panel]), float(cuts[panel + 1])),
             method="bounded",
             options={"xatol": 1e-10},
         )
         best = max(best, -float(polished.fun))
-    return best
+    return float(best)
+
+
+def _size(phi: "Activation", x: np.ndarray) -> np.ndarray:
+    """|φ'| at ``x``."""
+    size: np.ndarray = np.abs(phi.derivative(torch.from_numpy(x)).numpy())
+    return size
+
+
+def _dyadic(radius: float) -> np.ndarray:
+    """The edges from which the search begins: zero, ±4, ±8, ... up to the radius."""
+    powers = 2.0 ** np.arange(2, math.ceil(math.log2(radius)) + 1)
+    return np.concatenate([-powers[::-1], [0.0], powers])
 
 
 def _rows(phi: "Activation", x: np.ndarray) -> np.ndarray:
@@ -173,8 +211,8 @@ def _transforms() -> tuple[np.ndarray, np.ndarray]:
 
 def _scales(phi: "Activation") -> np.ndarray:
     """How large the function and its derivatives are in the middle; shape (_DERIVATIVES,)."""
-    middle = np.abs(_rows(phi, np.linspace(-8.03, 7.97, 401))).max(axis=1)
-    scales: np.ndarray = np.maximum(middle, 1e-30)
+    middle = np.abs(_rows(phi, _MIDDLE)).max(axis=1)
+    scales: np.ndarray = np.maximum(middle, 1e-290)
     return scales
 
 
@@ -207,8 +245,9 @@ def _is_resolved(phi: "Activation", panels: np.ndarray, scales: np.ndarray) -> n
     x = middle + half * np.concatenate([gauss_legendre(ORDER)[0].numpy(), _CHECK_POINTS])
     rows = _rows(phi, x)
     if not np.isfinite(rows).all():
-        bad = x[~np.isfinite(rows).all(axis=0)][0]
-        raise ValueError(f"{phi!r} or a derivative of it is not finite at x = {bad:.6g}")
+        bad = x[~np.isfinite(rows).all(axis=0)]
+        nearest = bad[np.abs(bad).argmin()]
+        raise ValueError(f"{phi!r} or a derivative of it is not finite at x = {nearest:.6g}")
     rows, checks = rows[..., :ORDER], rows[..., ORDER:]
     to_tail, to_checks = _transforms()
     largest = np.abs(rows).max(axis=2)  # shape: (_DERIVATIVES, panels)
@@ -223,7 +262,8 @@ def _is_resolved(phi: "Activation", panels: np.ndarray, scales: np.ndarray) -> n
 def _not_smooth(phi: "Activation", brackets: np.ndarray) -> AccuracyError:
     return AccuracyError(
         f"{phi!r} is not piecewise smooth near x = {np.median(brackets):.6g}: a derivative is "
-        "unbounded there, or the function oscillates or jumps too often, or it is noisy"
+        "unbounded there, kinks are too close to be told apart, the function oscillates or jumps "
+        "too often, or it is noisy"
     )
 
 
@@ -239,8 +279,10 @@ def _locate(phi: "Activation", brackets: np.ndarray) -> np.ndarray:
     width = high - low
     low, high = low - width, high + width
     left, right = _rows(phi, low), _rows(phi, high)
-    scales = np.maximum(_scales(phi)[:, None], np.abs(left))
-    jumps = np.abs(right - left) > 1e-7 * scales  # a smooth function changes by about the width
+    steepness = np.maximum(np.abs(left), np.abs(right))
+    smooth = (high - low) * np.roll(steepness, -1, axis=0) + 1e-15 * steepness
+    smooth[-1] = 1e-7 * steepness[-1]
+    jumps = np.abs(right - left) > 100 * smooth  # more than a smooth function changes
     order = np.where(jumps.any(axis=0), jumps.argmax(axis=0), _DERIVATIVES - 1)
     pick = np.arange(len(low))
     for _ in range(64):
@@ -261,19 +303,22 @@ def _simplest(low: float, high: float) -> float:
     return (low + high) / 2
 
 
-def _jumps(phi: "Activation", where: np.ndarray, order: int) -> np.ndarray:
+def _jumps(
+    phi: "Activation", where: np.ndarray, order: int, step: float = _ONE_SIDED
+) -> np.ndarray:
     """Right minus left limit of the ``order``-th derivative at each place; zero if negligible."""
 
     def derivative(x: np.ndarray) -> np.ndarray:
         return phi.derivative(torch.from_numpy(x), order).numpy()
 
-    step = _ONE_SIDED * np.maximum(1.0, np.abs(where))
-    right, left = derivative(where + step), derivative(where - step)
-    around = derivative(where[:, None] + np.array([-1.0, -0.4, -0.15, 0.15, 0.4, 1.0]))
-    middle = derivative(np.linspace(-8.03, 7.97, 401))
-    scale = np.maximum(np.abs(around).max(axis=1, initial=0.0), np.abs(middle).max())
-    rounding = 1e-10 * np.maximum(1.0, np.abs(where) / 8)
-    return np.where(np.abs(right - left) > rounding * scale, right - left, 0.0)
+    steps = step * np.maximum(1.0, np.abs(where))
+    right, left = derivative(where + steps), derivative(where - steps)
+    around = derivative(where[:, None] + np.concatenate([-_AROUND, _AROUND]))
+    middle = derivative(_MIDDLE)
+    relative = 1e-10 * max(1.0, step / _ONE_SIDED * 1e-4)
+    threshold = np.maximum(relative * np.abs(around).max(axis=1), 1e-13 * np.abs(middle).max())
+    threshold *= np.maximum(1.0, np.abs(where) / 8)
+    return np.where(np.abs(right - left) > threshold, right - left, 0.0)
 
 
 def _all_jumps(phi: "Activation", where: np.ndarray) -> np.ndarray:
@@ -281,20 +326,14 @@ def _all_jumps(phi: "Activation", where: np.ndarray) -> np.ndarray:
     return np.stack([_jumps(phi, where, order) for order in range(_DERIVATIVES)])
 
 
-def _check_derivative(phi: "Activation") -> None:
-    """Compare the pointwise derivative with central differences of the function."""
-    x = np.linspace(-5.9, 6.1, 97) + 0.0137
-    slope = phi.derivative(torch.from_numpy(x)).numpy()
-    wide, narrow = (
-        (phi(torch.from_numpy(x + h)) - phi(torch.from_numpy(x - h))).numpy() / (2 * h)
-        for h in (1e-5, 0.5e-5)
-    )
-    scale = np.abs(phi(torch.from_numpy(x)).numpy()).max() + np.abs(narrow).max() + 1e-30
-    conclusive = np.abs(wide - narrow) < 1e-5 * scale  # no kink within the step
-    wrong = conclusive & (np.abs(narrow - slope) > 1e-4 * scale)
-    if wrong.any():
-        raise ValueError(
-            f"the derivative of {phi!r} is {slope[wrong][0]:.6g} at x = {x[wrong][0]:.4g}, but its "
-            f"difference quotient is {narrow[wrong][0]:.6g}: correct first_derivative, or write "
-            "function in differentiable torch operations"
-        )
+def _check_places(phi: "Activation", places: np.ndarray) -> None:
+    """See that no declared kink lies a little off its true place."""
+    for order in range(3):
+        near, wide = (_jumps(phi, places, order, step) for step in (_ONE_SIDED, 1e-8))
+        off = (wide != 0) & (np.abs(wide - near) > 1e-3 * np.abs(wide))
+        if off.any():
+            where = float(places[off][0])
+            true = float(_locate(phi, np.array([[where - 1e-8, where + 1e-8]]))[0])
+            raise ValueError(
+                f"kink_locations of {phi!r} contain {where!r}, but the kink is at {true!r}"
+            )

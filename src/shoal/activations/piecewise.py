@@ -29,6 +29,11 @@ class Identity(Activation):
         return ()
 
     @property
+    def positively_homogeneous(self) -> bool:
+        """It is."""
+        return True
+
+    @property
     def lipschitz(self) -> float:
         """One."""
         return 1.0
@@ -50,6 +55,11 @@ class ReLU(Activation):
     def kink_locations(self) -> tuple[float, ...]:
         """Zero."""
         return (0.0,)
+
+    @property
+    def positively_homogeneous(self) -> bool:
+        """It is."""
+        return True
 
     @property
     def lipschitz(self) -> float:
@@ -82,6 +92,11 @@ class LeakyReLU(Activation):
     def kink_locations(self) -> tuple[float, ...]:
         """Zero."""
         return (0.0,)
+
+    @property
+    def positively_homogeneous(self) -> bool:
+        """It is."""
+        return True
 
     @property
     def lipschitz(self) -> float:

@@ -113,7 +113,7 @@ class Softplus(_Analytic):
 
     def function(self, x: Tensor) -> Tensor:
         """Evaluate the function."""
-        return torch.logaddexp(x, torch.zeros_like(x))
+        return -torch.nn.functional.logsigmoid(-x)
 
     def first_derivative(self, x: Tensor) -> Tensor:
         """Evaluate the sigmoid."""

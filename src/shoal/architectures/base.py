@@ -22,6 +22,11 @@ class Architecture(ABC):
     def parameter_groups(self) -> tuple[str, ...]:
         """The groups of weights that can be trained or frozen, from which ``trainable`` chooses."""
 
+    @property
+    def positively_homogeneous(self) -> bool:
+        r"""Whether the kernels are $\sqrt{ab}$ times a function of the angle, for norms a and b."""
+        return False
+
     def check_trainable(self, trainable: Iterable[str] | None = None) -> frozenset[str]:
         """Return the names of the groups that are trained.
 

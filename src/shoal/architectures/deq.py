@@ -107,3 +107,8 @@ class DEQ(ImplicitArchitecture):
         if self.recurrent_variance == 0:  # also where the activation is not Lipschitz
             return 0.0
         return self.recurrent_variance * self.activation.lipschitz * self.activation.lipschitz
+
+    @property
+    def positively_homogeneous(self) -> bool:
+        """Whether the activation is."""
+        return self.activation.positively_homogeneous

@@ -101,3 +101,8 @@ class FullyConnected(Architecture):
         """The readout, unless it is fixed, and each layer's weights."""
         readout = () if self.fixed_readout else ("readout",)
         return readout + layer_groups(self.depth)
+
+    @property
+    def positively_homogeneous(self) -> bool:
+        """Whether all activations are."""
+        return all(phi.positively_homogeneous for phi in self.activations)

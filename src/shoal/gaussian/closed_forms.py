@@ -26,7 +26,7 @@ from shoal.activations import (
     ReLU,
     Sine,
 )
-from shoal.gaussian.domain import correlation
+from shoal.gaussian.domain import correlation, determinant
 from shoal.gaussian.hermite_series import scaled_coefficients, series_coefficients
 
 __all__ = ["ClosedForm", "closed_form"]
@@ -35,7 +35,7 @@ __all__ = ["ClosedForm", "closed_form"]
 class ClosedForm(ABC):
     """Mean, covariance and derivative dual of an activation, as differentiable tensors."""
 
-    analytic = True
+    analytic: bool = True
     """Whether autograd may differentiate these expressions on the whole closed domain."""
 
     @abstractmethod
@@ -68,7 +68,7 @@ def closed_form(phi: Activation) -> ClosedForm | None:  # noqa: ARG001
 @closed_form.register
 def _(phi: Affine) -> ClosedForm | None:
     inner = closed_form(phi.activation)
-    return None if inner is None else _Affine(inner, phi.scale, phi.shift)
+    return None if inner is None else _Affine(inner, phi.scale, phi.shift, inner.analytic)
 
 
 @closed_form.register
@@ -118,10 +118,7 @@ class _Affine(ClosedForm):
     inner: ClosedForm
     scale: float
     shift: float
-
-    @property
-    def analytic(self) -> bool:  # type: ignore[override]
-        return self.inner.analytic
+    analytic: bool
 
     def mean(self, a: Tensor) -> Tensor:
         return self.scale * self.inner.mean(a) + self.shift
@@ -171,7 +168,7 @@ class _ArcCosine(ClosedForm):
         # sin θ - 1 = -cos²θ / (1 + sin θ) keeps the digits of small correlations
         even = _quarter_turn(cosine, sine) * cosine - cosine**2 / (1 + sine)
         odd_share, even_share = (1 + self.slope) ** 2 / 4, (1 - self.slope) ** 2 / (2 * math.pi)
-        return odd_share * c + even_share * a.sqrt() * b.sqrt() * even
+        return odd_share * c + even_share * even * (a.sqrt() * b.sqrt())
 
     def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         cosine, sine = correlation(a, b, c)
@@ -199,7 +196,7 @@ class _Erf(ClosedForm):
 
     @staticmethod
     def _remainder(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        return (1 + 2 * (a + b) + 4 * _determinant(a, b, c)).sqrt()
+        return (1 + 2 * (a + b) + 4 * determinant(a, b, c)).sqrt()
 
 
 @dataclass(frozen=True)
@@ -218,15 +215,16 @@ class _GELU(ClosedForm):
         return c * orthant + (excess + rest) / (2 * math.pi)
 
     def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        root, _ = self._roots(a, b, c)
+        root, product = self._roots(a, b, c)
         orthant = 0.25 + torch.atan2(c, root) / (2 * math.pi)
-        mixed = self._mixed(a, b)
-        bracket = 1 + 2 * mixed + (a * b + mixed * c**2) / root**2
-        return orthant + c * bracket / (2 * math.pi * root)
+        # 1 + 2(1-ab)/P + (ab + c²(1-ab)/P)/Δ, P = (1+a)(1+b), Δ = P - c², without cancellation
+        total, rest = a + b, determinant(a, b, c)
+        bracket = (3 + total) * (1 + total) + (2 + total) * rest + a * b
+        return orthant + c * bracket / (2 * math.pi * product**2 * root**3)
 
     @staticmethod
     def _roots(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        root = (1 + a + b + _determinant(a, b, c)).sqrt()  # √((1+a)(1+b) - c²)
+        root = (1 + (a + b) + determinant(a, b, c)).sqrt()  # √((1+a)(1+b) - c²)
         return root, ((1 + a) * (1 + b)).sqrt()
 
     @staticmethod
@@ -295,10 +293,6 @@ class _Hermite(ClosedForm):
         for k in range(products.shape[-1] - 1, start - 1, -1):
             total = total * ratio + products[..., k]
         return total * ratio**start
-
-
-def _determinant(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    return a * b - c * c
 
 
 def _wave_coefficients(tau: Tensor, order: int, *, first: int) -> Tensor:

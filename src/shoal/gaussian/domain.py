@@ -10,9 +10,18 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.checks import float_tensor
 
-__all__ = ["Covariance", "checked_activation", "correlation", "covariance", "scale_tensor"]
+__all__ = [
+    "Covariance",
+    "checked_activation",
+    "correlation",
+    "covariance",
+    "determinant",
+    "scale_tensor",
+    "within_bound",
+]
 
-_SLACK = 1e3  # |c| may exceed √(ab) by this many units of rounding of the inputs' dtype
+_SLACK = 1e3  # |c| may exceed √(ab) by this many units of rounding of the inputs' dtype ...
+_MOST_SLACK = 1e-4  # ... but not by more than this, and four units where one is larger
 
 
 def checked_activation(phi: object) -> Activation:
@@ -51,7 +60,7 @@ class Covariance:
 
 
 def covariance(a: Tensor | float, b: Tensor | float, c: Tensor | float) -> Covariance:
-    """Check and broadcast covariances; ``c`` beyond √(ab) by rounding stays as it is."""
+    """Check and broadcast covariances; ``c`` beyond √(ab) by rounding is set to it."""
     tensors = [float_tensor(name, value) for name, value in (("a", a), ("b", b), ("c", c))]
     try:
         shape = torch.broadcast_shapes(*(t.shape for t in tensors))
@@ -64,9 +73,22 @@ def covariance(a: Tensor | float, b: Tensor | float, c: Tensor | float) -> Covar
     (device,) = devices
     a64, b64, c64 = (t.to(device, torch.float64).expand(shape) for t in tensors)
     rounding = max(torch.finfo(t.dtype).eps for t in tensors)
-    _check_covariance(a64.detach(), b64.detach(), c64.detach(), 1 + _SLACK * rounding)
+    slack = max(min(_SLACK * rounding, _MOST_SLACK), 4 * rounding)
+    _check_covariance(a64.detach(), b64.detach(), c64.detach(), 1 + slack)
+    c64 = within_bound(a64, b64, c64)
     given = [value.dtype for value in (a, b, c) if isinstance(value, Tensor)]
     return Covariance(a64, b64, c64, reduce(torch.promote_types, given or [torch.float64]))
+
+
+def within_bound(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """Set covariances that rounding has moved beyond ±√(ab) to it; derivatives stay as they are."""
+    with torch.no_grad():
+        bound = a.sqrt() * b.sqrt()
+        beyond = c.abs() > (1 + 1e-15) * bound  # the bound itself is rounded: leave c = a = b alone
+        if not bool(beyond.any()):
+            return c
+        excess = torch.where(beyond, bound.copysign(c) - c, 0.0)
+    return c + excess
 
 
 def _check_covariance(a: Tensor, b: Tensor, c: Tensor, slack: float) -> None:
@@ -78,7 +100,7 @@ def _check_covariance(a: Tensor, b: Tensor, c: Tensor, slack: float) -> None:
         where = tuple(beyond.nonzero()[0].tolist())
         raise ValueError(
             "c must satisfy |c| <= sqrt(a b), got "
-            f"a = {float(a[where]):.9g}, b = {float(b[where]):.9g}, c = {float(c[where]):.9g}"
+            f"a = {float(a[where]):.17g}, b = {float(b[where]):.17g}, c = {float(c[where]):.17g}"
         )
 
 
@@ -89,24 +111,40 @@ def correlation(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     sine has full relative accuracy down to the last representable distance from c = ±√(ab).
     Where a variance vanishes the angle is a right one.
     """
-    # in one order, so that the result is exactly symmetric
-    product, product_error = _two_product(torch.maximum(a, b), torch.minimum(a, b))
-    square, square_error = _two_product(c, c)
-    determinant = ((product - square) + (product_error - square_error)).clamp(min=0.0)
+    product = a * b
+    if bool(((product < 1e-250) | (product > 1e250)).any()):
+        a, b, c = _rescaled(a, b, c)
+        product = a * b
     degenerate = product <= 0
     scale = torch.where(degenerate, 1.0, product).sqrt()
     cosine = torch.where(degenerate, 0.0, (c / scale).clamp(-1.0, 1.0))
-    sine = torch.where(degenerate, 1.0, (determinant.sqrt() / scale).clamp(max=1.0))
+    sine = torch.where(degenerate, 1.0, (determinant(a, b, c).sqrt() / scale).clamp(max=1.0))
     return cosine, sine
 
 
-def _two_product(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The rounded product and its exact error."""
-    product = x * y
+def determinant(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """The determinant ab - c², at least zero, with full relative accuracy; differentiable."""
+    product, square = a * b, c * c
+    with torch.no_grad():
+        # in one order, so that the result is exactly symmetric
+        lost = _product_error(torch.maximum(a, b), torch.minimum(a, b)) - _product_error(c, c)
+        exact = ((product - square) + lost).clamp(min=0.0)
+    naive = product - square
+    return naive + (exact - naive).detach() if naive.requires_grad else exact
+
+
+def _rescaled(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same correlation with variances near one, by powers of two."""
+    halves = [torch.frexp(t)[1] // 2 for t in (a, b)]
+    near_a, near_b = (torch.ldexp(t, -2 * half) for t, half in zip((a, b), halves, strict=True))
+    return near_a, near_b, torch.ldexp(torch.ldexp(c, -halves[0]), -halves[1])
+
+
+def _product_error(x: Tensor, y: Tensor) -> Tensor:
+    """The exact error of the rounded product (Dekker)."""
     x_high, x_low = _split(x)
     y_high, y_low = _split(y)
-    error = ((x_high * y_high - product) + x_high * y_low + x_low * y_high) + x_low * y_low
-    return product, error
+    return ((x_high * y_high - x * y) + x_high * y_low + x_low * y_high) + x_low * y_low
 
 
 def _split(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,13 +11,12 @@ from shoal.exceptions import AccuracyError
 from shoal.gaussian.closed_forms import ClosedForm, closed_form
 from shoal.gaussian.domain import checked_activation, covariance
 from shoal.gaussian.mixed import mixed_dual
-from shoal.gaussian.tables import tabulated_dual
+from shoal.gaussian.tables import MANY, tabulated_dual
 
 __all__ = ["dual", "dual_derivative"]
 
 _FINEST = 1e-13  # what the quadrature guarantees
 _BLOCK = 1 << 16  # triples that a closed form is evaluated at together
-_MANY = 4096  # triples from which on a table pays
 
 
 def dual(
@@ -162,11 +161,9 @@ def _evaluate(
     if closed is not None and j == k and j < 2:
         blocks = zip(a.split(_BLOCK), b.split(_BLOCK), c.split(_BLOCK), strict=True)
         return torch.cat([_evaluate_closed(closed, j, *block) for block in blocks])
-    if len(a) >= _MANY:
-        tabulated = tabulated_dual(phi, j, k, a, b, c, tolerance=tolerance)
-        if tabulated is not None:
-            return tabulated
-    return mixed_dual(phi, j, k, a, b, c)
+    if len(a) < MANY:
+        return mixed_dual(phi, j, k, a, b, c)
+    return tabulated_dual(phi, j, k, a, b, c, tolerance=tolerance)
 
 
 def _evaluate_closed(closed: ClosedForm, order: int, a: Tensor, b: Tensor, c: Tensor) -> Tensor:

@@ -10,13 +10,14 @@ from shoal.activations import Activation
 from shoal.activations.panels import ORDER
 from shoal.checks import integer
 from shoal.gaussian.closed_forms import closed_form
+from shoal.gaussian.composites import Derivative
 from shoal.gaussian.domain import checked_activation, scale_tensor
 from shoal.gaussian.polynomials import normalized_hermite
-from shoal.gaussian.quadrature import panel_nodes, resolved_edges
+from shoal.gaussian.quadrature import normal_density, panel_nodes, resolved_edges, window_edges
 
 __all__ = ["hermite"]
 
-_WINDOW = 13.0  # h_k(ξ) p(ξ) is below exp(-ξ²/4), whatever the degree
+_STRETCH = 1.3  # h_k(ξ) p(ξ) is below exp(-ξ²/4), whatever the degree: a wider window
 _BLOCK = 256  # scales that are integrated at a time
 
 
@@ -50,7 +51,7 @@ def hermite(phi: Activation, tau: Tensor | float, order: int) -> Tensor:
 
 
 class _Hermite(torch.autograd.Function):
-    r"""Autograd by $\tau\,\partial_\tau c_k = k c_k + \sqrt{(k+1)(k+2)}\,c_{k+2}$."""
+    r"""Autograd by $\partial_\tau c_k = \sqrt{k}\,d_{k-1} + \sqrt{k+1}\,d_{k+1}$, d those of φ'."""
 
     @staticmethod
     def forward(tau: Tensor, phi: Activation, order: int) -> Tensor:
@@ -66,22 +67,33 @@ class _Hermite(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None]:
         (tau,) = ctx.saved_tensors
         phi, order = ctx.arguments
-        longer = hermite(phi, tau, order + 2)
-        k = torch.arange(order + 1, dtype=tau.dtype, device=tau.device)
-        slope = (k * longer[..., :-2] + ((k + 1) * (k + 2)).sqrt() * longer[..., 2:]) / tau[
-            ..., None
-        ]
+        d = hermite(Derivative(phi, 1), tau, order + 1) + _jumps(phi, tau, order + 1)
+        k = torch.arange(order + 2, dtype=tau.dtype, device=tau.device).sqrt()
+        below = torch.nn.functional.pad(d[..., :-2], (1, 0))
+        slope = k[:-1] * below + k[1:] * d[..., 1:]
         return (grad * slope).sum(-1), None, None
+
+
+def _jumps(phi: Activation, tau: Tensor, order: int) -> Tensor:
+    """The share of φ's own jumps in the coefficients of φ'."""
+    total = torch.zeros(*tau.shape, order + 1, dtype=tau.dtype, device=tau.device)
+    for kink in phi.kinks:
+        if kink.jumps[0]:
+            z = kink.location / tau
+            polynomials = normalized_hermite(z, kink.jumps[0] * normal_density(z) / tau)
+            total = total + torch.stack([next(polynomials) for _ in range(order + 1)], dim=-1)
+    return total
 
 
 def _block(phi: Activation, tau: Tensor, order: int) -> Tensor:
     """The coefficients at a vector of scales; shape (scales, order + 1)."""
     # h_k oscillates with frequency √k: ORDER nodes resolve ORDER / 2 radians of it and φ.
     width = min(4.0, ORDER / math.sqrt(order + 1))
-    count = 2 * math.ceil(_WINDOW / width)
-    fixed = tuple(torch.linspace(-_WINDOW, _WINDOW, count + 1, dtype=torch.float64).tolist())
     std = tau.clamp(min=1e-75)
-    cuts = resolved_edges(phi, float(_WINDOW * std.max()), tau.device)
+    window = _STRETCH * window_edges(phi, 0, _STRETCH * float(std.max()))[-1]
+    panels = math.ceil(window / width)
+    fixed = tuple(window * k / panels for k in range(-panels, panels + 1))
+    cuts = resolved_edges(phi, float(window * std.max()), tau.device)
     nodes = panel_nodes(cuts / std[:, None], fixed)
     value = phi.function(nodes.at(std) * nodes.xi)
     polynomials = normalized_hermite(nodes.xi, value)

@@ -13,15 +13,24 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.activations.panels import breaks, jump, vanishes
+from shoal.activations.panels import jump, reach, vanishes
 from shoal.gaussian.domain import correlation
 from shoal.gaussian.polynomials import probabilists_hermite
-from shoal.gaussian.quadrature import WINDOW, blocks, normal_density, panel_nodes, resolved_edges
+from shoal.gaussian.quadrature import (
+    DELTA_WINDOW,
+    blocks,
+    nearby_breaks,
+    normal_density,
+    panel_nodes,
+    resolved_edges,
+    window_edges,
+)
 from shoal.gaussian.smoothing import TINY, smoothed, smoothed_regular
 
-__all__ = ["mixed_dual"]
+__all__ = ["mixed_dual", "mixed_dual_at_angle"]
 
 _BLOCK = 32  # pairs that are integrated at a time
+_INFINITE = 1e60
 _LAYER = (-9.0, -6.0, -3.0, 0.0, 3.0, 6.0, 9.0)  # edges around a smoothed kink, in its widths
 
 
@@ -31,7 +40,19 @@ def mixed_dual(phi: Activation, j: int, k: int, a: Tensor, b: Tensor, c: Tensor)
         j, k, a, b = k, j, b, a
     elif j == k:  # an exactly symmetric result
         a, b = torch.maximum(a, b), torch.minimum(a, b)
-    return torch.cat([_mixed_block(phi, j, k, pair) for pair in _pairs(a, b, c)])
+    total = torch.cat([_mixed_block(phi, j, k, pair) for pair in _pairs(a, b, c)])
+    # a delta of width TINY stands for an infinite one
+    return torch.where(total.abs() > _INFINITE, total * math.inf, total)
+
+
+def mixed_dual_at_angle(
+    phi: Activation, j: int, k: int, a: Tensor, b: Tensor, angle: Tensor
+) -> Tensor:
+    r"""$D_{jk}$ at $c = \sqrt{ab}\cos\theta$: near 0 and π an angle has digits that $c$ has not."""
+    cosine, sine = angle.cos(), angle.sin()
+    stds = (t.sqrt().clamp(min=TINY) for t in (a, b))
+    pairs = (_Pair(*block) for block in blocks(_BLOCK, *stds, cosine, sine))
+    return torch.cat([_mixed_block(phi, j, k, pair) for pair in pairs])
 
 
 @dataclass(frozen=True)
@@ -56,9 +77,11 @@ def _pairs(a: Tensor, b: Tensor, c: Tensor) -> Iterator[_Pair]:
 def _mixed_block(phi: Activation, j: int, k: int, pair: _Pair) -> Tensor:
     total = _jumps(phi, j, k, pair, first_jump=0)
     total = total + _jumps(phi, k, j, pair.swapped(), first_jump=j)
-    if vanishes(phi, j) or vanishes(phi, k):
+    window = window_edges(phi, j, float(pair.std_u.max()))
+    span = window[-1] * float(torch.maximum(pair.std_u, 2 * pair.std_v).max())
+    if any(vanishes(phi, order, reach(phi, span)) for order in (j, k)):
         return total
-    nodes = panel_nodes(torch.cat(list(_edges(phi, pair)), dim=1))
+    nodes = panel_nodes(torch.cat(list(_edges(phi, pair, window[-1])), dim=1), window)
     mean = nodes.at(pair.cosine * pair.std_v) * nodes.xi
     std = nodes.at((pair.sine * pair.std_v).clamp(min=TINY)).expand_as(mean)
     inner = smoothed_regular(phi, mean.flatten(), std.flatten(), order=k).view_as(mean)
@@ -66,13 +89,14 @@ def _mixed_block(phi: Activation, j: int, k: int, pair: _Pair) -> Tensor:
     return total + nodes.expectation(outer * inner, len(total))
 
 
-def _edges(phi: Activation, pair: _Pair) -> Iterator[Tensor]:
+def _edges(phi: Activation, pair: _Pair, window: float) -> Iterator[Tensor]:
     """Edges, in units of t, that resolve φ(√a t) and the smoothed φ(ρ√b t + ...)."""
     for scale in (pair.std_u[:, None], (pair.cosine * pair.std_v)[:, None]):
-        yield resolved_edges(phi, WINDOW * float(scale.abs().max()), scale.device) / scale
+        yield resolved_edges(phi, window * float(scale.abs().max()), scale.device) / scale
     slope = (pair.cosine * pair.std_v)[:, None, None]
     width = (pair.sine * pair.std_v)[:, None, None]
-    kinks = slope.new_tensor(breaks(phi))[:, None]
+    span = window * float((slope.abs() + width).max())
+    kinks = slope.new_tensor(nearby_breaks(phi, span))[:, None]
     yield ((kinks + width * slope.new_tensor(_LAYER)) / slope).flatten(1)
 
 
@@ -85,7 +109,8 @@ def _jumps(phi: Activation, j: int, k: int, pair: _Pair, *, first_jump: int) -> 
     """
     total = torch.zeros_like(pair.std_u)
     slope, variance = pair.cosine * pair.std_v, (pair.sine * pair.std_v) ** 2
-    for location in breaks(phi) if j else ():
+    span = DELTA_WINDOW * float(pair.std_u.max())
+    for location in nearby_breaks(phi, span) if j else ():
         z = location / pair.std_u
         density = normal_density(z)
         for derivative in range(j):

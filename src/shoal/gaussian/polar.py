@@ -82,18 +82,21 @@ def resolving_rule(
         k: Derivative of the second factor.
         largest_a: Largest variance of u.
         largest_b: Largest variance of v.
-        tolerance: Largest difference, relative to the largest dual.
+        tolerance: Largest difference, relative to the root of both mean squares.
 
     Raises:
         AccuracyError: If no rule up to the largest one does.
     """
     a, b = (torch.tensor([x / 4, x], dtype=torch.float64) for x in (largest_a, largest_b))
     angle = torch.tensor([0.0, 0.05, 0.7, 1.6, 2.9, math.pi], dtype=torch.float64)
+    zero, finest = torch.zeros(1, dtype=torch.float64), PolarRule(_LAST)
+    squares = [finest.dual_grid(phi, n, n, t, t, zero).max() for n, t in ((j, a), (k, b))]
+    size = math.sqrt(float(squares[0] * squares[1]))
     order = _FIRST
     coarse = PolarRule(order).dual_grid(phi, j, k, a, b, angle)
     while order < _LAST:
         fine = PolarRule(2 * order).dual_grid(phi, j, k, a, b, angle)
-        if float((fine - coarse).abs().max()) <= tolerance * float(fine.abs().max()):
+        if float((fine - coarse).abs().max()) <= tolerance * size:
             return PolarRule(order)
         order, coarse = 2 * order, fine
     raise AccuracyError(f"the dual of {phi!r} needs more than {_LAST} nodes per direction")

@@ -14,12 +14,24 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.activations.panels import ORDER, RADIUS, edges, gauss_legendre
+from shoal.activations.panels import ORDER, breaks, edges, gauss_legendre, reach
+from shoal.exceptions import AccuracyError
 
-__all__ = ["WINDOW", "Nodes", "blocks", "normal_density", "panel_nodes", "resolved_edges"]
+__all__ = [
+    "DELTA_WINDOW",
+    "Nodes",
+    "blocks",
+    "nearby_breaks",
+    "normal_density",
+    "panel_nodes",
+    "resolved_edges",
+    "window_edges",
+]
 
-WINDOW = 10.0  # standard deviations; the density beyond is below 1e-22
-_DENSITY_EDGES = (-WINDOW, -5.0, 0.0, 5.0, WINDOW)
+DELTA_WINDOW = 40.0  # standard deviations; beyond, the density is zero in float64
+_WIDER = (10.0, 20.0, 38.0)  # windows that are tried in turn; beyond the last, exp(-ξ²/2) is zero
+_PANEL = 5.0  # the widest panel that resolves the density, in standard deviations
+_BEYOND = 1e-17  # how much of the largest squared integrand may be left at the ends of a window
 
 
 @dataclass(frozen=True)
@@ -61,12 +73,37 @@ def normal_density(x: Tensor) -> Tensor:
 
 def resolved_edges(phi: Activation, radius: float, device: torch.device) -> Tensor:
     """The panel edges of ``phi`` that lie in [-radius, radius], kinks among them."""
-    covered = max(RADIUS, 2.0 ** math.ceil(math.log2(max(radius, 1.0))))
-    cuts = edges(phi, covered)
+    cuts = edges(phi, reach(phi, radius))
     return cuts[cuts.abs() <= radius].to(device)
 
 
-def panel_nodes(cuts: Tensor, density_edges: tuple[float, ...] = _DENSITY_EDGES) -> Nodes:
+def nearby_breaks(phi: Activation, radius: float) -> tuple[float, ...]:
+    """The places in [-radius, radius] where ``phi`` is not analytic.
+
+    They are looked for in a quarter of that: ten standard deviations, not forty.
+    """
+    return tuple(x for x in breaks(phi, reach(phi, radius / 4)) if abs(x) <= radius)
+
+
+def window_edges(phi: Activation, order: int, std: float) -> tuple[float, ...]:
+    r"""Edges that resolve the density, as far out as $\varphi^{(k)}(s\xi)$ has weight under it.
+
+    Raises:
+        AccuracyError: If the function grows too fast to be integrated at this scale.
+    """
+    for window in _WIDER:
+        xi = torch.linspace(-window, window, 161, dtype=torch.float64)
+        weight = phi.derivative(std * xi, order) ** 2 * torch.exp(-(xi**2) / 2)
+        ends = torch.maximum(weight[0], weight[-1])
+        if bool(weight.isfinite().all() & (ends <= _BEYOND * weight.max())):
+            panels = math.ceil(window / _PANEL)
+            return tuple(window * k / panels for k in range(-panels, panels + 1))
+    raise AccuracyError(
+        f"{phi!r} grows too fast to be integrated under a Gaussian of standard deviation {std:.6g}"
+    )
+
+
+def panel_nodes(cuts: Tensor, density_edges: tuple[float, ...]) -> Nodes:
     """The nodes of panels with the given edges and those that resolve the density.
 
     Args:

@@ -13,9 +13,17 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.activations.panels import breaks, jump
+from shoal.activations.panels import jump
 from shoal.gaussian.polynomials import probabilists_hermite
-from shoal.gaussian.quadrature import WINDOW, blocks, normal_density, panel_nodes, resolved_edges
+from shoal.gaussian.quadrature import (
+    DELTA_WINDOW,
+    blocks,
+    nearby_breaks,
+    normal_density,
+    panel_nodes,
+    resolved_edges,
+    window_edges,
+)
 
 __all__ = ["TINY", "smoothed", "smoothed_regular"]
 
@@ -81,13 +89,17 @@ class _Smoothed(torch.autograd.Function):
 
 def smoothed_regular(phi: Activation, mean: Tensor, std: Tensor, *, order: int) -> Tensor:
     """The integral over the smooth pieces alone; ``mean`` and ``std`` are vectors."""
-    return torch.cat([_regular_block(phi, m, s, order) for m, s in blocks(_BLOCK, mean, std)])
+    window = window_edges(phi, order, float(std.max()))
+    parts = [_regular_block(phi, m, s, order, window) for m, s in blocks(_BLOCK, mean, std)]
+    return torch.cat(parts)
 
 
-def _regular_block(phi: Activation, mean: Tensor, std: Tensor, order: int) -> Tensor:
-    radius = float((mean.abs() + WINDOW * std).max())
+def _regular_block(
+    phi: Activation, mean: Tensor, std: Tensor, order: int, window: tuple[float, ...]
+) -> Tensor:
+    radius = float((mean.abs() + window[-1] * std).max())
     cuts = resolved_edges(phi, radius, mean.device)
-    nodes = panel_nodes((cuts - mean[:, None]) / std[:, None])
+    nodes = panel_nodes((cuts - mean[:, None]) / std[:, None], window)
     x = torch.addcmul(nodes.at(mean), nodes.at(std), nodes.xi)
     return nodes.expectation(phi.derivative(x, order), len(mean))
 
@@ -95,7 +107,8 @@ def _regular_block(phi: Activation, mean: Tensor, std: Tensor, order: int) -> Te
 def _singular(phi: Activation, mean: Tensor, std: Tensor, order: int, first_jump: int) -> Tensor:
     r"""The jumps' share: $\mathbb{E}[\delta_t^{(n)}] = He_n(z) p(z) / s^{n+1}$, z = (t-μ)/s."""
     total = torch.zeros_like(mean)
-    for location in breaks(phi) if order > first_jump else ():
+    span = float((mean.abs() + DELTA_WINDOW * std).max())
+    for location in nearby_breaks(phi, span) if order > first_jump else ():
         z = (location - mean) / std
         density = normal_density(z)
         for derivative in range(first_jump, order):

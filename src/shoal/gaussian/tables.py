@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.activations.panels import breaks, jump, vanishes
+from shoal.activations.panels import breaks, jump, reach, vanishes
 from shoal.approximation import Chebyshev, fit
 from shoal.exceptions import AccuracyError
 from shoal.gaussian.composites import Derivative, Square
@@ -23,40 +23,51 @@ from shoal.gaussian.mixed import mixed_dual
 from shoal.gaussian.polar import resolving_rule
 from shoal.gaussian.smoothing import smoothed
 
-__all__ = ["tabulated_dual"]
+__all__ = ["MANY", "tabulated_dual"]
 
-_SMALLEST, _LARGEST = 2.0**-20, 2.0**10  # variances that tables cover
-_STEP = 0.5  # tables begin and end at multiples of this in log₂ of the variance
+MANY = 1024  # points from which on a table pays
+_WIDTH = 4.0  # of a bin, in log₂ of the variance
+_FIRST_BIN, _LAST_BIN = -5, 2  # bins that tables are made for: variances from 2^-22 to 2^10
 _BLOCK = 1 << 16  # points that are evaluated together
 _CHECKS = 32  # points at which a table is compared with the other quadrature
 
 
 def tabulated_dual(
     phi: Activation, j: int, k: int, a: Tensor, b: Tensor, c: Tensor, *, tolerance: float
-) -> Tensor | None:
-    """$D_{jk}$ at vectors of covariances by a table, or ``None`` if no table can be had."""
+) -> Tensor:
+    """$D_{jk}$ at vectors of covariances, by tables wherever one can be had and pays.
+
+    The variances are cut into bins of a factor 16, around 1/16, 1, 16, ...; each pair of bins with
+    many points has its table, and the remaining points are integrated.
+    """
     if j < k:
         j, k, a, b = k, j, b, a
     elif j == k:
         a, b = torch.maximum(a, b), torch.minimum(a, b)
-    smooth = all(x == 0 for x in breaks(phi)) and not any(
-        jump(phi, 0.0, order) for order in range(j if breaks(phi) else 0)
-    )
-    covered = ((torch.minimum(a, b) >= _SMALLEST) & (torch.maximum(a, b) <= _LARGEST)).nonzero()
-    if not smooth or vanishes(phi, j) or vanishes(phi, k) or len(covered) < len(a) // 2:
-        return None
-    inside = covered[:, 0]
-    span_a, span_b = _span(a[inside]), _span(b[inside])
-    table = _table(phi, j, k, span_a, span_b, tolerance)
-    if table is None:
-        return None
     result = torch.empty_like(a)
-    for block in inside.split(_BLOCK):
-        result[block] = table(a[block], b[block], c[block])
-    if len(inside) < len(a):
-        outside = torch.ones_like(a, dtype=torch.bool).index_fill_(0, inside, False)
-        result[outside] = mixed_dual(phi, j, k, a[outside], b[outside], c[outside])
+    bins = torch.stack([_bin(a), _bin(b)], dim=1)
+    pairs, member, counts = bins.unique(dim=0, return_inverse=True, return_counts=True)
+    for index, (pair, count) in enumerate(zip(pairs.tolist(), counts.tolist(), strict=True)):
+        inside = (member == index).nonzero()[:, 0]
+        table = _table(phi, j, k, *pair, tolerance) if _pays(phi, j, pair, count) else None
+        for block in inside.split(_BLOCK):
+            points = a[block], b[block], c[block]
+            result[block] = mixed_dual(phi, j, k, *points) if table is None else table(*points)
     return result
+
+
+def _bin(variance: Tensor) -> Tensor:
+    """The bin of each variance; zero has one of its own."""
+    exponent = variance.clamp(min=2.0**-600).log2()
+    return ((exponent + _WIDTH / 2) / _WIDTH).floor().to(torch.int64)
+
+
+def _pays(phi: Activation, j: int, pair: list[int], count: int) -> bool:
+    """Whether a table is worth its making, and the dual is smooth enough for one."""
+    if count < MANY or min(pair) < _FIRST_BIN or max(pair) > _LAST_BIN:
+        return False
+    places = breaks(phi, reach(phi))
+    return all(x == 0 and not any(jump(phi, x, order) for order in range(j)) for x in places)
 
 
 @dataclass(frozen=True)
@@ -76,21 +87,19 @@ class _Table:
 
 @lru_cache(maxsize=64)
 def _table(
-    phi: Activation,
-    j: int,
-    k: int,
-    span_a: tuple[float, float],
-    span_b: tuple[float, float],
-    tolerance: float,
+    phi: Activation, j: int, k: int, bin_a: int, bin_b: int, tolerance: float
 ) -> _Table | None:
-    """Fit a table to the given spans of log₂ of the variances."""
+    """Fit a table to two bins, or return ``None`` if it is not accurate."""
+    span_a, span_b = ((_WIDTH * (n - 0.5), _WIDTH * (n + 0.5)) for n in (bin_a, bin_b))
+    if vanishes(phi, j, reach(phi)) or vanishes(phi, k, reach(phi)):
+        return None
+
+    def normalized(log_a: Tensor, log_b: Tensor, angle: Tensor) -> Tensor:
+        values = rule.dual_grid(phi, j, k, log_a.exp2(), log_b.exp2(), angle)
+        return values / (_norm(phi, j, log_a)[:, None, None] * _norm(phi, k, log_b)[:, None])
+
     try:
         rule = resolving_rule(phi, j, k, 2 ** span_a[1], 2 ** span_b[1], tolerance / 32)
-
-        def normalized(log_a: Tensor, log_b: Tensor, angle: Tensor) -> Tensor:
-            values = rule.dual_grid(phi, j, k, log_a.exp2(), log_b.exp2(), angle)
-            return values / (_norm(phi, j, log_a)[:, None, None] * _norm(phi, k, log_b)[:, None])
-
         norm_u, norm_v = (
             fit(lambda x, n=order: _norm(phi, n, x).log(), [span], tolerance=tolerance / 16)
             for order, span in ((j, span_a), (k, span_b))
@@ -101,9 +110,9 @@ def _table(
             tolerance=tolerance / 2,
             max_degree=(64, 64, 128),
         )
+        table = _Table(dual.compress(tolerance / 4), norm_u, norm_v)
     except AccuracyError:
         return None
-    table = _Table(dual.compress(tolerance / 4), norm_u, norm_v)
     return table if _agrees(table, phi, j, k, tolerance) else None
 
 
@@ -125,10 +134,3 @@ def _norm(phi: Activation, order: int, log_variance: Tensor) -> Tensor:
     """The root of the mean square of a derivative."""
     square = Square(Derivative(phi, order))
     return smoothed(square, torch.zeros_like(log_variance), log_variance.exp2()).sqrt()
-
-
-def _span(variance: Tensor) -> tuple[float, float]:
-    """The range of log₂ of the variances, rounded outwards so that calls share their tables."""
-    low, high = float(variance.min()), float(variance.max())
-    start = _STEP * math.floor(math.log2(low) / _STEP)
-    return start, max(start + _STEP, _STEP * math.ceil(math.log2(high) / _STEP))

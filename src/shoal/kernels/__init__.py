@@ -1,0 +1,8 @@
+"""Kernels of infinitely wide networks."""
+
+from shoal.kernels import deq, fully_connected  # noqa: F401  (they register their kernels)
+from shoal.kernels.function import KernelFunction, kernel_function
+from shoal.kernels.matrix import kernel
+from shoal.kernels.result import Kernels
+
+__all__ = ["KernelFunction", "Kernels", "kernel", "kernel_function"]

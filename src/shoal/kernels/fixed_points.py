@@ -1,0 +1,151 @@
+r"""The scalar fixed points behind a DEQ's kernels.
+
+Variances first, $\Lambda = \sigma_a^2 \mathbb{E}[\varphi(\sqrt{\Lambda}\xi)^2] + \sigma_b^2 a$,
+one equation per input; then covariances, $\Lambda_{ij} = \sigma_a^2 D_\varphi(\Lambda_{ii},
+\Lambda_{jj}, \Lambda_{ij}) + \sigma_b^2 c$, one equation per pair, independent of all others. Each
+is solved by Newton's method, whose derivative Price's theorem gives, and then differentiated
+implicitly: two more Newton steps from the solution, recorded by autograd, have its derivatives
+up to third order.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from shoal.activations import Activation
+from shoal.exceptions import ConvergenceError
+from shoal.gaussian import dual, dual_derivative, moments
+from shoal.gaussian.domain import within_bound
+from shoal.kernels.section import HalfAngle, Section
+
+__all__ = ["fixed_covariance", "fixed_half_angle", "fixed_variance"]
+
+_MOST_STEPS = 200
+_ROUNDING = 1e-15  # relative residual at which an equation counts as solved
+_STALLED = 1e-12  # relative residual up to which rounding may have stopped the progress
+
+Equation = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""The right-hand side and its derivative at a guess."""
+
+
+def fixed_variance(
+    phi: Activation, recurrent: Tensor, injected: Tensor, *, differentiable: bool
+) -> Tensor:
+    r"""Solve $\Lambda = \sigma_a^2\,\mathbb{E}[\varphi(\sqrt{\Lambda}\xi)^2] + \beta$ elementwise.
+
+    Args:
+        phi: The activation $\varphi$.
+        recurrent: $\sigma_a^2$, a scalar tensor.
+        injected: $\beta = \sigma_b^2 \|x\|^2$, float64.
+        differentiable: Whether autograd may ask for derivatives of the solution.
+
+    Returns:
+        The fixed point that the iteration from $\beta$ reaches; the only one if
+        $\sigma_a^2 L^2 < 1$.
+
+    Raises:
+        ConvergenceError: If the iteration does not converge: the kernel may not exist.
+    """
+
+    def equation(guess: Tensor) -> tuple[Tensor, Tensor]:
+        safe = guess.clamp(min=1e-150).sqrt()
+        m = moments(phi, safe)
+        return recurrent * m.square + injected, recurrent * m.square_second / 2
+
+    return _solve(equation, injected, injected, "variance", differentiable=differentiable)
+
+
+def fixed_covariance(
+    phi: Activation,
+    recurrent: Tensor,
+    a: Tensor,
+    b: Tensor,
+    injected: Tensor,
+    *,
+    differentiable: bool,
+) -> Tensor:
+    r"""Solve $\Lambda = \sigma_a^2 D_\varphi(a, b, \Lambda) + \gamma$ elementwise.
+
+    Args:
+        phi: The activation $\varphi$.
+        recurrent: $\sigma_a^2$, a scalar tensor.
+        a: Fixed variances of the first inputs.
+        b: Fixed variances of the second inputs.
+        injected: $\gamma = \sigma_b^2 \langle x, x' \rangle$.
+        differentiable: Whether autograd may ask for derivatives of the solution.
+
+    Raises:
+        ConvergenceError: If the iteration does not converge.
+    """
+    bound = a.sqrt() * b.sqrt()
+
+    def equation(guess: Tensor) -> tuple[Tensor, Tensor]:
+        inside = within_bound(a, b, guess)
+        value = recurrent * dual(phi, a, b, inside) + injected
+        return value, recurrent * dual_derivative(phi, a, b, inside)
+
+    solution = _solve(equation, injected, bound, "covariance", differentiable=differentiable)
+    return within_bound(a, b, solution)
+
+
+def fixed_half_angle(
+    duals: Section, recurrent: float, injected: float, half: HalfAngle
+) -> HalfAngle:
+    r"""Solve for the angle at the fixed variance, given that between two inputs of one norm.
+
+    In $x = \sin^2\tfrac\psi2$ the equation is $x (1 - \sigma_a^2 I(\psi)) = (\beta/A) \sin^2
+    \tfrac\theta2$, and in $y = \cos^2\tfrac\psi2$ it is $y (1 - \sigma_a^2 J(\psi)) =
+    \sigma_a^2 R/A + (\beta/A) \cos^2\tfrac\theta2$: the smaller of the two keeps its digits.
+    The derivative of the right-hand sides is $\sigma_a^2 E(\psi)$.
+    """
+    ratio = injected / duals.variance
+    rest = recurrent * duals.remainder / duals.variance
+    wide = half.sine2 > half.cosine2
+    target = torch.where(wide, rest + ratio * half.cosine2, ratio * half.sine2)
+
+    def complete(part: Tensor) -> HalfAngle:
+        part = part.clamp(0.0, 1.0)
+        return HalfAngle(torch.where(wide, 1 - part, part), torch.where(wide, part, 1 - part))
+
+    def equation(part: Tensor) -> tuple[Tensor, Tensor]:
+        angle = complete(part).angle
+        mean = torch.where(wide, duals.mean_after(angle), duals.mean_before(angle))
+        return recurrent * part * mean + target, recurrent * duals.slope(angle)
+
+    part = _solve(equation, target, target, "angle", differentiable=False)
+    return complete(part)
+
+
+def _solve(
+    equation: Equation, start: Tensor, size: Tensor, name: str, *, differentiable: bool
+) -> Tensor:
+    """Newton's method, with plain iteration wherever it does not reduce the residual."""
+    with torch.no_grad():
+        solution = _converged(equation, start, size, name)
+    if differentiable:
+        for _ in range(2):
+            value, slope = equation(solution)
+            solution = solution - (solution - value) / (1 - slope)
+    return solution
+
+
+def _converged(equation: Equation, start: Tensor, size: Tensor, name: str) -> Tensor:
+    guess, best = start, torch.full_like(start, torch.inf)
+    for _ in range(_MOST_STEPS):
+        value, slope = equation(guess)
+        scale = torch.maximum(size, guess.abs())
+        residual = (value - guess).abs()
+        solved, stuck = residual <= _ROUNDING * scale, residual >= best
+        if bool((solved | (stuck & (residual <= _STALLED * scale))).all()):
+            return guess
+        best = torch.minimum(best, residual)
+        newton = guess - (guess - value) / (1 - slope)
+        guess = torch.where(stuck | (slope >= 1), value, newton)
+        if not bool(guess.isfinite().all()):
+            break
+    raise ConvergenceError(
+        f"the fixed point of the {name} was not reached in {_MOST_STEPS} steps (largest residual "
+        f"{float(residual.max()):.2g}): the kernel may not exist. It surely does if "
+        "recurrent_variance times the squared Lipschitz constant of the activation is below 1"
+    )

@@ -1,0 +1,57 @@
+"""Kernels of fully connected networks (004, Proposition 3.7; 003, equation 4)."""
+
+import torch
+from torch import Tensor
+
+from shoal.activations import Activation
+from shoal.architectures import FullyConnected
+from shoal.gaussian import dual, dual_derivative, moments
+from shoal.kernels.function import angular_kernels, pair_kernels
+from shoal.kernels.result import Kernels
+from shoal.kernels.section import HalfAngle, section
+
+__all__: list[str] = []
+
+
+@pair_kernels.register
+def _(
+    architecture: FullyConnected,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    trainable: frozenset[str],
+    width: int | None,  # noqa: ARG001
+) -> Kernels:
+    r"""Layer by layer: $\Sigma' = D_\sigma(\Sigma)$, and every NTK so far times $D_{\sigma'}$."""
+    ntk = torch.zeros_like(c)
+    for layer, sigma in enumerate(architecture.activations, start=1):
+        factor = _factor(architecture, sigma)
+        below = c if f"layer{layer}" in trainable else 0.0
+        ntk = (ntk + below) * factor * dual_derivative(sigma, a, b, c)
+        next_a, next_b = factor * dual(sigma, a, a, a), factor * dual(sigma, b, b, b)
+        a, b, c = next_a, next_b, factor * dual(sigma, a, b, c)
+    return Kernels(c, ntk + c if "readout" in trainable else ntk)
+
+
+@angular_kernels.register
+def _(
+    architecture: FullyConnected,
+    squared_norm: float,
+    half: HalfAngle,
+    trainable: frozenset[str],
+    width: int | None,  # noqa: ARG001
+) -> Kernels:
+    """The same with an angle instead of a covariance."""
+    variance, ntk = squared_norm, torch.zeros_like(half.cosine)
+    for layer, sigma in enumerate(architecture.activations, start=1):
+        factor, duals = _factor(architecture, sigma), section(sigma, variance)
+        below = variance * half.cosine if f"layer{layer}" in trainable else 0.0
+        ntk = (ntk + below) * factor * duals.slope(half.angle)
+        variance, half = factor * duals.square, duals.passed(half)
+    ck = variance * half.cosine
+    return Kernels(ck, ntk + ck if "readout" in trainable else ntk)
+
+
+def _factor(architecture: FullyConnected, sigma: Activation) -> float:
+    r"""$c_\sigma = 1/\mathbb{E}[\sigma(\xi)^2]$ where layers are normalized, else one."""
+    return float(1 / moments(sigma, 1.0).square) if architecture.normalized else 1.0

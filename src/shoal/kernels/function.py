@@ -1,0 +1,143 @@
+r"""The kernel of an architecture as a function of two norms and an inner product.
+
+This is the one thing that an architecture must supply: :func:`pair_kernels` for its type. Matrices,
+operators, high-dimensional equivalents and designs are all made of it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import singledispatch
+
+import torch
+from torch import Tensor
+
+from shoal.architectures import Architecture
+from shoal.checks import integer
+from shoal.gaussian.domain import covariance
+from shoal.kernels.result import Kernels
+from shoal.kernels.section import HalfAngle
+
+__all__ = ["KernelFunction", "angular_kernels", "kernel_function", "pair_kernels"]
+
+
+@singledispatch
+def pair_kernels(
+    architecture: Architecture,
+    a: Tensor,  # noqa: ARG001
+    b: Tensor,  # noqa: ARG001
+    c: Tensor,  # noqa: ARG001
+    trainable: frozenset[str],  # noqa: ARG001
+    width: int | None,  # noqa: ARG001
+) -> Kernels:
+    r"""CK and NTK at $a = \|x\|^2$, $b = \|x'\|^2$, $c = \langle x, x' \rangle$, differentiable."""
+    raise TypeError(f"no kernel is known for {type(architecture).__name__}")
+
+
+@singledispatch
+def angular_kernels(
+    architecture: Architecture,
+    squared_norm: float,
+    half: HalfAngle,
+    trainable: frozenset[str],
+    width: int | None,
+) -> Kernels:
+    """CK and NTK of two inputs of one norm, accurate at all angles; optional for a new type."""
+    norm = torch.full_like(half.cosine, squared_norm)
+    return pair_kernels(architecture, norm, norm, norm * half.cosine, trainable, width)
+
+
+@dataclass(frozen=True)
+class KernelFunction:
+    r"""$\kappa(a, b, c)$ for $a = \|x\|^2$, $b = \|x'\|^2$, $c = \langle x, x' \rangle$.
+
+    Calling it evaluates CK and NTK elementwise, in float64, by the scalar equations themselves: no
+    interpolation. The result is differentiable by autograd, up to third order for implicit
+    architectures.
+
+    Attributes:
+        architecture: Whose kernel it is.
+        trainable: The groups of parameters that the NTK counts.
+        width: The width, where the NTK depends on it.
+
+    Example:
+        >>> import shoal
+        >>> f = shoal.kernel_function(shoal.FullyConnected([shoal.ReLU()]))
+        >>> [round(float(k), 12) for k in f(1.0, 1.0, 1.0)]
+        [0.5, 1.0]
+    """
+
+    architecture: Architecture
+    trainable: frozenset[str]
+    width: int | None = None
+
+    def __call__(self, a: Tensor | float, b: Tensor | float, c: Tensor | float) -> Kernels:
+        """Evaluate both kernels; arguments broadcast as in :func:`shoal.gaussian.dual`."""
+        pair = covariance(a, b, c)
+        kernels = pair_kernels(
+            self.architecture, pair.a, pair.b, pair.c, self.trainable, self.width
+        )
+        return Kernels(*(k.to(pair.dtype) for k in kernels))
+
+    def derivative(
+        self,
+        a: Tensor | float,
+        b: Tensor | float,
+        c: Tensor | float,
+        *,
+        orders: tuple[int, int, int],
+    ) -> Kernels:
+        r"""$\partial_a^i \partial_b^j \partial_c^k \kappa$ for ``orders`` $= (i, j, k)$.
+
+        Example:
+            >>> import shoal
+            >>> f = shoal.kernel_function(shoal.FullyConnected([shoal.ReLU()]))
+            >>> round(float(f.derivative(1.0, 1.0, 0.0, orders=(0, 0, 1)).ck), 12)
+            0.25
+        """
+        pair = covariance(a, b, c)
+        with torch.enable_grad():
+            point = [t.detach().clone().requires_grad_() for t in (pair.a, pair.b, pair.c)]
+            kernels = pair_kernels(
+                self.architecture, point[0], point[1], point[2], self.trainable, self.width
+            )
+            derivatives = [_differentiate(k, point, orders) for k in kernels]
+        return Kernels(*(d.detach().to(pair.dtype) for d in derivatives))
+
+
+def kernel_function(
+    architecture: Architecture,
+    *,
+    trainable: Iterable[str] | None = None,
+    width: int | None = None,
+) -> KernelFunction:
+    r"""The kernels of an architecture as a function of norms and inner products.
+
+    Args:
+        architecture: An architecture that has a kernel of this form.
+        trainable: Names out of ``architecture.parameter_groups``; all of them by default.
+        width: Only for a ``DEQ`` in the standard parametrization, whose NTK grows with the width
+            $m$: the NTK at width $m$; by default the limit of NTK$/m$, to which the input weights
+            do not contribute.
+
+    Raises:
+        TypeError: If the architecture has no such kernel.
+        ValueError: If ``trainable`` or ``width`` does not fit the architecture.
+    """
+    if not isinstance(architecture, Architecture):
+        raise TypeError(f"architecture must be an Architecture, got {architecture!r}")
+    if pair_kernels.dispatch(type(architecture)) is pair_kernels.dispatch(object):
+        raise TypeError(f"no kernel is known for {type(architecture).__name__}")
+    if width is not None:
+        width = integer("width", width, at_least=1)
+        if getattr(architecture, "parametrization", "ntk") == "ntk":
+            raise ValueError(f"width has no meaning for the kernels of {architecture!r}")
+    return KernelFunction(architecture, architecture.check_trainable(trainable), width)
+
+
+def _differentiate(value: Tensor, point: list[Tensor], orders: tuple[int, int, int]) -> Tensor:
+    for variable, order in zip(point, orders, strict=True):
+        for _ in range(order):
+            (value,) = torch.autograd.grad(
+                value.sum(), variable, create_graph=True, materialize_grads=True
+            )
+    return value

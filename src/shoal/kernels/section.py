@@ -1,0 +1,127 @@
+r"""Duals of an activation at one variance $A$, as functions of the angle, without cancellation.
+
+Near $\theta = 0$ the kernel of a deep network needs $D(0) - D(\theta)$ with all its digits, and
+$D(0) + D(\theta)$ near $\pi$, where the duals of odd activations cancel. By Price's theorem
+both are integrals of $E(\theta)$, the dual of $\varphi'$:
+
+$D(0) - D(\theta) = 2A \sin^2\tfrac\theta2\; I(\theta)$ and
+$D(0) + D(\theta) = 2R + 2A \cos^2\tfrac\theta2\; J(\theta)$,
+
+with the means $I$, $J$ of $E$ over $[0, \theta]$ and $[\theta, \pi]$ (weighted by $\sin$), and
+$R = \tfrac14 \mathbb{E}[(\varphi(u) + \varphi(-u))^2]$, which is zero if $\varphi$ is odd.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from shoal.activations import Activation
+from shoal.activations.panels import gauss_legendre
+from shoal.approximation import Chebyshev, fit
+from shoal.gaussian.composites import Square
+from shoal.gaussian.mixed import mixed_dual_at_angle
+from shoal.gaussian.smoothing import smoothed
+
+__all__ = ["HalfAngle", "Section", "section"]
+
+_TOLERANCE = 1e-13
+_DEGREE = 512
+_ODD = 1e-14  # an even part whose mean square is relatively smaller is rounding
+_STRAIGHT = torch.tensor([math.pi], dtype=torch.float64)
+_NODES = 64  # of the means, whose integrands are analytic
+
+
+@dataclass(frozen=True)
+class HalfAngle:
+    r"""An angle as $\sin^2\tfrac\theta2$ and $\cos^2\tfrac\theta2$, each with all its digits."""
+
+    sine2: Tensor
+    cosine2: Tensor
+
+    @classmethod
+    def of(cls, angle: Tensor) -> "HalfAngle":
+        """From an angle between 0 and π."""
+        return cls(torch.sin(angle / 2) ** 2, torch.sin((math.pi - angle) / 2) ** 2)
+
+    @property
+    def angle(self) -> Tensor:
+        """Between 0 and π."""
+        return 2 * torch.atan2(self.sine2.sqrt(), self.cosine2.sqrt())
+
+    @property
+    def cosine(self) -> Tensor:
+        """The cosine of the whole angle."""
+        return self.cosine2 - self.sine2
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """The duals of one activation at one variance.
+
+    Attributes:
+        variance: $A$.
+        square: $D(0)$, the mean square of the activation.
+        remainder: $R$, the mean square of the even part.
+        slope: $E(θ)$.
+        mean_before: $I(θ)$.
+        mean_after: $J(θ)$.
+    """
+
+    variance: float
+    square: float
+    remainder: float
+    slope: Chebyshev
+    mean_before: Chebyshev
+    mean_after: Chebyshev
+
+    def passed(self, half: HalfAngle) -> HalfAngle:
+        """The angle between φ(u) and φ(v) if that between u and v is given."""
+        angle = half.angle
+        ratio = self.variance / self.square
+        sine2 = ratio * half.sine2 * self.mean_before(angle)
+        cosine2 = self.remainder / self.square + ratio * half.cosine2 * self.mean_after(angle)
+        return HalfAngle(sine2, cosine2)
+
+
+@lru_cache(maxsize=256)
+def section(phi: Activation, variance: float) -> Section:
+    """Make a section; kept for later calls."""
+    scale = torch.tensor(variance, dtype=torch.float64)
+
+    def slope(angle: Tensor) -> Tensor:
+        spread = scale.expand_as(angle)
+        return mixed_dual_at_angle(phi, 1, 1, spread, spread, angle)
+
+    size = float(slope(torch.zeros(1, dtype=torch.float64)))
+    series = _fit(slope, size)
+    mean_before = _fit(lambda angle: _mean(series, angle), size)
+    mean_after = _fit(lambda angle: _mean(lambda x: series(math.pi - x), math.pi - angle), size)
+    zero = torch.zeros_like(scale)
+    square = float(smoothed(Square(phi), zero, scale))
+    opposite = float(mixed_dual_at_angle(phi, 0, 0, scale[None], scale[None], _STRAIGHT))
+    remainder = (square + opposite) / 2
+    if remainder < _ODD * square:
+        remainder = 0.0
+    return Section(variance, square, remainder, series, mean_before, mean_after)
+
+
+def _fit(function: Callable[[Tensor], Tensor], size: float) -> Chebyshev:
+    if size == 0:
+        return Chebyshev(((0.0, math.pi),), torch.zeros(1, dtype=torch.float64))
+    return fit(function, ((0.0, math.pi),), tolerance=10 * _TOLERANCE * size, max_degree=_DEGREE)
+
+
+def _mean(slope: Callable[[Tensor], Tensor], angle: Tensor) -> Tensor:
+    r"""$\int_0^\theta E(s) \sin s\,ds / (1 - \cos\theta)$, also at zero."""
+    nodes, weights = gauss_legendre(_NODES)
+    share = (1 + nodes) / 2
+    inside = angle[:, None] * share
+    # sin(θt) θ / (1 - cos θ) without a division by zero
+    density = (
+        share * 2 * torch.sinc(inside / math.pi) / torch.sinc(angle / (2 * math.pi))[:, None] ** 2
+    )
+    return (slope(inside) * density) @ (weights / 2)

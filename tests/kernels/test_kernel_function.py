@@ -1,0 +1,273 @@
+"""Kernels of pairs against closed forms, plain iteration, deep networks and wide random ones."""
+
+import math
+
+import pytest
+import torch
+from reference import BUILT_IN
+from torch.autograd import gradcheck, gradgradcheck
+
+from shoal import (
+    DEQ,
+    ELU,
+    ConvergenceError,
+    FullyConnected,
+    Hermite,
+    LeakyReLU,
+    ReLU,
+    ResNet,
+    Sigmoid,
+    Softplus,
+    Tanh,
+    kernel_function,
+)
+from shoal.gaussian import dual, dual_derivative, moments
+
+PAIRS = torch.tensor(
+    [
+        [1.0, 1.0, 1.0],
+        [1.0, 1.0, -1.0],
+        [1.0, 1.0, 0.999],
+        [0.01, 100.0, 0.5],
+        [4.0, 0.25, -0.3],
+        [100.0, 100.0, 60.0],
+        [0.0, 2.0, 0.0],
+    ],
+    dtype=torch.float64,
+)
+
+
+def iterated(deq, a, b, c, depth):
+    """The kernels of the weight-untied network of this depth, layer by layer."""
+    phi, recurrent, injected = deq.activation, deq.recurrent_variance, deq.input_variance
+    u, v, w = injected * a, injected * b, injected * c
+    for _ in range(depth):
+        bound = u.sqrt() * v.sqrt()
+        inside = torch.minimum(torch.maximum(w, -bound), bound)
+        u, v, w = (
+            recurrent * dual(phi, *triple) + injected * x
+            for triple, x in (((u, u, u), a), ((v, v, v), b), ((u, v, inside), c))
+        )
+    bound = u.sqrt() * v.sqrt()
+    w = torch.minimum(torch.maximum(w, -bound), bound)
+    return u, v, torch.where((a == b) & (c == a), u, w)  # an input and itself: no rounding
+
+
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if name != "HermiteSeries"])
+def test_the_fixed_point_of_plain_iteration(name):
+    deq = DEQ(BUILT_IN[name], 0.3, 0.8)
+    a, b, c = PAIRS.T
+    u, v, w = iterated(deq, a, b, c, depth=60)
+    ck, slope = dual(deq.activation, u, v, w), dual_derivative(deq.activation, u, v, w)
+    through = slope / (1 - 0.3 * slope)
+    found = kernel_function(deq)(a, b, c)
+    scale = 1 + (u * v).sqrt()
+    assert ((found.ck - ck).abs() <= 1e-13 * scale).all()
+    assert (
+        (found.ntk - (ck + 0.3 * ck * through + 0.8 * c * through)).abs() <= 1e-11 * scale
+    ).all()
+
+
+def test_equation_14_of_000():
+    """K = Q(cos θ)/(1-σ_w²), cos θ = σ_w² Q(cos θ) + (1-σ_w²) x·x'/d, by bisection here."""
+    d, weight = 10, 0.1
+
+    def q(x):
+        return (math.sqrt(1 - x * x) + (math.pi - math.acos(x)) * x) / math.pi
+
+    function = kernel_function(DEQ.ling2023(weight, d))
+    for correlation in (-0.95, -0.2, 0.0, 0.4, 0.99):
+        low, high = -1.0, 1.0
+        for _ in range(200):
+            middle = (low + high) / 2
+            rising = weight * q(middle) + (1 - weight) * correlation > middle
+            low, high = (middle, high) if rising else (low, middle)
+        expected = q(low) / (1 - weight)
+        assert function(10.0, 10.0, 10 * correlation).ck.item() == pytest.approx(
+            expected, rel=1e-14
+        )
+
+
+@pytest.mark.parametrize("phi", [ReLU(), Tanh(), Softplus()], ids=repr)
+def test_the_limit_of_deep_untied_networks(phi):
+    """The distance falls by σ_a² D'(Λ) per layer once the variances have settled."""
+    deq = DEQ(phi, 0.5, 0.8)
+    a, b, c = (torch.tensor([v], dtype=torch.float64) for v in (1.0, 1.0, 0.4))
+    limit = iterated(deq, a, b, c, depth=200)
+    distances = [(iterated(deq, a, b, c, depth)[2] - limit[2]).abs() for depth in (12, 13)]
+    variance_rate = deq.recurrent_variance * moments(phi, limit[0].sqrt()).square_second / 2
+    covariance_rate = deq.recurrent_variance * dual_derivative(phi, *limit)
+    rate = max(float(variance_rate), float(covariance_rate))
+    assert float(distances[1] / distances[0]) == pytest.approx(rate, rel=0.02)  # leading order
+    assert kernel_function(deq)(a, b, c).ck.item() == pytest.approx(
+        dual(phi, *limit).item(), rel=1e-13
+    )
+
+
+def finite_deq_kernels(deq, x, width, seed):
+    """CK and the NTK's share of each group, of one random DEQ, by implicit differentiation."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape):
+        return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+    recurrent, inputs, readout = draw(width, width), draw(width, x.shape[1]), draw(width)
+    alpha, beta = math.sqrt(deq.recurrent_variance), math.sqrt(deq.input_variance)
+    z = torch.zeros(width, len(x), dtype=torch.float64)
+    for _ in range(200):
+        before = alpha * recurrent @ z + beta * inputs @ x.T
+        z = deq.activation(before) / math.sqrt(width)
+    slopes = deq.activation.derivative(before) / math.sqrt(width)  # shape: (width, n)
+    adjoint = readout[:, None].expand(width, len(x)).clone()
+    for _ in range(200):  # (I - Jᵀ)⁻¹ a
+        adjoint = readout[:, None] + alpha * recurrent.T @ (slopes * adjoint)
+    w = slopes * adjoint
+    ck, through = z.T @ z, w.T @ w
+    return ck, {
+        "readout": ck,
+        "recurrent": deq.recurrent_variance * ck * through,
+        "input": deq.input_variance * (x @ x.T) * through,
+    }
+
+
+@pytest.mark.parametrize("phi", [ReLU(), Tanh()], ids=repr)
+def test_wide_random_networks(phi):
+    """CK and each group's NTK are the means over random networks, at the rate m^{-1/2}."""
+    deq = DEQ(phi, 0.2, 0.8)
+    x = torch.tensor([[1.0, 0.0, 0.0], [0.6, 0.8, 0.0], [-0.5, 0.5, 1.0]], dtype=torch.float64)
+    norms, products = (x * x).sum(1), x @ x.T
+    spread = {}
+    for width in (100, 400):
+        runs = [finite_deq_kernels(deq, x, width, seed) for seed in range(60)]
+        for group in deq.parameter_groups:
+            samples = torch.stack([run[1][group] for run in runs])
+            expected = kernel_function(deq, trainable={group})(norms[:, None], norms, products).ntk
+            error = samples.std(0) / math.sqrt(len(runs))
+            bias = 4 / width * expected.abs().max()  # the mean converges like 1/m
+            assert ((samples.mean(0) - expected).abs() <= 4 * error + bias).all(), (group, width)
+            spread[group, width] = float(samples.std(0).mean())
+    for group in deq.parameter_groups:
+        # a fourfold width halves the spread; 60 samples know it to about 10%
+        assert spread[group, 100] / spread[group, 400] == pytest.approx(2.0, rel=0.25)
+
+
+def test_the_standard_parametrization_counts_in_its_own_scale():
+    deq = DEQ.ling2023(0.1, 10)
+    a, b, c = (torch.tensor([v], dtype=torch.float64) for v in (10.0, 10.0, 3.0))
+    u, v, w = iterated(deq, a, b, c, depth=200)
+    ck, slope = dual(ReLU(), u, v, w), dual_derivative(ReLU(), u, v, w)
+    through = slope / (1 - deq.recurrent_variance * slope)
+    full = kernel_function(deq, width=500)(a, b, c).ntk
+    assert full.item() == pytest.approx((500 * (ck + ck * through) + c * through).item(), rel=1e-13)
+    limit = kernel_function(deq)(a, b, c).ntk
+    assert limit.item() == pytest.approx((ck + ck * through).item(), rel=1e-13)
+    only = kernel_function(deq, width=500, trainable={"input"})(a, b, c).ntk
+    assert only.item() == pytest.approx((c * through).item(), rel=1e-13)
+
+
+def arc_cosine(a, b, c):
+    angle = math.acos(c / math.sqrt(a * b))
+    value = math.sqrt(a * b) * (math.sin(angle) + (math.pi - angle) * math.cos(angle))
+    return value / (2 * math.pi), (math.pi - angle) / (2 * math.pi)
+
+
+def test_a_deep_relu_network_by_hand():
+    """004, Proposition 3.7, in plain floats."""
+    a, b, c = 1.3, 0.7, 0.4
+    ntk = c
+    u, v, w = a, b, c
+    for _ in range(3):
+        value, slope = arc_cosine(u, v, w)
+        u, v, w, ntk = u / 2, v / 2, value, value + slope * ntk
+    found = kernel_function(FullyConnected([ReLU()] * 3))(a, b, c)
+    assert found.ck.item() == pytest.approx(w, rel=1e-14)
+    assert found.ntk.item() == pytest.approx(ntk, rel=1e-14)
+
+
+def test_each_layers_share_adds_up():
+    net = FullyConnected([Tanh(), ELU(0.5), Sigmoid()])
+    shares = [
+        kernel_function(net, trainable={group})(1.3, 0.7, 0.4).ntk for group in net.parameter_groups
+    ]
+    assert sum(shares).item() == pytest.approx(
+        kernel_function(net)(1.3, 0.7, 0.4).ntk.item(), rel=1e-14
+    )
+
+
+def test_a_normalized_network_keeps_unit_norms():
+    """003: each layer is scaled by √c_σ, so K_ii = 1 at every depth; the last layer is eq. (4)."""
+    net = FullyConnected.du2018(Softplus(), depth=4)
+    assert kernel_function(net)(1.0, 1.0, 1.0).ck.item() == pytest.approx(1.0, rel=1e-14)
+    c_sigma = 1 / float(moments(Softplus(), 1.0).square)
+    w = torch.tensor(0.3, dtype=torch.float64)
+    for _ in range(3):
+        w = c_sigma * dual(Softplus(), 1.0, 1.0, w)
+    last = c_sigma * w * dual_derivative(Softplus(), 1.0, 1.0, w)
+    found = kernel_function(net, trainable={"layer4"})(1.0, 1.0, 0.3)
+    assert found.ntk.item() == pytest.approx(float(last), rel=1e-13)
+
+
+def test_a_deq_without_recurrence_is_one_layer():
+    scaled = kernel_function(DEQ(Tanh(), 0.0, 1.0))(1.3, 0.7, 0.4)
+    layer = kernel_function(FullyConnected([Tanh()]))(1.3, 0.7, 0.4)
+    assert scaled.ck.item() == pytest.approx(layer.ck.item(), rel=1e-15)
+    assert scaled.ntk.item() == pytest.approx(layer.ntk.item(), rel=1e-15)
+
+
+@pytest.mark.parametrize("phi", [ReLU(), Tanh(), ELU(0.5)], ids=repr)
+def test_derivatives_are_implicit(phi):
+    point = tuple(
+        torch.tensor(values, dtype=torch.float64, requires_grad=True)
+        for values in ([1.0, 2.0], [0.5, 3.0], [0.3, 1.0])
+    )
+    function = kernel_function(DEQ(phi, 0.2, 0.8))
+    assert gradcheck(lambda *t: tuple(function(*t)), point)
+    assert gradgradcheck(lambda *t: tuple(function(*t)), point)
+
+
+@pytest.mark.parametrize("phi", [Tanh(), LeakyReLU(0.1), Softplus()], ids=repr)
+def test_derivatives_against_the_closed_forms_of_004(phi):
+    """Its Theorem 3.3, corrected: α1 and α3, for the CK of an activation centred at τ*."""
+    from shoal import Affine
+
+    recurrent, injected = 0.2, 0.8
+    tau2 = 1.0
+    for _ in range(200):  # τ*² of the centred activation
+        m = moments(phi, math.sqrt(tau2))
+        tau2 = float(recurrent * (m.square - m.mean**2) + injected)
+    m = moments(phi, math.sqrt(tau2))
+    function = kernel_function(DEQ(Affine(phi, shift=-float(m.mean)), recurrent, injected))
+    s = 1 - recurrent * m.first**2
+    alpha1 = injected * m.first**2 / s
+    alpha3 = m.second**2 * (recurrent * alpha1 + injected) ** 2 / (2 * s)
+    first = function.derivative(1.0, 1.0, 0.0, orders=(0, 0, 1)).ck
+    second = function.derivative(1.0, 1.0, 0.0, orders=(0, 0, 2)).ck
+    assert first.item() == pytest.approx(float(alpha1), rel=1e-10)
+    assert second.item() / 2 == pytest.approx(float(alpha3), rel=1e-10, abs=1e-12)
+
+
+def test_kernels_that_do_not_exist_say_so():
+    with pytest.raises(ConvergenceError, match=r"variance was not reached .* recurrent_variance"):
+        kernel_function(DEQ(ReLU(), 2.0, 0.8))(1.0, 1.0, 0.3)
+
+
+def test_a_kernel_beyond_the_guarantee_still_converges():
+    """ReLU has a kernel for σ_a² < 2: Λ = σ_b² a / (1 - σ_a²/2)."""
+    deq = DEQ(ReLU(), 1.5, 0.8)
+    assert not deq.kernel_guaranteed
+    assert kernel_function(deq)(1.0, 1.0, 1.0).ck.item() == pytest.approx(0.8 / 0.25 / 2, rel=1e-13)
+
+
+def test_bad_arguments():
+    with pytest.raises(TypeError, match="architecture must be an Architecture, got 'deq'"):
+        kernel_function("deq")
+    with pytest.raises(TypeError, match="no kernel is known for ResNet"):
+        kernel_function(ResNet(Softplus(), 3))
+    with pytest.raises(ValueError, match="trainable must be chosen from 'readout'"):
+        kernel_function(DEQ(Tanh(), 0.2, 0.8), trainable={"layer1"})
+    with pytest.raises(ValueError, match="width has no meaning"):
+        kernel_function(DEQ(Tanh(), 0.2, 0.8), width=100)
+    with pytest.raises(ValueError, match=r"c must satisfy"):
+        kernel_function(DEQ(Tanh(), 0.2, 0.8))(1.0, 1.0, 2.0)
+    with pytest.raises(ValueError, match="a must be >= 0"):
+        kernel_function(FullyConnected([Hermite((1.0, 2.0))]))(-1.0, 1.0, 0.0)
