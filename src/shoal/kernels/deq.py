@@ -85,10 +85,9 @@ def _fixed_points(
     """The variances and covariances of the hidden units' inputs at equilibrium."""
     differentiable = torch.is_grad_enabled() and any(t.requires_grad for t in (a, b, c))
     variance_u = fixed_variance(phi, recurrent, injection * a, differentiable=differentiable)
-    if torch.equal(a, b) and not differentiable:
-        variance_v = variance_u
-    else:
-        variance_v = fixed_variance(phi, recurrent, injection * b, differentiable=differentiable)
+    variance_v = fixed_variance(phi, recurrent, injection * b, differentiable=differentiable)
+    if not differentiable:  # equal norms have equal variances, to the last bit
+        variance_v = torch.where(a == b, variance_u, variance_v)
     covariance = fixed_covariance(
         phi, recurrent, variance_u, variance_v, injection * c, differentiable=differentiable
     )

@@ -24,12 +24,16 @@ def _(
 ) -> Kernels:
     r"""Layer by layer: $\Sigma' = D_\sigma(\Sigma)$, and every NTK so far times $D_{\sigma'}$."""
     ntk = torch.zeros_like(c)
+    differentiable = torch.is_grad_enabled() and any(t.requires_grad for t in (a, b, c))
+    equal_norms, equal_inputs = a == b, (a == b) & (c == a)
     for layer, sigma in enumerate(architecture.activations, start=1):
         factor = _factor(architecture, sigma)
         below = c if f"layer{layer}" in trainable else 0.0
         ntk = (ntk + below) * factor * dual_derivative(sigma, a, b, c)
         next_a, next_b = factor * dual(sigma, a, a, a), factor * dual(sigma, b, b, b)
         a, b, c = next_a, next_b, factor * dual(sigma, a, b, c)
+        if not differentiable:  # what is equal stays so, to the last bit
+            b, c = torch.where(equal_norms, a, b), torch.where(equal_inputs, a, c)
     return Kernels(c, ntk + c if "readout" in trainable else ntk)
 
 
