@@ -2,13 +2,12 @@
 
 import math
 import time
-from importlib.metadata import version
 
 import torch
 
 import shoal
 
-print(f"shoal {version('shoal')}, torch {torch.__version__}\n")
+print(f"shoal {shoal.__version__}, torch {torch.__version__}\n")
 
 # %% An architecture is a value.
 deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)

@@ -65,3 +65,5 @@ __all__ = [
     "kernel",
     "kernel_function",
 ]
+
+__version__ = "0.1.0.dev0"

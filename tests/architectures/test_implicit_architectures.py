@@ -91,7 +91,7 @@ def test_ling2023(weight_variance, in_features):
     deq = DEQ.ling2023(weight_variance=weight_variance, in_features=in_features)
     expected = (2 * weight_variance, 2 / in_features)
     assert deq == DEQ(ReLU(), *expected, parametrization="standard")
-    assert deq.contraction_guaranteed == (weight_variance < 1 / 8)  # 000, Assumption 1
+    assert deq.contraction_guaranteed == (weight_variance < 1 / 8)  # Ling 2023, Assumption 1
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def arc_cosine(a, b, c):
 
 
 def test_a_deep_relu_network_by_hand():
-    """004, Proposition 3.7, in plain floats."""
+    """Ling 2024, Proposition 3.7, in plain floats."""
     a, b, c = 1.3, 0.7, 0.4
     ntk = c
     u, v, w = a, b, c
@@ -195,7 +195,7 @@ def test_each_layers_share_adds_up():
 
 
 def test_a_normalized_network_keeps_unit_norms():
-    """003: each layer is scaled by √c_σ, so K_ii = 1 at every depth; the last layer is eq. (4)."""
+    """Du 2018, equation (4): with √c_σ in each layer, K_ii = 1 at every depth."""
     net = FullyConnected.du2018(Softplus(), depth=4)
     assert kernel_function(net)(1.0, 1.0, 1.0).ck.item() == pytest.approx(1.0, rel=1e-14)
     c_sigma = 1 / float(moments(Softplus(), 1.0).square)

@@ -484,7 +484,7 @@ def check_derivatives(data):
             stored = dict(zip(section["quantities"], row, strict=True))
             assert mp.almosteq(4 * mpf(stored["ab"]), mpf(stored["cc"]), mpf(10) ** -18)
             room = min(a, b) * (1 - c * c / (a * b))
-            h = 2.0 ** math.floor(math.log2(room / 16))
+            h = 2.0 ** math.floor(math.log2(room / 64))
             cache = {}
 
             def dual(i, j, k, name=name, a=a, b=b, c=c, cache=cache):

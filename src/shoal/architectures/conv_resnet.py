@@ -1,4 +1,4 @@
-"""The convolutional residual network of paper 003."""
+"""The convolutional residual network of Du 2018."""
 
 from dataclasses import dataclass, field
 from typing import Literal, final
@@ -17,7 +17,7 @@ class ConvResNet(Architecture):
 
     $$x^{(1)} = \sqrt{c_\sigma/m} \, \sigma(W^{(1)} \phi(x)), \qquad
     x^{(h)} = x^{(h-1)} + \frac{s}{H\sqrt{m}} \, \sigma(W^{(h)} \phi(x^{(h-1)})), \quad
-    2 \leq h \leq H, \qquad f(x) = \langle a, x^{(H)} \rangle \qquad \text{(003, Section 2.2)}$$
+    2 \leq h \leq H, \qquad f(x) = \langle a, x^{(H)} \rangle \qquad \text{(Du 2018, Section 2.2)}$$
 
     where $x$ is an array of channels by pixels, $x^{(h)}$ one of $m$ channels by
     as many pixels, and $\phi$ collects for each pixel the patch centered at it (stride 1);

@@ -1,4 +1,4 @@
-"""The deep equilibrium model of papers 004 and 000."""
+"""The deep equilibrium model of Ling 2024 and Ling 2023."""
 
 from dataclasses import dataclass, field
 from typing import Literal, final
@@ -16,7 +16,7 @@ class DEQ(ImplicitArchitecture):
     r"""A deep equilibrium model: a recurrent layer, iterated until nothing changes.
 
     $$z = m^{-1/2} \, \phi(\sigma_a A z + \sigma_b B x), \qquad f(x) = a^\top z
-    \qquad \text{(004, Definition 2.1)}$$
+    \qquad \text{(Ling 2024, Definition 2.1)}$$
 
     with independent entries of mean zero and unit variance in $A$ (group ``"recurrent"``),
     $B$ (``"input"``) and $a$ (``"readout"``).
@@ -24,13 +24,13 @@ class DEQ(ImplicitArchitecture):
     The parametrization says in which scale the weights are drawn and trained. It changes neither
     the function at initialization nor the conjugate kernel, only the gradients, hence the NTK:
 
-    - ``"ntk"``: $A, B, a$ are the parameters, as in 004. A variance of zero switches the weights
-      off for good.
+    - ``"ntk"``: $A, B, a$ are the parameters, as in Ling 2024. A variance of zero switches the
+      weights off for good.
     - ``"standard"``: $W = \sigma_a A/\sqrt{m}$, $U = \sigma_b B$ and $a/\sqrt{m}$ are the
-      parameters, as in 000: $Z = \phi(WZ + UX)$ with $Z = \sqrt{m} z$. The NTK then depends on the
-      width: it is $m G$ (readout) $+ \, m G M$ (recurrent) $+ \, x^\top x' M$ (input), with $G$ the
-      conjugate kernel, $M = \dot E/(1 - \sigma_a^2 \dot E)$ and $\dot E$ the kernel of $\phi'$. A
-      variance of zero only starts the weights at zero; they still train.
+      parameters, as in Ling 2023: $Z = \phi(WZ + UX)$ with $Z = \sqrt{m} z$. The NTK then depends
+      on the width: it is $m G$ (readout) $+ \, m G M$ (recurrent) $+ \, x^\top x' M$ (input), with
+      $G$ the conjugate kernel, $M = \dot E/(1 - \sigma_a^2 \dot E)$ and $\dot E$ the kernel of
+      $\phi'$. A variance of zero only starts the weights at zero; they still train.
 
     Args:
         activation: $\phi$.
@@ -67,11 +67,11 @@ class DEQ(ImplicitArchitecture):
 
     @classmethod
     def ling2023(cls, weight_variance: float, in_features: int) -> "DEQ":
-        r"""Return the DEQ of 000, trained in its own scale.
+        r"""Return the DEQ of Ling 2023, trained in its own scale.
 
         $$Z = \phi(WZ + UX), \quad \hat y = a^\top Z, \quad
         W_{ij} \sim \mathcal N(0, 2\sigma_w^2/m), \quad U_{ij} \sim \mathcal N(0, 2/d), \quad
-        a_i \sim \mathcal N(0, 1/m) \qquad \text{(000, Eq. (2) and Assumption 1)}$$
+        a_i \sim \mathcal N(0, 1/m) \qquad \text{(Ling 2023, Eq. (2) and Assumption 1)}$$
 
         for ReLU and inputs of norm $\sqrt{d}$. This is the DEQ with $\sigma_a^2 = 2\sigma_w^2$ and
         $\sigma_b^2 = 2/d$ in the standard parametrization; ``contraction_guaranteed`` is the

@@ -1,4 +1,4 @@
-"""The fully connected explicit networks of papers 004 and 003."""
+"""The fully connected explicit networks of Ling 2024 and Du 2018."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ class FullyConnected(Architecture):
     r"""A fully connected network of any depth, with one activation per layer.
 
     $$x^{(l)} = m_l^{-1/2} \, \sigma_l(W_l x^{(l-1)}), \quad l = 1, \dots, L, \qquad
-    f(x) = a^\top x^{(L)} \qquad \text{(004, Definition 3.6)}$$
+    f(x) = a^\top x^{(L)} \qquad \text{(Ling 2024, Definition 3.6)}$$
 
     with $x^{(0)} = x$ and independent entries of mean zero and unit variance in $W_l$ (group
     ``"layer<l>"``) and $a$ (``"readout"``). There are no variances: a factor on $W_{l+1}$ is one on
@@ -28,8 +28,8 @@ class FullyConnected(Architecture):
             iterable, kept as a tuple.
         normalized: Whether each layer is multiplied by $\sqrt{c_{\sigma_l}}$, where
             $c_\sigma = 1/\mathbb E[\sigma(\xi)^2]$ for a standard Gaussian $\xi$, so that inputs of
-            norm 1 keep their norm on average (003).
-        fixed_readout: Whether $a$ is drawn Rademacher and never trained (003).
+            norm 1 keep their norm on average (Du 2018).
+        fixed_readout: Whether $a$ is drawn Rademacher and never trained (Du 2018).
 
     Raises:
         TypeError: If ``activations`` is not a sequence of activations or an option not a bool.
@@ -66,10 +66,10 @@ class FullyConnected(Architecture):
 
     @classmethod
     def du2018(cls, activation: Activation, depth: int) -> "FullyConnected":
-        r"""Return the fully connected network of 003.
+        r"""Return the fully connected network of Du 2018.
 
         $$x^{(h)} = \sqrt{c_\sigma/m} \, \sigma(W^{(h)} x^{(h-1)}), \quad h = 1, \dots, H, \qquad
-        f(x) = a^\top x^{(H)} \qquad \text{(003, Eq. (2))}$$
+        f(x) = a^\top x^{(H)} \qquad \text{(Du 2018, Eq. (2))}$$
 
         with a fixed Rademacher $a$. The theory is for inputs of norm 1 and an activation
         that is Lipschitz with a Lipschitz derivative.

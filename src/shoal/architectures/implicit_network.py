@@ -1,4 +1,4 @@
-"""The implicit network of paper 001."""
+"""The implicit network of Gao 2022."""
 
 from dataclasses import dataclass
 from typing import final
@@ -15,7 +15,7 @@ class ImplicitNetwork(ImplicitArchitecture):
     r"""A ReLU network whose features are an equilibrium and whose input features skip it.
 
     $$z = \sigma(\gamma m^{-1/2} A z + \phi), \qquad \phi = m^{-1/2} \sigma(W x), \qquad
-    \hat y = u^\top z + v^\top \phi \qquad \text{(001, Eqs. (2)-(4))}$$
+    \hat y = u^\top z + v^\top \phi \qquad \text{(Gao 2022, Eqs. (2)-(4))}$$
 
     with $\sigma$ the ReLU, standard Gaussian $A$ (group ``"recurrent"``) and $W$
     (``"input"``), Rademacher $u$ (``"readout"``) and $v$ (``"skip"``). The theory is

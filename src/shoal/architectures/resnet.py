@@ -1,4 +1,4 @@
-"""The residual network of paper 003."""
+"""The residual network of Du 2018."""
 
 from dataclasses import dataclass, field
 from typing import final
@@ -17,7 +17,7 @@ class ResNet(Architecture):
 
     $$x^{(1)} = \sqrt{c_\sigma/m} \, \sigma(W^{(1)} x), \qquad
     x^{(h)} = x^{(h-1)} + \frac{s}{H\sqrt{m}} \, \sigma(W^{(h)} x^{(h-1)}), \quad
-    2 \leq h \leq H, \qquad f(x) = a^\top x^{(H)} \qquad \text{(003, Eq. (3))}$$
+    2 \leq h \leq H, \qquad f(x) = a^\top x^{(H)} \qquad \text{(Du 2018, Eq. (3))}$$
 
     with $c_\sigma = 1/\mathbb E[\sigma(\xi)^2]$, standard Gaussian $W^{(h)}$ (group
     ``"layer<h>"``) and a fixed Rademacher $a$. The theory is for inputs of norm 1 and an

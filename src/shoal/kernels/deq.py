@@ -72,7 +72,7 @@ def _ntk(
     through = slope / (1 - recurrent * slope)
     if architecture.parametrization == "ntk":
         factors = {"readout": 1.0, "recurrent": recurrent, "input": injection}
-    else:  # 000: weights in their own scale; the NTK grows with the width, or is divided by it
+    else:  # Ling 2023: weights in their own scale, so the NTK grows with the width
         growing, fixed = (1.0, 0.0) if width is None else (float(width), 1.0)
         factors = {"readout": growing, "recurrent": growing, "input": fixed}
     shares = {"readout": ck, "recurrent": ck * through, "input": product * through}

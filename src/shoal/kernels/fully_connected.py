@@ -1,4 +1,4 @@
-"""Kernels of fully connected networks (004, Proposition 3.7; 003, equation 4)."""
+"""Kernels of fully connected networks (Ling 2024, Proposition 3.7; Du 2018, equation 4)."""
 
 import torch
 from torch import Tensor
