@@ -5,6 +5,7 @@ import doctest
 import importlib
 import inspect
 import io
+import itertools
 import pkgutil
 import re
 import sys
@@ -41,7 +42,7 @@ class Block(NamedTuple):
 def blocks(text: str) -> Iterator[Block]:
     """The ``python`` blocks of a page, each with the output block directly below it."""
     fences = list(FENCE.finditer(text))
-    for fence, following in zip(fences, [*fences[1:], None], strict=True):
+    for fence, following in itertools.zip_longest(fences, fences[1:]):
         if fence[1] != "python":
             continue
         is_output = (
