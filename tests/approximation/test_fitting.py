@@ -238,7 +238,8 @@ def test_samplers_agree() -> None:
         (torch.sum, ((0.0, 1.0),), {}, ValueError, r"must have shape \(9,\)"),
         (torch.mul, ((0.0, 1.0),) * 2, {}, ValueError, "needs sampler='elementwise'"),
         (lambda x: x > 0, ((0.0, 1.0),), {}, TypeError, "floating-point"),
-        (len, ((0.0, 1.0),), {}, TypeError, "floating-point"),
+        (len, ((0.0, 1.0),), {}, ValueError, "must have shape"),
+        (str, ((0.0, 1.0),), {}, TypeError, "floating-point"),
     ],
 )
 def test_bad_arguments(

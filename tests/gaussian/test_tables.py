@@ -5,8 +5,9 @@ import torch
 
 from shoal.activations import ELU, Activation, HardTanh, Softplus, Swish, Tanh
 from shoal.gaussian import dual, dual_derivative
+from shoal.gaussian.domain import covariance
 from shoal.gaussian.mixed import mixed_dual
-from shoal.gaussian.tables import _pays, _table, tabulated_dual
+from shoal.gaussian.tables import Tables, _is_smooth, _table
 
 
 def triples(count, low, high, seed=0):
@@ -21,13 +22,14 @@ def triples(count, low, high, seed=0):
 def test_tables_agree_with_quadrature(phi, order):
     a, b, c = triples(5000, 0.3, 3.0)
     c[:3] = (a * b).sqrt()[:3] * torch.tensor([1.0, -1.0, 1 - 1e-12])
-    table = tabulated_dual(phi, order, order, a, b, c, tolerance=1e-12)
+    tables = Tables.of(phi, order, order, covariance(a, b, c), 1e-12)
+    assert tables.tables
     few = slice(0, 48)
     exact = mixed_dual(phi, order, order, a[few], b[few], c[few])
     scale = (mixed_dual(phi, order, order, *[t[few] for t in (a, a, a)])).sqrt() * (
         mixed_dual(phi, order, order, *[t[few] for t in (b, b, b)])
     ).sqrt()
-    assert ((table[few] - exact).abs() <= 1e-12 * scale).all()
+    assert ((tables(a, b, c)[few] - exact).abs() <= 1e-12 * scale).all()
 
 
 def test_many_triples_take_the_table_and_are_symmetric():
@@ -46,12 +48,24 @@ def test_variances_beyond_the_table_are_integrated():
 
 
 def test_kinks_away_from_zero_and_deltas_have_no_table():
-    assert _pays(Tanh(), 2, [0, 0], 5000)
-    assert _pays(ELU(0.5), 1, [0, 0], 5000)
-    assert not _pays(ELU(0.5), 2, [0, 0], 5000)
-    assert not _pays(HardTanh(), 0, [0, 0], 5000)
-    assert not _pays(Tanh(), 0, [0, 0], 100)
-    assert not _pays(Tanh(), 0, [5, 0], 5000)
+    assert _is_smooth(Tanh(), 2)
+    assert _is_smooth(ELU(0.5), 1)
+    assert not _is_smooth(ELU(0.5), 2)
+    assert not _is_smooth(HardTanh(), 0)
+    assert not Tables.of(HardTanh(), 0, 0, covariance(*triples(5000, 0.5, 2.0)), 1e-12).tables
+
+
+def test_few_points_need_no_table():
+    assert Tables.of(Tanh(), 0, 0, covariance(*triples(100, 0.5, 2.0)), 1e-12) is None
+
+
+def test_unequal_orders():
+    a, b, c = triples(3000, 0.5, 2.0, seed=5)
+    few = slice(0, 16)
+    for j, k in ((2, 0), (0, 2)):
+        found = Tables.of(Tanh(), j, k, covariance(a, b, c), 1e-12)(a, b, c)
+        exact = mixed_dual(Tanh(), j, k, a[few], b[few], c[few])
+        assert (found[few] - exact).abs().max() <= 1e-12
 
 
 def test_variances_of_many_sizes_in_one_call():
@@ -74,7 +88,7 @@ class Ripples(Activation):
 
 
 def test_no_table_where_it_cannot_be_accurate():
-    assert _table(Ripples(), 0, 0, 0, 0, 1e-12) is None
+    assert _table(Ripples(), 0, 0, (-1.0, 1.0), (-1.0, 1.0), 1e-12) is None
 
 
 def test_gradients_at_many_points():

@@ -1,6 +1,7 @@
 """Checks of scales and covariances, and the correlation without cancellation."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 
@@ -20,6 +21,7 @@ __all__ = [
     "within_bound",
 ]
 
+_BLOCK = 1 << 16  # entries that are checked together
 _SLACK = 1e3  # |c| may exceed √(ab) by this many units of rounding of the inputs' dtype ...
 _MOST_SLACK = 1e-4  # ... but not by more than this, and four units where one is larger
 
@@ -45,12 +47,17 @@ def scale_tensor(
 
 @dataclass(frozen=True)
 class Covariance:
-    """Covariance matrices [[a, c], [c, b]] of Gaussian pairs, as broadcast float64 tensors."""
+    """Covariance matrices [[a, c], [c, b]] of Gaussian pairs, broadcast without a copy."""
 
     a: Tensor
     b: Tensor
     c: Tensor
-    dtype: torch.dtype  # of the arguments
+    dtype: torch.dtype  # of the result
+
+    @property
+    def shape(self) -> torch.Size:
+        """The broadcast shape."""
+        return self.a.shape
 
     @property
     def requires_grad(self) -> bool:
@@ -58,9 +65,36 @@ class Covariance:
         wanted = any(t.requires_grad for t in (self.a, self.b, self.c))
         return wanted and torch.is_grad_enabled()
 
+    def in_double(self) -> tuple[Tensor, Tensor, Tensor]:
+        """All of them in float64, none beyond its bound."""
+        return self[()]
+
+    def __getitem__(self, index: tuple[int | slice, ...]) -> tuple[Tensor, Tensor, Tensor]:
+        """A block of them in float64, none beyond its bound."""
+        a, b, c = (t[index].to(torch.float64) for t in (self.a, self.b, self.c))
+        return a, b, within_bound(a, b, c)
+
+    def blocks(self, size: int) -> Iterator[tuple[int | slice, ...]]:
+        """Indices of blocks of at most ``size`` entries, in order."""
+        yield from _blocks(tuple(self.shape), size)
+
+
+def _blocks(shape: tuple[int, ...], size: int) -> Iterator[tuple[int | slice, ...]]:
+    inner = math.prod(shape[1:])
+    if math.prod(shape) <= size:
+        yield ()
+    elif inner <= size:
+        rows = size // inner
+        for start in range(0, shape[0], rows):
+            yield (slice(start, start + rows),)
+    else:
+        for row in range(shape[0]):
+            for rest in _blocks(shape[1:], size):
+                yield (row, *rest)
+
 
 def covariance(a: Tensor | float, b: Tensor | float, c: Tensor | float) -> Covariance:
-    """Check and broadcast covariances; ``c`` beyond √(ab) by rounding is set to it."""
+    """Check and broadcast covariances; memory beyond the arguments is that of a block."""
     tensors = [float_tensor(name, value) for name, value in (("a", a), ("b", b), ("c", c))]
     try:
         shape = torch.broadcast_shapes(*(t.shape for t in tensors))
@@ -71,13 +105,29 @@ def covariance(a: Tensor | float, b: Tensor | float, c: Tensor | float) -> Covar
     if len(devices) > 1:
         raise ValueError(f"a, b and c must be on one device, got {sorted(map(str, devices))}")
     (device,) = devices
-    a64, b64, c64 = (t.to(device, torch.float64).expand(shape) for t in tensors)
+    for name, tensor in zip("ab", tensors, strict=False):
+        if bool((tensor < 0).any()):
+            raise ValueError(f"{name} must be >= 0, got {float(tensor.detach().min()):g}")
     rounding = max(torch.finfo(t.dtype).eps for t in tensors)
     slack = max(min(_SLACK * rounding, _MOST_SLACK), 4 * rounding)
-    _check_covariance(a64.detach(), b64.detach(), c64.detach(), 1 + slack)
-    c64 = within_bound(a64, b64, c64)
+    views = [t.to(device).expand(shape) for t in tensors]
     given = [value.dtype for value in (a, b, c) if isinstance(value, Tensor)]
-    return Covariance(a64, b64, c64, reduce(torch.promote_types, given or [torch.float64]))
+    dtype = reduce(torch.promote_types, given or [torch.float64])
+    pair = Covariance(views[0], views[1], views[2], dtype)
+    for index in pair.blocks(_BLOCK):
+        block = [t.detach()[index].to(torch.float64) for t in views]
+        _check_covariance(block[0], block[1], block[2], 1 + slack)
+    return pair
+
+
+def _check_covariance(a: Tensor, b: Tensor, c: Tensor, slack: float) -> None:
+    beyond = c.abs() > slack * a.sqrt() * b.sqrt()
+    if bool(beyond.any()):
+        where = tuple(beyond.nonzero()[0].tolist())
+        raise ValueError(
+            "c must satisfy |c| <= sqrt(a b), got "
+            f"a = {float(a[where]):.17g}, b = {float(b[where]):.17g}, c = {float(c[where]):.17g}"
+        )
 
 
 def within_bound(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -89,19 +139,6 @@ def within_bound(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
             return c
         excess = torch.where(beyond, bound.copysign(c) - c, 0.0)
     return c + excess
-
-
-def _check_covariance(a: Tensor, b: Tensor, c: Tensor, slack: float) -> None:
-    for name, variance in (("a", a), ("b", b)):
-        if bool((variance < 0).any()):
-            raise ValueError(f"{name} must be >= 0, got {float(variance.min()):g}")
-    beyond = c.abs() > slack * a.sqrt() * b.sqrt()
-    if bool(beyond.any()):
-        where = tuple(beyond.nonzero()[0].tolist())
-        raise ValueError(
-            "c must satisfy |c| <= sqrt(a b), got "
-            f"a = {float(a[where]):.17g}, b = {float(b[where]):.17g}, c = {float(c[where]):.17g}"
-        )
 
 
 def correlation(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:

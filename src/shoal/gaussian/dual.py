@@ -9,14 +9,14 @@ from shoal.activations import Activation
 from shoal.checks import real
 from shoal.exceptions import AccuracyError
 from shoal.gaussian.closed_forms import ClosedForm, closed_form
-from shoal.gaussian.domain import checked_activation, covariance
+from shoal.gaussian.domain import Covariance, checked_activation, covariance
 from shoal.gaussian.mixed import mixed_dual
-from shoal.gaussian.tables import MANY, tabulated_dual
+from shoal.gaussian.tables import Tables
 
 __all__ = ["dual", "dual_derivative"]
 
 _FINEST = 1e-13  # what the quadrature guarantees
-_BLOCK = 1 << 16  # triples that a closed form is evaluated at together
+_BLOCK = 1 << 16  # triples that are evaluated together
 
 
 def dual(
@@ -97,12 +97,14 @@ def _differentiable(
     pair = covariance(a, b, c)
     closed = closed_form(phi)
     if closed is not None and closed.analytic and pair.requires_grad:
-        value = _evaluate_closed(closed, order, pair.a, pair.b, pair.c)
+        value = _evaluate_closed(closed, order, *pair.in_double())
+    elif pair.requires_grad:
+        value = _mixed(*pair.in_double(), phi, (order, order), tolerance)
     else:
-        value = _mixed(pair.a, pair.b, pair.c, phi, (order, order), tolerance)
+        value = _evaluate(phi, order, order, pair, tolerance=tolerance)
     infinite = order > 0 and any(kink.jumps[0] for kink in phi.kinks)
     if bool(value.isnan().any()) or (not infinite and bool(value.isinf().any())):
-        largest = float(torch.maximum(pair.a, pair.b).detach().max())
+        largest = max(float(pair.a.detach().max()), float(pair.b.detach().max()))
         raise AccuracyError(f"the dual of {phi!r} overflows at variances up to {largest:g}")
     return value.to(pair.dtype)
 
@@ -129,8 +131,8 @@ class _Dual(torch.autograd.Function):
         orders: tuple[int, int],
         tolerance: float,
     ) -> Tensor:
-        flat = (t.reshape(-1) for t in (a, b, c))
-        return _evaluate(phi, *orders, *flat, tolerance=tolerance).view(a.shape)
+        pair = Covariance(a, b, c, torch.float64)
+        return _evaluate(phi, *orders, pair, tolerance=tolerance)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
@@ -153,17 +155,24 @@ class _Dual(torch.autograd.Function):
         return (*into, None, None, None)
 
 
-def _evaluate(
-    phi: Activation, j: int, k: int, a: Tensor, b: Tensor, c: Tensor, *, tolerance: float
-) -> Tensor:
-    """Evaluate $D_{jk}$ at vectors by closed form, table or quadrature."""
+def _evaluate(phi: Activation, j: int, k: int, pair: Covariance, *, tolerance: float) -> Tensor:
+    """Evaluate $D_{jk}$ by closed form, table or quadrature, block by block."""
+    result = torch.empty(pair.shape, dtype=torch.float64, device=pair.a.device)
     closed = closed_form(phi)
-    if closed is not None and j == k and j < 2:
-        blocks = zip(a.split(_BLOCK), b.split(_BLOCK), c.split(_BLOCK), strict=True)
-        return torch.cat([_evaluate_closed(closed, j, *block) for block in blocks])
-    if len(a) < MANY:
-        return mixed_dual(phi, j, k, a, b, c)
-    return tabulated_dual(phi, j, k, a, b, c, tolerance=tolerance)
+    known = closed if j == k and j < 2 else None
+    tables = Tables.of(phi, j, k, pair, tolerance) if known is None else None
+    for index in pair.blocks(_BLOCK):
+        a, b, c = pair[index]
+        shape = result[index].shape
+        flat = tuple(t.reshape(-1) for t in (a, b, c))
+        if known is not None:
+            value = _evaluate_closed(known, j, *flat)
+        elif tables is not None:
+            value = tables(*flat)
+        else:
+            value = mixed_dual(phi, j, k, *flat)
+        result[index] = value.view(shape)
+    return result
 
 
 def _evaluate_closed(closed: ClosedForm, order: int, a: Tensor, b: Tensor, c: Tensor) -> Tensor:

@@ -95,7 +95,7 @@ def _block(phi: Activation, tau: Tensor, order: int) -> Tensor:
     fixed = tuple(window * k / panels for k in range(-panels, panels + 1))
     cuts = resolved_edges(phi, float(window * std.max()), tau.device)
     nodes = panel_nodes(cuts / std[:, None], fixed)
-    value = phi.function(nodes.at(std) * nodes.xi)
+    value = phi.function(nodes.at(tau) * nodes.xi)
     polynomials = normalized_hermite(nodes.xi, value)
     columns = [nodes.expectation(next(polynomials), len(tau)) for _ in range(order + 1)]
     return torch.stack(columns, dim=1)

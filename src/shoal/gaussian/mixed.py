@@ -25,7 +25,7 @@ from shoal.gaussian.quadrature import (
     resolved_edges,
     window_edges,
 )
-from shoal.gaussian.smoothing import TINY, smoothed, smoothed_regular
+from shoal.gaussian.smoothing import TINY, smoothed, smoothed_regular, spread
 
 __all__ = ["mixed_dual", "mixed_dual_at_angle"]
 
@@ -82,10 +82,10 @@ def _mixed_block(phi: Activation, j: int, k: int, pair: _Pair) -> Tensor:
     if any(vanishes(phi, order, reach(phi, span)) for order in (j, k)):
         return total
     nodes = panel_nodes(torch.cat(list(_edges(phi, pair, window[-1])), dim=1), window)
-    mean = nodes.at(pair.cosine * pair.std_v) * nodes.xi
+    mean = nodes.at(pair.cosine * spread(pair.std_v, k)) * nodes.xi
     std = nodes.at((pair.sine * pair.std_v).clamp(min=TINY)).expand_as(mean)
     inner = smoothed_regular(phi, mean.flatten(), std.flatten(), order=k).view_as(mean)
-    outer = phi.derivative(nodes.at(pair.std_u) * nodes.xi, j)
+    outer = phi.derivative(nodes.at(spread(pair.std_u, j)) * nodes.xi, j)
     return total + nodes.expectation(outer * inner, len(total))
 
 

@@ -25,7 +25,7 @@ from shoal.gaussian.quadrature import (
     window_edges,
 )
 
-__all__ = ["TINY", "smoothed", "smoothed_regular"]
+__all__ = ["TINY", "smoothed", "smoothed_regular", "spread"]
 
 _BLOCK = 256  # rows that are integrated at a time
 TINY = 1e-75  # stands in for a standard deviation of zero
@@ -94,13 +94,18 @@ def smoothed_regular(phi: Activation, mean: Tensor, std: Tensor, *, order: int) 
     return torch.cat(parts)
 
 
+def spread(std: Tensor, order: int) -> Tensor:
+    """Standard deviations, exactly zero where they are: a derivative needs both sides of zero."""
+    return std if order else torch.where(std > TINY, std, 0.0)
+
+
 def _regular_block(
     phi: Activation, mean: Tensor, std: Tensor, order: int, window: tuple[float, ...]
 ) -> Tensor:
     radius = float((mean.abs() + window[-1] * std).max())
     cuts = resolved_edges(phi, radius, mean.device)
     nodes = panel_nodes((cuts - mean[:, None]) / std[:, None], window)
-    x = torch.addcmul(nodes.at(mean), nodes.at(std), nodes.xi)
+    x = torch.addcmul(nodes.at(mean), nodes.at(spread(std, order)), nodes.xi)
     return nodes.expectation(phi.derivative(x, order), len(mean))
 
 

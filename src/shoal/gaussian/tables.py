@@ -18,56 +18,19 @@ from shoal.activations.panels import breaks, jump, reach, vanishes
 from shoal.approximation import Chebyshev, fit
 from shoal.exceptions import AccuracyError
 from shoal.gaussian.composites import Derivative, Square
-from shoal.gaussian.domain import correlation
+from shoal.gaussian.domain import Covariance, correlation
 from shoal.gaussian.mixed import mixed_dual
 from shoal.gaussian.polar import resolving_rule
 from shoal.gaussian.smoothing import smoothed
 
-__all__ = ["MANY", "tabulated_dual"]
+__all__ = ["MANY", "Tables"]
 
 MANY = 1024  # points from which on a table pays
 _WIDTH = 4.0  # of a bin, in log₂ of the variance
-_FIRST_BIN, _LAST_BIN = -5, 2  # bins that tables are made for: variances from 2^-22 to 2^10
+_STEP = 0.5  # what the ends of a table are multiples of
+_FIRST_BIN, _BINS = -6, 10  # tables are made for all but the outermost: from 2^-22 to 2^10
 _BLOCK = 1 << 16  # points that are evaluated together
 _CHECKS = 32  # points at which a table is compared with the other quadrature
-
-
-def tabulated_dual(
-    phi: Activation, j: int, k: int, a: Tensor, b: Tensor, c: Tensor, *, tolerance: float
-) -> Tensor:
-    """$D_{jk}$ at vectors of covariances, by tables wherever one can be had and pays.
-
-    The variances are cut into bins of a factor 16, around 1/16, 1, 16, ...; each pair of bins with
-    many points has its table, and the remaining points are integrated.
-    """
-    if j < k:
-        j, k, a, b = k, j, b, a
-    elif j == k:
-        a, b = torch.maximum(a, b), torch.minimum(a, b)
-    result = torch.empty_like(a)
-    bins = torch.stack([_bin(a), _bin(b)], dim=1)
-    pairs, member, counts = bins.unique(dim=0, return_inverse=True, return_counts=True)
-    for index, (pair, count) in enumerate(zip(pairs.tolist(), counts.tolist(), strict=True)):
-        inside = (member == index).nonzero()[:, 0]
-        table = _table(phi, j, k, *pair, tolerance) if _pays(phi, j, pair, count) else None
-        for block in inside.split(_BLOCK):
-            points = a[block], b[block], c[block]
-            result[block] = mixed_dual(phi, j, k, *points) if table is None else table(*points)
-    return result
-
-
-def _bin(variance: Tensor) -> Tensor:
-    """The bin of each variance; zero has one of its own."""
-    exponent = variance.clamp(min=2.0**-600).log2()
-    return ((exponent + _WIDTH / 2) / _WIDTH).floor().to(torch.int64)
-
-
-def _pays(phi: Activation, j: int, pair: list[int], count: int) -> bool:
-    """Whether a table is worth its making, and the dual is smooth enough for one."""
-    if count < MANY or min(pair) < _FIRST_BIN or max(pair) > _LAST_BIN:
-        return False
-    places = breaks(phi, reach(phi))
-    return all(x == 0 and not any(jump(phi, x, order) for order in range(j)) for x in places)
 
 
 @dataclass(frozen=True)
@@ -85,12 +48,101 @@ class _Table:
         return self.normalized(log_a, log_b, torch.atan2(sine, cosine)) * norm
 
 
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """$D_{jk}$ by tables wherever one can be had and pays, and by quadrature elsewhere.
+
+    The variances are cut into bins of a factor 16, around 1/16, 1, 16, ...; each pair of bins with
+    many points has its table.
+    """
+
+    phi: Activation
+    orders: tuple[int, int]
+    tables: dict[int, _Table]  # by pair of bins
+
+    @classmethod
+    def of(
+        cls, phi: Activation, j: int, k: int, pair: Covariance, tolerance: float
+    ) -> "Tables | None":
+        """The tables for some covariances; ``None`` if there are too few of them."""
+        if math.prod(pair.shape) < MANY:
+            return None
+        counts = torch.zeros(_BINS**2, dtype=torch.int64, device=pair.a.device)
+        for index in pair.blocks(_BLOCK):
+            a, b, _ = _ordered(j, k, *pair[index])
+            counts += torch.bincount(_pair_of_bins(a, b).reshape(-1), minlength=_BINS**2)
+        ends = _range(pair)
+        many = (counts >= MANY).nonzero()[:, 0].tolist() if _is_smooth(phi, max(j, k)) else []
+        high, low = max(j, k), min(j, k)
+        spans = {n: (_span(n // _BINS, *ends), _span(n % _BINS, *ends)) for n in many}
+        made = {n: _table(phi, high, low, *span, tolerance) for n, span in spans.items()}
+        kept = {n: table for n, table in made.items() if table is not None}
+        return cls(phi, (j, k), kept)
+
+    def __call__(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        """Evaluate at vectors of covariances."""
+        a, b, c = _ordered(*self.orders, a, b, c)
+        where, result = _pair_of_bins(a, b), torch.empty_like(a)
+        rest = torch.ones_like(a, dtype=torch.bool)
+        for n, table in self.tables.items():
+            inside = where == n
+            if bool(inside.any()):
+                result[inside] = table(a[inside], b[inside], c[inside])
+                rest &= ~inside
+        if bool(rest.any()):
+            high, low = max(self.orders), min(self.orders)
+            result[rest] = mixed_dual(self.phi, high, low, a[rest], b[rest], c[rest])
+        return result
+
+
+def _ordered(j: int, k: int, a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """More derivatives first, then the larger variance, so that the result is symmetric."""
+    if j == k:
+        return torch.maximum(a, b), torch.minimum(a, b), c
+    return (b, a, c) if j < k else (a, b, c)
+
+
+def _pair_of_bins(a: Tensor, b: Tensor) -> Tensor:
+    """The number of the two bins of each pair; the first and the last bin have no end."""
+    bins = [((t.log2() / _WIDTH + 0.5).floor() - _FIRST_BIN).clamp(0, _BINS - 1) for t in (a, b)]
+    return (bins[0] * _BINS + bins[1]).to(torch.int64)
+
+
+def _range(pair: Covariance) -> tuple[float, float]:
+    """log₂ of the smallest and the largest variance, rounded outwards so that tables are shared."""
+    low = min(float(t.detach().min()) for t in (pair.a, pair.b))
+    high = max(float(t.detach().max()) for t in (pair.a, pair.b))
+    ends = (math.log2(max(low, 2.0**-600)), math.log2(max(high, 2.0**-600)))
+    return _STEP * math.floor(ends[0] / _STEP), _STEP * math.ceil(ends[1] / _STEP)
+
+
+def _span(number: int, low: float, high: float) -> tuple[float, float] | None:
+    """The part of a bin that lies between two ends; ``None`` for the outermost bins."""
+    if number in (0, _BINS - 1):
+        return None
+    middle = _WIDTH * (number + _FIRST_BIN)
+    start = max(low, middle - _WIDTH / 2)
+    return start, max(min(high, middle + _WIDTH / 2), start + _STEP)
+
+
+def _is_smooth(phi: Activation, order: int) -> bool:
+    """Whether kinks are at zero only, and no delta is among the derivatives."""
+    places = breaks(phi, reach(phi))
+    return all(x == 0 and not any(jump(phi, x, n) for n in range(order)) for x in places)
+
+
 @lru_cache(maxsize=64)
 def _table(
-    phi: Activation, j: int, k: int, bin_a: int, bin_b: int, tolerance: float
+    phi: Activation,
+    j: int,
+    k: int,
+    span_a: tuple[float, float] | None,
+    span_b: tuple[float, float] | None,
+    tolerance: float,
 ) -> _Table | None:
-    """Fit a table to two bins, or return ``None`` if it is not accurate."""
-    span_a, span_b = ((_WIDTH * (n - 0.5), _WIDTH * (n + 0.5)) for n in (bin_a, bin_b))
+    """Fit a table to two spans of log₂ of the variances; ``None`` if it is not accurate."""
+    if span_a is None or span_b is None:
+        return None
     if vanishes(phi, j, reach(phi)) or vanishes(phi, k, reach(phi)):
         return None
 

@@ -73,9 +73,7 @@ class KernelFunction:
     def __call__(self, a: Tensor | float, b: Tensor | float, c: Tensor | float) -> Kernels:
         """Evaluate both kernels; arguments broadcast as in :func:`shoal.gaussian.dual`."""
         pair = covariance(a, b, c)
-        kernels = pair_kernels(
-            self.architecture, pair.a, pair.b, pair.c, self.trainable, self.width
-        )
+        kernels = pair_kernels(self.architecture, *pair.in_double(), self.trainable, self.width)
         return Kernels(*(k.to(pair.dtype) for k in kernels))
 
     def derivative(
@@ -96,7 +94,7 @@ class KernelFunction:
         """
         pair = covariance(a, b, c)
         with torch.enable_grad():
-            point = [t.detach().clone().requires_grad_() for t in (pair.a, pair.b, pair.c)]
+            point = [t.detach().clone().requires_grad_() for t in pair.in_double()]
             kernels = pair_kernels(
                 self.architecture, point[0], point[1], point[2], self.trainable, self.width
             )
