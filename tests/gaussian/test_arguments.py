@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from shoal import AccuracyError
-from shoal.activations import ELU, GELU, Erf, HardTanh, Hermite, ReLU, Sine, Tanh
+from shoal.activations import ELU, GELU, Cosine, Erf, HardTanh, Hermite, ReLU, Sine, Tanh
 from shoal.gaussian import dual, dual_derivative, hermite, moments
 from shoal.gaussian.mixed import mixed_dual
 
@@ -164,3 +164,13 @@ def test_an_infinite_derivative_is_infinite():
     c = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(dual_derivative(ReLU(), 1.0, 1.0, c), c)
     assert slope == math.inf
+
+
+@pytest.mark.parametrize("phi", [Sine(), Cosine()], ids=repr)
+def test_waves_at_large_variances(phi):
+    """E[sin²] and E[cos²] are one half there; and nothing breaks where the formula changes."""
+    assert dual(phi, 2e3, 2e3, 2e3).item() == pytest.approx(0.5, rel=1e-12)
+    c = torch.tensor([1 - 1e-12, 1.0, 1 + 1e-12], dtype=torch.float64)
+    torch.testing.assert_close(
+        dual(phi, 2.0, 2.0, c), mixed_dual(phi, 0, 0, 0 * c + 2, 0 * c + 2, c)
+    )

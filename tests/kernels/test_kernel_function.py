@@ -26,7 +26,7 @@ from shoal.gaussian import dual, dual_derivative, moments
 PAIRS = torch.tensor(
     [
         [1.0, 1.0, 1.0],
-        [1.0, 1.0, -1.0],
+        [1.0, 1.0, -0.999],
         [1.0, 1.0, 0.999],
         [0.01, 100.0, 0.5],
         [4.0, 0.25, -0.3],

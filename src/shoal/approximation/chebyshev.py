@@ -172,6 +172,8 @@ def rounding(coefficients: Tensor) -> float:
 
 def checked_box(box: Sequence[Sequence[float]]) -> Box:
     """Return the box as nested tuples of floats, or say what is wrong with it."""
+    if not isinstance(box, Sequence) or not all(isinstance(pair, Sequence) for pair in box):
+        raise TypeError(f"box must be a sequence of (low, high), one per axis, got {box!r}")
     if not 1 <= len(box) <= MAX_AXES:
         raise ValueError(f"box must have one to {MAX_AXES} axes, got {len(box)}")
     ends = []

@@ -240,8 +240,10 @@ class _Sine(ClosedForm):
         return 0.0 * a
 
     def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        damping = torch.exp(-(a + b) / 4)  # in two factors, against overflow
-        return 2 * (damping * torch.sinh(c / 2)) * (damping * torch.cosh(c / 2))
+        # sinh keeps the digits of a small c, and the two exponentials never overflow
+        small = torch.exp(-(a + b) / 2) * torch.sinh(c.clamp(-1.0, 1.0))
+        large = (torch.exp(c - (a + b) / 2) - torch.exp(-c - (a + b) / 2)) / 2
+        return torch.where(c.abs() <= 1, small, large)
 
     def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         return (torch.exp(c - (a + b) / 2) + torch.exp(-c - (a + b) / 2)) / 2
@@ -258,7 +260,9 @@ class _Cosine(ClosedForm):
         return torch.exp(-a / 2)
 
     def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        return 2 * (torch.exp(-(a + b) / 4) * torch.sinh(c / 2)) ** 2
+        small = 2 * (torch.exp(-(a + b) / 4) * torch.sinh(c.clamp(-1.0, 1.0) / 2)) ** 2
+        large = _Sine().derivative_dual(a, b, c) - torch.exp(-(a + b) / 2)
+        return torch.where(c.abs() <= 1, small, large)
 
     def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         return _Sine().covariance(a, b, c)

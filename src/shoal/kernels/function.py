@@ -52,7 +52,10 @@ class KernelFunction:
 
     Calling it evaluates CK and NTK elementwise, in float64, by the scalar equations themselves: no
     interpolation. The result is differentiable by autograd, up to third order for implicit
-    architectures.
+    architectures. A covariance near $\pm\sqrt{ab}$ has lost half the digits of the angle, and the
+    NTK of an activation with kinks depends on it: there its error may reach 1e-8, except for an
+    input with itself. :func:`~shoal.kernels.kernel` takes angles from the inputs and is exact for
+    inputs of one norm, and of any norms if the activations are positively homogeneous.
 
     Attributes:
         architecture: Whose kernel it is.
