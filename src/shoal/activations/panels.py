@@ -69,21 +69,25 @@ def gauss_legendre(order: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(nodes), torch.from_numpy(weights)
 
 
-@lru_cache(maxsize=512)
 def reach(phi: "Activation", radius: float = 0.0) -> float:
     """The radius of the panels that serve |x| <= ``radius``; a power of two.
 
     At least ``RADIUS``, or as much of it as the function and its derivatives are finite on.
     """
-    if phi.panels_of is not phi:
-        return reach(phi.panels_of, radius)
     if not radius < _LARGEST:
         raise AccuracyError(f"{phi!r} cannot be integrated up to |x| = {radius:.3g}")
+    return max(_finite_radius(phi.panels_of), 2.0 ** math.ceil(math.log2(max(radius, 1.0))))
+
+
+@lru_cache(maxsize=512)
+def _finite_radius(phi: "Activation") -> float:
+    """How far out the function and its derivatives are finite, at most ``RADIUS``."""
     check_function(phi)
     x = _nodes(_dyadic(RADIUS))
     bad = np.abs(x[~np.isfinite(_rows(phi, x)).all(axis=0)])
-    finite = 2.0 ** math.floor(math.log2(bad.min())) if len(bad) and bad.min() > 1 else RADIUS
-    return max(min(finite, RADIUS), 2.0 ** math.ceil(math.log2(max(radius, 1.0))))
+    if not len(bad) or bad.min() < 1:  # in the middle it is an error, which the panels report
+        return RADIUS
+    return min(RADIUS, 2.0 ** math.floor(math.log2(bad.min())))
 
 
 @lru_cache(maxsize=512)
@@ -100,13 +104,7 @@ def edges(phi: "Activation", radius: float) -> Tensor:
         others = np.setdiff1d(found[1:-1], places)
         rough = others[_all_jumps(phi, others).any(axis=0)]
         if declared is not None:
-            _check_places(phi, places)
-        if declared is not None and (len(singular) or len(rough)):
-            where = singular[0].mean() if len(singular) else rough[0]
-            raise ValueError(
-                f"kink_locations of {phi!r} are given as {declared}, "
-                f"but it is not smooth near x = {where:.6g} either"
-            )
+            _check_declared(phi, places, [*singular.mean(axis=1), *rough])
         if not len(singular):
             return torch.from_numpy(found)
         places = np.union1d(np.union1d(places, rough), _locate(phi, singular))
@@ -326,8 +324,8 @@ def _all_jumps(phi: "Activation", where: np.ndarray) -> np.ndarray:
     return np.stack([_jumps(phi, where, order) for order in range(_DERIVATIVES)])
 
 
-def _check_places(phi: "Activation", places: np.ndarray) -> None:
-    """See that no declared kink lies a little off its true place."""
+def _check_declared(phi: "Activation", places: np.ndarray, others: list[float]) -> None:
+    """See that no kink lies elsewhere, or a little off its declared place."""
     for order in range(3):
         near, wide = (_jumps(phi, places, order, step) for step in (_ONE_SIDED, 1e-8))
         off = (wide != 0) & (np.abs(wide - near) > 1e-3 * np.abs(wide))
@@ -337,3 +335,8 @@ def _check_places(phi: "Activation", places: np.ndarray) -> None:
             raise ValueError(
                 f"kink_locations of {phi!r} contain {where!r}, but the kink is at {true!r}"
             )
+    if others:
+        raise ValueError(
+            f"kink_locations of {phi!r} are given as {tuple(places.tolist())}, "
+            f"but it is not smooth near x = {others[0]:.6g} either"
+        )
