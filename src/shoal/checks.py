@@ -66,6 +66,7 @@ def float_tensor(name: str, value: object) -> Tensor:
         raise TypeError(f"{name} must be a floating-point tensor, got dtype {value.dtype}")
     if value.numel() == 0:
         raise ValueError(f"{name} must not be empty, got shape {tuple(value.shape)}")
-    if not bool(torch.isfinite(value).all()):
+    # extremes instead of a mask: NaN propagates, and nothing of the tensor's size is made
+    if not all(math.isfinite(float(end)) for end in torch.aminmax(value.detach())):
         raise ValueError(f"{name} must be finite, got NaN or infinity among its entries")
     return value

@@ -106,8 +106,9 @@ def covariance(a: Tensor | float, b: Tensor | float, c: Tensor | float) -> Covar
         raise ValueError(f"a, b and c must be on one device, got {sorted(map(str, devices))}")
     (device,) = devices
     for name, tensor in zip("ab", tensors, strict=False):
-        if bool((tensor < 0).any()):
-            raise ValueError(f"{name} must be >= 0, got {float(tensor.detach().min()):g}")
+        smallest = float(tensor.detach().min())
+        if smallest < 0:
+            raise ValueError(f"{name} must be >= 0, got {smallest:g}")
     rounding = max(torch.finfo(t.dtype).eps for t in tensors)
     slack = max(min(_SLACK * rounding, _MOST_SLACK), 4 * rounding)
     views = [t.to(device).expand(shape) for t in tensors]

@@ -1,5 +1,6 @@
 r"""Duals of activations, $D_\varphi(a, b, c) = \mathbb{E}[\varphi(u)\varphi(v)]$."""
 
+import math
 from typing import Any
 
 import torch
@@ -103,7 +104,8 @@ def _differentiable(
     else:
         value = _evaluate(phi, order, order, pair, tolerance=tolerance)
     infinite = order > 0 and any(kink.jumps[0] for kink in phi.kinks)
-    if bool(value.isnan().any()) or (not infinite and bool(value.isinf().any())):
+    ends = [float(end) for end in torch.aminmax(value.detach())]
+    if any(math.isnan(end) or (math.isinf(end) and not infinite) for end in ends):
         largest = max(float(pair.a.detach().max()), float(pair.b.detach().max()))
         raise AccuracyError(f"the dual of {phi!r} overflows at variances up to {largest:g}")
     return value.to(pair.dtype)
