@@ -247,8 +247,11 @@ def test_derivatives_against_the_closed_forms_of_004(phi):
 
 
 def test_kernels_that_do_not_exist_say_so():
-    with pytest.raises(ConvergenceError, match=r"variance was not reached .* recurrent_variance"):
-        kernel_function(DEQ(ReLU(), 2.0, 0.8))(1.0, 1.0, 0.3)
+    for recurrent in (2.0, 3.0, 50.0):
+        with pytest.raises(
+            ConvergenceError, match=r"variance was not reached .* recurrent_variance"
+        ):
+            kernel_function(DEQ(ReLU(), recurrent, 0.8))(1.0, 1.0, 0.3)
 
 
 def test_a_kernel_beyond_the_guarantee_still_converges():

@@ -23,6 +23,7 @@ __all__ = ["fixed_covariance", "fixed_half_angle", "fixed_variance"]
 
 _MOST_STEPS = 200
 _ROUNDING = 1e-15  # relative residual at which an equation counts as solved
+_DIVERGED = 1e12  # growth, relative to what is injected, after which nothing converges any more
 _STALLED = 1e-12  # relative residual up to which rounding may have stopped the progress
 
 Equation = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -142,10 +143,10 @@ def _converged(equation: Equation, start: Tensor, size: Tensor, name: str) -> Te
         best = torch.minimum(best, residual)
         newton = guess - (guess - value) / (1 - slope)
         guess = torch.where(stuck | (slope >= 1), value, newton)
-        if not bool(guess.isfinite().all()):
+        if not bool((guess.abs() <= _DIVERGED * size.clamp(min=1.0)).all()):
             break
     raise ConvergenceError(
-        f"the fixed point of the {name} was not reached in {_MOST_STEPS} steps (largest residual "
+        f"the fixed point of the {name} was not reached (largest residual "
         f"{float(residual.max()):.2g}): the kernel may not exist. It surely does if "
         "recurrent_variance times the squared Lipschitz constant of the activation is below 1"
     )
