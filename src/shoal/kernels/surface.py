@@ -18,16 +18,18 @@ import torch
 from torch import Tensor
 
 from shoal.approximation import (
+    PiecewiseChebyshev,
     chebyshev_basis,
     chebyshev_nodes,
     coefficients_from_values,
     fit,
+    fit_piecewise,
 )
 from shoal.exceptions import AccuracyError
 from shoal.kernels.function import KernelFunction, angular_kernels
 from shoal.kernels.section import HalfAngle
 
-__all__ = ["ANY_ANGLE", "Surface", "angular_surface", "surface"]
+__all__ = ["ANY_ANGLE", "Span", "Surface", "angular_surface", "diagonal", "norm_span", "surface"]
 
 Span: TypeAlias = tuple[float, float]
 
@@ -35,6 +37,9 @@ ANY_ANGLE: Span = (0.0, math.pi)
 _DEGREES = (32, 64, 128)  # tried on lines; what lies beyond the needed degree is cut off
 _CHECKS = 512  # points off the grid at which the error is measured
 _MARGIN = 2  # degrees beyond those that the lines need
+_FEW = 64  # norms at which the diagonal is computed one by one
+_GRID = 4  # ranges of norms end at multiples of 1/4 in log₂
+_DIAGONAL = 1e-13  # error of the interpolated logarithm of the diagonal
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +87,45 @@ def _to_unit(x: Tensor, span: Span) -> Tensor:
     """The span as [-1, 1], exact near both ends."""
     low, high = span
     return (((x - low) - (high - x)) / (high - low)).clamp(-1.0, 1.0)
+
+
+def diagonal(function: KernelFunction, norm: Tensor) -> Tensor:
+    """Both kernels of each input with itself, given its norm in float64. shape: (2, n)"""
+    distinct, inverse = norm.unique(return_inverse=True)
+    if len(distinct) > _FEW and float(distinct[0]) > 0:
+        series = _diagonal_series(function, norm_span(distinct))
+        if series is not None:
+            log = distinct.log2()
+            return torch.stack([s(log).exp2() for s in series])[:, inverse]
+    square = distinct**2
+    return torch.stack(tuple(function(square, square, square)))[:, inverse]
+
+
+def norm_span(norm: Tensor) -> Span:
+    """The range of log₂ of some norms, rounded outwards so that surfaces are shared."""
+    low, high = (math.log2(float(end)) for end in torch.aminmax(norm))
+    first = math.floor(low * _GRID) / _GRID
+    return first, max(math.ceil(high * _GRID) / _GRID, first + 1 / _GRID)
+
+
+@lru_cache(maxsize=64)
+def _diagonal_series(
+    function: KernelFunction, norms: Span
+) -> tuple[PiecewiseChebyshev, PiecewiseChebyshev] | None:
+    """The logarithms of both diagonals; ``None`` if one is zero or rough."""
+
+    def logarithm(log_norm: Tensor, row: int) -> Tensor:
+        square = log_norm.exp2() ** 2
+        return function(square, square, square)[row].log2()
+
+    try:
+        first, second = (
+            fit_piecewise(lambda x, q=row: logarithm(x, q), (norms,), tolerance=_DIAGONAL)
+            for row in range(2)
+        )
+    except (AccuracyError, ValueError):
+        return None
+    return first, second
 
 
 @lru_cache(maxsize=128)
@@ -145,7 +189,9 @@ class _Sampler:
         return torch.stack(
             [
                 k / (d * e).sqrt().clamp(min=torch.finfo(torch.float64).tiny)
-                for k, d, e in zip(kernels, self._diagonal(left), self._diagonal(right), strict=True)
+                for k, d, e in zip(
+                    kernels, self._diagonal(left), self._diagonal(right), strict=True
+                )
             ]
         )
 
