@@ -30,7 +30,15 @@ from shoal.architectures import (
     ResNet,
 )
 from shoal.exceptions import AccuracyError, ConvergenceError
-from shoal.kernels import KernelFunction, Kernels, kernel, kernel_function
+from shoal.kernels import (
+    KernelFunction,
+    KernelOperator,
+    KernelOperators,
+    Kernels,
+    kernel,
+    kernel_function,
+    kernel_operator,
+)
 
 __all__ = [
     "DEQ",
@@ -51,6 +59,8 @@ __all__ = [
     "ImplicitArchitecture",
     "ImplicitNetwork",
     "KernelFunction",
+    "KernelOperator",
+    "KernelOperators",
     "Kernels",
     "Kink",
     "LeakyReLU",
@@ -64,6 +74,7 @@ __all__ = [
     "gaussian",
     "kernel",
     "kernel_function",
+    "kernel_operator",
 ]
 
 __version__ = "0.1.0.dev0"

@@ -2,10 +2,30 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from shoal import DEQ, ELU, FullyConnected, HardTanh, LeakyReLU, ReLU, Tanh, kernel, kernel_function
+from shoal import (
+    DEQ,
+    ELU,
+    GELU,
+    Affine,
+    Cosine,
+    Erf,
+    FullyConnected,
+    HardTanh,
+    Identity,
+    LeakyReLU,
+    ReLU,
+    Sigmoid,
+    Sine,
+    Softplus,
+    Swish,
+    Tanh,
+    kernel,
+    kernel_function,
+)
 
 
 def inputs(count, features, seed=0, *, one_norm=False, dtype=torch.float64):
@@ -119,3 +139,147 @@ def test_the_diagonal_needs_partners():
     x = inputs(3, 2)
     with pytest.raises(ValueError, match="diag needs as many x1 as x2, got 3 and 2"):
         kernel(DEQ(ReLU(), 0.2, 0.8), x, x[:2], diag=True)
+
+
+ACTIVATIONS = [ReLU(), Tanh(), ELU(), HardTanh(), GELU(), Erf(), Affine(ReLU(), 1.0, -0.4)]
+OTHERS = [LeakyReLU(0.2), Swish(), Softplus(), Sigmoid(), Sine(), Cosine(), Identity()]
+
+
+def assert_entries_are_exact(architecture, x, tolerance):
+    """Entries of a matrix that a surface made, against the scalar equations."""
+    found = kernel(architecture, x)
+    i, j = torch.triu_indices(len(x), len(x), 1)[:, ::3]
+    squares = (x * x).sum(1)
+    expected = kernel_function(architecture)(squares[i], squares[j], (x[i] * x[j]).sum(1))
+    for matrix, entries in zip(found, expected, strict=True):
+        size = (matrix.diagonal()[i] * matrix.diagonal()[j]).sqrt()
+        assert ((matrix[i, j] - entries).abs() <= tolerance * size).all()
+        assert torch.equal(matrix, matrix.T)
+
+
+def norms_between(low, high, count, features, seed):
+    generator = torch.Generator().manual_seed(seed)
+    share = torch.rand(count, 1, dtype=torch.float64, generator=generator)
+    return inputs(count, features, seed, one_norm=True) * low * (high / low) ** share
+
+
+@pytest.mark.parametrize("phi", ACTIVATIONS, ids=repr)
+def test_any_norms(phi):
+    assert_entries_are_exact(DEQ(phi, 0.15, 0.8), norms_between(0.7, 1.6, 40, 6, 5), 1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phi", [*ACTIVATIONS, *OTHERS], ids=repr)
+@pytest.mark.parametrize("features", [2, 6, 200])
+def test_norms_from_a_tenth_to_ten(phi, features):
+    x = norms_between(0.1, 10.0, 60, features, 6)
+    assert_entries_are_exact(DEQ(phi, 0.15, 0.8), x, 1e-10)
+    assert_entries_are_exact(FullyConnected([phi, phi]), x, 1e-10)
+
+
+def test_zeros_among_different_norms():
+    x = norms_between(0.7, 1.6, 40, 6, 5)
+    x[7] = 0.0
+    for phi in (Tanh(), Softplus()):
+        ck, ntk = kernel(DEQ(phi, 0.15, 0.8), x)
+        exact = kernel_function(DEQ(phi, 0.15, 0.8))(0.0, (x * x).sum(1), torch.zeros(40).double())
+        for matrix, row in ((ck, exact.ck), (ntk, exact.ntk)):
+            assert (matrix[7] - row).abs().max() <= 1e-11 * matrix.max()
+            assert torch.equal(matrix, matrix.T)
+
+
+def test_pairs_beyond_the_range_of_a_surface():
+    """Nearly all angles are near a right one, and a few are not."""
+    x = norms_between(0.7, 1.6, 60, 400, 8)
+    x[2] = x[0] + 0.05 * x[3]
+    x[4] = -x[5] + 1e-3 * x[6]
+    for phi in (Tanh(), ELU(), ReLU()):
+        assert_entries_are_exact(DEQ(phi, 0.15, 0.8), x, 1e-10)
+
+
+def test_parallel_inputs_of_different_norms():
+    """A positively homogeneous kernel there is the product of the norms times a constant."""
+    x = norms_between(0.7, 1.6, 30, 400, 8)
+    x[1] = 1.1 * x[0]
+    for matrix in kernel(DEQ(ReLU(), 0.15, 0.8), x):
+        assert abs(matrix[0, 1] / matrix[0, 0] - 1.1) <= 1e-12
+
+
+@pytest.mark.parametrize("phi", [ReLU(), Tanh()], ids=repr)
+def test_batches(phi):
+    deq = DEQ(phi, 0.2, 0.8)
+    x, y = inputs(24, 3).view(2, 3, 4, 3), inputs(10, 3, seed=1).view(2, 1, 5, 3)
+    found, symmetric, diagonal = kernel(deq, x, y), kernel(deq, x), kernel(deq, x, diag=True)
+    assert found.ck.shape == (2, 3, 4, 5)
+    assert symmetric.ntk.shape == (2, 3, 4, 4)
+    for i in range(2):
+        for j in range(3):
+            alone = kernel(deq, x[i, j], y[i, 0])
+            torch.testing.assert_close(found.ntk[i, j], alone.ntk, rtol=1e-12, atol=0.0)
+            torch.testing.assert_close(symmetric.ck[i, j], kernel(deq, x[i, j]).ck)
+    torch.testing.assert_close(diagonal.ntk, symmetric.ntk.diagonal(dim1=-2, dim2=-1))
+    with pytest.raises(ValueError, match=r"broadcastable batch dimensions, got \(2,\) and \(3,\)"):
+        kernel(deq, torch.ones(2, 4, 3), torch.ones(3, 4, 3))
+
+
+@pytest.mark.parametrize("limit", [1, "7KiB", "1GB"])
+def test_memory_limits_change_nothing(limit):
+    x = norms_between(0.7, 1.6, 40, 6, 5)
+    for phi in (ReLU(), Tanh()):
+        whole, part = kernel(DEQ(phi, 0.15, 0.8), x), kernel(DEQ(phi, 0.15, 0.8), x, memory=limit)
+        for left, right in zip(whole, part, strict=True):
+            assert (left - right).abs().max() <= 1e-14 * left.max()
+            assert torch.equal(right, right.T)
+
+
+def test_results_in_files(tmp_path):
+    x = inputs(30, 4, dtype=torch.float32)
+    result = kernel(DEQ(ReLU(), 0.2, 0.8), x, memory="10KiB", out=tmp_path / "kernels")
+    stored = np.load(tmp_path / "kernels" / "ntk.npy", mmap_mode="r")
+    assert stored.dtype == np.float32
+    assert np.array_equal(stored, result.ntk.numpy())
+    assert torch.equal(result.ntk, kernel(DEQ(ReLU(), 0.2, 0.8), x, memory="10KiB").ntk)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="out must be a folder"):
+        kernel(DEQ(ReLU(), 0.2, 0.8), x, out=tmp_path / "file")
+
+
+def test_arrays():
+    x = inputs(6, 3)
+    found = kernel(DEQ(ReLU(), 0.2, 0.8), x.numpy(), x[:2].numpy())
+    assert isinstance(found.ck, np.ndarray)
+    assert np.array_equal(found.ntk, kernel(DEQ(ReLU(), 0.2, 0.8), x, x[:2]).ntk.numpy())
+
+
+@pytest.mark.parametrize(
+    ("memory", "message"), [("two", "such as '2GiB'"), (0, "memory must be >= 1, got 0")]
+)
+def test_bad_limits(memory, message):
+    with pytest.raises(ValueError, match=message):
+        kernel(DEQ(ReLU(), 0.2, 0.8), torch.ones(2, 2), memory=memory)
+
+
+@pytest.mark.slow
+def test_the_compiled_pass():
+    x = inputs(200, 30, one_norm=True)
+    eager, fused = (kernel(DEQ(Tanh(), 0.2, 0.8), x, compile=c) for c in (False, True))
+    for left, right in zip(eager, fused, strict=True):
+        assert (left - right).abs().max() <= 1e-13 * left.max()
+        assert torch.equal(right, right.T)
+    counters = torch._dynamo.utils.counters
+    before = counters["stats"]["unique_graphs"]
+    for deq, rows in ((DEQ(Tanh(), 0.25, 0.8), 77), (DEQ(Tanh(), 0.2, 0.5), 131)):
+        kernel(deq, x[:rows], compile=True)
+    assert counters["stats"]["unique_graphs"] == before
+
+
+def test_without_a_compiler(monkeypatch, caplog):
+    def broken(*_):
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr("shoal.kernels.compiled._compiled", lambda: broken)
+    monkeypatch.setattr("shoal.kernels.compiled._Compiler.works", True)
+    x = inputs(20, 30, one_norm=True)
+    fused, eager = (kernel(DEQ(ReLU(), 0.2, 0.8), x, compile=c) for c in (True, False))
+    assert torch.equal(fused.ck, eager.ck)
+    assert "torch.compile does not work here (no compiler here)" in caplog.text

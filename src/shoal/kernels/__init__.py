@@ -3,6 +3,15 @@
 from shoal.kernels import deq, fully_connected  # noqa: F401  (they register their kernels)
 from shoal.kernels.function import KernelFunction, kernel_function
 from shoal.kernels.matrix import kernel
+from shoal.kernels.operator import KernelOperator, KernelOperators, kernel_operator
 from shoal.kernels.result import Kernels
 
-__all__ = ["KernelFunction", "Kernels", "kernel", "kernel_function"]
+__all__ = [
+    "KernelFunction",
+    "KernelOperator",
+    "KernelOperators",
+    "Kernels",
+    "kernel",
+    "kernel_function",
+    "kernel_operator",
+]

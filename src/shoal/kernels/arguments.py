@@ -12,7 +12,7 @@ from torch import Tensor
 from shoal.checks import float_tensor, integer
 from shoal.kernels.result import Kernels
 
-__all__ = ["checked_inputs", "memory_limit", "with_arrays"]
+__all__ = ["as_tensor", "checked_inputs", "memory_limit", "with_arrays"]
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -82,7 +82,7 @@ def with_arrays(function: Function) -> Function:
 
     @wraps(function)
     def wrapped(architecture: Any, x1: Any, x2: Any = None, **options: Any) -> Any:
-        result = function(architecture, _tensor(x1), _tensor(x2), **options)
+        result = function(architecture, as_tensor(x1), as_tensor(x2), **options)
         if isinstance(x1, np.ndarray):
             return Kernels(*(k.numpy() for k in result))  # type: ignore[arg-type]
         return result
@@ -90,5 +90,6 @@ def with_arrays(function: Function) -> Function:
     return wrapped  # type: ignore[return-value]
 
 
-def _tensor(x: Any) -> Any:
+def as_tensor(x: Any) -> Any:
+    """Return a NumPy array as a tensor, and all else as it is."""
     return torch.tensor(x) if isinstance(x, np.ndarray) else x
