@@ -44,8 +44,9 @@ format: $(STAMP)  ## Rewrite the files in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# A peer, *_peer.py, is another library, timed by an interpreter that has it.
 bench: $(STAMP)  ## Run the benchmarks
-	@for script in $(sort $(wildcard benchmarks/*.py)); do \
+	@for script in $(sort $(filter-out %_peer.py,$(wildcard benchmarks/*.py))); do \
 	    echo "$$script"; $(BIN)/python "$$script" || exit; done
 
 wheel: $(STAMP)  ## Build the source archive and the wheel into DIST (default: dist)
