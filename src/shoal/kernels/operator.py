@@ -188,8 +188,8 @@ def kernel_operator(
         >>> import torch, shoal
         >>> x = torch.eye(3, dtype=torch.float64)
         >>> op = shoal.kernel_operator(shoal.DEQ(shoal.ReLU(), 0.2, 0.8), x, memory="1MiB")
-        >>> (op.ck @ torch.ones(3, dtype=torch.float64)).sum()
-        tensor(2.2275, dtype=torch.float64)
+        >>> op.ck @ torch.ones(3, dtype=torch.float64)
+        tensor([0.7424, 0.7424, 0.7424], dtype=torch.float64)
     """
     function = kernel_function(architecture, trainable=trainable, width=width)
     first, second = checked_inputs(as_tensor(x1), as_tensor(x2))

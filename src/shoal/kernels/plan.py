@@ -30,8 +30,8 @@ _TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-7}
 _ANGULAR_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-8}
 _FEW_PAIRS = 256  # pairs that are cheaper one by one
 _SAMPLE = 256  # rows and columns whose angles are looked at first
-_RARE = 0.0005  # share of the angles on either side that may lie outside of the surface
-_GRID = 8  # ranges of angles end at multiples of 1/8
+_GRID = 8  # ranges of angles end at multiples of 1/8 ...
+_MARGIN = 1 / 16  # ... this far beyond the angles of the sample
 _NARROWEST = 0.5
 _SMOOTH_ANGLES: Span = (0.25, math.pi - 0.25)  # where kinks away from zero do no harm
 
@@ -231,12 +231,11 @@ def _typical_angles(left: Inputs, right: Inputs) -> Span:
     ordinary = (left.norm[i, None] > 0) & (right.norm[j] > 0)
     if left is right:
         ordinary &= i[:, None] != j
-    angle = cosine[ordinary].double().clamp(-1.0, 1.0).acos().sort().values
-    if len(angle) == 0:
+    if not bool(ordinary.any()):
         return ANY_ANGLE
-    rare = int(_RARE * len(angle))
-    low = math.floor(float(angle[rare]) * _GRID) / _GRID
-    high = math.ceil(float(angle[len(angle) - 1 - rare]) * _GRID) / _GRID
+    least, most = (float(end) for end in torch.aminmax(cosine[ordinary].double().clamp(-1.0, 1.0)))
+    low = math.floor((math.acos(most) - _MARGIN) * _GRID) / _GRID
+    high = math.ceil((math.acos(least) + _MARGIN) * _GRID) / _GRID
     widened = max(0.0, (_NARROWEST - (high - low)) / 2)
     return max(low - widened, 0.0), min(high + widened, math.pi)
 
