@@ -50,21 +50,14 @@ ACTIVATIONS: dict[str, Activation] = {
 KINKED = {"ReLU", "LeakyReLU", "Abs"}
 
 
-def cases(*failing: str):
-    """All cases; those of several layers of the named activations are known to fail."""
-    return [named(case, failing) for case in VALUES["cases"]]
-
-
-def named(case, failing):
+def named(case):
     names = case["activations"]
     kind = names[0] if len(set(names)) == 1 else "mixed"
-    fails = pytest.mark.xfail(
-        kind in failing and len(names) > 1,
-        raises=ValueError,
-        reason="after an even activation the angle of opposite inputs is NaN",
-    )
     trained = "+".join(case["trainable"] or ["all"])
-    return pytest.param(case, id=f"{kind}-{len(names)}-{trained}", marks=fails)
+    return f"{kind}-{len(names)}-{trained}"
+
+
+every_case = pytest.mark.parametrize("case", VALUES["cases"], ids=named)
 
 
 def network(case):
@@ -99,7 +92,7 @@ def deviations(found: Kernels, case, x: Tensor):
         yield float(((value - right).abs() / (diagonal[:, None] * diagonal) - allowance).max())
 
 
-@pytest.mark.parametrize("case", cases())
+@every_case
 def test_the_kernel_of_pairs(case):
     norms, products = (INPUTS * INPUTS).sum(1), INPUTS @ INPUTS.T
     products.diagonal().copy_(norms)  # an input and itself, to the last bit
@@ -108,14 +101,14 @@ def test_the_kernel_of_pairs(case):
     assert max(deviations(found, case, INPUTS)) <= 1e-14
 
 
-@pytest.mark.parametrize("case", cases("Abs"))
+@every_case
 def test_matrices(case):
     found = kernel(network(case), INPUTS, trainable=case["trainable"])
     homogeneous = network(case).positively_homogeneous  # by a series in the angle, exact to 1e-12
     assert max(deviations(found, case, INPUTS)) <= (1e-12 if homogeneous else 1e-14)
 
 
-@pytest.mark.parametrize("case", cases("Abs", "Cosine"))
+@every_case
 def test_matrices_of_inputs_of_one_norm(case):
     """Always by a series in the angle, whose error is below 1e-12 of the diagonal."""
     found = kernel(network(case), ONE_NORM, trainable=case["trainable"])

@@ -30,7 +30,7 @@ __all__ = ["HalfAngle", "Section", "section"]
 
 _TOLERANCE = 1e-13
 _DEGREE = 512
-_ODD = 1e-14  # an even part whose mean square is relatively smaller is rounding
+_ODD = 1e-14  # an even (or odd) part whose mean square is relatively smaller is rounding
 _STRAIGHT = torch.tensor([math.pi], dtype=torch.float64)
 _NODES = 64  # of the means, whose integrands are analytic
 
@@ -60,12 +60,13 @@ class HalfAngle:
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """The duals of one activation at one variance.
+    r"""The duals of one activation at one variance.
 
     Attributes:
         variance: $A$.
         square: $D(0)$, the mean square of the activation.
         remainder: $R$, the mean square of the even part.
+        even: Whether the activation is even, and $D(\pi) = D(0)$.
         slope: $E(θ)$.
         mean_before: $I(θ)$.
         mean_after: $J(θ)$.
@@ -74,6 +75,7 @@ class Section:
     variance: float
     square: float
     remainder: float
+    even: bool
     slope: Chebyshev
     mean_before: Chebyshev
     mean_after: Chebyshev
@@ -83,6 +85,10 @@ class Section:
         angle = half.angle
         ratio = self.variance / self.square
         sine2 = ratio * half.sine2 * self.mean_before(angle)
+        if self.even:  # opposite inputs have one image, where I is zero but for rounding
+            mirrored = -ratio * half.cosine2 * self.mean_after(angle)
+            sine2 = torch.where(half.sine2 > half.cosine2, mirrored, sine2)
+        sine2 = sine2.clamp(min=0.0)  # rounding, if φ is nearly even
         cosine2 = self.remainder / self.square + ratio * half.cosine2 * self.mean_after(angle)
         return HalfAngle(sine2, cosine2)
 
@@ -106,7 +112,8 @@ def section(phi: Activation, variance: float) -> Section:
     remainder = (square + opposite) / 2
     if remainder < _ODD * square:
         remainder = 0.0
-    return Section(variance, square, remainder, series, mean_before, mean_after)
+    even = square - opposite < 2 * _ODD * square
+    return Section(variance, square, remainder, even, series, mean_before, mean_after)
 
 
 def _fit(function: Callable[[Tensor], Tensor], size: float) -> Chebyshev:
