@@ -29,8 +29,19 @@ from shoal.architectures import (
     ImplicitNetwork,
     ResNet,
 )
-from shoal.exceptions import AccuracyError, ConvergenceError
+from shoal.exceptions import AccuracyError, ConvergenceError, ConvergenceWarning
+from shoal.gradients import Implicit, OneStep, Unrolled, fixed_point
 from shoal.kernels import KernelFunction, Kernels, kernel, kernel_function
+from shoal.solvers import (
+    Anderson,
+    Broyden,
+    DampedPicard,
+    NewtonKrylov,
+    Picard,
+    Solution,
+    Status,
+    solve,
+)
 
 __all__ = [
     "DEQ",
@@ -39,31 +50,44 @@ __all__ = [
     "AccuracyError",
     "Activation",
     "Affine",
+    "Anderson",
     "Architecture",
+    "Broyden",
     "ConvResNet",
     "ConvergenceError",
+    "ConvergenceWarning",
     "Cosine",
+    "DampedPicard",
     "Erf",
     "FullyConnected",
     "HardTanh",
     "Hermite",
     "Identity",
+    "Implicit",
     "ImplicitArchitecture",
     "ImplicitNetwork",
     "KernelFunction",
     "Kernels",
     "Kink",
     "LeakyReLU",
+    "NewtonKrylov",
+    "OneStep",
+    "Picard",
     "ReLU",
     "ResNet",
     "Sigmoid",
     "Sine",
     "Softplus",
+    "Solution",
+    "Status",
     "Swish",
     "Tanh",
+    "Unrolled",
+    "fixed_point",
     "gaussian",
     "kernel",
     "kernel_function",
+    "solve",
 ]
 
 __version__ = "0.1.0.dev0"
