@@ -29,9 +29,11 @@ from shoal.architectures import (
     ImplicitNetwork,
     ResNet,
 )
+from shoal.empirical import empirical_kernel
 from shoal.exceptions import AccuracyError, ConvergenceError, ConvergenceWarning
 from shoal.gradients import Implicit, OneStep, Unrolled, fixed_point
 from shoal.kernels import KernelFunction, Kernels, kernel, kernel_function
+from shoal.models import GainConstraint, Network, WellPosedness, build, load, save
 from shoal.solvers import (
     Anderson,
     Broyden,
@@ -60,6 +62,7 @@ __all__ = [
     "DampedPicard",
     "Erf",
     "FullyConnected",
+    "GainConstraint",
     "HardTanh",
     "Hermite",
     "Identity",
@@ -70,6 +73,7 @@ __all__ = [
     "Kernels",
     "Kink",
     "LeakyReLU",
+    "Network",
     "NewtonKrylov",
     "OneStep",
     "Picard",
@@ -83,10 +87,15 @@ __all__ = [
     "Swish",
     "Tanh",
     "Unrolled",
+    "WellPosedness",
+    "build",
+    "empirical_kernel",
     "fixed_point",
     "gaussian",
     "kernel",
     "kernel_function",
+    "load",
+    "save",
     "solve",
 ]
 

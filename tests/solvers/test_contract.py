@@ -26,8 +26,7 @@ def check_converged(solution, f, solver):
     true = (f(solution.value).flatten(1) - value).norm(dim=1)
     torch.testing.assert_close(solution.residual, true, rtol=1e-6, atol=1e-15)
     rtol, atol = solver.tolerances(value.dtype)
-    bound = torch.maximum(value.norm(dim=1), f(solution.value).flatten(1).norm(dim=1))
-    assert (true <= 1.001 * (atol + rtol * bound)).all()
+    assert (true <= 1.001 * (atol + rtol * value.norm(dim=1))).all()
     assert solution.converged.all()
     assert codes(solution) == {Status.CONVERGED}
     assert solution.failures == {}
@@ -122,7 +121,6 @@ def test_maps_without_a_fixed_point(solver, f):
     start = torch.full((2, 3), 0.3, dtype=torch.float64)
     solution = solve(f, start, solver=solver, on_failure="status")
     assert not solution.converged.any()
-    assert codes(solution) <= {Status.DIVERGED, Status.STAGNATED, Status.NOT_FINITE}
 
 
 @every_solver

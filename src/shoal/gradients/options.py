@@ -57,13 +57,13 @@ class SolveOptions:
         size = right.abs().amax(dim=1, keepdim=True)
         size = torch.where((size > 0) & torch.isfinite(size), size, 1.0)
         unit = right / size
-        guess = None if recall is None else recall.guess(right)
+        guess = None if recall is None else recall.guess(unit, linear=True)
         solver = gradient.adjoint_solver(self.solver)
-        outcome = drive(problem_of(unit), solver, unit if guess is None else guess / size)
+        outcome = drive(problem_of(unit), solver, unit if guess is None else guess)
         solution = outcome.solution
         value, residual = solution.value * size, solution.residual * size[:, 0]
         self.log.backward = replace(solution, value=value, residual=residual)
-        _keep(recall, self.log.backward)
+        _keep(recall, solution, unit)
         what = "The backward pass of the equilibrium"
         handle_failure(self.log.backward, self.on_failure, what)
         return value
@@ -73,11 +73,11 @@ class SolveOptions:
         return SolveOptions(self.solver, self.gradient, self.on_failure, None, self.log)
 
 
-def _keep(recall: Recall | None, solution: Solution) -> None:
+def _keep(recall: Recall | None, solution: Solution, right: Tensor | None = None) -> None:
     """Remember a solution; after a failure start afresh."""
     if recall is None:
         return
     if solution.failures:
         recall.clear()
     else:
-        recall.remember(solution.value)
+        recall.remember(solution.value, right)

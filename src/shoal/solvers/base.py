@@ -24,8 +24,8 @@ _ATOL = 1e-3  # of the relative tolerance: what counts as zero for features of o
 class Solver(ABC):
     r"""A method that finds fixed points, as an immutable value.
 
-    A sample has converged when $\|f(z) - z\| \le$ ``atol`` + ``rtol`` $\max(\|z\|, \|f(z)\|)$, with
-    Euclidean norms. Subclasses are final; the driver owns the loop, the solver only its step.
+    A sample has converged when $\|f(z) - z\| \le$ ``atol`` + ``rtol`` $\|z\|$, with Euclidean
+    norms. Subclasses are final; the driver owns the loop, the solver only its step.
 
     Args:
         rtol: The relative tolerance; by default 1e-12 in float64 and 1e-6 in float32.

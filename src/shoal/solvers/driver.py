@@ -53,6 +53,8 @@ class _Run:
         self.state: State = solver.init(start)
         self.rtol, self.atol = solver.tolerances(start.dtype)
         self.books = _Books(start)
+        self.smallest = torch.finfo(start.dtype).tiny
+        self.thorough, self.worst = 0, math.inf  # when to judge each sample again
         self.evaluations = 0
 
     def finish(self) -> Outcome:
@@ -75,18 +77,23 @@ class _Run:
 
     def _look(self, evaluation: Evaluation, step: int) -> tuple[int, float]:
         """Judge all samples; how many run on, and by what factor the worst is off."""
-        value = evaluation.value
-        residual = torch.linalg.vector_norm(value - self.z, dim=1)
+        residual = torch.linalg.vector_norm(evaluation.value - self.z, dim=1)
         size = torch.linalg.vector_norm(self.z, dim=1)
-        bound = torch.maximum(size, torch.linalg.vector_norm(value, dim=1))
-        excess = residual / (self.atol + self.rtol * bound)
-        excess = torch.where(residual == 0, 0.0, excess)  # also where the bound is zero
-        codes = self.books.judge(residual, bound, excess, step, self.solver.max_steps)
+        bound = (self.rtol * size).add_(self.atol).clamp_min_(self.smallest)
+        excess = residual / bound
+        if step < min(self.thorough, self.solver.max_steps):
+            # mostly it is enough to know how far the worst is off: two numbers from the device
+            count, worst = torch.stack([(excess > 1).sum().to(size.dtype), excess.amax()]).tolist()
+            if 1 < worst < self.worst and count > _SHRINK * len(self.z):
+                self.worst = worst
+                return len(self.z), worst
+        self.thorough = step + _PATIENCE // 3
+        codes = self.books.judge(residual, size, excess, step, self.solver.max_steps)
         running = codes == RUNNING
-        worst = torch.where(running, excess, 0.0).amax()
-        count, worst_excess = torch.stack([running.sum().to(worst.dtype), worst]).tolist()
+        worst_running = torch.where(running, excess, 0.0).amax()
+        count, self.worst = torch.stack([running.sum().to(excess.dtype), worst_running]).tolist()
         self.books.close(codes, self.z, evaluation.kept, residual, step, int(count))
-        return int(count), worst_excess
+        return int(count), self.worst
 
     def _pack(self, evaluation: Evaluation, running: int) -> Evaluation:
         """Drop the samples that are done, if they are many enough to be worth it."""
@@ -142,7 +149,8 @@ class _Books:
     ) -> Tensor:
         """The codes of the batch's samples; those that were done before keep theirs."""
         if self.first:
-            self.first, self.largest, self.start = False, _WORSE * size, residual
+            self.first, self.start = False, residual
+            self.largest = _WORSE * torch.maximum(size, residual)
         lower = residual < _LOWER * self.best
         # on the way to infinity any residual becomes small, relatively, without falling
         escaped = (size > self.largest) & (residual > self.start / _FALLEN)

@@ -35,7 +35,7 @@ class Status(IntEnum):
 
 _MESSAGES = {
     Status.CONVERGED: "the residual met the tolerance",
-    Status.OUT_OF_STEPS: "the residual was still falling when max_steps was reached",
+    Status.OUT_OF_STEPS: "max_steps was reached before the residual met the tolerance",
     Status.DIVERGED: "the residual or the iterate grew without bound",
     Status.NOT_FINITE: "the map returned NaN or infinity",
     Status.STAGNATED: "the residual stopped falling",
