@@ -216,6 +216,41 @@ def test_gradients_of_any_size_are_relatively_exact():
     torch.testing.assert_close(tiny * 1e200, plain, rtol=1e-10, atol=0)
 
 
+@pytest.mark.parametrize("steps", [1, 3, 8])
+def test_steps_in_bfloat16_do_not_change_what_is_found(steps):
+    """The residual is that of float32, and so is the gradient; the evaluations there are fewer."""
+    u, w = (t.detach().float().requires_grad_() for t in tensors(20, 80))
+    layer = Layer(Tanh(), 0.05)
+    found = {}
+    for count in (0, steps):
+        options = SolveOptions(Picard(coarse_steps=count, rtol=1e-6, atol=0.0))
+        z = equilibrium(u, w, layer, options)
+        gradients = torch.autograd.grad(z.sin().sum(), (u, w))
+        true = torch.tanh(layer.preactivation(z, u, w)) - z
+        assert (true.norm(dim=1) <= 1.1e-6 * z.norm(dim=1)).all()
+        found[count] = (z, *gradients)
+        found[count, "steps"] = int(options.log.forward.steps.max())
+        found[count, "adjoint"] = int(options.log.backward.steps.max())
+    for plain, coarse in zip(found[0], found[steps], strict=True):
+        assert (plain - coarse).norm() < 1e-5 * plain.norm()
+    assert found[steps, "steps"] < found[0, "steps"]
+    assert found[steps, "adjoint"] < found[0, "adjoint"]
+
+
+def test_steps_in_bfloat16_are_not_for_double_precision_nor_unrolled():
+    u, w = tensors(4, 6)
+    options = SolveOptions(Picard(coarse_steps=5))
+    plain = SolveOptions(Picard(coarse_steps=0))
+    layer = Layer(Tanh(), 0.2)
+    assert torch.equal(equilibrium(u, w, layer, options), equilibrium(u, w, layer, plain))
+    u, w = (t.detach().float().requires_grad_() for t in (u, w))
+    unrolled = SolveOptions(Picard(coarse_steps=5), Unrolled())
+    z = equilibrium(u, w, layer, unrolled)
+    exact = torch.autograd.grad(z.sum(), w)[0]
+    implicit = torch.autograd.grad(equilibrium(u, w, layer, plain).sum(), w)[0]
+    assert (exact - implicit).norm() < 1e-4 * implicit.norm()
+
+
 def saved_bytes(function, *arguments):
     """What autograd holds for the backward pass."""
     total = 0

@@ -268,6 +268,17 @@ def test_warm_starts_are_for_the_same_inputs_in_training():
     assert int(net.last_solve.steps.max()) > 5
 
 
+def test_nothing_that_is_kept_holds_a_graph():
+    net, x = network(warm_start=True), inputs()
+    for _ in range(3):
+        net(x).sum().backward()
+    warm = net._recalled[0]
+    kept = [past.value for recall in (warm.forward, warm.backward) for past in recall.past]
+    kept += [net.last_solve.value, net.last_adjoint.value, net.solve(x).value]
+    assert len(kept) == 9
+    assert not any(tensor.requires_grad for tensor in kept)
+
+
 def test_converged_samples_stop_costing_work():
     """Inputs near zero are done at once; the rest goes on without them."""
     net = network(width=64)

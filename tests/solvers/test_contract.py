@@ -250,6 +250,7 @@ def test_each_status_has_a_message_and_a_remedy(status):
         (lambda: Picard(rtol=2), ValueError, "rtol must be < 1"),
         (lambda: Picard(max_steps=0), ValueError, "max_steps must be >= 1"),
         (lambda: Picard(tolerance=1), TypeError, "tolerance"),
+        (lambda: Picard(coarse_steps=-1), ValueError, "coarse_steps must be >= 0"),
         (lambda: DampedPicard(0), ValueError, "damping must be > 0"),
         (lambda: DampedPicard(1.5), ValueError, "damping must be <= 1"),
         (lambda: Anderson(memory=0), ValueError, "memory must be >= 1"),

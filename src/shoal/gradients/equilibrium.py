@@ -5,6 +5,7 @@ $\nabla W = s (G \circ D)^\top Z$, where $D = \varphi'(s Z W^\top + U)$ and
 $G = V + s (G \circ D) W$. Forward and backward pass cost one matrix product per step.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,9 +15,10 @@ from torch.autograd.function import FunctionCtx
 from shoal.gradients.batching import vectorized
 from shoal.gradients.layer import Layer, LayerProblem
 from shoal.gradients.linear import solve_adjoint, solve_tangent
-from shoal.gradients.methods import Implicit, OneStep
+from shoal.gradients.methods import Implicit, OneStep, Unrolled
 from shoal.gradients.options import SolveOptions
 from shoal.solvers.driver import repeat
+from shoal.solvers.picard import without_coarse_steps
 from shoal.solvers.typed import apply, uncompiled
 
 __all__ = ["equilibrium"]
@@ -35,6 +37,8 @@ def equilibrium(injection: Tensor, weight: Tensor, layer: Layer, options: SolveO
     if isinstance(options.gradient, Implicit):
         z: Tensor = apply(_Equilibrium, injection, weight, layer, options)[0]
         return z
+    if isinstance(options.gradient, Unrolled):
+        options = replace(options, solver=without_coarse_steps(options.solver))
     detached = LayerProblem(layer, injection.detach(), weight.detach())
     outcome = options.solve_forward(detached, detached.start())
     problem = LayerProblem(layer, injection, weight)

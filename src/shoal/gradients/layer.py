@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
+from shoal.solvers.coarse import STEPS, products_pay
 from shoal.solvers.problem import Evaluation, Problem
 from shoal.solvers.typed import vjp
 
@@ -38,6 +39,7 @@ class LayerProblem(Problem):
     def __init__(self, layer: Layer, injection: Tensor, weight: Tensor) -> None:
         self.layer, self.injection, self.weight = layer, injection, weight
         self._linearized: tuple[Tensor, Tensor] | None = None
+        self._rounded: Tensor | None = None
 
     def start(self) -> Tensor:
         """The first iterate after zero, for which no product is needed."""
@@ -55,9 +57,31 @@ class LayerProblem(Problem):
             self._linearized = (z, self.layer.slope(inner))
         return self._linearized[1] * torch.mm(tangent, self.weight.t()).mul(self.layer.scale)
 
+    def coarse(self, z: Tensor, evaluation: Evaluation, steps: int) -> Tensor | None:
+        """Steps whose product with the change since ``z`` is in bfloat16."""
+        if evaluation.kept is None or z.dtype != torch.float32:
+            return None
+        weight, scale, new = self._coarse_weight().t(), self.layer.scale, evaluation.value
+        for _ in range(steps):
+            change = torch.mm((new - z).bfloat16(), weight)
+            new = self.layer.activation.function(evaluation.kept.add(change, alpha=scale))
+        return new
+
+    @property
+    def coarse_steps(self) -> int:
+        """A few, where the device is fast in bfloat16."""
+        return STEPS if products_pay(len(self.injection), self.weight) else 0
+
+    def _coarse_weight(self) -> Tensor:
+        if self._rounded is None:
+            self._rounded = self.weight.bfloat16()
+        return self._rounded
+
     def rows(self, index: Tensor) -> "LayerProblem":
         """Their injections."""
-        return LayerProblem(self.layer, self.injection.index_select(0, index), self.weight)
+        part = LayerProblem(self.layer, self.injection.index_select(0, index), self.weight)
+        part._rounded = self._rounded
+        return part
 
 
 class AdjointProblem(Problem):
@@ -65,6 +89,24 @@ class AdjointProblem(Problem):
 
     def __init__(self, scale: float, right: Tensor, slope: Tensor, weight: Tensor) -> None:
         self.scale, self.right, self.slope, self.weight = scale, right, slope, weight
+        self._rounded: Tensor | None = None
+
+    def coarse(self, z: Tensor, evaluation: Evaluation, steps: int) -> Tensor | None:
+        """Steps whose product with the change since ``z`` is in bfloat16."""
+        if z.dtype != torch.float32:
+            return None
+        if self._rounded is None:
+            self._rounded = self.weight.bfloat16()
+        new = evaluation.value
+        for _ in range(steps):
+            change = torch.mm(((new - z) * self.slope).bfloat16(), self._rounded)
+            new = evaluation.value.add(change, alpha=self.scale)
+        return new
+
+    @property
+    def coarse_steps(self) -> int:
+        """A few, where the device is fast in bfloat16."""
+        return STEPS if products_pay(len(self.right), self.weight) else 0
 
     def evaluate(self, z: Tensor) -> Evaluation:
         """One product."""
@@ -77,7 +119,9 @@ class AdjointProblem(Problem):
     def rows(self, index: Tensor) -> "AdjointProblem":
         """Their right-hand sides and slopes."""
         right, slope = (t.index_select(0, index) for t in (self.right, self.slope))
-        return AdjointProblem(self.scale, right, slope, self.weight)
+        part = AdjointProblem(self.scale, right, slope, self.weight)
+        part._rounded = self._rounded
+        return part
 
 
 class TangentProblem(Problem):

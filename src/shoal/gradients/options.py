@@ -39,8 +39,9 @@ class SolveOptions:
         recall = None if self.warm is None else self.warm.forward
         guess = None if recall is None else recall.guess(start)
         outcome = drive(problem, self.solver, start if guess is None else guess)
-        self.log.forward = outcome.solution
-        _keep(recall, outcome.solution)
+        # detached: autograd will attach the graph to the value itself, and logs must not hold it
+        self.log.forward = replace(outcome.solution, value=outcome.solution.value.detach())
+        _keep(recall, self.log.forward)
         handle_failure(outcome.solution, self.on_failure, "The equilibrium")
         return outcome
 
@@ -62,7 +63,7 @@ class SolveOptions:
         outcome = drive(problem_of(unit), solver, unit if guess is None else guess)
         solution = outcome.solution
         value, residual = solution.value * size, solution.residual * size[:, 0]
-        self.log.backward = replace(solution, value=value, residual=residual)
+        self.log.backward = replace(solution, value=value.detach(), residual=residual)
         _keep(recall, solution, unit)
         what = "The backward pass of the equilibrium"
         handle_failure(self.log.backward, self.on_failure, what)

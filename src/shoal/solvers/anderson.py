@@ -8,7 +8,7 @@ from torch import Tensor
 
 from shoal.checks import integer, real
 from shoal.solvers.base import Solver
-from shoal.solvers.problem import Problem
+from shoal.solvers.problem import Evaluation, Problem
 
 __all__ = ["Anderson", "History", "weights"]
 
@@ -82,12 +82,13 @@ class Anderson(Solver):
         problem: Problem,  # noqa: ARG002
         state: History,
         z: Tensor,
-        value: Tensor,
+        evaluation: Evaluation,
+        excess: float,  # noqa: ARG002
     ) -> tuple[Tensor, History, int]:
         """Combine."""
-        residual = value - z
+        residual = evaluation.value - z
         state = state.extended(z, residual, self.memory)
-        new = value if self.mixing == 1 else z + self.mixing * residual
+        new = evaluation.value if self.mixing == 1 else z + self.mixing * residual
         if not state.dr:
             return new, state, 0
         gamma = weights(state.dr, residual)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shoal.checks import integer, real
-from shoal.solvers.problem import Problem
+from shoal.solvers.problem import Evaluation, Problem
 
 __all__ = ["Solver", "State"]
 
@@ -65,7 +65,7 @@ class Solver(ABC):
 
     @abstractmethod
     def step(
-        self, problem: Problem, state: State, z: Tensor, value: Tensor
+        self, problem: Problem, state: State, z: Tensor, evaluation: Evaluation, excess: float
     ) -> tuple[Tensor, State, int]:
         """The next iterate and state, and how many more evaluations that took.
 
@@ -73,7 +73,8 @@ class Solver(ABC):
             problem: The map.
             state: From ``init`` or the previous step.
             z: The iterate; shape (samples, size).
-            value: The map there.
+            evaluation: The map there.
+            excess: By what factor the worst sample was off when the driver last looked.
         """
 
 

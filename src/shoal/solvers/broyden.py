@@ -8,7 +8,7 @@ from torch import Tensor
 
 from shoal.checks import integer
 from shoal.solvers.base import Solver
-from shoal.solvers.problem import Problem
+from shoal.solvers.problem import Evaluation, Problem
 
 __all__ = ["Broyden"]
 
@@ -72,10 +72,11 @@ class Broyden(Solver):
         problem: Problem,  # noqa: ARG002
         state: _Inverse,
         z: Tensor,
-        value: Tensor,
+        evaluation: Evaluation,
+        excess: float,  # noqa: ARG002
     ) -> tuple[Tensor, _Inverse, int]:
         """Update the inverse, then make Newton's step with it."""
-        residual = value - z
+        residual = evaluation.value - z
         left, right = state.left, state.right
         if len(left) >= self.memory:
             state, left, right = _Inverse(), (), ()

@@ -39,7 +39,7 @@ def repeat(problem: Problem, solver: Solver, start: Tensor, steps: int) -> Tenso
     """Make ``steps`` steps from ``start`` without looking; autograd sees them if it is on."""
     z, state = start, solver.init(start)
     for _ in range(steps):
-        z, state, _ = solver.step(problem, state, z, problem.evaluate(z).value)
+        z, state, _ = solver.step(problem, state, z, problem.evaluate(z), 0.0)
     return z
 
 
@@ -70,7 +70,7 @@ class _Run:
                 ahead = forecast.steps(step, excess) if self.solver.steady else 1
                 look = min(step + ahead, self.solver.max_steps)
             self.z, self.state, products = self.solver.step(
-                self.problem, self.state, self.z, evaluation.value
+                self.problem, self.state, self.z, evaluation, self.worst
             )
             self.evaluations += products
             step += 1
@@ -106,7 +106,8 @@ class _Run:
         self.problem, self.z = problem, self.z.index_select(0, index)
         self.state = select(self.state, index)
         self.books.pack(index)
-        return Evaluation(evaluation.value.index_select(0, index))
+        kept = None if evaluation.kept is None else evaluation.kept.index_select(0, index)
+        return Evaluation(evaluation.value.index_select(0, index), kept)
 
 
 class _Forecast:

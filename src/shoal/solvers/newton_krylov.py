@@ -8,7 +8,7 @@ from torch import Tensor
 
 from shoal.checks import integer, real
 from shoal.solvers.base import Solver
-from shoal.solvers.problem import Problem
+from shoal.solvers.problem import Evaluation, Problem
 
 __all__ = ["NewtonKrylov"]
 
@@ -64,12 +64,18 @@ class NewtonKrylov(Solver):
         return _Search(z, torch.zeros_like(z), torch.ones_like(endless), endless)
 
     def step(
-        self, problem: Problem, state: _Search, z: Tensor, value: Tensor
+        self,
+        problem: Problem,
+        state: _Search,
+        z: Tensor,
+        evaluation: Evaluation,
+        excess: float,  # noqa: ARG002
     ) -> tuple[Tensor, _Search, int]:
         """Halve the last step where it made things worse; elsewhere make the next one."""
-        residual = (value - z).norm(dim=1)
+        off = evaluation.value - z
+        residual = off.norm(dim=1)
         good = (residual < state.residual) | (state.length < _SHORTEST)
-        direction, products = self._direction(problem, z, value - z)
+        direction, products = self._direction(problem, z, off)
         keep = good[:, None]
         state = _Search(
             torch.where(keep, z, state.origin),

@@ -1,15 +1,43 @@
 """Picard iteration, plain and damped."""
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from typing import final
 
 from torch import Tensor
 
-from shoal.checks import real
+from shoal.checks import integer, real
 from shoal.solvers.base import Solver
-from shoal.solvers.problem import Problem
+from shoal.solvers.problem import Evaluation, Problem
 
-__all__ = ["DampedPicard", "Picard"]
+__all__ = ["DampedPicard", "Picard", "without_coarse_steps"]
+
+
+@dataclass(frozen=True)
+class _Pace:
+    """How fast the residual has been falling.
+
+    Attributes:
+        excess: By what factor it was off before the last step.
+        made: How many iterations that step made.
+        rate: The factor per iteration, as measured last; a guess at first.
+    """
+
+    excess: float = math.inf
+    made: int = 1
+    rate: float = 0.4
+
+    def at(self, excess: float) -> "_Pace":
+        """With one more measurement."""
+        rate = self.rate
+        if excess < self.excess < math.inf:
+            rate = (excess / self.excess) ** (1 / self.made)
+        return _Pace(excess, 1, rate)
+
+    @property
+    def steps_left(self) -> int:
+        """How many iterations are left at this rate."""
+        return math.ceil(math.log(self.excess) / -math.log(min(self.rate, 0.999)))
 
 
 @final
@@ -22,6 +50,15 @@ class Picard(Solver):
     better: the vectors $J^k r$ are nearly orthogonal, of norms $\rho^k$, so the best combination
     of them, which Krylov methods find, is smaller than the last one by $\sqrt{1 - \rho^2}$ only.
 
+    What can be gained is cheaper products. Where a network's layer is evaluated in float32 and the
+    device multiplies faster in bfloat16, a step goes on in bfloat16: the change since the last
+    evaluation is small, so its rounding is smaller still. Every result is judged by its residual in
+    float32.
+
+    Args:
+        coarse_steps: How many steps in bfloat16 follow each evaluation at most, zero for none; by
+            default a few where that is faster.
+
     Example:
         >>> import torch
         >>> from shoal.solvers import Picard, solve
@@ -31,24 +68,37 @@ class Picard(Solver):
     """
 
     max_steps: int = field(default=1000, kw_only=True)
+    coarse_steps: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        if self.coarse_steps is not None:
+            steps = integer("coarse_steps", self.coarse_steps, at_least=0)
+            object.__setattr__(self, "coarse_steps", steps)
 
     @property
     def steady(self) -> bool:
         """It is."""
         return True
 
-    def init(self, z: Tensor) -> None:
-        """Nothing is remembered."""
+    def init(self, z: Tensor) -> _Pace:  # noqa: ARG002
+        """Nothing is known yet."""
+        return _Pace()
 
     def step(
-        self,
-        problem: Problem,  # noqa: ARG002
-        state: None,  # noqa: ARG002
-        z: Tensor,  # noqa: ARG002
-        value: Tensor,
-    ) -> tuple[Tensor, None, int]:
-        """Go where the map says."""
-        return value, None, 0
+        self, problem: Problem, state: _Pace, z: Tensor, evaluation: Evaluation, excess: float
+    ) -> tuple[Tensor, _Pace, int]:
+        """Go where the map says, and a little further where that is cheap."""
+        most = problem.coarse_steps if self.coarse_steps is None else self.coarse_steps
+        if most == 0 or not 1 < excess < math.inf:
+            return evaluation.value, state, 0
+        state = state.at(excess)
+        count = min(most, state.steps_left - 1)
+        further = problem.coarse(z, evaluation, count) if count > 0 else None
+        if further is None:
+            return evaluation.value, state, 0
+        return further, replace(state, made=1 + count), count
 
 
 @final
@@ -93,7 +143,13 @@ class DampedPicard(Solver):
         problem: Problem,  # noqa: ARG002
         state: None,  # noqa: ARG002
         z: Tensor,
-        value: Tensor,
+        evaluation: Evaluation,
+        excess: float,  # noqa: ARG002
     ) -> tuple[Tensor, None, int]:
         """Go part of the way."""
-        return z.lerp(value, self.damping), None, 0
+        return z.lerp(evaluation.value, self.damping), None, 0
+
+
+def without_coarse_steps(solver: Solver) -> Solver:
+    """The same solver in one precision, such that its steps can be repeated one by one."""
+    return replace(solver, coarse_steps=0) if isinstance(solver, Picard) else solver

@@ -35,6 +35,24 @@ class Problem(ABC):
     def jacobian_product(self, z: Tensor, tangent: Tensor) -> Tensor:
         """The derivative of the map at ``z`` in the direction ``tangent``, for each row."""
 
+    def coarse(self, z: Tensor, evaluation: Evaluation, steps: int) -> Tensor | None:  # noqa: ARG002
+        """Some steps of an approximation of the map that agrees with it at ``z``, from there.
+
+        Args:
+            z: Where the map was evaluated.
+            evaluation: What came out; the first step is to its value.
+            steps: How many more to make.
+
+        Returns:
+            The last iterate, or ``None`` if there is no such approximation.
+        """
+        return None
+
+    @property
+    def coarse_steps(self) -> int:
+        """How many such steps pay; zero if none does."""
+        return 0
+
     @abstractmethod
     def rows(self, index: Tensor) -> "Problem | None":
         """The problem of some samples alone, or ``None`` if it cannot be taken apart."""

@@ -27,8 +27,8 @@ class Solution:
         status: A :class:`Status` per sample, as an int8 tensor.
         residual: $\|f(z) - z\|$ per sample, of the very ``value`` that is returned.
         steps: How many steps each sample took.
-        evaluations: How often the map, or a product with its Jacobian, was evaluated for the
-            batch.
+        evaluations: How often the map, a cheaper approximation of it, or a product with its
+            Jacobian was evaluated for the batch.
     """
 
     value: Tensor
