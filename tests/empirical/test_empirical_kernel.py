@@ -26,7 +26,8 @@ def inputs(*shape, seed=0):
 
 
 def network(architecture, *, features=3, width=8, **options):
-    options = {"dtype": torch.float64, "pixel_axes": 1, **options}
+    pixels = {"pixel_axes": 1} if isinstance(architecture, ConvResNet) else {}
+    options = {"dtype": torch.float64, **pixels, **options}
     return build(architecture, in_features=features, width=width, **options)
 
 

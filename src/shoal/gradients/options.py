@@ -78,7 +78,7 @@ def _keep(recall: Recall | None, solution: Solution, right: Tensor | None = None
     """Remember a solution; after a failure start afresh."""
     if recall is None:
         return
-    if solution.failures:
+    if not bool(solution.converged.all()):
         recall.clear()
     else:
         recall.remember(solution.value, right)

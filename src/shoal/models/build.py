@@ -52,7 +52,7 @@ def build(
     gradient: Gradient | None = None,
     on_failure: str = "raise",
     warm_start: bool = False,
-    pixel_axes: int = 2,
+    pixel_axes: int | None = None,
 ) -> Network[Any]:
     r"""Build a finite network of an architecture, an ordinary ``torch.nn.Module``.
 
@@ -81,7 +81,8 @@ def build(
             ``last_solve`` and ``last_adjoint``.
         warm_start: Whether solves in training begin at an extrapolation of the solutions of the
             steps before, as long as the inputs stay the same.
-        pixel_axes: Along how many axes the pixels of a ``ConvResNet`` lie: 1, 2 or 3.
+        pixel_axes: Only for a ``ConvResNet``: along how many axes pixels lie, 1, 2 (the default) or
+            3.
 
     Returns:
         The network; its parameters are named like the architecture's groups.
@@ -129,14 +130,11 @@ def check_spec(
     weights: str,
     readout_scale: float,
     trainable: Iterable[str] | None,
-    pixel_axes: int,
+    pixel_axes: int | None,
 ) -> NetworkSpec[Any]:
     """Check what a network is to be made of."""
     if not isinstance(architecture, Architecture):
         raise TypeError(f"architecture must be an Architecture, got {architecture!r}")
-    pixels = isinstance(architecture, ConvResNet)
-    if pixels and checks.integer("pixel_axes", pixel_axes, at_least=1) > 3:
-        raise ValueError(f"pixel_axes must be 1, 2 or 3, got {pixel_axes}")
     return NetworkSpec(
         architecture=architecture,
         in_features=checks.integer("in_features", in_features, at_least=1),
@@ -145,8 +143,20 @@ def check_spec(
         weights=check_law(weights),
         readout_scale=checks.real("readout_scale", readout_scale),
         trainable=_check_trainable(architecture, trainable),
-        pixel_axes=pixel_axes if pixels else 0,
+        pixel_axes=_check_pixel_axes(architecture, pixel_axes),
     )
+
+
+def _check_pixel_axes(architecture: Architecture, value: int | None) -> int:
+    """How many axes of pixels inputs have; none unless the network is convolutional."""
+    if isinstance(architecture, ConvResNet):
+        axes = checks.integer("pixel_axes", 2 if value is None else value, at_least=1)
+        if axes > 3:
+            raise ValueError(f"pixel_axes must be 1, 2 or 3, got {axes}")
+        return axes
+    if value is not None:
+        raise TypeError(f"pixel_axes is for a ConvResNet, got {type(architecture).__name__}")
+    return 0
 
 
 def _check_trainable(architecture: Architecture, trainable: Iterable[str] | None) -> frozenset[str]:
@@ -225,9 +235,12 @@ def assemble(
         return DEQNetwork(spec, weights, solve, warm_start=warm_start)
     if isinstance(architecture, ImplicitNetwork):
         return ImplicitNetworkModule(spec, weights, solve, warm_start=warm_start)
-    if solve.solver != SolveOptions().solver or solve.gradient != SolveOptions().gradient:
+    default = SolveOptions()
+    given = (solve.solver, solve.gradient, solve.on_failure, warm_start)
+    if given != (default.solver, default.gradient, default.on_failure, False):
         raise TypeError(
-            f"solver and gradient are for implicit architectures, got {type(architecture).__name__}"
+            "solver, gradient, on_failure and warm_start are for implicit architectures, "
+            f"got {type(architecture).__name__}"
         )
     if isinstance(architecture, FullyConnected):
         return FullyConnectedNetwork(spec, weights)

@@ -126,7 +126,7 @@ class Network(Module, ABC, Generic[A]):
                 f"{name} must have shape {shape} with in_features = {self.spec.in_features}, "
                 f"got {tuple(x.shape)}"
             )
-        weight = next(iter(self.state_dict(keep_vars=True).values()))
+        weight = next(self.parameters())
         if (x.dtype, x.device) != (weight.dtype, weight.device):
             raise TypeError(
                 f"{name} must have the network's dtype and device, {weight.dtype} on "

@@ -125,7 +125,9 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
                     f"{path} is a safetensors file, but no network of shoal "
                     f"(its format is {metadata.get('format')!r}, not {_FORMAT!r})"
                 )
-            return metadata, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # clones: the tensors of the file would change, or crash, if the file does
+            names = file.keys()  # no iterator
+            return metadata, {name: file.get_tensor(name).clone() for name in names}
     except SafetensorError as error:
         raise ValueError(f"{path} is damaged or no safetensors file: {error}") from error
 
@@ -137,7 +139,7 @@ def _spec(
         architecture = decode(metadata["architecture"], custom)
         sizes = json.loads(metadata["network"])
         sizes = {name: sizes[name] for name in _SIZES}
-        sizes["pixel_axes"] = sizes["pixel_axes"] or 2
+        sizes["pixel_axes"] = sizes["pixel_axes"] or None
         names = json.loads(metadata["trainable"])
         return check_spec(architecture, trainable=names, **sizes)
     except (KeyError, TypeError, ValueError) as error:
