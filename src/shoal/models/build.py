@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from functools import singledispatch
-from typing import Any
+from typing import Any, Required, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from shoal.gradients.options import SolveOptions
 from shoal.models.conv_resnet import ConvResNetwork, draw_conv_resnet
 from shoal.models.deq import DEQNetwork, draw_deq
 from shoal.models.draw import Source, check_law
+from shoal.models.equilibrium import EquilibriumNetwork
 from shoal.models.fully_connected import FullyConnectedNetwork, draw_fully_connected
 from shoal.models.implicit_network import ImplicitNetworkModule, draw_implicit_network
 from shoal.models.network import Network, NetworkSpec
@@ -36,6 +37,31 @@ __all__ = ["assemble", "build", "check_spec", "shapes"]
 Options = tuple[SolveOptions, bool]  # how to solve, and whether from warm starts
 
 
+class BuildOptions(TypedDict, total=False):
+    """The keywords of ``build``, for type checkers."""
+
+    in_features: Required[int]
+    width: Required[int]
+    out_features: int
+    seed: int
+    dtype: torch.dtype | None
+    device: torch.device | str | None
+    weights: str
+    readout_scale: float
+    trainable: Iterable[str] | None
+    solver: Solver | None
+    gradient: Gradient | None
+    on_failure: str
+    warm_start: bool
+    pixel_axes: int | None
+
+
+@overload
+def build(
+    architecture: DEQ | ImplicitNetwork, **options: Unpack[BuildOptions]
+) -> EquilibriumNetwork[Any]: ...
+@overload
+def build(architecture: Architecture, **options: Unpack[BuildOptions]) -> Network[Any]: ...
 def build(
     architecture: Architecture,
     *,

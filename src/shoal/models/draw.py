@@ -37,6 +37,8 @@ class Source:
 
     def draw(self, law: Law, *shape: int, scale: float = 1.0) -> Tensor:
         """The next weights, times ``scale``."""
+        if self._device.type == "meta":  # shapes alone are wanted
+            return torch.empty(shape, dtype=self._dtype, device="meta")
         generator, dtype = self._generator, torch.float64
         if law == "gaussian":
             weights = torch.randn(shape, generator=generator, dtype=dtype)

@@ -10,13 +10,13 @@ from shoal.checks import integer, real
 from shoal.solvers.base import Solver
 from shoal.solvers.problem import Evaluation, Problem
 
-__all__ = ["Anderson", "History", "weights"]
+__all__ = ["Anderson"]
 
 _RIDGE = 10.0  # in units of the rounding error: what keeps dependent differences harmless
 
 
 @dataclass(frozen=True, eq=False)
-class History:
+class _History:
     """Differences of the last iterates and residuals, newest last.
 
     Attributes:
@@ -24,20 +24,45 @@ class History:
         residual: Its residual.
         dz: Differences of iterates.
         dr: Differences of residuals.
+        gram: Inner products of the latter, of shape (samples, k, k), once there are any.
     """
 
     z: tuple[Tensor, ...] = ()
     residual: tuple[Tensor, ...] = ()
     dz: tuple[Tensor, ...] = ()
     dr: tuple[Tensor, ...] = ()
+    gram: tuple[Tensor, ...] = ()
 
-    def extended(self, z: Tensor, residual: Tensor, memory: int) -> "History":
+    def extended(self, z: Tensor, residual: Tensor, memory: int) -> "_History":
         """With one more iterate, and no more than ``memory`` differences."""
-        dz, dr = self.dz, self.dr
-        if self.z:
-            dz = (*dz, z - self.z[0])[-memory:]
-            dr = (*dr, residual - self.residual[0])[-memory:]
-        return History((z,), (residual,), dz, dr)
+        if not self.z:
+            return _History((z,), (residual,))
+        dz = (*self.dz, z - self.z[0])[-memory:]
+        dr = (*self.dr, residual - self.residual[0])[-memory:]
+        row = _products(dr, dr[-1])
+        if len(dr) == 1:
+            return _History((z,), (residual,), dz, dr, (row[:, :, None],))
+        old = self.gram[0][:, 1 - len(dr) :, 1 - len(dr) :]
+        upper = torch.cat([old, row[:, :-1, None]], 2)
+        return _History((z,), (residual,), dz, dr, (torch.cat([upper, row[:, None]], 1),))
+
+    def weights(self) -> Tensor:
+        r"""The $\gamma$ that minimizes $\|r - \Delta R\gamma\|$ for each row; (samples, k)."""
+        gram = self.gram[0]
+        # Columns of unit length: their Gram matrix is as well conditioned as scaling can make it.
+        lengths = gram.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt()
+        inverse = torch.where(lengths > 0, 1 / lengths, 0.0)
+        ridge = _RIDGE * torch.finfo(gram.dtype).eps
+        eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
+        gram = gram * inverse[:, :, None] * inverse[:, None, :] + ridge * eye
+        right = _products(self.dr, self.residual[0]) * inverse
+        factor, _ = torch.linalg.cholesky_ex(gram)
+        return torch.cholesky_solve(right[:, :, None], factor)[:, :, 0] * inverse
+
+
+def _products(vectors: tuple[Tensor, ...], other: Tensor) -> Tensor:
+    """Inner products with each of several vectors, row by row; shape (samples, k)."""
+    return torch.stack([(vector * other).sum(1) for vector in vectors], 1)
 
 
 @final
@@ -73,46 +98,26 @@ class Anderson(Solver):
         object.__setattr__(self, "memory", integer("memory", self.memory, at_least=1))
         object.__setattr__(self, "mixing", real("mixing", self.mixing, above=0))
 
-    def init(self, z: Tensor) -> History:  # noqa: ARG002
+    def init(self, z: Tensor) -> _History:  # noqa: ARG002
         """No differences yet."""
-        return History()
+        return _History()
 
     def step(
         self,
         problem: Problem,  # noqa: ARG002
-        state: History,
+        state: _History,
         z: Tensor,
         evaluation: Evaluation,
         excess: float,  # noqa: ARG002
-    ) -> tuple[Tensor, History, int]:
+    ) -> tuple[Tensor, _History, int]:
         """Combine."""
         residual = evaluation.value - z
         state = state.extended(z, residual, self.memory)
         new = evaluation.value if self.mixing == 1 else z + self.mixing * residual
         if not state.dr:
             return new, state, 0
-        gamma = weights(state.dr, residual)
+        gamma = state.weights()
         for column, (dz, dr) in enumerate(zip(state.dz, state.dr, strict=True)):
             factor = gamma[:, column, None]
             new = new - factor * (dz + dr if self.mixing == 1 else dz + self.mixing * dr)
         return new, state, 0
-
-
-def weights(differences: tuple[Tensor, ...], residual: Tensor) -> Tensor:
-    r"""The $\gamma$ that minimizes $\|r - \Delta R \gamma\|$ for each row; shape (samples, k)."""
-    # Columns of unit length: their Gram matrix is as well conditioned as scaling can make it.
-    lengths = torch.stack([d.norm(dim=1) for d in differences], 1)  # shape: (n, k)
-    inverse = torch.where(lengths > 0, 1 / lengths, 0.0)
-    rows = [
-        torch.stack([(d * e).sum(1) for e in differences[: i + 1]], 1)
-        for i, d in enumerate(differences)
-    ]
-    count = len(differences)
-    gram = torch.stack([torch.nn.functional.pad(r, (0, count - r.shape[1])) for r in rows], 1)
-    gram = gram + gram.tril(-1).transpose(1, 2)
-    gram = gram * inverse[:, :, None] * inverse[:, None, :]
-    ridge = _RIDGE * torch.finfo(residual.dtype).eps
-    gram = gram + ridge * torch.eye(count, dtype=gram.dtype, device=gram.device)
-    right = torch.stack([(d * residual).sum(1) for d in differences], 1) * inverse
-    factor, _ = torch.linalg.cholesky_ex(gram)
-    return torch.cholesky_solve(right[:, :, None], factor)[:, :, 0] * inverse
