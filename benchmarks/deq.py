@@ -227,6 +227,36 @@ def report(title: str, found: dict[str, float], *, unit: float, name: str) -> No
     print(f"{title}: " + ", ".join(parts))
 
 
+def memory(task: Task) -> None:
+    """What autograd holds between the passes, for few steps and for many."""
+    for gradient in (shoal.Implicit(), shoal.Unrolled()):
+        held = {}
+        for rtol in (1e-1, 1e-6):
+            net = shoal.build(
+                DEQ,
+                in_features=task.x.shape[1],
+                width=task.width,
+                dtype=task.x.dtype,
+                device=task.x.device,
+                solver=shoal.Picard(rtol=rtol, coarse_steps=0),
+                gradient=gradient,
+            )
+            tensors: dict[int, int] = {}
+
+            def pack(tensor: Tensor, tensors: dict[int, int] = tensors) -> Tensor:
+                storage = tensor.untyped_storage()
+                tensors[storage.data_ptr()] = storage.nbytes()
+                return tensor
+
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                output = net(task.x)  # what it holds must live until all is counted
+            parameters = sum(p.nbytes for p in net.parameters())
+            held[int(net.last_solve.steps.max())] = (sum(tensors.values()) - parameters) / 2**20
+            del output
+        each = ", ".join(f"{size:.1f} MiB after {steps} steps" for steps, size in held.items())
+        print(f"held for the backward pass besides the weights, {type(gradient).__name__}: {each}")
+
+
 def train(output: Callable[[], Tensor], net: shoal.Network, task: Task, rate: float, steps: int):
     """Full-batch gradient descent; the time of each step and the last loss."""
     optimizer = torch.optim.SGD(net.parameters(), lr=rate)
@@ -284,6 +314,7 @@ def main() -> None:
     if rival is None:
         print("torchdeq is not installed and left out")
     cold(task, rival, options.repeats)
+    memory(task)
     for rate in (0.05, 0.5):
         training(task, rival, rate, options.steps)
 

@@ -257,7 +257,9 @@ def test_warm_starts_are_for_the_same_inputs_in_training():
     net(other)
     assert int(net.last_solve.steps.max()) == 0
     other.mul_(-1)  # changed in place
+    warm = net._recalled[0]
     net(other)
+    assert net._recalled[0] is not warm
     assert int(net.last_solve.steps.max()) > 5
     net(other)
     net.forget()
@@ -306,6 +308,38 @@ def test_single_precision_is_close_to_double():
     difference = single(x.float()).double() - double(x)
     assert difference.abs().max() < 1e-4
     assert difference.abs().max() > 0
+
+
+@pytest.mark.parametrize("gradient", [Implicit(), Unrolled(), OneStep()], ids=repr)
+def test_autocast(gradient):
+    """Products around the equilibrium are rounded; the equilibrium is solved for in float32."""
+    net, x = network(dtype=torch.float32, width=64, gradient=gradient), inputs(dtype=torch.float32)
+    expected = torch.autograd.grad(net(x).sum(), net.parameters())
+    with torch.autocast("cpu", torch.bfloat16):
+        output = net(x)
+    assert output.dtype == torch.bfloat16
+    assert (net.last_solve.residual <= 2e-6 * net.last_solve.value.norm(dim=1)).all()
+    found = torch.autograd.grad(output.float().sum(), net.parameters())
+    for left, right in zip(found, expected, strict=True):
+        assert left.dtype == torch.float32
+        assert (left - right).norm() < 0.03 * right.norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(dtype):
+    net, x = network(dtype=dtype, width=64), inputs(dtype=dtype)
+    output = net(x)
+    assert output.dtype == dtype
+    output.sum().backward()
+    assert (output.double() - network(width=64)(inputs())).abs().max() < 0.3
+    assert all(p.grad.isfinite().all() for p in net.parameters())
+
+
+def test_inference_mode():
+    net, x = network(), inputs()
+    with torch.inference_mode():
+        torch.testing.assert_close(net(x).clone(), net(x))
+    assert pickle.loads(pickle.dumps(ConvergenceError("why"))).args == ("why",)
 
 
 def test_well_posedness_says_what_is_certain():

@@ -34,9 +34,18 @@ def equilibrium(injection: Tensor, weight: Tensor, layer: Layer, options: SolveO
         layer: $\varphi$ and $s$.
         options: How to solve and to differentiate.
     """
+    if torch.is_autocast_enabled(injection.device.type):
+        # tolerances are those of the weights' dtype, so the solve is in that
+        with torch.autocast(injection.device.type, enabled=False):
+            return equilibrium(injection.to(weight.dtype), weight, layer, options)
     if isinstance(options.gradient, Implicit):
         z: Tensor = apply(_Equilibrium, injection, weight, layer, options)[0]
         return z
+    return _of_steps(injection, weight, layer, options)
+
+
+def _of_steps(injection: Tensor, weight: Tensor, layer: Layer, options: SolveOptions) -> Tensor:
+    """The same with the gradient of all steps, or of one more."""
     if isinstance(options.gradient, Unrolled):
         options = replace(options, solver=without_coarse_steps(options.solver))
     detached = LayerProblem(layer, injection.detach(), weight.detach())
