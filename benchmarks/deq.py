@@ -250,11 +250,14 @@ def memory(task: Task) -> None:
 
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
                 output = net(task.x)  # what it holds must live until all is counted
-            parameters = sum(p.nbytes for p in net.parameters())
-            held[int(net.last_solve.steps.max())] = (sum(tensors.values()) - parameters) / 2**20
+            for known in (task.x, *net.parameters()):
+                tensors.pop(known.untyped_storage().data_ptr(), None)
+            held[int(net.last_solve.steps.max())] = sum(tensors.values()) / 2**20
             del output
         each = ", ".join(f"{size:.1f} MiB after {steps} steps" for steps, size in held.items())
-        print(f"held for the backward pass besides the weights, {type(gradient).__name__}: {each}")
+        print(
+            f"held for the backward pass besides weights and data, {type(gradient).__name__}: {each}"
+        )
 
 
 def train(output: Callable[[], Tensor], net: shoal.Network, task: Task, rate: float, steps: int):
