@@ -255,9 +255,8 @@ def memory(task: Task) -> None:
             held[int(net.last_solve.steps.max())] = sum(tensors.values()) / 2**20
             del output
         each = ", ".join(f"{size:.1f} MiB after {steps} steps" for steps, size in held.items())
-        print(
-            f"held for the backward pass besides weights and data, {type(gradient).__name__}: {each}"
-        )
+        name = type(gradient).__name__
+        print(f"held for the backward pass besides weights and data, {name}: {each}")
 
 
 def train(output: Callable[[], Tensor], net: shoal.Network, task: Task, rate: float, steps: int):

@@ -18,7 +18,7 @@ _LOWER = 0.999  # by which factor it must be lower to count
 _WORSE = 1e5  # growth of the residual, or of the iterate, that is divergence
 _FALLEN = 1e3  # by which factor a residual falls at least where a large iterate is a solution
 _SHRINK = 0.75  # a batch is packed when at most this share of it is left
-_SOON = 12.0  # a forecast of so few steps is believed without another look
+_SOON = 8.0  # a forecast of so few steps is believed without another look
 
 
 @dataclass(frozen=True, eq=False)
