@@ -10,8 +10,10 @@ from shoal.activations import Activation
 from shoal.checks import real
 from shoal.exceptions import AccuracyError
 from shoal.gaussian.closed_forms import ClosedForm, closed_form
+from shoal.gaussian.composites import Derivative, Square
 from shoal.gaussian.domain import Covariance, checked_activation, covariance
 from shoal.gaussian.mixed import mixed_dual
+from shoal.gaussian.smoothing import smoothed
 from shoal.gaussian.tables import Tables
 
 __all__ = ["dual", "dual_derivative"]
@@ -169,12 +171,30 @@ def _evaluate(phi: Activation, j: int, k: int, pair: Covariance, *, tolerance: f
         flat = tuple(t.reshape(-1) for t in (a, b, c))
         if known is not None:
             value = _evaluate_closed(known, j, *flat)
-        elif tables is not None:
-            value = tables(*flat)
+        elif j == k and j < 2:
+            value = _evaluate_pairs(phi, j, *flat, tables)
         else:
-            value = mixed_dual(phi, j, k, *flat)
+            value = tables(*flat) if tables is not None else mixed_dual(phi, j, k, *flat)
         result[index] = value.view(shape)
     return result
+
+
+def _evaluate_pairs(
+    phi: Activation, j: int, a: Tensor, b: Tensor, c: Tensor, tables: Tables | None
+) -> Tensor:
+    """$D_{jj}$ at vectors; where u = v it is the mean square, a one-dimensional integral."""
+    same = (a == b) & (c == a)
+    value = torch.empty_like(a)
+    if bool(same.any()):
+        distinct, inverse = a[same].unique(return_inverse=True)
+        square = Square(Derivative(phi, j) if j else phi)
+        value[same] = smoothed(square, torch.zeros_like(distinct), distinct)[inverse]
+        if j and any(kink.jumps[0] for kink in phi.kinks):
+            value[same] = math.inf
+    other = (a[~same], b[~same], c[~same])
+    if len(other[0]):
+        value[~same] = tables(*other) if tables is not None else mixed_dual(phi, j, j, *other)
+    return value
 
 
 def _evaluate_closed(closed: ClosedForm, order: int, a: Tensor, b: Tensor, c: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from shoal.gaussian.domain import checked_activation, scale_tensor
 from shoal.gaussian.hermite_series import as_series, series_coefficients
 from shoal.gaussian.smoothing import smoothed
 
-__all__ = ["Moments", "moments"]
+__all__ = ["Moments", "mean_square", "moments"]
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,15 @@ def moments(phi: Activation, tau: Tensor | float) -> Moments:
         first_square=zero + math.inf if jumps else smoothed(slope_square, zero, variance),
         square_second=smoothed(Square(phi), zero, variance, order=2),
     )
+
+
+def mean_square(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
+    r"""$\mathbb{E}[\varphi(\sqrt a\,\xi)^2]$ and its derivative in $a$, unchecked and in float64."""
+    if as_series(phi) is not None:
+        m = moments(phi, variance.sqrt())
+        return m.square, m.square_second / 2
+    square, zero = Square(phi), torch.zeros_like(variance)
+    return smoothed(square, zero, variance), smoothed(square, zero, variance, order=2) / 2
 
 
 def _series_moments(phi: Hermite, tau: Tensor) -> Moments:

@@ -30,6 +30,9 @@ _FIRST, _LAST = 32, 256  # nodes per direction that are tried
 class PolarRule:
     """Gauss-Legendre rules for the radius and for each of the four arcs.
 
+    The nodes are drawn towards radius zero and the ends of the arcs, where an activation of a large
+    argument changes fast.
+
     Args:
         order: Nodes for the radius, and for each arc.
     """
@@ -52,23 +55,28 @@ class PolarRule:
     ) -> Tensor:
         """All pairs at one angle; shape (len(std_u), len(std_v))."""
         nodes, weights = gauss_legendre(self.order)
-        radius = _RADIUS * (1 + nodes) / 2
-        radial = weights * _RADIUS / 2 * radius * torch.exp(-(radius**2) / 2) / (2 * math.pi)
+        share, rest, weights = (1 + nodes) / 2, (1 - nodes) / 2, weights / 2
+        radius = _RADIUS * share**2
+        radial = weights * 2 * _RADIUS * share * radius * torch.exp(-(radius**2) / 2) / math.tau
+        arc, from_end = _graded(share), _graded(rest)
+        arc_weights = weights * 6 * share * rest
         total = std_u.new_zeros(len(std_u), len(std_v))
         for sign_u, sign_v in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
             # The arc on which u and v have these signs. Each cosine vanishes at one of its ends,
             # and is the sine of the distance from there.
             length = math.pi - theta if sign_u == sign_v else theta
-            cosine_u, cosine_v = (
-                torch.sin(length * (1 + nodes) / 2),
-                torch.sin(length * (1 - nodes) / 2),
-            )
-            weight = torch.outer(radial, weights * length / 2).flatten()
+            cosine_u, cosine_v = torch.sin(length * arc), torch.sin(length * from_end)
+            weight = torch.outer(radial, length * arc_weights).flatten()
             u = sign_u * torch.outer(radius, cosine_u).flatten()
             v = sign_v * torch.outer(radius, cosine_v).flatten()
             left = phi.derivative(std_u[:, None] * u, j) * weight
             total += left @ phi.derivative(std_v[:, None] * v, k).T
         return total
+
+
+def _graded(share: Tensor) -> Tensor:
+    """A map of [0, 1] onto itself that is flat at both ends."""
+    return share**2 * (3 - 2 * share)
 
 
 def resolving_rule(

@@ -9,6 +9,7 @@ layer there, and no table is made.
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -23,12 +24,19 @@ from shoal.gaussian.mixed import mixed_dual
 from shoal.gaussian.polar import resolving_rule
 from shoal.gaussian.smoothing import smoothed
 
-__all__ = ["MANY", "Tables"]
+__all__ = ["Tables"]
 
-MANY = 1024  # points from which on a table pays
-_WIDTH = 4.0  # of a bin, in log₂ of the variance
-_STEP = 0.5  # what the ends of a table are multiples of
-_FIRST_BIN, _BINS = -6, 10  # tables are made for all but the outermost: from 2^-22 to 2^10
+_Span: TypeAlias = tuple[float, float]
+
+_MANY = 256  # points from which on tables pay ...
+_FEW = 32  # ... for all boxes but those with fewer than these
+_NARROW = 6.0  # a range of variances, in log₂, that needs no bins
+_WIDTH = 4  # of a bin of a wide range
+_STEP = 1.0  # what the ends of a range are multiples of
+_SMALLEST, _LARGEST = -22.0, 26.0  # no tables are made beyond
+_NOTHING = 2.0**-600  # stands in for a variance of zero
+_CUTS = (0.0, 0.25, math.pi - 0.25, math.pi)  # of the angle: at large variances its ends are rough
+_PARTS = len(_CUTS) - 1
 _BLOCK = 1 << 16  # points that are evaluated together
 _CHECKS = 32  # points at which a table is compared with the other quadrature
 
@@ -52,37 +60,39 @@ class _Table:
 class Tables:
     """$D_{jk}$ by tables wherever one can be had and pays, and by quadrature elsewhere.
 
-    The variances are cut into bins of a factor 16, around 1/16, 1, 16, ...; each pair of bins with
-    many points has its table.
+    A wide range of variances is cut into bins of a factor 16, and the angle into three parts; each
+    box with many points has its table.
     """
 
     phi: Activation
     orders: tuple[int, int]
-    tables: dict[int, _Table]  # by pair of bins
+    edges: tuple[float, ...]  # of the bins, in log₂ of the variance
+    tables: dict[int, _Table]  # by number of the box
 
     @classmethod
     def of(
         cls, phi: Activation, j: int, k: int, pair: Covariance, tolerance: float
     ) -> "Tables | None":
         """The tables for some covariances; ``None`` if there are too few of them."""
-        if math.prod(pair.shape) < MANY:
+        if math.prod(pair.shape) < _MANY:
             return None
-        counts = torch.zeros(_BINS**2, dtype=torch.int64, device=pair.a.device)
+        edges = _edges(pair)
+        boxes = (len(edges) - 1) ** 2 * _PARTS
+        counts = torch.zeros(boxes, dtype=torch.int64, device=pair.a.device)
         for index in pair.blocks(_BLOCK):
-            a, b, _ = _ordered(j, k, *pair[index])
-            counts += torch.bincount(_pair_of_bins(a, b).reshape(-1), minlength=_BINS**2)
-        ends = _range(pair)
-        many = (counts >= MANY).nonzero()[:, 0].tolist() if _is_smooth(phi, max(j, k)) else []
+            numbers = _box_number(edges, *_ordered(j, k, *pair[index]))
+            counts += torch.bincount(numbers.reshape(-1), minlength=boxes)
+        many = (counts >= _FEW).nonzero()[:, 0].tolist() if _is_smooth(phi, max(j, k)) else []
         high, low = max(j, k), min(j, k)
-        spans = {n: (_span(n // _BINS, *ends), _span(n % _BINS, *ends)) for n in many}
+        spans = {n: _spans(edges, n) for n in many}
         made = {n: _table(phi, high, low, *span, tolerance) for n, span in spans.items()}
         kept = {n: table for n, table in made.items() if table is not None}
-        return cls(phi, (j, k), kept)
+        return cls(phi, (j, k), edges, kept)
 
     def __call__(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         """Evaluate at vectors of covariances."""
         a, b, c = _ordered(*self.orders, a, b, c)
-        where, result = _pair_of_bins(a, b), torch.empty_like(a)
+        where, result = _box_number(self.edges, a, b, c), torch.empty_like(a)
         rest = torch.ones_like(a, dtype=torch.bool)
         for n, table in self.tables.items():
             inside = where == n
@@ -102,27 +112,34 @@ def _ordered(j: int, k: int, a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, T
     return (b, a, c) if j < k else (a, b, c)
 
 
-def _pair_of_bins(a: Tensor, b: Tensor) -> Tensor:
-    """The number of the two bins of each pair; the first and the last bin have no end."""
-    bins = [((t.log2() / _WIDTH + 0.5).floor() - _FIRST_BIN).clamp(0, _BINS - 1) for t in (a, b)]
-    return (bins[0] * _BINS + bins[1]).to(torch.int64)
-
-
-def _range(pair: Covariance) -> tuple[float, float]:
-    """log₂ of the smallest and the largest variance, rounded outwards so that tables are shared."""
+def _edges(pair: Covariance) -> tuple[float, ...]:
+    """The bins of the variances; their ends are rounded outwards so that tables are shared."""
     low = min(float(t.detach().min()) for t in (pair.a, pair.b))
     high = max(float(t.detach().max()) for t in (pair.a, pair.b))
-    ends = (math.log2(max(low, 2.0**-600)), math.log2(max(high, 2.0**-600)))
-    return _STEP * math.floor(ends[0] / _STEP), _STEP * math.ceil(ends[1] / _STEP)
+    first = _STEP * math.floor(math.log2(max(low, _NOTHING)) / _STEP)
+    last = max(_STEP * math.ceil(math.log2(max(high, _NOTHING)) / _STEP), first + _STEP)
+    if last - first <= _NARROW:
+        return first, last
+    cuts = range(math.ceil(_SMALLEST), math.floor(_LARGEST) + 1, _WIDTH)
+    return first, *(float(cut) for cut in cuts if first < cut < last), last
 
 
-def _span(number: int, low: float, high: float) -> tuple[float, float] | None:
-    """The part of a bin that lies between two ends; ``None`` for the outermost bins."""
-    if number in (0, _BINS - 1):
-        return None
-    middle = _WIDTH * (number + _FIRST_BIN)
-    start = max(low, middle - _WIDTH / 2)
-    return start, max(min(high, middle + _WIDTH / 2), start + _STEP)
+def _box_number(edges: tuple[float, ...], a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """The number of the box of each pair."""
+    inner = a.new_tensor(edges[1:-1])
+    first, second = (torch.bucketize(t.log2(), inner) for t in (a, b))
+    bound = math.cos(_CUTS[1]) * a.sqrt() * b.sqrt()
+    part = 1 - (c > bound).long() + (c < -bound).long()
+    return (first * (len(edges) - 1) + second) * _PARTS + part
+
+
+def _spans(edges: tuple[float, ...], number: int) -> tuple[_Span, _Span, _Span]:
+    """The box of a number."""
+    bins, part = divmod(number, _PARTS)
+    first, second = divmod(bins, len(edges) - 1)
+    margin = 1e-6  # the angle of a point may be rounded to the other side of a cut
+    angles = (max(0.0, _CUTS[part] - margin), min(math.pi, _CUTS[part + 1] + margin))
+    return (edges[first], edges[first + 1]), (edges[second], edges[second + 1]), angles
 
 
 def _is_smooth(phi: Activation, order: int) -> bool:
@@ -136,12 +153,13 @@ def _table(
     phi: Activation,
     j: int,
     k: int,
-    span_a: tuple[float, float] | None,
-    span_b: tuple[float, float] | None,
+    span_a: _Span,
+    span_b: _Span,
+    span_angle: _Span,
     tolerance: float,
 ) -> _Table | None:
-    """Fit a table to two spans of log₂ of the variances; ``None`` if it is not accurate."""
-    if span_a is None or span_b is None:
+    """Fit a table to spans of log₂ of the variances and of the angle; ``None`` if it fails."""
+    if min(span_a[0], span_b[0]) < _SMALLEST or max(span_a[1], span_b[1]) > _LARGEST:
         return None
     if vanishes(phi, j, reach(phi)) or vanishes(phi, k, reach(phi)):
         return None
@@ -158,7 +176,7 @@ def _table(
         )
         dual = fit(
             normalized,
-            (span_a, span_b, (0.0, math.pi)),
+            (span_a, span_b, span_angle),
             tolerance=tolerance / 2,
             max_degree=(64, 64, 128),
         )

@@ -86,11 +86,21 @@ def _fixed_points(
     differentiable = torch.is_grad_enabled() and any(t.requires_grad for t in (a, b, c))
     variance_u = fixed_variance(phi, recurrent, injection * a, differentiable=differentiable)
     variance_v = fixed_variance(phi, recurrent, injection * b, differentiable=differentiable)
-    if not differentiable:  # equal norms have equal variances, to the last bit
-        variance_v = torch.where(a == b, variance_u, variance_v)
-    covariance = fixed_covariance(
-        phi, recurrent, variance_u, variance_v, injection * c, differentiable=differentiable
-    )
-    if not differentiable:  # an input and itself have one covariance, the variance
-        covariance = torch.where((a == b) & (c == a), variance_u, covariance)
+    if differentiable:
+        covariance = fixed_covariance(
+            phi, recurrent, variance_u, variance_v, injection * c, differentiable=True
+        )
+        return variance_u, variance_v, covariance
+    # equal norms have equal variances, and an input and itself have that covariance, to the last bit
+    variance_v = torch.where(a == b, variance_u, variance_v)
+    covariance, other = variance_u.clone(), ~((a == b) & (c == a))
+    if bool(other.any()):
+        covariance[other] = fixed_covariance(
+            phi,
+            recurrent,
+            variance_u[other],
+            variance_v[other],
+            injection * c[other],
+            differentiable=False,
+        )
     return variance_u, variance_v, covariance

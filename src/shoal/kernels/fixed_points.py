@@ -8,20 +8,29 @@ implicitly: two more Newton steps from the solution, recorded by autograd, have 
 up to third order.
 """
 
+import math
 from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.exceptions import ConvergenceError
-from shoal.gaussian import dual, dual_derivative, moments
+from shoal.approximation import Chebyshev, PiecewiseChebyshev, fit_piecewise
+from shoal.exceptions import AccuracyError, ConvergenceError
+from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.domain import within_bound
+from shoal.gaussian.moments import mean_square
 from shoal.kernels.section import HalfAngle, Section
 
 __all__ = ["fixed_covariance", "fixed_half_angle", "fixed_variance"]
 
 _MOST_STEPS = 200
+_SMALLEST = 1e-300  # a variance of zero
+_FEW = 64  # variances that are solved one by one
+_GRID = 8  # ranges of interpolated variances end at multiples of 1/8 in log₂
+_GAIN = 1e-13  # error of the interpolated logarithm
 _ROUNDING = 1e-15  # relative residual at which an equation counts as solved
 _DIVERGED = 1e12  # growth, relative to what is injected, after which nothing converges any more
 _STALLED = 1e-12  # relative residual up to which rounding may have stopped the progress
@@ -49,12 +58,47 @@ def fixed_variance(
         ConvergenceError: If the iteration does not converge: the kernel may not exist.
     """
 
+    if differentiable or injected.numel() <= _FEW:
+        return _fixed_variance(phi, recurrent, injected, differentiable=differentiable)
+    distinct, inverse = injected.unique(return_inverse=True)
+    if len(distinct) > _FEW and float(distinct[0]) > 0:
+        with suppress(AccuracyError, ConvergenceError):  # the range is wider than the data
+            return _interpolated_variance(phi, float(recurrent), distinct)[inverse]
+    return _fixed_variance(phi, recurrent, distinct, differentiable=False)[inverse]
+
+
+def _fixed_variance(
+    phi: Activation, recurrent: Tensor, injected: Tensor, *, differentiable: bool
+) -> Tensor:
+    """The same by one equation per element."""
+
     def equation(guess: Tensor) -> tuple[Tensor, Tensor]:
-        safe = guess.clamp(min=1e-150).sqrt()
-        m = moments(phi, safe)
-        return recurrent * m.square + injected, recurrent * m.square_second / 2
+        value, slope = mean_square(phi, guess.clamp(min=_SMALLEST))
+        return recurrent * value + injected, recurrent * slope
 
     return _solve(equation, injected, injected, "variance", differentiable=differentiable)
+
+
+def _interpolated_variance(phi: Activation, recurrent: float, injected: Tensor) -> Tensor:
+    r"""The same at many distinct points, by a series of $\log\Lambda - \log\beta$ in $\log\beta$."""
+    low, high = math.log2(float(injected[0])), math.log2(float(injected[-1]))
+    span = (math.floor(low * _GRID) / _GRID, math.ceil(high * _GRID) / _GRID)
+    gain = _gain(phi, recurrent, span)
+    return injected * gain(injected.log2()).exp2()
+
+
+@lru_cache(maxsize=64)
+def _gain(
+    phi: Activation, recurrent: float, span: tuple[float, float]
+) -> Chebyshev | PiecewiseChebyshev:
+    """The series for one range, kept for later calls."""
+    factor = torch.tensor(recurrent, dtype=torch.float64)
+
+    def gain(log_injected: Tensor) -> Tensor:
+        injected = log_injected.exp2()
+        return (_fixed_variance(phi, factor, injected, differentiable=False) / injected).log2()
+
+    return fit_piecewise(gain, (span,), tolerance=_GAIN)
 
 
 def fixed_covariance(

@@ -1,0 +1,94 @@
+"""Arguments of the functions that make kernels: inputs, limits of memory, NumPy arrays."""
+
+import re
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.checks import float_tensor, integer
+from shoal.kernels.result import Kernels
+
+__all__ = ["checked_inputs", "memory_limit", "with_arrays"]
+
+_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+Function = TypeVar("Function", bound=Callable[..., Kernels])
+
+
+def checked_inputs(
+    x1: object, x2: object | None, *, diag: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Return the inputs of rows and columns, or say what is wrong with them."""
+    first = _inputs("x1", x1)
+    if x2 is None:
+        return first, None
+    second = _inputs("x2", x2)
+    if first.shape[-1] != second.shape[-1]:
+        raise ValueError(
+            f"x1 and x2 must have as many features, got {first.shape[-1]} and {second.shape[-1]}"
+        )
+    if (first.dtype, first.device) != (second.dtype, second.device):
+        raise ValueError(
+            f"x1 and x2 must have one dtype and device, got {first.dtype} on {first.device} "
+            f"and {second.dtype} on {second.device}"
+        )
+    if diag and first.shape[-2] != second.shape[-2]:
+        raise ValueError(
+            f"diag needs as many x1 as x2, got {first.shape[-2]} and {second.shape[-2]}"
+        )
+    try:
+        torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])
+    except RuntimeError:
+        raise ValueError(
+            "x1 and x2 must have broadcastable batch dimensions, got "
+            f"{tuple(first.shape[:-2])} and {tuple(second.shape[:-2])}"
+        ) from None
+    return first, second
+
+
+def _inputs(name: str, x: object) -> Tensor:
+    tensor = float_tensor(name, x)
+    if tensor.dim() < 2:
+        raise ValueError(f"{name} must have shape (samples, features), got {tuple(tensor.shape)}")
+    if tensor.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"{name} must be float32 or float64, got {tensor.dtype}")
+    return tensor
+
+
+def memory_limit(memory: int | str | None) -> int | None:
+    """Return a limit such as ``"2GiB"`` in bytes.
+
+    Example:
+        >>> memory_limit("2GiB")
+        2147483648
+    """
+    if memory is None:
+        return None
+    if isinstance(memory, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?B)\s*", memory.upper())
+        if match is None:
+            raise ValueError(f"memory must be a size such as '2GiB' or '500MB', got {memory!r}")
+        memory = int(float(match[1]) * _UNITS[match[2]])
+    return integer("memory", memory, at_least=1)
+
+
+def with_arrays(function: Function) -> Function:
+    """Let a function of tensors take NumPy arrays, and return arrays where one came in."""
+
+    @wraps(function)
+    def wrapped(architecture: Any, x1: Any, x2: Any = None, **options: Any) -> Any:
+        result = function(architecture, _tensor(x1), _tensor(x2), **options)
+        if isinstance(x1, np.ndarray):
+            return Kernels(*(k.numpy() for k in result))  # type: ignore[arg-type]
+        return result
+
+    return wrapped  # type: ignore[return-value]
+
+
+def _tensor(x: Any) -> Any:
+    return torch.tensor(x) if isinstance(x, np.ndarray) else x

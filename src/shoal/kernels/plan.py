@@ -1,0 +1,240 @@
+"""How a kernel matrix is computed: which surface, and what the rows and columns contribute."""
+
+import logging
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shoal.exceptions import AccuracyError
+from shoal.kernels.evaluation import Factors, evaluate
+from shoal.kernels.function import KernelFunction
+from shoal.kernels.inputs import CLOSE, Inputs, pair_angles
+from shoal.kernels.surface import (
+    ANY_ANGLE,
+    Span,
+    Surface,
+    angular_surface,
+    diagonal,
+    norm_span,
+    surface,
+)
+
+__all__ = ["Plan"]
+
+_LOGGER = logging.getLogger(__name__)
+
+_ONE_NORM = 1e-13  # relative spread of norms that count as one, for float64
+_TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-7}
+_ANGULAR_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-8}
+_FEW_PAIRS = 256  # pairs that are cheaper one by one
+_SAMPLE = 512  # rows and columns whose angles are looked at first
+_RARE = 0.0005  # share of the angles on either side that may lie outside of the surface
+_GRID = 8  # ranges of angles end at multiples of 1/8
+_NARROWEST = 0.5
+_SMOOTH_ANGLES: Span = (0.25, math.pi - 0.25)  # where kinks away from zero do no harm
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """All that blocks of one kernel matrix share.
+
+    Attributes:
+        function: The kernel as a function of norms and inner product.
+        surface: Its approximation; ``None`` if entries are computed one by one.
+        left: The inputs of the rows.
+        right: Those of the columns; the same object if the matrix is symmetric.
+        rows: What the rows contribute.
+        columns: What the columns contribute.
+        diagonal: Both kernels of the inputs of the rows with themselves, in float64. shape: (2, n)
+    """
+
+    function: KernelFunction
+    surface: Surface | None
+    left: Inputs
+    right: Inputs
+    rows: Factors
+    columns: Factors
+    diagonal: Tensor
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether rows and columns are the same inputs."""
+        return self.left is self.right
+
+    @classmethod
+    def of(cls, function: KernelFunction, left: Inputs, right: Inputs) -> "Plan":
+        """Choose the way for some inputs."""
+        chosen = _choose(function, left, right)
+        own = _diagonal(function, left)
+        rows = _factors(chosen, left, own)
+        columns = rows if right is left else _factors(chosen, right, _diagonal(function, right))
+        return cls(function, chosen, left, right, rows, columns, own)
+
+    def columns_from(self, start: int) -> int:
+        """The first column of a strip of rows: of a symmetric matrix only the upper part counts."""
+        return start if self.symmetric else 0
+
+    def fill(self, rows: slice, out: tuple[Tensor, Tensor]) -> None:
+        """Write both kernels of a strip of rows into ``out``.
+
+        The strip of a symmetric matrix begins at its diagonal; its first block is exactly symmetric
+        and has the exact diagonal.
+        """
+        columns = slice(self.columns_from(rows.start), len(self.right))
+        cosine = self.left.unit[rows] @ self.right.unit[columns].T
+        if self.symmetric:
+            angles = ANY_ANGLE if self.surface is None else self.surface.angles
+            cosine.diagonal().fill_(math.cos(sum(angles) / 2))  # any that needs no care
+        strip = _Strip(rows, columns, cosine)
+        if self.surface is None:
+            self._fill_directly(strip, out)
+        else:
+            special = self._special(self.surface, strip)
+            evaluate(self.surface, self.rows[rows], self.columns[columns], cosine, out)
+            if special is not None:
+                where, values = special
+                for matrix, value in zip(out, values, strict=True):
+                    matrix[where] = value.to(matrix)
+            if self.surface.norms is not None:
+                self._fill_zeros(strip, out)
+        if self.symmetric:
+            self._make_symmetric(rows, out)
+
+    def _fill_directly(self, strip: "_Strip", out: tuple[Tensor, Tensor]) -> None:
+        """By the scalar equations of every entry."""
+        where = torch.ones_like(strip.cosine, dtype=torch.bool)
+        if self.symmetric:
+            where = where.triu(1)
+        indices = where.nonzero(as_tuple=True)
+        if len(indices[0]):
+            i, j = strip.numbers(indices)
+            values = self._exact(i, j, strip.cosine[indices])
+            for matrix, value in zip(out, values, strict=True):
+                matrix[indices] = value.to(matrix)
+
+    def _special(
+        self, chosen: Surface, strip: "_Strip"
+    ) -> tuple[tuple[Tensor, Tensor], Tensor] | None:
+        """Entries whose angle the product has lost or the surface does not know, if any."""
+        low, high = chosen.angles
+        most, least = min(math.cos(low), 1 - CLOSE), max(math.cos(high), CLOSE - 1)
+        smallest, largest = torch.aminmax(strip.cosine)
+        if float(smallest) >= least and float(largest) <= most:
+            return None
+        beyond = (strip.cosine > most) | (strip.cosine < least)
+        where = (beyond.triu(1) if self.symmetric else beyond).nonzero(as_tuple=True)
+        i, j = strip.numbers(where)
+        found = strip.cosine[where]
+        angle = pair_angles(self.left, self.right, i, j, found)
+        inside = (angle >= low) & (angle <= high)
+        values = torch.empty(2, len(i), dtype=torch.float64, device=found.device)
+        if bool(inside.any()):
+            left, right = i[inside], j[inside]
+            scale = self.rows.scale[:, left].double() * self.columns.scale[:, right].double()
+            features = self.rows.features[left].double(), self.columns.features[right].double()
+            values[:, inside] = scale * chosen.pairs(*features, angle[inside])
+        if not bool(inside.all()):
+            values[:, ~inside] = self._exact(i[~inside], j[~inside], found[~inside])
+        return (where[0], where[1]), values
+
+    def _exact(self, i: Tensor, j: Tensor, cosine: Tensor) -> Tensor:
+        """Pairs by their scalar equations. shape: (2, n)"""
+        left, right = self.left.norm[i], self.right.norm[j]
+        angle = pair_angles(self.left, self.right, i, j, cosine)
+        product = torch.where((left == right) & (angle == 0), left**2, left * right * angle.cos())
+        return torch.stack(tuple(self.function(left**2, right**2, product)))
+
+    def _fill_zeros(self, strip: "_Strip", out: tuple[Tensor, Tensor]) -> None:
+        """The rows and columns of inputs that are zero, which the surface does not know."""
+        left, right = self.left.norm[strip.rows], self.right.norm[strip.columns]
+        for dim, own, other in ((0, left, right), (1, right, left)):
+            zero = (own == 0).nonzero()[:, 0]
+            if len(zero):
+                nothing = torch.zeros_like(other)
+                for matrix, values in zip(
+                    out, self.function(nothing, other**2, nothing), strict=True
+                ):
+                    matrix.index_copy_(dim, zero, torch.stack([values.to(matrix)] * len(zero), dim))
+
+    def _make_symmetric(self, rows: slice, out: tuple[Tensor, Tensor]) -> None:
+        for q, matrix in enumerate(out):
+            block = matrix[:, : len(matrix)]
+            upper = block.triu(1)
+            torch.add(upper, upper.T, out=block)
+            block.diagonal().copy_(self.diagonal[q, rows])
+
+
+@dataclass(frozen=True, eq=False)
+class _Strip:
+    """Rows and columns of a matrix, and the cosines of their angles."""
+
+    rows: slice
+    columns: slice
+    cosine: Tensor
+
+    def numbers(self, where: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Indices of the strip as indices of the inputs."""
+        return where[0] + self.rows.start, where[1] + self.columns.start
+
+
+def _choose(function: KernelFunction, left: Inputs, right: Inputs) -> Surface | None:
+    dtype = left.points.dtype
+    angular = _ANGULAR_TOLERANCE.get(dtype, 1e-8)
+    if function.architecture.positively_homogeneous:
+        return angular_surface(function, 1.0, angular)
+    norms = torch.cat([left.norm, right.norm])
+    smallest, largest = (float(end) for end in torch.aminmax(norms))
+    spread = _ONE_NORM * torch.finfo(dtype).eps / torch.finfo(torch.float64).eps
+    if largest > 0 and largest - smallest <= spread * largest:
+        return angular_surface(function, float(norms.mean()) ** 2, angular)
+    pairs = len(left) * (len(left) + 1) // 2 if right is left else len(left) * len(right)
+    if largest == 0 or pairs < _FEW_PAIRS:
+        return None
+    span, tolerance = norm_span(norms[norms > 0]), _TOLERANCE.get(dtype, 1e-7)
+    angles = _typical_angles(left, right)
+    clipped = (max(angles[0], _SMOOTH_ANGLES[0]), min(angles[1], _SMOOTH_ANGLES[1]))
+    for box in (angles, clipped) if clipped != angles else (angles,):
+        try:
+            return surface(function, span, box, tolerance)
+        except AccuracyError as error:
+            _LOGGER.info("no surface at angles from %.3g to %.3g: %s", *box, error)
+    _LOGGER.warning("the kernel is rough: its entries are computed one by one, which is slow")
+    return None
+
+
+def _typical_angles(left: Inputs, right: Inputs) -> Span:
+    """A range that holds nearly all angles, seen in a sample, rounded outwards."""
+    generator = torch.Generator().manual_seed(0)
+    i, j = (
+        torch.randperm(len(s), generator=generator)[:_SAMPLE].to(s.points.device)
+        for s in (left, right)
+    )
+    cosine = left.unit[i] @ right.unit[j].T
+    ordinary = (left.norm[i, None] > 0) & (right.norm[j] > 0)
+    if left is right:
+        ordinary &= i[:, None] != j
+    angle = cosine[ordinary].double().clamp(-1.0, 1.0).acos().sort().values
+    if len(angle) == 0:
+        return ANY_ANGLE
+    rare = int(_RARE * len(angle))
+    low = math.floor(float(angle[rare]) * _GRID) / _GRID
+    high = math.ceil(float(angle[len(angle) - 1 - rare]) * _GRID) / _GRID
+    widened = max(0.0, (_NARROWEST - (high - low)) / 2)
+    return max(low - widened, 0.0), min(high + widened, math.pi)
+
+
+def _diagonal(function: KernelFunction, inputs: Inputs) -> Tensor:
+    """Both kernels of each input with itself, in float64. shape: (2, n)"""
+    if function.architecture.positively_homogeneous:
+        return diagonal(function, inputs.norm.new_ones(1)) * inputs.norm**2
+    return diagonal(function, inputs.norm)
+
+
+def _factors(chosen: Surface | None, inputs: Inputs, own: Tensor) -> Factors:
+    dtype = inputs.points.dtype
+    features = (
+        inputs.norm.new_ones(len(inputs), 1) if chosen is None else chosen.features(inputs.norm)
+    )
+    return Factors(own.sqrt().to(dtype), features.to(dtype))

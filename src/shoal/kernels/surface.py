@@ -1,0 +1,260 @@
+r"""Kernels as short sums of products, represented once and evaluated on whole matrices.
+
+Divided by the root of its diagonal, $\sqrt{\kappa(a, a, a)\,\kappa(b, b, b)}$, a kernel is a smooth
+function of the logarithms $u$, $v$ of two norms and the angle $\theta$,
+
+$\hat\kappa(u, v, \theta) \approx \sum_{r,s,k} C_{rsk}\, f_r(u)\, f_s(v)\, T_k(\theta),$
+
+with few functions $f_r$, since kernels change slowly with the norms. For inputs of one norm, and of
+any norms if the activations are positively homogeneous, there is one $f$, the constant.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from shoal.approximation import (
+    PiecewiseChebyshev,
+    chebyshev_basis,
+    chebyshev_nodes,
+    coefficients_from_values,
+    fit,
+    fit_piecewise,
+)
+from shoal.exceptions import AccuracyError
+from shoal.kernels.function import KernelFunction, angular_kernels
+from shoal.kernels.section import HalfAngle
+
+__all__ = ["ANY_ANGLE", "Span", "Surface", "angular_surface", "diagonal", "norm_span", "surface"]
+
+Span: TypeAlias = tuple[float, float]
+
+ANY_ANGLE: Span = (0.0, math.pi)
+_DEGREES = (32, 64, 128)  # tried on lines; what lies beyond the needed degree is cut off
+_CHECKS = 512  # points off the grid at which the error is measured
+_MARGIN = 2  # degrees beyond those that the lines need
+_FEW = 64  # norms at which the diagonal is computed one by one
+_GRID = 4  # ranges of norms end at multiples of 1/4 in log₂
+_DIAGONAL = 1e-13  # error of the interpolated logarithm of the diagonal
+
+
+@dataclass(frozen=True, eq=False)
+class Surface:
+    r"""CK and NTK, divided by the roots of their diagonals, on a box of norms and angles.
+
+    Attributes:
+        norms: Range of $\log_2$ of the norms; ``None`` if norms do not matter.
+        angles: Range of the angles.
+        basis: Chebyshev coefficients of the functions $f_r$. shape: (rank, degree + 1)
+        coefficients: The coefficients $C$ of both kernels. shape: (2, rank, rank, angular degree + 1)
+        error: Largest error found at points off the grid, relative to the diagonal.
+    """
+
+    norms: Span | None
+    angles: Span
+    basis: Tensor
+    coefficients: Tensor
+    error: float
+
+    @property
+    def rank(self) -> int:
+        """How many functions of a norm there are."""
+        return len(self.basis)
+
+    def features(self, norm: Tensor) -> Tensor:
+        """The functions $f_r$ at some norms, in float64. shape: (len(norm), rank)"""
+        if self.norms is None:
+            return norm.new_ones(len(norm), 1, dtype=torch.float64)
+        t = _to_unit(norm.double().log2(), self.norms)
+        return (self.basis.to(norm.device) @ chebyshev_basis(t, self.basis.shape[1] - 1)).T
+
+    def rows(self, features: Tensor) -> Tensor:
+        """Coefficients in the angle and the other norm. shape: (n, 2, rank, angular degree + 1)"""
+        return torch.einsum("nr,qrsk->nqsk", features, self.coefficients.to(features.device))
+
+    def pairs(self, left: Tensor, right: Tensor, angle: Tensor) -> Tensor:
+        """Values at single pairs, given their features and angles. shape: (2, n)"""
+        t = _to_unit(angle.double(), self.angles)
+        basis = chebyshev_basis(t, self.coefficients.shape[-1] - 1)
+        return torch.einsum("nqsk,ns,kn->qn", self.rows(left), right, basis)
+
+
+def _to_unit(x: Tensor, span: Span) -> Tensor:
+    """The span as [-1, 1], exact near both ends."""
+    low, high = span
+    return (((x - low) - (high - x)) / (high - low)).clamp(-1.0, 1.0)
+
+
+def diagonal(function: KernelFunction, norm: Tensor) -> Tensor:
+    """Both kernels of each input with itself, given its norm in float64. shape: (2, n)"""
+    distinct, inverse = norm.unique(return_inverse=True)
+    if len(distinct) > _FEW and float(distinct[0]) > 0:
+        series = _diagonal_series(function, norm_span(distinct))
+        if series is not None:
+            log = distinct.log2()
+            return torch.stack([s(log).exp2() for s in series])[:, inverse]
+    square = distinct**2
+    return torch.stack(tuple(function(square, square, square)))[:, inverse]
+
+
+def norm_span(norm: Tensor) -> Span:
+    """The range of log₂ of some norms, rounded outwards so that surfaces are shared."""
+    low, high = (math.log2(float(end)) for end in torch.aminmax(norm))
+    first = math.floor(low * _GRID) / _GRID
+    return first, max(math.ceil(high * _GRID) / _GRID, first + 1 / _GRID)
+
+
+@lru_cache(maxsize=64)
+def _diagonal_series(
+    function: KernelFunction, norms: Span
+) -> tuple[PiecewiseChebyshev, PiecewiseChebyshev] | None:
+    """The logarithms of both diagonals; ``None`` if one is zero or rough."""
+
+    def logarithm(log_norm: Tensor, row: int) -> Tensor:
+        square = log_norm.exp2() ** 2
+        return function(square, square, square)[row].log2()
+
+    try:
+        first, second = (
+            fit_piecewise(lambda x, q=row: logarithm(x, q), (norms,), tolerance=_DIAGONAL)
+            for row in range(2)
+        )
+    except (AccuracyError, ValueError):
+        return None
+    return first, second
+
+
+@lru_cache(maxsize=128)
+def angular_surface(function: KernelFunction, squared_norm: float, tolerance: float) -> Surface:
+    """The surface for inputs of one norm, exact at all angles; kept for later calls."""
+
+    def both(angle: Tensor) -> tuple[Tensor, Tensor]:
+        half = HalfAngle.of(angle)
+        return angular_kernels(
+            function.architecture, squared_norm, half, function.trainable, function.width
+        )
+
+    sizes = [float(k) or 1.0 for k in both(torch.zeros(1, dtype=torch.float64))]
+    series = [
+        fit(lambda x, q=q, s=size: both(x)[q] / s, (ANY_ANGLE,), tolerance=tolerance)
+        for q, size in enumerate(sizes)
+    ]
+    coefficients = torch.nn.utils.rnn.pad_sequence(
+        [s.coefficients for s in series], batch_first=True
+    )
+    basis = torch.ones(1, 1, dtype=torch.float64)
+    error = max(s.error for s in series)
+    return Surface(None, ANY_ANGLE, basis, coefficients[:, None, None], error)
+
+
+@lru_cache(maxsize=32)
+def surface(function: KernelFunction, norms: Span, angles: Span, tolerance: float) -> Surface:
+    """The surface for inputs of different norms; kept for later calls.
+
+    Raises:
+        AccuracyError: If the kernel is too rough on this box.
+    """
+    sampler = _Sampler(function, norms, angles)
+    across, around = sampler.degrees(tolerance)
+    values = sampler.grid(across, around)
+    for dim in (1, 2, 3):
+        values = coefficients_from_values(values, dim)
+    basis, core = _compressed(values, tolerance)
+    rough = Surface(norms, angles, basis, core, 0.0)
+    error = sampler.deviation(rough)
+    if error > 10 * tolerance:
+        raise AccuracyError(
+            f"the kernel of {function.architecture!r} at norms from {2 ** norms[0]:.3g} to "
+            f"{2 ** norms[1]:.3g} is met to {error:.1e} only"
+        )
+    return Surface(norms, angles, basis, core, error)
+
+
+@dataclass(frozen=True)
+class _Sampler:
+    """Values of a normalized kernel function."""
+
+    function: KernelFunction
+    norms: Span
+    angles: Span
+
+    def values(self, u: Tensor, v: Tensor, angle: Tensor) -> Tensor:
+        """Both kernels at broadcastable points. shape: (2, ...)"""
+        left, right = torch.exp2(u), torch.exp2(v)
+        kernels = self.function(left**2, right**2, left * right * angle.cos())
+        return torch.stack(
+            [
+                k / (d * e).sqrt().clamp(min=torch.finfo(torch.float64).tiny)
+                for k, d, e in zip(
+                    kernels, self._diagonal(left), self._diagonal(right), strict=True
+                )
+            ]
+        )
+
+    def _diagonal(self, norm: Tensor) -> tuple[Tensor, Tensor]:
+        return self.function(norm**2, norm**2, norm**2)
+
+    def degrees(self, tolerance: float) -> tuple[int, int]:
+        """The degrees that lines through the box need, in the norms and in the angle."""
+        few, mid = (torch.linspace(*span, 3, dtype=torch.float64) for span in self._spans)
+        across = _needed(
+            lambda x: self.values(x, few[:, None, None], mid[:, None]), self.norms, tolerance
+        )
+        around = _needed(
+            lambda x: self.values(few[:, None, None], few[:, None], x), self.angles, tolerance
+        )
+        return across, around
+
+    @property
+    def _spans(self) -> tuple[Span, Span]:
+        return self.norms, self.angles
+
+    def grid(self, across: int, around: int) -> Tensor:
+        """Values at the Chebyshev nodes. shape: (2, across + 1, across + 1, around + 1)"""
+        norm, angle = chebyshev_nodes(across, *self.norms), chebyshev_nodes(around, *self.angles)
+        i, j = torch.triu_indices(across + 1, across + 1)
+        half = self.values(norm[i, None], norm[j, None], angle)
+        values = half.new_empty(2, across + 1, across + 1, around + 1)
+        values[:, i, j], values[:, j, i] = half, half
+        return values
+
+    def deviation(self, approximation: Surface) -> float:
+        """The largest error at quasi-random points, as dense as the nodes near the ends."""
+        unit = torch.quasirandom.SobolEngine(3, scramble=True, seed=0).draw(
+            _CHECKS, dtype=torch.float64
+        )
+        share = torch.sin(unit.T * (math.pi / 2)) ** 2
+        u, v, angle = (
+            low + (high - low) * t
+            for t, (low, high) in zip(share, (self.norms, self.norms, self.angles), strict=True)
+        )
+        found = approximation.pairs(
+            approximation.features(u.exp2()), approximation.features(v.exp2()), angle
+        )
+        return float((found - self.values(u, v, angle)).abs().max())
+
+
+def _needed(values, span: Span, tolerance: float) -> int:  # type: ignore[no-untyped-def]
+    """The degree that a family of lines needs."""
+    for degree in _DEGREES:
+        coefficients = coefficients_from_values(values(chebyshev_nodes(degree, *span)))
+        profile = coefficients.abs().flatten(0, -2).amax(0)
+        rest = profile.flip(0).cumsum(0).flip(0)
+        needed = int((rest > tolerance / 4).sum())
+        if needed + _MARGIN <= degree:
+            return needed + _MARGIN
+    raise AccuracyError(f"the kernel needs a degree above {_DEGREES[-1]} on {span}")
+
+
+def _compressed(coefficients: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+    """Common functions of both norms and both kernels, and the coefficients of their products."""
+    unfolded = coefficients.movedim(1, 0).flatten(1)
+    left, singular, _ = torch.linalg.svd(unfolded, full_matrices=False)
+    rest = singular.square().flip(0).cumsum(0).flip(0).sqrt()
+    basis = left[:, : max(1, int((rest > tolerance / 8).sum()))].T.contiguous()
+    core = torch.einsum("ri,sj,qijk->qrsk", basis, basis, coefficients)
+    return basis, core.contiguous()

@@ -1,0 +1,180 @@
+"""The closed form of piecewise linear activations, against quadrature and its own laws."""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.activations import Activation, Affine, HardTanh, Identity, LeakyReLU, ReLU
+from shoal.gaussian import dual, dual_derivative, moments
+from shoal.gaussian.closed_forms import closed_form
+from shoal.gaussian.mixed import mixed_dual
+from shoal.gaussian.piecewise_linear import PiecewiseLinear
+
+
+@dataclass(frozen=True)
+class Hinges(Activation):
+    """value + slope x + a hinge at each kink, which opens outwards."""
+
+    value: float
+    slope: float
+    hinges: tuple[tuple[float, float], ...]
+
+    def function(self, x):
+        result = self.value + self.slope * x
+        for place, jump in self.hinges:
+            result = result + jump * torch.relu(x - place if place >= 0 else place - x)
+        return result
+
+    @property
+    def kink_locations(self):
+        return tuple(sorted(place for place, _ in self.hinges))
+
+    @property
+    def closed_form(self):
+        return PiecewiseLinear(self, self.value, self.slope, self.hinges)
+
+
+OWN = {
+    "ReLU6": Hinges(0.0, 0.0, ((0.0, 1.0), (6.0, -1.0))),
+    "clipped": Hinges(0.0, 1.0, ((-0.5, 1.0), (2.0, -1.0))),
+    "hard sigmoid": Hinges(0.5, 1 / 6, ((-3.0, 1 / 6), (3.0, -1 / 6))),
+    "abs": Hinges(0.0, -1.0, ((0.0, 2.0),)),
+    "five kinks": Hinges(
+        0.3, 0.2, ((-2.0, 0.4), (-0.3, -0.7), (0.0, 0.5), (0.9, 1.1), (1.4, -2.0))
+    ),
+}
+
+
+def triples(low, high, seed=0, count=400):
+    """Variances between two bounds and angles of all sizes, up to full correlation."""
+    generator = torch.Generator().manual_seed(seed)
+    unit = torch.rand(5, count, dtype=torch.float64, generator=generator)
+    a, b = (low * (high / low) ** unit[i] for i in (0, 1))
+    b = torch.where(unit[2] < 0.3, a, torch.where(unit[2] < 0.5, a * (1 + 1e-6 * unit[1]), b))
+    angle = torch.where(unit[3] < 0.6, 10 ** (-9 * unit[4]), math.pi * unit[4])
+    sign = torch.where(unit[3] < 0.2, -1.0, 1.0)
+    c = sign * angle.cos() * a.sqrt() * b.sqrt()
+    c[:3], b[:3] = torch.stack([a[0], -a[1], 0 * a[2]]), a[:3]
+    return a, b, c
+
+
+def errors(form, phi, a, b, c):
+    """Relative differences from quadrature, of the dual and that of the derivative."""
+    for order, function in enumerate((form.dual, form.derivative_dual)):
+        scales = [mixed_dual(phi, order, order, t, t, t) for t in (a, b)]
+        exact = mixed_dual(phi, order, order, a, b, c)
+        yield (function(a, b, c) - exact).abs() / (scales[0] * scales[1]).sqrt()
+
+
+@pytest.mark.parametrize(("low", "high"), [(1e-3, 1e2), (1e2, 1e5), (1e-2, 1e9), (1e-9, 1e-2)])
+def test_hard_tanh_against_quadrature(low, high):
+    a, b, c = triples(low, high, count=80)
+    for phi in (HardTanh(), HardTanh(0.3)):
+        for error in errors(closed_form(phi), phi, a, b, c):
+            assert error.max() <= 1e-13
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_kinks_anywhere_against_quadrature(name):
+    phi = OWN[name]
+    a, b, c = triples(0.05, 1e3, count=100)
+    for error in errors(phi.closed_form, phi, a, b, c):
+        assert error.max() <= 1e-13
+    means = torch.stack([moments(phi, tau).mean for tau in a[:50].sqrt()])
+    size = phi.closed_form.dual(a, a, a)[:50].sqrt()
+    assert ((phi.closed_form.mean(a)[:50] - means).abs() <= 1e-14 * size).all()
+
+
+def test_affine_hard_tanh():
+    phi = Affine(HardTanh(0.7), scale=-2.0, shift=0.3)
+    a, b, c = triples(1e-2, 1e2, count=200)
+    scale = (mixed_dual(phi, 0, 0, a, a, a) * mixed_dual(phi, 0, 0, b, b, b)).sqrt()
+    error = (dual(phi, a, b, c) - mixed_dual(phi, 0, 0, a, b, c)).abs()
+    assert (error <= 1e-14 * scale).all()
+    inner = dual_derivative(HardTanh(0.7), a, b, c)
+    assert torch.equal(dual_derivative(phi, a, b, c), 4 * inner)
+
+
+def test_one_kink_at_zero_is_the_arc_cosine_form():
+    a, b, c = triples(1e-6, 1e6)
+    for slope in (0.0, 0.1, -1.0):
+        expected = closed_form(LeakyReLU(slope))
+        found = PiecewiseLinear(LeakyReLU(slope), 0.0, slope, ((0.0, 1 - slope),))
+        bound = (a * b).sqrt()
+        for quantity in ("dual", "covariance"):
+            difference = getattr(found, quantity)(a, b, c) - getattr(expected, quantity)(a, b, c)
+            assert (difference.abs() <= 1e-15 * bound).all()
+        difference = found.derivative_dual(a, b, c) - expected.derivative_dual(a, b, c)
+        assert difference.abs().max() <= 1e-15
+
+
+def test_variances_that_reach_no_kink_see_a_line():
+    a, b, c = triples(1e-9, 6e-3)
+    torch.testing.assert_close(dual(HardTanh(), a, b, c), c, rtol=4e-16, atol=0.0)
+    assert torch.equal(dual_derivative(HardTanh(), a, b, c), torch.ones_like(c))
+    six, expected = OWN["ReLU6"].closed_form, closed_form(ReLU())
+    difference = six.dual(a, b, c) - expected.dual(a, b, c)
+    assert (difference.abs() <= 1e-15 * (a * b).sqrt()).all()
+    tiny, zero = torch.tensor([1e-160, 0.0]).double(), torch.zeros(2).double()
+    assert torch.equal(dual(HardTanh(), tiny, 1.0, zero), zero)
+
+
+def test_huge_variances_see_a_sign():
+    """The dual of the sign is (2/π) arcsin ρ; and four times the density is left of the slope."""
+    rho = torch.tensor([-0.9, 0.0, 0.5], dtype=torch.float64)
+    for variance in (1e12, 1e40, 1e200):
+        found = dual(HardTanh(), variance, variance, variance * rho)
+        assert (found - 2 / math.pi * rho.asin()).abs().max() <= 1e-14 + 2 / variance
+        slope = dual_derivative(HardTanh(), variance, variance, variance * rho) * variance
+        expected = 2 / math.pi / (1 - rho**2).sqrt()
+        torch.testing.assert_close(slope, expected, rtol=1e-11, atol=0.0)
+
+
+variances = st.floats(-20.0, 20.0).map(math.exp)
+
+
+@given(variances, variances, st.floats(-1.0, 1.0), st.sampled_from([0.3, 1.0, 7.0]))
+def test_symmetry_and_cauchy_schwarz(a, b, rho, bound):
+    phi = HardTanh(bound)
+    a, b = (torch.tensor([t], dtype=torch.float64) for t in (a, b))
+    c = rho * a.sqrt() * b.sqrt()
+    for function in (dual, dual_derivative):
+        value = function(phi, a, b, c)
+        assert torch.equal(value, function(phi, b, a, c))
+        limit = (function(phi, a, a, a) * function(phi, b, b, b)).sqrt()
+        assert value.abs() <= limit * (1 + 1e-13)
+
+
+def test_symmetry_of_many():
+    a, b, c = triples(1e-3, 1e4, count=5000)
+    for phi in (HardTanh(), Affine(HardTanh(), 2.0, 1.0)):
+        assert torch.equal(dual(phi, a, b, c), dual(phi, b, a, c))
+        assert torch.equal(dual_derivative(phi, a, b, c), dual_derivative(phi, b, a, c))
+
+
+def test_parity_of_many():
+    a, b, c = triples(1e-3, 1e3, count=5000)
+    assert torch.equal(dual(HardTanh(), a, b, -c), -dual(HardTanh(), a, b, c))
+    assert torch.equal(dual_derivative(HardTanh(), a, b, -c), dual_derivative(HardTanh(), a, b, c))
+
+
+def test_gradients_at_many_points():
+    a, b, c = (t.requires_grad_() for t in triples(0.1, 10.0, count=64))
+    (slope,) = torch.autograd.grad(dual(HardTanh(), a, b, c).sum(), c)
+    assert torch.equal(slope, dual_derivative(HardTanh(), a, b, c).detach())
+
+
+def test_identity_minus_hard_tanh():
+    """x - φ(x) grows at both ends, where φ is bounded, but has the same products of jumps."""
+    shrink = Hinges(0.0, 0.0, ((-1.0, -1.0), (1.0, 1.0))).closed_form
+    a, b, c = triples(1.0, 1e3)
+    tanh = closed_form(HardTanh())
+    # E[(u - φ(u))(v - φ(v))] = c - c E φ'(v) - c E φ'(u) + E φ(u)φ(v) by Stein's identity
+    slopes = [torch.erf(1 / (2 * t).sqrt()) for t in (a, b)]
+    expected = c * (1 - slopes[0] - slopes[1]) + tanh.dual(a, b, c)
+    scale = closed_form(Identity()).dual(a, b, (a * b).sqrt())
+    assert ((shrink.dual(a, b, c) - expected).abs() <= 1e-14 * scale).all()
