@@ -172,7 +172,7 @@ def _evaluate(phi: Activation, j: int, k: int, pair: Covariance, *, tolerance: f
         if known is not None:
             value = _evaluate_closed(known, j, *flat)
         elif j == k and j < 2:
-            value = _evaluate_pairs(phi, j, *flat, tables)
+            value = _evaluate_pairs(phi, j, flat[0], flat[1], flat[2], tables)
         else:
             value = tables(*flat) if tables is not None else mixed_dual(phi, j, k, *flat)
         result[index] = value.view(shape)

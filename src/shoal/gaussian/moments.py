@@ -80,7 +80,7 @@ def moments(phi: Activation, tau: Tensor | float) -> Moments:
 
 
 def mean_square(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
-    r"""$\mathbb{E}[\varphi(\sqrt a\,\xi)^2]$ and its derivative in $a$, unchecked and in float64."""
+    r"""$\mathbb{E}[\varphi(\sqrt a\,\xi)^2]$ and its derivative in $a$, unchecked."""
     if as_series(phi) is not None:
         m = moments(phi, variance.sqrt())
         return m.square, m.square_second / 2

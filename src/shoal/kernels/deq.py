@@ -91,7 +91,7 @@ def _fixed_points(
             phi, recurrent, variance_u, variance_v, injection * c, differentiable=True
         )
         return variance_u, variance_v, covariance
-    # equal norms have equal variances, and an input and itself have that covariance, to the last bit
+    # equal norms have equal variances, an input and itself have that covariance: to the last bit
     variance_v = torch.where(a == b, variance_u, variance_v)
     covariance, other = variance_u.clone(), ~((a == b) & (c == a))
     if bool(other.any()):

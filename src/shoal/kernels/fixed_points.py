@@ -57,7 +57,6 @@ def fixed_variance(
     Raises:
         ConvergenceError: If the iteration does not converge: the kernel may not exist.
     """
-
     if differentiable or injected.numel() <= _FEW:
         return _fixed_variance(phi, recurrent, injected, differentiable=differentiable)
     distinct, inverse = injected.unique(return_inverse=True)
@@ -80,7 +79,7 @@ def _fixed_variance(
 
 
 def _interpolated_variance(phi: Activation, recurrent: float, injected: Tensor) -> Tensor:
-    r"""The same at many distinct points, by a series of $\log\Lambda - \log\beta$ in $\log\beta$."""
+    r"""The same at many points, by a series of $\log\Lambda - \log\beta$ in $\log\beta$."""
     low, high = math.log2(float(injected[0])), math.log2(float(injected[-1]))
     span = (math.floor(low * _GRID) / _GRID, math.ceil(high * _GRID) / _GRID)
     gain = _gain(phi, recurrent, span)

@@ -28,12 +28,13 @@ class Inputs:
 
     @cached_property
     def norm(self) -> Tensor:
-        """Norms in float64. shape: (n,)"""
-        return torch.linalg.vector_norm(self.points, dim=-1, dtype=torch.float64)
+        """Norms in float64. shape: (n,)."""
+        norm: Tensor = torch.linalg.vector_norm(self.points, dim=-1, dtype=torch.float64)
+        return norm
 
     @cached_property
     def unit(self) -> Tensor:
-        """Directions in the dtype of the points. shape: (n, p)"""
+        """Directions in the dtype of the points. shape: (n, p)."""
         norm = self.norm.to(self.points.dtype)
         return self.points / torch.where(norm > 0, norm, 1.0)[:, None]
 

@@ -29,7 +29,7 @@ _ONE_NORM = 1e-13  # relative spread of norms that count as one, for float64
 _TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-7}
 _ANGULAR_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-8}
 _FEW_PAIRS = 256  # pairs that are cheaper one by one
-_SAMPLE = 512  # rows and columns whose angles are looked at first
+_SAMPLE = 256  # rows and columns whose angles are looked at first
 _RARE = 0.0005  # share of the angles on either side that may lie outside of the surface
 _GRID = 8  # ranges of angles end at multiples of 1/8
 _NARROWEST = 0.5
@@ -43,6 +43,8 @@ class Plan:
     Attributes:
         function: The kernel as a function of norms and inner product.
         surface: Its approximation; ``None`` if entries are computed one by one.
+        wide: One for all angles, for entries beyond those of ``surface``; ``None`` if these are
+            computed one by one.
         left: The inputs of the rows.
         right: Those of the columns; the same object if the matrix is symmetric.
         rows: What the rows contribute.
@@ -52,6 +54,7 @@ class Plan:
 
     function: KernelFunction
     surface: Surface | None
+    wide: Surface | None
     left: Inputs
     right: Inputs
     rows: Factors
@@ -66,18 +69,20 @@ class Plan:
     @classmethod
     def of(cls, function: KernelFunction, left: Inputs, right: Inputs) -> "Plan":
         """Choose the way for some inputs."""
-        chosen = _choose(function, left, right)
-        own = _diagonal(function, left)
+        chosen, wide = _choose(function, left, right)
+        own = _diagonal(function, chosen, left)
         rows = _factors(chosen, left, own)
-        columns = rows if right is left else _factors(chosen, right, _diagonal(function, right))
-        return cls(function, chosen, left, right, rows, columns, own)
+        columns = (
+            rows if right is left else _factors(chosen, right, _diagonal(function, chosen, right))
+        )
+        return cls(function, chosen, wide, left, right, rows, columns, own)
 
     def columns_from(self, start: int) -> int:
         """The first column of a strip of rows: of a symmetric matrix only the upper part counts."""
         return start if self.symmetric else 0
 
-    def fill(self, rows: slice, out: tuple[Tensor, Tensor]) -> None:
-        """Write both kernels of a strip of rows into ``out``.
+    def fill(self, rows: slice, out: tuple[Tensor, Tensor], *, fuse: bool = False) -> None:
+        """Write both kernels of a strip of rows into ``out``; see :func:`evaluate` for ``fuse``.
 
         The strip of a symmetric matrix begins at its diagonal; its first block is exactly symmetric
         and has the exact diagonal.
@@ -92,7 +97,7 @@ class Plan:
             self._fill_directly(strip, out)
         else:
             special = self._special(self.surface, strip)
-            evaluate(self.surface, self.rows[rows], self.columns[columns], cosine, out)
+            evaluate(self.surface, self.rows[rows], self.columns[columns], cosine, out, fuse=fuse)
             if special is not None:
                 where, values = special
                 for matrix, value in zip(out, values, strict=True):
@@ -128,19 +133,20 @@ class Plan:
         i, j = strip.numbers(where)
         found = strip.cosine[where]
         angle = pair_angles(self.left, self.right, i, j, found)
-        inside = (angle >= low) & (angle <= high)
+        known = chosen if self.wide is None else self.wide
+        inside = (angle >= known.angles[0]) & (angle <= known.angles[1])
         values = torch.empty(2, len(i), dtype=torch.float64, device=found.device)
         if bool(inside.any()):
             left, right = i[inside], j[inside]
             scale = self.rows.scale[:, left].double() * self.columns.scale[:, right].double()
             features = self.rows.features[left].double(), self.columns.features[right].double()
-            values[:, inside] = scale * chosen.pairs(*features, angle[inside])
+            values[:, inside] = scale * known.pairs(*features, angle[inside])
         if not bool(inside.all()):
             values[:, ~inside] = self._exact(i[~inside], j[~inside], found[~inside])
         return (where[0], where[1]), values
 
     def _exact(self, i: Tensor, j: Tensor, cosine: Tensor) -> Tensor:
-        """Pairs by their scalar equations. shape: (2, n)"""
+        """Pairs by their scalar equations. shape: (2, n)."""
         left, right = self.left.norm[i], self.right.norm[j]
         angle = pair_angles(self.left, self.right, i, j, cosine)
         product = torch.where((left == right) & (angle == 0), left**2, left * right * angle.cos())
@@ -179,25 +185,35 @@ class _Strip:
         return where[0] + self.rows.start, where[1] + self.columns.start
 
 
-def _choose(function: KernelFunction, left: Inputs, right: Inputs) -> Surface | None:
+def _choose(
+    function: KernelFunction, left: Inputs, right: Inputs
+) -> tuple[Surface | None, Surface | None]:
+    """The surface for nearly all entries, and the one for the rest."""
     dtype = left.points.dtype
-    angular = _ANGULAR_TOLERANCE.get(dtype, 1e-8)
-    if function.architecture.positively_homogeneous:
-        return angular_surface(function, 1.0, angular)
     norms = torch.cat([left.norm, right.norm])
     smallest, largest = (float(end) for end in torch.aminmax(norms))
+    homogeneous = function.architecture.positively_homogeneous
     spread = _ONE_NORM * torch.finfo(dtype).eps / torch.finfo(torch.float64).eps
-    if largest > 0 and largest - smallest <= spread * largest:
-        return angular_surface(function, float(norms.mean()) ** 2, angular)
+    if homogeneous or (largest > 0 and largest - smallest <= spread * largest):
+        tolerance = _ANGULAR_TOLERANCE[dtype]
+        radius = 1.0 if homogeneous else float(norms.mean())
+        wide = angular_surface(function, radius**2, tolerance)
+        return wide.restricted(_typical_angles(left, right), tolerance), wide
     pairs = len(left) * (len(left) + 1) // 2 if right is left else len(left) * len(right)
     if largest == 0 or pairs < _FEW_PAIRS:
-        return None
-    span, tolerance = norm_span(norms[norms > 0]), _TOLERANCE.get(dtype, 1e-7)
+        return None, None
     angles = _typical_angles(left, right)
+    return _any_norms(function, norm_span(norms[norms > 0]), angles, _TOLERANCE[dtype]), None
+
+
+def _any_norms(
+    function: KernelFunction, norms: Span, angles: Span, tolerance: float
+) -> Surface | None:
+    """The surface for different norms, if there is one."""
     clipped = (max(angles[0], _SMOOTH_ANGLES[0]), min(angles[1], _SMOOTH_ANGLES[1]))
-    for box in (angles, clipped) if clipped != angles else (angles,):
+    for box in dict.fromkeys((angles, clipped)):
         try:
-            return surface(function, span, box, tolerance)
+            return surface(function, norms, box, tolerance)
         except AccuracyError as error:
             _LOGGER.info("no surface at angles from %.3g to %.3g: %s", *box, error)
     _LOGGER.warning("the kernel is rough: its entries are computed one by one, which is slow")
@@ -225,11 +241,14 @@ def _typical_angles(left: Inputs, right: Inputs) -> Span:
     return max(low - widened, 0.0), min(high + widened, math.pi)
 
 
-def _diagonal(function: KernelFunction, inputs: Inputs) -> Tensor:
-    """Both kernels of each input with itself, in float64. shape: (2, n)"""
+def _diagonal(function: KernelFunction, chosen: Surface | None, inputs: Inputs) -> Tensor:
+    """Both kernels of each input with itself, in float64. shape: (2, n)."""
+    if chosen is None or chosen.diagonal is None:
+        return diagonal(function, inputs.norm)
+    own = inputs.norm.new_tensor(chosen.diagonal)[:, None]
     if function.architecture.positively_homogeneous:
-        return diagonal(function, inputs.norm.new_ones(1)) * inputs.norm**2
-    return diagonal(function, inputs.norm)
+        return own * inputs.norm**2
+    return own.expand(2, len(inputs))
 
 
 def _factors(chosen: Surface | None, inputs: Inputs, own: Tensor) -> Factors:

@@ -10,7 +10,7 @@ any norms if the activations are positively homogeneous, there is one $f$, the c
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -50,8 +50,9 @@ class Surface:
         norms: Range of $\log_2$ of the norms; ``None`` if norms do not matter.
         angles: Range of the angles.
         basis: Chebyshev coefficients of the functions $f_r$. shape: (rank, degree + 1)
-        coefficients: The coefficients $C$ of both kernels. shape: (2, rank, rank, angular degree + 1)
+        coefficients: $C$ of both kernels. shape: (2, rank, rank, angular degree + 1)
         error: Largest error found at points off the grid, relative to the diagonal.
+        diagonal: Both kernels of an input with itself; ``None`` if they depend on the norm.
     """
 
     norms: Span | None
@@ -59,6 +60,7 @@ class Surface:
     basis: Tensor
     coefficients: Tensor
     error: float
+    diagonal: tuple[float, float] | None = None
 
     @property
     def rank(self) -> int:
@@ -66,18 +68,31 @@ class Surface:
         return len(self.basis)
 
     def features(self, norm: Tensor) -> Tensor:
-        """The functions $f_r$ at some norms, in float64. shape: (len(norm), rank)"""
+        """The functions $f_r$ at some norms, in float64. shape: (len(norm), rank)."""
         if self.norms is None:
             return norm.new_ones(len(norm), 1, dtype=torch.float64)
         t = _to_unit(norm.double().log2(), self.norms)
         return (self.basis.to(norm.device) @ chebyshev_basis(t, self.basis.shape[1] - 1)).T
 
     def rows(self, features: Tensor) -> Tensor:
-        """Coefficients in the angle and the other norm. shape: (n, 2, rank, angular degree + 1)"""
+        """Coefficients in the angle and the other norm. shape: (n, 2, rank, angular degree + 1)."""
         return torch.einsum("nr,qrsk->nqsk", features, self.coefficients.to(features.device))
 
+    def restricted(self, angles: Span, tolerance: float) -> "Surface":
+        """The same for fewer angles, by a shorter series."""
+        degree = self.coefficients.shape[-1] - 1
+        nodes = _to_unit(chebyshev_nodes(degree, *angles), self.angles)
+        values = self.coefficients @ chebyshev_basis(nodes, degree)
+        coefficients = coefficients_from_values(values)
+        rest = coefficients.abs().flatten(0, -2).amax(0).flip(0).cumsum(0).flip(0)
+        needed = max(1, int((rest > tolerance / 8).sum()))
+        error = self.error + float(rest[needed]) if needed <= degree else self.error
+        return replace(
+            self, angles=angles, coefficients=coefficients[..., :needed].contiguous(), error=error
+        )
+
     def pairs(self, left: Tensor, right: Tensor, angle: Tensor) -> Tensor:
-        """Values at single pairs, given their features and angles. shape: (2, n)"""
+        """Values at single pairs, given their features and angles. shape: (2, n)."""
         t = _to_unit(angle.double(), self.angles)
         basis = chebyshev_basis(t, self.coefficients.shape[-1] - 1)
         return torch.einsum("nqsk,ns,kn->qn", self.rows(left), right, basis)
@@ -90,7 +105,7 @@ def _to_unit(x: Tensor, span: Span) -> Tensor:
 
 
 def diagonal(function: KernelFunction, norm: Tensor) -> Tensor:
-    """Both kernels of each input with itself, given its norm in float64. shape: (2, n)"""
+    """Both kernels of each input with itself, given its norm in float64. shape: (2, n)."""
     distinct, inverse = norm.unique(return_inverse=True)
     if len(distinct) > _FEW and float(distinct[0]) > 0:
         series = _diagonal_series(function, norm_span(distinct))
@@ -138,17 +153,17 @@ def angular_surface(function: KernelFunction, squared_norm: float, tolerance: fl
             function.architecture, squared_norm, half, function.trainable, function.width
         )
 
-    sizes = [float(k) or 1.0 for k in both(torch.zeros(1, dtype=torch.float64))]
+    own = tuple(float(k) for k in both(torch.zeros(1, dtype=torch.float64)))
     series = [
-        fit(lambda x, q=q, s=size: both(x)[q] / s, (ANY_ANGLE,), tolerance=tolerance)
-        for q, size in enumerate(sizes)
+        fit(lambda x, q=q, s=size or 1.0: both(x)[q] / s, (ANY_ANGLE,), tolerance=tolerance)
+        for q, size in enumerate(own)
     ]
     coefficients = torch.nn.utils.rnn.pad_sequence(
         [s.coefficients for s in series], batch_first=True
     )
     basis = torch.ones(1, 1, dtype=torch.float64)
     error = max(s.error for s in series)
-    return Surface(None, ANY_ANGLE, basis, coefficients[:, None, None], error)
+    return Surface(None, ANY_ANGLE, basis, coefficients[:, None, None], error, (own[0], own[1]))
 
 
 @lru_cache(maxsize=32)
@@ -183,7 +198,7 @@ class _Sampler:
     angles: Span
 
     def values(self, u: Tensor, v: Tensor, angle: Tensor) -> Tensor:
-        """Both kernels at broadcastable points. shape: (2, ...)"""
+        """Both kernels at broadcastable points. shape: (2, ...)."""
         left, right = torch.exp2(u), torch.exp2(v)
         kernels = self.function(left**2, right**2, left * right * angle.cos())
         return torch.stack(
@@ -214,7 +229,7 @@ class _Sampler:
         return self.norms, self.angles
 
     def grid(self, across: int, around: int) -> Tensor:
-        """Values at the Chebyshev nodes. shape: (2, across + 1, across + 1, around + 1)"""
+        """Values at the Chebyshev nodes. shape: (2, across + 1, across + 1, around + 1)."""
         norm, angle = chebyshev_nodes(across, *self.norms), chebyshev_nodes(around, *self.angles)
         i, j = torch.triu_indices(across + 1, across + 1)
         half = self.values(norm[i, None], norm[j, None], angle)
