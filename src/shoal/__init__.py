@@ -29,7 +29,9 @@ from shoal.architectures import (
     ImplicitNetwork,
     ResNet,
 )
-from shoal.exceptions import AccuracyError, ConvergenceError
+from shoal.empirical import empirical_kernel
+from shoal.exceptions import AccuracyError, ConvergenceError, ConvergenceWarning
+from shoal.gradients import Implicit, OneStep, Unrolled, fixed_point
 from shoal.kernels import (
     KernelFunction,
     KernelOperator,
@@ -39,6 +41,17 @@ from shoal.kernels import (
     kernel_function,
     kernel_operator,
 )
+from shoal.models import GainConstraint, Network, WellPosedness, build, load, save
+from shoal.solvers import (
+    Anderson,
+    Broyden,
+    DampedPicard,
+    NewtonKrylov,
+    Picard,
+    Solution,
+    Status,
+    solve,
+)
 
 __all__ = [
     "DEQ",
@@ -47,15 +60,21 @@ __all__ = [
     "AccuracyError",
     "Activation",
     "Affine",
+    "Anderson",
     "Architecture",
+    "Broyden",
     "ConvResNet",
     "ConvergenceError",
+    "ConvergenceWarning",
     "Cosine",
+    "DampedPicard",
     "Erf",
     "FullyConnected",
+    "GainConstraint",
     "HardTanh",
     "Hermite",
     "Identity",
+    "Implicit",
     "ImplicitArchitecture",
     "ImplicitNetwork",
     "KernelFunction",
@@ -64,17 +83,31 @@ __all__ = [
     "Kernels",
     "Kink",
     "LeakyReLU",
+    "Network",
+    "NewtonKrylov",
+    "OneStep",
+    "Picard",
     "ReLU",
     "ResNet",
     "Sigmoid",
     "Sine",
     "Softplus",
+    "Solution",
+    "Status",
     "Swish",
     "Tanh",
+    "Unrolled",
+    "WellPosedness",
+    "build",
+    "empirical_kernel",
+    "fixed_point",
     "gaussian",
     "kernel",
     "kernel_function",
     "kernel_operator",
+    "load",
+    "save",
+    "solve",
 ]
 
 __version__ = "0.1.0.dev0"

@@ -1,10 +1,23 @@
 """The errors of shoal that are not a plain ``ValueError`` or ``TypeError``."""
 
-__all__ = ["AccuracyError", "ConvergenceError"]
+__all__ = ["AccuracyError", "ConvergenceError", "ConvergenceWarning"]
 
 
 class ConvergenceError(RuntimeError):
-    """An iteration ended before it met its tolerance, or cannot meet it."""
+    """An iteration ended before it met its tolerance, or cannot meet it.
+
+    Attributes:
+        solution: What a fixed-point solver had when it gave up, a ``Solution``; ``None`` where
+            the error comes from elsewhere.
+    """
+
+    def __init__(self, message: str = "", *, solution: object = None) -> None:
+        super().__init__(message)
+        self.solution = solution
+
+
+class ConvergenceWarning(RuntimeWarning):
+    """A result is returned although its iteration did not meet its tolerance."""
 
 
 class AccuracyError(ArithmeticError):

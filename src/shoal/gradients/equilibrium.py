@@ -1,0 +1,109 @@
+r"""The equilibrium $Z = \varphi(s Z W^\top + U)$ as a differentiable operation of $U$ and $W$.
+
+By the implicit function theorem a cotangent $V$ of $Z$ gives $\nabla U = G \circ D$ and
+$\nabla W = s (G \circ D)^\top Z$, where $D = \varphi'(s Z W^\top + U)$ and
+$G = V + s (G \circ D) W$. Forward and backward pass cost one matrix product per step.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+from shoal.gradients.batching import vectorized
+from shoal.gradients.layer import Layer, LayerProblem
+from shoal.gradients.linear import solve_adjoint, solve_tangent
+from shoal.gradients.methods import Implicit, OneStep, Unrolled
+from shoal.gradients.options import SolveOptions
+from shoal.solvers.driver import repeat
+from shoal.solvers.picard import without_coarse_steps
+from shoal.solvers.typed import apply, uncompiled
+
+__all__ = ["equilibrium"]
+
+
+@uncompiled
+def equilibrium(injection: Tensor, weight: Tensor, layer: Layer, options: SolveOptions) -> Tensor:
+    r"""The fixed point $Z$ for each row of $U$.
+
+    Args:
+        injection: $U$, of shape (samples, width).
+        weight: $W$, of shape (width, width).
+        layer: $\varphi$ and $s$.
+        options: How to solve and to differentiate.
+    """
+    if torch.is_autocast_enabled(injection.device.type):
+        # tolerances are those of the weights' dtype, so the solve is in that
+        with torch.autocast(injection.device.type, enabled=False):
+            return equilibrium(injection.to(weight.dtype), weight, layer, options)
+    if isinstance(options.gradient, Implicit):
+        z: Tensor = apply(_Equilibrium, injection, weight, layer, options)[0]
+        return z
+    return _of_steps(injection, weight, layer, options)
+
+
+def _of_steps(injection: Tensor, weight: Tensor, layer: Layer, options: SolveOptions) -> Tensor:
+    """The same with the gradient of all steps, or of one more."""
+    if isinstance(options.gradient, Unrolled):
+        options = replace(options, solver=without_coarse_steps(options.solver))
+    detached = LayerProblem(layer, injection.detach(), weight.detach())
+    outcome = options.solve_forward(detached, detached.start())
+    problem = LayerProblem(layer, injection, weight)
+    value = outcome.solution.value
+    if isinstance(options.gradient, OneStep):
+        last = problem.evaluate(value).value
+        return value + (last - last.detach())  # the solution, with the gradient of a step
+    steps = int(outcome.solution.steps.max())
+    return repeat(problem, options.solver, problem.start(), steps)
+
+
+class _Equilibrium(torch.autograd.Function):
+    """The implicit gradient; the second output is for the backward pass alone."""
+
+    @staticmethod
+    def forward(
+        injection: Tensor, weight: Tensor, layer: Layer, options: SolveOptions
+    ) -> tuple[Tensor, Tensor]:
+        problem = LayerProblem(layer, injection, weight)
+        outcome = options.solve_forward(problem, problem.start())
+        assert outcome.kept is not None
+        return outcome.solution.value, outcome.kept
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        injection, weight, ctx.layer, ctx.options = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*output, injection, weight)
+        ctx.save_for_forward(*output, injection, weight)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        z, inner, injection, weight = ctx.saved_tensors
+        layer, options = ctx.layer, ctx.options
+        if torch.is_grad_enabled():  # to be differentiated again: the slopes need their history
+            inner = layer.preactivation(z, injection, weight)
+        _, inner_gradient = solve_adjoint(
+            cotangent, layer.slope(inner), weight, layer.scale, options
+        )
+        d_weight = None
+        if ctx.needs_input_grad[1]:
+            d_weight = torch.mm(inner_gradient.t(), z).mul(layer.scale)
+        return inner_gradient, d_weight, None, None
+
+    @staticmethod
+    def jvp(ctx: FunctionCtx, *tangents: Tensor | None) -> tuple[Tensor, None]:
+        z, _, injection, weight = ctx.saved_tensors  # type: ignore[attr-defined]
+        layer, options = ctx.layer, ctx.options  # type: ignore[attr-defined]
+        d_injection, d_weight = tangents[:2]
+        slope = layer.slope(layer.preactivation(z, injection, weight))
+        direct = torch.zeros_like(z) if d_injection is None else d_injection
+        if d_weight is not None:
+            direct = direct + layer.scale * torch.mm(z, d_weight.t())
+        d_z = solve_tangent(slope * direct, slope, weight, layer.scale, options.without_recall())
+        return d_z, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+        return vectorized(_Equilibrium, info.batch_size, in_dims, arguments, per_sample=(0,))

@@ -1,0 +1,191 @@
+"""Differentiable fixed points of a function."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shoal.gradients.batching import looped
+from shoal.gradients.methods import Gradient, Implicit, OneStep, check_gradient
+from shoal.gradients.options import SolveOptions
+from shoal.solvers import Solver
+from shoal.solvers.driver import repeat
+from shoal.solvers.problem import Evaluation, FunctionProblem, Problem
+from shoal.solvers.solution import check_on_failure
+from shoal.solvers.solve import check_solver, function_problem
+from shoal.solvers.typed import apply, uncompiled, vjp
+
+__all__ = ["fixed_point"]
+
+
+@uncompiled
+def fixed_point(
+    f: Callable[..., Tensor],
+    z0: Tensor,
+    *,
+    inputs: Sequence[Tensor] = (),
+    parameters: Sequence[Tensor] = (),
+    separable: bool = False,
+    solver: Solver | None = None,
+    gradient: Gradient | None = None,
+    on_failure: str = "raise",
+) -> Tensor:
+    r"""Find a fixed point $z = f(z)$ for each sample, differentiable in inputs and parameters.
+
+    Args:
+        f: Called as ``f(z, *inputs, *parameters)``; returns a tensor like ``z``. Sample $i$ of the
+            result must depend on sample $i$ of ``z`` only.
+        z0: Where to start, of shape (samples, ...). No gradient flows to it.
+        inputs: Tensors with one entry per sample.
+        parameters: Tensors that all samples share.
+        separable: Whether ``f`` may be called for some of the samples alone, with the rows of
+            ``z`` and ``inputs`` that belong to them. Then converged samples stop costing work.
+        solver: The method; ``Picard()`` by default.
+        gradient: ``Implicit()``, the default and exact; ``Unrolled()`` or ``OneStep()``.
+        on_failure: ``"raise"`` a ``ConvergenceError``, ``"warn"`` with a ``ConvergenceWarning``,
+            or do nothing about it (``"status"``, see :func:`shoal.solvers.solve`): in the forward
+            pass and in the backward pass.
+
+    Returns:
+        The fixed points, like ``z0``.
+
+    Raises:
+        ConvergenceError: If a sample does not converge and ``on_failure`` is ``"raise"``.
+        TypeError: If an argument is not of its kind, or if ``f`` uses a tensor that requires a
+            gradient but is not among its arguments: an implicit gradient would miss it.
+        ValueError: If a shape does not fit or an option is unknown.
+
+    Example:
+        >>> import torch
+        >>> from shoal.gradients import fixed_point
+        >>> a = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+        >>> z0 = torch.ones(1, 1, dtype=torch.float64)
+        >>> z = fixed_point(lambda z, a: (z + a / z) / 2, z0, parameters=(a,))
+        >>> z.sum().backward()
+        >>> round(z.item(), 9), round(a.grad.item(), 9)  # √2 and 1/(2√2)
+        (1.414213562, 0.353553391)
+    """
+    problem = function_problem(f, z0, inputs, parameters, separable=separable)
+    options = SolveOptions(
+        check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
+    )
+    start = z0.detach().reshape(len(z0), -1)
+    if isinstance(options.gradient, Implicit):
+        call = _Call(f, z0.shape[1:], len(inputs), separable, options)
+        flat: Tensor = apply(_Implicit, call, start, *inputs, *parameters)
+        return flat.view(z0.shape)
+    solution = options.solve_forward(problem, start).solution
+    if isinstance(options.gradient, OneStep):
+        last = problem.evaluate(solution.value).value
+        return (solution.value + (last - last.detach())).view(z0.shape)
+    return repeat(problem, options.solver, start, int(solution.steps.max())).view(z0.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """What of a solve is not a tensor."""
+
+    function: Callable[..., Tensor]
+    shape: torch.Size
+    count: int  # of the inputs; the parameters follow them
+    separable: bool
+    options: SolveOptions
+
+    def solve(self, start: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+        """Solve it."""
+        if isinstance(self.function, _Adjoint):
+            others = tensors[1:]
+            return self.options.solve_backward(
+                lambda right: _AdjointProblem(self, [right.view_as(tensors[0]), *others]), start
+            )
+        inputs, parameters = tensors[: self.count], tensors[self.count :]
+        problem = _Closed(self.function, self.shape, inputs, parameters, separable=self.separable)
+        return self.options.solve_forward(problem, start).solution.value
+
+
+class _Closed(FunctionProblem):
+    """The problem of a function that must not depend on anything unseen."""
+
+    _unseen = True
+
+    def evaluate(self, z: Tensor) -> Evaluation:
+        if not self._unseen:
+            return super().evaluate(z)
+        self._unseen = False
+        with torch.enable_grad():
+            evaluation = super().evaluate(z)
+        if evaluation.value.requires_grad:
+            raise TypeError(
+                "f uses a tensor that requires a gradient but is not among its arguments; the "
+                "implicit gradient would miss it. Pass it in `inputs` or `parameters`"
+            )
+        return evaluation
+
+
+@dataclass(frozen=True, eq=False)
+class _Adjoint:
+    r"""$g \mapsto v + J^\top g$, of which the gradient is a fixed point; itself differentiable."""
+
+    function: Callable[..., Tensor]
+
+    def __call__(self, g: Tensor, v: Tensor, z: Tensor, *tensors: Tensor) -> Tensor:
+        _, pull = vjp(lambda t: self.function(t, *tensors), z)
+        return v + pull(g)[0]
+
+
+class _AdjointProblem(Problem):
+    """The same for a solver: the map is linearized once, then products are all it takes."""
+
+    def __init__(self, call: _Call, tensors: Sequence[Tensor]) -> None:
+        v, z, *others = tensors
+        self.call, self.tensors, self.shape = call, tensors, v.shape
+        adjoint = call.function
+        assert isinstance(adjoint, _Adjoint)
+        self.right = v.reshape(len(v), -1)
+        _, self.pull = vjp(lambda t: adjoint.function(t, *others), z)
+
+    def evaluate(self, z: Tensor) -> Evaluation:
+        return Evaluation(self.right + self.jacobian_product(z, z))
+
+    def jacobian_product(self, z: Tensor, tangent: Tensor) -> Tensor:  # noqa: ARG002
+        product: Tensor = self.pull(tangent.view(self.shape))[0]
+        return product.reshape(tangent.shape)
+
+    def rows(self, index: Tensor) -> "_AdjointProblem | None":
+        if not self.call.separable:
+            return None
+        count = self.call.count
+        inputs = [t.index_select(0, index) for t in self.tensors[:count]]
+        return _AdjointProblem(self.call, [*inputs, *self.tensors[count:]])
+
+
+class _Implicit(torch.autograd.Function):
+    """The implicit gradient; the adjoint equation is solved by this very operation."""
+
+    @staticmethod
+    def forward(call: _Call, start: Tensor, *tensors: Tensor) -> Tensor:
+        return call.solve(start, [t.detach() for t in tensors])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.call = inputs[0]
+        ctx.save_for_backward(output, *inputs[2:])
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+        value, *tensors = ctx.saved_tensors
+        call: _Call = ctx.call
+        shape = (len(value), *call.shape)
+        z, v = value.view(shape), cotangent.view(shape)
+        adjoint = _Call(
+            _Adjoint(call.function), call.shape, call.count + 2, call.separable, call.options
+        )
+        g: Tensor = apply(_Implicit, adjoint, cotangent, v, z, *tensors)
+        _, pull = vjp(lambda *ts: call.function(z, *ts), *tensors)
+        return None, None, *pull(g.view(shape))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+        return looped(_Implicit, info.batch_size, in_dims, arguments)

@@ -1,0 +1,82 @@
+"""The ways to differentiate a fixed point, as immutable values."""
+
+from dataclasses import dataclass, field, replace
+from typing import final
+
+from shoal.checks import real
+from shoal.solvers import Solver
+
+__all__ = ["Gradient", "Implicit", "OneStep", "Unrolled", "check_gradient"]
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """How the gradient of a fixed point is computed: one of the subclasses."""
+
+
+@final
+@dataclass(frozen=True)
+class Implicit(Gradient):
+    r"""The exact gradient, by the implicit function theorem.
+
+    The backward pass solves $g = v + J^\top g$ at the fixed point, by a solver of its own and to a
+    tolerance of its own. Memory does not grow with the number of steps, and the gradient can be
+    differentiated again.
+
+    Args:
+        solver: The method of the backward pass; that of the forward pass by default.
+        rtol: Its relative tolerance; by default the solver's. There is no absolute tolerance
+            unless ``solver`` has one: gradients have no natural size.
+
+    Example:
+        >>> from shoal.gradients import Implicit
+        >>> from shoal.solvers import Anderson
+        >>> Implicit(Anderson(memory=3), rtol=1e-4).solver.memory
+        3
+    """
+
+    solver: Solver | None = None
+    rtol: float | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        if self.solver is not None and not isinstance(self.solver, Solver):
+            raise TypeError(f"solver must be a Solver, such as Picard(), got {self.solver!r}")
+        if self.rtol is not None:
+            object.__setattr__(self, "rtol", real("rtol", self.rtol, at_least=0, below=1))
+
+    def adjoint_solver(self, forward: Solver) -> Solver:
+        """The solver of the backward pass, if that of the forward pass is given."""
+        solver = replace(forward, atol=0.0) if self.solver is None else self.solver
+        atol = 0.0 if solver.atol is None else solver.atol
+        return solver.with_tolerances(solver.rtol if self.rtol is None else self.rtol, atol)
+
+
+@final
+@dataclass(frozen=True)
+class Unrolled(Gradient):
+    """The gradient of the iteration itself, step by step.
+
+    The solve is repeated with a graph, so memory grows with the number of steps. The gradient is
+    that of the number which the iteration returns; as that converges to the fixed point, it
+    converges to the implicit gradient.
+    """
+
+
+@final
+@dataclass(frozen=True)
+class OneStep(Gradient):
+    r"""The gradient of one last step $f(z^*)$ with $z^*$ held fixed (Jacobian-free; inexact).
+
+    It leaves out the factor $(I - J^\top)^{-1}$ of the exact gradient. It costs no solve, and is a
+    descent direction only if the map contracts strongly enough.
+    """
+
+
+def check_gradient(gradient: Gradient | None) -> Gradient:
+    """Return the gradient method, the implicit one by default, or say that it is none."""
+    if gradient is None:
+        return Implicit()
+    if not isinstance(gradient, Gradient):
+        raise TypeError(f"gradient must be a Gradient, such as Implicit(), got {gradient!r}")
+    return gradient

@@ -1,0 +1,84 @@
+"""What the solves inside a differentiable equilibrium share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from shoal.gradients.methods import Gradient, Implicit
+from shoal.gradients.warm import Recall, SolveLog, WarmStart
+from shoal.solvers import Picard, Solution, Solver
+from shoal.solvers.driver import Outcome, drive
+from shoal.solvers.problem import Problem
+from shoal.solvers.solution import OnFailure, handle_failure
+
+__all__ = ["SolveOptions"]
+
+
+@dataclass(frozen=True, eq=False)
+class SolveOptions:
+    """How to solve, forward and backward, and what to do if that fails.
+
+    Attributes:
+        solver: The method of the forward pass.
+        gradient: How to differentiate.
+        on_failure: What to do about samples that do not converge, in both passes.
+        warm: Where to start from, if similar problems were solved before.
+        log: Where the outcomes are written.
+    """
+
+    solver: Solver = field(default_factory=Picard)
+    gradient: Gradient = field(default_factory=Implicit)
+    on_failure: OnFailure = "raise"
+    warm: WarmStart | None = None
+    log: SolveLog = field(default_factory=SolveLog)
+
+    def solve_forward(self, problem: Problem, start: Tensor) -> Outcome:
+        """Solve for the fixed point."""
+        recall = None if self.warm is None else self.warm.forward
+        guess = None if recall is None else recall.guess(start)
+        outcome = drive(problem, self.solver, start if guess is None else guess)
+        # detached: autograd will attach the graph to the value itself, and logs must not hold it
+        self.log.forward = replace(outcome.solution, value=outcome.solution.value.detach())
+        _keep(recall, self.log.forward)
+        handle_failure(outcome.solution, self.on_failure, "The equilibrium")
+        return outcome
+
+    def solve_backward(self, problem_of: Callable[[Tensor], Problem], right: Tensor) -> Tensor:
+        """Solve a linear equation of the implicit gradient.
+
+        Args:
+            problem_of: Makes the equation of its right-hand side.
+            right: The right-hand side, of any size: each row is solved for at size one, so that
+                no gradient is too small to be exact.
+        """
+        recall = None if self.warm is None else self.warm.backward
+        gradient = self.gradient if isinstance(self.gradient, Implicit) else Implicit()
+        size = right.abs().amax(dim=1, keepdim=True)
+        size = torch.where((size > 0) & torch.isfinite(size), size, 1.0)
+        unit = right / size
+        guess = None if recall is None else recall.guess(unit, linear=True)
+        solver = gradient.adjoint_solver(self.solver)
+        outcome = drive(problem_of(unit), solver, unit if guess is None else guess)
+        solution = outcome.solution
+        value, residual = solution.value * size, solution.residual * size[:, 0]
+        self.log.backward = replace(solution, value=value.detach(), residual=residual)
+        _keep(recall, solution, unit)
+        what = "The backward pass of the equilibrium"
+        handle_failure(self.log.backward, self.on_failure, what)
+        return value
+
+    def without_recall(self) -> "SolveOptions":
+        """The same for a problem that is not the next of a series."""
+        return SolveOptions(self.solver, self.gradient, self.on_failure, None, self.log)
+
+
+def _keep(recall: Recall | None, solution: Solution, right: Tensor | None = None) -> None:
+    """Remember a solution; after a failure start afresh."""
+    if recall is None:
+        return
+    if not bool(solution.converged.all()):
+        recall.clear()
+    else:
+        recall.remember(solution.value, right)

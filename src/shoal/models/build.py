@@ -1,0 +1,273 @@
+"""Build finite networks of architectures."""
+
+from collections.abc import Iterable, Mapping
+from functools import singledispatch
+from typing import Any, Required, TypedDict, Unpack, overload
+
+import torch
+from torch import Tensor
+
+from shoal import checks
+from shoal.architectures import (
+    DEQ,
+    Architecture,
+    ConvResNet,
+    FullyConnected,
+    ImplicitNetwork,
+    ResNet,
+)
+from shoal.architectures.base import check_flag
+from shoal.gradients import Gradient
+from shoal.gradients.methods import check_gradient
+from shoal.gradients.options import SolveOptions
+from shoal.models.conv_resnet import ConvResNetwork, draw_conv_resnet
+from shoal.models.deq import DEQNetwork, draw_deq
+from shoal.models.draw import Source, check_law
+from shoal.models.equilibrium import EquilibriumNetwork
+from shoal.models.fully_connected import FullyConnectedNetwork, draw_fully_connected
+from shoal.models.implicit_network import ImplicitNetworkModule, draw_implicit_network
+from shoal.models.network import Network, NetworkSpec
+from shoal.models.resnet import ResNetwork, draw_resnet
+from shoal.solvers import Solver
+from shoal.solvers.solution import check_on_failure
+from shoal.solvers.solve import check_solver
+
+__all__ = ["assemble", "build", "check_spec", "shapes"]
+
+Options = tuple[SolveOptions, bool]  # how to solve, and whether from warm starts
+
+
+class BuildOptions(TypedDict, total=False):
+    """The keywords of ``build``, for type checkers."""
+
+    in_features: Required[int]
+    width: Required[int]
+    out_features: int
+    seed: int
+    dtype: torch.dtype | None
+    device: torch.device | str | None
+    weights: str
+    readout_scale: float
+    trainable: Iterable[str] | None
+    solver: Solver | None
+    gradient: Gradient | None
+    on_failure: str
+    warm_start: bool
+    pixel_axes: int | None
+
+
+@overload
+def build(
+    architecture: DEQ | ImplicitNetwork, **options: Unpack[BuildOptions]
+) -> EquilibriumNetwork[Any]: ...
+@overload
+def build(architecture: Architecture, **options: Unpack[BuildOptions]) -> Network[Any]: ...
+def build(
+    architecture: Architecture,
+    *,
+    in_features: int,
+    width: int,
+    out_features: int = 1,
+    seed: int = 0,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    weights: str = "gaussian",
+    readout_scale: float = 1.0,
+    trainable: Iterable[str] | None = None,
+    solver: Solver | None = None,
+    gradient: Gradient | None = None,
+    on_failure: str = "raise",
+    warm_start: bool = False,
+    pixel_axes: int | None = None,
+) -> Network[Any]:
+    r"""Build a finite network of an architecture, an ordinary ``torch.nn.Module``.
+
+    Weights are drawn on the CPU in float64, then rounded and moved, so that a seed means the same
+    on every device and in every dtype.
+
+    Args:
+        architecture: What to build.
+        in_features: The size of an input; the number of its channels for a ``ConvResNet``.
+        width: The number of units, or channels, of each hidden layer.
+        out_features: The number of outputs.
+        seed: Where the random weights begin.
+        dtype: Of the weights, hence of inputs and outputs; PyTorch's default dtype by default.
+        device: Of the weights.
+        weights: Their law, of mean zero and unit variance: ``"gaussian"``, ``"rademacher"`` (signs)
+            or ``"uniform"``. Readouts that the architecture wants Rademacher are so in any case.
+        readout_scale: A factor of the readout at initialization; with 0 the network starts at 0.
+        trainable: The groups to train, out of ``architecture.parameter_groups``; all of them by
+            default. ``"all"`` trains a readout too that the architecture keeps fixed.
+        solver: How equilibria are solved for, only for implicit architectures; ``Picard()`` by
+            default.
+        gradient: How they are differentiated: ``Implicit()``, the default and exact,
+            ``Unrolled()`` or ``OneStep()``.
+        on_failure: What happens if an equilibrium, or its gradient, does not converge:
+            ``"raise"`` a ``ConvergenceError``, ``"warn"``, or only note the ``"status"`` in
+            ``last_solve`` and ``last_adjoint``.
+        warm_start: Whether solves in training begin at an extrapolation of the solutions of the
+            steps before, as long as the inputs stay the same.
+        pixel_axes: Only for a ``ConvResNet``: along how many axes pixels lie, 1, 2 (the default) or
+            3.
+
+    Returns:
+        The network; its parameters are named like the architecture's groups.
+
+    Raises:
+        TypeError: If an argument is not of its kind, or an option does not apply.
+        ValueError: If an argument is out of range, or an option is unknown.
+
+    Example:
+        >>> import torch, shoal
+        >>> deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
+        >>> net = shoal.build(deq, in_features=3, width=64, out_features=2)
+        >>> net(torch.ones(5, 3)).shape
+        torch.Size([5, 2])
+        >>> {name: tuple(p.shape) for name, p in net.groups.items()}
+        {'readout': (2, 64), 'recurrent': (64, 64), 'input': (64, 3)}
+    """
+    spec = check_spec(
+        architecture,
+        in_features=in_features,
+        width=width,
+        out_features=out_features,
+        weights=weights,
+        readout_scale=readout_scale,
+        trainable=trainable,
+        pixel_axes=pixel_axes,
+    )
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise TypeError(f"dtype must be a floating-point dtype, got {dtype!r}")
+    place = torch.get_default_device() if device is None else torch.device(device)
+    options = SolveOptions(
+        check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
+    )
+    options_given = (options, check_flag("warm_start", warm_start))
+    return assemble(spec, draw(architecture, spec, Source(seed, dtype, place)), options_given)
+
+
+def check_spec(
+    architecture: Architecture,
+    *,
+    in_features: int,
+    width: int,
+    out_features: int,
+    weights: str,
+    readout_scale: float,
+    trainable: Iterable[str] | None,
+    pixel_axes: int | None,
+) -> NetworkSpec[Any]:
+    """Check what a network is to be made of."""
+    if not isinstance(architecture, Architecture):
+        raise TypeError(f"architecture must be an Architecture, got {architecture!r}")
+    return NetworkSpec(
+        architecture=architecture,
+        in_features=checks.integer("in_features", in_features, at_least=1),
+        width=checks.integer("width", width, at_least=1),
+        out_features=checks.integer("out_features", out_features, at_least=1),
+        weights=check_law(weights),
+        readout_scale=checks.real("readout_scale", readout_scale),
+        trainable=_check_trainable(architecture, trainable),
+        pixel_axes=_check_pixel_axes(architecture, pixel_axes),
+    )
+
+
+def _check_pixel_axes(architecture: Architecture, value: int | None) -> int:
+    """How many axes of pixels inputs have; none unless the network is convolutional."""
+    if isinstance(architecture, ConvResNet):
+        axes = checks.integer("pixel_axes", 2 if value is None else value, at_least=1)
+        if axes > 3:
+            raise ValueError(f"pixel_axes must be 1, 2 or 3, got {axes}")
+        return axes
+    if value is not None:
+        raise TypeError(f"pixel_axes is for a ConvResNet, got {type(architecture).__name__}")
+    return 0
+
+
+def _check_trainable(architecture: Architecture, trainable: Iterable[str] | None) -> frozenset[str]:
+    """The groups to train; a fixed readout is one of them only if it is named or all are meant."""
+    if trainable == "all":
+        return frozenset(architecture.parameter_groups) | {"readout"}
+    if trainable is None or isinstance(trainable, str) or not isinstance(trainable, Iterable):
+        return architecture.check_trainable(trainable)
+    names = tuple(trainable)
+    others = tuple(name for name in names if name != "readout")
+    if "readout" in names and others:
+        return architecture.check_trainable(others) | {"readout"}
+    return frozenset(names) if names == ("readout",) else architecture.check_trainable(names)
+
+
+@singledispatch
+def draw(
+    architecture: Architecture,
+    spec: NetworkSpec[Any],  # noqa: ARG001
+    source: Source,  # noqa: ARG001
+) -> dict[str, Tensor]:
+    """The initial weights of a network, by the names of their groups."""
+    raise TypeError(f"no network is known for {type(architecture).__name__}")
+
+
+@draw.register
+def _(architecture: DEQ, spec: NetworkSpec[DEQ], source: Source) -> dict[str, Tensor]:  # noqa: ARG001
+    return draw_deq(spec, source)
+
+
+@draw.register
+def _(
+    architecture: ImplicitNetwork,  # noqa: ARG001
+    spec: NetworkSpec[ImplicitNetwork],
+    source: Source,
+) -> dict[str, Tensor]:
+    return draw_implicit_network(spec, source)
+
+
+@draw.register
+def _(
+    architecture: FullyConnected,  # noqa: ARG001
+    spec: NetworkSpec[FullyConnected],
+    source: Source,
+) -> dict[str, Tensor]:
+    return draw_fully_connected(spec, source)
+
+
+@draw.register
+def _(architecture: ResNet, spec: NetworkSpec[ResNet], source: Source) -> dict[str, Tensor]:  # noqa: ARG001
+    return draw_resnet(spec, source)
+
+
+@draw.register
+def _(
+    architecture: ConvResNet,  # noqa: ARG001
+    spec: NetworkSpec[ConvResNet],
+    source: Source,
+) -> dict[str, Tensor]:
+    return draw_conv_resnet(spec, source)
+
+
+def shapes(spec: NetworkSpec[Any]) -> dict[str, tuple[int, ...]]:
+    """The shapes of a network's weights, without drawing them."""
+    source = Source(0, torch.float32, torch.device("meta"))
+    return {name: tuple(w.shape) for name, w in draw(spec.architecture, spec, source).items()}
+
+
+def assemble(
+    spec: NetworkSpec[Any], weights: Mapping[str, Tensor], options: Options
+) -> Network[Any]:
+    """Make a network of weights that are there already."""
+    solve, warm_start = options
+    architecture = spec.architecture
+    if isinstance(architecture, DEQ):
+        return DEQNetwork(spec, weights, solve, warm_start=warm_start)
+    if isinstance(architecture, ImplicitNetwork):
+        return ImplicitNetworkModule(spec, weights, solve, warm_start=warm_start)
+    default = SolveOptions()
+    given = (solve.solver, solve.gradient, solve.on_failure, warm_start)
+    if given != (default.solver, default.gradient, default.on_failure, False):
+        raise TypeError(
+            "solver, gradient, on_failure and warm_start are for implicit architectures, "
+            f"got {type(architecture).__name__}"
+        )
+    if isinstance(architecture, FullyConnected):
+        return FullyConnectedNetwork(spec, weights)
+    return (ResNetwork if isinstance(architecture, ResNet) else ConvResNetwork)(spec, weights)

@@ -1,0 +1,81 @@
+"""Keep the recurrent layer of a network a contraction while it is trained."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from shoal.checks import real
+from shoal.models.equilibrium import EquilibriumNetwork
+from shoal.models.norms import operator_norm_bounds
+
+__all__ = ["GainConstraint"]
+
+_SLACK = 0.02  # how far below the bound weights are moved, so that not every step must do so
+
+
+class GainConstraint:
+    r"""Keeps the gain $s L \|W\|$ of a network's recurrent layer below a bound.
+
+    Call ``apply`` after each step of an optimizer, or ``attach`` it to one. The bound is certified
+    at every step, at little cost: since $\|W'\| \le \|W\| + \|W' - W\|_F$, the norm itself is
+    bounded anew only when the weights have moved far enough for it to matter. Weights that would
+    exceed the bound are scaled down.
+
+    Args:
+        network: A network with a recurrent layer.
+        max_gain: The bound, above 0. Below 1 the equilibrium exists and is unique.
+
+    Raises:
+        TypeError: If the network has no recurrent layer.
+        ValueError: If ``max_gain`` is not positive, or the activation is not Lipschitz.
+
+    Example:
+        >>> import shoal
+        >>> deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.5, input_variance=0.5)
+        >>> net = shoal.build(deq, in_features=3, width=64)
+        >>> shoal.GainConstraint(net, max_gain=0.9).apply() <= 0.9
+        True
+        >>> net.well_posedness().contraction
+        True
+    """
+
+    def __init__(self, network: EquilibriumNetwork[Any], *, max_gain: float = 0.95) -> None:
+        if not isinstance(network, EquilibriumNetwork):
+            raise TypeError(f"network must have a recurrent layer, got {type(network).__name__}")
+        self.network = network
+        self.max_gain = real("max_gain", max_gain, above=0)
+        layer = network.layer
+        self._factor = layer.scale * layer.activation.lipschitz if layer.scale else 0.0
+        if math.isinf(self._factor):
+            raise ValueError(f"network must have a Lipschitz activation, got {layer.activation!r}")
+        self._known: tuple[Tensor, float] | None = None  # weights, and a bound of their gain
+
+    @torch.no_grad()
+    def apply(self) -> float:
+        """Scale the weights down if they need it; returns a certified bound of the gain."""
+        weight = self.network.recurrent
+        if self._known is not None:
+            before, bound = self._known
+            drift = float(torch.linalg.matrix_norm((weight - before).double()))
+            bound += self._factor * drift * (1 + 1e-9)
+            if bound <= self.max_gain:
+                return bound
+        bound = self._factor * operator_norm_bounds(weight).upper
+        if not math.isfinite(bound):
+            raise ValueError("network must have finite recurrent weights, got NaN or infinity")
+        if bound > self.max_gain:
+            # rounding adds at most ε‖W‖_F ≤ ε√m‖W‖ to the norm
+            rounding = math.sqrt(len(weight)) * torch.finfo(weight.dtype).eps
+            target = (1 - _SLACK) * self.max_gain
+            weight.mul_(target / bound)
+            bound = target * (1 + 2 * rounding)
+        self._known = (weight.detach().clone(), bound)
+        return bound
+
+    def attach(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:
+        """Apply the constraint now and after every step of an optimizer, until removed."""
+        self.apply()
+        return optimizer.register_step_post_hook(lambda *_: (self.apply(), None)[1])

@@ -1,0 +1,150 @@
+"""What networks with a recurrent layer have in common: how they solve for its equilibrium."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from shoal.architectures import ImplicitArchitecture
+from shoal.gradients.equilibrium import equilibrium
+from shoal.gradients.layer import Layer, LayerProblem
+from shoal.gradients.options import SolveOptions
+from shoal.gradients.warm import SolveLog, WarmStart
+from shoal.models.network import Network, NetworkSpec
+from shoal.models.well_posedness import WellPosedness, well_posedness
+from shoal.solvers import Solution
+from shoal.solvers.driver import drive
+from shoal.solvers.solution import handle_failure
+from shoal.solvers.typed import uncompiled
+
+__all__ = ["EquilibriumNetwork"]
+
+A = TypeVar("A", bound=ImplicitArchitecture)
+
+
+class EquilibriumNetwork(Network[A], Generic[A]):
+    r"""A network whose features are the equilibrium $Z = \varphi(s Z W^\top + U)$.
+
+    Attributes:
+        options: How the equilibrium is solved for and differentiated.
+    """
+
+    recurrent: Parameter
+
+    def __init__(
+        self,
+        spec: NetworkSpec[A],
+        weights: Mapping[str, Tensor],
+        options: SolveOptions,
+        *,
+        warm_start: bool = False,
+    ) -> None:
+        super().__init__(spec, weights)
+        self.options = replace(options, log=SolveLog(), warm=None)
+        self.warm_start = warm_start
+        self._recalled: tuple[WarmStart, Tensor, int] | None = None
+
+    @property
+    @abstractmethod
+    def layer(self) -> Layer:
+        r"""$\varphi$ and $s$."""
+
+    @abstractmethod
+    def inject(self, x: Tensor) -> Tensor:
+        """$U$, what the inputs add to the recurrent layer."""
+
+    @property
+    @abstractmethod
+    def feature_scale(self) -> float:
+        """By what the equilibrium $Z$ is multiplied to make the architecture's $z$."""
+
+    @property
+    def last_solve(self) -> Solution | None:
+        """The outcome of the last forward pass; its value is $Z$."""
+        return self.options.log.forward
+
+    @property
+    def last_adjoint(self) -> Solution | None:
+        """The outcome of the last backward pass's solve."""
+        return self.options.log.backward
+
+    def forget(self) -> None:
+        """Let the next solves start cold, whatever came before."""
+        self._recalled = None
+
+    def features(self, x: Tensor) -> Tensor:
+        """The equilibrium $z$ for inputs ``x``, differentiable; shape (samples, width)."""
+        x = self.check_input(x)
+        return self.equilibrium(self.inject(x), x) * self.feature_scale
+
+    def solve(self, x: Tensor) -> Solution:
+        """The equilibrium with its status, residual and steps for each sample; no gradient.
+
+        Args:
+            x: Inputs, of shape (samples, in_features).
+
+        Raises:
+            ConvergenceError: If a sample does not converge and the network was built with
+                ``on_failure="raise"``.
+        """
+        with torch.no_grad():
+            problem = LayerProblem(self.layer, self.inject(self.check_input(x)), self.recurrent)
+            found = drive(problem, self.options.solver, problem.start()).solution
+            scale = self.feature_scale
+            solution = replace(found, value=found.value * scale, residual=found.residual * scale)
+        handle_failure(solution, self.options.on_failure, "The equilibrium")
+        return solution
+
+    @uncompiled
+    def equilibrium(self, injection: Tensor, x: Tensor | None = None) -> Tensor:
+        """$Z$, from a warm start if this pass is one of a series on the same inputs ``x``."""
+        options = replace(self.options, warm=self._warm(x))
+        return equilibrium(injection, self.recurrent, self.layer, options)
+
+    def well_posedness(self, *, tightness: float = 1e-3) -> WellPosedness:
+        """Say whether the recurrent layer is a contraction, with certified bounds.
+
+        Args:
+            tightness: By what fraction the bound of the weights' norm may exceed the norm.
+
+        Example:
+            >>> import shoal
+            >>> deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
+            >>> net = shoal.build(deq, in_features=3, width=64, out_features=1)
+            >>> net.well_posedness().contraction
+            True
+        """
+        layer = self.layer
+        gain = layer.activation.lipschitz * layer.scale if layer.scale else 0.0
+        return well_posedness(self.recurrent, gain, self.architecture, tightness)
+
+    def _warm(self, x: Tensor | None) -> WarmStart | None:
+        if not (self.warm_start and self.training and torch.is_grad_enabled()):
+            return None
+        if x is None or torch._C._functorch.is_functorch_wrapped_tensor(x):
+            return None
+        if self._recalled is not None:
+            warm, before, version = self._recalled
+            unchanged = before._version == version
+            if unchanged and (before is x or _equal(before, x)):
+                return warm
+        self._recalled = (WarmStart(), x, x._version)
+        return self._recalled[0]
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without what was recalled: copies start cold."""
+        return {
+            **self.__dict__,
+            "_recalled": None,
+            "options": replace(self.options, log=SolveLog()),
+        }
+
+
+def _equal(first: Tensor, second: Tensor) -> bool:
+    return (first.shape, first.device) == (second.shape, second.device) and torch.equal(
+        first, second
+    )

@@ -1,0 +1,62 @@
+"""Fully connected networks of finite width."""
+
+import math
+from typing import final
+
+import torch
+from torch import Tensor
+
+from shoal.activations import Activation
+from shoal.architectures import FullyConnected
+from shoal.gaussian.moments import moments
+from shoal.models.draw import Law, Source
+from shoal.models.network import LinearMap, Network, NetworkSpec, Trace
+
+__all__ = ["FullyConnectedNetwork", "draw_fully_connected", "normalization"]
+
+
+@final
+class FullyConnectedNetwork(Network[FullyConnected]):
+    r"""A fully connected network.
+
+    $x^{(l)} = m^{-1/2}\sigma_l(W_l x^{(l-1)})$ and $f = a^\top x^{(L)}$, with a factor
+    $\sqrt{c_\sigma}$ in each layer if the architecture is normalized.
+    """
+
+    readout: Tensor
+
+    def _forward(self, x: Tensor) -> Tensor:
+        return self.trace_from(x).output
+
+    def trace(self, x: Tensor) -> Trace:
+        """A pass that keeps each layer's input and what it becomes."""
+        return self.trace_from(self.check_input(x).detach().requires_grad_())
+
+    def trace_from(self, x: Tensor) -> Trace:
+        """The same without cutting the inputs' graph."""
+        maps = {}
+        for layer, sigma in enumerate(self.architecture.activations, start=1):
+            name = f"layer{layer}"
+            inner = torch.mm(x, self.get_parameter(name).t())
+            maps[name] = LinearMap(x[:, None], inner, 1.0)
+            constant = normalization(sigma) if self.architecture.normalized else 1.0
+            x = sigma.function(inner) * math.sqrt(constant / self.spec.width)
+        output = torch.mm(x, self.readout.t())
+        maps["readout"] = LinearMap(x[:, None], output, 1.0)
+        return Trace(output, x, maps)
+
+
+def normalization(sigma: Activation) -> float:
+    r"""$c_\sigma = 1/\mathbb{E}[\sigma(\xi)^2]$."""
+    return float(1 / moments(sigma, 1.0).square)
+
+
+def draw_fully_connected(spec: NetworkSpec[FullyConnected], source: Source) -> dict[str, Tensor]:
+    """The initial weights; a fixed readout is Rademacher."""
+    width, architecture = spec.width, spec.architecture
+    law: Law = "rademacher" if architecture.fixed_readout else spec.weights
+    sizes = [spec.in_features] + [width] * (architecture.depth - 1)
+    weights = {"readout": source.draw(law, spec.out_features, width, scale=spec.readout_scale)}
+    for layer, size in enumerate(sizes, start=1):
+        weights[f"layer{layer}"] = source.draw(spec.weights, width, size)
+    return weights

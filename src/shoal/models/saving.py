@@ -1,0 +1,171 @@
+"""Save networks and load them, through safetensors: numbers and text, nothing that runs."""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from shoal.activations import Activation
+from shoal.gradients import Gradient
+from shoal.gradients.methods import check_gradient
+from shoal.gradients.options import SolveOptions
+from shoal.models.build import assemble, check_spec, shapes
+from shoal.models.encoding import decode, encode
+from shoal.models.network import Network, NetworkSpec
+from shoal.solvers import Solver
+from shoal.solvers.solution import check_on_failure
+from shoal.solvers.solve import check_solver
+
+__all__ = ["load", "save"]
+
+_FORMAT = "shoal network 1"
+_SIZES = ("in_features", "width", "out_features", "weights", "readout_scale", "pixel_axes")
+
+
+def save(network: Network[Any], path: str | os.PathLike[str]) -> None:
+    """Save a network: its weights, its architecture and what is trained, in one file.
+
+    The file is a safetensors file with a description in its metadata and a checksum. It appears
+    under its name only when it is complete. How a network solves is not saved: say it when loading.
+
+    Args:
+        network: A network made by ``build`` or ``load``.
+        path: Where to.
+
+    Raises:
+        TypeError: If ``network`` is none, or its activation is of one's own and not a dataclass.
+
+    Example:
+        >>> import pathlib, tempfile, torch, shoal
+        >>> net = shoal.build(shoal.ImplicitNetwork(gamma=0.4), in_features=3, width=16)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "net.safetensors"
+        ...     shoal.save(net, path)
+        ...     same = shoal.load(path)
+        >>> bool((same(torch.ones(1, 3)) == net(torch.ones(1, 3))).all())
+        True
+    """
+    if not isinstance(network, Network):
+        raise TypeError(f"network must be a network made by shoal.build, got {network!r}")
+    spec = network.spec
+    tensors = {
+        name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()
+    }
+    metadata = {
+        "format": _FORMAT,
+        "architecture": encode(spec.architecture),
+        "network": json.dumps({name: getattr(spec, name) for name in _SIZES}),
+        "trainable": json.dumps(sorted(spec.trainable)),
+        "sha256": _checksum(tensors),
+    }
+    target = Path(path)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    os.close(handle)
+    try:
+        save_file(tensors, name, metadata=metadata)
+        Path(name).replace(target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    device: torch.device | str | None = None,
+    activations: Iterable[type[Activation]] = (),
+    solver: Solver | None = None,
+    gradient: Gradient | None = None,
+    on_failure: str = "raise",
+    warm_start: bool = False,
+) -> Network[Any]:
+    """Load a network that was saved by :func:`save`.
+
+    Args:
+        path: Where from.
+        device: Where to put it.
+        activations: Classes of one's own that the architecture uses.
+        solver: As for :func:`~shoal.models.build`, like the following.
+        gradient: How equilibria are differentiated.
+        on_failure: What happens if a solve does not converge.
+        warm_start: Whether solves in training begin where the last ones ended.
+
+    Raises:
+        ValueError: If the file is damaged, or is not a saved network; nothing is loaded then.
+        FileNotFoundError: If there is no such file.
+    """
+    options = SolveOptions(
+        check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
+    )
+    metadata, tensors = _read(Path(path))
+    spec = _spec(path, metadata, activations)
+    _check_tensors(path, metadata, tensors, spec)
+    place = torch.get_default_device() if device is None else torch.device(device)
+    weights = {name: tensors[name].to(place) for name in shapes(spec)}
+    return assemble(spec, weights, (options, warm_start))
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """All of the file, or an error that says what it is instead."""
+    if not path.is_file():
+        raise FileNotFoundError(f"path must be a file, got {str(path)!r}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != _FORMAT:
+                raise ValueError(
+                    f"{path} is a safetensors file, but no network of shoal "
+                    f"(its format is {metadata.get('format')!r}, not {_FORMAT!r})"
+                )
+            # clones: the tensors of the file would change, or crash, if the file does
+            names = file.keys()  # no iterator
+            return metadata, {name: file.get_tensor(name).clone() for name in names}
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged or no safetensors file: {error}") from error
+
+
+def _spec(
+    path: str | os.PathLike[str], metadata: Mapping[str, str], custom: Iterable[type[Activation]]
+) -> NetworkSpec[Any]:
+    try:
+        architecture = decode(metadata["architecture"], custom)
+        sizes = json.loads(metadata["network"])
+        sizes = {name: sizes[name] for name in _SIZES}
+        sizes["pixel_axes"] = sizes["pixel_axes"] or None
+        names = json.loads(metadata["trainable"])
+        return check_spec(architecture, trainable=names, **sizes)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} has a description that cannot be read: {error}") from error
+
+
+def _check_tensors(
+    path: str | os.PathLike[str],
+    metadata: Mapping[str, str],
+    tensors: Mapping[str, Tensor],
+    spec: NetworkSpec[Any],
+) -> None:
+    """See that the numbers are those of the description, and undamaged."""
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    expected = shapes(spec)
+    if found != expected:
+        raise ValueError(f"{path} holds tensors of shapes {found}, its description says {expected}")
+    if len({tensor.dtype for tensor in tensors.values()}) != 1:
+        raise ValueError(f"{path} holds tensors of several dtypes")
+    if metadata.get("sha256") != _checksum(tensors):
+        raise ValueError(f"{path} is damaged: its weights do not have the checksum they were given")
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,28 @@
+"""Where products in bfloat16 are fast enough to spare some in float32."""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+__all__ = ["STEPS", "products_pay"]
+
+STEPS = 5  # after which the rounding of bfloat16 leaves little to be gained
+_LEAST = {"cpu": 1 << 26, "cuda": 1 << 32}  # multiplications from which on casts do not matter
+
+
+def products_pay(rows: int, weight: Tensor) -> bool:
+    """Whether bfloat16 makes the product of so many rows with a float32 matrix faster."""
+    kind = weight.device.type
+    if weight.dtype != torch.float32 or rows * weight.numel() < _LEAST.get(kind, 1 << 62):
+        return False
+    return _native(kind)
+
+
+@lru_cache(maxsize=8)
+def _native(kind: str) -> bool:
+    """Whether the device multiplies in bfloat16 by itself."""
+    if kind == "cuda":
+        return torch.cuda.get_device_capability()[0] >= 8
+    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))

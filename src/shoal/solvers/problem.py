@@ -1,0 +1,106 @@
+"""Fixed-point problems, as solvers see them: a map on rows of numbers, one row per sample."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from shoal.solvers.typed import vjp
+
+__all__ = ["Evaluation", "FunctionProblem", "Problem"]
+
+
+class Evaluation(NamedTuple):
+    """The map at a point.
+
+    Attributes:
+        value: $f(z)$; shape (samples, size).
+        kept: What the problem wants to have at the solution, one row per sample, or ``None``.
+    """
+
+    value: Tensor
+    kept: Tensor | None = None
+
+
+class Problem(ABC):
+    """A map whose fixed point is wanted for each row."""
+
+    @abstractmethod
+    def evaluate(self, z: Tensor) -> Evaluation:
+        """The map at ``z``, of shape (samples, size)."""
+
+    @abstractmethod
+    def jacobian_product(self, z: Tensor, tangent: Tensor) -> Tensor:
+        """The derivative of the map at ``z`` in the direction ``tangent``, for each row."""
+
+    def coarse(self, z: Tensor, evaluation: Evaluation, steps: int) -> Tensor | None:  # noqa: ARG002
+        """Some steps of an approximation of the map that agrees with it at ``z``, from there.
+
+        Args:
+            z: Where the map was evaluated.
+            evaluation: What came out; the first step is to its value.
+            steps: How many more to make.
+
+        Returns:
+            The last iterate, or ``None`` if there is no such approximation.
+        """
+        return None
+
+    @property
+    def coarse_steps(self) -> int:
+        """How many such steps pay; zero if none does."""
+        return 0
+
+    @abstractmethod
+    def rows(self, index: Tensor) -> "Problem | None":
+        """The problem of some samples alone, or ``None`` if it cannot be taken apart."""
+
+
+class FunctionProblem(Problem):
+    r"""The problem of a user's function.
+
+    Args:
+        function: Takes $z$ of shape (samples, \*shape), the inputs and the parameters.
+        shape: The shape of one sample.
+        inputs: Tensors with one entry per sample.
+        parameters: Tensors that all samples share.
+        separable: Whether the function may be called for some of the samples alone.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Tensor],
+        shape: torch.Size,
+        inputs: Sequence[Tensor],
+        parameters: Sequence[Tensor],
+        *,
+        separable: bool,
+    ) -> None:
+        self.function, self.shape, self.separable = function, shape, separable
+        self.inputs, self.parameters = tuple(inputs), tuple(parameters)
+
+    def evaluate(self, z: Tensor) -> Evaluation:
+        """Call the function, and see that it returns what it was given."""
+        given = z.view(len(z), *self.shape)
+        value = self.function(given, *self.inputs, *self.parameters)
+        if not isinstance(value, Tensor) or value.shape != given.shape:
+            kind = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(f"f must return a tensor of shape {tuple(given.shape)}, got {kind}")
+        if value.dtype != z.dtype:
+            raise TypeError(f"f must return dtype {z.dtype} for a z of it, got {value.dtype}")
+        return Evaluation(value.reshape(z.shape))
+
+    def jacobian_product(self, z: Tensor, tangent: Tensor) -> Tensor:
+        r"""As the derivative of $g \mapsto J^\top g$, so that reverse mode suffices."""
+        _, pull = vjp(lambda t: self.evaluate(t).value, z)
+        _, push = vjp(lambda g: pull(g)[0], torch.zeros_like(z))
+        return push(tangent)[0]
+
+    def rows(self, index: Tensor) -> "FunctionProblem | None":
+        """The inputs' rows; the parameters stay."""
+        if not self.separable:
+            return None
+        inputs = [t.index_select(0, index) for t in self.inputs]
+        return FunctionProblem(self.function, self.shape, inputs, self.parameters, separable=True)

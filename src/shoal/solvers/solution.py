@@ -1,0 +1,102 @@
+"""What a solve returns, and what is done about a solve that failed."""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from shoal.checks import one_of
+from shoal.exceptions import ConvergenceError, ConvergenceWarning
+from shoal.solvers.status import Status
+
+__all__ = ["OnFailure", "Solution", "check_on_failure", "handle_failure"]
+
+OnFailure = Literal["raise", "warn", "status"]
+_SHOWN = 5  # failed samples that a message names
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Solution:
+    r"""A fixed point for each sample, or where the search for it ended.
+
+    Attributes:
+        value: $z$, of shape (samples, ...).
+        status: A :class:`Status` per sample, as an int8 tensor.
+        residual: $\|f(z) - z\|$ per sample, of the very ``value`` that is returned.
+        steps: How many steps each sample took.
+        evaluations: How often the map, a cheaper approximation of it, or a product with its
+            Jacobian was evaluated for the batch.
+    """
+
+    value: Tensor
+    status: Tensor
+    residual: Tensor
+    steps: Tensor
+    evaluations: int
+
+    @property
+    def converged(self) -> Tensor:
+        """Which samples met the tolerance, as a bool tensor."""
+        return self.status == Status.CONVERGED
+
+    @property
+    def failures(self) -> dict[Status, int]:
+        """How many samples failed, by how they did; empty if all converged."""
+        counts = torch.bincount(self.status.long(), minlength=len(Status)).tolist()
+        return {s: counts[s] for s in Status if s != Status.CONVERGED and counts[s]}
+
+    def __repr__(self) -> str:
+        """One line, without the values."""
+        converged = int(self.converged.sum())
+        steps = int(self.steps.max()) if len(self.steps) else 0
+        return (
+            f"Solution({converged} of {len(self.status)} samples converged, "
+            f"at most {steps} steps, largest residual {_largest(self.residual):.1e})"
+        )
+
+    def explain(self) -> str:
+        """Say for each kind of failure what happened, to which samples, and what to try."""
+        return "\n".join(self._lines()) or "all samples converged"
+
+    def _lines(self) -> Iterator[str]:
+        for status, count in self.failures.items():
+            where = (self.status == status).nonzero()[:, 0]
+            named = ", ".join(map(str, where[:_SHOWN].tolist())) + (", ..." * (count > _SHOWN))
+            yield (
+                f"{count} of {len(self.status)} samples ({named}): {status.message} "
+                f"(largest residual {_largest(self.residual[where]):.1e} after "
+                f"{int(self.steps[where].max())} steps). Remedy: {status.remedy}."
+            )
+
+
+def _largest(residual: Tensor) -> float:
+    """The largest residual, NaN if there is one."""
+    return float(residual.max()) if residual.numel() else 0.0
+
+
+def check_on_failure(value: str) -> OnFailure:
+    """Return ``value`` if it is a way to treat failures, or list them."""
+    one_of("on_failure", value, ("raise", "warn", "status"))
+    return value  # type: ignore[return-value]
+
+
+def handle_failure(
+    solution: Solution, on_failure: OnFailure, what: str, *, extra: str = ""
+) -> None:
+    """Raise or warn if a sample has not converged, as ``on_failure`` says.
+
+    Args:
+        solution: The outcome of a solve.
+        on_failure: ``"raise"``, ``"warn"`` or ``"status"`` (the caller looks at the status).
+        what: What was solved, to begin the message.
+        extra: What else to say.
+    """
+    if on_failure == "status" or bool(solution.converged.all()):
+        return
+    text = f"{what} did not converge.\n{solution.explain()}{extra}"
+    if on_failure == "raise":
+        raise ConvergenceError(text, solution=solution)
+    warnings.warn(text, ConvergenceWarning, stacklevel=3)

@@ -1,0 +1,99 @@
+"""Solve for the fixed points of a function."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from shoal.checks import float_tensor
+from shoal.solvers.base import Solver
+from shoal.solvers.driver import drive
+from shoal.solvers.picard import Picard
+from shoal.solvers.problem import FunctionProblem
+from shoal.solvers.solution import Solution, check_on_failure, handle_failure
+
+__all__ = ["check_solver", "function_problem", "solve"]
+
+
+def solve(
+    f: Callable[..., Tensor],
+    z0: Tensor,
+    *,
+    inputs: Sequence[Tensor] = (),
+    parameters: Sequence[Tensor] = (),
+    separable: bool = False,
+    solver: Solver | None = None,
+    on_failure: str = "raise",
+) -> Solution:
+    r"""Find a fixed point $z = f(z)$ for each sample, without a gradient.
+
+    Args:
+        f: Called as ``f(z, *inputs, *parameters)``; returns a tensor like ``z``. Sample $i$ of the
+            result must depend on sample $i$ of ``z`` only.
+        z0: Where to start, of shape (samples, ...).
+        inputs: Tensors with one entry per sample.
+        parameters: Tensors that all samples share.
+        separable: Whether ``f`` may be called for some of the samples alone, with the rows of
+            ``z`` and ``inputs`` that belong to them. Then converged samples stop costing work.
+        solver: The method; ``Picard()`` by default.
+        on_failure: ``"raise"`` a ``ConvergenceError``, ``"warn"`` with a ``ConvergenceWarning``,
+            or only say it in the ``"status"``.
+
+    Returns:
+        The fixed points, with a status, a residual and a number of steps for each.
+
+    Raises:
+        ConvergenceError: If a sample does not converge and ``on_failure`` is ``"raise"``.
+        TypeError: If an argument is not of its kind.
+        ValueError: If a shape does not fit or an option is unknown.
+
+    Example:
+        >>> import torch
+        >>> from shoal.solvers import solve
+        >>> u = torch.tensor([[0.5], [1.0]], dtype=torch.float64)
+        >>> solve(lambda z, u: torch.tanh(z / 2) + u, u, inputs=(u,), separable=True)
+        Solution(2 of 2 samples converged, at most ... steps, largest residual ...)
+    """
+    solver, on_failure = check_solver("solver", solver), check_on_failure(on_failure)
+    problem = function_problem(f, z0, inputs, parameters, separable=separable)
+    start = z0.detach().reshape(len(z0), -1)
+    solution = drive(problem, solver, start).solution
+    solution = replace(solution, value=solution.value.view(z0.shape))
+    handle_failure(solution, on_failure, "The fixed-point solve")
+    return solution
+
+
+def check_solver(name: str, solver: Solver | None) -> Solver:
+    """Return the solver, Picard iteration by default, or say that it is none."""
+    if solver is None:
+        return Picard()
+    if not isinstance(solver, Solver):
+        raise TypeError(f"{name} must be a Solver, such as Picard(), got {solver!r}")
+    return solver
+
+
+def function_problem(
+    f: Callable[..., Tensor],
+    z0: Tensor,
+    inputs: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+    *,
+    separable: bool,
+) -> FunctionProblem:
+    """Check the arguments of a solve and make its problem of them."""
+    if not callable(f):
+        raise TypeError(f"f must be callable, got {f!r}")
+    float_tensor("z0", z0)
+    if z0.dim() == 0:
+        raise ValueError("z0 must have shape (samples, ...), got a scalar")
+    for index, tensor in enumerate((*inputs, *parameters)):
+        name = "inputs" if index < len(inputs) else "parameters"
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} must be tensors, got {type(tensor).__name__}")
+        if name == "inputs" and (tensor.dim() == 0 or len(tensor) != len(z0)):
+            raise ValueError(
+                f"inputs must have one entry per sample of z0, {len(z0)}, "
+                f"got shape {tuple(tensor.shape)}"
+            )
+    return FunctionProblem(f, z0.shape[1:], inputs, parameters, separable=separable)

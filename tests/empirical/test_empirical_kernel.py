@@ -1,0 +1,196 @@
+"""Empirical kernels against explicit Jacobians, and against the kernels of infinite width."""
+
+import math
+
+import pytest
+import torch
+
+from shoal import (
+    DEQ,
+    ConvResNet,
+    FullyConnected,
+    ImplicitNetwork,
+    ReLU,
+    ResNet,
+    Softplus,
+    Tanh,
+    build,
+    empirical_kernel,
+    kernel,
+)
+
+
+def inputs(*shape, seed=0):
+    x = torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return x / x.flatten(1).norm(dim=1).view(-1, *[1] * (x.dim() - 1))
+
+
+def network(architecture, *, features=3, width=8, **options):
+    pixels = {"pixel_axes": 1} if isinstance(architecture, ConvResNet) else {}
+    options = {"dtype": torch.float64, **pixels, **options}
+    return build(architecture, in_features=features, width=width, **options)
+
+
+ARCHITECTURES = [
+    DEQ(Tanh(), 0.2, 0.8),
+    DEQ.ling2023(0.1, 3),
+    ImplicitNetwork(gamma=0.4),
+    FullyConnected((Tanh(), ReLU())),
+    FullyConnected.du2018(Softplus(), depth=2),
+    ResNet(Softplus(), depth=3),
+    ConvResNet(Softplus(), depth=2),
+]
+every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES, ids=repr)
+
+
+def data(architecture, count, seed=0):
+    shape = (count, 3, 5) if isinstance(architecture, ConvResNet) else (count, 3)
+    return inputs(*shape, seed=seed)
+
+
+def jacobian(net, x, name):
+    """The gradient of every output with respect to one group, one backward pass each."""
+    outputs = net(x)
+    rows = [
+        torch.autograd.grad(outputs[i, k], net.groups[name], retain_graph=True)[0].flatten()
+        for i in range(outputs.shape[0])
+        for k in range(outputs.shape[1])
+    ]
+    return torch.stack(rows).view(*outputs.shape, -1)
+
+
+@every_architecture
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_the_ntk_is_the_gram_matrix_of_the_jacobian(architecture, outputs):
+    net = network(architecture, out_features=outputs, trainable="all")
+    x1, x2 = data(architecture, 4), data(architecture, 3, seed=1)
+    for name in net.groups:
+        left, right = jacobian(net, x1, name), jacobian(net, x2, name)
+        expected = torch.einsum("ikp,jkp->ij", left, right) / outputs
+        found = empirical_kernel(net, x1, x2, trainable={name}).ntk
+        torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9)
+    parts = sum(empirical_kernel(net, x1, trainable={name}).ntk for name in net.groups)
+    whole = empirical_kernel(net, x1).ntk
+    torch.testing.assert_close(whole, parts)
+    torch.testing.assert_close(whole, whole.T)
+
+
+def test_groups_that_are_not_trained_do_not_count():
+    net = network(DEQ(Tanh(), 0.2, 0.8), trainable={"readout"})
+    x = inputs(4, 3)
+    found = empirical_kernel(net, x)
+    torch.testing.assert_close(found.ntk, found.ck)
+    frozen = empirical_kernel(net, x, trainable={"readout", "input"})
+    assert (frozen.ntk.diagonal() > found.ntk.diagonal()).all()
+
+
+def deviation(architecture, width, x, *, trainable=None, weights="gaussian", seeds=4):
+    """The root mean square deviation from the kernels of infinite width, relatively."""
+    exact = kernel(architecture, x, trainable=trainable)
+    squares = torch.zeros(2).double()
+    for seed in range(seeds):
+        net = network(architecture, features=x.shape[1], width=width, seed=seed, weights=weights)
+        found = empirical_kernel(net, x, trainable=trainable)
+        for i in range(2):
+            squares[i] += (found[i] - exact[i]).square().mean() / exact[i].square().mean()
+    return (squares / seeds).sqrt()
+
+
+CONVERGING = [
+    (DEQ(Tanh(), 0.2, 0.8), None),
+    (DEQ(Tanh(), 0.2, 0.8), {"recurrent"}),
+    (DEQ(Tanh(), 0.2, 0.8), {"input"}),
+    (DEQ(ReLU(), 0.2, 0.8), None),
+    (FullyConnected((Tanh(), Softplus())), None),
+    (FullyConnected.du2018(Softplus(), depth=3), None),
+]
+
+
+@pytest.mark.parametrize(("architecture", "trainable"), CONVERGING, ids=str)
+def test_convergence_to_infinite_width(architecture, trainable):
+    """The deviation falls like one over the root of the width: by 4 for a width 16 times larger."""
+    x = inputs(6, 10)
+    narrow = deviation(architecture, 64, x, trainable=trainable)
+    wide = deviation(architecture, 1024, x, trainable=trainable)
+    assert (wide < 0.12).all()
+    assert (narrow / wide > 2).all()
+    assert (narrow / wide < 8).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["gaussian", "rademacher", "uniform"])
+@pytest.mark.parametrize("phi", [Tanh(), ReLU()], ids=str)
+def test_the_rate_of_convergence(phi, weights):
+    """The slope in a log-log plot over four octaves is -1/2."""
+    architecture, x = DEQ(phi, 0.2, 0.8), inputs(6, 60)
+    widths = (128, 512, 2048)
+    deviations = torch.stack(
+        [deviation(architecture, width, x, weights=weights, seeds=6) for width in widths]
+    )
+    slopes = (deviations[-1] / deviations[0]).log() / math.log(widths[-1] / widths[0])
+    assert (slopes + 0.5).abs().max() < 0.15
+
+
+@pytest.mark.parametrize("weights", ["rademacher", "uniform"])
+def test_the_limit_is_universal(weights):
+    """Ling 2024: any law of mean zero and unit variance, if no single input counts too much."""
+    architecture, x = DEQ(Tanh(), 0.2, 0.8), inputs(5, 60)
+    narrow = deviation(architecture, 64, x, weights=weights)
+    wide = deviation(architecture, 1024, x, weights=weights)
+    assert (wide < 0.12).all()
+    assert (narrow / wide > 2).all()
+
+
+def test_convergence_in_the_standard_parametrization():
+    """Its NTK grows with the width, so it is compared at that width."""
+    deq = DEQ.ling2023(0.1, 10)
+    x = math.sqrt(10) * inputs(4, 10)
+    errors = []
+    for width in (64, 1024):
+        exact = kernel(deq, x, width=width).ntk
+        found = [
+            empirical_kernel(network(deq, features=10, width=width, seed=seed), x).ntk
+            for seed in range(3)
+        ]
+        errors.append(float((torch.stack(found) - exact).square().mean().sqrt() / exact.norm()))
+    assert errors[1] < 0.5 * errors[0]
+
+
+def test_the_implicit_network_at_large_width():
+    """The diagonal of the limits in closed form: P, and G∞ = 1/2 for the skip."""
+    gamma, width = 0.4, 1024
+    x = inputs(5, 10)
+    p = 0.5
+    for _ in range(100):
+        s2 = gamma**2 * p
+        theta = math.acos(1 / math.sqrt(1 + s2))
+        angle = math.pi - theta + math.sin(theta) * math.cos(theta)
+        p = s2 / 4 + (1 + s2) * angle / (2 * math.pi)
+    f = (math.pi - theta) / (2 * math.pi)
+    slope = 0.25 + f
+    net = network(ImplicitNetwork(gamma), features=10, width=width)
+    shares = {
+        "readout": p,
+        "skip": 0.5,
+        "recurrent": gamma**2 * p * slope / (1 - gamma**2 * slope),
+        "input": f / (1 - gamma**2 * slope) + 0.5,
+    }
+    for name, expected in shares.items():
+        found = empirical_kernel(net, x, trainable={name}).ntk.diagonal()
+        assert (found / expected - 1).abs().max() < 0.25, name
+        assert abs(float(found.mean()) / expected - 1) < 0.1, name
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda _, x: empirical_kernel(torch.nn.Linear(3, 1), x), TypeError, "shoal.build"),
+        (lambda net, x: empirical_kernel(net, x[:, :2]), ValueError, "x1 must have shape"),
+        (lambda net, x: empirical_kernel(net, x, x.float()), TypeError, "x2 must have the"),
+        (lambda net, x: empirical_kernel(net, x, trainable={"skip"}), ValueError, "chosen from"),
+        (lambda net, x: empirical_kernel(net, x, trainable=()), ValueError, "at least one"),
+    ],
+)
+def test_bad_arguments(call, error, message):
+    with pytest.raises(error, match=message):
+        call(network(DEQ(Tanh(), 0.2, 0.8)), inputs(4, 3))

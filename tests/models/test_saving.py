@@ -1,0 +1,206 @@
+"""Saved networks come back as they were, and damaged or foreign files do not."""
+
+import dataclasses
+import json
+import pickle
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from shoal import (
+    DEQ,
+    Affine,
+    Anderson,
+    ConvResNet,
+    FullyConnected,
+    Hermite,
+    ImplicitNetwork,
+    LeakyReLU,
+    ReLU,
+    ResNet,
+    Softplus,
+    Tanh,
+    build,
+    load,
+    save,
+)
+from shoal.activations import Activation
+
+ARCHITECTURES = [
+    DEQ(Affine(Tanh(), 0.9, -0.1), 0.2, 0.8),
+    DEQ.ling2023(0.1, 3),
+    DEQ(Hermite((0.1, 0.2), 1.5), 0.1, 0.2),
+    ImplicitNetwork(gamma=0.3),
+    FullyConnected((ReLU(), LeakyReLU(0.2))),
+    FullyConnected.du2018(Softplus(), depth=2),
+    ResNet(Softplus(), depth=2, residual_scale=0.3),
+    ConvResNet(Softplus(), depth=2, padding="circular"),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Bent(Activation):
+    strength: float = 0.5
+
+    def function(self, x):
+        return self.strength * torch.atan(x)
+
+
+def network(architecture, **options):
+    pixels = {"pixel_axes": 1} if isinstance(architecture, ConvResNet) else {}
+    options = {"dtype": torch.float64, **pixels, **options}
+    return build(architecture, in_features=3, width=8, out_features=2, **options)
+
+
+def inputs(architecture):
+    shape = (4, 3, 5) if isinstance(architecture, ConvResNet) else (4, 3)
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=repr)
+@pytest.mark.parametrize("trainable", [None, "all"])
+def test_round_trip(tmp_path, architecture, trainable):
+    net = network(architecture, weights="uniform", readout_scale=0.5, trainable=trainable)
+    save(net, tmp_path / "net.safetensors")
+    again = load(tmp_path / "net.safetensors")
+    assert again.spec == net.spec
+    assert type(again) is type(net)
+    x = inputs(architecture)
+    assert torch.equal(again(x), net(x))
+    assert {n: p.requires_grad for n, p in again.named_parameters()} == {
+        n: p.requires_grad for n, p in net.named_parameters()
+    }
+    assert [path.name for path in tmp_path.iterdir()] == ["net.safetensors"]
+
+
+def test_options_are_given_when_loading(tmp_path):
+    path = tmp_path / "net"
+    save(network(DEQ(Tanh(), 0.2, 0.8), dtype=torch.float32), path)
+    net = load(path, solver=Anderson(), on_failure="warn", warm_start=True)
+    assert net.options.solver == Anderson()
+    assert net.options.on_failure == "warn"
+    assert net.warm_start
+    assert net.recurrent.dtype == torch.float32
+    with pytest.raises(ValueError, match="on_failure must be one of"):
+        load(path, on_failure="no")
+
+
+def test_an_activation_of_ones_own(tmp_path):
+    net = network(DEQ(Bent(0.7), 0.2, 0.8))
+    save(net, tmp_path / "net")
+    with pytest.raises(ValueError, match="'Bent', which shoal does not know"):
+        load(tmp_path / "net")
+    assert load(tmp_path / "net", activations=[Bent]).architecture == net.architecture
+
+
+def saved(tmp_path):
+    path = tmp_path / "net"
+    save(network(DEQ(Tanh(), 0.2, 0.8)), path)
+    return path
+
+
+def rewrite(path, change=None, **metadata):
+    """Write the file anew with other tensors or another description."""
+    content = path.read_bytes()
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    tensors = load_file(path)
+    if change is not None:
+        change(tensors)
+    save_file(tensors, path, metadata={**header["__metadata__"], **metadata})
+
+
+def test_flipped_bits_are_found(tmp_path):
+    path = saved(tmp_path)
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="damaged: its weights do not have the checksum"):
+        load(path)
+
+
+def test_a_loaded_network_does_not_depend_on_the_file(tmp_path):
+    path = saved(tmp_path)
+    net = load(path)
+    before = net.recurrent.detach().clone()
+    path.write_bytes(bytes(path.stat().st_size))
+    assert torch.equal(net.recurrent, before)
+
+
+@pytest.mark.parametrize("size", [0, 4, 20, 500, -1])
+def test_truncated_files(tmp_path, size):
+    path = saved(tmp_path)
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(ValueError, match="damaged or no safetensors file"):
+        load(path)
+
+
+def test_foreign_files(tmp_path):
+    path = tmp_path / "foreign"
+    path.write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(ValueError, match="damaged or no safetensors file"):
+        load(path)
+    save_file({"weight": torch.ones(2)}, path)
+    with pytest.raises(ValueError, match="no network of shoal"):
+        load(path)
+    with pytest.raises(FileNotFoundError, match="path must be a file"):
+        load(tmp_path / "nothing")
+    with pytest.raises(FileNotFoundError, match="path must be a file"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"format": "shoal network 99"}, "no network of shoal"),
+        ({"architecture": "{"}, "cannot be read"),
+        ({"architecture": '{"class": "os.system", "command": "true"}'}, "does not know"),
+        ({"architecture": '{"class": "Tanh"}'}, "does not describe an architecture"),
+        ({"architecture": '{"class": "DEQ", "activation": 3}'}, "cannot be read"),
+        ({"network": "[]"}, "cannot be read"),
+        ({"network": '{"width": 3}'}, "cannot be read"),
+        ({"trainable": '["everything"]'}, "trainable must be chosen"),
+        ({"sha256": "0"}, "checksum"),
+    ],
+)
+def test_wrong_descriptions(tmp_path, metadata, message):
+    path = saved(tmp_path)
+    rewrite(path, **metadata)
+    with pytest.raises(ValueError, match=message):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.pop("input"), "its description says"),
+        (lambda t: t.update(extra=torch.ones(2)), "its description says"),
+        (lambda t: t.update(input=torch.ones(8, 4).double()), "its description says"),
+        (lambda t: t.update(input=t["input"].float()), "several dtypes"),
+        (lambda t: t.update(input=-t["input"]), "checksum"),
+    ],
+)
+def test_wrong_tensors(tmp_path, change, message):
+    path = saved(tmp_path)
+    rewrite(path, change)
+    with pytest.raises(ValueError, match=message):
+        load(path)
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
+    path = saved(tmp_path)
+    before = path.read_bytes()
+
+    def fail(*_args, **_options):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("shoal.models.saving.save_file", fail)
+    with pytest.raises(OSError, match="disk full"):
+        save(network(DEQ(ReLU(), 0.1, 0.1)), path)
+    assert path.read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_only_networks_are_saved(tmp_path):
+    with pytest.raises(TypeError, match="must be a network made by"):
+        save(torch.nn.Linear(2, 2), tmp_path / "net")
