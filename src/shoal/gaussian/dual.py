@@ -187,14 +187,22 @@ def _evaluate_pairs(
     value = torch.empty_like(a)
     if bool(same.any()):
         distinct, inverse = a[same].unique(return_inverse=True)
-        square = Square(Derivative(phi, j) if j else phi)
-        value[same] = smoothed(square, torch.zeros_like(distinct), distinct)[inverse]
-        if j and any(kink.jumps[0] for kink in phi.kinks):
-            value[same] = math.inf
+        value[same] = _mean_squares(phi, j, distinct)[inverse]
     other = (a[~same], b[~same], c[~same])
     if len(other[0]):
         value[~same] = tables(*other) if tables is not None else mixed_dual(phi, j, j, *other)
     return value
+
+
+def _mean_squares(phi: Activation, j: int, variance: Tensor) -> Tensor:
+    """$D_{jj}$ where u = v."""
+    if j and any(kink.jumps[0] for kink in phi.kinks):
+        return torch.full_like(variance, math.inf)
+    square = Square(Derivative(phi, j) if j else phi)
+    try:
+        return smoothed(square, torch.zeros_like(variance), variance)
+    except AccuracyError:  # a square may grow too fast for what its root is not
+        return mixed_dual(phi, j, j, variance, variance, variance)
 
 
 def _evaluate_closed(closed: ClosedForm, order: int, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
