@@ -74,7 +74,8 @@ def test_sizes_that_no_block_divides():
     whole = kernel(DEQ(ReLU(), 0.2, 0.8), x)
     part = kernel(DEQ(ReLU(), 0.2, 0.8), x[500:540], x[1000:])
     assert torch.equal(whole.ntk, whole.ntk.T)
-    torch.testing.assert_close(whole.ntk[500:540, 1000:], part.ntk, rtol=1e-13, atol=1e-15)
+    # the two represent the kernel on different ranges of angles
+    torch.testing.assert_close(whole.ntk[500:540, 1000:], part.ntk, rtol=0.0, atol=1e-12)
 
 
 @pytest.mark.parametrize("gap", [1e-3, 1e-6, 1e-9])

@@ -1,9 +1,9 @@
 """Evaluation of a surface on a block of a kernel matrix, given the cosines of its angles."""
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from shoal.approximation import chebyshev_basis
 from shoal.kernels.compiled import fused_series
 from shoal.kernels.surface import Surface
 
-__all__ = ["Factors", "evaluate"]
+__all__ = ["Factors", "evaluate", "mirror"]
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -57,11 +57,11 @@ def evaluate(
     """
     low, high = surface.angles
     middle, half_width = (low + high) / 2, (high - low) / 2
-    tiles = _tiles() if cosine.device.type == "cuda" else None
+    tiles = _tiled() if cosine.device.type == "cuda" else None
     if tiles is not None:
         weights = columns.features.T * columns.scale[:, None]
         series = _row_series(surface, rows).permute(1, 2, 3, 0)
-        tiles(cosine, series, weights.contiguous(), middle, half_width, out)
+        tiles.evaluate_tiles(cosine, series, weights.contiguous(), middle, half_width, out)
         return
     if fuse and surface.rank == 1:
         coefficients = surface.coefficients[:, 0, 0].to(cosine)
@@ -80,14 +80,25 @@ def evaluate(
 
 
 @lru_cache(maxsize=1)
-def _tiles() -> Callable[..., None] | None:
-    """The fused pass of a GPU, where its compiler is installed."""
+def _tiled() -> ModuleType | None:
+    """The passes of a GPU, where their compiler is installed."""
     try:
-        from shoal.kernels.tiled import evaluate_tiles
+        from shoal.kernels import tiled
     except ImportError:
         _LOGGER.warning("triton is not installed: kernels are evaluated in blocks, more slowly")
         return None
-    return evaluate_tiles
+    return tiled
+
+
+def mirror(matrix: Tensor, rows: slice) -> None:
+    """Copy what a strip of rows of a square matrix has above the diagonal to below it."""
+    tiles = _tiled() if matrix.device.type == "cuda" else None
+    if tiles is not None and matrix.stride(1) == 1:
+        tiles.mirror_tiles(matrix, rows)
+        return
+    block = matrix[rows, rows]
+    block.copy_(block.triu() + block.triu(1).T)
+    matrix[rows.stop :, rows] = matrix[rows, rows.stop :].T
 
 
 def _constant_block(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from shoal.architectures import Architecture
 from shoal.kernels.arguments import checked_inputs, memory_limit, with_arrays
+from shoal.kernels.evaluation import mirror
 from shoal.kernels.function import KernelFunction, kernel_function
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import Plan
@@ -120,7 +121,7 @@ def _fill(plan: Plan, result: Kernels, limit: int | None, *, fuse: bool) -> None
         plan.fill(rows, views, fuse=fuse)
         if plan.symmetric:
             for matrix in result:
-                matrix[rows.stop :, rows] = matrix[rows, rows.stop :].T
+                mirror(matrix, rows)
 
 
 def _diagonal(function: KernelFunction, first: Tensor, second: Tensor) -> Kernels:

@@ -11,6 +11,7 @@ from shoal.architectures import Architecture
 from shoal.checks import float_tensor, integer, real
 from shoal.exceptions import ConvergenceError
 from shoal.kernels.arguments import as_tensor, checked_inputs, memory_limit
+from shoal.kernels.evaluation import mirror
 from shoal.kernels.function import kernel_function
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.matrix import strips
@@ -65,7 +66,7 @@ class KernelOperator:
         for rows, start, strip in self._strips():
             result[rows, start:] = strip
             if self._plan.symmetric:
-                result[rows.stop :, rows] = strip[:, rows.stop - rows.start :].T
+                mirror(result, rows)
         return result
 
     def __matmul__(self, other: Any) -> Any:
@@ -133,6 +134,8 @@ class KernelOperator:
                 both = tuple(torch.empty(shape, dtype=self.dtype, device=self.device) for _ in "12")
                 plan.fill(rows, (both[0], both[1]))
                 strip = both[self._kernel]
+                if plan.symmetric:
+                    mirror(strip[:, : len(strip)], slice(0, len(strip)))
                 kept = sum(s.nbytes for s in self._kept.values())
                 if kept + strip.nbytes <= self._memory // 2:
                     self._kept[rows.start] = strip

@@ -84,8 +84,8 @@ class Plan:
     def fill(self, rows: slice, out: tuple[Tensor, Tensor], *, fuse: bool = False) -> None:
         """Write both kernels of a strip of rows into ``out``; see :func:`evaluate` for ``fuse``.
 
-        The strip of a symmetric matrix begins at its diagonal; its first block is exactly symmetric
-        and has the exact diagonal.
+        The strip of a symmetric matrix begins at its diagonal, which is exact; what lies below it
+        is not to be used.
         """
         columns = slice(self.columns_from(rows.start), len(self.right))
         cosine = self.left.unit[rows] @ self.right.unit[columns].T
@@ -105,7 +105,8 @@ class Plan:
             if self.surface.norms is not None:
                 self._fill_zeros(strip, out)
         if self.symmetric:
-            self._make_symmetric(rows, out)
+            for q, matrix in enumerate(out):
+                matrix.diagonal().copy_(self.diagonal[q, rows])
 
     def _fill_directly(self, strip: "_Strip", out: tuple[Tensor, Tensor]) -> None:
         """By the scalar equations of every entry."""
@@ -163,13 +164,6 @@ class Plan:
                     out, self.function(nothing, other**2, nothing), strict=True
                 ):
                     matrix.index_copy_(dim, zero, torch.stack([values.to(matrix)] * len(zero), dim))
-
-    def _make_symmetric(self, rows: slice, out: tuple[Tensor, Tensor]) -> None:
-        for q, matrix in enumerate(out):
-            block = matrix[:, : len(matrix)]
-            upper = block.triu(1)
-            torch.add(upper, upper.T, out=block)
-            block.diagonal().copy_(self.diagonal[q, rows])
 
 
 @dataclass(frozen=True, eq=False)

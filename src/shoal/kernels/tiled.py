@@ -11,11 +11,12 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-__all__ = ["evaluate_tiles"]
+__all__ = ["evaluate_tiles", "mirror_tiles"]
 
 _COLUMNS = {torch.float64: 256, torch.float32: 512}  # of a tile, which has one row; measured
 _WARPS = 2
 _UNROLLED = 4  # steps of the recurrence
+_MIRRORED = 64  # rows and columns of a tile that is transposed
 
 
 def evaluate_tiles(
@@ -109,3 +110,30 @@ def _tile(
         second += (d1 - t * d2) * w
     tl.store(ck + row * stride_ck + column, first, mask=inside)
     tl.store(ntk + row * stride_ntk + column, second, mask=inside)
+
+
+def mirror_tiles(matrix: Tensor, rows: slice) -> None:
+    """Copy what a strip of rows has above the diagonal to below it.
+
+    Args:
+        matrix: A square matrix whose columns are contiguous. shape: (n, n)
+        rows: The strip.
+    """
+    size = len(matrix)
+    tiles = (
+        triton.cdiv(size - rows.start, _MIRRORED),
+        triton.cdiv(rows.stop - rows.start, _MIRRORED),
+    )
+    with torch.cuda.device(matrix.device):
+        _mirror[tiles](matrix, rows.start, rows.stop, size, matrix.stride(0), side=_MIRRORED)
+
+
+@triton.jit(do_not_specialize=["start", "stop", "size", "stride"])
+def _mirror(matrix, start, stop, size, stride, side: tl.constexpr):
+    row = start + tl.program_id(1) * side + tl.arange(0, side)
+    column = start + tl.program_id(0) * side + tl.arange(0, side)
+    above = (row < stop)[:, None] & (column < size)[None, :] & (column[None, :] > row[:, None])
+    places = matrix + tl.cast(row, tl.int64)[:, None] * stride + column[None, :]
+    mirrored = matrix + tl.cast(column, tl.int64)[:, None] * stride + row[None, :]
+    tile = tl.load(places, mask=above, other=0.0)
+    tl.store(mirrored, tl.trans(tile), mask=tl.trans(above.to(tl.int8)) != 0)
