@@ -29,7 +29,18 @@ from shoal.exceptions import AccuracyError
 from shoal.kernels.function import KernelFunction, angular_kernels
 from shoal.kernels.section import HalfAngle
 
-__all__ = ["ANY_ANGLE", "Span", "Surface", "angular_surface", "diagonal", "norm_span", "surface"]
+__all__ = [
+    "ANY_ANGLE",
+    "Span",
+    "Surface",
+    "angular_surface",
+    "compressed",
+    "diagonal",
+    "needed_degree",
+    "norm_span",
+    "surface",
+    "to_unit",
+]
 
 Span: TypeAlias = tuple[float, float]
 
@@ -71,7 +82,7 @@ class Surface:
         """The functions $f_r$ at some norms, in float64. shape: (len(norm), rank)."""
         if self.norms is None:
             return norm.new_ones(len(norm), 1, dtype=torch.float64)
-        t = _to_unit(norm.double().log2(), self.norms)
+        t = to_unit(norm.double().log2(), self.norms)
         return (self.basis.to(norm.device) @ chebyshev_basis(t, self.basis.shape[1] - 1)).T
 
     def rows(self, features: Tensor) -> Tensor:
@@ -81,7 +92,7 @@ class Surface:
     def restricted(self, angles: Span, tolerance: float) -> "Surface":
         """The same for fewer angles, by a shorter series."""
         degree = self.coefficients.shape[-1] - 1
-        nodes = _to_unit(chebyshev_nodes(degree, *angles), self.angles)
+        nodes = to_unit(chebyshev_nodes(degree, *angles), self.angles)
         values = self.coefficients @ chebyshev_basis(nodes, degree)
         coefficients = coefficients_from_values(values)
         rest = coefficients.abs().flatten(0, -2).amax(0).flip(0).cumsum(0).flip(0)
@@ -93,12 +104,12 @@ class Surface:
 
     def pairs(self, left: Tensor, right: Tensor, angle: Tensor) -> Tensor:
         """Values at single pairs, given their features and angles. shape: (2, n)."""
-        t = _to_unit(angle.double(), self.angles)
+        t = to_unit(angle.double(), self.angles)
         basis = chebyshev_basis(t, self.coefficients.shape[-1] - 1)
         return torch.einsum("nqsk,ns,kn->qn", self.rows(left), right, basis)
 
 
-def _to_unit(x: Tensor, span: Span) -> Tensor:
+def to_unit(x: Tensor, span: Span) -> Tensor:
     """The span as [-1, 1], exact near both ends."""
     low, high = span
     return (((x - low) - (high - x)) / (high - low)).clamp(-1.0, 1.0)
@@ -178,7 +189,7 @@ def surface(function: KernelFunction, norms: Span, angles: Span, tolerance: floa
     values = sampler.grid(across, around)
     for dim in (1, 2, 3):
         values = coefficients_from_values(values, dim)
-    basis, core = _compressed(values, tolerance)
+    basis, core = compressed(values, tolerance)
     rough = Surface(norms, angles, basis, core, 0.0)
     error = sampler.deviation(rough)
     if error > 10 * tolerance:
@@ -216,10 +227,10 @@ class _Sampler:
     def degrees(self, tolerance: float) -> tuple[int, int]:
         """The degrees that lines through the box need, in the norms and in the angle."""
         few, mid = (torch.linspace(*span, 3, dtype=torch.float64) for span in self._spans)
-        across = _needed(
+        across = needed_degree(
             lambda x: self.values(x, few[:, None, None], mid[:, None]), self.norms, tolerance
         )
-        around = _needed(
+        around = needed_degree(
             lambda x: self.values(few[:, None, None], few[:, None], x), self.angles, tolerance
         )
         return across, around
@@ -253,7 +264,7 @@ class _Sampler:
         return float((found - self.values(u, v, angle)).abs().max())
 
 
-def _needed(values, span: Span, tolerance: float) -> int:  # type: ignore[no-untyped-def]
+def needed_degree(values, span: Span, tolerance: float) -> int:  # type: ignore[no-untyped-def]
     """The degree that a family of lines needs."""
     for degree in _DEGREES:
         coefficients = coefficients_from_values(values(chebyshev_nodes(degree, *span)))
@@ -265,7 +276,7 @@ def _needed(values, span: Span, tolerance: float) -> int:  # type: ignore[no-unt
     raise AccuracyError(f"the kernel needs a degree above {_DEGREES[-1]} on {span}")
 
 
-def _compressed(coefficients: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+def compressed(coefficients: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
     """Common functions of both norms and both kernels, and the coefficients of their products."""
     unfolded = coefficients.movedim(1, 0).flatten(1)
     left, singular, _ = torch.linalg.svd(unfolded, full_matrices=False)
