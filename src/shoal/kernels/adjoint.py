@@ -27,13 +27,19 @@ class Adjoint:
         rows: Gradient of the rows' weights. shape: (2, n, rank)
         columns: Gradient of the columns' weights. shape: (2, m, rank)
         cosine: Gradient of the cosines. shape: (n, m)
-        coefficients: Gradient of the coefficients, in float64. shape: (2, rank, rank, degree + 1)
+        ck: The conjugate kernel. shape: (n, m)
+        ck_slope: Its derivative in the cosines. shape: (n, m)
     """
 
     rows: Tensor
     columns: Tensor
     cosine: Tensor
-    coefficients: Tensor
+    ck: Tensor
+    ck_slope: Tensor
+
+    def __getitem__(self, part: slice) -> "Adjoint":
+        rows = self.rows[:, part], self.columns
+        return Adjoint(*rows, self.cosine[part], self.ck[part], self.ck_slope[part])
 
 
 def padded(coefficients: Tensor, size: int) -> Tensor:
@@ -43,7 +49,8 @@ def padded(coefficients: Tensor, size: int) -> Tensor:
 
 def adjoint(
     angles: Span,
-    coefficients: tuple[Tensor, Tensor],
+    coefficients: Tensor,
+    radial: Tensor | None,
     weights: tuple[Tensor, Tensor],
     cosine: Tensor,
     upstream: tuple[Tensor, Tensor],
@@ -52,53 +59,50 @@ def adjoint(
 
     Args:
         angles: Range of the angles.
-        coefficients: Those that the gradients of the weights are for, and those that the gradient
-            of the cosines is for; the same, or the first ones derivatives of the second.
-            shapes: (2, rank, rank, degree + 1)
+        coefficients: $C$. shape: (2, rank, rank, degree + 1)
+        radial: Those that stand for $C$ in the gradients of the weights, if others do.
         weights: Those of rows and columns. shapes: (2, n, rank), (2, m, rank)
         cosine: Cosines of the angles, none of them ±1. shape: (n, m)
         upstream: The gradients of both kernels. shapes: (n, m)
     """
     low, high = angles
     rows, columns = weights
-    size = coefficients[0].shape[-1]
-    slopes = padded(differentiate(coefficients[1]) * (2 / (high - low)), size)
-    series = torch.stack([coefficients[0], slopes]).to(rows)
+    size = coefficients.shape[-1]
+    slopes = padded(differentiate(coefficients) * (2 / (high - low)), size)
+    parts = [coefficients, slopes] if radial is None else [coefficients, slopes, radial]
+    series = torch.stack(parts).to(rows)
     rank, count = rows.shape[-1], cosine.shape[1]
-    result = Adjoint(
-        torch.zeros_like(rows),
-        torch.zeros_like(columns),
-        torch.empty_like(cosine),
-        rows.new_zeros(2, rank, rank, size, dtype=torch.float64),
-    )
+    vectors = torch.zeros_like(rows), torch.zeros_like(columns)
+    result = Adjoint(*vectors, *(torch.empty_like(cosine) for _ in range(3)))
     work = _WORK if cosine.device.type == "cpu" else _WORK_ELSEWHERE
     step = max(1, work // ((size + 4 * rank) * count))
     for start in range(0, len(cosine), step):
         part = slice(start, start + step)
-        gradient = torch.stack([upstream[0][part], upstream[1][part]], dim=1)
-        sub = Adjoint(
-            result.rows[:, part], result.columns, result.cosine[part], result.coefficients
-        )
+        gradient = torch.stack([upstream[0][part], upstream[1][part]], dim=1)[:, :, None]
         angle = cosine[part].clamp(-1.0, 1.0).acos()
         t = ((angle - low) - (high - angle)).mul_(1 / (high - low)).clamp_(-1.0, 1.0)
-        _block(series, rows[:, part], columns, t, gradient, sub)
-        result.cosine[part].div_(angle.sin_().neg_())
+        _block(series, rows[:, part], columns, t, gradient, result[part])
+        sine = angle.sin_().neg_()
+        result.cosine[part].div_(sine)
+        result.ck_slope[part].div_(sine)
     return result
 
 
 def _block(
     series: Tensor, rows: Tensor, columns: Tensor, t: Tensor, gradient: Tensor, into: Adjoint
 ) -> None:
-    """The share of some rows; ``into.cosine`` receives the gradient of the angles."""
+    """The share of some rows; derivatives in cosines are still those in angles."""
     count, size = t.shape
-    rank, terms = rows.shape[-1], series.shape[-1]
+    kinds, rank, terms = len(series), rows.shape[-1], series.shape[-1]
     basis = chebyshev_basis(t.reshape(-1), terms - 1).view(terms, count, size).transpose(0, 1)
-    both = torch.einsum("qnr,dqrsk->ndqsk", rows, series).reshape(count, 4 * rank, terms)
-    sums = torch.bmm(both, basis).view(count, 2, 2, rank, size)
-    weighted = gradient[:, :, None] * columns.transpose(1, 2)  # shape: (count, 2, rank, size)
-    torch.sum((sums[:, 1] * weighted).flatten(1, 2), dim=1, out=into.cosine)
-    into.columns.add_((sums[:, 0] * gradient[:, :, None]).sum(0).transpose(1, 2))
-    inner = torch.bmm(weighted.view(count, 2 * rank, size), basis.transpose(1, 2))
-    inner = inner.view(count, 2, rank, terms)
-    into.rows.copy_(torch.einsum("nqsk,qrsk->qnr", inner, series[0]))
-    into.coefficients.add_(torch.einsum("qnr,nqsk->qrsk", rows, inner))
+    own = torch.einsum("qnr,dqrsk->ndqsk", rows, series).reshape(count, -1, terms)
+    sums = torch.bmm(own, basis).view(count, kinds, 2, rank, size)
+    across = columns.transpose(1, 2)  # shape: (2, rank, size)
+    into.columns.add_((sums[:, -1 if kinds > 2 else 0] * gradient).sum(0).transpose(1, 2))
+    torch.sum(sums[:, 0, 0] * across[0], dim=1, out=into.ck)
+    slopes = sums[:, 1].mul_(across)
+    torch.sum(slopes[:, 0], dim=1, out=into.ck_slope)
+    torch.sum(slopes.mul_(gradient).flatten(1, 2), dim=1, out=into.cosine)
+    weighted = (gradient * across).view(count, 2 * rank, size)
+    inner = torch.bmm(weighted, basis.transpose(1, 2)).view(count, 2, rank, terms)
+    into.rows.copy_(torch.einsum("nqsk,qrsk->qnr", inner, series[-1 if kinds > 2 else 0]))

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from shoal.approximation import differentiate
 from shoal.exceptions import AccuracyError
@@ -26,7 +25,8 @@ from shoal.kernels.function import KernelFunction
 from shoal.kernels.inputs import CLOSE, Inputs
 from shoal.kernels.plan import ANGULAR_TOLERANCE, FEW_PAIRS, TOLERANCE, Plan
 from shoal.kernels.result import Kernels
-from shoal.kernels.slopes import Slopes, angular_slopes, norm_slopes, own_slopes
+from shoal.kernels.slopes import Slopes, angular_slopes, own_slopes
+from shoal.kernels.sources import Strip, has_sources, variance_gradients
 from shoal.kernels.special import add_pairs
 from shoal.kernels.sums import Sums
 from shoal.kernels.surface import Span, norm_span, surface
@@ -91,8 +91,20 @@ class _Matrix(torch.autograd.Function):
         return ck, ntk
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        with torch.no_grad():
+            into = _Matrix.first_order(ctx, *gradients)
+        if not torch.is_grad_enabled():
+            return into
+        sources = (*gradients, *ctx.saved_tensors)
+        return tuple(
+            None if g is None else _Refusal.apply(g, *sources)  # type: ignore[no-untyped-call]
+            for g in into
+        )
+
+    @staticmethod
+    def first_order(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of all arguments."""
         first, *rest = ctx.saved_tensors
         second, variances = (None, rest) if ctx.symmetric else (rest[0], rest[1:])
         total = {name: 0.0 for name, _ in ctx.job.function.variances}
@@ -110,6 +122,21 @@ class _Matrix(torch.autograd.Function):
                 total[name] += value
         shares = [v.new_tensor(t) for v, t in zip(variances, total.values(), strict=True)]
         return None, into[0], (None if second is None else into[1]), *shares
+
+
+class _Refusal(torch.autograd.Function):
+    """A gradient that has none itself, and says so instead of passing for a constant."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, *sources: Tensor) -> Tensor:  # noqa: ARG004
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG004
+        raise RuntimeError(
+            "kernel matrices have derivatives of the first order only; those of kernel_function "
+            "can be differentiated again"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,24 +168,40 @@ class _Backward:
         if len(where[0]):
             single = torch.stack([u[where].double() for u in upstream])
             add_pairs(plan, sums, where[0] + rows.start, where[1] + columns.start, single)
-        slopes = self.slopes
-        if slopes is None:
-            return
-        for tensor in (*upstream, cosine):
-            tensor.masked_fill_(special, 0.0)
-        weights = self._weights[0][:, rows], self._weights[1][:, columns]
-        coefficients = slopes.surface.coefficients
-        radial = coefficients if slopes.radial is None else slopes.radial
-        found = adjoint(slopes.angles, (radial, coefficients), weights, cosine, upstream)
-        for side, inside, other, outside, pull, weight, slope in (
-            (sums.left, rows, plan.right, columns, found.cosine, found.rows, 0),
-            (sums.right, columns, plan.left, rows, found.cosine.T, found.columns, 1),
-        ):
-            side.units[inside] += pull @ other.unit[outside]
-            side.logs[inside] += (weight * self._weight_slopes[slope][:, inside]).sum((0, 2))
+        if self.slopes is not None:
+            for tensor in (*upstream, cosine):
+                tensor.masked_fill_(special, 0.0)
+            self._add_surface(self.slopes, sums, (rows, columns), cosine, upstream)
+
+    def _add_surface(
+        self,
+        slopes: Slopes,
+        sums: Sums,
+        parts: tuple[slice, slice],
+        cosine: Tensor,
+        upstream: Pair,
+    ) -> None:
+        """What the entries of a strip contribute that the surface knows."""
+        sides = [side[part] for side, part in zip(self._sides, parts, strict=True)]
+        weights = (sides[0].weights, sides[1].weights)
+        surface, radial = slopes.surface, slopes.radial
+        found = adjoint(slopes.angles, surface.coefficients, radial, weights, cosine, upstream)
+        logs = [
+            (weight * side.slopes).sum((0, 2)).double()
+            for weight, side in zip((found.rows, found.columns), sides, strict=True)
+        ]
+        units = self.plan.left.unit, self.plan.right.unit
+        sums.left.units[parts[0]] += found.cosine @ units[1][parts[1]]
+        sums.right.units[parts[1]] += found.cosine.T @ units[0][parts[0]]
+        sums.left.logs[parts[0]] += logs[0]
+        sums.right.logs[parts[1]] += logs[1]
         if self.names:
-            shares = slopes.variances.to(found.coefficients) * found.coefficients
-            sums.variances.add_(shares.flatten(1).sum(1))
+            (norm, own), (other_norm, other_own) = ((s.norm, s.own) for s in sides)
+            ends = (norm, other_norm), (logs[0], logs[1]), (own, other_own)
+            function = self.plan.function
+            strip = Strip(found, upstream[1], cosine, *ends)
+            found_there = variance_gradients(function.architecture, function, strip)
+            sums.variances.add_(torch.stack([found_there[name] for name in self.names]))
 
     def _block(self, rows: slice, columns: slice, q: int) -> Tensor:
         """The gradient of a strip; of a symmetric matrix both halves in the upper one."""
@@ -197,7 +240,9 @@ class _Backward:
     def slopes(self) -> Slopes | None:
         """The surface and its derivatives; ``None`` if pairs are differentiated one by one."""
         try:
-            return _slopes(self.plan, self.names, self._angles())
+            if self.names and not has_sources(self.plan.function.architecture):
+                return None
+            return _slopes(self.plan, self._angles())
         except AccuracyError as error:
             _LOGGER.warning("gradients are computed pair by pair, which is slow: %s", error)
             return None
@@ -217,35 +262,46 @@ class _Backward:
         return max(low, _INSET), min(high, math.pi - _INSET)
 
     @cached_property
-    def _weights(self) -> Pair:
-        """The weights of rows and columns. shapes: (2, n, rank), (2, m, rank)."""
-        return self._products[0][0], self._products[1][0]
+    def _sides(self) -> tuple["_Weights", "_Weights"]:
+        left = self._weights(self.plan.left)
+        return left, left if self.plan.symmetric else self._weights(self.plan.right)
 
-    @cached_property
-    def _weight_slopes(self) -> Pair:
-        """Their derivatives in the logarithms of the norms, of the same shapes."""
-        return self._products[0][1], self._products[1][1]
-
-    @cached_property
-    def _products(self) -> tuple[Pair, Pair]:
-        left = self._product(self.plan.left)
-        return left, left if self.plan.symmetric else self._product(self.plan.right)
-
-    def _product(self, inputs: Inputs) -> Pair:
+    def _weights(self, inputs: Inputs) -> "_Weights":
         slopes, dtype = self.slopes, inputs.points.dtype
         assert slopes is not None
-        norm = torch.where(inputs.norm > 0, inputs.norm, inputs.norm.max())
+        norm = torch.where(inputs.norm > 0, inputs.norm, inputs.norm.max().clamp(min=1e-100))
         own = _own(self.plan, (), norm)
         scale = own[0].sqrt()[:, :, None]
-        features = slopes.surface.features(norm)
-        weight = scale * features
-        if slopes.radial is not None:  # the derivative of such an entry is that of its series
-            return weight.to(dtype), weight.to(dtype)
-        low, high = slopes.surface.norms or (0.0, 1.0)
-        basis = differentiate(slopes.surface.basis) * (2 / (high - low) / math.log(2))
-        rise = replace(slopes.surface, basis=basis).features(norm)
-        growth = (own[1] / own[0] / 2)[:, :, None]
-        return weight.to(dtype), (scale * rise + growth * weight).to(dtype)
+        weights = scale * slopes.surface.features(norm)
+        rise = weights  # at inputs of one norm, the series itself is differentiated
+        if slopes.radial is None:
+            low, high = slopes.surface.norms or (0.0, 1.0)
+            basis = differentiate(slopes.surface.basis) * (2 / (high - low) / math.log(2))
+            features = replace(slopes.surface, basis=basis).features(norm)
+            rise = scale * features + (own[1] / own[0] / 2)[:, :, None] * weights
+        return _Weights(weights.to(dtype), rise.to(dtype), norm, own[0, 0])
+
+
+@dataclass(frozen=True, eq=False)
+class _Weights:
+    """What rows or columns contribute.
+
+    Attributes:
+        weights: Their weights. shape: (2, n, rank)
+        slopes: The derivatives of these in the logarithms of the norms, of the same shape.
+        norm: Norms, those of zero replaced. shape: (n,)
+        own: Conjugate kernels of inputs with themselves. shape: (n,)
+    """
+
+    weights: Tensor
+    slopes: Tensor
+    norm: Tensor
+    own: Tensor
+
+    def __getitem__(self, part: slice) -> "_Weights":
+        return _Weights(
+            self.weights[:, part], self.slopes[:, part], self.norm[part], self.own[part]
+        )
 
 
 def _own(plan: Plan, names: tuple[str, ...], norm: Tensor) -> Tensor:
@@ -256,7 +312,7 @@ def _own(plan: Plan, names: tuple[str, ...], norm: Tensor) -> Tensor:
     return own_slopes(plan.function, names, norm)
 
 
-def _slopes(plan: Plan, names: tuple[str, ...], angles: Span) -> Slopes | None:
+def _slopes(plan: Plan, angles: Span) -> Slopes | None:
     """The derivatives that suit a plan."""
     function, left, right = plan.function, plan.left, plan.right
     homogeneous = function.architecture.positively_homogeneous
@@ -266,11 +322,11 @@ def _slopes(plan: Plan, names: tuple[str, ...], angles: Span) -> Slopes | None:
     norms, dtype = torch.cat([left.norm, right.norm]), left.points.dtype
     if plan.surface.norms is None:
         square = 1.0 if homogeneous else float(norms.mean()) ** 2
-        return angular_slopes(function, square, names, angles, ANGULAR_TOLERANCE[dtype])
+        return angular_slopes(function, square, angles, ANGULAR_TOLERANCE[dtype])
     chosen, (low, high) = plan.surface, plan.surface.angles
     if angles[0] < low or angles[1] > high:
         try:
             chosen = surface(function, norm_span(norms[norms > 0]), angles, TOLERANCE[dtype])
         except AccuracyError as error:
             _LOGGER.info("entries at rare angles are differentiated one by one: %s", error)
-    return norm_slopes(function, chosen, names, max(TOLERANCE[dtype], 1e-10))
+    return Slopes(chosen)

@@ -97,7 +97,7 @@ def kernel(
     values = partial(_matrices, plain, limit=limit, fuse=compile, out=out)
     if not _wants_gradients(function, first, second):
         return values(first.detach(), None if second is None else second.detach())
-    job = Job(function, values, partial(strips, limit=limit))
+    job = Job(function, values, partial(strips, limit=limit and max(1, limit // 2)))
     return differentiable_kernel(job, first, second)
 
 

@@ -34,9 +34,7 @@ __all__ = [
     "Span",
     "Surface",
     "angular_surface",
-    "compressed",
     "diagonal",
-    "needed_degree",
     "norm_span",
     "surface",
     "to_unit",
@@ -189,7 +187,7 @@ def surface(function: KernelFunction, norms: Span, angles: Span, tolerance: floa
     values = sampler.grid(across, around)
     for dim in (1, 2, 3):
         values = coefficients_from_values(values, dim)
-    basis, core = compressed(values, tolerance)
+    basis, core = _compressed(values, tolerance)
     rough = Surface(norms, angles, basis, core, 0.0)
     error = sampler.deviation(rough)
     if error > 10 * tolerance:
@@ -227,10 +225,10 @@ class _Sampler:
     def degrees(self, tolerance: float) -> tuple[int, int]:
         """The degrees that lines through the box need, in the norms and in the angle."""
         few, mid = (torch.linspace(*span, 3, dtype=torch.float64) for span in self._spans)
-        across = needed_degree(
+        across = _needed(
             lambda x: self.values(x, few[:, None, None], mid[:, None]), self.norms, tolerance
         )
-        around = needed_degree(
+        around = _needed(
             lambda x: self.values(few[:, None, None], few[:, None], x), self.angles, tolerance
         )
         return across, around
@@ -264,7 +262,7 @@ class _Sampler:
         return float((found - self.values(u, v, angle)).abs().max())
 
 
-def needed_degree(values, span: Span, tolerance: float) -> int:  # type: ignore[no-untyped-def]
+def _needed(values, span: Span, tolerance: float) -> int:  # type: ignore[no-untyped-def]
     """The degree that a family of lines needs."""
     for degree in _DEGREES:
         coefficients = coefficients_from_values(values(chebyshev_nodes(degree, *span)))
@@ -276,7 +274,7 @@ def needed_degree(values, span: Span, tolerance: float) -> int:  # type: ignore[
     raise AccuracyError(f"the kernel needs a degree above {_DEGREES[-1]} on {span}")
 
 
-def compressed(coefficients: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+def _compressed(coefficients: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
     """Common functions of both norms and both kernels, and the coefficients of their products."""
     unfolded = coefficients.movedim(1, 0).flatten(1)
     left, singular, _ = torch.linalg.svd(unfolded, full_matrices=False)
