@@ -40,7 +40,7 @@ def gradients_by_entries(architecture, x, y, weights, **options):
     function = kernel_function(architecture, variances=variances or None, **options)
     left, right = points[0], points[-1]
     i, j = torch.ones(len(left), len(right)).nonzero(as_tuple=True)
-    off = (i != j) | (y is not None)
+    off = ((i != j) | (y is not None)) & (weights[0, i, j] != 0)
     a, b, c = ((s * t).sum(1) for s, t in ((left, left), (right, right), (left[i], right[j])))
     values = function(a[i[off]], b[j[off]], c[off])
     total = sum((w[i[off], j[off]] * k).sum() for w, k in zip(weights, values, strict=True))
@@ -117,9 +117,10 @@ def test_many_entries(architecture, options, symmetric, one_norm):
         assert (left - right).abs().max() <= 1e-10 * right.abs().max()
 
 
-@pytest.mark.parametrize("one_norm", [True, False])
-def test_many_entries_of_a_smooth_kernel(one_norm):
-    deq, weights = DEQ(Tanh(), 0.2, 0.8), upstream(24, 24)
+@pytest.mark.parametrize(("phi", "one_norm"), [(Tanh(), True), (ELU(), False)])
+def test_many_entries_of_a_smooth_kernel(phi, one_norm):
+    deq, weights = DEQ(phi, 0.2, 0.8), upstream(24, 24)
+    weights[:, 3:] = 0.0  # the scalar equations are slow
     x = inputs(24, 20, 1, one_norm=one_norm)
     found = found_gradients(deq, x, None, weights)
     expected = gradients_by_entries(deq, x, None, weights)
@@ -135,9 +136,9 @@ def test_gradcheck():
     def function(x, y, v):
         return tuple(kernel(deq, x, y, variances={"recurrent_variance": v}))
 
-    assert gradcheck(function, (x, y, v))
-    assert gradcheck(lambda x: tuple(kernel(deq, x)), (x,))
-    assert gradcheck(lambda x: tuple(kernel(deq, x, diag=True)), (x,))
+    assert gradcheck(function, (x, y, v), fast_mode=True)
+    assert gradcheck(lambda x: tuple(kernel(deq, x)), (x,), fast_mode=True)
+    assert gradcheck(lambda x: tuple(kernel(deq, x, diag=True)), (x,), fast_mode=True)
 
 
 def test_batches_add_up():
@@ -208,7 +209,7 @@ def test_second_derivatives_are_refused():
     x = inputs(3, 2).requires_grad_()
     found = kernel(DEQ(ReLU(), 0.2, 0.8), x).ck.sum()
     (slope,) = torch.autograd.grad(found, x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
+    with pytest.raises(RuntimeError, match="of the first order only"):
         slope.sum().backward()
 
 
