@@ -84,6 +84,8 @@ def with_arrays(function: Function) -> Function:
     def wrapped(architecture: Any, x1: Any, x2: Any = None, **options: Any) -> Any:
         result = function(architecture, as_tensor(x1), as_tensor(x2), **options)
         if isinstance(x1, np.ndarray):
+            if result.ck.requires_grad:
+                raise TypeError("x1 must be a tensor where gradients are wanted, got an array")
             return Kernels(*(k.numpy() for k in result))  # type: ignore[arg-type]
         return result
 

@@ -1,6 +1,8 @@
 """Kernel matrices: one matrix product and one function of the angle."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from os import PathLike
 
 import numpy as np
@@ -11,6 +13,7 @@ from shoal.architectures import Architecture
 from shoal.kernels.arguments import checked_inputs, memory_limit, with_arrays
 from shoal.kernels.evaluation import mirror
 from shoal.kernels.function import KernelFunction, kernel_function
+from shoal.kernels.gradients import Job, differentiable_kernel
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
@@ -31,6 +34,7 @@ def kernel(
     *,
     trainable: Iterable[str] | None = None,
     width: int | None = None,
+    variances: Mapping[str, Tensor] | None = None,
     diag: bool = False,
     memory: int | str | None = None,
     compile: bool | None = None,  # noqa: A002
@@ -43,6 +47,11 @@ def kernel(
     error of that representation is below 1e-12 of the diagonal for inputs of one norm or positively
     homogeneous activations, and below 1e-10 otherwise.
 
+    Both kernels carry gradients of the first order in the inputs and in ``variances``, implicit
+    ones at the fixed points: nothing is unrolled, and nothing of the size of the matrices is kept
+    for them. Where a kernel has no derivative, with respect to the direction of an input and its
+    own copy or at an input of zero, if the activation has a kink, it is the mean of both sides.
+
     Args:
         architecture: The network.
         x1: Inputs, of shape (..., n, p): a tensor, or a NumPy array.
@@ -50,6 +59,8 @@ def kernel(
             exactly symmetric. Batch dimensions are broadcast.
         trainable: Groups of parameters that the NTK counts; all by default.
         width: See :func:`~shoal.kernels.kernel_function`.
+        variances: Scalar tensors that replace variances of the architecture, such as
+            ``{"recurrent_variance": v}`` for a ``DEQ``, and receive gradients.
         diag: Return only the kernels of each input with itself (or with its partner in ``x2``),
             of shape (..., n).
         memory: Most bytes to use besides inputs and results, such as ``"1GiB"``.
@@ -75,12 +86,38 @@ def kernel(
         tensor([[0.4444, 0.1490],
                 [0.1490, 0.4444]], dtype=torch.float64)
     """
-    function = kernel_function(architecture, trainable=trainable, width=width)
+    function = kernel_function(architecture, trainable=trainable, width=width, variances=variances)
     first, second = checked_inputs(x1, x2, diag=diag)
     limit = memory_limit(memory)
     if diag:
-        return _diagonal(function, first, first if second is None else second)
+        return _diagonal(function, first, second)
     batch = torch.broadcast_shapes(first.shape[:-2], () if second is None else second.shape[:-2])
+    first = first.expand(*batch, *first.shape[-2:])
+    second = None if second is None else second.expand(*batch, *second.shape[-2:])
+    plain = replace(function, variances=())
+    values = partial(_matrices, plain, limit=limit, fuse=compile, out=out)
+    if not _wants_gradients(function, first, second):
+        return values(first.detach(), None if second is None else second.detach())
+    job = Job(function, values, partial(strips, limit=limit and max(1, limit // 2)))
+    return differentiable_kernel(job, first, second)
+
+
+def _wants_gradients(function: KernelFunction, *inputs: Tensor | None) -> bool:
+    tensors = [*inputs, *(value for _, value in function.variances)]
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def _matrices(
+    function: KernelFunction,
+    first: Tensor,
+    second: Tensor | None,
+    *,
+    limit: int | None,
+    fuse: bool | None,
+    out: str | PathLike[str] | None,
+) -> Kernels:
+    """All matrices of a batch."""
+    batch = first.shape[:-2]
     columns = first.shape[-2] if second is None else second.shape[-2]
     shape = (*batch, first.shape[-2], columns)
     result = (
@@ -88,14 +125,12 @@ def kernel(
         if out is None
         else memory_mapped(out, shape, first.dtype)
     )
-    first = first.expand(*batch, *first.shape[-2:])
-    second = None if second is None else second.expand(*batch, *second.shape[-2:])
     for index in np.ndindex(*batch):
         own = Inputs(first[index])
         other = own if second is None else Inputs(second[index])
         part = Kernels(*(k[index] for k in result))
-        fuse = part.ck.numel() >= _FUSE if compile is None else compile
-        _fill(Plan.of(function, own, other), part, limit, fuse=fuse)
+        large = part.ck.numel() >= _FUSE
+        _fill(Plan.of(function, own, other), part, limit, fuse=large if fuse is None else fuse)
     return result
 
 
@@ -124,14 +159,16 @@ def _fill(plan: Plan, result: Kernels, limit: int | None, *, fuse: bool) -> None
                 mirror(matrix, rows)
 
 
-def _diagonal(function: KernelFunction, first: Tensor, second: Tensor) -> Kernels:
+def _diagonal(function: KernelFunction, first: Tensor, second: Tensor | None) -> Kernels:
     """Each input with its partner."""
+    if second is None:
+        square = torch.linalg.vector_norm(first, dim=-1, dtype=torch.float64) ** 2
+        wanted = _wants_gradients(function, first)
+        kernels = function.own(square) if wanted else function(square, square, square)
+        return Kernels(*(k.to(first.dtype) for k in kernels))
     left, right = (
         torch.linalg.vector_norm(x, dim=-1, dtype=torch.float64) for x in (first, second)
     )
-    if first is second:
-        products = left**2
-    else:
-        products = (first.double() * second.double()).sum(-1)
-        products = torch.minimum(torch.maximum(products, -left * right), left * right)
+    products = (first.double() * second.double()).sum(-1)
+    products = torch.minimum(torch.maximum(products, -left * right), left * right)
     return Kernels(*(k.to(first.dtype) for k in function(left**2, right**2, products)))

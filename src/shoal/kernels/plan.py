@@ -21,14 +21,14 @@ from shoal.kernels.surface import (
     surface,
 )
 
-__all__ = ["Plan"]
+__all__ = ["ANGULAR_TOLERANCE", "FEW_PAIRS", "TOLERANCE", "Plan"]
 
 _LOGGER = logging.getLogger(__name__)
 
 _ONE_NORM = 1e-13  # relative spread of norms that count as one, for float64
-_TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-7}
-_ANGULAR_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-8}
-_FEW_PAIRS = 256  # pairs that are cheaper one by one
+TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-7}
+ANGULAR_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-8}
+FEW_PAIRS = 256  # pairs that are cheaper one by one
 _SAMPLE = 256  # rows and columns whose angles are looked at first
 _GRID = 8  # ranges of angles end at multiples of 1/8 ...
 _MARGIN = 1 / 16  # ... this far beyond the angles of the sample
@@ -189,15 +189,15 @@ def _choose(
     homogeneous = function.architecture.positively_homogeneous
     spread = _ONE_NORM * torch.finfo(dtype).eps / torch.finfo(torch.float64).eps
     if homogeneous or (largest > 0 and largest - smallest <= spread * largest):
-        tolerance = _ANGULAR_TOLERANCE[dtype]
+        tolerance = ANGULAR_TOLERANCE[dtype]
         radius = 1.0 if homogeneous else float(norms.mean())
         wide = angular_surface(function, radius**2, tolerance)
         return wide.restricted(_typical_angles(left, right), tolerance), wide
     pairs = len(left) * (len(left) + 1) // 2 if right is left else len(left) * len(right)
-    if largest == 0 or pairs < _FEW_PAIRS:
+    if largest == 0 or pairs < FEW_PAIRS:
         return None, None
     angles = _typical_angles(left, right)
-    return _any_norms(function, norm_span(norms[norms > 0]), angles, _TOLERANCE[dtype]), None
+    return _any_norms(function, norm_span(norms[norms > 0]), angles, TOLERANCE[dtype]), None
 
 
 def _any_norms(

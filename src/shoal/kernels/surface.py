@@ -29,7 +29,16 @@ from shoal.exceptions import AccuracyError
 from shoal.kernels.function import KernelFunction, angular_kernels
 from shoal.kernels.section import HalfAngle
 
-__all__ = ["ANY_ANGLE", "Span", "Surface", "angular_surface", "diagonal", "norm_span", "surface"]
+__all__ = [
+    "ANY_ANGLE",
+    "Span",
+    "Surface",
+    "angular_surface",
+    "diagonal",
+    "norm_span",
+    "surface",
+    "to_unit",
+]
 
 Span: TypeAlias = tuple[float, float]
 
@@ -72,7 +81,7 @@ class Surface:
         """The functions $f_r$ at some norms, in float64. shape: (len(norm), rank)."""
         if self.norms is None:
             return norm.new_ones(len(norm), 1, dtype=torch.float64)
-        t = _to_unit(norm.double().log2(), self.norms)
+        t = to_unit(norm.double().log2(), self.norms)
         return (self.basis.to(norm.device) @ chebyshev_basis(t, self.basis.shape[1] - 1)).T
 
     def rows(self, features: Tensor) -> Tensor:
@@ -82,7 +91,7 @@ class Surface:
     def restricted(self, angles: Span, tolerance: float) -> "Surface":
         """The same for fewer angles, by a shorter series."""
         degree = self.coefficients.shape[-1] - 1
-        nodes = _to_unit(chebyshev_nodes(degree, *angles), self.angles)
+        nodes = to_unit(chebyshev_nodes(degree, *angles), self.angles)
         values = self.coefficients @ chebyshev_basis(nodes, degree)
         coefficients = coefficients_from_values(values)
         rest = coefficients.abs().flatten(0, -2).amax(0).flip(0).cumsum(0).flip(0)
@@ -94,12 +103,12 @@ class Surface:
 
     def pairs(self, left: Tensor, right: Tensor, angle: Tensor) -> Tensor:
         """Values at single pairs, given their features and angles. shape: (2, n)."""
-        t = _to_unit(angle.double(), self.angles)
+        t = to_unit(angle.double(), self.angles)
         basis = chebyshev_basis(t, self.coefficients.shape[-1] - 1)
         return torch.einsum("nqsk,ns,kn->qn", self.rows(left), right, basis)
 
 
-def _to_unit(x: Tensor, span: Span) -> Tensor:
+def to_unit(x: Tensor, span: Span) -> Tensor:
     """The span as [-1, 1], exact near both ends."""
     low, high = span
     return (((x - low) - (high - x)) / (high - low)).clamp(-1.0, 1.0)
