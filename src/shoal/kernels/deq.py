@@ -13,9 +13,15 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.architectures import DEQ
+from shoal.exceptions import ConvergenceError
 from shoal.gaussian import dual, dual_derivative, moments
 from shoal.kernels.fixed_points import fixed_covariance, fixed_half_angle, fixed_variance
-from shoal.kernels.function import angular_kernels, own_kernels, pair_kernels
+from shoal.kernels.function import (
+    angular_kernels,
+    own_kernels,
+    pair_kernels,
+    pairs_of_one_norm,
+)
 from shoal.kernels.result import Kernels
 from shoal.kernels.section import HalfAngle, section
 
@@ -73,6 +79,8 @@ def _(
     injected = torch.tensor(architecture.input_variance * squared_norm, dtype=torch.float64)
     phi = architecture.activation
     variance = fixed_variance(phi, recurrent, injected, differentiable=False)
+    if float(variance) == 0:  # no angle means anything there
+        return pairs_of_one_norm(architecture, squared_norm, half, trainable, width)
     duals = section(phi, float(variance))
     inner = fixed_half_angle(duals, float(recurrent), float(injected), half)
     ck = duals.square * duals.passed(inner).cosine
@@ -114,6 +122,14 @@ def _ntk(
     trainable: frozenset[str],
 ) -> Tensor:
     """The sum of the trained groups' shares."""
+    largest = (
+        float((recurrent * slope).detach().max()) if float(recurrent.detach().max()) > 0 else 0.0
+    )
+    if not largest < 1:
+        raise ConvergenceError(
+            "the kernel does not exist: recurrent_variance times E[φ'(u) φ'(v)] is "
+            f"{largest:.4g} at the fixed point, and must be below 1"
+        )
     through = slope / (1 - recurrent * slope)
     shares = {"readout": ck, "recurrent": ck * through, "input": product * through}
     return sum((weights[g] * shares[g] for g in sorted(trainable)), torch.zeros_like(ck))

@@ -8,7 +8,12 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.architectures import FullyConnected
 from shoal.gaussian import dual, dual_derivative, moments
-from shoal.kernels.function import angular_kernels, own_kernels, pair_kernels
+from shoal.kernels.function import (
+    angular_kernels,
+    own_kernels,
+    pair_kernels,
+    pairs_of_one_norm,
+)
 from shoal.kernels.result import Kernels
 from shoal.kernels.section import HalfAngle, section
 
@@ -66,11 +71,13 @@ def _(
     squared_norm: float,
     half: HalfAngle,
     trainable: frozenset[str],
-    width: int | None,  # noqa: ARG001
+    width: int | None,
 ) -> Kernels:
     """The same with an angle instead of a covariance."""
-    variance, ntk = squared_norm, torch.zeros_like(half.cosine)
+    variance, half_input, ntk = squared_norm, half, torch.zeros_like(half.cosine)
     for layer, sigma in enumerate(architecture.activations, start=1):
+        if variance == 0:  # no angle means anything there
+            return pairs_of_one_norm(architecture, squared_norm, half_input, trainable, width)
         factor, duals = _factor(architecture, sigma), section(sigma, variance)
         below = variance * half.cosine if f"layer{layer}" in trainable else 0.0
         ntk = (ntk + below) * factor * duals.slope(half.angle)

@@ -11,7 +11,7 @@ from functools import singledispatch
 import torch
 from torch import Tensor
 
-from shoal.architectures import Architecture
+from shoal.architectures import Architecture, ImplicitArchitecture
 from shoal.checks import integer
 from shoal.gaussian.domain import covariance
 from shoal.kernels.result import Kernels
@@ -25,6 +25,9 @@ __all__ = [
     "own_kernels",
     "pair_kernels",
 ]
+
+
+_MOST_ORDERS = 3  # derivatives that two Newton steps at a solution carry
 
 
 @singledispatch
@@ -69,6 +72,17 @@ def angular_kernels(
     width: int | None,
 ) -> Kernels:
     """CK and NTK of two inputs of one norm, accurate at all angles; optional for a new type."""
+    return pairs_of_one_norm(architecture, squared_norm, half, trainable, width)
+
+
+def pairs_of_one_norm(
+    architecture: Architecture,
+    squared_norm: float,
+    half: HalfAngle,
+    trainable: frozenset[str],
+    width: int | None,
+) -> Kernels:
+    """The same by :func:`pair_kernels`."""
     norm = torch.full_like(half.cosine, squared_norm)
     return pair_kernels(architecture, norm, norm, norm * half.cosine, trainable, width)
 
@@ -118,12 +132,15 @@ class KernelFunction:
     ) -> Kernels:
         r"""$\partial_a^i \partial_b^j \partial_c^k \kappa$ for ``orders`` $= (i, j, k)$.
 
+        For implicit architectures $i + j + k$ is at most 3.
+
         Example:
             >>> import shoal
             >>> f = shoal.kernel_function(shoal.FullyConnected([shoal.ReLU()]))
             >>> round(float(f.derivative(1.0, 1.0, 0.0, orders=(0, 0, 1)).ck), 12)
             0.25
         """
+        orders = _checked_orders(self.architecture, orders)
         pair = covariance(a, b, c)
         with torch.enable_grad():
             point = [t.detach().clone().requires_grad_() for t in pair.in_double()]
@@ -179,6 +196,19 @@ def kernel_function(
     named = checked_variances(architecture, variances)
     architecture = with_values(architecture, named)
     return KernelFunction(architecture, architecture.check_trainable(trainable), width, named)
+
+
+def _checked_orders(
+    architecture: Architecture, orders: tuple[int, int, int]
+) -> tuple[int, int, int]:
+    if not isinstance(orders, tuple) or len(orders) != 3:
+        raise ValueError(f"orders must be three integers, for a, b and c, got {orders!r}")
+    i, j, k = (integer("orders", order, at_least=0) for order in orders)
+    if isinstance(architecture, ImplicitArchitecture) and i + j + k > _MOST_ORDERS:
+        raise ValueError(
+            f"orders must sum to at most {_MOST_ORDERS} for implicit architectures, got {orders}"
+        )
+    return i, j, k
 
 
 def _differentiate(value: Tensor, point: list[Tensor], orders: tuple[int, int, int]) -> Tensor:

@@ -113,7 +113,7 @@ class _Matrix(torch.autograd.Function):
             left = Inputs(first[index])
             right = left if second is None else Inputs(second[index])
             function = replace(ctx.job.function, variances=())
-            plan = Plan.of(function, left, right)
+            plan = Plan.of(function, left, right, few_pairs=FEW_PAIRS)
             upstream = (gradients[0][index], gradients[1][index])
             sums = _Backward(plan, ctx.names, upstream, ctx.job.strips).run()
             for x, side, inputs in zip(into, (sums.left, sums.right), (left, right), strict=False):
