@@ -231,6 +231,11 @@ def test_bad_variances(architecture, variances, error, message):
         kernel(architecture, inputs(2, 2), variances=variances)
 
 
+def test_no_gradients_at_the_edge():
+    with pytest.raises(ValueError, match="input_variance = 0 has no gradients"):
+        kernel(DEQ(Softplus(), 0.2, 0.0), inputs(2, 2).requires_grad_())
+
+
 def test_hints():
     with pytest.raises(TypeError, match="variances="):
         DEQ(ReLU(), torch.tensor(0.2), 0.8)

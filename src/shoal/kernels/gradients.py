@@ -67,6 +67,11 @@ def differentiable_kernel(job: Job, first: Tensor, second: Tensor | None) -> Ker
         tensor([[0.8889, 0.0000],
                 [0.0000, 0.8889]], dtype=torch.float64)
     """
+    if getattr(job.function.architecture, "input_variance", 1.0) == 0:
+        raise ValueError(
+            "a kernel with input_variance = 0 has no gradients: it is at the edge of where kernels "
+            "are defined"
+        )
     tensors = [value for _, value in job.function.variances]
     return Kernels(*_Matrix.apply(job, first, second, *tensors))  # type: ignore[no-untyped-call]
 
