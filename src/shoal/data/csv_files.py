@@ -68,7 +68,7 @@ def read_csv(
     has_header = _has_header(rows[0][1], label) if header is None else header
     column = _column(file, rows[0][1], label, has_header)
     names = [row[column] for _, row in rows]
-    if header is None and not has_header and not _integral(names[0]) and _all_integral(names[1:]):
+    if header is None and not has_header and not _is_number(names[0]) and _all_integral(names[1:]):
         raise ValueError(f"{file}: the first row may be a header: say header=True or header=False")
     samples = rows[1:] if has_header else rows
     if not samples:

@@ -77,10 +77,10 @@ def read_numpy(
 def _loaded(path: Path, *names: str) -> Any:
     """The array in an ``.npy`` file, or a dictionary of those in an ``.npz`` file."""
     try:
-        value = np.load(path, allow_pickle=False)
-        if isinstance(value, np.ndarray):
-            return value
-        with value:
+        with path.open("rb") as file:
+            value = np.load(file, allow_pickle=False)
+            if isinstance(value, np.ndarray):
+                return value
             return {name: value[name] if name in names else None for name in value.files}
     except FileNotFoundError:
         raise
