@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.io import loadmat, whosmat
 
 from shoal.data.dataset import Dataset
 from shoal.data.files import damaged, read_content
@@ -51,6 +50,8 @@ def read_svhn(
 
 
 def _arrays(path: Path, content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    from scipy.io import loadmat, whosmat  # here, because it takes long to import
+
     if content[:4] == b"\x89HDF":
         raise damaged(path, "a MATLAB file of version 5", "one of version 7.3 (HDF5)")
     _check_length(path, content)
