@@ -79,11 +79,9 @@ class _Run:
         count = len(self.z)
         if running > _SHRINK * count or not self.problem.packing_pays(count - running):
             return evaluation
-        rows = self.books.open_rows()
-        index = rows.to(self.z.device)
+        index = self.books.pack().to(self.z.device)
         self.problem, self.z = self.problem.rows(index), self.z.index_select(0, index)
         self.state = select(self.state, index)
-        self.books.pack(rows)
         kept = None if evaluation.kept is None else evaluation.kept.index_select(0, index)
         return Evaluation(evaluation.value.index_select(0, index), kept)
 
