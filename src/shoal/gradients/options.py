@@ -60,7 +60,7 @@ class SolveOptions:
         """
         recall = None if self.warm is None else self.warm.backward
         gradient = self.gradient if isinstance(self.gradient, Implicit) else Implicit()
-        size = torch.linalg.vector_norm(right, torch.inf, dim=1, keepdim=True)
+        size: Tensor = torch.linalg.vector_norm(right, torch.inf, dim=1, keepdim=True)
         size = size.clamp_min_(torch.finfo(right.dtype).tiny)
         unit = right / size
         guess = None if recall is None else recall.guess(unit, linear=True)
@@ -79,7 +79,13 @@ class SolveOptions:
 
     def without_recall(self) -> "SolveOptions":
         """The same for a problem that is not the next of a series."""
-        return SolveOptions(self.solver, self.gradient, self.on_failure, None, self.log)
+        return self.with_recall(None)
+
+    def with_recall(self, warm: WarmStart | None) -> "SolveOptions":
+        """The same for a problem of a series, or of none."""
+        if warm is self.warm:
+            return self
+        return SolveOptions(self.solver, self.gradient, self.on_failure, warm, self.log)
 
 
 def _keep(

@@ -88,7 +88,8 @@ class Recall:
             weights = weights * self._ratios[some]
         target = target.expand(-1, len(table), -1)
         misses = torch.baddbmm(target, weights, values, alpha=-1)
-        return torch.linalg.vector_norm(misses, dim=(0, 2)).argmin(0, keepdim=True)
+        lengths: Tensor = torch.linalg.vector_norm(misses, dim=(0, 2))
+        return lengths.argmin(0, keepdim=True)
 
     def _table(self, *, choice: bool = False) -> Tensor:
         """Coefficients by degree, or by what to use next if a degree was the best."""

@@ -23,6 +23,7 @@ PATIENCE = 30  # steps without a lower residual after which a sample has stagnat
 _LOWER = 0.999  # by which factor it must be lower to count
 _WORSE = 1e5  # growth of the residual, or of the iterate, that is divergence
 _FALLEN = 1e3  # by which factor a residual falls at least where a large iterate is a solution
+_HUGE = 1e150  # numbers up to which nothing overflows
 
 
 class Books:
@@ -38,7 +39,8 @@ class Books:
     ) -> None:
         self.count, self.max_steps = count, max_steps
         self.rtol = tolerances[0]
-        self.atol = max(tolerances[1], torch.finfo(dtype).tiny)  # no division by zero
+        # no division by zero, and no overflow
+        self.atol = max(tolerances[1], torch.finfo(dtype).tiny, 1 / _HUGE)
         self.worst, self.running = math.inf, count
         self._rows: Array | None = None  # which samples the batch holds; None means all
         self._codes: Array | None = None  # of the batch; None means that all run
@@ -54,8 +56,11 @@ class Books:
         norm = torch.linalg.vector_norm
         norms = torch.stack([norm(value - z, dim=1), norm(z, dim=1)])
         residual, size = _to_host(norms)
-        with np.errstate(all="ignore"):
+        if residual.max() < _HUGE and size.max() < _HUGE:
             codes = self._judge(residual, size, step)
+        else:
+            with np.errstate(all="ignore"):
+                codes = self._judge(residual, size, step)
         if codes is not None:
             self._close(codes, z, kept, residual, step)
         elif self.running == 0:  # all at once: nothing to be copied
@@ -71,10 +76,10 @@ class Books:
         if self._codes is not None:
             excess[self._codes != RUNNING] = 0.0  # whatever has become of them
         worst = float(excess.max())
-        # mostly it is enough to know that no sample is worse than before, or larger
-        if worst < self.worst and step < min(self._thorough, self.max_steps) or worst <= 1:
-            if step == 0 or bool((size <= _WORSE * self._first).all()):
-                return self._sort(excess, worst)
+        # mostly it is enough to know that no sample is worse than before, or large
+        falls = worst < self.worst and step < min(self._thorough, self.max_steps)
+        if (falls or worst <= 1) and (step == 0 or (size <= _WORSE * self._first).all()):
+            return self._sort(excess, worst)
         self._thorough = step + PATIENCE // 3
         codes = self._codes_of(residual, size, excess, step)
         running = codes == RUNNING
