@@ -55,8 +55,8 @@ class Books:
         """Judge all samples of the batch by the map's value at ``z``, and note who is done."""
         norm = torch.linalg.vector_norm
         norms = torch.stack([norm(value - z, dim=1), norm(z, dim=1)])
-        residual, size = _to_host(norms)
-        if residual.max() < _HUGE and size.max() < _HUGE:
+        residual, size = known = _to_host(norms)
+        if known.max() < _HUGE:  # not so with NaN
             codes = self._judge(residual, size, step)
         else:
             with np.errstate(all="ignore"):
