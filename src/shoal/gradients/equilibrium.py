@@ -47,7 +47,9 @@ def equilibrium(injection: Tensor, weight: Tensor, layer: Layer, options: SolveO
 def _of_steps(injection: Tensor, weight: Tensor, layer: Layer, options: SolveOptions) -> Tensor:
     """The same with the gradient of all steps, or of one more."""
     if isinstance(options.gradient, Unrolled):
-        options = replace(options, solver=without_coarse_steps(options.solver))
+        # the very iteration that is repeated below: no shortcuts, and the same start
+        solver = without_coarse_steps(options.solver)
+        options = replace(options, solver=solver, warm=None)
     detached = LayerProblem(layer, injection.detach(), weight.detach())
     outcome = options.solve_forward(detached, detached.start())
     problem = LayerProblem(layer, injection, weight)
@@ -55,8 +57,7 @@ def _of_steps(injection: Tensor, weight: Tensor, layer: Layer, options: SolveOpt
     if isinstance(options.gradient, OneStep):
         last = problem.evaluate(value).value
         return value + (last - last.detach())  # the solution, with the gradient of a step
-    steps = int(outcome.solution.steps.max())
-    return repeat(problem, options.solver, problem.start(), steps)
+    return repeat(problem, options.solver, problem.start(), outcome.solution.steps)
 
 
 class _Equilibrium(torch.autograd.Function):

@@ -78,9 +78,10 @@ def fixed_point(
         return flat.view(z0.shape)
     solution = options.solve_forward(problem, start).solution
     if isinstance(options.gradient, OneStep):
-        last = problem.evaluate(solution.value).value
-        return (solution.value + (last - last.detach())).view(z0.shape)
-    return repeat(problem, options.solver, start, int(solution.steps.max())).view(z0.shape)
+        value = solution.value.detach()
+        last = problem.evaluate(value).value
+        return (value + (last - last.detach())).view(z0.shape)
+    return repeat(problem, options.solver, start, solution.steps).view(z0.shape)
 
 
 @dataclass(frozen=True, eq=False)

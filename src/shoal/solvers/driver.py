@@ -38,11 +38,22 @@ def drive(problem: Problem, solver: Solver, start: Tensor) -> Outcome:
         return _Run(problem, solver, start.detach()).finish()
 
 
-def repeat(problem: Problem, solver: Solver, start: Tensor, steps: int) -> Tensor:
-    """Make ``steps`` steps from ``start`` without looking; autograd sees them if it is on."""
+def repeat(problem: Problem, solver: Solver, start: Tensor, steps: Tensor) -> Tensor:
+    """Make the steps of a solve again without looking; autograd sees them if it is on.
+
+    Args:
+        problem: The map.
+        solver: A method whose steps do not depend on how far off a sample is.
+        start: Where the solve began.
+        steps: How many steps each sample took. It rests after them, but makes one at least, as
+            no step would have no gradient.
+    """
     z, state = start, solver.init(start)
-    for _ in range(steps):
-        z, state, _ = solver.step(problem, state, z, problem.evaluate(z), 0.0)
+    counts = steps.clamp_min(1)
+    least, most = (int(bound) for bound in torch.aminmax(counts))
+    for made in range(most):
+        new, state, _ = solver.step(problem, state, z, problem.evaluate(z), 0.0)
+        z = new if made < least else torch.where((counts > made)[:, None], new, z)
     return z
 
 
