@@ -88,7 +88,14 @@ class FunctionProblem(Problem):
     def evaluate(self, z: Tensor) -> Evaluation:
         """Call the function, and see that it returns what it was given."""
         given = z.view(len(z), *self.shape)
+        if given.is_inference():  # those have no version that would tell of a change
+            given = given.clone()
+        version = None if given.is_inference() else given._version
         value = self.function(given, *self.inputs, *self.parameters)
+        if version is not None and given._version != version:
+            raise ValueError(
+                "f must not change z in place, got a function that does; use z.clone()"
+            )
         if not isinstance(value, Tensor) or value.shape != given.shape:
             kind = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise ValueError(f"f must return a tensor of shape {tuple(given.shape)}, got {kind}")

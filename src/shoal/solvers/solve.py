@@ -57,7 +57,7 @@ def solve(
     """
     solver, on_failure = check_solver("solver", solver), check_on_failure(on_failure)
     problem = function_problem(f, z0, inputs, parameters, separable=separable)
-    start = z0.detach().reshape(len(z0), -1)
+    start = z0.detach().reshape(len(z0), -1).clone()
     solution = drive(problem, solver, start).solution
     solution = replace(solution, value=solution.value.view(z0.shape))
     handle_failure(solution, on_failure, "The fixed-point solve")

@@ -5,8 +5,9 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
-__all__ = ["apply", "is_transformed", "uncompiled", "vjp"]
+__all__ = ["apply", "has_gradient", "is_transformed", "uncompiled", "vjp"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -29,6 +30,22 @@ def is_transformed(*arguments: Any) -> bool:
     return functorch.peek_interpreter_stack() is not None or any(
         isinstance(a, Tensor) and functorch.is_functorch_wrapped_tensor(a) for a in arguments
     )
+
+
+def has_gradient(tensor: Tensor) -> bool:
+    """Whether autograd, in either mode and at any level of ``torch.func``, follows a tensor."""
+    functorch = torch._C._functorch
+    dual = torch.autograd.forward_ad.unpack_dual
+    batched = functorch.is_batchedtensor(tensor)  # of which forward mode tells nothing here
+    if tensor.requires_grad or not (batched or dual(tensor, level=0).tangent is None):
+        return True
+    top = functorch.peek_interpreter_stack()
+    if top is None:
+        return False
+    if functorch.maybe_get_level(tensor) == top.level():
+        tensor = functorch.get_unwrapped(tensor)
+    with temporarily_pop_interpreter_stack():
+        return has_gradient(tensor)
 
 
 def vjp(
