@@ -35,9 +35,10 @@ def is_transformed(*arguments: Any) -> bool:
 def has_gradient(tensor: Tensor) -> bool:
     """Whether autograd, in either mode and at any level of ``torch.func``, follows a tensor."""
     functorch = torch._C._functorch
-    dual = torch.autograd.forward_ad.unpack_dual
-    batched = functorch.is_batchedtensor(tensor)  # of which forward mode tells nothing here
-    if tensor.requires_grad or not (batched or dual(tensor, level=0).tangent is None):
+    tangent = None
+    if not functorch.is_batchedtensor(tensor):  # of which forward mode tells nothing here
+        tangent = torch.autograd.forward_ad.unpack_dual(tensor, level=0).tangent
+    if tensor.requires_grad or tangent is not None:
         return True
     top = functorch.peek_interpreter_stack()
     if top is None:
