@@ -64,7 +64,7 @@ class _Run:
         self.solver, self.problem, self.z = solver, problem, start
         self.state: State = solver.init(start)
         tolerances = solver.tolerances(start.dtype)
-        self.books = Books(len(start), tolerances, start.dtype, solver.max_steps)
+        self.books = Books(start.shape, tolerances, start.dtype, solver.max_steps)
 
     def finish(self) -> Outcome:
         step, look, evaluations, forecast = 0, 0, 0, _Forecast()
