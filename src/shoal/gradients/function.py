@@ -15,7 +15,14 @@ from shoal.solvers.driver import repeat
 from shoal.solvers.problem import Evaluation, FunctionProblem, Problem
 from shoal.solvers.solution import check_on_failure
 from shoal.solvers.solve import check_solver, function_problem
-from shoal.solvers.typed import apply, has_gradient, is_transformed, uncompiled, vjp
+from shoal.solvers.typed import (
+    apply,
+    has_gradient,
+    in_full_precision,
+    is_transformed,
+    uncompiled,
+    vjp,
+)
 
 __all__ = ["fixed_point"]
 
@@ -26,6 +33,7 @@ _HIDDEN = (
 
 
 @uncompiled
+@in_full_precision
 def fixed_point(
     f: Callable[..., Tensor],
     z0: Tensor,
@@ -38,6 +46,8 @@ def fixed_point(
     on_failure: str = "raise",
 ) -> Tensor:
     r"""Find a fixed point $z = f(z)$ for each sample, differentiable in inputs and parameters.
+
+    Under autocast it runs in the dtype of ``z0``, forward and backward.
 
     The implicit gradient is for reverse mode, to any order; it has no forward mode (``jvp``,
     ``jacfwd``), which the equilibria of networks have.
@@ -204,6 +214,7 @@ class _Implicit(torch.autograd.Function):
         ctx.save_for_backward(output, *inputs[2:])
 
     @staticmethod
+    @in_full_precision
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         value, *tensors = ctx.saved_tensors
         call: _Call = ctx.call

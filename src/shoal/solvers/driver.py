@@ -10,6 +10,7 @@ from shoal.solvers.base import Solver, State, select
 from shoal.solvers.books import PATIENCE, Books
 from shoal.solvers.problem import Evaluation, Problem
 from shoal.solvers.solution import Solution
+from shoal.solvers.typed import full_precision
 
 __all__ = ["Outcome", "drive", "repeat"]
 
@@ -34,7 +35,7 @@ class Outcome:
 
 def drive(problem: Problem, solver: Solver, start: Tensor) -> Outcome:
     """Solve for all rows of ``start``, of shape (samples, size); no graph is built."""
-    with torch.no_grad():
+    with torch.no_grad(), full_precision(start):
         return _Run(problem, solver, start.detach()).finish()
 
 

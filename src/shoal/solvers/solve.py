@@ -28,6 +28,8 @@ def solve(
 ) -> Solution:
     r"""Find a fixed point $z = f(z)$ for each sample, without a gradient.
 
+    Under autocast it runs in the dtype of ``z0``.
+
     Args:
         f: Called as ``f(z, *inputs, *parameters)``; returns a tensor like ``z``. Sample $i$ of the
             result must depend on sample $i$ of ``z`` only.
