@@ -60,11 +60,11 @@ class Books:
     def look(self, value: Tensor, z: Tensor, kept: Tensor | None, step: int) -> None:
         """Judge all samples of the batch by the map's value at ``z``, and note who is done."""
         norms = _norms(value, z)
-        residual, size = host = _to_host(norms)
-        if not (self._least <= host.min() and host.max() <= self._most):
-            residual, size = _safe_norms(value, z)
-            norms = torch.from_numpy(np.stack([residual, size]))
-        if residual.max() < _HUGE and size.max() < _HUGE:
+        residual, size = known = _to_host(norms)
+        if not (self._least <= known.min() and known.max() <= self._most):
+            residual, size = known = _safe_norms(value, z)
+            norms = torch.from_numpy(known)
+        if known.max() < _HUGE:  # not so with NaN
             codes = self._judge(residual, size, step)
         else:
             with np.errstate(all="ignore"):
@@ -148,13 +148,18 @@ class Books:
         if self._value is None:
             self._value, self._kept = z, kept
             return
-        local = torch.from_numpy(where).to(z.device)
-        rows = local
-        if self._rows is not None:
-            rows = torch.from_numpy(self._rows[where]).to(z.device)
-        self._value = self._value.index_copy(0, rows, z.index_select(0, local))
+        if self._rows is None:
+            mask = np.zeros((self.count, 1), dtype=np.bool_)
+            mask[where] = True
+            chosen = torch.from_numpy(mask).to(z.device)
+            self._value = torch.where(chosen, z, self._value)
+            if kept is not None and self._kept is not None:
+                self._kept = torch.where(chosen, kept, self._kept)
+            return
+        pair = torch.from_numpy(np.stack([where, self._rows[where]])).to(z.device)
+        self._value = self._value.index_copy(0, pair[1], z.index_select(0, pair[0]))
         if kept is not None and self._kept is not None:
-            self._kept = self._kept.index_copy(0, rows, kept.index_select(0, local))
+            self._kept = self._kept.index_copy(0, pair[1], kept.index_select(0, pair[0]))
 
     def pack(self) -> Tensor:
         """Keep only the rows of the batch that run; returns which."""
