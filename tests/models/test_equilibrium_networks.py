@@ -11,10 +11,12 @@ import shoal
 from shoal import (
     DEQ,
     Anderson,
+    Broyden,
     ConvergenceError,
     ConvergenceWarning,
     Implicit,
     ImplicitNetwork,
+    NewtonKrylov,
     OneStep,
     Picard,
     ReLU,
@@ -347,8 +349,9 @@ def test_autocast_of_second_derivatives():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision(dtype):
-    net, x = network(dtype=dtype, width=64), inputs(dtype=dtype)
+@pytest.mark.parametrize("solver", [Picard(), Anderson(), Broyden(), NewtonKrylov()], ids=repr)
+def test_half_precision(dtype, solver):
+    net, x = network(dtype=dtype, width=64, solver=solver), inputs(dtype=dtype)
     output = net(x)
     assert output.dtype == dtype
     output.sum().backward()

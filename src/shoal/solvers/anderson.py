@@ -61,7 +61,13 @@ class _History:
 
 
 def _products(vectors: tuple[Tensor, ...], other: Tensor) -> Tensor:
-    """Inner products with each of several vectors, row by row; shape (samples, k)."""
+    """Inner products with each of several vectors, row by row; shape (samples, k).
+
+    Those of half precision are in float32: squares would leave its range, and no device factorizes
+    matrices in it.
+    """
+    if other.dtype.itemsize < 4:
+        other = other.float()
     return torch.stack([(vector * other).sum(1) for vector in vectors], 1)
 
 
@@ -116,7 +122,7 @@ class Anderson(Solver):
         new = evaluation.value if self.mixing == 1 else z + self.mixing * residual
         if not state.dr:
             return new, state, 0
-        gamma = state.weights()
+        gamma = state.weights().to(z.dtype)
         for column, (dz, dr) in enumerate(zip(state.dz, state.dr, strict=True)):
             factor = gamma[:, column, None]
             new = new - factor * (dz + dr if self.mixing == 1 else dz + self.mixing * dr)
