@@ -287,6 +287,13 @@ def test_bad_arguments(f, z0, options, error, message):
         solve(f, z0, **options)
 
 
+def test_a_residual_that_tends_to_zero_converges_by_definition():
+    z0 = torch.ones(1, 1, dtype=torch.float64)
+    solution = solve(lambda z: z + torch.exp(-z), z0, solver=NewtonKrylov())  # no fixed point
+    assert solution.converged.all()
+    assert (solution.residual <= 2e-12 * solution.value).all()
+
+
 @pytest.mark.parametrize("inference", [False, True])
 def test_the_start_is_left_alone(inference):
     with torch.inference_mode(inference):
