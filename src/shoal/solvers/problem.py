@@ -9,7 +9,7 @@ from torch import Tensor
 
 from shoal.solvers.typed import vjp
 
-__all__ = ["Evaluation", "FunctionProblem", "Problem"]
+__all__ = ["Evaluation", "FunctionProblem", "Problem", "sizes"]
 
 
 class Evaluation(NamedTuple):
@@ -22,6 +22,16 @@ class Evaluation(NamedTuple):
 
     value: Tensor
     kept: Tensor | None = None
+
+
+def sizes(residual: Tensor) -> Tensor:
+    """The largest entry of each row, one for zeros; shape (samples, 1).
+
+    Methods that form squares divide by the sizes of the first residuals: they would overflow or
+    vanish otherwise, in float32 beyond 1e19 and below 1e-19.
+    """
+    largest: Tensor = torch.linalg.vector_norm(residual, torch.inf, dim=1, keepdim=True)
+    return torch.where(largest > 0, largest, 1.0)
 
 
 class Problem(ABC):
