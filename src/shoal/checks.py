@@ -7,7 +7,9 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
-__all__ = ["float_tensor", "integer", "one_of", "real"]
+__all__ = ["FLOATS", "float_tensor", "integer", "one_of", "real"]
+
+FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})  # to compute in
 
 
 def real(
@@ -62,8 +64,10 @@ def float_tensor(name: str, value: object) -> Tensor:
         raise TypeError(
             f"{name} must be a floating-point tensor or a number, got {type(value).__name__}"
         )
-    if not value.dtype.is_floating_point:
-        raise TypeError(f"{name} must be a floating-point tensor, got dtype {value.dtype}")
+    if value.dtype not in FLOATS:
+        raise TypeError(
+            f"{name} must be a floating-point tensor of 16 bits or more, got dtype {value.dtype}"
+        )
     if value.numel() == 0:
         raise ValueError(f"{name} must not be empty, got shape {tuple(value.shape)}")
     # extremes instead of a mask: NaN propagates, and nothing of the tensor's size is made

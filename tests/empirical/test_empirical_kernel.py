@@ -181,6 +181,38 @@ def test_the_implicit_network_at_large_width():
         assert abs(float(found.mean()) / expected - 1) < 0.1, name
 
 
+@every_architecture
+def test_by_default_what_requires_a_gradient_counts(architecture):
+    net, x = network(architecture), data(architecture, 4)
+    names = list(net.groups)
+    net.groups[names[-1]].requires_grad_(False)
+    expected = empirical_kernel(net, x, trainable=names[:-1]).ntk
+    torch.testing.assert_close(empirical_kernel(net, x).ntk, expected)
+    net.requires_grad_(False)
+    frozen = empirical_kernel(net, x)
+    assert not frozen.ntk.any()
+    torch.testing.assert_close(frozen.ck, empirical_kernel(net, x, trainable=names).ck)
+
+
+@every_architecture
+def test_all_counts_a_fixed_readout_too(architecture):
+    x = data(architecture, 4)
+    expected = empirical_kernel(network(architecture, trainable="all"), x).ntk
+    found = empirical_kernel(network(architecture), x, trainable="all").ntk
+    torch.testing.assert_close(found, expected)
+
+
+@every_architecture
+def test_neither_inference_mode_nor_autocast_matters(architecture):
+    net, x = network(architecture, dtype=torch.float32), data(architecture, 4).float()
+    expected = empirical_kernel(net, x)
+    for context in (torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), torch.no_grad()):
+        with context:
+            found = empirical_kernel(net, x.clone())
+        torch.testing.assert_close(found.ntk, expected.ntk)
+        torch.testing.assert_close(found.ck, expected.ck)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -189,6 +221,7 @@ def test_the_implicit_network_at_large_width():
         (lambda net, x: empirical_kernel(net, x, x.float()), TypeError, "x2 must have the"),
         (lambda net, x: empirical_kernel(net, x, trainable={"skip"}), ValueError, "chosen from"),
         (lambda net, x: empirical_kernel(net, x, trainable=()), ValueError, "at least one"),
+        (lambda net, x: empirical_kernel(net, x, trainable="input"), TypeError, "a set of group"),
     ],
 )
 def test_bad_arguments(call, error, message):

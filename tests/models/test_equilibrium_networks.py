@@ -11,10 +11,12 @@ import shoal
 from shoal import (
     DEQ,
     Anderson,
+    Broyden,
     ConvergenceError,
     ConvergenceWarning,
     Implicit,
     ImplicitNetwork,
+    NewtonKrylov,
     OneStep,
     Picard,
     ReLU,
@@ -137,13 +139,11 @@ def test_gradients_of_gao_2022():
 def test_gradients_are_those_of_the_iteration(architecture, solver):
     x = inputs()
     gradients = []
-    for gradient in (Implicit(), Unrolled()):
-        net = network(architecture, out_features=2, solver=solver, gradient=gradient)
+    for method in ({"solver": solver}, {"gradient": Unrolled()}):
+        net = network(architecture, out_features=2, **method)
         net(x).sin().sum().backward()
         gradients.append([p.grad for p in net.parameters()])
     for implicit, unrolled in zip(*gradients, strict=True):
-        if unrolled is None:  # no step was needed: the recurrent weights do not act
-            unrolled = torch.zeros_like(implicit)
         torch.testing.assert_close(implicit, unrolled, rtol=1e-8, atol=1e-9)
 
 
@@ -310,24 +310,48 @@ def test_single_precision_is_close_to_double():
     assert difference.abs().max() > 0
 
 
+@pytest.mark.parametrize("architecture", [DEQ(Tanh(), 0.2, 0.8), ImplicitNetwork(gamma=0.4)])
 @pytest.mark.parametrize("gradient", [Implicit(), Unrolled(), OneStep()], ids=repr)
-def test_autocast(gradient):
+@pytest.mark.parametrize("within", [False, True])
+def test_autocast(gradient, architecture, within):
     """Products around the equilibrium are rounded; the equilibrium is solved for in float32."""
-    net, x = network(dtype=torch.float32, width=64, gradient=gradient), inputs(dtype=torch.float32)
+    net = network(architecture, dtype=torch.float32, width=64, gradient=gradient)
+    x = inputs(dtype=torch.float32)
     expected = torch.autograd.grad(net(x).sum(), net.parameters())
     with torch.autocast("cpu", torch.bfloat16):
         output = net(x)
+        solution = net.solve(x)
+        torch.testing.assert_close(solution.value, net.features(x).detach())
     assert output.dtype == torch.bfloat16
+    assert solution.value.dtype == torch.float32
+    assert (solution.residual <= 2e-6 * solution.value.norm(dim=1)).all()
     assert (net.last_solve.residual <= 2e-6 * net.last_solve.value.norm(dim=1)).all()
-    found = torch.autograd.grad(output.float().sum(), net.parameters())
+    with torch.autocast("cpu", torch.bfloat16, enabled=within):
+        found = torch.autograd.grad(output.float().sum(), net.parameters())
+    if isinstance(gradient, Implicit):
+        adjoint = net.last_adjoint
+        assert (adjoint.residual <= 2e-6 * adjoint.value.norm(dim=1)).all()
     for left, right in zip(found, expected, strict=True):
         assert left.dtype == torch.float32
         assert (left - right).norm() < 0.03 * right.norm()
 
 
+def test_autocast_of_second_derivatives():
+    net, x = network(dtype=torch.float32, width=64), inputs(dtype=torch.float32)
+
+    def curvature():
+        (first,) = torch.autograd.grad(net(x).sum(), net.recurrent, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), net.recurrent)[0]
+
+    expected = curvature()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (curvature() - expected).norm() < 0.05 * expected.norm()
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision(dtype):
-    net, x = network(dtype=dtype, width=64), inputs(dtype=dtype)
+@pytest.mark.parametrize("solver", [Picard(), Anderson(), Broyden(), NewtonKrylov()], ids=repr)
+def test_half_precision(dtype, solver):
+    net, x = network(dtype=dtype, width=64, solver=solver), inputs(dtype=dtype)
     output = net(x)
     assert output.dtype == dtype
     output.sum().backward()

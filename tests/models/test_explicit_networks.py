@@ -188,6 +188,8 @@ DEFAULT = DEQ(Tanh(), 0.2, 0.8)
         (DEFAULT, {"out_features": 0}, ValueError, "out_features must be >= 1"),
         (DEFAULT, {"weights": "cauchy"}, ValueError, "weights must be one of 'gaussian'"),
         (DEFAULT, {"seed": -1}, ValueError, "seed must be >= 0"),
+        (DEFAULT, {"seed": 2**64}, ValueError, "seed must be < "),
+        (DEFAULT, {"dtype": torch.float8_e4m3fn}, TypeError, "dtype must be a floating-point"),
         (DEFAULT, {"dtype": torch.int32}, TypeError, "dtype must be a floating-point dtype"),
         (DEFAULT, {"readout_scale": math.nan}, ValueError, "readout_scale must be finite"),
         (DEFAULT, {"trainable": "readout"}, TypeError, "trainable must be a set of group names"),

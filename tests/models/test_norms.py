@@ -100,6 +100,31 @@ def test_the_constraint_certifies_what_it_returns():
         assert math.sqrt(0.1 / 40) * norm <= bound <= 0.9
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("max_gain", [0.9, 0.5, 1e-4])
+@pytest.mark.parametrize("parametrization", ["ntk", "standard"])
+def test_the_bound_holds_after_rounding(dtype, max_gain, parametrization):
+    deq = DEQ(Tanh(), 0.5, 0.5, parametrization=parametrization)
+    net = build(deq, in_features=4, width=300, dtype=dtype)
+    constraint = GainConstraint(net, max_gain=max_gain)
+    factor = math.sqrt(0.5 / 300) if parametrization == "ntk" else 1.0
+    for step in range(4):
+        bound = constraint.apply()
+        norm = float(torch.linalg.svdvals(net.recurrent.detach().double())[0])
+        assert factor * norm <= bound <= max_gain
+        assert factor * norm > 0.9 * max_gain or step > 0
+        with torch.no_grad():
+            noise = normal(300, 300, seed=step) * (0.01 * max_gain / factor / 300**0.5)
+            net.recurrent += noise.to(dtype)
+
+
+def test_frozen_weights_are_kept_below_the_bound_too():
+    net = build(DEQ(Tanh(), 0.5, 0.5), in_features=4, width=40, trainable={"input"})
+    assert not net.recurrent.requires_grad
+    assert GainConstraint(net, max_gain=0.5).apply() <= 0.5
+    assert net.well_posedness().gain_upper <= 0.5
+
+
 def test_bad_constraints():
     deq = build(DEQ(Tanh(), 0.1, 0.8), in_features=4, width=8)
     with pytest.raises(ValueError, match="max_gain must be > 0"):

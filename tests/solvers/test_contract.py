@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+import shoal
 from shoal import ConvergenceError, ConvergenceWarning
 from shoal.solvers import Anderson, Broyden, DampedPicard, NewtonKrylov, Picard, Status, solve
 
@@ -284,6 +285,34 @@ def test_bad_options(make, error, message):
 def test_bad_arguments(f, z0, options, error, message):
     with pytest.raises(error, match=message):
         solve(f, z0, **options)
+
+
+def test_a_residual_that_tends_to_zero_converges_by_definition():
+    z0 = torch.ones(1, 1, dtype=torch.float64)
+    solution = solve(lambda z: z + torch.exp(-z), z0, solver=NewtonKrylov())  # no fixed point
+    assert solution.converged.all()
+    assert (solution.residual <= 2e-12 * solution.value).all()
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_the_start_is_left_alone(inference):
+    with torch.inference_mode(inference):
+        z0 = torch.full((2, 1), 2.0, dtype=torch.float64)
+        solution = solve(lambda z: z / 2 + 1, z0)  # there already
+        solution.value.zero_()
+        assert (z0 == 2).all()
+
+
+def test_a_function_that_works_in_place_is_refused():
+    z0 = torch.zeros(2, 1, dtype=torch.float64)
+    with pytest.raises(ValueError, match="f must not change z in place"):
+        solve(lambda z: z.mul_(0.5).add_(1), z0)
+    with pytest.raises(ValueError, match="f must not change z in place"):
+        shoal.fixed_point(lambda z: z.mul_(0.5).add_(1), z0)
+    assert (z0 == 0).all()
+    with torch.inference_mode():  # where changes leave no trace: it works on a copy
+        assert (solve(lambda z: z.mul_(0.5).add_(1), z0).value - 2).abs().max() < 1e-11
+    assert (z0 == 0).all()
 
 
 def test_unknown_options_are_not_swallowed():

@@ -15,6 +15,7 @@ from torch import Tensor
 from shoal.kernels import Kernels
 from shoal.models import Network
 from shoal.models.network import LinearMap, Trace
+from shoal.solvers.typed import full_precision
 
 __all__ = ["empirical_kernel"]
 
@@ -36,13 +37,18 @@ def empirical_kernel(
         network: A network made by ``build``.
         x1: Inputs, of shape (n, in_features).
         x2: Other inputs; ``x1`` again by default.
-        trainable: Groups of weights that the NTK counts; those that the network trains by default.
+        trainable: Groups of weights that the NTK counts; by default those whose parameters require
+            a gradient now. ``"all"`` means all groups, also a readout that is kept fixed.
 
     Returns:
-        The two matrices: the CK is the inner product of the features that the readout sees.
+        The two matrices, in the dtype of the network, under autocast too. The CK is the inner
+        product of the features that the readout sees, in the scale of the architecture's limit:
+        for a DEQ $z = Z/\sqrt m$, also in the standard parametrization, whose readout sees
+        $Z$ and has the factor $1/\sqrt m$ in its weights; for an ``ImplicitNetwork`` the
+        equilibrium $z$ and the feature map $\phi$ that skips it, one after the other.
 
     Raises:
-        TypeError: If ``network`` is none.
+        TypeError: If ``network`` is none, or ``trainable`` another string.
         ValueError: If the inputs do not fit, or a group does not exist.
         ConvergenceError: If an equilibrium is not found.
 
@@ -58,17 +64,25 @@ def empirical_kernel(
     if not isinstance(network, Network):
         raise TypeError(f"network must be a network made by shoal.build, got {network!r}")
     groups = _groups(network, trainable)
-    left = _Gradients(network, network.check_input(x1, "x1"), groups)
-    right = left if x2 is None else _Gradients(network, network.check_input(x2, "x2"), groups)
-    ck = left.features @ right.features.T
-    shares = [left.share(right, name) for name in groups]
-    return Kernels(ck, sum(shares, torch.zeros_like(ck)))
+    x1 = network.check_input(x1, "x1")
+    x2 = None if x2 is None else network.check_input(x2, "x2")
+    # derivatives are needed whatever the caller wants of its own
+    with torch.inference_mode(mode=False), full_precision(x1):
+        left = _Gradients(network, x1.clone(), groups)
+        right = left if x2 is None else _Gradients(network, x2.clone(), groups)
+        ck = left.features @ right.features.T
+        shares = [left.share(right, name) for name in groups]
+        return Kernels(ck, sum(shares, torch.zeros_like(ck)))
 
 
 def _groups(network: Network[Any], trainable: Iterable[str] | None) -> list[str]:
+    chosen: Iterable[str]
     if trainable is None:
-        chosen = network.spec.trainable
-    elif "readout" in network.spec.trainable:  # also where the architecture keeps it fixed
+        chosen = [name for name, p in network.groups.items() if p.requires_grad]
+    elif trainable == "all":
+        chosen = {*network.architecture.parameter_groups, "readout"}
+    elif "readout" in network.spec.trainable and not isinstance(trainable, str):
+        # also where the architecture keeps it fixed
         known = network.spec.trainable | set(network.architecture.parameter_groups)
         names = frozenset(trainable)
         chosen = names if names and names <= known else network.architecture.check_trainable(names)
@@ -102,6 +116,8 @@ class _Gradients:
 def _reactions(output: Tensor, maps: dict[str, LinearMap]) -> list[dict[str, Tensor]]:
     """For each output, its gradient with respect to what each group makes; (n, pixels, units)."""
     targets = {name: one.output for name, one in maps.items()}
+    if not targets:
+        return []
     reactions = []
     for k in range(output.shape[1]):
         gradients = torch.autograd.grad(

@@ -19,7 +19,7 @@ from shoal.gradients.methods import Implicit, OneStep, Unrolled
 from shoal.gradients.options import SolveOptions
 from shoal.solvers.driver import repeat
 from shoal.solvers.picard import without_coarse_steps
-from shoal.solvers.typed import apply, uncompiled
+from shoal.solvers.typed import apply, full_precision, in_full_precision, uncompiled
 
 __all__ = ["equilibrium"]
 
@@ -36,7 +36,7 @@ def equilibrium(injection: Tensor, weight: Tensor, layer: Layer, options: SolveO
     """
     if torch.is_autocast_enabled(injection.device.type):
         # tolerances are those of the weights' dtype, so the solve is in that
-        with torch.autocast(injection.device.type, enabled=False):
+        with full_precision(injection):
             return equilibrium(injection.to(weight.dtype), weight, layer, options)
     if isinstance(options.gradient, Implicit):
         z: Tensor = apply(_Equilibrium, injection, weight, layer, options)[0]
@@ -47,7 +47,9 @@ def equilibrium(injection: Tensor, weight: Tensor, layer: Layer, options: SolveO
 def _of_steps(injection: Tensor, weight: Tensor, layer: Layer, options: SolveOptions) -> Tensor:
     """The same with the gradient of all steps, or of one more."""
     if isinstance(options.gradient, Unrolled):
-        options = replace(options, solver=without_coarse_steps(options.solver))
+        # the very iteration that is repeated below: no shortcuts, and the same start
+        solver = without_coarse_steps(options.solver)
+        options = replace(options, solver=solver, warm=None)
     detached = LayerProblem(layer, injection.detach(), weight.detach())
     outcome = options.solve_forward(detached, detached.start())
     problem = LayerProblem(layer, injection, weight)
@@ -55,8 +57,7 @@ def _of_steps(injection: Tensor, weight: Tensor, layer: Layer, options: SolveOpt
     if isinstance(options.gradient, OneStep):
         last = problem.evaluate(value).value
         return value + (last - last.detach())  # the solution, with the gradient of a step
-    steps = int(outcome.solution.steps.max())
-    return repeat(problem, options.solver, problem.start(), steps)
+    return repeat(problem, options.solver, problem.start(), outcome.solution.steps)
 
 
 class _Equilibrium(torch.autograd.Function):
@@ -79,6 +80,7 @@ class _Equilibrium(torch.autograd.Function):
         ctx.save_for_forward(*output, injection, weight)
 
     @staticmethod
+    @in_full_precision
     def backward(ctx: Any, cotangent: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         z, inner, injection, weight = ctx.saved_tensors
         layer, options = ctx.layer, ctx.options
@@ -93,6 +95,7 @@ class _Equilibrium(torch.autograd.Function):
         return inner_gradient, d_weight, None, None
 
     @staticmethod
+    @in_full_precision
     def jvp(ctx: FunctionCtx, *tangents: Tensor | None) -> tuple[Tensor, None]:
         z, _, injection, weight = ctx.saved_tensors  # type: ignore[attr-defined]
         layer, options = ctx.layer, ctx.options  # type: ignore[attr-defined]

@@ -15,12 +15,25 @@ from shoal.solvers.driver import repeat
 from shoal.solvers.problem import Evaluation, FunctionProblem, Problem
 from shoal.solvers.solution import check_on_failure
 from shoal.solvers.solve import check_solver, function_problem
-from shoal.solvers.typed import apply, uncompiled, vjp
+from shoal.solvers.typed import (
+    apply,
+    has_gradient,
+    in_full_precision,
+    is_transformed,
+    uncompiled,
+    vjp,
+)
 
 __all__ = ["fixed_point"]
 
+_HIDDEN = (
+    "f uses a tensor that requires a gradient but is not among its arguments; the implicit "
+    "gradient would miss it. Pass it in `inputs` or `parameters`"
+)
+
 
 @uncompiled
+@in_full_precision
 def fixed_point(
     f: Callable[..., Tensor],
     z0: Tensor,
@@ -33,6 +46,11 @@ def fixed_point(
     on_failure: str = "raise",
 ) -> Tensor:
     r"""Find a fixed point $z = f(z)$ for each sample, differentiable in inputs and parameters.
+
+    Under autocast it runs in the dtype of ``z0``, forward and backward.
+
+    The implicit gradient is for reverse mode, to any order; it has no forward mode (``jvp``,
+    ``jacfwd``), which the equilibria of networks have.
 
     Args:
         f: Called as ``f(z, *inputs, *parameters)``; returns a tensor like ``z``. Sample $i$ of the
@@ -71,16 +89,40 @@ def fixed_point(
     options = SolveOptions(
         check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
     )
-    start = z0.detach().reshape(len(z0), -1)
+    start = z0.detach().reshape(len(z0), -1).clone()
     if isinstance(options.gradient, Implicit):
+        _refuse_hidden(problem, start)
         call = _Call(f, z0.shape[1:], len(inputs), separable, options)
         flat: Tensor = apply(_Implicit, call, start, *inputs, *parameters)
         return flat.view(z0.shape)
     solution = options.solve_forward(problem, start).solution
     if isinstance(options.gradient, OneStep):
-        last = problem.evaluate(solution.value).value
-        return (solution.value + (last - last.detach())).view(z0.shape)
-    return repeat(problem, options.solver, start, int(solution.steps.max())).view(z0.shape)
+        value = solution.value.detach()
+        last = problem.evaluate(value).value
+        return (value + (last - last.detach())).view(z0.shape)
+    return repeat(problem, options.solver, start, solution.steps).view(z0.shape)
+
+
+def _refuse_hidden(problem: FunctionProblem, start: Tensor) -> None:
+    """See that no transform follows a tensor that is hidden in the function.
+
+    Plain reverse mode is checked for in the solve, by its first evaluation (see ``_Closed``).
+    """
+    tensors = (*problem.inputs, *problem.parameters)
+    if not is_transformed(start, *tensors) and torch.autograd.forward_ad._current_level < 0:
+        return
+    inputs, parameters = ([t.detach() for t in ts] for ts in (problem.inputs, problem.parameters))
+    bare = FunctionProblem(problem.function, problem.shape, inputs, parameters, separable=False)
+    with torch.enable_grad():
+        value = bare.evaluate(start).value
+    if has_gradient(value):
+        raise TypeError(_HIDDEN)
+    batched = torch._C._functorch.is_batchedtensor
+    if batched(value) and not any(map(batched, (start, *tensors))):
+        raise TypeError(
+            "f uses a tensor that is mapped over by vmap but is not among its arguments. Pass it "
+            "in `inputs` or `parameters`"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,10 +159,7 @@ class _Closed(FunctionProblem):
         with torch.enable_grad():
             evaluation = super().evaluate(z)
         if evaluation.value.requires_grad:
-            raise TypeError(
-                "f uses a tensor that requires a gradient but is not among its arguments; the "
-                "implicit gradient would miss it. Pass it in `inputs` or `parameters`"
-            )
+            raise TypeError(_HIDDEN)
         return evaluation
 
 
@@ -175,6 +214,7 @@ class _Implicit(torch.autograd.Function):
         ctx.save_for_backward(output, *inputs[2:])
 
     @staticmethod
+    @in_full_precision
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         value, *tensors = ctx.saved_tensors
         call: _Call = ctx.call

@@ -17,7 +17,7 @@ from torch.autograd.function import FunctionCtx
 from shoal.gradients.batching import vectorized
 from shoal.gradients.layer import AdjointProblem, TangentProblem
 from shoal.gradients.options import SolveOptions
-from shoal.solvers.typed import apply, is_transformed
+from shoal.solvers.typed import apply, in_full_precision, is_transformed
 
 __all__ = ["solve_adjoint", "solve_tangent"]
 
@@ -59,6 +59,7 @@ class _Adjoint(torch.autograd.Function):
         ctx.save_for_forward(output, slope, weight)
 
     @staticmethod
+    @in_full_precision
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         solution, slope, weight = ctx.saved_tensors
         options = ctx.options.without_recall()
@@ -67,6 +68,7 @@ class _Adjoint(torch.autograd.Function):
         return k, solution * through, ctx.scale * torch.mm((solution * slope).t(), k), None, None
 
     @staticmethod
+    @in_full_precision
     def jvp(ctx: FunctionCtx, *tangents: Tensor | None) -> Tensor:
         solution, slope, weight = ctx.saved_tensors  # type: ignore[attr-defined]
         scale, options = ctx.scale, ctx.options  # type: ignore[attr-defined]
@@ -101,6 +103,7 @@ class _Tangent(torch.autograd.Function):
         ctx.save_for_forward(output, slope, weight)
 
     @staticmethod
+    @in_full_precision
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         solution, slope, weight = ctx.saved_tensors
         options = ctx.options.without_recall()
@@ -109,6 +112,7 @@ class _Tangent(torch.autograd.Function):
         return g, g * through, ctx.scale * torch.mm(inner.t(), solution), None, None
 
     @staticmethod
+    @in_full_precision
     def jvp(ctx: FunctionCtx, *tangents: Tensor | None) -> Tensor:
         solution, slope, weight = ctx.saved_tensors  # type: ignore[attr-defined]
         scale, options = ctx.scale, ctx.options  # type: ignore[attr-defined]

@@ -67,7 +67,13 @@ class Unrolled(Gradient):
 
     The solve is repeated with a graph, so memory grows with the number of steps. The gradient is
     that of the number which the iteration returns; as that converges to the fixed point, it
-    converges to the implicit gradient.
+    converges to the implicit gradient. An iteration that starts near the fixed point is short, and
+    its gradient is rough: after one step, the least, it is that of :class:`OneStep`. Warm starts
+    are therefore not used.
+
+    It is for ``Picard`` and ``DampedPicard``. The other solvers divide by residuals that vanish as
+    they converge, which has no useful derivative. :class:`Implicit` works with every solver. Nor
+    is it for ``torch.vmap``: how many steps there are depends on the values.
     """
 
 

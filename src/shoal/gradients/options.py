@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from shoal.gradients.methods import Gradient, Implicit
+from shoal.gradients.methods import Gradient, Implicit, Unrolled
 from shoal.gradients.warm import Recall, SolveLog, WarmStart
-from shoal.solvers import Picard, Solution, Solver
+from shoal.solvers import DampedPicard, Picard, Solution, Solver
 from shoal.solvers.driver import Outcome, drive
 from shoal.solvers.problem import Problem
 from shoal.solvers.solution import OnFailure, handle_failure
@@ -33,6 +33,16 @@ class SolveOptions:
     on_failure: OnFailure = "raise"
     warm: WarmStart | None = None
     log: SolveLog = field(default_factory=SolveLog)
+
+    def __post_init__(self) -> None:
+        """See that the solver can be differentiated that way."""
+        unrolled = isinstance(self.gradient, Unrolled)
+        if unrolled and not isinstance(self.solver, Picard | DampedPicard):
+            raise ValueError(
+                "gradient must be Implicit() or OneStep() for the solver "
+                f"{type(self.solver).__name__}, got Unrolled(), which is for Picard and "
+                "DampedPicard: Implicit() is exact with every solver"
+            )
 
     def solve_forward(self, problem: Problem, start: Tensor) -> Outcome:
         """Solve for the fixed point."""

@@ -90,7 +90,7 @@ def build(
         in_features: The size of an input; the number of its channels for a ``ConvResNet``.
         width: The number of units, or channels, of each hidden layer.
         out_features: The number of outputs.
-        seed: Where the random weights begin.
+        seed: Where the random weights begin, below 2**64.
         dtype: Of the weights, hence of inputs and outputs; PyTorch's default dtype by default.
         device: Of the weights.
         weights: Their law, of mean zero and unit variance: ``"gaussian"``, ``"rademacher"`` (signs)
@@ -101,12 +101,13 @@ def build(
         solver: How equilibria are solved for, only for implicit architectures; ``Picard()`` by
             default.
         gradient: How they are differentiated: ``Implicit()``, the default and exact,
-            ``Unrolled()`` or ``OneStep()``.
+            ``Unrolled()`` (for ``Picard`` and ``DampedPicard``) or ``OneStep()``.
         on_failure: What happens if an equilibrium, or its gradient, does not converge:
             ``"raise"`` a ``ConvergenceError``, ``"warn"``, or only note the ``"status"`` in
             ``last_solve`` and ``last_adjoint``.
         warm_start: Whether solves in training begin at an extrapolation of the solutions of the
-            steps before, as long as the inputs stay the same.
+            steps before, as long as the inputs stay the same. If the equilibrium is not unique,
+            another start may lead to another one. Not with ``Unrolled()``, which starts cold.
         pixel_axes: Only for a ``ConvResNet``: along how many axes pixels lie, 1, 2 (the default) or
             3.
 
@@ -137,8 +138,8 @@ def build(
         pixel_axes=pixel_axes,
     )
     dtype = torch.get_default_dtype() if dtype is None else dtype
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise TypeError(f"dtype must be a floating-point dtype, got {dtype!r}")
+    if dtype not in checks.FLOATS:
+        raise TypeError(f"dtype must be a floating-point dtype of 16 bits or more, got {dtype!r}")
     place = torch.get_default_device() if device is None else torch.device(device)
     options = SolveOptions(
         check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)

@@ -20,9 +20,10 @@ class GainConstraint:
     r"""Keeps the gain $s L \|W\|$ of a network's recurrent layer below a bound.
 
     Call ``apply`` after each step of an optimizer, or ``attach`` it to one. The bound is certified
-    at every step, at little cost: since $\|W'\| \le \|W\| + \|W' - W\|_F$, the norm itself is
-    bounded anew only when the weights have moved far enough for it to matter. Weights that would
-    exceed the bound are scaled down.
+    at every step, rounding included, at little cost: since $\|W'\| \le \|W\| + \|W' - W\|_F$, the
+    norm itself is bounded anew only when the weights have moved far enough for it to matter.
+    Weights that would exceed the bound are scaled down, also if they are frozen
+    (``requires_grad=False``): the bound is about the network, not about what is trained.
 
     Args:
         network: A network with a recurrent layer.
@@ -60,19 +61,29 @@ class GainConstraint:
         if self._known is not None:
             before, bound = self._known
             drift = float(torch.linalg.matrix_norm((weight - before).double()))
-            bound += self._factor * drift * (1 + 1e-9)
+            bound += self._factor * drift * (1 + 1e-9 + torch.finfo(weight.dtype).eps)
             if bound <= self.max_gain:
                 return bound
         bound = self._factor * operator_norm_bounds(weight).upper
         if not math.isfinite(bound):
             raise ValueError("network must have finite recurrent weights, got NaN or infinity")
-        if bound > self.max_gain:
-            # rounding adds at most ε‖W‖_F ≤ ε√m‖W‖ to the norm
-            rounding = math.sqrt(len(weight)) * torch.finfo(weight.dtype).eps
-            target = (1 - _SLACK) * self.max_gain
+        bound = self._scale_down(weight, bound) if bound > self.max_gain else bound
+        self._known = (weight.detach().clone(), bound)
+        return bound
+
+    def _scale_down(self, weight: Tensor, bound: float) -> float:
+        """Scale weights whose gain has a bound that is too large; returns the new bound."""
+        slack = _SLACK
+        # rounding adds at most ε‖W‖_F ≤ ε√m‖W‖ to the norm; mostly that is little
+        rounding = math.sqrt(len(weight)) * torch.finfo(weight.dtype).eps
+        while bound > self.max_gain:
+            target = (1 - slack) * self.max_gain
             weight.mul_(target / bound)
             bound = target * (1 + 2 * rounding)
-        self._known = (weight.detach().clone(), bound)
+            if bound > self.max_gain or weight.dtype.itemsize < 4:
+                # the worst case is too bad, or small numbers lose more: see what has come of it
+                bound = self._factor * operator_norm_bounds(weight).upper
+                slack = min(2 * slack, 0.5)
         return bound
 
     def attach(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:

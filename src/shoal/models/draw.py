@@ -32,7 +32,10 @@ class Source:
     """
 
     def __init__(self, seed: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._generator = torch.Generator().manual_seed(integer("seed", seed, at_least=0))
+        seed = integer("seed", seed, at_least=0)
+        if seed >= 2**64:
+            raise ValueError(f"seed must be < 2**64, got {seed}")
+        self._generator = torch.Generator().manual_seed(seed)
         self._dtype, self._device = dtype, device
 
     def draw(self, law: Law, *shape: int, scale: float = 1.0) -> Tensor:

@@ -19,7 +19,7 @@ from shoal.models.well_posedness import WellPosedness, well_posedness
 from shoal.solvers import Solution
 from shoal.solvers.driver import drive
 from shoal.solvers.solution import handle_failure
-from shoal.solvers.typed import uncompiled
+from shoal.solvers.typed import full_precision, uncompiled
 
 __all__ = ["EquilibriumNetwork"]
 
@@ -92,8 +92,10 @@ class EquilibriumNetwork(Network[A], Generic[A]):
                 ``on_failure="raise"``.
         """
         with torch.no_grad():
-            problem = LayerProblem(self.layer, self.inject(self.check_input(x)), self.recurrent)
-            found = drive(problem, self.options.solver, problem.start()).solution
+            injection = self.inject(self.check_input(x)).to(self.recurrent.dtype)
+            with full_precision(x):
+                problem = LayerProblem(self.layer, injection, self.recurrent)
+                found = drive(problem, self.options.solver, problem.start()).solution
             scale = self.feature_scale
             solution = replace(found, value=found.value * scale, residual=found.residual * scale)
         handle_failure(solution, self.options.on_failure, "The equilibrium")

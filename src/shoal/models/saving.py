@@ -14,6 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from shoal.activations import Activation
+from shoal.architectures.base import check_flag
+from shoal.checks import FLOATS
 from shoal.gradients import Gradient
 from shoal.gradients.methods import check_gradient
 from shoal.gradients.options import SolveOptions
@@ -33,8 +35,10 @@ _SIZES = ("in_features", "width", "out_features", "weights", "readout_scale", "p
 def save(network: Network[Any], path: str | os.PathLike[str]) -> None:
     """Save a network: its weights, its architecture and what is trained, in one file.
 
-    The file is a safetensors file with a description in its metadata and a checksum. It appears
-    under its name only when it is complete. How a network solves is not saved: say it when loading.
+    The file is a safetensors file with a description in its metadata and a checksum of both. It
+    appears under its name only when it is complete. Weights come back as they were, bit by bit,
+    NaN included, and so does their ``requires_grad``. How a network solves is not saved: say it
+    when loading.
 
     Args:
         network: A network made by ``build`` or ``load``.
@@ -59,22 +63,32 @@ def save(network: Network[Any], path: str | os.PathLike[str]) -> None:
     tensors = {
         name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()
     }
+    trained = sorted(name for name, p in network.groups.items() if p.requires_grad)
     metadata = {
         "format": _FORMAT,
         "architecture": encode(spec.architecture),
         "network": json.dumps({name: getattr(spec, name) for name in _SIZES}),
         "trainable": json.dumps(sorted(spec.trainable)),
-        "sha256": _checksum(tensors),
+        "requires_grad": json.dumps(trained),
     }
+    metadata["sha256"] = _checksum(metadata, tensors)
     target = Path(path)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     os.close(handle)
     try:
         save_file(tensors, name, metadata=metadata)
+        Path(name).chmod(0o666 & ~_umask())
         Path(name).replace(target)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _umask() -> int:
+    """What new files are denied; it can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def load(
@@ -105,12 +119,16 @@ def load(
     options = SolveOptions(
         check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
     )
+    check_flag("warm_start", warm_start)
     metadata, tensors = _read(Path(path))
-    spec = _spec(path, metadata, activations)
+    spec, trained = _spec(path, metadata, activations)
     _check_tensors(path, metadata, tensors, spec)
     place = torch.get_default_device() if device is None else torch.device(device)
     weights = {name: tensors[name].to(place) for name in shapes(spec)}
-    return assemble(spec, weights, (options, warm_start))
+    network = assemble(spec, weights, (options, warm_start))
+    for name, parameter in network.groups.items():
+        parameter.requires_grad_(name in trained)
+    return network
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
@@ -134,15 +152,17 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 def _spec(
     path: str | os.PathLike[str], metadata: Mapping[str, str], custom: Iterable[type[Activation]]
-) -> NetworkSpec[Any]:
+) -> tuple[NetworkSpec[Any], list[str]]:
+    """What a network is made of, and the names of the weights that require a gradient."""
     try:
         architecture = decode(metadata["architecture"], custom)
         sizes = json.loads(metadata["network"])
         sizes = {name: sizes[name] for name in _SIZES}
         sizes["pixel_axes"] = sizes["pixel_axes"] or None
         names = json.loads(metadata["trainable"])
-        return check_spec(architecture, trainable=names, **sizes)
-    except (KeyError, TypeError, ValueError) as error:
+        trained = list(json.loads(metadata["requires_grad"]))
+        return check_spec(architecture, trainable=names, **sizes), trained
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"{path} has a description that cannot be read: {error}") from error
 
 
@@ -154,17 +174,30 @@ def _check_tensors(
 ) -> None:
     """See that the numbers are those of the description, and undamaged."""
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    expected = shapes(spec)
+    try:
+        expected = shapes(spec)
+    except (RuntimeError, TypeError, OverflowError) as error:  # larger than any tensor
+        raise ValueError(f"{path} has a description of impossible sizes: {error}") from error
     if found != expected:
         raise ValueError(f"{path} holds tensors of shapes {found}, its description says {expected}")
-    if len({tensor.dtype for tensor in tensors.values()}) != 1:
+    dtypes = {tensor.dtype for tensor in tensors.values()}
+    if len(dtypes) != 1:
         raise ValueError(f"{path} holds tensors of several dtypes")
-    if metadata.get("sha256") != _checksum(tensors):
-        raise ValueError(f"{path} is damaged: its weights do not have the checksum they were given")
+    if not dtypes <= FLOATS:
+        raise ValueError(f"{path} holds tensors of dtype {dtypes.pop()}, which no network has")
+    if metadata.get("sha256") != _checksum(metadata, tensors):
+        raise ValueError(
+            f"{path} is damaged: its weights and its description do not have the checksum they "
+            "were given"
+        )
 
 
-def _checksum(tensors: Mapping[str, Tensor]) -> str:
+def _checksum(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """Of all that is in the file, except itself."""
     digest = hashlib.sha256()
+    others = {name: text for name, text in metadata.items() if name != "sha256"}
+    dtypes = {name: str(tensor.dtype) for name, tensor in tensors.items()}
+    digest.update(json.dumps([others, dtypes], sort_keys=True).encode())
     for name in sorted(tensors):
         digest.update(name.encode())
         digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().tobytes())

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from shoal.checks import integer, real
 from shoal.solvers.base import Solver
-from shoal.solvers.problem import Evaluation, Problem
+from shoal.solvers.problem import Evaluation, Problem, sizes
 
 __all__ = ["Anderson"]
 
@@ -21,7 +21,8 @@ class _History:
 
     Attributes:
         z: The last iterate, none before the first step.
-        residual: Its residual.
+        residual: Its residual, in units of the first one's size, like their differences.
+        size: That size for each row.
         dz: Differences of iterates.
         dr: Differences of residuals.
         gram: Inner products of the latter, of shape (samples, k, k), once there are any.
@@ -29,22 +30,26 @@ class _History:
 
     z: tuple[Tensor, ...] = ()
     residual: tuple[Tensor, ...] = ()
+    size: tuple[Tensor, ...] = ()
     dz: tuple[Tensor, ...] = ()
     dr: tuple[Tensor, ...] = ()
     gram: tuple[Tensor, ...] = ()
 
     def extended(self, z: Tensor, residual: Tensor, memory: int) -> "_History":
         """With one more iterate, and no more than ``memory`` differences."""
+        size = self.size or (sizes(residual),)
+        residual = residual / size[0]
         if not self.z:
-            return _History((z,), (residual,))
+            return _History((z,), (residual,), size)
         dz = (*self.dz, z - self.z[0])[-memory:]
         dr = (*self.dr, residual - self.residual[0])[-memory:]
         row = _products(dr, dr[-1])
         if len(dr) == 1:
-            return _History((z,), (residual,), dz, dr, (row[:, :, None],))
+            return _History((z,), (residual,), size, dz, dr, (row[:, :, None],))
         old = self.gram[0][:, 1 - len(dr) :, 1 - len(dr) :]
         upper = torch.cat([old, row[:, :-1, None]], 2)
-        return _History((z,), (residual,), dz, dr, (torch.cat([upper, row[:, None]], 1),))
+        gram = torch.cat([upper, row[:, None]], 1)
+        return _History((z,), (residual,), size, dz, dr, (gram,))
 
     def weights(self) -> Tensor:
         r"""The $\gamma$ that minimizes $\|r - \Delta R\gamma\|$ for each row; (samples, k)."""
@@ -61,7 +66,13 @@ class _History:
 
 
 def _products(vectors: tuple[Tensor, ...], other: Tensor) -> Tensor:
-    """Inner products with each of several vectors, row by row; shape (samples, k)."""
+    """Inner products with each of several vectors, row by row; shape (samples, k).
+
+    Those of half precision are in float32: squares would leave its range, and no device factorizes
+    matrices in it.
+    """
+    if other.dtype.itemsize < 4:
+        other = other.float()
     return torch.stack([(vector * other).sum(1) for vector in vectors], 1)
 
 
@@ -116,8 +127,8 @@ class Anderson(Solver):
         new = evaluation.value if self.mixing == 1 else z + self.mixing * residual
         if not state.dr:
             return new, state, 0
-        gamma = state.weights()
+        gamma = state.weights().to(z.dtype)
         for column, (dz, dr) in enumerate(zip(state.dz, state.dr, strict=True)):
             factor = gamma[:, column, None]
-            new = new - factor * (dz + dr if self.mixing == 1 else dz + self.mixing * dr)
+            new = new - factor * torch.addcmul(dz, dr, state.size[0], value=self.mixing)
         return new, state, 0

@@ -25,11 +25,14 @@ class Solver(ABC):
     r"""A method that finds fixed points, as an immutable value.
 
     A sample has converged when $\|f(z) - z\| \le$ ``atol`` + ``rtol`` $\|z\|$, with Euclidean
-    norms. Subclasses are final; the driver owns the loop, the solver only its step.
+    norms. By this definition a map without a fixed point whose residual tends to zero converges as
+    well. Subclasses are final; the driver owns the loop, the solver only its step.
 
     Args:
-        rtol: The relative tolerance; by default 1e-12 in float64 and 1e-6 in float32.
-        atol: The absolute tolerance; by default a thousandth of ``rtol``.
+        rtol: The relative tolerance; by default 1e-12 in float64, 1e-6 in float32 and 1e-2 in half
+            precision.
+        atol: The absolute tolerance; by default a thousandth of ``rtol``, which suits solutions of
+            order one. Say 0 for smaller ones.
         max_steps: After how many steps a sample counts as out of steps.
     """
 

@@ -35,12 +35,18 @@ class Books:
     """
 
     def __init__(
-        self, count: int, tolerances: tuple[float, float], dtype: torch.dtype, max_steps: int
+        self, shape: torch.Size, tolerances: tuple[float, float], dtype: torch.dtype, max_steps: int
     ) -> None:
-        self.count, self.max_steps = count, max_steps
+        (count, width), self.max_steps = shape, max_steps
+        self.count = count
         self.rtol = tolerances[0]
         # no division by zero, and no overflow
-        self.atol = max(tolerances[1], torch.finfo(dtype).tiny, 1 / _HUGE)
+        finest = torch.finfo(dtype).tiny * torch.finfo(dtype).eps
+        self.atol = max(tolerances[1], finest, 1 / _HUGE)
+        # norms between which no square overflows, or is so small that its rounding counts
+        computed = torch.finfo(torch.float32 if dtype.itemsize < 4 else dtype)
+        self._least = math.sqrt(width * computed.tiny / computed.eps)
+        self._most = math.sqrt(computed.max)
         self.worst, self.running = math.inf, count
         self._rows: Array | None = None  # which samples the batch holds; None means all
         self._codes: Array | None = None  # of the batch; None means that all run
@@ -53,9 +59,11 @@ class Books:
 
     def look(self, value: Tensor, z: Tensor, kept: Tensor | None, step: int) -> None:
         """Judge all samples of the batch by the map's value at ``z``, and note who is done."""
-        norm = torch.linalg.vector_norm
-        norms = torch.stack([norm(value - z, dim=1), norm(z, dim=1)])
+        norms = _norms(value, z)
         residual, size = known = _to_host(norms)
+        if not (self._least <= known.min() and known.max() <= self._most):
+            residual, size = known = _safe_norms(value, z)
+            norms = torch.from_numpy(known)
         if known.max() < _HUGE:  # not so with NaN
             codes = self._judge(residual, size, step)
         else:
@@ -170,7 +178,8 @@ class Books:
         if self._residual is not None:
             status = torch.zeros(self.count, dtype=torch.int8, device=device)
             steps = torch.full((self.count,), self._step, dtype=torch.int32, device=device)
-            solution = Solution(self._value, status, self._residual, steps, evaluations)
+            exact = self._residual.to(device, dtype)
+            solution = Solution(self._value, status, exact, steps, evaluations)
             return solution, self._kept, True
         assert self._ends is not None
         status, residual, steps = (torch.from_numpy(end) for end in self._ends)
@@ -182,6 +191,25 @@ class Books:
             evaluations,
         )
         return solution, self._kept, not self._ends[0].any()
+
+
+def _norms(value: Tensor, z: Tensor) -> Tensor:
+    """The norms of the residual and of the iterate for each sample; shape (2, samples)."""
+    norm = torch.linalg.vector_norm
+    dtype = torch.float32 if z.dtype.itemsize < 4 else None
+    return torch.stack([norm(value - z, dim=1, dtype=dtype), norm(z, dim=1, dtype=dtype)])
+
+
+def _safe_norms(value: Tensor, z: Tensor) -> Array:
+    """The same, on the host, for numbers of any size: their squares may not be in range."""
+    both = torch.stack([value - z, z])
+    both = both.float() if both.dtype.itemsize < 4 else both
+    scale: Tensor = torch.linalg.vector_norm(both, torch.inf, dim=2)
+    unit = both / torch.where(scale > 0, scale, 1.0)[:, :, None]
+    scaled, scale = torch.stack([torch.linalg.vector_norm(unit, dim=2), scale])
+    with np.errstate(all="ignore"):
+        product: Array = _to_host(scaled) * _to_host(scale)
+    return product
 
 
 def _to_host(norms: Tensor) -> Array:

@@ -8,17 +8,21 @@ from torch import Tensor
 
 from shoal.checks import integer
 from shoal.solvers.base import Solver
-from shoal.solvers.problem import Evaluation, Problem
+from shoal.solvers.problem import Evaluation, Problem, sizes
 
 __all__ = ["Broyden"]
 
 
 @dataclass(frozen=True, eq=False)
 class _Inverse:
-    r"""The approximate inverse of $I - J$, $I + \sum_i u_i v_i^\top$, and what updates it."""
+    r"""The approximate inverse of $I - J$, $I + \sum_i u_i v_i^\top$, and what updates it.
+
+    All vectors are in units of the first residual's size, which the inverse does not depend on.
+    """
 
     z: tuple[Tensor, ...] = ()
     residual: tuple[Tensor, ...] = ()
+    size: tuple[Tensor, ...] = ()
     left: tuple[Tensor, ...] = ()
     right: tuple[Tensor, ...] = ()
 
@@ -77,11 +81,14 @@ class Broyden(Solver):
     ) -> tuple[Tensor, _Inverse, int]:
         """Update the inverse, then make Newton's step with it."""
         residual = evaluation.value - z
+        size = state.size or (sizes(residual),)
+        residual = residual / size[0]
         left, right = state.left, state.right
         if len(left) >= self.memory:
             state, left, right = _Inverse(), (), ()
         if state.z:
-            dz, dr = z - state.z[0], state.residual[0] - residual  # dr = (I - J) dz
+            # dr = (I - J) dz
+            dz, dr = (z - state.z[0]) / size[0], state.residual[0] - residual
             v = state.apply_transposed(dz)
             curvature = (v * dr).sum(1, keepdim=True)
             safe = curvature.abs() > torch.finfo(z.dtype).eps * v.norm(dim=1, keepdim=True) * (
@@ -89,5 +96,5 @@ class Broyden(Solver):
             )
             u = (dz - state.apply(dr)) / torch.where(safe, curvature, 1.0)
             left, right = (*left, torch.where(safe, u, 0.0)), (*right, v)
-        state = _Inverse((z,), (residual,), left, right)
-        return z + state.apply(residual), state, 0
+        state = _Inverse((z,), (residual,), size, left, right)
+        return torch.addcmul(z, state.apply(residual), size[0]), state, 0

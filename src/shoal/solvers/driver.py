@@ -10,6 +10,7 @@ from shoal.solvers.base import Solver, State, select
 from shoal.solvers.books import PATIENCE, Books
 from shoal.solvers.problem import Evaluation, Problem
 from shoal.solvers.solution import Solution
+from shoal.solvers.typed import full_precision
 
 __all__ = ["Outcome", "drive", "repeat"]
 
@@ -34,15 +35,26 @@ class Outcome:
 
 def drive(problem: Problem, solver: Solver, start: Tensor) -> Outcome:
     """Solve for all rows of ``start``, of shape (samples, size); no graph is built."""
-    with torch.no_grad():
+    with torch.no_grad(), full_precision(start):
         return _Run(problem, solver, start.detach()).finish()
 
 
-def repeat(problem: Problem, solver: Solver, start: Tensor, steps: int) -> Tensor:
-    """Make ``steps`` steps from ``start`` without looking; autograd sees them if it is on."""
+def repeat(problem: Problem, solver: Solver, start: Tensor, steps: Tensor) -> Tensor:
+    """Make the steps of a solve again without looking; autograd sees them if it is on.
+
+    Args:
+        problem: The map.
+        solver: A method whose steps do not depend on how far off a sample is.
+        start: Where the solve began.
+        steps: How many steps each sample took. It rests after them, but makes one at least, as
+            no step would have no gradient.
+    """
     z, state = start, solver.init(start)
-    for _ in range(steps):
-        z, state, _ = solver.step(problem, state, z, problem.evaluate(z), 0.0)
+    counts = steps.clamp_min(1)
+    least, most = (int(bound) for bound in torch.aminmax(counts))
+    for made in range(most):
+        new, state, _ = solver.step(problem, state, z, problem.evaluate(z), 0.0)
+        z = new if made < least else torch.where((counts > made)[:, None], new, z)
     return z
 
 
@@ -53,7 +65,7 @@ class _Run:
         self.solver, self.problem, self.z = solver, problem, start
         self.state: State = solver.init(start)
         tolerances = solver.tolerances(start.dtype)
-        self.books = Books(len(start), tolerances, start.dtype, solver.max_steps)
+        self.books = Books(start.shape, tolerances, start.dtype, solver.max_steps)
 
     def finish(self) -> Outcome:
         step, look, evaluations, forecast = 0, 0, 0, _Forecast()

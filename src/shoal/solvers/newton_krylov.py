@@ -8,7 +8,7 @@ from torch import Tensor
 
 from shoal.checks import integer, real
 from shoal.solvers.base import Solver
-from shoal.solvers.problem import Evaluation, Problem
+from shoal.solvers.problem import Evaluation, Problem, sizes
 
 __all__ = ["NewtonKrylov"]
 
@@ -17,12 +17,16 @@ _SHORTEST = 2.0**-10  # a step that is halved more often is taken anyway
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    """Where the last step began, where it points, how far it went, and the residual there."""
+    """Where the last step began, where it points, how far it went, and the residual there.
+
+    Directions and residuals are in units of the first residual's size, zero before it is known.
+    """
 
     origin: Tensor
     direction: Tensor
     length: Tensor
     residual: Tensor
+    size: Tensor
 
 
 @final
@@ -61,7 +65,8 @@ class NewtonKrylov(Solver):
     def init(self, z: Tensor) -> _Search:
         """No step yet: any residual is better than an infinite one."""
         endless = torch.full_like(z[:, 0], torch.inf)
-        return _Search(z, torch.zeros_like(z), torch.ones_like(endless), endless)
+        size = torch.zeros_like(z[:, :1])
+        return _Search(z, torch.zeros_like(z), torch.ones_like(endless), endless, size)
 
     def step(
         self,
@@ -73,6 +78,8 @@ class NewtonKrylov(Solver):
     ) -> tuple[Tensor, _Search, int]:
         """Halve the last step where it made things worse; elsewhere make the next one."""
         off = evaluation.value - z
+        size = torch.where(state.size > 0, state.size, sizes(off))
+        off = off / size
         residual = off.norm(dim=1)
         good = (residual < state.residual) | (state.length < _SHORTEST)
         direction, products = self._direction(problem, z, off)
@@ -82,8 +89,10 @@ class NewtonKrylov(Solver):
             torch.where(keep, direction, state.direction),
             torch.where(good, 1.0, state.length / 2),
             torch.where(good, residual, state.residual),
+            size,
         )
-        return state.origin + state.length[:, None] * state.direction, state, products
+        step = state.length[:, None] * state.direction
+        return torch.addcmul(state.origin, step, size), state, products
 
     def _direction(self, problem: Problem, z: Tensor, right: Tensor) -> tuple[Tensor, int]:
         """GMRES for all rows at once, each with its own Krylov space."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from shoal.solvers.typed import vjp
 
-__all__ = ["Evaluation", "FunctionProblem", "Problem"]
+__all__ = ["Evaluation", "FunctionProblem", "Problem", "sizes"]
 
 
 class Evaluation(NamedTuple):
@@ -22,6 +22,16 @@ class Evaluation(NamedTuple):
 
     value: Tensor
     kept: Tensor | None = None
+
+
+def sizes(residual: Tensor) -> Tensor:
+    """The largest entry of each row, one for zeros; shape (samples, 1).
+
+    Methods that form squares divide by the sizes of the first residuals: they would overflow or
+    vanish otherwise, in float32 beyond 1e19 and below 1e-19.
+    """
+    largest: Tensor = torch.linalg.vector_norm(residual, torch.inf, dim=1, keepdim=True)
+    return torch.where(largest > 0, largest, 1.0)
 
 
 class Problem(ABC):
@@ -88,7 +98,14 @@ class FunctionProblem(Problem):
     def evaluate(self, z: Tensor) -> Evaluation:
         """Call the function, and see that it returns what it was given."""
         given = z.view(len(z), *self.shape)
+        if given.is_inference():  # those have no version that would tell of a change
+            given = given.clone()
+        version = None if given.is_inference() else given._version
         value = self.function(given, *self.inputs, *self.parameters)
+        if version is not None and given._version != version:
+            raise ValueError(
+                "f must not change z in place, got a function that does; use z.clone()"
+            )
         if not isinstance(value, Tensor) or value.shape != given.shape:
             kind = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise ValueError(f"f must return a tensor of shape {tuple(given.shape)}, got {kind}")

@@ -28,6 +28,8 @@ def solve(
 ) -> Solution:
     r"""Find a fixed point $z = f(z)$ for each sample, without a gradient.
 
+    Under autocast it runs in the dtype of ``z0``.
+
     Args:
         f: Called as ``f(z, *inputs, *parameters)``; returns a tensor like ``z``. Sample $i$ of the
             result must depend on sample $i$ of ``z`` only.
@@ -57,7 +59,7 @@ def solve(
     """
     solver, on_failure = check_solver("solver", solver), check_on_failure(on_failure)
     problem = function_problem(f, z0, inputs, parameters, separable=separable)
-    start = z0.detach().reshape(len(z0), -1)
+    start = z0.detach().reshape(len(z0), -1).clone()
     solution = drive(problem, solver, start).solution
     solution = replace(solution, value=solution.value.view(z0.shape))
     handle_failure(solution, on_failure, "The fixed-point solve")
