@@ -119,7 +119,7 @@ def _errors(results: Sequence[Result], kind: str) -> tuple[Any, Any]:
 
 def _draw(axes: "Axes", kind: str, color: str, widths: Any, errors: Any) -> None:
     law: PowerLaw = power_law(widths, errors)
-    axes.plot(widths, errors, ".", color=color, alpha=0.25, markersize=5, markeredgewidth=0)
+    axes.plot(widths, errors, ".", color=color, alpha=0.4, markersize=5, markeredgewidth=0)
     levels = np.unique(widths)
     means = [np.exp(np.log(errors[widths == level]).mean()) for level in levels]
     axes.plot(levels, means, "o", color=color, markersize=5.5)

@@ -1,0 +1,89 @@
+"""The data that an analysis looks at."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["Data", "load_data"]
+
+
+@dataclass(frozen=True)
+class Data:
+    """Inputs and where they come from.
+
+    Attributes:
+        name: What they are.
+        x: The inputs, of shape (n, p), centered and scaled to a mean squared norm of one.
+    """
+
+    name: str
+    x: Tensor
+
+
+def load_data(
+    source: str,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    n: int | None = None,
+    most: int | None = None,
+) -> Data:
+    """Load inputs, center them, and scale them to a mean squared norm of one.
+
+    Args:
+        source: ``"digits"`` (scikit-learn's handwritten digits) or a ``.npy`` file of shape (n, p).
+        dtype: Of the inputs.
+        device: Where they go.
+        n: How many of the first samples to take; all by default.
+        most: How many to take at most where ``n`` does not say.
+
+    Raises:
+        ImportError: If what reads the data is not installed.
+        ValueError: If there is no such data, or it is not a matrix of finite numbers.
+    """
+    known: dict[str, Callable[[], Any]] = {"digits": _digits}
+    if source in known:
+        name, raw = source, known[source]()
+    elif Path(source).suffix == ".npy":
+        name, raw = Path(source).name, _matrix(Path(source))
+    else:
+        raise ValueError(f"DATA must be digits or a .npy file of shape (n, p), got {source!r}")
+    if n is not None and not 2 <= n <= len(raw):
+        raise ValueError(f"n must be between 2 and {len(raw)} for {name}, got {n}")
+    raw = raw[: most if n is None else n]
+    x = torch.as_tensor(raw, dtype=torch.float64)
+    x = x - x.mean(dim=0)
+    size = x.square().sum(dim=1).mean().sqrt()
+    if size == 0:
+        raise ValueError(f"{name} must have samples that differ")
+    return Data(name, (x / size).to(dtype=dtype, device=device))
+
+
+def _digits() -> Any:
+    """Scikit-learn's digits: 1797 images of 8 by 8 pixels."""
+    if find_spec("sklearn") is None:
+        raise ImportError("the digits come with scikit-learn: pip install 'shoal[cli]'")
+    from sklearn.datasets import load_digits
+
+    return load_digits().data
+
+
+def _matrix(path: Path) -> Any:
+    try:
+        raw = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise ValueError(f"DATA must be a file that exists, got {str(path)!r}") from None
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"DATA must be a .npy file of numbers, got {path.name}: {error}") from None
+    if raw.ndim != 2 or len(raw) < 2 or raw.dtype.kind not in "fiu" or not np.isfinite(raw).all():
+        raise ValueError(
+            "DATA must be a matrix (n, p) of finite numbers with at least two rows, "
+            f"got {path.name} of shape {raw.shape} and dtype {raw.dtype}"
+        )
+    return raw.astype(np.float64)
