@@ -22,7 +22,10 @@ __all__ = ["analyze"]
 
 def analyze(
     data: Annotated[
-        str, typer.Argument(help="digits (scikit-learn's), or a .npy file of shape (n, p).")
+        str,
+        typer.Argument(
+            metavar="DATA", help="digits (scikit-learn's), or a .npy file of shape (n, p)."
+        ),
     ] = "digits",
     activation: Annotated[
         str, typer.Option(help="A name, with numbers after a colon: tanh, leakyrelu:0.1.")

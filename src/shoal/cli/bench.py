@@ -19,7 +19,8 @@ __all__ = ["bench"]
 
 def bench(
     name: Annotated[
-        str | None, typer.Argument(help=f"{', '.join(BENCHMARKS)}; all of them by default.")
+        str | None,
+        typer.Argument(metavar="NAME", help=f"{', '.join(BENCHMARKS)}; all of them by default."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Sizes that take seconds.")] = False,
     device: Device = "auto",

@@ -57,7 +57,12 @@ class Dtype(StrEnum):
 Verbose = Annotated[
     int,
     typer.Option(
-        "-v", "--verbose", count=True, callback=_set_verbose, help="Say more; twice, much more."
+        "-v",
+        "--verbose",
+        count=True,
+        callback=_set_verbose,
+        show_default=False,
+        help="Say more; twice, much more.",
     ),
 ]
 Debug = Annotated[

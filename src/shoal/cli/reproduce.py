@@ -20,9 +20,13 @@ __all__ = ["reproduce"]
 
 def reproduce(
     paper: Annotated[
-        str | None, typer.Argument(help="The paper; without it, experiments are listed.")
+        str | None,
+        typer.Argument(metavar="PAPER", help="The paper; without it, experiments are listed."),
     ] = None,
-    figure: Annotated[str | None, typer.Argument(help="The figure; all of the paper's.")] = None,
+    figure: Annotated[
+        str | None,
+        typer.Argument(metavar="FIGURE", help="The figure; without it, all of the paper."),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A size that takes seconds.")] = False,
     jobs: Annotated[int, typer.Option(help="How many processes compute points.")] = 1,
     threads: Annotated[int, typer.Option(help="How many threads each process uses.")] = 1,
