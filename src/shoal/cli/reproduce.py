@@ -106,8 +106,8 @@ def _figures(one: Run) -> list[str]:
 
 def _show(one: Run, record: dict[str, Any], resumed: int) -> None:
     experiment: Experiment = one.experiment
-    title = f"{' '.join(experiment.name)}: {experiment.title}"
-    table = Table(title=title, title_justify="left", show_header=False)
+    console().print(f"{' '.join(experiment.name)}: {experiment.title}", soft_wrap=True)
+    table = Table(show_header=False)
     for name, value in record["summary"].items():
         table.add_row(name.replace("_", " "), f"{value:.4g}")
     table.add_section()
