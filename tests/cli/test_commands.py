@@ -108,6 +108,26 @@ def test_what_has_no_kernel_fails_and_says_so() -> None:
     assert result.stderr.startswith("Error: Kernels")
 
 
+def test_what_is_infinite_is_null() -> None:
+    options = ["--activation", "hermite:0,1,0.5", "-n", "10", "--json", "--output", "o"]
+    document = json.loads(shoal_command("analyze", *options).stdout)
+    assert document["sections"]["well_posedness"]["recurrent_gain"] is None  # not Lipschitz
+    assert document["sections"]["kernels"]["ck"]["trace"] > 0
+
+
+def test_the_scale_of_the_data_does_not_matter() -> None:
+    x = np.random.default_rng(0).normal(size=(12, 3))
+    np.save("x.npy", x)
+    np.save("large.npy", 2.0**600 * x)
+    traces = [
+        json.loads(shoal_command("analyze", name, *SMALL[:2], "--json").stdout)["sections"][
+            "kernels"
+        ]["ck"]["trace"]
+        for name in ("x.npy", "large.npy")
+    ]
+    assert traces[0] == pytest.approx(traces[1], rel=1e-12)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_dtypes(dtype: str) -> None:
     document = json.loads(shoal_command("analyze", *SMALL, "--dtype", dtype, "--json").stdout)
@@ -223,7 +243,7 @@ def test_messages_of_the_library_come_with_verbose() -> None:
     [
         ("shoal.report.kernels.shoal.kernel", ["analyze", *SMALL, "--output", "o"], "1 of 3"),
         ("shoal.cli.bench.measure", ["bench", "--quick"], "0 of 10 cases"),
-        ("shoal.cli.analyze.load_data", ["analyze", "--output", "o"], "nothing is written"),
+        ("shoal.cli.analyze.load_data", ["analyze", "--output", "o"], "no file is half-written"),
     ],
 )
 def test_interrupts(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import shoal
+import shoal.cli
 
 SHOAL = [sys.executable, "-m", "shoal"]
 QUICK = [*SHOAL, "reproduce", "shoal", "width", "--quick", "--device", "cpu", "--output", "out"]
@@ -105,6 +106,32 @@ def test_ctrl_c_ends_the_processes_too(tmp_path: Path, environment: dict[str, st
     while group_exists(process.pid) and time.monotonic() < end:
         time.sleep(0.1)
     assert not group_exists(process.pid)
+
+
+@pytest.mark.slow
+def test_processes_end_with_a_parent_that_is_killed(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    process = subprocess.Popen(
+        [*QUICK, "--jobs", "2"], cwd=tmp_path, env=environment, start_new_session=True
+    )
+    while not list(tmp_path.rglob("*.npz")):
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    end = time.monotonic() + 20
+    while group_exists(process.pid) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not group_exists(process.pid)
+
+
+def test_without_its_packages_the_command_says_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shoal.cli.find_spec", lambda _: None)
+    with pytest.raises(SystemExit, match=r"needs typer and rich.*pip install 'shoal\[cli\]'"):
+        shoal.cli.main()
 
 
 def test_an_error_is_a_line_and_a_code(tmp_path: Path, environment: dict[str, str]) -> None:

@@ -65,6 +65,13 @@ def analyze(
             "written. Run the command again; it starts over."
         )
         raise typer.Exit(INTERRUPTED)
+    _finish(subject, found, output, json=json)
+
+
+def _finish(
+    subject: Subject, found: dict[Section, Findings], output: Path | None, *, json: bool
+) -> None:
+    """Write and print what was found; what was not found makes the command fail."""
     files = [] if output is None else save(subject, found, output)
     if json:
         emit(document(subject, found))

@@ -8,6 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from shoal import AccuracyError
 from shoal.cli.logs import state
 
 __all__ = ["FAILED", "INTERRUPTED", "Commands", "fail", "note"]
@@ -17,7 +18,7 @@ FAILED, INTERRUPTED = 1, 130  # 128 + SIGINT, as shells count
 _logger = logging.getLogger(__name__)
 
 # What the library says to users; anything else is a bug, and is called one.
-_EXPECTED = (ValueError, TypeError, RuntimeError, ArithmeticError, OSError, ImportError)
+_EXPECTED = (ValueError, TypeError, RuntimeError, AccuracyError, OSError, ImportError)
 
 
 class Commands(TyperGroup):
@@ -28,7 +29,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            note("Interrupted: nothing is written. Run the command again; it starts over.")
+            note("Interrupted; no file is half-written. Run the command again; it starts over.")
             raise typer.Exit(INTERRUPTED) from None
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:

@@ -17,6 +17,8 @@ from shoal.experiments.storage import read_json
 
 __all__ = ["reproduce"]
 
+_STEPS = 10_000  # of the progress bar
+
 
 def reproduce(
     paper: Annotated[
@@ -75,11 +77,14 @@ def _run(one: Run, *, jobs: int, quiet: bool) -> dict[str, Any]:
     resumed = one.finished
     try:
         with progress(quiet=quiet) as bar:
-            task = bar.add_task(" ".join(one.experiment.name), total=1.0)
+            task = bar.add_task(" ".join(one.experiment.name), total=_STEPS)
 
             def report(now: Progress) -> None:
                 text = f"{' '.join(one.experiment.name)}  {now.finished} of {now.total} points"
-                bar.update(task, completed=now.share, description=text)
+                steps = round(_STEPS * now.share)
+                bar.update(task, completed=steps, description=text)
+                if now.finished == now.resumed:  # what was there says nothing of the speed
+                    bar.reset(task, total=_STEPS, completed=steps)
 
             execute(one, jobs=jobs, on_progress=report)
     except KeyboardInterrupt:

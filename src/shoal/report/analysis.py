@@ -1,7 +1,8 @@
 """The analysis of an architecture on data: its sections, one after the other."""
 
 import logging
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,10 +60,17 @@ def document(subject: Subject, found: Analysis) -> dict[str, Any]:
             "device": str(subject.x.device),
         },
         "sections": {
-            section.name: {"error": findings.error} if findings.error else dict(findings.numbers)
+            section.name: {"error": findings.error} if findings.error else _finite(findings.numbers)
             for section, findings in found.items()
         },
     }
+
+
+def _finite(value: Any) -> Any:
+    """Plain values without infinities and NaN, which JSON does not have; ``None`` instead."""
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def draw(subject: Subject, found: Analysis) -> "Figure":

@@ -58,6 +58,8 @@ def load_data(
         raise ValueError(f"n must be between 2 and {len(raw)} for {name}, got {n}")
     raw = raw[: most if n is None else n]
     x = torch.as_tensor(raw, dtype=torch.float64)
+    largest = x.abs().max() if x.numel() else torch.zeros(())
+    x = x / largest if largest > 0 else x  # so that no square overflows
     x = x - x.mean(dim=0)
     size = x.square().sum(dim=1).mean().sqrt()
     if size == 0:

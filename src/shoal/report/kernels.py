@@ -26,7 +26,8 @@ class Spectrum:
         largest: The largest eigenvalue.
         smallest: The smallest.
         condition: Their ratio; ``None`` if the smallest is not above rounding errors.
-        effective_rank: The exponential of the entropy of the eigenvalues over their sum.
+        effective_rank: The exponential of the entropy of the eigenvalues over their sum; not a
+            number if all are zero.
     """
 
     trace: float
