@@ -28,7 +28,8 @@ MODULES = ["shoal"] + [
 # What users import from: shoal, its packages, and its modules that are in no package.
 PUBLIC = [name for name in MODULES if name.count(".") <= 1]
 
-NEEDS = {"shoal.kernels.tiled": "triton"}  # modules that import what is not everywhere
+# modules that need what is not everywhere
+NEEDS = {"shoal.kernels.tiled": "triton", "shoal.data.digits": "sklearn"}
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 

@@ -1,6 +1,6 @@
 """shoal finds the shallow network inside an infinitely deep one."""
 
-from shoal import gaussian
+from shoal import data, gaussian
 from shoal.activations import (
     ELU,
     GELU,
@@ -99,6 +99,7 @@ __all__ = [
     "Unrolled",
     "WellPosedness",
     "build",
+    "data",
     "empirical_kernel",
     "fixed_point",
     "gaussian",

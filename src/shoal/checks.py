@@ -67,6 +67,6 @@ def float_tensor(name: str, value: object) -> Tensor:
     if value.numel() == 0:
         raise ValueError(f"{name} must not be empty, got shape {tuple(value.shape)}")
     # extremes instead of a mask: NaN propagates, and nothing of the tensor's size is made
-    if not all(math.isfinite(float(end)) for end in torch.aminmax(value.detach())):
+    if not all(map(math.isfinite, torch.stack(torch.aminmax(value.detach())).tolist())):
         raise ValueError(f"{name} must be finite, got NaN or infinity among its entries")
     return value

@@ -274,3 +274,16 @@ def test_bad_arguments():
         kernel_function(DEQ(Tanh(), 0.2, 0.8))(1.0, 1.0, 2.0)
     with pytest.raises(ValueError, match="a must be >= 0"):
         kernel_function(FullyConnected([Hermite((1.0, 2.0))]))(-1.0, 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("orders", "message"),
+    [
+        ((0, 1), "three integers"),
+        ((0, 0, -1), "orders must be >= 0"),
+        ((0, 0, 4), "at most 3 for implicit architectures"),
+    ],
+)
+def test_derivatives_that_cannot_be_had(orders, message):
+    with pytest.raises(ValueError, match=message):
+        kernel_function(DEQ(ReLU(), 0.2, 0.8)).derivative(1.0, 1.0, 0.1, orders=orders)

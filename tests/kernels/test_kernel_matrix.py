@@ -10,7 +10,9 @@ from shoal import (
     DEQ,
     ELU,
     GELU,
+    AccuracyError,
     Affine,
+    ConvergenceError,
     Cosine,
     Erf,
     FullyConnected,
@@ -166,24 +168,24 @@ def norms_between(low, high, count, features, seed):
 
 @pytest.mark.parametrize("phi", ACTIVATIONS, ids=repr)
 def test_any_norms(phi):
-    assert_entries_are_exact(DEQ(phi, 0.15, 0.8), norms_between(0.7, 1.6, 40, 6, 5), 1e-10)
+    assert_entries_are_exact(DEQ(phi, 0.15, 0.8), norms_between(0.7, 1.6, 70, 6, 5), 1e-10)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("phi", [*ACTIVATIONS, *OTHERS], ids=repr)
 @pytest.mark.parametrize("features", [2, 6, 200])
 def test_norms_from_a_tenth_to_ten(phi, features):
-    x = norms_between(0.1, 10.0, 60, features, 6)
+    x = norms_between(0.1, 10.0, 80, features, 6)
     assert_entries_are_exact(DEQ(phi, 0.15, 0.8), x, 1e-10)
     assert_entries_are_exact(FullyConnected([phi, phi]), x, 1e-10)
 
 
 def test_zeros_among_different_norms():
-    x = norms_between(0.7, 1.6, 40, 6, 5)
+    x = norms_between(0.7, 1.6, 70, 6, 5)
     x[7] = 0.0
     for phi in (Tanh(), Softplus()):
         ck, ntk = kernel(DEQ(phi, 0.15, 0.8), x)
-        exact = kernel_function(DEQ(phi, 0.15, 0.8))(0.0, (x * x).sum(1), torch.zeros(40).double())
+        exact = kernel_function(DEQ(phi, 0.15, 0.8))(0.0, (x * x).sum(1), torch.zeros(70).double())
         for matrix, row in ((ck, exact.ck), (ntk, exact.ntk)):
             assert (matrix[7] - row).abs().max() <= 1e-11 * matrix.max()
             assert torch.equal(matrix, matrix.T)
@@ -191,7 +193,7 @@ def test_zeros_among_different_norms():
 
 def test_pairs_beyond_the_range_of_a_surface():
     """Nearly all angles are near a right one, and a few are not."""
-    x = norms_between(0.7, 1.6, 60, 400, 8)
+    x = norms_between(0.7, 1.6, 70, 400, 8)
     x[2] = x[0] + 0.05 * x[3]
     x[4] = -x[5] + 1e-3 * x[6]
     for phi in (Tanh(), ELU(), ReLU()):
@@ -225,7 +227,7 @@ def test_batches(phi):
 
 @pytest.mark.parametrize("limit", [1, "7KiB", "1GB"])
 def test_memory_limits_change_nothing(limit):
-    x = norms_between(0.7, 1.6, 40, 6, 5)
+    x = norms_between(0.7, 1.6, 70, 6, 5)
     for phi in (ReLU(), Tanh()):
         whole, part = kernel(DEQ(phi, 0.15, 0.8), x), kernel(DEQ(phi, 0.15, 0.8), x, memory=limit)
         for left, right in zip(whole, part, strict=True):
@@ -284,3 +286,74 @@ def test_without_a_compiler(monkeypatch, caplog):
     fused, eager = (kernel(DEQ(ReLU(), 0.2, 0.8), x, compile=c) for c in (True, False))
     assert torch.equal(fused.ck, eager.ck)
     assert "torch.compile does not work here (no compiler here)" in caplog.text
+
+
+@pytest.mark.parametrize("norm", [10.0, 30.0, 100.0])
+def test_large_norms_of_saturating_activations(norm):
+    """Erf's kernel is iterated here: D = 2/π arcsin(2c/√((1+2a)(1+2b)))."""
+    x = norm * inputs(20, 3, one_norm=True)
+    cosine = (x @ x.T / norm**2).clamp(-1.0, 1.0)
+    variance, covariance = torch.tensor(1.0).double(), cosine.clone()
+    for _ in range(200):
+        share = 2 / (1 + 2 * variance)
+        covariance = 0.2 * 2 / math.pi * torch.asin(share * covariance) + 0.8 * norm**2 * cosine
+        variance = 0.2 * 2 / math.pi * torch.asin(share * variance) + 0.8 * norm**2
+    expected = 2 / math.pi * torch.asin(2 / (1 + 2 * variance) * covariance)
+    assert (kernel(DEQ(Erf(), 0.2, 0.8), x).ck - expected).abs().max() <= 1e-12
+    # of HardTanh, whose series may need too high a degree, against the equations
+    assert_entries_are_exact(DEQ(HardTanh(), 0.2, 0.8), x, 1e-10)
+
+
+def test_a_kernel_that_does_not_exist():
+    """The variance has a fixed point, but perturbations of it grow."""
+    with pytest.raises(ConvergenceError, match="does not exist"):
+        kernel(DEQ(Tanh(), 5.0, 0.8), inputs(3, 2))
+
+
+def test_an_input_that_is_not_seen():
+    for phi in (ReLU(), Tanh(), Identity()):
+        assert kernel(DEQ(phi, 0.2, 0.0), torch.eye(2).double()).ntk.abs().max() <= 1e-60
+
+
+def test_nearly_equal_norms_in_single_precision():
+    x = inputs(80, 5, one_norm=True) * (1 + 2.4e-5 * torch.linspace(-1, 1, 80).double())[:, None]
+    x = x.float().double()
+    exact, found = kernel(DEQ(Erf(), 0.2, 0.8), x), kernel(DEQ(Erf(), 0.2, 0.8), x.float())
+    for left, right in zip(found, exact, strict=True):
+        assert (left.double() - right).abs().max() <= 2e-6 * right.max()
+
+
+def test_overflow_is_said():
+    with pytest.raises(AccuracyError, match=r"overflows torch\.float32"):
+        kernel(DEQ(ReLU(), 0.2, 0.8), 1e20 * torch.ones(2, 2))
+
+
+def test_files_in_use_are_left_alone(tmp_path):
+    x = inputs(300, 3)
+    before = kernel(DEQ(ReLU(), 0.2, 0.8), x, out=tmp_path)
+    copy = before.ck.clone()
+    kernel(DEQ(ReLU(), 0.2, 0.8), x[:4], out=tmp_path)
+    assert torch.equal(before.ck, copy)
+    assert np.load(tmp_path / "ck.npy").shape == (4, 4)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ck.npy", "ntk.npy"]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"diag": "no"}, TypeError, "diag must be True or False, got 'no'"),
+        ({"compile": "yes"}, TypeError, "compile must be True or False"),
+        ({"diag": True, "out": "folder"}, ValueError, "cannot be combined with diag"),
+        ({"out": ""}, ValueError, "out must be a folder, got ''"),
+    ],
+)
+def test_bad_options(options, error, message):
+    with pytest.raises(error, match=message):
+        kernel(DEQ(ReLU(), 0.2, 0.8), torch.ones(2, 2), **options)
+
+
+def test_arrays_that_torch_does_not_know():
+    with pytest.raises(TypeError, match="arrays must be float32 or float64"):
+        kernel(DEQ(ReLU(), 0.2, 0.8), np.ones((2, 2), dtype=">f8"))
+    backwards = np.arange(6.0).reshape(3, 2)[::-1]
+    assert kernel(DEQ(ReLU(), 0.2, 0.8), backwards).ck.shape == (3, 3)

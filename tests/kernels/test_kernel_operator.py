@@ -71,3 +71,8 @@ def test_repr_and_bad_factors():
         kernel_operator(DEQ(ReLU(), 0.2, 0.8), torch.ones(2, 3, 4))
     with pytest.raises(ValueError, match="memory must be a size such as"):
         kernel_operator(DEQ(ReLU(), 0.2, 0.8), torch.ones(2, 3), memory="lots")
+
+
+def test_the_last_step_counts():
+    operator = kernel_operator(DEQ(ReLU(), 0.2, 0.8), torch.ones(1, 3)).ck
+    assert operator.solve(torch.ones(1), max_steps=1).shape == (1,)

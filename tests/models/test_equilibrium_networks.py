@@ -275,7 +275,7 @@ def test_nothing_that_is_kept_holds_a_graph():
     for _ in range(3):
         net(x).sum().backward()
     warm = net._recalled[0]
-    kept = [past.value for recall in (warm.forward, warm.backward) for past in recall.past]
+    kept = [past for recall in (warm.forward, warm.backward) for past in recall.past]
     kept += [net.last_solve.value, net.last_adjoint.value, net.solve(x).value]
     assert len(kept) == 9
     assert not any(tensor.requires_grad for tensor in kept)

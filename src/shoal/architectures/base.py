@@ -23,6 +23,11 @@ class Architecture(ABC):
         """The groups of weights that can be trained or frozen, from which ``trainable`` chooses."""
 
     @property
+    def variances(self) -> tuple[str, ...]:
+        """The fields that are variances of weights, in which kernels can be differentiated."""
+        return ()
+
+    @property
     def positively_homogeneous(self) -> bool:
         r"""Whether the kernels are $\sqrt{ab}$ times a function of the angle, for norms a and b."""
         return False

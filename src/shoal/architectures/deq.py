@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal, final
 
+from torch import Tensor
+
 from shoal import checks
 from shoal.activations import Activation, ReLU
 from shoal.architectures.base import ImplicitArchitecture, check_activation
@@ -61,8 +63,14 @@ class DEQ(ImplicitArchitecture):
     def __post_init__(self) -> None:
         """Check the fields."""
         check_activation("activation", self.activation)
-        for name in ("recurrent_variance", "input_variance"):
-            object.__setattr__(self, name, checks.real(name, getattr(self, name), at_least=0))
+        for name in self.variances:
+            value = getattr(self, name)
+            if isinstance(value, Tensor):
+                raise TypeError(
+                    f"{name} must be a real number, got a tensor; for derivatives in it, pass the "
+                    f"tensor to kernel or kernel_function, as variances={{{name!r}: ...}}"
+                )
+            object.__setattr__(self, name, checks.real(name, value, at_least=0))
         checks.one_of("parametrization", self.parametrization, ("ntk", "standard"))
 
     @classmethod
@@ -100,6 +108,11 @@ class DEQ(ImplicitArchitecture):
     def parameter_groups(self) -> tuple[str, ...]:
         """The readout ``a``, the recurrent weights ``A`` and the input weights ``B``."""
         return ("readout", "recurrent", "input")
+
+    @property
+    def variances(self) -> tuple[str, ...]:
+        """The variances of the recurrent and of the input weights."""
+        return ("recurrent_variance", "input_variance")
 
     @property
     def recurrent_gain(self) -> float:

@@ -13,6 +13,7 @@ from shoal.gaussian.closed_forms import ClosedForm, closed_form
 from shoal.gaussian.composites import Derivative, Square
 from shoal.gaussian.domain import Covariance, checked_activation, covariance
 from shoal.gaussian.mixed import mixed_dual
+from shoal.gaussian.sections import Sections
 from shoal.gaussian.smoothing import smoothed
 from shoal.gaussian.tables import Tables
 
@@ -180,7 +181,7 @@ def _evaluate(phi: Activation, j: int, k: int, pair: Covariance, *, tolerance: f
 
 
 def _evaluate_pairs(
-    phi: Activation, j: int, a: Tensor, b: Tensor, c: Tensor, tables: Tables | None
+    phi: Activation, j: int, a: Tensor, b: Tensor, c: Tensor, tables: Tables | Sections | None
 ) -> Tensor:
     """$D_{jj}$ at vectors; where u = v it is the mean square, a one-dimensional integral."""
     same = (a == b) & (c == a)

@@ -12,6 +12,7 @@ all pairs are their product.
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from shoal.exceptions import AccuracyError
 __all__ = ["PolarRule", "resolving_rule"]
 
 _RADIUS = 10.0  # the density beyond is below 1e-20
-_FIRST, _LAST = 32, 256  # nodes per direction that are tried
+_ORDERS = (32, 64, 96, 128, 192, 256)  # nodes per direction that are tried
 
 
 @dataclass(frozen=True)
@@ -50,16 +51,43 @@ class PolarRule:
         layers = [self._layer(phi, j, k, a.sqrt(), b.sqrt(), float(theta)) for theta in angle]
         return torch.stack(layers, dim=-1)
 
-    def _layer(
-        self, phi: Activation, j: int, k: int, std_u: Tensor, std_v: Tensor, theta: float
-    ) -> Tensor:
-        """All pairs at one angle; shape (len(std_u), len(std_v))."""
+    def square_grid(self, phi: Activation, j: int, variances: Tensor, angle: Tensor) -> Tensor:
+        r"""$\mathbb{E}[\varphi^{(j)}(u)\varphi^{(j)}(v)]$ at all pairs of some variances.
+
+        On each arc the values of v are those of u in reverse, so only half of them are computed.
+
+        Returns:
+            A tensor of shape (len(variances), len(variances), len(angle)).
+        """
+        std = variances.sqrt()[:, None]
+        radius, radial, arc, _, arc_weights = self._nodes()
+        layers = []
+        for theta in angle.tolist():
+            total = variances.new_zeros(len(variances), len(variances))
+            for length, same in ((math.pi - theta, True), (theta, False)):
+                weight = torch.outer(radial, length * arc_weights).flatten()
+                x = torch.outer(radius, torch.sin(length * arc))
+                plus, minus = (phi.derivative(std * (s * x).flatten(), j) for s in (1, -1))
+                for left, right in ((plus, plus), (minus, minus)) if same else ((plus, minus),):
+                    back = right.view(len(std), *x.shape).flip(-1).flatten(1)
+                    product = (left * weight) @ back.T
+                    total += product if same else product + product.T
+            layers.append((total + total.T) / 2)
+        return torch.stack(layers, dim=-1)
+
+    def _nodes(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Radii and their weights, shares of an arc from both ends and their weights."""
         nodes, weights = gauss_legendre(self.order)
         share, rest, weights = (1 + nodes) / 2, (1 - nodes) / 2, weights / 2
         radius = _RADIUS * share**2
         radial = weights * 2 * _RADIUS * share * radius * torch.exp(-(radius**2) / 2) / math.tau
-        arc, from_end = _graded(share), _graded(rest)
-        arc_weights = weights * 6 * share * rest
+        return radius, radial, _graded(share), _graded(rest), weights * 6 * share * rest
+
+    def _layer(
+        self, phi: Activation, j: int, k: int, std_u: Tensor, std_v: Tensor, theta: float
+    ) -> Tensor:
+        """All pairs at one angle; shape (len(std_u), len(std_v))."""
+        radius, radial, arc, from_end, arc_weights = self._nodes()
         total = std_u.new_zeros(len(std_u), len(std_v))
         for sign_u, sign_v in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
             # The arc on which u and v have these signs. Each cosine vanishes at one of its ends,
@@ -97,14 +125,13 @@ def resolving_rule(
     """
     a, b = (torch.tensor([x / 4, x], dtype=torch.float64) for x in (largest_a, largest_b))
     angle = torch.tensor([0.0, 0.05, 0.7, 1.6, 2.9, math.pi], dtype=torch.float64)
-    zero, finest = torch.zeros(1, dtype=torch.float64), PolarRule(_LAST)
+    zero, finest = torch.zeros(1, dtype=torch.float64), PolarRule(_ORDERS[-1])
     squares = [finest.dual_grid(phi, n, n, t, t, zero).max() for n, t in ((j, a), (k, b))]
     size = math.sqrt(float(squares[0] * squares[1]))
-    order = _FIRST
-    coarse = PolarRule(order).dual_grid(phi, j, k, a, b, angle)
-    while order < _LAST:
-        fine = PolarRule(2 * order).dual_grid(phi, j, k, a, b, angle)
+    coarse = PolarRule(_ORDERS[0]).dual_grid(phi, j, k, a, b, angle)
+    for order, finer in pairwise(_ORDERS):
+        fine = PolarRule(finer).dual_grid(phi, j, k, a, b, angle)
         if float((fine - coarse).abs().max()) <= tolerance * size:
             return PolarRule(order)
-        order, coarse = 2 * order, fine
-    raise AccuracyError(f"the dual of {phi!r} needs more than {_LAST} nodes per direction")
+        coarse = fine
+    raise AccuracyError(f"the dual of {phi!r} needs more than {_ORDERS[-1]} nodes per direction")

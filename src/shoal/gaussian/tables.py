@@ -22,6 +22,7 @@ from shoal.gaussian.composites import Derivative, Square
 from shoal.gaussian.domain import Covariance, correlation
 from shoal.gaussian.mixed import mixed_dual
 from shoal.gaussian.polar import resolving_rule
+from shoal.gaussian.sections import CUTS, Sections, part_of
 from shoal.gaussian.smoothing import smoothed
 
 __all__ = ["Tables"]
@@ -35,8 +36,7 @@ _WIDTH = 4  # of a bin of a wide range
 _STEP = 1.0  # what the ends of a range are multiples of
 _SMALLEST, _LARGEST = -22.0, 26.0  # no tables are made beyond
 _NOTHING = 2.0**-600  # stands in for a variance of zero
-_CUTS = (0.0, 0.25, math.pi - 0.25, math.pi)  # of the angle: at large variances its ends are rough
-_PARTS = len(_CUTS) - 1
+_PARTS = len(CUTS) - 1
 _BLOCK = 1 << 16  # points that are evaluated together
 _CHECKS = 32  # points at which a table is compared with the other quadrature
 
@@ -72,10 +72,14 @@ class Tables:
     @classmethod
     def of(
         cls, phi: Activation, j: int, k: int, pair: Covariance, tolerance: float
-    ) -> "Tables | None":
+    ) -> "Tables | Sections | None":
         """The tables for some covariances; ``None`` if there are too few of them."""
         if math.prod(pair.shape) < _MANY:
             return None
+        if j == k and _is_smooth(phi, j):
+            sections = Sections.of(phi, j, pair, tolerance)
+            if sections is not None:
+                return sections
         edges = _edges(pair)
         boxes = (len(edges) - 1) ** 2 * _PARTS
         counts = torch.zeros(boxes, dtype=torch.int64, device=pair.a.device)
@@ -128,9 +132,7 @@ def _box_number(edges: tuple[float, ...], a: Tensor, b: Tensor, c: Tensor) -> Te
     """The number of the box of each pair."""
     inner = a.new_tensor(edges[1:-1])
     first, second = (torch.bucketize(t.log2(), inner) for t in (a, b))
-    bound = math.cos(_CUTS[1]) * a.sqrt() * b.sqrt()
-    part = 1 - (c > bound).long() + (c < -bound).long()
-    return (first * (len(edges) - 1) + second) * _PARTS + part
+    return (first * (len(edges) - 1) + second) * _PARTS + part_of(a, b, c)
 
 
 def _spans(edges: tuple[float, ...], number: int) -> tuple[_Span, _Span, _Span]:
@@ -138,7 +140,7 @@ def _spans(edges: tuple[float, ...], number: int) -> tuple[_Span, _Span, _Span]:
     bins, part = divmod(number, _PARTS)
     first, second = divmod(bins, len(edges) - 1)
     margin = 1e-6  # the angle of a point may be rounded to the other side of a cut
-    angles = (max(0.0, _CUTS[part] - margin), min(math.pi, _CUTS[part + 1] + margin))
+    angles = (max(0.0, CUTS[part] - margin), min(math.pi, CUTS[part + 1] + margin))
     return (edges[first], edges[first + 1]), (edges[second], edges[second + 1]), angles
 
 

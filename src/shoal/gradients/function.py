@@ -153,9 +153,10 @@ class _AdjointProblem(Problem):
         product: Tensor = self.pull(tangent.view(self.shape))[0]
         return product.reshape(tangent.shape)
 
-    def rows(self, index: Tensor) -> "_AdjointProblem | None":
-        if not self.call.separable:
-            return None
+    def packing_pays(self, dropped: int) -> bool:  # noqa: ARG002
+        return self.call.separable
+
+    def rows(self, index: Tensor) -> "_AdjointProblem":
         count = self.call.count
         inputs = [t.index_select(0, index) for t in self.tensors[:count]]
         return _AdjointProblem(self.call, [*inputs, *self.tensors[count:]])

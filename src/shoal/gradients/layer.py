@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.solvers.coarse import STEPS, products_pay
+from shoal.solvers.coarse import STEPS, packing_pays, products_pay
 from shoal.solvers.problem import Evaluation, Problem
 from shoal.solvers.typed import vjp
 
@@ -38,6 +38,11 @@ class LayerProblem(Problem):
 
     def __init__(self, layer: Layer, injection: Tensor, weight: Tensor) -> None:
         self.layer, self.injection, self.weight = layer, injection, weight
+        self._function, self._scale, self._transposed = (
+            layer.activation.function,
+            layer.scale,
+            weight.t(),
+        )
         self._linearized: tuple[Tensor, Tensor] | None = None
         self._rounded: Tensor | None = None
 
@@ -47,8 +52,8 @@ class LayerProblem(Problem):
 
     def evaluate(self, z: Tensor) -> Evaluation:
         """One product and one activation."""
-        inner = self.layer.preactivation(z, self.injection, self.weight)
-        return Evaluation(self.layer.activation.function(inner), inner)
+        inner = torch.addmm(self.injection, z, self._transposed, alpha=self._scale)
+        return Evaluation(self._function(inner), inner)
 
     def jacobian_product(self, z: Tensor, tangent: Tensor) -> Tensor:
         """One product; the slopes at ``z`` are kept for the next one."""
@@ -76,6 +81,10 @@ class LayerProblem(Problem):
         if self._rounded is None:
             self._rounded = self.weight.bfloat16()
         return self._rounded
+
+    def packing_pays(self, dropped: int) -> bool:
+        """If the products are large."""
+        return packing_pays(dropped, self.weight)
 
     def rows(self, index: Tensor) -> "LayerProblem":
         """Their injections."""
@@ -116,6 +125,10 @@ class AdjointProblem(Problem):
         """One product."""
         return torch.mm(tangent * self.slope, self.weight).mul(self.scale)
 
+    def packing_pays(self, dropped: int) -> bool:
+        """If the products are large."""
+        return packing_pays(dropped, self.weight)
+
     def rows(self, index: Tensor) -> "AdjointProblem":
         """Their right-hand sides and slopes."""
         right, slope = (t.index_select(0, index) for t in (self.right, self.slope))
@@ -132,11 +145,16 @@ class TangentProblem(Problem):
 
     def evaluate(self, z: Tensor) -> Evaluation:
         """One product."""
-        return Evaluation(self.right + self.jacobian_product(z, z))
+        product = torch.mm(z, self.weight.t())
+        return Evaluation(torch.addcmul(self.right, product, self.slope, value=self.scale))
 
     def jacobian_product(self, z: Tensor, tangent: Tensor) -> Tensor:  # noqa: ARG002
         """One product."""
         return torch.mm(tangent, self.weight.t()).mul(self.scale).mul(self.slope)
+
+    def packing_pays(self, dropped: int) -> bool:
+        """If the products are large."""
+        return packing_pays(dropped, self.weight)
 
     def rows(self, index: Tensor) -> "TangentProblem":
         """Their right-hand sides and slopes."""

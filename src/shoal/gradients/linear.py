@@ -17,7 +17,7 @@ from torch.autograd.function import FunctionCtx
 from shoal.gradients.batching import vectorized
 from shoal.gradients.layer import AdjointProblem, TangentProblem
 from shoal.gradients.options import SolveOptions
-from shoal.solvers.typed import apply
+from shoal.solvers.typed import apply, is_transformed
 
 __all__ = ["solve_adjoint", "solve_tangent"]
 
@@ -26,7 +26,10 @@ def solve_adjoint(
     right: Tensor, slope: Tensor, weight: Tensor, scale: float, options: SolveOptions
 ) -> tuple[Tensor, Tensor]:
     r"""Solve $G = V + s (G \circ D) W$; returns $G$ and $G \circ D$."""
-    solution: Tensor = apply(_Adjoint, right, slope, weight, scale, options)
+    if not torch.is_grad_enabled() and not is_transformed(right, slope, weight):
+        solution = _Adjoint.forward(right, slope, weight, scale, options)
+    else:
+        solution = apply(_Adjoint, right, slope, weight, scale, options)
     return solution, solution * slope
 
 

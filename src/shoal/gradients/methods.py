@@ -1,6 +1,7 @@
 """The ways to differentiate a fixed point, as immutable values."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import final
 
 from shoal.checks import real
@@ -47,9 +48,16 @@ class Implicit(Gradient):
 
     def adjoint_solver(self, forward: Solver) -> Solver:
         """The solver of the backward pass, if that of the forward pass is given."""
-        solver = replace(forward, atol=0.0) if self.solver is None else self.solver
-        atol = 0.0 if solver.atol is None else solver.atol
-        return solver.with_tolerances(solver.rtol if self.rtol is None else self.rtol, atol)
+        return _adjoint_solver(self, forward)
+
+
+@lru_cache(maxsize=64)
+def _adjoint_solver(gradient: Implicit, forward: Solver) -> Solver:
+    """The solver of the backward pass; made once, as its fields are checked."""
+    solver = forward if gradient.solver is None else gradient.solver
+    own = None if gradient.solver is None else solver.atol
+    rtol = solver.rtol if gradient.rtol is None else gradient.rtol
+    return solver.with_tolerances(rtol, 0.0 if own is None else own)
 
 
 @final

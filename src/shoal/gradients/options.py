@@ -1,7 +1,7 @@
 """What the solves inside a differentiable equilibrium share."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -40,9 +40,14 @@ class SolveOptions:
         guess = None if recall is None else recall.guess(start)
         outcome = drive(problem, self.solver, start if guess is None else guess)
         # detached: autograd will attach the graph to the value itself, and logs must not hold it
-        self.log.forward = replace(outcome.solution, value=outcome.solution.value.detach())
-        _keep(recall, self.log.forward)
-        handle_failure(outcome.solution, self.on_failure, "The equilibrium")
+        found = outcome.solution
+        value = found.value.detach()
+        self.log.forward = Solution(
+            value, found.status, found.residual, found.steps, found.evaluations
+        )
+        _keep(recall, outcome, value)
+        if not outcome.converged:
+            handle_failure(found, self.on_failure, "The equilibrium")
         return outcome
 
     def solve_backward(self, problem_of: Callable[[Tensor], Problem], right: Tensor) -> Tensor:
@@ -55,30 +60,41 @@ class SolveOptions:
         """
         recall = None if self.warm is None else self.warm.backward
         gradient = self.gradient if isinstance(self.gradient, Implicit) else Implicit()
-        size = right.abs().amax(dim=1, keepdim=True)
-        size = torch.where((size > 0) & torch.isfinite(size), size, 1.0)
+        size: Tensor = torch.linalg.vector_norm(right, torch.inf, dim=1, keepdim=True)
+        size = size.clamp_min_(torch.finfo(right.dtype).tiny)
         unit = right / size
         guess = None if recall is None else recall.guess(unit, linear=True)
         solver = gradient.adjoint_solver(self.solver)
         outcome = drive(problem_of(unit), solver, unit if guess is None else guess)
-        solution = outcome.solution
-        value, residual = solution.value * size, solution.residual * size[:, 0]
-        self.log.backward = replace(solution, value=value.detach(), residual=residual)
-        _keep(recall, solution, unit)
-        what = "The backward pass of the equilibrium"
-        handle_failure(self.log.backward, self.on_failure, what)
+        found = outcome.solution
+        value, residual = found.value * size, found.residual * size[:, 0]
+        self.log.backward = Solution(
+            value.detach(), found.status, residual, found.steps, found.evaluations
+        )
+        _keep(recall, outcome, found.value, unit)
+        if not outcome.converged:
+            what = "The backward pass of the equilibrium"
+            handle_failure(self.log.backward, self.on_failure, what)
         return value
 
     def without_recall(self) -> "SolveOptions":
         """The same for a problem that is not the next of a series."""
-        return SolveOptions(self.solver, self.gradient, self.on_failure, None, self.log)
+        return self.with_recall(None)
+
+    def with_recall(self, warm: WarmStart | None) -> "SolveOptions":
+        """The same for a problem of a series, or of none."""
+        if warm is self.warm:
+            return self
+        return SolveOptions(self.solver, self.gradient, self.on_failure, warm, self.log)
 
 
-def _keep(recall: Recall | None, solution: Solution, right: Tensor | None = None) -> None:
+def _keep(
+    recall: Recall | None, outcome: Outcome, value: Tensor, right: Tensor | None = None
+) -> None:
     """Remember a solution; after a failure start afresh."""
     if recall is None:
         return
-    if not bool(solution.converged.all()):
+    if not outcome.converged or torch._C._functorch.is_functorch_wrapped_tensor(value):
         recall.clear()
     else:
-        recall.remember(solution.value, right)
+        recall.remember(value, right)

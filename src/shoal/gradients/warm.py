@@ -1,7 +1,6 @@
 """Warm starts: where to begin a solve if similar ones came before it."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,38 +11,37 @@ __all__ = ["Recall", "SolveLog", "WarmStart"]
 
 # Polynomial extrapolation through the last solutions, newest first.
 _COEFFICIENTS = ((1.0,), (2.0, -1.0), (3.0, -3.0, 1.0), (4.0, -6.0, 4.0, -1.0))
-
-
-class _Past(NamedTuple):
-    """A solution and its right-hand side."""
-
-    value: Tensor
-    right: Tensor | None
-
-    def scaled_to(self, right: Tensor) -> Tensor:
-        """The solution for the part of another right-hand side that is parallel to its own."""
-        if self.right is None:
-            return self.value
-        own = (self.right * self.right).sum(1, keepdim=True)
-        both = (self.right * right).sum(1, keepdim=True)
-        return self.value * (both / torch.where(own > 0, own, 1.0))
+_ORDER = len(_COEFFICIENTS) - 1
+_SLOTS = len(_COEFFICIENTS)
+_JUDGED = 32  # samples that decide on the degree
 
 
 class Recall:
     """The last solutions of a slowly changing problem, and an extrapolation of them.
 
     Which degree is extrapolated with is decided by hindsight: the one that would have come
-    closest to the newest solution.
+    closest to the newest solution. The decision stays on the device.
     """
 
-    def __init__(self, order: int = 3) -> None:
-        self.order = order
-        self.past: list[_Past] = []
-        self.degree = 0
+    def __init__(self) -> None:
+        self._tables: dict[tuple[int, int, bool], Tensor] = {}
+        self.clear()
 
     def clear(self) -> None:
         """Forget everything."""
-        self.past, self.degree = [], 0
+        self.count, self._newest = 0, -1
+        self._values: Tensor | None = None  # in turn, newest where _newest says; (n, slots, size)
+        self._duals: Tensor | None = None  # right-hand sides by their squared lengths, likewise
+        self._coefficients: Tensor | None = None  # of the next extrapolation; shape (1, slots)
+        self._ratios: Tensor | None = None  # of the right-hand side to the past; (n, 1, slots)
+        self._tables.clear()
+
+    @property
+    def past(self) -> list[Tensor]:
+        """The solutions that are known, newest first."""
+        if self._values is None:
+            return []
+        return [self._values[:, (self._newest - age) % _SLOTS] for age in range(self.count)]
 
     def guess(self, like: Tensor, *, linear: bool = False) -> Tensor | None:
         """Where to start, or ``None`` if nothing of that shape, dtype and device is known.
@@ -51,38 +49,63 @@ class Recall:
         Args:
             like: A tensor like the solution; if the problem is linear, its right-hand side.
             linear: Whether solutions are proportional to the right-hand side. Those of the past
-                are then scaled to it before they are extrapolated.
+                are then scaled to the part of it that is parallel to their own.
         """
-        if not self.past or not _alike(self.past[0].value, like):
+        self._ratios = None
+        if self._values is None or self._coefficients is None or not _alike(self._values, like):
             return None
-        return self._extrapolate(self._scaled(like if linear else None), self.degree)
+        weights = self._coefficients.expand(len(like), 1, _SLOTS)
+        if linear and self._duals is not None:
+            self._ratios = torch.bmm(self._duals, like[:, :, None]).transpose(1, 2)
+            weights = weights * self._ratios
+        return torch.bmm(weights, self._values)[:, 0]
 
     def remember(self, value: Tensor, right: Tensor | None = None) -> None:
         """Add the newest solution, with its right-hand side if the problem is linear."""
-        if self.past and not _alike(self.past[0].value, value):
+        if self._values is None or not _alike(self._values, value):
             self.clear()
-        if self.past:
-            scaled = self._scaled(right)
-            misses = [
-                torch.linalg.vector_norm(self._extrapolate(scaled, degree) - value)
-                for degree in range(len(scaled))
-            ]
-            best = int(torch.stack(misses).nan_to_num(nan=torch.inf).argmin())
-            # a degree higher is possible now than before: try it if the highest was the best
-            self.degree = min(best + (best == len(scaled) - 1), self.order)
-        self.past = [_Past(value, right), *self.past][: self.order + 1]
+            self._values = value.new_zeros(len(value), _SLOTS, value.shape[1])
+            self._duals = None if right is None else torch.zeros_like(self._values)
+        best = self._hindsight(value) if self.count else None
+        self._newest = (self._newest + 1) % _SLOTS
+        self._values[:, self._newest].copy_(value)
+        if right is not None and self._duals is not None:
+            square = (right * right).sum(1, keepdim=True).clamp_min_(torch.finfo(right.dtype).tiny)
+            torch.div(right, square, out=self._duals[:, self._newest])
+        self._coefficients = self._table(choice=True)
+        if best is not None:
+            self._coefficients = self._coefficients.index_select(0, best)
+        self.count = min(self.count + 1, _SLOTS)
 
-    def _scaled(self, right: Tensor | None) -> list[Tensor]:
-        if right is None:
-            return [past.value for past in self.past]
-        return [past.scaled_to(right) for past in self.past]
+    def _hindsight(self, value: Tensor) -> Tensor:
+        """Which degree would have come closest to a solution, judged by some of its rows."""
+        assert self._values is not None
+        some = slice(None, None, -(-len(value) // _JUDGED))
+        values, target = self._values[some], value[some, None]
+        table = self._table()
+        weights = table.expand(len(values), *table.shape)
+        if self._ratios is not None:
+            weights = weights * self._ratios[some]
+        target = target.expand(-1, len(table), -1)
+        misses = torch.baddbmm(target, weights, values, alpha=-1)
+        lengths: Tensor = torch.linalg.vector_norm(misses, dim=(0, 2))
+        return lengths.argmin(0, keepdim=True)
 
-    def _extrapolate(self, values: list[Tensor], degree: int) -> Tensor:
-        coefficients = _COEFFICIENTS[min(degree, len(values) - 1)]
-        guess = values[0] * coefficients[0]
-        for factor, value in zip(coefficients[1:], values[1:], strict=False):
-            guess = guess.add_(value, alpha=factor)
-        return guess
+    def _table(self, *, choice: bool = False) -> Tensor:
+        """Coefficients by degree, or by what to use next if a degree was the best."""
+        key = (self.count, self._newest, choice)
+        if key not in self._tables:
+            assert self._values is not None
+            degrees = list(range(max(self.count, 1)))
+            if choice and self.count:
+                # a degree higher is possible now than before: try it if the highest was the best
+                degrees[-1] = min(degrees[-1] + 1, _ORDER)
+            rows = [[0.0] * _SLOTS for _ in degrees]
+            for row, degree in zip(rows, degrees, strict=True):
+                for age, factor in enumerate(_COEFFICIENTS[degree]):
+                    row[(self._newest - age) % _SLOTS] = factor
+            self._tables[key] = self._values.new_tensor(rows)
+        return self._tables[key]
 
 
 @dataclass(eq=False)
@@ -106,5 +129,9 @@ class SolveLog:
     backward: Solution | None = None
 
 
-def _alike(first: Tensor, second: Tensor) -> bool:
-    return (first.shape, first.dtype, first.device) == (second.shape, second.dtype, second.device)
+def _alike(values: Tensor, like: Tensor) -> bool:
+    """Whether past solutions are like a new one."""
+    return (len(values), values.shape[2]) == like.shape and (values.dtype, values.device) == (
+        like.dtype,
+        like.device,
+    )

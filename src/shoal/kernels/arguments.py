@@ -84,6 +84,8 @@ def with_arrays(function: Function) -> Function:
     def wrapped(architecture: Any, x1: Any, x2: Any = None, **options: Any) -> Any:
         result = function(architecture, as_tensor(x1), as_tensor(x2), **options)
         if isinstance(x1, np.ndarray):
+            if result.ck.requires_grad:
+                raise TypeError("x1 must be a tensor where gradients are wanted, got an array")
             return Kernels(*(k.numpy() for k in result))  # type: ignore[arg-type]
         return result
 
@@ -92,4 +94,8 @@ def with_arrays(function: Function) -> Function:
 
 def as_tensor(x: Any) -> Any:
     """Return a NumPy array as a tensor, and all else as it is."""
-    return torch.tensor(x) if isinstance(x, np.ndarray) else x
+    if not isinstance(x, np.ndarray):
+        return x
+    if x.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
+        raise TypeError(f"arrays must be float32 or float64, in native byte order, got {x.dtype}")
+    return torch.tensor(np.ascontiguousarray(x))

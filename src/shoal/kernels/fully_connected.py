@@ -1,16 +1,25 @@
 """Kernels of fully connected networks (Ling 2024, Proposition 3.7; Du 2018, equation 4)."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.architectures import FullyConnected
 from shoal.gaussian import dual, dual_derivative, moments
-from shoal.kernels.function import angular_kernels, pair_kernels
+from shoal.kernels.function import (
+    angular_kernels,
+    own_kernels,
+    pair_kernels,
+    pairs_of_one_norm,
+)
 from shoal.kernels.result import Kernels
 from shoal.kernels.section import HalfAngle, section
 
 __all__: list[str] = []
+
+_SMALLEST = 1e-300  # a variance of zero
 
 
 @pair_kernels.register
@@ -21,6 +30,7 @@ def _(
     c: Tensor,
     trainable: frozenset[str],
     width: int | None,  # noqa: ARG001
+    variances: Mapping[str, Tensor] | None = None,  # noqa: ARG001
 ) -> Kernels:
     r"""Layer by layer: $\Sigma' = D_\sigma(\Sigma)$, and every NTK so far times $D_{\sigma'}$."""
     ntk = torch.zeros_like(c)
@@ -37,17 +47,37 @@ def _(
     return Kernels(c, ntk + c if "readout" in trainable else ntk)
 
 
+@own_kernels.register
+def _(
+    architecture: FullyConnected,
+    a: Tensor,
+    trainable: frozenset[str],
+    width: int | None,  # noqa: ARG001
+    variances: Mapping[str, Tensor] | None = None,  # noqa: ARG001
+) -> Kernels:
+    """The same for inputs with themselves, by integrals of one variable."""
+    ntk = torch.zeros_like(a)
+    for layer, sigma in enumerate(architecture.activations, start=1):
+        factor = _factor(architecture, sigma)
+        below = a if f"layer{layer}" in trainable else 0.0
+        m = moments(sigma, a.clamp(min=_SMALLEST).sqrt())
+        ntk, a = (ntk + below) * factor * m.first_square, factor * m.square
+    return Kernels(a, ntk + a if "readout" in trainable else ntk)
+
+
 @angular_kernels.register
 def _(
     architecture: FullyConnected,
     squared_norm: float,
     half: HalfAngle,
     trainable: frozenset[str],
-    width: int | None,  # noqa: ARG001
+    width: int | None,
 ) -> Kernels:
     """The same with an angle instead of a covariance."""
-    variance, ntk = squared_norm, torch.zeros_like(half.cosine)
+    variance, half_input, ntk = squared_norm, half, torch.zeros_like(half.cosine)
     for layer, sigma in enumerate(architecture.activations, start=1):
+        if variance == 0:  # no angle means anything there
+            return pairs_of_one_norm(architecture, squared_norm, half_input, trainable, width)
         factor, duals = _factor(architecture, sigma), section(sigma, variance)
         below = variance * half.cosine if f"layer{layer}" in trainable else 0.0
         ntk = (ntk + below) * factor * duals.slope(half.angle)

@@ -4,20 +4,30 @@ This is the one thing that an architecture must supply: :func:`pair_kernels` for
 operators, high-dimensional equivalents and designs are all made of it.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import singledispatch
 
 import torch
 from torch import Tensor
 
-from shoal.architectures import Architecture
+from shoal.architectures import Architecture, ImplicitArchitecture
 from shoal.checks import integer
 from shoal.gaussian.domain import covariance
 from shoal.kernels.result import Kernels
 from shoal.kernels.section import HalfAngle
+from shoal.kernels.variances import checked_variances, with_values
 
-__all__ = ["KernelFunction", "angular_kernels", "kernel_function", "pair_kernels"]
+__all__ = [
+    "KernelFunction",
+    "angular_kernels",
+    "kernel_function",
+    "own_kernels",
+    "pair_kernels",
+]
+
+
+_MOST_ORDERS = 3  # derivatives that two Newton steps at a solution carry
 
 
 @singledispatch
@@ -28,9 +38,29 @@ def pair_kernels(
     c: Tensor,  # noqa: ARG001
     trainable: frozenset[str],  # noqa: ARG001
     width: int | None,  # noqa: ARG001
+    variances: Mapping[str, Tensor] | None = None,  # noqa: ARG001
 ) -> Kernels:
-    r"""CK and NTK at $a = \|x\|^2$, $b = \|x'\|^2$, $c = \langle x, x' \rangle$, differentiable."""
+    r"""CK and NTK at $a = \|x\|^2$, $b = \|x'\|^2$, $c = \langle x, x' \rangle$, differentiable.
+
+    Those in ``variances``, broadcastable with the points, stand for the architecture's own.
+    """
     raise TypeError(f"no kernel is known for {type(architecture).__name__}")
+
+
+@singledispatch
+def own_kernels(
+    architecture: Architecture,
+    a: Tensor,
+    trainable: frozenset[str],
+    width: int | None,
+    variances: Mapping[str, Tensor] | None = None,
+) -> Kernels:
+    r"""CK and NTK of inputs with themselves, differentiable also where ``pair_kernels`` is not.
+
+    (With kinks, it has an infinite derivative in $c$ there.) Optional for a new type without kinks.
+    """
+    options = {} if variances is None else {"variances": variances}
+    return pair_kernels(architecture, a, a, a, trainable, width, **options)
 
 
 @singledispatch
@@ -42,6 +72,17 @@ def angular_kernels(
     width: int | None,
 ) -> Kernels:
     """CK and NTK of two inputs of one norm, accurate at all angles; optional for a new type."""
+    return pairs_of_one_norm(architecture, squared_norm, half, trainable, width)
+
+
+def pairs_of_one_norm(
+    architecture: Architecture,
+    squared_norm: float,
+    half: HalfAngle,
+    trainable: frozenset[str],
+    width: int | None,
+) -> Kernels:
+    """The same by :func:`pair_kernels`."""
     norm = torch.full_like(half.cosine, squared_norm)
     return pair_kernels(architecture, norm, norm, norm * half.cosine, trainable, width)
 
@@ -61,6 +102,7 @@ class KernelFunction:
         architecture: Whose kernel it is.
         trainable: The groups of parameters that the NTK counts.
         width: The width, where the NTK depends on it.
+        variances: Tensors that stand for variances of the architecture, which has their values.
 
     Example:
         >>> import shoal
@@ -72,11 +114,12 @@ class KernelFunction:
     architecture: Architecture
     trainable: frozenset[str]
     width: int | None = None
+    variances: tuple[tuple[str, Tensor], ...] = field(default=(), compare=False)
 
     def __call__(self, a: Tensor | float, b: Tensor | float, c: Tensor | float) -> Kernels:
         """Evaluate both kernels; arguments broadcast as in :func:`shoal.gaussian.dual`."""
         pair = covariance(a, b, c)
-        kernels = pair_kernels(self.architecture, *pair.in_double(), self.trainable, self.width)
+        kernels = self._pairs(*pair.in_double())
         return Kernels(*(k.to(pair.dtype) for k in kernels))
 
     def derivative(
@@ -89,20 +132,35 @@ class KernelFunction:
     ) -> Kernels:
         r"""$\partial_a^i \partial_b^j \partial_c^k \kappa$ for ``orders`` $= (i, j, k)$.
 
+        For implicit architectures $i + j + k$ is at most 3.
+
         Example:
             >>> import shoal
             >>> f = shoal.kernel_function(shoal.FullyConnected([shoal.ReLU()]))
             >>> round(float(f.derivative(1.0, 1.0, 0.0, orders=(0, 0, 1)).ck), 12)
             0.25
         """
+        orders = _checked_orders(self.architecture, orders)
         pair = covariance(a, b, c)
         with torch.enable_grad():
             point = [t.detach().clone().requires_grad_() for t in pair.in_double()]
-            kernels = pair_kernels(
-                self.architecture, point[0], point[1], point[2], self.trainable, self.width
-            )
+            kernels = self._pairs(point[0], point[1], point[2])
             derivatives = [_differentiate(k, point, orders) for k in kernels]
         return Kernels(*(d.detach().to(pair.dtype) for d in derivatives))
+
+    def own(self, a: Tensor) -> Kernels:
+        """Both kernels of inputs with themselves, given their squared norms in float64."""
+        return own_kernels(self.architecture, a, self.trainable, self.width, **self._options(a))
+
+    def _pairs(self, a: Tensor, b: Tensor, c: Tensor) -> Kernels:
+        options = self._options(c)
+        return pair_kernels(self.architecture, a, b, c, self.trainable, self.width, **options)
+
+    def _options(self, like: Tensor) -> dict[str, Mapping[str, Tensor]]:
+        """What only architectures with variances understand."""
+        if not self.variances:
+            return {}
+        return {"variances": {name: value.to(like) for name, value in self.variances}}
 
 
 def kernel_function(
@@ -110,6 +168,7 @@ def kernel_function(
     *,
     trainable: Iterable[str] | None = None,
     width: int | None = None,
+    variances: Mapping[str, Tensor] | None = None,
 ) -> KernelFunction:
     r"""The kernels of an architecture as a function of norms and inner products.
 
@@ -119,10 +178,12 @@ def kernel_function(
         width: Only for a ``DEQ`` in the standard parametrization, whose NTK grows with the width
             $m$: the NTK at width $m$; by default the limit of NTK$/m$, to which the input weights
             do not contribute.
+        variances: Scalar tensors that replace variances of the architecture, such as
+            ``{"recurrent_variance": v}`` for a ``DEQ``, and receive gradients.
 
     Raises:
         TypeError: If the architecture has no such kernel.
-        ValueError: If ``trainable`` or ``width`` does not fit the architecture.
+        ValueError: If ``trainable``, ``width`` or ``variances`` do not fit the architecture.
     """
     if not isinstance(architecture, Architecture):
         raise TypeError(f"architecture must be an Architecture, got {architecture!r}")
@@ -132,7 +193,22 @@ def kernel_function(
         width = integer("width", width, at_least=1)
         if getattr(architecture, "parametrization", "ntk") == "ntk":
             raise ValueError(f"width has no meaning for the kernels of {architecture!r}")
-    return KernelFunction(architecture, architecture.check_trainable(trainable), width)
+    named = checked_variances(architecture, variances)
+    architecture = with_values(architecture, named)
+    return KernelFunction(architecture, architecture.check_trainable(trainable), width, named)
+
+
+def _checked_orders(
+    architecture: Architecture, orders: tuple[int, int, int]
+) -> tuple[int, int, int]:
+    if not isinstance(orders, tuple) or len(orders) != 3:
+        raise ValueError(f"orders must be three integers, for a, b and c, got {orders!r}")
+    i, j, k = (integer("orders", order, at_least=0) for order in orders)
+    if isinstance(architecture, ImplicitArchitecture) and i + j + k > _MOST_ORDERS:
+        raise ValueError(
+            f"orders must sum to at most {_MOST_ORDERS} for implicit architectures, got {orders}"
+        )
+    return i, j, k
 
 
 def _differentiate(value: Tensor, point: list[Tensor], orders: tuple[int, int, int]) -> Tensor:

@@ -1,6 +1,9 @@
 """Kernel matrices: one matrix product and one function of the angle."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from os import PathLike
 
 import numpy as np
@@ -11,6 +14,7 @@ from shoal.architectures import Architecture
 from shoal.kernels.arguments import checked_inputs, memory_limit, with_arrays
 from shoal.kernels.evaluation import mirror
 from shoal.kernels.function import KernelFunction, kernel_function
+from shoal.kernels.gradients import Job, differentiable_kernel
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
@@ -31,6 +35,7 @@ def kernel(
     *,
     trainable: Iterable[str] | None = None,
     width: int | None = None,
+    variances: Mapping[str, Tensor] | None = None,
     diag: bool = False,
     memory: int | str | None = None,
     compile: bool | None = None,  # noqa: A002
@@ -41,7 +46,13 @@ def kernel(
     The kernel is represented once, as a short series in the angle (and the norms, where they
     matter), and evaluated on the whole matrix at the price of a matrix product. In float64 the
     error of that representation is below 1e-12 of the diagonal for inputs of one norm or positively
-    homogeneous activations, and below 1e-10 otherwise.
+    homogeneous activations, and below 1e-10 otherwise. (NTKs of activations with kinks have errors
+    up to 1e-8 at inputs of different norms that are nearly parallel, to 1e-6 or less.)
+
+    Both kernels carry gradients of the first order in the inputs and in ``variances``, implicit
+    ones at the fixed points: nothing is unrolled, and nothing of the size of the matrices is kept
+    for them. Where a kernel has no derivative, with respect to the direction of an input and its
+    own copy or at an input of zero, if the activation has a kink, it is the mean of both sides.
 
     Args:
         architecture: The network.
@@ -50,6 +61,8 @@ def kernel(
             exactly symmetric. Batch dimensions are broadcast.
         trainable: Groups of parameters that the NTK counts; all by default.
         width: See :func:`~shoal.kernels.kernel_function`.
+        variances: Scalar tensors that replace variances of the architecture, such as
+            ``{"recurrent_variance": v}`` for a ``DEQ``, and receive gradients.
         diag: Return only the kernels of each input with itself (or with its partner in ``x2``),
             of shape (..., n).
         memory: Most bytes to use besides inputs and results, such as ``"1GiB"``.
@@ -67,6 +80,7 @@ def kernel(
         ValueError: If the shapes do not fit, or an input is empty, NaN or infinite.
         TypeError: If an input is not a floating-point tensor.
         ConvergenceError: If the kernel does not exist.
+        AccuracyError: If the kernel overflows the dtype.
 
     Example:
         >>> import torch, shoal
@@ -75,27 +89,56 @@ def kernel(
         tensor([[0.4444, 0.1490],
                 [0.1490, 0.4444]], dtype=torch.float64)
     """
-    function = kernel_function(architecture, trainable=trainable, width=width)
+    function = kernel_function(architecture, trainable=trainable, width=width, variances=variances)
     first, second = checked_inputs(x1, x2, diag=diag)
     limit = memory_limit(memory)
+    for name, option in (("diag", diag), ("compile", compile)):
+        if not isinstance(option, bool | None):
+            raise TypeError(f"{name} must be True or False, got {option!r}")
+    if diag and out is not None:
+        raise ValueError("out is for matrices: it cannot be combined with diag=True")
     if diag:
-        return _diagonal(function, first, first if second is None else second)
+        return _diagonal(function, first, second)
     batch = torch.broadcast_shapes(first.shape[:-2], () if second is None else second.shape[:-2])
-    columns = first.shape[-2] if second is None else second.shape[-2]
-    shape = (*batch, first.shape[-2], columns)
-    result = (
-        Kernels(first.new_empty(shape), first.new_empty(shape))
-        if out is None
-        else memory_mapped(out, shape, first.dtype)
-    )
     first = first.expand(*batch, *first.shape[-2:])
     second = None if second is None else second.expand(*batch, *second.shape[-2:])
-    for index in np.ndindex(*batch):
-        own = Inputs(first[index])
-        other = own if second is None else Inputs(second[index])
-        part = Kernels(*(k[index] for k in result))
-        fuse = part.ck.numel() >= _FUSE if compile is None else compile
-        _fill(Plan.of(function, own, other), part, limit, fuse=fuse)
+    plain = replace(function, variances=())
+    values = partial(_matrices, plain, limit=limit, fuse=compile, out=out)
+    if not _wants_gradients(function, first, second):
+        return values(first.detach(), None if second is None else second.detach())
+    job = Job(function, values, partial(strips, limit=limit and max(1, limit // 2)))
+    return differentiable_kernel(job, first, second)
+
+
+def _wants_gradients(function: KernelFunction, *inputs: Tensor | None) -> bool:
+    tensors = [*inputs, *(value for _, value in function.variances)]
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def _matrices(
+    function: KernelFunction,
+    first: Tensor,
+    second: Tensor | None,
+    *,
+    limit: int | None,
+    fuse: bool | None,
+    out: str | PathLike[str] | None,
+) -> Kernels:
+    """All matrices of a batch."""
+    batch = first.shape[:-2]
+    columns = first.shape[-2] if second is None else second.shape[-2]
+    shape = (*batch, first.shape[-2], columns)
+    with (
+        nullcontext(Kernels(first.new_empty(shape), first.new_empty(shape)))
+        if out is None
+        else memory_mapped(out, shape, first.dtype)
+    ) as result:
+        for index in np.ndindex(*batch):
+            own = Inputs(first[index])
+            other = own if second is None else Inputs(second[index])
+            part = Kernels(*(k[index] for k in result))
+            large = part.ck.numel() >= _FUSE
+            _fill(Plan.of(function, own, other), part, limit, fuse=large if fuse is None else fuse)
     return result
 
 
@@ -124,14 +167,19 @@ def _fill(plan: Plan, result: Kernels, limit: int | None, *, fuse: bool) -> None
                 mirror(matrix, rows)
 
 
-def _diagonal(function: KernelFunction, first: Tensor, second: Tensor) -> Kernels:
+def _diagonal(function: KernelFunction, first: Tensor, second: Tensor | None) -> Kernels:
     """Each input with its partner."""
+    if second is None:
+        square = torch.linalg.vector_norm(first, dim=-1, dtype=torch.float64) ** 2
+        wanted = _wants_gradients(function, first)
+        if function.architecture.positively_homogeneous and not wanted:
+            one = function(1.0, 1.0, 1.0)
+            return Kernels(*((k * square).to(first.dtype) for k in one))
+        kernels = function.own(square) if wanted else function(square, square, square)
+        return Kernels(*(k.to(first.dtype) for k in kernels))
     left, right = (
         torch.linalg.vector_norm(x, dim=-1, dtype=torch.float64) for x in (first, second)
     )
-    if first is second:
-        products = left**2
-    else:
-        products = (first.double() * second.double()).sum(-1)
-        products = torch.minimum(torch.maximum(products, -left * right), left * right)
+    products = (first.double() * second.double()).sum(-1)
+    products = torch.minimum(torch.maximum(products, -left * right), left * right)
     return Kernels(*(k.to(first.dtype) for k in function(left**2, right**2, products)))

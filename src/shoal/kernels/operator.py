@@ -103,13 +103,15 @@ class KernelOperator:
         x, residual = torch.zeros_like(b), b.clone()
         direction = step = residual / torch.where(scale > 0, scale, 1.0)
         energy = (residual * step).sum(0)
-        for _ in range(max_steps):
+        for taken in range(max_steps + 1):
             if bool((torch.linalg.vector_norm(residual, dim=0) <= target).all()):
                 residual = b - (self @ x + shift * x)  # the true one, free of drift
                 if bool((torch.linalg.vector_norm(residual, dim=0) <= target).all()):
                     return _like(other, x)
                 direction = step = residual / torch.where(scale > 0, scale, 1.0)
                 energy = (residual * step).sum(0)
+            if taken == max_steps:
+                break
             image = self @ direction + shift * direction
             curvature = (direction * image).sum(0)
             length = torch.where(curvature > 0, energy / curvature, 0.0)

@@ -21,14 +21,15 @@ from shoal.kernels.surface import (
     surface,
 )
 
-__all__ = ["Plan"]
+__all__ = ["ANGULAR_TOLERANCE", "FEW_PAIRS", "TOLERANCE", "Plan"]
 
 _LOGGER = logging.getLogger(__name__)
 
-_ONE_NORM = 1e-13  # relative spread of norms that count as one, for float64
-_TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-7}
-_ANGULAR_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-8}
-_FEW_PAIRS = 256  # pairs that are cheaper one by one
+_ONE_NORM = {torch.float64: 1e-13, torch.float32: 1e-6}  # spread of norms that count as one
+TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-7}
+ANGULAR_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-8}
+FEW_PAIRS = 256  # pairs that are cheaper one by one when derivatives are wanted, ...
+_FEW_PAIRS = 2080  # ... and when they are not: those of 64 inputs
 _SAMPLE = 256  # rows and columns whose angles are looked at first
 _GRID = 8  # ranges of angles end at multiples of 1/8 ...
 _MARGIN = 1 / 16  # ... this far beyond the angles of the sample
@@ -67,10 +68,20 @@ class Plan:
         return self.left is self.right
 
     @classmethod
-    def of(cls, function: KernelFunction, left: Inputs, right: Inputs) -> "Plan":
-        """Choose the way for some inputs."""
-        chosen, wide = _choose(function, left, right)
+    def of(
+        cls,
+        function: KernelFunction,
+        left: Inputs,
+        right: Inputs,
+        *,
+        few_pairs: int = _FEW_PAIRS,
+    ) -> "Plan":
+        """Choose the way for some inputs; up to ``few_pairs`` are computed one by one."""
+        chosen, wide = _choose(function, left, right, few_pairs)
         own = _diagonal(function, chosen, left)
+        largest = torch.finfo(left.points.dtype).max
+        if not bool((own <= largest).all()):
+            raise AccuracyError(f"the kernel of these inputs overflows {left.points.dtype}")
         rows = _factors(chosen, left, own)
         columns = (
             rows if right is left else _factors(chosen, right, _diagonal(function, chosen, right))
@@ -180,24 +191,26 @@ class _Strip:
 
 
 def _choose(
-    function: KernelFunction, left: Inputs, right: Inputs
+    function: KernelFunction, left: Inputs, right: Inputs, few_pairs: int
 ) -> tuple[Surface | None, Surface | None]:
     """The surface for nearly all entries, and the one for the rest."""
     dtype = left.points.dtype
     norms = torch.cat([left.norm, right.norm])
     smallest, largest = (float(end) for end in torch.aminmax(norms))
     homogeneous = function.architecture.positively_homogeneous
-    spread = _ONE_NORM * torch.finfo(dtype).eps / torch.finfo(torch.float64).eps
-    if homogeneous or (largest > 0 and largest - smallest <= spread * largest):
-        tolerance = _ANGULAR_TOLERANCE[dtype]
+    if homogeneous or (largest > 0 and largest - smallest <= _ONE_NORM[dtype] * largest):
+        tolerance = ANGULAR_TOLERANCE[dtype]
         radius = 1.0 if homogeneous else float(norms.mean())
-        wide = angular_surface(function, radius**2, tolerance)
-        return wide.restricted(_typical_angles(left, right), tolerance), wide
+        try:
+            wide = angular_surface(function, radius**2, tolerance)
+            return wide.restricted(_typical_angles(left, right), tolerance), wide
+        except AccuracyError as error:
+            _LOGGER.info("no series in the angle: %s", error)
     pairs = len(left) * (len(left) + 1) // 2 if right is left else len(left) * len(right)
-    if largest == 0 or pairs < _FEW_PAIRS:
+    if largest == 0 or pairs <= few_pairs:
         return None, None
     angles = _typical_angles(left, right)
-    return _any_norms(function, norm_span(norms[norms > 0]), angles, _TOLERANCE[dtype]), None
+    return _any_norms(function, norm_span(norms[norms > 0]), angles, TOLERANCE[dtype]), None
 
 
 def _any_norms(
@@ -210,7 +223,10 @@ def _any_norms(
             return surface(function, norms, box, tolerance)
         except AccuracyError as error:
             _LOGGER.info("no surface at angles from %.3g to %.3g: %s", *box, error)
-    _LOGGER.warning("the kernel is rough: its entries are computed one by one, which is slow")
+    _LOGGER.warning(
+        "the kernel of %r is rough: its entries are computed one by one, which is slow",
+        function.architecture,
+    )
     return None
 
 

@@ -32,7 +32,7 @@ _TOLERANCE = 1e-13
 _DEGREE = 512
 _ODD = 1e-14  # an even (or odd) part whose mean square is relatively smaller is rounding
 _STRAIGHT = torch.tensor([math.pi], dtype=torch.float64)
-_NODES = 64  # of the means, whose integrands are analytic
+_NODES = 32  # of the means, besides those that the degree of the series needs
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,11 @@ def section(phi: Activation, variance: float) -> Section:
 
     size = float(slope(torch.zeros(1, dtype=torch.float64)))
     series = _fit(slope, size)
-    mean_before = _fit(lambda angle: _mean(series, angle), size)
-    mean_after = _fit(lambda angle: _mean(lambda x: series(math.pi - x), math.pi - angle), size)
+    degree = series.degrees[0]
+    mean_before = _fit(lambda angle: _mean(series, angle, degree), size)
+    mean_after = _fit(
+        lambda angle: _mean(lambda x: series(math.pi - x), math.pi - angle, degree), size
+    )
     zero = torch.zeros_like(scale)
     square = float(smoothed(Square(phi), zero, scale))
     opposite = float(mixed_dual_at_angle(phi, 0, 0, scale[None], scale[None], _STRAIGHT))
@@ -122,9 +125,9 @@ def _fit(function: Callable[[Tensor], Tensor], size: float) -> Chebyshev:
     return fit(function, ((0.0, math.pi),), tolerance=10 * _TOLERANCE * size, max_degree=_DEGREE)
 
 
-def _mean(slope: Callable[[Tensor], Tensor], angle: Tensor) -> Tensor:
+def _mean(slope: Callable[[Tensor], Tensor], angle: Tensor, degree: int) -> Tensor:
     r"""$\int_0^\theta E(s) \sin s\,ds / (1 - \cos\theta)$, also at zero."""
-    nodes, weights = gauss_legendre(_NODES)
+    nodes, weights = gauss_legendre(_NODES + degree // 2)
     share = (1 + nodes) / 2
     inside = angle[:, None] * share
     # sin(θt) θ / (1 - cos θ) without a division by zero

@@ -1,7 +1,10 @@
 """Matrices in files, for those that are larger than memory."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -11,17 +14,28 @@ from shoal.kernels.result import Kernels
 __all__ = ["memory_mapped"]
 
 
+@contextmanager
 def memory_mapped(
     folder: str | PathLike[str], shape: tuple[int, ...], dtype: torch.dtype
-) -> Kernels:
-    """Tensors that are mapped to ``ck.npy`` and ``ntk.npy`` in a folder, which is made."""
+) -> Iterator[Kernels]:
+    """Tensors that are mapped to ``ck.npy`` and ``ntk.npy`` in a folder, which is made.
+
+    The files appear under these names when all is done; earlier ones are replaced, not written to,
+    so that tensors mapped to them stay what they are.
+    """
     place = Path(folder)
-    if place.exists() and not place.is_dir():
-        raise ValueError(f"out must be a folder, got {str(place)!r}, which is a file")
+    if not str(folder) or (place.exists() and not place.is_dir()):
+        raise ValueError(f"out must be a folder, got {str(folder)!r}")
     place.mkdir(parents=True, exist_ok=True)
     numbers = np.float64 if dtype == torch.float64 else np.float32
-    arrays = (
-        np.lib.format.open_memmap(place / f"{name}.npy", mode="w+", dtype=numbers, shape=shape)
-        for name in Kernels._fields
-    )
-    return Kernels(*(torch.from_numpy(array) for array in arrays))
+    parts = [place / f".{name}.{uuid4().hex}.npy" for name in Kernels._fields]
+    try:
+        arrays = (
+            np.lib.format.open_memmap(part, mode="w+", dtype=numbers, shape=shape) for part in parts
+        )
+        yield Kernels(*(torch.from_numpy(array) for array in arrays))
+        for part, name in zip(parts, Kernels._fields, strict=True):
+            part.replace(place / f"{name}.npy")
+    finally:
+        for part in parts:
+            part.unlink(missing_ok=True)

@@ -29,13 +29,23 @@ from shoal.exceptions import AccuracyError
 from shoal.kernels.function import KernelFunction, angular_kernels
 from shoal.kernels.section import HalfAngle
 
-__all__ = ["ANY_ANGLE", "Span", "Surface", "angular_surface", "diagonal", "norm_span", "surface"]
+__all__ = [
+    "ANY_ANGLE",
+    "Span",
+    "Surface",
+    "angular_surface",
+    "diagonal",
+    "norm_span",
+    "surface",
+    "to_unit",
+]
 
 Span: TypeAlias = tuple[float, float]
 
 ANY_ANGLE: Span = (0.0, math.pi)
 _DEGREES = (32, 64, 128)  # tried on lines; what lies beyond the needed degree is cut off
-_CHECKS = 512  # points off the grid at which the error is measured
+_CHECKS = 9  # points per axis, off the grid, at which the error is measured
+_GOLDEN = (math.sqrt(5) - 1) / 2
 _MARGIN = 2  # degrees beyond those that the lines need
 _FEW = 64  # norms at which the diagonal is computed one by one
 _GRID = 4  # ranges of norms end at multiples of 1/4 in log₂
@@ -71,7 +81,7 @@ class Surface:
         """The functions $f_r$ at some norms, in float64. shape: (len(norm), rank)."""
         if self.norms is None:
             return norm.new_ones(len(norm), 1, dtype=torch.float64)
-        t = _to_unit(norm.double().log2(), self.norms)
+        t = to_unit(norm.double().log2(), self.norms)
         return (self.basis.to(norm.device) @ chebyshev_basis(t, self.basis.shape[1] - 1)).T
 
     def rows(self, features: Tensor) -> Tensor:
@@ -81,7 +91,7 @@ class Surface:
     def restricted(self, angles: Span, tolerance: float) -> "Surface":
         """The same for fewer angles, by a shorter series."""
         degree = self.coefficients.shape[-1] - 1
-        nodes = _to_unit(chebyshev_nodes(degree, *angles), self.angles)
+        nodes = to_unit(chebyshev_nodes(degree, *angles), self.angles)
         values = self.coefficients @ chebyshev_basis(nodes, degree)
         coefficients = coefficients_from_values(values)
         rest = coefficients.abs().flatten(0, -2).amax(0).flip(0).cumsum(0).flip(0)
@@ -93,12 +103,12 @@ class Surface:
 
     def pairs(self, left: Tensor, right: Tensor, angle: Tensor) -> Tensor:
         """Values at single pairs, given their features and angles. shape: (2, n)."""
-        t = _to_unit(angle.double(), self.angles)
+        t = to_unit(angle.double(), self.angles)
         basis = chebyshev_basis(t, self.coefficients.shape[-1] - 1)
         return torch.einsum("nqsk,ns,kn->qn", self.rows(left), right, basis)
 
 
-def _to_unit(x: Tensor, span: Span) -> Tensor:
+def to_unit(x: Tensor, span: Span) -> Tensor:
     """The span as [-1, 1], exact near both ends."""
     low, high = span
     return (((x - low) - (high - x)) / (high - low)).clamp(-1.0, 1.0)
@@ -238,19 +248,19 @@ class _Sampler:
         return values
 
     def deviation(self, approximation: Surface) -> float:
-        """The largest error at quasi-random points, as dense as the nodes near the ends."""
-        unit = torch.quasirandom.SobolEngine(3, scramble=True, seed=0).draw(
-            _CHECKS, dtype=torch.float64
+        """The largest error on a grid of other points, as dense as the nodes near the ends."""
+        steps = torch.arange(_CHECKS, dtype=torch.float64) + 0.5
+        share = [
+            torch.sin((steps * x).frac() * (math.pi / 2)) ** 2 for x in (_GOLDEN, math.sqrt(2))
+        ]
+        norm, angle = (
+            low + (high - low) * t for t, (low, high) in zip(share, self._spans, strict=True)
         )
-        share = torch.sin(unit.T * (math.pi / 2)) ** 2
-        u, v, angle = (
-            low + (high - low) * t
-            for t, (low, high) in zip(share, (self.norms, self.norms, self.angles), strict=True)
-        )
-        found = approximation.pairs(
-            approximation.features(u.exp2()), approximation.features(v.exp2()), angle
-        )
-        return float((found - self.values(u, v, angle)).abs().max())
+        u, v, theta = (t.reshape(-1) for t in torch.meshgrid(norm, norm, angle, indexing="ij"))
+        left, right = approximation.features(u.exp2()), approximation.features(v.exp2())
+        found = approximation.pairs(left, right, theta).view(2, _CHECKS, _CHECKS, _CHECKS)
+        exact = self.values(norm[:, None, None], norm[:, None], angle)
+        return float((found - exact).abs().max())
 
 
 def _needed(values, span: Span, tolerance: float) -> int:  # type: ignore[no-untyped-def]

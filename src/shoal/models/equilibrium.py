@@ -102,7 +102,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
     @uncompiled
     def equilibrium(self, injection: Tensor, x: Tensor | None = None) -> Tensor:
         """$Z$, from a warm start if this pass is one of a series on the same inputs ``x``."""
-        options = replace(self.options, warm=self._warm(x))
+        options = self.options.with_recall(self._warm(x))
         return equilibrium(injection, self.recurrent, self.layer, options)
 
     def well_posedness(self, *, tightness: float = 1e-3) -> WellPosedness:
@@ -138,7 +138,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
     def __getstate__(self) -> dict[str, object]:
         """Without what was recalled: copies start cold."""
         return {
-            **self.__dict__,
+            **super().__getstate__(),
             "_recalled": None,
             "options": replace(self.options, log=SolveLog()),
         }

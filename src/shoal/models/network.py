@@ -1,5 +1,6 @@
 """What all networks have in common."""
 
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -84,6 +85,7 @@ class Network(Module, ABC, Generic[A]):
     def __init__(self, spec: NetworkSpec[A], weights: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.spec = spec
+        self._checked: tuple[weakref.ref[Tensor], int, torch.dtype, torch.device] | None = None
         for name, value in weights.items():
             if name in spec.architecture.parameter_groups or name in spec.trainable:
                 trained = name in spec.trainable
@@ -119,6 +121,8 @@ class Network(Module, ABC, Generic[A]):
             return x
         if isinstance(x, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x):
             return x  # values are not known
+        if self._is_checked(x):
+            return x
         float_tensor(name, x)
         shape = "(samples, in_features" + ", pixels" * self.spec.pixel_axes + ")"
         if x.dim() != 2 + self.spec.pixel_axes or x.shape[1] != self.spec.in_features:
@@ -132,7 +136,20 @@ class Network(Module, ABC, Generic[A]):
                 f"{name} must have the network's dtype and device, {weight.dtype} on "
                 f"{weight.device}, got {x.dtype} on {x.device}"
             )
+        if not x.is_inference():  # those have no version
+            self._checked = (weakref.ref(x), x._version, weight.dtype, weight.device)
         return x
+
+    def _is_checked(self, x: Tensor) -> bool:
+        """Whether these are the inputs of last time, unchanged: then no device is asked again."""
+        if self._checked is None or self._checked[0]() is not x:
+            return False
+        weight = next(self.parameters())
+        return self._checked[1:] == (x._version, weight.dtype, weight.device)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without what was noted about the last inputs."""
+        return {**self.__dict__, "_checked": None}
 
     def extra_repr(self) -> str:
         """The sizes, and what is trained."""

@@ -1,14 +1,20 @@
-"""Where products in bfloat16 are fast enough to spare some in float32."""
+"""From which size on it pays to make products cheaper, by bfloat16 or by fewer rows."""
 
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-__all__ = ["STEPS", "products_pay"]
+__all__ = ["STEPS", "packing_pays", "products_pay"]
 
 STEPS = 5  # after which the rounding of bfloat16 leaves little to be gained
 _LEAST = {"cpu": 1 << 26, "cuda": 1 << 32}  # multiplications from which on casts do not matter
+_DROPPED = {"cpu": 1 << 21, "cuda": 1 << 31}  # multiplications less per step that pay for copies
+
+
+def packing_pays(dropped: int, weight: Tensor) -> bool:
+    """Whether a product with so many rows less is worth the copies that it takes."""
+    return dropped * weight.numel() >= _DROPPED.get(weight.device.type, 1 << 21)
 
 
 def products_pay(rows: int, weight: Tensor) -> bool:

@@ -54,8 +54,12 @@ class Problem(ABC):
         return 0
 
     @abstractmethod
-    def rows(self, index: Tensor) -> "Problem | None":
-        """The problem of some samples alone, or ``None`` if it cannot be taken apart."""
+    def packing_pays(self, dropped: int) -> bool:
+        """Whether it can go on without so many samples, and is the faster for it."""
+
+    @abstractmethod
+    def rows(self, index: Tensor) -> "Problem":
+        """The problem of some samples alone."""
 
 
 class FunctionProblem(Problem):
@@ -98,9 +102,11 @@ class FunctionProblem(Problem):
         _, push = vjp(lambda g: pull(g)[0], torch.zeros_like(z))
         return push(tangent)[0]
 
-    def rows(self, index: Tensor) -> "FunctionProblem | None":
+    def packing_pays(self, dropped: int) -> bool:  # noqa: ARG002
+        """Whether it can: what a call costs is not known."""
+        return self.separable
+
+    def rows(self, index: Tensor) -> "FunctionProblem":
         """The inputs' rows; the parameters stay."""
-        if not self.separable:
-            return None
         inputs = [t.index_select(0, index) for t in self.inputs]
         return FunctionProblem(self.function, self.shape, inputs, self.parameters, separable=True)

@@ -1,0 +1,49 @@
+"""The content of files, plain or gzipped, and how their damage is reported."""
+
+import gzip
+import zlib
+from pathlib import Path
+
+__all__ = ["damaged", "read_content"]
+
+# No official file is larger; what is, is not worth the memory.
+_LIMIT = 2**30
+
+
+def damaged(path: Path, expected: str, got: str) -> ValueError:
+    """The error for a file that is not what it should be."""
+    return ValueError(f"{path}: expected {expected}, got {got}")
+
+
+def read_content(path: Path, *, limit: int = _LIMIT) -> bytes:
+    """The bytes of a file, decompressed if its name ends in ``.gz``.
+
+    Args:
+        path: The file.
+        limit: The most bytes to accept, so that a small file cannot expand without end.
+
+    Raises:
+        ValueError: If the file is empty, larger than ``limit`` or not intact gzip.
+    """
+    if path.suffix == ".gz":
+        content = _decompressed(path, limit)
+    else:
+        with path.open("rb") as file:
+            content = file.read(limit + 1)
+    if not content:
+        raise damaged(path, "data", "an empty file")
+    if len(content) > limit:
+        raise damaged(path, f"at most {limit} bytes", "more")
+    return content
+
+
+def _decompressed(path: Path, limit: int) -> bytes:
+    if path.stat().st_size == 0:
+        raise damaged(path, "data", "an empty file")
+    try:
+        with gzip.open(path) as file:
+            return file.read(limit + 1)
+    except EOFError as error:
+        raise damaged(path, "a complete gzip file", "one that is cut off") from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise damaged(path, "an intact gzip file", str(error)) from error

@@ -1,0 +1,60 @@
+"""Datasets of official images, from the bytes in their files."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from shoal.data.dataset import Dataset, resolve_dtype
+from shoal.data.files import damaged
+
+__all__ = ["check_byte_labels", "image_dataset"]
+
+
+def check_byte_labels(path: Path, labels: NDArray[np.uint8], classes: int) -> None:
+    """Check that labels are below ``classes``, or say which one is not."""
+    wrong = np.flatnonzero(labels >= classes)
+    if len(wrong):
+        first = int(wrong[0])
+        raise damaged(
+            path, f"labels in 0..{classes - 1}", f"label {int(labels[first])} of sample {first}"
+        )
+
+
+def image_dataset(
+    images: NDArray[np.uint8],
+    labels: NDArray[np.uint8],
+    *,
+    name: str,
+    classes: tuple[str, ...],
+    source: str,
+    raw: bool,
+    dtype: torch.dtype | None,
+    white: float = 255.0,
+) -> Dataset:
+    """A dataset of images of shape (n, channels, height, width), scaled to [0, 1] unless raw.
+
+    Args:
+        images: The pixels.
+        labels: The class indices.
+        name: Of the dataset.
+        classes: The names of the classes.
+        source: Where the data came from.
+        raw: Whether to leave the bytes as they are.
+        dtype: Of the samples otherwise; PyTorch's default if ``None``.
+        white: The largest value of a pixel.
+    """
+    kind = resolve_dtype(dtype)
+    if not isinstance(raw, bool):
+        raise TypeError(f"raw must be True or False, got {raw!r}")
+    pixels = torch.from_numpy(images.copy())  # a tensor must own its memory, and may be written to
+    channels, height, width = images.shape[1:]
+    return Dataset(
+        pixels if raw else pixels.to(kind).div_(white),
+        torch.from_numpy(labels.astype(np.int64)),
+        name,
+        classes=classes,
+        image_shape=(channels, height, width),
+        source=source,
+    )

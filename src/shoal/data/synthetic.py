@@ -1,0 +1,75 @@
+"""Random data of the papers."""
+
+import math
+
+import torch
+
+from shoal.checks import integer
+from shoal.data.dataset import Dataset, resolve_dtype
+
+__all__ = ["seeded", "sphere", "two_gaussians"]
+
+_SHIFT = 8  # of the means and, over the root of the dimension, of the covariances
+
+
+def seeded(seed: int) -> torch.Generator:
+    """A generator on the CPU, so that a seed means the same everywhere."""
+    return torch.Generator().manual_seed(integer("seed", seed, at_least=0))
+
+
+def sphere(samples: int, dimension: int, *, seed: int, dtype: torch.dtype | None = None) -> Dataset:
+    r"""Uniform points on the sphere of radius $\sqrt d$, with standard normal targets.
+
+    The synthetic data of Ling 2023, section 5, where both sizes are 1,000.
+
+    Args:
+        samples: How many points.
+        dimension: The dimension $d$ of the space around the sphere.
+        seed: The same seed gives the same points, in every dtype up to rounding.
+        dtype: PyTorch's default dtype by default.
+
+    Example:
+        >>> from shoal import data
+        >>> data.sphere(4, 25, seed=0).x.norm(dim=1).round(decimals=4)
+        tensor([5., 5., 5., 5.])
+    """
+    integer("samples", samples, at_least=1)
+    integer("dimension", dimension, at_least=1)
+    kind, generator = resolve_dtype(dtype), seeded(seed)
+    points = torch.randn(samples, dimension, generator=generator, dtype=torch.float64)
+    points *= math.sqrt(dimension) / points.norm(dim=1, keepdim=True)
+    targets = torch.randn(samples, generator=generator, dtype=torch.float64)
+    source = f"sphere(samples={samples}, dimension={dimension}, seed={seed})"
+    return Dataset(points.to(kind), targets.to(kind), "sphere", source=source)
+
+
+def two_gaussians(
+    samples: int, dimension: int, *, seed: int, dtype: torch.dtype | None = None
+) -> Dataset:
+    r"""The two-class Gaussian mixture of Ling 2024, figure 1.
+
+    $\sqrt p\,x \sim N(\mu_a, C_a)$ for $a = 1, 2$, where $\mu_a$ is 8 at the entry with index
+    $8(a - 1)$, counted from 0, and zero elsewhere, and $C_a = (1 + 8(a - 1)/\sqrt p)\,I$. The first
+    half of the samples, the larger one if their number is odd, is of the first class.
+
+    Args:
+        samples: How many points, at least 2.
+        dimension: The dimension $p$, at least 9.
+        seed: The same seed gives the same points, in every dtype up to rounding.
+        dtype: PyTorch's default dtype by default.
+
+    Example:
+        >>> from shoal import data
+        >>> data.two_gaussians(5, 16, seed=0).y
+        tensor([0, 0, 0, 1, 1])
+    """
+    integer("samples", samples, at_least=2)
+    integer("dimension", dimension, at_least=_SHIFT + 1)
+    kind, generator = resolve_dtype(dtype), seeded(seed)
+    root = math.sqrt(dimension)
+    y = (torch.arange(samples) >= (samples + 1) // 2).long()
+    points = torch.randn(samples, dimension, generator=generator, dtype=torch.float64)
+    points *= (1 + _SHIFT * y[:, None] / root).sqrt()
+    points[torch.arange(samples), _SHIFT * y] += _SHIFT
+    source = f"two_gaussians(samples={samples}, dimension={dimension}, seed={seed})"
+    return Dataset((points / root).to(kind), y, "two Gaussians", classes=("1", "2"), source=source)

@@ -1,0 +1,194 @@
+"""What is known of each sample while a solve runs, and how each of them ended.
+
+The books are kept on the host: a look at the device is one transfer of two norms per sample, and
+all that follows from them is a little arithmetic with arrays.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shoal.solvers.solution import Solution
+from shoal.solvers.status import RUNNING, Status
+
+__all__ = ["PATIENCE", "Books"]
+
+Array = NDArray[Any]
+
+PATIENCE = 30  # steps without a lower residual after which a sample has stagnated
+_LOWER = 0.999  # by which factor it must be lower to count
+_WORSE = 1e5  # growth of the residual, or of the iterate, that is divergence
+_FALLEN = 1e3  # by which factor a residual falls at least where a large iterate is a solution
+_HUGE = 1e150  # numbers up to which nothing overflows
+
+
+class Books:
+    """The residuals of a batch as it shrinks, and the outcomes of the samples that are done.
+
+    Attributes:
+        worst: By what factor the worst sample that runs was off at the last look.
+        running: How many samples run.
+    """
+
+    def __init__(
+        self, count: int, tolerances: tuple[float, float], dtype: torch.dtype, max_steps: int
+    ) -> None:
+        self.count, self.max_steps = count, max_steps
+        self.rtol = tolerances[0]
+        # no division by zero, and no overflow
+        self.atol = max(tolerances[1], torch.finfo(dtype).tiny, 1 / _HUGE)
+        self.worst, self.running = math.inf, count
+        self._rows: Array | None = None  # which samples the batch holds; None means all
+        self._codes: Array | None = None  # of the batch; None means that all run
+        self._thorough = PATIENCE // 3  # when each sample is judged again at the latest
+        self._value: Tensor | None = None
+        self._kept: Tensor | None = None
+        self._residual: Tensor | None = None  # only if all converged at once
+        self._step = 0
+        self._ends: tuple[Array, Array, Array] | None = None  # status, residual and steps
+
+    def look(self, value: Tensor, z: Tensor, kept: Tensor | None, step: int) -> None:
+        """Judge all samples of the batch by the map's value at ``z``, and note who is done."""
+        norm = torch.linalg.vector_norm
+        norms = torch.stack([norm(value - z, dim=1), norm(z, dim=1)])
+        residual, size = known = _to_host(norms)
+        if known.max() < _HUGE:  # not so with NaN
+            codes = self._judge(residual, size, step)
+        else:
+            with np.errstate(all="ignore"):
+                codes = self._judge(residual, size, step)
+        if codes is not None:
+            self._close(codes, z, kept, residual, step)
+        elif self.running == 0:  # all at once: nothing to be copied
+            self._value, self._kept, self._residual, self._step = z, kept, norms[0], step
+
+    def _judge(self, residual: Array, size: Array, step: int) -> Array | None:
+        """The codes of the batch, or ``None`` if all run on or all have converged at once."""
+        excess = residual / (size * self.rtol + self.atol)
+        if step == 0:
+            self._start = self._best = residual
+            self._best_step = np.zeros(len(residual), dtype=np.int32)
+            self._first = np.maximum(size, residual)
+        if self._codes is not None:
+            excess[self._codes != RUNNING] = 0.0  # whatever has become of them
+        worst = float(excess.max())
+        # mostly it is enough to know that no sample is worse than before, or large
+        falls = worst < self.worst and step < min(self._thorough, self.max_steps)
+        if (falls or worst <= 1) and (step == 0 or (size <= _WORSE * self._first).all()):
+            return self._sort(excess, worst)
+        self._thorough = step + PATIENCE // 3
+        codes = self._codes_of(residual, size, excess, step)
+        running = codes == RUNNING
+        self.running = int(running.sum())
+        self.worst = float(np.where(running, excess, 0.0).max())
+        return codes if self.running < len(codes) else None
+
+    def _sort(self, excess: Array, worst: float) -> Array | None:
+        """The codes of samples of which each has converged or goes on."""
+        if worst <= 1 and self._value is None:
+            self.running = 0
+            return None
+        self.worst = worst
+        on = excess > 1
+        self.running = int(np.count_nonzero(on))
+        if self.running == len(on):
+            return None
+        codes = np.where(on, np.int8(RUNNING), np.int8(Status.CONVERGED))
+        return codes if self._codes is None else np.where(self._codes < 0, codes, self._codes)
+
+    def _codes_of(self, residual: Array, size: Array, excess: Array, step: int) -> Array:
+        """Judge each sample; those that were done before keep their codes."""
+        lower = residual < _LOWER * self._best
+        # on the way to infinity any residual becomes small, relatively, without falling
+        escaped = (size > _WORSE * self._first) & (residual > self._start / _FALLEN)
+        diverged = escaped | (residual > _WORSE * self._best)
+        self._best = np.where(lower, residual, self._best)
+        self._best_step = np.where(lower, step, self._best_step)
+        otherwise = RUNNING if step < self.max_steps else Status.OUT_OF_STEPS
+        codes = np.full(len(residual), otherwise, dtype=np.int8)
+        codes[step - self._best_step >= PATIENCE] = Status.STAGNATED
+        codes[diverged] = Status.DIVERGED
+        codes[~np.isfinite(residual)] = Status.NOT_FINITE
+        codes[(excess <= 1) & ~escaped] = Status.CONVERGED
+        return codes if self._codes is None else np.where(self._codes < 0, codes, self._codes)
+
+    def _close(
+        self, codes: Array, z: Tensor, kept: Tensor | None, residual: Array, step: int
+    ) -> None:
+        """Write down the outcome of the samples that are done with this step."""
+        done = codes != RUNNING
+        if self._codes is not None:
+            done &= self._codes == RUNNING
+        self._codes = codes
+        where = done.nonzero()[0]
+        if not len(where):
+            return
+        self._write(where, z, kept)
+        if self._ends is None:
+            status, steps = (np.zeros(self.count, dtype=t) for t in (np.int8, np.int32))
+            self._ends = (status, np.zeros(self.count), steps)
+        rows = where if self._rows is None else self._rows[where]
+        self._ends[0][rows], self._ends[1][rows] = codes[where], residual[where]
+        self._ends[2][rows] = step
+
+    def _write(self, where: Array, z: Tensor, kept: Tensor | None) -> None:
+        """Keep the values of some rows of the batch; the first time, all of them."""
+        if self._value is None:
+            self._value, self._kept = z, kept
+            return
+        if self._rows is None:
+            mask = np.zeros((self.count, 1), dtype=np.bool_)
+            mask[where] = True
+            chosen = torch.from_numpy(mask).to(z.device)
+            self._value = torch.where(chosen, z, self._value)
+            if kept is not None and self._kept is not None:
+                self._kept = torch.where(chosen, kept, self._kept)
+            return
+        pair = torch.from_numpy(np.stack([where, self._rows[where]])).to(z.device)
+        self._value = self._value.index_copy(0, pair[1], z.index_select(0, pair[0]))
+        if kept is not None and self._kept is not None:
+            self._kept = self._kept.index_copy(0, pair[1], kept.index_select(0, pair[0]))
+
+    def pack(self) -> Tensor:
+        """Keep only the rows of the batch that run; returns which."""
+        assert self._codes is not None
+        index = (self._codes == RUNNING).nonzero()[0]
+        self._rows = index if self._rows is None else self._rows[index]
+        self._codes = None
+        self._best, self._best_step = self._best[index], self._best_step[index]
+        self._start, self._first = self._start[index], self._first[index]
+        return torch.from_numpy(index)
+
+    def outcome(self, evaluations: int) -> tuple[Solution, Tensor | None, bool]:
+        """The end of the solve: the solution, what was kept, and whether all converged."""
+        assert self._value is not None
+        device, dtype = self._value.device, self._value.dtype
+        if self._residual is not None:
+            status = torch.zeros(self.count, dtype=torch.int8, device=device)
+            steps = torch.full((self.count,), self._step, dtype=torch.int32, device=device)
+            solution = Solution(self._value, status, self._residual, steps, evaluations)
+            return solution, self._kept, True
+        assert self._ends is not None
+        status, residual, steps = (torch.from_numpy(end) for end in self._ends)
+        solution = Solution(
+            self._value,
+            status.to(device),
+            residual.to(device, dtype),
+            steps.to(device),
+            evaluations,
+        )
+        return solution, self._kept, not self._ends[0].any()
+
+
+def _to_host(norms: Tensor) -> Array:
+    """Their numbers in float64."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(norms):  # no memory to be read
+        return np.array(norms.tolist(), dtype=np.float64)
+    host = norms.detach().cpu()
+    if host.dtype.itemsize < 4:
+        host = host.float()
+    return host.numpy().astype(np.float64)
