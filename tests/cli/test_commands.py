@@ -186,7 +186,11 @@ BAD = {
     "unknown dtype": (["analyze", "--dtype", "float16"], "--dtype.*float16"),
     "unknown device": (["analyze", "--device", "abacus"], "device must be auto.*'abacus'"),
     "absent device": (["reproduce", "shoal", "--device", "cuda:77"], "this machine has"),
-    "unknown data": (["analyze", "whales"], "DATA must be digits or a .npy file.*'whales'"),
+    "unknown data": (
+        ["analyze", "whales"],
+        "DATA must be one of digits, mnist.*or a .npy file.*'whales'",
+    ),
+    "absent dataset": (["analyze", "svhn"], "SVHN was not found: put train_32x32.mat"),
     "absent file": (["analyze", "whales.npy"], "must be a file that exists.*whales.npy"),
     "file that is not data": (["analyze", "file.npy"], "must be a .npy file of numbers"),
     "NaN in the data": (["analyze", "nan.npy"], r"finite numbers.*shape \(3, 2\)"),
@@ -199,7 +203,11 @@ BAD = {
 
 
 @pytest.mark.parametrize(("arguments", "message"), BAD.values(), ids=BAD.keys())
-def test_bad_invocations(arguments: list[str], message: str) -> None:
+def test_bad_invocations(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_DATA", str(Path().absolute()))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path().absolute()))
     Path("file.npy").write_text("no data")
     np.save("nan.npy", np.array([[1.0, 2], [np.nan, 1], [3, 4]]))
     for extra in ([], ["--json"]):

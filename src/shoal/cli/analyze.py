@@ -16,6 +16,7 @@ from shoal.experiments.figures import require_matplotlib
 from shoal.experiments.provenance import resolve_device
 from shoal.report import SECTIONS, Findings, Section, Subject, document, load_data, save
 from shoal.report import analyze as sections_of
+from shoal.report.data import NAMES
 
 __all__ = ["analyze"]
 
@@ -23,9 +24,7 @@ __all__ = ["analyze"]
 def analyze(
     data: Annotated[
         str,
-        typer.Argument(
-            metavar="DATA", help="digits (scikit-learn's), or a .npy file of shape (n, p)."
-        ),
+        typer.Argument(metavar="DATA", help=f"{', '.join(NAMES)}, or a .npy file of shape (n, p)."),
     ] = "digits",
     activation: Annotated[
         str, typer.Option(help="A name, with numbers after a colon: tanh, leakyrelu:0.1.")

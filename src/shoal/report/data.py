@@ -1,8 +1,6 @@
 """The data that an analysis looks at."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Data", "load_data"]
+from shoal import data
+
+__all__ = ["NAMES", "Data", "load_data"]
+
+NAMES = ("digits", "mnist", "fashion-mnist", "cifar-10", "svhn")  # of ``shoal.data.load``
 
 
 @dataclass(frozen=True)
@@ -37,27 +39,30 @@ def load_data(
     """Load inputs, center them, and scale them to a mean squared norm of one.
 
     Args:
-        source: ``"digits"`` (scikit-learn's handwritten digits) or a ``.npy`` file of shape (n, p).
+        source: One of ``NAMES``, such as ``"digits"``, for :func:`shoal.data.load`, or a ``.npy``
+            file of shape (n, p).
         dtype: Of the inputs.
         device: Where they go.
         n: How many of the first samples to take; all by default.
         most: How many to take at most where ``n`` does not say.
 
     Raises:
+        FileNotFoundError: If the files of a dataset are not there.
         ImportError: If what reads the data is not installed.
         ValueError: If there is no such data, or it is not a matrix of finite numbers.
     """
-    known: dict[str, Callable[[], Any]] = {"digits": _digits}
-    if source in known:
-        name, raw = source, known[source]()
+    if source in NAMES:
+        name, raw = source, _named(source)
     elif Path(source).suffix == ".npy":
-        name, raw = Path(source).name, _matrix(Path(source))
+        name, raw = Path(source).name, torch.as_tensor(_matrix(Path(source)))
     else:
-        raise ValueError(f"DATA must be digits or a .npy file of shape (n, p), got {source!r}")
+        raise ValueError(
+            f"DATA must be one of {', '.join(NAMES)}, or a .npy file of shape (n, p), "
+            f"got {source!r}"
+        )
     if n is not None and not 2 <= n <= len(raw):
         raise ValueError(f"n must be between 2 and {len(raw)} for {name}, got {n}")
-    raw = raw[: most if n is None else n]
-    x = torch.as_tensor(raw, dtype=torch.float64)
+    x = raw[: most if n is None else n]
     largest = x.abs().max() if x.numel() else torch.zeros(())
     x = x / largest if largest > 0 else x  # so that no square overflows
     x = x - x.mean(dim=0)
@@ -67,13 +72,10 @@ def load_data(
     return Data(name, (x / size).to(dtype=dtype, device=device))
 
 
-def _digits() -> Any:
-    """Scikit-learn's digits: 1797 images of 8 by 8 pixels."""
-    if find_spec("sklearn") is None:
-        raise ImportError("the digits come with scikit-learn: pip install 'shoal[cli]'")
-    from sklearn.datasets import load_digits
-
-    return load_digits().data
+def _named(name: str) -> Tensor:
+    """All digits, or the training samples of another dataset, as vectors."""
+    split = "all" if name == "digits" else "train"
+    return data.load(name, split=split, dtype=torch.float64).x.flatten(1)
 
 
 def _matrix(path: Path) -> Any:
