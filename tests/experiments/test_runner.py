@@ -15,6 +15,7 @@ import shoal
 from experiments.small import Small
 from shoal.experiments import Run, WidthError, execute, results, run
 from shoal.experiments.identity import seed_of
+from shoal.experiments.provenance import versions
 from shoal.experiments.storage import locked, read_arrays, write_file
 
 
@@ -83,6 +84,17 @@ def test_another_configuration_has_another_folder(tmp_path: Path) -> None:
         for threads in (1, 2)
     }
     assert len(folders) == 6
+
+
+def test_another_version_has_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = versions()["shoal"]
+    assert own.startswith(shoal.__version__)
+    assert ("+" in own) == ("dev" in shoal.__version__)
+    before = Run(Small(), tmp_path, "cpu").folder
+    monkeypatch.setattr("shoal.experiments.runner.versions", lambda: {"shoal": "9.9"})
+    assert Run(Small(), tmp_path, "cpu").folder != before
 
 
 def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 """Where results come from: versions and hardware."""
 
+import hashlib
 import os
 import platform
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,21 @@ __all__ = ["hardware", "resolve_device", "versions"]
 
 def versions() -> dict[str, str]:
     """The versions of what the numbers depend on."""
-    return {"shoal": shoal.__version__, "torch": str(torch.__version__), "numpy": np.__version__}
+    return {"shoal": _own_version(), "torch": str(torch.__version__), "numpy": np.__version__}
+
+
+@lru_cache(maxsize=1)
+def _own_version() -> str:
+    """The version of shoal; between releases with a hash of its code, which then may change."""
+    if "dev" not in shoal.__version__:
+        return shoal.__version__
+    package = Path(shoal.__file__).parent
+    found = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        place = path.relative_to(package)
+        if place.parts[0] not in ("cli", "report"):  # they compute nothing that is kept
+            found.update(place.as_posix().encode() + b"\0" + path.read_bytes())
+    return f"{shoal.__version__}+{found.hexdigest()[:12]}"
 
 
 def all_versions() -> dict[str, str]:
