@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format bench wheel clean
+.PHONY: help demo tour test test-slow lint format bench wheel clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*  ## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*  ## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -26,7 +26,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@touch $@
 
-demo: $(STAMP)  ## Take the tour: what shoal can do, in one script
+demo: $(STAMP)  ## Analyze a deep equilibrium model on handwritten digits
+	$(BIN)/shoal analyze --output build/demo
+
+tour: $(STAMP)  ## Take the tour: the Gaussian calculus, in one script
 	$(BIN)/python examples/tour.py
 
 test: $(STAMP)  ## Run the tests

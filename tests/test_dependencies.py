@@ -39,6 +39,7 @@ APPLICATIONS: dict[str, set[str]] = {
     "experiments": set(),
     "report": {"experiments"},
     "cli": {"experiments", "report"},
+    "__main__": {"cli"},
 }
 
 

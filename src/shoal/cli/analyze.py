@@ -1,0 +1,128 @@
+"""``shoal analyze``: an architecture on data, in one table and one figure."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+import shoal
+from shoal import checks
+from shoal.cli.activations import parse_activation
+from shoal.cli.errors import FAILED, INTERRUPTED, note
+from shoal.cli.options import Debug, Device, Dtype, Json, Verbose, check_folder
+from shoal.cli.output import console, emit, progress
+from shoal.experiments.figures import require_matplotlib
+from shoal.experiments.provenance import resolve_device
+from shoal.report import SECTIONS, Findings, Section, Subject, document, load_data, save
+from shoal.report import analyze as sections_of
+from shoal.report.data import NAMES
+
+__all__ = ["analyze"]
+
+
+def analyze(
+    data: Annotated[
+        str,
+        typer.Argument(metavar="DATA", help=f"{', '.join(NAMES)}, or a .npy file of shape (n, p)."),
+    ] = "digits",
+    activation: Annotated[
+        str, typer.Option(help="A name, with numbers after a colon: tanh, leakyrelu:0.1.")
+    ] = "tanh",
+    recurrent_variance: Annotated[float, typer.Option(help="σ_a², at least 0.")] = 0.2,
+    input_variance: Annotated[float, typer.Option(help="σ_b², at least 0.")] = 0.8,
+    n: Annotated[
+        int | None, typer.Option("--n", "-n", help="How many samples.", show_default="at most 1000")
+    ] = None,
+    dtype: Annotated[Dtype, typer.Option(help="Of inputs and kernels.")] = Dtype.float64,
+    device: Device = "auto",
+    output: Annotated[
+        Path | None,
+        typer.Option(callback=check_folder, help="A folder for the figure and the numbers."),
+    ] = None,
+    json: Json = False,
+    verbose: Verbose = 0,  # noqa: ARG001
+    debug: Debug = False,  # noqa: ARG001
+) -> None:
+    """Analyze a DEQ on data: well-posedness, kernels, timing.
+
+    Inputs are centered and scaled to a mean squared norm of one. Without DATA, handwritten digits
+    are taken.
+    """
+    if output is not None:
+        require_matplotlib()
+    deq = _architecture(activation, recurrent_variance, input_variance)
+    subject = Subject(
+        deq, load_data(data, n=n, dtype=dtype.torch, device=resolve_device(device), most=1000)
+    )
+    found, interrupted = _find(subject, quiet=json)
+    if not json:
+        _show(subject, found)
+    if interrupted:
+        note(
+            f"Interrupted: {len(found)} of {len(SECTIONS)} sections are finished, nothing is "
+            "written. Run the command again; it starts over."
+        )
+        raise typer.Exit(INTERRUPTED)
+    _finish(subject, found, output, json=json)
+
+
+def _finish(
+    subject: Subject, found: dict[Section, Findings], output: Path | None, *, json: bool
+) -> None:
+    """Write and print what was found; what was not found makes the command fail."""
+    files = [] if output is None else save(subject, found, output)
+    if json:
+        emit(document(subject, found))
+    elif files:
+        console().print(f"Written: {', '.join(map(str, files))}", soft_wrap=True)
+    else:
+        note("--output FOLDER saves the figure and the numbers.")
+    errors = [f"{s.title}: {findings.error}" for s, findings in found.items() if findings.error]
+    if errors:
+        for error in errors:
+            note(f"Error: {error}")
+        raise typer.Exit(FAILED)
+
+
+def _architecture(activation: str, recurrent_variance: float, input_variance: float) -> shoal.DEQ:
+    return shoal.DEQ(
+        parse_activation(activation),
+        checks.real("--recurrent-variance", recurrent_variance, at_least=0),
+        checks.real("--input-variance", input_variance, at_least=0),
+    )
+
+
+def _find(subject: Subject, *, quiet: bool) -> tuple[dict[Section, Findings], bool]:
+    """The findings, and whether they are not all because of Ctrl-C."""
+    found: dict[Section, Findings] = {}
+    try:
+        with progress(quiet=quiet) as bar:
+            task = bar.add_task(SECTIONS[0].title, total=len(SECTIONS))
+            following = iter([*[s.title for s in SECTIONS[1:]], "Done"])
+            for section, findings in sections_of(subject):
+                found[section] = findings
+                bar.update(task, advance=1, description=next(following))
+    except KeyboardInterrupt:
+        return found, True
+    return found, False
+
+
+def _show(subject: Subject, found: dict[Section, Findings]) -> None:
+    x = subject.x
+    dtype = str(x.dtype).removeprefix("torch.")
+    table = Table(
+        title=f"{subject.architecture}\n{subject.data.name}, n = {x.shape[0]}, p = {x.shape[1]}, "
+        f"{dtype}, {x.device}",
+        title_justify="left",
+    )
+    for name in ("", "value", "meaning"):
+        table.add_column(name, overflow="fold")
+    for section, findings in found.items():
+        table.add_section()
+        table.add_row(f"[bold]{section.title}[/bold]", "", "")
+        for row in findings.rows:
+            table.add_row(f"  {row.quantity}", row.value, row.meaning)
+        if findings.error:
+            table.add_row("  [red]none[/red]", "", findings.error)
+    console().print(table)

@@ -1,0 +1,43 @@
+"""Logging for the command line, and what its global options say."""
+
+import logging
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.logging import RichHandler
+
+__all__ = ["State", "state"]
+
+
+@dataclass
+class State:
+    """What ``-v`` and ``--debug`` say; one for each process.
+
+    Attributes:
+        verbose: How many ``-v`` there are.
+        debug: Whether errors show tracebacks.
+    """
+
+    verbose: int = 0
+    debug: bool = False
+
+    def reset(self) -> None:
+        """Forget what an earlier command said."""
+        self.verbose, self.debug = 0, False
+        self.apply()
+
+    def apply(self) -> None:
+        """Let the library's messages through to stderr."""
+        logger = logging.getLogger("shoal")
+        for handler in [h for h in logger.handlers if isinstance(h, RichHandler)]:
+            logger.removeHandler(handler)
+        handler = RichHandler(
+            console=Console(stderr=True), show_path=False, rich_tracebacks=False, markup=False
+        )
+        logger.addHandler(handler)
+        levels = (logging.WARNING, logging.INFO, logging.DEBUG)
+        level = levels[min(self.verbose, 2)]
+        logger.setLevel(min(level, logging.DEBUG) if self.debug else level)
+
+
+state = State()

@@ -1,0 +1,22 @@
+"""Experiments: frozen configurations whose runs can be interrupted, resumed and repeated."""
+
+from shoal.experiments.experiment import Arrays, Experiment, Point, Result
+from shoal.experiments.registry import find, register, registered
+from shoal.experiments.runner import Progress, Run, execute, results, run
+from shoal.experiments.width import WidthError
+
+__all__ = [
+    "Arrays",
+    "Experiment",
+    "Point",
+    "Progress",
+    "Result",
+    "Run",
+    "WidthError",
+    "execute",
+    "find",
+    "register",
+    "registered",
+    "results",
+    "run",
+]

@@ -1,0 +1,69 @@
+"""How figures look, and how they are saved."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoal.experiments.storage import write_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["COLORS", "require_matplotlib", "save_figure", "style"]
+
+# distinct also for the color-blind (Okabe and Ito)
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+GRAY = "#6b6b6b"
+
+_STYLE: dict[Any, Any] = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": "#444444",
+    "axes.grid": True,
+    "axes.labelsize": 10,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "figure.constrained_layout.use": True,
+    "font.size": 10,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.6,
+    "legend.fontsize": 9,
+    "legend.frameon": False,
+    "svg.hashsalt": "shoal",  # the same figure makes the same file
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+}
+
+
+def require_matplotlib() -> None:
+    """Say what to install if there is nothing to draw with.
+
+    Raises:
+        ImportError: If matplotlib is not installed.
+    """
+    if find_spec("matplotlib") is None:
+        raise ImportError("figures need matplotlib, which is not here: pip install 'shoal[plots]'")
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The style of shoal's figures, for what is drawn inside."""
+    require_matplotlib()
+    import matplotlib as mpl
+
+    whole: dict[Any, Any] = {**mpl.rcParamsDefault, **_STYLE}
+    with mpl.rc_context({**whole, "backend": mpl.rcParams["backend"]}):
+        yield
+
+
+def save_figure(figure: "Figure", path: Path) -> list[Path]:
+    """Save a figure as PNG and SVG, under the name ``path`` with these endings."""
+    paths = [path.with_name(f"{path.name}.{ending}") for ending in ("png", "svg")]
+    with style():
+        write_file(paths[0], lambda file: figure.savefig(file, format="png", dpi=160))
+        nothing = {"Date": None}
+        write_file(paths[1], lambda file: figure.savefig(file, format="svg", metadata=nothing))
+    return paths

@@ -1,0 +1,52 @@
+"""The experiments that are known by name."""
+
+from typing import TypeVar
+
+from shoal.experiments.experiment import Experiment
+
+__all__ = ["find", "register", "registered"]
+
+E = TypeVar("E", bound=type[Experiment])
+
+_KNOWN: dict[tuple[str, str], type[Experiment]] = {}
+
+
+def register(experiment: E) -> E:
+    """Make an experiment known by its ``name``; a decorator of classes.
+
+    Raises:
+        ValueError: If another experiment has the name.
+    """
+    known = _KNOWN.setdefault(experiment.name, experiment)
+    if known is not experiment and known.__qualname__ != experiment.__qualname__:
+        raise ValueError(f"the name {experiment.name} is that of {known.__name__} already")
+    _KNOWN[experiment.name] = experiment
+    return experiment
+
+
+def registered() -> dict[tuple[str, str], type[Experiment]]:
+    """All registered experiments, by name, in the order of their names."""
+    return dict(sorted(_KNOWN.items()))
+
+
+def find(paper: str, figure: str | None = None) -> list[type[Experiment]]:
+    """The experiments of a paper, or the one of a figure.
+
+    Raises:
+        ValueError: If there is none; the message lists those that there are.
+
+    Example:
+        >>> from shoal.experiments import find
+        >>> [experiment.__name__ for experiment in find("shoal", "width")]
+        ['WidthError']
+    """
+    known = registered()
+    papers = sorted({name for name, _ in known})
+    if paper not in papers:
+        raise ValueError(f"PAPER must be one of {', '.join(papers)}, got {paper!r}")
+    if figure is None:
+        return [experiment for name, experiment in known.items() if name[0] == paper]
+    figures = [name[1] for name in known if name[0] == paper]
+    if figure not in figures:
+        raise ValueError(f"FIGURE of {paper} must be one of {', '.join(figures)}, got {figure!r}")
+    return [known[paper, figure]]

@@ -1,0 +1,94 @@
+"""Files that are whole or not there, in a folder that one run writes to at a time."""
+
+import json
+import logging
+import os
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from shoal.experiments.experiment import Arrays
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["locked", "read_arrays", "read_json", "write_arrays", "write_file", "write_json"]
+
+_logger = logging.getLogger(__name__)
+
+
+def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write a file through a temporary one beside it, so that it is never seen half-written."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write a JSON document for people and machines."""
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    write_file(path, lambda file: file.write(text.encode()))
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON document; ``None`` if there is none.
+
+    Raises:
+        ValueError: If the file is not JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise ValueError(f"{path} must be a JSON document; it is not: {error}") from None
+
+
+def write_arrays(path: Path, arrays: Arrays) -> None:
+    """Write named arrays; the same arrays make the same bytes."""
+    write_file(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
+
+
+def read_arrays(path: Path) -> dict[str, Any] | None:
+    """Read named arrays; ``None``, and a warning, if the file is damaged."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        _logger.warning("%s is damaged and will be computed again: %s", path, error)
+        return None
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder for this process, and remove what a killed one left half-written.
+
+    Raises:
+        RuntimeError: If another process holds it. The system frees what a killed process held.
+    """
+    with (folder / ".lock").open("w") as lock:
+        if fcntl is not None:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RuntimeError(
+                    f"another run is writing to {folder}; wait for it, or choose another output"
+                ) from None
+        for leftover in folder.rglob(".*.tmp"):
+            leftover.unlink(missing_ok=True)
+        yield

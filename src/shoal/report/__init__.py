@@ -1,0 +1,24 @@
+"""Reports: what is known of an architecture on data, in sections, and how fast it is known."""
+
+from shoal.report.analysis import SECTIONS, analyze, document, draw, save
+from shoal.report.benchmarks import BENCHMARKS, Benchmark, Measurement, measure
+from shoal.report.data import Data, load_data
+from shoal.report.section import Findings, Row, Section, Subject
+
+__all__ = [
+    "BENCHMARKS",
+    "SECTIONS",
+    "Benchmark",
+    "Data",
+    "Findings",
+    "Measurement",
+    "Row",
+    "Section",
+    "Subject",
+    "analyze",
+    "document",
+    "draw",
+    "load_data",
+    "measure",
+    "save",
+]

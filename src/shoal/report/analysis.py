@@ -1,0 +1,101 @@
+"""The analysis of an architecture on data: its sections, one after the other."""
+
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import shoal
+from shoal.exceptions import AccuracyError, ConvergenceError
+from shoal.experiments.figures import save_figure, style
+from shoal.experiments.identity import plain
+from shoal.experiments.storage import write_json
+from shoal.report.kernels import KERNELS
+from shoal.report.section import Findings, Section, Subject
+from shoal.report.timing import TIMING
+from shoal.report.well_posedness import WELL_POSEDNESS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["SECTIONS", "analyze", "document", "draw", "save"]
+
+_logger = logging.getLogger(__name__)
+
+# What an analysis consists of: a new capability is a new section.
+SECTIONS: tuple[Section, ...] = (WELL_POSEDNESS, KERNELS, TIMING)
+
+Analysis = dict[Section, Findings]
+
+
+def analyze(
+    subject: Subject, sections: Sequence[Section] = SECTIONS
+) -> Iterator[tuple[Section, Findings]]:
+    """The findings section by section; where something does not exist, an error instead.
+
+    Args:
+        subject: What is analyzed.
+        sections: What is looked at.
+    """
+    for section in sections:
+        _logger.info("section %s", section.name)
+        try:
+            yield section, section.find(subject)
+        except (ConvergenceError, AccuracyError) as error:
+            _logger.debug("section %s", section.name, exc_info=True)
+            yield section, Findings(error=" ".join(str(error).split()))
+
+
+def document(subject: Subject, found: Analysis) -> dict[str, Any]:
+    """An analysis as plain values."""
+    return {
+        "shoal": shoal.__version__,
+        "architecture": plain(subject.architecture),
+        "data": {
+            "name": subject.data.name,
+            "samples": subject.x.shape[0],
+            "features": subject.x.shape[1],
+            "dtype": str(subject.x.dtype).removeprefix("torch."),
+            "device": str(subject.x.device),
+        },
+        "sections": {
+            section.name: {"error": findings.error} if findings.error else _finite(findings.numbers)
+            for section, findings in found.items()
+        },
+    }
+
+
+def _finite(value: Any) -> Any:
+    """Plain values without infinities and NaN, which JSON does not have; ``None`` instead."""
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def draw(subject: Subject, found: Analysis) -> "Figure":
+    """The figure: a panel for each section that has one."""
+    panels = [(section, f.panel) for section, f in found.items() if f.panel is not None]
+    with style():
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(4.2 * max(1, len(panels)), 3.4))
+        figure.suptitle(
+            f"{subject.architecture}\n{subject.data.name}, n = {subject.x.shape[0]}, "
+            f"p = {subject.x.shape[1]}",
+            fontsize=10,
+        )
+        for axes, (section, panel) in zip(
+            figure.subplots(1, max(1, len(panels)), squeeze=False)[0], panels, strict=False
+        ):
+            panel(axes)
+            axes.set_title(section.title)
+    return figure
+
+
+def save(subject: Subject, found: Analysis, folder: Path) -> list[Path]:
+    """Write ``analysis.json``, ``analysis.png`` and ``analysis.svg`` into a folder."""
+    figure = draw(subject, found)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "analysis.json", document(subject, found))
+    return [folder / "analysis.json", *save_figure(figure, folder / "analysis")]

@@ -1,0 +1,96 @@
+"""The section on the kernels of the infinitely wide network: size, spectrum, effective rank."""
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import shoal
+from shoal.experiments.figures import COLORS
+from shoal.report.section import Findings, Row, Section, Subject
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["KERNELS", "Spectrum", "spectrum"]
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """A kernel matrix in a few numbers.
+
+    Attributes:
+        trace: The sum of the eigenvalues.
+        largest: The largest eigenvalue.
+        smallest: The smallest.
+        condition: Their ratio; ``None`` if the smallest is not above rounding errors.
+        effective_rank: The exponential of the entropy of the eigenvalues over their sum; not a
+            number if all are zero.
+    """
+
+    trace: float
+    largest: float
+    smallest: float
+    condition: float | None
+    effective_rank: float
+
+
+def spectrum(matrix: Tensor) -> tuple[Spectrum, Tensor]:
+    """Describe a positive semidefinite matrix; also its eigenvalues, the largest first.
+
+    Example:
+        >>> import torch
+        >>> found, _ = spectrum(torch.diag(torch.tensor([1.0, 1.0, 2.0])))
+        >>> found.trace, found.condition, round(found.effective_rank, 4)
+        (4.0, 2.0, 2.8284)
+    """
+    values = torch.linalg.eigvalsh(matrix).flip(0)
+    rounding = len(values) * torch.finfo(values.dtype).eps * float(values[0])
+    values = values.double().cpu()
+    shares = values.clamp_min(0) / values.clamp_min(0).sum()
+    entropy = -torch.special.xlogy(shares, shares).sum()
+    largest, smallest = float(values[0]), float(values[-1])
+    condition = largest / smallest if smallest > rounding else None
+    trace = float(matrix.diagonal().double().sum())
+    return Spectrum(trace, largest, smallest, condition, float(entropy.exp())), values
+
+
+def _find(subject: Subject) -> Findings:
+    kernels = shoal.kernel(subject.architecture, subject.x)
+    (ck, ck_values), (ntk, ntk_values) = (spectrum(matrix) for matrix in kernels)
+    rows = (
+        Row("of CK, NTK: trace", _both(ck.trace, ntk.trace), "sum of the eigenvalues"),
+        Row("largest eigenvalue", _both(ck.largest, ntk.largest)),
+        Row("smallest eigenvalue", _both(ck.smallest, ntk.smallest)),
+        Row("condition", _both(ck.condition, ntk.condition), "largest over smallest"),
+        Row(
+            "effective rank",
+            _both(ck.effective_rank, ntk.effective_rank),
+            f"exp(spectral entropy), at most {len(ck_values)}",
+        ),
+    )
+    numbers = {"ck": asdict(ck), "ntk": asdict(ntk)}
+    return Findings(rows, numbers, lambda axes: _panel(axes, ck_values, ntk_values))
+
+
+def _both(ck: float | None, ntk: float | None) -> str:
+    first, second = ("∞ to rounding" if v is None else f"{v:.4g}" for v in (ck, ntk))
+    return f"{first}, {second}"
+
+
+def _panel(axes: "Axes", ck: Tensor, ntk: Tensor) -> None:
+    """The eigenvalues in their order."""
+    for label, values, color in (("CK", ck, COLORS[0]), ("NTK", ntk, COLORS[1])):
+        positive = values[values > 0]
+        ranks = np.arange(1, len(positive) + 1)
+        axes.plot(ranks, positive.numpy(), color=color, label=label, linewidth=1.6)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("rank")
+    axes.set_ylabel("eigenvalue")
+    axes.legend(loc="lower left")
+
+
+KERNELS = Section("kernels", "Kernels at infinite width", _find)

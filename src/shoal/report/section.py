@@ -1,0 +1,72 @@
+"""What an analysis is made of: sections, each with rows, numbers and a panel of the figure."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
+
+from shoal import Architecture
+from shoal.report.data import Data
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["Findings", "Row", "Section", "Subject"]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is analyzed.
+
+    Attributes:
+        architecture: The architecture.
+        data: The data.
+    """
+
+    architecture: Architecture
+    data: Data
+
+    @property
+    def x(self) -> Tensor:
+        """The inputs."""
+        return self.data.x
+
+
+class Row(NamedTuple):
+    """A line of the table: a quantity, its value, and what it means."""
+
+    quantity: str
+    value: str
+    meaning: str = ""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a section found.
+
+    Attributes:
+        rows: For the table.
+        numbers: For machines: names and plain values.
+        panel: Draws the section's part of the figure; ``None`` if it has none.
+        error: Why there is nothing, if there is nothing.
+    """
+
+    rows: tuple[Row, ...] = ()
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    panel: "Callable[[Axes], None] | None" = None
+    error: str | None = None
+
+
+class Section(NamedTuple):
+    """A part of the analysis.
+
+    Attributes:
+        name: For machines.
+        title: For people.
+        find: Computes the findings.
+    """
+
+    name: str
+    title: str
+    find: Callable[[Subject], Findings]

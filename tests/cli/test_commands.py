@@ -1,0 +1,281 @@
+"""The commands: what they print, what they write, how they fail."""
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import shoal
+from shoal.cli.activations import known_activations, parse_activation
+from shoal.cli.app import app
+from shoal.report import SECTIONS
+
+SMALL = ["--activation", "relu", "-n", "40", "--device", "cpu"]
+
+
+@pytest.fixture(autouse=True)
+def _somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Commands run in an empty folder; logging is as before afterwards."""
+    monkeypatch.chdir(tmp_path)
+    logger = logging.getLogger("shoal")
+    before = (list(logger.handlers), logger.level)
+    yield
+    logger.handlers[:], logger.level = before[0], before[1]
+
+
+def shoal_command(*arguments: str, code: int = 0):
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return result
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ([], ["analyze", "reproduce", "bench", "--version"]),
+        (["analyze"], ["--activation", "--recurrent-variance", "--input-variance", "--dtype"]),
+        (["reproduce"], ["PAPER", "FIGURE", "--quick", "--jobs", "--output"]),
+        (["bench"], ["NAME", "--quick", "--device"]),
+    ],
+)
+def test_help(command: list[str], words: list[str]) -> None:
+    output = shoal_command(*command, "--help").stdout
+    for word in words:
+        assert word in output
+    if command:
+        for option in ("--json", "--debug", "--device", "--verbose"):
+            assert option in output
+
+
+def test_without_a_command_there_is_help() -> None:
+    assert "analyze" in shoal_command().stdout
+
+
+def test_version() -> None:
+    assert shoal_command("--version").stdout == f"shoal {shoal.__version__}\n"
+
+
+def test_analyze_prints_a_table() -> None:
+    result = shoal_command("analyze", *SMALL)
+    for words in ("Well-posedness", "Kernels", "Timing", "effective rank", "digits, n = 40"):
+        assert words in result.stdout
+    assert "--output" in result.stderr
+    assert files(Path()) == []
+
+
+def test_analyze_for_machines(tmp_path: Path) -> None:
+    result = shoal_command("analyze", *SMALL, "--dtype", "float64", "--json", "--output", "a/b")
+    document = json.loads(result.stdout)
+    assert result.stderr == ""
+    assert set(document["sections"]) == {section.name for section in SECTIONS}
+    assert document["architecture"]["activation"] == {"class": "ReLU"}
+    assert document["data"]["samples"] == 40
+    assert files(tmp_path) == ["a/b/analysis.json", "a/b/analysis.png", "a/b/analysis.svg"]
+    assert json.loads(Path("a/b/analysis.json").read_text()) == document
+
+
+def test_the_numbers_are_those_of_the_library() -> None:
+    generator = np.random.default_rng(0)
+    np.save("x.npy", generator.normal(size=(30, 5)) + 3)
+    document = json.loads(shoal_command("analyze", "x.npy", *SMALL[:2], "--json").stdout)
+    x = np.load("x.npy") - np.load("x.npy").mean(0)
+    x /= np.sqrt((x**2).sum(1).mean())
+    ck = shoal.kernel(shoal.DEQ(shoal.ReLU(), 0.2, 0.8), x).ck
+    values = np.linalg.eigvalsh(ck)
+    shares = values / values.sum()
+    found = document["sections"]["kernels"]["ck"]
+    assert found["trace"] == pytest.approx(np.trace(ck), rel=1e-10)
+    assert found["condition"] == pytest.approx(values[-1] / values[0], rel=1e-6)
+    rank = np.exp(-(shares * np.log(shares)).sum())
+    assert found["effective_rank"] == pytest.approx(rank, rel=1e-8)
+
+
+def test_what_has_no_kernel_fails_and_says_so() -> None:
+    result = shoal_command("analyze", *SMALL, "--recurrent-variance", "2.5", "--json", code=1)
+    document = json.loads(result.stdout)
+    assert document["sections"]["well_posedness"]["kernel_guaranteed"] is False
+    assert document["sections"]["kernels"]["error"]
+    assert result.stderr.startswith("Error: Kernels")
+
+
+def test_what_is_infinite_is_null() -> None:
+    options = ["--activation", "hermite:0,1,0.5", "-n", "10", "--json", "--output", "o"]
+    document = json.loads(shoal_command("analyze", *options).stdout)
+    assert document["sections"]["well_posedness"]["recurrent_gain"] is None  # not Lipschitz
+    assert document["sections"]["kernels"]["ck"]["trace"] > 0
+
+
+def test_the_scale_of_the_data_does_not_matter() -> None:
+    x = np.random.default_rng(0).normal(size=(12, 3))
+    np.save("x.npy", x)
+    np.save("large.npy", 2.0**600 * x)
+    traces = [
+        json.loads(shoal_command("analyze", name, *SMALL[:2], "--json").stdout)["sections"][
+            "kernels"
+        ]["ck"]["trace"]
+        for name in ("x.npy", "large.npy")
+    ]
+    assert traces[0] == pytest.approx(traces[1], rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_dtypes(dtype: str) -> None:
+    document = json.loads(shoal_command("analyze", *SMALL, "--dtype", dtype, "--json").stdout)
+    assert document["data"]["dtype"] == dtype
+
+
+def test_reproduce_lists_what_there_is() -> None:
+    assert "width" in shoal_command("reproduce").stdout
+    (one,) = (
+        e
+        for e in json.loads(shoal_command("reproduce", "--json").stdout)["experiments"]
+        if e["figure"] == "width"
+    )
+    assert one["paper"] == "shoal"
+    assert one["points"] == 112
+
+
+def test_reproduce_runs_resumes_and_reports() -> None:
+    options = ["--quick", "--device", "cpu", "--output", "out"]
+    shown = shoal_command("reproduce", "shoal", "width", *options).stdout
+    assert re.search(r"24, of which 0 were there", shown)
+    again = shoal_command("reproduce", "shoal", "width", *options, "--json")
+    assert again.stderr == ""
+    (document,) = json.loads(again.stdout)["runs"]
+    assert document["resumed"] == 24
+    assert document["complete"]
+    assert -0.7 < document["summary"]["ck_slope"] < -0.3
+    for path in document["figures"]:
+        assert Path(path).is_file()
+
+
+def test_bench_prints_ratios() -> None:
+    result = shoal_command("bench", "network", "--quick", "--device", "cpu", "--json")
+    rows = json.loads(result.stdout)["measurements"]
+    assert [row["benchmark"] for row in rows] == ["network"] * 2
+    assert all(row["ratio"] == row["seconds"] / row["reference_seconds"] > 0 for row in rows)
+    assert "ratio" in shoal_command("bench", "network", "--quick").stdout
+
+
+BAD = {
+    "unknown command": (["swim"], "swim"),
+    "unknown option": (["analyze", "--whale"], "--whale"),
+    "unknown activation": (
+        ["analyze", "--activation", "blub"],
+        "one of cosine, elu, erf, .*'blub'",
+    ),
+    "letters for numbers": (["analyze", "--activation", "elu:x"], "numbers after its colon"),
+    "too many numbers": (["analyze", "--activation", "tanh:1"], "takes no numbers, got 'tanh:1'"),
+    "negative variance": (
+        ["analyze", "--recurrent-variance", "-1"],
+        "--recurrent-variance must be >= 0, got -1",
+    ),
+    "variance that is no number": (["analyze", "--input-variance", "much"], "--input-variance"),
+    "infinite variance": (["analyze", "--input-variance", "inf"], "must be finite, got inf"),
+    "too many samples": (["analyze", "-n", "5000"], "n must be between 2 and 1797.*got 5000"),
+    "unknown dtype": (["analyze", "--dtype", "float16"], "--dtype.*float16"),
+    "unknown device": (["analyze", "--device", "abacus"], "device must be auto.*'abacus'"),
+    "absent device": (["reproduce", "shoal", "--device", "cuda:77"], "this machine has"),
+    "unknown data": (
+        ["analyze", "whales"],
+        "DATA must be one of digits, mnist.*or a .npy file.*'whales'",
+    ),
+    "absent dataset": (["analyze", "svhn"], "SVHN was not found: put train_32x32.mat"),
+    "absent file": (["analyze", "whales.npy"], "must be a file that exists.*whales.npy"),
+    "file that is not data": (["analyze", "file.npy"], "must be a .npy file of numbers"),
+    "NaN in the data": (["analyze", "nan.npy"], r"finite numbers.*shape \(3, 2\)"),
+    "output is a file": (["analyze", "--output", "file.npy/b"], "--output.*'file.npy/b'.*a file"),
+    "unknown paper": (["reproduce", "whale2024"], "PAPER must be one of shoal.*'whale2024'"),
+    "unknown figure": (["reproduce", "shoal", "depth"], "must be one of width, got 'depth'"),
+    "no jobs": (["reproduce", "shoal", "width", "--jobs", "0"], "--jobs must be >= 1, got 0"),
+    "unknown benchmark": (["bench", "whales"], "NAME must be one of kernel.*got 'whales'"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD.values(), ids=BAD.keys())
+def test_bad_invocations(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_DATA", str(Path().absolute()))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path().absolute()))
+    Path("file.npy").write_text("no data")
+    np.save("nan.npy", np.array([[1.0, 2], [np.nan, 1], [3, 4]]))
+    for extra in ([], ["--json"]):
+        result = CliRunner().invoke(app, [*arguments, *extra])
+        assert result.exit_code in (1, 2)
+        assert result.stdout == ""
+        first, *rest = result.stderr.splitlines()
+        assert first.startswith("Error: ")
+        assert re.search(message, first), first
+        assert len(rest) <= 1  # where to find help
+    assert files(Path()) == ["file.npy", "nan.npy"]
+    assert sorted(p.name for p in Path().iterdir()) == ["file.npy", "nan.npy"]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_debug_shows_the_traceback(place: int) -> None:
+    arguments = ["analyze", "whales"]
+    arguments.insert(place, "--debug")
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 1
+    assert "Traceback" in result.stderr
+    assert "load_data" in result.stderr
+
+
+def test_a_bug_is_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise KeyError("x")
+
+    monkeypatch.setattr("shoal.cli.analyze.load_data", broken)
+    result = shoal_command("analyze", code=1)
+    assert result.stderr == "Error: a bug: KeyError: 'x' (--debug shows where)\n"
+
+
+def test_messages_of_the_library_come_with_verbose() -> None:
+    assert "section kernels" in shoal_command("analyze", *SMALL, "-v").stderr
+    assert "section kernels" not in shoal_command("analyze", *SMALL).stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments", "words"),
+    [
+        ("shoal.report.kernels.shoal.kernel", ["analyze", *SMALL, "--output", "o"], "1 of 3"),
+        ("shoal.cli.bench.measure", ["bench", "--quick"], "0 of 10 cases"),
+        ("shoal.cli.analyze.load_data", ["analyze", "--output", "o"], "no file is half-written"),
+    ],
+)
+def test_interrupts(
+    target: str, arguments: list[str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(target, interrupt)
+    result = shoal_command(*arguments, code=130)
+    assert words in result.stderr
+    assert "Run the command again" in result.stderr
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("name", sorted(known_activations()))
+def test_every_activation_has_a_name(name: str) -> None:
+    text = "hermite:0,1" if name == "hermite" else name
+    assert type(parse_activation(text)).__name__.lower() == name
+    assert parse_activation(text.upper()) == parse_activation(text)
+
+
+def test_arguments_of_activations() -> None:
+    assert parse_activation("leakyrelu:0.1") == shoal.LeakyReLU(0.1)
+    assert parse_activation("ELU:0.5") == shoal.ELU(0.5)
+    with pytest.raises(ValueError, match="takes coefficients, scale"):
+        parse_activation("hermite")

@@ -1,0 +1,149 @@
+"""The command line as a process: streams, signals, exit codes, and what is imported."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import shoal
+import shoal.cli
+
+SHOAL = [sys.executable, "-m", "shoal"]
+QUICK = [*SHOAL, "reproduce", "shoal", "width", "--quick", "--device", "cpu", "--output", "out"]
+
+
+def group_exists(group: int) -> bool:
+    """Whether anybody of a group of processes is left."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    source = str(Path(shoal.__file__).parents[1])
+    return os.environ | {"PYTHONPATH": source, "PYTHONIOENCODING": "utf-8"}
+
+
+def test_importing_shoal_imports_no_application(environment: dict[str, str]) -> None:
+    code = (
+        "import sys, shoal, shoal.cli\n"
+        "heavy = {'typer', 'rich', 'matplotlib', 'sklearn', 'shoal.experiments', 'shoal.report'}\n"
+        "sys.exit(' '.join(heavy & set(sys.modules)))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert found.stderr.strip() == ""
+
+
+def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, environment: dict[str, str]) -> None:
+    process = subprocess.Popen(
+        QUICK,
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    end = time.monotonic() + 100
+    while not list(tmp_path.rglob("*.npz")) and time.monotonic() < end:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert stdout == ""
+    finished = len(list(tmp_path.rglob("*.npz")))
+    assert 0 < finished < 24
+    assert f"{finished} of 24 points are finished and kept in out" in stderr
+    assert "run the same command again: shoal reproduce shoal width --quick" in stderr
+    assert "Traceback" not in stderr
+    assert list(tmp_path.rglob("*.tmp")) == []
+
+
+@pytest.mark.slow
+def test_processes_give_one_document(tmp_path: Path, environment: dict[str, str]) -> None:
+    found = subprocess.run(
+        [*QUICK, "--jobs", "2", "--json"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (document,) = json.loads(found.stdout)["runs"]
+    assert document["complete"]
+    assert document["sessions"][0]["jobs"] == 2
+    assert found.stderr == ""
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_processes_too(tmp_path: Path, environment: dict[str, str]) -> None:
+    process = subprocess.Popen(
+        [*QUICK, "--jobs", "2"],
+        cwd=tmp_path,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not list(tmp_path.rglob("*.npz")):
+        assert process.poll() is None
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr.startswith("Interrupted: ")
+    assert "Traceback" not in stderr
+    end = time.monotonic() + 10
+    while group_exists(process.pid) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not group_exists(process.pid)
+
+
+@pytest.mark.slow
+def test_processes_end_with_a_parent_that_is_killed(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    process = subprocess.Popen(
+        [*QUICK, "--jobs", "2"], cwd=tmp_path, env=environment, start_new_session=True
+    )
+    while not list(tmp_path.rglob("*.npz")):
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    end = time.monotonic() + 20
+    while group_exists(process.pid) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not group_exists(process.pid)
+
+
+def test_without_its_packages_the_command_says_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shoal.cli.find_spec", lambda _: None)
+    with pytest.raises(SystemExit, match=r"needs typer and rich.*pip install 'shoal\[cli\]'"):
+        shoal.cli.main()
+
+
+def test_an_error_is_a_line_and_a_code(tmp_path: Path, environment: dict[str, str]) -> None:
+    found = subprocess.run(
+        [*SHOAL, "analyze", "--activation", "leakyrelu:0.1", "--n", "1"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 1
+    assert found.stdout == ""
+    assert found.stderr == "Error: n must be between 2 and 1797 for digits, got 1\n"
+    assert list(tmp_path.iterdir()) == []
