@@ -148,6 +148,14 @@ def test_laws(weights):
     assert abs(fourth - {"gaussian": 3, "rademacher": 1, "uniform": 9 / 5}[weights]) < 0.1
 
 
+def test_the_representation_says_what_is_trained_now():
+    net = network(DEQ(Tanh(), 0.2, 0.8))
+    assert "trainable: readout, recurrent, input" in repr(net)
+    net.recurrent.requires_grad_(False)
+    assert "trainable: readout, input" in repr(net)
+    assert "trainable: nothing" in repr(net.requires_grad_(False))
+
+
 def test_a_seed_means_the_same_in_every_dtype():
     architecture = DEQ(Tanh(), 0.2, 0.8)
     double = network(architecture)

@@ -154,7 +154,7 @@ class Network(Module, ABC, Generic[A]):
     def extra_repr(self) -> str:
         """The sizes, and what is trained."""
         spec = self.spec
-        groups = ", ".join(name for name in self.groups if name in spec.trainable)
+        groups = ", ".join(name for name, p in self.groups.items() if p.requires_grad)
         return (
             f"{spec.architecture!r}, in_features={spec.in_features}, width={spec.width}, "
             f"out_features={spec.out_features}, trainable: {groups or 'nothing'}"
