@@ -32,7 +32,8 @@ FEW_PAIRS = 256  # pairs that are cheaper one by one when derivatives are wanted
 _FEW_PAIRS = 2080  # ... and when they are not: those of 64 inputs
 _SAMPLE = 256  # rows and columns whose angles are looked at first
 _GRID = 8  # ranges of angles end at multiples of 1/8 ...
-_MARGIN = 1 / 16  # ... this far beyond the angles of the sample
+_MARGIN = 1 / 16  # ... this far beyond the angles of the sample, ...
+_TAIL = 0.35  # ... or this share of half their range, whichever is more
 _NARROWEST = 0.5
 _SMOOTH_ANGLES: Span = (0.25, math.pi - 0.25)  # where kinks away from zero do no harm
 
@@ -244,8 +245,10 @@ def _typical_angles(left: Inputs, right: Inputs) -> Span:
     if not bool(ordinary.any()):
         return ANY_ANGLE
     least, most = (float(end) for end in torch.aminmax(cosine[ordinary].double().clamp(-1.0, 1.0)))
-    low = math.floor((math.acos(most) - _MARGIN) * _GRID) / _GRID
-    high = math.ceil((math.acos(least) + _MARGIN) * _GRID) / _GRID
+    first, last = math.acos(most), math.acos(least)
+    margin = max(_MARGIN, _TAIL * (last - first) / 2)
+    low = math.floor((first - margin) * _GRID) / _GRID
+    high = math.ceil((last + margin) * _GRID) / _GRID
     widened = max(0.0, (_NARROWEST - (high - low)) / 2)
     return max(low - widened, 0.0), min(high + widened, math.pi)
 
