@@ -26,7 +26,9 @@ LIBRARY: dict[str, set[str]] = {
     "models": {"gradients"},
     # infinite ones
     "kernels": {"architectures"},
-    "equivalents": {"kernels"},
+    "mixtures": set(),
+    "equivalents": {"kernels", "mixtures"},
+    "spectra": {"equivalents"},
     "design": {"equivalents"},
     "adapters": {"kernels"},
     # both
