@@ -1,0 +1,219 @@
+"""The edges of the support when columns have several covariances: folds of the real solution.
+
+Outside the support the equation has a real stable solution v(x), and the support begins where
+it folds back. The search scans the axis, and finishes each edge by Newton's method in the
+direction of the fold, where x is a smooth function of position on the curve with x' = 0.
+Nothing is lost between two points outside the support: the mass below such a point is a
+count of signs, so two points with one count have no spectrum between them.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.exceptions import AccuracyError
+from shoal.spectra.equation import Equation
+
+__all__ = ["Scan", "fold"]
+
+Array = NDArray[np.float64]
+Complex = NDArray[np.complex128]
+
+_EPS = float(np.finfo(float).eps)
+
+
+class _Point(NamedTuple):
+    x: float
+    v: Complex
+    inside: bool
+    below: float  # the mass below, known outside of the support
+
+
+class Scan:
+    """Points of the axis, inside and outside of the support, and the search between them."""
+
+    def __init__(self, equation: Equation, *, points: int) -> None:
+        self.equation = equation
+        self._points: list[_Point] = []
+        self._count = points
+
+    def include(self, x: float) -> None:
+        """Take a further point into the scan."""
+        self._add(np.array([x]))
+
+    def edges(self, hard: bool) -> tuple[Array, Array]:
+        """The edges and their v; with ``hard`` the first one is 0."""
+        if not self._points:
+            top = self.equation.bound
+            self._add(np.geomspace(self._bottom(top, hard), top, self._count))
+        self._split_crowded_gaps()
+        self._open_minima()
+        edges = [(0.0, np.zeros(len(self.equation.ratios)))] if hard else []
+        edges += [
+            fold(self.equation, *self._bracket(left, right))
+            for left, right in pairwise(self._points)
+            if left.inside != right.inside
+        ]
+        edges.sort(key=lambda edge: edge[0])
+        if len(edges) % 2:
+            raise AccuracyError("the edges of the support could not be paired")
+        return np.array([x for x, _ in edges]), np.stack([v for _, v in edges])
+
+    def _bottom(self, top: float, hard: bool) -> float:
+        """A point below the whole support, or, at a hard edge, deep in its lowest part."""
+        if hard:
+            return 1e-9 * top
+        x = 1e-2 * top
+        start = self.equation.on_axis(np.array([1e-14 * top]))
+        lowest = self._below(start.v[0].real)
+        while x > 1e-14 * top:
+            points = self.equation.on_axis(np.array([x]))
+            if not points.inside[0] and self._below(points.v[0].real) == lowest:
+                return x
+            x /= 4
+        raise AccuracyError("the support comes too near to zero to be resolved")
+
+    def _below(self, v: Array) -> float:
+        """The mass below a point outside the support, in units of n/p (see `Component`)."""
+        equation = self.equation
+        load = -equation.ratios / v
+        count = equation.ratios[v > 0].sum() - equation.population.negative(load)
+        return float(round(count, 12))
+
+    def _add(self, grid: Array) -> None:
+        equation = self.equation
+        if equation.population.batched:
+            v, inside = equation.on_axis(grid)
+        else:
+            v, inside = _march(equation, grid)
+        for x, value, within in zip(grid, v, inside, strict=True):
+            below = np.nan if within else self._below(value.real)
+            self._points.append(_Point(float(x), value, bool(within), below))
+        self._points.sort(key=lambda point: point.x)
+
+    def _split_crowded_gaps(self) -> None:
+        """Bisect between points outside the support until no mass hides between two of them."""
+        for _ in range(60):
+            middles = [
+                np.sqrt(left.x * right.x)
+                for left, right in pairwise(self._points)
+                if not left.inside and not right.inside and left.below != right.below
+            ]
+            if not middles:
+                return
+            self._add(np.array(middles))
+        raise AccuracyError("a part of the support is too narrow to be resolved")
+
+    def _open_minima(self) -> None:
+        """Descend into the minima of the density until a gap opens or the minimum is smooth."""
+        for _ in range(40):
+            new = list(self._beside_minima())
+            if not new:
+                return
+            self._add(np.array(new))
+
+    def _beside_minima(self) -> Iterator[float]:
+        for left, middle, right in zip(
+            self._points, self._points[1:], self._points[2:], strict=False
+        ):
+            if not (left.inside and middle.inside and right.inside):
+                continue
+            low, a, b = (self._density(point) for point in (middle, left, right))
+            # a smooth minimum is flat at the scale of the points; a closing gap never is
+            if low < min(a, b) and low < 0.98 * max(a, b) and right.x - left.x > 1e-9 * right.x:
+                yield np.sqrt(left.x * middle.x)
+                yield np.sqrt(middle.x * right.x)
+
+    def _density(self, point: _Point) -> float:
+        return float(self.equation.ratios @ (-1 / point.v).imag)
+
+    def _bracket(self, left: _Point, right: _Point) -> tuple[float, Array, float]:
+        """Bisect between a point outside and one inside, until the fold is near."""
+        out, within = (right, left) if left.inside else (left, right)
+        for _ in range(14):
+            x = np.array([np.sqrt(out.x * within.x)])
+            if abs(out.x - within.x) < 1e-7 * out.x:
+                break
+            points, ok = self.equation.polish(np.where(x < 0, 0, within.v)[None], x)
+            if not ok[0] or not points.inside[0]:
+                points = self.equation.on_axis(x, out.v[None])
+            point = _Point(float(x[0]), points.v[0], bool(points.inside[0]), np.nan)
+            out, within = (out, point) if point.inside else (point, within)
+        return out.x, out.v.real, within.x
+
+
+def _march(equation: Equation, grid: Array) -> tuple[Complex, NDArray[np.bool_]]:
+    """Solutions at one point after another, each from its neighbor's."""
+    v = np.empty((len(grid), len(equation.ratios)), complex)
+    inside = np.zeros(len(grid), bool)
+    guess: Complex | None = None
+    for index in range(len(grid))[::-1]:
+        points = equation.on_axis(grid[index : index + 1], guess)
+        v[index], inside[index] = points.v[0], points.inside[0]
+        guess = points.v
+    return v, inside
+
+
+def fold(equation: Equation, outside: float, v: Array, inside: float) -> tuple[float, Array]:
+    """The edge between a point outside the support, with its solution, and one inside."""
+    curve = _Curve(equation, v, outside)
+    position, slope = 0.0, curve.slope
+    # near the fold x is a parabola of the position: this would reach the inner point
+    step = (inside - outside) / slope
+    for _ in range(60):
+        before, slope_before = position, slope
+        moved = curve.move(position + step)
+        if not moved:
+            step /= 2
+            continue
+        position, slope = position + step, curve.slope
+        if slope == slope_before or abs(slope) <= 1e-13 * curve.unit:
+            break
+        step = -slope * (position - before) / (slope - slope_before)
+        if abs(step) <= 4 * _EPS * np.abs(curve.v).max():
+            break
+    x = curve.x
+    slack = 1e-9 * abs(outside) + abs(inside - outside)
+    if not abs(slope) < 1e-6 * curve.unit or abs(x - outside) > slack:
+        raise AccuracyError(f"an edge of the support near {outside:.6g} was not found")
+    return x, curve.v
+
+
+class _Curve:
+    """The real solutions (v, x) near a fold, by their position along a fixed direction."""
+
+    def __init__(self, equation: Equation, v: Array, x: float) -> None:
+        self.equation, self.v, self.x = equation, v, x
+        _, jacobian, _ = equation.residual(v[None], np.array([x]))
+        tangent = np.linalg.solve(jacobian[0], np.ones(len(v)))
+        self.direction = tangent / np.linalg.norm(tangent)
+        self.origin = v.copy()
+        self.slope = 1 / float(np.linalg.norm(tangent))
+        self.unit = self.slope
+
+    def move(self, position: float) -> bool:
+        """Go to a position; the slope dx/dposition is then up to date."""
+        v, x = self.v.copy(), self.x
+        size = len(v)
+        for _ in range(30):
+            difference, jacobian, noise = self.equation.residual(v[None], np.array([x]))
+            bordered = np.zeros((size + 1, size + 1))
+            bordered[:size, :size], bordered[:size, size] = jacobian[0], -1
+            bordered[size, :size] = self.direction
+            left = self.direction @ (v - self.origin) - position
+            try:
+                step, tangent = np.linalg.solve(
+                    bordered, np.stack([[*difference[0], left], [*np.zeros(size), 1]], 1)
+                ).T
+            except np.linalg.LinAlgError:
+                return False
+            v, x = v - step[:size], x - step[size]
+            exact = np.abs(difference[0]) <= 4 * noise[0]
+            placed = abs(left) <= 4 * _EPS * np.abs(v).max()
+            if (np.abs(step[:size]) <= 1e-14 * np.abs(v)).all() or (exact.all() and placed):
+                self.v, self.x, self.slope = v, float(x), float(tangent[size])
+                return True
+        return False
