@@ -41,10 +41,10 @@ def _from_array(name: str, value: "NDArray[Any] | Sequence[object]") -> Tensor:
 
 
 def samples(x: object) -> Tensor:
-    """Return samples in float64, on their device and without their gradients."""
+    """Return samples in rows as a tensor, without their gradients."""
     if isinstance(x, np.ndarray):
         x = numbers("x", x)
     tensor = float_tensor("x", x)
     if tensor.dim() != 2:
         raise ValueError(f"x must have shape (samples, dimension), got {tuple(tensor.shape)}")
-    return tensor.detach().double()
+    return tensor.detach()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from shoal.mixtures.arguments import Numbers, samples
-from shoal.mixtures.labels import Labels, class_indices, classes_of
+from shoal.mixtures.labels import Class, Labels, class_indices, classes_of
 from shoal.mixtures.statistics import Estimate, MixtureStatistics
 from shoal.mixtures.sums import (
     ClassSums,
@@ -23,7 +23,7 @@ from shoal.mixtures.sums import (
     spread_rows,
 )
 
-__all__ = ["estimate", "grouped"]
+__all__ = ["estimate", "estimate_from", "sums_of_classes"]
 
 _FEWEST = 5  # samples of a class: four for the fourth moments, one more for their error
 _PAIRED = 512  # samples of a class whose pairs give the variance of second order
@@ -33,7 +33,7 @@ def estimate(x: Numbers, labels: Labels) -> MixtureStatistics:
     r"""Estimate what the theory needs of a mixture, without bias and with standard errors.
 
     It takes $O(n^2 p)$ or, if there are many more samples than dimensions, $O(K n p^2)$ operations
-    in float64, on the device of the samples, and a few copies of them.
+    in float64, on the device of the samples, and one copy of them.
 
     Args:
         x: Samples in rows, a tensor or an array, scaled such that $\sqrt p\,x \sim N(\mu_a, C_a)$.
@@ -47,10 +47,13 @@ def estimate(x: Numbers, labels: Labels) -> MixtureStatistics:
         >>> import shoal
         >>> x, labels = shoal.GaussianMixture.ling2024(100).sample(400, seed=0)
         >>> estimate(x, labels).trace_products
-        Estimate([[0.995 ± 0.02, 1.791 ± 0.03], [1.791 ± 0.03, 3.224 ± 0.08]])
+        Estimate([[1.049 ± 0.02, 1.843 ± 0.03], [1.843 ± 0.03, 3.257 ± 0.07]])
     """
-    classes, groups = grouped(x, labels)
-    sums = [class_sums(group) for group in groups]
+    return estimate_from(*sums_of_classes(x, labels))
+
+
+def estimate_from(classes: tuple[Class, ...], sums: list[ClassSums]) -> MixtureStatistics:
+    """The same from the sums of the classes."""
     counts = torch.tensor([c.count for c in sums], dtype=torch.float64)
     dimension, proportions = len(sums[0].mean), counts / counts.sum()
     forms = quadratic_sums(sums)
@@ -80,8 +83,8 @@ def estimate(x: Numbers, labels: Labels) -> MixtureStatistics:
     )
 
 
-def grouped(x: Numbers, labels: Labels) -> tuple[tuple[int | str, ...], list[Tensor]]:
-    """The classes and the samples of each, in float64."""
+def sums_of_classes(x: Numbers, labels: Labels) -> tuple[tuple[Class, ...], list[ClassSums]]:
+    """The classes and the sums over the samples of each."""
     rows = samples(x)
     classes = classes_of(labels)
     indices = class_indices(labels, classes).to(rows.device)
@@ -89,14 +92,14 @@ def grouped(x: Numbers, labels: Labels) -> tuple[tuple[int | str, ...], list[Ten
         raise ValueError(
             f"labels must be as many as samples, got {len(indices)} for {len(rows)} samples"
         )
-    groups = [rows[indices == a] for a in range(len(classes))]
-    for name, group in zip(classes, groups, strict=True):
-        if len(group) < _FEWEST:
+    for name, count in zip(classes, torch.bincount(indices).tolist(), strict=True):
+        if count < _FEWEST:
             raise ValueError(
                 f"labels must give each class at least {_FEWEST} samples, "
-                f"got {len(group)} of class {name!r}"
+                f"got {count} of class {name!r}"
             )
-    return classes, groups
+    # indexing by a mask copies, so that one copy in float64 is all the memory it takes
+    return classes, [class_sums(rows[indices == a].double()) for a in range(len(classes))]
 
 
 def _trace_products(

@@ -1,5 +1,7 @@
 """Sample covariances in the forms that a mixture can hold."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -17,25 +19,25 @@ __all__ = ["FORMS", "sample_covariance"]
 FORMS = ("scalar", "diagonal", "full", "low-rank")
 
 
-def sample_covariance(samples: Tensor, form: str, rank: int | None) -> Covariance:
-    """The covariance of the rows, or the part of it that has this form.
+def sample_covariance(centered: Tensor, scale: float, form: str, rank: int | None) -> Covariance:
+    """The covariance of samples, or the part of it that has this form.
 
     Args:
-        samples: At least two, in rows.
+        centered: At least two samples in rows, less their mean.
+        scale: What to multiply the covariance with.
         form: One of ``FORMS``.
         rank: For ``"low-rank"`` alone: how many principal components to keep, with the variances
             of the coordinates that they leave as the diagonal; all of them by default.
     """
-    centered = (samples - samples.mean(0)) / (len(samples) - 1) ** 0.5
+    count, dimension = centered.shape
+    factor = scale / (count - 1)
     if form == "scalar":
-        return ScalarCovariance(
-            float(centered.square().sum()) / centered.shape[1], centered.shape[1]
-        )
+        return ScalarCovariance(factor * float(centered.square().sum()) / dimension, dimension)
     if form == "diagonal":
-        return DiagonalCovariance(centered.square().sum(0))
+        return DiagonalCovariance(factor * centered.square().sum(0))
     if form == "full":
-        return FullCovariance(centered.T @ centered)
-    return _low_rank(centered, rank)
+        return FullCovariance(factor * (centered.T @ centered))
+    return _low_rank(math.sqrt(factor) * centered, rank)
 
 
 def _low_rank(centered: Tensor, rank: int | None) -> LowRankCovariance:

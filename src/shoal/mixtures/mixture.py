@@ -12,7 +12,7 @@ from torch import Tensor
 from shoal.checks import FLOATS, integer, one_of, real
 from shoal.mixtures.arguments import Numbers, numbers
 from shoal.mixtures.covariances import Covariance, as_covariance
-from shoal.mixtures.estimation import estimate, grouped
+from shoal.mixtures.estimation import estimate_from, sums_of_classes
 from shoal.mixtures.fitting import FORMS, sample_covariance
 from shoal.mixtures.labels import Class, Labels
 from shoal.mixtures.statistics import MixtureStatistics, known_statistics
@@ -135,12 +135,12 @@ class GaussianMixture:
         one_of("covariance", covariance, FORMS)
         if rank is not None and covariance != "low-rank":
             raise ValueError(f"rank is for covariance='low-rank', got covariance={covariance!r}")
-        estimates = estimate(x, labels)
-        classes, groups = grouped(x, labels)
-        root = math.sqrt(estimates.dimension)
+        classes, sums = sums_of_classes(x, labels)
+        estimates = estimate_from(classes, sums)
+        scale = estimates.dimension
         return cls(
-            torch.stack([root * group.mean(0) for group in groups]),
-            [sample_covariance(root * group, covariance, rank) for group in groups],
+            math.sqrt(scale) * torch.stack([s.mean for s in sums]),
+            [sample_covariance(s.centered, scale, covariance, rank) for s in sums],
             estimates.proportions,
             classes=classes,
             estimates=estimates,

@@ -61,10 +61,10 @@ class ClassSums:
 
 
 def class_sums(samples: Tensor) -> ClassSums:
-    """The sums of one class, of samples in rows."""
+    """The sums of one class, of float64 samples in rows, which are centered in place."""
     mean = samples.mean(0)
-    centered = samples - mean
-    return ClassSums(mean, centered, centered.square().sum(1))
+    samples -= mean
+    return ClassSums(mean, samples, torch.linalg.vecdot(samples, samples))
 
 
 def quadratic_sums(classes: list[ClassSums]) -> list[list[Tensor]]:
