@@ -30,6 +30,7 @@ from shoal.architectures import (
     ResNet,
 )
 from shoal.empirical import empirical_kernel
+from shoal.equivalents import Coefficients, centered, coefficients
 from shoal.exceptions import AccuracyError, ConvergenceError, ConvergenceWarning
 from shoal.gradients import Implicit, OneStep, Unrolled, fixed_point
 from shoal.kernels import (
@@ -64,6 +65,7 @@ __all__ = [
     "Anderson",
     "Architecture",
     "Broyden",
+    "Coefficients",
     "ConvResNet",
     "ConvergenceError",
     "ConvergenceWarning",
@@ -101,6 +103,8 @@ __all__ = [
     "Unrolled",
     "WellPosedness",
     "build",
+    "centered",
+    "coefficients",
     "data",
     "empirical_kernel",
     "fixed_point",
