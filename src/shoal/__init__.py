@@ -54,6 +54,7 @@ from shoal.solvers import (
     Status,
     solve,
 )
+from shoal.spectra import Spectra, Spectrum, spectrum
 
 __all__ = [
     "DEQ",
@@ -97,6 +98,8 @@ __all__ = [
     "Sine",
     "Softplus",
     "Solution",
+    "Spectra",
+    "Spectrum",
     "Status",
     "Swish",
     "Tanh",
@@ -115,6 +118,7 @@ __all__ = [
     "load",
     "save",
     "solve",
+    "spectrum",
 ]
 
 __version__ = "0.1.0.dev0"

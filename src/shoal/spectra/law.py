@@ -126,8 +126,8 @@ class Law:
 
     @property
     def scale(self) -> float:
-        """A number that the support does not reach."""
-        return max(component.equation.bound for component in self.components)
+        """A positive number that the support does not reach."""
+        return max(component.equation.bound for component in self.components) or 1.0
 
     @cached_property
     def support(self) -> Array:
@@ -186,25 +186,34 @@ class Law:
             total += (-1 / component.equation.above(upper)) @ component.weights
         return np.where(z.imag < 0, total.conj(), total)
 
-    def diagonals(self, x: float) -> tuple[Array, Array]:
-        """The u_a of distinct covariances at a real x off the support, and their derivatives."""
-        value = np.empty(len(self.ratios))
-        slope = np.empty(len(self.ratios))
-        for members, component in zip(self._members, self.components, strict=True):
+    def outside(self, x: float, guess: Sequence[Array] | None = None) -> list[Array]:
+        """The v of each component at a real x off the support, ``guess`` being those nearby."""
+        result = []
+        for index, component in enumerate(self.components):
             v = component.edge_solutions[component.edges == x]
             if not len(v):
-                points = component.equation.on_axis(np.array([x]))
+                start = None if guess is None else guess[index][None]
+                points = component.equation.on_axis(np.array([x]), start)
                 if points.inside[0]:
                     raise ValueError(f"x must lie outside the support, got {x:g}")
                 v = points.v.real
-            value[members] = -1 / v[0]
-            _, jacobian, _ = component.equation.residual(v[:1], np.array([x]))
-            with np.errstate(all="ignore"):
-                try:
-                    tangent = np.linalg.solve(jacobian[0], np.ones(len(members)))
-                except np.linalg.LinAlgError:
-                    tangent = np.full(len(members), np.inf)
-                slope[members] = tangent / v[0] ** 2
+            result.append(v[0])
+        return result
+
+    def diagonals(self, x: float, solutions: Sequence[Array]) -> tuple[Array, Array]:
+        """The u of distinct covariances at a real x with its solutions, and their derivatives.
+
+        At an edge the derivatives are infinite, or very large.
+        """
+        value, slope = np.empty(len(self.ratios)), np.empty(len(self.ratios))
+        for members, component, v in zip(self._members, self.components, solutions, strict=True):
+            value[members] = -1 / v
+            _, jacobian, _ = component.equation.residual(v[None], np.array([x]))
+            try:
+                tangent = np.linalg.solve(jacobian[0], np.ones(len(members)))
+            except np.linalg.LinAlgError:
+                tangent = np.full(len(members), np.inf)
+            slope[members] = tangent / v**2
         return value, slope
 
 

@@ -1,14 +1,13 @@
 """Eigenvalues that the low-rank part of an equivalent detaches from the bulk.
 
 The equivalent is s·(XᵀX + V B Vᵀ) + shift with X = Z + M Jᵀ/√p, where the columns of Z are
-centered. So in units of s it is ZᵀZ + U S Uᵀ with U = [J/√p, ZᵀM, ψ], and an isolated
-eigenvalue z is a zero of det(I + S Γ(z)), Γ = Uᵀ(ZᵀZ − z)^{-1}U. Its limit is block diagonal:
-c_a u_a on the classes, Mᵀ(I − (I + Σ_b c_b u_b C_b)^{-1})M on the means, and
-Σ_a 2 T_aa c_a u_a on ψ; see docs/spectra.md.
+centered, and V = [J/√p, F], F made from the deviations of the squared norms from their classes'
+means. In units of s it is ZᵀZ + U S Uᵀ with U = [J/√p, ZᵀM, F], and an isolated eigenvalue z is
+a zero of det(I + S Γ(z)), Γ = Uᵀ(ZᵀZ − z)^{-1}U, whose limit docs/spectra.md derives.
 
-Γ increases with z between two parts of the support. So do the eigenvalues of the symmetric
-matrix [[Γ, I], [I, −S]], which is singular exactly at the isolated eigenvalues: each of them
-is bracketed, and none is missed.
+Γ increases with z between two parts of the support, and so do the eigenvalues of the symmetric
+matrix [[Γ, I], [I, −S]], which is singular exactly at the isolated eigenvalues: their number in
+a gap is the number of negative eigenvalues lost across it, so that none is missed.
 """
 
 from collections.abc import Iterator
@@ -47,7 +46,7 @@ class Transition:
     Attributes:
         edge: The edge: the lowest or the highest point of bulk and atoms.
         strength: An eigenvalue leaves the edge when this exceeds one. It is linear in the
-            low-rank part: multiplied by 1/strength, that would just reach the transition.
+            low-rank part U S Uᵀ: times 1/strength, that would just reach the transition.
         value: The detached eigenvalue; ``None`` below the transition.
     """
 
@@ -63,64 +62,110 @@ class Transition:
 
 @dataclass(frozen=True)
 class LowRank:
-    """The low-rank part in units of the slope of XᵀX: means, and the form on [J/√p, ψ]."""
+    """The low-rank part, in units of the slope of XᵀX.
 
-    means: Array  # (p, K)
-    form: Array  # (K + 1, K + 1): B
-    products: Array  # (K,): T_aa
+    Column f of F is loadings_af times the deviation of ‖x‖² in class a, plus independent noise.
+
+    Attributes:
+        means: M, of shape (p, K).
+        images: C_a μ_a, of shape (p, K).
+        form: B on [J/√p, F].
+        variances: p times the variance of ‖x − E x‖² in each class, 2 T_aa for Gaussians.
+        loadings: Of shape (K, columns of F).
+        noise: p times the variances of the noise, of the same shape.
+    """
+
+    means: Array
+    images: Array
+    form: Array
+    variances: Array
+    loadings: Array
+    noise: Array
 
     @property
     def matrix(self) -> Array:
-        """S on [J/√p, ZᵀM, ψ]."""
-        size = self.means.shape[1]
-        result = np.zeros((2 * size + 1, 2 * size + 1))
-        result[:size, :size] = self.form[:size, :size] + self.means.T @ self.means
-        result[:size, -1] = result[-1, :size] = self.form[:size, size]
-        result[-1, -1] = self.form[size, size]
-        result[:size, size : 2 * size] = result[size : 2 * size, :size] = np.eye(size)
+        """S on U = [J/√p, ZᵀM, F]."""
+        classes = self.means.shape[1]
+        size = len(self.form) + classes
+        own = np.r_[:classes, 2 * classes : size]  # the places of J/√p and F
+        result = np.zeros((size, size))
+        result[np.ix_(own, own)] = self.form
+        result[:classes, :classes] += self.means.T @ self.means
+        result[:classes, classes : 2 * classes] = np.eye(classes)
+        result[classes : 2 * classes, :classes] = np.eye(classes)
         return result
 
 
 class _Function:
-    """Γ with its derivative, and the pencil [[Γ, I], [I, −S]], as functions of z."""
+    """Γ with its derivative, and the pencil [[Γ, I], [I, −S]] up to a congruence, at given z."""
 
     def __init__(self, law: Law, part: LowRank) -> None:
         self.law, self.part = law, part
         self.matrix = part.matrix
         self.rank = len(self.matrix)
-        self._forms = law.population.forms(part.means)
+        self._nearby: list[Array] | None = None  # solutions at the last z
+        self._forms = law.population.forms(np.hstack([part.means, part.images]))
         self._gram = part.means.T @ part.means
+        # p times the variance of 2 μ_aᵀz_i/√p
+        self._mixed = 4 / len(part.means) * (part.means * part.images).sum(0)
 
     def gamma(self, z: float) -> tuple[Array, Array]:
         """Γ(z) and Γ'(z)."""
-        law, classes = self.law, self.part.means.shape[1]
-        u, slope = law.diagonals(z)
-        form, form_slope = self._forms(law.ratios * u, law.ratios * slope)
-        results = []
-        for diagonal, block in ((u, self._gram - form), (slope, form_slope)):
-            own = law.class_ratios * diagonal[law.index]
-            result = np.zeros((self.rank, self.rank))
-            result[np.arange(classes), np.arange(classes)] = own
-            result[classes : 2 * classes, classes : 2 * classes] = block
-            result[-1, -1] = 2 * self.part.products @ own
-            results.append(result)
-        return results[0], results[1]
+        law, part = self.law, self.part
+        self._nearby = law.outside(z, self._nearby)
+        u, slope = law.diagonals(z, self._nearby)
+        forms, change = self._forms(law.ratios * u, law.ratios * slope)
+        load, load_change = (law.class_ratios * v[law.index] for v in (u, slope))  # c_a u_a
+        size, classes = part.means.shape
+        means, images = slice(0, classes), slice(classes, 2 * classes)
+        # the part 2 μ_aᵀz_i/√p of the deviations, with ZᵀM and with itself
+        cross = 2 / np.sqrt(size) * forms[means, images]
+        cross_change = -2 / np.sqrt(size) * change[means, images]
+        own, own_change = 4 / size * forms[images, images], -4 / size * change[images, images]
+        product = np.outer(load, load)
+        product_change = np.outer(load, load_change) + np.outer(load_change, load)
+        value = self._assembled(
+            load, self._gram - forms[means, means], cross * load, own * product
+        )
+        derivative = self._assembled(
+            load_change,
+            change[means, means],
+            cross_change * load + cross * load_change,
+            own_change * product + own * product_change,
+        )
+        return value, derivative
 
-    def pencil(self, z: float) -> Array:
-        """The matrix that is singular at isolated eigenvalues and increases with z."""
-        identity = np.eye(self.rank)
-        return np.block([[self.gamma(z)[0], identity], [identity, -self.matrix]])
+    def _assembled(self, load: Array, means: Array, cross: Array, own: Array) -> Array:
+        """Γ, or its derivative, from its blocks on classes and means."""
+        part, classes = self.part, len(load)
+        first, second, last = (slice(0, classes), slice(classes, 2 * classes), slice(2 * classes, None))
+        result = np.zeros((self.rank, self.rank))
+        result[first, first] = np.diag(load)
+        result[second, second] = means
+        result[second, last] = cross @ part.loadings
+        result[last, second] = result[second, last].T
+        deviations = np.diag(load * (part.variances + self._mixed)) - own
+        noise = np.diag(load @ part.noise)
+        result[last, last] = part.loadings.T @ deviations @ part.loadings + noise
+        return result
+
+    def pencil(self, z: float) -> tuple[Array, Array]:
+        """[[DΓD, D], [D, −S]] and the diagonal of D, which keeps DΓD bounded at an atom."""
+        gamma, _ = self.gamma(z)
+        balance = 1 / np.sqrt(1 + np.abs(np.diag(gamma)))
+        scaled = balance[:, None] * gamma * balance
+        outer = np.diag(balance)
+        return np.block([[scaled, outer], [outer, -self.matrix]]), balance
 
     def eigenvalues(self, z: float) -> Array:
-        """The pencil's eigenvalues, increasing with z one by one."""
-        return np.linalg.eigvalsh(self.pencil(z))
+        """The pencil's eigenvalues; each that is negative turns positive at an isolated z."""
+        return np.linalg.eigvalsh(self.pencil(z)[0])
 
     def alignment(self, z: float, branch: int) -> tuple[float, ...]:
         """Squared cosines of the eigenvector of a zero with the classes' indicators."""
+        pencil, balance = self.pencil(z)
         gamma, slope = self.gamma(z)
-        identity = np.eye(self.rank)
-        pencil = np.block([[gamma, identity], [identity, -self.matrix]])
-        y = np.linalg.eigh(pencil)[1][: self.rank, branch]
+        y = balance * np.linalg.eigh(pencil)[1][: self.rank, branch]
         classes = len(self.law.index)
         projected = (gamma @ y)[:classes] ** 2 / self.law.class_ratios
         return tuple(float(value) for value in projected / (y @ slope @ y))
@@ -156,12 +201,8 @@ def transitions(law: Law, part: LowRank, spikes: list[Spike]) -> list[Transition
 
 def _strengths(function: _Function, edge: float, sign: int) -> Array:
     """The positive eigenvalues of −SΓ at an outer edge, where ±Γ is positive definite."""
-    law = function.law
-    if edge == 0 and (law.atom > 0 or (law.support[:, 0] == 0).any()):
-        # Γ is infinite: whatever is negative detaches
-        gamma = function.gamma(-1e-13 * law.scale)[0]
-    else:
-        gamma = function.gamma(edge)[0]
+    # at an atom Γ is infinite, and whatever is negative detaches
+    gamma, _ = function.gamma(edge or -_beside_zero(function.law))
     values, vectors = np.linalg.eigh(sign * gamma)
     root = vectors * np.sqrt(np.maximum(values, 0))
     strengths = np.linalg.eigvalsh(-sign * root.T @ function.matrix @ root)[::-1]
@@ -178,7 +219,7 @@ def _support(law: Law) -> list[tuple[float, float]]:
 def _gaps(function: _Function) -> Iterator[tuple[float, float]]:
     """The intervals of the axis between the parts of the support, with ends that have a Γ."""
     law, parts = function.law, _support(function.law)
-    tiny = 1e-13 * law.scale  # off an atom, or a hard edge, at zero
+    tiny = _beside_zero(law)
     count = function.rank  # of negative eigenvalues of the pencil at ±∞, where Γ = 0
     low, high = parts[0][0] or -tiny, parts[-1][1] or tiny
     far = law.scale
@@ -191,6 +232,12 @@ def _gaps(function: _Function) -> Iterator[tuple[float, float]]:
     while (function.eigenvalues(high + far) < 0).sum() != count:
         far = _further(far)
     yield high, high + far
+
+
+def _beside_zero(law: Law) -> float:
+    """How near to an atom or a hard edge at zero Γ is evaluated."""
+    lowest = law.support[:, 0]
+    return 1e-9 * float(min(lowest[lowest > 0], default=law.scale))
 
 
 def _further(far: float) -> float:

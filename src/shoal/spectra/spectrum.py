@@ -1,0 +1,289 @@
+"""The limiting spectra of an architecture's kernels on a Gaussian mixture."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from shoal.architectures import Architecture
+from shoal.checks import integer
+from shoal.equivalents import Coefficients, coefficients
+from shoal.mixtures import Covariance, DiagonalCovariance, GaussianMixture, ScalarCovariance
+from shoal.spectra.law import Law
+from shoal.spectra.spikes import LowRank, Spike, Transition, isolated, transitions
+
+__all__ = ["Atom", "Spectra", "Spectrum", "spectrum"]
+
+Array = NDArray[np.float64]
+Points = TypeVar("Points", Tensor, ArrayLike)
+
+
+class Atom(NamedTuple):
+    """An eigenvalue that a positive share of all eigenvalues equals."""
+
+    value: float
+    mass: float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Spectrum:
+    """The limit of a kernel matrix's eigenvalues: bulks, atoms, and isolated ones.
+
+    Functions of points take and return NumPy arrays or tensors. The isolated eigenvalues,
+    finitely many among n, carry no mass.
+
+    Attributes:
+        slope: Of the kernel's eigenvalues in those of XᵀX, outside of the low-rank part.
+        shift: What is added to them.
+        spikes: The isolated eigenvalues, in increasing order.
+        transitions: What may detach an eigenvalue at the two outer edges, and how far it is
+            from doing so, strongest first at each.
+    """
+
+    slope: float
+    shift: float
+    spikes: tuple[Spike, ...]
+    transitions: tuple[Transition, ...]
+    _law: Law = field(repr=False)
+
+    @cached_property
+    def edges(self) -> Array:
+        """The intervals of the continuous part, of shape (bulks, 2), the lowest first."""
+        return self.slope * self._law.support + self.shift
+
+    @cached_property
+    def masses(self) -> Array:
+        """The share of eigenvalues in each of the intervals."""
+        lower, upper = self._law.support.T
+        # no atom lies inside an interval; one at its lower end is not part of it
+        below = np.where(lower > 0, self._law.cdf(lower), self._law.atom)
+        return self._law.cdf(upper) - below
+
+    @cached_property
+    def atoms(self) -> tuple[Atom, ...]:
+        """The atoms: at most one, from the zero eigenvalues of XᵀX."""
+        return (Atom(self.shift, self._law.atom),) if self._law.atom > 0 else ()
+
+    @property
+    def mass(self) -> float:
+        """The total mass: one, up to the error of the quadrature."""
+        return float(self.masses.sum() + self._law.atom)
+
+    def density(self, grid: Points) -> Points:
+        """The density of the continuous part, atoms left out."""
+        return _pointwise("grid", grid, lambda x: self._law.density(self._inner(x)) / self.slope)
+
+    def cdf(self, grid: Points) -> Points:
+        """The share of eigenvalues up to each point."""
+        return _pointwise("grid", grid, lambda x: self._law.cdf(self._inner(x)))
+
+    def quantile(self, levels: Points) -> Points:
+        """The least points with so large a share of eigenvalues up to them."""
+
+        def evaluate(levels: Array) -> Array:
+            if levels.min(initial=1.0) < 0 or levels.max(initial=0.0) > 1:
+                raise ValueError("levels must lie between 0 and 1")
+            return self.slope * self._law.quantile(levels) + self.shift
+
+        return _pointwise("levels", levels, evaluate)
+
+    def stieltjes(self, z: complex | ArrayLike) -> NDArray[np.complex128]:
+        """The limit of the mean of 1/(λ − z) over the eigenvalues λ, off the real axis."""
+        points = np.asarray(z, complex)
+        if not np.isfinite(points).all() or (points.imag == 0).any():
+            raise ValueError("z must be finite and off the real axis")
+        inner = (points.reshape(-1) - self.shift) / self.slope
+        return (self._law.stieltjes(inner) / self.slope).reshape(points.shape)
+
+    def _inner(self, x: Array) -> Array:
+        """Eigenvalues of XᵀX; those at an edge or at the atom are exactly there."""
+        inner = (x - self.shift) / self.slope
+        inner[x == self.shift] = 0.0
+        for own, value in zip(self.edges.flat, self._law.support.flat, strict=True):
+            inner[x == own] = value
+        return inner
+
+    def __repr__(self) -> str:
+        bulks = [
+            f"[{low:.6g}, {high:.6g}] with mass {mass:.6g}"
+            for (low, high), mass in zip(self.edges, self.masses, strict=True)
+        ]
+        if len(bulks) > 6:
+            bulks = [*bulks[:3], f"{len(bulks) - 6} more", *bulks[-3:]]
+        hidden = [f"{t.strength:.3g}" for t in self.transitions if not t.detached]
+        lines = ["Spectrum"]
+        lines += [f"  bulk    {bulk}" for bulk in bulks]
+        lines += [f"  atom    {atom.value:.6g} with mass {atom.mass:.6g}" for atom in self.atoms]
+        lines += [f"  spike   {spike.value:.6g}" for spike in self.spikes]
+        if hidden:
+            lines.append(f"  hidden  strengths {', '.join(hidden)} of the 1 that detaches a spike")
+        return "\n".join(lines)
+
+
+class Spectra(NamedTuple):
+    """The limiting spectra of the conjugate kernel and of the neural tangent kernel."""
+
+    ck: Spectrum
+    ntk: Spectrum
+
+
+def spectrum(
+    architecture: Architecture,
+    mixture: GaussianMixture,
+    *,
+    n: int,
+    trainable: Iterable[str] | None = None,
+    center: bool = True,
+    width: int | None = None,
+) -> Spectra:
+    r"""The limiting spectra of the kernel matrices of ``n`` samples of a mixture.
+
+    They are those of the high-dimensional equivalents: $\alpha_1 X^\top X$ plus a multiple of the
+    identity, whose eigenvalues form bulks, and a part of low rank, which may detach others.
+
+    Args:
+        architecture: An architecture with a kernel; it is centered first.
+        mixture: The distribution of the samples, in p dimensions.
+        n: How many samples; the classes have their proportions of them.
+        trainable: Names out of ``architecture.parameter_groups``, for the NTK; all by default.
+        center: Whether to center the architecture, or take it as it is.
+        width: As for :func:`~shoal.coefficients`.
+
+    Raises:
+        TypeError: If an argument has the wrong type.
+        ValueError: If an argument is out of its range.
+        AccuracyError: If the mass of some part of the limit is not right to 1e-7.
+        ConvergenceError: If the equation of the limit was not solved somewhere.
+
+    Example:
+        >>> import shoal
+        >>> deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
+        >>> mixture = shoal.GaussianMixture([[2.0] + 399 * [0.0]], 1.0)
+        >>> shoal.spectrum(deq, mixture, n=800).ck
+        Spectrum
+          bulk    [0.1..., 2.2...] with mass 0.5
+          atom    0.0... with mass 0.5
+          spike   3.7...
+    """
+    if not isinstance(mixture, GaussianMixture):
+        raise TypeError(f"mixture must be a GaussianMixture, got {type(mixture).__name__}")
+    count = integer("n", n, at_least=1)
+    found = coefficients(
+        architecture, tau0=mixture.tau0, trainable=trainable, center=center, width=width
+    )
+    counts = count * mixture.proportions.numpy()
+    law = Law([_array(covariance) for covariance in mixture.covariances], counts)
+    kinds = (_ck_series(found), _ntk_series(found))
+    return Spectra(*(_of_series(series, mixture, law, counts) for series in kinds))
+
+
+class _Series(NamedTuple):
+    """A kernel's expansion: the same numbers as `Coefficients`, for one of the kernels."""
+
+    diagonal: float
+    first: float  # α_1
+    norms: float  # α_2
+    second: float  # α_3
+    offset: float  # κ_0
+    slope: float  # κ_a
+    bend: float  # κ_aa
+
+
+def _ck_series(c: Coefficients) -> _Series:
+    return _Series(c.gamma2, c.alpha1, c.alpha2, c.alpha3, c.ck_offset, c.ck_slope, c.ck_bend)
+
+
+def _ntk_series(c: Coefficients) -> _Series:
+    return _Series(c.kappa2, c.beta1, c.beta2, c.beta3, c.ntk_offset, c.ntk_slope, c.ntk_bend)
+
+
+def _of_series(
+    series: _Series, mixture: GaussianMixture, law: Law, counts: Array
+) -> Spectrum:
+    """The spectrum of a kernel, given the law of XᵀX."""
+    shift = series.diagonal - series.offset - mixture.tau0**2 * series.first
+    means = mixture.means.numpy().T
+    images = np.stack(
+        [c.apply(m).numpy() for c, m in zip(mixture.covariances, mixture.means, strict=True)], 1
+    )
+    statistics = mixture.statistics
+    variances = 2 * statistics.trace_products.value.diagonal() + statistics.norm_excess.value
+    spread = np.maximum(variances.numpy(), 0.0)
+    mixed = 4 / mixture.dimension * (means * images).sum(0)  # of the means' part of χ
+    form, loadings, noise = _form(series, mixture, spread + mixed)
+    scale = series.first
+    if scale < 1e-14 * series.diagonal:  # an even activation: the kernel does not see XᵀX
+        scale, shift = 1.0, series.diagonal - series.offset
+        law = Law([np.zeros(mixture.dimension)] * len(counts), counts)
+        means, images, spread = np.zeros_like(means), np.zeros_like(images), spread + mixed
+    part = LowRank(means, images, form / scale, spread, loadings, noise)
+    spikes = isolated(law, part)
+
+    def outer(z: float) -> float:
+        return scale * z + shift
+
+    found = tuple(Spike(outer(spike.value), spike.alignment) for spike in spikes)
+    moved = tuple(
+        Transition(outer(t.edge), t.strength, None if t.value is None else outer(t.value))
+        for t in transitions(law, part, spikes)
+    )
+    return Spectrum(scale, shift, found, moved, law)
+
+
+def _form(
+    series: _Series, mixture: GaussianMixture, spread: Array
+) -> tuple[Array, Array, Array]:
+    """The low-rank part without XᵀX on [J/√p, F], and how F is made (see `LowRank`).
+
+    F has the deviations χ − E χ and, where the kernel bends in the norms, √p(χ² − E χ²).
+    """
+    size, classes = mixture.dimension, len(mixture.proportions)
+    squares = mixture.means.square().sum(1).numpy()
+    # √p times the mean of χ = ‖x‖² − τ_0² in each class, and p times that of χ²
+    norms = mixture.trace_deviations.numpy() + squares / np.sqrt(size)
+    square = norms**2 + spread
+    form = np.zeros((classes + 2, classes + 2))
+    form[:classes, :classes] = (
+        series.offset * size
+        + series.slope * np.sqrt(size) * (norms[:, None] + norms)
+        + series.bend / 2 * (square[:, None] + square)
+        + series.norms * np.outer(norms, norms)
+        + series.second * mixture.trace_products.numpy()
+    )
+    form[:classes, -2] = form[-2, :classes] = series.slope * np.sqrt(size) + series.norms * norms
+    form[:classes, -1] = form[-1, :classes] = series.bend / 2
+    form[-2, -2] = series.norms
+    # χ² − E χ² is 2 E χ times the deviation, plus the square of the deviation less its mean
+    loadings = np.stack([np.ones(classes), 2 * norms], 1)
+    noise = np.stack([np.zeros(classes), 2 * spread**2 / size], 1)
+    if series.bend == 0:
+        return form[:-1, :-1], loadings[:, :1], noise[:, :1]
+    return form, loadings, noise
+
+
+def _array(covariance: Covariance) -> Array:
+    """The diagonal of a covariance that is diagonal, else the matrix."""
+    if isinstance(covariance, ScalarCovariance | DiagonalCovariance):
+        return np.array(covariance.variances().numpy(), float)
+    return np.array(covariance.dense().numpy(), float)
+
+
+def _pointwise(name: str, points: Points, function: Callable[[Array], Array]) -> Points:
+    """Apply a function of arrays to a tensor or to what NumPy takes for an array."""
+    given = points.detach().cpu().numpy() if isinstance(points, Tensor) else points
+    try:
+        array = np.array(given, np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be real numbers, got {type(points).__name__}") from None
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} must be finite, got NaN or infinity among its entries")
+    result = function(array.reshape(-1)).reshape(array.shape)
+    if isinstance(points, Tensor):
+        kind = points.dtype if points.dtype.is_floating_point else torch.float64
+        return torch.from_numpy(result).to(points.device, kind)
+    return result
