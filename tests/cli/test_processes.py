@@ -145,5 +145,5 @@ def test_an_error_is_a_line_and_a_code(tmp_path: Path, environment: dict[str, st
     )
     assert found.returncode == 1
     assert found.stdout == ""
-    assert found.stderr == "Error: n must be between 2 and 1797 for digits, got 1\n"
+    assert found.stderr == "Error: -n must be between 2 and 1797 for digits, got 1\n"
     assert list(tmp_path.iterdir()) == []
