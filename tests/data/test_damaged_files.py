@@ -208,7 +208,7 @@ def test_svhn(tmp_path: Path, content: bytes, message: str) -> None:
     refused("svhn", tmp_path, message, "train_32x32.mat")
 
 
-def test_no_changed_byte_crashes_the_reader_of_svhn(tmp_path: Path) -> None:
+def test_no_changed_byte_crashes_the_reader_of_svhn() -> None:
     # SciPy's reader ends the process on some of these
     arrays = {"X": pixels(32, 32, 3, 4), "y": np.array([[10], [1], [9], [2]], dtype=np.uint8)}
     rng = np.random.default_rng(0)

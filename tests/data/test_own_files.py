@@ -228,9 +228,7 @@ def claiming(shape: tuple[int, ...]) -> bytes:
 
 
 @pytest.mark.parametrize("shape", [(10**9, 1000), (14, 1), (2**40, 2**40), (-1, 3)])
-def test_headers_that_claim_too_much_take_no_memory(
-    tmp_path: Path, shape: tuple[int, ...]
-) -> None:
+def test_headers_that_claim_too_much_take_no_memory(tmp_path: Path, shape: tuple[int, ...]) -> None:
     claim = claiming(shape)
     y = io.BytesIO()
     np.save(y, np.arange(3))

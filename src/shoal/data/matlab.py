@@ -18,9 +18,9 @@ _HEADER = 128  # bytes
 _MATRIX, _COMPRESSED = 14, 15  # types of elements
 _NUMBERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8"}
 _NUMBERS |= {12: "i8", 13: "u8"}
-_KINDS = ("", "cell", "struct", "object", "char", "sparse", "double", "single", "int8", "uint8")
-_KINDS += ("int16", "uint16", "int32", "uint32", "int64", "uint64")
-_NUMERIC = _KINDS[6:]
+_INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+_NUMERIC = ("double", "single", *_INTEGERS)
+_KINDS = ("", "cell", "struct", "object", "char", "sparse", *_NUMERIC)
 _COMPLEX = 0x0800  # a flag
 _LIMIT = 2**30  # bytes that an array may have
 

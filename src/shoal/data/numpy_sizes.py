@@ -9,7 +9,6 @@ from numpy.lib import format as npy
 __all__ = ["check_size"]
 
 _LIMIT = 2**35  # bytes that an archive may expand to
-_START = 2**16  # bytes that hold any header
 
 
 def check_size(file: IO[bytes]) -> None:
@@ -39,8 +38,8 @@ def check_size(file: IO[bytes]) -> None:
 def _check_array(stream: IO[bytes], size: int) -> None:
     if stream.read(len(npy.MAGIC_PREFIX)) != npy.MAGIC_PREFIX:
         return  # whoever reads it says so
-    version = tuple(stream.read(2))
-    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
+    version = stream.read(2)
+    read = {b"\1\0": npy.read_array_header_1_0, b"\2\0": npy.read_array_header_2_0}.get(version)
     if read is None:
         return
     shape, _, dtype = read(stream)

@@ -83,13 +83,11 @@ def _matrix(path: Path) -> Any:
     try:
         with path.open("rb") as file:
             check_size(file)
-            raw = np.load(file, allow_pickle=False)
+            raw = np.lib.format.read_array(file, allow_pickle=False)  # no archive either
     except FileNotFoundError:
         raise ValueError(f"DATA must be a file that exists, got {str(path)!r}") from None
     except Exception as error:  # a damaged file can fail in any way
         raise ValueError(f"DATA must be a .npy file of numbers, got {path.name}: {error}") from None
-    if not isinstance(raw, np.ndarray):
-        raise ValueError(f"DATA must be a .npy file of one array, got {path.name}, an archive")
     if raw.ndim != 2 or len(raw) < 2 or not raw.shape[1] or raw.dtype.kind not in "fiu":
         raise ValueError(
             "DATA must be a matrix (n, p) of real numbers with at least two rows, "
