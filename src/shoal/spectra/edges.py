@@ -10,13 +10,10 @@ poles holds at most one gap of the support, whose ends are bracketed.
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.spectra.populations import Commuting
+from shoal.spectra.populations import Array, Commuting
 
 __all__ = ["single_class_edges"]
-
-Array = NDArray[np.float64]
 
 
 def single_class_edges(population: Commuting, ratio: float) -> tuple[Array, Array]:
@@ -28,11 +25,11 @@ def single_class_edges(population: Commuting, ratio: float) -> tuple[Array, Arra
     values, shares = population.values[positive, 0], population.shares[positive]
     poles, weights = ratio * values, shares * ratio * values**2
 
-    def excess(v: Array) -> Array:  # 1 − x'(v) − 1
-        return (weights / (v[:, None] - poles) ** 2).sum(1) - 1
+    def excess(v: Array) -> Array:  # −x'(v)
+        return np.asarray((weights / (v[:, None] - poles) ** 2).sum(1) - 1)
 
     def slope(v: Array) -> Array:
-        return -(weights / (v[:, None] - poles) ** 3).sum(1)
+        return np.asarray(-(weights / (v[:, None] - poles) ** 3).sum(1))
 
     reach = np.sqrt(weights.sum())
     if abs(shares.sum() - ratio) < 1e-13 * ratio:  # as many directions as columns
@@ -75,4 +72,3 @@ def _bisect(function: Callable[[Array], Array], lower: Array, upper: Array) -> A
             upper = np.where(above, middle, upper)
             lower = np.where(above, lower, middle)
     return (lower + upper) / 2
-

@@ -18,12 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.exceptions import ConvergenceError
-from shoal.spectra.populations import Population
+from shoal.spectra.populations import Array, Population, Values
 
 __all__ = ["Equation", "Points"]
 
-Array = NDArray[np.float64]
-Complex = NDArray[np.complex128]
 Mask = NDArray[np.bool_]
 
 _EPS = float(np.finfo(float).eps)
@@ -32,7 +30,7 @@ _EPS = float(np.finfo(float).eps)
 class Points(NamedTuple):
     """Solutions v at real points, and which points lie inside the support."""
 
-    v: Complex
+    v: Values
     inside: Mask
 
 
@@ -48,14 +46,14 @@ class Equation:
         """A number that the support does not reach."""
         return 1.01 * self.population.norm * (1 + float(np.sqrt(self.ratios.sum()))) ** 2
 
-    def residual(self, v: Complex, z: Complex) -> tuple[Complex, Complex, Array]:
+    def residual(self, v: Values, z: Values) -> tuple[Values, Values, Array]:
         """The equation's two sides' difference, its Jacobian, and the size of its round-off."""
         first, second = self.population.resolvent(-self.ratios / v)
         jacobian = np.eye(v.shape[1]) - second * (self.ratios / v**2)[:, None, :]
         noise = _EPS * (np.abs(v) + np.abs(z)[:, None] + np.abs(first))
         return v - z[:, None] + first, jacobian, noise
 
-    def newton(self, v: Complex, z: Complex, *, steps: int = 40) -> tuple[Complex, Mask]:
+    def newton(self, v: Values, z: Values, *, steps: int = 40) -> tuple[Values, Mask]:
         """Newton's iteration from ``v``, which stays real or in the upper half-plane."""
         v = v.copy()
         done = np.zeros(len(z), bool)
@@ -77,7 +75,7 @@ class Equation:
                 break
         return v, done
 
-    def above(self, z: Complex) -> Complex:
+    def above(self, z: Values) -> Values:
         """The solution at points of the upper half-plane, by continuation from far above."""
         target = z.imag
         height = np.maximum(target, 2 * self.bound)
@@ -92,10 +90,14 @@ class Equation:
             v[active[ok]] = found[ok]
             height[active[ok]] = lower[ok]
             done[active[ok]] = True
-            factor[active] = np.where(ok, np.maximum(factor[active] ** 1.5, 0.02), np.sqrt(factor[active]))
+            factor[active] = np.where(
+                ok, np.maximum(factor[active] ** 1.5, 0.02), np.sqrt(factor[active])
+            )
             if (factor > 0.999).any():
                 point = z[np.argmax(factor)]
-                raise ConvergenceError(f"the limiting spectrum's equation was not solved at {point}")
+                raise ConvergenceError(
+                    f"the limiting spectrum's equation was not solved at {point}"
+                )
         return v
 
     def stable(self, v: Array) -> Mask:
@@ -108,49 +110,64 @@ class Equation:
         result: Mask = np.linalg.eigvalsh(form)[:, 0] > 0
         return result
 
-    def polish(self, v: Complex, x: Array) -> tuple[Points, Mask]:
+    def polish(self, v: Values, x: Array) -> tuple[Points, Mask]:
         """The solutions at real ``x`` that are near ``v``, and where one was certified."""
         result = v.astype(complex)
-        real, outside = self.newton(v.real.copy(), x)
-        with np.errstate(all="ignore"):
-            outside &= self.stable(real)
-        result[outside] = real[outside]
         inside = np.zeros(len(x), bool)
-        rest = np.flatnonzero(~outside & (v.imag > 0).all(axis=1))
-        if len(rest):
-            found, ok = self.newton(v[rest], x[rest].astype(complex))
+        outside = np.zeros(len(x), bool)
+        # a clearly complex start seldom leads to a real solution, a nearly real one often
+        clear = (v.imag > 1e-3 * np.abs(v)).any(axis=1)
+        for complex_turn in (clear, None, ~clear):
+            if complex_turn is None:
+                turn = np.flatnonzero(~inside)
+                real, ok = self.newton(v[turn].real.copy(), x[turn], steps=15)
+                with np.errstate(all="ignore"):
+                    ok &= self.stable(real)
+                result[turn[ok]], outside[turn[ok]] = real[ok], True
+                continue
+            turn = np.flatnonzero(complex_turn & ~outside & (v.imag > 0).all(axis=1))
+            found, ok = self.newton(v[turn].astype(complex), x[turn].astype(complex))
             # a merely real solution, approached from above, is none
             ok &= (found.imag > 1e-11 * np.abs(found)).all(axis=1)
-            result[rest[ok]] = found[ok]
-            inside[rest[ok]] = True
+            result[turn[ok]], inside[turn[ok]] = found[ok], True
         return Points(result, inside), outside | inside
 
-    def on_axis(self, x: Array, guess: Complex | None = None) -> Points:
+    def on_axis(self, x: Array, guess: Values | None = None) -> Points:
         """The certified solutions at real points, ``guess`` being solutions of nearby points."""
-        v = np.zeros((len(x), len(self.ratios)), complex) if guess is None else guess.astype(complex)
+        if guess is None and not self.population.batched and len(x) > 1:
+            return self._march(x)
+        v = np.zeros((len(x), len(self.ratios)), complex)
         inside = np.zeros(len(x), bool)
         left = np.arange(len(x))
-        for height in (None, 1e-6, 1e-9, 1e-12, 1e-14):
-            if height is None:
-                if guess is None:
-                    continue
-                start = v
+        for height in (
+            (1e-6, 1e-9, 1e-12, 1e-14) if guess is None else (0, 1e-6, 1e-9, 1e-12, 1e-14)
+        ):
+            if height == 0 and guess is not None:
+                start = guess
             else:
-                start = self.above(x[left] + 1j * height * np.where(x[left] == 0, 1, np.abs(x[left])))
+                start = self.above(x[left] + 1j * height * np.where(x == 0, 1, np.abs(x))[left])
             points, ok = self.polish(start, x[left])
-            v[left[ok]] = points.v[ok]
-            inside[left[ok]] = points.inside[ok]
+            v[left[ok]], inside[left[ok]] = points.v[ok], points.inside[ok]
             left = left[~ok]
             if not len(left):
                 return Points(v, inside)
-            if height is None:
-                v = v.copy()
         raise ConvergenceError(f"no certified solution of the spectrum's equation at {x[left[0]]}")
 
+    def _march(self, x: Array) -> Points:
+        """The solutions at one point after another, each from its neighbor's."""
+        points: Points | None = None
+        v, inside = np.empty((len(x), len(self.ratios)), complex), np.zeros(len(x), bool)
+        for index in np.argsort(x)[::-1]:
+            points = self.on_axis(x[index : index + 1], points and points.v)
+            v[index], inside[index] = points.v[0], points.inside[0]
+        return Points(v, inside)
 
-def _solved(jacobian: Complex, difference: Complex) -> tuple[Complex, Mask]:
+
+def _solved(jacobian: Values, difference: Values) -> tuple[Values, Mask]:
     """The steps jacobian⁻¹·difference, and where they are numbers."""
-    usable = np.isfinite(jacobian).all(axis=(1, 2)) & np.isfinite(difference).all(axis=1)
+    usable = np.asarray(
+        np.isfinite(jacobian).all(axis=(1, 2)) & np.isfinite(difference).all(axis=1)
+    )
     if jacobian.shape[1] == 1:
         step = difference / jacobian[:, :, 0]
     else:

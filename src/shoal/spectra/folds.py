@@ -12,22 +12,20 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shoal.exceptions import AccuracyError
 from shoal.spectra.equation import Equation
+from shoal.spectra.populations import Array, Values
 
 __all__ = ["Scan", "fold"]
 
-Array = NDArray[np.float64]
-Complex = NDArray[np.complex128]
 
 _EPS = float(np.finfo(float).eps)
 
 
 class _Point(NamedTuple):
     x: float
-    v: Complex
+    v: Values
     inside: bool
     below: float  # the mass below, known outside of the support
 
@@ -84,11 +82,7 @@ class Scan:
         return float(round(count, 12))
 
     def _add(self, grid: Array) -> None:
-        equation = self.equation
-        if equation.population.batched:
-            v, inside = equation.on_axis(grid)
-        else:
-            v, inside = _march(equation, grid)
+        v, inside = self.equation.on_axis(grid)
         for x, value, within in zip(grid, v, inside, strict=True):
             below = np.nan if within else self._below(value.real)
             self._points.append(_Point(float(x), value, bool(within), below))
@@ -143,18 +137,6 @@ class Scan:
             point = _Point(float(x[0]), points.v[0], bool(points.inside[0]), np.nan)
             out, within = (out, point) if point.inside else (point, within)
         return out.x, out.v.real, within.x
-
-
-def _march(equation: Equation, grid: Array) -> tuple[Complex, NDArray[np.bool_]]:
-    """Solutions at one point after another, each from its neighbor's."""
-    v = np.empty((len(grid), len(equation.ratios)), complex)
-    inside = np.zeros(len(grid), bool)
-    guess: Complex | None = None
-    for index in range(len(grid))[::-1]:
-        points = equation.on_axis(grid[index : index + 1], guess)
-        v[index], inside[index] = points.v[0], points.inside[0]
-        guess = points.v
-    return v, inside
 
 
 def fold(equation: Equation, outside: float, v: Array, inside: float) -> tuple[float, Array]:

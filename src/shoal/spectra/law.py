@@ -13,12 +13,10 @@ from shoal.spectra.edges import single_class_edges
 from shoal.spectra.equation import Equation
 from shoal.spectra.folds import Scan
 from shoal.spectra.panels import Bulk, Chart, GapFoundError
-from shoal.spectra.populations import Commuting, Population, reduced
+from shoal.spectra.populations import Array, Commuting, Population, Values, reduced
 
 __all__ = ["Law"]
 
-Array = NDArray[np.float64]
-Complex = NDArray[np.complex128]
 
 _MASS_TOLERANCE = 1e-7
 
@@ -101,7 +99,8 @@ class Law:
     """
 
     def __init__(self, covariances: Sequence[Array], counts: Array) -> None:
-        size = covariances[0].shape[0]
+        covariances, counts = _checked(covariances, counts)
+        size = len(covariances[0])
         distinct, self.index = _distinct(covariances)
         self.population = reduced(distinct)
         self.ratios = np.bincount(self.index, counts) / size  # of distinct covariances
@@ -178,7 +177,7 @@ class Law:
         result[within] = chart_lower + (chart_upper - chart_lower) * np.sin(angles[1] / 2) ** 2
         return result
 
-    def stieltjes(self, z: Complex) -> Complex:
+    def stieltjes(self, z: Values) -> Values:
         """The limit of (1/n) tr (XᵀX − z)^{-1} off the real axis."""
         upper = np.where(z.imag < 0, z.conj(), z)
         total = np.zeros(z.shape, complex)
@@ -233,6 +232,35 @@ def _missing_rank(population: Population, ratios: Array) -> tuple[float, bool]:
     hard = len(ranks) > 1 and ranks[1] - ranks[0] < 1e-12 * total
     missing = total - ranks[0]
     return (missing if missing > 1e-12 * total else 0.0), hard
+
+
+def _checked(covariances: Sequence[Array], counts: Array) -> tuple[list[Array], Array]:
+    """The arguments of a law, or what is wrong with them."""
+    arrays = [np.asarray(covariance, float) for covariance in covariances]
+    shapes = {array.shape for array in arrays}
+    sizes = {shape[0] for shape in shapes if shape and len(set(shape)) == 1 and len(shape) <= 2}
+    if len(sizes) != 1 or 0 in sizes or not all(s and set(s) == sizes for s in shapes):
+        raise ValueError(f"covariances must have shapes (p,) or (p, p), got {sorted(shapes)}")
+    for array in arrays:
+        if not np.isfinite(array).all():
+            raise ValueError("covariances must be finite, got NaN or infinity among their entries")
+        lowest = float((array if array.ndim == 1 else _eigenvalues(array)).min())
+        if lowest < -1e-10 * np.abs(array).max():
+            raise ValueError(f"covariances must be semidefinite, got the eigenvalue {lowest:.3g}")
+    numbers = np.asarray(counts, float)
+    if numbers.shape != (len(arrays),) or not ((numbers > 0) & np.isfinite(numbers)).all():
+        raise ValueError(
+            f"counts must be one positive number for each of {len(arrays)} covariances, "
+            f"got {numbers.tolist()}"
+        )
+    return [np.maximum(array, 0) if array.ndim == 1 else array for array in arrays], numbers
+
+
+def _eigenvalues(matrix: Array) -> Array:
+    asymmetry = float(np.abs(matrix - matrix.T).max())
+    if asymmetry > 1e-10 * np.abs(matrix).max():
+        raise ValueError(f"covariances must be symmetric, got entries that differ by {asymmetry:g}")
+    return np.asarray(np.linalg.eigvalsh(matrix))
 
 
 def _distinct(covariances: Sequence[Array]) -> tuple[list[Array], NDArray[np.intp]]:

@@ -8,11 +8,10 @@ from numpy.typing import NDArray
 
 from shoal.exceptions import AccuracyError
 from shoal.spectra.equation import Equation
+from shoal.spectra.populations import Array, Values
 
 __all__ = ["Bulk", "Chart", "GapFoundError"]
 
-Array = NDArray[np.float64]
-Complex = NDArray[np.complex128]
 
 _NODES = 16
 _ANGLES = (np.arange(_NODES) + 0.5) * np.pi / _NODES
@@ -42,8 +41,8 @@ class Chart(NamedTuple):
         """The x of an angle."""
         part = np.sin(angle / 2) ** 2
         if self.logarithmic:
-            return self.lower * (self.upper / self.lower) ** part
-        return self.lower + (self.upper - self.lower) * part
+            return np.asarray(self.lower * (self.upper / self.lower) ** part)
+        return np.asarray(self.lower + (self.upper - self.lower) * part)
 
     def angle(self, x: Array) -> Array:
         """The angle of an x."""
@@ -51,7 +50,7 @@ class Chart(NamedTuple):
             part = np.log(x / self.lower) / np.log(self.upper / self.lower)
         else:
             part = (x - self.lower) / (self.upper - self.lower)
-        return 2 * np.arcsin(np.sqrt(np.clip(part, 0, 1)))
+        return np.asarray(2 * np.arcsin(np.sqrt(np.clip(part, 0, 1))))
 
     def speed(self, angle: Array) -> Array:
         """dx/dangle."""
@@ -59,7 +58,7 @@ class Chart(NamedTuple):
             scale = self.point(angle) * np.log(self.upper / self.lower)
         else:
             scale = np.full_like(angle, self.upper - self.lower)
-        return scale * np.sin(angle) / 2
+        return np.asarray(scale * np.sin(angle) / 2)
 
 
 class Bulk:
@@ -82,8 +81,8 @@ class Bulk:
         self._before = np.concatenate([[0.0], np.cumsum(sums)])
         self.mass = float(self._before[-1])
 
-    def solutions(self, x: Array) -> Complex:
-        """v at points between the edges."""
+    def solutions(self, x: Array) -> Values:
+        """The v at points between the edges."""
         panel, local = self._locate(self.chart.angle(x))
         return _evaluate(self._series[panel], local)
 
@@ -91,22 +90,14 @@ class Bulk:
         """The density at points between the edges."""
         with np.errstate(divide="ignore", invalid="ignore"):
             density = ((-1 / self.solutions(x)).imag @ self._weights) / np.pi
-        return np.where((x <= self.chart.lower) | (x >= self.chart.upper), self._at_edge(x), density)
+        return np.where(
+            (x <= self.chart.lower) | (x >= self.chart.upper), self._at_edge(x), density
+        )
 
     def cdf(self, x: Array) -> Array:
         """The mass of this bulk below points between the edges."""
         panel, local = self._locate(self.chart.angle(x))
         return self._before[panel] + _evaluate(self._integrals[panel], local)
-
-    def quantile(self, mass: Array) -> Array:
-        """The points below which this bulk has so much mass, by bisection."""
-        lower, upper = np.zeros_like(mass), np.full_like(mass, np.pi)
-        for _ in range(60):
-            middle = (lower + upper) / 2
-            panel, local = self._locate(middle)
-            above = self._before[panel] + _evaluate(self._integrals[panel], local) > mass
-            upper, lower = np.where(above, middle, upper), np.where(above, lower, middle)
-        return self.chart.point((lower + upper) / 2)
 
     def _at_edge(self, x: Array) -> Array:
         """The density at an edge: zero, but infinite at a hard one."""
@@ -118,7 +109,7 @@ class Bulk:
         return panel, 2 * (angle - self._starts[panel]) / self._widths[panel] - 1
 
     def _integrated(self) -> Array:
-        """The series of the antiderivative of density·dx/dangle on each panel, zero at its start."""
+        """Antiderivatives of density·dx/dangle on the panels, each zero at its panel's start."""
         angles = self._starts[:, None] + self._widths[:, None] * (_POINTS + 1) / 2
         v = np.einsum("nk,pka->pna", chebyshev.chebvander(_POINTS, _NODES - 1), self._series)
         density = ((-1 / v).imag @ self._weights) / np.pi
@@ -130,21 +121,20 @@ class Bulk:
 class _Panel(NamedTuple):
     start: float
     width: float
-    series: Complex  # (nodes, K)
+    series: Values  # (nodes, K)
 
 
 def _panels(equation: Equation, chart: Chart) -> list[_Panel]:
     """Panels of the angles 0 to π on which the solution is resolved, in order."""
     found: list[_Panel] = []
-    pending: list[tuple[float, float, Complex | None]] = [(0.0, float(np.pi), None)]
+    pending: list[tuple[float, float, Values | None]] = [(0.0, float(np.pi), None)]
     while pending:
         tasks, pending = pending, []
         solved = _solve(equation, chart, tasks)
         for (start, width, _), values in zip(tasks, solved, strict=True):
             series = _TO_SERIES @ values
-            tail = np.abs(series[-3:]).max(axis=0)
-            size = np.abs(values.imag).max(axis=0)
-            resolved = (tail < np.maximum(1e-10 * size, 1e-14 * np.abs(series[0]))).all()
+            flow = (-1 / values).imag @ equation.ratios * chart.speed(_angles(start, width))
+            resolved = _resolved(series, values.imag) and _resolved(_TO_SERIES @ flow, flow)
             if resolved or width < np.pi * 2.0**-44:
                 found.append(_Panel(start, width, series))
                 continue
@@ -157,11 +147,22 @@ def _panels(equation: Equation, chart: Chart) -> list[_Panel]:
     return sorted(found, key=lambda panel: panel.start)
 
 
+def _angles(start: float, width: float) -> Array:
+    return np.asarray(start + width * (_POINTS + 1) / 2)
+
+
+def _resolved(series: Values, size: Array) -> bool:
+    """Whether the last coefficients are negligible relative to the size of the function."""
+    tail = np.abs(series[-3:]).max(axis=0)
+    enough = np.maximum(1e-10 * np.abs(size).max(axis=0), 1e-14 * np.abs(series[0]))
+    return bool((tail < enough).all())
+
+
 def _solve(
-    equation: Equation, chart: Chart, tasks: list[tuple[float, float, Complex | None]]
-) -> Complex:
+    equation: Equation, chart: Chart, tasks: list[tuple[float, float, Values | None]]
+) -> Values:
     """The solutions at the nodes of several panels at once."""
-    angles = np.concatenate([start + width * (_POINTS + 1) / 2 for start, width, _ in tasks])
+    angles = np.concatenate([_angles(start, width) for start, width, _ in tasks])
     x = chart.point(angles)
     guesses = [guess for _, _, guess in tasks if guess is not None]
     v, inside = equation.on_axis(x, np.concatenate(guesses) if guesses else None)
@@ -172,8 +173,8 @@ def _solve(
     return v.reshape(len(tasks), _NODES, -1)
 
 
-def _evaluate(series: NDArray[np.inexact], local: Array) -> NDArray[np.inexact]:
+def _evaluate(series: Values, local: Array) -> Values:
     """Series along axis 1, one per point, at the local coordinate of each."""
     basis = chebyshev.chebvander(local, series.shape[1] - 1)
-    result: NDArray[np.inexact] = np.einsum("pk,pk...->p...", basis, series)
+    result: Values = np.einsum("pk,pk...->p...", basis, series)
     return result

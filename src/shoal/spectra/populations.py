@@ -5,16 +5,16 @@ The limit sees the covariances C_1, …, C_K only through normalized traces of p
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-__all__ = ["Commuting", "Dense", "Population", "reduced"]
+__all__ = ["Array", "Commuting", "Dense", "Population", "Values", "reduced"]
 
 Array = NDArray[np.float64]
-Complex = NDArray[np.complex128]
+Values = NDArray[Any]  # real or complex
 Forms = Callable[[Array, Array], tuple[Array, Array]]
 
 
@@ -37,7 +37,7 @@ class Population(Protocol):
     def batched(self) -> bool:
         """Whether many loads together cost little more than one."""
 
-    def resolvent(self, loads: Complex) -> tuple[Complex, Complex]:
+    def resolvent(self, loads: Values) -> tuple[Values, Values]:
         """(1/p) tr C_a R and (1/p) tr C_a R C_b R with R = (I + Σ_b y_b C_b)^{-1}."""
 
     def negative(self, load: Array) -> float:
@@ -77,7 +77,7 @@ class Commuting:
         self.products = pairs.sum(0)
         self.norm = float(values.max(initial=0.0))
 
-    def resolvent(self, loads: Complex) -> tuple[Complex, Complex]:
+    def resolvent(self, loads: Values) -> tuple[Values, Values]:
         """See `Population.resolvent`."""
         inverse = 1 / (1 + loads @ self.values.T)
         classes = self.values.shape[1]
@@ -125,12 +125,12 @@ class Dense:
         self.products = flat @ flat.T / self._size
         self.norm = max(float(np.linalg.eigvalsh(matrix)[-1]) for matrix in matrices)
 
-    def _sum(self, load: NDArray[np.inexact]) -> NDArray[np.inexact]:
-        total: NDArray[np.inexact] = np.tensordot(load, self.matrices, 1)
+    def _sum(self, load: Values) -> Values:
+        total: Values = np.tensordot(load, self.matrices, 1)
         total[np.diag_indices(self._size)] += 1
         return total
 
-    def resolvent(self, loads: Complex) -> tuple[Complex, Complex]:
+    def resolvent(self, loads: Values) -> tuple[Values, Values]:
         """See `Population.resolvent`."""
         classes = len(self.matrices)
         first = np.empty(loads.shape, loads.dtype)

@@ -1,6 +1,6 @@
 """The limiting spectra of an architecture's kernels on a Gaussian mixture."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, TypeVar
@@ -15,11 +15,11 @@ from shoal.checks import integer
 from shoal.equivalents import Coefficients, coefficients
 from shoal.mixtures import Covariance, DiagonalCovariance, GaussianMixture, ScalarCovariance
 from shoal.spectra.law import Law
+from shoal.spectra.populations import Array
 from shoal.spectra.spikes import LowRank, Spike, Transition, isolated, transitions
 
 __all__ = ["Atom", "Spectra", "Spectrum", "spectrum"]
 
-Array = NDArray[np.float64]
 Points = TypeVar("Points", Tensor, ArrayLike)
 
 
@@ -98,7 +98,7 @@ class Spectrum:
         if not np.isfinite(points).all() or (points.imag == 0).any():
             raise ValueError("z must be finite and off the real axis")
         inner = (points.reshape(-1) - self.shift) / self.slope
-        return (self._law.stieltjes(inner) / self.slope).reshape(points.shape)
+        return np.asarray(self._law.stieltjes(inner) / self.slope, complex).reshape(points.shape)
 
     def _inner(self, x: Array) -> Array:
         """Eigenvalues of XᵀX; those at an edge or at the atom are exactly there."""
@@ -174,7 +174,11 @@ def spectrum(
         raise TypeError(f"mixture must be a GaussianMixture, got {type(mixture).__name__}")
     count = integer("n", n, at_least=1)
     found = coefficients(
-        architecture, tau0=mixture.tau0, trainable=trainable, center=center, width=width
+        architecture,
+        tau0=mixture.tau0,
+        trainable=trainable,
+        center=center,
+        width=width,
     )
     counts = count * mixture.proportions.numpy()
     law = Law([_array(covariance) for covariance in mixture.covariances], counts)
@@ -202,9 +206,7 @@ def _ntk_series(c: Coefficients) -> _Series:
     return _Series(c.kappa2, c.beta1, c.beta2, c.beta3, c.ntk_offset, c.ntk_slope, c.ntk_bend)
 
 
-def _of_series(
-    series: _Series, mixture: GaussianMixture, law: Law, counts: Array
-) -> Spectrum:
+def _of_series(series: _Series, mixture: GaussianMixture, law: Law, counts: Array) -> Spectrum:
     """The spectrum of a kernel, given the law of XᵀX."""
     shift = series.diagonal - series.offset - mixture.tau0**2 * series.first
     means = mixture.means.numpy().T
@@ -235,9 +237,7 @@ def _of_series(
     return Spectrum(scale, shift, found, moved, law)
 
 
-def _form(
-    series: _Series, mixture: GaussianMixture, spread: Array
-) -> tuple[Array, Array, Array]:
+def _form(series: _Series, mixture: GaussianMixture, spread: Array) -> tuple[Array, Array, Array]:
     """The low-rank part without XᵀX on [J/√p, F], and how F is made (see `LowRank`).
 
     F has the deviations χ − E χ and, where the kernel bends in the norms, √p(χ² − E χ²).

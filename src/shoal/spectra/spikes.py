@@ -12,17 +12,16 @@ a gap is the number of negative eigenvalues lost across it, so that none is miss
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from shoal.exceptions import ConvergenceError
 from shoal.spectra.law import Law
+from shoal.spectra.populations import Array
 
 __all__ = ["LowRank", "Spike", "Transition", "isolated", "transitions"]
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -124,9 +123,7 @@ class _Function:
         own, own_change = 4 / size * forms[images, images], -4 / size * change[images, images]
         product = np.outer(load, load)
         product_change = np.outer(load, load_change) + np.outer(load_change, load)
-        value = self._assembled(
-            load, self._gram - forms[means, means], cross * load, own * product
-        )
+        value = self._assembled(load, self._gram - forms[means, means], cross * load, own * product)
         derivative = self._assembled(
             load_change,
             change[means, means],
@@ -138,7 +135,11 @@ class _Function:
     def _assembled(self, load: Array, means: Array, cross: Array, own: Array) -> Array:
         """Γ, or its derivative, from its blocks on classes and means."""
         part, classes = self.part, len(load)
-        first, second, last = (slice(0, classes), slice(classes, 2 * classes), slice(2 * classes, None))
+        first, second, last = (
+            slice(0, classes),
+            slice(classes, 2 * classes),
+            slice(2 * classes, None),
+        )
         result = np.zeros((self.rank, self.rank))
         result[first, first] = np.diag(load)
         result[second, second] = means
@@ -159,7 +160,7 @@ class _Function:
 
     def eigenvalues(self, z: float) -> Array:
         """The pencil's eigenvalues; each that is negative turns positive at an isolated z."""
-        return np.linalg.eigvalsh(self.pencil(z)[0])
+        return np.asarray(np.linalg.eigvalsh(self.pencil(z)[0]))
 
     def alignment(self, z: float, branch: int) -> tuple[float, ...]:
         """Squared cosines of the eigenvector of a zero with the classes' indicators."""
@@ -226,7 +227,7 @@ def _gaps(function: _Function) -> Iterator[tuple[float, float]]:
     while (function.eigenvalues(low - far) < 0).sum() != count:
         far = _further(far)
     yield low - far, low
-    for (_, left), (right, _) in zip(parts, parts[1:], strict=False):
+    for (_, left), (right, _) in pairwise(parts):
         yield left or tiny, right
     far = law.scale
     while (function.eigenvalues(high + far) < 0).sum() != count:
