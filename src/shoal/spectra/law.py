@@ -199,21 +199,20 @@ class Law:
             result.append(v[0])
         return result
 
-    def diagonals(self, x: float, solutions: Sequence[Array]) -> tuple[Array, Array]:
-        """The u of distinct covariances at a real x with its solutions, and their derivatives.
+    def diagonals(self, solutions: Sequence[Array]) -> Array:
+        """The u of distinct covariances from the components' solutions."""
+        result = np.empty(len(self.ratios))
+        for members, v in zip(self._members, solutions, strict=True):
+            result[members] = -1 / v
+        return result
 
-        At an edge the derivatives are infinite, or very large.
-        """
-        value, slope = np.empty(len(self.ratios)), np.empty(len(self.ratios))
+    def slopes(self, x: float, solutions: Sequence[Array]) -> Array:
+        """The derivatives of the u at a real x outside the support and off its edges."""
+        result = np.empty(len(self.ratios))
         for members, component, v in zip(self._members, self.components, solutions, strict=True):
-            value[members] = -1 / v
             _, jacobian, _ = component.equation.residual(v[None], np.array([x]))
-            try:
-                tangent = np.linalg.solve(jacobian[0], np.ones(len(members)))
-            except np.linalg.LinAlgError:
-                tangent = np.full(len(members), np.inf)
-            slope[members] = tangent / v**2
-        return value, slope
+            result[members] = np.linalg.solve(jacobian[0], np.ones(len(members))) / v**2
+        return result
 
 
 def _missing_rank(population: Population, ratios: Array) -> tuple[float, bool]:

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg
 
 __all__ = ["Array", "Commuting", "Dense", "Population", "Values", "reduced"]
 
@@ -136,7 +135,11 @@ class Dense:
         first = np.empty(loads.shape, loads.dtype)
         second = np.empty((*loads.shape, classes), loads.dtype)
         for index, load in enumerate(loads):
-            inverse = linalg.inv(self._sum(load), check_finite=False)
+            try:
+                inverse = np.linalg.inv(self._sum(load))
+            except np.linalg.LinAlgError:
+                first[index], second[index] = np.nan, np.nan
+                continue
             parts = [inverse @ matrix for matrix in self.matrices]
             first[index] = [np.trace(part) for part in parts]
             for a in range(classes):

@@ -108,11 +108,23 @@ class _Function:
         # p times the variance of 2 μ_aᵀz_i/√p
         self._mixed = 4 / len(part.means) * (part.means * part.images).sum(0)
 
-    def gamma(self, z: float) -> tuple[Array, Array]:
-        """Γ(z) and Γ'(z)."""
+    def gamma(self, z: float) -> Array:
+        """Γ(z)."""
+        u = self._diagonals(z)
+        return self._both(u, np.zeros_like(u))[0]
+
+    def slope(self, z: float) -> Array:
+        """Γ'(z)."""
+        u = self._diagonals(z)
+        return self._both(u, self.law.slopes(z, self._nearby or []))[1]
+
+    def _diagonals(self, z: float) -> Array:
+        self._nearby = self.law.outside(z, self._nearby)
+        return self.law.diagonals(self._nearby)
+
+    def _both(self, u: Array, slope: Array) -> tuple[Array, Array]:
+        """Γ and its derivative along a change of u."""
         law, part = self.law, self.part
-        self._nearby = law.outside(z, self._nearby)
-        u, slope = law.diagonals(z, self._nearby)
         forms, change = self._forms(law.ratios * u, law.ratios * slope)
         load, load_change = (law.class_ratios * v[law.index] for v in (u, slope))  # c_a u_a
         size, classes = part.means.shape
@@ -152,7 +164,7 @@ class _Function:
 
     def pencil(self, z: float) -> tuple[Array, Array]:
         """[[DΓD, D], [D, −S]] and the diagonal of D, which keeps DΓD bounded at an atom."""
-        gamma, _ = self.gamma(z)
+        gamma = self.gamma(z)
         balance = 1 / np.sqrt(1 + np.abs(np.diag(gamma)))
         scaled = balance[:, None] * gamma * balance
         outer = np.diag(balance)
@@ -165,7 +177,7 @@ class _Function:
     def alignment(self, z: float, branch: int) -> tuple[float, ...]:
         """Squared cosines of the eigenvector of a zero with the classes' indicators."""
         pencil, balance = self.pencil(z)
-        gamma, slope = self.gamma(z)
+        gamma, slope = self.gamma(z), self.slope(z)
         y = balance * np.linalg.eigh(pencil)[1][: self.rank, branch]
         classes = len(self.law.index)
         projected = (gamma @ y)[:classes] ** 2 / self.law.class_ratios
@@ -178,7 +190,8 @@ def isolated(law: Law, part: LowRank) -> list[Spike]:
     found: list[Spike] = []
     for lower, upper in _gaps(function):
         first, last = function.eigenvalues(lower), function.eigenvalues(upper)
-        for branch in np.flatnonzero((first < 0) & (last > 0)):
+        # within round-off of an edge an eigenvalue is not isolated
+        for branch in np.flatnonzero((first < -1e-12) & (last > 1e-12)):
             value = _zero(function, int(branch), lower, upper)
             found.append(Spike(value, function.alignment(value, int(branch))))
     return sorted(found, key=lambda spike: spike.value)
@@ -203,7 +216,7 @@ def transitions(law: Law, part: LowRank, spikes: list[Spike]) -> list[Transition
 def _strengths(function: _Function, edge: float, sign: int) -> Array:
     """The positive eigenvalues of −SΓ at an outer edge, where ±Γ is positive definite."""
     # at an atom Γ is infinite, and whatever is negative detaches
-    gamma, _ = function.gamma(edge or -_beside_zero(function.law))
+    gamma = function.gamma(edge or -_beside_zero(function.law))
     values, vectors = np.linalg.eigh(sign * gamma)
     root = vectors * np.sqrt(np.maximum(values, 0))
     strengths = np.linalg.eigvalsh(-sign * root.T @ function.matrix @ root)[::-1]
