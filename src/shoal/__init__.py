@@ -41,6 +41,7 @@ from shoal.kernels import (
     kernel_function,
     kernel_operator,
 )
+from shoal.mixtures import GaussianMixture
 from shoal.models import GainConstraint, Network, WellPosedness, build, load, save
 from shoal.solvers import (
     Anderson,
@@ -71,6 +72,7 @@ __all__ = [
     "Erf",
     "FullyConnected",
     "GainConstraint",
+    "GaussianMixture",
     "HardTanh",
     "Hermite",
     "Identity",
