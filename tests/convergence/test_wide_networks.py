@@ -5,13 +5,22 @@ import math
 import pytest
 import torch
 
-import shoal
-from shoal import DEQ, FullyConnected, ReLU, Tanh, gradient_flow
+from shoal import (
+    DEQ,
+    FullyConnected,
+    Implicit,
+    Picard,
+    ReLU,
+    Tanh,
+    build,
+    empirical_kernel,
+    gradient_flow,
+)
 from shoal.convergence.scaling import Recipe
 
 DEQ_TANH = DEQ(Tanh(), 0.2, 0.8)
 STANDARD = DEQ.ling2023(0.1, 4)
-STEPS = [0, 1, 2, 4, 8, 16, 32]
+STEPS = [0, 1, 2, 4, 8, 16]
 
 
 def data(n=6, m=3, norm=1.0):
@@ -21,6 +30,18 @@ def data(n=6, m=3, norm=1.0):
     return x[:n], x[:n, 0].sign(), x[n:]
 
 
+def network(architecture, width, seed, **options):
+    """A network whose equilibria are solved for far beyond what is compared, but not further."""
+    if isinstance(architecture, DEQ):
+        options |= {
+            "solver": Picard(rtol=1e-7),
+            "gradient": Implicit(rtol=1e-7),
+            "warm_start": True,
+        }
+    options |= {"in_features": 4, "width": width, "seed": seed, "dtype": torch.float64}
+    return build(architecture, **options)
+
+
 def descend(net, x, y, x_test, step_size):
     """Losses and test predictions of gradient descent on the network itself."""
     losses, predictions = [], []
@@ -28,7 +49,8 @@ def descend(net, x, y, x_test, step_size):
         error = net(x)[:, 0] - y
         if step in STEPS:
             losses.append(0.5 * float(error.detach().square().sum()))
-            predictions.append(net(x_test).detach()[:, 0])
+            with torch.no_grad():
+                predictions.append(net(x_test)[:, 0])
         trained = [p for p in net.parameters() if p.requires_grad]
         gradients = torch.autograd.grad(0.5 * error.square().sum(), trained)
         with torch.no_grad():
@@ -42,9 +64,7 @@ def gap(architecture, width, seeds, norm=1.0, **options):
     x, y, x_test = data(norm=norm)
     squares = torch.zeros(2).double()
     for seed in range(seeds):
-        net = shoal.build(
-            architecture, in_features=4, width=width, seed=seed, dtype=torch.float64, **options
-        )
+        net = network(architecture, width, seed, **options)
         probe = gradient_flow(architecture, x, y, times=0, initial=net)
         step_size = 0.4 * probe.training.max_step_size
         found = gradient_flow(
@@ -68,10 +88,10 @@ CASES = [
 
 @pytest.mark.parametrize(("architecture", "options"), CASES)
 def test_networks_approach_their_prediction(architecture, options):
-    narrow, wide = (gap(architecture, width, 4, **options) for width in (64, 1024))
+    narrow, wide = gap(architecture, 32, 16, **options), gap(architecture, 512, 6, **options)
     # the kernels of finite networks have errors of m^{-1/2}: a factor of 4
     assert (wide < narrow / 2).all(), (narrow, wide)
-    assert (wide < 0.05).all(), wide
+    assert (wide < 0.07).all(), wide
 
 
 @pytest.mark.slow
@@ -89,9 +109,9 @@ def test_an_ensemble_of_networks():
     step_size = 0.4 * probe.max_step_size
     found = gradient_flow(DEQ_TANH, x, y, x_test, steps=STEPS, step_size=step_size)
     losses, predictions = [], []
-    seeds = 150
+    seeds = 80
     for seed in range(seeds):
-        net = shoal.build(DEQ_TANH, in_features=4, width=128, seed=seed, dtype=torch.float64)
+        net = network(DEQ_TANH, 96, seed)
         one = descend(net, x, y, x_test, step_size)
         losses.append(one[0])
         predictions.append(one[1])
@@ -111,19 +131,9 @@ def test_the_ntk_of_a_scaled_readout(architecture, scale):
     x = data()[0]
     deviations = []
     for width in (64, 1024):
-        nets = [
-            shoal.build(
-                architecture,
-                in_features=4,
-                width=width,
-                seed=seed,
-                readout_scale=scale,
-                dtype=torch.float64,
-            )
-            for seed in range(8)
-        ]
+        nets = [network(architecture, width, seed, readout_scale=scale) for seed in range(8)]
         exact = Recipe.of_network(architecture, nets[0], None, None, None).kernels(x).ntk
-        mean = sum(shoal.empirical_kernel(net, x).ntk for net in nets) / len(nets)
+        mean = sum(empirical_kernel(net, x).ntk for net in nets) / len(nets)
         deviations.append(float((mean - exact).norm() / exact.norm()))
     assert deviations[1] < min(0.06, deviations[0] / 2)
 
@@ -139,7 +149,7 @@ def test_standard_time_without_width_is_that_of_the_limit():
 
 def test_initial_network_is_its_values():
     x, y, x_test = data()
-    net = shoal.build(DEQ_TANH, in_features=4, width=32, dtype=torch.float64, trainable={"readout"})
+    net = network(DEQ_TANH, 32, 0, trainable={"readout"})
     found = gradient_flow(DEQ_TANH, x, y, x_test, 0.7, initial=net)
     values = (net(x).detach()[:, 0], net(x_test).detach()[:, 0])
     same = gradient_flow(DEQ_TANH, x, y, x_test, 0.7, initial=values, trainable={"readout"})

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture
-from shoal.checks import float_tensor, one_of, real
+from shoal.checks import float_tensor, one_of
 from shoal.convergence.arguments import Initial, checked_labels, checked_schedule
 from shoal.convergence.linear import LinearTraining
 from shoal.convergence.result import GradientFlow
@@ -110,8 +110,8 @@ def gradient_flow(
         recipe = Recipe.of_network(architecture, initial, *given)
         initial = _values(initial, inputs, tests)
     else:
-        scale = 1.0 if readout_scale is None else real("readout_scale", readout_scale)
-        recipe = Recipe(architecture, trainable, width, scale)
+        scale = 1.0 if readout_scale is None else readout_scale
+        recipe = Recipe.of(architecture, trainable, width, scale)
     training = LinearTraining(
         recipe.kernels(inputs),
         labels.numpy() if isinstance(x, np.ndarray) else labels,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from shoal.architectures import Architecture
 from shoal.checks import real
-from shoal.kernels import Kernels, kernel
+from shoal.kernels import Kernels, kernel, kernel_function
 from shoal.models import Network
 
 __all__ = ["Recipe"]
@@ -27,15 +28,28 @@ class Recipe:
 
     Attributes:
         architecture: The network.
-        trainable: The groups that are trained; all if ``None``.
+        trainable: The groups that are trained.
         width: The width, where the NTK depends on it.
         readout_scale: $s$.
     """
 
     architecture: Architecture
-    trainable: Iterable[str] | None
+    trainable: frozenset[str]
     width: int | None
     readout_scale: float
+
+    @classmethod
+    def of(
+        cls,
+        architecture: Architecture,
+        trainable: Iterable[str] | None,
+        width: int | None,
+        readout_scale: float,
+    ) -> "Recipe":
+        """Check the parts."""
+        function = kernel_function(architecture, trainable=trainable, width=width)
+        scale = real("readout_scale", readout_scale)
+        return cls(function.architecture, function.trainable, function.width, scale)
 
     @classmethod
     def of_network(
@@ -57,21 +71,20 @@ class Recipe:
         if width is None and getattr(architecture, "parametrization", "ntk") == "standard":
             width = network.spec.width
         scale = network.spec.readout_scale if readout_scale is None else readout_scale
-        return cls(architecture, trainable, width, real("readout_scale", scale))
+        return cls.of(architecture, trainable, width, scale)
 
     def kernels(self, x1: Tensor, x2: Tensor | None = None) -> Kernels:
         """The kernels at initialization, in float64."""
-        trained = self.architecture.check_trainable(self.trainable)
         first, second = x1.to(torch.float64), None if x2 is None else x2.to(torch.float64)
-        ck, ntk = kernel(self.architecture, first, second, trainable=trained, width=self.width)
+        evaluate = partial(kernel, self.architecture, first, second, width=self.width)
+        ck, ntk = evaluate(trainable=self.trainable)
         square = self.readout_scale**2
         if square == 1:
             return Kernels(ck, ntk)
-        readouts = trained & _READOUTS
+        readouts = self.trainable & _READOUTS
         scaled = ntk * square
         if readouts:
-            own = kernel(self.architecture, first, second, trainable=readouts, width=self.width)
-            scaled += (1 - square) * own.ntk
+            scaled += (1 - square) * evaluate(trainable=readouts).ntk
         return Kernels(ck * square, scaled)
 
     def covariance(self, x: Tensor, *, full: bool) -> Tensor:
