@@ -102,16 +102,21 @@ def test_very_wide_networks(architecture):
     assert (wide < 0.02).all(), wide
 
 
-def test_an_ensemble_of_networks():
+@pytest.mark.parametrize(
+    "architecture",
+    [FullyConnected((Tanh(),)), pytest.param(DEQ_TANH, marks=pytest.mark.slow)],
+    ids=repr,
+)
+def test_an_ensemble_of_networks(architecture):
     """Mean and deviation of trained networks; the loss before training, on average."""
     x, y, x_test = data()
-    probe = gradient_flow(DEQ_TANH, x, y, x_test, times=0).training
+    probe = gradient_flow(architecture, x, y, x_test, times=0).training
     step_size = 0.4 * probe.max_step_size
-    found = gradient_flow(DEQ_TANH, x, y, x_test, steps=STEPS, step_size=step_size)
+    found = gradient_flow(architecture, x, y, x_test, steps=STEPS, step_size=step_size)
     losses, predictions = [], []
-    seeds = 80
+    seeds = 100
     for seed in range(seeds):
-        net = network(DEQ_TANH, 96, seed)
+        net = network(architecture, 96, seed)
         one = descend(net, x, y, x_test, step_size)
         losses.append(one[0])
         predictions.append(one[1])
