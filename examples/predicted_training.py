@@ -26,7 +26,7 @@ def circle(angles):
 
 
 def train(width, seed, x, y, x_test, step_size):
-    """The losses of a finite network under gradient descent, and what it predicts in the end."""
+    """Losses of a finite network and what it predicts in the end, measured and predicted."""
     net = shoal.build(
         DEQ,
         in_features=2,
@@ -36,7 +36,8 @@ def train(width, seed, x, y, x_test, step_size):
         solver=shoal.Picard(rtol=1e-6),
         warm_start=True,
     )
-    predicted = shoal.gradient_flow(DEQ, x, y, steps=STEPS, step_size=step_size, initial=net)
+    schedule = {"steps": STEPS, "step_size": step_size}
+    predicted = shoal.gradient_flow(DEQ, x, y, x_test, initial=net, **schedule)
     optimizer = torch.optim.SGD(net.parameters(), lr=step_size)
     losses = []
     for _ in range(STEPS[-1] + 1):
@@ -46,7 +47,7 @@ def train(width, seed, x, y, x_test, step_size):
         loss.backward()
         optimizer.step()
     with torch.no_grad():
-        return [losses[k] for k in STEPS], net(x_test)[:, 0], predicted.loss
+        return [losses[k] for k in STEPS], net(x_test)[:, 0], predicted
 
 
 def draw(path):
@@ -62,17 +63,18 @@ def draw(path):
         for color, width in zip(COLORS, (16, 128, 1024), strict=False):
             losses, values, predicted = train(width, 1, x, y, x_test, step_size)
             left.plot(STEPS, losses, color=color, label=f"width {width}")
-            left.plot(STEPS, predicted, color=color, linestyle=":")
-            right.plot(grid, values, color=color, linewidth=1, label=f"width {width}")
+            left.plot(STEPS, predicted.loss, color=color, linestyle=":")
+            right.plot(grid, values, color=color, linewidth=1)
+            right.plot(grid, predicted.test_mean[-1], color=color, linewidth=1, linestyle=":")
         left.plot(STEPS, curve.loss, color="black", linestyle="--", label="expected")
         left.set(yscale="log", xlabel="step", ylabel="training loss", title="Loss")
         left.legend(title="dotted: predicted for this network")
         mean, std = curve.test_mean[-1], curve.test_std[-1]
-        right.plot(grid, mean, color="black", linestyle="--", label="mean, ± 2 deviations")
+        right.plot(grid, mean, color="black", linestyle="--", label="mean ± 2 std")
         right.fill_between(grid, mean - 2 * std, mean + 2 * std, color="black", alpha=0.12)
         right.plot(angles, y, "o", color="black", markersize=4)
         right.set(xlabel="angle of the input", ylabel="output", title=f"After {STEPS[-1]} steps")
-        right.legend()
+        right.legend(loc="lower left")
         figure.savefig(path, dpi=160)
 
 

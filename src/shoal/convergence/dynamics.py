@@ -54,8 +54,8 @@ class Descent:
 
     Example:
         >>> import torch
-        >>> Descent(0.5).left(torch.tensor([0.0, 1.0, 3.0]), 2)
-        tensor([1.0000, 0.2500, 0.2500])
+        >>> Descent(0.5).left(torch.tensor([0.0, 1.0, 3.0]).double(), 2)
+        tensor([1.0000, 0.2500, 0.2500], dtype=torch.float64)
     """
 
     step_size: float
