@@ -29,6 +29,7 @@ from shoal.architectures import (
     ImplicitNetwork,
     ResNet,
 )
+from shoal.convergence import GradientFlow, gradient_flow
 from shoal.empirical import empirical_kernel
 from shoal.exceptions import AccuracyError, ConvergenceError, ConvergenceWarning
 from shoal.gradients import Implicit, OneStep, Unrolled, fixed_point
@@ -73,6 +74,7 @@ __all__ = [
     "FullyConnected",
     "GainConstraint",
     "GaussianMixture",
+    "GradientFlow",
     "HardTanh",
     "Hermite",
     "Identity",
@@ -105,6 +107,7 @@ __all__ = [
     "empirical_kernel",
     "fixed_point",
     "gaussian",
+    "gradient_flow",
     "kernel",
     "kernel_function",
     "kernel_operator",
