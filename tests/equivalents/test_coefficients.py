@@ -37,7 +37,7 @@ POWERS = {"1": 2, "2": 4, "3": 4, "slope": 2, "bend": 4, "offset": 0}
 
 
 def subsets(groups):
-    return chain.from_iterable(combinations(groups, k) for k in range(1, len(groups) + 1))
+    return list(chain.from_iterable(combinations(groups, k) for k in range(1, len(groups) + 1)))
 
 
 def size(c, name):
@@ -79,7 +79,7 @@ def test_all_trained_groups_of_a_deq(trainable, center):
 
 
 @pytest.mark.parametrize("normalized", [True, False])
-@pytest.mark.parametrize("trainable", [*subsets(("readout", "layer1", "layer2", "layer3"))])
+@pytest.mark.parametrize("trainable", subsets(("readout", "layer1", "layer2", "layer3")))
 def test_all_trained_groups_of_a_fully_connected_network(trainable, normalized):
     network = FullyConnected([LeakyReLU(0.2), Erf(), Cosine()], normalized=normalized)
     by_both(network, tau0=0.8, trainable=trainable)
@@ -108,35 +108,37 @@ def test_all_variances_and_norms(recurrent, injection, tau0, phi, center):
 PIECES = {
     "ReLU": (ReLU(), lambda x: max(x, mpmath.mpf(0)), [0]),
     "Tanh": (Tanh(), mpmath.tanh, []),
-    "HardTanh": (HardTanh(0.7), lambda x: min(max(x, mpmath.mpf("0.7") * -1), mpmath.mpf("0.7")), [-0.7, 0.7]),
+    "HardTanh": (HardTanh(0.7), lambda x: min(max(x, -0.7), 0.7), [-0.7, 0.7]),
     "ELU": (ELU(), lambda x: x if x > 0 else mpmath.expm1(x), [0]),
     "Softplus": (BUILT_IN["Softplus"], lambda x: mpmath.log1p(mpmath.exp(x)), []),
 }  # fmt: skip
 
 
 def expectation(function, tau, kinks):
-    edges = sorted(
-        {mpmath.mpf(k) for k in range(-12, 13, 4)} | {mpmath.mpf(k) / tau for k in kinks}
-    )
-    return mpmath.quad(lambda x: function(x) * mpmath.npdf(x), edges)  # fmt: skip
+    cuts = {mpmath.mpf(k) / tau for k in kinks}
+    edges = sorted({mpmath.mpf(k) for k in range(-12, 13, 4)} | cuts)
+    return mpmath.quad(lambda x: function(x) * mpmath.npdf(x), edges)
+
+
+def mean_and_variance(phi, tau, kinks):
+    mean = expectation(lambda x: phi(tau * x), tau, kinks)
+    return mean, expectation(lambda x: (phi(tau * x) - mean) ** 2, tau, kinks)
 
 
 def oracle(phi, kinks, sa, sb, tau0):
     """Section "Coefficients" of docs/equivalents.md: readout and recurrent weights trained."""
-    variance = sb * tau0**2
-    for _ in range(60):
-        tau = mpmath.sqrt(variance)
-        mean = expectation(lambda x: phi(tau * x), tau, kinks)
-        new = sa * expectation(lambda x: (phi(tau * x) - mean) ** 2, tau, kinks) + sb * tau0**2
-        if abs(new - variance) < mpmath.mpf("1e-17"):
-            break
-        variance = new
+    variance = mpmath.findroot(
+        lambda v: sa * mean_and_variance(phi, mpmath.sqrt(v), kinks)[1] + sb * tau0**2 - v,
+        (sb, 1.2 * sb),
+        tol=1e-30,
+    )
+    tau = mpmath.sqrt(variance)
+    mean, square = mean_and_variance(phi, tau, kinks)
     shifted = lambda x: phi(tau * x) - mean  # noqa: E731
     m1 = expectation(lambda x: shifted(x) * x, tau, kinks) / tau
     m2 = expectation(lambda x: shifted(x) * (x * x - 1), tau, kinks) / tau**2
     q = expectation(lambda x: shifted(x) ** 2 * (x * x - 1), tau, kinks) / tau**2
     slope = lambda x: mpmath.diff(phi, tau * x, h=mpmath.mpf("1e-9"))  # noqa: E731
-    square = expectation(lambda x: shifted(x) ** 2, tau, kinks)
     slopes = expectation(lambda x: slope(x) ** 2, tau, kinks)
     s = 1 - sa * m1**2
     a1, a4 = sb * m1**2 / s, sb / (1 - sa * q / 2)
@@ -179,16 +181,11 @@ def test_finite_differences_of_the_kernel_function(phi, center):
     def k(i, j, l):  # noqa: E741
         return torch.stack(list(f(p + h * i, p + h * j, h * l)))
 
-    slope, bend = (
-        (k(1, 0, 0) - k(-1, 0, 0)) / (2 * h),
-        (k(1, 0, 0) - 2 * k(0, 0, 0) + k(-1, 0, 0)) / h**2,
-    )
-    inner, square = (
-        (k(0, 0, 1) - k(0, 0, -1)) / (2 * h),
-        (k(0, 0, 1) - 2 * k(0, 0, 0) + k(0, 0, -1)) / h**2,
-    )
+    middle = k(0, 0, 0)
+    slope, bend = (k(1, 0, 0) - k(-1, 0, 0)) / (2 * h), k(1, 0, 0) - 2 * middle + k(-1, 0, 0)
+    inner, square = (k(0, 0, 1) - k(0, 0, -1)) / (2 * h), k(0, 0, 1) - 2 * middle + k(0, 0, -1)
     mixed = (k(1, 1, 0) - k(1, -1, 0) - k(-1, 1, 0) + k(-1, -1, 0)) / (4 * h * h)  # fmt: skip
-    expected = torch.stack([k(0, 0, 0), slope, bend, inner, mixed, square / 2])
+    expected = torch.stack([middle, slope, bend / h**2, inner, mixed, square / h**2 / 2])
     found = torch.tensor([
         [c.ck_offset, c.ck_slope, c.ck_bend, c.alpha1, c.alpha2, c.alpha3],
         [c.ntk_offset, c.ntk_slope, c.ntk_bend, c.beta1, c.beta2, c.beta3],
@@ -231,7 +228,6 @@ def test_the_printed_recursion_of_theorem_3_8_is_not_it():
     c = coefficients(FullyConnected([LeakyReLU(0.2), LeakyReLU(0.2)]), tau0=1.0)
     m1, square = 0.6, (1 + 0.04) / 2 - 0.64 / (2 * torch.pi)
     m2 = [0.8 / (2 * torch.pi) ** 0.5 / tau for tau in (1.0, square**0.5)]
-    half_q = square - 0.8 * 0.8 / (2 * torch.pi) * 0  # homogeneous but for the shift
     half_q = (1 + 0.04) / 2 - (0.8 / (2 * torch.pi) ** 0.5) * m2[0]
     assert c.alpha1 == pytest.approx(m1**4, rel=1e-13)
     assert c.alpha3 == pytest.approx(m1**2 * m2[0] ** 2 / 2 + m2[1] ** 2 * m1**4 / 2, rel=1e-13)
