@@ -31,6 +31,7 @@ from shoal.architectures import (
 )
 from shoal.convergence import GradientFlow, gradient_flow
 from shoal.empirical import empirical_kernel
+from shoal.equivalents import Coefficients, centered, coefficients
 from shoal.exceptions import AccuracyError, ConvergenceError, ConvergenceWarning
 from shoal.gradients import Implicit, OneStep, Unrolled, fixed_point
 from shoal.kernels import (
@@ -65,6 +66,7 @@ __all__ = [
     "Anderson",
     "Architecture",
     "Broyden",
+    "Coefficients",
     "ConvResNet",
     "ConvergenceError",
     "ConvergenceWarning",
@@ -103,6 +105,8 @@ __all__ = [
     "Unrolled",
     "WellPosedness",
     "build",
+    "centered",
+    "coefficients",
     "data",
     "empirical_kernel",
     "fixed_point",
