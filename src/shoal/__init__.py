@@ -30,6 +30,7 @@ from shoal.architectures import (
     ResNet,
 )
 from shoal.empirical import empirical_kernel
+from shoal.equivalents import Coefficients, centered, coefficients
 from shoal.exceptions import AccuracyError, ConvergenceError, ConvergenceWarning
 from shoal.gradients import Implicit, OneStep, Unrolled, fixed_point
 from shoal.kernels import (
@@ -63,6 +64,7 @@ __all__ = [
     "Anderson",
     "Architecture",
     "Broyden",
+    "Coefficients",
     "ConvResNet",
     "ConvergenceError",
     "ConvergenceWarning",
@@ -99,6 +101,8 @@ __all__ = [
     "Unrolled",
     "WellPosedness",
     "build",
+    "centered",
+    "coefficients",
     "data",
     "empirical_kernel",
     "fixed_point",

@@ -1,6 +1,21 @@
-"""High-dimensional equivalents of kernel matrices, as operators."""
+"""What kernels are in high dimension: expansions in norms and inner products, and their sums."""
 
 from shoal.equivalents.basis import Basis
-from shoal.equivalents.operator import CrossOperator, EquivalentOperator
+from shoal.equivalents.centering import centered
+from shoal.equivalents.coefficients import Coefficients, coefficients
+from shoal.equivalents.equivalent import Equivalent, EquivalentOperators, equivalent
+from shoal.equivalents.operator import CrossOperator, CrossOperators, EquivalentOperator
+from shoal.equivalents.statistics import SampleStatistics
 
-__all__ = ["Basis", "CrossOperator", "EquivalentOperator"]
+__all__ = [
+    "Basis",
+    "Coefficients",
+    "CrossOperator",
+    "CrossOperators",
+    "Equivalent",
+    "EquivalentOperator",
+    "SampleStatistics",
+    "centered",
+    "coefficients",
+    "equivalent",
+]
