@@ -42,6 +42,7 @@ from shoal.kernels import (
     kernel_function,
     kernel_operator,
 )
+from shoal.mixtures import GaussianMixture
 from shoal.models import GainConstraint, Network, WellPosedness, build, load, save
 from shoal.solvers import (
     Anderson,
@@ -73,6 +74,7 @@ __all__ = [
     "Erf",
     "FullyConnected",
     "GainConstraint",
+    "GaussianMixture",
     "HardTanh",
     "Hermite",
     "Identity",
