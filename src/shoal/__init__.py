@@ -30,7 +30,7 @@ from shoal.architectures import (
     ResNet,
 )
 from shoal.empirical import empirical_kernel
-from shoal.equivalents import Coefficients, centered, coefficients
+from shoal.equivalents import Coefficients, Equivalent, centered, coefficients, equivalent
 from shoal.exceptions import AccuracyError, ConvergenceError, ConvergenceWarning
 from shoal.gradients import Implicit, OneStep, Unrolled, fixed_point
 from shoal.kernels import (
@@ -71,6 +71,7 @@ __all__ = [
     "ConvergenceWarning",
     "Cosine",
     "DampedPicard",
+    "Equivalent",
     "Erf",
     "FullyConnected",
     "GainConstraint",
@@ -107,6 +108,7 @@ __all__ = [
     "coefficients",
     "data",
     "empirical_kernel",
+    "equivalent",
     "fixed_point",
     "gaussian",
     "kernel",

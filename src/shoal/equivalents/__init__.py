@@ -3,7 +3,7 @@
 from shoal.equivalents.basis import Basis
 from shoal.equivalents.centering import centered
 from shoal.equivalents.coefficients import Coefficients, coefficients
-from shoal.equivalents.equivalent import Equivalent, EquivalentOperators, equivalent
+from shoal.equivalents.equivalent import Equivalent, Errors, equivalent
 from shoal.equivalents.operator import CrossOperator, CrossOperators, EquivalentOperator
 from shoal.equivalents.statistics import SampleStatistics
 
@@ -14,6 +14,7 @@ __all__ = [
     "CrossOperators",
     "Equivalent",
     "EquivalentOperator",
+    "Errors",
     "SampleStatistics",
     "centered",
     "coefficients",

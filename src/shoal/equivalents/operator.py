@@ -2,7 +2,7 @@ r"""Matrices $\alpha X X^T + U S U^T + \delta I$ that are never formed."""
 
 import math
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from shoal.kernels.arguments import as_tensor
 if TYPE_CHECKING:
     from linear_operator import LinearOperator
 
-__all__ = ["CrossOperator", "EquivalentOperator"]
+__all__ = ["CrossOperator", "CrossOperators", "EquivalentOperator"]
 
 
 class EquivalentOperator:
@@ -260,6 +260,18 @@ class CrossOperator:
         low = left.columns @ self.core.to(left.columns) @ right.columns.T
         result = low.addmm_(left.inputs, right.inputs.T, alpha=self.scale)
         return result.cpu().numpy() if self._arrays else result
+
+
+class CrossOperators(NamedTuple):
+    """The equivalents of both kernels between new inputs and old.
+
+    Attributes:
+        ck: The conjugate kernel's.
+        ntk: The neural tangent kernel's.
+    """
+
+    ck: CrossOperator
+    ntk: CrossOperator
 
 
 def _columns(other: Any, like: Tensor, size: int) -> Tensor:
