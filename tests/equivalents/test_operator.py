@@ -220,3 +220,23 @@ def test_bad_arguments() -> None:
 def test_shoal_does_not_load_linear_operator() -> None:
     code = "import sys, shoal; sys.exit('linear_operator' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(("n", "p"), [(7, 20), (60, 20)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_gpu_gives_the_same(n: int, p: int, dtype: torch.dtype) -> None:
+    cpu, _ = made(n, p, dtype=dtype)
+    basis = Basis(cpu.basis.inputs.cuda(), cpu.basis.columns.cuda())
+    gpu = EquivalentOperator(basis, scale=cpu.scale, core=cpu.core.cuda(), shift=cpu.shift)
+    b = normal(n, 2, seed=3).to(dtype)
+    tolerance = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {}
+    for found, expected in [
+        (gpu @ b.cuda(), cpu @ b),
+        (gpu.solve(b.cuda()), cpu.solve(b)),
+        (gpu.eigvalsh(), cpu.eigvalsh()),
+        (gpu.to_dense(), cpu.to_dense()),
+        (gpu.logdet(shift=50.0), cpu.logdet(shift=50.0)),
+    ]:
+        assert found.device.type == "cuda"
+        torch.testing.assert_close(found.cpu(), expected, **tolerance)
