@@ -64,6 +64,11 @@ def by_both(architecture, **options):
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_derivatives_are_closed_forms(name, center):
     by_both(DEQ(BUILT_IN[name], 0.25, 0.7), tau0=1.1, center=center)
+
+
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("name", ["ReLU", "HardTanh", "GELU", "Sine", "HermiteSeries"])
+def test_derivatives_are_closed_forms_in_two_layers(name, center):
     by_both(FullyConnected([BUILT_IN[name], Erf()]), tau0=0.9, center=center)
 
 
@@ -78,12 +83,11 @@ def test_all_trained_groups_of_a_deq(trainable, center):
         by_both(standard, tau0=1.3, trainable=trainable, center=center, width=17)
 
 
-@pytest.mark.parametrize("normalized", [True, False])
 @pytest.mark.parametrize("trainable", subsets(("readout", "layer1", "layer2", "layer3")))
-def test_all_trained_groups_of_a_fully_connected_network(trainable, normalized):
-    network = FullyConnected([LeakyReLU(0.2), Erf(), Cosine()], normalized=normalized)
-    by_both(network, tau0=0.8, trainable=trainable)
-    by_both(network, tau0=0.8, trainable=trainable, center=False)
+def test_all_trained_groups_of_a_fully_connected_network(trainable):
+    activations = [LeakyReLU(0.2), Erf(), Cosine()]
+    by_both(FullyConnected(activations), tau0=0.8, trainable=trainable, center=False)
+    by_both(FullyConnected(activations, normalized=True), tau0=0.8, trainable=trainable)
 
 
 def test_the_network_of_du_2018():
@@ -91,7 +95,7 @@ def test_the_network_of_du_2018():
     assert found.trainable == {"layer1", "layer2"}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     st.floats(0.0, 0.95),
     st.floats(0.05, 3.0),
@@ -107,7 +111,6 @@ def test_all_variances_and_norms(recurrent, injection, tau0, phi, center):
 # mpmath's own moments: φ piece by piece, and c_k = E[φ(τξ) h_k(ξ)] for distributional derivatives
 PIECES = {
     "ReLU": (ReLU(), lambda x: max(x, mpmath.mpf(0)), [0]),
-    "Tanh": (Tanh(), mpmath.tanh, []),
     "HardTanh": (HardTanh(0.7), lambda x: min(max(x, -0.7), 0.7), [-0.7, 0.7]),
     "ELU": (ELU(), lambda x: x if x > 0 else mpmath.expm1(x), [0]),
     "Softplus": (BUILT_IN["Softplus"], lambda x: mpmath.log1p(mpmath.exp(x)), []),
@@ -199,17 +202,17 @@ def test_a_deq_is_infinitely_deep():
     sa, sb, phi = 0.4, 0.9, BUILT_IN["Swish"]
     found = coefficients(DEQ(phi, sa, sb), tau0=1.0, trainable={"readout", "recurrent"})
     f = kernel_function(FullyConnected([found.architecture.activation]))
+    variance = found.tau**2
+    first, bend = (
+        float(f.derivative(variance, variance, 0.0, orders=(0, 0, n)).ck) for n in (1, 2)
+    )
+    step = torch.tensor(variance, dtype=torch.float64, requires_grad=True)
+    half_q = float(torch.autograd.grad(f.own(step).ck, step)[0])
     a1 = a2 = a3 = a4 = 0.0
     for _ in range(60):  # α's of Λ are σ_a² α + σ_b² (for α₁ and α₄), and τ_* stays
         l1, l4 = sa * a1 + sb, sa * a4 + sb
-        variance = found.tau**2
-        m1, bend = (
-            float(f.derivative(variance, variance, 0.0, orders=(0, 0, n)).ck) for n in (1, 2)
-        )
-        step = torch.tensor(variance, dtype=torch.float64, requires_grad=True)
-        half_q = float(torch.autograd.grad(f.own(step).ck, step)[0])
-        a1, a2, a3 = m1 * l1, m1 * sa * a2 + bend * l4**2 / 4, m1 * sa * a3 + bend * l1**2 / 2
-        a4 = half_q * l4
+        a1, a2 = first * l1, first * sa * a2 + bend * l4**2 / 4
+        a3, a4 = first * sa * a3 + bend * l1**2 / 2, half_q * l4
     assert (a1, a2, a3, sa * a4 + sb) == pytest.approx(
         (found.alpha1, found.alpha2, found.alpha3, found.alpha4), rel=1e-12
     )
