@@ -214,6 +214,26 @@ def test_inputs_of_every_kind() -> None:
     assert "±" in repr(found.tau0)
 
 
+def test_samples_that_do_not_vary() -> None:
+    found = estimate(np.ones((12, 3)), [0] * 6 + [1] * 6)
+    for name in (*NAMES, "tau0"):
+        value, error = getattr(found, name).value, getattr(found, name).error
+        assert torch.equal(value, torch.full_like(value, 3.0 * (name == "mean_products"))), name
+        assert not error.any(), name
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("p", [10, 80])
+def test_samples_on_a_gpu(p: int) -> None:
+    x, labels = mixture(p, 3.0).sample(120, seed=0)
+    wanted, found = estimate(x, labels), estimate(x.cuda(), labels.cuda())
+    for name in NAMES:
+        torch.testing.assert_close(getattr(found, name).value, getattr(wanted, name).value)
+        torch.testing.assert_close(getattr(found, name).error, getattr(wanted, name).error)
+    fit = GaussianMixture.fit(x.cuda(), labels.cuda(), covariance="low-rank", rank=2)
+    torch.testing.assert_close(fit.means[0], math.sqrt(p) * x[labels == 0].mean(0))
+
+
 def test_fit() -> None:
     truth = mixture(10, 3.0)
     x, labels = truth.sample(90, seed=0)
