@@ -32,6 +32,7 @@ from shoal.architectures import (
 from shoal.convergence import GradientFlow, gradient_flow
 from shoal.empirical import empirical_kernel
 from shoal.equivalents import Coefficients, centered, coefficients
+from shoal.equivalents import Coefficients, Equivalent, centered, coefficients, equivalent
 from shoal.exceptions import AccuracyError, ConvergenceError, ConvergenceWarning
 from shoal.gradients import Implicit, OneStep, Unrolled, fixed_point
 from shoal.kernels import (
@@ -72,6 +73,7 @@ __all__ = [
     "ConvergenceWarning",
     "Cosine",
     "DampedPicard",
+    "Equivalent",
     "Erf",
     "FullyConnected",
     "GainConstraint",
@@ -109,6 +111,7 @@ __all__ = [
     "coefficients",
     "data",
     "empirical_kernel",
+    "equivalent",
     "fixed_point",
     "gaussian",
     "gradient_flow",

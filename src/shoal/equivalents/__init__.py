@@ -4,3 +4,23 @@ from shoal.equivalents.centering import centered
 from shoal.equivalents.coefficients import Coefficients, coefficients
 
 __all__ = ["Coefficients", "centered", "coefficients"]
+from shoal.equivalents.basis import Basis
+from shoal.equivalents.centering import centered
+from shoal.equivalents.coefficients import Coefficients, coefficients
+from shoal.equivalents.equivalent import Equivalent, Errors, equivalent
+from shoal.equivalents.operator import CrossOperator, CrossOperators, EquivalentOperator
+from shoal.equivalents.statistics import SampleStatistics
+
+__all__ = [
+    "Basis",
+    "Coefficients",
+    "CrossOperator",
+    "CrossOperators",
+    "Equivalent",
+    "EquivalentOperator",
+    "Errors",
+    "SampleStatistics",
+    "centered",
+    "coefficients",
+    "equivalent",
+]
