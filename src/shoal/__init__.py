@@ -31,7 +31,6 @@ from shoal.architectures import (
 )
 from shoal.convergence import GradientFlow, gradient_flow
 from shoal.empirical import empirical_kernel
-from shoal.equivalents import Coefficients, centered, coefficients
 from shoal.equivalents import Coefficients, Equivalent, centered, coefficients, equivalent
 from shoal.exceptions import AccuracyError, ConvergenceError, ConvergenceWarning
 from shoal.gradients import Implicit, OneStep, Unrolled, fixed_point
