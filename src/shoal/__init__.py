@@ -29,8 +29,9 @@ from shoal.architectures import (
     ImplicitNetwork,
     ResNet,
 )
+from shoal.convergence import GradientFlow, gradient_flow
 from shoal.empirical import empirical_kernel
-from shoal.equivalents import Coefficients, centered, coefficients
+from shoal.equivalents import Coefficients, Equivalent, centered, coefficients, equivalent
 from shoal.exceptions import AccuracyError, ConvergenceError, ConvergenceWarning
 from shoal.gradients import Implicit, OneStep, Unrolled, fixed_point
 from shoal.kernels import (
@@ -72,10 +73,12 @@ __all__ = [
     "ConvergenceWarning",
     "Cosine",
     "DampedPicard",
+    "Equivalent",
     "Erf",
     "FullyConnected",
     "GainConstraint",
     "GaussianMixture",
+    "GradientFlow",
     "HardTanh",
     "Hermite",
     "Identity",
@@ -110,8 +113,10 @@ __all__ = [
     "coefficients",
     "data",
     "empirical_kernel",
+    "equivalent",
     "fixed_point",
     "gaussian",
+    "gradient_flow",
     "kernel",
     "kernel_function",
     "kernel_operator",

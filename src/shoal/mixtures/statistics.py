@@ -73,8 +73,9 @@ class MixtureStatistics:
     @property
     def tau0(self) -> Estimate:
         r"""$\tau_0$, with its error to first order."""
-        value = self.tau0_squared.value.sqrt()
-        return Estimate(value, self.tau0_squared.error / (2 * value))
+        value, error = self.tau0_squared.value.sqrt(), self.tau0_squared.error
+        # where it is zero, nothing varies
+        return Estimate(value, torch.where(value > 0, error / (2 * value), error))
 
 
 def known_statistics(
