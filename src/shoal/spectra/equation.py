@@ -67,7 +67,9 @@ class Equation:
                     fall = step.imag / np.maximum(0.9 * current.imag, 1e-300)
                     step /= np.maximum(1, fall.max(axis=1))[:, None]
                 change = (np.abs(step) / np.abs(current)).max(axis=1)
-            small = (np.abs(difference) <= 4 * noise).all(axis=1) | (change < 1e-13)
+                # convergence is quadratic at the scale of the distance to the real axis
+                near = (np.abs(step) < 1e-8 * current.imag).all(axis=1)
+            small = (np.abs(difference) <= 4 * noise).all(axis=1) | (change < 1e-13) | near
             v[active[usable]] = (current - step)[usable]
             done[active[usable & small]] = True
             active = active[usable & ~small]

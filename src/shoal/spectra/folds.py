@@ -8,6 +8,7 @@ count of signs, so two points with one count have no spectrum between them.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -51,7 +52,7 @@ class Scan:
         self._open_minima()
         edges = [(0.0, np.zeros(len(self.equation.ratios)))] if hard else []
         edges += [
-            fold(self.equation, *self._bracket(left, right))
+            self._edge(left, right)
             for left, right in pairwise(self._points)
             if left.inside != right.inside
         ]
@@ -124,19 +125,22 @@ class Scan:
     def _density(self, point: _Point) -> float:
         return float(self.equation.ratios @ (-1 / point.v).imag)
 
-    def _bracket(self, left: _Point, right: _Point) -> tuple[float, Array, float]:
-        """Bisect between a point outside and one inside, until the fold is near."""
+    def _edge(self, left: _Point, right: _Point) -> tuple[float, Array]:
+        """The edge between a point outside and one inside, by bisection until a fold is found."""
         out, within = (right, left) if left.inside else (left, right)
-        for _ in range(14):
+        for step in range(1, 40):
             x = np.array([np.sqrt(out.x * within.x)])
-            if abs(out.x - within.x) < 1e-7 * out.x:
-                break
-            points, ok = self.equation.polish(np.where(x < 0, 0, within.v)[None], x)
-            if not ok[0] or not points.inside[0]:
-                points = self.equation.on_axis(x, out.v[None])
+            points, ok = self.equation.polish(out.v[None], x)
+            if not ok[0]:
+                points, ok = self.equation.polish(within.v[None], x)
+            if not ok[0]:
+                points = self.equation.on_axis(x)
             point = _Point(float(x[0]), points.v[0], bool(points.inside[0]), np.nan)
             out, within = (out, point) if point.inside else (point, within)
-        return out.x, out.v.real, within.x
+            if step % 3 == 0:
+                with suppress(AccuracyError):
+                    return fold(self.equation, out.x, out.v.real, within.x)
+        return fold(self.equation, out.x, out.v.real, within.x)
 
 
 def fold(equation: Equation, outside: float, v: Array, inside: float) -> tuple[float, Array]:
@@ -158,8 +162,9 @@ def fold(equation: Equation, outside: float, v: Array, inside: float) -> tuple[f
         if abs(step) <= 4 * _EPS * np.abs(curve.v).max():
             break
     x = curve.x
-    slack = 1e-9 * abs(outside) + abs(inside - outside)
-    if not abs(slope) < 1e-6 * curve.unit or abs(x - outside) > slack:
+    slack = 1e-12 * abs(outside)
+    between = min(inside, outside) - slack <= x <= max(inside, outside) + slack
+    if not (abs(slope) < 1e-6 * curve.unit and between):
         raise AccuracyError(f"an edge of the support near {outside:.6g} was not found")
     return x, curve.v
 

@@ -127,6 +127,7 @@ class _Panel(NamedTuple):
 def _panels(equation: Equation, chart: Chart) -> list[_Panel]:
     """Panels of the angles 0 to π on which the solution is resolved, in order."""
     found: list[_Panel] = []
+    tolerance = 1e-10 if equation.population.batched else 1e-8  # each node costs p³ there
     pending: list[tuple[float, float, Values | None]] = [(0.0, float(np.pi), None)]
     while pending:
         tasks, pending = pending, []
@@ -134,7 +135,9 @@ def _panels(equation: Equation, chart: Chart) -> list[_Panel]:
         for (start, width, _), values in zip(tasks, solved, strict=True):
             series = _TO_SERIES @ values
             flow = (-1 / values).imag @ equation.ratios * chart.speed(_angles(start, width))
-            resolved = _resolved(series, values.imag) and _resolved(_TO_SERIES @ flow, flow)
+            resolved = _resolved(series, values.imag, tolerance) and _resolved(
+                _TO_SERIES @ flow, flow, tolerance
+            )
             if resolved or width < np.pi * 2.0**-44:
                 found.append(_Panel(start, width, series))
                 continue
@@ -151,10 +154,10 @@ def _angles(start: float, width: float) -> Array:
     return np.asarray(start + width * (_POINTS + 1) / 2)
 
 
-def _resolved(series: Values, size: Array) -> bool:
+def _resolved(series: Values, size: Array, tolerance: float) -> bool:
     """Whether the last coefficients are negligible relative to the size of the function."""
     tail = np.abs(series[-3:]).max(axis=0)
-    enough = np.maximum(1e-10 * np.abs(size).max(axis=0), 1e-14 * np.abs(series[0]))
+    enough = np.maximum(tolerance * np.abs(size).max(axis=0), 1e-14 * np.abs(series[0]))
     return bool((tail < enough).all())
 
 
