@@ -1,6 +1,6 @@
 """Explicit networks that have the kernels of deep equilibrium models."""
 
-from shoal.design.design import design
+from shoal.design.verb import design
 from shoal.design.kernel_series import KernelSeries, kernel_series
 from shoal.design.result import Design
 

@@ -68,7 +68,7 @@ def sphere_design(
     tolerance: float,
     norm_gated: bool,
 ) -> Design:
-    """Design by the power series of the kernel; see :func:`shoal.design.design`."""
+    """Design by the power series of the kernel; see :func:`shoal.design`."""
     function = kernel_function(architecture, trainable=trainable, width=width)
     norm = real("tau0", tau0, above=0.0)
     if norm_gated and not architecture.positively_homogeneous:
