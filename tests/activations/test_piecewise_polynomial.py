@@ -22,11 +22,8 @@ def exact(x):
         return p((x + 0.5) / 1.5)
 
     slope = p.deriv()(np.array([-1.0, 1.0])) / 1.5
-    return np.where(
-        x < -2,
-        inside(-2.0) + slope[0] * (x + 2),
-        np.where(x > 1, inside(1.0) + slope[1] * (x - 1), inside(x)),
-    )
+    left, right = inside(-2.0) + slope[0] * (x + 2), inside(1.0) + slope[1] * (x - 1)
+    return np.where(x < -2, left, np.where(x > 1, right, inside(x)))
 
 
 def test_values_and_tangents():
