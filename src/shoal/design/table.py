@@ -11,6 +11,7 @@ __all__ = ["tabulated"]
 
 _DEGREE = 14
 _TOLERANCE = (1e-15, 1e-14, 1e-13, 1e-12, 1e-12)  # of the function and its derivatives, relative
+_SHARE = 0.01  # of the largest size elsewhere that counts where a derivative vanishes
 _KEPT = len(_TOLERANCE) - 1
 _FACTORIALS = np.array([float(math.factorial(j)) for j in range(_DEGREE + 3)])
 
@@ -53,5 +54,5 @@ def _converged(terms: np.ndarray, half: float, size: np.ndarray) -> bool:
     rest = np.abs(terms[_DEGREE + 1 :]) @ half ** np.arange(_DEGREE + 1, _DEGREE + 3)
     orders = np.arange(_KEPT + 1)
     lost = rest * ((_DEGREE + 2) / half) ** orders
-    local = np.maximum(np.abs(terms[: _KEPT + 1]) * _FACTORIALS[: _KEPT + 1], size)
+    local = np.maximum(np.abs(terms[: _KEPT + 1]) * _FACTORIALS[: _KEPT + 1], _SHARE * size)
     return bool((lost <= np.array(_TOLERANCE) * local).all())
