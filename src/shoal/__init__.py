@@ -30,8 +30,10 @@ from shoal.architectures import (
     ImplicitNetwork,
     ResNet,
 )
+from shoal.convergence import GradientFlow, gradient_flow
 from shoal.design import Design, design
 from shoal.empirical import empirical_kernel
+from shoal.equivalents import Coefficients, Equivalent, centered, coefficients, equivalent
 from shoal.exceptions import AccuracyError, ConvergenceError, ConvergenceWarning
 from shoal.gradients import Implicit, OneStep, Unrolled, fixed_point
 from shoal.kernels import (
@@ -43,6 +45,7 @@ from shoal.kernels import (
     kernel_function,
     kernel_operator,
 )
+from shoal.mixtures import GaussianMixture
 from shoal.models import GainConstraint, Network, WellPosedness, build, load, save
 from shoal.solvers import (
     Anderson,
@@ -65,15 +68,19 @@ __all__ = [
     "Anderson",
     "Architecture",
     "Broyden",
+    "Coefficients",
     "ConvResNet",
     "ConvergenceError",
     "ConvergenceWarning",
     "Cosine",
     "DampedPicard",
     "Design",
+    "Equivalent",
     "Erf",
     "FullyConnected",
     "GainConstraint",
+    "GaussianMixture",
+    "GradientFlow",
     "HardTanh",
     "Hermite",
     "Identity",
@@ -103,11 +110,15 @@ __all__ = [
     "Unrolled",
     "WellPosedness",
     "build",
+    "centered",
+    "coefficients",
     "data",
     "design",
     "empirical_kernel",
+    "equivalent",
     "fixed_point",
     "gaussian",
+    "gradient_flow",
     "kernel",
     "kernel_function",
     "kernel_operator",

@@ -134,7 +134,7 @@ class _Affine(ClosedForm):
         if inner is None:
             return None
         first = torch.arange(order + 1, device=tau.device) == 0
-        return self.scale * inner + self.shift * first
+        return self.scale * inner + self.shift * first.to(tau.dtype)
 
 
 @dataclass(frozen=True)

@@ -214,6 +214,8 @@ def _checked_orders(
 def _differentiate(value: Tensor, point: list[Tensor], orders: tuple[int, int, int]) -> Tensor:
     for variable, order in zip(point, orders, strict=True):
         for _ in range(order):
+            if not value.requires_grad:  # the derivative of something linear
+                return torch.zeros_like(value)
             (value,) = torch.autograd.grad(
                 value.sum(), variable, create_graph=True, materialize_grads=True
             )

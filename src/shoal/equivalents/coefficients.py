@@ -1,0 +1,222 @@
+r"""The coefficients of high-dimensional equivalents.
+
+One identity is behind all of them. In high dimension, norms concentrate at $\tau_0$ and inner
+products at zero, so a kernel $\kappa(a, b, c)$ is its expansion at $(\tau_0^2, \tau_0^2, 0)$, and
+its diagonal is $\kappa(\tau_0^2, \tau_0^2, \tau_0^2)$: $\alpha_1 = \kappa_c$, $\alpha_2 =
+\kappa_{ab}$, $\alpha_3 = \tfrac12\kappa_{cc}$, for every architecture and all trained groups.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from shoal.architectures import DEQ, Architecture
+from shoal.checks import one_of, real
+from shoal.equivalents.autograd import gradients
+from shoal.equivalents.centering import added_shift, centered
+from shoal.equivalents.closed_forms import closed_expansion
+from shoal.equivalents.jets import Expansion, Jet
+from shoal.equivalents.layers import last_activation, last_layer
+from shoal.kernels import KernelFunction, kernel_function
+
+__all__ = ["Coefficients", "coefficients"]
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    r"""What the kernels of an architecture are for high-dimensional inputs of norm about $\tau_0$.
+
+    For $i \ne j$ and $\chi_i = \|x_i\|^2 - \tau_0^2$, the CK is approximately
+    $$\kappa_0 + \kappa_a(\chi_i + \chi_j) + \tfrac12\kappa_{aa}(\chi_i^2 + \chi_j^2)
+    + \alpha_1 x_i^\top x_j + \alpha_2\chi_i\chi_j + \alpha_3 (x_i^\top x_j)^2$$
+    and $\gamma^2$ on the diagonal; so is the NTK with $\beta$ for $\alpha$ and $\kappa_*^2$ for
+    $\gamma^2$. Where all layers are centered, the first three terms vanish.
+
+    Attributes:
+        architecture: Whose kernels these are: centered if ``center``.
+        tau0: The norm $\tau_0$ of the inputs.
+        trainable: The groups of parameters that the NTK counts.
+        width: The width, where the NTK depends on it and it was given.
+        center: Whether the architecture was centered.
+        tau: $\tau_*$, the standard deviation of the last activation's arguments.
+        shift: What centering added to the last activation.
+        gamma2: $\gamma^2$, the CK of an input with itself.
+        alpha1: $\alpha_1$, the derivative of the CK in $c$.
+        alpha2: $\alpha_2$, its derivative in $a$ and $b$.
+        alpha3: $\alpha_3$, half its second derivative in $c$.
+        alpha4: $\alpha_4$, the derivative in $\tau_0^2$ of $\tau_*^2$ for a DEQ, and of $\gamma^2$
+            for an explicit network.
+        kappa2: $\kappa_*^2$, the NTK of an input with itself.
+        beta1: The NTK's $\alpha_1$.
+        beta2: The NTK's $\alpha_2$.
+        beta3: The NTK's $\alpha_3$.
+        ck_offset: $\kappa_0$, the CK of orthogonal inputs.
+        ck_slope: $\kappa_a$, its derivative in one squared norm.
+        ck_bend: $\kappa_{aa}$, its second derivative in it.
+        ntk_offset: The NTK's $\kappa_0$.
+        ntk_slope: The NTK's $\kappa_a$.
+        ntk_bend: The NTK's $\kappa_{aa}$.
+    """
+
+    architecture: Architecture
+    tau0: float
+    trainable: frozenset[str]
+    width: int | None
+    center: bool
+    tau: float
+    shift: float
+    gamma2: float
+    alpha1: float
+    alpha2: float
+    alpha3: float
+    alpha4: float
+    kappa2: float
+    beta1: float
+    beta2: float
+    beta3: float
+    ck_offset: float = 0.0
+    ck_slope: float = 0.0
+    ck_bend: float = 0.0
+    ntk_offset: float = 0.0
+    ntk_slope: float = 0.0
+    ntk_bend: float = 0.0
+
+    def __str__(self) -> str:
+        """The numbers as a table."""
+        groups = [g for g in self.architecture.parameter_groups if g in self.trainable]
+        kind = "centered" if self.center else "not centered"
+        rows = [
+            ("", "CK", "NTK"),
+            ("diagonal", self.gamma2, self.kappa2),
+            ("inner product", self.alpha1, self.beta1),
+            ("norms", self.alpha2, self.beta2),
+            ("inner product squared", self.alpha3, self.beta3),
+        ]
+        if not self.center:
+            rows += [
+                ("offset", self.ck_offset, self.ntk_offset),
+                ("slope in a norm", self.ck_slope, self.ntk_slope),
+                ("bend in a norm", self.ck_bend, self.ntk_bend),
+            ]
+        cells = [
+            (name, *(c if isinstance(c, str) else f"{c:.6g}" for c in row)) for name, *row in rows
+        ]
+        lines = [f"{name:21} {ck:>12} {ntk:>12}" for name, ck, ntk in cells]
+        head = (
+            f"{type(self.architecture).__name__}, {kind}, tau0 = {self.tau0:g}, "
+            f"trained: {', '.join(groups)}",
+            f"tau = {self.tau:.6g}, shift = {self.shift:.6g}, alpha4 = {self.alpha4:.6g}",
+        )
+        return "\n".join((*head, *lines))
+
+
+def coefficients(
+    architecture: Architecture,
+    *,
+    tau0: float,
+    trainable: Iterable[str] | None = None,
+    width: int | None = None,
+    center: bool = True,
+    method: Literal["derivatives", "closed"] = "derivatives",
+) -> Coefficients:
+    r"""The coefficients of an architecture's high-dimensional equivalents.
+
+    Args:
+        architecture: An architecture with a kernel; it is centered first (see
+            :func:`~shoal.equivalents.centered`).
+        tau0: The norm $\tau_0 > 0$ of the inputs; $\operatorname{tr} C^\circ/p = \tau_0^2$.
+        trainable: Names out of ``architecture.parameter_groups``, for the NTK; all by default.
+        width: As for :func:`~shoal.kernels.kernel_function`.
+        center: Whether to center the architecture, or take it as it is.
+        method: ``"derivatives"`` differentiates the kernel function; ``"closed"`` uses moments of
+            the activations alone (see :mod:`shoal.equivalents.closed_forms`). They agree to
+            round-off.
+
+    Raises:
+        TypeError: If no kernel, centering or closed form is known for the architecture.
+        ValueError: If an argument is out of its range.
+        ConvergenceError: If a DEQ has no kernel, or none when centered.
+
+    Example:
+        >>> import shoal
+        >>> deq = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+        >>> c = shoal.coefficients(deq, tau0=1.0, trainable={"readout", "recurrent"})
+        >>> f"{c.alpha1:.6f} {c.alpha2:.6f} {c.alpha3:.6f} {c.beta3:.6f}"
+        '0.210526 0.035957 0.069190 0.080115'
+    """
+    tau0 = real("tau0", tau0, above=0.0)
+    one_of("method", method, ("derivatives", "closed"))
+    if not isinstance(center, bool):
+        raise TypeError(f"center must be True or False, got {center!r}")
+    function = kernel_function(architecture, trainable=trainable, width=width)
+    if isinstance(architecture, DEQ):
+        real("input_variance", architecture.input_variance, above=0.0)
+    chosen = centered(architecture, tau0) if center else architecture
+    layer = last_layer(chosen, tau0)
+    function = replace(function, architecture=chosen)
+    if method == "closed":
+        expansion = closed_expansion(chosen, tau0, function.trainable, width, center)
+    else:
+        expansion = _differentiated(function, tau0, layer.growth, center)
+    shift = added_shift(last_activation(architecture), last_activation(chosen))
+    return _assembled(function, tau0, center, (layer.tau, shift), expansion)
+
+
+def _differentiated(
+    function: KernelFunction, tau0: float, growth: float, center: bool
+) -> Expansion:
+    """The expansion by derivatives of the kernel function."""
+    squared = torch.tensor(tau0**2, dtype=torch.float64)
+    with torch.enable_grad():
+        a, b = (squared.clone().requires_grad_() for _ in range(2))
+        c = torch.zeros_like(squared).requires_grad_()
+        ck, ntk = (_jet(kappa, a, b, c, center) for kappa in function(a, b, c))
+    own = function.own(squared)
+    return Expansion(ck, ntk, float(own.ck), float(own.ntk), growth)
+
+
+def _jet(kappa: Tensor, a: Tensor, b: Tensor, c: Tensor, center: bool) -> Jet:
+    slope_a, slope_c = gradients(kappa, a, c)
+    bend_aa, bend_ab = gradients(slope_a, a, b)
+    (bend_cc,) = gradients(slope_c, c)
+    taken = (kappa, slope_a, slope_c, bend_aa, bend_ab, bend_cc)
+    jet = Jet(*(float(t.detach()) for t in taken))
+    # centered, the kernel vanishes wherever one norm is tau0 and the inner product zero
+    return replace(jet, value=0.0, a=0.0, aa=0.0) if center else jet
+
+
+def _assembled(
+    function: KernelFunction,
+    tau0: float,
+    center: bool,
+    layer: tuple[float, float],
+    expansion: Expansion,
+) -> Coefficients:
+    ck, ntk = expansion.ck, expansion.ntk
+    return Coefficients(
+        architecture=function.architecture,
+        tau0=tau0,
+        trainable=function.trainable,
+        width=function.width,
+        center=center,
+        tau=layer[0],
+        shift=layer[1],
+        gamma2=expansion.own_ck,
+        alpha1=ck.c,
+        alpha2=ck.ab,
+        alpha3=ck.cc / 2,
+        alpha4=expansion.growth,
+        kappa2=expansion.own_ntk,
+        beta1=ntk.c,
+        beta2=ntk.ab,
+        beta3=ntk.cc / 2,
+        ck_offset=ck.value,
+        ck_slope=ck.a,
+        ck_bend=ck.aa,
+        ntk_offset=ntk.value,
+        ntk_slope=ntk.a,
+        ntk_bend=ntk.aa,
+    )

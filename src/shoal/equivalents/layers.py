@@ -1,0 +1,88 @@
+"""The last activation of an architecture, and the scale of its arguments."""
+
+from dataclasses import dataclass
+from functools import singledispatch
+
+import torch
+from torch import Tensor
+
+from shoal.activations import Activation
+from shoal.architectures import DEQ, Architecture, FullyConnected
+from shoal.equivalents.autograd import gradients
+from shoal.gaussian import moments
+from shoal.kernels.fixed_points import fixed_variance
+
+__all__ = ["LastLayer", "last_activation", "last_layer", "layer_factor"]
+
+
+@dataclass(frozen=True)
+class LastLayer:
+    r"""The last activation $\varphi$ at inputs of norm $\tau_0$.
+
+    Attributes:
+        tau: The standard deviation $\tau$ of the arguments of $\varphi$.
+        growth: $\alpha_4$, a derivative in the squared norm of the input: that of $\tau_*^2$ for a
+            DEQ, that of the last layer's $\mathbb{E}[\varphi(\tau\xi)^2]$ for an explicit network.
+    """
+
+    tau: float
+    growth: float
+
+
+@singledispatch
+def last_layer(architecture: Architecture, tau0: float) -> LastLayer:  # noqa: ARG001
+    r"""The last layer at inputs of norm $\tau_0$; one of the things a new type must supply."""
+    raise TypeError(f"no coefficients are known for {type(architecture).__name__}")
+
+
+@last_layer.register
+def _(architecture: DEQ, tau0: float) -> LastLayer:
+    phi, squared = architecture.activation, _squared(tau0)
+    recurrent = squared.new_tensor(architecture.recurrent_variance)
+    with torch.enable_grad():
+        injected = architecture.input_variance * squared
+        variance = fixed_variance(phi, recurrent, injected, differentiable=True)
+        return LastLayer(float(variance.detach()) ** 0.5, _slope(variance, squared))
+
+
+@last_layer.register
+def _(architecture: FullyConnected, tau0: float) -> LastLayer:
+    squared = _squared(tau0)
+    with torch.enable_grad():
+        below = variance = squared
+        for sigma in architecture.activations:
+            below = variance
+            factor = layer_factor(architecture, sigma)
+            variance = factor * moments(sigma, below.sqrt()).square
+        tau, growth = float(below.detach()) ** 0.5, _slope(variance, squared)
+    return LastLayer(tau, growth)
+
+
+@singledispatch
+def last_activation(architecture: Architecture) -> Activation:
+    """The activation of the last layer."""
+    raise TypeError(f"no coefficients are known for {type(architecture).__name__}")
+
+
+@last_activation.register
+def _(architecture: DEQ) -> Activation:
+    return architecture.activation
+
+
+@last_activation.register
+def _(architecture: FullyConnected) -> Activation:
+    return architecture.activations[-1]
+
+
+def layer_factor(architecture: FullyConnected, sigma: Activation) -> float:
+    r"""$c_\sigma = 1/\mathbb{E}[\sigma(\xi)^2]$ where layers are normalized, else one."""
+    return float(1 / moments(sigma, 1.0).square) if architecture.normalized else 1.0
+
+
+def _squared(tau0: float) -> Tensor:
+    return torch.tensor(tau0**2, dtype=torch.float64, requires_grad=True)
+
+
+def _slope(value: Tensor, variable: Tensor) -> float:
+    (slope,) = gradients(value, variable)
+    return float(slope.detach())
