@@ -13,6 +13,7 @@ from shoal.activations import (
     Identity,
     Kink,
     LeakyReLU,
+    PiecewisePolynomial,
     ReLU,
     Sigmoid,
     Sine,
@@ -30,6 +31,7 @@ from shoal.architectures import (
     ResNet,
 )
 from shoal.convergence import GradientFlow, gradient_flow
+from shoal.design import Design, design
 from shoal.empirical import empirical_kernel
 from shoal.equivalents import Coefficients, Equivalent, centered, coefficients, equivalent
 from shoal.exceptions import AccuracyError, ConvergenceError, ConvergenceWarning
@@ -73,6 +75,7 @@ __all__ = [
     "ConvergenceWarning",
     "Cosine",
     "DampedPicard",
+    "Design",
     "Equivalent",
     "Erf",
     "FullyConnected",
@@ -95,6 +98,7 @@ __all__ = [
     "NewtonKrylov",
     "OneStep",
     "Picard",
+    "PiecewisePolynomial",
     "ReLU",
     "ResNet",
     "Sigmoid",
@@ -112,6 +116,7 @@ __all__ = [
     "centered",
     "coefficients",
     "data",
+    "design",
     "empirical_kernel",
     "equivalent",
     "fixed_point",
