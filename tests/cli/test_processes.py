@@ -199,6 +199,23 @@ def test_without_its_packages_the_command_says_what_it_needs(
         shoal.cli.main()
 
 
+def test_ctrl_c_while_the_command_is_imported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupting:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name == "shoal.cli.app":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "shoal.cli.app", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting, *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        shoal.cli.main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "Interrupted\n"
+
+
 def test_an_error_is_a_line_and_a_code(tmp_path: Path, environment: dict[str, str]) -> None:
     found = subprocess.run(
         [*SHOAL, "analyze", "--activation", "leakyrelu:0.1", "--n", "1"],
