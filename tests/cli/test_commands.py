@@ -1,5 +1,6 @@
 """The commands: what they print, what they write, how they fail."""
 
+import gzip
 import json
 import logging
 import re
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 import shoal
 from shoal.cli.activations import known_activations, parse_activation
 from shoal.cli.app import app
+from shoal.cli.options import check_folder
 from shoal.report import SECTIONS, Measurement
 
 SMALL = ["--activation", "relu", "-n", "40", "--device", "cpu"]
@@ -100,12 +102,61 @@ def test_the_numbers_are_those_of_the_library() -> None:
     assert found["effective_rank"] == pytest.approx(rank, rel=1e-8)
 
 
+def test_files_of_all_kinds_are_the_same_data() -> None:
+    x = np.random.default_rng(0).normal(size=(12, 3)).round(6)
+    np.save("x.npy", x)
+    np.savez("x.npz", X=x, y=np.arange(12))
+    rows = [",".join(map(str, row)) for row in x.tolist()]
+    text = "\n".join(["a,b,c", *rows])
+    labeled = "\n".join(["a,b,c,kind", *(f"{row},k{i % 2}" for i, row in enumerate(rows))])
+    Path("x.csv").write_text(text)
+    Path("x.csv.gz").write_bytes(gzip.compress(text.encode()))
+    Path("labeled.csv").write_text(labeled)
+    Path("bare.csv").write_text("\n".join(rows))
+    commands = [["x.npy"], ["x.npz"], ["x.csv"], ["x.csv.gz"], ["bare.csv"]]
+    commands += [["labeled.csv", "--label", column] for column in ("kind", "3", "-1")]
+    found = [
+        json.loads(shoal_command("analyze", *command, *SMALL[:2], "--json").stdout)
+        for command in commands
+    ]
+    assert [d["data"]["name"] for d in found] == [command[0] for command in commands]
+    assert all(d["data"]["samples"] == 12 and d["data"]["features"] == 3 for d in found)
+    assert len({json.dumps(d["sections"]["kernels"]) for d in found}) == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no such place")
+@pytest.mark.parametrize("command", [["analyze"], ["reproduce", "shoal", "width", "--quick"]])
+def test_a_folder_that_cannot_be_made_is_found_before_the_work(
+    command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for work in ("shoal.cli.analyze.load_data", "shoal.cli.reproduce.execute"):
+        monkeypatch.setattr(work, lambda *_, **__: pytest.fail("it computes"))
+    result = shoal_command(*command, "--output", "/proc/x/y", code=2)
+    assert re.match(r"Error: .*--output.*'/proc/x/y': '/proc' cannot be written", result.stderr)
+
+
+def test_looking_whether_a_folder_can_be_made_leaves_nothing(tmp_path: Path) -> None:
+    check_folder(tmp_path / "a" / "b")
+    check_folder(Path("c"))
+    (tmp_path / "there").mkdir()
+    check_folder(tmp_path / "there")
+    assert [p.name for p in tmp_path.rglob("*")] == ["there"]
+
+
+def test_a_list_needs_no_folder() -> None:
+    Path("results").write_text("a file")
+    assert "width" in shoal_command("reproduce").stdout
+
+
 def test_what_has_no_kernel_fails_and_says_so() -> None:
     result = shoal_command("analyze", *SMALL, "--recurrent-variance", "2.5", "--json", code=1)
     document = json.loads(result.stdout)
     assert document["sections"]["well_posedness"]["kernel_guaranteed"] is False
     assert document["sections"]["kernels"]["error"]
-    assert result.stderr.startswith("Error: Kernels")
+    assert result.stderr.startswith("Error: Kernels at infinite width, Timing: ")
+    assert len(result.stderr.splitlines()) == 1  # one reason, told once
+    shown = shoal_command("analyze", *SMALL, "--recurrent-variance", "2.5", code=1)
+    assert shown.stdout.count("for the same reason") == 1
 
 
 def test_what_is_infinite_is_null() -> None:
@@ -188,7 +239,7 @@ BAD = {
     "absent device": (["reproduce", "shoal", "--device", "cuda:77"], "this machine has"),
     "unknown data": (
         ["analyze", "whales"],
-        "DATA must be one of digits, mnist.*or a .npy file.*'whales'",
+        r"DATA must be one of digits, mnist.*or a file that ends in \.npy, .*'whales'",
     ),
     "absent dataset": (["analyze", "svhn"], "SVHN was not found: put train_32x32.mat"),
     "absent file": (["analyze", "whales.npy"], "must be a file that exists.*whales.npy"),
@@ -197,6 +248,28 @@ BAD = {
     "shape that is not there": (["analyze", "claim.npy"], "must be a .npy file.*in a file of"),
     "no features": (["analyze", "thin.npy"], r"matrix \(n, p\).*shape \(3, 0\)"),
     "output is a file": (["analyze", "--output", "file.npy/b"], "--output.*'file.npy/b'.*a file"),
+    "output that cannot be made": (["analyze", "--output", "file.npy"], "--output.*is a file"),
+    "output without a name": (["analyze", "--output", ""], "--output.*must name a folder, got ''"),
+    "runs without a name": (["reproduce", "shoal", "--output", ""], "--output.*must name a folder"),
+    "archive without inputs": (
+        ["analyze", "other.npz"],
+        "array named X, x or features, got other.npz with a, b",
+    ),
+    "archive that is none": (["analyze", "broken.npz"], "must be a .npz file of numbers"),
+    "text in a column": (
+        ["analyze", "kinds.csv"],
+        "got 'iris' in line 2, column 2; --label COLUMN leaves out a column, by name or index",
+    ),
+    "unknown column": (
+        ["analyze", "kinds.csv", "--label", "whale"],
+        "one column named 'whale', got the columns length, width, kind",
+    ),
+    "absent column": (["analyze", "kinds.csv", "--label", "7"], "a column 7, got 3 columns"),
+    "label without columns": (
+        ["analyze", "other.npz", "--label", "a"],
+        "--label must name a column of a CSV file, got 'a' for other.npz",
+    ),
+    "one sample": (["analyze", "one.csv"], r"at least two rows, got one.csv of shape \(1, 2\)"),
     "unknown paper": (["reproduce", "whale2024"], "PAPER must be one of shoal.*'whale2024'"),
     "unknown figure": (["reproduce", "shoal", "depth"], "must be one of width, got 'depth'"),
     "no jobs": (["reproduce", "shoal", "width", "--jobs", "0"], "--jobs must be >= 1, got 0"),
@@ -218,6 +291,10 @@ def test_bad_invocations(
     Path("file.npy").write_text("no data")
     np.save("nan.npy", np.array([[1.0, 2], [np.nan, 1], [3, 4]]))
     np.save("thin.npy", np.zeros((3, 0)))
+    np.savez("other.npz", a=np.eye(3), b=np.eye(3))
+    Path("broken.npz").write_bytes(Path("other.npz").read_bytes()[:200])
+    Path("kinds.csv").write_text("length,width,kind\n5.1,3.5,iris\n4.9,3.0,rose\n")
+    Path("one.csv").write_text("5.1,3.5\n")
     with Path("claim.npy").open("wb") as file:
         header = {"descr": "<f8", "fortran_order": False, "shape": (10**9, 10**6)}
         np.lib.format.write_array_header_1_0(file, header)

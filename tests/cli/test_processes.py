@@ -2,10 +2,13 @@
 
 import json
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,14 @@ def group_exists(group: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+@pytest.fixture(autouse=True)
+def _interruptible() -> Iterator[None]:
+    """Commands hear Ctrl-C also if the tests run in the background, where shells ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
@@ -66,6 +77,59 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, environment: dict[str, st
     assert f"{finished} of 24 points are finished and kept in out" in stderr
     assert "run the same command again: shoal reproduce shoal width --quick" in stderr
     assert "Traceback" not in stderr
+    assert list(tmp_path.rglob("*.tmp")) == []
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_analyzing(tmp_path: Path, environment: dict[str, str]) -> None:
+    """The analysis says on stderr which section it computes; Ctrl-C comes in the last one."""
+    process = subprocess.Popen(
+        [*SHOAL, "analyze", "-v", "--device", "cpu", "--output", "o", "--json"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    while "section timing" not in process.stderr.readline():
+        assert process.poll() is None
+    time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "Interrupted: 2 of 3 sections are finished, kept in o" in stderr
+    assert "Traceback" not in stderr
+    names = sorted(path.name for path in (tmp_path / "o").iterdir())
+    assert names == ["partial.json", "partial.png", "partial.svg"]
+    document = json.loads(stdout)
+    assert document == json.loads((tmp_path / "o" / "partial.json").read_text())
+    assert list(document["sections"]) == ["well_posedness", "kernels"]
+    assert not document["complete"]
+
+
+@pytest.mark.slow
+def test_killed_while_computing_and_resumed(tmp_path: Path, environment: dict[str, str]) -> None:
+    def points() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in tmp_path.rglob("points/*.npz")}
+
+    subprocess.run(QUICK, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    whole = points()
+    shutil.rmtree(tmp_path / "out")
+    moments, killed = random.Random(0), 0
+    for _ in range(4):
+        before = len(points())
+        process = subprocess.Popen(
+            QUICK, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, text=True
+        )
+        while len(points()) == before and process.poll() is None:
+            time.sleep(0.002)
+        time.sleep(moments.uniform(0, 0.05))
+        process.kill()
+        killed += process.wait() == -signal.SIGKILL and len(points()) < len(whole)
+    assert killed >= 2  # in the middle, with points of this attempt before and points missing
+    subprocess.run(QUICK, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    assert points() == whole
     assert list(tmp_path.rglob("*.tmp")) == []
 
 
@@ -133,6 +197,23 @@ def test_without_its_packages_the_command_says_what_it_needs(
     monkeypatch.setattr("shoal.cli.find_spec", lambda _: None)
     with pytest.raises(SystemExit, match=r"needs typer and rich.*pip install 'shoal\[cli\]'"):
         shoal.cli.main()
+
+
+def test_ctrl_c_while_the_command_is_imported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupting:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name == "shoal.cli.app":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "shoal.cli.app", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting, *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        shoal.cli.main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "Interrupted\n"
 
 
 def test_an_error_is_a_line_and_a_code(tmp_path: Path, environment: dict[str, str]) -> None:

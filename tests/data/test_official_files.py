@@ -148,6 +148,17 @@ def test_a_missing_file_says_which_whence_and_whither(
         assert word in str(error.value)
 
 
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_one_missing_file_is_named_alone(tmp_path: Path, ending: str) -> None:
+    place = tmp_path / "MNIST" / "raw"
+    write(place / f"train-images-idx3-ubyte{ending}", idx(pixels(3, 28, 28)))
+    message = "MNIST is not complete: put train-labels-idx1-ubyte"
+    with pytest.raises(FileNotFoundError, match=f"{message}{ending} from") as error:
+        data.load("mnist", folder=tmp_path)
+    assert f"into {place}." in str(error.value)
+    assert "images" not in str(error.value)
+
+
 @UNOFFICIAL
 def test_where_files_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.data.folders.cache_folder", lambda: tmp_path / "cache")
@@ -184,6 +195,7 @@ def test_cache_folders() -> None:
         ({"name": "my.npz"}, ValueError, r"use shoal\.data\.read_numpy"),
         ({"name": "my.csv"}, ValueError, r"use shoal\.data\.read_csv"),
         ({"name": "mnist", "split": "all"}, ValueError, "split must be one of 'train', 'test'"),
+        ({"name": "mnist", "folder": 3}, TypeError, "folder must be a path, got 3"),
     ],
 )
 def test_bad_arguments(arguments: dict, error: type, message: str) -> None:

@@ -152,6 +152,18 @@ def test_resize_as_gao2022_does() -> None:
         data.resize(data.sphere(2, 4, seed=0), 2, 2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    color = dataclasses.replace(images(), x=images().x.to(dtype))
+    exact = dataclasses.replace(color, x=color.x.double())
+    for step in (data.to_gray, lambda d: data.resize(d, 7, 5), data.center, data.unit_norm):
+        found = step(color).x
+        assert found.dtype == dtype
+        torch.testing.assert_close(
+            found.double(), step(exact).x, rtol=0, atol=torch.finfo(dtype).eps
+        )
+
+
 def test_flatten_and_center() -> None:
     whole = images()
     flat = data.flatten(whole)
@@ -187,6 +199,21 @@ def test_norms(dtype: torch.dtype) -> None:
         data.scale_norm(whole, 0.0)
 
 
+def test_norms_of_extreme_samples() -> None:
+    x = torch.tensor([[3e-200, 4e-200], [-3e200, 4e200], [3.0, 4.0]], dtype=torch.float64)
+    unit = data.unit_norm(Dataset(x, torch.zeros(3), "extreme")).x
+    expected = torch.tensor([[0.6, 0.8], [-0.6, 0.8], [0.6, 0.8]], dtype=torch.float64)
+    torch.testing.assert_close(unit, expected, rtol=1e-15, atol=0)
+    for bad in (math.nan, math.inf):
+        broken = Dataset(torch.tensor([[1.0, 2.0], [bad, 0.0]]), torch.zeros(2), "broken")
+        for function in (data.unit_norm, lambda d: data.perturb_parallel(d, seed=0)):
+            with pytest.raises(ValueError, match="no NaN or infinite sample, got one at 1"):
+                function(broken)
+    half = Dataset(torch.ones(2, 2, dtype=torch.float16), torch.zeros(2), "half")
+    with pytest.raises(ValueError, match=r"norm must not be too large for torch\.float16"):
+        data.scale_norm(half, 1e6)
+
+
 def sines(x: Tensor) -> dict[tuple[int, int], float]:
     """The sine of the angle of each pair, from the part that is orthogonal."""
     unit = x.flatten(1).double()
@@ -215,6 +242,20 @@ def test_parallel_samples_are_parted(dtype: torch.dtype) -> None:
     assert torch.equal(after.x, data.perturb_parallel(before, seed=0).x)
     assert not torch.equal(after.x, data.perturb_parallel(before, seed=1).x)
     assert torch.equal(data.perturb_parallel(after, seed=5).x, after.x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1e-7, 1e-6, 1e-5, 1e-3])
+def test_what_is_returned_is_never_parallel(dtype: torch.dtype, scale: float) -> None:
+    """Rounding must not hide it: the norms of rounded samples are not those of the samples."""
+    x = noise(2, 300, seed=3).to(dtype)[[0, 0, 0, 1]]
+    twins = Dataset(x, torch.zeros(4), "twins")
+    if scale < 1e-6 or (dtype == torch.float16 and scale < 1e-5):  # which is lost in rounding
+        with pytest.raises(ValueError, match="scale must be large enough"):
+            data.perturb_parallel(twins, seed=0, scale=scale)
+        return
+    after = data.perturb_parallel(twins, seed=0, scale=scale)
+    assert min(sines(after.x).values()) > 0.99e-6
 
 
 def test_parallel_samples_far_apart_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

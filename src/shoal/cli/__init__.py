@@ -13,8 +13,11 @@ def main() -> None:
     if missing:
         needs = " and ".join(missing)
         sys.exit(f"Error: the command line needs {needs}, not installed: pip install 'shoal[cli]'")
-    from shoal.cli.app import app
-
+    try:
+        from shoal.cli.app import app
+    except KeyboardInterrupt:  # while the rest is imported
+        sys.stderr.write("Interrupted\n")
+        sys.exit(130)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without σ shows ?, not an error
             stream.reconfigure(errors="replace")

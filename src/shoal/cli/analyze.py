@@ -10,7 +10,7 @@ import shoal
 from shoal import checks
 from shoal.cli.activations import parse_activation
 from shoal.cli.errors import FAILED, INTERRUPTED, note
-from shoal.cli.options import Debug, Device, Dtype, Json, Verbose, check_folder
+from shoal.cli.options import Debug, Device, Dtype, Json, Save, Verbose, check_folder
 from shoal.cli.output import console, emit, progress
 from shoal.experiments.figures import require_matplotlib
 from shoal.experiments.provenance import resolve_device
@@ -24,8 +24,19 @@ __all__ = ["analyze"]
 def analyze(
     data: Annotated[
         str,
-        typer.Argument(metavar="DATA", help=f"{', '.join(NAMES)}, or a .npy file of shape (n, p)."),
+        typer.Argument(
+            metavar="DATA",
+            help=f"{', '.join(NAMES)}, or a file: .npy of shape (n, p), .npz with an array X, "
+            ".csv or .csv.gz.",
+        ),
     ] = "digits",
+    label: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="The column of a CSV file that is no input: its name, or its index from 0.",
+        ),
+    ] = None,
     activation: Annotated[
         str, typer.Option(help="A name, with numbers after a colon: tanh, leakyrelu:0.1.")
     ] = "tanh",
@@ -36,10 +47,7 @@ def analyze(
     ] = None,
     dtype: Annotated[Dtype, typer.Option(help="Of inputs and kernels.")] = Dtype.float64,
     device: Device = "auto",
-    output: Annotated[
-        Path | None,
-        typer.Option(callback=check_folder, help="A folder for the figure and the numbers."),
-    ] = None,
+    output: Save = None,
     json: Json = False,
     verbose: Verbose = 0,  # noqa: ARG001
     debug: Debug = False,  # noqa: ARG001
@@ -51,10 +59,11 @@ def analyze(
     """
     if output is not None:
         require_matplotlib()
+        check_folder(output)
     deq = _architecture(activation, recurrent_variance, input_variance)
-    subject = Subject(
-        deq, load_data(data, n=n, dtype=dtype.torch, device=resolve_device(device), most=1000)
-    )
+    place = resolve_device(device)
+    inputs = load_data(data, label=label, n=n, dtype=dtype.torch, device=place, most=1000)
+    subject = Subject(deq, inputs)
     found, interrupted = _find(subject, quiet=json)
     if found and not json:
         _show(subject, found)
@@ -89,10 +98,13 @@ def _finish(
         console().print(f"Written: {', '.join(map(str, files))}", soft_wrap=True)
     else:
         note("--output FOLDER saves the figure and the numbers.")
-    errors = [f"{s.title}: {findings.error}" for s, findings in found.items() if findings.error]
+    errors: dict[str, list[str]] = {}  # sections may fail for one reason, which is told once
+    for section, findings in found.items():
+        if findings.error:
+            errors.setdefault(findings.error, []).append(section.title)
+    for error, titles in errors.items():
+        note(f"Error: {', '.join(titles)}: {error}")
     if errors:
-        for error in errors:
-            note(f"Error: {error}")
         raise typer.Exit(FAILED)
 
 
@@ -129,11 +141,16 @@ def _show(subject: Subject, found: dict[Section, Findings]) -> None:
     )
     for name in ("", "value", "meaning"):
         table.add_column(name, overflow="fold")
+    told: set[str] = set()
     for section, findings in found.items():
         table.add_section()
         table.add_row(f"[bold]{section.title}[/bold]", "", "")
         for row in findings.rows:
             table.add_row(f"  {row.quantity}", row.value, row.meaning)
         if findings.error:
-            table.add_row("  [red]none[/red]", "", findings.error)
+            again = findings.error in told
+            table.add_row(
+                "  [red]none[/red]", "", "for the same reason" if again else findings.error
+            )
+            told.add(findings.error)
     console().print(table)

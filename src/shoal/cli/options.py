@@ -1,8 +1,8 @@
 """Options that commands share."""
 
-import os
 from enum import StrEnum
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated
 
 import torch
@@ -10,7 +10,7 @@ import typer
 
 from shoal.cli.logs import state
 
-__all__ = ["Debug", "Device", "Dtype", "Json", "Output", "Verbose", "check_folder"]
+__all__ = ["Debug", "Device", "Dtype", "Json", "Output", "Save", "Verbose", "check_folder"]
 
 
 def _set_verbose(count: int) -> int:
@@ -27,19 +27,40 @@ def _set_debug(on: bool) -> bool:
     return on
 
 
-def check_folder(path: Path | None) -> Path | None:
-    """Return a folder that can be made or written to, before anything is computed for it."""
-    if path is None:
-        return None
-    there = path.absolute()
-    while not there.exists():
-        there = there.parent
-    if not there.is_dir() or not os.access(there, os.W_OK):
+def check_folder(path: Path) -> None:
+    """Check that a folder can be made and written to, before anything is computed for it.
+
+    It is tried, since permissions do not tell all; nothing is left behind.
+
+    Raises:
+        typer.BadParameter: If it cannot.
+    """
+    places = [path.absolute(), *path.absolute().parents]
+    absent = [place for place in places if not place.exists()]
+    made: list[Path] = []
+    try:
+        for place in reversed(absent):
+            place.mkdir()
+            made.append(place)
+        with TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        there = places[len(absent)]
+        reason = "is a file" if there.is_file() else f"cannot be written to ({error.strerror})"
         raise typer.BadParameter(
-            f"must be a folder that can be written to, got {str(path)!r}: "
-            f"{str(there)!r} is {'not writable' if there.is_dir() else 'a file'}."
-        )
-    return path
+            f"must be a folder that can be written to, got {str(path)!r}: {str(there)!r} {reason}.",
+            param_hint="--output",
+        ) from None
+    finally:
+        for place in reversed(made):
+            place.rmdir()
+
+
+def _folder(text: str | Path) -> Path:
+    """The path of a folder; an empty one would silently be the current folder."""
+    if not str(text):
+        raise typer.BadParameter("must name a folder, got ''; the current one is '.'.")
+    return Path(text)
 
 
 class Dtype(StrEnum):
@@ -75,4 +96,10 @@ Json = Annotated[
 Device = Annotated[
     str, typer.Option(help="auto (the GPU where there is one), cpu, cuda or cuda:N.")
 ]
-Output = Annotated[Path, typer.Option(callback=check_folder, help="The folder to write into.")]
+Output = Annotated[
+    Path, typer.Option(parser=_folder, metavar="FOLDER", help="The folder to write into.")
+]
+Save = Annotated[
+    Path | None,
+    typer.Option(parser=_folder, metavar="FOLDER", help="A folder for the figure and the numbers."),
+]

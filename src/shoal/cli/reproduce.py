@@ -11,7 +11,7 @@ from rich.table import Table
 
 from shoal import checks
 from shoal.cli.errors import INTERRUPTED, note
-from shoal.cli.options import Debug, Device, Json, Output, Verbose
+from shoal.cli.options import Debug, Device, Json, Output, Verbose, check_folder
 from shoal.cli.output import console, emit, progress
 from shoal.experiments import Experiment, Progress, Run, execute, find, registered
 from shoal.experiments.storage import read_json
@@ -54,6 +54,7 @@ def reproduce(
         _list(json=json)
         return
     kinds = find(paper, figure)
+    check_folder(output)
     experiments = [kind.quick() if quick else kind() for kind in kinds]
     runs = [Run(one, output, device, threads) for one in experiments]
     documents = [_run(one, jobs=jobs, quiet=json) for one in runs]

@@ -15,7 +15,7 @@ from shoal.data.dataset import Dataset
 from shoal.data.files import damaged, read_content
 from shoal.data.tables import table_dataset
 
-__all__ = ["read_csv"]
+__all__ = ["read_columns", "read_csv"]
 
 _Row = tuple[int, list[str]]  # the number of its last line, and its cells
 
@@ -79,6 +79,29 @@ def read_csv(
     return table_dataset(features, labels, name=name, source=str(file), dtype=dtype)
 
 
+def read_columns(
+    path: Path, *, without: str | int | None = None, delimiter: str = ","
+) -> NDArray[np.float64]:
+    """The numbers in all columns of a CSV file but one, as a matrix.
+
+    Args:
+        path: The file, as for :func:`read_csv`.
+        without: The name or the index of a column to leave out.
+        delimiter: The character between cells.
+
+    Raises:
+        ValueError: As for :func:`read_csv`.
+    """
+    rows = _rows(path, delimiter)
+    first = rows[0][1]
+    has_header = _has_header(first, without)
+    column = None if without is None else _column(path, first, without, has_header)
+    samples = rows[1:] if has_header else rows
+    if not samples:
+        raise damaged(path, "at least one sample", "a header alone")
+    return _numbers(path, samples, [i for i in range(len(first)) if i != column])
+
+
 def _rows(path: Path, delimiter: str) -> list[_Row]:
     """The rows that are not empty, all of the same length."""
     try:
@@ -105,7 +128,7 @@ def _rows(path: Path, delimiter: str) -> list[_Row]:
     return rows
 
 
-def _has_header(first: list[str], label: str | int) -> bool:
+def _has_header(first: list[str], label: str | int | None) -> bool:
     return isinstance(label, str) or not any(_is_number(cell) for cell in first)
 
 

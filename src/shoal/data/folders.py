@@ -50,6 +50,8 @@ def cache_folder(platform: str = sys.platform, environment: Mapping[str, str] = 
 def roots(folder: str | os.PathLike[str] | None) -> list[Path]:
     """The folders to look in: ``folder`` alone if given, else those of the user."""
     if folder is not None:
+        if not isinstance(folder, str | os.PathLike):
+            raise TypeError(f"folder must be a path, got {folder!r}")
         root = Path(folder).expanduser()
         if not root.is_dir():
             raise FileNotFoundError(f"folder must be an existing folder, got {str(root)!r}")
@@ -76,16 +78,19 @@ def find(
     """
     sets = tuple(groups)
     places = roots(folder)
+    target, wanted = places[0] / files.folders[0], sets[:2]
+    found = f"{files.title} was not found"
     for place in (root / sub for root in places for sub in (*files.folders, ".")):
         for names in sets:
             paths = tuple(place / name for name in names)
-            if all(path.is_file() for path in paths):
+            missing = tuple(path.name for path in paths if not path.is_file())
+            if not missing:
                 return paths
-    wanted = " or ".join(", ".join(names) for names in sets[:2])
+            if len(missing) < len(wanted[0]):  # the least that completes what is there
+                target, wanted, found = place, (missing,), f"{files.title} is not complete"
+    put = " or ".join(", ".join(names) for names in wanted)
     looked = ", ".join(str(place) for place in places)
-    target = places[0] / files.folders[0]
     raise FileNotFoundError(
-        f"{files.title} was not found: put {wanted} from {files.url} into {target}. "
-        f"Looked below {looked}; another place can be named by folder= or the environment "
-        f"variable {VARIABLE}."
+        f"{found}: put {put} from {files.url} into {target}. Looked below {looked}; "
+        f"the environment variable {VARIABLE} names another place, and in Python folder=."
     )

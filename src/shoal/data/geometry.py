@@ -68,7 +68,8 @@ def scale_norm(dataset: Dataset, norm: float) -> Dataset:
         norm: The norm, positive.
 
     Raises:
-        ValueError: If a sample is zero, or ``norm`` not positive.
+        ValueError: If a sample is zero or not finite, or ``norm`` not positive or too large for the
+            dtype.
 
     Example:
         >>> from shoal import data
@@ -77,9 +78,11 @@ def scale_norm(dataset: Dataset, norm: float) -> Dataset:
     """
     x = float_samples(dataset)
     real("norm", norm, above=0.0)
-    rows = x.flatten(1).double()
-    scaled = rows * (norm / _norms(dataset.name, rows))
-    return replace(dataset, x=scaled.to(x.dtype).reshape(x.shape))
+    directions, _ = _polar(dataset.name, x.flatten(1).double())
+    scaled = (norm * directions).to(x.dtype)
+    if not bool(scaled.isfinite().all()):
+        raise ValueError(f"norm must not be too large for {x.dtype}, got {norm:g}")
+    return replace(dataset, x=scaled.reshape(x.shape))
 
 
 def unit_norm(dataset: Dataset) -> Dataset:
@@ -89,7 +92,7 @@ def unit_norm(dataset: Dataset) -> Dataset:
         dataset: Of floating-point samples.
 
     Raises:
-        ValueError: If a sample is zero.
+        ValueError: If a sample is zero or not finite.
     """
     return scale_norm(dataset, 1.0)
 
@@ -108,8 +111,8 @@ def perturb_parallel(dataset: Dataset, *, seed: int, scale: float = 0.01) -> Dat
         scale: The standard deviation of the noise, relative to the root mean square of a sample.
 
     Raises:
-        ValueError: If a sample is zero, if the samples have a single entry, so that all are
-            parallel, or if ``scale`` is too small to part them.
+        ValueError: If a sample is zero or not finite, if the samples have a single entry, so that
+            all are parallel, or if ``scale`` is too small to part them.
 
     Example:
         >>> import torch
@@ -123,12 +126,12 @@ def perturb_parallel(dataset: Dataset, *, seed: int, scale: float = 0.01) -> Dat
     real("scale", scale, above=0.0)
     generator = seeded(seed)
     rows = x.flatten(1).to(torch.float64, copy=True)  # it is written to below
-    norms = _norms(dataset.name, rows)
+    _, norms = _polar(dataset.name, rows)
     if rows.shape[1] == 1:
         raise ValueError("dataset must have samples of at least two entries: numbers are parallel")
     for _ in range(_ROUNDS):
         # what is returned is rounded to the dtype of x, so this is what must not be parallel
-        directions = rows.to(x.dtype).double() / norms
+        directions, _ = _polar(dataset.name, rows.to(x.dtype).double())
         turned = _parallel_to_earlier(directions)
         if len(turned) == 0:
             return replace(dataset, x=rows.to(x.dtype).reshape(x.shape))
@@ -138,13 +141,18 @@ def perturb_parallel(dataset: Dataset, *, seed: int, scale: float = 0.01) -> Dat
     raise ValueError(f"scale must be large enough to part parallel samples, got {scale:g}")
 
 
-def _norms(name: str, rows: Tensor) -> Tensor:
-    """The norms of rows, as a column; none may be zero."""
-    norms: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    zero = torch.nonzero(norms[:, 0] == 0)
-    if len(zero):
-        raise ValueError(f"dataset must have no zero sample, got one at {int(zero[0])} in {name!r}")
-    return norms
+def _polar(name: str, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of norm 1 and, as a column, what their norms were; none may be zero or not finite."""
+    largest = rows.abs().amax(dim=1, keepdim=True)
+    for what, wrong in (("zero", largest == 0), ("NaN or infinite", ~largest.isfinite())):
+        if bool(wrong.any()):
+            first = int(torch.nonzero(wrong[:, 0])[0])
+            raise ValueError(f"dataset must have no {what} sample, got one at {first} in {name!r}")
+    # so that no square overflows or vanishes, and by a power of two, so that nothing is rounded
+    power = largest / (2 * torch.frexp(largest).mantissa)
+    scaled = rows / power
+    lengths: Tensor = torch.linalg.vector_norm(scaled, dim=1, keepdim=True)
+    return scaled / lengths, power * lengths
 
 
 def _parallel_to_earlier(directions: Tensor) -> Tensor:

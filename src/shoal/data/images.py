@@ -67,10 +67,15 @@ def resize(dataset: Dataset, height: int, width: int) -> Dataset:
     size = (integer("height", height, at_least=1), integer("width", width, at_least=1))
     if images.shape[2:] == size:
         return dataset
+    half = images.dtype.itemsize < 4  # which torch does not interpolate on CPUs
     resized = torch.nn.functional.interpolate(
-        images, size=size, mode="bilinear", align_corners=False, antialias=True
+        images.float() if half else images,
+        size=size,
+        mode="bilinear",
+        align_corners=False,
+        antialias=True,
     )
-    return _replaced(dataset, resized, (images.shape[1], *size))
+    return _replaced(dataset, resized.to(images.dtype), (images.shape[1], *size))
 
 
 def _images(dataset: Dataset) -> Tensor:
