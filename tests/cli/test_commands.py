@@ -154,7 +154,8 @@ def test_what_has_no_kernel_fails_and_says_so() -> None:
     assert document["sections"]["well_posedness"]["kernel_guaranteed"] is False
     assert document["sections"]["kernels"]["error"]
     assert result.stderr.startswith("Error: Kernels at infinite width, Timing: ")
-    assert len(result.stderr.splitlines()) == 1  # one reason, told once
+    assert "High-dimensional equivalents: " in result.stderr  # of the centered DEQ: another reason
+    assert len(result.stderr.splitlines()) == 2  # each reason is told once
     shown = shoal_command("analyze", *SMALL, "--recurrent-variance", "2.5", code=1)
     assert shown.stdout.count("for the same reason") == 1
 
@@ -337,8 +338,8 @@ def test_messages_of_the_library_come_with_verbose() -> None:
 @pytest.mark.parametrize(
     ("target", "arguments", "words"),
     [
-        ("shoal.report.kernels.shoal.kernel", ["analyze", *SMALL], "1 of 3"),
-        ("shoal.cli.analyze.sections_of", ["analyze", *SMALL, "--output", "o"], "0 of 3"),
+        ("shoal.report.kernels.shoal.kernel", ["analyze", *SMALL], "1 of 4"),
+        ("shoal.cli.analyze.sections_of", ["analyze", *SMALL, "--output", "o"], "0 of 4"),
         ("shoal.cli.bench.measure", ["bench", "--quick"], "0 of 10 cases"),
         ("shoal.cli.analyze.load_data", ["analyze", "--output", "o"], "no file is half-written"),
     ],
@@ -367,7 +368,7 @@ def test_interrupted_analyses_keep_what_is_finished(monkeypatch: pytest.MonkeyPa
         patch.setattr("shoal.report.kernels.shoal.kernel", interrupt)
         result = shoal_command(*command, code=130)
         assert "Well-posedness" in result.stdout
-        assert "1 of 3 sections are finished, kept in o/partial.json" in result.stderr
+        assert "1 of 4 sections are finished, kept in o/partial.json" in result.stderr
         document = json.loads(shoal_command(*command, "--json", code=130).stdout)
         assert document == json.loads(Path("o/partial.json").read_text())
         assert not document["complete"]

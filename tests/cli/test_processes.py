@@ -98,7 +98,7 @@ def test_ctrl_c_while_analyzing(tmp_path: Path, environment: dict[str, str]) -> 
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
-    assert "Interrupted: 2 of 3 sections are finished, kept in o" in stderr
+    assert "Interrupted: 2 of 4 sections are finished, kept in o" in stderr
     assert "Traceback" not in stderr
     names = sorted(path.name for path in (tmp_path / "o").iterdir())
     assert names == ["partial.json", "partial.png", "partial.svg"]

@@ -3,19 +3,20 @@
 import dataclasses
 
 from shoal import Activation, Affine, activations
+from shoal.activations import PiecewisePolynomial
 
 __all__ = ["known_activations", "parse_activation"]
 
 
 def known_activations() -> dict[str, type[Activation]]:
-    """The activations that a name can mean, by their names in small letters."""
+    """The activations that a name and a few numbers can mean, by their names in small letters."""
     found = (getattr(activations, name) for name in activations.__all__)
     return {
         value.__name__.lower(): value
         for value in found
         if isinstance(value, type)
         and issubclass(value, Activation)
-        and value not in (Activation, Affine)
+        and value not in (Activation, Affine, PiecewisePolynomial)
     }
 
 

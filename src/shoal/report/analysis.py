@@ -11,6 +11,7 @@ from shoal.exceptions import AccuracyError, ConvergenceError
 from shoal.experiments.figures import save_figure, style
 from shoal.experiments.identity import plain
 from shoal.experiments.storage import write_json
+from shoal.report.equivalents import EQUIVALENTS
 from shoal.report.kernels import KERNELS
 from shoal.report.section import Findings, Section, Subject
 from shoal.report.timing import TIMING
@@ -24,7 +25,7 @@ __all__ = ["SECTIONS", "analyze", "document", "draw", "save"]
 _logger = logging.getLogger(__name__)
 
 # What an analysis consists of: a new capability is a new section.
-SECTIONS: tuple[Section, ...] = (WELL_POSEDNESS, KERNELS, TIMING)
+SECTIONS: tuple[Section, ...] = (WELL_POSEDNESS, KERNELS, EQUIVALENTS, TIMING)
 
 Analysis = dict[Section, Findings]
 
