@@ -13,6 +13,7 @@ from shoal.activations import (
     Identity,
     Kink,
     LeakyReLU,
+    PiecewisePolynomial,
     ReLU,
     Sigmoid,
     Sine,
@@ -29,6 +30,7 @@ from shoal.architectures import (
     ImplicitNetwork,
     ResNet,
 )
+from shoal.design import Design, design
 from shoal.empirical import empirical_kernel
 from shoal.exceptions import AccuracyError, ConvergenceError, ConvergenceWarning
 from shoal.gradients import Implicit, OneStep, Unrolled, fixed_point
@@ -68,6 +70,7 @@ __all__ = [
     "ConvergenceWarning",
     "Cosine",
     "DampedPicard",
+    "Design",
     "Erf",
     "FullyConnected",
     "GainConstraint",
@@ -87,6 +90,7 @@ __all__ = [
     "NewtonKrylov",
     "OneStep",
     "Picard",
+    "PiecewisePolynomial",
     "ReLU",
     "ResNet",
     "Sigmoid",
@@ -100,6 +104,7 @@ __all__ = [
     "WellPosedness",
     "build",
     "data",
+    "design",
     "empirical_kernel",
     "fixed_point",
     "gaussian",
