@@ -13,6 +13,7 @@ from shoal.activations import (
     Identity,
     Kink,
     LeakyReLU,
+    PiecewisePolynomial,
     ReLU,
     Sigmoid,
     Sine,
@@ -29,6 +30,7 @@ from shoal.architectures import (
     ImplicitNetwork,
     ResNet,
 )
+from shoal.design import Design, design
 from shoal.empirical import empirical_kernel
 from shoal.equivalents import Coefficients, centered, coefficients
 from shoal.exceptions import AccuracyError, ConvergenceError, ConvergenceWarning
@@ -70,6 +72,7 @@ __all__ = [
     "ConvergenceWarning",
     "Cosine",
     "DampedPicard",
+    "Design",
     "Erf",
     "FullyConnected",
     "GainConstraint",
@@ -89,6 +92,7 @@ __all__ = [
     "NewtonKrylov",
     "OneStep",
     "Picard",
+    "PiecewisePolynomial",
     "ReLU",
     "ResNet",
     "Sigmoid",
@@ -104,6 +108,7 @@ __all__ = [
     "centered",
     "coefficients",
     "data",
+    "design",
     "empirical_kernel",
     "fixed_point",
     "gaussian",

@@ -5,6 +5,7 @@ from shoal.activations.base import Activation
 from shoal.activations.hermite import Hermite
 from shoal.activations.panels import Kink
 from shoal.activations.piecewise import ELU, HardTanh, Identity, LeakyReLU, ReLU
+from shoal.activations.piecewise_polynomial import PiecewisePolynomial
 from shoal.activations.smooth import GELU, Cosine, Erf, Sigmoid, Sine, Softplus, Swish, Tanh
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Identity",
     "Kink",
     "LeakyReLU",
+    "PiecewisePolynomial",
     "ReLU",
     "Sigmoid",
     "Sine",

@@ -30,6 +30,10 @@ class FullyConnected(Architecture):
             $c_\sigma = 1/\mathbb E[\sigma(\xi)^2]$ for a standard Gaussian $\xi$, so that inputs of
             norm 1 keep their norm on average (Du 2018).
         fixed_readout: Whether $a$ is drawn Rademacher and never trained (Du 2018).
+        norm_gated: Whether the network sees the direction of its input only, and its output is
+            multiplied by the norm: $f(x) = \|x\| \, g(x / \|x\|)$, with $g$ the network above.
+            Both kernels are then $\|x\| \|x'\|$ times a function of the angle, whatever the
+            activations.
 
     Raises:
         TypeError: If ``activations`` is not a sequence of activations or an option not a bool.
@@ -47,6 +51,7 @@ class FullyConnected(Architecture):
     activations: tuple[Activation, ...]
     normalized: bool = field(default=False, kw_only=True)
     fixed_readout: bool = field(default=False, kw_only=True)
+    norm_gated: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the fields, and make a tuple of the activations."""
@@ -63,6 +68,7 @@ class FullyConnected(Architecture):
         object.__setattr__(self, "activations", activations)
         check_flag("normalized", self.normalized)
         check_flag("fixed_readout", self.fixed_readout)
+        check_flag("norm_gated", self.norm_gated)
 
     @classmethod
     def du2018(cls, activation: Activation, depth: int) -> "FullyConnected":
@@ -104,5 +110,5 @@ class FullyConnected(Architecture):
 
     @property
     def positively_homogeneous(self) -> bool:
-        """Whether all activations are."""
-        return all(phi.positively_homogeneous for phi in self.activations)
+        """Whether all activations are, or the norm is gated."""
+        return self.norm_gated or all(phi.positively_homogeneous for phi in self.activations)

@@ -25,7 +25,7 @@ from shoal.kernels.function import (
 from shoal.kernels.result import Kernels
 from shoal.kernels.section import HalfAngle, section
 
-__all__: list[str] = []
+__all__ = ["group_weights"]
 
 _SMALLEST = 1e-300  # a variance of zero
 
@@ -45,7 +45,7 @@ def _(
     variance_u, variance_v, covariance = _fixed_points(phi, recurrent, injection, a, b, c)
     ck = dual(phi, variance_u, variance_v, covariance)
     slope = dual_derivative(phi, variance_u, variance_v, covariance)
-    weights = _weights(architecture, recurrent, injection, width)
+    weights = group_weights(architecture, recurrent, injection, width)
     return Kernels(ck, _ntk(weights, recurrent, ck, slope, c, trainable))
 
 
@@ -62,7 +62,7 @@ def _(
     recurrent, injection = _variances(architecture, a, variances)
     variance = fixed_variance(phi, recurrent, injection * a, differentiable=True)
     m = moments(phi, variance.clamp(min=_SMALLEST).sqrt())
-    weights = _weights(architecture, recurrent, injection, width)
+    weights = group_weights(architecture, recurrent, injection, width)
     return Kernels(m.square, _ntk(weights, recurrent, m.square, m.first_square, a, trainable))
 
 
@@ -86,7 +86,7 @@ def _(
     ck = duals.square * duals.passed(inner).cosine
     slope = duals.slope(inner.angle)
     product = squared_norm * half.cosine
-    weights = _weights(architecture, recurrent, _variances(architecture, ck, None)[1], width)
+    weights = group_weights(architecture, recurrent, _variances(architecture, ck, None)[1], width)
     return Kernels(ck, _ntk(weights, recurrent, ck, slope, product, trainable))
 
 
@@ -102,7 +102,7 @@ def _variances(
     return first, second
 
 
-def _weights(
+def group_weights(
     architecture: DEQ, recurrent: Tensor, injection: Tensor, width: int | None
 ) -> dict[str, Tensor | float]:
     """How much each group counts in the NTK."""

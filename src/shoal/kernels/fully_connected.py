@@ -1,6 +1,7 @@
 """Kernels of fully connected networks (Ling 2024, Proposition 3.7; Du 2018, equation 4)."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -8,6 +9,7 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.architectures import FullyConnected
 from shoal.gaussian import dual, dual_derivative, moments
+from shoal.gaussian.domain import within_bound
 from shoal.kernels.function import (
     angular_kernels,
     own_kernels,
@@ -17,7 +19,7 @@ from shoal.kernels.function import (
 from shoal.kernels.result import Kernels
 from shoal.kernels.section import HalfAngle, section
 
-__all__: list[str] = []
+__all__ = ["layer_factor"]
 
 _SMALLEST = 1e-300  # a variance of zero
 
@@ -33,11 +35,13 @@ def _(
     variances: Mapping[str, Tensor] | None = None,  # noqa: ARG001
 ) -> Kernels:
     r"""Layer by layer: $\Sigma' = D_\sigma(\Sigma)$, and every NTK so far times $D_{\sigma'}$."""
+    if architecture.norm_gated:
+        return _gated_pairs(architecture, a, b, c, trainable)
     ntk = torch.zeros_like(c)
     differentiable = torch.is_grad_enabled() and any(t.requires_grad for t in (a, b, c))
     equal_norms, equal_inputs = a == b, (a == b) & (c == a)
     for layer, sigma in enumerate(architecture.activations, start=1):
-        factor = _factor(architecture, sigma)
+        factor = layer_factor(architecture, sigma)
         below = c if f"layer{layer}" in trainable else 0.0
         ntk = (ntk + below) * factor * dual_derivative(sigma, a, b, c)
         next_a, next_b = factor * dual(sigma, a, a, a), factor * dual(sigma, b, b, b)
@@ -52,13 +56,16 @@ def _(
     architecture: FullyConnected,
     a: Tensor,
     trainable: frozenset[str],
-    width: int | None,  # noqa: ARG001
+    width: int | None,
     variances: Mapping[str, Tensor] | None = None,  # noqa: ARG001
 ) -> Kernels:
     """The same for inputs with themselves, by integrals of one variable."""
+    if architecture.norm_gated:
+        inner = own_kernels(_ungated(architecture), torch.ones_like(a), trainable, width)
+        return Kernels(*(a * k for k in inner))
     ntk = torch.zeros_like(a)
     for layer, sigma in enumerate(architecture.activations, start=1):
-        factor = _factor(architecture, sigma)
+        factor = layer_factor(architecture, sigma)
         below = a if f"layer{layer}" in trainable else 0.0
         m = moments(sigma, a.clamp(min=_SMALLEST).sqrt())
         ntk, a = (ntk + below) * factor * m.first_square, factor * m.square
@@ -74,11 +81,14 @@ def _(
     width: int | None,
 ) -> Kernels:
     """The same with an angle instead of a covariance."""
+    if architecture.norm_gated:
+        unit = angular_kernels(_ungated(architecture), 1.0, half, trainable, width)
+        return Kernels(*(squared_norm * k for k in unit))
     variance, half_input, ntk = squared_norm, half, torch.zeros_like(half.cosine)
     for layer, sigma in enumerate(architecture.activations, start=1):
         if variance == 0:  # no angle means anything there
             return pairs_of_one_norm(architecture, squared_norm, half_input, trainable, width)
-        factor, duals = _factor(architecture, sigma), section(sigma, variance)
+        factor, duals = layer_factor(architecture, sigma), section(sigma, variance)
         below = variance * half.cosine if f"layer{layer}" in trainable else 0.0
         ntk = (ntk + below) * factor * duals.slope(half.angle)
         variance, half = factor * duals.square, duals.passed(half)
@@ -86,6 +96,21 @@ def _(
     return Kernels(ck, ntk + ck if "readout" in trainable else ntk)
 
 
-def _factor(architecture: FullyConnected, sigma: Activation) -> float:
+def _gated_pairs(
+    architecture: FullyConnected, a: Tensor, b: Tensor, c: Tensor, trainable: frozenset[str]
+) -> Kernels:
+    """The product of the norms times the kernels of the directions."""
+    size = a.clamp(min=_SMALLEST).sqrt() * b.clamp(min=_SMALLEST).sqrt()
+    one = torch.ones_like(size)
+    cosine = within_bound(one, one, torch.where((a == b) & (c == a) & (a > 0), one, c / size))
+    inner = pair_kernels(_ungated(architecture), one, one, cosine, trainable, None)
+    return Kernels(*(a.sqrt() * b.sqrt() * k for k in inner))
+
+
+def _ungated(architecture: FullyConnected) -> FullyConnected:
+    return replace(architecture, norm_gated=False)
+
+
+def layer_factor(architecture: FullyConnected, sigma: Activation) -> float:
     r"""$c_\sigma = 1/\mathbb{E}[\sigma(\xi)^2]$ where layers are normalized, else one."""
     return float(1 / moments(sigma, 1.0).square) if architecture.normalized else 1.0

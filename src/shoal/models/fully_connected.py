@@ -20,7 +20,8 @@ class FullyConnectedNetwork(Network[FullyConnected]):
     r"""A fully connected network.
 
     $x^{(l)} = m^{-1/2}\sigma_l(W_l x^{(l-1)})$ and $f = a^\top x^{(L)}$, with a factor
-    $\sqrt{c_\sigma}$ in each layer if the architecture is normalized.
+    $\sqrt{c_\sigma}$ in each layer if the architecture is normalized. If it is gated by the norm,
+    $x^{(0)}$ is the direction of the input and $x^{(L)}$ is multiplied by the norm.
     """
 
     readout: Tensor
@@ -35,12 +36,17 @@ class FullyConnectedNetwork(Network[FullyConnected]):
     def trace_from(self, x: Tensor) -> Trace:
         """The same without cutting the inputs' graph."""
         maps = {}
+        gated = self.architecture.norm_gated
+        norm = torch.linalg.vector_norm(x, dim=1, keepdim=True) if gated else None
+        if norm is not None:
+            x = x / norm.clamp(min=torch.finfo(x.dtype).tiny)
         for layer, sigma in enumerate(self.architecture.activations, start=1):
             name = f"layer{layer}"
             inner = torch.mm(x, self.get_parameter(name).t())
             maps[name] = LinearMap(x[:, None], inner, 1.0)
             constant = normalization(sigma) if self.architecture.normalized else 1.0
             x = sigma.function(inner) * math.sqrt(constant / self.spec.width)
+        x = x if norm is None else x * norm
         output = torch.mm(x, self.readout.t())
         maps["readout"] = LinearMap(x[:, None], output, 1.0)
         return Trace(output, x, maps)
