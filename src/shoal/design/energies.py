@@ -11,10 +11,22 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
+
 from shoal.activations import Activation
 from shoal.equivalents import Coefficients
+from shoal.equivalents.autograd import gradients
+from shoal.kernels import kernel_function
 
-__all__ = ["Energies", "Numbers", "Proposal", "names", "network_numbers", "target_numbers"]
+__all__ = [
+    "Energies",
+    "Numbers",
+    "Proposal",
+    "kernel_slant",
+    "names",
+    "network_numbers",
+    "target_numbers",
+]
 
 _DIMENSIONS = 4.0  # the largest eigenvalue of $X^TX/\tau_0^2$ for as many samples as dimensions
 
@@ -28,12 +40,20 @@ class Numbers:
         linear: $A_1 = \tau_0^2\alpha_1$ or $\tau_0^2\beta_1$.
         norms: $A_2 = 2\tau_0^4\alpha_2$ or $2\tau_0^4\beta_2$.
         square: $A_3 = \tau_0^4\alpha_3$ or $\tau_0^4\beta_3$.
+        slant: $\tau_0^4\,\partial_a\partial_c\kappa$, which is not matched but by what freedom is
+            left: it is the largest of what vanishes with the dimension.
     """
 
     own: float
     linear: float
     norms: float
     square: float
+    slant: float = 0.0
+
+    @property
+    def matched(self) -> tuple[float, float, float, float]:
+        """The four numbers that must be matched."""
+        return self.own, self.linear, self.norms, self.square
 
     def differences(self, other: "Numbers") -> tuple[float, ...]:
         r"""Bounds of the parts of $\bar M - \bar M'$, with signs, relative to the norm of $\bar M$.
@@ -66,6 +86,7 @@ class Energies:
         total: $\sum_k s_k^2 = \mathbb{E}[\sigma^2]$.
         slopes: $\sum_k k s_k^2 = \tau^2\mathbb{E}[\sigma'^2]$.
         growth: $\tau^2q/2$, the derivative of the total in the logarithm of $\tau^2$.
+        third: $s_1s_3$.
     """
 
     linear: float
@@ -73,11 +94,11 @@ class Energies:
     total: float
     slopes: float
     growth: float
+    third: float = 0.0
 
     def times(self, factor: float) -> "Energies":
         """The layer times the root of a number."""
-        values = (self.linear, self.square, self.total, self.slopes, self.growth)
-        return Energies(*(factor * value for value in values))
+        return Energies(*(factor * value for value in vars(self).values()))
 
 
 @dataclass(frozen=True)
@@ -102,24 +123,42 @@ class Proposal:
 def network_numbers(layers: Iterable[Energies], match: str) -> Numbers:
     r"""The coefficients of the CK, or of the NTK with all weights trained, by Theorem 3.8."""
     a1 = a4 = b1 = own = variance = 1.0  # of the inputs; their norm cancels
-    a2 = a3 = b2 = b3 = 0.0
+    a2 = a3 = a5 = b2 = b3 = b5 = 0.0
     for layer in layers:
         slope, bend = layer.linear / variance, layer.square / variance**2  # m_1², m_2²/2
+        slant = math.sqrt(1.5) * layer.third / variance**2 * a4  # m_1m_3/2 times that of variances
+        b5, a5 = slope * (a5 + b5) + slant * (a1 + b1), slope * a5 + slant * a1
         b3, a3 = slope * (a3 + b3) + bend * a1 * (a1 + 2 * b1), slope * a3 + bend * a1**2
         b2, a2 = slope * (a2 + b2) + bend * a4**2, slope * a2 + bend * a4**2
         b1, a1 = slope * (a1 + b1), slope * a1
         a4 *= layer.growth / variance
         own = layer.total + own * layer.slopes / variance
         variance = layer.total
-    return Numbers(variance, a1, a2, a3) if match == "ck" else Numbers(own, b1, b2, b3)
+    if match == "ck":
+        return Numbers(variance, a1, a2, a3, a5)
+    return Numbers(own, b1, b2, b3, b5)
 
 
 def target_numbers(c: Coefficients, match: str) -> Numbers:
-    """The coefficients of the CK or of the NTK as energies."""
-    square = c.tau0**2
-    if match == "ck":
-        return Numbers(c.gamma2, square * c.alpha1, 2 * square**2 * c.alpha2, square**2 * c.alpha3)
-    return Numbers(c.kappa2, square * c.beta1, 2 * square**2 * c.beta2, square**2 * c.beta3)
+    """The coefficients of the CK or of the NTK as energies; none is negative but by rounding."""
+    own, *rest = (float(getattr(c, name)) for name in names(match))
+    linear, norms, square = (max(value, 0.0) for value in rest)
+    unit = c.tau0**2
+    return Numbers(own, unit * linear, 2 * unit**2 * norms, unit**2 * square)
+
+
+def kernel_slant(c: Coefficients, match: str) -> float:
+    r"""$\tau_0^4\,\partial_a\partial_c\kappa$, by differentiating the kernel function."""
+    function = kernel_function(c.architecture, trainable=c.trainable, width=c.width)
+    square = torch.tensor(c.tau0**2, dtype=torch.float64)
+    with torch.enable_grad():
+        a = square.clone().requires_grad_()
+        inner = torch.zeros_like(square).requires_grad_()
+        kernels = function(a, square, inner)
+        kappa = kernels.ck if match == "ck" else kernels.ntk
+        (slope,) = gradients(kappa, inner)
+        (slant,) = gradients(slope, a)
+    return float(square**2 * slant.detach())
 
 
 def names(match: str) -> tuple[str, str, str, str]:

@@ -36,7 +36,8 @@ def _layer(h: float) -> Energies:
         growth = inside - 2 * h * density
     else:  # the same without cancellation
         growth = 2 * h**3 * density / 3 * (1 + h**2 / 5 + h**4 / 35)
-    return Energies(inside**2, 0.0, growth + h**2 * outside, inside, growth)
+    third = -2 * h * density * inside / math.sqrt(6)
+    return Energies(inside**2, 0.0, growth + h**2 * outside, inside, growth, third)
 
 
 def ratio(h: float, match: str) -> float:

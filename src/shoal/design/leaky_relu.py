@@ -148,7 +148,7 @@ def _condition(pair: tuple[float, float], match: str) -> tuple[bool, float]:
 
 def _is_met(target: Numbers, proposal: Proposal, match: str) -> bool:
     got = proposal.numbers(match)
-    pairs = zip(vars(target).values(), vars(got).values(), strict=True)
+    pairs = zip(target.matched, got.matched, strict=True)
     return all(abs(a - b) <= _SAME * target.own for a, b in pairs)
 
 

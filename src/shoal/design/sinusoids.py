@@ -1,10 +1,13 @@
 r"""Smooth networks for every target: a sinusoid, after a cubic first layer where one is needed.
 
-**The last layer** is $a\sin\omega x + b\cos\omega x$ less its mean, with $v = \omega^2\tau^2$. In
-energies, $\mathbb{E}[\sigma^2] = s_1^2\sinh(v)/v + s_2^2(2\sinh(v/2)/v)^2$ and
-$\tau^2\mathbb{E}[\sigma'^2] = s_1^2\cosh v + 2s_2^2\sinh(v)/v$. Both increase with $v$ from what a
-polynomial $s_1h_1 + s_2h_2$ has to infinity: whatever $s_1$ and $s_2$, exactly one $v$ gives the
-diagonal, if it is not below that of the polynomial.
+**The last layer** is $p\sin\omega x + q\cos\omega x + sx$ less its mean. With $v = \omega^2\tau^2$
+and the energies $s_1^2$, $s_2^2$, $s_3^2$, which are free, $\mathbb{E}[\sigma^2] = s_1^2 + s_2^2\,
+2(\cosh v - 1)/v^2 + s_3^2\,6(\sinh v - v)/v^3$ and $\tau^2\mathbb{E}[\sigma'^2] = s_1^2 + 2s_2^2
+\sinh(v)/v + 3s_3^2\,2(\cosh v - 1)/v^2$. Both increase with $v$ from what the polynomial $s_1h_1 +
+s_2h_2 + s_3h_3$ has to infinity, so that exactly one $v$ gives the diagonal, if it is not below
+that of the polynomial. $s_3$ is no coefficient of the equivalent; it is chosen such that also
+$\partial_a\partial_c\kappa$ is the target's, the largest term that vanishes with the dimension.
+Where $v$ would be too small or too large, $s_3$ gives way, or a polynomial of fourth degree serves.
 
 **One layer** has $A_2 = A_3$ in its CK (Ling 2024, Remark 3.9) and $3A_2 = A_3$ in its NTK. A target
 that has not needs a second layer.
@@ -18,18 +21,20 @@ a target for which it leaves less than nothing is not feasible.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
 from shoal.activations import Activation, Affine, Hermite, Sinusoid
-from shoal.design.energies import Energies, Numbers, Proposal, names
+from shoal.design.energies import Energies, Numbers, Proposal, names, network_numbers
 
 __all__ = ["nearest", "solutions", "violation"]
 
 _SAME = 1e-12  # relative to the diagonal
-_SLOWEST = 1e-3  # v below which a sinusoid has large parts that cancel
+_SLOWEST = 0.1  # v below which a sinusoid has large parts that cancel
+_FASTEST = 4.0  # v beyond which it oscillates within two standard deviations
+_TYPICAL = 0.1  # relative deviation of a squared norm, by which the slant counts
 _GRID = np.linspace(0.0, 1.0, 201) ** 2
 _EQUATIONS = {"ck": (1.0, 1.0, 1.0, 1.0), "ntk": (3.0, 4.0, 5.0, 2.0)}
 
@@ -56,7 +61,7 @@ class _Plan:
 def solutions(target: Numbers, tau0: float, match: str) -> list[Proposal]:
     """The network that has these numbers; none if :func:`violation` names a reason."""
     plan = _best(target, tau0, match)
-    return [_finished(plan, tau0)] if plan.rest >= 0 else []
+    return [_finished(plan, target, tau0, match)] if plan.rest >= 0 else []
 
 
 def violation(target: Numbers, match: str) -> str:
@@ -78,8 +83,14 @@ def violation(target: Numbers, match: str) -> str:
 def nearest(target: Numbers, tau0: float, match: str) -> Proposal:
     """One layer that gives up A_2, or two that give up the diagonal: which misses less."""
     plans = [_one(target, match), _best(target, tau0, match)]
-    proposals = [_finished(plan, tau0) for plan in plans if plan.rest > -math.inf]
-    return min(proposals, key=lambda proposal: target.error(proposal.numbers(match)))
+    proposals = [_finished(plan, target, tau0, match) for plan in plans if plan.rest > -math.inf]
+
+    def miss(proposal: Proposal) -> float:
+        numbers = proposal.numbers(match)
+        slant = abs(numbers.slant - target.slant) / target.own
+        return target.error(numbers) + _TYPICAL * slant
+
+    return min(proposals, key=miss)
 
 
 def _best(target: Numbers, tau0: float, match: str) -> _Plan:
@@ -156,60 +167,100 @@ def _cubic(shape: tuple[float, ...], tau0: float) -> tuple[Energies, Hermite]:
 
 
 def _polynomial_energies(coefficients: tuple[float, ...]) -> Energies:
-    _, first, second, third = (*coefficients, 0.0, 0.0)[:4]
-    slopes = first**2 + 2 * second**2 + 3 * third**2
-    total = first**2 + second**2 + third**2
-    growth = slopes + math.sqrt(6) * first * third
-    return Energies(first**2, second**2, total, slopes, growth)
+    _, first, second, third, fourth = (*coefficients, 0.0, 0.0, 0.0)[:5]
+    squares = [s**2 for s in (first, second, third, fourth)]
+    slopes = math.fsum(k * square for k, square in enumerate(squares, start=1))
+    growth = slopes + math.sqrt(6) * first * third + math.sqrt(12) * second * fourth
+    return Energies(*squares[:2], math.fsum(squares), slopes, growth, first * third)
 
 
-def _finished(plan: _Plan, tau0: float) -> Proposal:
-    """Append the last layer."""
+def _finished(plan: _Plan, target: Numbers, tau0: float, match: str) -> Proposal:
+    """Append the last layer, with the target's slant if it can have it."""
     tau = math.sqrt(plan.before[-1][0].total) if plan.before else tau0
-    last = _last(plan, tau)
-    layers, activations = zip(*plan.before, last, strict=True)
+    first = [layer for layer, _ in plan.before]
+    plain = Energies(plan.linear, plan.square, 1.0, 1.0, 1.0)
+    without, one = (
+        network_numbers([*first, replace(plain, third=third)], match).slant for third in (0.0, 1.0)
+    )
+    product = (target.slant - without) / (one - without) if one != without else 0.0
+    third = product / math.sqrt(plan.linear) if plan.linear > 0 else 0.0
+    layers, activations = zip(*plan.before, _last(plan, third, tau), strict=True)
     return Proposal(tuple(activations), tuple(layers))
 
 
-def _last(plan: _Plan, tau: float) -> tuple[Energies, Activation]:
-    """The sinusoid, or a polynomial where it would be too slow, with the rest in its tail."""
-    rest, size = max(plan.rest, 0.0), (1 + plan.trained) * (plan.linear + plan.square)
-    if size <= _SAME * rest or _excess(plan, _SLOWEST) >= rest:
-        third = math.sqrt(rest / (1 + 3 * plan.trained))
-        coefficients = (0.0, math.sqrt(plan.linear), math.sqrt(plan.square), third)
-        return _polynomial_energies(coefficients), Hermite(coefficients, scale=tau)
-    high = 1.0
-    while _excess(plan, high) < rest:
-        high *= 2
-    v = float(brentq(lambda v: _excess(plan, v) - rest, _SLOWEST, high, xtol=1e-18, rtol=8.9e-16))
-    odd, even = math.sqrt(plan.linear / v), math.sqrt(2 * plan.square) / v
-    amplitude, phase = math.hypot(odd, even) * math.exp(v / 2), math.atan2(even, odd)
-    wave = Sinusoid(frequency=math.sqrt(v) / tau, phase=phase)
-    return _sinusoid_energies(plan, v), Affine(wave, scale=amplitude, shift=-even)
+def _last(plan: _Plan, third: float, tau: float) -> tuple[Energies, Activation]:
+    """The last layer with an $s_3$ as near to ``third`` as the rest of the diagonal allows."""
+    rest = max(plan.rest, 0.0)
+    largest = rest / (1 + 3 * plan.trained)
+    sign = math.copysign(1.0, third) if third else -1.0  # of a saturating function
+    # the range of s_3² for which v is between its bounds
+    least, most = (
+        (rest - _even_excess(plan, v)) / _odd_excess(plan, v) for v in (_FASTEST, _SLOWEST)
+    )
+    square = min(max(third**2, least), largest)
+    if square > most:
+        third = sign * math.sqrt(square)
+        fourth = math.sqrt(max(rest - (1 + 3 * plan.trained) * square, 0.0) / (1 + 4 * plan.trained))
+        shape = (0.0, math.sqrt(plan.linear), math.sqrt(plan.square), third, fourth)
+        return _polynomial_energies(shape), Hermite(shape, scale=tau)
+
+    def excess(v: float) -> float:
+        return square * _odd_excess(plan, v) + _even_excess(plan, v) - rest
+
+    ends = (_SLOWEST * (1 - 1e-9), _FASTEST * (1 + 1e-9))
+    v = float(brentq(excess, *ends, xtol=1e-18, rtol=8.9e-16))
+    return _wave(plan, sign * math.sqrt(square), v, tau)
 
 
-def _sinusoid_energies(plan: _Plan, v: float) -> Energies:
-    growth = plan.linear * math.exp(-v) - 2 * plan.square * math.expm1(-v) / v
-    total = plan.linear * (1 + _odd_tail(v)) + plan.square * (1 + _even_tail(v))
-    slopes = plan.linear * math.cosh(v) + 2 * plan.square * (1 + _odd_tail(v))
-    return Energies(plan.linear, plan.square, total, slopes, growth)
+def _wave(plan: _Plan, third: float, v: float, tau: float) -> tuple[Energies, Activation]:
+    """The layer with these energies of first to third order and this squared frequency."""
+    decay, first = math.exp(-v / 2), math.sqrt(plan.linear)
+    odd = -math.sqrt(6) * third / (v**1.5 * decay)
+    even = math.sqrt(2 * plan.square) / (v * decay)
+    straight = first - odd * math.sqrt(v) * decay
+    amplitude = math.hypot(odd, even)
+    wave = Sinusoid(math.sqrt(v) / tau, math.atan2(even, odd), straight / (amplitude * tau))
+    energies = _wave_energies(plan, third, v)
+    return energies, Affine(wave, scale=amplitude, shift=-even * decay)
 
 
-def _excess(plan: _Plan, v: float) -> float:
-    """By how much the diagonal exceeds that of the polynomial, without cancellation."""
-    slopes = plan.linear * 2 * math.sinh(v / 2) ** 2 + 2 * plan.square * _odd_tail(v)
-    return plan.linear * _odd_tail(v) + plan.square * _even_tail(v) + plan.trained * slopes
+def _wave_energies(plan: _Plan, third: float, v: float) -> Energies:
+    first, odd = math.sqrt(plan.linear), third**2
+    total = plan.linear + odd * (1 + _third_tail(v)) + plan.square * (1 + _even_tail(v))
+    slopes = plan.linear + 3 * odd * (1 + _even_tail(v)) + 2 * plan.square * (1 + _odd_tail(v))
+    # of p sin + q cos alone, and what the straight part adds to it
+    decay, p = math.exp(-v), -math.sqrt(6) * third / v**1.5
+    straight = first - p * math.sqrt(v)
+    growth = p**2 * v * decay - 2 * plan.square * math.expm1(-v) / v
+    growth += straight**2 + straight * p * math.sqrt(v) * (2 - v)
+    return Energies(plan.linear, plan.square, total, slopes, growth, first * third)
+
+
+def _odd_excess(plan: _Plan, v: float) -> float:
+    """What $s_3^2 = 1$ adds to the diagonal, with the orders above it."""
+    return 1 + _third_tail(v) + 3 * plan.trained * (1 + _even_tail(v))
+
+
+def _even_excess(plan: _Plan, v: float) -> float:
+    """What the orders above the second add to the diagonal."""
+    return plan.square * (_even_tail(v) + 2 * plan.trained * _odd_tail(v))
 
 
 def _odd_tail(v: float) -> float:
     r"""$\sinh(v)/v - 1$."""
-    if v > 1:
-        return math.sinh(v) / v - 1
-    return math.fsum(v ** (2 * j) / math.factorial(2 * j + 1) for j in range(1, 10))
+    return _series(v, 1.0, 1)
 
 
 def _even_tail(v: float) -> float:
-    r"""$(2\sinh(v/2)/v)^2 - 1$."""
-    if v > 1:
-        return (2 * math.sinh(v / 2) / v) ** 2 - 1
-    return math.fsum(2 * v ** (2 * j) / math.factorial(2 * j + 2) for j in range(1, 10))
+    r"""$(2\sinh(v/2)/v)^2 - 1 = 2(\cosh v - 1)/v^2 - 1$."""
+    return _series(v, 2.0, 2)
+
+
+def _third_tail(v: float) -> float:
+    r"""$6(\sinh v - v)/v^3 - 1$."""
+    return _series(v, 6.0, 3)
+
+
+def _series(v: float, factor: float, order: int) -> float:
+    r"""$\sum_{j\ge1} c\,v^{2j}/(2j + k)!$, to rounding up to the largest $v$ in use."""
+    return factor * math.fsum(v ** (2 * j) / math.factorial(2 * j + order) for j in range(1, 16))

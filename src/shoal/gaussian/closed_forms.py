@@ -109,7 +109,7 @@ def _(phi: Cosine) -> ClosedForm:  # noqa: ARG001
 
 @closed_form.register
 def _(phi: Sinusoid) -> ClosedForm:
-    return _Sinusoid(phi.frequency, math.cos(phi.phase), math.sin(phi.phase))
+    return _Sinusoid(phi.frequency, math.cos(phi.phase), math.sin(phi.phase), phi.slope)
 
 
 @closed_form.register
@@ -279,11 +279,12 @@ class _Cosine(ClosedForm):
 
 @dataclass(frozen=True)
 class _Sinusoid(ClosedForm):
-    r"""$p \sin\omega x + q \cos\omega x$; the two parts are uncorrelated."""
+    r"""$p \sin\omega x + q \cos\omega x + sx$; odd and even part are uncorrelated."""
 
     frequency: float
     odd: float
     even: float
+    slope: float
 
     def mean(self, a: Tensor) -> Tensor:
         return self.even * _Cosine().mean(self.frequency**2 * a)
@@ -291,17 +292,25 @@ class _Sinusoid(ClosedForm):
     def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         scaled = [self.frequency**2 * x for x in (a, b, c)]
         odd, even = _Sine().covariance(*scaled), _Cosine().covariance(*scaled)
-        return self.odd**2 * odd + self.even**2 * even
+        return self.odd**2 * odd + self.even**2 * even + self._mixed(a, b) * c
 
     def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         scaled = [self.frequency**2 * x for x in (a, b, c)]
         odd, even = _Sine().derivative_dual(*scaled), _Cosine().derivative_dual(*scaled)
-        return self.frequency**2 * (self.odd**2 * odd + self.even**2 * even)
+        waves = self.frequency**2 * (self.odd**2 * odd + self.even**2 * even)
+        return waves + self._mixed(a, b)
 
     def coefficients(self, tau: Tensor, order: int) -> Tensor:
         scaled = self.frequency * tau
         odd, even = (_wave_coefficients(scaled, order, first=first) for first in (1, 0))
-        return self.odd * odd + self.even * even
+        straight = torch.zeros_like(odd)
+        straight[..., 1:2] = self.slope * tau[..., None]
+        return self.odd * odd + self.even * even + straight
+
+    def _mixed(self, a: Tensor, b: Tensor) -> Tensor:
+        r"""The part of the duals that the slope adds; $\mathbb{E}[u\sin\omega v] \propto c$."""
+        waves = _Cosine().mean(self.frequency**2 * a) + _Cosine().mean(self.frequency**2 * b)
+        return self.slope**2 + self.slope * self.frequency * self.odd * waves
 
 
 @dataclass(frozen=True)
