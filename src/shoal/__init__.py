@@ -31,9 +31,10 @@ from shoal.architectures import (
     ImplicitNetwork,
     ResNet,
 )
+from shoal.convergence import GradientFlow, gradient_flow
 from shoal.design import Design, design
 from shoal.empirical import empirical_kernel
-from shoal.equivalents import Coefficients, centered, coefficients
+from shoal.equivalents import Coefficients, Equivalent, centered, coefficients, equivalent
 from shoal.exceptions import AccuracyError, ConvergenceError, ConvergenceWarning
 from shoal.gradients import Implicit, OneStep, Unrolled, fixed_point
 from shoal.kernels import (
@@ -45,6 +46,7 @@ from shoal.kernels import (
     kernel_function,
     kernel_operator,
 )
+from shoal.mixtures import GaussianMixture
 from shoal.models import GainConstraint, Network, WellPosedness, build, load, save
 from shoal.solvers import (
     Anderson,
@@ -74,9 +76,12 @@ __all__ = [
     "Cosine",
     "DampedPicard",
     "Design",
+    "Equivalent",
     "Erf",
     "FullyConnected",
     "GainConstraint",
+    "GaussianMixture",
+    "GradientFlow",
     "HardTanh",
     "Hermite",
     "Identity",
@@ -112,8 +117,10 @@ __all__ = [
     "data",
     "design",
     "empirical_kernel",
+    "equivalent",
     "fixed_point",
     "gaussian",
+    "gradient_flow",
     "kernel",
     "kernel_function",
     "kernel_operator",

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import shoal
 from shoal.cli.activations import known_activations, parse_activation
 from shoal.cli.app import app
-from shoal.report import SECTIONS
+from shoal.report import SECTIONS, Measurement
 
 SMALL = ["--activation", "relu", "-n", "40", "--device", "cpu"]
 
@@ -193,11 +193,18 @@ BAD = {
     "absent dataset": (["analyze", "svhn"], "SVHN was not found: put train_32x32.mat"),
     "absent file": (["analyze", "whales.npy"], "must be a file that exists.*whales.npy"),
     "file that is not data": (["analyze", "file.npy"], "must be a .npy file of numbers"),
-    "NaN in the data": (["analyze", "nan.npy"], r"finite numbers.*shape \(3, 2\)"),
+    "NaN in the data": (["analyze", "nan.npy"], r"must be finite, got nan at \(1, 0\)"),
+    "shape that is not there": (["analyze", "claim.npy"], "must be a .npy file.*in a file of"),
+    "no features": (["analyze", "thin.npy"], r"matrix \(n, p\).*shape \(3, 0\)"),
     "output is a file": (["analyze", "--output", "file.npy/b"], "--output.*'file.npy/b'.*a file"),
     "unknown paper": (["reproduce", "whale2024"], "PAPER must be one of shoal.*'whale2024'"),
     "unknown figure": (["reproduce", "shoal", "depth"], "must be one of width, got 'depth'"),
     "no jobs": (["reproduce", "shoal", "width", "--jobs", "0"], "--jobs must be >= 1, got 0"),
+    "absurd jobs": (["reproduce", "shoal", "--jobs", "1000000"], "--jobs must be <= .*1000000"),
+    "absurd threads": (
+        ["reproduce", "shoal", "--threads", "99999"],
+        "--threads must be <= .*99999",
+    ),
     "unknown benchmark": (["bench", "whales"], "NAME must be one of kernel.*got 'whales'"),
 }
 
@@ -210,6 +217,11 @@ def test_bad_invocations(
     monkeypatch.setenv("XDG_CACHE_HOME", str(Path().absolute()))
     Path("file.npy").write_text("no data")
     np.save("nan.npy", np.array([[1.0, 2], [np.nan, 1], [3, 4]]))
+    np.save("thin.npy", np.zeros((3, 0)))
+    with Path("claim.npy").open("wb") as file:
+        header = {"descr": "<f8", "fortran_order": False, "shape": (10**9, 10**6)}
+        np.lib.format.write_array_header_1_0(file, header)
+    there = files(Path())
     for extra in ([], ["--json"]):
         result = CliRunner().invoke(app, [*arguments, *extra])
         assert result.exit_code in (1, 2)
@@ -218,8 +230,7 @@ def test_bad_invocations(
         assert first.startswith("Error: ")
         assert re.search(message, first), first
         assert len(rest) <= 1  # where to find help
-    assert files(Path()) == ["file.npy", "nan.npy"]
-    assert sorted(p.name for p in Path().iterdir()) == ["file.npy", "nan.npy"]
+    assert files(Path()) == sorted(p.name for p in Path().iterdir()) == there
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -249,7 +260,8 @@ def test_messages_of_the_library_come_with_verbose() -> None:
 @pytest.mark.parametrize(
     ("target", "arguments", "words"),
     [
-        ("shoal.report.kernels.shoal.kernel", ["analyze", *SMALL, "--output", "o"], "1 of 3"),
+        ("shoal.report.kernels.shoal.kernel", ["analyze", *SMALL], "1 of 3"),
+        ("shoal.cli.analyze.sections_of", ["analyze", *SMALL, "--output", "o"], "0 of 3"),
         ("shoal.cli.bench.measure", ["bench", "--quick"], "0 of 10 cases"),
         ("shoal.cli.analyze.load_data", ["analyze", "--output", "o"], "no file is half-written"),
     ],
@@ -265,6 +277,47 @@ def test_interrupts(
     assert words in result.stderr
     assert "Run the command again" in result.stderr
     assert list(Path().iterdir()) == []
+
+
+def test_interrupted_analyses_keep_what_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    command = ["analyze", *SMALL, "--output", "o"]
+    names = ["analysis.json", "analysis.png", "analysis.svg"]
+    partial = ["partial.json", "partial.png", "partial.svg"]
+    with monkeypatch.context() as patch:
+        patch.setattr("shoal.report.kernels.shoal.kernel", interrupt)
+        result = shoal_command(*command, code=130)
+        assert "Well-posedness" in result.stdout
+        assert "1 of 3 sections are finished, kept in o/partial.json" in result.stderr
+        document = json.loads(shoal_command(*command, "--json", code=130).stdout)
+        assert document == json.loads(Path("o/partial.json").read_text())
+        assert not document["complete"]
+        assert list(document["sections"]) == ["well_posedness"]
+        assert files(Path("o")) == partial
+    shoal_command(*command)
+    assert files(Path("o")) == names  # what is complete takes the place of the part
+    complete = Path("o/analysis.json").read_bytes()
+    assert json.loads(complete)["complete"]
+    with monkeypatch.context() as patch:
+        patch.setattr("shoal.report.kernels.shoal.kernel", interrupt)
+        shoal_command(*command, code=130)
+    assert files(Path("o")) == names + partial
+    assert Path("o/analysis.json").read_bytes() == complete
+
+
+def test_interrupted_benchmarks_print_what_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(benchmark: str, case: str, **_: object) -> Measurement:
+        if benchmark != "kernel":
+            raise KeyboardInterrupt
+        return Measurement(case, 2.0, "x @ x.T", 1.0)
+
+    monkeypatch.setattr("shoal.cli.bench.measure", measure)
+    document = json.loads(shoal_command("bench", "--quick", "--json", code=130).stdout)
+    assert not document["complete"]
+    assert {row["benchmark"] for row in document["measurements"]} == {"kernel"}
+    assert "x @ x.T" in shoal_command("bench", "--quick", code=130).stdout
 
 
 @pytest.mark.parametrize("name", sorted(known_activations()))

@@ -35,7 +35,8 @@ def environment() -> dict[str, str]:
 def test_importing_shoal_imports_no_application(environment: dict[str, str]) -> None:
     code = (
         "import sys, shoal, shoal.cli\n"
-        "heavy = {'typer', 'rich', 'matplotlib', 'sklearn', 'shoal.experiments', 'shoal.report'}\n"
+        "heavy = {'typer', 'rich', 'matplotlib', 'sklearn', 'shoal.experiments', 'shoal.report',\n"
+        "         'torch._dynamo'}\n"
         "sys.exit(' '.join(heavy & set(sys.modules)))"
     )
     found = subprocess.run(
@@ -145,5 +146,17 @@ def test_an_error_is_a_line_and_a_code(tmp_path: Path, environment: dict[str, st
     )
     assert found.returncode == 1
     assert found.stdout == ""
-    assert found.stderr == "Error: n must be between 2 and 1797 for digits, got 1\n"
+    assert found.stderr == "Error: -n must be between 2 and 1797 for digits, got 1\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_terminal_without_greek_letters(tmp_path: Path, environment: dict[str, str]) -> None:
+    found = subprocess.run(
+        [*SHOAL, "analyze", "-n", "20", "--device", "cpu"],
+        cwd=tmp_path,
+        env=environment | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "recurrent gain ?_a" in found.stdout

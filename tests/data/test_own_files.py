@@ -3,6 +3,8 @@
 import gzip
 import io
 import pickle
+import tracemalloc
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -161,7 +163,7 @@ CSV = {
     "header alone": ("a,b\n", {}, "at least one sample, got a header alone"),
     "ragged": ("1,2\n3,4,5\n", {}, "2 cells in each row, got 3 in line 2"),
     "cut": ("1,2,0\n3,4,0\n5", {}, "3 cells in each row, got 1 in line 3"),
-    "one column": ("1\n2\n", {}, "at least one of features, got a single column"),
+    "one column": ("1\n2\n", {}, "at least one of features, separated by ',', got a single column"),
     "NaN": ("1,0\nnan,1\n", {}, "finite numbers, got 'nan' in line 2, column 0"),
     "infinite": ("1,0\n-inf,1\n", {}, "finite numbers, got '-inf' in line 2, column 0"),
     "overflow": ("1,0\n1e999,1\n", {}, "finite numbers, got '1e999' in line 2, column 0"),
@@ -201,3 +203,62 @@ def test_arguments_of_read_csv(tmp_path: Path) -> None:
         data.read_csv(path, label="kind", header=False)
     with pytest.raises(FileNotFoundError):
         data.read_csv(tmp_path / "other.csv", label=0)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float16, torch.float32])
+def test_what_is_finite_in_the_file_only_is_refused(
+    tmp_path: Path, dtype: torch.dtype | None
+) -> None:
+    (tmp_path / "large.csv").write_text("a,b,y\n1,2,0\n3,-1e300,1\n")
+    with pytest.raises(ValueError, match=r"finite in float\d\d, got -1e\+300 at \(1, 1\)"):
+        data.read_csv(tmp_path / "large.csv", label="y", dtype=dtype)
+    np.savez(tmp_path / "large.npz", X=np.eye(2), y=np.array([1.0, 1e200]))
+    with pytest.raises(ValueError, match=r"large.npz.*got 1e\+200 at \(1,\)"):
+        data.read_numpy(tmp_path / "large.npz", dtype=dtype)
+    found = data.read_csv(tmp_path / "large.csv", label="y", dtype=torch.float64)
+    assert float(found.x[1, 1]) == -1e300
+
+
+def claiming(shape: tuple[int, ...]) -> bytes:
+    """An ``.npy`` file of 100 bytes whose header claims a shape."""
+    file = io.BytesIO()
+    header = {"descr": "<f8", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file.getvalue() + bytes(100)
+
+
+@pytest.mark.parametrize("shape", [(10**9, 1000), (14, 1), (2**40, 2**40), (-1, 3)])
+def test_headers_that_claim_too_much_take_no_memory(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    claim = claiming(shape)
+    y = io.BytesIO()
+    np.save(y, np.arange(3))
+    (tmp_path / "x.npy").write_bytes(claim)
+    (tmp_path / "y.npy").write_bytes(y.getvalue())
+    with zipfile.ZipFile(tmp_path / "both.npz", "w") as archive:
+        archive.writestr("X.npy", claim)
+        archive.writestr("y.npy", y.getvalue())
+    tracemalloc.start()
+    for paths in [("x.npy", "y.npy"), ("both.npz",)]:
+        with pytest.raises(ValueError, match="intact NumPy arrays"):
+            data.read_numpy(*(tmp_path / name for name in paths))
+    assert tracemalloc.get_traced_memory()[1] < 10**6
+    tracemalloc.stop()
+
+
+def test_any_damage_of_an_archive_is_a_value_error(tmp_path: Path) -> None:
+    file = io.BytesIO()
+    np.savez(file, X=X, y=np.arange(5))
+    whole, path = file.getvalue(), tmp_path / "points.npz"
+    refused = 0
+    for place in [*range(200), *range(len(whole) - 200, len(whole))]:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            data.read_numpy(path)
+        except ValueError as error:
+            refused += str(path) in str(error)
+    assert refused > 200
+
+
+def test_the_name_of_gzipped_csv(tmp_path: Path) -> None:
+    (tmp_path / "table.csv.gz").write_bytes(gzip.compress(b"a,y\n1,0\n2,1\n"))
+    assert data.read_csv(tmp_path / "table.csv.gz", label="y").name == "table"

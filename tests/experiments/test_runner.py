@@ -1,5 +1,6 @@
 """Runs are resumed, parallel and reproducible, to the last bit."""
 
+import errno
 import json
 import os
 import subprocess
@@ -16,7 +17,7 @@ from experiments.small import Small
 from shoal.experiments import Run, WidthError, execute, results, run
 from shoal.experiments.identity import seed_of
 from shoal.experiments.provenance import versions
-from shoal.experiments.storage import locked, read_arrays, write_file
+from shoal.experiments.storage import locked, read_arrays, write_arrays, write_file
 
 
 def stored(one: Run) -> dict[str, bytes]:
@@ -153,6 +154,28 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
     assert (tmp_path / "old").read_bytes() == b"old"
     assert read_arrays(tmp_path / "new") is None
+
+
+def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
+    def full(_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match=r"No space left on device: .*points\.npz"):
+        write_file(tmp_path / "points.npz", full)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_any_damage_of_a_point_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "k.npz"
+    write_arrays(path, {"a": np.arange(5.0)})
+    whole = path.read_bytes()
+    damaged = 0
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        found = read_arrays(path)
+        damaged += found is None
+        assert found is None or (found["a"] == np.arange(5.0)).all()
+    assert damaged > len(whole) // 2
 
 
 def test_an_error_in_a_point_keeps_the_others(tmp_path: Path) -> None:

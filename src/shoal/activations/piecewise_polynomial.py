@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ class PiecewisePolynomial(Activation):
 
     def __post_init__(self) -> None:
         knots = _numbers("knots", self.knots)
-        if len(knots) < 2 or any(a >= b for a, b in zip(knots, knots[1:], strict=False)):
+        if len(knots) < 2 or any(a >= b for a, b in pairwise(knots)):
             raise ValueError(f"knots must be at least two, ascending, got {knots}")
         if isinstance(self.pieces, str) or not isinstance(self.pieces, Iterable):
             raise TypeError(f"pieces must be a sequence of sequences, got {self.pieces!r}")
@@ -128,8 +129,7 @@ def _table(
         signs = side**j
         slope = (j * piece * signs * side).sum() / width
         ends.append(torch.stack([(piece * signs).sum(), slope]))
-    width = max(2, p.shape[1])
-    table = torch.zeros(len(p) + 2, width, dtype=torch.float64)
+    table = torch.zeros(len(p) + 2, max(2, p.shape[1]), dtype=torch.float64)
     table[0, :2], table[-1, :2], table[1:-1, : p.shape[1]] = ends[0], ends[1], p
     one = half.new_ones(1)
     slope = torch.cat([one, 1 / half, one])

@@ -1,5 +1,6 @@
 """The command line, ``shoal``: analyze, reproduce, bench."""
 
+import io
 import sys
 from importlib.util import find_spec
 
@@ -14,4 +15,7 @@ def main() -> None:
         sys.exit(f"Error: the command line needs {needs}, not installed: pip install 'shoal[cli]'")
     from shoal.cli.app import app
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without σ shows ?, not an error
+            stream.reconfigure(errors="replace")
     app(prog_name="shoal")

@@ -56,15 +56,26 @@ def analyze(
         deq, load_data(data, n=n, dtype=dtype.torch, device=resolve_device(device), most=1000)
     )
     found, interrupted = _find(subject, quiet=json)
-    if not json:
+    if found and not json:
         _show(subject, found)
     if interrupted:
-        note(
-            f"Interrupted: {len(found)} of {len(SECTIONS)} sections are finished, nothing is "
-            "written. Run the command again; it starts over."
-        )
+        _keep(subject, found, output, json=json)
         raise typer.Exit(INTERRUPTED)
     _finish(subject, found, output, json=json)
+
+
+def _keep(
+    subject: Subject, found: dict[Section, Findings], output: Path | None, *, json: bool
+) -> None:
+    """Write what was finished before Ctrl-C, marked as a part, and print it for machines."""
+    files = save(subject, found, output, complete=False) if found and output is not None else []
+    if json and found:
+        emit(document(subject, found, complete=False))
+    kept = f"kept in {', '.join(map(str, files))}" if files else "nothing is written"
+    note(
+        f"Interrupted: {len(found)} of {len(SECTIONS)} sections are finished, {kept}. "
+        "Run the command again; it starts over."
+    )
 
 
 def _finish(

@@ -47,9 +47,9 @@ def bench(
                 bar.update(task, advance=1)
     except KeyboardInterrupt:
         interrupted = True
-    if json and not interrupted:
-        emit(_document(found, place))
-    elif found and not json:
+    if json and found:
+        emit({**_document(found, place), "complete": not interrupted})
+    elif found:
         _show(found, place)
     if interrupted:
         note(

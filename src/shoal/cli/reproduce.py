@@ -1,5 +1,6 @@
 """``shoal reproduce``: list and run experiments."""
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from shoal.experiments.storage import read_json
 __all__ = ["reproduce"]
 
 _STEPS = 10_000  # of the progress bar
+_MOST = max(64, 4 * (os.cpu_count() or 1))  # processes and threads; more only stop the machine
 
 
 def reproduce(
@@ -44,8 +46,10 @@ def reproduce(
     What is finished there is not computed again: a run that was interrupted goes on, with the same
     results to the last bit.
     """
-    checks.integer("--jobs", jobs, at_least=1)
-    checks.integer("--threads", threads, at_least=1)
+    for option, value in (("--jobs", jobs), ("--threads", threads)):
+        checks.integer(option, value, at_least=1)
+        if value > _MOST:
+            raise ValueError(f"{option} must be <= {_MOST} on this machine, got {value}")
     if paper is None:
         _list(json=json)
         return

@@ -75,7 +75,8 @@ def read_csv(
         raise damaged(file, "at least one sample", "a header alone")
     features = _numbers(file, samples, [i for i in range(len(rows[0][1])) if i != column])
     labels = _labels(file, samples, column, regression=regression)
-    return table_dataset(features, labels, name=file.stem, source=str(file), dtype=dtype)
+    name = file.name.removesuffix(".gz").removesuffix(".csv")
+    return table_dataset(features, labels, name=name, source=str(file), dtype=dtype)
 
 
 def _rows(path: Path, delimiter: str) -> list[_Row]:
@@ -96,7 +97,11 @@ def _rows(path: Path, delimiter: str) -> list[_Row]:
         if len(row) != width:
             raise damaged(path, f"{width} cells in each row", f"{len(row)} in line {line}")
     if width < 2:
-        raise damaged(path, "a column of labels and at least one of features", "a single column")
+        raise damaged(
+            path,
+            f"a column of labels and at least one of features, separated by {delimiter!r}",
+            "a single column",
+        )
     return rows
 
 

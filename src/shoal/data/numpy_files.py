@@ -1,8 +1,6 @@
 """Data of one's own in NumPy's formats."""
 
 import os
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ from numpy.typing import NDArray
 
 from shoal.data.dataset import Dataset
 from shoal.data.files import damaged
+from shoal.data.numpy_sizes import check_size
 from shoal.data.tables import table_dataset
 
 __all__ = ["read_numpy"]
@@ -78,13 +77,14 @@ def _loaded(path: Path, *names: str) -> Any:
     """The array in an ``.npy`` file, or a dictionary of those in an ``.npz`` file."""
     try:
         with path.open("rb") as file:
+            check_size(file)
             value = np.load(file, allow_pickle=False)
             if isinstance(value, np.ndarray):
                 return value
             return {name: value[name] if name in names else None for name in value.files}
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError, IsADirectoryError):
         raise
-    except (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:  # a damaged file can fail in any way
         reason = str(error) or type(error).__name__
         raise damaged(path, "intact NumPy arrays of numbers", reason) from error
 

@@ -6,10 +6,9 @@ import torch
 
 from shoal.checks import integer
 from shoal.data.dataset import Dataset, resolve_dtype
+from shoal.mixtures import GaussianMixture
 
 __all__ = ["seeded", "sphere", "two_gaussians"]
-
-_SHIFT = 8  # of the means and, over the root of the dimension, of the covariances
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -46,7 +45,7 @@ def sphere(samples: int, dimension: int, *, seed: int, dtype: torch.dtype | None
 def two_gaussians(
     samples: int, dimension: int, *, seed: int, dtype: torch.dtype | None = None
 ) -> Dataset:
-    r"""The two-class Gaussian mixture of Ling 2024, figure 1.
+    r"""Samples of the two-class Gaussian mixture of Ling 2024, ``GaussianMixture.ling2024``.
 
     $\sqrt p\,x \sim N(\mu_a, C_a)$ for $a = 1, 2$, where $\mu_a$ is 8 at the entry with index
     $8(a - 1)$, counted from 0, and zero elsewhere, and $C_a = (1 + 8(a - 1)/\sqrt p)\,I$. The first
@@ -64,12 +63,7 @@ def two_gaussians(
         tensor([0, 0, 0, 1, 1])
     """
     integer("samples", samples, at_least=2)
-    integer("dimension", dimension, at_least=_SHIFT + 1)
-    kind, generator = resolve_dtype(dtype), seeded(seed)
-    root = math.sqrt(dimension)
-    y = (torch.arange(samples) >= (samples + 1) // 2).long()
-    points = torch.randn(samples, dimension, generator=generator, dtype=torch.float64)
-    points *= (1 + _SHIFT * y[:, None] / root).sqrt()
-    points[torch.arange(samples), _SHIFT * y] += _SHIFT
+    mixture = GaussianMixture.ling2024(dimension)
+    x, y = mixture.sample(samples, seed, dtype=resolve_dtype(dtype))
     source = f"two_gaussians(samples={samples}, dimension={dimension}, seed={seed})"
-    return Dataset((points / root).to(kind), y, "two Gaussians", classes=("1", "2"), source=source)
+    return Dataset(x, y, "two Gaussians", classes=("1", "2"), source=source)

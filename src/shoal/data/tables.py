@@ -30,14 +30,29 @@ def table_dataset(
     or (height, width) are images. Integer and text labels are classes, real ones targets.
     """
     kind = resolve_dtype(dtype)
-    x = torch.from_numpy(np.ascontiguousarray(features, dtype=np.float64)).to(kind)
+    x = _converted(features, kind, source)
     if features.dtype == np.uint8:
         x = x / 255
     if x.ndim == 3:
         x = x[:, None]
     image_shape = (x.shape[1], x.shape[2], x.shape[3]) if x.ndim == 4 else None
     if labels.dtype.kind == "f":
-        y = torch.from_numpy(labels.astype(np.float64)).to(kind)
+        y = _converted(labels, kind, source)
         return Dataset(x, y, name, image_shape=image_shape, source=source)
     y, classes = indexed_classes(labels)
     return Dataset(x, y, name, classes=classes, image_shape=image_shape, source=source)
+
+
+def _converted(values: NDArray[np.generic], dtype: torch.dtype, source: str) -> Tensor:
+    """Finite numbers in another dtype, in which they must be finite too."""
+    wide = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float64))
+    result = wide.to(dtype)
+    outside = (~result.isfinite()).nonzero()
+    if len(outside):
+        place = tuple(outside[0].tolist())
+        name = str(dtype).removeprefix("torch.")
+        raise ValueError(
+            f"{source}: expected numbers that are finite in {name}, got {float(wide[place])} at "
+            f"{place}; dtype=torch.float64 has a wider range"
+        )
+    return result

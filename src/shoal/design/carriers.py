@@ -14,9 +14,9 @@ import math
 
 import numpy as np
 
-__all__ = ["carriers"]
+__all__ = ["EPSILON", "carriers"]
 
-EPSILON = 1e-4
+EPSILON = 3e-4
 
 
 def carriers(x: np.ndarray, order: int) -> np.ndarray:

@@ -152,15 +152,10 @@ def _(
     at_right_angles = float(kernel_function(architecture)(norm**2, norm**2, 0.0).ck)
     place = float(recurrent) * at_right_angles / variance
     duals = _Duals.at(phi, variance, place, degree)
-    correlation = np.zeros(degree + 1)
     share, step = float(recurrent) / variance, 1 - duals.place
     source = float(injection) * norm**2 / variance
-    correlation[1:] = (
-        step
-        * inverted(step - share * duals.coefficients[1], share * duals.coefficients, source, degree)[
-            1:
-        ]
-    )
+    bent = share * duals.coefficients
+    correlation = step * inverted(step - bent[1], bent, source, degree)
     correlation[0] = duals.place
     ck, slope = duals(correlation)
     through = product(slope, geometric(float(recurrent) * slope))

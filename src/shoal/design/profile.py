@@ -61,7 +61,7 @@ class Quadrature:
 
     @property
     def slopes(self) -> np.ndarray:
-        """The derivatives of the polynomials at the nodes. shape: (degree + 1, n)"""
+        """The derivatives of the polynomials at the nodes, of the same shape."""
         slopes = np.zeros_like(self.rows)
         slopes[1:] = np.sqrt(np.arange(1, len(self.rows)))[:, None] * self.rows[:-1]
         return slopes

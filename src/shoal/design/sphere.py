@@ -28,7 +28,7 @@ _DEGREES = (48, 96, 192, 320)
 _TAIL = 1e-13  # a share of the diagonal beyond the degree that needs no carrier
 _CORRECTED = 24  # coefficients that are corrected for the tangents beyond the ends
 _CORRECTIONS = 4
-_COSINES = tuple(np.linspace(-0.95, 0.95, 39).tolist())
+_COSINES = tuple(np.linspace(-0.95, 0.95, 21).tolist())
 _OUTER = (-1.0, -0.999, -0.99, 0.99, 0.999, 1.0)
 
 
@@ -68,7 +68,7 @@ def sphere_design(
     tolerance: float,
     norm_gated: bool,
 ) -> Design:
-    """Design by the power series of the kernel; see :func:`shoal.design.design`."""
+    """Design by the power series of the kernel; see :func:`shoal.design`."""
     function = kernel_function(architecture, trainable=trainable, width=width)
     norm = real("tau0", tau0, above=0.0)
     if norm_gated and not architecture.positively_homogeneous:
@@ -183,13 +183,11 @@ def _verified(
         residual=inner,
         errors={"cosines from -0.95 to 0.95": inner, **outer},
         feasible=True,
-        explanation=_explanation(task, designed, degree, error),
+        explanation=_explanation(task, degree, error),
     )
 
 
-def _explanation(
-    task: Task, designed: FullyConnected, degree: int, error: np.ndarray
-) -> str:
+def _explanation(task: Task, degree: int, error: np.ndarray) -> str:
     inner, whole = float(error[: len(_COSINES)].max()), float(error.max())
     where = "every norm" if task.norm_gated else f"norm {task.norm:g}"
     trained = "" if task.match == "ck" else f", trained in {', '.join(sorted(task.trainable))}"

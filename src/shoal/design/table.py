@@ -10,7 +10,9 @@ from shoal.design.profile import END, Profile
 __all__ = ["tabulated"]
 
 _DEGREE = 14
-_TOLERANCE = (1e-15, 1e-14, 1e-13, 1e-12)  # of the function and three derivatives, relative
+_TOLERANCE = (1e-15, 1e-14, 1e-13, 1e-12, 1e-12)  # of the function and its derivatives, relative
+_SHARE = 0.01  # of the largest size elsewhere that counts where a derivative vanishes
+_KEPT = len(_TOLERANCE) - 1
 _FACTORIALS = np.array([float(math.factorial(j)) for j in range(_DEGREE + 3)])
 
 
@@ -29,7 +31,7 @@ def tabulated(profile: Profile, scale: float) -> PiecewisePolynomial:
 
 def _half(profile: Profile, side: float) -> list[tuple[float, float, np.ndarray]]:
     """The pieces from zero to one end: where they begin and end, and their coefficients."""
-    size = np.abs([profile.derivatives(side * x, 3) for x in np.linspace(0.1, END, 50)]).max(0)
+    size = np.abs([profile.derivatives(side * x, _KEPT) for x in np.linspace(0.1, END, 50)]).max(0)
     pieces, start, half = [], 0.0, END
     while start < END:
         half = min(2 * half, (END - start) / 2)
@@ -48,9 +50,9 @@ def _half(profile: Profile, side: float) -> list[tuple[float, float, np.ndarray]
 
 
 def _converged(terms: np.ndarray, half: float, size: np.ndarray) -> bool:
-    """Whether what is left out is rounding, for the function and three derivatives."""
+    """Whether what is left out is rounding, for the function and its first derivatives."""
     rest = np.abs(terms[_DEGREE + 1 :]) @ half ** np.arange(_DEGREE + 1, _DEGREE + 3)
-    orders = np.arange(4)
+    orders = np.arange(_KEPT + 1)
     lost = rest * ((_DEGREE + 2) / half) ** orders
-    local = np.maximum(np.abs(terms[:4]) * _FACTORIALS[:4], size)
+    local = np.maximum(np.abs(terms[: _KEPT + 1]) * _FACTORIALS[: _KEPT + 1], _SHARE * size)
     return bool((lost <= np.array(_TOLERANCE) * local).all())

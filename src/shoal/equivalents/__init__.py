@@ -1,6 +1,22 @@
 """What kernels are in high dimension: expansions in norms and inner products, and their sums."""
 
+from shoal.equivalents.basis import Basis
 from shoal.equivalents.centering import centered
 from shoal.equivalents.coefficients import Coefficients, coefficients
+from shoal.equivalents.equivalent import Equivalent, Errors, equivalent
+from shoal.equivalents.operator import CrossOperator, CrossOperators, EquivalentOperator
+from shoal.equivalents.statistics import SampleStatistics
 
-__all__ = ["Coefficients", "centered", "coefficients"]
+__all__ = [
+    "Basis",
+    "Coefficients",
+    "CrossOperator",
+    "CrossOperators",
+    "Equivalent",
+    "EquivalentOperator",
+    "Errors",
+    "SampleStatistics",
+    "centered",
+    "coefficients",
+    "equivalent",
+]

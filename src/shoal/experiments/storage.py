@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,8 +31,10 @@ def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk, say
         raise
 
 
@@ -69,7 +70,7 @@ def read_arrays(path: Path) -> dict[str, Any] | None:
             return {name: stored[name] for name in stored.files}
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+    except Exception as error:  # a damaged file can fail in any way
         _logger.warning("%s is damaged and will be computed again: %s", path, error)
         return None
 

@@ -7,16 +7,19 @@ and duals are one-dimensional integrals of it. It closes under differentiation:
 $\partial_\mu S_k = S_{k+1}$ and $\partial_v S_k = \tfrac12 S_{k+2}$.
 """
 
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.activations.panels import jump
+from shoal.activations.panels import ORDER, gauss_legendre, jump
 from shoal.gaussian.polynomials import probabilists_hermite
 from shoal.gaussian.quadrature import (
     DELTA_WINDOW,
+    Nodes,
     blocks,
     nearby_breaks,
     normal_density,
@@ -28,6 +31,8 @@ from shoal.gaussian.quadrature import (
 __all__ = ["TINY", "smoothed", "smoothed_regular", "spread"]
 
 _BLOCK = 256  # rows that are integrated at a time
+_LONG = 64  # rows of one width that share their nodes ...
+_MOST_SHARED = 4096  # ... unless these are more
 TINY = 1e-75  # stands in for a standard deviation of zero
 
 
@@ -90,7 +95,50 @@ class _Smoothed(torch.autograd.Function):
 def smoothed_regular(phi: Activation, mean: Tensor, std: Tensor, *, order: int) -> Tensor:
     """The integral over the smooth pieces alone; ``mean`` and ``std`` are vectors."""
     window = window_edges(phi, order, float(std.max()))
-    parts = [_regular_block(phi, m, s, order, window) for m, s in blocks(_BLOCK, mean, std)]
+    parts = []
+    for m, s in _runs(mean, std):
+        one = float(s[0]) if bool((s == s[0]).all()) else None
+        nodes = None if one is None else _shared_nodes(phi, m, one, window)
+        if one is not None and nodes is not None:
+            parts.append(_shared(phi, m, one, order, nodes))
+        else:
+            rows = blocks(_BLOCK, m, s)
+            parts += [_regular_block(phi, part[0], part[1], order, window) for part in rows]
+    return torch.cat(parts)
+
+
+def _runs(mean: Tensor, std: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Cut both where the standard deviation changes, if that is seldom."""
+    counts = std.unique_consecutive(return_counts=True)[1].tolist()
+    if len(std) < _LONG * len(counts):
+        counts = [len(std)]
+    yield from zip(mean.split(counts), std.split(counts), strict=True)
+
+
+def _shared_nodes(
+    phi: Activation, mean: Tensor, std: float, window: tuple[float, ...]
+) -> Nodes | None:
+    """Panels that resolve the function and all Gaussians of one width; ``None`` if too many."""
+    low, high = (float(end) for end in torch.aminmax(mean))
+    low, high = low - window[-1] * std, high + window[-1] * std
+    count = math.ceil((high - low) / ((window[1] - window[0]) * std)) if std > TINY else 10**9
+    if len(mean) < _LONG or count * ORDER > _MOST_SHARED:
+        return None
+    cuts = resolved_edges(phi, max(abs(low), abs(high)), mean.device)
+    fixed = tuple(low + (high - low) * k / count for k in range(count + 1))
+    nodes = panel_nodes(cuts[None], fixed)
+    return nodes if nodes.xi.numel() <= _MOST_SHARED else None
+
+
+def _shared(phi: Activation, mean: Tensor, std: float, order: int, nodes: Nodes) -> Tensor:
+    """One evaluation of the function for all rows: a matrix of densities times a vector."""
+    weights = gauss_legendre(ORDER)[1].to(mean.device) * nodes.half[:, None]
+    values = (phi.derivative(nodes.xi, order) * weights).flatten()
+    values = values / (std * math.sqrt(2 * math.pi))
+    parts = []
+    for (some,) in blocks(_BLOCK, mean):
+        z = (nodes.xi.flatten() - some[:, None]).div_(std)
+        parts.append(z.square_().mul_(-0.5).exp_() @ values)
     return torch.cat(parts)
 
 

@@ -10,6 +10,7 @@ from shoal.activations import Activation
 from shoal.architectures import FullyConnected
 from shoal.gaussian import dual, dual_derivative, moments
 from shoal.gaussian.domain import within_bound
+from shoal.gaussian.moments import mean_square
 from shoal.kernels.function import (
     angular_kernels,
     own_kernels,
@@ -44,8 +45,12 @@ def _(
         factor = layer_factor(architecture, sigma)
         below = c if f"layer{layer}" in trainable else 0.0
         ntk = (ntk + below) * factor * dual_derivative(sigma, a, b, c)
-        next_a, next_b = factor * dual(sigma, a, a, a), factor * dual(sigma, b, b, b)
-        a, b, c = next_a, next_b, factor * dual(sigma, a, b, c)
+        covariance = factor * dual(sigma, a, b, c)
+        if differentiable:  # duals of kinks have no second derivatives where u = v
+            a, b = (factor * mean_square(sigma, t.clamp(min=_SMALLEST))[0] for t in (a, b))
+        else:
+            a, b = factor * dual(sigma, a, a, a), factor * dual(sigma, b, b, b)
+        c = covariance
         if not differentiable:  # what is equal stays so, to the last bit
             b, c = torch.where(equal_norms, a, b), torch.where(equal_inputs, a, c)
     return Kernels(c, ntk + c if "readout" in trainable else ntk)

@@ -47,10 +47,11 @@ def analyze(
             yield section, Findings(error=" ".join(str(error).split()))
 
 
-def document(subject: Subject, found: Analysis) -> dict[str, Any]:
-    """An analysis as plain values."""
+def document(subject: Subject, found: Analysis, *, complete: bool = True) -> dict[str, Any]:
+    """An analysis as plain values, marked if it is not complete."""
     return {
         "shoal": shoal.__version__,
+        "complete": complete,
         "architecture": plain(subject.architecture),
         "data": {
             "name": subject.data.name,
@@ -73,7 +74,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def draw(subject: Subject, found: Analysis) -> "Figure":
+def draw(subject: Subject, found: Analysis, *, complete: bool = True) -> "Figure":
     """The figure: a panel for each section that has one."""
     panels = [(section, f.panel) for section, f in found.items() if f.panel is not None]
     with style():
@@ -82,7 +83,7 @@ def draw(subject: Subject, found: Analysis) -> "Figure":
         figure = Figure(figsize=(4.2 * max(1, len(panels)), 3.4))
         figure.suptitle(
             f"{subject.architecture}\n{subject.data.name}, n = {subject.x.shape[0]}, "
-            f"p = {subject.x.shape[1]}",
+            f"p = {subject.x.shape[1]}{'' if complete else ' (interrupted)'}",
             fontsize=10,
         )
         for axes, (section, panel) in zip(
@@ -93,9 +94,19 @@ def draw(subject: Subject, found: Analysis) -> "Figure":
     return figure
 
 
-def save(subject: Subject, found: Analysis, folder: Path) -> list[Path]:
-    """Write ``analysis.json``, ``analysis.png`` and ``analysis.svg`` into a folder."""
-    figure = draw(subject, found)
+def save(subject: Subject, found: Analysis, folder: Path, *, complete: bool = True) -> list[Path]:
+    """Write ``analysis.json``, ``analysis.png`` and ``analysis.svg`` into a folder.
+
+    What is not complete goes to ``partial.json`` and so on: it does not replace what is complete,
+    and is removed by it.
+    """
+    figure = draw(subject, found, complete=complete)
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "analysis.json", document(subject, found))
-    return [folder / "analysis.json", *save_figure(figure, folder / "analysis")]
+    base = folder / ("analysis" if complete else "partial")
+    record = base.with_suffix(".json")
+    write_json(record, document(subject, found, complete=complete))
+    files = [record, *save_figure(figure, base)]
+    if complete:
+        for file in files:
+            file.with_stem("partial").unlink(missing_ok=True)
+    return files

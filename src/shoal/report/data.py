@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from shoal import data
+from shoal.data.numpy_sizes import check_size
 
 __all__ = ["NAMES", "Data", "load_data"]
 
@@ -61,7 +62,7 @@ def load_data(
             f"got {source!r}"
         )
     if n is not None and not 2 <= n <= len(raw):
-        raise ValueError(f"n must be between 2 and {len(raw)} for {name}, got {n}")
+        raise ValueError(f"-n must be between 2 and {len(raw)} for {name}, got {n}")
     x = raw[: most if n is None else n]
     largest = x.abs().max() if x.numel() else torch.zeros(())
     x = x / largest if largest > 0 else x  # so that no square overflows
@@ -80,14 +81,21 @@ def _named(name: str) -> Tensor:
 
 def _matrix(path: Path) -> Any:
     try:
-        raw = np.load(path, allow_pickle=False)
+        with path.open("rb") as file:
+            check_size(file)
+            raw = np.lib.format.read_array(file, allow_pickle=False)  # no archive either
     except FileNotFoundError:
         raise ValueError(f"DATA must be a file that exists, got {str(path)!r}") from None
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # a damaged file can fail in any way
         raise ValueError(f"DATA must be a .npy file of numbers, got {path.name}: {error}") from None
-    if raw.ndim != 2 or len(raw) < 2 or raw.dtype.kind not in "fiu" or not np.isfinite(raw).all():
+    if raw.ndim != 2 or len(raw) < 2 or not raw.shape[1] or raw.dtype.kind not in "fiu":
         raise ValueError(
-            "DATA must be a matrix (n, p) of finite numbers with at least two rows, "
+            "DATA must be a matrix (n, p) of real numbers with at least two rows, "
             f"got {path.name} of shape {raw.shape} and dtype {raw.dtype}"
         )
-    return raw.astype(np.float64)
+    matrix = raw.astype(np.float64)
+    outside = np.argwhere(~np.isfinite(matrix))
+    if len(outside):
+        place = tuple(outside[0].tolist())
+        raise ValueError(f"DATA must be finite, got {raw[place]} at {place} of {path.name}")
+    return matrix

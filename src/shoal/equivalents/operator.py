@@ -1,0 +1,294 @@
+r"""Matrices $\alpha X X^T + U S U^T + \delta I$ that are never formed."""
+
+import math
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.checks import float_tensor, real
+from shoal.equivalents.basis import Basis
+from shoal.exceptions import AccuracyError
+from shoal.kernels.arguments import as_tensor
+
+if TYPE_CHECKING:
+    from linear_operator import LinearOperator
+
+__all__ = ["CrossOperator", "CrossOperators", "EquivalentOperator"]
+
+
+class EquivalentOperator:
+    r"""A symmetric matrix $\alpha X X^T + U S U^T + \delta I$, in the memory of $X$.
+
+    $X$ has shape (n, p), $U$ a few columns, and $S$ may be indefinite. Products cost $O(np)$. All
+    else rests on one factorization in float64, of $O(np \min(n, p))$ operations, which is made when
+    first needed, kept, and shared with the other kernel of the same data. NumPy arrays give NumPy
+    arrays.
+
+    Args:
+        basis: $X$ and $U$.
+        scale: $\alpha$.
+        core: $S$.
+        shift: $\delta$.
+        arrays: Whether results that have no argument are NumPy arrays.
+
+    Example:
+        >>> import torch
+        >>> from shoal.equivalents import Basis, EquivalentOperator
+        >>> x, ones = torch.eye(4, 2).double(), torch.ones(4, 1).double()
+        >>> core = torch.tensor([[-1.0]]).double()
+        >>> op = EquivalentOperator(Basis(x, ones), scale=2.0, core=core, shift=5.0)
+        >>> op.eigvalsh()
+        tensor([1.7639, 5.0000, 6.2361, 7.0000], dtype=torch.float64)
+        >>> (op @ op.solve(torch.ones(4).double())).round(decimals=9)
+        tensor([1., 1., 1., 1.], dtype=torch.float64)
+    """
+
+    def __init__(
+        self, basis: Basis, *, scale: float, core: Tensor, shift: float, arrays: bool = False
+    ) -> None:
+        self.basis = basis
+        self.scale = real("scale", scale)
+        self.shift = real("shift", shift)
+        self.core = float_tensor("core", core).double()
+        self._arrays = arrays
+        size = basis.columns.shape[1]
+        if self.core.shape != (size, size) or not torch.equal(self.core, self.core.T):
+            raise ValueError(
+                f"core must be symmetric and of shape {(size, size)}, got {tuple(core.shape)}"
+            )
+
+    def __repr__(self) -> str:
+        return f"EquivalentOperator(shape={tuple(self.shape)}, dtype={self.dtype})"
+
+    @property
+    def shape(self) -> torch.Size:
+        """Rows and columns."""
+        return torch.Size((self.basis.samples, self.basis.samples))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the inputs."""
+        return self.basis.inputs.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """That of the inputs."""
+        return self.basis.inputs.device
+
+    @property
+    def T(self) -> "EquivalentOperator":  # noqa: N802
+        """The transpose, which is the same."""
+        return self
+
+    def __matmul__(self, other: Any) -> Any:
+        """The product with a vector or a matrix."""
+        vectors = self._vectors(other).to(self.dtype)
+        return _like(other, self._product(vectors, self.shift))
+
+    def to_dense(self) -> Any:
+        """The matrix itself."""
+        x, columns = self.basis.inputs, self.basis.columns
+        result = (columns @ self.core.to(columns) @ columns.T).addmm_(x, x.T, alpha=self.scale)
+        result.diagonal().add_(self.shift)
+        return self._out((result + result.T) / 2)  # symmetric to the last digit
+
+    def diagonal(self) -> Any:
+        """The diagonal."""
+        x, columns = self.basis.inputs, self.basis.columns
+        low = ((columns @ self.core.to(columns)) * columns).sum(1)
+        return self._out(self.scale * x.square().sum(1) + low + self.shift)
+
+    def eigvalsh(self) -> Any:
+        """All eigenvalues, ascending; their error is that of a dense method in float64."""
+        return self._out(self._eigenvalues.to(self.dtype))
+
+    def solve(self, other: Any, *, shift: float = 0.0, rtol: float = 1e-6) -> Any:
+        r"""Solve $(M + \lambda I) x = b$ directly; $M + \lambda I$ may be indefinite.
+
+        Args:
+            other: $b$, a vector or a matrix of columns.
+            shift: $\lambda$. Another one costs no new factorization of the data.
+            rtol: Largest $\|b - (M + \lambda I) x\| / \|b\|$ of each column that is returned,
+                before $x$ is rounded to the dtype.
+
+        Raises:
+            AccuracyError: If the matrix is singular, or so nearly that ``rtol`` is not met.
+        """
+        total = self.shift + real("shift", shift)
+        rtol = real("rtol", rtol, above=0.0)
+        b = self._vectors(other).double()
+        rank = self.basis.rank
+        rotated = self.basis.rotate(b)
+        inner = self._solve_core(rotated[:rank], total)
+        if rank < self.basis.samples:
+            self._check_regular(abs(total), total)
+            inner = torch.cat((inner, rotated[rank:] / total))
+        x = self.basis.rotate(inner, back=True)
+        residual = torch.linalg.vector_norm(b - self._product(x, total), dim=0)
+        reached = residual / torch.linalg.vector_norm(b, dim=0).clamp_min(torch.finfo(b.dtype).tiny)
+        if not bool((reached <= rtol).all()):
+            raise AccuracyError(
+                f"the solution has a relative residual of {float(reached.max()):.1e} instead of "
+                f"{rtol:.1e}, since the matrix is nearly singular: add a shift, or allow more"
+            )
+        return _like(other, x.to(self.dtype))
+
+    def logdet(self, *, shift: float = 0.0) -> Any:
+        r"""$\log\det(M + \lambda I)$ of a positive definite matrix, as a number of the dtype.
+
+        Raises:
+            ValueError: If it is not positive definite; the text says which shift makes it so.
+        """
+        total = self.shift + real("shift", shift)
+        outside = self.basis.samples - self.basis.rank
+        if "_eigenvalues" not in self.__dict__ and (total > 0 or not outside):
+            root, failed = torch.linalg.cholesky_ex(self._shifted(total))
+            if not int(failed):
+                inside = 2 * root.diagonal().log().sum()
+                return self._out((inside + outside * _log(total, outside)).to(self.dtype))
+        values = self._eigenvalues + (total - self.shift)
+        if not bool(values[0] > 0):
+            raise ValueError(
+                "logdet needs a positive definite matrix, and its least eigenvalue is "
+                f"{float(values[0]):.3g}: add a shift above {-float(values[0]):.3g} to what it has"
+            )
+        return self._out(values.log().sum().to(self.dtype))
+
+    def linear_operator(self) -> "LinearOperator":
+        """The same matrix for GPyTorch: a ``LinearOperator`` with exact solves and determinants."""
+        from shoal.equivalents.linear import EquivalentLinearOperator
+
+        return EquivalentLinearOperator.of(self)
+
+    @cached_property
+    def _small(self) -> Tensor:
+        return self.basis.compress(self.scale, self.core)
+
+    @cached_property
+    def _eigenvectors(self) -> tuple[Tensor, Tensor]:
+        values, vectors = torch.linalg.eigh(self._small)
+        return values, vectors
+
+    @cached_property
+    def _eigenvalues(self) -> Tensor:
+        if "_eigenvectors" in self.__dict__:
+            values = self._eigenvectors[0]
+        else:
+            values = torch.linalg.eigvalsh(self._small)
+        zeros = values.new_zeros(self.basis.samples - self.basis.rank)
+        return torch.cat((values, zeros)).sort().values + self.shift
+
+    def _shifted(self, total: float) -> Tensor:
+        small = self._small.clone()
+        small.diagonal().add_(total)
+        return small
+
+    def _solve_core(self, right: Tensor, total: float) -> Tensor:
+        """By Cholesky, or if the matrix is indefinite by its eigenvectors."""
+        if "_eigenvectors" not in self.__dict__:
+            root, failed = torch.linalg.cholesky_ex(self._shifted(total))
+            if not int(failed):
+                return torch.cholesky_solve(right, root)
+        values, vectors = self._eigenvectors
+        shifted = values + total
+        self._check_regular(float(shifted.abs().min()), total)
+        return vectors @ ((vectors.T @ right) / shifted[:, None])
+
+    def _check_regular(self, least: float, total: float) -> None:
+        largest = float(torch.linalg.vector_norm(self._small)) + abs(total)
+        if least <= torch.finfo(torch.float64).eps * largest:
+            raise AccuracyError(
+                f"the matrix is singular: it has an eigenvalue of {least:.1e} and a norm of "
+                f"about {largest:.1e}; add a shift"
+            )
+
+    def _product(self, vectors: Tensor, shift: float) -> Tensor:
+        return self.basis.product(self.scale, self.core, vectors) + shift * vectors
+
+    def _vectors(self, other: Any) -> Tensor:
+        return _columns(other, self.basis.inputs, self.basis.samples)
+
+    def _out(self, result: Tensor) -> Any:
+        return result.cpu().numpy() if self._arrays else result
+
+
+class CrossOperator:
+    r"""A rectangular matrix $\alpha X' X^T + U' S U^T$: an equivalent between new inputs and old.
+
+    Args:
+        left: $X'$ and $U'$.
+        right: $X$ and $U$.
+        scale: $\alpha$.
+        core: $S$.
+        arrays: Whether ``to_dense`` gives a NumPy array.
+    """
+
+    def __init__(
+        self, left: Basis, right: Basis, *, scale: float, core: Tensor, arrays: bool = False
+    ) -> None:
+        self.left, self.right = left, right
+        self.scale, self.core = scale, core
+        self._arrays = arrays
+
+    def __repr__(self) -> str:
+        return f"CrossOperator(shape={tuple(self.shape)}, dtype={self.dtype})"
+
+    @property
+    def shape(self) -> torch.Size:
+        """Rows and columns."""
+        return torch.Size((self.left.samples, self.right.samples))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the inputs."""
+        return self.left.inputs.dtype
+
+    def __matmul__(self, other: Any) -> Any:
+        """The product with a vector or a matrix."""
+        left, right = self.left, self.right
+        vectors = _columns(other, right.inputs, right.samples).to(self.dtype)
+        linear = self.scale * (left.inputs @ (right.inputs.T @ vectors))
+        low = left.columns @ (self.core.to(vectors) @ (right.columns.T @ vectors))
+        return _like(other, linear + low)
+
+    def to_dense(self) -> Any:
+        """The matrix itself."""
+        left, right = self.left, self.right
+        low = left.columns @ self.core.to(left.columns) @ right.columns.T
+        result = low.addmm_(left.inputs, right.inputs.T, alpha=self.scale)
+        return result.cpu().numpy() if self._arrays else result
+
+
+class CrossOperators(NamedTuple):
+    """The equivalents of both kernels between new inputs and old.
+
+    Attributes:
+        ck: The conjugate kernel's.
+        ntk: The neural tangent kernel's.
+    """
+
+    ck: CrossOperator
+    ntk: CrossOperator
+
+
+def _columns(other: Any, like: Tensor, size: int) -> Tensor:
+    vectors = float_tensor("the factor", as_tensor(other)).detach()
+    if vectors.dim() not in (1, 2) or vectors.shape[0] != size:
+        raise ValueError(
+            f"the factor must have {size} rows and at most two dimensions, "
+            f"got shape {tuple(vectors.shape)}"
+        )
+    return vectors.to(like.device).reshape(size, -1)
+
+
+def _like(other: Any, result: Tensor) -> Any:
+    """The result in the shape and kind of the factor."""
+    shaped = result[:, 0] if other.ndim == 1 else result
+    return shaped.cpu().numpy() if isinstance(other, np.ndarray) else shaped
+
+
+def _log(value: float, needed: int) -> float:
+    return math.log(value) if needed else 0.0

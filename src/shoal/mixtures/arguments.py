@@ -1,0 +1,50 @@
+"""Numbers that describe a mixture, as float64 tensors on the CPU."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shoal.checks import float_tensor
+
+__all__ = ["Numbers", "numbers", "samples"]
+
+Numbers = Tensor | NDArray[Any] | Sequence[float]
+
+
+def numbers(name: str, value: object) -> Tensor:
+    """Return a copy of ``value`` as a finite tensor of its dtype; what is no float is float64."""
+    if isinstance(value, Tensor):
+        tensor = value.detach().cpu().clone()
+    elif isinstance(value, np.ndarray | Sequence) and not isinstance(value, str | bytes):
+        tensor = _from_array(name, value)
+    else:
+        raise TypeError(f"{name} must be a tensor, an array or a sequence, got {value!r}")
+    if not (tensor.dtype.is_floating_point or tensor.dtype == torch.int64):
+        raise TypeError(f"{name} must hold real numbers, got dtype {tensor.dtype}")
+    return float_tensor(name, tensor if tensor.dtype.is_floating_point else tensor.double())
+
+
+def _from_array(name: str, value: "NDArray[Any] | Sequence[object]") -> Tensor:
+    try:
+        array = np.array(value)
+    except ValueError:
+        raise ValueError(f"{name} must be rectangular, got rows of different lengths") from None
+    if array.dtype.kind == "i":
+        array = array.astype(np.int64)
+    if array.dtype not in (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int64)):
+        raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}")
+    return torch.tensor(array)
+
+
+def samples(x: object) -> Tensor:
+    """Return samples in rows as a tensor, without their gradients."""
+    if isinstance(x, np.ndarray):
+        x = numbers("x", x)
+    tensor = float_tensor("x", x)
+    if tensor.dim() != 2:
+        raise ValueError(f"x must have shape (samples, dimension), got {tuple(tensor.shape)}")
+    return tensor.detach()

@@ -1,0 +1,63 @@
+"""Labels of samples, as indices of classes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = ["Class", "Labels", "class_indices", "classes_of"]
+
+Class = int | str
+Labels = Tensor | NDArray[Any] | Sequence[int] | Sequence[str]
+
+
+def classes_of(labels: Labels) -> tuple[Class, ...]:
+    """The classes that occur, in order.
+
+    Example:
+        >>> classes_of(["whale", "krill", "whale"])
+        ('krill', 'whale')
+    """
+    return tuple(np.unique(_array(labels)).tolist())
+
+
+def class_indices(labels: Labels, classes: Sequence[Class]) -> Tensor:
+    """The place of each label among ``classes``.
+
+    Args:
+        labels: Integers or strings.
+        classes: Different ones, all of the labels among them.
+
+    Raises:
+        TypeError: If labels are neither integers nor strings.
+        ValueError: If a label is not among the classes.
+
+    Example:
+        >>> class_indices([8, 6, 6], classes=(6, 8))
+        tensor([1, 0, 0])
+    """
+    array = _array(labels)
+    places = {name: place for place, name in enumerate(classes)}
+    names, inverse = np.unique(array, return_inverse=True)
+    unknown = [name for name in names.tolist() if name not in places]
+    if unknown:
+        known = ", ".join(map(repr, classes))
+        raise ValueError(f"labels must be among the classes {known}, got {unknown[0]!r}")
+    return torch.tensor([places[name] for name in names.tolist()])[torch.from_numpy(inverse)]
+
+
+def _array(labels: object) -> NDArray[Any]:
+    array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if array.ndim != 1 or array.size == 0:
+        raise ValueError(f"labels must have shape (samples,), got {array.shape}")
+    if array.dtype.kind not in "iuU":
+        raise TypeError(f"labels must be integers or strings, got dtype {array.dtype}")
+    # NumPy makes strings of integers that stand next to strings
+    if array.dtype.kind == "U" and not isinstance(labels, np.ndarray):
+        other = [item for item in labels if not isinstance(item, str)]  # type: ignore[attr-defined]
+        if other:
+            raise TypeError(f"labels must be integers or strings, not both, got {other[0]!r}")
+    return array

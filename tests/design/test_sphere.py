@@ -1,0 +1,190 @@
+"""Designs on the sphere against the kernels they are made for, and wide finite networks."""
+
+import pickle
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+
+import shoal
+from shoal import (
+    DEQ,
+    GELU,
+    AccuracyError,
+    ConvergenceError,
+    FullyConnected,
+    HardTanh,
+    LeakyReLU,
+    ReLU,
+    Softplus,
+    Swish,
+    Tanh,
+    build,
+    empirical_kernel,
+    kernel,
+    kernel_function,
+)
+from shoal.design.carriers import EPSILON
+from shoal.design.profile import END, Profile, quadrature
+from shoal.design.table import tabulated
+
+ACTIVATIONS = [ReLU(), Tanh(), Swish(), Softplus(), GELU(), LeakyReLU(0.2)]
+
+
+def design(deq, match, **options):
+    return shoal.design(deq, method="sphere", match=match, **{"tau0": 1.0, **options})
+
+
+def differences(deq, d, norm, cosines, **options):
+    """Between the two matched kernels, relative to the diagonal."""
+    cosines = torch.tensor(cosines, dtype=torch.float64)
+    target, found = (
+        getattr(kernel_function(a, **o)(norm**2, norm**2, norm**2 * cosines), d.match)
+        for a, o in ((deq, options), (d.architecture, {}))
+    )
+    own = getattr(kernel_function(deq, **options)(norm**2, norm**2, norm**2), d.match)
+    return (target - found).abs() / own
+
+
+@pytest.mark.parametrize("phi", [Tanh(), Softplus(), GELU()], ids=repr)
+@pytest.mark.parametrize("match", ["ck", "ntk"])
+def test_smooth_activations(phi, match):
+    deq = DEQ(phi, 0.2, 0.8)
+    d = design(deq, match, tau0=1.5)
+    assert d.feasible
+    assert d.residual < 1e-7
+    # at cosines that the design did not look at, the ends included
+    errors = differences(deq, d, 1.5, [-1.0, -0.97, -0.61, 0.13, 0.77, 0.96, 1.0])
+    assert float(errors.max()) < 1e-7
+
+
+@pytest.mark.parametrize("match", ["ck", "ntk"])
+def test_relu(match):
+    deq = DEQ(ReLU(), 0.24, 0.8)
+    d = design(deq, match)
+    errors = differences(deq, d, 1.0, [-1.0, -0.61, 0.93, 0.995, 1.0])
+    assert float(errors[:3].max()) < 1e-7
+    assert float(errors.max()) < 1e-5
+    assert d.errors["cosine 1"] < 1e-6
+    assert set(d.target) == set(d.obtained)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phi", ACTIVATIONS, ids=repr)
+@pytest.mark.parametrize("gain", [0.05, 0.2, 0.24, 0.9, 0.99])
+@pytest.mark.parametrize("match", ["ck", "ntk"])
+def test_all(phi, gain, match):
+    d = design(DEQ(phi, gain / phi.lipschitz**2, 0.8), match)
+    assert d.residual < 1e-7
+    assert d.errors["cosine 1"] < 2e-7
+    assert d.errors["cosine -1"] < 2e-7
+    assert max(d.errors.values()) < 1e-4
+    assert d.architecture.activations[0].lipschitz < 10
+
+
+def test_groups_that_are_trained():
+    deq = DEQ(Swish(), 0.3, 0.7)
+    trainable = {"readout", "recurrent"}
+    d = design(deq, "ntk", trainable=trainable)
+    assert float(differences(deq, d, 1.0, [-0.5, 0.5], trainable=trainable).max()) < 1e-7
+    assert "trained in readout, recurrent" in d.explanation
+
+
+def test_deep_networks_have_shallow_ones_too():
+    deep = FullyConnected((Tanh(), GELU(), Softplus()))
+    d = design(deep, "ntk")
+    assert float(differences(deep, d, 1.0, [-0.9, 0.2, 0.9]).max()) < 1e-7
+
+
+def test_a_wide_finite_network():
+    deq = DEQ(Tanh(), 0.2, 0.8)
+    x = torch.randn(6, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    x = 1.3 * x / torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    exact = kernel(deq, x).ntk
+    d = design(deq, "ntk", tau0=1.3)
+    error = []
+    for width in (2**10, 2**16):
+        net = build(d.architecture, in_features=20, width=width, dtype=torch.float64)
+        difference = empirical_kernel(net, x).ntk - exact
+        error.append(float(torch.linalg.norm(difference) / torch.linalg.norm(exact)))
+    assert error[1] < 0.02  # and falls like the root of the width
+    assert error[1] < error[0] / 3
+
+
+def test_a_norm_gate_serves_all_norms():
+    deq = DEQ(ReLU(), 0.3, 0.8)
+    d = design(deq, "ntk", norm_gated=True, tau0=7.0)
+    f, g = kernel_function(deq), kernel_function(d.architecture)
+    a = torch.tensor([1.0, 0.01, 9.0, 4.0, 0.0], dtype=torch.float64)
+    b = torch.tensor([1.0, 5.0, 2.0, 4.0, 2.0], dtype=torch.float64)
+    c = torch.tensor([0.3, -0.2, 3.5, 4.0, 0.0], dtype=torch.float64)
+    torch.testing.assert_close(g(a, b, c).ntk, f(a, b, c).ntk, rtol=2e-6, atol=1e-12)
+
+
+def test_the_table_is_the_series():
+    """Against mpmath's Hermite polynomials, with the carriers, in 40 digits."""
+    a = 0.3 * (-1.0) ** np.arange(60) * np.arange(1, 61.0) ** -3
+    sigma = tabulated(Profile(a, (0.4, -0.2)), scale=2.0)
+    for u in (-10.7, -3.3, -1e-3, 1e-5, 0.02, 1.9, 8.8):
+        with mpmath.workdps(40):
+            x = mpmath.mpf(u) / 2
+            w = mpmath.mpc(x, mpmath.mpf(EPSILON))
+            exact = x * (0.4 * (1 - 2 / mpmath.pi * mpmath.arg(w)) - 0.2 * mpmath.log(abs(w)))
+            for k, s in enumerate(a):
+                he = mpmath.hermite(k, x / mpmath.sqrt(2)) / mpmath.mpf(2) ** (mpmath.mpf(k) / 2)
+                exact += mpmath.mpf(s) * he / mpmath.sqrt(mpmath.factorial(k))
+        found = float(sigma(torch.tensor(u, dtype=torch.float64)))
+        assert found == pytest.approx(float(exact), rel=1e-12, abs=1e-14)
+    edge = torch.tensor([2 * END - 1e-7, 2 * END + 1e-7], dtype=torch.float64)
+    assert float(sigma.derivative(edge).diff().abs()) < 1e-6
+
+
+def test_carriers_have_the_coefficients_of_their_limits():
+    rule = quadrature(100)
+    even, odd = (rule.rows @ (rule.weights * rule.carriers[p, 0]) for p in (0, 1))
+    for k in (2, 10, 40):  # of |x|: √(2/π) (-1)^{k/2-1} (k-3)!! / √k!
+        exact = np.sqrt(2 / np.pi) * (-1) ** (k // 2 - 1)
+        exact *= float(mpmath.fac2(k - 3) / mpmath.sqrt(mpmath.factorial(k)))
+        assert even[k] == pytest.approx(exact, rel=1e-3, abs=1e-3)
+    for k in (3, 11, 41):  # of x log|x|: (-1)^{(k-3)/2} (k-3)!! / √k!
+        exact = (-1) ** ((k - 3) // 2) * float(
+            mpmath.fac2(k - 3) / mpmath.sqrt(mpmath.factorial(k))
+        )
+        assert odd[k] == pytest.approx(exact, rel=1e-3)
+
+
+def test_networks_train_and_are_saved(tmp_path):
+    d = design(DEQ(Softplus(), 0.2, 0.8), "ck")
+    net = build(d.architecture, in_features=3, width=32, dtype=torch.float32)
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    net(x).square().sum().backward()
+    assert all(bool(p.grad.isfinite().all()) and bool(p.grad.any()) for p in net.parameters())
+    shoal.save(net, tmp_path / "net")
+    again = shoal.load(tmp_path / "net")
+    assert torch.equal(again(x), net(x))
+    assert pickle.loads(pickle.dumps(d)) == d
+
+
+def test_bad_arguments():
+    deq = DEQ(ReLU(), 0.2, 0.8)
+    for tau0 in (0.0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match="tau0"):
+            design(deq, "ck", tau0=tau0)
+    with pytest.raises(ValueError, match="match"):
+        design(deq, "nngp")
+    with pytest.raises(ValueError, match="method"):
+        shoal.design(deq, tau0=1.0, method="magic")
+    with pytest.raises(ValueError, match="norm_gated"):
+        design(DEQ(Tanh(), 0.2, 0.8), "ck", norm_gated=True)
+    with pytest.raises(ValueError, match="trainable"):
+        design(deq, "ntk", trainable={"nothing"})
+    with pytest.raises(ConvergenceError):
+        design(DEQ(ReLU(), 2.1, 0.8), "ck")
+    with pytest.raises(TypeError, match="architecture"):
+        design("deq", "ck")
+
+
+def test_an_accuracy_that_is_not_reached_is_an_error():
+    with pytest.raises(AccuracyError, match="tolerance"):
+        design(DEQ(HardTanh(), 0.24, 0.8), "ck", degree=48, tolerance=1e-9)
