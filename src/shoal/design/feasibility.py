@@ -1,7 +1,7 @@
 r"""Which DEQs have which designs.
 
-In energies, the coefficients of a centered DEQ depend on $\sigma_a^2$ and $\sigma_b^2\tau_0^2$ alone.
-With $m_k$, $q$ at $\tau_*$, $s = 1 - \sigma_a^2m_1^2$, $\ell = \sigma_b^2/s$, $M = m_1^2/s$ (Ling
+In energies, the coefficients of a centered DEQ depend on $\sigma_a^2$ and $\sigma_b^2\tau_0^2$
+alone. With $m_k$, $q$ at $\tau_*$, $s = 1 - \sigma_a^2m_1^2$, $\ell = \sigma_b^2/s$, $M = m_1^2/s$ (Ling
 2024, Theorems 3.3 and 3.4, corrected; the NTK with all weights trained):
 $$\alpha_1 = \ell m_1^2, \quad \alpha_2 = m_2^2\alpha_4^2/(4s), \quad \alpha_3 = m_2^2\ell^2/(2s),
 \quad \beta_1 = \alpha_1 + \ell M, \quad \beta_2 = \alpha_2(1 + \sigma_a^2M), \quad
@@ -72,7 +72,9 @@ def feasibility(
     """
     check_activation("activation", activation)
     one_of("match", match, ("ck", "ntk"))
-    recurrent = np.array([real("recurrent_variances", v, at_least=0.0) for v in recurrent_variances])
+    recurrent = np.array(
+        [real("recurrent_variances", v, at_least=0.0) for v in recurrent_variances]
+    )
     inputs = np.array([real("injected", v, above=0.0) for v in injected])
     if not (recurrent.size and inputs.size):
         raise ValueError("recurrent_variances and injected must not be empty")
@@ -80,9 +82,10 @@ def feasibility(
     numbers, exists = _numbers(activation, pairs[:, 0], pairs[:, 1], match)
     shape = (recurrent.size, inputs.size)
     rows = [Numbers(*map(float, row)) for row in numbers]
+    cells = list(zip(rows, exists.tolist(), strict=True))
     families = {
         name: np.array(
-            [bool(good) and not family.violation(row, match) for row, good in zip(rows, exists)]  # noqa: B905
+            [good and not family.violation(row, match) for row, good in cells], dtype=bool
         ).reshape(shape)
         for name, family in FAMILIES.items()
     }
@@ -113,8 +116,10 @@ def _numbers(
 
 
 def _variances(phi: Activation, recurrent: Tensor, injected: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Solve $v = \sigma_a^2\operatorname{Var}[\varphi(\sqrt v\xi)] + \sigma_b^2\tau_0^2$ by Newton's
-    method from below, and say where that succeeded."""
+    r"""The hidden variances by Newton's method from below, and where that succeeded.
+
+    $v = \sigma_a^2\operatorname{Var}[\varphi(\sqrt v\,\xi)] + \sigma_b^2\tau_0^2$.
+    """
     variance = injected.clone()
     solved = torch.zeros_like(variance, dtype=torch.bool)
     for _ in range(_STEPS):

@@ -1,13 +1,13 @@
 r"""Leaky rectifiers, $\max(a_lx, b_lx)$ less their mean, in one or two layers (Ling 2024, 3.11).
 
 Such a layer is $Ax + B|x|$ less its mean, $a = A + B$, $b = A - B$. With $w = s_2^2/s_1^2 =
-B^2/(\pi A^2)$, in units of $s_1^2$: $\mathbb{E}[\sigma^2] = 1 + (\pi-2)w$, which is also the growth,
-and $\tau^2\mathbb{E}[\sigma'^2] = 1 + \pi w$. Slopes with $a \ge b \ge 0$ mean $w \le 1/\pi$.
+B^2/(\pi A^2)$, in units of $s_1^2$: $\mathbb{E}[\sigma^2] = 1 + (\pi-2)w$, which is also the
+growth, and $\tau^2\mathbb{E}[\sigma'^2] = 1 + \pi w$. Slopes with $a \ge b \ge 0$ mean $w \le 1/\pi$.
 
 Multiplying layer 1 by $k$ and dividing layer 2 by $k$ is a gauge freedom of *every* kernel: since
 $\sigma_2(x)/k = \sigma_2(x/k)$ less a constant, the network is the same function of its weights.
-So the first layer may keep the norm, and the unknowns are $w_1$, $w_2$ and the size of layer 2, which
-$A_1$ determines. With $F = 1 + (\pi-2)w_1$ the equations for $A_2$ and $A_3$ are
+So the first layer may keep the norm, and the unknowns are $w_1$, $w_2$ and the size of layer 2,
+which $A_1$ determines. With $F = 1 + (\pi-2)w_1$ the equations for $A_2$ and $A_3$ are
 
 * CK: $A_3/A_1 = w_1 + w_2/F$ and $A_2/A_1 = w_1 + w_2F$,
 * NTK: $3A_3/A_1 = 4w_1 + 5w_2/F$ and $3A_2/A_1 = 2w_1 + w_2F$.
@@ -91,7 +91,7 @@ def nearest(target: Numbers, tau0: float, match: str) -> Proposal:
         found = least_squares(miss, [linear, *shares], bounds=ends, x_scale=scale, xtol=1e-12)
         if best is None or found.cost < best.cost * (1 - 1e-6):
             best = found
-    assert best is not None  # noqa: S101  for the type checker: the loop ran
+    assert best is not None  # the loop ran
     return built(best.x)
 
 
@@ -103,10 +103,10 @@ def weights(target: Numbers, match: str) -> list[tuple[float, float]]:
     first, growth = polynomial([0.0, 1.0]), polynomial([1.0, _K])
     cubic = (square - of_first * first) * growth**2 + of_second * (of_norms * first - norms)
     found = []
-    for root in cubic.roots():
+    for root in map(complex, cubic.roots()):
         if abs(root.imag) > _REAL:
             continue
-        w = _polished(cubic, root.real)
+        w = _polished(cubic, float(root.real))
         second = (square - of_first * w) * (1 + _K * w) / of_second
         if min(w, second) > -1e-13:
             found.append((max(w, 0.0), max(second, 0.0)))

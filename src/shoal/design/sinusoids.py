@@ -9,8 +9,8 @@ that of the polynomial. $s_3$ is no coefficient of the equivalent; it is chosen 
 $\partial_a\partial_c\kappa$ is the target's, the largest term that vanishes with the dimension.
 Where $v$ would be too small or too large, $s_3$ gives way, or a polynomial of fourth degree serves.
 
-**One layer** has $A_2 = A_3$ in its CK (Ling 2024, Remark 3.9) and $3A_2 = A_3$ in its NTK. A target
-that has not needs a second layer.
+**One layer** has $A_2 = A_3$ in its CK (Ling 2024, Remark 3.9) and $3A_2 = A_3$ in its NTK. A
+target that has not needs a second layer.
 
 **The first of two layers** is $h_1 + \sqrt{w}\,h_2 + xh_3$, scaled to keep the norm: $1/f = 1 + w +
 x^2$ and the growth is $g = f(1 + 2w + \sqrt6x + 3x^2)$. With the equations of two layers,
@@ -171,7 +171,7 @@ def _polynomial_energies(coefficients: tuple[float, ...]) -> Energies:
     squares = [s**2 for s in (first, second, third, fourth)]
     slopes = math.fsum(k * square for k, square in enumerate(squares, start=1))
     growth = slopes + math.sqrt(6) * first * third + math.sqrt(12) * second * fourth
-    return Energies(*squares[:2], math.fsum(squares), slopes, growth, first * third)
+    return Energies(squares[0], squares[1], math.fsum(squares), slopes, growth, first * third)
 
 
 def _finished(plan: _Plan, target: Numbers, tau0: float, match: str) -> Proposal:
@@ -200,7 +200,8 @@ def _last(plan: _Plan, third: float, tau: float) -> tuple[Energies, Activation]:
     square = min(max(third**2, least), largest)
     if square > most:
         third = sign * math.sqrt(square)
-        fourth = math.sqrt(max(rest - (1 + 3 * plan.trained) * square, 0.0) / (1 + 4 * plan.trained))
+        left = max(rest - (1 + 3 * plan.trained) * square, 0.0)
+        fourth = math.sqrt(left / (1 + 4 * plan.trained))
         shape = (0.0, math.sqrt(plan.linear), math.sqrt(plan.square), third, fourth)
         return _polynomial_energies(shape), Hermite(shape, scale=tau)
 

@@ -30,9 +30,9 @@ def design(
     r"""Design an explicit network that has the kernel of another architecture, such as a DEQ.
 
     ``"moments"`` gives one or two hidden layers with the high-dimensional coefficients of the
-    architecture, centered (see ``coefficients``): $\gamma^2, \alpha_1, \alpha_2, \alpha_3$ of the CK,
-    or $\kappa_*^2, \beta_1, \beta_2, \beta_3$ of the NTK, all weights of the designed network being
-    trained. The kernel matrices of both agree on high-dimensional Gaussian mixtures. If no network
+    centered architecture (see ``coefficients``): $\gamma^2, \alpha_1, \alpha_2, \alpha_3$ of the
+    CK, or $\kappa_*^2, \beta_1, \beta_2, \beta_3$ of the NTK, all weights of the designed network
+    being trained. The kernel matrices of both agree on high-dimensional Gaussian mixtures. If no network
     of the family has the coefficients, the nearest one comes back with ``feasible`` false.
 
     ``"sphere"`` gives one hidden layer whose CK *or* NTK (readout and layer both trained) is the
@@ -49,12 +49,12 @@ def design(
         family: For ``"moments"``: ``"hard_tanh"``, one layer; ``"leaky_relu"``, one or two;
             ``"sinusoid"``, one, or two of which the first is a cubic polynomial. By default the
             first of them that has the coefficients.
-        norm_gated: For ``"sphere"``, and only for positively homogeneous architectures: the designed network multiplies
-            its output by the norm of the input, whose direction alone it sees otherwise, and the
-            kernels agree for inputs of every norm.
+        norm_gated: For ``"sphere"``, and only for positively homogeneous architectures: the
+            designed network multiplies its output by the norm of the input, whose direction alone
+            it sees otherwise, and the kernels agree for inputs of every norm.
         degree: For ``"sphere"``: the number of Hermite coefficients less one; chosen by default.
-        tolerance: For ``"sphere"``: the largest difference of the kernels for cosines up to 0.95 in size, relative to
-            the diagonal.
+        tolerance: For ``"sphere"``: the largest difference of the kernels for cosines up to 0.95 in
+            size, relative to the diagonal.
 
     Raises:
         ValueError: If an argument is out of range or an option unknown.
@@ -65,6 +65,9 @@ def design(
     Example:
         >>> import shoal
         >>> deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
+        >>> d = shoal.design(deq, tau0=1.0, match="ck")
+        >>> d.architecture.activations[0]  # doctest: +ELLIPSIS
+        Affine(activation=HardTanh(bound=1.19648...), scale=0.76429..., shift=0.0)
         >>> d = shoal.design(deq, tau0=1.0, match="ntk", method="sphere")
         >>> d.residual < 1e-8
         True
