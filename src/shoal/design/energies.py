@@ -2,9 +2,10 @@ r"""Layers by their energies, and what the coefficients of a network are in them
 
 A layer that is centered at the scale $\tau$ of its arguments is $\sigma(\tau\xi) = \sum_{k\ge1} s_k
 h_k(\xi)$. With $m_k = \mathbb{E}[\sigma^{(k)}(\tau\xi)]$ and $q =
-\mathbb{E}[(\sigma^2)''(\tau\xi)]$, $s_1^2 = \tau^2m_1^2$ and $s_2^2 = \tau^4m_2^2/2$. In energies, $A_1 = \tau_0^2\alpha_1$, $A_2 =
-2\tau_0^4\alpha_2$ and $A_3 = \tau_0^4\alpha_3$, the recursion of Ling 2024, Theorem 3.8 (corrected)
-has no powers of scales; for one layer $A_1 = s_1^2$ and $A_2 = A_3 = s_2^2$.
+\mathbb{E}[(\sigma^2)''(\tau\xi)]$, $s_1^2 = \tau^2m_1^2$ and $s_2^2 = \tau^4m_2^2/2$. In energies,
+$A_1 = \tau_0^2\alpha_1$, $A_2 = 2\tau_0^4\alpha_2$ and $A_3 = \tau_0^4\alpha_3$, the recursion of
+Ling 2024, Theorem 3.8 (corrected) has no powers of scales; for one layer $A_1 = s_1^2$ and $A_2 =
+A_3 = s_2^2$.
 """
 
 import math

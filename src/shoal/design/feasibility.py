@@ -1,8 +1,8 @@
 r"""Which DEQs have which designs.
 
 In energies, the coefficients of a centered DEQ depend on $\sigma_a^2$ and $\sigma_b^2\tau_0^2$
-alone. With $m_k$, $q$ at $\tau_*$, $s = 1 - \sigma_a^2m_1^2$, $\ell = \sigma_b^2/s$, $M = m_1^2/s$ (Ling
-2024, Theorems 3.3 and 3.4, corrected; the NTK with all weights trained):
+alone. With $m_k$, $q$ at $\tau_*$, $s = 1 - \sigma_a^2m_1^2$, $\ell = \sigma_b^2/s$, $M = m_1^2/s$
+(Ling 2024, Theorems 3.3 and 3.4, corrected; the NTK with all weights trained):
 $$\alpha_1 = \ell m_1^2, \quad \alpha_2 = m_2^2\alpha_4^2/(4s), \quad \alpha_3 = m_2^2\ell^2/(2s),
 \quad \beta_1 = \alpha_1 + \ell M, \quad \beta_2 = \alpha_2(1 + \sigma_a^2M), \quad
 \beta_3 = \alpha_3(1 + \sigma_a^2M) + \ell^2m_2^2/s^2.$$

@@ -2,7 +2,8 @@ r"""Leaky rectifiers, $\max(a_lx, b_lx)$ less their mean, in one or two layers (
 
 Such a layer is $Ax + B|x|$ less its mean, $a = A + B$, $b = A - B$. With $w = s_2^2/s_1^2 =
 B^2/(\pi A^2)$, in units of $s_1^2$: $\mathbb{E}[\sigma^2] = 1 + (\pi-2)w$, which is also the
-growth, and $\tau^2\mathbb{E}[\sigma'^2] = 1 + \pi w$. Slopes with $a \ge b \ge 0$ mean $w \le 1/\pi$.
+growth, and $\tau^2\mathbb{E}[\sigma'^2] = 1 + \pi w$. Slopes with $a \ge b \ge 0$ mean $w \le
+1/\pi$.
 
 Multiplying layer 1 by $k$ and dividing layer 2 by $k$ is a gauge freedom of *every* kernel: since
 $\sigma_2(x)/k = \sigma_2(x/k)$ less a constant, the network is the same function of its weights.

@@ -198,7 +198,7 @@ def _last(plan: _Plan, third: float, tau: float) -> tuple[Energies, Activation]:
         (rest - _even_excess(plan, v)) / _odd_excess(plan, v) for v in (_FASTEST, _SLOWEST)
     )
     square = min(max(third**2, least), largest)
-    if square > most:
+    if square >= most:
         third = sign * math.sqrt(square)
         left = max(rest - (1 + 3 * plan.trained) * square, 0.0)
         fourth = math.sqrt(left / (1 + 4 * plan.trained))

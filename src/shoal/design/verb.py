@@ -32,8 +32,9 @@ def design(
     ``"moments"`` gives one or two hidden layers with the high-dimensional coefficients of the
     centered architecture (see ``coefficients``): $\gamma^2, \alpha_1, \alpha_2, \alpha_3$ of the
     CK, or $\kappa_*^2, \beta_1, \beta_2, \beta_3$ of the NTK, all weights of the designed network
-    being trained. The kernel matrices of both agree on high-dimensional Gaussian mixtures. If no network
-    of the family has the coefficients, the nearest one comes back with ``feasible`` false.
+    being trained. The kernel matrices of both agree on high-dimensional Gaussian mixtures. If no
+    network of the family has the coefficients, the nearest one comes back, ``feasible`` being
+    false.
 
     ``"sphere"`` gives one hidden layer whose CK *or* NTK (readout and layer both trained) is the
     architecture's for every pair of inputs of norm ``tau0``, the architecture being taken as it
