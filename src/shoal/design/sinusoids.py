@@ -35,7 +35,7 @@ _SAME = 1e-12  # relative to the diagonal
 _SLOWEST = 0.1  # v below which a sinusoid has large parts that cancel
 _FASTEST = 4.0  # v beyond which it oscillates within two standard deviations
 _TYPICAL = 0.1  # relative deviation of a squared norm, by which the slant counts
-_GRID = np.linspace(0.0, 1.0, 201) ** 2
+_GRID = np.linspace(0.0, 1.0, 65) ** 2
 _EQUATIONS = {"ck": (1.0, 1.0, 1.0, 1.0), "ntk": (3.0, 4.0, 5.0, 2.0)}
 
 
