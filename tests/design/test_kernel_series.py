@@ -57,7 +57,7 @@ def check(architecture, norm, tolerance=2e-13, degree=256, **options):
 
 
 @pytest.mark.parametrize("phi", ACTIVATIONS, ids=repr)
-@pytest.mark.parametrize("variance", [0.05, 0.9])
+@pytest.mark.parametrize("variance", [pytest.param(0.05, marks=pytest.mark.slow), 0.9])
 def test_a_deq(phi, variance):
     check(DEQ(phi, variance / phi.lipschitz**2, 0.8), norm=1.3)
 
@@ -81,8 +81,7 @@ def test_degenerate_variances():
         kernel_series(DEQ(Tanh(), 0.5, 0.0))
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3])
-@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize(("depth", "normalized"), [(1, False), (2, True), (3, False)])
 def test_fully_connected(depth, normalized):
     activations = (Softplus(), Tanh(), GELU())[:depth]
     check(FullyConnected(activations, normalized=normalized), norm=1.2)

@@ -15,7 +15,7 @@ from shoal.activations import PiecewisePolynomial
 from shoal.architectures import Architecture, FullyConnected
 from shoal.checks import integer, real
 from shoal.design.kernel_series import series_of
-from shoal.design.profile import Profile, Quadrature, quadrature
+from shoal.design.profile import END, Profile, Quadrature, quadrature
 from shoal.design.result import Design
 from shoal.design.signs import Choice, choose
 from shoal.design.table import tabulated
@@ -87,13 +87,13 @@ def sphere_design(
         norm_gated,
     )
     wanted = _values(function, task.norm, match, (-1.0, 0.0, 1.0))
-    activation, used = _activation(task, wanted)
+    activation, degree, carried = _activation(task, wanted)
     designed = FullyConnected((activation,), norm_gated=norm_gated)
-    return _verified(task, function, designed, used)
+    return _verified(task, function, designed, _made_of(degree, carried))
 
 
-def _activation(task: Task, wanted: np.ndarray) -> tuple[PiecewisePolynomial, int]:
-    """The activation, and the degree of its polynomial part."""
+def _activation(task: Task, wanted: np.ndarray) -> tuple[PiecewisePolynomial, int, float]:
+    """The activation, the degree of its polynomial part, and the share that is carried."""
     opposite, _, own = wanted
     for degree in _DEGREES if task.degree is None else (task.degree,):
         series = series_of(task.architecture, task.norm, degree, task.trainable, task.width)
@@ -110,7 +110,8 @@ def _activation(task: Task, wanted: np.ndarray) -> tuple[PiecewisePolynomial, in
     )
     sizes = np.sqrt(coefficients / counts)
     choice = choose(sizes, series.natural, (amounts[0], amounts[1]), rule)
-    return tabulated(_corrected(choice, rule), task.norm), degree
+    carried = sum(tail for tail, amount in zip(tails, amounts, strict=True) if amount)
+    return tabulated(_corrected(choice, rule), task.norm), degree, float(carried / own)
 
 
 def _amount(rule: Quadrature, counts: np.ndarray, parity: int, tail: float) -> float:
@@ -152,7 +153,7 @@ def _values(
 
 
 def _verified(
-    task: Task, function: KernelFunction, designed: FullyConnected, degree: int
+    task: Task, function: KernelFunction, designed: FullyConnected, made_of: str
 ) -> Design:
     """Compare the kernels of both networks, which know nothing of how the one was designed."""
     cosines = (*_COSINES, *_OUTER)
@@ -183,19 +184,31 @@ def _verified(
         residual=inner,
         errors={"cosines from -0.95 to 0.95": inner, **outer},
         feasible=True,
-        explanation=_explanation(task, degree, error),
+        explanation=_explanation(task, made_of, error),
     )
 
 
-def _explanation(task: Task, degree: int, error: np.ndarray) -> str:
+def _made_of(degree: int, carried: float) -> str:
+    rest = (
+        f" What is beyond them, {carried:.1g} of the diagonal, is carried by |x| and x log|x|, "
+        "rounded off at zero."
+        if carried
+        else ""
+    )
+    return (
+        f"Its activation is made of {degree + 1} Hermite coefficients of the kernel's power "
+        f"series; beyond {END} standard deviations it goes on linearly.{rest}"
+    )
+
+
+def _explanation(task: Task, made_of: str, error: np.ndarray) -> str:
     inner, whole = float(error[: len(_COSINES)].max()), float(error.max())
     where = "every norm" if task.norm_gated else f"norm {task.norm:g}"
     trained = "" if task.match == "ck" else f", trained in {', '.join(sorted(task.trainable))}"
     parts = [
         f"One hidden layer with the {task.match.upper()} of {task.architecture!r}{trained}, "
         f"for all pairs of inputs of {where}.",
-        f"Its activation is made of {degree + 1} Hermite coefficients of the kernel's power "
-        "series; beyond 5.5 standard deviations it goes on linearly.",
+        made_of,
         f"Relative to the diagonal, the kernels differ by at most {inner:.1e} for cosines up to "
         f"0.95 in size, and by {whole:.1e} for all cosines tried.",
     ]
