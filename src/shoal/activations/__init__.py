@@ -6,7 +6,17 @@ from shoal.activations.hermite import Hermite
 from shoal.activations.panels import Kink
 from shoal.activations.piecewise import ELU, HardTanh, Identity, LeakyReLU, ReLU
 from shoal.activations.piecewise_polynomial import PiecewisePolynomial
-from shoal.activations.smooth import GELU, Cosine, Erf, Sigmoid, Sine, Softplus, Swish, Tanh
+from shoal.activations.smooth import (
+    GELU,
+    Cosine,
+    Erf,
+    Sigmoid,
+    Sine,
+    Sinusoid,
+    Softplus,
+    Swish,
+    Tanh,
+)
 
 __all__ = [
     "ELU",
@@ -24,6 +34,7 @@ __all__ = [
     "ReLU",
     "Sigmoid",
     "Sine",
+    "Sinusoid",
     "Softplus",
     "Swish",
     "Tanh",

@@ -330,7 +330,10 @@ def _check_declared(phi: "Activation", places: np.ndarray, others: list[float]) 
         near, wide = (_jumps(phi, places, order, step) for step in (_ONE_SIDED, 1e-8))
         # a smooth function too changes over the wide step; next to it a tiny jump may be real
         nearby = torch.from_numpy(places[:, None] + np.concatenate([-_AROUND, _AROUND]))
-        smooth = 1e-6 * phi.derivative(nearby, order).abs().numpy().max(axis=1)
+        value, slope = (
+            phi.derivative(nearby, k).abs().numpy().max(axis=1) for k in (order, order + 1)
+        )
+        smooth = np.maximum(1e-6 * value, 4e-8 * slope)
         off = (wide != 0) & (np.abs(wide - near) > np.maximum(1e-3 * np.abs(wide), smooth))
         if off.any():
             where = float(places[off][0])

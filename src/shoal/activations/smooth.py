@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from shoal.activations.base import Activation
+from shoal.checks import real
 
-__all__ = ["GELU", "Cosine", "Erf", "Sigmoid", "Sine", "Softplus", "Swish", "Tanh"]
+__all__ = ["GELU", "Cosine", "Erf", "Sigmoid", "Sine", "Sinusoid", "Softplus", "Swish", "Tanh"]
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,39 @@ class Cosine(_Analytic):
     def lipschitz(self) -> float:
         """One."""
         return 1.0
+
+
+@dataclass(frozen=True)
+class Sinusoid(_Analytic):
+    r"""$\varphi(x) = \sin(\omega x + \theta) + sx$.
+
+    Args:
+        frequency: $\omega > 0$.
+        phase: $\theta$; any real number.
+        slope: $s$; any real number.
+    """
+
+    frequency: float = 1.0
+    phase: float = 0.0
+    slope: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "frequency", real("frequency", self.frequency, above=0.0))
+        object.__setattr__(self, "phase", real("phase", self.phase))
+        object.__setattr__(self, "slope", real("slope", self.slope))
+
+    def function(self, x: Tensor) -> Tensor:
+        """Evaluate the function."""
+        return torch.sin(self.frequency * x + self.phase) + self.slope * x
+
+    def first_derivative(self, x: Tensor) -> Tensor:
+        """Evaluate the cosine times the frequency, plus the slope."""
+        return self.frequency * torch.cos(self.frequency * x + self.phase) + self.slope
+
+    @property
+    def lipschitz(self) -> float:
+        """The frequency plus the absolute slope."""
+        return self.frequency + abs(self.slope)
 
 
 def _normal_distribution(x: Tensor) -> Tensor:

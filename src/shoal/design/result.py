@@ -2,35 +2,125 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
 
 from shoal.architectures import Architecture
+from shoal.kernels import Kernels, kernel
+from shoal.kernels.arguments import as_tensor
 
-__all__ = ["Design"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Design", "Gap"]
 
 
-@dataclass(frozen=True)
+class Gap(NamedTuple):
+    """How far two kernel matrices are apart.
+
+    Attributes:
+        absolute: The spectral norm of their difference.
+        relative: This over the spectral norm of the original's matrix.
+    """
+
+    absolute: float
+    relative: float
+
+
+@dataclass(frozen=True, repr=False)
 class Design:
     """An explicit network designed to have the kernel of another one.
 
     Attributes:
         architecture: The designed network, for ``build``, ``kernel`` and all else.
+        original: The network whose kernel was matched; centered if ``method`` is ``"moments"``.
         match: Which kernel was matched, ``"ck"`` or ``"ntk"``.
         method: ``"moments"`` or ``"sphere"``.
+        tau0: The norm of the inputs.
+        trainable: The groups of the original's parameters that the wanted NTK counts.
+        width: As for ``kernel_function``.
         target: The numbers that were to be matched, by name.
         obtained: What the designed network has instead of them.
-        residual: The largest difference that is left. For ``"sphere"``: between the kernels of
+        residual: The largest difference that is left. For ``"moments"``: of a coefficient, relative
+            to it, or to the diagonal if it is zero. For ``"sphere"``: between the kernels of
             inputs whose angle has a cosine of at most 0.95 in size, relative to the diagonal.
-        errors: Differences in other places, by name, relative to the diagonal.
-        feasible: Whether a network of the wanted kind has the target's numbers.
+        errors: Differences in other places, by name, relative to the diagonal; for ``"moments"``
+            the predicted relative error of the kernel.
+        feasible: Whether a network of the wanted kind has the target's numbers. If not, this is the
+            nearest one.
         explanation: All of this in words.
+        family: The kind of network, for ``"moments"``.
+        alternatives: Other networks of this kind that have the target's numbers.
     """
 
     architecture: Architecture
+    original: Architecture
     match: str
     method: str
+    tau0: float
+    trainable: frozenset[str]
+    width: int | None
     target: Mapping[str, float] = field(hash=False)
     obtained: Mapping[str, float] = field(hash=False)
     residual: float
     errors: Mapping[str, float] = field(hash=False)
     feasible: bool
     explanation: str
+    family: str = ""
+    alternatives: tuple["Design", ...] = ()
+
+    def __repr__(self) -> str:
+        family = f", family={self.family!r}" if self.family else ""
+        return (
+            f"Design({self.architecture!r}, match={self.match!r}, method={self.method!r}{family}, "
+            f"residual={self.residual:.1e}, feasible={self.feasible})"
+        )
+
+    def __str__(self) -> str:
+        """The explanation, and the numbers as a table."""
+        rows = [f"{'':24} {'target':>14} {'obtained':>14}"]
+        rows += [f"{k:24} {v:14.8g} {self.obtained[k]:14.8g}" for k, v in self.target.items()]
+        return "\n".join([self.explanation, *rows])
+
+    def kernels(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The matched kernel of the original and of the designed network on inputs."""
+        inputs = as_tensor(x)
+        first = kernel(self.original, inputs, trainable=self.trainable, width=self.width)
+        return self._matched(first), self._matched(kernel(self.architecture, inputs))
+
+    def gap(self, x: Tensor) -> Gap:
+        r"""How far the kernel matrices of both networks are apart, by their exact kernels.
+
+        Args:
+            x: Inputs, of shape (n, p): a tensor, or a NumPy array.
+
+        Example:
+            >>> import shoal
+            >>> x = shoal.data.two_gaussians(200, 400, seed=0).x.double()
+            >>> deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
+            >>> shoal.design(deq, tau0=1.0, match="ck").gap(x).relative < 0.02
+            True
+        """
+        original, designed = self.kernels(x)
+        if original.dim() != 2:
+            raise ValueError(f"x must have shape (samples, features), got {tuple(x.shape)}")
+        size, difference = (
+            float(torch.linalg.eigvalsh(matrix).abs().max())
+            for matrix in (original, original - designed)
+        )
+        return Gap(difference, difference / size if size else 0.0)
+
+    def plot(self) -> "Figure":
+        """The activations of both networks (Ling 2024, Figure 2, left).
+
+        Raises:
+            ImportError: If matplotlib is not installed.
+        """
+        from shoal.design.plot import plot_activations
+
+        return plot_activations(self)
+
+    def _matched(self, kernels: Kernels) -> Tensor:
+        return kernels.ck if self.match == "ck" else kernels.ntk

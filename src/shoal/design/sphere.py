@@ -173,8 +173,12 @@ def _verified(
     outer = {f"cosine {c:g}": float(e) for c, e in zip(_OUTER, error[-len(_OUTER) :], strict=True)}
     return Design(
         architecture=designed,
+        original=task.architecture,
         match=task.match,
         method="sphere",
+        tau0=task.norm,
+        trainable=task.trainable,
+        width=task.width,
         target={name: float(target[i]) for name, i in picked.items()},
         obtained={name: float(obtained[i]) for name, i in picked.items()},
         residual=inner,

@@ -25,6 +25,7 @@ from shoal.activations import (
     LeakyReLU,
     ReLU,
     Sine,
+    Sinusoid,
 )
 from shoal.gaussian.domain import correlation, determinant
 from shoal.gaussian.hermite_series import scaled_coefficients, series_coefficients
@@ -104,6 +105,11 @@ def _(phi: Sine) -> ClosedForm:  # noqa: ARG001
 @closed_form.register
 def _(phi: Cosine) -> ClosedForm:  # noqa: ARG001
     return _Cosine()
+
+
+@closed_form.register
+def _(phi: Sinusoid) -> ClosedForm:
+    return _Sinusoid(phi.frequency, math.cos(phi.phase), math.sin(phi.phase), phi.slope)
 
 
 @closed_form.register
@@ -269,6 +275,42 @@ class _Cosine(ClosedForm):
 
     def coefficients(self, tau: Tensor, order: int) -> Tensor:
         return _wave_coefficients(tau, order, first=0)
+
+
+@dataclass(frozen=True)
+class _Sinusoid(ClosedForm):
+    r"""$p \sin\omega x + q \cos\omega x + sx$; odd and even part are uncorrelated."""
+
+    frequency: float
+    odd: float
+    even: float
+    slope: float
+
+    def mean(self, a: Tensor) -> Tensor:
+        return self.even * _Cosine().mean(self.frequency**2 * a)
+
+    def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        scaled = [self.frequency**2 * x for x in (a, b, c)]
+        odd, even = _Sine().covariance(*scaled), _Cosine().covariance(*scaled)
+        return self.odd**2 * odd + self.even**2 * even + self._mixed(a, b) * c
+
+    def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        scaled = [self.frequency**2 * x for x in (a, b, c)]
+        odd, even = _Sine().derivative_dual(*scaled), _Cosine().derivative_dual(*scaled)
+        waves = self.frequency**2 * (self.odd**2 * odd + self.even**2 * even)
+        return waves + self._mixed(a, b)
+
+    def coefficients(self, tau: Tensor, order: int) -> Tensor:
+        scaled = self.frequency * tau
+        odd, even = (_wave_coefficients(scaled, order, first=first) for first in (1, 0))
+        straight = torch.zeros_like(odd)
+        straight[..., 1:2] = self.slope * tau[..., None]
+        return self.odd * odd + self.even * even + straight
+
+    def _mixed(self, a: Tensor, b: Tensor) -> Tensor:
+        r"""The part of the duals that the slope adds; $\mathbb{E}[u\sin\omega v] \propto c$."""
+        waves = _Cosine().mean(self.frequency**2 * a) + _Cosine().mean(self.frequency**2 * b)
+        return self.slope**2 + self.slope * self.frequency * self.odd * waves
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,109 @@
+r"""One hidden layer of scaled hard tanh, $\sigma(x) = a \min(\max(x, -c), c)$ (Ling 2024, 3.10).
+
+With $h = c/\tau_0$, $e = \operatorname{erf}(h/\sqrt2)$ and the Gaussian density $g$, in units of
+$a^2\tau_0^2$: $s_1^2 = e^2$, $s_2 = 0$, $\mathbb{E}[\sigma^2] = e - 2hg(h) + h^2(1 - e)$ and
+$\tau_0^2\mathbb{E}[\sigma'^2] = e$. So the ratio of the diagonal to the linear part decides on $h$:
+
+* CK: $\gamma^2/(\tau_0^2\alpha_1) = \mathbb{E}[\sigma^2]/s_1^2$ falls from $\pi/2$, the sign
+  function at $h \to 0$, to 1, the linear function at $h \to \infty$.
+* NTK: $\kappa^2/(\tau_0^2\beta_1) = (\mathbb{E}[\sigma^2] + e)/(2s_1^2)$ falls from infinity, since
+  the sign function has no slope, to 1.
+
+So every odd NTK but a linear one has its hard tanh, and a CK has if its ratio is below $\pi/2$.
+"""
+
+import math
+
+from scipy.optimize import brentq, least_squares
+
+from shoal.activations import Affine, HardTanh
+from shoal.design.energies import Energies, Numbers, Proposal, names, network_numbers
+
+__all__ = ["nearest", "ratio", "solutions", "violation"]
+
+_ODD = 1e-13  # an even part so small, relative to the diagonal, is rounding
+_LEAST, _LARGEST = 1e-100, 8.5  # thresholds in standard deviations; beyond, only rounding is left
+_LINEAR = 1e-12  # a ratio so near to one is rounding
+_STEEPEST = 0.05  # the least threshold of a nearest design
+_CK_SUPREMUM = math.pi / 2
+
+
+def _layer(h: float) -> Energies:
+    """The energies for a threshold, in units of the squared slope."""
+    density = math.exp(-(h**2) / 2) / math.sqrt(2 * math.pi)
+    inside, outside = math.erf(h / math.sqrt(2)), math.erfc(h / math.sqrt(2))
+    if h > 1e-2:
+        growth = inside - 2 * h * density
+    else:  # the same without cancellation
+        growth = 2 * h**3 * density / 3 * (1 + h**2 / 5 + h**4 / 35)
+    third = -2 * h * density * inside / math.sqrt(6)
+    return Energies(inside**2, 0.0, growth + h**2 * outside, inside, growth, third)
+
+
+def ratio(h: float, match: str) -> float:
+    """The diagonal over the linear part, for a threshold in standard deviations."""
+    numbers = network_numbers([_layer(h)], match)
+    return numbers.own / numbers.linear
+
+
+def violation(target: Numbers, match: str) -> str:
+    """Why no hard tanh has these numbers; empty if one has."""
+    own, linear, norms, square = names(match)
+    even = max(target.norms, target.square) / target.own
+    if even > _ODD:
+        return (
+            f"A hard tanh is odd, so {norms} and {square} must vanish, but they make up "
+            f"{even:.2g} of the diagonal."
+        )
+    if not target.linear > 0:
+        return f"{linear} must be positive, and is {target.linear:.2g}."
+    value, end = target.own / target.linear, _CK_SUPREMUM if match == "ck" else math.inf
+    if not value > 1 + _LINEAR:
+        return f"{own} / (tau0² {linear}) must be above 1, the value of a linear layer, and is 1."
+    if not value < end:
+        return (
+            f"{own} / (tau0² {linear}) must be below pi/2 = 1.5708, the value of the sign "
+            f"function, and is {value:.6g}, {value / end - 1:.2%} more."
+        )
+    return ""
+
+
+def solutions(target: Numbers, tau0: float, match: str) -> list[Proposal]:
+    """The hard tanh that has these numbers; none if :func:`violation` names a reason."""
+    if violation(target, match):
+        return []
+    wanted = target.own / target.linear
+
+    def excess(logarithm: float) -> float:
+        return ratio(math.exp(logarithm), match) - wanted
+
+    ends = math.log(_LEAST), math.log(_LARGEST)
+    h = math.exp(float(brentq(excess, *ends, xtol=1e-15, rtol=8.9e-16)))
+    return [_proposal(h, target.linear, tau0, match)]
+
+
+def nearest(target: Numbers, tau0: float, match: str) -> Proposal:
+    """The hard tanh that misses least of the kernel."""
+
+    def miss(parameters: list[float]) -> tuple[float, ...]:
+        linear, h = parameters
+        layer = _scaled(math.exp(h), linear, match)
+        return target.differences(network_numbers([layer], match))
+
+    start = [max(target.linear, 1e-3 * target.own), 0.0]
+    bounds = ([0.0, math.log(_STEEPEST)], [math.inf, math.log(_LARGEST)])
+    found = least_squares(miss, start, bounds=bounds, x_scale=[start[0], 1.0], xtol=1e-12)
+    linear, h = map(float, found.x)
+    return _proposal(math.exp(h), max(linear, 1e-9 * target.own), tau0, match)
+
+
+def _scaled(h: float, linear: float, match: str) -> Energies:
+    """The energies for a threshold and the linear part of the network."""
+    unit = _layer(h)
+    return unit.times(linear / network_numbers([unit], match).linear)
+
+
+def _proposal(h: float, linear: float, tau0: float, match: str) -> Proposal:
+    layer = _scaled(h, linear, match)
+    slope = math.sqrt(layer.slopes / math.erf(h / math.sqrt(2))) / tau0
+    return Proposal((Affine(HardTanh(h * tau0), scale=slope),), (layer,))

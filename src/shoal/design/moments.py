@@ -1,0 +1,166 @@
+r"""Shallow networks with the coefficients of a DEQ's high-dimensional equivalents.
+
+On Gaussian mixtures of high dimension, a centered kernel is known by four numbers (Ling 2024,
+Theorems 3.3, 3.4, 3.8): networks that have them in common have the same kernel matrix up to an
+error that vanishes with the dimension. A family of networks is a module with three functions of
+the target: ``solutions``, all of them or none, ``violation``, why there are none, and ``nearest``.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from types import ModuleType
+
+from shoal.architectures import Architecture, FullyConnected
+from shoal.checks import one_of
+from shoal.design import hard_tanh, leaky_relu, sinusoids
+from shoal.design.energies import Numbers, Proposal, kernel_slant, names, target_numbers
+from shoal.design.result import Design
+from shoal.equivalents import Coefficients, coefficients
+from shoal.exceptions import AccuracyError
+
+__all__ = ["FAMILIES", "moment_design"]
+
+FAMILIES: dict[str, ModuleType] = {
+    "hard_tanh": hard_tanh,
+    "leaky_relu": leaky_relu,
+    "sinusoid": sinusoids,
+}
+"""The families in the order in which they are tried: the simplest networks first."""
+
+_WORDS = {"hard_tanh": "hard tanh", "leaky_relu": "leaky rectifiers", "sinusoid": "sinusoids"}
+_AGREEMENT = 1e-9  # of two ways to find a coefficient, relative to the diagonal
+_ZERO = 1e-10  # a coefficient so small counts relative to the diagonal
+
+
+def moment_design(
+    architecture: Architecture,
+    tau0: float,
+    match: str,
+    *,
+    trainable: Iterable[str] | None,
+    width: int | None,
+    family: str | None,
+) -> Design:
+    """Design by the coefficients of the equivalents; see :func:`shoal.design.design`."""
+    if family is not None:
+        one_of("family", family, FAMILIES)
+    wanted = coefficients(architecture, tau0=tau0, trainable=trainable, width=width)
+    target = replace(target_numbers(wanted, match), slant=kernel_slant(wanted, match))
+    tried = [family] if family is not None else list(FAMILIES)
+    for name in tried:
+        found = FAMILIES[name].solutions(target, wanted.tau0, match)
+        if found:
+            return _feasible(wanted, match, name, found)
+    proposals = {name: FAMILIES[name].nearest(target, wanted.tau0, match) for name in tried}
+    best = min(tried, key=lambda name: target.error(proposals[name].numbers(match)))
+    reasons = [FAMILIES[name].violation(target, match) for name in tried]
+    return _nearest(wanted, match, best, proposals[best], reasons)
+
+
+def _feasible(wanted: Coefficients, match: str, family: str, found: list[Proposal]) -> Design:
+    depth = len(found[0].layers)
+    words = [_intention(wanted, match, family, depth), _depth_reason(wanted, match, depth)]
+    others = tuple(
+        _verified(wanted, match, family, proposal, feasible=True, words=[*words, proposal.note])
+        for proposal in found[1:]
+    )
+    if others:
+        words.append(
+            f"There are {len(found)} such networks; this is the one that errors of the target move "
+            "least, and the other is in alternatives."
+        )
+    words.append(found[0].note)
+    best = _verified(wanted, match, family, found[0], feasible=True, words=words)
+    return replace(best, alternatives=others)
+
+
+def _nearest(
+    wanted: Coefficients, match: str, family: str, proposal: Proposal, reasons: list[str]
+) -> Design:
+    error = target_numbers(wanted, match).error(proposal.numbers(match))
+    depth = len(proposal.layers)
+    words = [
+        f"Not feasible. {' '.join(reasons)} Nearest to it:",
+        _intention(wanted, match, family, depth),
+        f"It is predicted to miss {error:.1e} of the kernel matrix, in spectral norm.",
+        proposal.note,
+    ]
+    return _verified(wanted, match, family, proposal, feasible=False, words=words)
+
+
+def _intention(wanted: Coefficients, match: str, family: str, depth: int) -> str:
+    layers = "One hidden layer" if depth == 1 else "Two hidden layers"
+    groups = [g for g in wanted.architecture.parameter_groups if g in wanted.trainable]
+    trained = "" if match == "ck" else f" with {', '.join(groups)} trained"
+    kind = _WORDS[family]
+    if family == "sinusoid":
+        kind = "a sinusoid" if depth == 1 else "a cubic polynomial and a sinusoid"
+    return (
+        f"{layers} of {kind} for the {match.upper()} coefficients of the centered "
+        f"{type(wanted.architecture).__name__}{trained}, at tau0 = {wanted.tau0:g}."
+    )
+
+
+def _depth_reason(wanted: Coefficients, match: str, depth: int) -> str:
+    """Ling 2024, Remark 3.9, and the same for the NTK."""
+    _, _, norms, square = names(match)
+    values = _named(wanted, match)
+    factor = 2 if match == "ck" else 6
+    identity = f"{square} = {factor} {norms}"
+    if depth == 1:
+        vanish = " = 0" if values[square] <= _ZERO * next(iter(values.values())) else ""
+        return f"One layer is enough, since {identity}{vanish}, as in every such network."
+    return (
+        f"One layer is not enough: it has {identity}, and here the ratio is "
+        f"{values[square] / values[norms]:.6g}."
+    )
+
+
+def _verified(
+    wanted: Coefficients,
+    match: str,
+    family: str,
+    proposal: Proposal,
+    *,
+    feasible: bool,
+    words: list[str],
+) -> Design:
+    """Compute the coefficients of the network anew, in two ways that know nothing of the design."""
+    designed = FullyConnected(proposal.activations)
+    obtained = coefficients(designed, tau0=wanted.tau0)
+    closed = target_numbers(coefficients(designed, tau0=wanted.tau0, method="closed"), match)
+    target, got = (target_numbers(c, match) for c in (wanted, obtained))
+    for numbers in (closed, proposal.numbers(match)):
+        if not got.error(numbers) <= _AGREEMENT:
+            raise AccuracyError(
+                f"the coefficients of {designed!r} are {got} by derivatives of its kernel, but "
+                f"{numbers} by moments"
+            )
+    residual = max(_residual(target, numbers) for numbers in (got, closed))
+    words = [*filter(None, words), f"Largest relative difference of a coefficient: {residual:.1e}."]
+    return Design(
+        architecture=designed,
+        original=wanted.architecture,
+        match=match,
+        method="moments",
+        tau0=wanted.tau0,
+        trainable=wanted.trainable,
+        width=wanted.width,
+        target=_named(wanted, match),
+        obtained=_named(obtained, match),
+        residual=residual,
+        errors={"predicted": target.error(got)},
+        feasible=feasible,
+        explanation=" ".join(words),
+        family=family,
+    )
+
+
+def _residual(target: Numbers, got: Numbers) -> float:
+    pairs = zip(target.matched, got.matched, strict=True)
+    least = _ZERO * target.own
+    return max(abs(a - b) / (abs(a) if abs(a) > least else target.own) for a, b in pairs)
+
+
+def _named(c: Coefficients, match: str) -> dict[str, float]:
+    return {name: float(getattr(c, name)) for name in names(match)}

@@ -1,0 +1,47 @@
+"""Pictures of designs."""
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import torch
+
+from shoal.activations import Activation
+from shoal.architectures import DEQ, Architecture, FullyConnected
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from shoal.design.result import Design
+
+__all__ = ["plot_activations"]
+
+_REACH = 4.0  # in units of tau0
+_COLORS = ("#0072B2", "#D55E00", "#009E73")
+
+
+def plot_activations(design: "Design") -> "Figure":
+    """The activations of the original, dashed, and of the designed network."""
+    if find_spec("matplotlib") is None:
+        raise ImportError("plot needs matplotlib, which is not here: pip install 'shoal[plots]'")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.6, 4.2), layout="constrained")
+    axes = figure.subplots()
+    x = torch.linspace(-_REACH, _REACH, 801, dtype=torch.float64) * design.tau0
+    for name, sigma in _activations(design.original):
+        axes.plot(x, sigma(x), "--", color="#444444", label=name)
+    designed = _activations(design.architecture)
+    for (name, sigma), color in zip(designed, _COLORS, strict=False):
+        axes.plot(x, sigma(x), color=color, label=f"designed, {name}")
+    axes.set(xlabel="x", title=f"{design.match.upper()} design by {design.method}")
+    axes.grid(color="#e4e4e4", linewidth=0.6)
+    axes.legend(frameon=False)
+    return figure
+
+
+def _activations(architecture: Architecture) -> list[tuple[str, Activation]]:
+    if isinstance(architecture, DEQ):
+        return [("DEQ", architecture.activation)]
+    if isinstance(architecture, FullyConnected):
+        return [(f"layer {i}", s) for i, s in enumerate(architecture.activations, start=1)]
+    return []
