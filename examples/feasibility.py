@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 import shoal
-from shoal.design import feasibility
+from shoal.designs import feasibility
 
 COLORS = {
     "hard_tanh": "#0072B2",

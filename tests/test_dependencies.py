@@ -29,11 +29,11 @@ LIBRARY: dict[str, set[str]] = {
     "kernels": {"architectures"},
     "equivalents": {"kernels", "mixtures"},
     "spectra": {"equivalents"},
-    "design": {"equivalents"},
+    "designs": {"equivalents"},
     "adapters": {"kernels"},
     # both
-    "empirical": {"models", "design"},
-    "convergence": {"models", "design"},
+    "empirical": {"models", "designs"},
+    "convergence": {"models", "designs"},
 }
 
 # These may import the whole library, and shoal itself; no part of the library imports them.
@@ -123,8 +123,8 @@ def test_nothing_in_the_library_stands_on_an_application() -> None:
     [
         ("activations", {"approximation", "gaussian", "shoal"}),
         ("approximation", {"activations", "gaussian", "shoal"}),
-        ("models", {"kernels", "equivalents", "design"}),
-        ("design", {"solvers", "gradients", "models"}),
+        ("models", {"kernels", "equivalents", "designs"}),
+        ("designs", {"solvers", "gradients", "models"}),
         ("data", {"activations", "kernels"}),
         ("mixtures", {"data", "activations", "kernels"}),
     ],
@@ -169,9 +169,9 @@ def test_a_violation_is_found(tmp_path: Path, path: str, code: str, complaint: s
         ("gaussian/dual.py", "from shoal.activations import Tanh"),
         ("gaussian/dual.py", "from . import quadrature\nfrom .quadrature import nodes"),
         ("gaussian/dual.py", "import math, torch\nfrom kernels import shoal"),
-        ("design/moments.py", "from shoal import activations\nfrom shoal.checks import real"),
+        ("designs/moments.py", "from shoal import activations\nfrom shoal.checks import real"),
         ("empirical/ntk.py", "from shoal.models import x\nfrom shoal.kernels import y"),
-        ("__init__.py", "from shoal.gaussian import dual\nfrom .design import design"),
+        ("__init__.py", "from shoal.gaussian import dual\nfrom .designs import design"),
         ("cli/main.py", "import shoal\nfrom shoal import Tanh, report"),
     ],
 )

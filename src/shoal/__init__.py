@@ -32,7 +32,7 @@ from shoal.architectures import (
     ResNet,
 )
 from shoal.convergence import GradientFlow, gradient_flow
-from shoal.design import Design, design
+from shoal.designs import Design, design
 from shoal.empirical import empirical_kernel
 from shoal.equivalents import Coefficients, Equivalent, centered, coefficients, equivalent
 from shoal.exceptions import AccuracyError, ConvergenceError, ConvergenceWarning

@@ -27,7 +27,7 @@ from shoal import (
     gaussian,
     kernel_function,
 )
-from shoal.design import kernel_series
+from shoal.designs import kernel_series
 
 COSINES = np.linspace(-0.9, 0.9, 19)
 ACTIVATIONS = [

@@ -27,7 +27,7 @@ import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
 from shoal.activations import Activation, Affine, Hermite, Sinusoid
-from shoal.design.energies import Energies, Numbers, Proposal, names, network_numbers
+from shoal.designs.energies import Energies, Numbers, Proposal, names, network_numbers
 
 __all__ = ["nearest", "solutions", "violation"]
 

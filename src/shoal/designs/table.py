@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from shoal.activations import PiecewisePolynomial
-from shoal.design.profile import END, Profile
+from shoal.designs.profile import END, Profile
 
 __all__ = ["tabulated"]
 

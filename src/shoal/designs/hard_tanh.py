@@ -17,7 +17,7 @@ import math
 from scipy.optimize import brentq, least_squares
 
 from shoal.activations import Affine, HardTanh
-from shoal.design.energies import Energies, Numbers, Proposal, names, network_numbers
+from shoal.designs.energies import Energies, Numbers, Proposal, names, network_numbers
 
 __all__ = ["nearest", "ratio", "solutions", "violation"]
 

@@ -118,7 +118,7 @@ class Design:
         Raises:
             ImportError: If matplotlib is not installed.
         """
-        from shoal.design.plot import plot_activations
+        from shoal.designs.plot import plot_activations
 
         return plot_activations(self)
 

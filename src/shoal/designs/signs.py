@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.design.profile import Profile, Quadrature
+from shoal.designs.profile import Profile, Quadrature
 
 __all__ = ["Choice", "choose"]
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import shoal
-from shoal.design.energies import kernel_slant, target_numbers
+from shoal.designs.energies import kernel_slant, target_numbers
 
 MIXTURE_TAU = math.sqrt(1 + 4 / math.sqrt(1000) + 64 / 1000)  # mean squared norm of the mixture
 

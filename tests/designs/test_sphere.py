@@ -25,9 +25,9 @@ from shoal import (
     kernel,
     kernel_function,
 )
-from shoal.design.carriers import EPSILON
-from shoal.design.profile import END, Profile, quadrature
-from shoal.design.table import tabulated
+from shoal.designs.carriers import EPSILON
+from shoal.designs.profile import END, Profile, quadrature
+from shoal.designs.table import tabulated
 
 ACTIVATIONS = [ReLU(), Tanh(), Swish(), Softplus(), GELU(), LeakyReLU(0.2)]
 

@@ -14,11 +14,11 @@ import torch
 from shoal.activations import PiecewisePolynomial
 from shoal.architectures import Architecture, FullyConnected
 from shoal.checks import integer, real
-from shoal.design.kernel_series import series_of
-from shoal.design.profile import END, Profile, Quadrature, quadrature
-from shoal.design.result import Design
-from shoal.design.signs import Choice, choose
-from shoal.design.table import tabulated
+from shoal.designs.kernel_series import series_of
+from shoal.designs.profile import END, Profile, Quadrature, quadrature
+from shoal.designs.result import Design
+from shoal.designs.signs import Choice, choose
+from shoal.designs.table import tabulated
 from shoal.exceptions import AccuracyError
 from shoal.kernels import KernelFunction, kernel_function
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from shoal.architectures import Architecture
 from shoal.architectures.base import check_flag
 from shoal.checks import one_of
-from shoal.design.moments import moment_design
-from shoal.design.result import Design
-from shoal.design.sphere import sphere_design
+from shoal.designs.moments import moment_design
+from shoal.designs.result import Design
+from shoal.designs.sphere import sphere_design
 
 __all__ = ["design"]
 

@@ -12,9 +12,9 @@ from types import ModuleType
 
 from shoal.architectures import Architecture, FullyConnected
 from shoal.checks import one_of
-from shoal.design import hard_tanh, leaky_relu, sinusoids
-from shoal.design.energies import Numbers, Proposal, kernel_slant, names, target_numbers
-from shoal.design.result import Design
+from shoal.designs import hard_tanh, leaky_relu, sinusoids
+from shoal.designs.energies import Numbers, Proposal, kernel_slant, names, target_numbers
+from shoal.designs.result import Design
 from shoal.equivalents import Coefficients, coefficients
 from shoal.exceptions import AccuracyError
 
@@ -41,7 +41,7 @@ def moment_design(
     width: int | None,
     family: str | None,
 ) -> Design:
-    """Design by the coefficients of the equivalents; see :func:`shoal.design.design`."""
+    """Design by the coefficients of the equivalents; see :func:`shoal.design`."""
     if family is not None:
         one_of("family", family, FAMILIES)
     wanted = coefficients(architecture, tau0=tau0, trainable=trainable, width=width)

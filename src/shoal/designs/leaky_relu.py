@@ -31,7 +31,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from shoal.activations import Affine, LeakyReLU
-from shoal.design.energies import Energies, Numbers, Proposal, names, network_numbers
+from shoal.designs.energies import Energies, Numbers, Proposal, names, network_numbers
 
 __all__ = ["nearest", "solutions", "violation", "weights"]
 

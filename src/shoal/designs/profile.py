@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from shoal.design.carriers import carriers
+from shoal.designs.carriers import carriers
 
 __all__ = ["END", "Profile", "Quadrature", "hermite_rows", "quadrature"]
 

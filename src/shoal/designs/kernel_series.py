@@ -16,7 +16,7 @@ import torch
 from shoal.activations import Activation
 from shoal.architectures import DEQ, Architecture, FullyConnected
 from shoal.checks import integer, real
-from shoal.design.series import (
+from shoal.designs.series import (
     Series,
     about,
     composed,
@@ -87,7 +87,7 @@ def kernel_series(
 
     Example:
         >>> import shoal
-        >>> from shoal.design import kernel_series
+        >>> from shoal.designs import kernel_series
         >>> kernel_series(shoal.FullyConnected([shoal.ReLU()]), degree=4).ck.round(6)
         array([0.159155, 0.25    , 0.079577, 0.      , 0.006631])
     """

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import shoal
-from shoal.design import feasibility, hard_tanh, leaky_relu, sinusoids
-from shoal.design.energies import (
+from shoal.designs import feasibility, hard_tanh, leaky_relu, sinusoids
+from shoal.designs.energies import (
     Energies,
     Numbers,
     Proposal,
@@ -18,7 +18,7 @@ from shoal.design.energies import (
     network_numbers,
     target_numbers,
 )
-from shoal.design.feasibility import _numbers
+from shoal.designs.feasibility import _numbers
 
 K = math.pi - 2
 

@@ -11,7 +11,7 @@ from shoal.architectures import DEQ, Architecture, FullyConnected
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from shoal.design.result import Design
+    from shoal.designs.result import Design
 
 __all__ = ["plot_activations"]
 

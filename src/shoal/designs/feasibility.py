@@ -18,8 +18,8 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.architectures.base import check_activation
 from shoal.checks import one_of, real
-from shoal.design.energies import Numbers
-from shoal.design.moments import FAMILIES
+from shoal.designs.energies import Numbers
+from shoal.designs.moments import FAMILIES
 from shoal.gaussian import moments
 from shoal.gaussian.moments import Moments
 
@@ -65,7 +65,7 @@ def feasibility(
 
     Example:
         >>> import shoal
-        >>> from shoal.design import feasibility
+        >>> from shoal.designs import feasibility
         >>> grid = feasibility(shoal.ReLU(), [0.2, 0.9], [1.0])
         >>> {name: where[:, 0].tolist() for name, where in grid.families.items()}
         {'hard_tanh': [False, False], 'leaky_relu': [True, False], 'sinusoid': [True, True]}

@@ -1,0 +1,79 @@
+"""The section on high dimension: the equivalents of the kernels, and how far they are from them."""
+
+import warnings
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import shoal
+from shoal.experiments.figures import COLORS
+from shoal.report.section import Findings, Row, Section, Subject
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["EQUIVALENTS"]
+
+_ROUNDING = 1e-15
+
+
+def _find(subject: Subject) -> Findings:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of norms that spread: a row says how far
+        equivalent = shoal.equivalent(subject.architecture, subject.x)
+    c = equivalent.coefficients
+    exact = shoal.kernel(c.architecture, subject.x)
+    errors = [
+        _size(k - e.to_dense()) / _size(k)
+        for k, e in zip(exact, (equivalent.ck, equivalent.ntk), strict=True)
+    ]
+    spread = equivalent.statistics.norm_spread
+    rows = (
+        Row("shift of the activation", f"{c.shift:.4g}", "centers it; all below is centered"),
+        Row("on inner products", _both(c.alpha1, c.beta1), "α1 of CK, β1 of NTK"),
+        Row("on norms", _both(c.alpha2, c.beta2), "α2, β2"),
+        Row("on squared inner products", _both(c.alpha3, c.beta3), "α3, β3"),
+        Row("spread of squared norms", f"{spread:.2g}", "relative; the theory wants it small"),
+        Row(
+            "error of the equivalents",
+            f"{errors[0]:.2g}, {errors[1]:.2g}",
+            "in spectral norm, relative to the kernel",
+        ),
+    )
+    names = ("tau", "shift", "gamma2", "alpha1", "alpha2", "alpha3", "alpha4")
+    names += ("kappa2", "beta1", "beta2", "beta3")
+    numbers = {name: getattr(c, name) for name in names}
+    numbers |= {"norm_spread": spread, "ck_error": errors[0], "ntk_error": errors[1]}
+    pair = (torch.linalg.eigvalsh(exact.ntk).flip(0), equivalent.ntk.eigvalsh().flip(0))
+    return Findings(rows, numbers, lambda axes: _panel(axes, *pair))
+
+
+def _both(ck: float, ntk: float) -> str:
+    """Two coefficients; what is zero but for rounding is zero."""
+    return ", ".join(f"{value if abs(value) > _ROUNDING else 0:.4g}" for value in (ck, ntk))
+
+
+def _size(matrix: Tensor) -> float:
+    """The spectral norm of a symmetric matrix."""
+    return float(torch.linalg.eigvalsh(matrix.double()).abs().max())
+
+
+def _panel(axes: "Axes", exact: Tensor, approximate: Tensor) -> None:
+    """The eigenvalues of the centered NTK and of its equivalent, in their order."""
+    for label, values, color, line in (
+        ("NTK, centered", exact, COLORS[1], "-"),
+        ("its equivalent", approximate, COLORS[2], "--"),
+    ):
+        positive = values[values > 0].cpu()
+        ranks = np.arange(1, len(positive) + 1)
+        axes.plot(ranks, positive.numpy(), line, color=color, label=label, linewidth=1.6)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("rank")
+    axes.set_ylabel("eigenvalue")
+    axes.legend(loc="lower left")
+
+
+EQUIVALENTS = Section("equivalents", "High-dimensional equivalents", _find)
