@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["EQUIVALENTS"]
 
 _ROUNDING = 1e-15
+_NUMBERS = "tau shift gamma2 alpha1 alpha2 alpha3 alpha4 kappa2 beta1 beta2 beta3".split()
 
 
 def _find(subject: Subject) -> Findings:
@@ -42,9 +43,7 @@ def _find(subject: Subject) -> Findings:
             "in spectral norm, relative to the kernel",
         ),
     )
-    names = ("tau", "shift", "gamma2", "alpha1", "alpha2", "alpha3", "alpha4")
-    names += ("kappa2", "beta1", "beta2", "beta3")
-    numbers = {name: getattr(c, name) for name in names}
+    numbers = {name: getattr(c, name) for name in _NUMBERS}
     numbers |= {"norm_spread": spread, "ck_error": errors[0], "ntk_error": errors[1]}
     pair = (torch.linalg.eigvalsh(exact.ntk).flip(0), equivalent.ntk.eigvalsh().flip(0))
     return Findings(rows, numbers, lambda axes: _panel(axes, *pair))
