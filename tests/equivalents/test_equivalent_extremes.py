@@ -32,7 +32,7 @@ def test_coefficients_of_relu_scale(tau0, method):
 @pytest.mark.parametrize("tau0", [1e-300, 1e-100, 1e-8, 1e9, 1e200])
 @pytest.mark.parametrize("function", [shoal.centered, shoal.coefficients])
 def test_norms_out_of_range(function, tau0):
-    with pytest.raises(ValueError, match="tau0 must be [<>]= 1e"):
+    with pytest.raises(ValueError, match=r"tau0 must be [<>]= 1e"):
         function(RELU, tau0=tau0)
 
 
@@ -43,16 +43,26 @@ def test_layers_whose_arguments_vanish():
 
 def test_messages_name_the_argument(found):
     x, eq = found
-    with pytest.raises(TypeError, match="^x must be float32 or float64"):
+    with pytest.raises(TypeError, match=r"^x must be float32 or float64"):
         shoal.equivalent(RELU, x.half())
-    with pytest.raises(ValueError, match="^x must be finite"):
+    with pytest.raises(ValueError, match=r"^x must be finite"):
         eq.cross(x * float("nan"))
-    with pytest.raises(ValueError, match="^other must have 60 rows"):
+    with pytest.raises(ValueError, match=r"^other must have 60 rows"):
         eq.ck.solve(torch.ones(59))
     with pytest.raises(TypeError, match="seed must be an integer"):
         eq.error(10, seed="0")
     with pytest.raises(shoal.AccuracyError, match="rtol below round-off"):
         eq.ck.solve(torch.ones(60), rtol=1e-30)
+
+
+def test_one_sample_of_a_mixture():
+    mixture = shoal.GaussianMixture(np.zeros((1, 2000)), 1.0)
+    x, _ = mixture.sample(1, seed=0)
+    with pytest.raises(ValueError, match="at least 2 samples, got 1 of class 0"):
+        shoal.equivalent(RELU, x)
+    eq = shoal.equivalent(RELU, x, mixture=mixture)
+    exact = shoal.kernel(eq.coefficients.architecture, x).ck
+    assert float(eq.ck.to_dense()) == pytest.approx(float(exact), rel=0.1)
 
 
 def test_labels_of_pandas(found):

@@ -52,8 +52,8 @@ def centered(architecture: Architecture, tau0: float) -> Architecture:
 
     Raises:
         TypeError: If no centering is known for the architecture.
-        ValueError: If ``tau0`` is out of its range, an activation is constant, or the input variance
-            of a DEQ is zero.
+        ValueError: If ``tau0`` is out of its range, an activation is constant, or the input
+            variance of a DEQ is zero.
         AccuracyError: If the mean cannot be made zero to round-off.
         ConvergenceError: If the equation of the DEQ has no solution, or not the one at which the
             kernels of the centered DEQ are. If $\sigma_a^2 L^2 < 1$ there is one solution;

@@ -157,16 +157,15 @@ class Dense:
 
     def negative(self, load: Array) -> float:
         """See `Population.negative`."""
-        return float(np.sum(np.linalg.eigvalsh(self._sum(load)) < 0)) / self._size
+        return float(np.sum(np.linalg.eigvalsh(self._sum(load)) < 0) / self._size)
 
     def rank(self, classes: Sequence[int]) -> float:
         """See `Population.rank`."""
         eigenvalues = np.linalg.eigvalsh(self.matrices[list(classes)].sum(0))
-        return float(np.sum(eigenvalues > _round_off(eigenvalues))) / self._size
+        return float(np.sum(eigenvalues > _round_off(eigenvalues)) / self._size)
 
     def forms(self, vectors: Array) -> Forms:
         """See `Population.forms`."""
-
         seen = self._basis.T @ vectors
         unseen = vectors - self._basis @ seen
         others = unseen.T @ unseen

@@ -229,7 +229,8 @@ def _of_series(series: _Series, mixture: GaussianMixture, law: Law, counts: Arra
     mixed = 4 / mixture.dimension * (means * images).sum(0)  # of the means' part of χ
     form, loadings, noise = _form(series, mixture, spread + mixed)
     scale = series.first
-    if scale * mixture.tau0**2 < 1e-14 * series.diagonal:  # an even activation: the kernel does not see XᵀX
+    # an even activation: the kernel does not see XᵀX
+    if scale * mixture.tau0**2 < 1e-14 * series.diagonal:
         scale, shift = 1.0, series.diagonal - series.offset
         law = Law([np.zeros(mixture.dimension)] * len(counts), counts)
         means, images, spread = np.zeros_like(means), np.zeros_like(images), spread + mixed
