@@ -43,10 +43,14 @@ class _Component:
             self.bulks = [self._bulk(*pair) for pair in self.edges.reshape(-1, 2)]
         else:
             scan = Scan(self.equation, points=400 if population.batched else 40)
+            known: dict[tuple[float, float], Bulk] = {}  # a gap that is found changes one of them
             for _ in range(200):
                 self.edges, self.edge_solutions = scan.edges(hard)
                 try:
-                    self.bulks = [self._bulk(*pair) for pair in self.edges.reshape(-1, 2)]
+                    for lower, upper in self.edges.reshape(-1, 2).tolist():
+                        if (lower, upper) not in known:
+                            known[lower, upper] = self._bulk(lower, upper)
+                    self.bulks = [known[lower, upper] for lower, upper in self.edges.reshape(-1, 2)]
                     break
                 except GapFoundError as gap:
                     scan.include(gap.x)
