@@ -38,6 +38,7 @@ class Scan:
         self.equation = equation
         self._points: list[_Point] = []
         self._count = points
+        self._known: dict[tuple[float, float], tuple[float, Array]] = {}  # edges between points
 
     def include(self, x: float) -> None:
         """Take a further point into the scan."""
@@ -126,7 +127,14 @@ class Scan:
         return float(self.equation.ratios @ (-1 / point.v).imag)
 
     def _edge(self, left: _Point, right: _Point) -> tuple[float, Array]:
-        """The edge between a point outside and one inside, by bisection until a fold is found."""
+        """The edge between a point outside and one inside, found once."""
+        pair = left.x, right.x
+        if pair not in self._known:
+            self._known[pair] = self._search(left, right)
+        return self._known[pair]
+
+    def _search(self, left: _Point, right: _Point) -> tuple[float, Array]:
+        """The edge by bisection until a fold is found."""
         out, within = (right, left) if left.inside else (left, right)
         for step in range(1, 40):
             x = np.array([np.sqrt(out.x * within.x)])

@@ -15,6 +15,7 @@ from shoal.checks import integer
 from shoal.equivalents import Coefficients, coefficients
 from shoal.mixtures import Covariance, DiagonalCovariance, GaussianMixture, ScalarCovariance
 from shoal.spectra.law import Law
+from shoal.spectra.misfits import warn_of_misfits
 from shoal.spectra.populations import Array
 from shoal.spectra.spikes import LowRank, Spike, Transition, isolated, transitions
 
@@ -87,7 +88,10 @@ class Spectrum:
 
         def evaluate(levels: Array) -> Array:
             if levels.min(initial=1.0) < 0 or levels.max(initial=0.0) > 1:
-                raise ValueError("levels must lie between 0 and 1")
+                raise ValueError(
+                    "levels must lie between 0 and 1, "
+                    f"got some from {levels.min():g} to {levels.max():g}"
+                )
             return self.slope * self._law.quantile(levels) + self.shift
 
         return _pointwise("levels", levels, evaluate)
@@ -145,6 +149,7 @@ def spectrum(
 
     They are those of the high-dimensional equivalents: $\alpha_1 X^\top X$ plus a multiple of the
     identity, whose eigenvalues form bulks, and a part of low rank, which may detach others.
+    A mixture to which the theory does not apply gets a warning.
 
     Args:
         architecture: An architecture with a kernel; it is centered first.
@@ -173,6 +178,9 @@ def spectrum(
     if not isinstance(mixture, GaussianMixture):
         raise TypeError(f"mixture must be a GaussianMixture, got {type(mixture).__name__}")
     count = integer("n", n, at_least=1)
+    if not mixture.tau0 > 0:
+        raise ValueError("mixture must not have covariances that are all zero")
+    warn_of_misfits(mixture)
     found = coefficients(
         architecture,
         tau0=mixture.tau0,
@@ -221,7 +229,8 @@ def _of_series(series: _Series, mixture: GaussianMixture, law: Law, counts: Arra
     mixed = 4 / mixture.dimension * (means * images).sum(0)  # of the means' part of χ
     form, loadings, noise = _form(series, mixture, spread + mixed)
     scale = series.first
-    if scale < 1e-14 * series.diagonal:  # an even activation: the kernel does not see XᵀX
+    # an even activation: the kernel does not see XᵀX
+    if scale * mixture.tau0**2 < 1e-14 * series.diagonal:
         scale, shift = 1.0, series.diagonal - series.offset
         law = Law([np.zeros(mixture.dimension)] * len(counts), counts)
         means, images, spread = np.zeros_like(means), np.zeros_like(images), spread + mixed
