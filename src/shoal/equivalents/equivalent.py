@@ -286,5 +286,6 @@ def _paper_form(
     for k in _terms(c):
         upper = torch.cat((k.norms * t @ t.T + k.square * mixture.trace_products, k.norms * t), 1)
         lower = torch.cat((k.norms * t.T, torch.tensor([[k.norms]], dtype=torch.float64)), 1)
-        cores.append(torch.cat((upper, lower)))
+        core = torch.cat((upper, lower))
+        cores.append((core + core.T) / 2)  # exactly symmetric, whatever was rounded
     return torch.cat((member / math.sqrt(p), psi[:, None]), dim=1), tuple(cores)

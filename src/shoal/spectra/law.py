@@ -42,7 +42,8 @@ class _Component:
             self.edge_solutions = solutions[:, None]
             self.bulks = [self._bulk(*pair) for pair in self.edges.reshape(-1, 2)]
         else:
-            scan = Scan(self.equation, points=400 if population.batched else 40)
+            points = 400 if population.batched else 40
+            scan = Scan(self.equation, points=points, atom=self.atom / self._dimension)
             known: dict[tuple[float, float], Bulk] = {}  # a gap that is found changes one of them
             for _ in range(200):
                 self.edges, self.edge_solutions = scan.edges(hard)

@@ -1,5 +1,6 @@
 """The limiting spectra of an architecture's kernels on a Gaussian mixture."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +14,7 @@ from torch import Tensor
 from shoal.architectures import DEQ, Architecture, FullyConnected
 from shoal.checks import integer
 from shoal.equivalents import Coefficients, coefficients
+from shoal.equivalents.statistics import mixture_pair_products
 from shoal.mixtures import Covariance, DiagonalCovariance, GaussianMixture, ScalarCovariance
 from shoal.spectra.law import Law
 from shoal.spectra.misfits import warn_of_misfits
@@ -148,8 +150,9 @@ def spectrum(
     r"""The limiting spectra of the kernel matrices of ``n`` samples of a mixture.
 
     They are those of the high-dimensional equivalents: $\alpha_1 X^\top X$ plus a multiple of the
-    identity, whose eigenvalues form bulks, and a part of low rank, which may detach others.
-    A mixture to which the theory does not apply gets a warning.
+    identity, whose eigenvalues form bulks, and a part of low rank, which may detach others. They
+    are centered and expanded at $\tau_0^2 = \mathbb E\|x\|^2$, the means included. A mixture to
+    which the theory does not apply gets a warning.
 
     Args:
         architecture: An architecture with a kernel; it is centered first.
@@ -171,9 +174,9 @@ def spectrum(
         >>> mixture = shoal.GaussianMixture([[2.0] + 399 * [0.0]], 1.0)
         >>> shoal.spectrum(deq, mixture, n=800).ck
         Spectrum
-          bulk    [0.0841..., 2.035...] with mass 0.5
-          atom    0.0249... with mass 0.5
-          spike   3.906...
+          bulk    [0.0840..., 2.024...] with mass 0.5
+          atom    0.0252... with mass 0.5
+          spike   3.883...
     """
     if not isinstance(mixture, GaussianMixture):
         raise TypeError(f"mixture must be a GaussianMixture, got {type(mixture).__name__}")
@@ -183,7 +186,7 @@ def spectrum(
     warn_of_misfits(mixture)
     found = coefficients(
         architecture,
-        tau0=mixture.tau0,
+        tau0=math.sqrt(mixture_pair_products(mixture)[0]),
         trainable=trainable,
         center=center,
         width=width,
@@ -199,6 +202,7 @@ def spectrum(
 class _Series(NamedTuple):
     """A kernel's expansion: the same numbers as `Coefficients`, for one of the kernels."""
 
+    square: float  # τ_0²
     diagonal: float
     first: float  # α_1
     norms: float  # α_2
@@ -209,16 +213,18 @@ class _Series(NamedTuple):
 
 
 def _ck_series(c: Coefficients) -> _Series:
-    return _Series(c.gamma2, c.alpha1, c.alpha2, c.alpha3, c.ck_offset, c.ck_slope, c.ck_bend)
+    own = (c.gamma2, c.alpha1, c.alpha2, c.alpha3, c.ck_offset, c.ck_slope, c.ck_bend)
+    return _Series(c.tau0**2, *own)
 
 
 def _ntk_series(c: Coefficients) -> _Series:
-    return _Series(c.kappa2, c.beta1, c.beta2, c.beta3, c.ntk_offset, c.ntk_slope, c.ntk_bend)
+    own = (c.kappa2, c.beta1, c.beta2, c.beta3, c.ntk_offset, c.ntk_slope, c.ntk_bend)
+    return _Series(c.tau0**2, *own)
 
 
 def _of_series(series: _Series, mixture: GaussianMixture, law: Law, counts: Array) -> Spectrum:
     """The spectrum of a kernel, given the law of XᵀX."""
-    shift = series.diagonal - series.offset - mixture.tau0**2 * series.first
+    shift = series.diagonal - series.offset - series.square * series.first
     means = mixture.means.numpy().T
     images = np.stack(
         [c.apply(m).numpy() for c, m in zip(mixture.covariances, mixture.means, strict=True)], 1
@@ -254,9 +260,10 @@ def _form(series: _Series, mixture: GaussianMixture, spread: Array) -> tuple[Arr
     F has the deviations χ − E χ and, where the kernel bends in the norms, √p(χ² − E χ²).
     """
     size, classes = mixture.dimension, len(mixture.proportions)
-    squares = mixture.means.square().sum(1).numpy()
+    statistics, (_, products) = mixture.statistics, mixture_pair_products(mixture)
+    squares = statistics.traces.value + statistics.mean_products.value.diagonal()
     # √p times the mean of χ = ‖x‖² − τ_0² in each class, and p times that of χ²
-    norms = mixture.trace_deviations.numpy() + squares / np.sqrt(size)
+    norms = np.sqrt(size) * (squares.numpy() - series.square)
     square = norms**2 + spread
     form = np.zeros((classes + 2, classes + 2))
     form[:classes, :classes] = (
@@ -264,7 +271,7 @@ def _form(series: _Series, mixture: GaussianMixture, spread: Array) -> tuple[Arr
         + series.slope * np.sqrt(size) * (norms[:, None] + norms)
         + series.bend / 2 * (square[:, None] + square)
         + series.norms * np.outer(norms, norms)
-        + series.second * mixture.trace_products.numpy()
+        + series.second * products.numpy()
     )
     form[:classes, -2] = form[-2, :classes] = series.slope * np.sqrt(size) + series.norms * norms
     form[:classes, -1] = form[-1, :classes] = series.bend / 2
