@@ -1,6 +1,7 @@
 """Experiments: frozen configurations whose runs can be interrupted, resumed and repeated."""
 
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
+import shoal.experiments.ling2024  # noqa: F401  registers its experiments
 from shoal.experiments.registry import find, register, registered
 from shoal.experiments.runner import Progress, Run, execute, results, run
 from shoal.experiments.width import WidthError
