@@ -1,7 +1,7 @@
 """Spectra of kernels and of their equivalents on the mixture (Ling 2024, figures 5 and 6, left)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -69,7 +69,7 @@ class _MixtureSpectra(Experiment):
         x, labels = mixture.sample(self.samples, seed)
         activation = by_name(self.activations)[str(point["activation"])]
         deq = DEQ(activation, self.recurrent_variance, self.input_variance)
-        comparison = Comparison(self.kind, ("paper", *(f for f in FORMS if f != "paper")), self.width)
+        comparison = Comparison(self.kind, FORMS, self.width)
         found = comparison.arrays(deq, x.to(device), labels, seed=seed, mixture=mixture)
         predicted = getattr(
             shoal.spectrum(deq, mixture, n=self.samples, trainable=PAPER_GROUPS), self.kind
@@ -90,7 +90,7 @@ class _MixtureSpectra(Experiment):
                 values = [float(arrays[key]) for arrays in chosen]
                 summary[f"{name}_{key}"] = float(np.mean(values))
                 summary[f"{name}_{key}_deviation"] = float(np.std(values))
-            if name in self.printed:
+            if name in self._comparable():
                 summary[f"{name}_printed"] = self.printed[name]
         return summary
 
@@ -116,7 +116,13 @@ class _MixtureSpectra(Experiment):
 
     def _estimated(self, name: str, arrays: Arrays) -> str:
         value = f"{float(arrays['estimate_paper']):.2f}"
-        return f"{value}, printed {self.printed[name]}" if name in self.printed else value
+        known = self._comparable()
+        return f"{value}, printed {known[name]}" if name in known else value
+
+    def _comparable(self) -> Mapping[str, float]:
+        """What the paper prints, if this is its setting."""
+        whole = type(self)()
+        return self.printed if replace(self, trials=whole.trials) == whole else {}
 
 
 @register

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
@@ -114,9 +114,8 @@ class _ImageSpectra(Experiment):
             name = f"{result.point['activation']}_{result.point['preprocessing']}"
             for key in (*_ERRORS, "noise", "size"):
                 summary[f"{name}_{key}"] = float(result.arrays[key])
-        for name in by_name(self.activations):
-            if name in self.printed:
-                summary[f"{name}_printed"] = self.printed[name]
+        if replace(self, preprocessings=()) == replace(type(self)(), preprocessings=()):
+            summary |= {f"{name}_printed": error for name, error in self.printed.items()}
         return summary
 
     def plot(self, results: Sequence[Result]) -> "Figure":

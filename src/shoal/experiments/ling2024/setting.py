@@ -28,10 +28,10 @@ Kind = Literal["ck", "ntk"]
 # The NTK of the paper, K* = G*/(1 − σ_a²Ė*), is that of these groups.
 PAPER_GROUPS = ("readout", "recurrent")
 
-# "norms": shoal's form, "paper": that with V of Theorems 3.3 and 3.4; both for the DEQ centered at
+# "paper": the form with V of Theorems 3.3 and 3.4, "norms": shoal's form; both for the DEQ centered at
 # the τ_0 of the mixture, and with the constants of the mixture. "measured": shoal's form for the
 # DEQ centered at the samples' own root mean square norm, and without knowing the mixture.
-FORMS = ("norms", "paper", "measured")
+FORMS = ("paper", "norms", "measured")
 
 
 def by_name(activations: Sequence[Activation]) -> dict[str, Activation]:
