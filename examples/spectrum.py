@@ -10,7 +10,7 @@ import torch
 import shoal
 
 mpl.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402
+from matplotlib import pyplot as plt
 
 DIMENSION, SAMPLES = 1000, 2000
 

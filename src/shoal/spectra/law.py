@@ -50,6 +50,8 @@ class _Component:
                     break
                 except GapFoundError as gap:
                     scan.include(gap.x)
+            else:
+                raise AccuracyError("the gaps of the support could not all be found")
         self._certify()
 
     def _bulk(self, lower: float, upper: float) -> Bulk:

@@ -166,9 +166,9 @@ def spectrum(
         >>> mixture = shoal.GaussianMixture([[2.0] + 399 * [0.0]], 1.0)
         >>> shoal.spectrum(deq, mixture, n=800).ck
         Spectrum
-          bulk    [0.1..., 2.2...] with mass 0.5
-          atom    0.0... with mass 0.5
-          spike   3.7...
+          bulk    [0.0841..., 2.035...] with mass 0.5
+          atom    0.0249... with mass 0.5
+          spike   3.906...
     """
     if not isinstance(mixture, GaussianMixture):
         raise TypeError(f"mixture must be a GaussianMixture, got {type(mixture).__name__}")
