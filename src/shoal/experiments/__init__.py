@@ -1,7 +1,7 @@
 """Experiments: frozen configurations whose runs can be interrupted, resumed and repeated."""
 
+from shoal.experiments import ling2024
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
-import shoal.experiments.ling2024  # noqa: F401  registers its experiments
 from shoal.experiments.registry import find, register, registered
 from shoal.experiments.runner import Progress, Run, execute, results, run
 from shoal.experiments.spectrum import SpectrumError
@@ -18,6 +18,7 @@ __all__ = [
     "WidthError",
     "execute",
     "find",
+    "ling2024",
     "register",
     "registered",
     "results",

@@ -56,8 +56,10 @@ def spectral_norm(
             image = image - basis[: k + 1].T @ (basis[: k + 1] @ image)
         beside[k] = torch.linalg.vector_norm(image)
         last = k == len(basis) - 2
-        if last or k % _EVERY == _EVERY - 1 or float(beside[k]) <= 1e-13 * float(
-            diagonal[: k + 1].abs().max()
+        if (
+            last
+            or k % _EVERY == _EVERY - 1
+            or float(beside[k]) <= 1e-13 * float(diagonal[: k + 1].abs().max())
         ):
             value, vector, bound = _extreme(diagonal[: k + 1], beside[: k + 1])
             if bound <= rtol * abs(value) or last:

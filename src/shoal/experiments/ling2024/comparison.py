@@ -54,7 +54,9 @@ class Comparison:
         exact, estimate, centered = torch.empty(0), torch.empty(0), None
         for form in self.forms:
             eq = equivalent_of(form, deq, x, labels, mixture=mixture)
-            operator, architecture = getattr(eq, self.kind), eq.coefficients.architecture
+            operator = getattr(eq, self.kind)
+            architecture = shoal.centered(deq, tau0=eq.coefficients.tau0)
+            assert isinstance(architecture, DEQ)  # centering shifts the activation alone
             matrix = exact
             if architecture != centered:
                 matrix = getattr(shoal.kernel(architecture, x, trainable=PAPER_GROUPS), self.kind)

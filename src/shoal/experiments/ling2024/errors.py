@@ -185,9 +185,7 @@ class _EquivalentError(Experiment):
         from matplotlib.ticker import FuncFormatter, NullFormatter
 
         ends = np.array([min(self.samples), max(self.samples)], dtype=np.float64)
-        axes.plot(
-            ends, 3.0 / np.sqrt(ends), "--", color=GRAY, linewidth=1.1, label="slope $-1/2$"
-        )
+        axes.plot(ends, 3.0 / np.sqrt(ends), "--", color=GRAY, linewidth=1.1, label="slope $-1/2$")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xticks(self.samples, [f"{n}" for n in self.samples])

@@ -28,8 +28,8 @@ Kind = Literal["ck", "ntk"]
 # The NTK of the paper, K* = G*/(1 − σ_a²Ė*), is that of these groups.
 PAPER_GROUPS = ("readout", "recurrent")
 
-# "paper": the form with V of Theorems 3.3 and 3.4, "norms": shoal's form; both for the DEQ centered at
-# the τ_0 of the mixture, and with the constants of the mixture. "measured": shoal's form for the
+# "paper": the form with V of Theorems 3.3 and 3.4, "norms": shoal's form; both for the DEQ centered
+# at the τ_0 of the mixture, and with the constants of the mixture. "measured": shoal's form for the
 # DEQ centered at the samples' own root mean square norm, and without knowing the mixture.
 FORMS = ("paper", "norms", "measured")
 
