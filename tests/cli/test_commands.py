@@ -197,8 +197,8 @@ BAD = {
     "shape that is not there": (["analyze", "claim.npy"], "must be a .npy file.*in a file of"),
     "no features": (["analyze", "thin.npy"], r"matrix \(n, p\).*shape \(3, 0\)"),
     "output is a file": (["analyze", "--output", "file.npy/b"], "--output.*'file.npy/b'.*a file"),
-    "unknown paper": (["reproduce", "whale2024"], "PAPER must be one of shoal.*'whale2024'"),
-    "unknown figure": (["reproduce", "shoal", "depth"], "must be one of width, got 'depth'"),
+    "unknown paper": (["reproduce", "whale2024"], "PAPER must be one of .*shoal.*'whale2024'"),
+    "unknown figure": (["reproduce", "shoal", "depth"], "must be one of .*width, got 'depth'"),
     "no jobs": (["reproduce", "shoal", "width", "--jobs", "0"], "--jobs must be >= 1, got 0"),
     "absurd jobs": (["reproduce", "shoal", "--jobs", "1000000"], "--jobs must be <= .*1000000"),
     "absurd threads": (
