@@ -13,6 +13,7 @@ from shoal.architectures import Architecture
 from shoal.checks import integer, one_of
 from shoal.equivalents.basis import Basis
 from shoal.equivalents.centering import norm_of_inputs
+from shoal.equivalents.closed_forms import sooner
 from shoal.equivalents.coefficients import Coefficients, coefficients
 from shoal.equivalents.operator import CrossOperator, CrossOperators, EquivalentOperator
 from shoal.equivalents.statistics import (
@@ -194,7 +195,14 @@ def equivalent(
     norm = math.sqrt(expected[0]) if expected is not None else tau0
     tau0 = math.sqrt(square) if tau0 is None else norm_of_inputs(tau0)
     warn_of_misfits(statistics, norm)
-    c = coefficients(architecture, tau0=tau0, trainable=trainable, width=width, center=center)
+    c = coefficients(
+        architecture,
+        tau0=tau0,
+        trainable=trainable,
+        width=width,
+        center=center,
+        method=sooner(architecture),
+    )
     if mixture is not None and form == "paper":
         columns, cores = _paper_form(samples, statistics, mixture, c)
     else:

@@ -11,9 +11,10 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from shoal.architectures import DEQ, Architecture, FullyConnected
+from shoal.architectures import Architecture
 from shoal.checks import integer
 from shoal.equivalents import Coefficients, coefficients
+from shoal.equivalents.closed_forms import sooner
 from shoal.equivalents.statistics import mixture_pair_products
 from shoal.mixtures import Covariance, DiagonalCovariance, GaussianMixture, ScalarCovariance
 from shoal.spectra.law import Law
@@ -146,13 +147,14 @@ def spectrum(
     trainable: Iterable[str] | None = None,
     center: bool = True,
     width: int | None = None,
+    tau0: float | None = None,
 ) -> Spectra:
     r"""The limiting spectra of the kernel matrices of ``n`` samples of a mixture.
 
     They are those of the high-dimensional equivalents: $\alpha_1 X^\top X$ plus a multiple of the
     identity, whose eigenvalues form bulks, and a part of low rank, which may detach others. They
-    are centered and expanded at $\tau_0^2 = \mathbb E\|x\|^2$, the means included. A mixture to
-    which the theory does not apply gets a warning.
+    are centered and expanded at $\tau_0^2 = \mathbb E\|x\|^2$, the means included, as those of
+    :func:`~shoal.equivalent`. A mixture to which the theory does not apply gets a warning.
 
     Args:
         architecture: An architecture with a kernel; it is centered first.
@@ -161,6 +163,7 @@ def spectrum(
         trainable: Names out of ``architecture.parameter_groups``, for the NTK; all by default.
         center: Whether to center the architecture, or take it as it is.
         width: As for :func:`~shoal.coefficients`.
+        tau0: Another $\tau_0$.
 
     Raises:
         TypeError: If an argument has the wrong type.
@@ -186,12 +189,11 @@ def spectrum(
     warn_of_misfits(mixture)
     found = coefficients(
         architecture,
-        tau0=math.sqrt(mixture_pair_products(mixture)[0]),
+        tau0=math.sqrt(mixture_pair_products(mixture)[0]) if tau0 is None else tau0,
         trainable=trainable,
         center=center,
         width=width,
-        # the same numbers, but sooner
-        method="closed" if isinstance(architecture, DEQ | FullyConnected) else "derivatives",
+        method=sooner(architecture),
     )
     counts = count * mixture.proportions.numpy()
     law = Law([_array(covariance) for covariance in mixture.covariances], counts)
