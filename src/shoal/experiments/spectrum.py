@@ -24,7 +24,7 @@ __all__ = ["SpectrumError"]
 
 _KINDS = {"ck": "conjugate kernel", "ntk": "tangent kernel"}
 _DEQ = DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
-_MEAN = 5.0  # norms of √p E x: strong enough for isolated eigenvalues
+_MEAN = 4.0  # norms of √p E x: strong enough for isolated eigenvalues
 
 
 @register
@@ -75,7 +75,7 @@ class SpectrumError(Experiment):
         ramp = torch.linspace(0.4, 1.6, p, dtype=torch.float64)
         steps = torch.ones(p, dtype=torch.float64)
         steps[::2], steps[1::2] = 0.3, 1.7
-        covariances = [ramp, steps, 1 + 4 / math.sqrt(p)]
+        covariances = [ramp, steps, 1 + 2 / math.sqrt(p)]
         return shoal.GaussianMixture(means, covariances, [5, 3, 2])
 
     def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
