@@ -33,7 +33,8 @@ def z_scores(first: Sequence[Result], second: Sequence[Result], key: str) -> Arr
     """Differences of means over seeds, divided by their standard errors."""
     (mean, deviation), (other, others) = spread(first, key), spread(second, key)
     error = np.sqrt(deviation**2 / len(first) + others**2 / len(second))
-    return np.divide(mean - other, error, out=np.zeros_like(mean), where=error > 0)
+    scores: Array = np.divide(mean - other, error, out=np.zeros_like(mean), where=error > 0)
+    return scores
 
 
 def draw_curves(axes: "Axes", measured: Mapping[str, Any], predicted: Mapping[str, Any]) -> None:
@@ -48,7 +49,9 @@ def draw_curves(axes: "Axes", measured: Mapping[str, Any], predicted: Mapping[st
     reference = predicted["deq"].arrays["loss"]
     shown = steps > 0
     for name, color in zip(measured, COLORS, strict=False):
-        mean, deviation = (part[shown] / reference[shown] for part in spread(measured[name], "loss"))
+        mean, deviation = (
+            part[shown] / reference[shown] for part in spread(measured[name], "loss")
+        )
         axes.fill_between(
             steps[shown], mean - deviation, mean + deviation, color=color, alpha=0.15, linewidth=0
         )

@@ -19,7 +19,7 @@ class Descent(NamedTuple):
 
     Attributes:
         outputs: The outputs at the steps asked for, of shape (steps, samples, outputs).
-        seconds: The time that a step took, on average.
+        seconds: The time that a step took, on average, without the first one.
     """
 
     outputs: Tensor
@@ -58,29 +58,30 @@ def full_batch(
         from_zero: Whether the network's initial function is subtracted from it.
         watched: The inputs at which outputs are kept, instead of ``x``.
     """
-    groups = [p for p in network.parameters() if p.requires_grad]
+    groups: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
     kept: list[Tensor] = []
     initial = shift = torch.zeros((), dtype=x.dtype, device=x.device)
     if from_zero:
         with torch.no_grad():
             initial = network(x)
             shift = initial if watched is None else network(watched)
-    start = 0.0
-    synchronize(x)
-    for step in range(max(steps) + 1):
+    last, start = max(steps), time.perf_counter()
+    for step in range(last + 1):
+        if step == 1:  # the first one warms up
+            synchronize(x)
+            start = time.perf_counter()
         if step in steps and watched is not None:
             with torch.no_grad():
                 kept.append(network(watched) - shift)
-        start = time.perf_counter() if step == 1 else start  # the first one warms up
         outputs = network(x) - initial
         if step in steps and watched is None:
             kept.append(outputs.detach())
-        if step < max(steps):
+        if step < last:
             gradients = torch.autograd.grad(outputs, groups, (outputs.detach() - y) / len(x))
             with torch.no_grad():
                 torch._foreach_add_(groups, gradients, alpha=-step_size)
     synchronize(x)
-    return Descent(torch.stack(kept), (time.perf_counter() - start) / max(steps))
+    return Descent(torch.stack(kept), (time.perf_counter() - start) / max(last - 1, 1))
 
 
 def mini_batches(

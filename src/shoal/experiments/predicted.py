@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PredictedTraining"]
 
-_LABELS = {"loss": "training loss", "test": "test predictions"}
+_LABELS = {"train": "training predictions", "test": "test predictions"}
 
 
 @register
@@ -35,8 +35,8 @@ class PredictedTraining(Experiment):
 
     Each point is one network. :func:`shoal.gradient_flow` predicts full-batch gradient descent from
     the function that the network is before it. Inputs lie at random on the unit sphere. Gaps are
-    root mean squares over steps: of the losses' relative difference, and of the differences of
-    test predictions, relative to the size of the predictions.
+    root mean squares, over steps and inputs, of the differences of predictions at training and
+    test inputs, relative to those of the predictions.
 
     Args:
         activations: Of the DEQs.
@@ -99,14 +99,12 @@ class PredictedTraining(Experiment):
         )  # fmt: skip
         outputs, found = done.outputs[:, : len(x)], done.outputs[:, len(x) :]
         loss = (outputs - y).square().mean((1, 2)) / 2
-        error = found - predicted.test_mean
-        gap = (error.square().mean() / predicted.test_mean.square().mean()).sqrt()
         return {
             "steps": np.array(self.steps),
             "measured": loss.cpu().numpy(),
             "predicted": predicted.loss.cpu().numpy(),
-            "loss": (loss / predicted.loss - 1).square().mean().sqrt().cpu().numpy(),
-            "test": gap.cpu().numpy(),
+            "train": _gap(outputs, predicted.train_mean),
+            "test": _gap(found, predicted.test_mean),
         }
 
     def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -142,9 +140,17 @@ class PredictedTraining(Experiment):
                 for kind, color in zip(_LABELS, COLORS, strict=False):
                     _draw(axes, _LABELS[kind], color, *_gaps(results, name, kind))
                 axes.set_title(f"{title_of(phi)} DEQ")
+            for axes in panels:
                 _decorate(axes, self.widths)
+            low, high = panels[0].get_ylim()
+            panels[0].set_ylim(low, 2.5 * high)  # room for the legend
             panels[0].set_ylabel("relative gap between predicted and measured")
         return figure
+
+
+def _gap(found: Tensor, predicted: Tensor) -> Any:
+    """A difference, relative to what was predicted."""
+    return ((found - predicted).norm() / predicted.norm()).cpu().numpy()
 
 
 def _gaps(results: Sequence[Result], activation: str, kind: str) -> tuple[Any, Any]:
@@ -166,10 +172,9 @@ def _draw(axes: "Axes", label: str, color: str, widths: Any, gaps: Any) -> None:
 def _decorate(axes: "Axes", widths: Sequence[int]) -> None:
     """Logarithmic axes, and the slope of theory."""
     ends = np.array([min(widths), max(widths)], dtype=np.float64)
-    axes.plot(ends, 0.6 / np.sqrt(ends), "--", color=GRAY, linewidth=1.2, label="slope $-1/2$")
+    axes.plot(ends, 0.5 / np.sqrt(ends), "--", color=GRAY, linewidth=1.2, label="slope $-1/2$")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(list(widths), [str(m) for m in widths])
     axes.set_xlabel("width $m$")
-    axes.set_ylim(top=4 * axes.get_ylim()[1])  # room for the legend
     axes.legend(loc="upper right", fontsize=8)

@@ -66,16 +66,14 @@ class TrainingCurves(Experiment):
     widths: tuple[int, ...] = (256, 1024, 8192)
     trials: tuple[int, ...] = (8, 5, 3)
     networks: tuple[str, ...] = _NETWORKS
-    step_share: float = 0.65
+    step_share: float = 0.5
     steps: tuple[int, ...] = _STEPS
 
     @classmethod
     def quick(cls) -> Self:
         """Few of scikit-learn's digits, narrow networks, few steps."""
         steps = (0, 1, 2, 5, 10, 20, 40)
-        return cls(
-            datasets=("digits",), samples=60, widths=(128, 512), trials=(2, 2), steps=steps
-        )
+        return cls(datasets=("digits",), samples=60, widths=(128, 512), trials=(2, 2), steps=steps)
 
     def points(self) -> Sequence[Point]:
         """Predictions, then every network, narrow ones first."""
@@ -224,5 +222,3 @@ def _numbers(
         "off": float(np.abs(mean / wide - 1).max()),
         "seconds": float(np.median([result.arrays["seconds"] for result in found])),
     }
-
-

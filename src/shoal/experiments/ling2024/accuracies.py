@@ -42,7 +42,7 @@ class Accuracies(Experiment):
     The paper does not say what is trained, nor how, so both is done. ``readout``: features are
     those of random weights, and the readout is that of ridge regression on one-hot targets.
     ``all``: mini-batch gradient descent with momentum for half the mean squared error, with a step
-    size that is a share of $2/\lambda_{\max}$ of the infinitely wide DEQ, the same for all networks.
+    size that is a share of $2/\lambda_{\max}$ of the infinitely wide DEQ, the same for all.
 
     Images are scaled to norm 1, and the DEQs are centered for that norm. Naive networks have the
     activation as it is; as in the paper, that of ReLU has two layers. CIFAR-10 comes as pixels; the
@@ -78,7 +78,7 @@ class Accuracies(Experiment):
     ridge: float = 0.1
     batch: int = 512
     steps: int = 400
-    step_share: float = 0.5
+    step_share: float = 0.2
     momentum: float = 0.9
 
     @classmethod
@@ -167,7 +167,7 @@ class Accuracies(Experiment):
 
             cases, columns = self._cases(), len(self.datasets)
             rows = len(cases) // columns
-            figure = Figure(figsize=(3.5 * columns + 0.8, 2.6 * rows + 0.5))
+            figure = Figure(figsize=(max(3.5 * columns + 0.8, 7.5), 2.6 * rows + 0.5))
             panels: Any = figure.subplots(rows, columns, squeeze=False, sharex=True)
             for axes, case in zip(panels.flat, cases, strict=True):
                 phi = title_of(by_name(self.activations)[str(case["activation"])])
