@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,16 @@ from scipy import stats
 import shoal
 from shoal.convergence import LinearTraining
 from shoal.designs import kernel_series
-from shoal.experiments import Experiment, PredictedTraining, Result, TrainingCurves
+from shoal.experiments import (
+    Experiment,
+    PredictedTraining,
+    Result,
+    Run,
+    TrainingCurves,
+    WidthError,
+    collect,
+    results,
+)
 from shoal.experiments.curves import spread, z_scores
 from shoal.experiments.descent import full_batch, make, mini_batches
 from shoal.experiments.ling2024 import Accuracies, Times
@@ -194,6 +204,22 @@ def test_the_naive_network_of_relu_has_two_layers() -> None:
     centered = shoal.centered(shoal.DEQ(shoal.ReLU(), 0.2, 0.8), tau0=1.0)
     found = rival("naive2", centered)
     assert found == shoal.FullyConnected((shoal.ReLU(), shoal.ReLU()))
+
+
+def test_runs_are_collected_without_their_device(tmp_path: Path) -> None:
+    experiment = WidthError(widths=(8, 16), draws=2, samples=4, features=4)
+    run = Run(experiment, tmp_path, device="cpu")
+    expected = dict(results(run))
+    found = collect(experiment, run.folder)
+    assert [result.point for result in found] == [expected[i].point for i in range(4)]
+    assert all(found[i].arrays == expected[i].arrays for i in range(4))
+    with pytest.raises(ValueError, match="holds another"):
+        collect(replace(experiment, draws=1), run.folder)
+    run.files[0].unlink()
+    with pytest.raises(ValueError, match="width8-draw0 is missing"):
+        collect(experiment, run.folder)
+    with pytest.raises(FileNotFoundError, match=r"run\.json"):
+        collect(experiment, tmp_path)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Experiments: frozen configurations whose runs can be interrupted, resumed and repeated."""
 
 from shoal.experiments import ling2024
+from shoal.experiments.collecting import collect
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
 from shoal.experiments.predicted import PredictedTraining
 from shoal.experiments.registry import find, register, registered
@@ -20,6 +21,7 @@ __all__ = [
     "SpectrumError",
     "TrainingCurves",
     "WidthError",
+    "collect",
     "execute",
     "find",
     "ling2024",
