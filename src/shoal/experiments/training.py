@@ -76,15 +76,15 @@ class TrainingCurves(Experiment):
         return cls(datasets=("digits",), samples=60, widths=(128, 512), trials=(2, 2), steps=steps)
 
     def points(self) -> Sequence[Point]:
-        """Predictions, then every network, narrow ones first."""
+        """Predictions, then one network of each width, then another one."""
         cases = [
             {"dataset": dataset, "activation": activation, "network": network}
             for dataset in self.datasets
             for activation in by_name(self.activations)
             for network in self.networks
         ]
-        sizes = zip(self.widths, self.trials, strict=True)
-        draws = [(width, trial) for width, trials in sizes for trial in range(trials)]
+        sizes = list(zip(self.widths, self.trials, strict=True))
+        draws = [(m, k) for k in range(max(self.trials)) for m, count in sizes if k < count]
         found: list[Point] = [{**case, "width": "inf", "trial": 0} for case in cases]
         return found + [{**c, "width": m, "trial": k} for m, k in draws for c in cases]
 
