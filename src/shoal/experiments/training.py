@@ -143,8 +143,9 @@ class TrainingCurves(Experiment):
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
         """Losses, deviations, distances from the DEQ and times, of each network and width.
 
-        ``z`` is the largest z-score of a difference from the DEQ over all steps, ``gap`` the
-        largest relative difference, ``off`` that from the network's own prediction.
+        ``z`` is the z-score of the difference from the DEQ at the last step, ``z_largest`` the
+        largest over all steps, ``gap`` the largest relative difference, ``off`` that from the
+        network's own prediction.
         """
         summary: dict[str, float] = {}
         for case in self._cases():
@@ -214,11 +215,13 @@ def _numbers(
     """What the summary has about one network of one width."""
     mean, deviation = (part[1:] for part in spread(found, "loss"))
     reference = spread(deq, "loss")[0][1:]
+    scores = z_scores(found, deq, "loss")[1:]
     numbers = {f"loss{k}": float(v) for k, v in zip(steps[1:], mean, strict=True) if k >= 25}
     return numbers | {
         "deviation": float((deviation / mean).max()),
         "gap": float(np.abs(mean / reference - 1).max()),
-        "z": float(np.abs(z_scores(found, deq, "loss")[1:]).max()),
+        "z": float(scores[-1]),
+        "z_largest": float(np.abs(scores).max()),
         "off": float(np.abs(mean / wide - 1).max()),
         "seconds": float(np.median([result.arrays["seconds"] for result in found])),
     }
