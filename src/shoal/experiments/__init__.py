@@ -1,21 +1,27 @@
 """Experiments: frozen configurations whose runs can be interrupted, resumed and repeated."""
 
 from shoal.experiments import ling2024
+from shoal.experiments.collecting import collect
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
+from shoal.experiments.predicted import PredictedTraining
 from shoal.experiments.registry import find, register, registered
 from shoal.experiments.runner import Progress, Run, execute, results, run
 from shoal.experiments.spectrum import SpectrumError
+from shoal.experiments.training import TrainingCurves
 from shoal.experiments.width import WidthError
 
 __all__ = [
     "Arrays",
     "Experiment",
     "Point",
+    "PredictedTraining",
     "Progress",
     "Result",
     "Run",
     "SpectrumError",
+    "TrainingCurves",
     "WidthError",
+    "collect",
     "execute",
     "find",
     "ling2024",

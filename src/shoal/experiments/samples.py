@@ -1,0 +1,53 @@
+"""Images as unit vectors, with one-hot targets: what networks are trained on."""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from shoal import data
+
+__all__ = ["Samples", "image_samples"]
+
+
+class Samples(NamedTuple):
+    """Images and their classes.
+
+    Attributes:
+        x: The images, rows of norm 1.
+        y: The targets, one-hot.
+        labels: The classes' indices.
+    """
+
+    x: Tensor
+    y: Tensor
+    labels: Tensor
+
+
+@lru_cache(maxsize=8)
+def image_samples(
+    dataset: str, split: str, count: int | None, dtype: torch.dtype, device: torch.device
+) -> Samples:
+    """The first ``count`` images of a dataset, or all; kept, since every point needs them.
+
+    Args:
+        dataset: A name that :func:`shoal.data.load` knows.
+        split: ``"train"`` or ``"test"``.
+        count: How many images, from the beginning.
+        dtype: Of images and targets.
+        device: Where they are.
+
+    Raises:
+        FileNotFoundError: If a file is missing; says which, whence and whither.
+        ValueError: If there are fewer images.
+    """
+    found = data.load(dataset, split=split, dtype=torch.float64)
+    found = found.pipe(data.flatten).pipe(data.unit_norm)
+    if count is not None and count > len(found.x):
+        raise ValueError(
+            f"{dataset} must have {count} images to {split} with, it has {len(found.x)}"
+        )
+    labels = found.y[:count].long().to(device)
+    targets = torch.nn.functional.one_hot(labels, len(found.classes or ()) or -1)
+    return Samples(found.x[:count].to(device, dtype), targets.to(dtype), labels)
