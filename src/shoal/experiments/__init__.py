@@ -1,8 +1,10 @@
 """Experiments: frozen configurations whose runs can be interrupted, resumed and repeated."""
 
+from shoal.experiments import ling2024
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
 from shoal.experiments.registry import find, register, registered
 from shoal.experiments.runner import Progress, Run, execute, results, run
+from shoal.experiments.spectrum import SpectrumError
 from shoal.experiments.width import WidthError
 
 __all__ = [
@@ -12,9 +14,11 @@ __all__ = [
     "Progress",
     "Result",
     "Run",
+    "SpectrumError",
     "WidthError",
     "execute",
     "find",
+    "ling2024",
     "register",
     "registered",
     "results",
