@@ -1,7 +1,12 @@
 """Activations as Python source that needs nothing but PyTorch."""
 
-from collections.abc import Callable, Sequence
+import ast
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
 
 from shoal.activations import (
     ELU,
@@ -23,6 +28,7 @@ from shoal.activations import (
     Swish,
     Tanh,
 )
+from shoal.activations.piecewise_polynomial import lookup_table
 
 __all__ = ["HERMITE", "PIECEWISE", "Expressions"]
 
@@ -38,43 +44,30 @@ def hermite(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
 
 PIECEWISE = '''
 class PiecewisePolynomial(nn.Module):
-    """Polynomials in s, -1 <= s <= 1, between knots, and lines beyond the last ones."""
+    """A polynomial between each two knots, a line beyond the last ones, by a table."""
 
     knots: Tensor
     scale: Tensor
     offset: Tensor
     powers: Tensor
 
-    def __init__(self, knots: tuple[float, ...], pieces: tuple[tuple[float, ...], ...]) -> None:
+    def __init__(self, steps: int, pieces: int, coefficients: int) -> None:
         super().__init__()
-        t, p = (torch.tensor(values, dtype=torch.float64) for values in (knots, pieces))
-        half = (t[1:] - t[:-1]) / 2
-        j = torch.arange(p.shape[1], dtype=torch.float64)
-        first, last = p[0] * (-1.0) ** j, p[-1]
-        table = torch.zeros(len(p) + 2, max(2, p.shape[1]), dtype=torch.float64)
-        table[0, 0], table[0, 1] = first.sum(), -(j * first).sum() / half[0]
-        table[-1, 0], table[-1, 1] = last.sum(), (j * last).sum() / half[-1]
-        table[1:-1, : p.shape[1]] = p
-        one = half.new_ones(1)
-        self.steps = [2**k for k in range(len(t).bit_length() - 1, -1, -1)]
-        padding = t.new_full((2 * self.steps[0] - 1 - len(t),), math.nan)
-        tables = {
-            "knots": torch.cat([t, padding]),
-            "scale": torch.cat([one, 1 / half, one]),
-            "offset": torch.cat([-t[:1], -(t[1:] + t[:-1]) / (2 * half), -t[-1:]]),
-            "powers": table.T.contiguous(),
-        }
-        for name, values in tables.items():
-            self.register_buffer(name, values.to(DTYPE), persistent=False)
+        self.steps = steps
+        self.register_buffer("knots", torch.zeros(2**steps - 1, dtype=DTYPE))  # NaN after the last
+        self.register_buffer("scale", torch.zeros(pieces, dtype=DTYPE))
+        self.register_buffer("offset", torch.zeros(pieces, dtype=DTYPE))
+        self.register_buffer("powers", torch.zeros(coefficients, pieces, dtype=DTYPE))
 
     def forward(self, x: Tensor) -> Tensor:
-        index = torch.zeros_like(x, dtype=torch.long)
-        for step in self.steps:  # bisection: how many knots are not above x
-            ahead = index + step
+        """Find the piece by bisection, then evaluate it by Horner's rule."""
+        index = torch.zeros_like(x, dtype=torch.long)  # how many knots are not above x
+        for k in reversed(range(self.steps)):
+            ahead = index + 2**k
             index = torch.where(x >= self.knots[ahead - 1], ahead, index)
         s = x * self.scale[index] + self.offset[index]
         value = self.powers[-1][index]
-        for k in range(len(self.powers) - 2, -1, -1):
+        for k in reversed(range(len(self.powers) - 1)):
             value = self.powers[k][index] + value * s
         return value
 '''
@@ -122,7 +115,8 @@ class Expressions:
         """
         if isinstance(activation, Affine):
             inner = self.of(activation.activation)
-            scaled = f"{activation.scale!r} * ({inner})"
+            simple = isinstance(ast.parse(inner, mode="eval").body, ast.Call | ast.Name)
+            scaled = f"{activation.scale!r} * {inner if simple else f'({inner})'}"
             return f"{scaled} + {activation.shift!r}" if activation.shift else scaled
         if isinstance(activation, PiecewisePolynomial):
             self._need(PIECEWISE)
@@ -141,20 +135,31 @@ class Expressions:
         if helper not in self.helpers:
             self.helpers.append(helper)
 
-    def constants(self) -> str:
-        """The numbers of the tables, as assignments."""
-        return "\n".join(
-            f"\nKNOTS{k} = {_row(phi.knots)}\nPIECES{k} = {_rows(phi.pieces)}"
+    def state(self, like: Tensor) -> dict[str, Tensor]:
+        """The numbers of the tables, by the names of the buffers, in the dtype of a tensor."""
+        found = {}
+        for k, phi in enumerate(self.tables, start=1):
+            knots, scale, offset, rows = lookup_table(phi, 0, like.dtype, like.device)
+            missing = 2 ** _steps(phi) - 1 - len(knots)
+            padded = torch.cat([knots, knots.new_full((missing,), math.nan)])
+            values = {
+                "knots": padded,
+                "scale": scale,
+                "offset": offset,
+                "powers": torch.stack(rows),
+            }
+            found |= {f"table{k}.{name}": value for name, value in values.items()}
+        return found
+
+    def modules(self) -> list[str]:
+        """The tables as assignments."""
+        return [
+            f"self.table{k} = PiecewisePolynomial("
+            f"{_steps(phi)}, {len(phi.pieces) + 2}, {max(2, len(phi.pieces[0]))})"
             for k, phi in enumerate(self.tables, start=1)
-        )
+        ]
 
 
-def _row(row: Sequence[float], indent: str = "") -> str:
-    """A tuple of numbers, four in a line."""
-    numbers = [f"{value!r}," for value in row]
-    lines = [" ".join(numbers[k : k + 4]) for k in range(0, len(numbers), 4)]
-    return "(" + "".join(f"\n{indent}    {line}" for line in lines) + f"\n{indent})"
-
-
-def _rows(rows: Sequence[Sequence[float]]) -> str:
-    return "(" + "".join(f"\n    {_row(row, '    ')}," for row in rows) + "\n)"
+def _steps(phi: PiecewisePolynomial) -> int:
+    """How many bisections find a place among the knots."""
+    return len(phi.knots).bit_length()

@@ -12,7 +12,7 @@ from torch.nn import Module
 from shoal.models.files import write_whole
 from shoal.models.fully_connected import FullyConnectedNetwork
 from shoal.models.network import Network
-from shoal.models.source import module_source, plain_state
+from shoal.models.source import module_source
 
 __all__ = ["export"]
 
@@ -24,10 +24,10 @@ def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
 
     What comes of it is decided by the ending of ``path``:
 
-    - ``.py``: a short Python module with an ordinary ``torch.nn.Module``, all coefficients of its
-      activations included, and a safetensors file of the same name beside it with the weights.
-      ``load()`` of the module gives the network. It can be trained further; what was frozen is
-      frozen.
+    - ``.py``: a short Python module with an ordinary ``torch.nn.Module``, and a safetensors file of
+      the same name beside it with the weights and, for designs on the sphere, the table of the
+      activation. ``load()`` of the module gives the network. It can be trained further; what was
+      frozen is frozen.
     - ``.onnx``: an ONNX program with the weights inside, for any number of samples. The packages
       onnx and onnxscript must be installed.
 
@@ -71,8 +71,8 @@ def _export_python(network: FullyConnectedNetwork, target: Path) -> None:
     if not target.stem.isidentifier():
         raise ValueError(f"path must have the name of a Python module, got {target.name!r}")
     weights = target.with_suffix(".safetensors")
-    source = module_source(network, module=target.stem, weights=weights.name)
-    tensors = {name: t.detach().cpu().contiguous() for name, t in plain_state(network).items()}
+    source, state = module_source(network, module=target.stem, weights=weights.name)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     write_whole(weights, lambda file: save_file(tensors, file))
     write_whole(target, lambda file: file.write_text(source, encoding="utf-8"))
 
@@ -100,9 +100,9 @@ def _export_onnx(network: FullyConnectedNetwork, target: Path) -> None:
 
 def plain_module(network: FullyConnectedNetwork) -> Module:
     """The network as the module that its source defines, with copies of its weights."""
-    source = module_source(network, module="exported", weights="exported.safetensors")
+    source, state = module_source(network, module="exported", weights="exported.safetensors")
     namespace: dict[str, Any] = {"__name__": "exported", "__file__": "exported.py"}
     exec(compile(source, "exported.py", "exec"), namespace)
     model: Module = namespace["Model"]()
-    model.load_state_dict(plain_state(network))
+    model.load_state_dict(state)
     return model.to(network.readout.device).train(network.training)

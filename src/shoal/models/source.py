@@ -1,13 +1,11 @@
 """Fully connected networks as Python source that needs nothing but PyTorch."""
 
-import math
-
 from torch import Tensor
 
 from shoal.models.activation_source import Expressions
 from shoal.models.fully_connected import FullyConnectedNetwork, normalization
 
-__all__ = ["module_source", "plain_state"]
+__all__ = ["module_source"]
 
 _HEAD = '''"""{title}
 
@@ -18,7 +16,7 @@ Written by shoal, which it does not need: only torch, and safetensors to load th
     y = model(x)  # x: (samples, {in_features}), {dtype}
 """
 
-{imports}
+import math
 from pathlib import Path
 
 import torch
@@ -40,8 +38,10 @@ def load(path: str | Path = WEIGHTS, device: torch.device | str = "cpu") -> Mode
 '''
 
 
-def module_source(network: FullyConnectedNetwork, *, module: str, weights: str) -> str:
-    """The source of a module with the class ``Model``, and ``load``.
+def module_source(
+    network: FullyConnectedNetwork, *, module: str, weights: str
+) -> tuple[str, dict[str, Tensor]]:
+    """The source of a module with the class ``Model`` and ``load``, and its state.
 
     Args:
         network: The network.
@@ -50,33 +50,35 @@ def module_source(network: FullyConnectedNetwork, *, module: str, weights: str) 
     """
     spec, expressions = network.spec, Expressions()
     forward = _forward(network, expressions)
-    depth = "one hidden layer" if spec.architecture.depth == 1 else "hidden layers"
-    count = "" if spec.architecture.depth == 1 else f"{spec.architecture.depth} "
-    title = (
-        f"A fully connected network: {spec.in_features} inputs, {count}{depth} of {spec.width} "
-        f"units, {spec.out_features} outputs."
-    )
-    parts = [*expressions.helpers, _model(network, expressions, forward)]
-    uses_math = any("math." in part for part in parts)
+    model = _model(network, expressions.modules(), forward)
     head = _HEAD.format(
-        title=title,
+        title=_title(network),
         module=module,
         in_features=spec.in_features,
         dtype=network.readout.dtype,
-        imports="import math" if uses_math else "",
         weights=weights,
     )
-    head = head.replace('"""\n\n\nfrom', '"""\n\nfrom')
-    body = "\n".join([expressions.constants(), *(f"\n{part.strip()}\n" for part in parts)])
-    return f"{head.rstrip()}\n{body.rstrip()}\n{_LOAD}"
+    parts = [head, *expressions.helpers, model, _LOAD]
+    state = {f"{name}.weight": value for name, value in network.state_dict().items()}
+    state |= expressions.state(network.readout)
+    return "\n\n\n".join(part.strip() for part in parts) + "\n", state
 
 
-def plain_state(network: FullyConnectedNetwork) -> dict[str, Tensor]:
-    """The weights under the names that they have in the class ``Model``."""
-    return {f"{name}.weight": value for name, value in network.state_dict().items()}
+def _title(network: FullyConnectedNetwork) -> str:
+    spec = network.spec
+    counts = {
+        "input": spec.in_features,
+        "hidden layer": spec.architecture.depth,
+        "unit": spec.width,
+        "output": spec.out_features,
+    }
+    inputs, layers, units, outputs = (
+        f"{count} {word}{'s' if count > 1 else ''}" for word, count in counts.items()
+    )
+    return f"A fully connected network: {inputs}, {layers} of {units}, {outputs}."
 
 
-def _model(network: FullyConnectedNetwork, expressions: Expressions, forward: list[str]) -> str:
+def _model(network: FullyConnectedNetwork, tables: list[str], forward: list[str]) -> str:
     """The class."""
     spec = network.spec
     sizes = [spec.in_features] + [spec.width] * spec.architecture.depth
@@ -88,10 +90,7 @@ def _model(network: FullyConnectedNetwork, expressions: Expressions, forward: li
     lines.append(
         f"self.readout = nn.Linear({spec.width}, {spec.out_features}, bias=False, dtype=DTYPE)"
     )
-    lines += [
-        f"self.table{k} = PiecewisePolynomial(KNOTS{k}, PIECES{k})"
-        for k in range(1, len(expressions.tables) + 1)
-    ]
+    lines += tables
     trained = {name for name, p in network.groups.items() if p.requires_grad}
     frozen = [name for name in [*layers, "readout"] if name not in trained]
     lines += [f"self.{name}.requires_grad_(False)" for name in frozen]
@@ -120,12 +119,11 @@ def _forward(network: FullyConnectedNetwork, expressions: Expressions) -> list[s
             "x = x / norm.clamp(min=torch.finfo(x.dtype).tiny)",
         ]
     for layer, sigma in enumerate(architecture.activations, start=1):
-        constant = normalization(sigma) if architecture.normalized else 1.0
-        factor = math.sqrt(constant / network.spec.width)
+        constant = repr(normalization(sigma)) if architecture.normalized else "1"
         lines += [
             f"x = self.layer{layer}(x)",
             f"x = {expressions.of(sigma)}",
-            f"x = x * {factor!r}  # the root of {constant / network.spec.width:.6g}",
+            f"x = x * math.sqrt({constant} / {network.spec.width})",
         ]
     if architecture.norm_gated:
         lines.append("x = x * norm")
