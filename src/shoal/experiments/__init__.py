@@ -5,6 +5,7 @@ from shoal.experiments.experiment import Arrays, Experiment, Point, Result
 from shoal.experiments.registry import find, register, registered
 from shoal.experiments.runner import Progress, Run, execute, results, run
 from shoal.experiments.spectrum import SpectrumError
+from shoal.experiments.sphere import SphereError
 from shoal.experiments.width import WidthError
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Result",
     "Run",
     "SpectrumError",
+    "SphereError",
     "WidthError",
     "execute",
     "find",
