@@ -137,7 +137,7 @@ class Expressions:
 
     def state(self, like: Tensor) -> dict[str, Tensor]:
         """The numbers of the tables, by the names of the buffers, in the dtype of a tensor."""
-        found = {}
+        found: dict[str, Tensor] = {}
         for k, phi in enumerate(self.tables, start=1):
             knots, scale, offset, rows = lookup_table(phi, 0, like.dtype, like.device)
             missing = 2 ** _steps(phi) - 1 - len(knots)
