@@ -84,7 +84,7 @@ def _export_onnx(network: FullyConnectedNetwork, target: Path) -> None:
             f"export to ONNX needs {' and '.join(missing)}, not installed here: "
             f"pip install {' '.join(_ONNX_NEEDS)}"
         )
-    model = plain_module(network)
+    model = plain_module(network).eval()
     x = network.readout.new_ones(2, network.spec.in_features)
     program = torch.onnx.export(
         model,
@@ -93,6 +93,7 @@ def _export_onnx(network: FullyConnectedNetwork, target: Path) -> None:
         output_names=["y"],
         dynamic_shapes=({0: torch.export.Dim("samples")},),
         dynamo=True,
+        verbose=False,
     )
     assert program is not None  # that is what dynamo=True says
     program.save(target)  # not renamed: weights beyond 2 GB go to a file beside it
