@@ -89,7 +89,7 @@ def test_designs_run_without_shoal(tmp_path):
         shoal.export(net, tmp_path / f"{name}.py")
         y = net(x)
         wanted[name] = y.detach(), *torch.autograd.grad(y.square().sum(), x)
-    names = [f"{name}{ending}" for name in DESIGNS for ending in (".py", ".safetensors")]
+    names = [f"{name}{ending}" for name in DESIGNS for ending in (".py", "_weights.safetensors")]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
     save_file({"x": x.detach()}, tmp_path / "inputs.safetensors")
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
@@ -200,6 +200,8 @@ def test_what_cannot_be_exported(tmp_path):
         shoal.export(net, tmp_path / "net.pt")
     with pytest.raises(ValueError, match=r"Python module, got '2-layers\.py'"):
         shoal.export(net, tmp_path / "2-layers.py")
+    with pytest.raises(ValueError, match=r"Python module, got 'class\.py'"):
+        shoal.export(net, tmp_path / "class.py")
     assert list(tmp_path.iterdir()) == []
 
 

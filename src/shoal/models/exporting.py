@@ -1,5 +1,6 @@
 """Export networks as programs that need no shoal."""
 
+import keyword
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,8 +25,8 @@ def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
 
     What comes of it is decided by the ending of ``path``:
 
-    - ``.py``: a short Python module with an ordinary ``torch.nn.Module``, and a safetensors file of
-      the same name beside it with the weights and, for designs on the sphere, the table of the
+    - ``.py``: a short Python module with an ordinary ``torch.nn.Module``, and beside it
+      ``*_weights.safetensors`` with the weights and, for designs on the sphere, the table of the
       activation. ``load()`` of the module gives the network. It can be trained further; what was
       frozen is frozen.
     - ``.onnx``: an ONNX program with the weights inside, for any number of samples. The packages
@@ -49,7 +50,7 @@ def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     shoal.export(net, pathlib.Path(folder) / "small.py")
         ...     print(*sorted(path.name for path in pathlib.Path(folder).iterdir()))
-        small.py small.safetensors
+        small.py small_weights.safetensors
     """
     target = Path(path)
     if not isinstance(network, Network):
@@ -68,9 +69,10 @@ def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
 
 
 def _export_python(network: FullyConnectedNetwork, target: Path) -> None:
-    if not target.stem.isidentifier():
+    if not target.stem.isidentifier() or keyword.iskeyword(target.stem):
         raise ValueError(f"path must have the name of a Python module, got {target.name!r}")
-    weights = target.with_suffix(".safetensors")
+    # not the name that a network saved as a whole would have
+    weights = target.with_name(f"{target.stem}_weights.safetensors")
     source, state = module_source(network, module=target.stem, weights=weights.name)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     write_whole(weights, lambda file: save_file(tensors, file))
