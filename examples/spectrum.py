@@ -30,7 +30,8 @@ def main(path: Path) -> None:
     mix = mixture()
     predicted = shoal.spectrum(deq, mix, n=SAMPLES).ck
     x, _ = mix.sample(SAMPLES, seed=0)
-    kernel = shoal.kernel(shoal.centered(deq, mix.tau0), x).ck
+    norm = float(x.square().sum(1).mean().sqrt())
+    kernel = shoal.kernel(shoal.centered(deq, norm), x).ck
     eigenvalues = torch.linalg.eigvalsh(kernel).numpy()
 
     figure, axes = plt.subplots(figsize=(8, 3.4), layout="constrained")

@@ -64,6 +64,34 @@ def test_the_error_shrinks_as_the_theorem_says(
         assert after < before / 4**0.4  # n^(-1/2) is a half, for four times as many
 
 
+@pytest.mark.parametrize("architecture", [ERF, RELU, SINE], ids=["erf", "relu", "sine"])
+def test_the_papers_form_entry_by_entry(architecture: shoal.Architecture) -> None:
+    """Three classes in unequal proportions: rounding must not make the form asymmetric."""
+    p, n = 150, 70
+    means = np.zeros((3, p))
+    means[[0, 1, 2], [0, 1, 2]] = 2.0, -2.0, 1.5
+    diagonals = [np.ones(p), np.full(p, 1 + 3 / math.sqrt(p)), np.linspace(0.5, 1.5, p)]
+    given = shoal.GaussianMixture(means, diagonals, [0.5, 0.3, 0.2])
+    samples, classes = given.sample(n, seed=1)
+    eq = shoal.equivalent(architecture, samples, classes, mixture=given, form="paper")
+    mean_diagonal = 0.5 * diagonals[0] + 0.3 * diagonals[1] + 0.2 * diagonals[2]
+    square, x, labels = mean_diagonal.mean(), samples.numpy(), classes.numpy()
+    t = np.array([(d - mean_diagonal).sum() / math.sqrt(p) for d in diagonals])[:, None]
+    products = np.array([[(d * e).mean() for d in diagonals] for e in diagonals])
+    around = x - means[labels] / math.sqrt(p)
+    psi = (around**2).sum(1) - np.array([d.mean() for d in diagonals])[labels]
+    columns = np.column_stack([np.eye(3)[labels] / math.sqrt(p), psi])
+    c = shoal.coefficients(architecture, tau0=math.sqrt(square))
+    for operator, own, linear, norms, second in (
+        (eq.ck, c.gamma2, c.alpha1, c.alpha2, c.alpha3),
+        (eq.ntk, c.kappa2, c.beta1, c.beta2, c.beta3),
+    ):
+        core = np.block([[norms * t @ t.T + second * products, norms * t], [norms * t.T, norms]])
+        expected = linear * x @ x.T + columns @ core @ columns.T
+        expected += (own - square * linear) * np.eye(n)
+        assert operator.to_dense().numpy() == pytest.approx(expected, abs=1e-13)
+
+
 def test_norms_are_better_than_the_papers_form() -> None:
     for kind in (RELU, ERF):
         ours, theirs = errors(kind, 200), errors(kind, 200, form="paper")

@@ -208,7 +208,7 @@ def test_bad_arguments() -> None:
         operator.solve(b, rtol=0.0)
     with pytest.raises(ValueError, match="shift must be finite"):
         operator.logdet(shift=float("inf"))
-    with pytest.raises(TypeError, match="the factor"):
+    with pytest.raises(TypeError, match="other must be"):
         operator @ "b"
     core = normal(3, 3)
     with pytest.raises(ValueError, match="symmetric"):

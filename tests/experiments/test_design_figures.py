@@ -29,7 +29,7 @@ def compute(experiment: Experiment) -> list[Result]:
 def test_all_are_registered() -> None:
     assert find("ling2024", "figure2") == [DesignError]
     assert find("ling2024", "figure7") == [DesignSpectra]
-    assert find("ling2024", "figure7-mnist") == [DesignImageSpectra]
+    assert find("ling2024", "mnist-figure7") == [DesignImageSpectra]
     assert find("shoal", "sphere") == [SphereError]
 
 

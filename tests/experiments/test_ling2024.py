@@ -39,7 +39,7 @@ def compute(experiment: Experiment) -> list[Result]:
 def test_all_are_registered() -> None:
     kinds = {CKError, CKImageSpectra, CKSpectra, NTKError, NTKImageSpectra, NTKSpectra}
     assert kinds <= set(find("ling2024"))
-    assert find("ling2024", "figure5-mnist") == [CKImageSpectra]
+    assert find("ling2024", "mnist-figure5") == [CKImageSpectra]
 
 
 def test_the_error_falls_like_the_root_of_the_sample_size() -> None:

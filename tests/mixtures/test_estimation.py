@@ -322,3 +322,19 @@ def test_bad_options_of_fit() -> None:
         GaussianMixture.fit(X, LABELS, covariance="low-rank", rank=4)
     with pytest.raises(ValueError, match="rank must be >= 1"):
         GaussianMixture.fit(X, LABELS, covariance="low-rank", rank=0)
+
+
+def test_samples_too_large_for_their_moments():
+    x, labels = GaussianMixture.ling2024(20).sample(20, seed=0)
+    assert bool(torch.isfinite(estimate(1e29 * x, labels).norm_excess.error).all())
+    with pytest.raises(ValueError, match="x must be at most 1e"):
+        estimate(1e31 * x, labels)
+
+
+def test_labels_as_objects():
+    x, labels = GaussianMixture.ling2024(20).sample(20, seed=0)
+    names = np.array(["a", "b"], dtype=object)[labels.numpy()]
+    assert estimate(x, names).classes == ("a", "b")
+    names[3] = 3.0
+    with pytest.raises(TypeError, match="labels must be integers or strings"):
+        estimate(x, names)

@@ -239,3 +239,23 @@ def test_large_samples() -> None:
         expected = scale + 64 / p
         error = scale * math.sqrt(2 / p / (n / 2))
         assert abs(float(norms[labels == a].mean()) - expected) < 5 * error
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "float16"])
+def test_all_real_dtypes(dtype):
+    means = np.array([[1, 0, 0], [0, 2, 0]], dtype=dtype)
+    for given in (means, torch.from_numpy(means)):
+        mixture = GaussianMixture(given, 1.0, np.array([1, 3], dtype=dtype))
+        assert mixture.means.tolist() == [[1, 0, 0], [0, 2, 0]]
+        assert mixture.proportions.tolist() == [0.25, 0.75]
+    with pytest.raises(TypeError, match="means must hold real numbers, got dtype bool"):
+        GaussianMixture(means.astype(bool), 1.0)
+
+
+def test_classes_are_integers_or_strings():
+    assert repr(GaussianMixture(np.zeros((2, 3)), 1.0, classes=np.array([5, 7]))) == (
+        "GaussianMixture(classes=(5, 7), dimension=3)"
+    )
+    for bad in ([0.5, 1.5], [None, 1], [[1], [2]], [True, False]):
+        with pytest.raises(TypeError, match="classes must be integers or strings, got"):
+            GaussianMixture(np.zeros((2, 3)), 1.0, classes=bad)

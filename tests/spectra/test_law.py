@@ -273,6 +273,30 @@ def test_orthogonal_classes_superpose() -> None:
     assert mass(law) == pytest.approx(1, abs=1e-8)
 
 
+@pytest.mark.parametrize(
+    ("counts", "rank"), [([90.0, 90.0], 25), ([8.0, 150.0], 23), ([20.0, 20.0], 25)]
+)
+def test_singular_covariances_that_do_not_commute(counts: list[float], rank: int) -> None:
+    """Ranks 10 and 15 in 30 dimensions, with eigenvalues zero only up to rounding."""
+    rng = np.random.default_rng(0)
+    bases = [np.linalg.qr(rng.standard_normal((30, 30)))[0] for _ in range(2)]
+    first, second = 2 * bases[0][:, :10] @ bases[0][:, :10].T, bases[1][:, :15] @ bases[1][:, :15].T
+    law = law_of((first + first.T) / 2, (second + second.T) / 2, counts=counts)
+    total = sum(counts)
+    assert law.atom == pytest.approx(1 - rank / total, abs=1e-12)
+    assert mass(law) == pytest.approx(1, abs=1e-7)
+    # δ_a = (1/p) tr C_a Q, Q = (Σ_b (n_b/p) C_b/(1 + δ_b) − z)^{-1}, by plain iteration
+    z = 0.3 + 0.5j
+    delta = np.zeros(2, complex)
+    for _ in range(500):
+        loads = np.array(counts) / 30 / (1 + delta)
+        inverse = np.linalg.inv(loads[0] * first + loads[1] * second - z * np.eye(30))
+        new = np.array([np.trace(first @ inverse), np.trace(second @ inverse)]) / 30
+        delta = (delta + new) / 2
+    expected = -(np.array(counts) / total / (1 + delta)).sum() / z
+    assert law.stieltjes(np.array([z]))[0] == pytest.approx(expected, rel=1e-10)
+
+
 def test_no_variance_is_an_atom() -> None:
     law = law_of(np.zeros(10), counts=[20.0])
     assert (law.atom, len(law.support)) == (1.0, 0)

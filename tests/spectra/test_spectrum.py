@@ -26,10 +26,18 @@ def sampled_equivalents(
 ) -> tuple[Array, Array]:
     """The equivalents of CK and NTK, built from samples entry by entry."""
     x, labels = mix.sample(n, seed)
-    c = shoal.coefficients(architecture, tau0=mix.tau0, center=center, method="closed")
+    # p E[xxᵀ] in each class: what norms and squared inner products expect, the means included
+    moments = [
+        covariance.dense() + torch.outer(mean, mean)
+        for covariance, mean in zip(mix.covariances, mix.means, strict=True)
+    ]
+    shares = mix.proportions.tolist()
+    square = float(sum(w * s.trace() for w, s in zip(shares, moments, strict=True))) / mix.dimension
+    products = np.array([[float((s * t).sum()) for s in moments] for t in moments])
+    c = shoal.coefficients(architecture, tau0=square**0.5, center=center, method="closed")
     gram = (x @ x.T).numpy()
-    chi = np.diag(gram) - mix.tau0**2
-    pairs = mix.trace_products.numpy()[np.ix_(labels.numpy(), labels.numpy())] / mix.dimension
+    chi = np.diag(gram) - square
+    pairs = products[np.ix_(labels.numpy(), labels.numpy())] / mix.dimension**2
     kernels = []
     for diagonal, first, norms, second, offset, slope, bend in (
         (c.gamma2, c.alpha1, c.alpha2, c.alpha3, c.ck_offset, c.ck_slope, c.ck_bend),
@@ -37,7 +45,7 @@ def sampled_equivalents(
     ):
         kernel = first * gram + norms * np.outer(chi, chi) + second * pairs + offset
         kernel += slope * (chi[:, None] + chi) + bend / 2 * (chi[:, None] ** 2 + chi**2)
-        kernel += (diagonal - offset - mix.tau0**2 * first) * np.eye(n)
+        kernel += (diagonal - offset - square * first) * np.eye(n)
         kernels.append(kernel)
     return kernels[0], kernels[1]
 
@@ -115,6 +123,24 @@ def test_sampled_equivalents(architecture: shoal.Architecture, n: int, center: b
         assert mean[-count - 1] < 1.03 * upper
 
 
+def test_the_equivalents_of_samples_have_this_spectrum() -> None:
+    """An even activation sees the means only through the squares of inner products."""
+    p, n = 400, 800
+    means = np.zeros((2, p))
+    means[0, 0], means[1, 1] = 3.5, -4.0
+    mix = GaussianMixture(means, [1.0, 1 + 4 / np.sqrt(p)])
+    cosine = shoal.DEQ(shoal.Cosine(), recurrent_variance=0.3, input_variance=1.0)
+    spectra = shoal.spectrum(cosine, mix, n=n)
+    samples = [shoal.equivalent(cosine, *mix.sample(n, seed)) for seed in range(6)]
+    for kind, spectrum in enumerate(spectra):
+        found = np.stack([(eq.ck, eq.ntk)[kind].eigvalsh().numpy() for eq in samples])
+        assert spectrum.shift == pytest.approx(np.median(found), rel=3e-3)
+        values = [spike.value for spike in spectrum.spikes if spike.value > spectrum.shift]
+        assert len(values) == 3
+        error = found.std(0, ddof=1)[-3:] / np.sqrt(len(samples))
+        assert (np.abs(found.mean(0)[-3:] - values) < 0.01 * np.array(values) + 2 * error).all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("center", [True, False])
 def test_sampled_equivalents_at_size(center: bool) -> None:
@@ -145,7 +171,8 @@ def test_exact_kernel() -> None:
     mix, n = mixture(800), 600
     spectrum = shoal.spectrum(RELU, mix, n=n).ck
     x, _ = mix.sample(n, 0)
-    kernel = shoal.kernel(shoal.centered(RELU, mix.tau0), x).ck
+    norm = float(x.square().sum(1).mean().sqrt())
+    kernel = shoal.kernel(shoal.centered(RELU, norm), x).ck
     eigenvalues = torch.linalg.eigvalsh(kernel).numpy()
     assert distance(spectrum, eigenvalues) < 15 / n
     assert eigenvalues[-1] == pytest.approx(spectrum.spikes[-1].value, rel=0.05)

@@ -27,12 +27,14 @@ from shoal.gaussian import hermite
 from shoal.gaussian.moments import mean_square
 from shoal.kernels.fixed_points import fixed_variance
 
-__all__ = ["added_shift", "center_activations", "centered"]
+__all__ = ["added_shift", "center_activations", "centered", "norm_of_inputs"]
 
 _ROUNDING = 1e-14  # a mean that is so small, relative to the root mean square, is zero
 _PASSES = 4  # a shift much larger than the spread loses digits, which the next pass recovers
 _SAME = 1e-9  # relative difference of what must be one fixed point
 _FINEST = 8.9e-16  # relative accuracy of a root
+_SMALLEST, _LARGEST = 1e-6, 1e8  # norms for which kinks and tails keep ten digits
+_NARROWEST = 1e-8  # scale of a layer's arguments below which a shifted kink loses its digits
 _SPAN, _PER_OCTAVE, _AT_ONCE = 40, 16, 64  # octaves, and points in them, where a root is looked for
 
 
@@ -46,12 +48,12 @@ def centered(architecture: Architecture, tau0: float) -> Architecture:
 
     Args:
         architecture: A ``DEQ`` or ``FullyConnected``.
-        tau0: The norm $\tau_0 > 0$ of the inputs.
+        tau0: The norm $\tau_0$ of the inputs, from 1e-6 to 1e8.
 
     Raises:
         TypeError: If no centering is known for the architecture.
-        ValueError: If ``tau0`` is not positive, an activation is constant, or the input variance
-            of a DEQ is zero.
+        ValueError: If ``tau0`` is out of its range, an activation is constant, or the input
+            variance of a DEQ is zero.
         AccuracyError: If the mean cannot be made zero to round-off.
         ConvergenceError: If the equation of the DEQ has no solution, or not the one at which the
             kernels of the centered DEQ are. If $\sigma_a^2 L^2 < 1$ there is one solution;
@@ -64,7 +66,12 @@ def centered(architecture: Architecture, tau0: float) -> Architecture:
     """
     if not isinstance(architecture, Architecture):
         raise TypeError(f"architecture must be an Architecture, got {architecture!r}")
-    return center_activations(architecture, real("tau0", tau0, above=0.0))
+    return center_activations(architecture, norm_of_inputs(tau0))
+
+
+def norm_of_inputs(tau0: object) -> float:
+    r"""Return $\tau_0$ as a float in the range in which the coefficients are accurate."""
+    return real("tau0", real("tau0", tau0, above=0.0), at_least=_SMALLEST, at_most=_LARGEST)
 
 
 @singledispatch
@@ -122,6 +129,11 @@ def _shifted(name: str, phi: Activation, variance: float) -> Activation:
     for _ in range(_PASSES):
         if _is_centered(phi, variance):
             break
+        if variance < _NARROWEST**2:
+            raise AccuracyError(
+                f"{name} cannot be centered: its arguments have a standard deviation of "
+                f"{math.sqrt(variance):.3g}, and at least {_NARROWEST:g} is needed"
+            )
         phi = _minus(phi, _mean(phi, variance))
     if not _square(phi, variance) > _ROUNDING**2 * _square(original, variance):
         raise ValueError(f"{name} must not be constant, got {original!r}")

@@ -27,6 +27,7 @@ for their derivatives is applied layer by layer; centered, it is the recursion o
 
 import math
 from functools import lru_cache, singledispatch
+from typing import Literal
 
 import torch
 
@@ -40,7 +41,7 @@ from shoal.gaussian import dual, moments
 from shoal.gaussian.moments import Moments, mean_square
 from shoal.kernels.fixed_points import fixed_covariance, fixed_variance
 
-__all__ = ["closed_expansion"]
+__all__ = ["closed_expansion", "sooner"]
 
 _INNER_PRODUCT = Jet(c=1.0)
 
@@ -56,6 +57,12 @@ def closed_expansion(
     r"""The expansion at inputs of norm $\tau_0$; ``center`` says that all means vanish."""
     name = type(architecture).__name__
     raise TypeError(f"no closed form is known for {name}; use method='derivatives'")
+
+
+def sooner(architecture: Architecture) -> Literal["closed", "derivatives"]:
+    """The method of :func:`~shoal.coefficients` that takes less time; the numbers are the same."""
+    known = closed_expansion.dispatch(type(architecture)) is not closed_expansion.dispatch(object)
+    return "closed" if known else "derivatives"
 
 
 @closed_expansion.register

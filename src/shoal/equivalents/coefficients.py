@@ -16,7 +16,7 @@ from torch import Tensor
 from shoal.architectures import DEQ, Architecture
 from shoal.checks import one_of, real
 from shoal.equivalents.autograd import gradients
-from shoal.equivalents.centering import added_shift, centered
+from shoal.equivalents.centering import added_shift, centered, norm_of_inputs
 from shoal.equivalents.closed_forms import closed_expansion
 from shoal.equivalents.jets import Expansion, Jet
 from shoal.equivalents.layers import last_activation, last_layer
@@ -127,7 +127,8 @@ def coefficients(
     Args:
         architecture: An architecture with a kernel; it is centered first (see
             :func:`~shoal.equivalents.centered`).
-        tau0: The norm $\tau_0 > 0$ of the inputs; $\operatorname{tr} C^\circ/p = \tau_0^2$.
+        tau0: The norm $\tau_0$ of the inputs, from 1e-6 to 1e8;
+            $\operatorname{tr} C^\circ/p = \tau_0^2$.
         trainable: Names out of ``architecture.parameter_groups``, for the NTK; all by default.
         width: As for :func:`~shoal.kernels.kernel_function`.
         center: Whether to center the architecture, or take it as it is.
@@ -147,7 +148,7 @@ def coefficients(
         >>> f"{c.alpha1:.6f} {c.alpha2:.6f} {c.alpha3:.6f} {c.beta3:.6f}"
         '0.210526 0.035957 0.069190 0.080115'
     """
-    tau0 = real("tau0", tau0, above=0.0)
+    tau0 = norm_of_inputs(tau0)
     one_of("method", method, ("derivatives", "closed"))
     if not isinstance(center, bool):
         raise TypeError(f"center must be True or False, got {center!r}")

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture
-from shoal.checks import integer, one_of, real
+from shoal.checks import integer, one_of
 from shoal.equivalents.basis import Basis
+from shoal.equivalents.centering import norm_of_inputs
+from shoal.equivalents.closed_forms import sooner
 from shoal.equivalents.coefficients import Coefficients, coefficients
 from shoal.equivalents.operator import CrossOperator, CrossOperators, EquivalentOperator
 from shoal.equivalents.statistics import (
@@ -22,7 +24,7 @@ from shoal.equivalents.statistics import (
     warn_of_misfits,
 )
 from shoal.kernels import kernel
-from shoal.kernels.arguments import as_tensor, checked_inputs
+from shoal.kernels.arguments import as_tensor, checked_samples
 from shoal.mixtures import GaussianMixture, class_indices
 from shoal.mixtures.labels import Labels
 
@@ -74,7 +76,7 @@ class Equivalent:
         if self.form == "paper":
             raise ValueError("cross needs form='norms': the paper's form is of samples with labels")
         old = self.ck.basis
-        new, _ = checked_inputs(as_tensor(x), None)
+        new = checked_samples("x", as_tensor(x))
         if new.dim() != 2 or new.shape[1] != old.inputs.shape[1] or new.dtype != old.inputs.dtype:
             raise ValueError(
                 f"x must have shape (inputs, {old.inputs.shape[1]}) and dtype {old.inputs.dtype}, "
@@ -109,7 +111,8 @@ class Equivalent:
         """
         integer("count", count, at_least=1)
         basis, c = self.ck.basis, self.coefficients
-        order = torch.randperm(basis.samples, generator=torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(integer("seed", seed, at_least=0))
+        order = torch.randperm(basis.samples, generator=generator)
         rows = order[:count].to(basis.inputs.device)
         x, columns = basis.inputs[rows], basis.columns[rows]
         exact = kernel(c.architecture, x, trainable=c.trainable, width=c.width)
@@ -190,9 +193,16 @@ def equivalent(
     else:
         square, products = statistics.mean_square, pair_products(samples, statistics)
     norm = math.sqrt(expected[0]) if expected is not None else tau0
-    tau0 = math.sqrt(square) if tau0 is None else real("tau0", tau0, above=0.0)
+    tau0 = math.sqrt(square) if tau0 is None else norm_of_inputs(tau0)
     warn_of_misfits(statistics, norm)
-    c = coefficients(architecture, tau0=tau0, trainable=trainable, width=width, center=center)
+    c = coefficients(
+        architecture,
+        tau0=tau0,
+        trainable=trainable,
+        width=width,
+        center=center,
+        method=sooner(architecture),
+    )
     if mixture is not None and form == "paper":
         columns, cores = _paper_form(samples, statistics, mixture, c)
     else:
@@ -231,7 +241,7 @@ def _terms(c: Coefficients) -> tuple[_Terms, _Terms]:
 
 
 def _samples(x: Any) -> Tensor:
-    samples, _ = checked_inputs(as_tensor(x), None)
+    samples = checked_samples("x", as_tensor(x))
     if samples.dim() != 2:
         raise ValueError(f"x must have shape (samples, features), got {tuple(samples.shape)}")
     return samples.detach()
@@ -284,5 +294,6 @@ def _paper_form(
     for k in _terms(c):
         upper = torch.cat((k.norms * t @ t.T + k.square * mixture.trace_products, k.norms * t), 1)
         lower = torch.cat((k.norms * t.T, torch.tensor([[k.norms]], dtype=torch.float64)), 1)
-        cores.append(torch.cat((upper, lower)))
+        core = torch.cat((upper, lower))
+        cores.append((core + core.T) / 2)  # exactly symmetric, whatever was rounded
     return torch.cat((member / math.sqrt(p), psi[:, None]), dim=1), tuple(cores)

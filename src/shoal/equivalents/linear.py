@@ -36,6 +36,11 @@ class EquivalentLinearOperator(LinearOperator):  # type: ignore[misc]
     def __init__(
         self, inputs: Tensor, columns: Tensor, core: Tensor, scale: Tensor, shift: Tensor
     ) -> None:
+        if inputs.dim() != 2:
+            raise ValueError(
+                f"inputs must have shape (samples, features), got {tuple(inputs.shape)}: "
+                "batches of equivalents are not supported"
+            )
         super().__init__(inputs, columns, core, scale, shift)
         self.inputs, self.columns, self.core = inputs, columns, core
         self.scale, self.diagonal_shift = scale, shift
@@ -67,9 +72,9 @@ class EquivalentLinearOperator(LinearOperator):  # type: ignore[misc]
             core = self.core.detach()
             self._made = EquivalentOperator(
                 self._basis,
-                scale=float(self.scale),
+                scale=float(self.scale.detach()),
                 core=(core + core.T) / 2,
-                shift=float(self.diagonal_shift),
+                shift=float(self.diagonal_shift.detach()),
             )
         return self._made
 
@@ -101,6 +106,18 @@ class EquivalentLinearOperator(LinearOperator):  # type: ignore[misc]
                 right = torch.cat((x[col_index], u[col_index]), dim=1)
                 return MatmulLinearOperator(left, right.mT)
         return super()._getitem(row_index, col_index, *batch_indices)
+
+    def _get_indices(self, row_index: Tensor, col_index: Tensor, *_: Tensor) -> Tensor:
+        """Entries one by one."""
+        x, u = self.inputs, self.columns
+        linear = self.scale * (x[row_index] * x[col_index]).sum(-1)
+        low = ((u[row_index] @ self.core) * u[col_index]).sum(-1)
+        return linear + low + self.diagonal_shift * (row_index == col_index)
+
+    def _expand_batch(self, batch_shape: torch.Size | list[int]) -> LinearOperator:
+        if not len(batch_shape):
+            return self
+        raise ValueError(f"batches of equivalents are not supported, got {tuple(batch_shape)}")
 
     def _mul_constant(self, other: Any) -> LinearOperator:
         if isinstance(other, Tensor) and other.numel() != 1:

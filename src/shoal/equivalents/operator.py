@@ -131,8 +131,8 @@ class EquivalentOperator:
         reached = residual / torch.linalg.vector_norm(b, dim=0).clamp_min(torch.finfo(b.dtype).tiny)
         if not bool((reached <= rtol).all()):
             raise AccuracyError(
-                f"the solution has a relative residual of {float(reached.max()):.1e} instead of "
-                f"{rtol:.1e}, since the matrix is nearly singular: add a shift, or allow more"
+                f"the solution has a relative residual of {float(reached.max()):.1e}, above the "
+                f"rtol of {rtol:.1e}: the matrix is nearly singular, or rtol below round-off"
             )
         return _like(other, x.to(self.dtype))
 
@@ -153,7 +153,7 @@ class EquivalentOperator:
         if not bool(values[0] > 0):
             raise ValueError(
                 "logdet needs a positive definite matrix, and its least eigenvalue is "
-                f"{float(values[0]):.3g}: add a shift above {-float(values[0]):.3g} to what it has"
+                f"{float(values[0]):.3g}: add a shift above {abs(float(values[0])):.3g} to it"
             )
         return self._out(values.log().sum().to(self.dtype))
 
@@ -275,10 +275,10 @@ class CrossOperators(NamedTuple):
 
 
 def _columns(other: Any, like: Tensor, size: int) -> Tensor:
-    vectors = float_tensor("the factor", as_tensor(other)).detach()
+    vectors = float_tensor("other", as_tensor(other)).detach()
     if vectors.dim() not in (1, 2) or vectors.shape[0] != size:
         raise ValueError(
-            f"the factor must have {size} rows and at most two dimensions, "
+            f"other must have {size} rows and at most two dimensions, "
             f"got shape {tuple(vectors.shape)}"
         )
     return vectors.to(like.device).reshape(size, -1)

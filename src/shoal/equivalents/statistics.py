@@ -138,7 +138,7 @@ def mixture_pair_products(mixture: GaussianMixture) -> tuple[float, Tensor]:
     crossed = (crossed + crossed.T) / mixture.dimension
     products = statistics.trace_products.value + crossed + mixture.dimension * inner.square()
     norms = statistics.traces.value + inner.diagonal()
-    return float(mixture.proportions @ norms), products
+    return float(mixture.proportions @ norms), (products + products.T) / 2
 
 
 def warn_of_misfits(statistics: SampleStatistics, expected: float | None) -> None:

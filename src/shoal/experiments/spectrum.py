@@ -84,7 +84,7 @@ class SpectrumError(Experiment):
         x, labels = mixture.sample(self.samples, seed)
         x = x.to(device)
         predicted = shoal.spectrum(self.architecture, mixture, n=self.samples)
-        eq = shoal.equivalent(self.architecture, x, labels, mixture=mixture, tau0=mixture.tau0)
+        eq = shoal.equivalent(self.architecture, x, labels, mixture=mixture)
         exact = shoal.kernel(eq.coefficients.architecture, x)
         found: dict[str, Any] = {}
         for kind in _KINDS:

@@ -12,7 +12,7 @@ from torch import Tensor
 from shoal.checks import float_tensor, integer
 from shoal.kernels.result import Kernels
 
-__all__ = ["as_tensor", "checked_inputs", "memory_limit", "with_arrays"]
+__all__ = ["as_tensor", "checked_inputs", "checked_samples", "memory_limit", "with_arrays"]
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -24,10 +24,10 @@ def checked_inputs(
     x1: object, x2: object | None, *, diag: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """Return the inputs of rows and columns, or say what is wrong with them."""
-    first = _inputs("x1", x1)
+    first = checked_samples("x1", x1)
     if x2 is None:
         return first, None
-    second = _inputs("x2", x2)
+    second = checked_samples("x2", x2)
     if first.shape[-1] != second.shape[-1]:
         raise ValueError(
             f"x1 and x2 must have as many features, got {first.shape[-1]} and {second.shape[-1]}"
@@ -51,7 +51,8 @@ def checked_inputs(
     return first, second
 
 
-def _inputs(name: str, x: object) -> Tensor:
+def checked_samples(name: str, x: object) -> Tensor:
+    """Return inputs of shape (..., samples, features), or say what is wrong with them."""
     tensor = float_tensor(name, x)
     if tensor.dim() < 2:
         raise ValueError(f"{name} must have shape (samples, features), got {tuple(tensor.shape)}")

@@ -12,6 +12,8 @@ from shoal.checks import float_tensor
 
 __all__ = ["Numbers", "numbers", "samples"]
 
+_FLOATS = tuple(map(np.dtype, (np.float16, np.float32, np.float64)))  # of torch as well
+
 Numbers = Tensor | NDArray[Any] | Sequence[float]
 
 
@@ -23,7 +25,7 @@ def numbers(name: str, value: object) -> Tensor:
         tensor = _from_array(name, value)
     else:
         raise TypeError(f"{name} must be a tensor, an array or a sequence, got {value!r}")
-    if not (tensor.dtype.is_floating_point or tensor.dtype == torch.int64):
+    if tensor.dtype == torch.bool or tensor.is_complex():
         raise TypeError(f"{name} must hold real numbers, got dtype {tensor.dtype}")
     return float_tensor(name, tensor if tensor.dtype.is_floating_point else tensor.double())
 
@@ -33,9 +35,9 @@ def _from_array(name: str, value: "NDArray[Any] | Sequence[object]") -> Tensor:
         array = np.array(value)
     except ValueError:
         raise ValueError(f"{name} must be rectangular, got rows of different lengths") from None
-    if array.dtype.kind == "i":
-        array = array.astype(np.int64)
-    if array.dtype not in (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int64)):
+    if array.dtype.kind in "iu":
+        array = array.astype(np.float64)
+    if array.dtype not in _FLOATS:
         raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}")
     return torch.tensor(array)
 

@@ -26,6 +26,7 @@ from shoal.mixtures.sums import (
 __all__ = ["estimate", "estimate_from", "sums_of_classes"]
 
 _FEWEST = 5  # samples of a class: four for the fourth moments, one more for their error
+_LARGEST = 1e30
 _PAIRED = 512  # samples of a class whose pairs give the variance of second order
 
 
@@ -86,6 +87,11 @@ def estimate_from(classes: tuple[Class, ...], sums: list[ClassSums]) -> MixtureS
 def sums_of_classes(x: Numbers, labels: Labels) -> tuple[tuple[Class, ...], list[ClassSums]]:
     """The classes and the sums over the samples of each."""
     rows = samples(x)
+    largest = max(map(abs, torch.stack(torch.aminmax(rows)).tolist()))
+    if largest > _LARGEST:
+        raise ValueError(
+            f"x must be at most {_LARGEST:g}, for its eighth powers to be numbers, got {largest:g}"
+        )
     classes = classes_of(labels)
     indices = class_indices(labels, classes).to(rows.device)
     if len(indices) != len(rows):

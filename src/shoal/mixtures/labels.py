@@ -53,6 +53,8 @@ def _array(labels: object) -> NDArray[Any]:
     array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if array.ndim != 1 or array.size == 0:
         raise ValueError(f"labels must have shape (samples,), got {array.shape}")
+    if array.dtype.kind == "O" and all(isinstance(item, str) for item in array):
+        return array.astype(str)  # as pandas and scikit-learn keep strings
     if array.dtype.kind not in "iuU":
         raise TypeError(f"labels must be integers or strings, got dtype {array.dtype}")
     # NumPy makes strings of integers that stand next to strings

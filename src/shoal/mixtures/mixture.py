@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Integral
 from typing import Literal
 
 import torch
@@ -278,6 +279,10 @@ def _proportions(proportions: object, count: int) -> Tensor:
 
 def _classes(classes: Sequence[Class] | None, count: int) -> tuple[Class, ...]:
     names = tuple(range(count)) if classes is None else tuple(classes)
+    for name in names:
+        if isinstance(name, bool) or not isinstance(name, Integral | str):
+            raise TypeError(f"classes must be integers or strings, got {name!r}")
+    names = tuple(name if isinstance(name, str) else int(name) for name in names)
     if len(names) != count or len(set(names)) != count:
         raise ValueError(f"classes must be {count} different labels, got {names}")
     return names

@@ -17,7 +17,19 @@ if TYPE_CHECKING:
 __all__ = ["EQUIVALENTS"]
 
 _ROUNDING = 1e-15
-_NUMBERS = "tau shift gamma2 alpha1 alpha2 alpha3 alpha4 kappa2 beta1 beta2 beta3".split()
+_NUMBERS = [
+    "tau",
+    "shift",
+    "gamma2",
+    "alpha1",
+    "alpha2",
+    "alpha3",
+    "alpha4",
+    "kappa2",
+    "beta1",
+    "beta2",
+    "beta3",
+]
 
 
 def _find(subject: Subject) -> Findings:

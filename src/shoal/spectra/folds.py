@@ -32,12 +32,17 @@ class _Point(NamedTuple):
 
 
 class Scan:
-    """Points of the axis, inside and outside of the support, and the search between them."""
+    """Points of the axis, inside and outside of the support, and the search between them.
 
-    def __init__(self, equation: Equation, *, points: int) -> None:
+    ``atom`` is the mass of the eigenvalues zero, in units of n/p.
+    """
+
+    def __init__(self, equation: Equation, *, points: int, atom: float) -> None:
         self.equation = equation
         self._points: list[_Point] = []
         self._count = points
+        self._known: dict[tuple[float, float], tuple[float, Array]] = {}  # edges between points
+        self._atom = atom
 
     def include(self, x: float) -> None:
         """Take a further point into the scan."""
@@ -66,11 +71,10 @@ class Scan:
         if hard:
             return 1e-9 * top
         x = 1e-2 * top
-        start = self.equation.on_axis(np.array([1e-14 * top]))
-        lowest = self._below(start.v[0].real)
         while x > 1e-14 * top:
             points = self.equation.on_axis(np.array([x]))
-            if not points.inside[0] and self._below(points.v[0].real) == lowest:
+            # rounding makes zero eigenvalues of singular covariances uncertain: go no lower
+            if not points.inside[0] and abs(self._below(points.v[0].real) - self._atom) < 1e-9:
                 return x
             x /= 4
         raise AccuracyError("the support comes too near to zero to be resolved")
@@ -126,7 +130,14 @@ class Scan:
         return float(self.equation.ratios @ (-1 / point.v).imag)
 
     def _edge(self, left: _Point, right: _Point) -> tuple[float, Array]:
-        """The edge between a point outside and one inside, by bisection until a fold is found."""
+        """The edge between a point outside and one inside, found once."""
+        pair = left.x, right.x
+        if pair not in self._known:
+            self._known[pair] = self._search(left, right)
+        return self._known[pair]
+
+    def _search(self, left: _Point, right: _Point) -> tuple[float, Array]:
+        """The edge by bisection until a fold is found."""
         out, within = (right, left) if left.inside else (left, right)
         for step in range(1, 40):
             x = np.array([np.sqrt(out.x * within.x)])

@@ -42,11 +42,16 @@ class _Component:
             self.edge_solutions = solutions[:, None]
             self.bulks = [self._bulk(*pair) for pair in self.edges.reshape(-1, 2)]
         else:
-            scan = Scan(self.equation, points=400 if population.batched else 40)
+            points = 400 if population.batched else 40
+            scan = Scan(self.equation, points=points, atom=self.atom / self._dimension)
+            known: dict[tuple[float, float], Bulk] = {}  # a gap that is found changes one of them
             for _ in range(200):
                 self.edges, self.edge_solutions = scan.edges(hard)
                 try:
-                    self.bulks = [self._bulk(*pair) for pair in self.edges.reshape(-1, 2)]
+                    for lower, upper in self.edges.reshape(-1, 2).tolist():
+                        if (lower, upper) not in known:
+                            known[lower, upper] = self._bulk(lower, upper)
+                    self.bulks = [known[lower, upper] for lower, upper in self.edges.reshape(-1, 2)]
                     break
                 except GapFoundError as gap:
                     scan.include(gap.x)
@@ -165,6 +170,8 @@ class Law:
         """The least x with cdf(x) ≥ level, by bisection in the intervals of the support."""
         starts = self.cdf(self.support[:, 0]) if len(self.support) else np.empty(0)
         index = np.searchsorted(starts, level, "left") - 1
+        if self.atom == 0:  # of level zero, the lowest edge
+            index = np.maximum(index, 0)
         result = np.zeros_like(level)
         within = index >= 0
         lower, upper = self.support[index[within]].T if within.any() else (level[:0], level[:0])
@@ -225,9 +232,13 @@ def _missing_rank(population: Population, ratios: Array) -> tuple[float, bool]:
     """
     classes = range(len(ratios))
     total = float(ratios.sum())
+    whole = population.rank(tuple(classes))
+    # where all ranges are the same, no other sets than none and all have the least
+    common = all(population.rank((a,)) == whole for a in classes)
+    sizes = {0, len(ratios)} if common else range(len(ratios) + 1)
     ranks = sorted(
         total - float(ratios[list(chosen)].sum()) + (population.rank(chosen) if chosen else 0.0)
-        for size in range(len(ratios) + 1)
+        for size in sizes
         for chosen in combinations(classes, size)
     )
     hard = len(ranks) > 1 and ranks[1] - ranks[0] < 1e-12 * total

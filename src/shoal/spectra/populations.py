@@ -112,21 +112,29 @@ class Commuting:
 
 
 class Dense:
-    """Covariances without common eigenvectors: every load costs a p×p inverse, K products."""
+    """Covariances without common eigenvectors: every load costs an r×r inverse, K products.
+
+    They are seen in the r dimensions that their ranges span. In the others the resolvent is one,
+    where large loads would leave nothing of it but round-off.
+    """
 
     batched = False
 
     def __init__(self, matrices: Array) -> None:
-        self.matrices = matrices  # (K, p, p)
+        values, vectors = np.linalg.eigh(matrices.sum(0))
         self._size = matrices.shape[-1]
+        self._basis = vectors[:, values > _round_off(values)]
+        self._given = matrices
+        matrices = self._basis.T @ matrices @ self._basis
+        self.matrices = (matrices + matrices.transpose(0, 2, 1)) / 2  # (K, r, r)
         self.traces = np.trace(matrices, axis1=1, axis2=2) / self._size
-        flat = matrices.reshape(len(matrices), -1)
+        flat = self.matrices.reshape(len(matrices), -1)
         self.products = flat @ flat.T / self._size
         self.norm = max(float(np.linalg.eigvalsh(matrix)[-1]) for matrix in matrices)
 
     def _sum(self, load: Values) -> Values:
         total: Values = np.tensordot(load, self.matrices, 1)
-        total[np.diag_indices(self._size)] += 1
+        total[np.diag_indices(len(total))] += 1
         return total
 
     def resolvent(self, loads: Values) -> tuple[Values, Values]:
@@ -149,26 +157,29 @@ class Dense:
 
     def negative(self, load: Array) -> float:
         """See `Population.negative`."""
-        return float(np.mean(np.linalg.eigvalsh(self._sum(load)) < 0))
+        return float(np.sum(np.linalg.eigvalsh(self._sum(load)) < 0) / self._size)
 
     def rank(self, classes: Sequence[int]) -> float:
         """See `Population.rank`."""
         eigenvalues = np.linalg.eigvalsh(self.matrices[list(classes)].sum(0))
-        return float(np.mean(eigenvalues > _round_off(eigenvalues)))
+        return float(np.sum(eigenvalues > _round_off(eigenvalues)) / self._size)
 
     def forms(self, vectors: Array) -> Forms:
         """See `Population.forms`."""
+        seen = self._basis.T @ vectors
+        unseen = vectors - self._basis @ seen
+        others = unseen.T @ unseen
 
         def evaluate(load: Array, slope: Array) -> tuple[Array, Array]:
-            solved = np.linalg.solve(self._sum(load), vectors)
+            solved = np.linalg.solve(self._sum(load), seen)
             change = np.tensordot(slope, self.matrices, 1)
-            return vectors.T @ solved, solved.T @ change @ solved
+            return others + seen.T @ solved, solved.T @ change @ solved
 
         return evaluate
 
     def select(self, classes: Sequence[int]) -> Population:
         """See `Population.select`."""
-        return reduced(list(self.matrices[list(classes)]))
+        return reduced(list(self._given[list(classes)]))
 
 
 def reduced(covariances: Sequence[Array]) -> Population:

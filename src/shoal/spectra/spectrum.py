@@ -1,5 +1,6 @@
 """The limiting spectra of an architecture's kernels on a Gaussian mixture."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,11 +11,14 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from shoal.architectures import DEQ, Architecture, FullyConnected
+from shoal.architectures import Architecture
 from shoal.checks import integer
 from shoal.equivalents import Coefficients, coefficients
+from shoal.equivalents.closed_forms import sooner
+from shoal.equivalents.statistics import mixture_pair_products
 from shoal.mixtures import Covariance, DiagonalCovariance, GaussianMixture, ScalarCovariance
 from shoal.spectra.law import Law
+from shoal.spectra.misfits import warn_of_misfits
 from shoal.spectra.populations import Array
 from shoal.spectra.spikes import LowRank, Spike, Transition, isolated, transitions
 
@@ -87,7 +91,10 @@ class Spectrum:
 
         def evaluate(levels: Array) -> Array:
             if levels.min(initial=1.0) < 0 or levels.max(initial=0.0) > 1:
-                raise ValueError("levels must lie between 0 and 1")
+                raise ValueError(
+                    "levels must lie between 0 and 1, "
+                    f"got some from {levels.min():g} to {levels.max():g}"
+                )
             return self.slope * self._law.quantile(levels) + self.shift
 
         return _pointwise("levels", levels, evaluate)
@@ -140,11 +147,14 @@ def spectrum(
     trainable: Iterable[str] | None = None,
     center: bool = True,
     width: int | None = None,
+    tau0: float | None = None,
 ) -> Spectra:
     r"""The limiting spectra of the kernel matrices of ``n`` samples of a mixture.
 
     They are those of the high-dimensional equivalents: $\alpha_1 X^\top X$ plus a multiple of the
-    identity, whose eigenvalues form bulks, and a part of low rank, which may detach others.
+    identity, whose eigenvalues form bulks, and a part of low rank, which may detach others. They
+    are centered and expanded at $\tau_0^2 = \mathbb E\|x\|^2$, the means included, as those of
+    :func:`~shoal.equivalent`. A mixture to which the theory does not apply gets a warning.
 
     Args:
         architecture: An architecture with a kernel; it is centered first.
@@ -153,6 +163,7 @@ def spectrum(
         trainable: Names out of ``architecture.parameter_groups``, for the NTK; all by default.
         center: Whether to center the architecture, or take it as it is.
         width: As for :func:`~shoal.coefficients`.
+        tau0: Another $\tau_0$.
 
     Raises:
         TypeError: If an argument has the wrong type.
@@ -166,21 +177,23 @@ def spectrum(
         >>> mixture = shoal.GaussianMixture([[2.0] + 399 * [0.0]], 1.0)
         >>> shoal.spectrum(deq, mixture, n=800).ck
         Spectrum
-          bulk    [0.0841..., 2.035...] with mass 0.5
-          atom    0.0249... with mass 0.5
-          spike   3.906...
+          bulk    [0.0840..., 2.024...] with mass 0.5
+          atom    0.0252... with mass 0.5
+          spike   3.883...
     """
     if not isinstance(mixture, GaussianMixture):
         raise TypeError(f"mixture must be a GaussianMixture, got {type(mixture).__name__}")
     count = integer("n", n, at_least=1)
+    if not mixture.tau0 > 0:
+        raise ValueError("mixture must not have covariances that are all zero")
+    warn_of_misfits(mixture)
     found = coefficients(
         architecture,
-        tau0=mixture.tau0,
+        tau0=math.sqrt(mixture_pair_products(mixture)[0]) if tau0 is None else tau0,
         trainable=trainable,
         center=center,
         width=width,
-        # the same numbers, but sooner
-        method="closed" if isinstance(architecture, DEQ | FullyConnected) else "derivatives",
+        method=sooner(architecture),
     )
     counts = count * mixture.proportions.numpy()
     law = Law([_array(covariance) for covariance in mixture.covariances], counts)
@@ -191,6 +204,7 @@ def spectrum(
 class _Series(NamedTuple):
     """A kernel's expansion: the same numbers as `Coefficients`, for one of the kernels."""
 
+    square: float  # τ_0²
     diagonal: float
     first: float  # α_1
     norms: float  # α_2
@@ -201,16 +215,18 @@ class _Series(NamedTuple):
 
 
 def _ck_series(c: Coefficients) -> _Series:
-    return _Series(c.gamma2, c.alpha1, c.alpha2, c.alpha3, c.ck_offset, c.ck_slope, c.ck_bend)
+    own = (c.gamma2, c.alpha1, c.alpha2, c.alpha3, c.ck_offset, c.ck_slope, c.ck_bend)
+    return _Series(c.tau0**2, *own)
 
 
 def _ntk_series(c: Coefficients) -> _Series:
-    return _Series(c.kappa2, c.beta1, c.beta2, c.beta3, c.ntk_offset, c.ntk_slope, c.ntk_bend)
+    own = (c.kappa2, c.beta1, c.beta2, c.beta3, c.ntk_offset, c.ntk_slope, c.ntk_bend)
+    return _Series(c.tau0**2, *own)
 
 
 def _of_series(series: _Series, mixture: GaussianMixture, law: Law, counts: Array) -> Spectrum:
     """The spectrum of a kernel, given the law of XᵀX."""
-    shift = series.diagonal - series.offset - mixture.tau0**2 * series.first
+    shift = series.diagonal - series.offset - series.square * series.first
     means = mixture.means.numpy().T
     images = np.stack(
         [c.apply(m).numpy() for c, m in zip(mixture.covariances, mixture.means, strict=True)], 1
@@ -221,7 +237,8 @@ def _of_series(series: _Series, mixture: GaussianMixture, law: Law, counts: Arra
     mixed = 4 / mixture.dimension * (means * images).sum(0)  # of the means' part of χ
     form, loadings, noise = _form(series, mixture, spread + mixed)
     scale = series.first
-    if scale < 1e-14 * series.diagonal:  # an even activation: the kernel does not see XᵀX
+    # an even activation: the kernel does not see XᵀX
+    if scale * mixture.tau0**2 < 1e-14 * series.diagonal:
         scale, shift = 1.0, series.diagonal - series.offset
         law = Law([np.zeros(mixture.dimension)] * len(counts), counts)
         means, images, spread = np.zeros_like(means), np.zeros_like(images), spread + mixed
@@ -245,9 +262,10 @@ def _form(series: _Series, mixture: GaussianMixture, spread: Array) -> tuple[Arr
     F has the deviations χ − E χ and, where the kernel bends in the norms, √p(χ² − E χ²).
     """
     size, classes = mixture.dimension, len(mixture.proportions)
-    squares = mixture.means.square().sum(1).numpy()
+    statistics, (_, products) = mixture.statistics, mixture_pair_products(mixture)
+    squares = statistics.traces.value + statistics.mean_products.value.diagonal()
     # √p times the mean of χ = ‖x‖² − τ_0² in each class, and p times that of χ²
-    norms = mixture.trace_deviations.numpy() + squares / np.sqrt(size)
+    norms = np.sqrt(size) * (squares.numpy() - series.square)
     square = norms**2 + spread
     form = np.zeros((classes + 2, classes + 2))
     form[:classes, :classes] = (
@@ -255,7 +273,7 @@ def _form(series: _Series, mixture: GaussianMixture, spread: Array) -> tuple[Arr
         + series.slope * np.sqrt(size) * (norms[:, None] + norms)
         + series.bend / 2 * (square[:, None] + square)
         + series.norms * np.outer(norms, norms)
-        + series.second * mixture.trace_products.numpy()
+        + series.second * products.numpy()
     )
     form[:classes, -2] = form[-2, :classes] = series.slope * np.sqrt(size) + series.norms * norms
     form[:classes, -1] = form[-1, :classes] = series.bend / 2

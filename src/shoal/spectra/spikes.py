@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 from scipy.optimize import brentq
 
-from shoal.exceptions import ConvergenceError
+from shoal.exceptions import AccuracyError, ConvergenceError
 from shoal.spectra.law import Law
 from shoal.spectra.populations import Array
 
@@ -96,17 +96,25 @@ class LowRank:
 
 
 class _Function:
-    """Γ with its derivative, and the pencil [[Γ, I], [I, −S]] up to a congruence, at given z."""
+    """Γ with its derivative, and the pencil [[Γ, I], [I, −S]] up to a congruence, at given z.
+
+    U is taken in units in which its columns are of one size, and S in those that undo them.
+    """
 
     def __init__(self, law: Law, part: LowRank) -> None:
         self.law, self.part = law, part
-        self.matrix = part.matrix
-        self.rank = len(self.matrix)
+        self.rank = len(part.matrix)
         self._nearby: list[Array] | None = None  # solutions at the last z
         self._forms = law.population.forms(np.hstack([part.means, part.images]))
         self._gram = part.means.T @ part.means
         # p times the variance of 2 μ_aᵀz_i/√p
         self._mixed = 4 / len(part.means) * (part.means * part.images).sum(0)
+        # Far out −z Γ(z) is UᵀU: with columns of U of one size, S and Γ have no units of the data.
+        self._units = np.ones(self.rank)
+        far = 1e3 * law.scale
+        sizes = far * np.diag(self.gamma(-far))
+        self._units = np.sqrt(law.scale / np.where(sizes > 0, sizes, law.scale))
+        self.matrix = part.matrix / np.outer(self._units, self._units)
 
     def gamma(self, z: float) -> Array:
         """Γ(z)."""
@@ -160,7 +168,7 @@ class _Function:
         deviations = np.diag(load * (part.variances + self._mixed)) - own
         noise = np.diag(load @ part.noise)
         result[last, last] = part.loadings.T @ deviations @ part.loadings + noise
-        return result
+        return result * np.outer(self._units, self._units)
 
     def pencil(self, z: float) -> tuple[Array, Array]:
         """[[DΓD, D], [D, −S]] and the diagonal of D, which keeps DΓD bounded at an atom."""
@@ -180,7 +188,7 @@ class _Function:
         gamma, slope = self.gamma(z), self.slope(z)
         y = balance * np.linalg.eigh(pencil)[1][: self.rank, branch]
         classes = len(self.law.index)
-        projected = (gamma @ y)[:classes] ** 2 / self.law.class_ratios
+        projected = (gamma @ y / self._units)[:classes] ** 2 / self.law.class_ratios
         return tuple(float(value) for value in projected / (y @ slope @ y))
 
 
@@ -207,7 +215,9 @@ def transitions(law: Law, part: LowRank, spikes: list[Spike]) -> list[Transition
             (spike.value for spike in spikes if sign * (edge - spike.value) > 0),
             key=lambda value: -abs(value - edge),
         )
-        for index, strength in enumerate(_strengths(function, edge, sign)):
+        strengths = _strengths(function, edge, sign)
+        _check_number(edge, strengths, len(beyond))
+        for index, strength in enumerate(strengths):
             value = beyond[index] if index < len(beyond) else None
             result.append(Transition(edge, float(strength), value))
     return result
@@ -216,11 +226,23 @@ def transitions(law: Law, part: LowRank, spikes: list[Spike]) -> list[Transition
 def _strengths(function: _Function, edge: float, sign: int) -> Array:
     """The positive eigenvalues of −SΓ at an outer edge, where ±Γ is positive definite."""
     # at an atom Γ is infinite, and whatever is negative detaches
-    gamma = function.gamma(edge or -_beside_zero(function.law))
+    gamma = function.gamma(edge or -sign * _beside_zero(function.law))
     values, vectors = np.linalg.eigh(sign * gamma)
     root = vectors * np.sqrt(np.maximum(values, 0))
     strengths = np.linalg.eigvalsh(-sign * root.T @ function.matrix @ root)[::-1]
     return strengths[strengths > 1e-9 * max(1.0, float(np.abs(strengths).max(initial=0.0)))]
+
+
+def _check_number(edge: float, strengths: Array, spikes: int) -> None:
+    """As many eigenvalues are beyond an edge as there are strengths above one."""
+    least, most = (int((strengths > limit).sum()) for limit in (1 + 1e-6, 1 - 1e-6))
+    if not least <= spikes <= most:
+        raise AccuracyError(
+            f"{least} isolated eigenvalues must lie beyond the edge at {edge:.6g} of XᵀX, and "
+            f"{spikes} were found: the low-rank part is too large, its strongest direction "
+            f"{strengths.max(initial=0.0):.3g} times what detaches an eigenvalue. Are the means "
+            "of the classes in proportion to the covariances?"
+        )
 
 
 def _support(law: Law) -> list[tuple[float, float]]:

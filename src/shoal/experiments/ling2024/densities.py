@@ -71,9 +71,10 @@ class _MixtureSpectra(Experiment):
         deq = DEQ(activation, self.recurrent_variance, self.input_variance)
         comparison = Comparison(self.kind, FORMS, self.width)
         found = comparison.arrays(deq, x.to(device), labels, seed=seed, mixture=mixture)
-        predicted = getattr(
-            shoal.spectrum(deq, mixture, n=self.samples, trainable=PAPER_GROUPS), self.kind
+        spectra = shoal.spectrum(
+            deq, mixture, n=self.samples, trainable=PAPER_GROUPS, tau0=mixture.tau0
         )
+        predicted = getattr(spectra, self.kind)
         grid = np.concatenate([np.linspace(low, high, 400) for low, high in predicted.edges])
         return found | {
             "grid": grid,

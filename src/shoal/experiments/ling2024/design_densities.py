@@ -137,7 +137,7 @@ class DesignImageSpectra(Experiment):
         seed: Of the choice of samples.
     """
 
-    name: ClassVar[tuple[str, str]] = ("ling2024", "figure7-mnist")
+    name: ClassVar[tuple[str, str]] = ("ling2024", "mnist-figure7")
     title: ClassVar[str] = "Eigenvalues of DEQs and of their designs, MNIST"
     printed: ClassVar[Mapping[str, float]] = {"relu": 2.34, "tanh": 4.79}
 

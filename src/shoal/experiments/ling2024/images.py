@@ -162,7 +162,7 @@ class _ImageSpectra(Experiment):
 class CKImageSpectra(_ImageSpectra):
     """Figure 5, right: conjugate kernels on two digits of MNIST."""
 
-    name: ClassVar[tuple[str, str]] = ("ling2024", "figure5-mnist")
+    name: ClassVar[tuple[str, str]] = ("ling2024", "mnist-figure5")
     title: ClassVar[str] = "Eigenvalues of conjugate kernels and of their equivalents, MNIST"
     kind: ClassVar[Kind] = "ck"
     printed: ClassVar[Mapping[str, float]] = {"relu": 1.80, "tanh": 2.02}
@@ -173,7 +173,7 @@ class CKImageSpectra(_ImageSpectra):
 class NTKImageSpectra(_ImageSpectra):
     """Figure 6, right: tangent kernels on two digits of MNIST."""
 
-    name: ClassVar[tuple[str, str]] = ("ling2024", "figure6-mnist")
+    name: ClassVar[tuple[str, str]] = ("ling2024", "mnist-figure6")
     title: ClassVar[str] = "Eigenvalues of tangent kernels and of their equivalents, MNIST"
     kind: ClassVar[Kind] = "ntk"
     printed: ClassVar[Mapping[str, float]] = {"relu": 3.93, "tanh": 4.82}
