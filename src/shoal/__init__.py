@@ -47,7 +47,7 @@ from shoal.kernels import (
     kernel_operator,
 )
 from shoal.mixtures import GaussianMixture
-from shoal.models import GainConstraint, Network, WellPosedness, build, load, save
+from shoal.models import GainConstraint, Network, WellPosedness, build, export, load, save
 from shoal.solvers import (
     Anderson,
     Broyden,
@@ -121,6 +121,7 @@ __all__ = [
     "design",
     "empirical_kernel",
     "equivalent",
+    "export",
     "fixed_point",
     "gaussian",
     "gradient_flow",

@@ -271,8 +271,8 @@ BAD = {
         "--label must name a column of a CSV file, got 'a' for other.npz",
     ),
     "one sample": (["analyze", "one.csv"], r"at least two rows, got one.csv of shape \(1, 2\)"),
-    "unknown paper": (["reproduce", "whale2024"], "PAPER must be one of .*shoal.*'whale2024'"),
-    "unknown figure": (["reproduce", "shoal", "depth"], "must be one of .*width, got 'depth'"),
+    "unknown paper": (["reproduce", "whale2024"], r"PAPER must be one of .*shoal.*'whale2024'"),
+    "unknown figure": (["reproduce", "shoal", "depth"], r"must be one of .*width, got 'depth'"),
     "no jobs": (["reproduce", "shoal", "width", "--jobs", "0"], "--jobs must be >= 1, got 0"),
     "absurd jobs": (["reproduce", "shoal", "--jobs", "1000000"], "--jobs must be <= .*1000000"),
     "absurd threads": (

@@ -12,7 +12,7 @@ from torch import Tensor
 from shoal.activations.base import Activation
 from shoal.checks import real
 
-__all__ = ["PiecewisePolynomial"]
+__all__ = ["PiecewisePolynomial", "lookup_table"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -92,7 +92,7 @@ class _Lookup(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, phi: PiecewisePolynomial, order: int) -> Tensor:
-        knots, slope, offset, rows = _table(phi, order, x.dtype, x.device)
+        knots, slope, offset, rows = lookup_table(phi, order, x.dtype, x.device)
         index = torch.bucketize(x.detach(), knots, right=True)
         s = x * slope[index] + offset[index]
         value = rows[-1][index]
@@ -113,7 +113,7 @@ class _Lookup(torch.autograd.Function):
 
 
 @lru_cache(maxsize=256)
-def _table(
+def lookup_table(
     phi: PiecewisePolynomial, order: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
     """Knots, the map from x to each piece's s, and the coefficients of a derivative, by power.

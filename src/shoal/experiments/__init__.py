@@ -7,6 +7,7 @@ from shoal.experiments.predicted import PredictedTraining
 from shoal.experiments.registry import find, register, registered
 from shoal.experiments.runner import Progress, Run, execute, results, run
 from shoal.experiments.spectrum import SpectrumError
+from shoal.experiments.sphere import SphereError
 from shoal.experiments.training import TrainingCurves
 from shoal.experiments.width import WidthError
 
@@ -19,6 +20,7 @@ __all__ = [
     "Result",
     "Run",
     "SpectrumError",
+    "SphereError",
     "TrainingCurves",
     "WidthError",
     "collect",

@@ -3,6 +3,7 @@
 from shoal.models.build import build
 from shoal.models.constraint import GainConstraint
 from shoal.models.equilibrium import EquilibriumNetwork
+from shoal.models.exporting import export
 from shoal.models.network import Network
 from shoal.models.norms import NormBounds, operator_norm_bounds
 from shoal.models.saving import load, save
@@ -15,6 +16,7 @@ __all__ = [
     "NormBounds",
     "WellPosedness",
     "build",
+    "export",
     "load",
     "operator_norm_bounds",
     "save",

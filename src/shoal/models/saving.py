@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from shoal.gradients.methods import check_gradient
 from shoal.gradients.options import SolveOptions
 from shoal.models.build import assemble, check_spec, shapes
 from shoal.models.encoding import decode, encode
+from shoal.models.files import write_whole
 from shoal.models.network import Network, NetworkSpec
 from shoal.solvers import Solver
 from shoal.solvers.solution import check_on_failure
@@ -72,23 +72,7 @@ def save(network: Network[Any], path: str | os.PathLike[str]) -> None:
         "requires_grad": json.dumps(trained),
     }
     metadata["sha256"] = _checksum(metadata, tensors)
-    target = Path(path)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    os.close(handle)
-    try:
-        save_file(tensors, name, metadata=metadata)
-        Path(name).chmod(0o666 & ~_umask())
-        Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    """What new files are denied; it can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
+    write_whole(Path(path), lambda file: save_file(tensors, file, metadata=metadata))
 
 
 def load(

@@ -22,7 +22,7 @@ from shoal.experiments.registry import register
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["PREPROCESSINGS", "CKImageSpectra", "NTKImageSpectra"]
+__all__ = ["PREPROCESSINGS", "CKImageSpectra", "NTKImageSpectra", "digit_images"]
 
 _ERRORS = ("exact_paper", "exact_measured", "estimate_paper")
 
@@ -43,6 +43,19 @@ PREPROCESSINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "centered": lambda x: _scaled(x - x.mean(0)),
     "centered-unit": lambda x: _unit(x - x.mean(0)),
 }
+
+
+def digit_images(
+    digits: tuple[int, int], samples: int, preprocessing: str, *, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Images of two digits of MNIST as rows, as many of each, and their classes.
+
+    Raises:
+        FileNotFoundError: If MNIST is not at hand; says which file, whence and whither.
+    """
+    whole = data.select_classes(data.load("mnist", dtype=torch.float64), *digits)
+    chosen = data.flatten(data.subsample(whole, samples // 2, seed=seed))
+    return PREPROCESSINGS[preprocessing](chosen.x), chosen.y
 
 
 @dataclass(frozen=True)
@@ -103,9 +116,7 @@ class _ImageSpectra(Experiment):
         Raises:
             FileNotFoundError: If MNIST is not at hand; says which file, whence and whither.
         """
-        whole = data.select_classes(data.load("mnist", dtype=torch.float64), *self.digits)
-        chosen = data.flatten(data.subsample(whole, self.samples // 2, seed=self.seed))
-        return PREPROCESSINGS[preprocessing](chosen.x), chosen.y
+        return digit_images(self.digits, self.samples, preprocessing, seed=self.seed)
 
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
         """The errors of each activation and preprocessing, and the printed ones."""

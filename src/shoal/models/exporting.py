@@ -1,0 +1,111 @@
+"""Export networks as programs that need no shoal."""
+
+import keyword
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch.nn import Module
+
+from shoal.models.files import write_whole
+from shoal.models.fully_connected import FullyConnectedNetwork
+from shoal.models.network import Network
+from shoal.models.source import module_source
+
+__all__ = ["export"]
+
+_ONNX_NEEDS = ("onnx", "onnxscript")
+
+
+def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
+    """Export a fully connected network, trained or not, as a program that needs no shoal.
+
+    What comes of it is decided by the ending of ``path``:
+
+    - ``.py``: a short Python module with an ordinary ``torch.nn.Module``, and beside it
+      ``*_weights.safetensors`` with the weights and, for designs on the sphere, the table of the
+      activation. ``load()`` of the module gives the network. It can be trained further; what was
+      frozen is frozen.
+    - ``.onnx``: an ONNX program with the weights inside, for any number of samples. The packages
+      onnx and onnxscript must be installed.
+
+    Args:
+        network: A network of a ``FullyConnected`` architecture, such as a design's, with shoal's
+            own activations.
+        path: Where to; for ``.py`` its name must be one that Python can import.
+
+    Raises:
+        TypeError: If the network is of another kind, or an activation is of one's own.
+        ValueError: If the path has another ending, or no name for a module.
+        ImportError: If a package that the format needs is not installed.
+
+    Example:
+        >>> import pathlib, tempfile, shoal
+        >>> deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
+        >>> d = shoal.design(deq, tau0=1.0, match="ck")
+        >>> net = shoal.build(d.architecture, in_features=3, width=16)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     shoal.export(net, pathlib.Path(folder) / "small.py")
+        ...     print(*sorted(path.name for path in pathlib.Path(folder).iterdir()))
+        small.py small_weights.safetensors
+    """
+    target = Path(path)
+    if not isinstance(network, Network):
+        raise TypeError(f"network must be a network made by shoal.build, got {network!r}")
+    if not isinstance(network, FullyConnectedNetwork):
+        raise TypeError(
+            "network must be one of a FullyConnected architecture, "
+            f"got one of {type(network.architecture).__name__}"
+        )
+    if target.suffix == ".py":
+        _export_python(network, target)
+    elif target.suffix == ".onnx":
+        _export_onnx(network, target)
+    else:
+        raise ValueError(f"path must end in .py or .onnx, got {str(target)!r}")
+
+
+def _export_python(network: FullyConnectedNetwork, target: Path) -> None:
+    if not target.stem.isidentifier() or keyword.iskeyword(target.stem):
+        raise ValueError(f"path must have the name of a Python module, got {target.name!r}")
+    # not the name that a network saved as a whole would have
+    weights = target.with_name(f"{target.stem}_weights.safetensors")
+    source, state = module_source(network, module=target.stem, weights=weights.name)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    write_whole(weights, lambda file: save_file(tensors, file))
+    write_whole(target, lambda file: file.write_text(source, encoding="utf-8"))
+
+
+def _export_onnx(network: FullyConnectedNetwork, target: Path) -> None:
+    missing = [name for name in _ONNX_NEEDS if find_spec(name) is None]
+    if missing:
+        raise ImportError(
+            f"export to ONNX needs {' and '.join(missing)}, not installed here: "
+            f"pip install {' '.join(_ONNX_NEEDS)}"
+        )
+    model = plain_module(network).eval()
+    x = network.readout.new_ones(2, network.spec.in_features)
+    program = torch.onnx.export(
+        model,
+        (x,),
+        input_names=["x"],
+        output_names=["y"],
+        dynamic_shapes=({0: torch.export.Dim("samples")},),
+        dynamo=True,
+        verbose=False,
+    )
+    assert program is not None  # that is what dynamo=True says
+    program.save(target)  # not renamed: weights beyond 2 GB go to a file beside it
+
+
+def plain_module(network: FullyConnectedNetwork) -> Module:
+    """The network as the module that its source defines, with copies of its weights."""
+    source, state = module_source(network, module="exported", weights="exported.safetensors")
+    namespace: dict[str, Any] = {"__name__": "exported", "__file__": "exported.py"}
+    exec(compile(source, "exported.py", "exec"), namespace)
+    model: Module = namespace["Model"]()
+    model.load_state_dict(state)
+    return model.to(network.readout.device).train(network.training)
