@@ -32,11 +32,12 @@ demo: $(STAMP)  ## Analyze a deep equilibrium model on handwritten digits
 tour: $(STAMP)  ## Take the tour: the Gaussian calculus, in one script
 	$(BIN)/python examples/tour.py
 
+# One thread in each of as many processes as there are cores: small problems gain nothing from threads.
 test: $(STAMP)  ## Run the tests
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
 
 test-slow: $(STAMP)  ## Run the tests that take long
-	$(BIN)/python -m pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m slow
 
 lint: $(STAMP)  ## Check style, format and types
 	$(BIN)/ruff check .

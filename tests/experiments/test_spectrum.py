@@ -32,7 +32,7 @@ def test_limits_predict_the_eigenvalues(results: list[Result]) -> None:
             assert summary[f"{key}_spikes_exact"] < 0.06
             assert summary[f"{key}_spikes_count"] >= 2  # two means, and perhaps the norms
     assert summary["0.5_ck_atom"] == pytest.approx(0.5)
-    assert abs(summary["0.5_ck_atom_shift"]) < 0.05
+    assert abs(summary["0.5_ck_atom_shift"]) < summary["0.5_ck_atom_smear"]  # within its spread
     assert "2.0_ck_atom" not in summary
 
 

@@ -100,7 +100,7 @@ def test_differences(architecture, options, symmetric):
     [
         (DEQ(ReLU(), 0.2, 0.8), {}),
         (DEQ(ReLU(), 0.2, 0.8), {"trainable": {"input"}}),
-        (DEQ(ReLU(), 0.2, 0.8), {"trainable": {"recurrent", "readout"}}),
+        (DEQ(ReLU(), 0.2, 0.8), {"trainable": ("recurrent", "readout")}),
         (DEQ.ling2023(0.1, 6), {"width": 7}),
         (DEQ.ling2023(0.1, 6), {}),
         (FullyConnected([ReLU(), ReLU()]), {}),
