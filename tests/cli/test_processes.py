@@ -98,13 +98,13 @@ def test_ctrl_c_while_analyzing(tmp_path: Path, environment: dict[str, str]) -> 
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
-    assert "Interrupted: 2 of 4 sections are finished, kept in o" in stderr
+    assert "Interrupted: 3 of 4 sections are finished, kept in o" in stderr
     assert "Traceback" not in stderr
     names = sorted(path.name for path in (tmp_path / "o").iterdir())
     assert names == ["partial.json", "partial.png", "partial.svg"]
     document = json.loads(stdout)
     assert document == json.loads((tmp_path / "o" / "partial.json").read_text())
-    assert list(document["sections"]) == ["well_posedness", "kernels"]
+    assert list(document["sections"]) == ["well_posedness", "kernels", "equivalents"]
     assert not document["complete"]
 
 
