@@ -137,7 +137,7 @@ def test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_DATA", str(tmp_path))
     write_digits(tmp_path, 400)
     experiment = DesignImageSpectra(
-        TANH, ("hard_tanh",), samples=60, preprocessings=("centered-unit",), width=128
+        TANH, families=("hard_tanh",), samples=60, preprocessings=("centered-unit",), width=128
     )
     results = compute(experiment)
     summary = experiment.summarize(results)

@@ -23,7 +23,7 @@ from shoal.experiments.ling2024 import (
     NTKSpectra,
 )
 from shoal.experiments.ling2024.estimates import estimated_kernels
-from shoal.experiments.ling2024.images import PREPROCESSINGS
+from shoal.experiments.ling2024.image_trials import PREPROCESSINGS
 
 CPU = torch.device("cpu")
 RELU = (shoal.ReLU(),)
