@@ -1,0 +1,53 @@
+r"""How far floating-point numbers may be from what they stand for.
+
+The model is the usual one: each operation errs by a factor of at most $1 + u$, in whatever order a
+sum is added up, fused or not. Sums of $n$ products then err by at most
+$\gamma_n = nu/(1 - nu)$ times the sum of their sizes. Scalars are compared as rational numbers,
+which are exact.
+"""
+
+import math
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+__all__ = ["UNIT", "down", "exact", "gamma", "norm_upper", "up"]
+
+UNIT = 2.0**-53  # u of float64
+_TINY = 2.0**-1000  # more than all underflows together
+
+
+def gamma(terms: int) -> float:
+    r"""$\gamma_n$, rounded up."""
+    share = terms * UNIT
+    if share >= 0.01:
+        raise ValueError(f"{terms} terms are too many for the bounds of rounding errors")
+    return share / (1 - share) * (1 + 8 * UNIT)
+
+
+def up(number: Fraction | float) -> float:
+    """The number as a float that is not smaller; zero stays zero."""
+    return math.nextafter(float(number), math.inf) if number else 0.0
+
+
+def down(number: Fraction | float) -> float:
+    """The number as a float that is not larger."""
+    return math.nextafter(float(number), -math.inf)
+
+
+def exact(number: float) -> Fraction:
+    """The number as a fraction, which it is."""
+    return Fraction(number)
+
+
+def norm_upper(tensor: Tensor) -> float:
+    """A number that the Euclidean norm of all entries, those of a float64 tensor, cannot exceed.
+
+    Entries are scaled to size one first, so that no square overflows or vanishes unnoticed.
+    """
+    largest = float(tensor.abs().max()) if tensor.numel() else 0.0
+    if largest == 0:
+        return 0.0
+    norm = float(torch.linalg.vector_norm(tensor.flatten() / largest)) * largest
+    return norm * (1 + gamma(tensor.numel() + 8)) + _TINY
