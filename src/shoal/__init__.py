@@ -31,6 +31,7 @@ from shoal.architectures import (
     ImplicitNetwork,
     ResNet,
 )
+from shoal.certificates import Certificate, certify
 from shoal.convergence import GradientFlow, gradient_flow
 from shoal.designs import Design, design
 from shoal.empirical import empirical_kernel
@@ -70,6 +71,7 @@ __all__ = [
     "Anderson",
     "Architecture",
     "Broyden",
+    "Certificate",
     "Coefficients",
     "ConvResNet",
     "ConvergenceError",
@@ -116,6 +118,7 @@ __all__ = [
     "WellPosedness",
     "build",
     "centered",
+    "certify",
     "coefficients",
     "data",
     "design",

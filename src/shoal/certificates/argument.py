@@ -5,7 +5,8 @@ architecture says (``Growth``) that the Gram matrix of the features has no eigen
 $\lambda_-$, the NTK $H$ none above $\Lambda$, that the gradient of group $g$ is at most
 $t_g \|e\|$, and that a step of gradient descent makes $e' = (I - \eta H) e + E_1 + E_2$, where
 $\|E_1\| \le \eta \varepsilon \|e\|$ is due to units that cross a kink,
-$e^\top E_1 \le \eta \psi \|e\| \|\Gamma\|$ with $\Gamma$ the gradient of all groups but readouts, and $\|E_2\| \le \eta^2 M \|e\|^2$. So $\|e\|$ falls at the rate $\omega = \lambda_-$ under gradient
+$e^\top E_1 \le \eta \psi \|e\| \|\Gamma\|$ with $\Gamma$ the gradient of all but readouts, and
+$\|E_2\| \le \eta^2 M \|e\|^2$. So $\|e\|$ falls at the rate $\omega = \lambda_-$ under gradient
 flow, and under gradient descent, where $\eta \Lambda \le 1$, at the larger of
 
 - $\omega = \lambda_- - \varepsilon - \eta M e_0$, and
@@ -13,8 +14,8 @@ flow, and under gradient descent, where $\eta \Lambda \le 1$, at the larger of
   (\varepsilon + \eta M e_0)^2/2)$ with $c = 1 - \eta\Lambda/2$.
 
 The weights travel no farther than $t_g e_0/\omega$; other bounds of their paths are below. If that
-is less than the radii, they never leave them, and the promise holds forever. The radii are free: the
-best ones are searched for. Proofs are in the documentation, on the page about certificates.
+is less than the radii, they never leave them, and the promise holds forever. The radii are free:
+the best ones are searched for. The documentation has the proofs, on its page about certificates.
 """
 
 import math
@@ -35,7 +36,7 @@ Radii = Mapping[str, Fraction]
 _SHARES = tuple(Fraction(9, 10 * 2**k) for k in range(14))  # of 1/Λ, step sizes to try
 _ITERATIONS = 60  # towards the smallest radii
 _SLACK = Fraction(1005, 1000)
-_SMALLEST_MARGIN, _LARGEST_MARGIN = Fraction(1, 256), Fraction(2**16)
+_SMALLEST_MARGIN, _LARGEST_MARGIN = Fraction(1, 2**16), Fraction(2**16)
 _BISECTIONS = 5
 
 RANK_REMEDY = (
@@ -225,11 +226,10 @@ def _invariant(origin: _Point, margin: Fraction) -> _Point | None:
     for _ in range(_ITERATIONS):
         if not point.ways:
             return None
-        needed = {g: margin * need for g, need in point.ways[0].needed.items()}
-        trial = origin.moved({g: _SLACK * need for g, need in needed.items()})
-        if trial.margin >= margin:
-            return trial
-        point = origin.moved(needed)
+        needed = point.ways[0].needed
+        point = origin.moved({g: _SLACK * margin * need for g, need in needed.items()})
+        if point.margin >= margin:
+            return point
     return None
 
 

@@ -5,9 +5,11 @@ $s_u$, $s_a$: the squares of the factors between parameters and weights, all one
 lemmas are proved in the documentation, on the page about certificates.
 """
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+import torch
 from torch import Tensor
 
 from shoal.certificates.argument import Geometry, Growth, Obstacle, Radii
@@ -17,7 +19,16 @@ from shoal.certificates.equilibrium import (
     Injection,
     find_equilibrium,
 )
-from shoal.certificates.rounding import UNIT, exact, gamma, norm_upper, up
+from shoal.certificates.rounding import (
+    ROUND_UP,
+    UNIT,
+    down,
+    exact,
+    gamma,
+    norm_upper,
+    row_norms,
+    up,
+)
 from shoal.models.deq import DEQNetwork, deq_scales
 
 __all__ = ["DEQGeometry", "MeasuredDEQ", "measure_deq"]
@@ -44,7 +55,7 @@ class MeasuredDEQ:
     singular_value: float
     input_norm: float
     input_frobenius: float
-    sample_norms: tuple[float, ...]
+    sample_norms: Tensor
     input_weight_norm: float
     readout_norm: float
     error: float
@@ -72,7 +83,7 @@ def measure_deq(net: DEQNetwork, x: Tensor, y: Tensor) -> MeasuredDEQ:
         singular_value=least_singular_value(found.features.T, error=found.feature_error),
         input_norm=spectral_norm(x),
         input_frobenius=norm_upper(x),
-        sample_norms=tuple(norm_upper(row) for row in x),
+        sample_norms=row_norms(x),
         input_weight_norm=up(spectral_norm(inputs) + 2 * UNIT * norm_upper(inputs)),
         readout_norm=readout_norm,
         error=up(error + readout_norm * found.feature_error),
@@ -139,42 +150,33 @@ class _Ball:
         moved = radii["recurrent"] * z0 + radii["input"] * self.inputs
         self.drift = self.slope * moved / self.gap
         self.features = z0 + self.drift  # ζ
-        self.sample_moves = self._sample_moves()
+        self.moves = self._moves()
         self.adjoint_moves = self._adjoint_moves()
-        readout = exact(measured.readout_norm) + radii["readout"]
-        rough = readout / self.gap
-        known = [
-            exact(b) + move for b, move in zip(found.adjoint_norms, self.adjoint_moves, strict=True)
-        ]
-        self.adjoint = min(rough, max(known))  # β
+        rough = (exact(measured.readout_norm) + radii["readout"]) / self.gap
+        known = float((found.adjoint_norms + self.adjoint_moves).max())
+        self.adjoint = min(rough, exact(up(known)))  # β
         self.lever = self.slope * self.adjoint  # κ
         inputs = self.speed["input"] * self.inputs**2
         self.mixed = self.speed["recurrent"] * self.features**2 + inputs
         self.push = self.mixed * self.lever / self.gap  # ‖ΔP‖ ≤ η push ‖e‖
 
-    def _sample_moves(self) -> list[Fraction]:
+    def _moves(self) -> Tensor:
         """How far the preactivations of each sample may be from the computed ones."""
         found = self.measured.equilibrium
-        return [
-            (self.radii["recurrent"] * exact(z) + self.radii["input"] * exact(x)) / self.gap
-            + exact(found.preactivation_error)
-            for z, x in zip(found.sample_norms, self.measured.sample_norms, strict=True)
-        ]
+        recurrent, inputs = (up(self.radii[g] / self.gap) for g in ("recurrent", "input"))
+        moves = recurrent * found.sample_norms + inputs * self.measured.sample_norms
+        return (moves + found.preactivation_error) * ROUND_UP
 
-    def _adjoint_moves(self) -> list[Fraction]:
+    def _adjoint_moves(self) -> Tensor:
         """How far the adjoint of each sample may be from the computed one."""
         found, smooth = self.measured.equilibrium, self.measured.equilibrium.smooth
-        norm, peak = exact(found.weight_norm), exact(found.adjoint_peak)
-        bent = exact(min(smooth.curvature, 1e300)) * peak
-        moves = []
-        for size, move, crossings in zip(
-            found.adjoint_norms, self.sample_moves, found.crossings, strict=True
-        ):
-            flips = exact(smooth.jump) * exact(crossings.weight(up(move**2)))
-            turned = min(flips + bent * move, 2 * self.slope * exact(size))
-            total = self.radii["readout"] + self.slope * self.radii["recurrent"] * exact(size)
-            moves.append((total + norm * turned) / self.gap + exact(found.adjoint_error))
-        return moves
+        sizes, gap, slope = found.adjoint_norms, down(self.gap), smooth.lipschitz
+        turned = smooth.jump * found.crossings.weight(self.moves)
+        if smooth.curvature:
+            turned = turned + smooth.curvature * found.adjoint_peak * self.moves
+        turned = torch.minimum(turned, 2 * slope * sizes)
+        total = up(self.radii["readout"]) + slope * up(self.radii["recurrent"]) * sizes
+        return ((total + found.weight_norm * turned) / gap + found.adjoint_error) * ROUND_UP
 
     def twist(self, reach: Fraction) -> Fraction:
         r"""$\theta$, what units that cross a kink within a step do to a row of $R$.
@@ -185,14 +187,11 @@ class _Ball:
         found, smooth = self.measured.equilibrium, self.measured.equilibrium.smooth
         if smooth.jump == 0:
             return Fraction(0)
-        stride = self.push * reach  # how far preactivations move in a step
-        weight = max(
-            exact(crossings.weight(up(min(2 * move**2, (move + stride) ** 2)))) + turned
-            for move, crossings, turned in zip(
-                self.sample_moves, found.crossings, self.adjoint_moves, strict=True
-            )
-        )
-        return min(exact(smooth.jump) * min(weight, self.adjoint) / self.gap, 2 * self.lever)
+        stride = up(self.push * reach)  # how far preactivations move in a step
+        moves = torch.minimum(self.moves + stride, math.sqrt(2) * self.moves) * ROUND_UP
+        weight = float((found.crossings.weight(moves) + self.adjoint_moves).max())
+        crossing = min(exact(up(weight * ROUND_UP)), self.adjoint)
+        return min(exact(smooth.jump) * crossing / self.gap, 2 * self.lever)
 
     def curvature(self, twist: Fraction) -> Fraction | None:
         """$M$; ``None`` where the activation's second derivative has no known bound."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.certificates.enclosures import spectral_norm
 from shoal.certificates.kinks import Crossings
-from shoal.certificates.rounding import UNIT, gamma, norm_upper, up
+from shoal.certificates.rounding import UNIT, gamma, norm_upper, row_norms, up
 from shoal.certificates.smoothness import Smoothness, smoothness
 
 __all__ = [
@@ -64,10 +64,12 @@ class Equilibrium:
         weight_norm: $\|W\|_2$.
         features_norm: $\|Z\|_2$.
         sample_norms: $\|z_i\|$ for each sample.
+        slopes: $\varphi'$ at the computed preactivations.
+        adjoints: The computed $b_i$; shape (outputs, samples, width).
         adjoint_norms: $\|b_i\|$ for each sample.
         adjoint_peak: The largest entry of all $b_i$, in size.
         adjoint_error: How far the computed adjoints may be from true ones.
-        crossings: For each sample, what units that cross a kink can weigh.
+        crossings: What units that cross a kink can weigh in the adjoints.
         smooth: The activation's constants.
     """
 
@@ -76,11 +78,13 @@ class Equilibrium:
     preactivation_error: float
     weight_norm: float
     features_norm: float
-    sample_norms: tuple[float, ...]
-    adjoint_norms: tuple[float, ...]
+    sample_norms: Tensor
+    slopes: Tensor
+    adjoints: Tensor
+    adjoint_norms: Tensor
     adjoint_peak: float
     adjoint_error: float
-    crossings: tuple[Crossings, ...]
+    crossings: Crossings
     smooth: Smoothness
 
 
@@ -111,7 +115,8 @@ def find_equilibrium(
     residual = norm_upper(value - z) * (1 + 2 * UNIT)
     residual += smooth.lipschitz * inner_error + _evaluation_error(smooth, value, inner)
     error = up(up(residual) / (1 - gain) * (1 + 8 * UNIT))
-    adjoints, adjoint_error = _adjoints(weight, phi.derivative(inner), readout, gain, size)
+    slopes = phi.derivative(inner)
+    adjoints, adjoint_error = _adjoints(weight, slopes, readout, gain, size)
     weights = adjoints.square().sum(0).sqrt() * (1 + gamma(len(readout) + 8))
     distances = kink_distances(inner, smooth)
     return Equilibrium(
@@ -120,11 +125,13 @@ def find_equilibrium(
         preactivation_error=up(inner_error + norm * error),
         weight_norm=norm,
         features_norm=up(spectral_norm(z) + error),
-        sample_norms=tuple(up(norm_upper(row) + error) for row in z),
-        adjoint_norms=tuple(up(norm_upper(adjoints[:, i]) + adjoint_error) for i in range(len(z))),
+        sample_norms=row_norms(z) + error,
+        slopes=slopes,
+        adjoints=adjoints,
+        adjoint_norms=row_norms(weights) + adjoint_error,
         adjoint_peak=up(float(adjoints.abs().max()) + adjoint_error),
         adjoint_error=adjoint_error,
-        crossings=tuple(map(Crossings, distances, weights)),
+        crossings=Crossings(distances, weights),
         smooth=smooth,
     )
 
