@@ -171,6 +171,8 @@ def _descents(
 ) -> list[_Way]:
     """Gradient descent, by the two rates of the module."""
     error, floor, root = geometry.error, growth.floor, growth.root
+    if floor == 0:
+        return []
     second = curvature * error  # M e_0
     kept = 1 - step * growth.largest / 2  # c
     plain = floor - growth.crossing - step * second
