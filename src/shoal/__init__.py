@@ -31,7 +31,7 @@ from shoal.architectures import (
     ImplicitNetwork,
     ResNet,
 )
-from shoal.certificates import Certificate, certify
+from shoal.certificates import Certificate, RequiredWidth, certify, required_width
 from shoal.convergence import GradientFlow, gradient_flow
 from shoal.designs import Design, design
 from shoal.empirical import empirical_kernel
@@ -103,6 +103,7 @@ __all__ = [
     "Picard",
     "PiecewisePolynomial",
     "ReLU",
+    "RequiredWidth",
     "ResNet",
     "Sigmoid",
     "Sine",
@@ -132,6 +133,7 @@ __all__ = [
     "kernel_function",
     "kernel_operator",
     "load",
+    "required_width",
     "save",
     "solve",
     "spectrum",

@@ -4,13 +4,16 @@ from shoal.certificates import deq_theorems, implicit_theorems  # noqa: F401  (t
 from shoal.certificates.enclosures import least_eigenvalue, least_singular_value, spectral_norm
 from shoal.certificates.values import Certificate, Conclusion, Condition
 from shoal.certificates.verb import certify
+from shoal.certificates.width import RequiredWidth, required_width
 
 __all__ = [
     "Certificate",
     "Conclusion",
     "Condition",
+    "RequiredWidth",
     "certify",
     "least_eigenvalue",
     "least_singular_value",
+    "required_width",
     "spectral_norm",
 ]

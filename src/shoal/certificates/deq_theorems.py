@@ -7,9 +7,9 @@ from shoal.architectures import DEQ
 from shoal.certificates.argument import sharper_conclusions
 from shoal.certificates.deq import DEQGeometry, MeasuredDEQ, measure_deq
 from shoal.certificates.equilibrium import NotContractingError
-from shoal.certificates.ling2023 import theorem_1
+from shoal.certificates.ling2023 import DEQBounds, covers, theorem_1
 from shoal.certificates.refusals import not_contracting
-from shoal.certificates.values import Certificate
+from shoal.certificates.values import Certificate, Conclusion
 from shoal.certificates.verb import Question, certify_architecture
 from shoal.kernels import kernel
 from shoal.models.deq import DEQNetwork
@@ -29,17 +29,11 @@ def certify_deq(architecture: DEQ, question: Question) -> Certificate:
     except NotContractingError as error:
         return not_contracting(error.gain, SHARPER)
     sharper = sharper_conclusions(DEQGeometry(measured), SHARPER, step_size=step_size)
-    known = _is_ling2023(architecture, measured)
-    others = theorem_1(measured, step_size=step_size) if known else ()
-    return Certificate(sharper + others, _measurements(architecture, measured, x))
-
-
-def _is_ling2023(architecture: DEQ, measured: MeasuredDEQ) -> bool:
-    """Whether the proof of Ling 2023 applies: its scales, and an activation below the identity."""
-    zero = torch.zeros(1, dtype=torch.float64)
-    activation = architecture.activation
     plain = all(scale == 1 for scale in measured.scales.values())
-    return plain and activation.lipschitz <= 1 and float(activation(zero)) == 0
+    others: tuple[Conclusion, ...] = ()
+    if plain and covers(architecture.activation):
+        others = theorem_1(_bounds(measured), step_size=step_size)
+    return Certificate(sharper + others, _measurements(architecture, measured, x))
 
 
 def _measurements(architecture: DEQ, measured: MeasuredDEQ, x: Tensor) -> dict[str, float]:
@@ -57,3 +51,15 @@ def _measurements(architecture: DEQ, measured: MeasuredDEQ, x: Tensor) -> dict[s
         if population > 0:
             numbers["lambda_0 / (m lambda_* / 2)"] = 2 * least / (width * population)
     return numbers
+
+
+def _bounds(measured: MeasuredDEQ) -> DEQBounds:
+    return DEQBounds(
+        weight_norm=measured.equilibrium.weight_norm,
+        input_weight_norm=measured.input_weight_norm,
+        readout_norm=measured.readout_norm,
+        input_frobenius=measured.input_frobenius,
+        singular_value=measured.singular_value,
+        error=measured.error,
+        rigorous=measured.equilibrium.smooth.exact,
+    )

@@ -8,17 +8,17 @@ integral is at most $2e_0/\lambda_0$.
 """
 
 import math
+from dataclasses import dataclass
 from fractions import Fraction
 
 import torch
 from torch import Tensor
 
-from shoal.certificates.enclosures import least_eigenvalue
-from shoal.certificates.implicit import MeasuredImplicit
-from shoal.certificates.rounding import UNIT, down, exact, gamma, up
+from shoal.certificates.enclosures import least_eigenvalue, spectral_norm
+from shoal.certificates.rounding import ROUND_UP, UNIT, down, exact, gamma, row_norms, up
 from shoal.certificates.values import Conclusion, Condition, at_least, at_most
 
-__all__ = ["infinite_gram", "lemma_3_5", "parallel_condition"]
+__all__ = ["ImplicitBounds", "InputBounds", "infinite_gram", "lemma_3_5", "parallel_condition"]
 
 _WIDTH = "more width, smaller labels, a smaller readout"
 _ENTRY_ERROR = 64 * UNIT  # of a formula with one cosine and one sine
@@ -58,25 +58,63 @@ def parallel_condition(x: Tensor) -> Condition:
     )
 
 
+@dataclass(frozen=True)
+class ImplicitBounds:
+    r"""What the lemmas ask of a network and its data; all norms are upper bounds.
+
+    Attributes:
+        gamma: The network's $\gamma$.
+        width: $m$.
+        recurrent_norm: $\|A\|_2$.
+        input_weight_norm: $\|W\|_2$.
+        readout_norm: The larger of $\|u\|_2$ and $\|v\|_2$.
+        gram: The least eigenvalue of $G(0)$, at least.
+        error: $\|\hat y - y\|$.
+        skip_trained: Whether $v$ is trained.
+    """
+
+    gamma: float
+    width: int
+    recurrent_norm: float
+    input_weight_norm: float
+    readout_norm: float
+    gram: float
+    error: float
+    skip_trained: bool
+
+
+class InputBounds:
+    """What the lemmas ask of the inputs alone.
+
+    Args:
+        x: The inputs, in float64.
+    """
+
+    def __init__(self, x: Tensor) -> None:
+        self.least = _least_infinite(x)
+        self.size = up(math.sqrt(len(x))) * float(row_norms(x).max()) * ROUND_UP  # √n ν
+        self.norm = spectral_norm(x)
+        self.parallel = parallel_condition(x)
+
+
 class _Constants:
     """What the lemmas are made of."""
 
-    def __init__(self, measured: MeasuredImplicit, gamma_: float, x: Tensor) -> None:
-        self.measured, self.gamma, self.x = measured, exact(gamma_), x
-        width = measured.equilibrium.features.shape[1]
-        self.root_width = exact(down(math.sqrt(width)))
-        largest = max(measured.recurrent_norm, measured.input_weight_norm)
+    def __init__(self, bounds: ImplicitBounds, inputs: InputBounds) -> None:
+        self.bounds, self.inputs, self.gamma = bounds, inputs, exact(bounds.gamma)
+        self.root_width = exact(down(math.sqrt(bounds.width)))
+        largest = max(bounds.recurrent_norm, bounds.input_weight_norm)
         self.c = exact(up(largest)) / self.root_width
-        self.least = exact(_least_infinite(x))
-        self.error = exact(measured.error)
-        self.samples = exact(up(math.sqrt(len(x)))) * exact(up(float(measured.sample_norms.max())))
-        self.square = exact(measured.input_norm) ** 2  # ‖X‖²
+        self.least = exact(inputs.least)
+        self.error = exact(bounds.error)
+        self.samples = exact(inputs.size)
+        self.square = exact(inputs.norm) ** 2  # ‖X‖²
 
     def basics(self) -> tuple[Condition, ...]:
         """What both lemmas assume."""
         limit = min(Fraction(1, 2), 1 / (4 * self.c))
         return (
-            parallel_condition(self.x),
+            self.inputs.parallel,
             at_most(
                 "gamma",
                 self.gamma,
@@ -87,7 +125,7 @@ class _Constants:
             ),
             at_least(
                 "Gram matrix",
-                exact(self.measured.skip_value) ** 2,
+                exact(self.bounds.gram),
                 self.least * 3 / 4,
                 words="lambda_min(G(0)) >= 3/4 lambda_0",
                 remedy="more width",
@@ -108,19 +146,17 @@ class _Constants:
         )
 
 
-def lemma_3_5(measured: MeasuredImplicit, gamma_: float, x: Tensor) -> tuple[Conclusion, ...]:
+def lemma_3_5(bounds: ImplicitBounds, inputs: InputBounds) -> tuple[Conclusion, ...]:
     """What the lemmas say of a network.
 
     Args:
-        measured: The network and its data.
-        gamma_: Its gamma.
-        x: The inputs.
+        bounds: The network.
+        inputs: The inputs.
     """
-    k = _Constants(measured, gamma_, x)
+    k = _Constants(bounds, inputs)
     if k.least == 0:
-        failed = (parallel_condition(x), _rank(k))
-        flow = Conclusion("Gao 2022, Lemma 3.5", "corrected", "gradient flow", failed)
-        return (flow,)
+        failed = (inputs.parallel, _rank(k))
+        return (Conclusion("Gao 2022, Lemma 3.5", "corrected", "gradient flow", failed),)
     return _repaired(k), _printed(k, "gradient flow"), _printed(k, "gradient descent")
 
 
@@ -138,7 +174,7 @@ def _rank(k: _Constants) -> Condition:
 
 def _repaired(k: _Constants) -> Conclusion:
     travel = k.samples * k.error / k.least
-    start = exact(max(k.measured.readout_norms)) / k.root_width
+    start = exact(k.bounds.readout_norm) / k.root_width
     readout = max(8 * k.c * travel / (2 - start), Fraction(0)) if start < 2 else Fraction(10**300)
     conditions = (
         *k.basics(),
@@ -150,7 +186,7 @@ def _repaired(k: _Constants) -> Conclusion:
         k.at_least_root("A, norm", 8 * travel / k.c, "the norm of A at most doubles"),
         at_least(
             "skip",
-            k.measured.scales["skip"],
+            int(k.bounds.skip_trained),
             0,
             words="the skip readout is trained",
             remedy="train the skip readout",

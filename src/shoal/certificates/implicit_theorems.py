@@ -3,9 +3,10 @@
 from shoal.architectures import ImplicitNetwork
 from shoal.certificates.argument import sharper_conclusions
 from shoal.certificates.equilibrium import NotContractingError
-from shoal.certificates.gao2022 import lemma_3_5
+from shoal.certificates.gao2022 import ImplicitBounds, InputBounds, lemma_3_5
 from shoal.certificates.implicit import ImplicitGeometry, measure_implicit
 from shoal.certificates.refusals import not_contracting
+from shoal.certificates.rounding import down
 from shoal.certificates.values import Certificate
 from shoal.certificates.verb import Question, certify_architecture
 from shoal.models.implicit_network import ImplicitNetworkModule
@@ -25,7 +26,17 @@ def certify_implicit(architecture: ImplicitNetwork, question: Question) -> Certi
     except NotContractingError as error:
         return not_contracting(error.gain, SHARPER)
     sharper = sharper_conclusions(ImplicitGeometry(measured), SHARPER, step_size=step_size)
-    conclusions = sharper + lemma_3_5(measured, architecture.gamma, x)
+    bounds = ImplicitBounds(
+        gamma=architecture.gamma,
+        width=net.spec.width,
+        recurrent_norm=measured.recurrent_norm,
+        input_weight_norm=measured.input_weight_norm,
+        readout_norm=max(measured.readout_norms),
+        gram=down(down(measured.skip_value) ** 2),
+        error=measured.error,
+        skip_trained=measured.scales["skip"] > 0,
+    )
+    conclusions = sharper + lemma_3_5(bounds, InputBounds(x))
     numbers = {
         "norm of A / sqrt(m)": measured.recurrent_norm * measured.inverse_root,
         "norm of W / sqrt(m)": measured.input_weight_norm * measured.inverse_root,

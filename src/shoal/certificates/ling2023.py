@@ -12,12 +12,14 @@ $\lambda_0 \ge 4C_2$, is not enough for it. Gradient flow needs no such conditio
 from dataclasses import dataclass
 from fractions import Fraction
 
+import torch
+
+from shoal.activations import Activation
 from shoal.certificates.argument import RANK_REMEDY
-from shoal.certificates.deq import MeasuredDEQ
 from shoal.certificates.rounding import down, exact, up
 from shoal.certificates.values import Conclusion, Condition, at_least, at_most
 
-__all__ = ["theorem_1"]
+__all__ = ["DEQBounds", "covers", "theorem_1"]
 
 _THEOREM = "Ling 2023, Theorem 1"
 _DELTAS = tuple(Fraction(up(10 ** (-k / 10))) for k in range(1, 61))  # shares of 1 - ‖W(0)‖
@@ -26,16 +28,39 @@ _READOUT = "a smaller readout at initialization (readout_scale), smaller labels,
 
 
 @dataclass(frozen=True)
+class DEQBounds:
+    r"""What the theorem asks of a network and its data.
+
+    Attributes:
+        weight_norm: $\|W\|_2$, at most.
+        input_weight_norm: $\|U\|_2$, at most.
+        readout_norm: $\|a\|_2$, at most.
+        input_frobenius: $\|X\|_F$, at most.
+        singular_value: The least singular value of the features, at least.
+        error: $\|\hat y - y\|$, at most.
+        rigorous: Whether the bounds include the errors of computing them.
+    """
+
+    weight_norm: float
+    input_weight_norm: float
+    readout_norm: float
+    input_frobenius: float
+    singular_value: float
+    error: float
+    rigorous: bool
+
+
+@dataclass(frozen=True)
 class _Constants:
     r"""The constants of Condition 1 for a certain $\delta$."""
 
-    measured: MeasuredDEQ
+    bounds: DEQBounds
     delta: Fraction
 
     @property
     def root(self) -> Fraction:
         r"""The root of $\lambda_0$."""
-        return exact(self.measured.singular_value)
+        return exact(self.bounds.singular_value)
 
     @property
     def least(self) -> Fraction:
@@ -45,24 +70,24 @@ class _Constants:
     @property
     def error(self) -> Fraction:
         """$e_0$."""
-        return exact(self.measured.error)
+        return exact(self.bounds.error)
 
     @property
     def readout(self) -> Fraction:
         r"""$\bar\rho_a$."""
-        return exact(self.measured.readout_norm) + self.delta
+        return exact(self.bounds.readout_norm) + self.delta
 
     @property
     def c(self) -> tuple[Fraction, Fraction, Fraction]:
         """$c_w$, $c_u$ and $c_a$."""
-        gap = 1 - exact(self.measured.equilibrium.weight_norm) - self.delta
-        inputs = exact(self.measured.input_weight_norm) + self.delta
+        gap = 1 - exact(self.bounds.weight_norm) - self.delta
+        inputs = exact(self.bounds.input_weight_norm) + self.delta
         return inputs * self.readout / gap**2, self.readout / gap, inputs / gap
 
     @property
     def size(self) -> Fraction:
         r"""$\|X\|_F$."""
-        return exact(self.measured.input_frobenius)
+        return exact(self.bounds.input_frobenius)
 
     @property
     def c1(self) -> Fraction:
@@ -111,7 +136,7 @@ class _Constants:
 
     @property
     def _rigorous(self) -> bool:
-        return self.measured.equilibrium.smooth.exact
+        return self.bounds.rigorous
 
     def _condition(
         self, name: str, value: Fraction, bound: Fraction, words: str, remedy: str
@@ -129,11 +154,17 @@ class _Constants:
         return Fraction(down(min(largest, best)))
 
 
-def theorem_1(measured: MeasuredDEQ, *, step_size: float | None = None) -> tuple[Conclusion, ...]:
+def covers(activation: Activation) -> bool:
+    """Whether the proof holds for an activation: it has slopes up to one, and is zero at zero."""
+    zero = torch.zeros(1, dtype=torch.float64)
+    return activation.lipschitz <= 1 and float(activation(zero)) == 0
+
+
+def theorem_1(bounds: DEQBounds, *, step_size: float | None = None) -> tuple[Conclusion, ...]:
     """What the theorem says of a network: for flow, for descent, and as it is printed.
 
     Args:
-        measured: The network and its data.
+        bounds: The network and its data.
         step_size: The step size to certify; by default one that the theorem allows.
     """
     flow = _best(
@@ -146,20 +177,20 @@ def theorem_1(measured: MeasuredDEQ, *, step_size: float | None = None) -> tuple
                 rate=down(c.least),
                 promises=_promises(c),
             )
-            for c in _choices(measured)
+            for c in _choices(bounds)
         ]
     )
     descents, printed = [], []
-    for c in _choices(measured):
+    for c in _choices(bounds):
         step = c.step() if step_size is None else exact(step_size)
         descents.append(_descent(c, step, (c.nine_corrected(step), c.ten(step))))
         printed.append(_descent(c, step, (c.nine(), c.ten(step)), printed=True))
     return flow, _best(descents), _best(printed)
 
 
-def _choices(measured: MeasuredDEQ) -> list[_Constants]:
-    room = 1 - exact(measured.equilibrium.weight_norm)
-    return [_Constants(measured, Fraction(down(share * room))) for share in _DELTAS]
+def _choices(bounds: DEQBounds) -> list[_Constants]:
+    room = 1 - exact(bounds.weight_norm)
+    return [_Constants(bounds, Fraction(down(share * room))) for share in _DELTAS]
 
 
 def _descent(
@@ -184,7 +215,7 @@ def _promises(c: _Constants) -> dict[str, float]:
     travel = {
         f"{group} travels at most": up(c.delta) for group in ("recurrent", "input", "readout")
     }
-    gain = exact(c.measured.equilibrium.weight_norm) + c.delta
+    gain = exact(c.bounds.weight_norm) + c.delta
     least = down(c.root * Fraction(7071067811, 10**10))
     return {**travel, "gain at most": up(gain), "features keep a singular value of": least}
 
