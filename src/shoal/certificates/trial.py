@@ -11,6 +11,7 @@ from shoal.models import EquilibriumNetwork
 __all__ = ["trains"]
 
 _STEPS = 200
+_NOTHING = 1e-9  # a share of the NTK below this is rounding
 
 
 def trains(net: EquilibriumNetwork[Any], x: Tensor, y: Tensor, *, steps: int = _STEPS) -> bool:
@@ -30,7 +31,10 @@ def trains(net: EquilibriumNetwork[Any], x: Tensor, y: Tensor, *, steps: int = _
     whole = empirical_kernel(net, x).ntk.detach()
     share = empirical_kernel(net, x, trainable=readouts).ntk.detach()
     step = 1 / float(torch.linalg.eigvalsh(whole)[-1])
-    rate = 1 - step * float(torch.linalg.eigvalsh(share)[0]) / 2
+    least = float(torch.linalg.eigvalsh(share)[0])
+    if not step * least > _NOTHING:
+        return False
+    rate = 1 - step * least / 2
     parameters = [p for p in net.parameters() if p.requires_grad]
     bound = None
     for _ in range(steps):

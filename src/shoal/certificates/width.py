@@ -96,9 +96,9 @@ def required_width(
         ...     shoal.ImplicitNetwork(0.1), x, y, readout_scale=0.0, largest_width=64, seeds=1
         ... )
         >>> found.empirical, found.certified
-        (16, 64)
+        (4, 16)
         >>> print(f"{found.theorems['Gao 2022, Lemma 3.5 (corrected), gradient flow']:.1e}")
-        1.6e+06
+        4.4e+05
     """
     confidence = checks.real("confidence", confidence, above=0, below=1)
     scale = checks.real("readout_scale", readout_scale)
