@@ -316,6 +316,51 @@ def test_labels_that_are_already_fitted_need_nothing() -> None:
     assert certificate.status == "proved"
 
 
+@pytest.mark.parametrize(
+    ("inputs", "labels", "failure"),
+    [
+        (1.0, 1e300, "remainder"),
+        (1e150, 1.0, "travel"),
+        (1e-150, 1.0, "remainder"),
+        (0.0, 1.0, "rank"),
+    ],
+)
+def test_extreme_numbers_get_an_answer(inputs: float, labels: float, failure: str) -> None:
+    x, y = sphere(3, 1.0)
+    certificate = shoal.certify(ling2023(60), inputs * x, labels * y)
+    assert certificate.first_failure is not None
+    assert certificate.first_failure.name == failure
+    assert failure in str(certificate)
+
+
+def test_more_samples_than_units_have_no_rank() -> None:
+    x, y = sphere(5, 0.1)
+    certificate = shoal.certify(ling2023(4, readout_scale=0.0), x, y)
+    assert certificate.first_failure is not None
+    assert certificate.first_failure.name == "rank"
+
+
+@pytest.mark.parametrize("groups", [{"skip"}, {"readout"}, {"readout", "input"}, {"recurrent"}])
+def test_what_is_trained_counts(groups: set[str]) -> None:
+    x, y = data(2, 10, norm=1.0, label=0.01)
+    net = shoal.build(
+        shoal.ImplicitNetwork(0.1),
+        in_features=10,
+        width=200,
+        readout_scale=0.0,
+        trainable=groups,
+        dtype=torch.float64,
+    )
+    certificate = shoal.certify(net, x, y)
+    if groups == {"recurrent"}:
+        assert certificate.first_failure is not None
+        assert certificate.first_failure.name == "readout"
+    else:
+        assert certificate.status == "proved"
+        first = descend(net, x, y, certificate.step_size or 0)
+        assert descend(net, x, y, certificate.step_size or 0) <= (certificate.rate or 0) * first
+
+
 def test_bad_arguments_are_named() -> None:
     x, y = sphere(2, 0.1)
     net = ling2023(50)

@@ -26,7 +26,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
 
-from shoal.certificates.rounding import down, up
+from shoal.certificates.rounding import down, nearest, up
 from shoal.certificates.values import Conclusion, Condition, at_least, at_most
 
 __all__ = ["RANK_REMEDY", "Geometry", "Growth", "Obstacle", "Radii", "sharper_conclusions"]
@@ -38,6 +38,7 @@ _ITERATIONS = 60  # towards the smallest radii
 _SLACK = Fraction(1005, 1000)
 _SMALLEST_MARGIN, _LARGEST_MARGIN = Fraction(1, 2**16), Fraction(2**16)
 _BISECTIONS = 5
+_FARTHEST = 1e300  # no radius that is larger makes a difference
 
 RANK_REMEDY = (
     "more width; inputs that are parallel or nearly so must be normalized, perturbed or removed"
@@ -150,7 +151,7 @@ class _Point:
 
     def moved(self, radii: Radii) -> "_Point":
         """The same at other radii, as floats lest fractions grow without end."""
-        rounded = {g: Fraction(up(r)) if r else Fraction(0) for g, r in radii.items()}
+        rounded = {g: Fraction(min(up(r), _FARTHEST)) for g, r in radii.items()}
         return _Point(self.geometry, rounded, self.step)
 
 
@@ -259,7 +260,7 @@ def _conclusion(theorem: str, origin: _Point) -> Conclusion:
         "sharper",
         "gradient flow" if step is None else "gradient descent",
         _conditions(best),
-        None if step is None else float(step),
+        None if step is None else nearest(step),
     )
     found = _invariant(origin, Fraction(1))
     if found is None or isinstance(found.growth, Obstacle):

@@ -191,7 +191,7 @@ class _Ball:
         moves = torch.minimum(self.moves + stride, math.sqrt(2) * self.moves) * ROUND_UP
         weight = float((found.crossings.weight(moves) + self.adjoint_moves).max())
         crossing = min(exact(up(weight * ROUND_UP)), self.adjoint)
-        return exact(smooth.jump) * crossing / self.gap
+        return exact(up(smooth.jump)) * crossing / self.gap
 
     def curvature(self, twist: Fraction) -> Fraction | None:
         """$M$; ``None`` where the activation's second derivative has no known bound."""

@@ -106,8 +106,8 @@ def find_equilibrium(
     size = norm_upper(weight)
     norm = up(spectral_norm(weight) + 2 * UNIT * size)
     gain = up(smooth.lipschitz * norm)
-    if not gain < 1:
-        raise NotContractingError(gain)
+    if not gain < 1 or math.isinf(smooth.lipschitz):
+        raise NotContractingError(math.inf if math.isnan(gain) else gain)
     z, inner = _iterate(weight, injection.value, phi)
     rounding = gamma(weight.shape[1] + 4) * (size * norm_upper(z) + norm_upper(injection.value))
     inner_error = up(rounding + injection.error)

@@ -27,7 +27,7 @@ _ENTRY_ERROR = 64 * UNIT  # of a formula with one cosine and one sine
 def infinite_gram(x: Tensor) -> Tensor:
     r"""$G^\infty$ of inputs in float64; its entries err by less than 64 roundings of their size."""
     norms = torch.linalg.vector_norm(x, dim=1)
-    unit = x / norms[:, None]
+    unit = x / norms[:, None].clamp(min=1e-300)
     angle = torch.arccos((unit @ unit.T).clamp(-1, 1))
     angle.fill_diagonal_(0.0)
     kernel = (angle.sin() + (math.pi - angle) * angle.cos()) / (2 * math.pi)

@@ -37,8 +37,8 @@ class MeasuredImplicit:
 
     Attributes:
         equilibrium: $Z$ and its adjoints.
-        stacked_value: A lower bound of the least singular value of the trained features together,
-            those of $Z$ and $F$ whose readouts are trained.
+        stacked_value: A lower bound of the least singular value of the features whose readouts are
+            trained, $Z$ and $F$ together; of $F$ if none is.
         skip_value: A lower bound of the least singular value of $F$.
         skip_norm: $\|F\|_2$, at most.
         recurrent_norm: $\|A\|_2$, at most.
@@ -93,8 +93,8 @@ def measure_implicit(net: ImplicitNetworkModule, x: Tensor, y: Tensor) -> Measur
     norms = spectral_norm(readout), spectral_norm(skip)
     error += norms[0] * found.feature_error + norms[1] * mapped_error
     trained = {g: p.requires_grad for g, p in net.groups.items()}
-    parts = [t for t, g in ((z, "readout"), (mapped, "skip")) if trained[g]]
-    stacked = torch.cat(parts, 1) if parts else z[:, :0]
+    parts = [t for t, g in ((z, "readout"), (mapped, "skip")) if trained[g]] or [mapped]
+    stacked = torch.cat(parts, 1)
     scales = {"readout": 1.0, "skip": 1.0, "recurrent": scale, "input": 1.0}
     return MeasuredImplicit(
         equilibrium=found,
@@ -142,12 +142,12 @@ class ImplicitGeometry(Geometry):
         curvature = (s["recurrent"] * (ball.lever + second) * ball.lever + s["readout"]) * moved
         curvature = curvature * ball.features + s["skip"] * ball.skip * inner * ball.push
         readouts = s["readout"] * ball.features**2 + s["skip"] * ball.skip**2
-        both = first + second
+        both, trained = first + second, s["readout"] + s["skip"] > 0
         return Growth(
             gain=1 - ball.gap,
             start=ball.start,
             drift=ball.drift,
-            floor=least**2 if ball.start else Fraction(0),
+            floor=least**2 if trained else Fraction(0),
             root=least,
             largest=readouts + ball.lever**2 * outer + ball.push**2 * inner,
             travel={

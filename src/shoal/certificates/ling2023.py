@@ -11,6 +11,7 @@ $\lambda_0 \ge 4C_2$, is not enough for it. Gradient flow needs no such conditio
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 import torch
 
@@ -57,44 +58,44 @@ class _Constants:
     bounds: DEQBounds
     delta: Fraction
 
-    @property
+    @cached_property
     def root(self) -> Fraction:
         r"""The root of $\lambda_0$."""
         return exact(self.bounds.singular_value)
 
-    @property
+    @cached_property
     def least(self) -> Fraction:
         r"""$\lambda_0$."""
         return self.root**2
 
-    @property
+    @cached_property
     def error(self) -> Fraction:
         """$e_0$."""
         return exact(self.bounds.error)
 
-    @property
+    @cached_property
     def readout(self) -> Fraction:
         r"""$\bar\rho_a$."""
         return exact(self.bounds.readout_norm) + self.delta
 
-    @property
+    @cached_property
     def c(self) -> tuple[Fraction, Fraction, Fraction]:
         """$c_w$, $c_u$ and $c_a$."""
         gap = 1 - exact(self.bounds.weight_norm) - self.delta
         inputs = exact(self.bounds.input_weight_norm) + self.delta
         return inputs * self.readout / gap**2, self.readout / gap, inputs / gap
 
-    @property
+    @cached_property
     def size(self) -> Fraction:
         r"""$\|X\|_F$."""
         return exact(self.bounds.input_frobenius)
 
-    @property
+    @cached_property
     def c1(self) -> Fraction:
         """$C_1$."""
         return sum((c**2 for c in self.c), Fraction(0)) * self.size**2
 
-    @property
+    @cached_property
     def c2(self) -> Fraction:
         """$C_2$."""
         return sum((c**2 for c in self.c[:2]), Fraction(0)) * self.size**2

@@ -12,7 +12,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-__all__ = ["ROUND_UP", "UNIT", "down", "exact", "gamma", "norm_upper", "row_norms", "up"]
+__all__ = ["ROUND_UP", "UNIT", "down", "exact", "gamma", "nearest", "norm_upper", "row_norms", "up"]
 
 UNIT = 2.0**-53  # u of float64
 ROUND_UP = 1 + 64 * UNIT  # what a few operations with positive numbers lose, and more
@@ -27,19 +27,27 @@ def gamma(terms: int) -> float:
     return share / (1 - share) * (1 + 8 * UNIT)
 
 
+def nearest(number: Fraction | float) -> float:
+    """The number as a float, infinite beyond the range of floats."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+
+
 def up(number: Fraction | float) -> float:
     """The number as a float that is not smaller; zero stays zero."""
-    return math.nextafter(float(number), math.inf) if number else 0.0
+    return math.nextafter(nearest(number), math.inf) if number else 0.0
 
 
 def down(number: Fraction | float) -> float:
     """The number as a float that is not larger."""
-    return math.nextafter(float(number), -math.inf)
+    return math.nextafter(nearest(number), -math.inf)
 
 
 def exact(number: float) -> Fraction:
-    """The number as a fraction, which it is."""
-    return Fraction(number)
+    """The number as a fraction, which it is; an infinite bound becomes one that nothing reaches."""
+    return Fraction(number) if math.isfinite(number) else Fraction(2**20000)
 
 
 def norm_upper(tensor: Tensor) -> float:

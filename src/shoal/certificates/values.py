@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
 
+from shoal.certificates.rounding import nearest
+
 __all__ = ["Certificate", "Conclusion", "Condition", "Status", "at_least", "at_most"]
 
 Status = Literal["proved", "holds at the measured values", "not established"]
@@ -79,7 +81,7 @@ def at_least(
 ) -> Condition:
     """The condition that a value is at least its bound, or above it."""
     holds = value > bound or (value == bound and not strict)
-    return Condition(name, words, ">=", float(bound), float(value), holds, rigorous, remedy)
+    return Condition(name, words, ">=", nearest(bound), nearest(value), holds, rigorous, remedy)
 
 
 def at_most(
@@ -94,7 +96,7 @@ def at_most(
 ) -> Condition:
     """The condition that a value is at most its bound, or below it."""
     holds = value < bound or (value == bound and not strict)
-    return Condition(name, words, "<=", float(bound), float(value), holds, rigorous, remedy)
+    return Condition(name, words, "<=", nearest(bound), nearest(value), holds, rigorous, remedy)
 
 
 @dataclass(frozen=True)
