@@ -40,6 +40,8 @@ class PiecewisePolynomial(Activation):
         2.0
     """
 
+    __slots__ = ("_hash",)
+
     knots: tuple[float, ...]
     pieces: tuple[tuple[float, ...], ...]
     corners: tuple[float, ...] | None = None
@@ -61,6 +63,18 @@ class PiecewisePolynomial(Activation):
         object.__setattr__(self, "pieces", pieces)
         if self.corners is not None:
             object.__setattr__(self, "corners", _numbers("corners", self.corners))
+
+    def __hash__(self) -> int:
+        """Of thousands of numbers, and every use of a table asks for it: kept, in its slot."""
+        kept: int | None = getattr(self, "_hash", None)
+        if kept is None:
+            kept = hash((self.knots, self.pieces, self.corners))
+            object.__setattr__(self, "_hash", kept)
+        return kept
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone."""
+        return vars(self)
 
     def __repr__(self) -> str:
         """Say what matters and leave out the numbers."""
