@@ -28,11 +28,10 @@ from shoal.kernels.rectified import Diagonal, rectified
 from shoal.kernels.result import Kernels
 from shoal.kernels.section import HalfAngle
 
-__all__ = ["state_square"]
+__all__ = ["equilibrium", "state_square"]
 
 _SMALLEST = 1e-300  # a squared norm of zero
 _NARROWEST = 1e-100  # an angle of zero
-_MOST_STEPS = 100
 _BLOCK = 4096  # pairs that are integrated at a time
 
 
@@ -89,14 +88,15 @@ def state_square(gamma: float) -> float:
     """
     if not gamma**2 < 2:
         raise ConvergenceError(f"the kernel does not exist: gamma² is {gamma**2:.4g}, at least 2")
-    square, step = 0.5, math.inf
-    for _ in range(_MOST_STEPS):
+    square, step = 1.0, -math.inf
+    while Diagonal.at(gamma * math.sqrt(square)).square > square:
+        square *= 2
+    while True:  # from above, all steps lead down, until rounding ends them
         here = Diagonal.at(gamma * math.sqrt(square))
         last, step = step, (here.square - square) / (1 - gamma**2 * here.active)
-        if abs(step) >= abs(last) or step == 0:  # rounding; from below, steps are positive
+        if not last < step < 0:
             return square
         square += step
-    raise ConvergenceError(f"the kernel of gamma = {gamma:.17g} was not reached")
 
 
 def _unit_kernels(
@@ -111,6 +111,22 @@ def _unit_kernels(
 
 
 def _block(gamma: float, theta: Tensor, trainable: frozenset[str]) -> Kernels:
+    state, active, passed = equilibrium(gamma, theta)
+    through = 1 / (1 - gamma**2 * active)
+    free = (math.pi - theta) / (2 * math.pi)
+    feature = theta.sin() / (2 * math.pi) + free * theta.cos()
+    shares = {
+        "readout": state,
+        "skip": feature,
+        "recurrent": gamma**2 * active * through * state,
+        "input": theta.cos() * (passed * through + free),
+    }
+    ntk = sum((shares[group] for group in sorted(trainable)), torch.zeros_like(state))
+    return Kernels(state + feature, ntk)
+
+
+def equilibrium(gamma: float, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r"""$P$, $\dot E$ and $F$ of inputs of norm one at some angles."""
     theta = theta.clamp(min=_NARROWEST)
     square = state_square(gamma)
     std = gamma * math.sqrt(square)
@@ -126,15 +142,4 @@ def _block(gamma: float, theta: Tensor, trainable: frozenset[str]) -> Kernels:
     differentiable = torch.is_grad_enabled() and theta.requires_grad
     part = solve(equation, start, start.detach(), "angle", differentiable=differentiable)
     found = rectified(std, theta, angle_of(part))
-    state = square * (1 - 2 * part)
-    through = 1 / (1 - gamma**2 * found.active)
-    free = (math.pi - theta) / (2 * math.pi)
-    feature = theta.sin() / (2 * math.pi) + free * theta.cos()
-    shares = {
-        "readout": state,
-        "skip": feature,
-        "recurrent": gamma**2 * found.active * through * state,
-        "input": theta.cos() * (found.passed * through + free),
-    }
-    ntk = sum((shares[group] for group in sorted(trainable)), torch.zeros_like(state))
-    return Kernels(state + feature, ntk)
+    return square * (1 - 2 * part), found.active, found.passed

@@ -130,8 +130,8 @@ def _rule(std: float) -> tuple[Tensor, Tensor]:
     """Nodes and weights on [0, 1], dense at both ends, where layers of width s are."""
     octaves = min(_FINEST, _PANELS + max(0, -math.floor(math.log2(max(std, 2.0**-_FINEST)))))
     steps = [2.0**-k for k in range(octaves, 0, -1)]
-    edges = torch.tensor([0.0, *steps, *(1 - step for step in reversed(steps[:-1])), 1.0])
-    edges = edges.to(torch.float64)
+    panels = [0.0, *steps, *(1 - step for step in reversed(steps[:-1])), 1.0]
+    edges = torch.tensor(panels, dtype=torch.float64)
     nodes, weights = gauss_legendre(_NODES)
     half = (edges[1:] - edges[:-1])[:, None] / 2
     middle = (edges[1:] + edges[:-1])[:, None] / 2

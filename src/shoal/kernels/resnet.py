@@ -30,7 +30,7 @@ from shoal.kernels.function import (
 from shoal.kernels.result import Kernels
 from shoal.kernels.section import HalfAngle, section
 
-__all__ = ["ResidualLayer", "residual_layers"]
+__all__ = ["ResidualLayer", "layer_weights", "residual_layers"]
 
 _SMALLEST = 1e-300  # a variance of zero
 
@@ -56,13 +56,15 @@ def residual_layers(
 ) -> Iterator[ResidualLayer]:
     """The layers from the input to the output."""
     for layer, sigma in enumerate(architecture.activations, start=1):
-        trained = f"layer{layer}" in trainable
-        if layer == 1:
-            factor = float(moments(sigma, 1.0).square) ** -0.5
-            yield ResidualLayer(sigma, 0.0, factor, trained)
-        else:
-            factor = architecture.residual_scale / architecture.depth
-            yield ResidualLayer(sigma, 1.0, factor, trained)
+        skip, factor = layer_weights(architecture, layer, sigma)
+        yield ResidualLayer(sigma, skip, factor, f"layer{layer}" in trainable)
+
+
+def layer_weights(architecture: ResNet, layer: int, sigma: Activation) -> tuple[float, float]:
+    r"""$e$ and $k$ of a layer, counted from one, if it has the activation $\sigma$."""
+    if layer == 1:
+        return 0.0, float(moments(sigma, 1.0).square) ** -0.5
+    return 1.0, architecture.residual_scale / architecture.depth
 
 
 @pair_kernels.register
