@@ -89,11 +89,11 @@ def test_residual_networks(phi):
     check(ResNet((phi, Tanh(), phi), 3), norm=1.2, trainable={"layer2"})
 
 
-@pytest.mark.parametrize("gamma", [0.0, 0.05, 0.4, 1.2])
+@pytest.mark.parametrize("gamma", [0.01, 0.4, 1.2])
 def test_implicit_networks(gamma):
     check(ImplicitNetwork(gamma), norm=1.3)
     for group in ImplicitNetwork(gamma).parameter_groups:
-        check(ImplicitNetwork(gamma), norm=1.0, trainable={group}, degree=200)
+        check(ImplicitNetwork(gamma), norm=1.0, trainable={group})
 
 
 @pytest.mark.parametrize(("depth", "normalized"), [(1, False), (2, True), (3, False)])

@@ -274,7 +274,7 @@ def test_bad_arguments():
         coefficients(ReLU(), tau0=1.0)
     with pytest.raises(TypeError, match="known for ConvResNet"):
         coefficients(ConvResNet(ReLU(), depth=2), tau0=1.0)
-    with pytest.raises(TypeError, match="cannot be centered.*center=False"):
+    with pytest.raises(TypeError, match=r"cannot be centered.*center=False"):
         coefficients(ImplicitNetwork(gamma=0.3), tau0=1.0)
     with pytest.raises(ValueError, match="trainable must be chosen"):
         coefficients(deq, tau0=1.0, trainable={"layer1"})

@@ -221,6 +221,6 @@ def test_gradients_of_matrices():
 
 def test_a_kernel_that_does_not_exist():
     """P = s²/2 + ... grows faster than it is fed back from γ² = 2 on."""
-    with pytest.raises(ConvergenceError, match="gamma² is 2.25, at least 2"):
+    with pytest.raises(ConvergenceError, match=r"gamma² is 2\.25, at least 2"):
         kernel_function(ImplicitNetwork(1.5))(1.0, 1.0, 0.0)
     assert kernel_function(ImplicitNetwork(1.4))(1.0, 1.0, 0.0).ck.isfinite()
