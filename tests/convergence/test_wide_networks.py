@@ -87,7 +87,7 @@ CASES = [
     (STANDARD, {"norm": 2.0}),
     (FullyConnected((ReLU(),)), {}),
     (FullyConnected((Tanh(), ReLU())), {}),
-    (ResNet(Softplus(), 3, residual_scale=2.0), {}),
+    (ResNet(Softplus(), 2, residual_scale=2.0), {}),
     (ImplicitNetwork(gamma=0.4), {}),
 ]
 

@@ -91,16 +91,16 @@ class GroupError(Experiment):
             dtype=torch.float64,
             device=device,
         )
-        exact, found = shoal.kernel(architecture, x), shoal.empirical_kernel(network, x)
+        groups = architecture.parameter_groups
+        exact = [shoal.kernel(architecture, x, trainable={group}) for group in groups]
+        found = [shoal.empirical_kernel(network, x, trainable={group}) for group in groups]
+        true, estimate = (torch.stack([k.ntk for k in kernels]) for kernels in (exact, found))
         errors = {
-            "ck": relative_error(found.ck, exact.ck),
-            "ntk": relative_error(found.ntk, exact.ntk),
+            "ck": relative_error(found[0].ck, exact[0].ck),
+            "ntk": relative_error(estimate.sum(0), true.sum(0)),
         }
-        for group in architecture.parameter_groups:
-            share = shoal.kernel(architecture, x, trainable={group}).ntk
-            estimate = shoal.empirical_kernel(network, x, trainable={group}).ntk
-            errors[group] = relative_error(estimate, share)
-        return errors
+        shares = zip(groups, estimate, true, strict=True)
+        return errors | {group: relative_error(*share) for group, *share in shares}
 
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
         """The slopes in the logarithms, with 95% confidence intervals, by network and kernel."""
