@@ -225,6 +225,8 @@ def test_an_activation_of_unknown_curvature_has_no_descent() -> None:
     assert not certificate.holds
     assert certificate.first_failure is not None
     assert certificate.first_failure.name == "remainder"
+    assert "activation" in certificate.first_failure.remedy
+    assert certificate.gradient_flow.holds or certificate.gradient_flow.first_failure is not None
 
 
 def test_the_bound_of_crossing_units_is_reached() -> None:

@@ -211,9 +211,10 @@ def _step_conditions(point: _Point, growth: Growth) -> list[Condition]:
         remedy="a smaller step size",
         rigorous=point.geometry.rigorous,
     )
-    ways = []
+    ways, remedy = [], "an activation whose second derivative has a known bound, such as tanh"
     if growth.curvature is not None:
         ways = descents(growth, point.geometry, point.step, growth.curvature)
+        remedy = "more width, a smaller readout (readout_scale), smaller labels"
     rate = max((way.rate for way in ways), default=Fraction(0))
     return [
         size,
@@ -222,7 +223,7 @@ def _step_conditions(point: _Point, growth: Growth) -> list[Condition]:
             growth.floor - rate,
             growth.floor,
             words="what is not linear in a step is less than what the readout gains",
-            remedy="more width, a smaller readout (readout_scale), smaller labels",
+            remedy=remedy,
             rigorous=point.geometry.rigorous,
             strict=True,
         ),
