@@ -59,6 +59,7 @@ from shoal.solvers import (
     solve,
 )
 from shoal.spectra import Spectra, Spectrum, spectrum
+from shoal.training import Monitor, TrainingError, TrainingRun, train
 
 __all__ = [
     "DEQ",
@@ -95,6 +96,7 @@ __all__ = [
     "Kernels",
     "Kink",
     "LeakyReLU",
+    "Monitor",
     "Network",
     "NewtonKrylov",
     "OneStep",
@@ -112,6 +114,8 @@ __all__ = [
     "Status",
     "Swish",
     "Tanh",
+    "TrainingError",
+    "TrainingRun",
     "Unrolled",
     "WellPosedness",
     "build",
@@ -132,6 +136,7 @@ __all__ = [
     "save",
     "solve",
     "spectrum",
+    "train",
 ]
 
 __version__ = "0.1.0.dev0"

@@ -1,0 +1,56 @@
+"""The result of a run, out of its books."""
+
+import math
+from typing import Any
+
+import torch
+
+from shoal.training.result import TrainingRun
+from shoal.training.session import Outcome, Session
+
+__all__ = ["collect"]
+
+_DISTANCE = "distance."
+
+
+def collect(session: Session, outcome: Outcome, *, arrays: bool) -> TrainingRun:
+    """Make the result; NumPy arrays if ``arrays``, else tensors."""
+    method, step_size = session.method, session.step_size
+    ledger, bounds, watch = session.ledger, session.ledger.bounds, session.watch
+
+    def values(numbers: list[float]) -> Any:
+        tensor = torch.tensor(numbers, dtype=torch.float64)
+        return tensor.numpy() if arrays else tensor
+
+    steps: Any = torch.tensor(ledger.looks, dtype=torch.int64)
+    limits: dict[str, Any] = {}
+    loss_bound = None
+    if bounds is not None:
+        loss_bound = values([bounds.loss(k) for k in range(len(ledger.losses))])
+        limits = {
+            name: values([bounds.at(name, k) for k in ledger.looks])
+            for name in ("gain", "least_eigenvalue", "pl_ratio", "drift")
+            if name in ledger.records
+        }
+    least = math.nan if bounds is None else bounds.least_eigenvalue
+    records = {name: values(numbers) for name, numbers in ledger.records.items()}
+    return TrainingRun(
+        method=method,
+        step_size=step_size,
+        steps=max(ledger.step, 0),
+        times=values([step_size * k for k in range(len(ledger.losses))]),
+        losses=values(ledger.losses),
+        loss_bound=loss_bound,
+        initial_eigenvalue=None if math.isnan(least) else least,
+        gram_group=None if watch is None else watch.group,
+        monitor_steps=steps.numpy() if arrays else steps,
+        monitors={n: v for n, v in records.items() if not n.startswith(_DISTANCE)},
+        bounds=limits,
+        distances={n.removeprefix(_DISTANCE): v for n, v in records.items() if _DISTANCE in n},
+        kept={name: name not in ledger.violations for name in sorted(ledger.promises)},
+        violations=dict(ledger.violations),
+        status=outcome.status,
+        message=outcome.message,
+        seconds=session.seconds,
+        monitor_seconds=session.monitor_seconds,
+    )
