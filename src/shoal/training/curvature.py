@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, jvp
 
 from shoal.lanczos import dominant_eigenpair
 from shoal.training.gram import start_vector
@@ -16,25 +15,23 @@ _RTOL = 1e-2  # of the residual
 def largest_eigenvalue(objective: Objective) -> float:
     r"""That of $JJ^\top$, where $J$ is the Jacobian of all outputs, within a percent.
 
-    Each step of the Lanczos iteration takes a backward and a forward derivative.
+    Each step of the Lanczos iteration takes two derivatives.
     """
-    network, x = objective.network, objective.x
-    weights = {name: p.detach() for name, p in objective.weights.items()}
+    network = objective.network
     training = network.training
     network.eval()  # warm starts are not for this
     try:
         with torch.inference_mode(mode=False), torch.enable_grad():
-            output = network(x)
+            output, trained = network(objective.x), list(objective.weights.values())
+            # Jᵀu is linear in u, so its own derivative is J, wherever it is taken
+            cotangent = torch.ones_like(output, requires_grad=True)
+            pulled = torch.autograd.grad(output, trained, cotangent, create_graph=True)
 
             def product(v: Tensor) -> Tensor:
-                cotangent = v.to(output.dtype).view_as(output)
-                trained = list(objective.weights.values())
-                back = torch.autograd.grad(output, trained, cotangent, retain_graph=True)
-                tangents = dict(zip(weights, back, strict=True))
-                image: Tensor = jvp(
-                    lambda w: functional_call(network, w, (x,)), (weights,), (tangents,)
-                )[1]
-                return image.detach().double().reshape(-1)
+                direction = v.to(output.dtype).view_as(output)
+                back = torch.autograd.grad(output, trained, direction, retain_graph=True)
+                image = torch.autograd.grad(pulled, cotangent, back, retain_graph=True)[0]
+                return image.double().reshape(-1)
 
             start = start_vector(output.numel(), output)
             return dominant_eigenpair(product, start, rtol=_RTOL).value
