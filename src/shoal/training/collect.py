@@ -10,7 +10,7 @@ from shoal.training.session import Outcome, Session
 
 __all__ = ["collect"]
 
-_DISTANCE = "distance."
+_BOUNDED = ("gain", "least_eigenvalue", "pl_ratio", "drift")
 
 
 def collect(session: Session, outcome: Outcome, *, arrays: bool) -> TrainingRun:
@@ -29,11 +29,12 @@ def collect(session: Session, outcome: Outcome, *, arrays: bool) -> TrainingRun:
         loss_bound = values([bounds.loss(k) for k in range(len(ledger.losses))])
         limits = {
             name: values([bounds.at(name, k) for k in ledger.looks])
-            for name in ("gain", "least_eigenvalue", "pl_ratio", "drift")
+            for name in _BOUNDED
             if name in ledger.records
         }
     least = math.nan if bounds is None else bounds.least_eigenvalue
-    records = {name: values(numbers) for name, numbers in ledger.records.items()}
+    seen = [name for name in (*_BOUNDED, "gain_upper") if name in ledger.records]
+    groups = [g for g in session.objective.weights if f"distance.{g}" in ledger.records]
     return TrainingRun(
         method=method,
         step_size=step_size,
@@ -44,9 +45,9 @@ def collect(session: Session, outcome: Outcome, *, arrays: bool) -> TrainingRun:
         initial_eigenvalue=None if math.isnan(least) else least,
         gram_group=None if watch is None else watch.group,
         monitor_steps=steps.numpy() if arrays else steps,
-        monitors={n: v for n, v in records.items() if not n.startswith(_DISTANCE)},
+        monitors={name: values(ledger.records[name]) for name in seen},
         bounds=limits,
-        distances={n.removeprefix(_DISTANCE): v for n, v in records.items() if _DISTANCE in n},
+        distances={g: values(ledger.records[f"distance.{g}"]) for g in groups},
         kept={name: name not in ledger.violations for name in sorted(ledger.promises)},
         violations=dict(ledger.violations),
         status=outcome.status,

@@ -116,7 +116,8 @@ def train(
         "method": method,
         "step_size": size,
         "reduction": reduction,
-        "monitor": options,
+        # sets have another order in every process
+        "monitor": options and (options.every, sorted(_promises(options, net, known=True))),
         "least_eigenvalue": eigenvalue,
         "rate": rate,
         "rtol": tolerance,
@@ -233,8 +234,13 @@ def _checkpoint(
     if isinstance(net, EquilibriumNetwork):
         solves = repr((net.options.solver, net.options.gradient, net.warm_start, net.training))
     weights = {name: tensor.detach().cpu() for name, tensor in net.state_dict().items()}
+    parts = {
+        "architecture": repr(net.architecture),
+        "trained": " ".join(objective.weights),
+        "solves": solves,
+    }
     identity = {
-        "net": checksum({"spec": repr(net.spec), "solves": solves}, weights),
+        "net": checksum(parts, weights),
         "x": checksum({}, {"x": objective.x.cpu()}),
         "y": checksum({}, {"y": objective.y.cpu()}),
         **{name: repr(value) for name, value in facts.items()},
