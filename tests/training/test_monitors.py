@@ -172,8 +172,8 @@ def test_a_lost_equilibrium_ends_the_run_or_is_recorded() -> None:
         run = train(network(LING), x, y, step_size=1.0, steps=20)
     assert run.status == "diverged"
     assert "after step" in run.message
+    net = network(LING)
     with pytest.raises(TrainingError, match="equilibrium"):
-        net = network(LING)
         train(net, x, y, step_size=1.0, steps=20, on_violation="raise", monitor=False)
     lenient = network(LING, on_failure="status", solver=shoal.Picard(max_steps=3))
     run = train(lenient, x, y, step_size=1e-4, steps=2)

@@ -1,6 +1,6 @@
 """Arguments, certificates, progress and pictures of training."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ class Conclusion:
     holds: bool
     step_size: float | None
     rate: float | None
+    promises: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -49,6 +50,20 @@ def test_certificates_give_step_size_and_rate() -> None:
         shoal.train(network(), x, y, steps=3, certificate=refused)
     with pytest.raises(ValueError, match="reduction='sum'"):
         shoal.train(network(), x, y, steps=3, certificate=certificate, reduction="mean")
+
+
+def test_promises_of_certificates_are_watched() -> None:
+    x, y = data()
+    promises = {"input travels at most": 9.0, "readout travels at most": 0.01, "gain at most": 0.9}
+    descent = Conclusion(True, 0.05, 0.999, promises | {"something else": 1.0})
+    certificate = Certificate(descent, Conclusion(False, None, None))
+    run = shoal.train(network(), x, y, steps=3, certificate=certificate, monitor=1)
+    expected = {"loss", "equilibrium", "gain", "distance.input", "distance.readout"}
+    assert set(run.kept) == expected
+    assert run.violations == {"distance.readout": 1}
+    assert run.message == "the weights readout traveled too far at step 1"
+    assert run.bounds["distance.input"].tolist() == [9.0] * 4
+    assert run.bounds["gain"].tolist() == [0.9] * 4
 
 
 def test_the_bound_of_the_flow() -> None:

@@ -1,13 +1,14 @@
 """What the convergence theorems promise, as numbers."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from shoal.architectures import DEQ
 from shoal.models import EquilibriumNetwork, Network
 
-__all__ = ["LOWER", "Bounds", "Conclusion", "promises_of"]
+__all__ = ["LOWER", "Bounds", "Conclusion", "limits_of", "promises_of"]
 
 LOWER = frozenset({"least_eigenvalue", "pl_ratio"})  # promised to stay above; the rest, below
 
@@ -44,6 +45,23 @@ class Conclusion(Protocol):
         """The factor of the loss per step; for the flow, the exponent of its decay."""
         ...
 
+    @property
+    def promises(self) -> Mapping[str, float]:
+        """Other numbers that hold throughout training, by name."""
+        ...
+
+
+def limits_of(conclusion: Conclusion) -> dict[str, float]:
+    """The promises of a certificate that monitors can see: the gain, and how far weights travel."""
+    limits = {}
+    for words, number in conclusion.promises.items():
+        subject, travels, _ = words.partition(" travels at most")
+        if travels:
+            limits[f"distance.{subject}"] = number
+        elif words == "gain at most":
+            limits["gain"] = number
+    return limits
+
 
 @dataclass(frozen=True)
 class Bounds:
@@ -56,6 +74,7 @@ class Bounds:
         initial_loss: $\Phi(0)$.
         least_eigenvalue: $\lambda_0$.
         rate: As in ``Conclusion``, where a certificate says it.
+        limits: Bounds of monitors from above, where a certificate says them.
     """
 
     method: str
@@ -64,6 +83,7 @@ class Bounds:
     initial_loss: float
     least_eigenvalue: float
     rate: float | None = None
+    limits: Mapping[str, float] = field(default_factory=dict)
 
     def loss(self, step: int) -> float:
         r"""$(1 - \eta\lambda_0/2)^k \Phi(0)$, or $e^{-\lambda_0 t}\Phi(0)$ for the flow.
@@ -84,6 +104,7 @@ class Bounds:
             "least_eigenvalue": self.least_eigenvalue / 2,
             "pl_ratio": 1.0,
             "drift": self.least_eigenvalue / 4,
+            **self.limits,
         }
         return self.loss(step) if name == "loss" else constants[name]
 

@@ -29,7 +29,7 @@ def collect(session: Session, outcome: Outcome, *, arrays: bool) -> TrainingRun:
         loss_bound = values([bounds.loss(k) for k in range(len(ledger.losses))])
         limits = {
             name: values([bounds.at(name, k) for k in ledger.looks])
-            for name in _BOUNDED
+            for name in (*_BOUNDED, *sorted(set(bounds.limits) - set(_BOUNDED)))
             if name in ledger.records
         }
     least = math.nan if bounds is None else bounds.least_eigenvalue

@@ -11,8 +11,6 @@ from shoal.training.bounds import LOWER, Bounds
 
 __all__ = ["Ledger"]
 
-_OF_MONITORS = ("gain", "least_eigenvalue", "pl_ratio", "drift")
-
 
 @dataclass
 class Ledger:
@@ -47,11 +45,10 @@ class Ledger:
         self.looks.append(self.step)
         for name, value in found.items():
             self.records.setdefault(name, []).append(value)
-        for name in _OF_MONITORS:
-            if name in found:
-                # the gain is below one only if that is certain
-                value = found["gain_upper"] if name == "gain" else found[name]
-                self._judge(name, self._holds(name, value))
+        for name in sorted(self.promises & set(found)):
+            self._judge(name, self._holds(name, found[name]))
+        if "gain" in found:  # it must be certain that the layer contracts
+            self._judge("gain", found["gain_upper"] < 1)
 
     def judge_loss(self, output_error: float, divisor: float) -> None:
         r"""See whether the loss kept its bound, within what is known of it.
@@ -76,9 +73,7 @@ class Ledger:
     def _holds(self, name: str, value: float) -> bool:
         assert self.bounds is not None
         bound = self.bounds.at(name, self.step)
-        if name in LOWER:
-            return value >= bound
-        return value < bound if name == "gain" else value <= bound
+        return value >= bound if name in LOWER else value <= bound
 
     def _judge(self, name: str, holds: bool) -> None:
         if name in self.promises and not holds:

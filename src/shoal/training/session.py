@@ -188,7 +188,12 @@ def describe(violations: dict[str, int]) -> str:
     """The violations in words."""
     if not violations:
         return "no promise was broken"
-    return "; ".join(f"{_WORDS[name]} at step {step}" for name, step in violations.items())
+    return "; ".join(f"{_words(name)} at step {step}" for name, step in violations.items())
+
+
+def _words(name: str) -> str:
+    group = name.removeprefix("distance.")
+    return _WORDS[name] if group == name else f"the weights {group} traveled too far"
 
 
 def _split(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:

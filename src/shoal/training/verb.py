@@ -17,7 +17,7 @@ from shoal.exceptions import ConvergenceWarning
 from shoal.kernels.arguments import as_tensor
 from shoal.models import EquilibriumNetwork, Network
 from shoal.models.files import checksum
-from shoal.training.bounds import Bounds, Conclusion, promises_of
+from shoal.training.bounds import Bounds, Conclusion, limits_of, promises_of
 from shoal.training.checkpoint import Checkpoint
 from shoal.training.collect import collect
 from shoal.training.curvature import largest_eigenvalue
@@ -74,7 +74,8 @@ def train(
         monitor: Whether to watch, after how many steps (10 by default), or a :class:`Monitor`.
         reduction: ``"sum"``: $\Phi = \frac12\|f - y\|^2$. ``"mean"``: that divided by n.
         certificate: What ``certify`` says of this network and data. If its conclusion for the
-            method holds, it gives the step size and the rate of the loss's bound.
+            method, and for this step size, holds, its promises are watched instead: the rate of the
+            loss, the gain, and how far each group of weights travels.
         least_eigenvalue: $\lambda_0$; by default the least eigenvalue of $G$ at the start.
         on_violation: What to do about a broken promise: ``"record"`` it, ``"stop"`` there, or
             ``"raise"`` a :class:`TrainingError`. A run that diverges ends in any case, with a
@@ -110,16 +111,21 @@ def train(
     conclusion = _conclusion(certificate, method, reduction)
     size = _step_size(step_size, conclusion, objective)
     tolerance = _tolerance(rtol, method)
-    rate = _rate(conclusion, method, size)
+    if method == "descent" and conclusion is not None and conclusion.step_size != size:
+        conclusion = None  # it is about another step size
+    rate = None if conclusion is None else conclusion.rate
+    limits = {} if conclusion is None else limits_of(conclusion)
     options, eigenvalue = as_monitor(monitor), _eigenvalue(least_eigenvalue, rate, monitor)
+    promises = _promises(options, net, eigenvalue, conclusion, limits)
     facts = {
         "method": method,
         "step_size": size,
         "reduction": reduction,
         # sets have another order in every process
-        "monitor": options and (options.every, sorted(_promises(options, net, known=True))),
+        "monitor": options and (options.every, sorted(promises)),
         "least_eigenvalue": eigenvalue,
         "rate": rate,
+        "limits": sorted(limits.items()),
         "rtol": tolerance,
     }
     with reporter(progress) as report:
@@ -129,10 +135,10 @@ def train(
             method=method,
             step_size=size,
             steps=integer("steps", steps, at_least=0),
-            ledger=Ledger(_promises(options, net, known=eigenvalue is not None)),
+            ledger=Ledger(promises),
             watch=None if options is None else Watch(objective),
             every=1 if options is None else options.every,
-            bounds=partial(Bounds, method, size, objective.divisor, rate=rate),
+            bounds=partial(Bounds, method, size, objective.divisor, rate=rate, limits=limits),
             eigenvalue=eigenvalue,
             stop=on_violation != "record",
             checkpoint=_checkpoint(checkpoint, checkpoint_seconds, objective, facts),
@@ -197,13 +203,6 @@ def _tolerance(rtol: float | None, method: str) -> float:
     return real("rtol", rtol, above=0, below=1)
 
 
-def _rate(conclusion: Conclusion | None, method: str, step_size: float) -> float | None:
-    """The rate that is certified for this run: for descent, with this very step size."""
-    if conclusion is None or (method == "descent" and conclusion.step_size != step_size):
-        return None
-    return conclusion.rate
-
-
 def _eigenvalue(given: float | None, rate: float | None, monitor: object) -> float | None:
     r"""$\lambda_0$ where it is known before; NaN where the rate alone is, and is enough."""
     if given is not None:
@@ -211,12 +210,22 @@ def _eigenvalue(given: float | None, rate: float | None, monitor: object) -> flo
     return math.nan if rate is not None and not monitor else None
 
 
-def _promises(monitor: Monitor | None, net: Network[Any], *, known: bool) -> frozenset[str]:
+def _promises(
+    monitor: Monitor | None,
+    net: Network[Any],
+    eigenvalue: float | None,
+    conclusion: Conclusion | None,
+    limits: Mapping[str, float],
+) -> frozenset[str]:
     """What is to be kept, as far as it is looked at."""
     promises = promises_of(net)
     if monitor is None:
-        return promises & ({"loss", "equilibrium"} if known else {"equilibrium"})
-    return promises if monitor.promises is None else monitor.promises
+        return promises & ({"equilibrium"} if eigenvalue is None else {"loss", "equilibrium"})
+    if monitor.promises is not None:
+        return monitor.promises
+    if conclusion is not None:
+        return promises & {"loss", "gain", "equilibrium"} | set(limits)
+    return promises
 
 
 def _checkpoint(
