@@ -219,3 +219,13 @@ def test_promises_can_be_chosen() -> None:
     assert alone.loss_bound is None
     known = train(network(), x, y, step_size=0.1, steps=1, monitor=False, least_eigenvalue=0.01)
     assert known.loss_bound[1] == known.losses[0] * (1 - 0.1 * 0.01 / 2)
+
+
+@pytest.mark.parametrize("architecture", [LING, GAO, DU, CONV], ids=lambda a: type(a).__name__)
+def test_looking_changes_nothing(architecture) -> None:
+    x, y = data(architecture)
+    runs = [
+        train(network(architecture, 32), x, y, step_size=1e-3, steps=4, monitor=monitor)
+        for monitor in (1, False)
+    ]
+    assert torch.equal(runs[0].losses, runs[1].losses)
