@@ -54,7 +54,10 @@ def test_certificates_give_step_size_and_rate() -> None:
 
 def test_promises_of_certificates_are_watched() -> None:
     x, y = data()
-    promises = {"input travels at most": 9.0, "readout travels at most": 0.01, "gain at most": 0.9}
+    # certificates speak of the weights as they act: here those of the input times √0.8, and of the
+    # readout by √64
+    travels = {"input travels at most": 9.0, "readout travels at most": 0.01 / 8}
+    promises = travels | {"gain at most": 0.9}
     descent = Conclusion(True, 0.05, 0.999, promises | {"something else": 1.0})
     certificate = Certificate(descent, Conclusion(False, None, None))
     run = shoal.train(network(), x, y, steps=3, certificate=certificate, monitor=1)
@@ -62,7 +65,8 @@ def test_promises_of_certificates_are_watched() -> None:
     assert set(run.kept) == expected
     assert run.violations == {"distance.readout": 1}
     assert run.message == "the weights readout traveled too far at step 1"
-    assert run.bounds["distance.input"].tolist() == [9.0] * 4
+    assert run.bounds["distance.input"].tolist() == pytest.approx([9 / 0.8**0.5] * 4)
+    assert run.bounds["distance.readout"].tolist() == pytest.approx([0.01] * 4)
     assert run.bounds["gain"].tolist() == [0.9] * 4
 
 

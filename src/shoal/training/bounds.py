@@ -51,13 +51,19 @@ class Conclusion(Protocol):
         ...
 
 
-def limits_of(conclusion: Conclusion) -> dict[str, float]:
-    """The promises of a certificate that monitors can see: the gain, and how far weights travel."""
+def limits_of(conclusion: Conclusion, scales: Mapping[str, float]) -> dict[str, float]:
+    """The promises of a certificate that monitors can see: the gain, and how far weights travel.
+
+    Args:
+        conclusion: What the certificate concludes.
+        scales: By what the weights of each group are multiplied where they act. Certificates speak
+            of these products, monitors of the weights.
+    """
     limits = {}
     for words, number in conclusion.promises.items():
         subject, travels, _ = words.partition(" travels at most")
-        if travels:
-            limits[f"distance.{subject}"] = number
+        if travels and scales.get(subject):
+            limits[f"distance.{subject}"] = number / scales[subject]
         elif words == "gain at most":
             limits["gain"] = number
     return limits

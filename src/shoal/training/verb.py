@@ -114,7 +114,7 @@ def train(
     if method == "descent" and conclusion is not None and conclusion.step_size != size:
         conclusion = None  # it is about another step size
     rate = None if conclusion is None else conclusion.rate
-    limits = {} if conclusion is None else limits_of(conclusion)
+    limits = {} if conclusion is None else limits_of(conclusion, objective.scales())
     options, eigenvalue = as_monitor(monitor), _eigenvalue(least_eigenvalue, rate, monitor)
     promises = _promises(options, net, eigenvalue, conclusion, limits)
     facts = {
