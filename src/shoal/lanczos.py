@@ -64,7 +64,7 @@ def dominant_eigenpair(
         if (
             last
             or k % _EVERY == _EVERY - 1
-            or float(beside[k]) <= 1e-13 * float(diagonal[: k + 1].abs().max())
+            or bool(beside[k] <= 1e-13 * diagonal[: k + 1].abs().max())
         ):
             value, vector, bound = _extreme(diagonal[: k + 1], beside[: k + 1])
             if bound <= rtol * abs(value) or last:

@@ -15,7 +15,7 @@ _BOUNDED = ("gain", "least_eigenvalue", "pl_ratio", "drift")
 
 def collect(session: Session, outcome: Outcome, *, arrays: bool) -> TrainingRun:
     """Make the result; NumPy arrays if ``arrays``, else tensors."""
-    method, step_size = session.method, session.step_size
+    method, step_size = session.plan.method, session.plan.step_size
     ledger, bounds, watch = session.ledger, session.ledger.bounds, session.watch
 
     def values(numbers: list[float]) -> Any:

@@ -21,7 +21,7 @@ def largest_eigenvalue(objective: Objective) -> float:
     training = network.training
     network.eval()  # warm starts are not for this
     try:
-        with torch.inference_mode(mode=False), torch.enable_grad():
+        with torch.enable_grad():
             output, trained = network(objective.x), list(objective.weights.values())
             # Jᵀu is linear in u, so its own derivative is J, wherever it is taken
             cotangent = torch.ones_like(output, requires_grad=True)

@@ -46,7 +46,7 @@ def gram_matrix(network: Network[Any], x: Tensor, group: str) -> Tensor:
         # the equilibrium is there already
         features = _features(network, x, group).double()
         return features @ features.T
-    with torch.inference_mode(mode=False), torch.enable_grad():
+    with torch.enable_grad():
         trace = network.trace(x)
         one = trace.maps[group]
         found = [] if group in _LINEAR else reactions(trace.output, {group: one})

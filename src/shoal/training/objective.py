@@ -63,7 +63,7 @@ class Objective:
     @property
     def parameters(self) -> list[Tensor]:
         """The trained weights, for steps in place."""
-        return [p.data for p in self.weights.values()]
+        return list(self.weights.values())
 
     def evaluate(self) -> Evaluation:
         """One forward and one backward pass.
@@ -72,7 +72,7 @@ class Objective:
             ConvergenceError: If an equilibrium, or its gradient, is not found and the network was
                 built to raise then.
         """
-        with torch.inference_mode(mode=False), torch.enable_grad():
+        with torch.enable_grad():
             output = self.network(self.x)
             error = output.detach() - self.y
             loss = 0.5 * float(error.double().square().sum()) / self.divisor
@@ -90,8 +90,7 @@ class Objective:
 
     def scales(self) -> dict[str, float]:
         """By what the weights of each trained group are multiplied where they act."""
-        with torch.inference_mode(mode=False):
-            maps = self.network.trace(self.x[:1]).maps
+        maps = self.network.trace(self.x[:1]).maps
         return {name: maps[name].scale for name in self.weights}
 
     def distances(self) -> dict[str, float]:

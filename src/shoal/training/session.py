@@ -10,11 +10,11 @@ from torch import Tensor
 
 from shoal.exceptions import ConvergenceError
 from shoal.models import EquilibriumNetwork
-from shoal.training.bounds import Bounds
 from shoal.training.checkpoint import Checkpoint, Snapshot
 from shoal.training.ledger import Ledger
 from shoal.training.monitor import Watch
 from shoal.training.objective import Evaluation, Objective
+from shoal.training.plan import Plan
 from shoal.training.progress import TrainingProgress
 from shoal.training.result import TrainingStatus
 from shoal.training.steppers import Stepper
@@ -47,35 +47,34 @@ class Session:
 
     Attributes:
         objective: What is trained.
-        stepper: How.
-        method: ``"descent"`` or ``"flow"``.
-        step_size: The time between two steps.
+        plan: How, and what is to be kept.
         steps: How many steps to make.
-        ledger: Where all is written down.
-        watch: The monitors, if there are any.
-        every: After how many steps they look.
-        bounds: Makes the bounds of the initial loss and the least eigenvalue at the start.
-        eigenvalue: The least eigenvalue at the start, where it is given.
         stop: Whether a violation ends the run.
         checkpoint: The file to go on from.
         report: Called at each step.
+        stepper: What moves the weights.
+        ledger: Where all is written down.
+        watch: The monitors, if there are any.
+        seconds: The time that it took.
+        monitor_seconds: How much of it was for the monitors.
     """
 
     objective: Objective
-    stepper: Stepper
-    method: str
-    step_size: float
+    plan: Plan
     steps: int
-    ledger: Ledger
-    watch: Watch | None
-    every: int
-    bounds: Callable[[float, float], Bounds]
-    eigenvalue: float | None
     stop: bool
     checkpoint: Checkpoint | None
     report: Callable[[TrainingProgress], object]
+    stepper: Stepper = field(init=False)
+    ledger: Ledger = field(init=False)
+    watch: Watch | None = field(init=False)
     seconds: float = field(default=0.0, init=False)
     monitor_seconds: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        """Open the books."""
+        self.stepper, self.ledger = self.plan.stepper(), Ledger(self.plan.promises)
+        self.watch = None if self.plan.monitor is None else Watch(self.objective)
 
     def run(self) -> Outcome:
         """Make all steps, or as many as the run survives."""
@@ -105,26 +104,34 @@ class Session:
 
     def _record(self, now: Evaluation) -> None:
         """Write down all that is known of this step."""
-        ledger, watch = self.ledger, self.watch
+        ledger, divisor = self.ledger, self.objective.divisor
         ledger.losses.append(now.loss)
-        looks = watch is not None and (ledger.step % self.every == 0 or ledger.step == self.steps)
-        measured: dict[str, float] = {}
-        if watch is not None and looks:
-            start = time.perf_counter()
-            measured = watch.measure(now)
-            self.monitor_seconds += time.perf_counter() - start
-        if ledger.bounds is None and (self.eigenvalue is not None or measured):
-            least = self.eigenvalue if self.eigenvalue is not None else measured["least_eigenvalue"]
-            ledger.bounds = self.bounds(ledger.losses[0], least)
+        measured = self._look(now)
+        eigenvalue = self.plan.eigenvalue
+        if eigenvalue is None and measured:
+            eigenvalue = measured["least_eigenvalue"]
+        if ledger.bounds is None and eigenvalue is not None:
+            ledger.bounds = self.plan.bounds(divisor, ledger.losses[0], eigenvalue)
         if measured:
             ledger.look(measured)
         ledger.judge_equilibrium(converged=now.converged)
         if ledger.exceeds():  # then it matters how well the loss is known
             gain = ledger.records.get("gain_upper", [0.0])[-1]
-            error = self.objective.output_error(gain) + self.stepper.output_error(
-                self.objective, now
-            )
-            ledger.judge_loss(error, self.objective.divisor)
+            error = self.objective.output_error(gain)
+            error += self.stepper.output_error(self.objective, now)
+            ledger.judge_loss(error, divisor)
+
+    def _look(self, now: Evaluation) -> dict[str, float]:
+        """What the monitors see, if it is their turn."""
+        step, monitor = self.ledger.step, self.plan.monitor
+        if self.watch is None or monitor is None:
+            return {}
+        if step % monitor.every and step != self.steps:
+            return {}
+        start = time.perf_counter()
+        measured = self.watch.measure(now)
+        self.monitor_seconds += time.perf_counter() - start
+        return measured
 
     def _progress(self) -> TrainingProgress:
         ledger = self.ledger
@@ -177,7 +184,9 @@ class Session:
         self.stepper.size = facts["size"]
         self.seconds, self.monitor_seconds = facts["seconds"], facts["monitor_seconds"]
         if facts["eigenvalue"] is not None:
-            self.ledger.bounds = self.bounds(self.ledger.losses[0], facts["eigenvalue"])
+            self.ledger.bounds = self.plan.bounds(
+                self.objective.divisor, self.ledger.losses[0], facts["eigenvalue"]
+            )
         if self.watch is not None:
             self.watch.restore(parts["watch"])
         if isinstance(network, EquilibriumNetwork) and "warm" in parts:

@@ -36,6 +36,7 @@ class Descent:
     def __init__(self, step_size: float) -> None:
         self.size = step_size
 
+    @torch.no_grad()
     def advance(self, objective: Objective, now: Evaluation) -> None:
         """One step."""
         torch._foreach_add_(objective.parameters, now.gradients, alpha=-self.size)
@@ -75,6 +76,7 @@ class Flow:
         self.interval, self.rtol = interval, rtol
         self.size = math.inf  # of the next internal step
 
+    @torch.no_grad()
     def advance(self, objective: Objective, now: Evaluation) -> None:
         """Integrate over the interval.
 

@@ -1,14 +1,13 @@
 """Train networks on all their samples, and watch what the theory promises."""
 
-import math
 import os
 import warnings
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from shoal.checks import integer, one_of, real
@@ -17,21 +16,16 @@ from shoal.exceptions import ConvergenceWarning
 from shoal.kernels.arguments import as_tensor
 from shoal.models import EquilibriumNetwork, Network
 from shoal.models.files import checksum
-from shoal.training.bounds import Bounds, Conclusion, limits_of, promises_of
 from shoal.training.checkpoint import Checkpoint
 from shoal.training.collect import collect
-from shoal.training.curvature import largest_eigenvalue
-from shoal.training.ledger import Ledger
-from shoal.training.monitor import Monitor, Watch, as_monitor
+from shoal.training.monitor import Monitor, as_monitor
 from shoal.training.objective import Objective
+from shoal.training.plan import Plan, make_plan
 from shoal.training.progress import TrainingProgress, reporter
 from shoal.training.result import TrainingError, TrainingRun
 from shoal.training.session import Session
-from shoal.training.steppers import Descent, Flow
 
 __all__ = ["train"]
-
-_RTOL = 1e-3  # of the flow
 
 
 def train(
@@ -105,43 +99,25 @@ def train(
         >>> run.status, bool(run.losses[-1] < 0.1 * run.losses[0])
         ('finished', True)
     """
-    one_of("method", method, ("descent", "flow"))
-    one_of("on_violation", on_violation, ("record", "stop", "raise"))
-    objective = _objective(net, x, y, reduction)
-    conclusion = _conclusion(certificate, method, reduction)
-    size = _step_size(step_size, conclusion, objective)
-    tolerance = _tolerance(rtol, method)
-    if method == "descent" and conclusion is not None and conclusion.step_size != size:
-        conclusion = None  # it is about another step size
-    rate = None if conclusion is None else conclusion.rate
-    limits = {} if conclusion is None else limits_of(conclusion, objective.scales())
-    options, eigenvalue = as_monitor(monitor), _eigenvalue(least_eigenvalue, rate, monitor)
-    promises = _promises(options, net, eigenvalue, conclusion, limits)
-    facts = {
-        "method": method,
-        "step_size": size,
-        "reduction": reduction,
-        # sets have another order in every process
-        "monitor": options and (options.every, sorted(promises)),
-        "least_eigenvalue": eigenvalue,
-        "rate": rate,
-        "limits": sorted(limits.items()),
-        "rtol": tolerance,
-    }
-    with reporter(progress) as report:
+    with torch.inference_mode(mode=False), reporter(progress) as report:
+        one_of("on_violation", on_violation, ("record", "stop", "raise"))
+        steps = integer("steps", steps, at_least=0)
+        objective = _objective(net, x, y, reduction)
+        plan = make_plan(
+            objective,
+            method=method,
+            step_size=step_size,
+            monitor=as_monitor(monitor),
+            certificate=certificate,
+            least_eigenvalue=least_eigenvalue,
+            rtol=rtol,
+        )
         session = Session(
             objective=objective,
-            stepper=Descent(size) if method == "descent" else Flow(size, tolerance),
-            method=method,
-            step_size=size,
-            steps=integer("steps", steps, at_least=0),
-            ledger=Ledger(promises),
-            watch=None if options is None else Watch(objective),
-            every=1 if options is None else options.every,
-            bounds=partial(Bounds, method, size, objective.divisor, rate=rate, limits=limits),
-            eigenvalue=eigenvalue,
+            plan=plan,
+            steps=steps,
             stop=on_violation != "record",
-            checkpoint=_checkpoint(checkpoint, checkpoint_seconds, objective, facts),
+            checkpoint=_checkpoint(checkpoint, checkpoint_seconds, objective, plan),
             report=report,
         )
         outcome = session.run()
@@ -159,6 +135,7 @@ def _objective(net: Network[Any], x: object, y: object, reduction: str) -> Objec
         raise TypeError(f"net must be a network made by shoal.build, got {net!r}")
     one_of("reduction", reduction, ("sum", "mean"))
     inputs = net.check_input(as_tensor(x)).detach()
+    inputs = inputs.clone() if inputs.is_inference() else inputs  # to be differentiated
     labels = checked_labels("y", y, len(inputs)).to(inputs)
     labels = labels[:, None] if labels.dim() == 1 else labels
     if labels.shape[1] != net.spec.out_features:
@@ -169,70 +146,11 @@ def _objective(net: Network[Any], x: object, y: object, reduction: str) -> Objec
     return Objective(net, inputs, labels, float(len(inputs)) if reduction == "mean" else 1.0)
 
 
-def _conclusion(certificate: Any, method: str, reduction: str) -> Conclusion | None:
-    """What a certificate concludes for the method; nothing if that is not established."""
-    if certificate is None:
-        return None
-    if reduction != "sum":
-        raise ValueError("certificate is for reduction='sum', got reduction='mean'")
-    conclusion: Conclusion = getattr(certificate, f"gradient_{method}")
-    return conclusion if conclusion.holds else None
-
-
-def _step_size(given: object, conclusion: Conclusion | None, objective: Objective) -> float:
-    if isinstance(given, str):
-        one_of("step_size", given, ("auto",))
-        largest = largest_eigenvalue(objective)
-        if largest <= 0:
-            raise ValueError("step_size='auto' needs a network whose NTK is not zero")
-        return objective.divisor / largest
-    if given is not None:
-        return real("step_size", given, above=0)
-    if conclusion is None or conclusion.step_size is None:
-        raise ValueError(
-            "step_size must be given, or 'auto', unless a certificate for gradient descent holds"
-        )
-    return conclusion.step_size
-
-
-def _tolerance(rtol: float | None, method: str) -> float:
-    if rtol is None:
-        return _RTOL
-    if method != "flow":
-        raise ValueError("rtol is for method='flow', got method='descent'")
-    return real("rtol", rtol, above=0, below=1)
-
-
-def _eigenvalue(given: float | None, rate: float | None, monitor: object) -> float | None:
-    r"""$\lambda_0$ where it is known before; NaN where the rate alone is, and is enough."""
-    if given is not None:
-        return real("least_eigenvalue", given, above=0)
-    return math.nan if rate is not None and not monitor else None
-
-
-def _promises(
-    monitor: Monitor | None,
-    net: Network[Any],
-    eigenvalue: float | None,
-    conclusion: Conclusion | None,
-    limits: Mapping[str, float],
-) -> frozenset[str]:
-    """What is to be kept, as far as it is looked at."""
-    promises = promises_of(net)
-    if monitor is None:
-        return promises & ({"equilibrium"} if eigenvalue is None else {"loss", "equilibrium"})
-    if monitor.promises is not None:
-        return monitor.promises
-    if conclusion is not None:
-        return promises & {"loss", "gain", "equilibrium"} | set(limits)
-    return promises
-
-
 def _checkpoint(
     path: str | os.PathLike[str] | None,
     seconds: float,
     objective: Objective,
-    facts: Mapping[str, object],
+    plan: Plan,
 ) -> Checkpoint | None:
     """The file of the run, with all that its numbers depend on."""
     seconds = real("checkpoint_seconds", seconds, at_least=0)
@@ -252,6 +170,7 @@ def _checkpoint(
         "net": checksum(parts, weights),
         "x": checksum({}, {"x": objective.x.cpu()}),
         "y": checksum({}, {"y": objective.y.cpu()}),
-        **{name: repr(value) for name, value in facts.items()},
+        "reduction": repr(objective.divisor),
+        **plan.identity(),
     }
     return Checkpoint(Path(path), identity, seconds)
