@@ -16,7 +16,7 @@ from safetensors import safe_open
 import shoal
 from training.small import GAO, data, network
 
-STEPS = 150
+STEPS = 60
 
 
 def run(path=None, steps=STEPS, **options):
@@ -46,7 +46,7 @@ def main(folder, kills, seed):
             run(path)
             os._exit(0)
         before, start = finished(path), time.monotonic()
-        while finished(path) == before and time.monotonic() - start < 20:
+        while finished(path) in (before, 0) and time.monotonic() - start < 20:
             time.sleep(0.002)
         time.sleep(moments.uniform(0, 0.2))
         os.kill(child, signal.SIGKILL)

@@ -99,6 +99,7 @@ def test_killed_processes_leave_a_run_that_goes_on(tmp_path) -> None:
     same(run, whole)
     for mine, theirs in zip(net.parameters(), straight.parameters(), strict=True):
         assert torch.equal(mine, theirs)
+    assert os.listdir(tmp_path) == ["run.safetensors"]  # nothing half-written is left
 
 
 def test_checkpoints_of_other_runs_are_refused(tmp_path) -> None:

@@ -101,6 +101,7 @@ def test_the_bound_of_the_flow() -> None:
         ({"rtol": 2.0, "method": "flow"}, ValueError, "rtol must be < 1"),
         ({"least_eigenvalue": -1.0}, ValueError, "least_eigenvalue must be > 0"),
         ({"progress": 3}, TypeError, "progress must be"),
+        ({"checkpoint": "/nowhere/run"}, ValueError, "checkpoint must be a file in a folder"),
         ({"checkpoint_seconds": -1}, ValueError, "checkpoint_seconds must be >= 0"),
     ],
 )

@@ -1,5 +1,6 @@
 """Checkpoints: files from which a run goes on as if it had never ended."""
 
+import glob
 import json
 import time
 from collections.abc import Mapping
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from shoal.models.files import checksum, write_whole
@@ -57,15 +58,20 @@ class Checkpoint:
             "facts": json.dumps(snapshot.facts),
         }
         metadata["sha256"] = checksum(metadata, tensors)
-        write_whole(self.path, lambda file: save_file(tensors, file, metadata=metadata))
+        # bytes, as the library's own files may be left behind under names of its own
+        write_whole(self.path, lambda file: file.write_bytes(save(tensors, metadata=metadata)))
         self._written = time.monotonic()
 
     def read(self, device: torch.device) -> Snapshot | None:
         """The snapshot in the file; ``None`` if there is no file.
 
+        What a killed process left half-written beside it is removed.
+
         Raises:
             ValueError: If the file is damaged, or of another run.
         """
+        for leftover in self.path.parent.glob(f".{glob.escape(self.path.name)}.*"):
+            leftover.unlink(missing_ok=True)
         if not self.path.exists():
             return None
         try:

@@ -156,6 +156,8 @@ def _checkpoint(
     seconds = real("checkpoint_seconds", seconds, at_least=0)
     if path is None:
         return None
+    if not Path(path).parent.is_dir() or Path(path).is_dir():
+        raise ValueError(f"checkpoint must be a file in a folder that exists, got {str(path)!r}")
     net = objective.network
     solves = ""
     if isinstance(net, EquilibriumNetwork):
