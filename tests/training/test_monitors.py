@@ -124,7 +124,7 @@ def test_eigenvalues_that_overtake_others_are_found() -> None:
     after = (basis * values) @ basis.T
     assert least_eigenvalue(after, vector).value == pytest.approx(0.9, rel=1e-7)
     singular = after - 0.9 * torch.eye(300).double()
-    assert abs(least_eigenvalue(singular, vector).value) < 1e-12
+    assert least_eigenvalue(singular, vector).value == 0
     _, vector = spectral_norm(before)
     values[7] = -60.0
     assert spectral_norm((basis * values) @ basis.T, vector).value == pytest.approx(60, rel=1e-5)
@@ -229,3 +229,25 @@ def test_looking_changes_nothing(architecture) -> None:
         for monitor in (1, False)
     ]
     assert torch.equal(runs[0].losses, runs[1].losses)
+
+
+def test_nothing_is_promised_of_a_singular_gram_matrix() -> None:
+    x, y = data()
+    x[1] = x[0]  # with another label
+    run = train(network(), x, y, step_size=0.05, steps=4, monitor=2)
+    assert run.initial_eigenvalue == 0
+    assert run.loss_bound.tolist() == [float(run.losses[0])] * 5
+    assert run.monitors["pl_ratio"].isinf().all()
+    assert all(run.kept.values())
+
+
+def test_a_loss_of_zero_stays() -> None:
+    x, y = data()
+    net = network(readout_scale=0.0)
+    run = train(net, x, 0 * y, step_size=0.05, steps=3)
+    assert run.losses.tolist() == [0.0] * 4
+    assert all(run.kept.values())
+    flow = train(net, x, 0 * y, step_size=0.05, steps=3, method="flow")
+    assert flow.losses.tolist() == [0.0] * 4
+    pytest.importorskip("matplotlib")
+    run.plot().canvas.draw()

@@ -77,7 +77,8 @@ def least_eigenvalue(gram: Tensor, near: Tensor | None = None) -> Eigenpair:
     """The least eigenvalue of a Gram matrix, by Lanczos on its inverse.
 
     Two factorizations and some products with a vector take a small part of the time of all
-    eigenvalues, on GPUs above all. If the matrix is singular within rounding, these are computed.
+    eigenvalues, on GPUs above all. If the matrix is singular within rounding, these are computed. A
+    value that cannot be told from zero is zero.
 
     Args:
         gram: The matrix.
@@ -91,9 +92,14 @@ def least_eigenvalue(gram: Tensor, near: Tensor | None = None) -> Eigenpair:
         except ConvergenceError:
             pass
         else:
-            return Eigenpair(float(pair.vector @ (gram @ pair.vector)), pair.vector)
+            return _resolved(gram, float(pair.vector @ (gram @ pair.vector)), pair.vector)
     values, vectors = torch.linalg.eigh(gram)
-    return Eigenpair(float(values[0]), vectors[:, 0])
+    return _resolved(gram, float(values[0]), vectors[:, 0])
+
+
+def _resolved(gram: Tensor, value: float, vector: Tensor) -> Eigenpair:
+    rounding = torch.finfo(gram.dtype).eps * len(gram) * float(gram.diagonal().max())
+    return Eigenpair(value if value > rounding else 0.0, vector)
 
 
 def spectral_norm(matrix: Tensor, near: Tensor | None = None) -> Eigenpair:
