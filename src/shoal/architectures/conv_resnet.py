@@ -68,3 +68,12 @@ class ConvResNet(Architecture):
     def parameter_groups(self) -> tuple[str, ...]:
         """Each layer's weights; the readout is fixed."""
         return layer_groups(self.depth)
+
+    def check_pixels(self, name: str, shape: tuple[int, ...]) -> None:
+        """Say why images of shape (samples, channels, pixels...) have too few pixels, if so."""
+        reach = self.patch_size // 2
+        if self.padding == "circular" and min(shape[2:]) < reach:
+            raise ValueError(
+                f"{name} must have at least {reach} pixels along each axis for circular patches "
+                f"of size {self.patch_size}, got {shape}"
+            )
