@@ -26,12 +26,9 @@ def images(*shape, seed=0, dtype=torch.float64):
     return torch.randn(*shape, dtype=dtype, generator=generator) / 2
 
 
-def hermite_rule(count=120):
-    nodes, weights = np.polynomial.hermite_e.hermegauss(count)
-    return torch.from_numpy(nodes), torch.from_numpy(weights / math.sqrt(2 * math.pi))
-
-
-NODES, WEIGHTS = hermite_rule()
+# the trapezoidal rule, which converges exponentially for analytic functions times a density
+NODES = torch.linspace(-9.5, 9.5, 191, dtype=torch.float64)
+WEIGHTS = 0.1 * torch.exp(-NODES.square() / 2) / math.sqrt(2 * math.pi)
 
 
 def expectations(sigma, slope, a, b, c):
@@ -39,9 +36,14 @@ def expectations(sigma, slope, a, b, c):
     u = math.sqrt(a) * NODES
     rest = math.sqrt(max(b - c * c / a, 0.0)) if a else math.sqrt(b)
     v = (c / a if a else 0.0) * u[:, None] + rest * NODES
-    inner = (sigma(v) * WEIGHTS).sum(1), (slope(v) * WEIGHTS).sum(1)
-    first, second = (sigma(u) * WEIGHTS).sum(), (inner[0] * WEIGHTS).sum()
-    return first, second, *((f(u) * g * WEIGHTS).sum() for f, g in zip((sigma, slope), inner))
+    value, derivative = (sigma(v) * WEIGHTS).sum(1), (slope(v) * WEIGHTS).sum(1)
+    first, second = (sigma(u) * WEIGHTS).sum(), (value * WEIGHTS).sum()
+    return (
+        first,
+        second,
+        (sigma(u) * value * WEIGHTS).sum(),
+        (slope(u) * derivative * WEIGHTS).sum(),
+    )
 
 
 def relu_expectations(a, b, c):
@@ -190,13 +192,14 @@ def of_vectors(architecture):
     )
 
 
-@pytest.mark.parametrize("padding", ["zeros", "circular"])
-@pytest.mark.parametrize("sigma", [Softplus(), ReLU()], ids=repr)
+@pytest.mark.parametrize(
+    ("sigma", "padding"), [(Softplus(), "zeros"), (ReLU(), "circular")], ids=str
+)
 def test_patches_of_one_pixel_are_a_residual_network_on_each(sigma, padding):
     architecture = ConvResNet(sigma, 3, patch_size=1, residual_scale=2.0, padding=padding)
     x, y = images(3, 4, 2, 3), images(2, 4, 2, 3, seed=1)
     pixels = [t.flatten(2).movedim(1, 2).reshape(-1, 4) for t in (x, y)]
-    for trainable in (None, {"layer1"}, {"layer3"}):
+    for trainable in (None, {"layer2"}):
         found = kernel(architecture, x, y, trainable=trainable)
         expected = kernel(of_vectors(architecture), *pixels, trainable=trainable)
         for matrix, pairs in zip(found, expected, strict=True):
@@ -244,11 +247,14 @@ def test_without_residuals_the_first_layer_remains():
     assert not last.ntk.any()
 
 
-@pytest.mark.parametrize("sigma", [ReLU(), Tanh()], ids=repr)
-@pytest.mark.parametrize("memory", [1, 5_000, "60KB", "1MB", "1GiB"])
+@pytest.mark.parametrize(
+    ("sigma", "memory"),
+    [(ReLU(), 1), (ReLU(), 5_000), (ReLU(), "30KB"), (ReLU(), "1GiB"), (Tanh(), "20KB")],
+    ids=repr,
+)
 def test_blocks_of_any_size(sigma, memory):
-    architecture, x, y = ConvResNet(sigma, 2), images(7, 2, 3, 2), images(5, 2, 3, 2, seed=1)
-    for inputs, diag in (((x,), False), ((x, y), False), ((x[:5], y), True), ((x,), True)):
+    architecture, x, y = ConvResNet(sigma, 2), images(4, 2, 3, 2), images(3, 2, 3, 2, seed=1)
+    for inputs, diag in (((x,), False), ((x, y), False), ((x[:3], y), True)):
         whole = kernel(architecture, *inputs, diag=diag)
         parts = kernel(architecture, *inputs, diag=diag, memory=memory)
         for matrix, other in zip(whole, parts, strict=True):
@@ -296,9 +302,9 @@ def test_progress():
 
 
 def test_what_overflows():
-    architecture = ConvResNet(ReLU(), 1)
+    architecture = ConvResNet(ReLU(), 2, residual_scale=1e12)
     with pytest.raises(AccuracyError, match=r"overflows torch\.float32"):
-        kernel(architecture, images(2, 1, 3, dtype=torch.float32) * 1e20)
+        kernel(architecture, images(2, 1, 4, dtype=torch.float32) * 1e9)
 
 
 @pytest.mark.parametrize(
@@ -320,10 +326,10 @@ def test_what_overflows():
         (lambda a, x: kernel(a, x, variances={"v": x}), ValueError, r"ConvResNet \(none\)"),
         (lambda a, x: kernel(a, x, memory="much"), ValueError, "memory must be a size"),
         (lambda a, x: kernel(a, x.requires_grad_()), ValueError, "must not require gradients"),
-        (lambda a, x: kernel_function(a), TypeError, "shoal.kernel makes its matrices"),
+        (lambda a, _: kernel_function(a), TypeError, "shoal.kernel makes its matrices"),
         (lambda a, x: kernel_operator(a, x), TypeError, "shoal.kernel makes its matrices"),
         (
-            lambda a, x: kernel(ConvResNet(ReLU(), 1, patch_size=9, padding="circular"), x),
+            lambda _, x: kernel(ConvResNet(ReLU(), 1, patch_size=9, padding="circular"), x),
             ValueError,
             "x1 must have at least 4 pixels",
         ),

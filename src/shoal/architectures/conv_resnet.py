@@ -65,6 +65,11 @@ class ConvResNet(Architecture):
         checks.one_of("padding", self.padding, ("zeros", "circular"))
 
     @property
+    def activations(self) -> tuple[Activation, ...]:
+        """The activation of each layer."""
+        return (self.activation,) * self.depth
+
+    @property
     def parameter_groups(self) -> tuple[str, ...]:
         """Each layer's weights; the readout is fixed."""
         return layer_groups(self.depth)

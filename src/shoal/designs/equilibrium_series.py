@@ -120,5 +120,8 @@ def _inverse_root(f: Series) -> Series:
     while len(root) < len(f):
         size = min(2 * len(root), len(f))
         root = np.pad(root, (0, size - len(root)))
-        root = root + product(root, _series(size - 1, 1.0) - product(f[:size], product(root, root))) / 2
+        root = (
+            root
+            + product(root, _series(size - 1, 1.0) - product(f[:size], product(root, root))) / 2
+        )
     return root

@@ -2,6 +2,7 @@
 
 from shoal.experiments import ling2024
 from shoal.experiments.collecting import collect
+from shoal.experiments.conv_width import ConvWidthError
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
 from shoal.experiments.predicted import PredictedTraining
 from shoal.experiments.registry import find, register, registered
@@ -13,6 +14,7 @@ from shoal.experiments.width import WidthError
 
 __all__ = [
     "Arrays",
+    "ConvWidthError",
     "Experiment",
     "Point",
     "PredictedTraining",

@@ -19,7 +19,6 @@ The readout has one sign per channel, so that both kernels are sums over all pai
 $H$ and of $\Theta$ of the last layer.
 """
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,10 +27,11 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.architectures import ConvResNet
-from shoal.gaussian import dual, dual_derivative, moments
+from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.domain import within_bound
 from shoal.gaussian.moments import mean
 from shoal.kernels.pixel_pairs import PixelPairs
+from shoal.kernels.resnet import residual_layers
 from shoal.kernels.result import Kernels
 
 __all__ = ["Images", "pixel_pairs", "summed_kernels"]
@@ -70,18 +70,16 @@ class Images:
     @classmethod
     def of(cls, architecture: ConvResNet, points: Tensor) -> "Images":
         """Pass images through all layers; pairs of a pixel with itself need no others."""
-        sigma = architecture.activation
         pairs = pixel_pairs(architecture, points, torch.zeros(1, dtype=torch.int64))
         square = _products(points, points, pairs)
         total, layers = torch.zeros_like(square), []
-        for layer, scale in enumerate(_scales(architecture), start=1):
+        for sigma, skip, k, _ in residual_layers(architecture):
             variance = pairs.patch_sum(square)
             average = mean(sigma, variance.clamp(min=_SMALLEST))
             second = dual(sigma, variance, variance, variance)
             layers.append(_Layer(*(t[:, 0] for t in (variance, average, total))))
-            skipped = square if layer > 1 else 0.0
-            square = skipped + 2 * scale * total * average + scale**2 * second
-            total = total + scale * average
+            square = skip * square + 2 * k * total * average + k**2 * second
+            total = skip * total + k * average
         filled = (torch.where(t.variance > 0, t.variance, 1.0) for t in layers)
         return cls(points, layers, [torch.stack(torch.aminmax(t)) for t in filled])
 
@@ -124,21 +122,21 @@ def summed_kernels(
     same = same.view(*same.shape, *[1] * len(pairs.sides))
     covariance = _products(first, second, pairs)
     tangent = torch.zeros_like(covariance)
-    lowest = min(int(name.removeprefix("layer")) for name in trainable)
-    for layer, scale in enumerate(_scales(architecture), start=1):
-        mine = _Layer(*(t[i, None] for t in left.layers[layer - 1]))
-        theirs = _Layer(*(pairs.of_partner(t[j]) for t in right.layers[layer - 1]))
+    reached = False  # whether a layer up to here is trained
+    for layer, (sigma, skip, k, trained) in enumerate(residual_layers(architecture, trainable)):
+        mine = _Layer(*(t[i, None] for t in left.layers[layer]))
+        theirs = _Layer(*(pairs.of_partner(t[j]) for t in right.layers[layer]))
         below = torch.where(same, mine.variance, pairs.patch_sum(covariance))
         below = within_bound(mine.variance, theirs.variance, below)
-        at = _Points.of(mine, theirs, below, torch.cat([s.spans[layer - 1] for s in (left, right)]))
-        skipped = covariance if layer > 1 else 0.0
-        covariance = skipped + scale**2 * at.values(architecture.activation)
-        covariance += scale * (mine.total * theirs.mean + mine.mean * theirs.total)
-        if layer >= lowest:
+        points = _Points.of(mine, theirs, below, torch.cat([left.spans[layer], right.spans[layer]]))
+        covariance = skip * covariance + k**2 * points.values(sigma)
+        covariance += k * (mine.total * theirs.mean + mine.mean * theirs.total)
+        reached = reached or trained
+        if reached:
             from_below = pairs.patch_sum(tangent)
-            if f"layer{layer}" in trainable:
+            if trained:
                 from_below += below
-            tangent += scale**2 * at.slopes(architecture.activation) * from_below
+            tangent += k**2 * points.slopes(sigma) * from_below
     return Kernels(covariance.flatten(1).sum(1), tangent.flatten(1).sum(1))
 
 
@@ -187,13 +185,6 @@ class _Points(NamedTuple):
         if self.where is None:
             return found.view(elsewhere.shape)
         return elsewhere.masked_scatter_(self.where, found)
-
-
-def _scales(architecture: ConvResNet) -> list[float]:
-    r"""The factors $s_h$ of the layers."""
-    normalization = float(1 / moments(architecture.activation, 1.0).square)
-    residual = architecture.residual_scale / architecture.depth
-    return [math.sqrt(normalization)] + [residual] * (architecture.depth - 1)
 
 
 def _products(first: Tensor, second: Tensor, pairs: PixelPairs) -> Tensor:

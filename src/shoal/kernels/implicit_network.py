@@ -4,7 +4,7 @@ Its equilibrium is $z = m^{-1/2}\sigma(\gamma g + r)$ with $r = \sigma(w^\top x)
 covariance $P = z^\top z'$, so that $P$ is a fixed point of $P \mapsto \Psi(\theta, \gamma^2 P)$ (see
 :mod:`shoal.kernels.rectified`). All is positively homogeneous, so that inputs of norm one and the
 angle between them tell everything. With $\dot E = \Psi_q$ and $F = \Psi_\rho$ there, and the kernel
-$G$ of the feature map, the shares of the NTK are 
+$G$ of the feature map, the shares of the NTK are
 
 $P$ (readout), $G$ (skip), $\gamma^2 P \dot E / (1 - \gamma^2\dot E)$ (recurrent) and
 $x^\top x' (F / (1 - \gamma^2\dot E) + (\pi - \theta)/2\pi)$ (input).
@@ -104,8 +104,7 @@ def _unit_kernels(
 ) -> Kernels:
     """Both kernels of inputs of norm one, block by block."""
     parts = [
-        _block(architecture.gamma, theta, trainable)
-        for theta in angle.reshape(-1).split(_BLOCK)
+        _block(architecture.gamma, theta, trainable) for theta in angle.reshape(-1).split(_BLOCK)
     ]
     return Kernels(*(torch.cat(kind).view(angle.shape) for kind in zip(*parts, strict=True)))
 
