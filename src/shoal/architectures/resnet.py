@@ -20,9 +20,9 @@ class ResNet(Architecture):
     x^{(h)} = x^{(h-1)} + \frac{s}{H\sqrt{m}} \, \sigma(W^{(h)} x^{(h-1)}), \quad
     2 \leq h \leq H, \qquad f(x) = a^\top x^{(H)} \qquad \text{(Du 2018, Eq. (3))}$$
 
-    with $c_\sigma = 1/\mathbb E[\sigma(\xi)^2]$ in the first layer only, standard Gaussian $W^{(h)}$ (group
-    ``"layer<h>"``) and a fixed Rademacher $a$. The theory is for inputs of norm 1 and an
-    activation that is Lipschitz with a Lipschitz derivative.
+    with $c_\sigma = 1/\mathbb E[\sigma(\xi)^2]$ in the first layer only, a standard Gaussian
+    $W^{(h)}$ (group ``"layer<h>"``) and a fixed Rademacher $a$. The theory is for inputs of norm 1
+    and an activation that is Lipschitz with a Lipschitz derivative.
 
     Args:
         activation: $\sigma$, in every layer, or a sequence of as many as there are layers: centered
@@ -109,4 +109,4 @@ def _checked_activations(value: object, depth: int) -> Activation | tuple[Activa
         raise ValueError(
             f"activation must be one activation or depth = {depth} of them, got {len(several)}"
         )
-    return several[0] if len(set(several)) == 1 else several
+    return several[0] if all(phi == several[0] for phi in several) else several

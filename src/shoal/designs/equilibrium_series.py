@@ -98,11 +98,15 @@ def _second_derivatives(std: float, kappa: Series) -> tuple[Series, Series, Seri
 
 
 def _series(degree: int, *coefficients: float) -> Series:
-    return np.pad(np.array(coefficients), (0, max(0, degree + 1 - len(coefficients))))[: degree + 1]
+    series: Series = np.zeros(degree + 1)
+    known = coefficients[: degree + 1]
+    series[: len(known)] = known
+    return series
 
 
 def _derivative(f: Series) -> Series:
-    return np.arange(1, len(f)) * f[1:]
+    derivative: Series = np.arange(1, len(f)) * f[1:]
+    return derivative
 
 
 def _integral(f: Series, start: float) -> Series:

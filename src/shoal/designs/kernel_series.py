@@ -212,9 +212,10 @@ def _(
         "recurrent": product(product(s.active, through), s.state),
         "input": product(one, product(s.passed, through) + s.free),
     }
-    ntk = norm**2 * sum((shares[g] for g in sorted(trainable)), np.zeros(degree + 1))
+    ntk = sum((shares[g] for g in sorted(trainable)), np.zeros(degree + 1))
     natural = hermite(ReLU(), 1.0, degree).numpy()
-    return KernelSeries(norm**2 * (s.state + s.feature), ntk, natural)
+    ck, ntk = (norm**2 * series.clip(min=0.0) for series in (s.state + s.feature, ntk))  # rounding
+    return KernelSeries(ck, ntk, natural)
 
 
 def _variances(architecture: DEQ) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from shoal.experiments import ling2024
 from shoal.experiments.collecting import collect
 from shoal.experiments.conv_width import ConvWidthError
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
+from shoal.experiments.groups import GroupError
 from shoal.experiments.predicted import PredictedTraining
 from shoal.experiments.registry import find, register, registered
 from shoal.experiments.runner import Progress, Run, execute, results, run
@@ -16,6 +17,7 @@ __all__ = [
     "Arrays",
     "ConvWidthError",
     "Experiment",
+    "GroupError",
     "Point",
     "PredictedTraining",
     "Progress",

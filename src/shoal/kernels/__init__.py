@@ -10,6 +10,7 @@ from shoal.kernels.function import KernelFunction, kernel_function
 from shoal.kernels.matrix import kernel
 from shoal.kernels.operator import KernelOperator, KernelOperators, kernel_operator
 from shoal.kernels.result import Kernels
+from shoal.kernels.separation import pair_eigenvalue
 
 __all__ = [
     "KernelFunction",
@@ -19,4 +20,5 @@ __all__ = [
     "kernel",
     "kernel_function",
     "kernel_operator",
+    "pair_eigenvalue",
 ]

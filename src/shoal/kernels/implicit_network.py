@@ -1,15 +1,13 @@
 r"""Kernels of the implicit network of Gao 2022 at infinite width.
 
-Its equilibrium is $z = m^{-1/2}\sigma(\gamma g + r)$ with $r = \sigma(w^\top x)$ and Gaussian $g$ of
-covariance $P = z^\top z'$, so that $P$ is a fixed point of $P \mapsto \Psi(\theta, \gamma^2 P)$ (see
-:mod:`shoal.kernels.rectified`). All is positively homogeneous, so that inputs of norm one and the
-angle between them tell everything. With $\dot E = \Psi_q$ and $F = \Psi_\rho$ there, and the kernel
-$G$ of the feature map, the shares of the NTK are
-
+Its equilibrium is $z = m^{-1/2}\sigma(\gamma g + r)$ with $r = \sigma(w^\top x)$ and a Gaussian
+$g$ of covariance $P = z^\top z'$, so that $P$ is a fixed point of $P \mapsto \Psi(\theta, \gamma^2
+P)$ (see :mod:`shoal.kernels.rectified`). All is positively homogeneous, so that inputs of norm one
+and the angle between them tell everything. With $\dot E = \Psi_q$ and $F = \Psi_\rho$ there, and
+the kernel $G$ of the feature map, the CK is $P + G$, and the NTK is a sum over the trained groups:
 $P$ (readout), $G$ (skip), $\gamma^2 P \dot E / (1 - \gamma^2\dot E)$ (recurrent) and
-$x^\top x' (F / (1 - \gamma^2\dot E) + (\pi - \theta)/2\pi)$ (input).
-
-Their sum is the limit of the paper's $H$.
+$x^\top x' (F / (1 - \gamma^2\dot E) + (\pi - \theta)/2\pi)$ (input). Together they are the limit
+of the paper's $H$.
 """
 
 import math
