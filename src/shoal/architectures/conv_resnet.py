@@ -5,7 +5,7 @@ from typing import Literal, final
 
 from shoal import checks
 from shoal.activations import Activation
-from shoal.architectures.base import Architecture, check_activation, layer_groups
+from shoal.architectures.base import Architecture, check_activation, layer_groups, scale_of_data
 
 __all__ = ["ConvResNet"]
 
@@ -63,6 +63,39 @@ class ConvResNet(Architecture):
         scale = checks.real("residual_scale", self.residual_scale, at_least=0)
         object.__setattr__(self, "residual_scale", scale)
         checks.one_of("padding", self.padding, ("zeros", "circular"))
+
+    @classmethod
+    def du2018(
+        cls,
+        activation: Activation,
+        depth: int,
+        *,
+        eigenvalue: float,
+        constant: float,
+        patch_size: int = 3,
+    ) -> "ConvResNet":
+        r"""Return the network of Du 2018, whose residual scale is $c_\lambda \lambda^{3/2}$.
+
+        Args:
+            activation: $\sigma$.
+            depth: $H$.
+            eigenvalue: $\lambda$, from 0 to 1: ``shoal.pair_eigenvalue(x, architecture=...)`` for
+                given images, which is zero unless patches have twice as many entries as images
+                have pixels.
+            constant: $c_\lambda$, between 0 and 1; see ``ResNet.du2018``.
+            patch_size: The odd side of a patch in pixels.
+
+        Raises:
+            TypeError: If an argument is not of its kind.
+            ValueError: If an argument is out of its range.
+
+        Example:
+            >>> from shoal.activations import Softplus
+            >>> ConvResNet.du2018(Softplus(), 2, eigenvalue=0.25, constant=0.4).residual_scale
+            0.05
+        """
+        scale = scale_of_data(eigenvalue, constant)
+        return cls(activation, depth, patch_size=patch_size, residual_scale=scale)
 
     @property
     def activations(self) -> tuple[Activation, ...]:

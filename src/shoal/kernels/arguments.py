@@ -15,6 +15,7 @@ from shoal.kernels.result import Kernels
 
 __all__ = [
     "as_tensor",
+    "checked_image_samples",
     "checked_images",
     "checked_inputs",
     "checked_samples",
@@ -57,12 +58,11 @@ def checked_inputs(
 def checked_images(
     architecture: ConvResNet, x1: object, x2: object | None, *, diag: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """The same for images, of shape (samples, channels, pixels along one to three axes)."""
-    first = _images("x1", x1)
-    architecture.check_pixels("x1", tuple(first.shape))
+    """The same for images that an architecture takes."""
+    first = checked_image_samples("x1", x1, architecture)
     if x2 is None:
         return first, None
-    second = _images("x2", x2)
+    second = checked_image_samples("x2", x2, architecture)
     if first.shape[1:] != second.shape[1:]:
         raise ValueError(
             "x1 and x2 must have as many channels and pixels, got "
@@ -82,13 +82,15 @@ def _check_partners(first: Tensor, second: Tensor, rows: int, columns: int, *, d
         raise ValueError(f"diag needs as many x1 as x2, got {rows} and {columns}")
 
 
-def _images(name: str, x: object) -> Tensor:
+def checked_image_samples(name: str, x: object, architecture: ConvResNet) -> Tensor:
+    """Return images of shape (samples, channels, pixels...), or say what is wrong with them."""
     tensor = _floats(name, x)
     if not 3 <= tensor.dim() <= 5:
         raise ValueError(
             f"{name} must have shape (samples, channels, pixels...) with one to three axes of "
             f"pixels, got {tuple(tensor.shape)}"
         )
+    architecture.check_pixels(name, tuple(tensor.shape))
     return tensor
 
 

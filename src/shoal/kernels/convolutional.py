@@ -34,7 +34,7 @@ from shoal.kernels.pixel_pairs import PixelPairs
 from shoal.kernels.resnet import residual_layers
 from shoal.kernels.result import Kernels
 
-__all__ = ["Images", "pixel_pairs", "summed_kernels"]
+__all__ = ["Images", "patch_grams", "pixel_pairs", "summed_kernels"]
 
 _SMALLEST = 1e-300  # a variance of zero
 
@@ -138,6 +138,25 @@ def summed_kernels(
                 from_below += below
             tangent += k**2 * points.slopes(sigma) * from_below
     return Kernels(covariance.flatten(1).sum(1), tangent.flatten(1).sum(1))
+
+
+def patch_grams(architecture: ConvResNet, first: Tensor, second: Tensor) -> Tensor:
+    r"""$K^{(0)}$ of pairs of images, in float64.
+
+    Args:
+        architecture: The network, for its patches.
+        first: Images. shape: (n, channels, *sides)
+        second: Their partners.
+
+    Returns:
+        Shape: (n, pixels, pixels).
+    """
+    pixels = torch.arange(first[0, 0].numel(), device=first.device)
+    pairs = pixel_pairs(architecture, first, pixels)
+    values = pairs.patch_sum(_products(first, second, pairs)).flatten(2)
+    grams = values.new_empty(len(first), len(pixels), len(pixels))
+    grams[:, pixels, pairs.partner.flatten(1)] = values
+    return grams
 
 
 class _Points(NamedTuple):
