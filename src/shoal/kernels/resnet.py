@@ -95,7 +95,7 @@ def _(
         mean_a, mean_b = skip * mean_a + k * first_a, skip * mean_b + k * first_b
         if not differentiable:  # what is equal stays so, to the last bit
             b, c = torch.where(equal_norms, a, b), torch.where(equal_inputs, a, c)
-    return Kernels(c, ntk + c if "readout" in trainable else ntk)
+    return Kernels(c, ntk)
 
 
 @own_kernels.register
@@ -114,7 +114,7 @@ def _(
         ntk = ntk * (skip + slope) + (slope * a if trained else 0.0)
         a = skip * a + 2 * k * first * m.mean + k**2 * m.square
         first = skip * first + k * m.mean
-    return Kernels(a, ntk + a if "readout" in trainable else ntk)
+    return Kernels(a, ntk)
 
 
 @angular_kernels.register
@@ -146,8 +146,7 @@ def _(
         cosine2 = (below * half.cosine2 + cross + square * passed.cosine2) / variance
         half = HalfAngle(sine2, cosine2.clamp(min=0.0))
         first = skip * first + k * moment
-    ck = variance * half.cosine
-    return Kernels(ck, ntk + ck if "readout" in trainable else ntk)
+    return Kernels(variance * half.cosine, ntk)
 
 
 def _moments(sigma: Activation, variance: Tensor, *, differentiable: bool) -> tuple[Tensor, Tensor]:
