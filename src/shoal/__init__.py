@@ -45,6 +45,7 @@ from shoal.kernels import (
     kernel,
     kernel_function,
     kernel_operator,
+    pair_eigenvalue,
 )
 from shoal.mixtures import GaussianMixture
 from shoal.models import GainConstraint, Network, WellPosedness, build, export, load, save
@@ -133,6 +134,7 @@ __all__ = [
     "kernel_function",
     "kernel_operator",
     "load",
+    "pair_eigenvalue",
     "save",
     "solve",
     "spectrum",
