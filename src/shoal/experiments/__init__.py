@@ -5,6 +5,7 @@ from shoal.experiments.collecting import collect
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
 from shoal.experiments.predicted import PredictedTraining
 from shoal.experiments.registry import find, register, registered
+from shoal.experiments.regression import Regression
 from shoal.experiments.runner import Progress, Run, execute, results, run
 from shoal.experiments.spectrum import SpectrumError
 from shoal.experiments.sphere import SphereError
@@ -17,6 +18,7 @@ __all__ = [
     "Point",
     "PredictedTraining",
     "Progress",
+    "Regression",
     "Result",
     "Run",
     "SpectrumError",
