@@ -4,6 +4,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
@@ -38,7 +39,7 @@ _DEQ = DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 @register
 @dataclass(frozen=True)
 class Regression(Experiment):
-    r"""Kernel ridge regression of one-hot classes on images of norm 1.
+    r"""Kernel ridge regression of one-hot classes, on images of norm 1 and on a mixture.
 
     Each system is solved by Cholesky, and that of the NTK also by conjugate gradients with each
     preconditioner. For each of them there are
@@ -50,13 +51,14 @@ class Regression(Experiment):
       is a factorization;
     - ``steps`` and ``history``, the largest relative residual after each of them.
 
-    Images have one norm, so the diagonal is constant and as good as no preconditioner: it is there
-    to be compared with.
+    Images have one norm, so the diagonal is constant and as good as no preconditioner. The mixture,
+    that of Ling 2024, is what the equivalent is made for, and images are not.
 
     Args:
         architecture: The DEQ.
-        datasets: Names that :func:`shoal.data.load` knows.
+        datasets: Names that :func:`shoal.data.load` knows, and ``"mixture"``.
         samples: How many images to train with, from the beginning; all if ``None``.
+        mixture: How many samples of the mixture to train with, and their dimension.
         ridges: The values of $\lambda$.
         solvers: ``"cholesky"``, and preconditioners or ``"none"``.
         rank: Of the preconditioners that have one.
@@ -68,8 +70,9 @@ class Regression(Experiment):
     title: ClassVar[str] = "Regression with exact kernels on whole datasets"
 
     architecture: DEQ = _DEQ
-    datasets: tuple[str, ...] = ("mnist", "fashion-mnist")
+    datasets: tuple[str, ...] = ("mnist", "fashion-mnist", "mixture")
     samples: int | None = None
+    mixture: tuple[int, int] = (20000, 2000)
     ridges: tuple[float, ...] = (1.0, 0.1, 0.01)
     solvers: tuple[str, ...] = ("cholesky", *_TITLES)
     rank: int = 2000
@@ -78,8 +81,8 @@ class Regression(Experiment):
 
     @classmethod
     def quick(cls) -> Self:
-        """Scikit-learn's digits."""
-        return cls(datasets=("digits",), ridges=(0.1, 0.01), rank=100)
+        """Scikit-learn's digits, and a small mixture."""
+        return cls(datasets=("digits", "mixture"), mixture=(800, 400), ridges=(0.1, 0.01), rank=100)
 
     def points(self) -> Sequence[Point]:
         """Factorizations of both kernels, then the iterations for the NTK."""
@@ -98,10 +101,7 @@ class Regression(Experiment):
 
     def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
         """One regression."""
-        train, test = (
-            image_samples(str(point["dataset"]), split, count, torch.float64, device)
-            for split, count in (("train", self.samples), ("test", None))
-        )
+        train, test = self._samples(str(point["dataset"]), device)
         few = Samples(*(part[:_WARM] for part in train))
         self._fit(point, few, seed)
         if device.type == "cuda":
@@ -126,6 +126,13 @@ class Regression(Experiment):
         if device.type == "cuda":
             found["peak_bytes"] = torch.cuda.max_memory_allocated(device)
         return {name: np.asarray(value) for name, value in found.items()}
+
+    def _samples(self, dataset: str, device: torch.device) -> tuple[Samples, Samples]:
+        """To train and to test with."""
+        if dataset != "mixture":
+            train = image_samples(dataset, "train", self.samples, torch.float64, device)
+            return train, image_samples(dataset, "test", None, torch.float64, device)
+        return _mixture(*self.mixture, 0, device), _mixture(*self.mixture, 1, device)
 
     def _fit(self, point: Point, samples: Samples, seed: int) -> shoal.KernelRegression:
         solver = str(point["solver"])
@@ -175,6 +182,14 @@ class Regression(Experiment):
             handles, names = panels[0, 0].get_legend_handles_labels()
             figure.legend(handles, names, loc="outside lower center", ncols=3)
         return figure
+
+
+@lru_cache(maxsize=2)
+def _mixture(count: int, dimension: int, seed: int, device: torch.device) -> Samples:
+    """Samples of the mixture of Ling 2024, kept, since every point needs them."""
+    x, labels = shoal.GaussianMixture.ling2024(dimension).sample(count, seed, shuffle=True)
+    targets = torch.nn.functional.one_hot(labels).to(x)
+    return Samples(x.to(device), targets.to(device), labels.to(device))
 
 
 def _draw(axes: "Axes", results: Sequence[Result]) -> None:
