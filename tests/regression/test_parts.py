@@ -10,7 +10,7 @@ import torch
 
 import shoal
 from shoal.kernels.conjugate_gradients import conjugate_gradients
-from shoal.regression import Cholesky, Diagonal, LowRank, cholesky
+from shoal.regression import Cholesky, Diagonal, LowRank, checkpoints, cholesky
 
 RELU = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 
@@ -129,6 +129,23 @@ def test_more_steps_go_on_where_too_few_ended(tmp_path):
     with np.load(path) as stored:
         assert int(stored["steps"]) == 6
     assert len(interrupted(path, step=-1).report.history) > 6
+
+
+def test_checkpoints_are_written_on_the_way(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "_SECONDS", 0.0)
+    path, seen = tmp_path / "state.npz", []
+
+    def look(progress):
+        if progress.stage == "solve":
+            with np.load(path) as stored:
+                seen.append(int(stored["steps"]) == progress.step)
+
+    x = normal(50, 10)
+    shoal.kernel_regression(
+        RELU, x, x[:, 0], ridge=0.1, method="cg", rank=5, checkpoint=path, on_progress=look
+    )
+    assert len(seen) > 3
+    assert all(seen)
 
 
 def test_files_that_are_no_checkpoints_are_refused(tmp_path):

@@ -22,6 +22,7 @@ from shoal.kernels.result import Kernels
 __all__ = ["KernelOperator", "KernelOperators", "kernel_operator"]
 
 _DEFAULT_MEMORY = 2**30
+_PIECE = 2**18  # entries that are converted together
 _WORK = {"cpu": 2**28, "cuda": 3 * 2**30}  # most bytes that the computation of a strip takes
 
 
@@ -84,7 +85,7 @@ class KernelOperator:
     def write(self, out: Tensor) -> None:
         """Write the matrix into ``out``; of a symmetric one the part from the diagonal on.
 
-        Nothing else of the matrix's size is made. ``out`` may have another dtype.
+        What is below it then is not to be used. Nothing else of the matrix's size is made. ``out`` may have another dtype.
         """
         for rows in strips(self._plan, self._work):
             view = out[rows, self._plan.columns_from(rows.start) :]
@@ -98,11 +99,13 @@ class KernelOperator:
         vectors = self._vectors(other, self.shape[1])
         result = vectors.new_zeros(self.shape[0], vectors.shape[1])
         for rows, start, strip in self._strips():
-            factor = vectors.to(strip.dtype)
-            result[rows] += strip @ factor[start:]
-            if self._plan.symmetric:  # the part below the diagonal
-                size = rows.stop - rows.start
-                result[rows.stop :] += strip[:, size:].T @ factor[rows]
+            corner = start + (len(strip) if self._plan.symmetric else 0)  # what is on the diagonal
+            result[rows] += strip[:, : corner - start].to(result) @ vectors[start:corner]
+            for begin, piece in self._pieces(strip, corner - start):
+                columns = slice(start + begin, start + begin + piece.shape[1])
+                result[rows] += piece @ vectors[columns]
+                if self._plan.symmetric:  # the part below the diagonal
+                    result[columns] += piece.T @ vectors[rows]
         return _like(other, result)
 
     def solve(
@@ -152,6 +155,14 @@ class KernelOperator:
                 if kept + strip.numel() * self._precision.itemsize <= self._keep:
                     strip = self._kept[rows.start] = strip.to(self._precision)
             yield rows, self._plan.columns_from(rows.start), strip
+
+    def _pieces(self, strip: Tensor, begin: int) -> Iterator[tuple[int, Tensor]]:
+        """Columns of a strip in the dtype of the operator, and the first of them."""
+        size = strip.shape[1]
+        if strip.dtype != self.dtype and strip.device.type == "cpu":  # converted ones stay in cache
+            size = max(1, _PIECE // len(strip))
+        for first in range(begin, strip.shape[1], size):
+            yield first, strip[:, first : first + size].to(self.dtype)
 
     def _fill(self, rows: slice, out: Tensor | None = None) -> Tensor:
         """Compute a strip, in place where there is one."""

@@ -67,7 +67,7 @@ class KernelRegression:
         report: How they were found.
     """
 
-    coefficients: Any
+    coefficients: Any = field(repr=False)
     report: Report
     _problem: Problem = field(repr=False)
     _solver: Solver = field(repr=False)

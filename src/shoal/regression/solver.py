@@ -182,13 +182,14 @@ def iterative(problem: Problem, options: Options, report: Listener) -> Solver:
     near = preconditioner(options.preconditioner, problem, options.rank, options.seed)
     prepared = seconds(problem.x)
     report(Progress("form", 0.0))
-    used = near.vectors.nbytes if isinstance(near, LowRank) else 0
-    operator = problem.operator(max(options.memory - used, _LEAST), options.precision)
+    left = options.memory - (near.vectors.nbytes if isinstance(near, LowRank) else 0)
+    rounded = options.precision != torch.float64
+    aside = max(left // 16, _LEAST) if rounded else 0  # for true residuals
+    operator = problem.operator(max(left - aside, _LEAST), options.precision)
     operator.keep()
     times = (seconds(problem.x) - prepared, prepared - begin)
-    product = exact = problem.shifted(operator)
-    if options.precision != torch.float64:
-        exact = problem.shifted(problem.operator(_LEAST))
+    product = problem.shifted(operator)
+    exact = problem.shifted(problem.operator(aside)) if rounded else product
     return Solver(product, exact, near, options.rtol, options.max_steps, times)
 
 

@@ -130,31 +130,40 @@ def kernel_regression(
     solver = (factorized if chosen == "cholesky" else iterative)(problem, options, listener)
     begin = seconds(problem.x)
     found = _run(problem, solver, options, checkpoint, listener)
+    spent = seconds(problem.x) - begin
     if not found.converged:
         text = f"the regression did not converge: {explain(found, problem.y, solver)}"
         if on_failure == "raise":
             raise ConvergenceError(text)
         warnings.warn(text, ConvergenceWarning, stacklevel=2)
-    report = Report(
-        chosen,
-        options.preconditioner if chosen == "cg" else None,
-        found.counts.cpu(),
-        relative(found.residual, problem.y).cpu(),
-        torch.stack(found.history).cpu() if found.history else torch.empty(0, problem.y.shape[1]),
-        found.converged,
-        *solver.times,
-        seconds(problem.x) - begin,
-    )
     shaped = found.solution if y.ndim == 2 else found.solution[:, 0]
     dtype = as_tensor(x[:1]).dtype
-    coefficients = shaped.to(dtype)
     return KernelRegression(
-        coefficients.cpu().numpy() if isinstance(x, np.ndarray) else coefficients,
-        report,
+        shaped.to(dtype).cpu().numpy() if isinstance(x, np.ndarray) else shaped.to(dtype),
+        _report(chosen, options, found, problem, (*solver.times, spent)),
         problem,
         solver,
         found.solution,
         dtype,
+    )
+
+
+def _report(
+    method: Literal["cholesky", "cg"],
+    options: Options,
+    found: Iteration,
+    problem: Problem,
+    times: tuple[float, float, float],
+) -> Report:
+    history = torch.stack(found.history) if found.history else problem.y[:0]
+    return Report(
+        method,
+        options.preconditioner if method == "cg" else None,
+        found.counts.cpu(),
+        relative(found.residual, problem.y).cpu(),
+        history.cpu(),
+        found.converged,
+        *times,
     )
 
 
