@@ -29,7 +29,11 @@ MODULES = ["shoal"] + [
 PUBLIC = [name for name in MODULES if name.count(".") <= 1]
 
 # modules that need what is not everywhere
-NEEDS = {"shoal.kernels.tiled": "triton", "shoal.data.digits": "sklearn"}
+NEEDS = {
+    "shoal.activations.fused_lookup": "triton",
+    "shoal.data.digits": "sklearn",
+    "shoal.kernels.tiled": "triton",
+}
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 
