@@ -85,7 +85,8 @@ class KernelOperator:
     def write(self, out: Tensor) -> None:
         """Write the matrix into ``out``; of a symmetric one the part from the diagonal on.
 
-        What is below it then is not to be used. Nothing else of the matrix's size is made. ``out`` may have another dtype.
+        What is below it then is not to be used. ``out`` may have another dtype, and nothing else
+        of its size is made.
         """
         for rows in strips(self._plan, self._work):
             view = out[rows, self._plan.columns_from(rows.start) :]

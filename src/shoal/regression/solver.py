@@ -82,7 +82,7 @@ class Solver:
 
     Attributes:
         product: $V \mapsto (K + \lambda I) V$, as it is iterated with.
-        exact: The same in float64, for true residuals.
+        exact: The same in float64, for true residuals, if ``product`` is not.
         near: The preconditioner.
         rtol: Largest relative residual.
         max_steps: Most steps.
@@ -90,7 +90,7 @@ class Solver:
     """
 
     product: Map = field(repr=False)
-    exact: Map = field(repr=False)
+    exact: Map | None = field(repr=False)
     near: Cholesky | Diagonal | LowRank = field(repr=False)
     rtol: float
     max_steps: int
@@ -172,7 +172,7 @@ def factorized(problem: Problem, options: Options, report: Listener) -> Solver:
     times = (formed - begin, seconds(problem.x) - formed)
     whole = options.precision == torch.float64
     product = factor.product if whole else problem.shifted(operator)
-    return Solver(product, product, factor, options.rtol, options.max_steps, times)
+    return Solver(product, None, factor, options.rtol, options.max_steps, times)
 
 
 def iterative(problem: Problem, options: Options, report: Listener) -> Solver:
@@ -189,7 +189,7 @@ def iterative(problem: Problem, options: Options, report: Listener) -> Solver:
     operator.keep()
     times = (seconds(problem.x) - prepared, prepared - begin)
     product = problem.shifted(operator)
-    exact = problem.shifted(problem.operator(aside)) if rounded else product
+    exact = problem.shifted(problem.operator(aside)) if rounded else None
     return Solver(product, exact, near, options.rtol, options.max_steps, times)
 
 

@@ -112,7 +112,7 @@ def kernel_regression(
         >>> deq = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
         >>> fit = shoal.kernel_regression(deq, x.double(), x[:, 0].double() ** 2, ridge=1e-6)
         >>> fit.predict(torch.tensor([[0.6, 0.0, 0.8]]).double())
-        tensor([0.3600], dtype=torch.float64)
+        tensor([0.3555], dtype=torch.float64)
     """
     problem = _problem(architecture, x, y, labels, ridge, which, trainable, width)
     options = Options(
