@@ -45,6 +45,7 @@ from shoal.kernels import (
     kernel,
     kernel_function,
     kernel_operator,
+    pair_eigenvalue,
 )
 from shoal.mixtures import GaussianMixture
 from shoal.models import GainConstraint, Network, WellPosedness, build, export, load, save
@@ -132,6 +133,7 @@ __all__ = [
     "kernel_operator",
     "kernel_regression",
     "load",
+    "pair_eigenvalue",
     "save",
     "solve",
     "spectrum",

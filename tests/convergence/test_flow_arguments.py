@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import shoal
-from shoal import DEQ, Kernels, ReLU, ResNet, Softplus, gradient_flow
+from shoal import DEQ, ConvResNet, Kernels, ReLU, Softplus, gradient_flow
 from shoal.convergence import LinearTraining
 
 DEQ_RELU = DEQ(ReLU(), 0.3, 1.0)
@@ -108,7 +108,10 @@ def test_bad_values(options, complaint):
         ({"step_size": 1.0}, "steps and step_size must be given together"),
         ({"times": None, "steps": 1}, "steps and step_size must be given together"),
         ({"initial": Y}, 'initial must be "random", "zero", a network or a pair'),
-        ({"architecture": ResNet(Softplus(), depth=2)}, "no kernel is known for ResNet"),
+        (
+            {"architecture": ConvResNet(Softplus(), depth=2)},
+            "kernels of a ConvResNet are no functions",
+        ),
         ({"architecture": "deq"}, "architecture must be an Architecture"),
     ],
 )

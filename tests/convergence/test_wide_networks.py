@@ -9,8 +9,12 @@ from shoal import (
     DEQ,
     FullyConnected,
     Implicit,
+    ImplicitArchitecture,
+    ImplicitNetwork,
     Picard,
     ReLU,
+    ResNet,
+    Softplus,
     Tanh,
     build,
     empirical_kernel,
@@ -32,7 +36,7 @@ def data(n=6, m=3, norm=1.0):
 
 def network(architecture, width, seed, **options):
     """A network whose equilibria are solved for far beyond what is compared, but not further."""
-    if isinstance(architecture, DEQ):
+    if isinstance(architecture, ImplicitArchitecture):
         options |= {
             "solver": Picard(rtol=1e-7),
             "gradient": Implicit(rtol=1e-7),
@@ -83,6 +87,8 @@ CASES = [
     (STANDARD, {"norm": 2.0}),
     (FullyConnected((ReLU(),)), {}),
     (FullyConnected((Tanh(), ReLU())), {}),
+    (ResNet(Softplus(), 2, residual_scale=2.0), {}),
+    (ImplicitNetwork(gamma=0.4), {}),
 ]
 
 

@@ -13,10 +13,12 @@ from shoal import (
     GELU,
     AccuracyError,
     ConvergenceError,
+    ConvResNet,
     Cosine,
     FullyConnected,
     HardTanh,
     Hermite,
+    ImplicitNetwork,
     LeakyReLU,
     ReLU,
     ResNet,
@@ -81,6 +83,19 @@ def test_degenerate_variances():
         kernel_series(DEQ(Tanh(), 0.5, 0.0))
 
 
+@pytest.mark.parametrize("phi", [Softplus(), ReLU(), Tanh()], ids=repr)
+def test_residual_networks(phi):
+    check(ResNet(phi, 3, residual_scale=1.5), norm=0.8)
+    check(ResNet((phi, Tanh(), phi), 3), norm=1.2, trainable={"layer2"})
+
+
+@pytest.mark.parametrize("gamma", [0.01, 0.4, 1.2])
+def test_implicit_networks(gamma):
+    check(ImplicitNetwork(gamma), norm=1.3)
+    for group in ImplicitNetwork(gamma).parameter_groups:
+        check(ImplicitNetwork(gamma), norm=1.0, trainable={group})
+
+
 @pytest.mark.parametrize(("depth", "normalized"), [(1, False), (2, True), (3, False)])
 def test_fully_connected(depth, normalized):
     activations = (Softplus(), Tanh(), GELU())[:depth]
@@ -142,5 +157,5 @@ def test_bad_arguments():
         kernel_series(DEQ(ReLU(), 0.2, 0.8), norm=0.0)
     with pytest.raises(ValueError, match="degree"):
         kernel_series(DEQ(ReLU(), 0.2, 0.8), degree=1)
-    with pytest.raises(TypeError, match="ResNet"):
-        kernel_series(ResNet(Softplus(), depth=2))
+    with pytest.raises(TypeError, match="ConvResNet"):
+        kernel_series(ConvResNet(Softplus(), depth=2))

@@ -103,6 +103,9 @@ CONVERGING = [
     (DEQ(ReLU(), 0.2, 0.8), None),
     (FullyConnected((Tanh(), Softplus())), None),
     (FullyConnected.du2018(Softplus(), depth=3), None),
+    *((ImplicitNetwork(gamma=0.4), {g}) for g in ("readout", "skip", "recurrent", "input")),
+    *((ResNet(Softplus(), 3, residual_scale=2.0), {g}) for g in ("layer1", "layer2", "layer3")),
+    (ResNet((Tanh(), Softplus()), 2), None),
 ]
 
 
@@ -129,6 +132,22 @@ def test_the_rate_of_convergence(phi, weights):
     )
     slopes = (deviations[-1] / deviations[0]).log() / math.log(widths[-1] / widths[0])
     assert (slopes + 0.5).abs().max() < 0.15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "architecture",
+    [ImplicitNetwork(gamma=0.4), ResNet(Softplus(), 3, residual_scale=2.0)],
+    ids=repr,
+)
+def test_the_rate_of_convergence_by_group(architecture):
+    x, widths = inputs(6, 10), (64, 256, 1024)
+    for group in architecture.parameter_groups:
+        deviations = torch.stack(
+            [deviation(architecture, m, x, trainable={group}, seeds=24) for m in widths]
+        )
+        slopes = (deviations[-1] / deviations[0]).log() / math.log(widths[-1] / widths[0])
+        assert (slopes + 0.5).abs().max() < 0.12, group
 
 
 @pytest.mark.parametrize("weights", ["rademacher", "uniform"])

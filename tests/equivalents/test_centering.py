@@ -20,6 +20,7 @@ from shoal import (
     ImplicitNetwork,
     LeakyReLU,
     ReLU,
+    ResNet,
     Sine,
     Tanh,
     centered,
@@ -36,6 +37,7 @@ def test_the_kernel_of_orthogonal_inputs_vanishes(name, tau0):
         DEQ(BUILT_IN[name], recurrent, 0.6),
         FullyConnected([BUILT_IN[name]] * 2),
         FullyConnected([BUILT_IN[name]] * 2, normalized=True),
+        ResNet(BUILT_IN[name], 3),
     ):
         architecture = centered(plain, tau0)
         f = kernel_function(architecture)
@@ -106,7 +108,7 @@ def test_bad_arguments():
         centered(DEQ(ReLU(), 0.2, 0.8), 0.0)
     with pytest.raises(TypeError, match="must be an Architecture"):
         centered(ReLU(), 1.0)
-    with pytest.raises(TypeError, match="no centering is known for ImplicitNetwork"):
+    with pytest.raises(TypeError, match=r"ImplicitNetwork\(gamma=0.3\) cannot be centered"):
         centered(ImplicitNetwork(gamma=0.3), 1.0)
     with pytest.raises(ValueError, match="input_variance must be > 0"):
         centered(DEQ(ReLU(), 0.2, 0.0), 1.0)

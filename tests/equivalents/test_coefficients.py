@@ -16,15 +16,16 @@ from shoal import (
     Affine,
     Coefficients,
     ConvergenceError,
+    ConvResNet,
     Cosine,
     Erf,
     FullyConnected,
     HardTanh,
     Hermite,
     Identity,
+    ImplicitNetwork,
     LeakyReLU,
     ReLU,
-    ResNet,
     Sine,
     Tanh,
     coefficients,
@@ -271,8 +272,10 @@ def test_bad_arguments():
         coefficients(deq, tau0=1.0, center=1)
     with pytest.raises(TypeError, match="must be an Architecture"):
         coefficients(ReLU(), tau0=1.0)
-    with pytest.raises(TypeError, match="known for ResNet"):
-        coefficients(ResNet(ReLU(), depth=2), tau0=1.0)
+    with pytest.raises(TypeError, match="known for ConvResNet"):
+        coefficients(ConvResNet(ReLU(), depth=2), tau0=1.0)
+    with pytest.raises(TypeError, match=r"cannot be centered.*center=False"):
+        coefficients(ImplicitNetwork(gamma=0.3), tau0=1.0)
     with pytest.raises(ValueError, match="trainable must be chosen"):
         coefficients(deq, tau0=1.0, trainable={"layer1"})
     with pytest.raises(ValueError, match="width has no meaning"):

@@ -49,6 +49,8 @@ def errors(architecture: shoal.Architecture, p: int, **options: object) -> list[
         (ERF, {"trainable": {"readout", "recurrent"}}),
         pytest.param(RELU, {"trainable": {"input"}}, marks=pytest.mark.slow),
         (RELU, {"center": False}),
+        (shoal.ResNet(shoal.Softplus(), 3), {}),
+        (shoal.ImplicitNetwork(gamma=0.5), {"center": False}),
         pytest.param(ERF, {"exact": True}, marks=pytest.mark.slow),
         pytest.param(RELU, {"exact": True, "center": False}, marks=pytest.mark.slow),
         (RELU, {"form": "paper"}),

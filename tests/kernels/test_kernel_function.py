@@ -11,11 +11,11 @@ from shoal import (
     DEQ,
     ELU,
     ConvergenceError,
+    ConvResNet,
     FullyConnected,
     Hermite,
     LeakyReLU,
     ReLU,
-    ResNet,
     Sigmoid,
     Softplus,
     Tanh,
@@ -264,8 +264,8 @@ def test_a_kernel_beyond_the_guarantee_still_converges():
 def test_bad_arguments():
     with pytest.raises(TypeError, match="architecture must be an Architecture, got 'deq'"):
         kernel_function("deq")
-    with pytest.raises(TypeError, match="no kernel is known for ResNet"):
-        kernel_function(ResNet(Softplus(), 3))
+    with pytest.raises(TypeError, match="kernels of a ConvResNet are no functions"):
+        kernel_function(ConvResNet(Softplus(), 3))
     with pytest.raises(ValueError, match="trainable must be chosen from 'readout'"):
         kernel_function(DEQ(Tanh(), 0.2, 0.8), trainable={"layer1"})
     with pytest.raises(ValueError, match="width has no meaning"):

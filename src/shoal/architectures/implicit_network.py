@@ -50,6 +50,11 @@ class ImplicitNetwork(ImplicitArchitecture):
         return ("readout", "skip", "recurrent", "input")
 
     @property
+    def positively_homogeneous(self) -> bool:
+        """True: the state and the output grow with the norm of the input."""
+        return True
+
+    @property
     def recurrent_gain(self) -> float:
         r"""The squared gain of the recurrent layer, $\gamma^2$, since $L = 1$."""
         return self.gamma * self.gamma

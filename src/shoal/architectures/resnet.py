@@ -1,11 +1,12 @@
 """The residual network of Du 2018."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import final
 
 from shoal import checks
 from shoal.activations import Activation
-from shoal.architectures.base import Architecture, check_activation, layer_groups
+from shoal.architectures.base import Architecture, check_activation, layer_groups, scale_of_data
 
 __all__ = ["ResNet"]
 
@@ -19,21 +20,23 @@ class ResNet(Architecture):
     x^{(h)} = x^{(h-1)} + \frac{s}{H\sqrt{m}} \, \sigma(W^{(h)} x^{(h-1)}), \quad
     2 \leq h \leq H, \qquad f(x) = a^\top x^{(H)} \qquad \text{(Du 2018, Eq. (3))}$$
 
-    with $c_\sigma = 1/\mathbb E[\sigma(\xi)^2]$, standard Gaussian $W^{(h)}$ (group
-    ``"layer<h>"``) and a fixed Rademacher $a$. The theory is for inputs of norm 1 and an
-    activation that is Lipschitz with a Lipschitz derivative.
+    with $c_\sigma = 1/\mathbb E[\sigma(\xi)^2]$ in the first layer only, a standard Gaussian
+    $W^{(h)}$ (group ``"layer<h>"``) and a fixed Rademacher $a$. The theory is for inputs of norm 1
+    and an activation that is Lipschitz with a Lipschitz derivative.
 
     Args:
-        activation: $\sigma$.
+        activation: $\sigma$, in every layer, or a sequence of as many as there are layers: centered
+            networks have one for each.
         depth: The number $H \geq 1$ of layers, the first one included.
         residual_scale: $s \geq 0$. The paper's is $c_\lambda \lambda^{3/2} < 1$, with
             an unspecified constant $c_\lambda < 1$ of the activation and an eigenvalue
             $\lambda \leq 1$ of the *data* (Assumption 4.1); only their product is part of
-            the network.
+            the network. See :meth:`du2018`.
 
     Raises:
         TypeError: If an argument is not of its kind.
-        ValueError: If ``depth`` is not positive or ``residual_scale`` negative, infinite or NaN.
+        ValueError: If ``depth`` is not positive, ``activation`` a sequence of another length, or
+            ``residual_scale`` negative, infinite or NaN.
 
     Example:
         >>> from shoal.activations import Softplus
@@ -41,18 +44,67 @@ class ResNet(Architecture):
         ('layer1', 'layer2', 'layer3')
     """
 
-    activation: Activation
+    activation: Activation | tuple[Activation, ...]
     depth: int
     residual_scale: float = field(default=1.0, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check the fields."""
-        check_activation("activation", self.activation)
+        """Check the fields, and make a tuple of several activations."""
         object.__setattr__(self, "depth", checks.integer("depth", self.depth, at_least=1))
+        object.__setattr__(self, "activation", _checked_activations(self.activation, self.depth))
         scale = checks.real("residual_scale", self.residual_scale, at_least=0)
         object.__setattr__(self, "residual_scale", scale)
+
+    @classmethod
+    def du2018(
+        cls, activation: Activation, depth: int, *, eigenvalue: float, constant: float
+    ) -> "ResNet":
+        r"""Return the network of Du 2018, whose residual scale is $c_\lambda \lambda^{3/2}$.
+
+        Args:
+            activation: $\sigma$.
+            depth: $H$.
+            eigenvalue: $\lambda$, from 0 to 1: ``shoal.pair_eigenvalue(x)`` for given data $x$.
+            constant: $c_\lambda$, between 0 and 1. The paper says no more of it than that it is
+                small enough and depends on $\sigma$ alone.
+
+        Raises:
+            TypeError: If an argument is not of its kind.
+            ValueError: If an argument is out of its range.
+
+        Example:
+            >>> from shoal.activations import Softplus
+            >>> ResNet.du2018(Softplus(), 2, eigenvalue=0.25, constant=0.4)
+            ResNet(activation=Softplus(), depth=2, residual_scale=0.05)
+        """
+        return cls(activation, depth, residual_scale=scale_of_data(eigenvalue, constant))
+
+    @property
+    def activations(self) -> tuple[Activation, ...]:
+        r"""The activation of each layer."""
+        phi = self.activation
+        return phi if isinstance(phi, tuple) else (phi,) * self.depth
 
     @property
     def parameter_groups(self) -> tuple[str, ...]:
         """Each layer's weights; the readout is fixed."""
         return layer_groups(self.depth)
+
+    @property
+    def positively_homogeneous(self) -> bool:
+        """Whether all activations are."""
+        return all(phi.positively_homogeneous for phi in self.activations)
+
+
+def _checked_activations(value: object, depth: int) -> Activation | tuple[Activation, ...]:
+    """One activation, also if all are the same, or as many as there are layers."""
+    if isinstance(value, Activation) or not isinstance(value, Iterable):
+        return check_activation("activation", value)
+    several = tuple(
+        check_activation(f"activation[{index}]", phi) for index, phi in enumerate(value)
+    )
+    if len(several) != depth:
+        raise ValueError(
+            f"activation must be one activation or depth = {depth} of them, got {len(several)}"
+        )
+    return several[0] if all(phi == several[0] for phi in several) else several

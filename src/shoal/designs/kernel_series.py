@@ -13,9 +13,10 @@ from functools import singledispatch
 import numpy as np
 import torch
 
-from shoal.activations import Activation
-from shoal.architectures import DEQ, Architecture, FullyConnected
+from shoal.activations import Activation, ReLU
+from shoal.architectures import DEQ, Architecture, FullyConnected, ImplicitNetwork, ResNet
 from shoal.checks import integer, real
+from shoal.designs.equilibrium_series import equilibrium_series
 from shoal.designs.series import (
     Series,
     about,
@@ -32,6 +33,7 @@ from shoal.kernels import kernel_function
 from shoal.kernels.deq import group_weights
 from shoal.kernels.fixed_points import fixed_variance
 from shoal.kernels.fully_connected import layer_factor
+from shoal.kernels.resnet import residual_layers
 
 __all__ = ["KernelSeries", "kernel_series"]
 
@@ -71,10 +73,10 @@ def kernel_series(
     r"""The kernels of an architecture as power series in the cosine of the angle.
 
     Each coefficient is nonnegative and accurate in itself, to about twelve digits if its size is
-    not below 1e-30.
+    not below 1e-30. (Those of an ``ImplicitNetwork`` are accurate to 1e-14 of the diagonal.)
 
     Args:
-        architecture: A ``DEQ`` or a ``FullyConnected`` network.
+        architecture: A ``DEQ``, ``FullyConnected``, ``ResNet`` or ``ImplicitNetwork``.
         norm: The common norm of the inputs.
         degree: The last power.
         trainable: The groups that the NTK counts, as for ``kernel_function``.
@@ -165,6 +167,55 @@ def _(
     shares = {"readout": ck, "recurrent": product(ck, through), "input": product(given, through)}
     ntk = sum((float(weights[g]) * shares[g] for g in sorted(trainable)), np.zeros(degree + 1))
     return KernelSeries(ck, ntk, duals.natural[: degree + 1])
+
+
+@series_of.register
+def _(
+    architecture: ResNet,
+    norm: float,
+    degree: int,
+    trainable: frozenset[str],
+    width: int | None,  # noqa: ARG001
+) -> KernelSeries:
+    """Layer by layer, as in :mod:`shoal.kernels.resnet`."""
+    variance, first, ntk = norm**2, 0.0, np.zeros(degree + 1)
+    covariance = np.zeros(degree + 1)
+    covariance[1] = variance
+    for sigma, skip, k, trained in residual_layers(architecture, trainable):
+        correlation = covariance / variance
+        duals = _Duals.at(sigma, variance, float(correlation[0]), degree)
+        value, slope = duals(correlation)
+        below = covariance if trained else 0.0
+        ntk = skip * ntk + k**2 * product(ntk + below, slope)
+        cross = 2 * k * first * duals.natural[0]
+        covariance = skip * covariance + k**2 * value
+        covariance[0] = max(0.0, covariance[0] + cross)
+        variance = skip * variance + cross + k**2 * duals.square
+        first = skip * first + k * duals.natural[0]
+    return KernelSeries(covariance, ntk, duals.natural[: degree + 1])
+
+
+@series_of.register
+def _(
+    architecture: ImplicitNetwork,
+    norm: float,
+    degree: int,
+    trainable: frozenset[str],
+    width: int | None,  # noqa: ARG001
+) -> KernelSeries:
+    """As in :mod:`shoal.kernels.implicit_network`."""
+    s = equilibrium_series(architecture.gamma, degree)
+    through, one = geometric(s.active), np.arange(degree + 1) == 1
+    shares = {
+        "readout": s.state,
+        "skip": s.feature,
+        "recurrent": product(product(s.active, through), s.state),
+        "input": product(one, product(s.passed, through) + s.free),
+    }
+    ntk = sum((shares[g] for g in sorted(trainable)), np.zeros(degree + 1))
+    natural = hermite(ReLU(), 1.0, degree).numpy()
+    ck, ntk = (norm**2 * series.clip(min=0.0) for series in (s.state + s.feature, ntk))  # rounding
+    return KernelSeries(ck, ntk, natural)
 
 
 def _variances(architecture: DEQ) -> tuple[float, float]:

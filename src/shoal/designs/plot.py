@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from shoal.activations import Activation
-from shoal.architectures import DEQ, Architecture, FullyConnected
+from shoal.architectures import DEQ, Architecture, FullyConnected, ResNet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,6 +42,6 @@ def plot_activations(design: "Design") -> "Figure":
 def _activations(architecture: Architecture) -> list[tuple[str, Activation]]:
     if isinstance(architecture, DEQ):
         return [("DEQ", architecture.activation)]
-    if isinstance(architecture, FullyConnected):
+    if isinstance(architecture, FullyConnected | ResNet):
         return [(f"layer {i}", s) for i, s in enumerate(architecture.activations, start=1)]
     return []

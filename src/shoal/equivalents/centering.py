@@ -19,13 +19,14 @@ import torch
 from scipy.optimize import brentq
 
 from shoal.activations import Activation, Affine
-from shoal.architectures import DEQ, Architecture, FullyConnected
+from shoal.architectures import DEQ, Architecture, FullyConnected, ImplicitNetwork, ResNet
 from shoal.checks import real
 from shoal.equivalents.layers import layer_factor
 from shoal.exceptions import AccuracyError, ConvergenceError
 from shoal.gaussian import hermite
 from shoal.gaussian.moments import mean_square
 from shoal.kernels.fixed_points import fixed_variance
+from shoal.kernels.resnet import layer_weights
 
 __all__ = ["added_shift", "center_activations", "centered", "norm_of_inputs"]
 
@@ -43,11 +44,13 @@ def centered(architecture: Architecture, tau0: float) -> Architecture:
 
     $\varphi$ becomes ``Affine(φ, shift=t)`` with $\mathbb{E}[\varphi(\tilde\tau\xi)] + t = 0$, to
     round-off. Activations that are centered already come back unchanged, and so does the
-    architecture if all are. The factor $c_\sigma$ of a ``normalized`` network is that of the
-    shifted activation.
+    architecture if all are. The factor $c_\sigma$ of a ``normalized`` network, and of the first
+    layer of a ``ResNet``, is that of the shifted activation. The layers of a centered ``ResNet``
+    have one activation each. An ``ImplicitNetwork`` cannot be centered: it has no activation but
+    the ReLU.
 
     Args:
-        architecture: A ``DEQ`` or ``FullyConnected``.
+        architecture: A ``DEQ``, ``FullyConnected`` or ``ResNet``.
         tau0: The norm $\tau_0$ of the inputs, from 1e-6 to 1e8.
 
     Raises:
@@ -88,6 +91,26 @@ def _(architecture: FullyConnected, tau0: float) -> FullyConnected:
         variance = layer_factor(architecture, shifted) * _square(shifted, variance)
         activations.append(shifted)
     return replace(architecture, activations=tuple(activations))
+
+
+@center_activations.register
+def _(architecture: ResNet, tau0: float) -> ResNet:
+    """Layer by layer; where all below are centered, features have no means."""
+    variance, activations = tau0**2, []
+    for layer, sigma in enumerate(architecture.activations, start=1):
+        shifted = _shifted(f"activation[{layer - 1}]", sigma, variance)
+        skip, factor = layer_weights(architecture, layer, shifted)
+        variance = skip * variance + factor**2 * _square(shifted, variance)
+        activations.append(shifted)
+    return replace(architecture, activation=tuple(activations))
+
+
+@center_activations.register
+def _(architecture: ImplicitNetwork, tau0: float) -> ImplicitNetwork:  # noqa: ARG001
+    raise TypeError(
+        f"{architecture!r} cannot be centered, since its activation is always the ReLU; take it as "
+        "it is: center=False for equivalents and spectra, method='sphere' for designs"
+    )
 
 
 @center_activations.register

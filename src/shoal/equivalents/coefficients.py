@@ -41,14 +41,15 @@ class Coefficients:
         trainable: The groups of parameters that the NTK counts.
         width: The width, where the NTK depends on it and it was given.
         center: Whether the architecture was centered.
-        tau: $\tau_*$, the standard deviation of the last activation's arguments.
+        tau: $\tau_*$, the standard deviation of the last activation's arguments (their root mean
+            square for an ``ImplicitNetwork``, where they have a mean).
         shift: What centering added to the last activation.
         gamma2: $\gamma^2$, the CK of an input with itself.
         alpha1: $\alpha_1$, the derivative of the CK in $c$.
         alpha2: $\alpha_2$, its derivative in $a$ and $b$.
         alpha3: $\alpha_3$, half its second derivative in $c$.
-        alpha4: $\alpha_4$, the derivative in $\tau_0^2$ of $\tau_*^2$ for a DEQ, and of $\gamma^2$
-            for an explicit network.
+        alpha4: $\alpha_4$, the derivative in $\tau_0^2$ of $\tau_*^2$ for an implicit architecture,
+            and of $\gamma^2$ for an explicit one.
         kappa2: $\kappa_*^2$, the NTK of an input with itself.
         beta1: The NTK's $\alpha_1$.
         beta2: The NTK's $\alpha_2$.

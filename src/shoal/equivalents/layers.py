@@ -1,16 +1,18 @@
 """The last activation of an architecture, and the scale of its arguments."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatch
 
 import torch
 from torch import Tensor
 
-from shoal.activations import Activation
-from shoal.architectures import DEQ, Architecture, FullyConnected
+from shoal.activations import Activation, ReLU
+from shoal.architectures import DEQ, Architecture, FullyConnected, ImplicitNetwork, ResNet
 from shoal.equivalents.autograd import gradients
 from shoal.gaussian import moments
 from shoal.kernels.fixed_points import fixed_variance
+from shoal.kernels.function import own_kernels
+from shoal.kernels.implicit_network import state_square
 
 __all__ = ["LastLayer", "last_activation", "last_layer", "layer_factor"]
 
@@ -21,8 +23,9 @@ class LastLayer:
 
     Attributes:
         tau: The standard deviation $\tau$ of the arguments of $\varphi$.
-        growth: $\alpha_4$, a derivative in the squared norm of the input: that of $\tau_*^2$ for a
-            DEQ, that of the last layer's $\mathbb{E}[\varphi(\tau\xi)^2]$ for an explicit network.
+            For an implicit network, whose arguments have a mean, it is their root mean square.
+        growth: $\alpha_4$, a derivative in the squared norm of the input: that of $\tau_*^2$ for an
+            implicit architecture, that of the CK of an input with itself for an explicit one.
     """
 
     tau: float
@@ -58,6 +61,32 @@ def _(architecture: FullyConnected, tau0: float) -> LastLayer:
     return LastLayer(tau, growth)
 
 
+@last_layer.register
+def _(architecture: ResNet, tau0: float) -> LastLayer:
+    squared = _squared(tau0)
+    with torch.enable_grad():
+        variance = own_kernels(architecture, squared, frozenset(), None).ck
+        growth = _slope(variance, squared)
+    depth = architecture.depth - 1
+    if depth == 0:
+        return LastLayer(tau0, growth)
+    share = depth / architecture.depth  # residual scales are relative to the depth
+    below = replace(
+        architecture,
+        activation=architecture.activations[:-1],
+        depth=depth,
+        residual_scale=architecture.residual_scale * share,
+    )
+    inner = own_kernels(below, squared.detach(), frozenset(), None).ck
+    return LastLayer(float(inner) ** 0.5, growth)
+
+
+@last_layer.register
+def _(architecture: ImplicitNetwork, tau0: float) -> LastLayer:
+    growth = architecture.gamma**2 * state_square(architecture.gamma) + 0.5
+    return LastLayer(tau0 * growth**0.5, growth)
+
+
 @singledispatch
 def last_activation(architecture: Architecture) -> Activation:
     """The activation of the last layer."""
@@ -72,6 +101,16 @@ def _(architecture: DEQ) -> Activation:
 @last_activation.register
 def _(architecture: FullyConnected) -> Activation:
     return architecture.activations[-1]
+
+
+@last_activation.register
+def _(architecture: ResNet) -> Activation:
+    return architecture.activations[-1]
+
+
+@last_activation.register
+def _(architecture: ImplicitNetwork) -> Activation:  # noqa: ARG001
+    return ReLU()
 
 
 def layer_factor(architecture: FullyConnected, sigma: Activation) -> float:

@@ -2,7 +2,9 @@
 
 from shoal.experiments import ling2024
 from shoal.experiments.collecting import collect
+from shoal.experiments.conv_width import ConvWidthError
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
+from shoal.experiments.groups import GroupError
 from shoal.experiments.predicted import PredictedTraining
 from shoal.experiments.registry import find, register, registered
 from shoal.experiments.regression import Regression
@@ -14,7 +16,9 @@ from shoal.experiments.width import WidthError
 
 __all__ = [
     "Arrays",
+    "ConvWidthError",
     "Experiment",
+    "GroupError",
     "Point",
     "PredictedTraining",
     "Progress",

@@ -1,6 +1,6 @@
 r"""How fast the kernels of finite DEQs approach those of infinitely wide ones."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -18,9 +18,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["WidthError"]
+__all__ = [
+    "Errors",
+    "WidthError",
+    "draw_errors",
+    "errors_of",
+    "label_axes",
+    "relative_error",
+    "slopes",
+    "unit_inputs",
+]
 
 _DEQ = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
+Errors = tuple[Any, Any]
+"""Widths and errors of networks."""
+
 _LABELS = {"ck": "conjugate kernel", "ntk": "neural tangent kernel"}
 
 
@@ -78,24 +90,17 @@ class WidthError(Experiment):
         )
         found = shoal.empirical_kernel(network, x)
         return {
-            name: np.array(((estimate - true).norm() / true.norm()).item())
+            name: relative_error(estimate, true)
             for name, estimate, true in zip(exact._fields, found, exact, strict=True)
         }
 
     def inputs(self) -> Tensor:
         """Random points on the unit sphere, the same for all networks."""
-        generator = torch.Generator().manual_seed(self.seed)
-        x = torch.randn(self.samples, self.features, dtype=torch.float64, generator=generator)
-        return torch.nn.functional.normalize(x)
+        return unit_inputs(self.samples, self.features, self.seed)
 
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
         """The slopes in the logarithms, with 95% confidence intervals."""
-        summary: dict[str, float] = {}
-        for kind in _LABELS:
-            law = power_law(*_errors(results, kind))
-            summary[f"{kind}_slope"] = law.slope
-            summary[f"{kind}_slope_low"], summary[f"{kind}_slope_high"] = law.interval
-        return summary
+        return slopes({kind: errors_of(results, kind) for kind in _LABELS})
 
     def plot(self, results: Sequence[Result]) -> "Figure":
         """All errors, their mean at each width, and the fitted power laws."""
@@ -104,39 +109,62 @@ class WidthError(Experiment):
 
             figure = Figure(figsize=(5.6, 4.2))
             axes = figure.subplots()
+            errors = {kind: errors_of(results, kind) for kind in _LABELS}
             for kind, color in zip(_LABELS, COLORS, strict=False):
-                _draw(axes, kind, color, *_errors(results, kind))
-            _decorate(axes, results)
+                draw_errors(axes, _LABELS[kind], color, errors[kind])
+            label_axes(axes, list(errors.values()))
             axes.set_title(f"Kernels of a {type(self.architecture.activation).__name__} DEQ")
         return figure
 
 
-def _errors(results: Sequence[Result], kind: str) -> tuple[Any, Any]:
+def unit_inputs(samples: int, features: int, seed: int) -> Tensor:
+    """Random points on the unit sphere."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(samples, features, dtype=torch.float64, generator=generator)
+    return torch.nn.functional.normalize(x)
+
+
+def relative_error(estimate: Tensor, true: Tensor) -> Any:
+    """In the Frobenius norm."""
+    return np.array(((estimate - true).norm() / true.norm()).item())
+
+
+def errors_of(results: Sequence[Result], kind: str) -> Errors:
     """Widths and errors of all networks."""
     widths = np.array([result.point["width"] for result in results], dtype=np.float64)
     return widths, np.array([float(result.arrays[kind]) for result in results])
 
 
-def _draw(axes: "Axes", kind: str, color: str, widths: Any, errors: Any) -> None:
+def slopes(errors: Mapping[str, Errors]) -> dict[str, float]:
+    """The slopes in the logarithms, with 95% confidence intervals."""
+    summary: dict[str, float] = {}
+    for name, measured in errors.items():
+        law = power_law(*measured)
+        summary[f"{name}_slope"] = law.slope
+        summary[f"{name}_slope_low"], summary[f"{name}_slope_high"] = law.interval
+    return summary
+
+
+def draw_errors(axes: "Axes", name: str, color: str, measured: Errors) -> None:
+    """All errors, their mean at each width, and the fitted power law."""
+    widths, errors = measured
     law: PowerLaw = power_law(widths, errors)
     axes.plot(widths, errors, ".", color=color, alpha=0.4, markersize=5, markeredgewidth=0)
     levels = np.unique(widths)
     means = [np.exp(np.log(errors[widths == level]).mean()) for level in levels]
     axes.plot(levels, means, "o", color=color, markersize=5.5)
     low, high = law.interval
-    label = f"{_LABELS[kind]}: slope {law.slope:.3f} [{low:.3f}, {high:.3f}]".replace("-", "−")
+    label = f"{name}: slope {law.slope:.3f} [{low:.3f}, {high:.3f}]".replace("-", "−")
     axes.plot(levels, law(levels), color=color, linewidth=1.4, label=label)
 
 
-def _decorate(axes: "Axes", results: Sequence[Result]) -> None:
+def label_axes(axes: "Axes", measured: Sequence[Errors]) -> None:
     """Axes, the theory's slope below all errors, the legend."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    widths = np.unique(_errors(results, "ck")[0])
+    widths = np.unique(measured[0][0])
     ends = widths[[0, -1]]
-    lowest = min(
-        float((_errors(results, k)[1] * np.sqrt(_errors(results, k)[0])).min()) for k in _LABELS
-    )
+    lowest = min(float((errors * np.sqrt(widths)).min()) for widths, errors in measured)
     axes.plot(
         ends, 0.8 * lowest / np.sqrt(ends), "--", color=GRAY, linewidth=1.2, label="slope $-1/2$"
     )

@@ -12,7 +12,7 @@ from shoal.gaussian.domain import checked_activation, scale_tensor
 from shoal.gaussian.hermite_series import as_series, series_coefficients
 from shoal.gaussian.smoothing import smoothed
 
-__all__ = ["Moments", "mean_square", "moments"]
+__all__ = ["Moments", "mean", "mean_square", "moments"]
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,16 @@ def moments(phi: Activation, tau: Tensor | float) -> Moments:
         first_square=zero + math.inf if jumps else smoothed(slope_square, zero, variance),
         square_second=smoothed(Square(phi), zero, variance, order=2),
     )
+
+
+def mean(phi: Activation, variance: Tensor) -> Tensor:
+    r"""$\mathbb{E}[\varphi(\sqrt a\,\xi)]$, unchecked."""
+    if as_series(phi) is not None:
+        return moments(phi, variance.sqrt()).mean
+    if phi.positively_homogeneous:  # at any scale
+        one = torch.ones((), dtype=torch.float64, device=variance.device)
+        return variance.sqrt() * smoothed(phi, torch.zeros_like(one), one)
+    return smoothed(phi, torch.zeros_like(variance), variance)
 
 
 def mean_square(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:

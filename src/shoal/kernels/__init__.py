@@ -1,10 +1,16 @@
 """Kernels of infinitely wide networks."""
 
-from shoal.kernels import deq, fully_connected  # noqa: F401  (they register their kernels)
+from shoal.kernels import (  # noqa: F401  (they register their kernels)
+    deq,
+    fully_connected,
+    implicit_network,
+    resnet,
+)
 from shoal.kernels.function import KernelFunction, kernel_function
 from shoal.kernels.matrix import kernel
 from shoal.kernels.operator import KernelOperator, KernelOperators, kernel_operator
 from shoal.kernels.result import Kernels
+from shoal.kernels.separation import pair_eigenvalue
 
 __all__ = [
     "KernelFunction",
@@ -14,4 +20,5 @@ __all__ = [
     "kernel",
     "kernel_function",
     "kernel_operator",
+    "pair_eigenvalue",
 ]

@@ -24,7 +24,7 @@ from shoal.gaussian.domain import within_bound
 from shoal.gaussian.moments import mean_square
 from shoal.kernels.section import HalfAngle, Section
 
-__all__ = ["fixed_covariance", "fixed_half_angle", "fixed_variance"]
+__all__ = ["fixed_covariance", "fixed_half_angle", "fixed_variance", "solve"]
 
 _MOST_STEPS = 200
 _SMALLEST = 1e-300  # a variance of zero
@@ -75,7 +75,7 @@ def _fixed_variance(
         value, slope = mean_square(phi, guess.clamp(min=_SMALLEST))
         return recurrent * value + injected, recurrent * slope
 
-    return _solve(equation, injected, injected, "variance", differentiable=differentiable)
+    return solve(equation, injected, injected, "variance", differentiable=differentiable)
 
 
 def _interpolated_variance(phi: Activation, recurrent: float, injected: Tensor) -> Tensor:
@@ -129,7 +129,7 @@ def fixed_covariance(
         value = recurrent * dual(phi, a, b, inside) + injected
         return value, recurrent * dual_derivative(phi, a, b, inside)
 
-    solution = _solve(equation, injected, bound, "covariance", differentiable=differentiable)
+    solution = solve(equation, injected, bound, "covariance", differentiable=differentiable)
     return within_bound(a, b, solution)
 
 
@@ -157,11 +157,11 @@ def fixed_half_angle(
         mean = torch.where(wide, duals.mean_after(angle), duals.mean_before(angle))
         return recurrent * part * mean + target, recurrent * duals.slope(angle)
 
-    part = _solve(equation, target, target, "angle", differentiable=False)
+    part = solve(equation, target, target, "angle", differentiable=False)
     return complete(part)
 
 
-def _solve(
+def solve(
     equation: Equation, start: Tensor, size: Tensor, name: str, *, differentiable: bool
 ) -> Tensor:
     """Newton's method, with plain iteration wherever it does not reduce the residual."""

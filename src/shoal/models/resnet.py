@@ -34,11 +34,10 @@ class ResNetwork(Network[ResNet]):
     def trace_from(self, x: Tensor) -> Trace:
         """The same without cutting the inputs' graph."""
         architecture, width = self.architecture, self.spec.width
-        sigma = architecture.activation
-        first = math.sqrt(normalization(sigma) / width)
+        first = math.sqrt(normalization(architecture.activations[0]) / width)
         residual = architecture.residual_scale / (architecture.depth * math.sqrt(width))
         maps = {}
-        for layer in range(1, architecture.depth + 1):
+        for layer, sigma in enumerate(architecture.activations, start=1):
             name = f"layer{layer}"
             inner = torch.mm(x, self.get_parameter(name).t())
             maps[name] = LinearMap(x[:, None], inner, 1.0)

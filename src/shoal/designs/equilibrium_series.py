@@ -1,0 +1,131 @@
+r"""The kernels of an implicit network as power series in the cosine of the angle.
+
+With the function $\Psi$ of :mod:`shoal.kernels.rectified`, the state's kernel solves
+$P(\rho) = \Psi(\rho, \gamma^2 P(\rho))$. The second derivatives of $\Psi$ are elementary, so that
+along a given $P$ its slopes are integrals of series, and it is an integral of them; Newton's method
+doubles the number of coefficients that are known.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from shoal.designs.series import Series, geometric, product
+from shoal.kernels.implicit_network import equilibrium, state_square
+
+__all__ = ["EquilibriumSeries", "equilibrium_series"]
+
+
+@dataclass(frozen=True, eq=False)
+class EquilibriumSeries:
+    r"""Power series in $\rho$ for inputs of norm one.
+
+    Attributes:
+        state: $P$.
+        active: $\gamma^2\Psi_q$.
+        passed: $\Psi_\rho$.
+        feature: The kernel of the feature map.
+        free: Its derivative, $(\pi - \theta)/2\pi$.
+    """
+
+    state: Series
+    active: Series
+    passed: Series
+    feature: Series
+    free: Series
+
+
+def equilibrium_series(gamma: float, degree: int) -> EquilibriumSeries:
+    """Solve for the series, up to a degree."""
+    right_angle = torch.tensor([math.pi / 2], dtype=torch.float64)
+    state, active, passed = (float(value) for value in equilibrium(gamma, right_angle))
+    start = gamma**2 * active, passed
+    found = np.array([state])
+    while len(found) <= degree:
+        known, size = len(found), min(2 * len(found), degree + 1)
+        found = np.pad(found, (0, size - known))
+        slopes = _slopes(gamma, found, start)
+        # what Ψ has beyond the known coefficients: its derivative is Ψ_ρ + γ² Ψ_q P'
+        change = slopes[1][:-1] + product(slopes[0][:-1], _derivative(found))
+        residual = _integral(change, state)
+        residual[:known] = 0.0
+        found = found + product(residual, geometric(slopes[0]))
+    free = _arcsine(_series(degree, 0.0, 1.0), _series(degree, 1.0, 0.0, -1.0)) / (2 * math.pi)
+    free[0] = 0.25
+    feature = _integral(free[:-1], 1 / (2 * math.pi))
+    return EquilibriumSeries(found, *_slopes(gamma, found, start), feature, free)
+
+
+def _slopes(gamma: float, state: Series, start: tuple[float, float]) -> tuple[Series, Series]:
+    r"""$\gamma^2\Psi_q$ and $\Psi_\rho$ along a series $P$, given their values at $\rho = 0$."""
+    square = state_square(gamma)
+    both, one, other = _second_derivatives(gamma * math.sqrt(square), state / square)
+    moving = _derivative(state)
+    bend = gamma**2 / square * other + gamma**4 * both  # γ⁴ Ψ_qq, since s² = γ² P(1)
+    active = gamma**2 * both[:-1] + product(bend[:-1], moving)
+    passed = (one + both)[:-1] + gamma**2 * product(both[:-1], moving)
+    return _integral(active, start[0]), _integral(passed, start[1])
+
+
+def _second_derivatives(std: float, kappa: Series) -> tuple[Series, Series, Series]:
+    r"""$\Psi_{\rho q}$, and what $\Psi_{\rho\rho}$ and $s^2\Psi_{qq}$ have more."""
+    degree, scale = len(kappa) - 1, 4 * math.pi**2
+    one, rho = _series(degree, 1.0), _series(degree, 0.0, 1.0)
+    sine2, other2 = one - product(rho, rho), one - product(kappa, kappa)
+    inverse_sine, inverse_other = _inverse_root(sine2), _inverse_root(other2)
+    together = rho + std**2 * kappa
+    determinant = (1 + std**2) ** 2 * one - product(together, together)
+    left = _inverse_root(sine2 + std**2 * other2)
+    wide, other_wide = std**2 * one + sine2, one + std**2 * other2
+    # the angles χ, ω, ω' by their cosines and the squares of their sines
+    shared = product(left, left)
+    chi = product(product(sine2, kappa) + std**2 * product(other2, rho), shared)
+    chi_rest = product(product(product(sine2, other2), determinant), product(shared, shared))
+    omega = product(product(kappa, product(sine2, inverse_sine)), left)
+    omega_rest = product(product(other2, wide), shared)
+    other_omega = std * product(product(rho, product(other2, inverse_other)), left)
+    other_rest = product(product(sine2, other_wide), shared)
+    straight = math.pi / 2 * one
+    both = product(straight + _arcsine(chi, chi_rest), _inverse_root(determinant))
+    first = product(straight + _arcsine(kappa, other2), inverse_sine)
+    first += 2 * product(straight - _arcsine(omega, omega_rest), _inverse_root(wide))
+    second = product(straight + _arcsine(rho, sine2), inverse_other)
+    turned = straight - _arcsine(other_omega, other_rest)
+    second += 2 * std * product(turned, _inverse_root(other_wide))
+    return both / scale, first / scale, second / scale
+
+
+def _series(degree: int, *coefficients: float) -> Series:
+    series: Series = np.zeros(degree + 1)
+    known = coefficients[: degree + 1]
+    series[: len(known)] = known
+    return series
+
+
+def _derivative(f: Series) -> Series:
+    derivative: Series = np.arange(1, len(f)) * f[1:]
+    return derivative
+
+
+def _integral(f: Series, start: float) -> Series:
+    return np.concatenate([[start], f / np.arange(1, len(f) + 1)])
+
+
+def _arcsine(f: Series, rest: Series) -> Series:
+    """The arcsine of a series, given 1 - f² without cancellation."""
+    return _integral(product(_inverse_root(rest)[:-1], _derivative(f)), math.asin(f[0]))
+
+
+def _inverse_root(f: Series) -> Series:
+    """1/√f by Newton's method."""
+    root = np.array([1 / math.sqrt(f[0])])
+    while len(root) < len(f):
+        size = min(2 * len(root), len(f))
+        root = np.pad(root, (0, size - len(root)))
+        root = (
+            root
+            + product(root, _series(size - 1, 1.0) - product(f[:size], product(root, root))) / 2
+        )
+    return root

@@ -1,0 +1,138 @@
+r"""Integrals of a rectified sum of a Gaussian and a rectified Gaussian, by integrals along a ray.
+
+Let $w$, $w'$ be standard Gaussians at the angle $\theta$ and, independent of them, $y$, $y'$
+Gaussians of variance $s^2$ at the angle $\psi$: $\rho = \cos\theta$ is the covariance of the
+former, $q = s^2\cos\psi$ that of the latter. With $r = \max(w, 0)$, the function
+$\Psi = \mathbb{E}[\max(y + r, 0)\max(y' + r', 0)]$ has by Price's theorem the slopes
+
+$\Psi_\rho = P(w, w', y + w, y' + w' > 0)$ and $\Psi_q = P(y + r, y' + r' > 0)$,
+
+which have no closed form. Their own slopes are densities on rays or quadrants, and have one:
+
+$\Psi_{\rho\rho} = \frac{\pi - \psi}{4\pi^2\sin\theta} +
+\frac{\omega}{2\pi^2\sqrt{s^2 + \sin^2\theta}} + \Psi_{\rho q}$, $\quad
+\Psi_{qq} = \frac{\pi - \theta}{4\pi^2 s^2\sin\psi} +
+\frac{\omega'}{2\pi^2 s\sqrt{1 + s^2\sin^2\psi}} + \Psi_{\rho q}$,
+$\Psi_{\rho q} = \frac{\pi - \chi}{4\pi^2\sqrt{\det(R + S)}}$
+
+with the covariances $R$ of $w$, $w'$ and $S$ of $y$, $y'$ and the angles $\omega$, $\omega'$,
+$\chi$ below. On the ray $(t\theta, t\psi)$ from the diagonal, where all is known, they are smooth,
+and what is integrated is what the diagonal has more.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shoal.activations.panels import gauss_legendre
+
+__all__ = ["Diagonal", "Rectified", "rectified"]
+
+_NODES = 16  # on each panel
+_FINEST = 40  # octaves by which the first and the last panel are narrower than the ray, at most
+_PANELS = 3  # octaves that a layer spans
+
+
+@dataclass(frozen=True)
+class Diagonal:
+    r"""The values where both angles are zero.
+
+    Attributes:
+        square: $\Psi = \mathbb{E}[\max(y + r, 0)^2]$.
+        passed: $\Psi_\rho = P(w, y + w > 0)$.
+        active: $\Psi_q = P(y + r > 0)$.
+    """
+
+    square: float
+    passed: float
+    active: float
+
+    @classmethod
+    def at(cls, std: float) -> "Diagonal":
+        """Those for a standard deviation $s$."""
+        passed = 0.5 - math.atan(std) / (2 * math.pi)
+        square = std**2 / 4 + (1 + std**2) * passed + std / (2 * math.pi)
+        return cls(square, passed, passed + 0.25)
+
+
+@dataclass(frozen=True)
+class Rectified:
+    r"""The integrals at some angles.
+
+    Attributes:
+        drop: $\Psi(0, 0) - \Psi(\theta, \psi)$, accurate in itself.
+        passed: $\Psi_\rho$.
+        active: $\Psi_q$.
+    """
+
+    drop: Tensor
+    passed: Tensor
+    active: Tensor
+
+
+def rectified(std: float, theta: Tensor, psi: Tensor) -> Rectified:
+    r"""Integrate along the ray; differentiable.
+
+    Args:
+        std: $s$, at least zero.
+        theta: The angles $\theta$, above 0 and up to $\pi$. shape: (n,)
+        psi: The angles $\psi$, above 0 and up to $\pi/2$. shape: (n,)
+    """
+    diagonal = Diagonal.at(std)
+    t, weights = (part[:, None].to(theta) for part in _rule(std))
+    inner, other = t * theta, t * psi
+    # slopes in ρ and q along the ray, both of which fall: dρ = -sin θ dθ, dq = -s² sin ψ dψ
+    sine, other_sine = inner.sin(), std**2 * other.sin()
+    both = _both(std, inner, other)
+    passed = theta * (_one(std, inner, other) + sine * both) + psi * other_sine * both
+    active = theta * sine * both + psi * (_other(std, inner, other) + other_sine * both)
+    # by parts: what is left of the fall of ρ and of q at each place
+    left = 2 * ((1 + t) * theta / 2).sin() * ((1 - t) * theta / 2).sin()
+    other_left = 2 * std**2 * ((1 + t) * psi / 2).sin() * ((1 - t) * psi / 2).sin()
+    total = 2 * (theta / 2).sin() ** 2 * diagonal.passed
+    total = total + 2 * std**2 * (psi / 2).sin() ** 2 * diagonal.active
+    return Rectified(
+        drop=total - (weights * (left * passed + other_left * active)).sum(0),
+        passed=diagonal.passed - (weights * passed).sum(0),
+        active=diagonal.active - (weights * active).sum(0),
+    )
+
+
+def _both(std: float, theta: Tensor, psi: Tensor) -> Tensor:
+    r"""$\Psi_{\rho q}$, the density of $y = -w$, $y' = -w'$ where $w, w' > 0$."""
+    near = (theta / 2).sin() ** 2 + std**2 * (psi / 2).sin() ** 2
+    far = (theta / 2).cos() ** 2 + std**2 * (psi / 2).cos() ** 2
+    # det(R + S) = 4 near · far; χ is the angle of the pair whose precision is R⁻¹ + S⁻¹
+    sines, cosines = (theta / 2).sin() * (psi / 2).sin(), (theta / 2).cos() * (psi / 2).cos()
+    chi = 2 * torch.atan2(sines * (far / near).sqrt(), cosines)
+    return (math.pi - chi) / (8 * math.pi**2 * (near * far).sqrt())
+
+
+def _one(std: float, theta: Tensor, psi: Tensor) -> Tensor:
+    r"""$\sin\theta$ times what $\Psi_{\rho\rho}$ has more: one of $y$, $y'$, or both, positive."""
+    sine = theta.sin()
+    spread = (std**2 + sine**2).sqrt()
+    omega = torch.atan2(psi.sin() * spread, psi.cos() * sine)
+    return (math.pi - psi) / (4 * math.pi**2) + sine * omega / (2 * math.pi**2 * spread)
+
+
+def _other(std: float, theta: Tensor, psi: Tensor) -> Tensor:
+    r"""$s^2\sin\psi$ times what $\Psi_{qq}$ has more: one of $w$, $w'$, or both, negative."""
+    sine = std * psi.sin()
+    spread = (1 + sine**2).sqrt()
+    omega = torch.atan2(theta.sin() * spread, theta.cos() * sine)
+    return (math.pi - theta) / (4 * math.pi**2) + sine * omega / (2 * math.pi**2 * spread)
+
+
+def _rule(std: float) -> tuple[Tensor, Tensor]:
+    """Nodes and weights on [0, 1], dense at both ends, where layers of width s are."""
+    octaves = min(_FINEST, _PANELS + max(0, -math.floor(math.log2(max(std, 2.0**-_FINEST)))))
+    steps = [2.0**-k for k in range(octaves, 0, -1)]
+    panels = [0.0, *steps, *(1 - step for step in reversed(steps[:-1])), 1.0]
+    edges = torch.tensor(panels, dtype=torch.float64)
+    nodes, weights = gauss_legendre(_NODES)
+    half = (edges[1:] - edges[:-1])[:, None] / 2
+    middle = (edges[1:] + edges[:-1])[:, None] / 2
+    return (middle + half * nodes).flatten(), (half * weights).flatten()

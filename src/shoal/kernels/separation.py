@@ -1,0 +1,87 @@
+"""How far inputs are from being parallel."""
+
+import math
+from typing import Any
+
+import torch
+
+from shoal.architectures import ConvResNet
+from shoal.kernels.arguments import as_tensor, checked_image_samples, checked_samples
+from shoal.kernels.convolutional import patch_grams
+
+__all__ = ["pair_eigenvalue"]
+
+_BLOCK = 1024  # rows of the Gram matrix at a time
+_PAIRS = 1 << 22  # numbers of the inputs whose pairs are decomposed together
+
+
+def pair_eigenvalue(x: Any, *, architecture: ConvResNet | None = None) -> float:
+    r"""The least eigenvalue $\lambda$ of the Gram matrices of all pairs of different inputs.
+
+    $$\lambda = \min_{i \ne j} \lambda_{\min} \begin{pmatrix} x_i^\top x_i & x_i^\top x_j \\
+    x_j^\top x_i & x_j^\top x_j \end{pmatrix} \qquad \text{(Du 2018, Assumption 4.1)}$$
+
+    (The paper's minimum is over $i = j$ too, where it would be zero.) For inputs of norm one it is
+    $1 - |\cos\theta|$ of the pair that is closest to parallel. ``ResNet.du2018`` scales its
+    residuals by it.
+
+    For images, $x$ stands for the matrix of an image's patches, and the blocks are matrices with a
+    row and a column per pixel (Assumption 5.1). Their rank is at most the number of entries of a
+    patch: if that is below twice the number of pixels, as for all but tiny images with many
+    channels, the eigenvalue is zero, and the assumption does not hold.
+
+    Args:
+        x: Inputs, of shape (n, p) with n at least 2: a tensor, or a NumPy array. With an
+            ``architecture``, images of shape (n, channels, pixels).
+        architecture: The convolutional network whose patches are meant.
+
+    Raises:
+        TypeError: If ``x`` is neither.
+        ValueError: If ``x`` has another shape, or is not finite.
+
+    Example:
+        >>> import torch, shoal
+        >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]], dtype=torch.float64)
+        >>> f"{shoal.pair_eigenvalue(x):.12f}"
+        '0.200000000000'
+    """
+    if architecture is not None:
+        return _patch_eigenvalue(architecture, x)
+    points = checked_samples("x", as_tensor(x)).detach().double()
+    if points.dim() != 2 or len(points) < 2:
+        raise ValueError(f"x must have shape (n, p) with n >= 2, got {tuple(points.shape)}")
+    squares, least = points.square().sum(1), math.inf
+    step = max(1, min(_BLOCK, _PAIRS // points.shape[1]))
+    for start in range(0, len(points), step):
+        rows = slice(start, start + step)
+        product = points[rows] @ points.T
+        mean = (squares[rows, None] + squares) / 2
+        eigenvalue = mean - torch.hypot((squares[rows, None] - squares) / 2, product)
+        own = torch.arange(start, start + len(product), device=points.device)
+        eigenvalue[own - start, own] = math.inf
+        partner = eigenvalue.argmin(1)
+        # that has lost digits where the pair is nearly parallel; its singular values have not
+        pairs = torch.stack([points[rows], points[partner]], dim=2)
+        singular = torch.linalg.svdvals(pairs) if points.shape[1] > 1 else pairs.new_zeros(1, 1)
+        least = min(least, float(singular[:, -1].min()) ** 2)
+    return least
+
+
+def _patch_eigenvalue(architecture: ConvResNet, x: Any) -> float:
+    """The same for the patches of images."""
+    if not isinstance(architecture, ConvResNet):
+        raise TypeError(f"architecture must be a ConvResNet, got {architecture!r}")
+    images = checked_image_samples("x", as_tensor(x), architecture).detach()
+    if len(images) < 2:
+        raise ValueError(f"x must have at least two images, got shape {tuple(images.shape)}")
+    pixels, axes = images[0, 0].numel(), images.dim() - 2
+    if 2 * pixels > images.shape[1] * architecture.patch_size**axes:
+        return 0.0
+    own, least = patch_grams(architecture, images, images), math.inf
+    for i in range(1, len(images)):
+        crossed = patch_grams(architecture, images[i : i + 1].expand_as(images[:i]), images[:i])
+        upper = torch.cat([own[i : i + 1].expand_as(crossed), crossed], 2)
+        lower = torch.cat([crossed.mT, own[:i]], 2)
+        eigenvalues = torch.linalg.eigvalsh(torch.cat([upper, lower], 1))
+        least = min(least, float(eigenvalues.min()))
+    return max(0.0, least)

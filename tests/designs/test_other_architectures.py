@@ -1,0 +1,56 @@
+"""Designs for residual and implicit networks: kernels that agree with the original's."""
+
+import math
+
+import pytest
+import torch
+
+import shoal
+from shoal import kernel, kernel_function
+
+
+def gap(one, other, norm, match):
+    cosines = torch.linspace(-0.9, 0.9, 13, dtype=torch.float64)
+    values = [
+        getattr(kernel_function(a)(norm**2, norm**2, norm**2 * cosines), match)
+        for a in (one, other)
+    ]
+    return float((values[0] - values[1]).abs().max() / values[0].abs().max())
+
+
+@pytest.mark.parametrize("match", ["ck", "ntk"])
+@pytest.mark.parametrize(
+    "architecture",
+    [shoal.ResNet(shoal.Softplus(), 3, residual_scale=1.5), shoal.ImplicitNetwork(gamma=0.4)],
+    ids=repr,
+)
+def test_one_layer_on_the_sphere(architecture, match):
+    d = shoal.design(architecture, tau0=1.2, match=match, method="sphere")
+    assert d.residual < 1e-6
+    assert gap(architecture, d.architecture, 1.2, match) < 1e-6
+
+
+def test_an_implicit_network_at_every_norm():
+    net = shoal.ImplicitNetwork(gamma=0.4)
+    d = shoal.design(net, tau0=1.0, method="sphere", norm_gated=True)
+    for norm in (0.3, 2.0):
+        assert gap(net, d.architecture, norm, "ntk") < 1e-6
+
+
+@pytest.mark.parametrize("match", ["ck", "ntk"])
+def test_a_residual_network_by_moments(match):
+    """On high-dimensional mixtures the kernel matrices of both agree, the better the higher."""
+    net = shoal.ResNet(shoal.Softplus(), 2)
+    d = shoal.design(net, tau0=1.0, match=match)
+    assert isinstance(d.original, shoal.ResNet)
+    errors = []
+    for p in (150, 600):
+        generator = torch.Generator().manual_seed(p)
+        x = torch.randn(p // 2, p, dtype=torch.float64, generator=generator) / math.sqrt(p)
+        exact, found = (getattr(kernel(a, x), match) for a in (d.original, d.architecture))
+        errors.append(
+            float(torch.linalg.matrix_norm(exact - found, 2) / torch.linalg.matrix_norm(exact, 2))
+        )
+    bound = d.errors["predicted"]
+    assert errors[1] < bound + 0.03
+    assert errors[1] - bound < 0.7 * (errors[0] - bound) + 1e-3

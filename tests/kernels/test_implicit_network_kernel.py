@@ -1,0 +1,226 @@
+"""Kernels of the implicit network against Monte Carlo, orthant probabilities and closed forms."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from shoal import (
+    ConvergenceError,
+    FullyConnected,
+    ImplicitNetwork,
+    ReLU,
+    kernel,
+    kernel_function,
+    kernel_operator,
+)
+from shoal.kernels.implicit_network import equilibrium, state_square
+from shoal.kernels.rectified import Diagonal, rectified
+
+POINTS = [(0.5, 1.0, 0.7), (0.1, 2.5, 1.2), (2.0, 0.3, 0.2), (0.7, 3.1, 1.5), (0.01, 2.0, 0.9)]
+
+
+def integrals(std, theta, psi):
+    found = rectified(std, *(torch.tensor([t], dtype=torch.float64) for t in (theta, psi)))
+    return Diagonal.at(std).square - float(found.drop), float(found.passed), float(found.active)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_integrals_by_monte_carlo(point):
+    std, theta, psi = point
+    count = 400_000
+    w, y = np.random.default_rng(0).normal(size=(2, 2, count))
+    other_w = math.cos(theta) * w[0] + math.sin(theta) * w[1]
+    other_y = math.cos(psi) * y[0] + math.sin(psi) * y[1]
+    first = std * y[0] + np.maximum(w[0], 0)
+    second = std * other_y + np.maximum(other_w, 0)
+    both = (first > 0) & (second > 0)
+    samples = (
+        np.maximum(first, 0) * np.maximum(second, 0),
+        both & (w[0] > 0) & (other_w > 0),
+        both,
+    )
+    for found, sample in zip(integrals(*point), samples, strict=True):
+        error = sample.std() / math.sqrt(count)
+        assert abs(found - sample.mean()) < 4 * error
+
+
+@pytest.mark.parametrize("point", POINTS[:4])
+def test_slopes_by_orthant_probabilities(point):
+    """All of w, w', w + y, w' + y' positive: a probability of four Gaussian variables."""
+    std, theta, psi = point
+    rho, q = math.cos(theta), std**2 * math.cos(psi)
+    cov = np.array(
+        [
+            [1, rho, 1, rho],
+            [rho, 1, rho, 1],
+            [1, rho, 1 + std**2, rho + q],
+            [rho, 1, rho + q, 1 + std**2],
+        ]
+    )
+    options = {"abseps": 1e-7, "releps": 1e-7, "maxpts": 400_000, "seed": 0}
+    orthant = stats.multivariate_normal(np.zeros(4), cov, allow_singular=True, **options)
+    expected = orthant.cdf(np.zeros(4))
+    assert integrals(*point)[1] == pytest.approx(expected, abs=3e-6)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_slopes_are_slopes(point):
+    """Price: Ψ_ρ and Ψ_q are derivatives of Ψ."""
+    std, theta, psi = point
+    h = 1e-5
+    by_theta = (integrals(std, theta + h, psi)[0] - integrals(std, theta - h, psi)[0]) / (2 * h)
+    by_psi = (integrals(std, theta, psi + h)[0] - integrals(std, theta, psi - h)[0]) / (2 * h)
+    _, passed, active = integrals(*point)
+    assert by_theta == pytest.approx(-math.sin(theta) * passed, abs=1e-9)
+    assert by_psi == pytest.approx(-(std**2) * math.sin(psi) * active, abs=1e-9)
+
+
+def test_the_slopes_where_pairs_are_independent():
+    """At right angles every integral is a product of means."""
+    for std in (1e-6, 1e-2, 0.4, 3.0):
+        own = Diagonal.at(std)
+        value, passed, active = integrals(std, math.pi / 2, math.pi / 2)
+        # E[max(y + r, 0)], y + r being y or y + w with equal probability
+        t = np.linspace(-12, 12, 400_001)
+        density = stats.norm.pdf(t)
+        positive = np.maximum(t, 0)
+        smooth = positive * stats.norm.cdf(positive / std) + std * stats.norm.pdf(positive / std)
+        mean = np.trapezoid(smooth * density, t)
+        assert passed == pytest.approx(own.passed**2, rel=1e-14)
+        assert active == pytest.approx(own.active**2, rel=1e-14)
+        assert value == pytest.approx(mean**2, rel=1e-8)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 1e-4, 0.1, 0.5, 1.0, 1.4])
+def test_the_equilibrium_is_a_fixed_point(gamma):
+    theta = torch.tensor([1e-7, 0.3, 1.2, math.pi / 2, 2.6, math.pi], dtype=torch.float64)
+    state, active, passed = equilibrium(gamma, theta)
+    square = state_square(gamma)
+    std = gamma * math.sqrt(square)
+    assert Diagonal.at(std).square == pytest.approx(square, rel=1e-14)
+    for i, angle in enumerate(theta.tolist()):
+        psi = math.acos(min(1.0, float(state[i]) / square))
+        if psi > 0.1:
+            expected = integrals(std, angle, psi)
+            assert float(state[i]) == pytest.approx(expected[0], rel=1e-12)
+            assert float(passed[i]) == pytest.approx(expected[1], rel=1e-12, abs=1e-14)
+            assert float(active[i]) == pytest.approx(expected[2], rel=1e-12)
+
+
+def test_iteration_from_nothing_leads_there():
+    """The weight-untied network: P ← E[σ(γg + r) σ(γg' + r')], by Monte Carlo at each step."""
+    gamma, theta, count = 0.6, 1.1, 400_000
+    generator = np.random.default_rng(1)
+    own = cross = 0.0
+    for _ in range(12):
+        w, y = generator.normal(size=(2, 2, count))
+        other_w = math.cos(theta) * w[0] + math.sin(theta) * w[1]
+        corr = cross / own if own else 0.0
+        other_y = corr * y[0] + math.sqrt(max(0.0, 1 - corr**2)) * y[1]
+        std = gamma * math.sqrt(own)
+        first = np.maximum(std * y[0] + np.maximum(w[0], 0), 0)
+        second = np.maximum(std * other_y + np.maximum(other_w, 0), 0)
+        own, cross = (first**2).mean() / 2 + (second**2).mean() / 2, (first * second).mean()
+    state, _, _ = equilibrium(gamma, torch.tensor([theta], dtype=torch.float64))
+    assert own == pytest.approx(state_square(gamma), rel=0.01)
+    assert cross == pytest.approx(float(state), rel=0.01)
+
+
+def test_without_recurrence_the_state_is_the_feature_map():
+    """At γ = 0 the NTK is twice that of one layer."""
+    f, g = kernel_function(ImplicitNetwork(0.0)), kernel_function(FullyConnected([ReLU()]))
+    for c in (-0.8, 0.0, 0.5, 1.0):
+        for found, layer in zip(f(1.0, 1.0, c), g(1.0, 1.0, c), strict=True):
+            assert float(found) == pytest.approx(2 * float(layer), rel=1e-13, abs=1e-15)
+
+
+def test_the_groups_are_gao2022s_matrices():
+    """H = P/(1 - γ²Ė) + x·x' Q + G, from M = Ė/(1 - γ²Ė) and Q of the limit."""
+    gamma, c = 0.7, 0.4
+    theta = math.acos(c)
+    state, active, passed = (
+        float(t) for t in equilibrium(gamma, torch.tensor([theta], dtype=torch.float64))
+    )
+    free = (math.pi - theta) / (2 * math.pi)
+    m, q = active / (1 - gamma**2 * active), passed / (1 - gamma**2 * active) + free
+    feature = math.sin(theta) / (2 * math.pi) + free * c
+    expected = {
+        "readout": state,
+        "skip": feature,
+        "recurrent": gamma**2 * state * m,
+        "input": c * q,
+    }
+    net = ImplicitNetwork(gamma)
+    for group, share in expected.items():
+        found = kernel_function(net, trainable={group})(1.0, 1.0, c)
+        assert float(found.ntk) == pytest.approx(share, rel=1e-13)
+        assert float(found.ck) == pytest.approx(state + feature, rel=1e-13)
+    whole = state / (1 - gamma**2 * active) + c * q + feature
+    assert float(kernel_function(net)(1.0, 1.0, c).ntk) == pytest.approx(whole, rel=1e-13)
+
+
+def test_norms_are_factors():
+    f = kernel_function(ImplicitNetwork(0.5))
+    for k, other in zip(f(1.0, 1.0, 0.3), f(4.0, 0.25, 0.3), strict=True):
+        assert float(other) == pytest.approx(float(k), rel=1e-13)
+    assert [float(k) for k in f(0.0, 1.0, 0.0)] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("gamma", [0.02, 0.5])
+def test_matrices_agree_with_pairs(gamma):
+    net = ImplicitNetwork(gamma)
+    f = kernel_function(net)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(80, 4, dtype=torch.float64, generator=generator)
+    square = x.square().sum(1)
+    found, exact = kernel(net, x), f(square[:20, None], square, x[:20] @ x.T)
+    off = ~torch.eye(20, 80, dtype=torch.bool)
+    for k, other in zip(found, exact, strict=True):
+        assert (k[:20] - other)[off].abs().max() < 1e-11 * other.max()
+    torch.testing.assert_close(found.ntk.diagonal(), f.own(square).ntk, rtol=1e-13, atol=0)
+    product = kernel_operator(net, x).ck @ torch.ones(80, 1).double()
+    torch.testing.assert_close(product[:, 0], found.ck.sum(1), rtol=1e-10, atol=0)
+
+
+def test_derivatives():
+    f, point, h = kernel_function(ImplicitNetwork(0.5)), (1.3, 0.7, 0.2), 1e-3
+    for axis in range(3):
+        unit = [float(i == axis) for i in range(3)]
+        low, mid, high = (
+            f(*(p + s * h * u for p, u in zip(point, unit, strict=True))) for s in (-1, 0, 1)
+        )
+        orders = tuple(int(u) for u in unit)
+        first, second = (
+            f.derivative(*point, orders=orders),
+            f.derivative(*point, orders=tuple(2 * o for o in orders)),
+        )
+        for k in range(2):
+            assert float(first[k]) == pytest.approx(float(high[k] - low[k]) / (2 * h), abs=1e-6)
+            bend = float(high[k] - 2 * mid[k] + low[k]) / h**2
+            assert float(second[k]) == pytest.approx(bend, abs=1e-5)
+    third = f.derivative(*point, orders=(0, 0, 3)).ntk
+    ends = [f.derivative(1.3, 0.7, 0.2 + s * h, orders=(0, 0, 2)).ntk for s in (-1, 1)]
+    assert float(third) == pytest.approx(float(ends[1] - ends[0]) / (2 * h), abs=1e-5)
+
+
+def test_gradients_of_matrices():
+    net = ImplicitNetwork(0.5)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(5, 3, dtype=torch.float64, generator=generator)
+    weights = torch.randn(5, 5, dtype=torch.float64, generator=generator).triu(1)
+    leaf = x.clone().requires_grad_()
+    (kernel(net, leaf).ntk * weights).sum().backward()
+    step, h = torch.randn(5, 3, dtype=torch.float64, generator=generator), 1e-6
+    high, low = ((kernel(net, x + s * h * step).ntk * weights).sum() for s in (1, -1))
+    slope = float((leaf.grad * step).sum())
+    assert slope == pytest.approx(float(high - low) / (2 * h), rel=1e-6)
+
+
+def test_a_kernel_that_does_not_exist():
+    """P = s²/2 + ... grows faster than it is fed back from γ² = 2 on."""
+    with pytest.raises(ConvergenceError, match=r"gamma² is 2\.25, at least 2"):
+        kernel_function(ImplicitNetwork(1.5))(1.0, 1.0, 0.0)
+    assert kernel_function(ImplicitNetwork(1.4))(1.0, 1.0, 0.0).ck.isfinite()
