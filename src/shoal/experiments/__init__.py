@@ -7,6 +7,7 @@ from shoal.experiments.experiment import Arrays, Experiment, Point, Result
 from shoal.experiments.groups import GroupError
 from shoal.experiments.predicted import PredictedTraining
 from shoal.experiments.registry import find, register, registered
+from shoal.experiments.regression import Regression
 from shoal.experiments.runner import Progress, Run, execute, results, run
 from shoal.experiments.spectrum import SpectrumError
 from shoal.experiments.sphere import SphereError
@@ -21,6 +22,7 @@ __all__ = [
     "Point",
     "PredictedTraining",
     "Progress",
+    "Regression",
     "Result",
     "Run",
     "SpectrumError",
