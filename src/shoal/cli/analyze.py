@@ -8,7 +8,7 @@ from rich.table import Table
 
 import shoal
 from shoal import checks
-from shoal.cli.activations import parse_activation
+from shoal.activations.names import parse_activation
 from shoal.cli.errors import FAILED, INTERRUPTED, note
 from shoal.cli.options import Debug, Device, Dtype, Json, Save, Verbose, check_folder
 from shoal.cli.output import console, emit, progress
@@ -110,7 +110,7 @@ def _finish(
 
 def _architecture(activation: str, recurrent_variance: float, input_variance: float) -> shoal.DEQ:
     return shoal.DEQ(
-        parse_activation(activation),
+        parse_activation(activation, argument="--activation"),
         checks.real("--recurrent-variance", recurrent_variance, at_least=0),
         checks.real("--input-variance", input_variance, at_least=0),
     )
