@@ -48,6 +48,7 @@ from shoal.kernels import (
 )
 from shoal.mixtures import GaussianMixture
 from shoal.models import GainConstraint, Network, WellPosedness, build, export, load, save
+from shoal.regression import KernelRegression, kernel_regression
 from shoal.solvers import (
     Anderson,
     Broyden,
@@ -92,6 +93,7 @@ __all__ = [
     "KernelFunction",
     "KernelOperator",
     "KernelOperators",
+    "KernelRegression",
     "Kernels",
     "Kink",
     "LeakyReLU",
@@ -128,6 +130,7 @@ __all__ = [
     "kernel",
     "kernel_function",
     "kernel_operator",
+    "kernel_regression",
     "load",
     "save",
     "solve",
