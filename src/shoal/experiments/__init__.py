@@ -4,6 +4,7 @@ from shoal.experiments import ling2024
 from shoal.experiments.collecting import collect
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
 from shoal.experiments.predicted import PredictedTraining
+from shoal.experiments.recovery import Recovery
 from shoal.experiments.registry import find, register, registered
 from shoal.experiments.runner import Progress, Run, execute, results, run
 from shoal.experiments.spectrum import SpectrumError
@@ -17,6 +18,7 @@ __all__ = [
     "Point",
     "PredictedTraining",
     "Progress",
+    "Recovery",
     "Result",
     "Run",
     "SpectrumError",
