@@ -129,7 +129,9 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
             raise AttributeError(f"{type(self._initial).__name__} has no {name}")
         if name not in self.learned:
             return torch.tensor(getattr(self._initial, name), dtype=self.dtype)
-        value: Tensor = getattr(self, f"raw_{name}_constraint").transform(getattr(self, f"raw_{name}"))
+        value: Tensor = getattr(self, f"raw_{name}_constraint").transform(
+            getattr(self, f"raw_{name}")
+        )
         return value
 
     def set_variance(self, name: str, value: Tensor | float) -> None:
@@ -157,7 +159,7 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
     ) -> Tensor:
         """The kernel between two sets of inputs, of shape (..., n, m); (..., n) with ``diag``."""
         # one set has an exactly symmetric matrix; but gradients must reach the tensor they are of
-        one = x1 is x2 or not (x1.requires_grad or x2.requires_grad) and torch.equal(x1, x2)
+        one = x1 is x2 or (not (x1.requires_grad or x2.requires_grad) and torch.equal(x1, x2))
         if last_dim_is_batch:
             x1, x2 = (x.transpose(-1, -2).unsqueeze(-1) for x in (x1, x2))
         found = kernel(

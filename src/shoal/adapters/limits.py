@@ -3,11 +3,10 @@
 import math
 
 from shoal.activations import Activation
-from shoal.checks import one_of
 
-__all__ = ["recurrent_limit"]
+__all__ = ["GUARANTEES", "recurrent_limit"]
 
-_SHARES = {"kernel": 1.0, "contraction": 0.25}
+GUARANTEES = {"kernel": 1.0, "contraction": 0.25}
 
 
 def recurrent_limit(activation: Activation, guarantee: str) -> float:
@@ -19,14 +18,14 @@ def recurrent_limit(activation: Activation, guarantee: str) -> float:
             ``"contraction"``, that wide networks are contractions: $4 \sigma_a^2 L^2 < 1$.
 
     Raises:
-        ValueError: If the activation is not Lipschitz, or the guarantee unknown.
+        ValueError: If the activation is not Lipschitz.
 
     Example:
         >>> from shoal.activations import LeakyReLU, Tanh
         >>> recurrent_limit(Tanh(), "kernel"), recurrent_limit(LeakyReLU(2.0), "contraction")
         (1.0, 0.0625)
     """
-    share = _SHARES[one_of("guarantee", guarantee, _SHARES)]
+    share = GUARANTEES[guarantee]
     constant = activation.lipschitz
     if not math.isfinite(constant):
         raise ValueError(

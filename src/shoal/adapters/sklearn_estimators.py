@@ -131,9 +131,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, _KernelEstimator):  # ty
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit targets of shape (n,) or (n, outputs) at inputs of shape (n, p)."""
-        x, targets = validate_data(
-            self, X, y, dtype=np.float64, multi_output=True, y_numeric=True
-        )
+        x, targets = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         return self._fit(x, np.asarray(targets, dtype=np.float64))
 
     def predict(self, X: Any) -> Array:

@@ -61,9 +61,7 @@ def _twins(plan: Plan, i: Tensor, j: Tensor, angle: Tensor) -> Tensor:
     return (angle == 0) & (plan.left.norm[i] == plan.right.norm[j])
 
 
-def _point(
-    plan: Plan, pair: tuple[Tensor, Tensor], angle: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def _point(plan: Plan, pair: tuple[Tensor, Tensor], angle: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Where pairs are differentiated: a, b and c."""
     norms = plan.left.norm[pair[0]], plan.right.norm[pair[1]]
     left, right = (
