@@ -1,6 +1,6 @@
 """shoal finds the shallow network inside an infinitely deep one."""
 
-from shoal import data, gaussian
+from shoal import adapters, data, gaussian
 from shoal.activations import (
     ELU,
     GELU,
@@ -116,6 +116,7 @@ __all__ = [
     "Tanh",
     "Unrolled",
     "WellPosedness",
+    "adapters",
     "build",
     "centered",
     "coefficients",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.adapters.limits import recurrent_limit
+from shoal.adapters.limits import GUARANTEES, recurrent_limit
 from shoal.architectures import Architecture
 from shoal.checks import one_of
 from shoal.kernels import kernel
@@ -96,6 +96,7 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         if not isinstance(architecture, Architecture):
             raise TypeError(f"architecture must be an Architecture, got {architecture!r}")
         self.which = one_of("which", which, ("ck", "ntk"))
+        one_of("guarantee", guarantee, GUARANTEES)
         self.trainable = architecture.check_trainable(trainable)
         self.width = width
         self._initial = architecture
@@ -114,8 +115,8 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         low, high = float(constraint.lower_bound), float(constraint.upper_bound)
         if not low < float(value) < high:
             raise ValueError(
-                f"{name} must lie between {low:g} and {high:g} to be learned, got {float(value):g}; "
-                "give other constraints, or leave it out of learn"
+                f"{name} must lie between {low:g} and {high:g} to be learned, "
+                f"got {float(value):g}; give other constraints, or leave it out of learn"
             )
         self.register_parameter(f"raw_{name}", torch.nn.Parameter(torch.zeros_like(value)))
         self.register_constraint(f"raw_{name}", constraint)
@@ -129,9 +130,8 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
             raise AttributeError(f"{type(self._initial).__name__} has no {name}")
         if name not in self.learned:
             return torch.tensor(getattr(self._initial, name), dtype=self.dtype)
-        value: Tensor = getattr(self, f"raw_{name}_constraint").transform(
-            getattr(self, f"raw_{name}")
-        )
+        constraint = getattr(self, f"raw_{name}_constraint")
+        value: Tensor = constraint.transform(getattr(self, f"raw_{name}"))
         return value
 
     def set_variance(self, name: str, value: Tensor | float) -> None:

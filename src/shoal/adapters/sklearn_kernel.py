@@ -8,9 +8,10 @@ import torch
 from numpy.typing import NDArray
 
 from shoal.activations import Activation
-from shoal.adapters.limits import recurrent_limit
+from shoal.adapters.limits import GUARANTEES, recurrent_limit
 from shoal.adapters.networks import described_activation, described_function
 from shoal.architectures import Architecture
+from shoal.checks import one_of, real
 from shoal.kernels import KernelFunction, kernel
 from shoal.kernels.tangents import variance_tangents
 
@@ -91,15 +92,22 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
         if self.architecture is not None:
             bounds = "fixed"
         elif isinstance(bounds, str) and bounds != "fixed":
+            one_of("recurrent_variance_bounds", bounds, ("fixed", *GUARANTEES))
             limit = recurrent_limit(described_activation(self.activation), bounds)
             bounds = (_LEAST * min(1.0, limit), _NEARLY * min(limit, 1 / _LEAST))
-        return Hyperparameter("recurrent_variance", "numeric", bounds)
+        return self._hyperparameter("recurrent_variance", bounds)
 
     @property
     def hyperparameter_input_variance(self) -> Hyperparameter:
         """Its bounds; fixed where an architecture is given."""
         bounds = "fixed" if self.architecture is not None else self.input_variance_bounds
-        return Hyperparameter("input_variance", "numeric", bounds)
+        return self._hyperparameter("input_variance", bounds)
+
+    def _hyperparameter(self, name: str, bounds: Bounds) -> Hyperparameter:
+        """One that is optimized by its logarithm, unless it is fixed."""
+        if not isinstance(bounds, str):
+            real(name, getattr(self, name), above=0)
+        return Hyperparameter(name, "numeric", bounds)
 
     def __call__(
         self, X: Any, Y: Any = None, eval_gradient: bool = False
@@ -142,8 +150,9 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
             return f"{type(self).__name__}({self.architecture!r}, which={self.which!r})"
         activation = described_activation(self.activation)
         return (
-            f"{type(self).__name__}({activation!r}, recurrent_variance={self.recurrent_variance:.3g}"
-            f", input_variance={self.input_variance:.3g}, which={self.which!r})"
+            f"{type(self).__name__}({activation!r}, "
+            f"recurrent_variance={self.recurrent_variance:.3g}, "
+            f"input_variance={self.input_variance:.3g}, which={self.which!r})"
         )
 
     def _function(self) -> KernelFunction:
@@ -159,8 +168,9 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
     def _kernel(
         self, function: KernelFunction, x: Array, y: Array | None = None, *, diag: bool = False
     ) -> Array:
-        found = kernel(function.architecture, x, y, trainable=function.trainable, diag=diag)
-        result: Array = getattr(found, self.which)
+        left, right = torch.from_numpy(x), None if y is None else torch.from_numpy(y)
+        found = kernel(function.architecture, left, right, trainable=function.trainable, diag=diag)
+        result: Array = getattr(found, self.which).numpy()
         return result
 
 

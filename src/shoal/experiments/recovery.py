@@ -132,7 +132,8 @@ class Recovery(Experiment):
         if source == "process":
             own, vectors = torch.linalg.eigh(shoal.kernel(deq, x).ck)
             normal = torch.from_numpy(random.standard_normal(len(x))).to(x)
-            return vectors @ (own.clamp(min=0).sqrt() * normal)
+            drawn: Tensor = vectors @ (own.clamp(min=0).sqrt() * normal)
+            return drawn
         network = shoal.build(
             deq,
             in_features=self.features,
