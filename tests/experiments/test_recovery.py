@@ -86,9 +86,7 @@ def test_networks_are_drawn_where_they_are_wide_enough() -> None:
 
 @pytest.mark.slow
 def test_functions_of_networks_are_recovered() -> None:
-    experiment = replace(
-        Recovery.quick(), samples=(40,), draws=40, sources=("network",), width=512
-    )
+    experiment = replace(Recovery.quick(), samples=(40,), draws=40, sources=("network",), width=512)
     (point,) = experiment.points()
     result = Result(point, experiment.compute(point, seed=3, device=CPU))
     summary = experiment.summarize([result])

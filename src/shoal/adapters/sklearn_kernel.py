@@ -58,10 +58,10 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
 
     Example:
         >>> from sklearn.gaussian_process.kernels import WhiteKernel
-        >>> kernel = SklearnKernel("tanh", recurrent_variance=0.2) + WhiteKernel(0.1)
+        >>> kernel = SklearnKernel("relu", recurrent_variance=0.2) + WhiteKernel(0.1)
         >>> kernel(np.eye(2)).round(3)
-        array([[0.5  , 0.   ],
-               [0.   , 0.5  ]])
+        array([[0.656, 0.186],
+               [0.186, 0.656]])
     """
 
     def __init__(
