@@ -15,8 +15,7 @@ import shoal
 from adapters.plain import log_marginal_likelihood, relu_deq
 
 gpytorch = pytest.importorskip("gpytorch", reason="GPyTorch is not installed")
-
-from shoal.adapters import GPyTorchKernel
+GPyTorchKernel = shoal.adapters.GPyTorchKernel
 
 RELU = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.3, input_variance=0.8)
 

@@ -6,6 +6,7 @@ from shoal.experiments.experiment import Arrays, Experiment, Point, Result
 from shoal.experiments.predicted import PredictedTraining
 from shoal.experiments.recovery import Recovery
 from shoal.experiments.registry import find, register, registered
+from shoal.experiments.regression import Regression
 from shoal.experiments.runner import Progress, Run, execute, results, run
 from shoal.experiments.spectrum import SpectrumError
 from shoal.experiments.sphere import SphereError
@@ -19,6 +20,7 @@ __all__ = [
     "PredictedTraining",
     "Progress",
     "Recovery",
+    "Regression",
     "Result",
     "Run",
     "SpectrumError",

@@ -75,6 +75,12 @@ class KernelOperator:
                 mirror(result, rows)
         return result
 
+    def keep(self) -> None:
+        """Compute now what is kept, and not with the first product."""
+        for rows, _, _ in self._strips():
+            if rows.start not in self._kept:
+                return
+
     def write(self, out: Tensor) -> None:
         """Write the matrix into ``out``; of a symmetric one the part from the diagonal on.
 

@@ -54,14 +54,14 @@ class Checkpoint:
         if not self.path.exists():
             return None
         try:
-            with np.load(self.path, allow_pickle=False) as stored:
+            with self.path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 found = {name: stored[name] for name in stored.files}
             key, steps = str(found["key"]), int(found["steps"])
             x, residual, direction = (torch.from_numpy(found[name]).to(like) for name in _STATE)
             energy = torch.from_numpy(found["energy"]).to(like)
             counts = torch.from_numpy(found["counts"]).to(like.device)
             history = list(torch.from_numpy(found["history"]).to(like))
-        except (BadZipFile, KeyError, OSError, ValueError) as error:
+        except (BadZipFile, EOFError, KeyError, OSError, ValueError) as error:
             raise ValueError(f"checkpoint {self.path} is damaged: {error}") from None
         if key != self.key:
             raise ValueError(

@@ -124,7 +124,8 @@ def _nystrom(
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(problem.size, generator=generator)[:rank].to(problem.x.device)
     cross = problem.cross(problem.x, problem.x[chosen]).to_dense()
-    cross.addmm_(problem.x, problem.x[chosen].T, alpha=-slope).sub_(offset)
+    if slope or offset:
+        cross.addmm_(problem.x, problem.x[chosen].T, alpha=-slope).sub_(offset)
     values, vectors = torch.linalg.eigh(cross[chosen])
     # the rest of a kernel need not be one: what is no larger than its negative part says nothing
     kept = values > max(_DROPPED * float(values[-1]), -2 * float(values[0]))

@@ -12,7 +12,7 @@ from shoal.kernels.conjugate_gradients import Map
 
 __all__ = ["Problem"]
 
-_BLOCK = 2**28  # bytes that a product with new inputs takes
+_BLOCK = {"cpu": 2**28, "cuda": 2**32}  # bytes that a product with new inputs takes
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,5 +77,5 @@ class Problem:
             right,
             trainable=self.trainable,
             width=self.width,
-            memory=_BLOCK,
+            memory=_BLOCK.get(left.device.type, 2**28),
         )[self.kernel]

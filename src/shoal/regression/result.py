@@ -29,8 +29,8 @@ class Report:
             at the end, in float64.
         history: Relative residuals after each step, of shape (steps, right-hand sides).
         converged: Whether all residuals met the tolerance.
-        form_seconds: What forming the matrix took; with ``"cg"`` it is formed in the first step,
-            or in every step, and that is part of ``solve_seconds``.
+        form_seconds: What forming the matrix took, or as much of it as is kept; what is not kept
+            is formed in every step, and that is part of ``solve_seconds``.
         prepare_seconds: What the factorization or the preconditioner took.
         solve_seconds: What the rest took.
     """

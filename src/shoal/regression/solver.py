@@ -180,9 +180,12 @@ def iterative(problem: Problem, options: Options, report: Listener) -> Solver:
     begin = seconds(problem.x)
     report(Progress("precondition", 0.0))
     near = preconditioner(options.preconditioner, problem, options.rank, options.seed)
-    times = (0.0, seconds(problem.x) - begin)
+    prepared = seconds(problem.x)
+    report(Progress("form", 0.0))
     used = near.vectors.nbytes if isinstance(near, LowRank) else 0
     operator = problem.operator(max(options.memory - used, _LEAST), options.precision)
+    operator.keep()
+    times = (seconds(problem.x) - prepared, prepared - begin)
     product = exact = problem.shifted(operator)
     if options.precision != torch.float64:
         exact = problem.shifted(problem.operator(_LEAST))

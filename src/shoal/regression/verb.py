@@ -214,7 +214,8 @@ def _left(problem: Problem, memory: int | str | None) -> int:
     if limit is None:
         limit = _DEFAULT_MEMORY
         if device.type == "cuda":
-            limit = torch.cuda.mem_get_info(device)[0] * 9 // 10
+            held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+            limit = (torch.cuda.mem_get_info(device)[0] + held) * 9 // 10
     return limit - 2 * problem.x.nbytes - _VECTORS * problem.y.nbytes
 
 
