@@ -30,13 +30,14 @@ PUBLIC = [name for name in MODULES if name.count(".") <= 1]
 
 # modules and pages that need what is not everywhere
 NEEDS = {
-    "shoal.kernels.tiled": "triton",
-    "shoal.data.digits": "sklearn",
+    "docs/adapters.md": "gpytorch",
+    "shoal.activations.fused_lookup": "triton",
     "shoal.adapters": "gpytorch",
     "shoal.adapters.gpytorch_kernel": "gpytorch",
     "shoal.adapters.sklearn_estimators": "sklearn",
     "shoal.adapters.sklearn_kernel": "sklearn",
-    "docs/adapters.md": "gpytorch",
+    "shoal.data.digits": "sklearn",
+    "shoal.kernels.tiled": "triton",
 }
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)

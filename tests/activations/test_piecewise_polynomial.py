@@ -1,6 +1,7 @@
 """Piecewise polynomials against NumPy, finite differences and autograd's own checks."""
 
 import copy
+import itertools
 import pickle
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from shoal import FullyConnected, PiecewisePolynomial, build, gaussian, load, save
+from shoal.activations.lookup import GradedCells, table
 
 HAT = PiecewisePolynomial((-1.0, 0.0, 2.0), ((0.5, 0.5), (0.5, -0.5)))  # a roof, then on downwards
 CUBIC = PiecewisePolynomial((-2.0, 1.0), ((0.3, -1.0, 0.25, 2.0),), corners=(-2.0, 1.0))
@@ -56,6 +58,133 @@ def test_gradients_under_vmap():
     x = torch.linspace(-3, 3, 7, dtype=torch.float64)
     slopes = torch.func.vmap(torch.func.grad(lambda t: CUBIC.function(t)))(x)
     torch.testing.assert_close(slopes, CUBIC.derivative(x))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # by forward mode
+def test_all_modes_of_differentiation():
+    x = torch.linspace(-3, 3, 12, dtype=torch.float64).view(3, 4).requires_grad_()
+    assert gradcheck(CUBIC, x, check_forward_ad=True, check_batched_grad=True)
+    assert gradgradcheck(CUBIC, x, check_fwd_over_rev=True, check_rev_over_rev=True)
+    second = torch.diag(CUBIC.derivative(x.detach()[0], 2))
+    hessians = (
+        torch.func.hessian(lambda t: CUBIC.function(t).sum())(x.detach()[0]),
+        torch.func.jacrev(torch.func.jacrev(lambda t: CUBIC.function(t).sum()))(x.detach()[0]),
+    )
+    for hessian in hessians:
+        torch.testing.assert_close(hessian, second)
+    weights = torch.ones(5, 4, dtype=torch.float64)
+    rows = torch.func.vmap(torch.func.vjp(CUBIC.function, x.detach()[0])[1])(weights)[0]
+    torch.testing.assert_close(rows, CUBIC.derivative(x.detach()[0]).expand(5, 4))
+
+
+# functions with room for cubics: a smooth one, and one with a rounded corner at zero
+def rounded(x):
+    return np.sqrt(x**2 + 1e-6) + 0.3 * x
+
+
+def tabulated(function, knots, degree=12):
+    """A function as a table, by interpolation at Chebyshev's points."""
+    pieces = []
+    for low, high in itertools.pairwise(knots):
+        series = np.polynomial.chebyshev.chebinterpolate(
+            lambda s, a=low, b=high: function((a + b) / 2 + (b - a) / 2 * s), degree
+        )
+        pieces.append(tuple(np.polynomial.chebyshev.cheb2poly(series).tolist()))
+    return PiecewisePolynomial(knots, tuple(pieces), corners=(knots[0], knots[-1]))
+
+
+SMOOTH = tabulated(np.sin, tuple(np.linspace(-4, 4, 17).tolist()))
+HALVES = tuple((6 * 0.6 ** np.arange(20, -1, -1)).tolist())
+BENT = tabulated(rounded, (*(-x for x in reversed(HALVES)), 0.0, *HALVES))
+
+
+@pytest.mark.parametrize(("phi", "exact"), [(SMOOTH, np.sin), (BENT, rounded)])
+def test_single_precision_by_cubics(phi, exact):
+    cells = table(phi, 0, torch.float32, torch.device("cpu")).cells
+    assert isinstance(cells, GradedCells)
+    end = phi.knots[-1]
+    inside = torch.cat([torch.linspace(-end, end, 40001), torch.logspace(-9, 0, 5000) * end])
+    x = torch.cat([inside, -inside])
+    value = torch.from_numpy(exact(x.double().numpy()))
+    slope = phi.derivative(x.double())
+    found = x.clone().requires_grad_()
+    phi(found).sum().backward()
+    # relative to the function nearby; and rounding of x itself
+    size = value.abs() + (x.double() * slope).abs()
+    assert float(((phi(x).double() - value).abs() / size.clamp(min=1e-12)).max()) < 7e-7
+    assert float((found.grad.double() - slope).abs().max() / slope.abs().max()) < 1.1e-5
+
+
+@pytest.mark.parametrize("phi", [SMOOTH, BENT])
+def test_gradients_in_single_precision_are_those_of_the_cubics(phi):
+    # the same cubics in double precision, where quotients of differences are accurate
+    cubics = table(phi, 0, torch.float32, torch.device("cpu"))
+    exact = cubics.to(torch.device("cpu"), torch.float64)
+    x = torch.linspace(-9, 9, 4001)
+    number, h = cubics.locate(x), 1e-5
+
+    def value(t):
+        s = t + exact.offset[number]
+        return sum(power[number] * s**j for j, power in enumerate(exact.powers))
+
+    quotient = (value(x.double() + h) - value(x.double() - h)) / (2 * h)
+    torch.testing.assert_close(phi.derivative(x).double(), quotient, rtol=1e-5, atol=2e-6)
+    second = (value(x.double() + h) - 2 * value(x.double()) + value(x.double() - h)) / h**2
+    bound = float(second.abs().max())
+    assert float((phi.derivative(x, 2).double() - second).abs().max()) < 1e-4 * max(1, bound)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_low_precision_far_out(dtype):
+    far = torch.tensor([-3e4, -7.0, 0.0, 7.0, 3e4]).to(dtype)
+    value = SMOOTH(far)
+    assert value.dtype == dtype
+    tail = np.sin(4) + np.cos(4) * (far.abs().double() - 4)
+    expected = torch.where(far.abs() > 4, tail * far.sign(), 0.0).to(dtype)
+    rounding = 4 * torch.finfo(dtype).eps
+    torch.testing.assert_close(value, expected, rtol=rounding, atol=1e-15)
+    assert SMOOTH(torch.tensor([float("nan")], dtype=dtype)).isnan().all()
+
+
+def test_large_and_strided_tensors():
+    x = torch.randn(300, 701, generator=torch.Generator().manual_seed(0))  # more than one chunk
+    assert torch.equal(BENT(x), torch.stack([BENT(row) for row in x]))
+    assert torch.equal(BENT(x.T), BENT(x).T)
+    assert BENT(x[:0]).shape == (0, 701)
+    assert torch.equal(BENT(x[0, 0]), BENT(x)[0, 0])
+
+
+def test_kinks_are_kept_in_single_precision():
+    # corners inside, and knots that are not symmetric: no cubics
+    assert not isinstance(table(HAT, 0, torch.float32, torch.device("cpu")).cells, GradedCells)
+    x = torch.tensor([-1e-6, 0.0, 1e-6])
+    assert HAT.derivative(x).tolist() == [1.0, -0.5, -0.5]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of dynamo's
+def test_in_compiled_functions():
+    compiled = torch.compile(lambda t: 2 * SMOOTH(t), backend="aot_eager")
+    x = torch.linspace(-5, 5, 11, requires_grad=True)
+    assert torch.equal(compiled(x), 2 * SMOOTH(x))
+    (slope,) = torch.autograd.grad(compiled(x).sum(), x)
+    assert torch.equal(slope, 2 * SMOOTH.derivative(x.detach()))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("phi", [SMOOTH, BENT, HAT])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_on_a_gpu(phi, dtype):
+    x = (4 * torch.randn(50, 403, generator=torch.Generator().manual_seed(0))).to(dtype)
+    found = []
+    for device in ("cpu", "cuda"):
+        y = x.to(device).requires_grad_()
+        value = phi(y)
+        (slope,) = torch.autograd.grad(value.sin().sum(), y, create_graph=True)
+        (bend,) = torch.autograd.grad(slope.sin().sum(), y)
+        found.append([t.detach().cpu().float() for t in (value, slope, bend)])
+    rough = 1e-2 if dtype == torch.bfloat16 else 1e-5
+    for left, right in zip(*found, strict=True):
+        torch.testing.assert_close(left, right, rtol=rough, atol=rough * float(left.abs().max()))
 
 
 def test_the_hat_is_piecewise_linear():

@@ -85,12 +85,37 @@ def test_the_simplest_network_is_chosen(
 
 
 def test_groups_that_are_trained_change_the_target() -> None:
-    some = shoal.design(deq(shoal.Tanh()), tau0=1.0, trainable={"readout"})
+    some = shoal.design(deq(shoal.Tanh()), tau0=1.0, match="ntk", trainable={"readout"})
     c = shoal.coefficients(deq(shoal.Tanh()), tau0=1.0)
     assert some.feasible
     assert some.residual < 1e-12
     assert some.target["kappa2"] == pytest.approx(c.gamma2, rel=1e-13)
     assert some.target["beta1"] == pytest.approx(c.alpha1, rel=1e-13)
+
+
+@pytest.mark.parametrize("method", ["moments", "sphere"])
+def test_what_is_trained_chooses_the_kernel(method: str) -> None:
+    tanh = deq(shoal.Tanh())
+    choices = {
+        None: "ntk",
+        frozenset({"readout"}): "ck",
+        frozenset({"readout", "recurrent"}): "ntk",
+        frozenset({"readout", "recurrent", "input"}): "ntk",
+    }
+    for trainable, match in choices.items():
+        d = shoal.design(tanh, tau0=1.0, method=method, trainable=trainable)
+        assert d.match == match
+        assert f"Matched is the {match.upper()}" in d.explanation
+        same = shoal.design(tanh, tau0=1.0, method=method, trainable=trainable, match=match)
+        assert same.architecture == d.architecture
+        assert "Matched is" not in same.explanation
+    # an explicit match wins, and a contradiction is named
+    d = shoal.design(tanh, tau0=1.0, method=method, match="ck", trainable={"readout", "input"})
+    assert d.match == "ck"
+    assert 'with input, readout trained the NTK does, match="ntk"' in d.explanation
+    assert "But" not in shoal.design(tanh, tau0=1.0, method=method, match="ck").explanation
+    d = shoal.design(tanh, tau0=1.0, method=method, match="ntk", trainable={"readout"})
+    assert 'match="ck"' in d.explanation
 
 
 @pytest.mark.parametrize("match", ["ck", "ntk"])

@@ -124,6 +124,23 @@ def test_dtypes(tmp_path, dtype, tolerance):
     assert torch.allclose(y, net(inputs(dtype)), rtol=tolerance, atol=tolerance)
 
 
+def test_tables_in_single_precision(tmp_path):
+    design = shoal.design(RELU, tau0=1.0, match="ntk", method="sphere")
+    net = shoal.build(design.architecture, in_features=6, width=50, dtype=torch.float32)
+    shoal.export(net, tmp_path / "table.py")
+    assert "GradedPolynomial(5.5, " in (tmp_path / "table.py").read_text()
+    found = []
+    for model in (net, imported(tmp_path / "table.py").load(), plain_module(net, by_bits=False)):
+        x = inputs(torch.float32, scale=2.0).requires_grad_()
+        y = model(x)
+        found.append((y.detach(), *torch.autograd.grad(y.square().sum(), x)))
+    for y, gradient in found[1:]:
+        assert torch.allclose(y, found[0][0], rtol=3e-6, atol=3e-6)
+        assert torch.allclose(gradient, found[0][1], rtol=3e-5, atol=3e-5)
+    double = imported(tmp_path / "table.py").load().double()  # a table of single precision still
+    assert torch.allclose(double(inputs(scale=2.0)).float(), found[0][0], rtol=3e-6, atol=3e-6)
+
+
 def test_trained_and_frozen_weights(tmp_path):
     net = shoal.build(
         shoal.FullyConnected.du2018(shoal.Softplus(), depth=2),

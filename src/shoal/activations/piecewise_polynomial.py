@@ -3,17 +3,18 @@
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 
 from shoal.activations.base import Activation
+from shoal.activations.lookup import evaluate
 from shoal.checks import real
 
-__all__ = ["PiecewisePolynomial", "lookup_table"]
+__all__ = ["PiecewisePolynomial"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -39,6 +40,8 @@ class PiecewisePolynomial(Activation):
         2.0
     """
 
+    __slots__ = ("_hash",)
+
     knots: tuple[float, ...]
     pieces: tuple[tuple[float, ...], ...]
     corners: tuple[float, ...] | None = None
@@ -61,6 +64,18 @@ class PiecewisePolynomial(Activation):
         if self.corners is not None:
             object.__setattr__(self, "corners", _numbers("corners", self.corners))
 
+    def __hash__(self) -> int:
+        """Of thousands of numbers, and every use of a table asks for it: kept, in its slot."""
+        kept: int | None = getattr(self, "_hash", None)
+        if kept is None:
+            kept = hash((self.knots, self.pieces, self.corners))
+            object.__setattr__(self, "_hash", kept)
+        return kept
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone."""
+        return vars(self)
+
     def __repr__(self) -> str:
         """Say what matters and leave out the numbers."""
         low, high = self.knots[0], self.knots[-1]
@@ -73,13 +88,11 @@ class PiecewisePolynomial(Activation):
 
     def function(self, x: Tensor) -> Tensor:
         """Look up each entry's piece and evaluate it by Horner's rule."""
-        result: Tensor = _Lookup.apply(x, self, 0)  # type: ignore[no-untyped-call]
-        return result
+        return _lookup(x, None, self, 0)
 
     def first_derivative(self, x: Tensor) -> Tensor:
         """Evaluate the derivative; at a knot, that of the piece above it."""
-        result: Tensor = _Lookup.apply(x, self, 1)  # type: ignore[no-untyped-call]
-        return result
+        return _lookup(x, None, self, 1)
 
     @property
     def kink_locations(self) -> tuple[float, ...]:
@@ -88,61 +101,68 @@ class PiecewisePolynomial(Activation):
 
 
 class _Lookup(torch.autograd.Function):
-    """A derivative of the function; its own derivative is the next one, from the same table."""
+    """A derivative of the function times a weight; its derivatives are of the same kind.
 
-    generate_vmap_rule = True
+    Only arguments are saved, and each gradient is one more pass over them.
+    """
 
     @staticmethod
-    def forward(x: Tensor, phi: PiecewisePolynomial, order: int) -> Tensor:
-        knots, slope, offset, rows = lookup_table(phi, order, x.dtype, x.device)
-        index = torch.bucketize(x.detach(), knots, right=True)
-        s = x * slope[index] + offset[index]
-        value = rows[-1][index]
-        for row in reversed(rows[:-1]):
-            value = torch.addcmul(row[index], value, s)
-        return value
+    def forward(x: Tensor, weight: Tensor | None, phi: PiecewisePolynomial, order: int) -> Tensor:
+        return evaluate(phi, order, x, weight)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        ctx.save_for_backward(inputs[0])
-        ctx.arguments = inputs[1:]
+        ctx.save_for_backward(*inputs[:2])
+        ctx.save_for_forward(*inputs[:2])
+        ctx.arguments = inputs[2:]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (x,) = ctx.saved_tensors
-        phi, order = ctx.arguments
-        return grad * _Lookup.apply(x, phi, order + 1), None, None  # type: ignore[no-untyped-call]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        into_x, into_weight, *_ = ctx.needs_input_grad
+        x, weight = ctx.saved_tensors
+        return (
+            _differential(x, weight, grad, *ctx.arguments) if into_x else None,
+            _lookup(x, grad, *ctx.arguments) if into_weight else None,
+            None,
+            None,
+        )
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor | None, change: Tensor | None, *_: None) -> Tensor:
+        x, weight = ctx.saved_tensors
+        moved = None if tangent is None else _differential(x, weight, tangent, *ctx.arguments)
+        if change is None:
+            return torch.zeros_like(x) if moved is None else moved
+        other = _lookup(x, change, *ctx.arguments)
+        return other if moved is None else moved + other
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], x: Tensor, weight: Tensor | None, *rest: Any
+    ) -> tuple[Tensor, int]:
+        x = _batched(x, in_dims[0], info.batch_size)
+        if weight is not None:
+            weight = _batched(weight, in_dims[1], info.batch_size)
+        return _lookup(x, weight, *rest), 0
 
 
-@lru_cache(maxsize=256)
-def lookup_table(
-    phi: PiecewisePolynomial, order: int, dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
-    """Knots, the map from x to each piece's s, and the coefficients of a derivative, by power.
+def _batched(tensor: Tensor, dim: int | None, count: int) -> Tensor:
+    return tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
 
-    The first and the last piece are the linear continuations, with s = x less the knot.
-    """
-    knots = torch.tensor(phi.knots, dtype=torch.float64)
-    p = torch.tensor(phi.pieces, dtype=torch.float64)
-    half = (knots[1:] - knots[:-1]) / 2
-    ends = []
-    for piece, side, width in ((p[0], -1.0, half[0]), (p[-1], 1.0, half[-1])):
-        j = torch.arange(p.shape[1], dtype=torch.float64)
-        signs = side**j
-        slope = (j * piece * signs * side).sum() / width
-        ends.append(torch.stack([(piece * signs).sum(), slope]))
-    table = torch.zeros(len(p) + 2, max(2, p.shape[1]), dtype=torch.float64)
-    table[0, :2], table[-1, :2], table[1:-1, : p.shape[1]] = ends[0], ends[1], p
-    one = half.new_ones(1)
-    slope = torch.cat([one, 1 / half, one])
-    offset = torch.cat([-knots[:1], -(knots[1:] + knots[:-1]) / (2 * half), -knots[-1:]])
-    for _ in range(order):
-        j = torch.arange(1, table.shape[1], dtype=torch.float64)
-        table = table[:, 1:] * j * slope[:, None]
-        if table.shape[1] == 0:
-            table = slope.new_zeros(len(slope), 1)
-    rows = tuple(row.contiguous().to(device, dtype) for row in table.T)
-    return knots.to(device, dtype), slope.to(device, dtype), offset.to(device, dtype), rows
+
+@_disable_dynamo  # a graph would take in how the table is made
+def _lookup(x: Tensor, weight: Tensor | None, phi: PiecewisePolynomial, order: int) -> Tensor:
+    if weight is not None and torch._C._functorch.is_legacy_batchedtensor(weight):
+        return weight * _lookup(x, None, phi, order)  # no rule for those of is_grads_batched
+    result: Tensor = _Lookup.apply(x, weight, phi, order)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _differential(
+    x: Tensor, weight: Tensor | None, tangent: Tensor, phi: PiecewisePolynomial, order: int
+) -> Tensor:
+    """What a change of ``x`` makes of the weighted derivative."""
+    return _lookup(x, tangent if weight is None else tangent * weight, phi, order + 1)
 
 
 def _numbers(name: str, values: object) -> tuple[float, ...]:

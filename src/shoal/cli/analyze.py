@@ -18,7 +18,7 @@ from shoal.report import SECTIONS, Findings, Section, Subject, document, load_da
 from shoal.report import analyze as sections_of
 from shoal.report.data import NAMES
 
-__all__ = ["analyze"]
+__all__ = ["analyze", "architecture_of"]
 
 
 def analyze(
@@ -60,7 +60,7 @@ def analyze(
     if output is not None:
         require_matplotlib()
         check_folder(output)
-    deq = _architecture(activation, recurrent_variance, input_variance)
+    deq = architecture_of(activation, recurrent_variance, input_variance)
     place = resolve_device(device)
     inputs = load_data(data, label=label, n=n, dtype=dtype.torch, device=place, most=1000)
     subject = Subject(deq, inputs)
@@ -108,7 +108,8 @@ def _finish(
         raise typer.Exit(FAILED)
 
 
-def _architecture(activation: str, recurrent_variance: float, input_variance: float) -> shoal.DEQ:
+def architecture_of(activation: str, recurrent_variance: float, input_variance: float) -> shoal.DEQ:
+    """The DEQ that the options say."""
     return shoal.DEQ(
         parse_activation(activation, argument="--activation"),
         checks.real("--recurrent-variance", recurrent_variance, at_least=0),

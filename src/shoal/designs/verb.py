@@ -1,6 +1,7 @@
 """The shallow network inside a deep one."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from shoal.architectures import Architecture
 from shoal.architectures.base import check_flag
@@ -8,6 +9,7 @@ from shoal.checks import one_of
 from shoal.designs.moments import moment_design
 from shoal.designs.result import Design
 from shoal.designs.sphere import sphere_design
+from shoal.kernels import kernel_function
 
 __all__ = ["design"]
 
@@ -18,7 +20,7 @@ def design(
     architecture: Architecture,
     *,
     tau0: float,
-    match: str = "ntk",
+    match: str | None = None,
     method: str = "moments",
     trainable: Iterable[str] | None = None,
     width: int | None = None,
@@ -38,14 +40,16 @@ def design(
 
     ``"sphere"`` gives one hidden layer whose CK *or* NTK (readout and layer both trained) is the
     architecture's for every pair of inputs of norm ``tau0``, the architecture being taken as it
-    is. The CK decides when the readout alone is trained, the NTK when everything is.
+    is.
 
     Args:
         architecture: Whose kernel is wanted.
         tau0: The norm of the inputs; for ``"moments"`` their typical one.
-        match: ``"ck"`` or ``"ntk"``.
+        match: ``"ck"`` or ``"ntk"``. By default what ``trainable`` asks for: the CK decides when
+            the readout alone is trained, the NTK otherwise.
         method: ``"moments"`` or ``"sphere"``.
-        trainable: The groups that the wanted NTK counts; all by default.
+        trainable: The groups of the architecture's parameters that will be trained, which the
+            wanted NTK counts; all by default.
         width: As for ``kernel_function``.
         family: For ``"moments"``: ``"hard_tanh"``, one layer; ``"leaky_relu"``, one or two;
             ``"sinusoid"``, one, or two of which the first is a cubic polynomial. By default the
@@ -75,24 +79,58 @@ def design(
         >>> [f"{shoal.kernel_function(a)(1.0, 1.0, 0.5).ntk:.6f}" for a in (deq, d.architecture)]
         ['0.371594', '0.371594']
     """
-    one_of("match", match, ("ck", "ntk"))
     one_of("method", method, ("moments", "sphere"))
     gated = check_flag("norm_gated", norm_gated)
-    if method == "moments":
-        if gated or degree is not None or tolerance != _TOLERANCE:
-            raise ValueError("norm_gated, degree and tolerance must be left out by moments")
-        return moment_design(
-            architecture, tau0, match, trainable=trainable, width=width, family=family
-        )
-    if family is not None:
+    if method == "moments" and (gated or degree is not None or tolerance != _TOLERANCE):
+        raise ValueError("norm_gated, degree and tolerance must be left out by moments")
+    if method == "sphere" and family is not None:
         raise ValueError(f"family must be left out on the sphere, got {family!r}")
-    return sphere_design(
-        architecture,
-        tau0,
-        match,
-        trainable=trainable,
-        width=width,
-        degree=degree,
-        tolerance=tolerance,
-        norm_gated=gated,
+    groups = kernel_function(architecture, trainable=trainable, width=width).trainable
+    chosen, reason = _kernel(match, groups, asked=trainable is not None)
+    if method == "moments":
+        found = moment_design(
+            architecture, tau0, chosen, trainable=groups, width=width, family=family
+        )
+    else:
+        found = sphere_design(
+            architecture,
+            tau0,
+            chosen,
+            trainable=groups,
+            width=width,
+            degree=degree,
+            tolerance=tolerance,
+            norm_gated=gated,
+        )
+    return replace(found, explanation=f"{found.explanation} {reason}".strip())
+
+
+def _kernel(match: str | None, groups: frozenset[str], *, asked: bool) -> tuple[str, str]:
+    """The kernel to match, and what there is to say about the choice.
+
+    Args:
+        match: What was asked for.
+        groups: What will be trained.
+        asked: Whether that was said.
+    """
+    right = "ck" if groups == {"readout"} else "ntk"
+    if match is None:
+        why = (
+            "the readout alone is trained, and the CK decides then; train no more of the design"
+            if right == "ck"
+            else f"{', '.join(sorted(groups))} are trained, and the NTK decides then; train all "
+            "weights of the design"
+        )
+        return right, f"Matched is the {right.upper()}, since {why}."
+    one_of("match", match, ("ck", "ntk"))
+    if not asked or match == right:
+        return match, ""
+    if match == "ck":
+        return match, (
+            f"But the CK decides only if the readout alone is trained: with "
+            f'{", ".join(sorted(groups))} trained the NTK does, match="ntk".'
+        )
+    return match, (
+        "But this NTK, of the readout alone, is the CK, and the design has it if all of its "
+        'weights are trained: if only its readout is to be trained, match="ck".'
     )

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.activations.panels import jump, reach, vanishes
+from shoal.gaussian.condensed import SMALLEST_SINE, condensed_dual, pays
 from shoal.gaussian.domain import correlation
 from shoal.gaussian.polynomials import probabilists_hermite
 from shoal.gaussian.quadrature import (
@@ -64,6 +65,9 @@ class _Pair:
     cosine: Tensor
     sine: Tensor
 
+    def at(self, where: Tensor) -> "_Pair":
+        return _Pair(*(t[where] for t in (self.std_u, self.std_v, self.cosine, self.sine)))
+
     def swapped(self) -> "_Pair":
         return replace(self, std_u=self.std_v, std_v=self.std_u)
 
@@ -81,12 +85,31 @@ def _mixed_block(phi: Activation, j: int, k: int, pair: _Pair) -> Tensor:
     span = window[-1] * float(torch.maximum(pair.std_u, 2 * pair.std_v).max())
     if any(vanishes(phi, order, reach(phi, span)) for order in (j, k)):
         return total
+    wide = pair.sine >= SMALLEST_SINE
+    if bool(wide.any()) and pays(phi, window[-1] * float(pair.std_u.max())):
+        total[wide] += _condensed(phi, j, k, pair.at(wide), window[-1])
+        if not bool(wide.all()):
+            total[~wide] += _integral(phi, j, k, pair.at(~wide), window)
+        return total
+    return total + _integral(phi, j, k, pair, window)
+
+
+def _condensed(phi: Activation, j: int, k: int, pair: _Pair, window: float) -> Tensor:
+    """The integral of the smooth pieces where the activation needs many panels."""
+    vectors = (pair.std_u, pair.std_v, pair.cosine, pair.sine)
+    rows = zip(*(t.tolist() for t in vectors), strict=True)
+    values = [condensed_dual(phi, (j, k), (u, v), c, s, window) for u, v, c, s in rows]
+    return pair.std_u.new_tensor(values)
+
+
+def _integral(phi: Activation, j: int, k: int, pair: _Pair, window: tuple[float, ...]) -> Tensor:
+    """The same elsewhere."""
     nodes = panel_nodes(torch.cat(list(_edges(phi, pair, window[-1])), dim=1), window)
     mean = nodes.at(pair.cosine * spread(pair.std_v, k)) * nodes.xi
     std = nodes.at((pair.sine * pair.std_v).clamp(min=TINY)).expand_as(mean)
     inner = smoothed_regular(phi, mean.flatten(), std.flatten(), order=k).view_as(mean)
     outer = phi.derivative(nodes.at(spread(pair.std_u, j)) * nodes.xi, j)
-    return total + nodes.expectation(outer * inner, len(total))
+    return nodes.expectation(outer * inner, len(pair.std_u))
 
 
 def _edges(phi: Activation, pair: _Pair, window: float) -> Iterator[Tensor]:

@@ -28,9 +28,9 @@ from shoal.activations import (
     Swish,
     Tanh,
 )
-from shoal.activations.piecewise_polynomial import lookup_table
+from shoal.activations.lookup import GradedCells, table
 
-__all__ = ["HERMITE", "PIECEWISE", "Expressions"]
+__all__ = ["GRADED", "HERMITE", "PIECEWISE", "Expressions"]
 
 HERMITE = '''
 def hermite(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
@@ -72,6 +72,33 @@ class PiecewisePolynomial(nn.Module):
         return value
 '''
 
+GRADED = '''
+class GradedPolynomial(nn.Module):
+    """Cubics on cells that the leading bits of x tell, finest at zero; lines beyond the ends."""
+
+    offset: Tensor
+    powers: Tensor
+
+    def __init__(self, end: float, octaves: int, bits: int) -> None:
+        super().__init__()
+        self.end, self.shift = end, 23 - bits
+        self.count = (octaves << bits) + 2  # cells on each side of zero
+        self.first = ((127 - octaves) << bits) - 1
+        self.register_buffer("offset", torch.zeros(2 * self.count, dtype=DTYPE))
+        self.register_buffer("powers", torch.zeros(4, 2 * self.count, dtype=DTYPE))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Find the cell, then evaluate its cubic by Horner's rule."""
+        bits = (x.detach().float() * (1 / self.end)).flatten().view(torch.int32)
+        cell = ((bits & 0x7FFFFFFF) >> self.shift) - self.first
+        cell = cell.clamp(0, self.count - 1) - self.count * (bits >> 31)
+        s = x + self.offset.index_select(0, cell).view_as(x)
+        value = self.powers[3].index_select(0, cell).view_as(x)
+        for k in (2, 1, 0):
+            value = torch.addcmul(self.powers[k].index_select(0, cell).view_as(x), value, s)
+        return value
+'''
+
 _PLAIN: dict[type[Activation], Callable[..., str]] = {
     Identity: lambda _: "x",
     ReLU: lambda _: "torch.relu(x)",
@@ -100,10 +127,14 @@ class Expressions:
     """Activations as expressions in ``x``, and what stands outside of them.
 
     Attributes:
+        dtype: That of the network.
+        by_bits: Whether cells may be found by the bits of a number, which ONNX has no words for.
         tables: The piecewise polynomials so far, which become modules ``self.table1`` and so on.
         helpers: The source of functions and classes that the expressions use.
     """
 
+    dtype: torch.dtype
+    by_bits: bool = True
     tables: list[PiecewisePolynomial] = field(default_factory=list)
     helpers: list[str] = field(default_factory=list)
 
@@ -119,7 +150,7 @@ class Expressions:
             scaled = f"{activation.scale!r} * {inner if simple else f'({inner})'}"
             return f"{scaled} + {activation.shift!r}" if activation.shift else scaled
         if isinstance(activation, PiecewisePolynomial):
-            self._need(PIECEWISE)
+            self._need(PIECEWISE if self._graded(activation) is None else GRADED)
             if activation not in self.tables:
                 self.tables.append(activation)
             return f"self.table{self.tables.index(activation) + 1}(x)"
@@ -135,29 +166,40 @@ class Expressions:
         if helper not in self.helpers:
             self.helpers.append(helper)
 
-    def state(self, like: Tensor) -> dict[str, Tensor]:
-        """The numbers of the tables, by the names of the buffers, in the dtype of a tensor."""
+    def state(self, device: torch.device) -> dict[str, Tensor]:
+        """The numbers of the tables, by the names of the buffers."""
         found: dict[str, Tensor] = {}
         for k, phi in enumerate(self.tables, start=1):
-            knots, scale, offset, rows = lookup_table(phi, 0, like.dtype, like.device)
-            missing = 2 ** _steps(phi) - 1 - len(knots)
-            padded = torch.cat([knots, knots.new_full((missing,), math.nan)])
-            values = {
-                "knots": padded,
-                "scale": scale,
-                "offset": offset,
-                "powers": torch.stack(rows),
-            }
-            found |= {f"table{k}.{name}": value for name, value in values.items()}
+            entries = table(phi, 0, self._precision, torch.device("cpu"))
+            values = {"offset": entries.offset, "powers": entries.powers}
+            if isinstance(entries.cells, Tensor) and entries.scale is not None:
+                missing = 2 ** _steps(phi) - 1 - len(entries.cells)
+                padding = entries.cells.new_full((missing,), math.nan)
+                values |= {"knots": torch.cat([entries.cells, padding]), "scale": entries.scale}
+            found |= {f"table{k}.{name}": t.to(device, self.dtype) for name, t in values.items()}
         return found
 
     def modules(self) -> list[str]:
         """The tables as assignments."""
-        return [
-            f"self.table{k} = PiecewisePolynomial("
-            f"{_steps(phi)}, {len(phi.pieces) + 2}, {max(2, len(phi.pieces[0]))})"
-            for k, phi in enumerate(self.tables, start=1)
-        ]
+        return [f"self.table{k} = {self._module(phi)}" for k, phi in enumerate(self.tables, 1)]
+
+    def _module(self, phi: PiecewisePolynomial) -> str:
+        cells = self._graded(phi)
+        if cells is not None:
+            return f"GradedPolynomial({cells.end!r}, {cells.octaves}, {cells.bits})"
+        shape = f"{len(phi.pieces) + 2}, {max(2, len(phi.pieces[0]))}"
+        return f"PiecewisePolynomial({_steps(phi)}, {shape})"
+
+    def _graded(self, phi: PiecewisePolynomial) -> GradedCells | None:
+        """The cells of a table that is found by bits."""
+        cells = table(phi, 0, self._precision, torch.device("cpu")).cells
+        return cells if isinstance(cells, GradedCells) else None
+
+    @property
+    def _precision(self) -> torch.dtype:
+        """That of the table, before it is rounded to the dtype."""
+        single = self.by_bits and self.dtype == torch.float32
+        return torch.float32 if single else torch.float64
 
 
 def _steps(phi: PiecewisePolynomial) -> int:

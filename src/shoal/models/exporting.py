@@ -86,7 +86,7 @@ def _export_onnx(network: FullyConnectedNetwork, target: Path) -> None:
             f"export to ONNX needs {' and '.join(missing)}, not installed here: "
             f"pip install {' '.join(_ONNX_NEEDS)}"
         )
-    model = plain_module(network).eval()
+    model = plain_module(network, by_bits=False).eval()
     x = network.readout.new_ones(2, network.spec.in_features)
     program = torch.onnx.export(
         model,
@@ -101,9 +101,11 @@ def _export_onnx(network: FullyConnectedNetwork, target: Path) -> None:
     program.save(target)  # not renamed: weights beyond 2 GB go to a file beside it
 
 
-def plain_module(network: FullyConnectedNetwork) -> Module:
+def plain_module(network: FullyConnectedNetwork, *, by_bits: bool = True) -> Module:
     """The network as the module that its source defines, with copies of its weights."""
-    source, state = module_source(network, module="exported", weights="exported.safetensors")
+    source, state = module_source(
+        network, module="exported", weights="exported.safetensors", by_bits=by_bits
+    )
     namespace: dict[str, Any] = {"__name__": "exported", "__file__": "exported.py"}
     exec(compile(source, "exported.py", "exec"), namespace)
     model: Module = namespace["Model"]()

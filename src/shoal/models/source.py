@@ -39,7 +39,7 @@ def load(path: str | Path = WEIGHTS, device: torch.device | str = "cpu") -> Mode
 
 
 def module_source(
-    network: FullyConnectedNetwork, *, module: str, weights: str
+    network: FullyConnectedNetwork, *, module: str, weights: str, by_bits: bool = True
 ) -> tuple[str, dict[str, Tensor]]:
     """The source of a module with the class ``Model`` and ``load``, and its state.
 
@@ -47,8 +47,9 @@ def module_source(
         network: The network.
         module: The name of the module.
         weights: The name of the file of weights beside it.
+        by_bits: As for ``Expressions``.
     """
-    spec, expressions = network.spec, Expressions()
+    spec, expressions = network.spec, Expressions(network.readout.dtype, by_bits)
     forward = _forward(network, expressions)
     model = _model(network, expressions.modules(), forward)
     head = _HEAD.format(
@@ -60,7 +61,7 @@ def module_source(
     )
     parts = [head, *expressions.helpers, model, _LOAD]
     state = {f"{name}.weight": value for name, value in network.state_dict().items()}
-    state |= expressions.state(network.readout)
+    state |= expressions.state(network.readout.device)
     return "\n\n\n".join(part.strip() for part in parts) + "\n", state
 
 

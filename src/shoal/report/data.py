@@ -26,7 +26,7 @@ class Data:
 
     Attributes:
         name: What they are.
-        x: The inputs, of shape (n, p), centered and scaled to a mean squared norm of one.
+        x: The inputs, of shape (n, p).
     """
 
     name: str
@@ -41,6 +41,7 @@ def load_data(
     label: str | None = None,
     n: int | None = None,
     most: int | None = None,
+    prepared: bool = True,
 ) -> Data:
     """Load inputs, center them, and scale them to a mean squared norm of one.
 
@@ -52,6 +53,7 @@ def load_data(
         label: A column of a CSV file that is no input, by name or by index.
         n: How many of the first samples to take; all by default.
         most: How many to take at most where ``n`` does not say.
+        prepared: Whether to center and scale them.
 
     Raises:
         FileNotFoundError: If the files of a dataset are not there.
@@ -72,6 +74,8 @@ def load_data(
     if n is not None and not 2 <= n <= len(raw):
         raise ValueError(f"-n must be between 2 and {len(raw)} for {name}, got {n}")
     x = raw[: most if n is None else n]
+    if not prepared:
+        return Data(name, x.to(dtype=dtype, device=device))
     largest = x.abs().max() if x.numel() else torch.zeros(())
     x = x / largest if largest > 0 else x  # so that no square overflows
     x = x - x.mean(dim=0)

@@ -1,0 +1,212 @@
+"""``shoal design``: the shallow network inside a DEQ, from the command line."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.table import Table
+
+import shoal
+from shoal import checks
+from shoal.cli.analyze import architecture_of
+from shoal.cli.errors import note
+from shoal.cli.options import Debug, Json, Save, Verbose, check_folder
+from shoal.cli.output import console, emit
+from shoal.experiments.figures import require_matplotlib, save_figure
+from shoal.experiments.identity import plain
+from shoal.experiments.storage import write_json
+from shoal.report import load_data
+
+__all__ = ["INFEASIBLE", "design"]
+
+INFEASIBLE = 3
+_COMPARED = 64  # samples whose kernel matrices are compared, by default
+
+
+def design(
+    activation: Annotated[
+        str, typer.Option(help="A name, with numbers after a colon: tanh, leakyrelu:0.1.")
+    ] = "tanh",
+    recurrent_variance: Annotated[float, typer.Option(help="σ_a², at least 0.")] = 0.2,
+    input_variance: Annotated[float, typer.Option(help="σ_b², at least 0.")] = 0.8,
+    tau0: Annotated[
+        float | None,
+        typer.Option(help="The norm of the inputs.", show_default="that of --data, or 1"),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="DATA", help="Inputs, as for analyze, but taken as they are."),
+    ] = None,
+    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="As for analyze.")] = None,
+    n: Annotated[
+        int | None,
+        typer.Option(
+            "--n", "-n", help="Samples whose kernels are compared.", show_default="at most 64"
+        ),
+    ] = None,
+    method: Annotated[str, typer.Option(help="moments or sphere.")] = "moments",
+    match: Annotated[
+        str | None, typer.Option(help="ck or ntk.", show_default="by what is trained")
+    ] = None,
+    trainable: Annotated[
+        str | None,
+        typer.Option(help="What will be trained: readout,recurrent,input.", show_default="all"),
+    ] = None,
+    family: Annotated[
+        str | None, typer.Option(help="By moments: hard_tanh, leaky_relu or sinusoid.")
+    ] = None,
+    norm_gated: Annotated[
+        bool, typer.Option("--norm-gated", help="On the sphere: for inputs of every norm.")
+    ] = False,
+    tolerance: Annotated[float, typer.Option(help="On the sphere: of the kernel.")] = 1e-6,
+    output: Save = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The built network: .py, without shoal, or .onnx."),
+    ] = None,
+    width: Annotated[int, typer.Option(help="Of the exported network.")] = 1024,
+    in_features: Annotated[
+        int | None, typer.Option(help="Of the exported network.", show_default="those of --data")
+    ] = None,
+    out_features: Annotated[int, typer.Option(help="Of the exported network.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of the exported network's weights.")] = 0,
+    json: Json = False,
+    verbose: Verbose = 0,  # noqa: ARG001
+    debug: Debug = False,  # noqa: ARG001
+) -> None:
+    """Design an explicit network with one or two hidden layers that has the kernel of a DEQ.
+
+    The exit code is 3 if there is none of the wanted kind; the nearest one is shown and written.
+    """
+    if output is not None:
+        require_matplotlib()
+        check_folder(output)
+    deq = architecture_of(activation, recurrent_variance, input_variance)
+    x = None if data is None else _inputs(data, label, n)
+    if x is None and (label is not None or n is not None):
+        raise ValueError("--label and -n must be left out without --data")
+    norm = checks.real("--tau0", tau0, above=0) if tau0 is not None else 1.0
+    if x is not None and tau0 is None:
+        norm = float(x.square().sum(1).mean().sqrt())
+    sizes = _sizes(export, in_features, width, out_features, x)
+    found = shoal.design(
+        deq,
+        tau0=norm,
+        match=match,
+        method=method,
+        trainable=None if trainable is None else [g.strip() for g in trainable.split(",")],
+        family=family,
+        norm_gated=norm_gated,
+        tolerance=checks.real("--tolerance", tolerance, above=0),
+    )
+    gap = None if x is None else found.gap(x[: n or _COMPARED])
+    record = _document(found, gap)
+    files: list[Path] = []
+    if export is not None and sizes is not None:
+        features, units, outputs = sizes
+        network = shoal.build(
+            found.architecture,
+            in_features=features,
+            width=units,
+            out_features=outputs,
+            seed=seed,
+        )
+        shoal.export(network, export)
+        files.append(export)
+    if output is not None:
+        files += _save(found, record, output)
+    if json:
+        emit(record)
+    else:
+        _show(found, gap, files)
+    if not found.feasible:
+        note("Not feasible: no network of the wanted kind has this kernel; this is the nearest.")
+        raise typer.Exit(INFEASIBLE)
+
+
+def _inputs(data: str, label: str | None, n: int | None) -> torch.Tensor:
+    device = torch.device("cpu")
+    loaded = load_data(data, label=label, dtype=torch.float64, device=device, prepared=False)
+    if n is not None and not 2 <= n <= len(loaded.x):
+        raise ValueError(f"-n must be between 2 and {len(loaded.x)} for {loaded.name}, got {n}")
+    if not bool(loaded.x.any()):
+        raise ValueError(f"--data must not be zero everywhere, got {loaded.name}")
+    return loaded.x
+
+
+def _sizes(
+    export: Path | None,
+    in_features: int | None,
+    width: int,
+    out_features: int,
+    x: torch.Tensor | None,
+) -> tuple[int, int, int] | None:
+    """The sizes of the exported network, checked before anything is computed."""
+    if export is None:
+        return None
+    if export.suffix not in (".py", ".onnx"):
+        raise ValueError(f"--export must end in .py or .onnx, got {str(export)!r}")
+    if not export.absolute().parent.is_dir():
+        raise ValueError(f"--export must be in a folder that exists, got {str(export)!r}")
+    if in_features is None:
+        if x is None:
+            raise ValueError("--in-features must be given with --export, unless --data is")
+        in_features = x.shape[1]
+    return (
+        checks.integer("--in-features", in_features, at_least=1),
+        checks.integer("--width", width, at_least=1),
+        checks.integer("--out-features", out_features, at_least=1),
+    )
+
+
+def _document(found: shoal.Design, gap: Any) -> dict[str, Any]:
+    """A design as plain values."""
+    return {
+        "shoal": shoal.__version__,
+        "architecture": plain(found.architecture),
+        "original": plain(found.original),
+        "method": found.method,
+        "match": found.match,
+        "trainable": sorted(found.trainable),
+        "family": found.family or None,
+        "tau0": found.tau0,
+        "feasible": found.feasible,
+        "residual": found.residual,
+        "target": dict(found.target),
+        "obtained": dict(found.obtained),
+        "errors": dict(found.errors),
+        "gap": None if gap is None else gap._asdict(),
+        "explanation": found.explanation,
+        "alternatives": [plain(other.architecture) for other in found.alternatives],
+    }
+
+
+def _save(found: shoal.Design, record: dict[str, Any], folder: Path) -> list[Path]:
+    figure = found.plot()
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "design.json", record)
+    return [folder / "design.json", *save_figure(figure, folder / "activations")]
+
+
+def _show(found: shoal.Design, gap: Any, files: list[Path]) -> None:
+    table = Table()
+    for name in ("", "wanted", "obtained"):
+        table.add_column(name, overflow="fold")
+    for name, value in found.target.items():
+        table.add_row(name, f"{value:.8g}", f"{found.obtained[name]:.8g}")
+    out = console()
+    for sigma in getattr(found.architecture, "activations", ()):
+        out.print(f"hidden layer: {sigma!r}", soft_wrap=True, markup=False)
+    out.print(table)
+    out.print(found.explanation, soft_wrap=True, markup=False)
+    if gap is not None:
+        out.print(
+            f"On the data, the {found.match.upper()} matrices differ by {gap.relative:.2e} in "
+            "spectral norm, relative to the DEQ's.",
+            soft_wrap=True,
+        )
+    if files:
+        out.print(f"Written: {', '.join(map(str, files))}", soft_wrap=True)
+    else:
+        note("--output FOLDER saves the design, --export FILE the built network.")
