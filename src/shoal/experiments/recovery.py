@@ -241,6 +241,8 @@ def _draw_intervals(axes: "Axes", result: Result) -> None:
 
 
 def _draw_lengths(axes: "Axes", results: Sequence[Result]) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     kinds = dict.fromkeys(str(r.point["activation"]) for r in results)
     for place, kind in enumerate(kinds):
         some = [r for r in results if r.point["activation"] == kind]
@@ -255,6 +257,12 @@ def _draw_lengths(axes: "Axes", results: Sequence[Result]) -> None:
             axes.plot(sizes, lengths, line, marker="o", color=color, markersize=4, label=label)
     axes.set_xscale("log")
     axes.set_yscale("log")
+    observations = sorted({int(r.point["samples"]) for r in results})
+    axes.set_xticks(observations, [f"{n}" for n in observations])
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("observations $n$")
     axes.set_ylabel("mean length of intervals / range of the prior")
     axes.legend()
