@@ -33,7 +33,7 @@ LIBRARY: dict[str, set[str]] = {
     "spectra": {"equivalents"},
     "designs": {"equivalents"},
     "regression": {"equivalents"},
-    "adapters": {"kernels"},
+    "adapters": {"regression"},
     # both
     "empirical": {"models", "designs"},
     "convergence": {"models", "designs"},

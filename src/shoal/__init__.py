@@ -1,6 +1,6 @@
 """shoal finds the shallow network inside an infinitely deep one."""
 
-from shoal import data, gaussian
+from shoal import adapters, data, gaussian
 from shoal.activations import (
     ELU,
     GELU,
@@ -121,6 +121,7 @@ __all__ = [
     "TrainingRun",
     "Unrolled",
     "WellPosedness",
+    "adapters",
     "build",
     "centered",
     "coefficients",

@@ -6,6 +6,7 @@ from shoal.experiments.conv_width import ConvWidthError
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
 from shoal.experiments.groups import GroupError
 from shoal.experiments.predicted import PredictedTraining
+from shoal.experiments.recovery import Recovery
 from shoal.experiments.registry import find, register, registered
 from shoal.experiments.regression import Regression
 from shoal.experiments.runner import Progress, Run, execute, results, run
@@ -22,6 +23,7 @@ __all__ = [
     "Point",
     "PredictedTraining",
     "Progress",
+    "Recovery",
     "Regression",
     "Result",
     "Run",
