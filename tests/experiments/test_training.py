@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from sklearn.datasets import load_digits
 
 import shoal
-from shoal.convergence import LinearTraining
 from shoal.designs import kernel_series
 from shoal.experiments import (
     Experiment,
@@ -129,6 +129,10 @@ def test_images_have_norm_one_and_one_hot_targets() -> None:
     assert torch.allclose(x.norm(dim=1), torch.ones(50))
     assert y.shape == (50, 10)
     assert torch.equal(y.argmax(1), labels)
+    pixels = torch.as_tensor(load_digits().data[:50])
+    moved = torch.nn.functional.normalize(pixels - pixels.mean(0))
+    centered = image_samples("digits", "train", 50, torch.float64, CPU, center=True)
+    assert torch.allclose(centered.x, moved)
     with pytest.raises(ValueError, match="digits must have 5000 images to train with, it has 1437"):
         image_samples("digits", "train", 5000, torch.float32, CPU)
 
@@ -156,14 +160,14 @@ def test_a_design_trains_like_its_deq() -> None:
     assert len(experiment.plot(results).axes) == 1
 
 
-def test_predicted_losses_start_at_half_the_mean_square_of_targets() -> None:
+def test_predicted_losses_are_half_mean_squares() -> None:
     experiment = replace(TrainingCurves.quick(), activations=(shoal.Tanh(),), networks=("deq",))
     point = experiment.points()[0]
     arrays = experiment.compute(point, seed=0, device=CPU)
     assert arrays["loss"][0] == pytest.approx(0.5)
     x, y, _ = experiment.data(point, torch.float64, CPU)
-    training = LinearTraining(shoal.kernel(TANH, x), y, initial="zero", reduction="mean")
-    assert float(arrays["step_size"]) == pytest.approx(0.5 * training.max_step_size)
+    left = y - experiment.step_size / len(y) * shoal.kernel(TANH, x).ntk @ y
+    assert arrays["loss"][1] == pytest.approx(float(left.square().sum()) / (2 * len(y)))
 
 
 def test_gaps_from_predictions_fall_with_the_width() -> None:

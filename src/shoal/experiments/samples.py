@@ -1,5 +1,6 @@
 """Images as unit vectors, with one-hot targets: what networks are trained on."""
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -27,7 +28,13 @@ class Samples(NamedTuple):
 
 @lru_cache(maxsize=8)
 def image_samples(
-    dataset: str, split: str, count: int | None, dtype: torch.dtype, device: torch.device
+    dataset: str,
+    split: str,
+    count: int | None,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    center: bool = False,
 ) -> Samples:
     """The first ``count`` images of a dataset, or all; kept, since every point needs them.
 
@@ -37,17 +44,19 @@ def image_samples(
         count: How many images, from the beginning.
         dtype: Of images and targets.
         device: Where they are.
+        center: Subtract the mean of these images before they are scaled.
 
     Raises:
         FileNotFoundError: If a file is missing; says which, whence and whither.
         ValueError: If there are fewer images.
     """
-    found = data.load(dataset, split=split, dtype=torch.float64)
-    found = found.pipe(data.flatten).pipe(data.unit_norm)
+    found = data.load(dataset, split=split, dtype=torch.float64).pipe(data.flatten)
     if count is not None and count > len(found.x):
         raise ValueError(
             f"{dataset} must have {count} images to {split} with, it has {len(found.x)}"
         )
-    labels = found.y[:count].long().to(device)
+    found = replace(found, x=found.x[:count], y=found.y[:count])
+    found = (found.pipe(data.center) if center else found).pipe(data.unit_norm)
+    labels = found.y.long().to(device)
     targets = torch.nn.functional.one_hot(labels, len(found.classes or ()) or -1)
-    return Samples(found.x[:count].to(device, dtype), targets.to(dtype), labels)
+    return Samples(found.x.to(device, dtype), targets.to(dtype), labels)

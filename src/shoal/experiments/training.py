@@ -2,7 +2,6 @@ r"""Do the designs of a DEQ train like it?"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -38,9 +37,8 @@ class TrainingCurves(Experiment):
 
     Full-batch gradient descent in float32 trains all weights for the loss
     $\frac1{2n}\|f - f_0 - Y\|_F^2$, where $Y$ is one-hot and $f_0$ the initial function, on the
-    first images of a dataset, scaled to norm 1. All networks take the same step size, a share of
-    $2/\lambda_{\max}$ of the infinitely wide DEQ. Points of width ``inf`` are the predictions of
-    :class:`shoal.convergence.LinearTraining`.
+    first images of a dataset, less their mean and scaled to norm 1. All networks take the same step
+    size. Points of width ``inf`` are predictions of :class:`shoal.convergence.LinearTraining`.
 
     Args:
         activations: Of the DEQs.
@@ -51,7 +49,7 @@ class TrainingCurves(Experiment):
         widths: Of the networks, ascending.
         trials: How many networks are drawn at each width.
         networks: What is compared.
-        step_share: The step size, as a share of the largest stable one.
+        step_size: The same for all networks that are compared.
         steps: After which numbers of steps the loss is kept, ascending.
     """
 
@@ -66,7 +64,7 @@ class TrainingCurves(Experiment):
     widths: tuple[int, ...] = (256, 1024, 8192)
     trials: tuple[int, ...] = (8, 5, 3)
     networks: tuple[str, ...] = _NETWORKS
-    step_share: float = 0.5
+    step_size: float = 2.0
     steps: tuple[int, ...] = _STEPS
 
     @classmethod
@@ -104,9 +102,7 @@ class TrainingCurves(Experiment):
         x, y, _ = self.data(point, torch.float32, device)
         net = make(network, x, width=int(point["width"]), out_features=y.shape[1], seed=seed,
                    warm_start=True)  # fmt: skip
-        done = full_batch(
-            net, x, y, step_size=self.step_size(point, device), steps=self.steps, from_zero=True
-        )
+        done = full_batch(net, x, y, step_size=self.step_size, steps=self.steps, from_zero=True)
         return {
             "steps": np.array(self.steps),
             "loss": _loss(done.outputs.double(), y.double()).cpu().numpy(),
@@ -120,25 +116,16 @@ class TrainingCurves(Experiment):
 
     def data(self, point: Point, dtype: torch.dtype, device: torch.device) -> Samples:
         """The images of a point."""
-        return image_samples(str(point["dataset"]), "train", self.samples, dtype, device)
-
-    def step_size(self, point: Point, device: torch.device) -> float:
-        """The same for all networks that are compared."""
-        return self.step_share * _largest_step(
-            self.deq(point), str(point["dataset"]), self.samples, device
+        return image_samples(
+            str(point["dataset"]), "train", self.samples, dtype, device, center=True
         )
 
     def _predicted(self, point: Point, device: torch.device) -> Arrays:
         x, y, _ = self.data(point, torch.float64, device)
         kernels = wide_kernels(str(point["network"]), self.deq(point), x)
         training = LinearTraining(kernels, y, initial="zero", reduction="mean")
-        step_size = self.step_size(point, device)
-        curve = training.run(steps=list(self.steps), step_size=step_size)
-        return {
-            "steps": np.array(self.steps),
-            "loss": curve.loss.cpu().numpy(),
-            "step_size": np.array(step_size),
-        }
+        curve = training.run(steps=list(self.steps), step_size=self.step_size)
+        return {"steps": np.array(self.steps), "loss": curve.loss.cpu().numpy()}
 
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
         """Losses, deviations, distances from the DEQ and times, of each network and width.
@@ -195,13 +182,6 @@ class TrainingCurves(Experiment):
             name: matching(results, {**case, "network": name, "width": width})
             for name in self.networks
         }
-
-
-@lru_cache(maxsize=8)
-def _largest_step(deq: DEQ, dataset: str, samples: int, device: torch.device) -> float:
-    r"""$2 / \lambda_{\max}$ of the NTK divided by the number of samples."""
-    x = image_samples(dataset, "train", samples, torch.float64, device).x
-    return 2 * samples / float(torch.linalg.eigvalsh(shoal.kernel(deq, x).ntk)[-1])
 
 
 def _loss(outputs: Tensor, y: Tensor) -> Tensor:
