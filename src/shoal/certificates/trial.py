@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from shoal.empirical import empirical_kernel
-from shoal.models import EquilibriumNetwork
+from shoal.models import Network
 from shoal.training import TrainingError, train
 
 __all__ = ["trains"]
@@ -14,7 +14,7 @@ __all__ = ["trains"]
 _NOTHING = 1e-9  # a share of the NTK below this is rounding
 
 
-def trains(net: EquilibriumNetwork[Any], x: Tensor, y: Tensor, *, steps: int = 200) -> bool:
+def trains(net: Network[Any], x: Tensor, y: Tensor, *, steps: int = 200) -> bool:
     """Train a network, and say whether all that the theorems conclude held.
 
     The step size is one over the largest eigenvalue of the NTK at the start.
