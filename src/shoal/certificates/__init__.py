@@ -5,11 +5,13 @@ from shoal.certificates.enclosures import least_eigenvalue, least_singular_value
 from shoal.certificates.values import Certificate, Conclusion, Condition
 from shoal.certificates.verb import certify
 from shoal.certificates.width import RequiredWidth, required_width
+from shoal.training import Promises
 
 __all__ = [
     "Certificate",
     "Conclusion",
     "Condition",
+    "Promises",
     "RequiredWidth",
     "certify",
     "least_eigenvalue",

@@ -8,6 +8,7 @@ from functools import cached_property
 from shoal.certificates.growth import Geometry, Growth, Obstacle, Radii, Way, descents, flow
 from shoal.certificates.rounding import down, nearest, up
 from shoal.certificates.values import Conclusion, Condition, at_least, at_most
+from shoal.training import Promises
 
 __all__ = ["RANK_REMEDY", "sharper_conclusions"]
 
@@ -17,6 +18,7 @@ _SLACK = Fraction(1005, 1000)
 _SMALLEST_MARGIN, _LARGEST_MARGIN = Fraction(1, 2**16), Fraction(2**16)
 _BISECTIONS = 5
 _FARTHEST = 1e300  # no radius that is larger makes a difference
+_SMALLEST_STEP = Fraction(math.ulp(0.0))
 
 RANK_REMEDY = (
     "more width; inputs that are parallel or nearly so must be normalized, perturbed or removed"
@@ -81,7 +83,8 @@ def sharper_conclusions(
     elif isinstance(start, Obstacle) or start.largest == 0:
         sizes = [Fraction(1)]
     else:
-        sizes = [Fraction(down(share / start.largest)) for share in _SHARES]
+        shares = (Fraction(down(share / start.largest)) for share in _SHARES)
+        sizes = [size for size in shares if size > 0] or [_SMALLEST_STEP]
     trials = [replace(origin, step=size) for size in sizes]
     descent = next((trial for trial in trials if _invariant(trial, Fraction(1))), trials[-1])
     return _conclusion(theorem, origin), _conclusion(theorem, descent)
@@ -123,6 +126,7 @@ def _best(origin: _Point) -> _Point:
 
 def _conclusion(theorem: str, origin: _Point) -> Conclusion:
     best, step = _best(origin), origin.step
+    found = _invariant(origin, Fraction(1)) or best
     result = Conclusion(
         theorem,
         "sharper",
@@ -130,13 +134,14 @@ def _conclusion(theorem: str, origin: _Point) -> Conclusion:
         _conditions(best),
         None if step is None else nearest(step),
     )
-    found = _invariant(origin, Fraction(1))
-    if found is None or isinstance(found.growth, Obstacle):
+    if found.margin < 1 or isinstance(found.growth, Obstacle):
         return result
     growth, rate = found.growth, max(way.rate for way in found.ways if found._margin(way) >= 1)
-    promises = {f"{g} travels at most": up(r) for g, r in found.radii.items()}
-    promises["gain at most"] = up(growth.gain)
-    promises["features keep a singular value of"] = down(growth.start - growth.drift)
+    promises = Promises(
+        travel={g: up(r) for g, r in found.radii.items()},
+        gain=up(growth.gain),
+        singular_value=down(growth.start - growth.drift),
+    )
     factor = down(2 * rate) if step is None else up((1 - step * rate) ** 2)
     return replace(result, rate=factor, promises=promises)
 
@@ -213,7 +218,9 @@ def _step_conditions(point: _Point, growth: Growth) -> list[Condition]:
     )
     ways, remedy = [], "an activation whose second derivative has a known bound, such as tanh"
     if growth.curvature is not None:
-        ways = descents(growth, point.geometry, point.step, growth.curvature)
+        # where the step is too large the rates mean nothing, and that condition fails first
+        step = min(point.step, 1 / growth.largest) if growth.largest else point.step
+        ways = descents(growth, point.geometry, step, growth.curvature)
         remedy = "more width, a smaller readout (readout_scale), smaller labels"
     rate = max((way.rate for way in ways), default=Fraction(0))
     return [

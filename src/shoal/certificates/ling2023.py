@@ -9,6 +9,7 @@ $\lambda_0 \ge 4C_2$, is not enough for it. Gradient flow needs no such conditio
 (7) and (8), since its errors add up to $2e_0/\lambda_0$ instead of $4e_0/\lambda_0$.
 """
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -19,11 +20,13 @@ from shoal.activations import Activation
 from shoal.certificates.argument import RANK_REMEDY
 from shoal.certificates.rounding import down, exact, up
 from shoal.certificates.values import Conclusion, Condition, at_least, at_most
+from shoal.training import Promises
 
 __all__ = ["DEQBounds", "covers", "theorem_1"]
 
 _THEOREM = "Ling 2023, Theorem 1"
 _DELTAS = tuple(Fraction(up(10 ** (-k / 10))) for k in range(1, 61))  # shares of 1 - ‖W(0)‖
+_SMALLEST_STEP = Fraction(math.ulp(0.0))
 _ROOT_2 = Fraction(141421356238, 10**11)  # rounded up
 _READOUT = "a smaller readout at initialization (readout_scale), smaller labels, more width"
 
@@ -152,7 +155,7 @@ class _Constants:
         printed = 2 * self.c2 / self.c1**2
         left = (self.least - 4 * self.c2) / (2 * self.c1**2)
         best = min(printed, left * Fraction(9, 10)) if left > 0 else printed
-        return Fraction(down(min(largest, best)))
+        return max(Fraction(down(min(largest, best))), _SMALLEST_STEP)
 
 
 def covers(activation: Activation) -> bool:
@@ -212,13 +215,12 @@ def _descent(
     )
 
 
-def _promises(c: _Constants) -> dict[str, float]:
-    travel = {
-        f"{group} travels at most": up(c.delta) for group in ("recurrent", "input", "readout")
-    }
-    gain = exact(c.bounds.weight_norm) + c.delta
-    least = down(c.root * Fraction(7071067811, 10**10))
-    return {**travel, "gain at most": up(gain), "features keep a singular value of": least}
+def _promises(c: _Constants) -> Promises:
+    return Promises(
+        travel=dict.fromkeys(("recurrent", "input", "readout"), up(c.delta)),
+        gain=up(exact(c.bounds.weight_norm) + c.delta),
+        singular_value=down(c.root * Fraction(7071067811, 10**10)),
+    )
 
 
 def _best(conclusions: list[Conclusion]) -> Conclusion:

@@ -75,6 +75,8 @@ def certify(
     shape = (len(inputs), net.spec.out_features)
     if labels.shape != shape:
         raise ValueError(f"y must have shape (n,) or (n, outputs) = {shape}, got {tuple(y.shape)}")
+    for group, weights in net.groups.items():
+        checks.float_tensor(f"net.{group}", weights.detach())
     if step_size is not None:
         step_size = checks.real("step_size", step_size, above=0)
     with torch.no_grad():

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from shoal.architectures import DEQ
 from shoal.models import EquilibriumNetwork, Network
+from shoal.training.promises import Promises
 
 __all__ = ["LOWER", "Bounds", "Conclusion", "limits_of", "promises_of"]
 
@@ -46,26 +47,30 @@ class Conclusion(Protocol):
         ...
 
     @property
-    def promises(self) -> Mapping[str, float]:
-        """Other numbers that hold throughout training, by name."""
+    def promises(self) -> Promises:
+        """Other numbers that hold throughout training."""
         ...
 
 
-def limits_of(conclusion: Conclusion, scales: Mapping[str, float]) -> dict[str, float]:
-    """The promises of a certificate that monitors can see: the gain, and how far weights travel.
+def limits_of(
+    promises: Promises, network: Network[Any], scales: Mapping[str, float]
+) -> dict[str, float]:
+    """The promises of a certificate that monitors can see, by the names of the monitors.
 
     Args:
-        conclusion: What the certificate concludes.
-        scales: By what the weights of each group are multiplied where they act. Certificates speak
-            of these products, monitors of the weights.
+        promises: What the certificate promises.
+        network: What is trained. The Gram matrix that is watched is that of all features that
+            trained readouts see only in a DEQ.
+        scales: By what the weights of each trained group are multiplied where they act. Promises
+            are about these products, monitors see the weights.
     """
-    limits = {}
-    for words, number in conclusion.promises.items():
-        subject, travels, _ = words.partition(" travels at most")
-        if travels and scales.get(subject):
-            limits[f"distance.{subject}"] = number / scales[subject]
-        elif words == "gain at most":
-            limits["gain"] = number
+    travel = {g: far / scales[g] for g, far in promises.travel.items() if scales.get(g)}
+    limits = {f"distance.{group}": far for group, far in travel.items()}
+    if promises.gain is not None:
+        limits["gain"] = promises.gain
+    if promises.singular_value is not None and isinstance(network.architecture, DEQ):
+        root = promises.singular_value * scales.get("readout", 0.0)
+        limits |= {"least_eigenvalue": root * root} if root > 0 else {}
     return limits
 
 
@@ -80,7 +85,7 @@ class Bounds:
         initial_loss: $\Phi(0)$.
         least_eigenvalue: $\lambda_0$.
         rate: As in ``Conclusion``, where a certificate says it.
-        limits: Bounds of monitors from above, where a certificate says them.
+        limits: Bounds of monitors, where a certificate says them.
     """
 
     method: str

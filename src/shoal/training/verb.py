@@ -69,7 +69,8 @@ def train(
         reduction: ``"sum"``: $\Phi = \frac12\|f - y\|^2$. ``"mean"``: that divided by n.
         certificate: What ``certify`` says of this network and data. If its conclusion for the
             method, and for this step size, holds, its promises are watched instead: the rate of the
-            loss, the gain, and how far each group of weights travels.
+            loss, the gain, how far each group of weights travels and, for a DEQ, the least
+            eigenvalue.
         least_eigenvalue: $\lambda_0$; by default the least eigenvalue of $G$ at the start.
         on_violation: What to do about a broken promise: ``"record"`` it, ``"stop"`` there, or
             ``"raise"`` a :class:`TrainingError`. A run that diverges ends in any case, with a
