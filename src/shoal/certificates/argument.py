@@ -20,8 +20,10 @@ _BISECTIONS = 5
 _FARTHEST = 1e300  # no radius that is larger makes a difference
 _SMALLEST_STEP = Fraction(math.ulp(0.0))
 
+_SMALLER = "a zero readout (readout_scale=0) with smaller labels"  # mends all but the rank
 RANK_REMEDY = (
-    "more width; inputs that are parallel or nearly so must be normalized, perturbed or removed"
+    "at least as many units as samples, better many more; inputs that are parallel or nearly so "
+    "must be perturbed, merged or removed"
 )
 
 
@@ -201,7 +203,7 @@ def _travel_condition(point: _Point) -> Condition:
         point.radii[group],
         needed[group],
         words=f"the weights ({group}) travel less than what was allowed for",
-        remedy="more width, smaller labels, a smaller readout, less similar inputs",
+        remedy=f"{_SMALLER}; more width; less similar inputs",
         rigorous=point.geometry.rigorous,
     )
 
@@ -221,7 +223,7 @@ def _step_conditions(point: _Point, growth: Growth) -> list[Condition]:
         # where the step is too large the rates mean nothing, and that condition fails first
         step = min(point.step, 1 / growth.largest) if growth.largest else point.step
         ways = descents(growth, point.geometry, step, growth.curvature)
-        remedy = "more width, a smaller readout (readout_scale), smaller labels"
+        remedy = f"{_SMALLER}; more width; a smaller step size"
     rate = max((way.rate for way in ways), default=Fraction(0))
     return [
         size,

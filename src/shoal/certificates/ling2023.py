@@ -125,14 +125,16 @@ class _Constants:
         words = "lambda_0 >= 4 C_2 + 2 eta C_1^2: what W and U do is less than what a gains"
         return self._condition("(9), corrected", self.least, bound, words, _READOUT)
 
-    def ten(self, step: Fraction) -> Condition:
-        """The part of Eq. (10) that is left."""
-        bound = 2 / self.least if self.least else Fraction(0)
+    def ten(self, step: Fraction, *, printed: bool = False) -> Condition:
+        """Eq. (10) as printed, or the part of it that is left."""
+        bound, words = 2 / self.least if self.least else Fraction(0), "2/lambda_0"
+        if printed:
+            bound, words = min(bound, 2 * self.c2 / self.c1**2), "2/lambda_0 and 2 C_2/C_1^2"
         return at_most(
             "(10)",
             step,
             bound,
-            words="the step size is below 2/lambda_0",
+            words=f"the step size is below {words}",
             remedy="a smaller step size",
             rigorous=self._rigorous,
             strict=True,
@@ -188,7 +190,7 @@ def theorem_1(bounds: DEQBounds, *, step_size: float | None = None) -> tuple[Con
     for c in _choices(bounds):
         step = c.step() if step_size is None else exact(step_size)
         descents.append(_descent(c, step, (c.nine_corrected(step), c.ten(step))))
-        printed.append(_descent(c, step, (c.nine(), c.ten(step)), printed=True))
+        printed.append(_descent(c, step, (c.nine(), c.ten(step, printed=True)), printed=True))
     return flow, _best(descents), _best(printed)
 
 
