@@ -67,6 +67,13 @@ def test_experience_needs_less_than_certificates_and_these_less_than_theorems() 
     assert found.empirical <= found.certified < found.theorems[FLOW]
 
 
+def test_no_width_makes_a_contraction_of_a_large_variance() -> None:
+    x, y = sphere(2, 1e-60)
+    large = shoal.DEQ.ling2023(weight_variance=0.3, in_features=10)
+    found = shoal.required_width(large, x, y, 0.9, readout_scale=0.0, largest_width=0)
+    assert all(map(math.isinf, found.theorems.values()))
+
+
 def test_a_network_that_does_not_train_is_told() -> None:
     x, y = sphere(2, 0.1)
     x[1] = x[0]  # and different labels

@@ -31,9 +31,9 @@ class RequiredWidth:
     Attributes:
         theorems: For each theorem, the width from which its conditions hold with the probability
             that was asked for; infinite if they hold at no width.
-        certified: The width from which ``certify`` says yes to gradient descent, for all seeds that
-            were tried; ``None`` if not up to the largest width tried.
-        empirical: The width from which gradient descent keeps what the theorems conclude.
+        certified: The first power of two at which ``certify`` says yes to gradient descent, for all
+            seeds that were tried; ``None`` if not up to the largest width tried.
+        empirical: The same for gradient descent that keeps what the theorems conclude.
         largest_width: The largest width tried.
         assumption: What the theorems' widths rest on.
     """
