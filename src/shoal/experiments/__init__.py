@@ -1,6 +1,6 @@
 """Experiments: frozen configurations whose runs can be interrupted, resumed and repeated."""
 
-from shoal.experiments import ling2024
+from shoal.experiments import gao2022, ling2023, ling2024
 from shoal.experiments.collecting import collect
 from shoal.experiments.conv_width import ConvWidthError
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
@@ -30,6 +30,8 @@ __all__ = [
     "collect",
     "execute",
     "find",
+    "gao2022",
+    "ling2023",
     "ling2024",
     "register",
     "registered",

@@ -1,0 +1,5 @@
+"""The experiments of Ling 2023, and its theorems on the DEQ at initialization."""
+
+from shoal.experiments.ling2023.losses import Losses
+
+__all__ = ["Losses"]
