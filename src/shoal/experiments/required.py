@@ -72,7 +72,7 @@ class RequiredWidths(Experiment):
     features: int = 24
     weight_variance: float = 0.001
     gamma: float = 0.1
-    largest_width: int = 2048
+    largest_width: int = 1024
     seeds: int = 3
     seed: int = 0
 

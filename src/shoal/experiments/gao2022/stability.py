@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Stability"]
 
 _DIRECTIONS = ("random", "steepest")
+_RANK = 1e-12  # squares of singular values below this, relative to the largest, are rounding
 _PATH = 8  # in how many steps the steepest descent is followed
 
 
@@ -168,6 +169,14 @@ def _descended(x: Tensor, start: Tensor, reach: float) -> Tensor:
         # λ_min = |φᵀv|², and the derivative of relu is the indicator of φ > 0
         active = (phi > 0).to(x.dtype) * (phi.T @ vector)[None, :]
         gradient = active.T @ (vector[:, None] * x)
-        left, _, right = torch.linalg.svd(gradient, full_matrices=False)
-        weights = weights - (reach / _PATH) * left @ right
+        weights = weights - (reach / _PATH) * _polar(gradient)
     return weights
+
+
+def _polar(tall: Tensor) -> Tensor:
+    r"""$M(M^\top M)^{-1/2}$ on the range of $M^\top$, of spectral norm 1."""
+    squares, vectors = torch.linalg.eigh(tall.T @ tall)
+    kept = squares > _RANK * squares[-1]
+    inverse = vectors[:, kept] / squares[kept].sqrt()
+    factor: Tensor = tall @ inverse @ vectors[:, kept].T
+    return factor

@@ -46,7 +46,7 @@ class Depth(Experiment):
       $l$: off the diagonal $K_{ij}$ contracts by $\sigma_w^2 Q' < \sigma_w^2$.
     - Theorem 4: $\|G - G^{(l)}\|_F/m = O(n(2\sqrt2\sigma_w)^l)$. The rate is at first that of
       Theorem 3, and then $\sigma_w$, the spectral radius of $DW$ with the slopes $D$, of which half
-      are one (circular law); that part falls like $m^{-1/2}$.
+      are one (circular law); that part falls about like $m^{-1/2}$.
     - Theorem 5: $\|G^{(l)}/m - K^{(l)}\|_F \le n(2\sqrt2\sigma_w)^l$ with a probability that
       becomes void as $l$ grows. At one width it does not fall with the depth at all; it falls like
       $m^{-1/2}$.
