@@ -102,6 +102,10 @@ def gradient_flow(
     inputs, tests = _inputs("x", as_tensor(x)), as_tensor(x_test)
     if tests is not None:
         tests = _like(_inputs("x_test", tests), inputs, "x_test")
+        if tests.shape[1] != inputs.shape[1]:
+            raise ValueError(
+                f"x_test must have the {inputs.shape[1]} features of x, got {tests.shape[1]}"
+            )
     labels = _like(checked_labels("y", y, len(inputs)), inputs, "y")
     one_of("covariance", covariance, ("none", "diagonal", "full"))
     checked_schedule(times, steps, step_size)  # before the work
