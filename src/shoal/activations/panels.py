@@ -328,10 +328,11 @@ def _all_jumps(phi: "Activation", where: np.ndarray) -> np.ndarray:
 def _check_declared(phi: "Activation", places: np.ndarray, others: list[float]) -> None:
     """See that no kink lies elsewhere, or a little off its declared place."""
     reached = _OFF * np.maximum(1.0, np.abs(places))  # as far as the wide limits are taken
+    steps = np.column_stack([reached, *np.outer(_AROUND, np.ones_like(places))])
+    nearby = torch.from_numpy(places[:, None] + np.column_stack([-steps, steps]))
     for order in range(3):
         near, wide = (_jumps(phi, places, order, step) for step in (_ONE_SIDED, _OFF))
         # a smooth function too changes over the wide step; next to it a tiny jump may be real
-        nearby = torch.from_numpy(places[:, None] + np.concatenate([-_AROUND, _AROUND]))
         value, slope = (
             phi.derivative(nearby, k).abs().numpy().max(axis=1) for k in (order, order + 1)
         )
