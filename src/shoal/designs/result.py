@@ -44,8 +44,8 @@ class Design:
         target: The numbers that were to be matched, by name.
         obtained: What the designed network has instead of them.
         residual: The largest difference that is left. For ``"moments"``: of a coefficient, relative
-            to it, or to the diagonal if it is zero. For ``"sphere"``: between the kernels of
-            inputs whose angle has a cosine of at most 0.95 in size, relative to the diagonal.
+            to it, or to 1e-4 of the diagonal if that is more. For ``"sphere"``: between the kernels
+            of inputs whose angle has a cosine of at most 0.95 in size, relative to the diagonal.
         errors: Differences in other places, by name, relative to the diagonal; for ``"moments"``
             the predicted relative error of the kernel.
         feasible: Whether a network of the wanted kind has the target's numbers. If not, this is the
