@@ -227,6 +227,22 @@ def test_a_kernel_with_nearly_no_linear_part(match: str) -> None:
     assert obtained == pytest.approx(linear, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("phi", "match", "family"),
+    [(shoal.Tanh(), "ck", "leaky_relu"), (shoal.Softplus(), "ntk", "sinusoid")],
+)
+def test_what_exceeds_the_predicted_error_is_due_to_the_norms(
+    phi: shoal.Activation, match: str, family: str
+) -> None:
+    d = shoal.design(deq(phi), tau0=1.0, match=match, family=family)
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(300, 300, dtype=torch.float64, generator=generator) / math.sqrt(300)
+    bound = d.errors["predicted"]
+    assert d.gap(x).relative > bound
+    assert d.gap(x / x.norm(dim=1, keepdim=True)).relative < bound
+    assert "norms that vary add to it" in d.explanation
+
+
 def test_coefficients_that_vanish_are_zero() -> None:
     d = shoal.design(deq(shoal.Tanh()), tau0=1.0, match="ck")
     assert [d.target["alpha2"], d.target["alpha3"]] == [0.0, 0.0]

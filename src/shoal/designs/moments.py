@@ -85,7 +85,9 @@ def _nearest(
     words = [
         f"Not feasible. {' '.join(reasons)} Nearest to it:",
         _intention(wanted, match, family, depth),
-        f"It is predicted to miss {error:.1e} of the kernel matrix, in spectral norm.",
+        f"It is predicted to miss at most {error:.1e} of the kernel matrix, in spectral norm, for "
+        "as many isotropic inputs as dimensions and norms that are all tau0; norms that vary add "
+        "to it, see gap.",
         proposal.note,
     ]
     return _verified(wanted, match, family, proposal, feasible=False, words=words)
