@@ -1,6 +1,6 @@
 """shoal finds the shallow network inside an infinitely deep one."""
 
-from shoal import data, gaussian
+from shoal import adapters, data, gaussian
 from shoal.activations import (
     ELU,
     GELU,
@@ -31,6 +31,7 @@ from shoal.architectures import (
     ImplicitNetwork,
     ResNet,
 )
+from shoal.certificates import Certificate, RequiredWidth, certify, required_width
 from shoal.convergence import GradientFlow, gradient_flow
 from shoal.designs import Design, design
 from shoal.empirical import empirical_kernel
@@ -49,6 +50,7 @@ from shoal.kernels import (
 )
 from shoal.mixtures import GaussianMixture
 from shoal.models import GainConstraint, Network, WellPosedness, build, export, load, save
+from shoal.regression import KernelRegression, kernel_regression
 from shoal.solvers import (
     Anderson,
     Broyden,
@@ -60,6 +62,7 @@ from shoal.solvers import (
     solve,
 )
 from shoal.spectra import Spectra, Spectrum, spectrum
+from shoal.training import Monitor, TrainingError, TrainingRun, train
 
 __all__ = [
     "DEQ",
@@ -71,6 +74,7 @@ __all__ = [
     "Anderson",
     "Architecture",
     "Broyden",
+    "Certificate",
     "Coefficients",
     "ConvResNet",
     "ConvergenceError",
@@ -93,15 +97,18 @@ __all__ = [
     "KernelFunction",
     "KernelOperator",
     "KernelOperators",
+    "KernelRegression",
     "Kernels",
     "Kink",
     "LeakyReLU",
+    "Monitor",
     "Network",
     "NewtonKrylov",
     "OneStep",
     "Picard",
     "PiecewisePolynomial",
     "ReLU",
+    "RequiredWidth",
     "ResNet",
     "Sigmoid",
     "Sine",
@@ -113,10 +120,14 @@ __all__ = [
     "Status",
     "Swish",
     "Tanh",
+    "TrainingError",
+    "TrainingRun",
     "Unrolled",
     "WellPosedness",
+    "adapters",
     "build",
     "centered",
+    "certify",
     "coefficients",
     "data",
     "design",
@@ -129,11 +140,14 @@ __all__ = [
     "kernel",
     "kernel_function",
     "kernel_operator",
+    "kernel_regression",
     "load",
     "pair_eigenvalue",
+    "required_width",
     "save",
     "solve",
     "spectrum",
+    "train",
 ]
 
 __version__ = "0.1.0.dev0"

@@ -13,7 +13,7 @@ $R = \tfrac14 \mathbb{E}[(\varphi(u) + \varphi(-u))^2]$, which is zero if $\varp
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -104,6 +104,10 @@ def section(phi: Activation, variance: float) -> Section:
     Raises:
         AccuracyError: If the activation is too rough at this scale for series in the angle.
     """
+    if phi.positively_homogeneous and variance != 1:  # then angles know nothing of the variance
+        unit = section(phi, 1.0)
+        square, remainder = variance * unit.square, variance * unit.remainder
+        return replace(unit, variance=variance, square=square, remainder=remainder)
     _check_fineness(phi, math.sqrt(variance))
     scale = torch.tensor(variance, dtype=torch.float64)
 

@@ -1,0 +1,234 @@
+"""The search for radii that the weights cannot leave; see ``shoal.certificates.growth``."""
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+
+from shoal.certificates.growth import Geometry, Growth, Obstacle, Radii, Way, descents, flow
+from shoal.certificates.rounding import down, nearest, up
+from shoal.certificates.values import Conclusion, Condition, at_least, at_most
+
+__all__ = ["RANK_REMEDY", "sharper_conclusions"]
+
+_SHARES = tuple(Fraction(9, 10 * 2**k) for k in range(14))  # of 1/Λ, step sizes to try
+_ITERATIONS = 60  # towards the smallest radii
+_SLACK = Fraction(1005, 1000)
+_SMALLEST_MARGIN, _LARGEST_MARGIN = Fraction(1, 2**16), Fraction(2**16)
+_BISECTIONS = 5
+_FARTHEST = 1e300  # no radius that is larger makes a difference
+
+RANK_REMEDY = (
+    "more width; inputs that are parallel or nearly so must be normalized, perturbed or removed"
+)
+
+
+@dataclass(frozen=True)
+class _Point:
+    """The argument at certain radii, for flow or for a step size."""
+
+    geometry: Geometry
+    radii: Radii
+    step: Fraction | None
+
+    @cached_property
+    def growth(self) -> Growth | Obstacle:
+        return self.geometry.within(self.radii, self.step or Fraction(0))
+
+    @cached_property
+    def ways(self) -> tuple[Way, ...]:
+        """All that is certain, the one that needs the smallest radii first."""
+        if isinstance(self.growth, Obstacle):
+            return ()
+        if self.step is None:
+            ways = [flow(self.growth, self.geometry)]
+        elif self.growth.curvature is None or self.step * self.growth.largest > 1:
+            ways = []
+        else:
+            ways = descents(self.growth, self.geometry, self.step, self.growth.curvature)
+        certain = [way for way in ways if way.rate > 0]
+        return tuple(sorted(certain, key=self._margin, reverse=True))
+
+    def _margin(self, way: Way) -> Fraction:
+        ratios = [self.radii[g] / need for g, need in way.needed.items() if need > 0]
+        return min(ratios, default=Fraction(2))
+
+    @property
+    def margin(self) -> Fraction:
+        """By what factor the radii exceed what is needed; zero if nothing is certain."""
+        return self._margin(self.ways[0]) if self.ways else Fraction(0)
+
+    def moved(self, radii: Radii) -> "_Point":
+        """The same at other radii, as floats lest fractions grow without end."""
+        rounded = {g: Fraction(min(up(r), _FARTHEST)) for g, r in radii.items()}
+        return _Point(self.geometry, rounded, self.step)
+
+
+def sharper_conclusions(
+    geometry: Geometry, theorem: str, *, step_size: float | None = None
+) -> tuple[Conclusion, Conclusion]:
+    """What the argument says of gradient flow and of gradient descent.
+
+    Args:
+        geometry: The network and its data.
+        theorem: What to call it.
+        step_size: The step size to certify; by default the largest one is searched for.
+    """
+    origin = _Point(geometry, dict.fromkeys(geometry.groups, Fraction(0)), None)
+    start = origin.growth
+    if step_size is not None:
+        sizes = [Fraction(step_size)]
+    elif isinstance(start, Obstacle) or start.largest == 0:
+        sizes = [Fraction(1)]
+    else:
+        sizes = [Fraction(down(share / start.largest)) for share in _SHARES]
+    trials = [replace(origin, step=size) for size in sizes]
+    descent = next((trial for trial in trials if _invariant(trial, Fraction(1))), trials[-1])
+    return _conclusion(theorem, origin), _conclusion(theorem, descent)
+
+
+def _invariant(origin: _Point, margin: Fraction) -> _Point | None:
+    """The smallest radii that exceed what is needed by a factor of ``margin``, if there are any.
+
+    What is needed grows with the radii. So iterates from zero grow, and stay below all radii that
+    suffice.
+    """
+    point = origin
+    for _ in range(_ITERATIONS):
+        if not point.ways:
+            return None
+        needed = point.ways[0].needed
+        point = origin.moved({g: _SLACK * margin * need for g, need in needed.items()})
+        if point.margin >= margin:
+            return point
+    return None
+
+
+def _best(origin: _Point) -> _Point:
+    """The radii of the largest margin."""
+    low, best = Fraction(0), origin
+    high = Fraction(1)
+    while (found := _invariant(origin, high)) is not None and high < _LARGEST_MARGIN:
+        low, high, best = high, 2 * high, found
+    if low == 0:
+        while high > _SMALLEST_MARGIN and (found := _invariant(origin, high)) is None:
+            high /= 2
+        low, high, best = high, 2 * high, found or origin
+    for _ in range(_BISECTIONS if best is not origin else 0):
+        middle = (low + high) / 2
+        found = _invariant(origin, middle)
+        low, high, best = (middle, high, found) if found else (low, middle, best)
+    return best
+
+
+def _conclusion(theorem: str, origin: _Point) -> Conclusion:
+    best, step = _best(origin), origin.step
+    result = Conclusion(
+        theorem,
+        "sharper",
+        "gradient flow" if step is None else "gradient descent",
+        _conditions(best),
+        None if step is None else nearest(step),
+    )
+    found = _invariant(origin, Fraction(1))
+    if found is None or isinstance(found.growth, Obstacle):
+        return result
+    growth, rate = found.growth, max(way.rate for way in found.ways if found._margin(way) >= 1)
+    promises = {f"{g} travels at most": up(r) for g, r in found.radii.items()}
+    promises["gain at most"] = up(growth.gain)
+    promises["features keep a singular value of"] = down(growth.start - growth.drift)
+    factor = down(2 * rate) if step is None else up((1 - step * rate) ** 2)
+    return replace(result, rate=factor, promises=promises)
+
+
+def _conditions(point: _Point) -> tuple[Condition, ...]:
+    """What the proof asks for, in its order."""
+    growth = point.growth
+    conditions = _initial_conditions(growth, point.geometry.rigorous)
+    if isinstance(growth, Obstacle):
+        return tuple(conditions)
+    conditions.append(
+        at_least(
+            "readout",
+            growth.floor,
+            0,
+            words="the readout is trained",
+            remedy="train the readout",
+            rigorous=point.geometry.rigorous,
+            strict=True,
+        )
+    )
+    if point.step is not None:
+        conditions += _step_conditions(point, growth)
+    if point.ways:
+        conditions.append(_travel_condition(point))
+    return tuple(conditions)
+
+
+def _initial_conditions(growth: Growth | Obstacle, rigorous: bool) -> list[Condition]:
+    return [
+        at_most(
+            "contraction",
+            growth.gain,
+            1,
+            words="the recurrent layer remains a contraction",
+            remedy="smaller recurrent weights, more width, smaller labels",
+            rigorous=rigorous,
+            strict=True,
+        ),
+        at_most(
+            "rank",
+            growth.drift,
+            growth.start,
+            words="the features move less than their least singular value",
+            remedy=RANK_REMEDY,
+            rigorous=rigorous,
+            strict=True,
+        ),
+    ]
+
+
+def _travel_condition(point: _Point) -> Condition:
+    needed = point.ways[0].needed
+    group = min(needed, key=lambda g: _ratio(point.radii[g], needed[g]))
+    return at_least(
+        "travel",
+        point.radii[group],
+        needed[group],
+        words=f"the weights ({group}) travel less than what was allowed for",
+        remedy="more width, smaller labels, a smaller readout, less similar inputs",
+        rigorous=point.geometry.rigorous,
+    )
+
+
+def _step_conditions(point: _Point, growth: Growth) -> list[Condition]:
+    assert point.step is not None
+    size = at_most(
+        "step size",
+        point.step,
+        1 / growth.largest if growth.largest else math.inf,
+        words="the step is at most one over the largest eigenvalue of the NTK",
+        remedy="a smaller step size",
+        rigorous=point.geometry.rigorous,
+    )
+    ways, remedy = [], "an activation whose second derivative has a known bound, such as tanh"
+    if growth.curvature is not None:
+        ways = descents(growth, point.geometry, point.step, growth.curvature)
+        remedy = "more width, a smaller readout (readout_scale), smaller labels"
+    rate = max((way.rate for way in ways), default=Fraction(0))
+    return [
+        size,
+        at_most(
+            "remainder",
+            growth.floor - rate,
+            growth.floor,
+            words="what is not linear in a step is less than what the readout gains",
+            remedy=remedy,
+            rigorous=point.geometry.rigorous,
+            strict=True,
+        ),
+    ]
+
+
+def _ratio(large: Fraction, small: Fraction) -> Fraction | float:
+    return large / small if small else math.inf
