@@ -98,6 +98,14 @@ def test_an_own_activation_at_small_and_large_norms(tau0, match):
     assert float(differences(deq, d, tau0, [-0.83, 0.21, 0.61]).max()) < 1e-5
 
 
+@pytest.mark.parametrize("tau0", [1e-3, 0.3])
+def test_relu_at_small_norms(tau0):
+    deq = DEQ(ReLU(), 0.2, 0.8)
+    d = design(deq, "ck", tau0=tau0)
+    assert d.residual < 1e-9
+    assert float(differences(deq, d, tau0, [-0.9, 0.3, 0.95]).max()) < 1e-9
+
+
 def test_groups_that_are_trained():
     deq = DEQ(Swish(), 0.3, 0.7)
     trainable = {"readout", "recurrent"}

@@ -97,6 +97,9 @@ def edges(phi: "Activation", radius: float) -> Tensor:
     if phi.panels_of is not phi:
         return edges(phi.panels_of, radius)
     start = _dyadic(radius)
+    if phi.panel_edges is not None:
+        known = np.union1d(start, phi.panel_edges)
+        return torch.from_numpy(known[np.abs(known) <= radius])
     declared = declared_breaks(phi)
     places = np.array([] if declared is None else declared, dtype=np.float64)
     for _ in range(_MOST_PASSES):
