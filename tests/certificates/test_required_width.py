@@ -59,6 +59,15 @@ def test_the_width_of_gao_2022_is_the_one_of_its_formula() -> None:
     assert math.isinf(found.theorems["Gao 2022, Lemma 3.5 (printed), gradient flow"])
 
 
+def test_rounding_does_not_make_widths_infinite() -> None:
+    for seed in range(6):
+        x, y = data(2, 3, norm=1.0, label=0.01, seed=seed)
+        found = shoal.required_width(
+            shoal.ImplicitNetwork(0.05), x, y, readout_scale=0.0, largest_width=0
+        )
+        assert math.isfinite(found.theorems["Gao 2022, Lemma 3.5 (corrected), gradient flow"])
+
+
 def test_experience_needs_less_than_certificates_and_these_less_than_theorems() -> None:
     x, y = sphere(2, 0.1)
     found = shoal.required_width(DEQ, x, y, readout_scale=0.0, largest_width=64)

@@ -20,7 +20,6 @@ from shoal.activations import (
     Swish,
     Tanh,
 )
-
 from shoal.certificates.rounding import up
 
 __all__ = ["Smoothness", "smoothness"]

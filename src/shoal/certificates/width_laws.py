@@ -11,7 +11,7 @@ from torch import Tensor
 from shoal.architectures import DEQ, Architecture, ImplicitNetwork
 from shoal.certificates.gao2022 import ImplicitBounds, InputBounds, lemma_3_5
 from shoal.certificates.ling2023 import DEQBounds, covers, theorem_1
-from shoal.certificates.rounding import norm_upper
+from shoal.certificates.rounding import norm_upper, up
 from shoal.certificates.values import Conclusion
 from shoal.kernels import kernel
 
@@ -96,7 +96,7 @@ def _implicit(architecture: ImplicitNetwork, draw: Draw) -> Law:
             recurrent_norm=recurrent,
             input_weight_norm=first,
             readout_norm=scale * root * math.sqrt(y.shape[1]),
-            gram=inputs.least * 3 / 4,
+            gram=up(inputs.least * 3 / 4),  # rounded down, it would fail at every width
             error=norm_upper(y) + output,
             skip_trained=True,
         )
