@@ -128,7 +128,7 @@ class _Constants:
     def ten(self, step: Fraction, *, printed: bool = False) -> Condition:
         """Eq. (10) as printed, or the part of it that is left."""
         bound, words = 2 / self.least if self.least else Fraction(0), "2/lambda_0"
-        if printed:
+        if printed and self.c1:
             bound, words = min(bound, 2 * self.c2 / self.c1**2), "2/lambda_0 and 2 C_2/C_1^2"
         return at_most(
             "(10)",
