@@ -444,6 +444,8 @@ def test_bad_arguments_are_named() -> None:
         shoal.certify(shoal.ReLU(), x, y)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="y must have shape"):
         shoal.certify(net, x, y[:1])
+    with pytest.raises(ValueError, match="x must have entries up to 1e\\+152"):
+        shoal.certify(net, 1e160 * x, y)
     broken = ling2023(50)
     with torch.no_grad():
         broken.readout[0, 0] = math.nan
