@@ -34,6 +34,7 @@ LIBRARY: dict[str, set[str]] = {
     # both
     "empirical": {"models", "designs"},
     "convergence": {"models", "designs"},
+    "certificates": {"empirical", "convergence"},
 }
 
 # These may import the whole library, and shoal itself; no part of the library imports them.

@@ -31,6 +31,7 @@ from shoal.architectures import (
     ImplicitNetwork,
     ResNet,
 )
+from shoal.certificates import Certificate, RequiredWidth, certify, required_width
 from shoal.convergence import GradientFlow, gradient_flow
 from shoal.designs import Design, design
 from shoal.empirical import empirical_kernel
@@ -71,6 +72,7 @@ __all__ = [
     "Anderson",
     "Architecture",
     "Broyden",
+    "Certificate",
     "Coefficients",
     "ConvResNet",
     "ConvergenceError",
@@ -102,6 +104,7 @@ __all__ = [
     "Picard",
     "PiecewisePolynomial",
     "ReLU",
+    "RequiredWidth",
     "ResNet",
     "Sigmoid",
     "Sine",
@@ -117,6 +120,7 @@ __all__ = [
     "WellPosedness",
     "build",
     "centered",
+    "certify",
     "coefficients",
     "data",
     "design",
@@ -131,6 +135,7 @@ __all__ = [
     "kernel_operator",
     "load",
     "pair_eigenvalue",
+    "required_width",
     "save",
     "solve",
     "spectrum",

@@ -1,0 +1,19 @@
+"""Certificates: will gradient descent train this network?"""
+
+from shoal.certificates import deq_theorems, implicit_theorems  # noqa: F401  (they register)
+from shoal.certificates.enclosures import least_eigenvalue, least_singular_value, spectral_norm
+from shoal.certificates.values import Certificate, Conclusion, Condition
+from shoal.certificates.verb import certify
+from shoal.certificates.width import RequiredWidth, required_width
+
+__all__ = [
+    "Certificate",
+    "Conclusion",
+    "Condition",
+    "RequiredWidth",
+    "certify",
+    "least_eigenvalue",
+    "least_singular_value",
+    "required_width",
+    "spectral_norm",
+]

@@ -1,0 +1,154 @@
+r"""Rigorous bounds of eigenvalues and norms, from floating-point factorizations.
+
+If the Cholesky factorization of a symmetric $A$ runs to its end in floating point, the factor is
+the exact one of $A + \Delta$ with $\|\Delta\|_2 \le \gamma_{n+1}/(1 - \gamma_{n+1}) \mathrm{tr} A$
+(Demmel 1989; Rump 2006), whatever the order of the sums. So $\lambda_{\min}(A)$ is at least minus
+that, and a factorization of $A - sI$ proves $\lambda_{\min}(A) \ge s$ but for that much.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from shoal.certificates.rounding import UNIT, down, gamma, norm_upper, up
+
+__all__ = ["least_eigenvalue", "least_singular_value", "spectral_norm"]
+
+_ITERATIONS = 30  # of Lanczos; they only guess what a factorization then proves
+_MARGINS = (1e-4, 1e-3, 1e-2, 0.1)  # by which a norm may be overestimated, the smallest first
+_DECADES = 12  # how often the guess of an eigenvalue is lowered before it is given up
+
+
+def least_eigenvalue(matrix: Tensor, *, error: float = 0.0) -> float:
+    r"""A number that the smallest eigenvalue of a symmetric matrix is not below.
+
+    Args:
+        matrix: A float64 matrix; its lower triangle counts.
+        error: What the spectral norm of the difference from the true matrix is at most.
+
+    Returns:
+        The bound; ``-inf`` if none was found.
+
+    Example:
+        >>> import torch
+        >>> bound = least_eigenvalue(torch.diag(torch.tensor([2.0, 3.0]).double()))
+        >>> 2 - 1e-12 < bound <= 2
+        True
+    """
+    size = len(matrix)
+    guess = float(torch.linalg.eigvalsh(matrix)[0])
+    scale = float(matrix.diagonal().abs().sum())
+    slack = 4 * (size + 4) * UNIT * scale
+    for _ in range(_DECADES):
+        shift = guess - slack
+        loss = _factorization_loss(matrix, shift)
+        if loss is not None:
+            return down(down(shift - loss) - up(error))
+        slack *= 10
+    return -float("inf")
+
+
+def _factorization_loss(matrix: Tensor, shift: float) -> float | None:
+    r"""By how much the eigenvalues of $A$ may be below ``shift``; ``None`` if perhaps by more."""
+    shifted = matrix.clone()
+    diagonal = shifted.diagonal()
+    largest = float(diagonal.abs().sum()) + len(matrix) * abs(shift)
+    diagonal -= shift
+    trace = float(diagonal.sum())
+    if not (trace > 0 and float(diagonal.min()) > 0):
+        return None
+    _, failed = torch.linalg.cholesky_ex(shifted)
+    if int(failed):
+        return None
+    # the second term is the rounding of the shifted diagonal, the last one that of this line
+    return (gamma(len(matrix) + 3) * trace * 1.01 + 2 * UNIT * largest) * (1 + 16 * UNIT)
+
+
+def least_singular_value(matrix: Tensor, *, error: float = 0.0) -> float:
+    r"""A number that no singular value of an $m \times n$ matrix with $m \ge n$ is below.
+
+    Args:
+        matrix: A float64 matrix; with fewer rows than columns, the bound is zero.
+        error: What the spectral norm of the difference from the true matrix is at most.
+    """
+    rows, columns = matrix.shape
+    if rows < columns:
+        return 0.0
+    scale = _scale(matrix)
+    if scale == 0:
+        return 0.0
+    scaled = matrix / scale
+    rounding = up(gamma(rows + 4) * norm_upper(scaled) ** 2)
+    square = least_eigenvalue(scaled.T @ scaled, error=rounding)
+    if square <= 0:
+        return 0.0
+    root = down(down(math.sqrt(square)) * scale) * (1 - 4 * UNIT)
+    return max(0.0, down(root - up(error)))
+
+
+def spectral_norm(matrix: Tensor) -> float:
+    r"""A number that the spectral norm of a float64 matrix does not exceed.
+
+    It is larger than the norm by little: a Lanczos iteration guesses the norm, and a factorization
+    of $s^2 I - W^\top W$ proves that $s$ is a bound. Where this fails, the bound is the smaller of
+    $\|W\|_F$ and $\sqrt{\|W\|_1 \|W\|_\infty}$.
+
+    Example:
+        >>> import torch
+        >>> 3 <= spectral_norm(torch.diag(torch.tensor([1.0, 3.0, 2.0]).double())) < 3.001
+        True
+    """
+    tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
+    scale = _scale(tall)
+    if scale == 0:
+        return 0.0
+    tall = tall / scale
+    gram = tall.T @ tall
+    frobenius = norm_upper(tall)
+    rounding = up(gamma(len(tall) + 4) * frobenius**2)
+    guess = _largest_eigenvalue(gram)
+    bound = min(frobenius, _norm_of_sums(tall))
+    for margin in _MARGINS:
+        square = guess * (1 + margin) + 2 * rounding
+        if square >= bound * bound:
+            break
+        loss = _factorization_loss(square * torch.eye(len(gram), dtype=gram.dtype) - gram, 0.0)
+        if loss is not None:
+            proved = up(square * (1 + 4 * UNIT) + loss + rounding)
+            bound = min(bound, up(math.sqrt(proved)))
+            break
+    return up(bound * scale) * (1 + 4 * UNIT)
+
+
+def _scale(matrix: Tensor) -> float:
+    """The size of the entries, as a power of two: dividing by it is exact."""
+    largest = float(matrix.abs().max()) if matrix.numel() else 0.0
+    return 2.0 ** math.floor(math.log2(largest)) if largest > 0 else 0.0
+
+
+def _norm_of_sums(matrix: Tensor) -> float:
+    """The root of the largest sums of sizes along rows and along columns."""
+    sizes = matrix.abs()
+    product = float(sizes.sum(0).max()) * float(sizes.sum(1).max())
+    return math.sqrt(up(product * (1 + gamma(sum(matrix.shape) + 8)))) * (1 + 4 * UNIT)
+
+
+def _largest_eigenvalue(gram: Tensor) -> float:
+    """A good guess of the largest eigenvalue of a positive semidefinite matrix."""
+    size = len(gram)
+    if size <= 4 * _ITERATIONS:
+        return float(torch.linalg.eigvalsh(gram)[-1])
+    generator = torch.Generator().manual_seed(0)
+    vector = torch.randn(size, generator=generator, dtype=gram.dtype)
+    basis = [vector / vector.norm()]
+    for _ in range(_ITERATIONS):
+        block = torch.stack(basis, 1)
+        new = gram @ basis[-1]
+        new = new - block @ (block.T @ new)
+        new = new - block @ (block.T @ new)
+        if float(new.norm()) == 0:
+            break
+        basis.append(new / new.norm())
+    block = torch.stack(basis, 1)
+    return float(torch.linalg.eigvalsh(block.T @ (gram @ block))[-1])

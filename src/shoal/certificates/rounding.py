@@ -1,0 +1,69 @@
+r"""How far floating-point numbers may be from what they stand for.
+
+The model is the usual one: each operation errs by a factor of at most $1 + u$, in whatever order a
+sum is added up, fused or not. Sums of $n$ products then err by at most
+$\gamma_n = nu/(1 - nu)$ times the sum of their sizes. Scalars are compared as rational numbers,
+which are exact.
+"""
+
+import math
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+__all__ = ["ROUND_UP", "UNIT", "down", "exact", "gamma", "nearest", "norm_upper", "row_norms", "up"]
+
+UNIT = 2.0**-53  # u of float64
+ROUND_UP = 1 + 64 * UNIT  # what a few operations with positive numbers lose, and more
+_TINY = 2.0**-1000  # more than all underflows together
+
+
+def gamma(terms: int) -> float:
+    r"""$\gamma_n$, rounded up."""
+    share = terms * UNIT
+    if share >= 0.01:
+        raise ValueError(f"{terms} terms are too many for the bounds of rounding errors")
+    return share / (1 - share) * (1 + 8 * UNIT)
+
+
+def nearest(number: Fraction | float) -> float:
+    """The number as a float, infinite beyond the range of floats."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+
+
+def up(number: Fraction | float) -> float:
+    """The number as a float that is not smaller; zero stays zero."""
+    return math.nextafter(nearest(number), math.inf) if number else 0.0
+
+
+def down(number: Fraction | float) -> float:
+    """The number as a float that is not larger."""
+    return math.nextafter(nearest(number), -math.inf)
+
+
+def exact(number: float) -> Fraction:
+    """The number as a fraction, which it is; an infinite bound becomes one that nothing reaches."""
+    return Fraction(number) if math.isfinite(number) else Fraction(2**20000)
+
+
+def norm_upper(tensor: Tensor) -> float:
+    """A number that the Euclidean norm of all entries, those of a float64 tensor, cannot exceed.
+
+    Entries are scaled to size one first, so that no square overflows or vanishes unnoticed.
+    """
+    largest = float(tensor.abs().max()) if tensor.numel() else 0.0
+    if largest == 0:
+        return 0.0
+    norm = float(torch.linalg.vector_norm(tensor.flatten() / largest)) * largest
+    return norm * (1 + gamma(tensor.numel() + 8)) + _TINY
+
+
+def row_norms(matrix: Tensor) -> Tensor:
+    """Numbers that the norms of the rows of a float64 matrix cannot exceed."""
+    scale = matrix.abs().amax(1, keepdim=True).clamp(min=_TINY)
+    norms: Tensor = torch.linalg.vector_norm(matrix / scale, dim=1) * scale[:, 0]
+    return norms * (1 + gamma(matrix.shape[1] + 16))

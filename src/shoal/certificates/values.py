@@ -1,0 +1,286 @@
+"""What a certificate is made of."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Literal
+
+from shoal.certificates.rounding import nearest
+
+__all__ = ["Certificate", "Conclusion", "Condition", "Status", "at_least", "at_most"]
+
+Status = Literal["proved", "holds at the measured values", "not established"]
+Dynamics = Literal["gradient flow", "gradient descent"]
+Form = Literal["corrected", "printed", "sharper"]
+
+_ORDER: tuple[Status, ...] = ("not established", "holds at the measured values", "proved")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """An inequality that a theorem asks for.
+
+    Attributes:
+        name: A short name.
+        words: The inequality in words.
+        relation: Whether the value must be ``">="`` or ``"<="`` the bound.
+        bound: What is needed.
+        value: What was found. Rounded against the condition, where it is rigorous.
+        holds: Whether the inequality holds.
+        rigorous: Whether value and bound include all errors of computing them.
+        remedy: What would help if it does not hold.
+    """
+
+    name: str
+    words: str
+    relation: Literal[">=", "<="]
+    bound: float
+    value: float
+    holds: bool
+    rigorous: bool
+    remedy: str
+
+    @property
+    def margin(self) -> float:
+        """By what factor the inequality holds; below one if it fails."""
+        large, small = (
+            (self.value, self.bound) if self.relation == ">=" else (self.bound, self.value)
+        )
+        if large <= 0 or math.isinf(small):
+            return 0.0 if not self.holds else 1.0
+        return math.inf if small <= 0 else large / small
+
+    @property
+    def status(self) -> Status:
+        """How sure it is."""
+        if not self.holds:
+            return "not established"
+        return "proved" if self.rigorous else "holds at the measured values"
+
+    def __str__(self) -> str:
+        mark = "holds" if self.holds else "FAILS"
+        return (
+            f"{self.name:<14} {self.value:>11.4g} {self.relation} {self.bound:<11.4g} "
+            f"margin {self.margin:<9.3g} {mark}: {self.words}"
+        )
+
+
+Number = Fraction | float
+
+
+def at_least(
+    name: str,
+    value: Number,
+    bound: Number,
+    *,
+    words: str,
+    remedy: str,
+    rigorous: bool,
+    strict: bool = False,
+) -> Condition:
+    """The condition that a value is at least its bound, or above it."""
+    holds = value > bound or (value == bound and not strict)
+    return Condition(name, words, ">=", nearest(bound), nearest(value), holds, rigorous, remedy)
+
+
+def at_most(
+    name: str,
+    value: Number,
+    bound: Number,
+    *,
+    words: str,
+    remedy: str,
+    rigorous: bool,
+    strict: bool = False,
+) -> Condition:
+    """The condition that a value is at most its bound, or below it."""
+    holds = value < bound or (value == bound and not strict)
+    return Condition(name, words, "<=", nearest(bound), nearest(value), holds, rigorous, remedy)
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    r"""What a theorem says of a network and its data.
+
+    Attributes:
+        theorem: Which theorem.
+        form: ``"printed"`` as in the paper, ``"corrected"``, or ``"sharper"`` than the paper.
+        dynamics: ``"gradient flow"`` or ``"gradient descent"``.
+        conditions: All that it asks for, in the order of the proof.
+        step_size: The step size of gradient descent that it is about; ``None`` for flow.
+        rate: What it promises if it holds. For descent, the factor of the loss per step:
+            $\Phi(k) \le \mathrm{rate}^k \Phi(0)$. For flow, the exponent:
+            $\Phi(t) \le e^{-\mathrm{rate}\, t} \Phi(0)$.
+        promises: Other numbers that hold throughout training, by name.
+        sound: Whether the theorem is true. A printed form may be false; then its conditions are
+            reported, and nothing is concluded.
+        note: What else there is to say.
+    """
+
+    theorem: str
+    form: Form
+    dynamics: Dynamics
+    conditions: tuple[Condition, ...]
+    step_size: float | None = None
+    rate: float | None = None
+    promises: Mapping[str, float] = field(default_factory=dict, hash=False)
+    sound: bool = True
+    note: str = ""
+
+    @property
+    def status(self) -> Status:
+        """How sure the conclusion is: as sure as its least sure condition."""
+        if not self.sound or not self.conditions:
+            return "not established"
+        return min((c.status for c in self.conditions), key=_ORDER.index)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the theorem is true and all its conditions hold."""
+        return self.status != "not established"
+
+    @property
+    def margin(self) -> float:
+        """The smallest margin of the conditions."""
+        return min((c.margin for c in self.conditions), default=0.0)
+
+    @property
+    def first_failure(self) -> Condition | None:
+        """The first condition that fails."""
+        return next((c for c in self.conditions if not c.holds), None)
+
+    def __str__(self) -> str:
+        head = f"{self.dynamics}, {self.theorem} ({self.form}): {self.status}"
+        if self.holds and self.rate is not None:
+            if self.step_size is None:
+                head += f"; the loss falls like exp(-{self.rate:.4g} t)"
+            else:
+                head += (
+                    f"; step size {self.step_size:.4g}, the loss falls by {self.rate:.6g} a step"
+                )
+        lines = [head, *(f"  {c}" for c in self.conditions)]
+        return "\n".join([*lines, f"  {self.note}"] if self.note else lines)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Whether gradient descent will train a network, and by which theorem.
+
+    Attributes:
+        conclusions: What each theorem says, for gradient flow and for gradient descent.
+        measurements: Numbers of the network and the data, by name.
+    """
+
+    conclusions: tuple[Conclusion, ...]
+    measurements: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    def best(self, dynamics: Dynamics) -> Conclusion:
+        """The surest conclusion for these dynamics; of several, the one of the best rate.
+
+        If none holds, the one that is nearest to holding.
+        """
+
+        def merit(conclusion: Conclusion) -> tuple[int, float]:
+            if not conclusion.holds:
+                return 0, conclusion.margin
+            rate = conclusion.rate or 0.0
+            return _ORDER.index(conclusion.status), -rate if conclusion.step_size else rate
+
+        mine = [c for c in self.conclusions if c.dynamics == dynamics and c.sound]
+        return max(mine, key=merit)
+
+    @property
+    def gradient_flow(self) -> Conclusion:
+        """The best conclusion for gradient flow."""
+        return self.best("gradient flow")
+
+    @property
+    def gradient_descent(self) -> Conclusion:
+        """The best conclusion for gradient descent."""
+        return self.best("gradient descent")
+
+    @property
+    def holds(self) -> bool:
+        """Whether gradient descent is certain to train the network to zero loss."""
+        return self.gradient_descent.holds
+
+    @property
+    def status(self) -> Status:
+        """How sure that is."""
+        return self.gradient_descent.status
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """The conditions of the best conclusion for gradient descent."""
+        return self.gradient_descent.conditions
+
+    @property
+    def step_size(self) -> float | None:
+        """The step size that is certified; ``None`` if none is."""
+        return self.gradient_descent.step_size if self.holds else None
+
+    @property
+    def rate(self) -> float | None:
+        """The factor by which the loss falls, at least, in each step; ``None`` if not certified."""
+        return self.gradient_descent.rate if self.holds else None
+
+    @property
+    def first_failure(self) -> Condition | None:
+        """The first condition that fails on the way that comes nearest."""
+        return self.gradient_descent.first_failure
+
+    @property
+    def explanation(self) -> str:
+        """The answer in a few sentences."""
+        descent, flow = self.gradient_descent, self.gradient_flow
+        if descent.holds:
+            return (
+                f"Gradient descent with step size {self.step_size:.4g} trains this network to zero "
+                f"loss ({descent.status}, by {descent.theorem}). Each step multiplies the loss by "
+                f"{self.rate:.6g} or less."
+            )
+        failure = descent.first_failure
+        words = f"Gradient descent is not certified ({descent.theorem}"
+        if failure is not None:
+            words += f", {failure.name}: {failure.words}; found {failure.value:.4g}, needed "
+            words += f"{failure.relation} {failure.bound:.4g}). What would help: {failure.remedy}."
+        else:
+            words += ")."
+        if flow.holds:
+            words += f" Gradient flow is ({flow.status}, by {flow.theorem})."
+        return words
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain numbers, strings, lists and dictionaries, for JSON."""
+        return {
+            "holds": self.holds,
+            "status": self.status,
+            "step_size": self.step_size,
+            "rate": self.rate,
+            "explanation": self.explanation,
+            "measurements": dict(self.measurements),
+            "conclusions": [_as_dict(c) for c in self.conclusions],
+        }
+
+    def __str__(self) -> str:
+        width = max(map(len, self.measurements), default=0)
+        measured = [f"{name:<{width}}  {value:.6g}" for name, value in self.measurements.items()]
+        return "\n".join([self.explanation, "", *measured, "", *map(str, self.conclusions)])
+
+
+def _as_dict(conclusion: Conclusion) -> dict[str, Any]:
+    return {
+        "theorem": conclusion.theorem,
+        "form": conclusion.form,
+        "dynamics": conclusion.dynamics,
+        "status": conclusion.status,
+        "step_size": conclusion.step_size,
+        "rate": conclusion.rate,
+        "promises": dict(conclusion.promises),
+        "sound": conclusion.sound,
+        "note": conclusion.note,
+        "conditions": [
+            {**vars(c), "margin": c.margin, "status": c.status} for c in conclusion.conditions
+        ],
+    }

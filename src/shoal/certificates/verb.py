@@ -1,0 +1,96 @@
+"""The verb: will gradient descent train this network?"""
+
+from functools import singledispatch
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from shoal import checks
+from shoal.architectures import Architecture
+from shoal.certificates.values import Certificate
+from shoal.kernels.arguments import as_tensor
+from shoal.models import Network
+
+__all__ = ["Question", "certify", "certify_architecture"]
+
+
+class Question(NamedTuple):
+    """What is asked.
+
+    Attributes:
+        net: The network.
+        x: Inputs in float64 on the CPU.
+        y: Labels in float64 on the CPU, of shape (samples, outputs).
+        step_size: The step size to certify, or ``None``.
+    """
+
+    net: Network[Any]
+    x: Tensor
+    y: Tensor
+    step_size: float | None
+
+
+def certify(
+    net: Network[Any], x: Tensor, y: Tensor, *, step_size: float | None = None
+) -> Certificate:
+    r"""Say whether full-batch gradient descent trains a network to zero loss, and how fast.
+
+    The loss is $\Phi = \frac12 \sum_i \|f(x_i) - y_i\|^2$, a sum and not a mean. Every theorem that
+    applies is evaluated on the network as it is now, for gradient flow and for gradient descent.
+    All errors of evaluating it count. Those of a training run do not: a certificate is about exact
+    arithmetic. Weights of any dtype are taken as the numbers that they are.
+
+    Args:
+        net: The network, at the start of its training.
+        x: The training inputs, of shape (n, in_features), in the network's dtype; NumPy arrays too.
+        y: The labels, of shape (n,) or (n, outputs).
+        step_size: The step size to certify; by default one is chosen.
+
+    Returns:
+        The answer, with all conditions.
+
+    Raises:
+        TypeError: If an argument is not of its kind, or no theorem is known for the architecture.
+        ValueError: If shapes do not fit, or a number is out of range.
+
+    Example:
+        >>> import torch, shoal
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> x = torch.randn(2, 10, generator=generator, dtype=torch.float64)
+        >>> x = x / x.norm(dim=1, keepdim=True) * 10**0.5
+        >>> deq = shoal.DEQ.ling2023(weight_variance=0.001, in_features=10)
+        >>> net = shoal.build(
+        ...     deq, in_features=10, width=500, readout_scale=0.0, dtype=torch.float64
+        ... )
+        >>> certificate = shoal.certify(net, x, torch.tensor([0.1, -0.1]).double())
+        >>> certificate.holds, certificate.status
+        (True, 'proved')
+    """
+    if not isinstance(net, Network):
+        raise TypeError(f"net must be a network made by shoal.build, got {type(net).__name__}")
+    inputs, labels = net.check_input(as_tensor(x)), checks.float_tensor("y", as_tensor(y))
+    if labels.dim() == 1:
+        labels = labels[:, None]
+    shape = (len(inputs), net.spec.out_features)
+    if labels.shape != shape:
+        raise ValueError(f"y must have shape (n,) or (n, outputs) = {shape}, got {tuple(y.shape)}")
+    if step_size is not None:
+        step_size = checks.real("step_size", step_size, above=0)
+    with torch.no_grad():
+        doubles = inputs.double().cpu(), labels.double().cpu()
+        return certify_architecture(net.architecture, Question(net, *doubles, step_size))
+
+
+@singledispatch
+def certify_architecture(architecture: Architecture, question: Question) -> Certificate:
+    """What the theorems about an architecture say; one file registers for each architecture.
+
+    Args:
+        architecture: What to dispatch on.
+        question: The network, its data and the step size.
+    """
+    raise TypeError(
+        f"no theorem is known for networks like net, a {type(architecture).__name__} of "
+        f"{question.net.spec.width} units"
+    )

@@ -1,0 +1,254 @@
+"""How wide must a network be? By the theorems, by certificates, and by trying."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import singledispatch
+
+import torch
+from torch import Tensor
+
+from shoal import checks
+from shoal.architectures import DEQ, Architecture, ImplicitNetwork
+from shoal.certificates.gao2022 import ImplicitBounds, InputBounds, lemma_3_5
+from shoal.certificates.ling2023 import DEQBounds, covers, theorem_1
+from shoal.certificates.rounding import norm_upper
+from shoal.certificates.trial import trains
+from shoal.certificates.values import Conclusion
+from shoal.certificates.verb import certify
+from shoal.convergence.arguments import checked_labels
+from shoal.kernels import kernel
+from shoal.kernels.arguments import as_tensor, checked_samples
+from shoal.models import build
+
+__all__ = ["RequiredWidth", "required_width"]
+
+_LARGEST_EXPONENT = 60  # theorems are tried up to a width of 2**60
+_REFINEMENTS = 7
+_NO_ROOM = 1e-9  # instead of less than nothing, where no condition holds
+
+
+@dataclass(frozen=True)
+class RequiredWidth:
+    """Widths from which theorems and experience say that training works.
+
+    Attributes:
+        theorems: For each theorem, the width from which its conditions hold with the probability
+            that was asked for; infinite if they hold at no width.
+        certified: The width from which ``certify`` says yes to gradient descent, for all seeds that
+            were tried; ``None`` if not up to the largest width tried.
+        empirical: The width from which gradient descent keeps what the theorems conclude.
+        largest_width: The largest width tried.
+        assumption: What the theorems' widths rest on.
+    """
+
+    theorems: Mapping[str, float] = field(hash=False)
+    certified: int | None
+    empirical: int | None
+    largest_width: int
+    assumption: str
+
+    def __str__(self) -> str:
+        def word(width: float | None) -> str:
+            if width is None:
+                return f"above {self.largest_width}"
+            return "no width" if math.isinf(width) else f"{width:.4g}"
+
+        rows = {**self.theorems, "certificate": self.certified, "experience": self.empirical}
+        size = max(map(len, rows))
+        return "\n".join(f"{name:<{size}}  {word(width)}" for name, width in rows.items())
+
+
+def required_width(
+    architecture: Architecture,
+    x: Tensor,
+    y: Tensor,
+    *,
+    confidence: float = 0.9,
+    readout_scale: float = 1.0,
+    largest_width: int = 512,
+    seeds: int = 2,
+) -> RequiredWidth:
+    r"""Say how wide a network must be for gradient descent to train it.
+
+    Args:
+        architecture: A ``DEQ`` in the parametrization of Ling 2023, or an ``ImplicitNetwork``.
+        x: The training inputs, of shape (n, in_features).
+        y: The labels, of shape (n,) or (n, outputs).
+        confidence: The probability with which random weights shall satisfy the theorems.
+        readout_scale: As for ``build``.
+        largest_width: Up to which width networks are built and tried, in powers of two. Zero tries
+            none.
+        seeds: How many networks of each width must all succeed.
+
+    Returns:
+        The widths, side by side.
+
+    Raises:
+        TypeError: If an argument is not of its kind, or no theorem gives a width.
+        ValueError: If an argument is out of range.
+
+    Example:
+        >>> import torch, shoal
+        >>> x = torch.eye(2, dtype=torch.float64)
+        >>> y = torch.tensor([0.1, -0.1]).double()
+        >>> found = shoal.required_width(
+        ...     shoal.ImplicitNetwork(0.1), x, y, readout_scale=0.0, largest_width=64, seeds=1
+        ... )
+        >>> found.empirical, found.certified
+        (4, 16)
+        >>> print(f"{found.theorems['Gao 2022, Lemma 3.5 (corrected), gradient flow']:.1e}")
+        4.4e+05
+    """
+    confidence = checks.real("confidence", confidence, above=0, below=1)
+    scale = checks.real("readout_scale", readout_scale)
+    largest = checks.integer("largest_width", largest_width, at_least=0)
+    seeds = checks.integer("seeds", seeds, at_least=1)
+    inputs = checked_samples("x", as_tensor(x)).detach().double().cpu()
+    labels = checked_labels("y", y, len(inputs)).double().cpu()
+    labels = labels[:, None] if labels.dim() == 1 else labels
+    law = _law(architecture, inputs, labels, (1 - confidence, scale))
+
+    def attempt(test: Callable[[object], bool]) -> int | None:
+        def holds(width: int) -> bool:
+            return all(
+                test(_network(architecture, inputs, labels, width, scale, s)) for s in range(seeds)
+            )
+
+        return next((w for w in _powers(largest) if holds(w)), None)
+
+    return RequiredWidth(
+        theorems=_theorem_widths(law),
+        certified=attempt(lambda net: certify(net, inputs, labels).holds),  # type: ignore[arg-type]
+        empirical=attempt(lambda net: trains(net, inputs, labels)),  # type: ignore[arg-type]
+        largest_width=largest,
+        assumption=(
+            "the least eigenvalue of the Gram matrix is what Ling 2023, Theorem 2, or Gao 2022, "
+            "Lemma 3.3, says; their widths have no explicit constant"
+        ),
+    )
+
+
+def _powers(largest: int) -> list[int]:
+    return [2**k for k in range(1, largest.bit_length())] if largest else []
+
+
+def _network(
+    architecture: Architecture, x: Tensor, y: Tensor, width: int, scale: float, seed: int
+) -> object:
+    return build(
+        architecture,
+        in_features=x.shape[1],
+        width=width,
+        out_features=y.shape[1],
+        seed=seed,
+        dtype=torch.float64,
+        readout_scale=scale,
+        on_failure="status",
+    )
+
+
+Law = Callable[[int], tuple[Conclusion, ...]]  # what theorems say of random networks of a width
+
+
+def _theorem_widths(law: Law) -> dict[str, float]:
+    """For each conclusion, the smallest width at which all its conditions hold."""
+
+    def names(width: int) -> set[str]:
+        return {_name(c) for c in law(width) if all(k.holds for k in c.conditions)}
+
+    everything = [_name(c) for c in law(16)]
+    widths = dict.fromkeys(everything, math.inf)
+    for exponent in range(1, _LARGEST_EXPONENT, 2):
+        held = names(2**exponent)
+        for name in held & {name for name, width in widths.items() if math.isinf(width)}:
+            low, high = 2 ** max(0, exponent - 2), 2**exponent
+            for _ in range(_REFINEMENTS):
+                middle = math.isqrt(low * high)
+                low, high = (low, middle) if name in names(middle) else (middle, high)
+            widths[name] = float(high)
+        if not any(map(math.isinf, widths.values())):
+            break
+    return widths
+
+
+def _name(conclusion: Conclusion) -> str:
+    return f"{conclusion.theorem} ({conclusion.form}), {conclusion.dynamics}"
+
+
+@singledispatch
+def _law(architecture: Architecture, x: Tensor, y: Tensor, chances: tuple[float, float]) -> Law:
+    """What the theorems say of random networks.
+
+    Args:
+        architecture: What to dispatch on.
+        x: Inputs.
+        y: Labels.
+        chances: The probability of failure, and the scale of the readout.
+    """
+    raise TypeError(
+        f"no theorem gives a width for architecture, a {type(architecture).__name__}, "
+        f"with {len(x)} samples, {y.shape[1]} outputs and chances {chances}"
+    )
+
+
+@_law.register
+def _deq(architecture: DEQ, x: Tensor, y: Tensor, chances: tuple[float, float]) -> Law:
+    if architecture.parametrization != "standard" or not covers(architecture.activation):
+        raise TypeError(f"architecture must be a DEQ as in Ling 2023, got {architecture}")
+    failure, scale = chances[0] / 4, abs(chances[1])
+    # a Gaussian matrix exceeds sqrt(rows) + sqrt(columns) + t with probability exp(-t²/2) at most
+    t = math.sqrt(2 * math.log(1 / failure))
+    size = norm_upper(x)
+    population = max(0.0, float(torch.linalg.eigvalsh(kernel(architecture, x).ck)[0]))
+
+    def law(width: int) -> tuple[Conclusion, ...]:
+        root = math.sqrt(width)
+        weight = math.sqrt(architecture.recurrent_variance) * (2 + t / root)
+        inputs = math.sqrt(architecture.input_variance) * (root + math.sqrt(x.shape[1]) + t)
+        room = max(1 - weight, _NO_ROOM)
+        # ‖Z‖ ≤ ‖U‖‖X‖/(1 - ‖W‖), E‖aᵀZ‖² = ‖Z‖²/m for each output, and Markov's inequality
+        output = scale * inputs * size / room / root * math.sqrt(y.shape[1] / failure)
+        bounds = DEQBounds(
+            weight_norm=1 - room,
+            input_weight_norm=inputs,
+            readout_norm=scale * (1 + (math.sqrt(y.shape[1] - 1) + t) / root),
+            input_frobenius=size,
+            singular_value=math.sqrt(width * population / 2),
+            error=norm_upper(y) + output,
+            rigorous=False,
+        )
+        return theorem_1(bounds)
+
+    return law
+
+
+@_law.register
+def _implicit(
+    architecture: ImplicitNetwork, x: Tensor, y: Tensor, chances: tuple[float, float]
+) -> Law:
+    failure, scale = chances[0] / 4, abs(chances[1])
+    t = math.sqrt(2 * math.log(1 / failure))
+    inputs = InputBounds(x)
+    size = norm_upper(x)
+
+    def law(width: int) -> tuple[Conclusion, ...]:
+        root = math.sqrt(width)
+        recurrent, first = 2 * root + t, root + math.sqrt(x.shape[1]) + t
+        gain = architecture.gamma * recurrent / root
+        mapped = first * size / root
+        features = mapped / max(1 - gain, _NO_ROOM) + mapped
+        output = scale * features * math.sqrt(2 * y.shape[1] / failure)
+        bounds = ImplicitBounds(
+            gamma=architecture.gamma,
+            width=width,
+            recurrent_norm=recurrent,
+            input_weight_norm=first,
+            readout_norm=scale * root * math.sqrt(y.shape[1]),
+            gram=inputs.least * 3 / 4,
+            error=norm_upper(y) + output,
+            skip_trained=True,
+        )
+        return lemma_3_5(bounds, inputs)
+
+    return law

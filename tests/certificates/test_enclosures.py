@@ -1,0 +1,176 @@
+"""Rigorous bounds, against arithmetic with fifty digits and against matrices made to deceive."""
+
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+
+import shoal
+from shoal.certificates import least_eigenvalue, least_singular_value, spectral_norm
+from shoal.certificates.equilibrium import Injection, NotContractingError, find_equilibrium
+from shoal.certificates.kinks import Crossings
+from shoal.certificates.rounding import gamma, norm_upper, row_norms, up
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=generator(seed), dtype=torch.float64)
+
+
+def eigenvalues(matrix: torch.Tensor) -> list[mpmath.mpf]:
+    """In fifty digits."""
+    with mpmath.workdps(50):
+        values = mpmath.eigsy(mpmath.matrix(matrix.tolist()), eigvals_only=True)
+    return sorted(values)
+
+
+def symmetric(name: str) -> torch.Tensor:
+    size = 7
+    index = torch.arange(1, size + 1, dtype=torch.float64)
+    if name == "hilbert":  # least eigenvalue 3.5e-9
+        return 1 / (index[:, None] + index - 1)
+    if name == "singular":
+        factor = gaussian(size, 3)
+        return factor @ factor.T
+    if name == "graded":
+        scale = 10.0 ** (-2 * index)
+        return scale[:, None] * (torch.eye(size).double() + 0.1) * scale
+    if name == "indefinite":
+        a = gaussian(size, size)
+        return a + a.T
+    if name == "huge":
+        return 1e150 * symmetric("plain")
+    if name == "tiny":
+        return 1e-150 * symmetric("plain")
+    factor = gaussian(size, 2 * size)
+    return factor @ factor.T
+
+
+MATRICES = ["plain", "hilbert", "singular", "graded", "indefinite", "huge", "tiny"]
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_no_eigenvalue_is_below_the_bound(name: str) -> None:
+    matrix = symmetric(name)
+    matrix = (matrix + matrix.T) / 2
+    bound, true = least_eigenvalue(matrix), eigenvalues(matrix)[0]
+    assert mpmath.mpf(bound) <= true
+    assert float(true) - bound <= 1e-12 * float(matrix.diagonal().abs().sum())
+    assert least_eigenvalue(matrix, error=0.5) <= bound - 0.5
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_matrix_one_rounding_from_singular_is_not_overrated(sign: int) -> None:
+    matrix = torch.ones(2, 2, dtype=torch.float64)
+    matrix[1, 1] += sign * 2.0**-52
+    assert mpmath.mpf(least_eigenvalue(matrix)) <= eigenvalues(matrix)[0]
+
+
+@pytest.mark.parametrize("shape", [(9, 4), (4, 9), (1, 6), (6, 6)])
+@pytest.mark.parametrize("scale", [1.0, 1e-200, 1e200])
+def test_norms_and_singular_values_lie_on_the_right_side(
+    shape: tuple[int, int], scale: float
+) -> None:
+    matrix = gaussian(*shape, seed=sum(shape)) * scale
+    with mpmath.workdps(50):
+        exact = mpmath.matrix((matrix / scale).tolist())
+        gram = exact.T * exact if shape[0] >= shape[1] else exact * exact.T
+        values = sorted(mpmath.eigsy(gram, eigvals_only=True))
+        largest, least = float(mpmath.sqrt(values[-1])), float(mpmath.sqrt(values[0]))
+    upper = spectral_norm(matrix) / scale
+    assert largest * (1 - 1e-14) <= upper <= 1.001 * largest
+    tall = matrix if shape[0] >= shape[1] else matrix.T
+    lower = least_singular_value(tall) / scale
+    assert 0.999 * least <= lower <= least * (1 + 1e-14)
+    if shape[0] != shape[1]:
+        assert least_singular_value(tall.T) == 0
+
+
+def test_the_norm_of_a_large_matrix_is_tight() -> None:
+    matrix = gaussian(300, 300)
+    true = float(torch.linalg.matrix_norm(matrix, 2))
+    assert true <= spectral_norm(matrix) <= 1.002 * true
+    flat = torch.linalg.qr(matrix).Q  # all singular values equal: Lanczos stops early
+    assert 1 - 1e-14 <= spectral_norm(flat) <= 1.002
+    assert spectral_norm(torch.zeros(3, 4).double()) == 0
+
+
+def test_an_error_of_the_features_lowers_their_least_singular_value() -> None:
+    matrix = gaussian(20, 3)
+    plain = least_singular_value(matrix)
+    assert plain - 0.1 - 1e-12 <= least_singular_value(matrix, error=0.1) <= plain - 0.1
+    assert least_singular_value(matrix, error=100.0) == 0
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-180, 1e180])
+def test_norms_of_vectors_are_upper_bounds(scale: float) -> None:
+    matrix = gaussian(50, 40) * scale
+    with mpmath.workdps(50):
+        rows = [mpmath.sqrt(sum(mpmath.mpf(v) ** 2 for v in row)) for row in matrix.tolist()]
+        total = mpmath.sqrt(sum(r**2 for r in rows))
+    assert total <= mpmath.mpf(norm_upper(matrix)) <= total * (1 + mpmath.mpf(1e-11))
+    for bound, row in zip(row_norms(matrix).tolist(), rows, strict=True):
+        assert row <= mpmath.mpf(bound) <= row * (1 + mpmath.mpf(1e-11))
+
+
+def test_the_bound_of_rounding_errors_is_checked() -> None:
+    assert gamma(10) > 10 * 2.0**-53
+    assert up(0.0) == 0
+    assert up(1.0) > 1
+    with pytest.raises(ValueError, match="too many"):
+        gamma(10**14)
+
+
+def test_no_set_of_crossing_units_weighs_more_than_the_bound() -> None:
+    distances, weights = gaussian(3, 9, seed=1).abs(), gaussian(3, 9, seed=2).abs()
+    crossings = Crossings(distances, weights)
+    for move in (0.0, 0.01, 0.3, 1.0, 2.5, 100.0):
+        bounds = crossings.weight(torch.full((3,), move, dtype=torch.float64))
+        for row in range(3):
+            best = 0.0
+            for chosen in itertools.product([False, True], repeat=9):
+                mask = torch.tensor(chosen)
+                if float(distances[row][mask].square().sum()) <= move**2:
+                    best = max(best, float(weights[row][mask].square().sum()) ** 0.5)
+            assert best <= float(bounds[row]) <= math.hypot(best, float(weights[row].max())) + 1e-9
+    assert torch.allclose(crossings.weight(torch.full((3,), 1e9).double()), weights.norm(dim=1))
+
+
+@pytest.mark.parametrize("activation", [shoal.ReLU(), shoal.LeakyReLU(0.3), shoal.Tanh()])
+def test_the_equilibrium_is_within_its_error_of_the_true_one(activation: shoal.Activation) -> None:
+    width, samples = 40, 5
+    weight, injection = 0.06 * gaussian(width, width), gaussian(samples, width, seed=1)
+    readout = gaussian(2, width, seed=2)
+    found = find_equilibrium(weight, Injection(injection, 0.0), readout, activation)
+    precise = np.longdouble
+    w, j, z = (t.numpy().astype(precise) for t in (weight, injection, injection * 0))
+    for _ in range(800):
+        inner = z @ w.T + j
+        if isinstance(activation, shoal.Tanh):
+            z = np.tanh(inner)
+        else:
+            z = np.where(inner > 0, inner, (0.3 if activation != shoal.ReLU() else 0) * inner)
+    missed = float(np.sqrt(((z - found.features.numpy()) ** 2).sum()))
+    assert missed <= found.feature_error <= 1e-9
+    slopes = activation.derivative(torch.from_numpy(inner.astype(float)))
+    identity = torch.eye(width, dtype=torch.float64)
+    for i, slope in enumerate(slopes):
+        true = torch.linalg.solve(identity - weight.T * slope, readout.T)
+        assert float((true.T - found.adjoints[:, i]).norm()) <= found.adjoint_error + 1e-12
+        assert float(torch.linalg.matrix_norm(true, 2)) <= float(found.adjoint_norms[i])
+
+
+def test_a_layer_that_may_expand_is_refused() -> None:
+    with pytest.raises(NotContractingError, match="gain"):
+        find_equilibrium(
+            torch.eye(4).double(),
+            Injection(gaussian(2, 4), 0.0),
+            gaussian(1, 4),
+            shoal.ReLU(),
+        )

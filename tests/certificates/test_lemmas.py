@@ -1,0 +1,227 @@
+"""The lemmas behind the sharper theorem, tried on networks that move within the radii."""
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import shoal
+from certificates.networks import data, loss
+from shoal.certificates.argument import Geometry, Growth
+from shoal.certificates.deq import DEQGeometry, measure_deq
+from shoal.certificates.implicit import ImplicitGeometry, measure_implicit
+from shoal.certificates.smoothness import smoothness
+from shoal.models.deq import deq_scales
+
+IN, SAMPLES, WIDTH = 5, 4, 60
+
+
+def deq(activation: shoal.Activation, parametrization: str = "standard") -> shoal.DEQ:
+    return shoal.DEQ(activation, 0.05, 0.5, parametrization=parametrization)  # type: ignore[arg-type]
+
+
+ARCHITECTURES = {
+    "relu": deq(shoal.ReLU()),
+    "relu, ntk": deq(shoal.ReLU(), "ntk"),
+    "leaky": deq(shoal.LeakyReLU(0.2)),
+    "hard tanh": deq(shoal.HardTanh()),
+    "tanh": deq(shoal.Tanh()),
+    "erf, ntk": deq(shoal.Erf(), "ntk"),
+    "gelu": deq(shoal.GELU()),
+    "implicit": shoal.ImplicitNetwork(0.2),
+}
+
+
+def network(name: str, outputs: int = 1, seed: int = 0) -> Any:
+    return shoal.build(
+        ARCHITECTURES[name],
+        in_features=IN,
+        width=WIDTH,
+        out_features=outputs,
+        seed=seed,
+        dtype=torch.float64,
+    )
+
+
+def scales(net: Any) -> dict[str, float]:
+    """By what parameters are multiplied to make weights, written down again."""
+    if isinstance(net.architecture, shoal.DEQ):
+        return deq_scales(net.spec)
+    recurrent = net.architecture.gamma / math.sqrt(WIDTH)
+    return {"readout": 1.0, "skip": 1.0, "recurrent": recurrent, "input": 1.0}
+
+
+def geometry(net: Any, x: Tensor, y: Tensor) -> Geometry:
+    labels = y.reshape(len(x), -1)
+    if isinstance(net.architecture, shoal.DEQ):
+        return DEQGeometry(measure_deq(net, x, labels))
+    return ImplicitGeometry(measure_implicit(net, x, labels))
+
+
+def features(net: Any, x: Tensor) -> Tensor:
+    """The features that readouts see, one column for each sample, in the scale of the weights."""
+    with torch.no_grad():
+        if isinstance(net.architecture, shoal.DEQ):
+            return (net.features(x) / net.feature_scale).T
+        return torch.cat([net.features(x), net.inject(x)], 1).T
+
+
+def move(net: Any, sizes: dict[str, float], generator: torch.Generator, x: Tensor) -> None:
+    """Move the weights by given distances: at random, or towards where it hurts."""
+    with torch.no_grad():
+        for name, p in net.groups.items():
+            direction = torch.randn(p.shape, generator=generator, dtype=torch.float64)
+            if name == "recurrent" and torch.rand(1, generator=generator) < 0.5:
+                z = net.features(x)[0]  # moves the preactivations of a sample most
+                direction = torch.randn(WIDTH, 1, generator=generator).double() @ z[None]
+            p += direction / direction.norm() * sizes[name] / scales(net)[name]
+
+
+def step(
+    net: Any, x: Tensor, y: Tensor, size: float
+) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+    """The errors before and after a step, the NTK and the gradients before it."""
+    rows = []
+    prediction = net(x).reshape(-1)
+    parameters = list(net.groups.values())
+    for value in prediction:
+        gradients = torch.autograd.grad(value, parameters, retain_graph=True)
+        rows.append(torch.cat([g.reshape(-1) for g in gradients]))
+    jacobian = torch.stack(rows)
+    kernel = jacobian @ jacobian.T
+    before = (prediction - y.reshape(-1)).detach()
+    gradients = torch.autograd.grad(loss(net, x, y), parameters)
+    named = dict(zip(net.groups, gradients, strict=True))
+    with torch.no_grad():
+        for p, g in zip(parameters, gradients, strict=True):
+            p -= size * g
+        after = net(x).reshape(-1) - y.reshape(-1)
+    return before, after, kernel, named
+
+
+def distances(net: Any, start: dict[str, Tensor]) -> dict[str, float]:
+    return {
+        g: float((p.detach() - start[g]).norm()) * scales(net)[g] for g, p in net.groups.items()
+    }
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_bound_holds_within_the_radii(name: str, outputs: int) -> None:
+    x, _ = data(SAMPLES, IN, norm=1.0 if name == "implicit" else 2.0, label=1.0)
+    generator = torch.Generator().manual_seed(7)
+    crossed = checked = 0
+    for trial in range(9):
+        net = network(name, outputs, seed=trial)
+        y = torch.randn(SAMPLES, outputs, generator=generator, dtype=torch.float64)
+        bounds = geometry(net, x, y)
+        start = {g: p.detach().clone() for g, p in net.groups.items()}
+        reach = 10.0 ** (-(trial % 4)) * 0.03 * math.sqrt(WIDTH if name == "implicit" else 1)
+        shrink = {"recurrent": 1.0 if name != "implicit" else 0.1}
+        move(net, {g: reach * shrink.get(g, 1.0) for g in start}, generator, x)
+        size = 10.0 ** (-(trial % 3)) * 0.5 / float(_largest(net, x))
+        pattern = _pattern(net, x)
+        before, after, kernel, gradients = step(net, x, y, size)
+        crossed += int((pattern != _pattern(net, x)).sum())
+        gone = distances(net, start)
+        radii = {g: Fraction(1.001 * max(gone[g], reach * shrink.get(g, 1.0))) for g in start}
+        growth = bounds.within(radii, Fraction(size))
+        if not isinstance(growth, Growth):
+            continue
+        checked += 1
+        _check(growth, net, x, before, after, kernel, gradients, size)
+    assert checked >= 5
+    assert crossed or not net.layer.activation.kinks
+
+
+def _check(
+    growth: Growth,
+    net: Any,
+    x: Tensor,
+    before: Tensor,
+    after: Tensor,
+    kernel: Tensor,
+    gradients: dict[str, Tensor],
+    size: float,
+) -> None:
+    error, round_up = float(before.norm()), 1 + 1e-9
+    values = torch.linalg.eigvalsh(kernel)
+    assert float(growth.floor) <= float(values[0]) * round_up
+    assert float(values[-1]) <= float(growth.largest) * round_up
+    assert math.isclose(float(growth.root) ** 2, float(growth.floor))
+    kept = float(torch.linalg.svdvals(features(net, x))[-1])
+    assert float(growth.start - growth.drift) <= kept * round_up
+    assert net.well_posedness().gain_lower <= float(growth.gain) * round_up
+    for group, gradient in gradients.items():
+        moved = float(gradient.norm()) * scales(net)[group]
+        assert moved <= float(growth.travel[group]) * error * round_up
+    assert growth.curvature is not None
+    rest = after - before + size * kernel @ before
+    second = size**2 * float(growth.curvature) * error**2
+    assert float(rest.norm()) <= (size * float(growth.crossing) * error + second) * round_up + 1e-12
+    others = [g.square().sum() for name, g in gradients.items() if name not in ("readout", "skip")]
+    turned = size * math.sqrt(growth.turn_square) * error * math.sqrt(float(sum(others)))
+    assert float(before @ rest) <= (turned + second * error) * round_up + 1e-12
+
+
+def _largest(net: Any, x: Tensor) -> Tensor:
+    return torch.linalg.eigvalsh(shoal.empirical_kernel(net, x).ntk.detach())[-1]
+
+
+def _pattern(net: Any, x: Tensor) -> Tensor:
+    """On which side of each kink the units of the recurrent layer are."""
+    with torch.no_grad():
+        z = net.features(x) / net.feature_scale
+        inner = net.layer.preactivation(z, net.inject(x), net.recurrent)
+        kinks = [k.location for k in net.layer.activation.kinks] or [0.0]
+        return (inner[..., None] > torch.tensor(kinks, dtype=torch.float64)).sum(-1)
+
+
+@pytest.mark.parametrize("name", ["relu", "tanh"])
+def test_the_bounds_are_not_idle(name: str) -> None:
+    """With small radii, the norms in the bounds are those of the network within a few percent."""
+    x, _ = data(SAMPLES, IN, norm=2.0, label=1.0)
+    net = network(name)
+    bounds = geometry(net, x, torch.zeros(SAMPLES, 1).double())
+    growth = bounds.within(dict.fromkeys(bounds.groups, Fraction(1, 10**6)), Fraction(1, 10**9))
+    assert isinstance(growth, Growth)
+    true = torch.linalg.eigvalsh(features(net, x).T @ features(net, x))
+    assert 0.99 * float(true[0]) <= float(growth.floor) <= float(true[0])
+    kernel = torch.linalg.eigvalsh(shoal.empirical_kernel(net, x).ntk.detach())
+    assert float(kernel[-1]) <= float(growth.largest) <= 2.5 * float(kernel[-1])
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [
+        shoal.Tanh(),
+        shoal.Sigmoid(),
+        shoal.Softplus(),
+        shoal.Erf(),
+        shoal.GELU(),
+        shoal.Swish(),
+        shoal.Sine(),
+        shoal.Cosine(),
+        shoal.Affine(shoal.Tanh(), scale=-2.0, shift=1.0),
+    ],
+)
+def test_second_derivatives_stay_below_their_suprema(activation: shoal.Activation) -> None:
+    x = torch.linspace(-12, 12, 200_001, dtype=torch.float64)
+    largest = float(activation.derivative(x, 2).abs().max())
+    constants = smoothness(activation)
+    assert largest <= constants.curvature * (1 + 1e-12)
+    assert constants.curvature <= largest * (1 + 1e-6)
+    assert not constants.exact
+    assert constants.jump == 0
+
+
+def test_an_activation_of_unknown_curvature_has_no_descent() -> None:
+    x, y = data(2, IN, norm=2.0, label=0.1)
+    net = shoal.build(deq(shoal.ELU(0.5)), in_features=IN, width=50, dtype=torch.float64)
+    certificate = shoal.certify(net, x, y)
+    assert not certificate.holds
+    assert certificate.first_failure is not None
+    assert certificate.first_failure.name == "remainder"
