@@ -61,6 +61,7 @@ from shoal.solvers import (
     solve,
 )
 from shoal.spectra import Spectra, Spectrum, spectrum
+from shoal.training import Monitor, TrainingError, TrainingRun, train
 
 __all__ = [
     "DEQ",
@@ -98,6 +99,7 @@ __all__ = [
     "Kernels",
     "Kink",
     "LeakyReLU",
+    "Monitor",
     "Network",
     "NewtonKrylov",
     "OneStep",
@@ -116,6 +118,8 @@ __all__ = [
     "Status",
     "Swish",
     "Tanh",
+    "TrainingError",
+    "TrainingRun",
     "Unrolled",
     "WellPosedness",
     "build",
@@ -139,6 +143,7 @@ __all__ = [
     "save",
     "solve",
     "spectrum",
+    "train",
 ]
 
 __version__ = "0.1.0.dev0"

@@ -108,7 +108,10 @@ def test_bad_values(options, complaint):
         ({"step_size": 1.0}, "steps and step_size must be given together"),
         ({"times": None, "steps": 1}, "steps and step_size must be given together"),
         ({"initial": Y}, 'initial must be "random", "zero", a network or a pair'),
-        ({"architecture": ConvResNet(Softplus(), depth=2)}, "no kernel is known for ConvResNet"),
+        (
+            {"architecture": ConvResNet(Softplus(), depth=2)},
+            "kernels of a ConvResNet are no functions",
+        ),
         ({"architecture": "deq"}, "architecture must be an Architecture"),
     ],
 )

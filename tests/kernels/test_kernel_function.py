@@ -264,7 +264,7 @@ def test_a_kernel_beyond_the_guarantee_still_converges():
 def test_bad_arguments():
     with pytest.raises(TypeError, match="architecture must be an Architecture, got 'deq'"):
         kernel_function("deq")
-    with pytest.raises(TypeError, match="no kernel is known for ConvResNet"):
+    with pytest.raises(TypeError, match="kernels of a ConvResNet are no functions"):
         kernel_function(ConvResNet(Softplus(), 3))
     with pytest.raises(ValueError, match="trainable must be chosen from 'readout'"):
         kernel_function(DEQ(Tanh(), 0.2, 0.8), trainable={"layer1"})

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from shoal import DEQ, HardTanh, ReLU, Tanh, kernel, kernel_operator
+from shoal import DEQ, ConvResNet, HardTanh, ReLU, Tanh, kernel, kernel_operator
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -42,3 +42,15 @@ def test_rectangles_and_limits():
     vector = torch.ones(333, dtype=torch.float64)
     product = kernel_operator(deq, x.cuda(), memory="1MiB").ntk @ vector.cuda()
     assert (product.cpu() - whole.ntk @ vector).abs().max() <= 1e-9
+
+
+@pytest.mark.parametrize("phi", [ReLU(), Tanh()], ids=repr)
+def test_images(phi):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(5, 2, 4, 3, dtype=torch.float64, generator=generator)
+    network = ConvResNet(phi, 2)
+    for there, here in zip(
+        kernel(network, x.cuda(), memory="1MiB"), kernel(network, x), strict=True
+    ):
+        assert there.device.type == "cuda"
+        assert (there.cpu() - here).abs().max() <= 1e-11 * here.max()

@@ -232,7 +232,7 @@ def test_pairs_that_are_nearly_parallel():
             ValueError,
             "constant must be < 1",
         ),
-        (lambda: kernel_function(ConvResNet(Tanh(), 2)), TypeError, "no kernel is known"),
+        (lambda: kernel_function(ConvResNet(Tanh(), 2)), TypeError, "no functions of norms"),
     ],
 )
 def test_bad_arguments(call, error, message):

@@ -1,12 +1,21 @@
 """What all architectures have in common."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from shoal import checks
 from shoal.activations import Activation
 
-__all__ = ["Architecture", "ImplicitArchitecture", "check_activation", "check_flag", "layer_groups"]
+__all__ = [
+    "Architecture",
+    "ImplicitArchitecture",
+    "check_activation",
+    "check_flag",
+    "layer_groups",
+    "scale_of_data",
+]
 
 
 @dataclass(frozen=True)
@@ -106,6 +115,13 @@ def check_flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r}")
     return value
+
+
+def scale_of_data(eigenvalue: float, constant: float) -> float:
+    r"""The residual scale $c_\lambda \lambda^{3/2}$ of Du 2018, or what is wrong with the two."""
+    least = checks.real("eigenvalue", eigenvalue, at_least=0.0, at_most=1.0)
+    factor = checks.real("constant", constant, above=0.0, below=1.0)
+    return factor * math.sqrt(least) ** 3
 
 
 def layer_groups(depth: int) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from typing import Literal, final
 
 from shoal import checks
 from shoal.activations import Activation
-from shoal.architectures.base import Architecture, check_activation, layer_groups
+from shoal.architectures.base import Architecture, check_activation, layer_groups, scale_of_data
 
 __all__ = ["ConvResNet"]
 
@@ -64,7 +64,54 @@ class ConvResNet(Architecture):
         object.__setattr__(self, "residual_scale", scale)
         checks.one_of("padding", self.padding, ("zeros", "circular"))
 
+    @classmethod
+    def du2018(
+        cls,
+        activation: Activation,
+        depth: int,
+        *,
+        eigenvalue: float,
+        constant: float,
+        patch_size: int = 3,
+    ) -> "ConvResNet":
+        r"""Return the network of Du 2018, whose residual scale is $c_\lambda \lambda^{3/2}$.
+
+        Args:
+            activation: $\sigma$.
+            depth: $H$.
+            eigenvalue: $\lambda$, from 0 to 1: ``shoal.pair_eigenvalue(x, architecture=...)`` for
+                given images, which is zero unless patches have twice as many entries as images
+                have pixels.
+            constant: $c_\lambda$, between 0 and 1; see ``ResNet.du2018``.
+            patch_size: The odd side of a patch in pixels.
+
+        Raises:
+            TypeError: If an argument is not of its kind.
+            ValueError: If an argument is out of its range.
+
+        Example:
+            >>> from shoal.activations import Softplus
+            >>> ConvResNet.du2018(Softplus(), 2, eigenvalue=0.25, constant=0.4).residual_scale
+            0.05
+        """
+        scale = scale_of_data(eigenvalue, constant)
+        return cls(activation, depth, patch_size=patch_size, residual_scale=scale)
+
+    @property
+    def activations(self) -> tuple[Activation, ...]:
+        """The activation of each layer."""
+        return (self.activation,) * self.depth
+
     @property
     def parameter_groups(self) -> tuple[str, ...]:
         """Each layer's weights; the readout is fixed."""
         return layer_groups(self.depth)
+
+    def check_pixels(self, name: str, shape: tuple[int, ...]) -> None:
+        """Say why images of shape (samples, channels, pixels...) have too few pixels, if so."""
+        reach = self.patch_size // 2
+        if self.padding == "circular" and min(shape[2:]) < reach:
+            raise ValueError(
+                f"{name} must have at least {reach} pixels along each axis for circular patches "
+                f"of size {self.patch_size}, got {shape}"
+            )

@@ -6,7 +6,7 @@ from typing import final
 
 from shoal import checks
 from shoal.activations import Activation
-from shoal.architectures.base import Architecture, check_activation, layer_groups
+from shoal.architectures.base import Architecture, check_activation, layer_groups, scale_of_data
 
 __all__ = ["ResNet"]
 
@@ -77,9 +77,7 @@ class ResNet(Architecture):
             >>> ResNet.du2018(Softplus(), 2, eigenvalue=0.25, constant=0.4)
             ResNet(activation=Softplus(), depth=2, residual_scale=0.05)
         """
-        least = checks.real("eigenvalue", eigenvalue, at_least=0.0, at_most=1.0)
-        factor = checks.real("constant", constant, above=0.0, below=1.0)
-        return cls(activation, depth, residual_scale=factor * least * least**0.5)
+        return cls(activation, depth, residual_scale=scale_of_data(eigenvalue, constant))
 
     @property
     def activations(self) -> tuple[Activation, ...]:

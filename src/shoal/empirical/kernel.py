@@ -17,7 +17,7 @@ from shoal.models import Network
 from shoal.models.network import LinearMap, Trace
 from shoal.solvers.typed import full_precision
 
-__all__ = ["empirical_kernel"]
+__all__ = ["contract", "empirical_kernel", "reactions"]
 
 
 def empirical_kernel(
@@ -98,7 +98,7 @@ class _Gradients:
         with torch.enable_grad():
             trace: Trace = network.trace(x)
             maps = {name: trace.maps[name] for name in groups}
-            self.reactions = _reactions(trace.output, maps)
+            self.reactions = reactions(trace.output, maps)
         self.features = trace.features.detach().flatten(1)
         self.inputs = {name: one.input.detach() for name, one in maps.items()}
         self.scales = {name: one.scale for name, one in maps.items()}
@@ -109,21 +109,21 @@ class _Gradients:
         outputs = len(self.reactions)
         total = torch.zeros(len(left), len(right), dtype=left.dtype, device=left.device)
         for mine, theirs in zip(self.reactions, other.reactions, strict=True):
-            total += _contract(left, mine[name], right, theirs[name])
+            total += contract(left, mine[name], right, theirs[name])
         return total * (self.scales[name] ** 2 / outputs)
 
 
-def _reactions(output: Tensor, maps: dict[str, LinearMap]) -> list[dict[str, Tensor]]:
+def reactions(output: Tensor, maps: dict[str, LinearMap]) -> list[dict[str, Tensor]]:
     """For each output, its gradient with respect to what each group makes; (n, pixels, units)."""
     targets = {name: one.output for name, one in maps.items()}
     if not targets:
         return []
-    reactions = []
+    found = []
     for k in range(output.shape[1]):
         gradients = torch.autograd.grad(
             output[:, k].sum(), list(targets.values()), retain_graph=True, materialize_grads=True
         )
-        reactions.append(
+        found.append(
             {
                 name: gradient.flatten(2).transpose(1, 2)
                 if gradient.dim() > 2
@@ -131,10 +131,10 @@ def _reactions(output: Tensor, maps: dict[str, LinearMap]) -> list[dict[str, Ten
                 for name, gradient in zip(targets, gradients, strict=True)
             }
         )
-    return reactions
+    return found
 
 
-def _contract(h: Tensor, delta: Tensor, other_h: Tensor, other_delta: Tensor) -> Tensor:
+def contract(h: Tensor, delta: Tensor, other_h: Tensor, other_delta: Tensor) -> Tensor:
     r"""$\sum_{p,q} (\delta_{ip}^\top\delta_{jq})(h_{ip}^\top h_{jq})$ over pixels $p$, $q$."""
     if h.shape[1] == 1:
         return (h[:, 0] @ other_h[:, 0].T) * (delta[:, 0] @ other_delta[:, 0].T)

@@ -2,6 +2,7 @@
 
 from shoal.experiments import ling2024
 from shoal.experiments.collecting import collect
+from shoal.experiments.conv_width import ConvWidthError
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
 from shoal.experiments.groups import GroupError
 from shoal.experiments.predicted import PredictedTraining
@@ -14,6 +15,7 @@ from shoal.experiments.width import WidthError
 
 __all__ = [
     "Arrays",
+    "ConvWidthError",
     "Experiment",
     "GroupError",
     "Point",

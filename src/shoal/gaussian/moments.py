@@ -83,6 +83,9 @@ def mean(phi: Activation, variance: Tensor) -> Tensor:
     r"""$\mathbb{E}[\varphi(\sqrt a\,\xi)]$, unchecked."""
     if as_series(phi) is not None:
         return moments(phi, variance.sqrt()).mean
+    if phi.positively_homogeneous:  # at any scale
+        one = torch.ones((), dtype=torch.float64, device=variance.device)
+        return variance.sqrt() * smoothed(phi, torch.zeros_like(one), one)
     return smoothed(phi, torch.zeros_like(variance), variance)
 
 

@@ -150,7 +150,7 @@ def _is_smooth(phi: Activation, order: int) -> bool:
     return all(x == 0 and not any(jump(phi, x, n) for n in range(order)) for x in places)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)  # images of many variances need hundreds, again and again
 def _table(
     phi: Activation,
     j: int,

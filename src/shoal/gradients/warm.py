@@ -1,5 +1,6 @@
 """Warm starts: where to begin a solve if similar ones came before it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -42,6 +43,24 @@ class Recall:
         if self._values is None:
             return []
         return [self._values[:, (self._newest - age) % _SLOTS] for age in range(self.count)]
+
+    def state(self) -> dict[str, Tensor]:
+        """All that the next guesses depend on; nothing if nothing is known."""
+        if self._values is None or self._coefficients is None:
+            return {}
+        place = torch.tensor([self.count, self._newest])
+        state = {"place": place, "values": self._values, "coefficients": self._coefficients}
+        return state if self._duals is None else state | {"duals": self._duals}
+
+    @classmethod
+    def of(cls, state: Mapping[str, Tensor]) -> "Recall":
+        """The same again, of its state."""
+        recall = cls()
+        if state:
+            recall.count, recall._newest = (int(number) for number in state["place"])
+            recall._values, recall._coefficients = state["values"], state["coefficients"]
+            recall._duals = state.get("duals")
+        return recall
 
     def guess(self, like: Tensor, *, linear: bool = False) -> Tensor | None:
         """Where to start, or ``None`` if nothing of that shape, dtype and device is known.
@@ -114,6 +133,20 @@ class WarmStart:
 
     forward: Recall = field(default_factory=Recall)
     backward: Recall = field(default_factory=Recall)
+
+    def state(self) -> dict[str, Tensor]:
+        """All that the next solves depend on."""
+        parts = {"forward": self.forward, "backward": self.backward}
+        return {f"{p}.{n}": t for p, recall in parts.items() for n, t in recall.state().items()}
+
+    @classmethod
+    def of(cls, state: Mapping[str, Tensor]) -> "WarmStart":
+        """The same again, of its state."""
+        parts: dict[str, dict[str, Tensor]] = {"forward": {}, "backward": {}}
+        for name, tensor in state.items():
+            part, _, rest = name.partition(".")
+            parts[part][rest] = tensor
+        return cls(*(Recall.of(part) for part in parts.values()))
 
     def clear(self) -> None:
         """Forget everything."""

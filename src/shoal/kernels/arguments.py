@@ -9,13 +9,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shoal.architectures import ConvResNet
 from shoal.checks import float_tensor, integer
 from shoal.kernels.result import Kernels
 
-__all__ = ["as_tensor", "checked_inputs", "checked_samples", "memory_limit", "with_arrays"]
+__all__ = [
+    "as_tensor",
+    "checked_image_samples",
+    "checked_images",
+    "checked_inputs",
+    "checked_samples",
+    "memory_limit",
+    "with_arrays",
+    "work_space",
+]
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+_WORK = 64 * 2**20  # bytes that a block takes by default on a CPU
+_WORK_ELSEWHERE = 3 * 2**30  # and on a GPU, unless that is an eighth of what is free
 
 Function = TypeVar("Function", bound=Callable[..., Kernels])
 
@@ -32,15 +44,7 @@ def checked_inputs(
         raise ValueError(
             f"x1 and x2 must have as many features, got {first.shape[-1]} and {second.shape[-1]}"
         )
-    if (first.dtype, first.device) != (second.dtype, second.device):
-        raise ValueError(
-            f"x1 and x2 must have one dtype and device, got {first.dtype} on {first.device} "
-            f"and {second.dtype} on {second.device}"
-        )
-    if diag and first.shape[-2] != second.shape[-2]:
-        raise ValueError(
-            f"diag needs as many x1 as x2, got {first.shape[-2]} and {second.shape[-2]}"
-        )
+    _check_partners(first, second, first.shape[-2], second.shape[-2], diag=diag)
     try:
         torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])
     except RuntimeError:
@@ -51,11 +55,55 @@ def checked_inputs(
     return first, second
 
 
+def checked_images(
+    architecture: ConvResNet, x1: object, x2: object | None, *, diag: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """The same for images that an architecture takes."""
+    first = checked_image_samples("x1", x1, architecture)
+    if x2 is None:
+        return first, None
+    second = checked_image_samples("x2", x2, architecture)
+    if first.shape[1:] != second.shape[1:]:
+        raise ValueError(
+            "x1 and x2 must have as many channels and pixels, got "
+            f"{tuple(first.shape)} and {tuple(second.shape)}"
+        )
+    _check_partners(first, second, len(first), len(second), diag=diag)
+    return first, second
+
+
+def _check_partners(first: Tensor, second: Tensor, rows: int, columns: int, *, diag: bool) -> None:
+    if (first.dtype, first.device) != (second.dtype, second.device):
+        raise ValueError(
+            f"x1 and x2 must have one dtype and device, got {first.dtype} on {first.device} "
+            f"and {second.dtype} on {second.device}"
+        )
+    if diag and rows != columns:
+        raise ValueError(f"diag needs as many x1 as x2, got {rows} and {columns}")
+
+
+def checked_image_samples(name: str, x: object, architecture: ConvResNet) -> Tensor:
+    """Return images of shape (samples, channels, pixels...), or say what is wrong with them."""
+    tensor = _floats(name, x)
+    if not 3 <= tensor.dim() <= 5:
+        raise ValueError(
+            f"{name} must have shape (samples, channels, pixels...) with one to three axes of "
+            f"pixels, got {tuple(tensor.shape)}"
+        )
+    architecture.check_pixels(name, tuple(tensor.shape))
+    return tensor
+
+
 def checked_samples(name: str, x: object) -> Tensor:
     """Return inputs of shape (..., samples, features), or say what is wrong with them."""
-    tensor = float_tensor(name, x)
+    tensor = _floats(name, x)
     if tensor.dim() < 2:
         raise ValueError(f"{name} must have shape (samples, features), got {tuple(tensor.shape)}")
+    return tensor
+
+
+def _floats(name: str, x: object) -> Tensor:
+    tensor = float_tensor(name, x)
     if tensor.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"{name} must be float32 or float64, got {tensor.dtype}")
     return tensor
@@ -76,6 +124,15 @@ def memory_limit(memory: int | str | None) -> int | None:
             raise ValueError(f"memory must be a size such as '2GiB' or '500MB', got {memory!r}")
         memory = int(float(match[1]) * _UNITS[match[2]])
     return integer("memory", memory, at_least=1)
+
+
+def work_space(limit: int | None, device: torch.device) -> int:
+    """The bytes that a block of a matrix may take: the limit, or what suits the device."""
+    if limit is not None:
+        return limit
+    if device.type != "cuda":
+        return _WORK
+    return min(_WORK_ELSEWHERE, torch.cuda.mem_get_info(device)[0] // 8)
 
 
 def with_arrays(function: Function) -> Function:

@@ -11,7 +11,7 @@ from functools import singledispatch
 import torch
 from torch import Tensor
 
-from shoal.architectures import Architecture, ImplicitArchitecture
+from shoal.architectures import Architecture, ConvResNet, ImplicitArchitecture
 from shoal.checks import integer
 from shoal.gaussian.domain import covariance
 from shoal.kernels.result import Kernels
@@ -21,6 +21,7 @@ from shoal.kernels.variances import checked_variances, with_values
 __all__ = [
     "KernelFunction",
     "angular_kernels",
+    "check_width",
     "kernel_function",
     "own_kernels",
     "pair_kernels",
@@ -187,15 +188,27 @@ def kernel_function(
     """
     if not isinstance(architecture, Architecture):
         raise TypeError(f"architecture must be an Architecture, got {architecture!r}")
+    if isinstance(architecture, ConvResNet):
+        raise TypeError(
+            "the kernels of a ConvResNet are no functions of norms and inner products; "
+            "shoal.kernel makes its matrices"
+        )
     if pair_kernels.dispatch(type(architecture)) is pair_kernels.dispatch(object):
         raise TypeError(f"no kernel is known for {type(architecture).__name__}")
-    if width is not None:
-        width = integer("width", width, at_least=1)
-        if getattr(architecture, "parametrization", "ntk") == "ntk":
-            raise ValueError(f"width has no meaning for the kernels of {architecture!r}")
+    width = check_width(architecture, width)
     named = checked_variances(architecture, variances)
     architecture = with_values(architecture, named)
     return KernelFunction(architecture, architecture.check_trainable(trainable), width, named)
+
+
+def check_width(architecture: Architecture, width: int | None) -> int | None:
+    """Return the width, or say why it is none or has no meaning."""
+    if width is None:
+        return None
+    width = integer("width", width, at_least=1)
+    if getattr(architecture, "parametrization", "ntk") == "ntk":
+        raise ValueError(f"width has no meaning for the kernels of {architecture!r}")
+    return width
 
 
 def _checked_orders(

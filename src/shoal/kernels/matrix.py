@@ -1,6 +1,7 @@
 """Kernel matrices: one matrix product and one function of the angle."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -10,20 +11,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.architectures import Architecture
-from shoal.kernels.arguments import checked_inputs, memory_limit, with_arrays
+from shoal.architectures import Architecture, ConvResNet
+from shoal.kernels.arguments import (
+    checked_images,
+    checked_inputs,
+    memory_limit,
+    with_arrays,
+    work_space,
+)
 from shoal.kernels.evaluation import mirror
-from shoal.kernels.function import KernelFunction, kernel_function
+from shoal.kernels.function import KernelFunction, check_width, kernel_function
 from shoal.kernels.gradients import Job, differentiable_kernel
+from shoal.kernels.image_matrix import Blocks, image_kernels
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
 from shoal.kernels.storage import memory_mapped
+from shoal.kernels.variances import checked_variances
 
 __all__ = ["kernel", "strips"]
 
-_WORK = 64 * 2**20  # bytes that a strip takes by default on a CPU
-_WORK_ELSEWHERE = 3 * 2**30  # and on a GPU, unless that is an eighth of what is free
 _FUSE = 1 << 27  # entries from which on compiling pays
 
 
@@ -40,6 +47,7 @@ def kernel(
     memory: int | str | None = None,
     compile: bool | None = None,  # noqa: A002
     out: str | PathLike[str] | None = None,
+    on_progress: Callable[[float], object] | None = None,
 ) -> Kernels:
     r"""Conjugate kernel and neural tangent kernel of an infinitely wide network.
 
@@ -54,9 +62,14 @@ def kernel(
     for them. Where a kernel has no derivative, with respect to the direction of an input and its
     own copy or at an input of zero, if the activation has a kink, it is the mean of both sides.
 
+    The kernels of a ``ConvResNet`` are made of all pairs of pixels of two images, two duals each in
+    every layer: $n^2 P^2 H$ for $n$ images of $P$ pixels and $H$ layers. They are computed in
+    float64, in blocks within the limit of memory, and have no gradients.
+
     Args:
         architecture: The network.
-        x1: Inputs, of shape (..., n, p): a tensor, or a NumPy array.
+        x1: Inputs, of shape (..., n, p): a tensor, or a NumPy array. For a ``ConvResNet``, images
+            of shape (n, channels, pixels), with one to three axes of pixels.
         x2: Other inputs, of shape (..., m, p); ``x1`` again by default, and then the results are
             exactly symmetric. Batch dimensions are broadcast.
         trainable: Groups of parameters that the NTK counts; all by default.
@@ -71,6 +84,7 @@ def kernel(
             pays. (GPUs have a fused pass of their own.)
         out: A folder for results that are larger than memory: they are written to ``ck.npy`` and
             ``ntk.npy`` there, and the returned tensors are mapped to these files.
+        on_progress: Called with the share of a matrix that is done, up to 1, after every block.
 
     Returns:
         The two matrices, of shape (..., n, m), in the dtype and on the device of ``x1``; NumPy
@@ -89,30 +103,40 @@ def kernel(
         tensor([[0.4444, 0.1490],
                 [0.1490, 0.4444]], dtype=torch.float64)
     """
-    function = kernel_function(architecture, trainable=trainable, width=width, variances=variances)
-    first, second = checked_inputs(x1, x2, diag=diag)
     limit = memory_limit(memory)
     for name, option in (("diag", diag), ("compile", compile)):
         if not isinstance(option, bool | None):
             raise TypeError(f"{name} must be True or False, got {option!r}")
     if diag and out is not None:
         raise ValueError("out is for matrices: it cannot be combined with diag=True")
+    if isinstance(architecture, ConvResNet):
+        check_width(architecture, width)
+        checked_variances(architecture, variances)
+        if compile:
+            raise ValueError("compile is for kernels of vectors, got True for those of images")
+        groups = architecture.check_trainable(trainable)
+        first, second = checked_images(architecture, x1, x2, diag=diag)
+        if _wants_gradients(first, second):
+            raise ValueError("x1 and x2 must not require gradients: kernels of images have none")
+        blocks = Blocks(work_space(limit, first.device), out, on_progress)
+        return image_kernels(architecture, groups, first, second, blocks, diag=diag)
+    function = kernel_function(architecture, trainable=trainable, width=width, variances=variances)
+    first, second = checked_inputs(x1, x2, diag=diag)
     if diag:
         return _diagonal(function, first, second)
     batch = torch.broadcast_shapes(first.shape[:-2], () if second is None else second.shape[:-2])
     first = first.expand(*batch, *first.shape[-2:])
     second = None if second is None else second.expand(*batch, *second.shape[-2:])
     plain = replace(function, variances=())
-    values = partial(_matrices, plain, limit=limit, fuse=compile, out=out)
-    if not _wants_gradients(function, first, second):
+    values = partial(_matrices, plain, limit=limit, fuse=compile, out=out, on_progress=on_progress)
+    if not _wants_gradients(first, second, *(value for _, value in function.variances)):
         return values(first.detach(), None if second is None else second.detach())
     job = Job(function, values, partial(strips, limit=limit and max(1, limit // 2)))
     return differentiable_kernel(job, first, second)
 
 
-def _wants_gradients(function: KernelFunction, *inputs: Tensor | None) -> bool:
-    tensors = [*inputs, *(value for _, value in function.variances)]
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+def _wants_gradients(*inputs: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
 
 
 def _matrices(
@@ -123,6 +147,7 @@ def _matrices(
     limit: int | None,
     fuse: bool | None,
     out: str | PathLike[str] | None,
+    on_progress: Callable[[float], object] | None,
 ) -> Kernels:
     """All matrices of a batch."""
     batch = first.shape[:-2]
@@ -133,30 +158,29 @@ def _matrices(
         if out is None
         else memory_mapped(out, shape, first.dtype)
     ) as result:
-        for index in np.ndindex(*batch):
+        for done, index in enumerate(np.ndindex(*batch)):
             own = Inputs(first[index])
             other = own if second is None else Inputs(second[index])
             part = Kernels(*(k[index] for k in result))
             large = part.ck.numel() >= _FUSE
-            _fill(Plan.of(function, own, other), part, limit, fuse=large if fuse is None else fuse)
+            plan = Plan.of(function, own, other)
+            for rows in _fill(plan, part, limit, fuse=large if fuse is None else fuse):
+                if on_progress is not None:
+                    on_progress((done + rows.stop / len(own)) / math.prod(batch))
     return result
 
 
 def strips(plan: Plan, limit: int | None) -> Iterator[slice]:
     """Rows of a matrix that are computed together within a limit of memory."""
-    dtype, device = plan.left.points.dtype, plan.left.points.device
-    if limit is None:
-        limit = _WORK
-        if device.type == "cuda":
-            limit = min(_WORK_ELSEWHERE, torch.cuda.mem_get_info(device)[0] // 8)
+    points = plan.left.points
     # the cosines, both kernels, a mask and the work space of the evaluation
-    bytes_per_row = 6 * len(plan.right) * torch.finfo(dtype).bits // 8
-    step = max(1, limit // bytes_per_row)
+    bytes_per_row = 6 * len(plan.right) * points.element_size()
+    step = max(1, work_space(limit, points.device) // bytes_per_row)
     for start in range(0, len(plan.left), step):
         yield slice(start, min(start + step, len(plan.left)))
 
 
-def _fill(plan: Plan, result: Kernels, limit: int | None, *, fuse: bool) -> None:
+def _fill(plan: Plan, result: Kernels, limit: int | None, *, fuse: bool) -> Iterator[slice]:
     """Compute a matrix strip by strip; the lower part of a symmetric one is copied."""
     for rows in strips(plan, limit):
         start = plan.columns_from(rows.start)
@@ -165,13 +189,14 @@ def _fill(plan: Plan, result: Kernels, limit: int | None, *, fuse: bool) -> None
         if plan.symmetric:
             for matrix in result:
                 mirror(matrix, rows)
+        yield rows
 
 
 def _diagonal(function: KernelFunction, first: Tensor, second: Tensor | None) -> Kernels:
     """Each input with its partner."""
     if second is None:
         square = torch.linalg.vector_norm(first, dim=-1, dtype=torch.float64) ** 2
-        wanted = _wants_gradients(function, first)
+        wanted = _wants_gradients(first, *(value for _, value in function.variances))
         if function.architecture.positively_homogeneous and not wanted:
             one = function(1.0, 1.0, 1.0)
             return Kernels(*((k * square).to(first.dtype) for k in one))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.architectures import ResNet
+from shoal.architectures import ConvResNet, ResNet
 from shoal.gaussian import dual, dual_derivative, moments
 from shoal.gaussian.moments import mean, mean_square
 from shoal.kernels.function import (
@@ -52,7 +52,7 @@ class ResidualLayer(NamedTuple):
 
 
 def residual_layers(
-    architecture: ResNet, trainable: frozenset[str] = frozenset()
+    architecture: ResNet | ConvResNet, trainable: frozenset[str] = frozenset()
 ) -> Iterator[ResidualLayer]:
     """The layers from the input to the output."""
     for layer, sigma in enumerate(architecture.activations, start=1):
@@ -60,7 +60,9 @@ def residual_layers(
         yield ResidualLayer(sigma, skip, factor, f"layer{layer}" in trainable)
 
 
-def layer_weights(architecture: ResNet, layer: int, sigma: Activation) -> tuple[float, float]:
+def layer_weights(
+    architecture: ResNet | ConvResNet, layer: int, sigma: Activation
+) -> tuple[float, float]:
     r"""$e$ and $k$ of a layer, counted from one, if it has the activation $\sigma$."""
     if layer == 1:
         return 0.0, float(moments(sigma, 1.0).square) ** -0.5

@@ -9,6 +9,7 @@ from torch.utils.hooks import RemovableHandle
 
 from shoal.checks import real
 from shoal.models.equilibrium import EquilibriumNetwork
+from shoal.models.gain import GainBound, gain_factor
 from shoal.models.norms import operator_norm_bounds
 
 __all__ = ["GainConstraint"]
@@ -48,27 +49,21 @@ class GainConstraint:
             raise TypeError(f"network must have a recurrent layer, got {type(network).__name__}")
         self.network = network
         self.max_gain = real("max_gain", max_gain, above=0)
-        layer = network.layer
-        self._factor = layer.scale * layer.activation.lipschitz if layer.scale else 0.0
-        if math.isinf(self._factor):
-            raise ValueError(f"network must have a Lipschitz activation, got {layer.activation!r}")
-        self._known: tuple[Tensor, float] | None = None  # weights, and a bound of their gain
+        self._gain = GainBound(gain_factor(network.layer))
+        if math.isinf(self._gain.factor):
+            activation = network.layer.activation
+            raise ValueError(f"network must have a Lipschitz activation, got {activation!r}")
 
     @torch.no_grad()
     def apply(self) -> float:
         """Scale the weights down if they need it; returns a certified bound of the gain."""
         weight = self.network.recurrent
-        if self._known is not None:
-            before, bound = self._known
-            drift = float(torch.linalg.matrix_norm((weight - before).double()))
-            bound += self._factor * drift * (1 + 1e-9 + torch.finfo(weight.dtype).eps)
-            if bound <= self.max_gain:
-                return bound
-        bound = self._factor * operator_norm_bounds(weight).upper
+        bound = self._gain.upper(weight, self.max_gain)
         if not math.isfinite(bound):
             raise ValueError("network must have finite recurrent weights, got NaN or infinity")
-        bound = self._scale_down(weight, bound) if bound > self.max_gain else bound
-        self._known = (weight.detach().clone(), bound)
+        if bound > self.max_gain:
+            bound = self._scale_down(weight, bound)
+            self._gain.learn(weight, bound)
         return bound
 
     def _scale_down(self, weight: Tensor, bound: float) -> float:
@@ -82,7 +77,7 @@ class GainConstraint:
             bound = target * (1 + 2 * rounding)
             if bound > self.max_gain or weight.dtype.itemsize < 4:
                 # the worst case is too bad, or small numbers lose more: see what has come of it
-                bound = self._factor * operator_norm_bounds(weight).upper
+                bound = self._gain.factor * operator_norm_bounds(weight).upper
                 slack = min(2 * slack, 0.5)
         return bound
 

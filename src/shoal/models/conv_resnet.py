@@ -37,12 +37,7 @@ class ConvResNetwork(Network[ConvResNet]):
     def check_input(self, x: Tensor, name: str = "x") -> Tensor:
         """Return the inputs if they fit the network, or say why not."""
         x = super().check_input(x, name)
-        reach = self.architecture.patch_size // 2
-        if self.architecture.padding == "circular" and min(x.shape[2:]) < reach:
-            raise ValueError(
-                f"{name} must have at least {reach} pixels along each axis for circular patches "
-                f"of size {self.architecture.patch_size}, got {tuple(x.shape)}"
-            )
+        self.architecture.check_pixels(name, tuple(x.shape))
         return x
 
     def trace(self, x: Tensor) -> Trace:

@@ -14,6 +14,7 @@ from shoal.gradients.equilibrium import equilibrium
 from shoal.gradients.layer import Layer, LayerProblem
 from shoal.gradients.options import SolveOptions
 from shoal.gradients.warm import SolveLog, WarmStart
+from shoal.models.gain import gain_factor
 from shoal.models.network import Network, NetworkSpec
 from shoal.models.well_posedness import WellPosedness, well_posedness
 from shoal.solvers import Solution
@@ -76,6 +77,14 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         """Let the next solves start cold, whatever came before."""
         self._recalled = None
 
+    def recalled(self) -> dict[str, Tensor]:
+        """What warm starts know now, as tensors; to be kept and given to :meth:`recall`."""
+        return {} if self._recalled is None else self._recalled[0].state()
+
+    def recall(self, x: Tensor, state: Mapping[str, Tensor]) -> None:
+        """Let the next solves for inputs ``x`` start as if all had been solved that was."""
+        self._recalled = (WarmStart.of(state), x, x._version)
+
     def features(self, x: Tensor) -> Tensor:
         """The equilibrium $z$ for inputs ``x``, differentiable; shape (samples, width)."""
         x = self.check_input(x)
@@ -120,8 +129,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
             >>> net.well_posedness().contraction
             True
         """
-        layer = self.layer
-        gain = layer.activation.lipschitz * layer.scale if layer.scale else 0.0
+        gain = gain_factor(self.layer)
         return well_posedness(self.recurrent, gain, self.architecture, tightness)
 
     def _warm(self, x: Tensor | None) -> WarmStart | None:

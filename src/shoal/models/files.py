@@ -1,11 +1,16 @@
 """Files that appear under their name only when they are complete."""
 
+import hashlib
+import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-__all__ = ["write_whole"]
+import torch
+from torch import Tensor
+
+__all__ = ["checksum", "write_whole"]
 
 
 def write_whole(target: Path, write: Callable[[Path], object]) -> None:
@@ -26,3 +31,15 @@ def _umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
+
+
+def checksum(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """Of tensors on the CPU, bit by bit, and of their description but for the checksum in it."""
+    digest = hashlib.sha256()
+    others = {name: text for name, text in metadata.items() if name != "sha256"}
+    dtypes = {name: str(tensor.dtype) for name, tensor in tensors.items()}
+    digest.update(json.dumps([others, dtypes], sort_keys=True).encode())
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

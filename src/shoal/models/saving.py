@@ -1,6 +1,5 @@
 """Save networks and load them, through safetensors: numbers and text, nothing that runs."""
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -20,7 +19,7 @@ from shoal.gradients.methods import check_gradient
 from shoal.gradients.options import SolveOptions
 from shoal.models.build import assemble, check_spec, shapes
 from shoal.models.encoding import decode, encode
-from shoal.models.files import write_whole
+from shoal.models.files import checksum, write_whole
 from shoal.models.network import Network, NetworkSpec
 from shoal.solvers import Solver
 from shoal.solvers.solution import check_on_failure
@@ -71,7 +70,7 @@ def save(network: Network[Any], path: str | os.PathLike[str]) -> None:
         "trainable": json.dumps(sorted(spec.trainable)),
         "requires_grad": json.dumps(trained),
     }
-    metadata["sha256"] = _checksum(metadata, tensors)
+    metadata["sha256"] = checksum(metadata, tensors)
     write_whole(Path(path), lambda file: save_file(tensors, file, metadata=metadata))
 
 
@@ -169,20 +168,8 @@ def _check_tensors(
         raise ValueError(f"{path} holds tensors of several dtypes")
     if not dtypes <= FLOATS:
         raise ValueError(f"{path} holds tensors of dtype {dtypes.pop()}, which no network has")
-    if metadata.get("sha256") != _checksum(metadata, tensors):
+    if metadata.get("sha256") != checksum(metadata, tensors):
         raise ValueError(
             f"{path} is damaged: its weights and its description do not have the checksum they "
             "were given"
         )
-
-
-def _checksum(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    """Of all that is in the file, except itself."""
-    digest = hashlib.sha256()
-    others = {name: text for name, text in metadata.items() if name != "sha256"}
-    dtypes = {name: str(tensor.dtype) for name, tensor in tensors.items()}
-    digest.update(json.dumps([others, dtypes], sort_keys=True).encode())
-    for name in sorted(tensors):
-        digest.update(name.encode())
-        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

@@ -1,0 +1,183 @@
+r"""How fast the kernels of finite convolutional networks approach their limits.
+
+And how far Du 2018's equation 6 is from the limit of the Gram matrix that it is to be.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+import shoal
+from shoal.experiments.experiment import Arrays, Experiment, Point, Result
+from shoal.experiments.figures import COLORS, style
+from shoal.experiments.registry import register
+from shoal.experiments.width import (
+    draw_errors,
+    errors_of,
+    label_axes,
+    relative_error,
+    slopes,
+    unit_inputs,
+)
+from shoal.gaussian import dual, dual_derivative, moments
+from shoal.gaussian.moments import mean
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["ConvWidthError", "printed_gram"]
+
+_NETWORK = shoal.ConvResNet(shoal.GELU(), depth=4)
+
+
+@register
+@dataclass(frozen=True)
+class ConvWidthError(Experiment):
+    r"""Monte Carlo error of the kernels of a convolutional residual network of $m$ channels.
+
+    Each point is one random network. For the conjugate kernel, the neural tangent kernel and each
+    layer's share of it, the error is $\|\hat K - K\|_F / \|K\|_F$, for the same random images of
+    norm one; it falls like $m^{-1/2}$. The last layer's share is the Gram matrix of Du 2018, whose
+    printed formula is compared with it too.
+
+    Args:
+        architecture: The network.
+        widths: The numbers $m$ of channels.
+        draws: How many networks are drawn for each.
+        samples: The number of images.
+        channels: Their channels.
+        pixels: Their pixels, in a row, as in the paper.
+        seed: Of images and networks.
+    """
+
+    name: ClassVar[tuple[str, str]] = ("shoal", "conv-width")
+    title: ClassVar[str] = "Monte Carlo error of a finite ConvResNet's kernels against its width"
+
+    architecture: shoal.ConvResNet = _NETWORK
+    widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
+    draws: int = 16
+    samples: int = 12
+    channels: int = 3
+    pixels: int = 12
+    seed: int = 0
+
+    @classmethod
+    def quick(cls) -> Self:
+        """Narrow networks, few and small images."""
+        return cls(widths=(32, 64, 128, 256), draws=6, samples=6, pixels=6)
+
+    def points(self) -> Sequence[Point]:
+        """Every width, then every width again: an interrupted run has something of each."""
+        return [{"width": m, "draw": k} for k in range(self.draws) for m in self.widths]
+
+    def cost(self, point: Point) -> float:
+        """That of a product with the weights."""
+        return 1e4 + float(point["width"]) ** 2
+
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
+        """The relative errors of one network."""
+        x = self.images().to(device)
+        network = shoal.build(
+            self.architecture,
+            in_features=self.channels,
+            width=int(point["width"]),
+            seed=seed,
+            dtype=torch.float64,
+            device=device,
+            pixel_axes=1,
+        )
+        exact, found = shoal.kernel(self.architecture, x), shoal.empirical_kernel(network, x)
+        errors = {
+            name: relative_error(estimate, true)
+            for name, estimate, true in zip(exact._fields, found, exact, strict=True)
+        }
+        for group in self.architecture.parameter_groups:
+            share = shoal.kernel(self.architecture, x, trainable={group}).ntk
+            estimate = shoal.empirical_kernel(network, x, trainable={group}).ntk
+            errors[group] = relative_error(estimate, share)
+        return errors
+
+    def images(self) -> Tensor:
+        """Random images of norm one, the same for all networks."""
+        flat = unit_inputs(self.samples, self.channels * self.pixels, self.seed)
+        return flat.view(self.samples, self.channels, self.pixels)
+
+    def summarize(self, results: Sequence[Result]) -> dict[str, float]:
+        """The slopes with 95% confidence intervals; how many times too large equation 6 is."""
+        x, last = self.images(), self.architecture.parameter_groups[-1]
+        limit = shoal.kernel(self.architecture, x, trainable={last}).ntk
+        ratio = float(printed_gram(self.architecture, x).norm() / limit.norm())
+        return {
+            **slopes({kind: errors_of(results, kind) for kind in self._kinds()}),
+            "printed_over_limit": ratio,
+        }
+
+    def plot(self, results: Sequence[Result]) -> "Figure":
+        """All errors, their mean at each width, and the fitted power laws."""
+        with style():
+            from matplotlib.figure import Figure
+
+            figure = Figure(figsize=(5.6, 4.6))
+            axes = figure.subplots()
+            errors = {kind: errors_of(results, kind) for kind in self._kinds()}
+            for index, (kind, measured) in enumerate(errors.items()):
+                label = kind.upper() if index < 2 else kind
+                draw_errors(axes, label, COLORS[index % len(COLORS)], measured)
+            label_axes(axes, list(errors.values()))
+            axes.set_title("Kernels of a convolutional residual network")
+        return figure
+
+    def _kinds(self) -> tuple[str, ...]:
+        """What has an error of its own."""
+        return (*shoal.Kernels._fields, *self.architecture.parameter_groups)
+
+
+def printed_gram(architecture: shoal.ConvResNet, x: Tensor) -> Tensor:
+    r"""The Gram matrix $K^{(H)}$ as Du 2018 prints it in equation 6, for pixels in a row.
+
+    It is not the limit of any network's: patches are summed over all pairs of their pixels,
+    $K^{(h)}_{lr} = \sum_{s \in D_l} \sum_{t \in D_r} H^{(h)}_{st}$, those of the first layer not at
+    all, and the skip connection adds these sums. (The cross terms are those that are meant,
+    $b_i\sigma(v) + b_j\sigma(u)$.)
+
+    Args:
+        architecture: A network of at least two layers.
+        x: Images. shape: (n, channels, pixels)
+    """
+    reach, pixels = architecture.patch_size // 2, x.shape[2]
+    place = torch.arange(pixels, device=x.device)
+    near = ((place - place[:, None]).abs() <= reach).to(x)  # which pixels a patch has
+    padded = torch.nn.functional.pad(x, (reach, reach))
+    patches = padded.unfold(2, architecture.patch_size, 1)  # (n, channels, pixels, patch)
+    gram = x.new_zeros(len(x), len(x))
+    for i, j in itertools.product(range(len(x)), repeat=2):
+        both = torch.cat([patches[i], patches[j]], 1).movedim(1, 0).flatten(1)
+        gram[i, j] = _printed_entry(architecture, both @ both.T, near)
+    return gram
+
+
+def _printed_entry(architecture: shoal.ConvResNet, k: Tensor, near: Tensor) -> Tensor:
+    """From $K^{(0)}$ of the pixels of both images, one after the other."""
+    sigma, pixels = architecture.activation, len(near)
+    step = architecture.residual_scale / architecture.depth
+    normalization = float(1 / moments(sigma, 1.0).square)
+    patch = torch.block_diag(near, near)
+    b = math.sqrt(normalization) * mean(sigma, k.diagonal())
+    k = normalization * _dual(sigma, k)
+    for _ in range(2, architecture.depth):
+        below = mean(sigma, k.diagonal())
+        cross = torch.outer(b, below) + torch.outer(below, b)
+        k = patch @ (k + step * cross + step**2 * _dual(sigma, k)) @ patch
+        b = b + step * below
+    variance = k.diagonal()
+    slope = dual_derivative(sigma, variance[:pixels, None], variance[pixels:], k[:pixels, pixels:])
+    return step**2 * (k[:pixels, pixels:] * slope).sum()
+
+
+def _dual(sigma: shoal.Activation, k: Tensor) -> Tensor:
+    return dual(sigma, k.diagonal()[:, None], k.diagonal(), k)

@@ -1,0 +1,97 @@
+"""Kernel matrices of images, block by block within a limit of memory."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from os import PathLike
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from shoal.architectures import ConvResNet
+from shoal.exceptions import AccuracyError
+from shoal.kernels.convolutional import Images, pixel_pairs, summed_kernels
+from shoal.kernels.result import Kernels
+from shoal.kernels.storage import memory_mapped
+
+__all__ = ["Blocks", "image_kernels"]
+
+_BYTES = 144  # that a pair of pixels takes at the peak; measured
+
+
+class Blocks(NamedTuple):
+    """How a matrix is computed.
+
+    Attributes:
+        memory: Most bytes for a block.
+        out: A folder for the results, or ``None``.
+        on_progress: Called with the share that is done.
+    """
+
+    memory: int
+    out: str | PathLike[str] | None
+    on_progress: Callable[[float], object] | None
+
+
+def image_kernels(
+    architecture: ConvResNet,
+    trainable: frozenset[str],
+    first: Tensor,
+    second: Tensor | None,
+    blocks: Blocks,
+    *,
+    diag: bool,
+) -> Kernels:
+    """The kernels of images with images or, for ``diag``, with their partners; see ``kernel``."""
+    left = Images.of(architecture, first)
+    right = left if second is None else Images.of(architecture, second)
+    symmetric = second is None and not diag
+    shape = (len(first),) if diag else (len(first), len(right.points))
+    pixels, done = math.prod(first.shape[2:]), 0
+    wanted = pixels * (sum(range(len(first) + 1)) if symmetric else math.prod(shape))
+    fitting = max(1, blocks.memory // (_BYTES * pixels))  # pairs of images, times displacements
+    with (
+        nullcontext(Kernels(first.new_empty(shape), first.new_empty(shape)))
+        if blocks.out is None
+        else memory_mapped(blocks.out, shape, first.dtype)
+    ) as result:
+        for i, j in _entries(shape, max(1, fitting // pixels), symmetric=symmetric):
+            total = torch.zeros(2, len(i), dtype=torch.float64, device=first.device)
+            for some in torch.arange(pixels).split(max(1, fitting // len(i))):
+                pairs = pixel_pairs(architecture, first, some)
+                index = (i.to(first.device), j.to(first.device))
+                part = summed_kernels(architecture, trainable, left, right, index, pairs)
+                total += torch.stack(part)
+                done += len(i) * len(some)
+                if blocks.on_progress is not None:
+                    blocks.on_progress(done / wanted)
+            _store(result, total, (i,) if diag else (i, j), symmetric=symmetric)
+    return result
+
+
+def _entries(
+    shape: tuple[int, ...], size: int, *, symmetric: bool
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows and columns of at most ``size`` entries that are computed together."""
+    if len(shape) == 1:
+        for numbers in torch.arange(*shape).split(size):
+            yield numbers, numbers
+        return
+    height = min(shape[0], math.isqrt(size))
+    for rows in torch.arange(shape[0]).split(height):
+        start = int(rows[0]) if symmetric else 0
+        for columns in torch.arange(start, shape[1]).split(size // height):
+            i, j = (t.reshape(-1) for t in torch.meshgrid(rows, columns, indexing="ij"))
+            above = i <= j if symmetric else torch.ones_like(i, dtype=torch.bool)
+            yield i[above], j[above]
+
+
+def _store(result: Kernels, values: Tensor, index: tuple[Tensor, ...], *, symmetric: bool) -> None:
+    """Write the entries of a block, and those that mirror them."""
+    for matrix, entries in zip(result, values.to(result.ck), strict=True):
+        if not bool(entries.isfinite().all()):
+            raise AccuracyError(f"the kernel of these images overflows {matrix.dtype}")
+        matrix[index] = entries
+        if symmetric:
+            matrix[index[::-1]] = entries

@@ -1,0 +1,95 @@
+r"""Pairs of pixels of two images, ordered by their displacement, and sums over pairs of patches.
+
+The patches at $p$ and $q$ have the inner product $\sum_k \langle x_{p+k}, x'_{q+k} \rangle$: both
+move together, and $d = q - p$ stays. So pairs of different displacements never meet, and any set of
+displacements can be computed without the others. Taken modulo the sides of the image, there are as
+many displacements as pixels, each with one pair per pixel.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+__all__ = ["PixelPairs"]
+
+
+@dataclass(frozen=True, eq=False)
+class PixelPairs:
+    """The pairs $(p, p + d)$ for some displacements $d$, modulo the sides.
+
+    Attributes:
+        sides: The pixels along each axis of the images.
+        patch_size: The odd side of a patch.
+        padding: What lies beyond the border.
+        displacements: The numbers of the pixels that the first one is displaced to.
+    """
+
+    sides: tuple[int, ...]
+    patch_size: int
+    padding: Literal["zeros", "circular"]
+    displacements: Tensor
+
+    @cached_property
+    def partner(self) -> Tensor:
+        """The number of each pixel's partner. shape: (displacements, *sides)."""
+        number = torch.zeros((), dtype=torch.int64, device=self.displacements.device)
+        for axis, side in enumerate(self.sides):
+            number = number * side + self._along(axis, self._places(axis)[1])
+        return number
+
+    def of_partner(self, images: Tensor) -> Tensor:
+        """The values of images at the partners.
+
+        Args:
+            images: One value per pixel. shape: (pairs, *sides)
+
+        Returns:
+            Shape: (pairs, displacements, *sides).
+        """
+        return images.flatten(1)[:, self.partner]
+
+    def patch_sum(self, values: Tensor) -> Tensor:
+        """Sums over the patches of both pixels, axis by axis; beyond the border there is nothing.
+
+        Args:
+            values: Values of the pairs. shape: (pairs, displacements, *sides)
+        """
+        for axis, inside in enumerate(self._inside):
+            # in one order for all displacements: what is equal stays so to the last bit
+            values = sum(
+                (torch.roll(values, -k, 2 + axis) * within for k, within in inside.items()),
+                torch.zeros_like(values),
+            )
+        return values
+
+    @cached_property
+    def _inside(self) -> list[dict[int, Tensor]]:
+        """For each axis and step within a patch, which pairs both stay inside the images."""
+        reach, inside = self.patch_size // 2, []
+        for axis, side in enumerate(self.sides):
+            places, steps = self._places(axis), {}
+            for k in range(-reach, reach + 1):
+                if self.padding == "circular":
+                    within = torch.ones_like(places[1], dtype=torch.bool)
+                else:
+                    within = ((places + k >= 0) & (places + k < side)).all(0)
+                steps[k] = self._along(axis, within)
+            inside.append(steps)
+        return inside
+
+    def _places(self, axis: int) -> Tensor:
+        """Places of pixels and partners along an axis. shape: (2, displacements, side)."""
+        side, below = self.sides[axis], math.prod(self.sides[axis + 1 :])
+        step = self.displacements[:, None] // below % side
+        place = torch.arange(side, device=step.device)
+        return torch.stack(torch.broadcast_tensors(place, (place + step) % side))
+
+    def _along(self, axis: int, values: Tensor) -> Tensor:
+        """Values of the pixels of one axis, to be broadcast along the others."""
+        shape = [1] * len(self.sides)
+        shape[axis] = self.sides[axis]
+        return values.view(len(self.displacements), *shape)

@@ -1,0 +1,96 @@
+"""The books of a run: losses, monitors, and which promises were kept."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from shoal.training.bounds import LOWER, Bounds
+
+__all__ = ["Ledger"]
+
+
+@dataclass
+class Ledger:
+    """What is known of a run so far.
+
+    Attributes:
+        promises: What is to be kept.
+        losses: The loss at each step.
+        looks: The steps at which the monitors looked.
+        records: What they saw.
+        violations: The first step at which a promise was broken.
+        bounds: The bounds, once they are known.
+    """
+
+    promises: frozenset[str]
+    losses: list[float] = field(default_factory=list)
+    looks: list[int] = field(default_factory=list)
+    records: dict[str, list[float]] = field(default_factory=dict)
+    violations: dict[str, int] = field(default_factory=dict)
+    bounds: Bounds | None = None
+
+    @property
+    def step(self) -> int:
+        """The step that is written about."""
+        return len(self.losses) - 1
+
+    def look(self, measured: Mapping[str, float]) -> None:
+        """Write down what the monitors saw at this step."""
+        assert self.bounds is not None
+        found = dict(measured)
+        found["pl_ratio"] = self.bounds.pl_ratio(found.pop("square_gradient"), self.losses[-1])
+        self.looks.append(self.step)
+        for name, value in found.items():
+            self.records.setdefault(name, []).append(value)
+        for name in sorted(self.promises & set(found)):
+            self._judge(name, self._holds(name, found[name]))
+        if "gain" in found:  # it must be certain that the layer contracts
+            self._judge("gain", found["gain_upper"] < 1)
+
+    def judge_loss(self, output_error: float, divisor: float) -> None:
+        r"""See whether the loss kept its bound, within what is known of it.
+
+        Args:
+            output_error: A bound of the error of all outputs, as a vector.
+            divisor: What the loss is divided by.
+        """
+        assert self.bounds is not None
+        resolution = math.sqrt(0.5 / divisor) * output_error  # of the loss's root
+        limit = math.sqrt(self.bounds.loss(self.step)) + resolution
+        self._judge("loss", math.sqrt(self.losses[-1]) <= limit)
+
+    def exceeds(self) -> bool:
+        """Whether the loss is above its bound as it stands."""
+        return self.bounds is not None and not self.losses[-1] <= self.bounds.loss(self.step)
+
+    def judge_equilibrium(self, *, converged: bool) -> None:
+        """See whether all equilibria were found."""
+        self._judge("equilibrium", converged)
+
+    def _holds(self, name: str, value: float) -> bool:
+        assert self.bounds is not None
+        bound = self.bounds.at(name, self.step)
+        return value >= bound if name in LOWER else value <= bound
+
+    def _judge(self, name: str, holds: bool) -> None:
+        if name in self.promises and not holds:
+            self.violations.setdefault(name, self.step)
+
+    def state(self) -> dict[str, Tensor]:
+        """All that is numbers."""
+        state = {
+            "losses": torch.tensor(self.losses, dtype=torch.float64),
+            "looks": torch.tensor(self.looks, dtype=torch.int64),
+        }
+        for name, values in self.records.items():
+            state[f"record.{name}"] = torch.tensor(values, dtype=torch.float64)
+        return state
+
+    def restore(self, state: Mapping[str, Tensor], violations: Mapping[str, int]) -> None:
+        """Go on from a state."""
+        self.losses, self.looks = state["losses"].tolist(), state["looks"].tolist()
+        self.records = {n[7:]: v.tolist() for n, v in state.items() if n.startswith("record.")}
+        self.violations = dict(violations)

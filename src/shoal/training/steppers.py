@@ -1,0 +1,159 @@
+r"""How weights move from one step to the next: gradient descent, and gradient flow.
+
+The flow $\dot\theta = -\nabla\Phi(\theta)$ is integrated by the pair of Dormand and Prince of
+orders 5 and 4, with steps of its own between the times that are asked for.
+"""
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from shoal.exceptions import ConvergenceError
+from shoal.training.objective import Evaluation, Objective
+
+__all__ = ["Descent", "Flow", "Stepper"]
+
+
+class Stepper(Protocol):
+    """What moves weights."""
+
+    size: float  # that the next step will have
+
+    def advance(self, objective: Objective, now: Evaluation) -> None:
+        """Make a step in place, from where ``now`` was evaluated."""
+        ...
+
+    def output_error(self, objective: Objective, now: Evaluation) -> float:
+        """What the method itself may have made wrong, in the norm of all outputs."""
+        ...
+
+
+class Descent:
+    r"""$\theta \leftarrow \theta - \eta\nabla\Phi$."""
+
+    def __init__(self, step_size: float) -> None:
+        self.size = step_size
+
+    @torch.no_grad()
+    def advance(self, objective: Objective, now: Evaluation) -> None:
+        """One step."""
+        torch._foreach_add_(objective.parameters, now.gradients, alpha=-self.size)
+
+    def output_error(self, objective: Objective, now: Evaluation) -> float:  # noqa: ARG002
+        """Nothing but rounding."""
+        return 0.0
+
+
+# Dormand and Prince 1980: stages, and the difference of the two orders' weights.
+_STAGES = (
+    (1 / 5,),
+    (3 / 40, 9 / 40),
+    (44 / 45, -56 / 15, 32 / 9),
+    (19372 / 6561, -25360 / 2187, 64448 / 6561, -212 / 729),
+    (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
+    (35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
+)
+_ERROR = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40)
+_SAFETY, _SHRINK, _GROW = 0.9, 0.2, 5.0
+_FIRST = 0.1  # the first step, in units of the time in which the loss falls
+_SHORTEST = 1e-10  # of the time between two steps
+
+
+class Flow:
+    r"""Gradient flow from one time to the next.
+
+    A step is accepted if its error is below ``rtol`` times the distance that the weights have come
+    from their start.
+
+    Args:
+        interval: The time between two steps.
+        rtol: The tolerance.
+    """
+
+    def __init__(self, interval: float, rtol: float) -> None:
+        self.interval, self.rtol = interval, rtol
+        self.size = math.inf  # of the next internal step
+
+    @torch.no_grad()
+    def advance(self, objective: Objective, now: Evaluation) -> None:
+        """Integrate over the interval.
+
+        Raises:
+            ConvergenceError: If no step is short enough.
+        """
+        if math.isinf(self.size) and now.square_gradient > 0:
+            self.size = _FIRST * now.loss / now.square_gradient
+        left, slope = self.interval, now.gradients
+        while left > 0:
+            # a rest of rounding would be a step of its own
+            last = self.size >= left * (1 - 1e-12)
+            size = left if last else self.size
+            excess, slopes = self._attempt(objective, slope, size)
+            factor = min(max(_SAFETY * max(excess, 1e-10) ** -0.2, _SHRINK), _GROW)
+            if excess > 1:
+                self.size = size * min(factor, 1.0)
+                if self.size < _SHORTEST * self.interval:
+                    raise ConvergenceError(
+                        f"the flow cannot be followed to {self.rtol:g}: its steps fell below "
+                        f"{self.size:.2g}, the equilibrium or the loss is lost, or rtol is below "
+                        "what equilibria and dtype can resolve"
+                    )
+                continue
+            self.size = max(self.size, size * factor) if last else size * factor
+            left, slope = 0.0 if last else left - size, slopes
+
+    def _attempt(
+        self, objective: Objective, slope: list[Tensor], size: float
+    ) -> tuple[float, list[Tensor]]:
+        """Try a step: by what factor its error is too large, and the gradients at its end.
+
+        The weights are where they were if it is too large.
+        """
+        weights = objective.parameters
+        before = [w.clone() for w in weights]
+        slopes = [slope]
+        try:
+            for row in _STAGES:
+                torch._foreach_copy_(weights, before)
+                for factor, stage in zip(row, slopes, strict=True):
+                    torch._foreach_add_(weights, stage, alpha=-size * factor)
+                found = objective.evaluate()
+                if not found.finite:
+                    return self._reject(weights, before)
+                slopes.append(found.gradients)
+        except ConvergenceError:  # the equilibrium is lost where the step leads: a shorter one
+            return self._reject(weights, before)
+        error = [torch.zeros_like(w) for w in weights]
+        for factor, stage in zip(_ERROR, slopes, strict=True):
+            torch._foreach_add_(error, stage, alpha=size * factor)
+        allowed = self.rtol * (self._way(objective) + _length(torch._foreach_sub(weights, before)))
+        excess = _length(error) / allowed if allowed > 0 else 0.0
+        if not excess <= 1:  # or NaN
+            return self._reject(weights, before, excess)
+        return excess, slopes[-1]
+
+    @staticmethod
+    def _reject(
+        weights: list[Tensor], before: list[Tensor], excess: float = math.inf
+    ) -> tuple[float, list[Tensor]]:
+        torch._foreach_copy_(weights, before)
+        return excess if math.isfinite(excess) else math.inf, []
+
+    @staticmethod
+    def _way(objective: Objective) -> float:
+        return math.hypot(*objective.distances().values())
+
+    def output_error(self, objective: Objective, now: Evaluation) -> float:
+        """The tolerance, by how outputs react to weights along the gradient."""
+        error = math.sqrt(2 * now.loss * objective.divisor)
+        if error == 0:
+            return 0.0
+        reaction = math.sqrt(now.square_gradient) * objective.divisor / error
+        return reaction * self.rtol * self._way(objective)
+
+
+def _length(tensors: tuple[Tensor, ...] | list[Tensor]) -> float:
+    norms = torch._foreach_norm(tensors, 2, dtype=torch.float64)
+    return float(torch.linalg.vector_norm(torch.stack(list(norms))))

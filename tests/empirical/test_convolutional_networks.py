@@ -1,0 +1,62 @@
+"""Finite convolutional networks against the kernels of infinitely wide ones."""
+
+import pytest
+import torch
+
+from shoal import GELU, ConvResNet, ReLU, build, empirical_kernel, kernel
+from shoal.experiments.conv_width import printed_gram
+
+
+def images(*shape, seed=0):
+    x = torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return x / x.flatten(1).norm(dim=1).view(-1, *[1] * (x.dim() - 1))
+
+
+def networks(architecture, x, width, count):
+    axes = x.dim() - 2
+    options = {"in_features": x.shape[1], "width": width, "pixel_axes": axes}
+    for seed in range(count):
+        yield build(architecture, seed=seed, dtype=torch.float64, **options)
+
+
+CONVERGING = [
+    (ConvResNet(GELU(), 3, residual_scale=3.0), (4, 3, 5)),
+    (ConvResNet(ReLU(), 2, residual_scale=2.0, padding="circular"), (4, 2, 3, 3)),
+]
+
+
+@pytest.mark.parametrize(("architecture", "shape"), CONVERGING, ids=repr)
+def test_convergence_to_infinite_width(architecture, shape):
+    """For every layer's weights: means within their error, deviations like m^(-1/2)."""
+    x = images(*shape)
+    for group in architecture.parameter_groups:
+        exact, deviations = torch.stack(kernel(architecture, x, trainable={group})), []
+        for width in (32, 512):
+            found = torch.stack(
+                [
+                    torch.stack(empirical_kernel(net, x, trainable={group}))
+                    for net in networks(architecture, x, width, 16)
+                ]
+            )
+            deviations.append((found - exact).square().mean((0, 2, 3)).sqrt())
+        assert ((found.mean(0) - exact).abs() < found.std(0)).all(), group  # 4 standard errors
+        ratio = deviations[0] / deviations[1]
+        assert (ratio > 2).all(), group
+        assert (ratio < 8).all(), group
+
+
+@pytest.mark.parametrize("depth", [3, 4])
+def test_the_gram_matrix_is_not_the_printed_one(depth):
+    """Each entry within the standard error of its mean over networks; equation 6 is far off."""
+    architecture, x = ConvResNet(GELU(), depth), images(3, 3, 8)
+    last = architecture.parameter_groups[-1:]
+    limit = kernel(architecture, x, trainable=last).ntk
+    found = torch.stack(
+        [empirical_kernel(net, x, trainable=last).ntk for net in networks(architecture, x, 500, 24)]
+    )
+    error = found.std(0) / len(found) ** 0.5
+    assert (error < 0.06 * limit).all()
+    assert ((found.mean(0) - limit).abs() < 3 * error).all()
+    printed = printed_gram(architecture, x)
+    assert ((printed - found.mean(0)).abs() > 10 * error).all()
+    assert printed.norm() / limit.norm() > (2 if depth == 3 else 10)

@@ -1,0 +1,380 @@
+"""Kernels of convolutional residual networks against their recursion, pair of pixels by pair."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from shoal import (
+    AccuracyError,
+    ConvResNet,
+    ReLU,
+    ResNet,
+    Sine,
+    Softplus,
+    Tanh,
+    kernel,
+    kernel_function,
+    kernel_operator,
+    pair_eigenvalue,
+)
+
+
+def images(*shape, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, dtype=dtype, generator=generator) / 2
+
+
+# the trapezoidal rule, which converges exponentially for analytic functions times a density
+NODES = torch.linspace(-9.5, 9.5, 191, dtype=torch.float64)
+WEIGHTS = 0.1 * torch.exp(-NODES.square() / 2) / math.sqrt(2 * math.pi)
+
+
+def expectations(sigma, slope, a, b, c):
+    """E[σ(u)], E[σ(v)], E[σ(u)σ(v)], E[σ'(u)σ'(v)] by a product rule."""
+    u = math.sqrt(a) * NODES
+    rest = math.sqrt(max(b - c * c / a, 0.0)) if a else math.sqrt(b)
+    v = (c / a if a else 0.0) * u[:, None] + rest * NODES
+    value, derivative = (sigma(v) * WEIGHTS).sum(1), (slope(v) * WEIGHTS).sum(1)
+    first, second = (sigma(u) * WEIGHTS).sum(), (value * WEIGHTS).sum()
+    return (
+        first,
+        second,
+        (sigma(u) * value * WEIGHTS).sum(),
+        (slope(u) * derivative * WEIGHTS).sum(),
+    )
+
+
+def relu_expectations(a, b, c):
+    """The same for ReLU, in closed form (Cho & Saul 2009)."""
+    root = math.sqrt(a * b)
+    angle = math.acos(max(-1.0, min(1.0, c / root))) if root else math.pi / 2
+    mean = root * (math.sin(angle) + (math.pi - angle) * math.cos(angle)) / (2 * math.pi)
+    first, second = (math.sqrt(t / (2 * math.pi)) for t in (a, b))
+    return first, second, mean, (math.pi - angle) / (2 * math.pi)
+
+
+ACTIVATIONS = {
+    ReLU(): (relu_expectations, 2.0),
+    Softplus(): (
+        lambda a, b, c: expectations(torch.nn.functional.softplus, torch.sigmoid, a, b, c),
+        1 / float((torch.nn.functional.softplus(NODES) ** 2 * WEIGHTS).sum()),
+    ),
+    Tanh(): (
+        lambda a, b, c: expectations(torch.tanh, lambda x: 1 - torch.tanh(x) ** 2, a, b, c),
+        1 / float((torch.tanh(NODES) ** 2 * WEIGHTS).sum()),
+    ),
+    Sine(): (
+        lambda a, b, c: expectations(torch.sin, torch.cos, a, b, c),
+        2 / (1 - math.exp(-2)),
+    ),
+}
+
+
+class Reference:
+    """The recursion as it is written, with loops, for two images of shape (channels, *sides)."""
+
+    def __init__(self, architecture, x, y):
+        self.architecture = architecture
+        self.expect, self.normalization = ACTIVATIONS[architecture.activation]
+        self.sides = x.shape[1:]
+        self.pixels = list(itertools.product(*map(range, self.sides)))
+        reach = architecture.patch_size // 2
+        self.steps = list(itertools.product(range(-reach, reach + 1), repeat=len(self.sides)))
+        self.x, self.y = x, y
+
+    def patches(self, values):
+        """Both patches move together."""
+        result = {}
+        for p, q in itertools.product(self.pixels, repeat=2):
+            moved = ((self.moved(p, k), self.moved(q, k)) for k in self.steps)
+            result[p, q] = sum(values[r, s] for r, s in moved if r is not None and s is not None)
+        return result
+
+    def moved(self, p, k):
+        place = tuple(i + j for i, j in zip(p, k, strict=True))
+        if self.architecture.padding == "circular":
+            return tuple(i % n for i, n in zip(place, self.sides, strict=True))
+        inside = all(0 <= i < n for i, n in zip(place, self.sides, strict=True))
+        return place if inside else None
+
+    def kernels(self, trainable):
+        """CK and NTK."""
+        both = [(self.x, self.x), (self.y, self.y), (self.x, self.y)]
+        pairs = list(itertools.product(self.pixels, repeat=2))
+        features = [
+            {(p, q): float(u[(slice(None), *p)] @ v[(slice(None), *q)]) for p, q in pairs}
+            for u, v in both
+        ]
+        means = [dict.fromkeys(self.pixels, 0.0) for _ in range(2)]
+        tangent = dict.fromkeys(pairs, 0.0)
+        for layer in range(1, self.architecture.depth + 1):
+            scale = self.architecture.residual_scale / self.architecture.depth
+            scale = math.sqrt(self.normalization) if layer == 1 else scale
+            below = [self.patches(values) for values in features]
+            spread = self.patches(tangent)
+            new = [{}, {}, {}]
+            for p, q in pairs:
+                for k, (left, right) in enumerate(((0, 0), (1, 1), (0, 1))):
+                    a, b, c = below[left][p, p], below[right][q, q], below[k][p, q]
+                    first, second, value, slope = self.expect(a, b, c)
+                    cross = means[left][p] * second + means[right][q] * first
+                    skipped = features[k][p, q] if layer > 1 else 0.0
+                    new[k][p, q] = float(skipped + scale * cross + scale**2 * value)
+                own = below[2][p, q] if f"layer{layer}" in trainable else 0.0
+                tangent[p, q] += float(scale**2 * slope * (spread[p, q] + own))
+            for k in range(2):
+                for p in self.pixels:
+                    variance = below[k][p, p]
+                    means[k][p] += float(scale * self.expect(variance, variance, variance)[0])
+            features = new
+        return sum(features[2].values()), sum(tangent.values())
+
+
+CASES = [
+    (ConvResNet(ReLU(), 3, residual_scale=2.0), (2, 5)),
+    (ConvResNet(Softplus(), 3, residual_scale=2.0), (1, 4)),
+    (ConvResNet(Softplus(), 2, patch_size=5, padding="circular"), (2, 3)),
+    (ConvResNet(ReLU(), 3, padding="circular"), (1, 2, 3)),
+    (ConvResNet(ReLU(), 2, patch_size=5, residual_scale=1.5), (2, 3, 2)),
+    (ConvResNet(Tanh(), 2, residual_scale=3.0), (3, 2, 2)),
+    (ConvResNet(Sine(), 3, patch_size=1, residual_scale=3.0), (2, 3)),
+    (ConvResNet(ReLU(), 2, residual_scale=1.5), (1, 2, 1, 2)),
+    (ConvResNet(ReLU(), 2, patch_size=3, padding="circular"), (1, 1, 2)),
+]
+
+
+@pytest.mark.parametrize(("architecture", "shape"), CASES, ids=repr)
+def test_the_recursion_with_loops(architecture, shape):
+    x, y = images(2, *shape), images(2, *shape, seed=1)
+    groups = architecture.parameter_groups
+    for trainable in (groups, groups[:1], groups[-1:]):
+        found = kernel(architecture, x, y, trainable=trainable)
+        for i, j in ((0, 0), (1, 0)):
+            expected = Reference(architecture, x[i], y[j]).kernels(trainable)
+            for matrix, value in zip(found, expected, strict=True):
+                assert float(matrix[i, j]) == pytest.approx(value, rel=1e-10)
+
+
+@pytest.mark.parametrize("sigma", [Tanh(), Softplus(), ReLU()], ids=repr)
+@pytest.mark.parametrize("padding", ["zeros", "circular"])
+def test_empty_patches(sigma, padding):
+    """Variances of zero: of all pixels whose patches are empty, of whole images."""
+    architecture = ConvResNet(sigma, 3, residual_scale=2.0, padding=padding)
+    x = images(3, 1, 7)
+    x[0, :, 2:], x[1, :, :5], x[2] = 0.0, 0.0, 0.0
+    found = kernel(architecture, x)
+    for i, j in itertools.combinations_with_replacement(range(3), 2):
+        expected = Reference(architecture, x[i], x[j]).kernels(architecture.parameter_groups)
+        for matrix, value in zip(found, expected, strict=True):
+            assert float(matrix[i, j]) == pytest.approx(value, rel=1e-9, abs=1e-14)
+
+
+def test_one_layer_in_closed_form():
+    """Sums of the dual of ReLU over all pairs of patches, as products of patch matrices."""
+    x = images(4, 3, 5, 4)
+    patches = torch.nn.functional.unfold(x, 3, padding=1)  # (n, channels * 9, pixels)
+    products = torch.einsum("idp,jdq->ijpq", patches, patches)
+    norms = patches.square().sum(1).sqrt()
+    cosine = (products / (norms[:, None, :, None] * norms[None, :, None, :])).clamp(-1, 1)
+    angle = cosine.acos()
+    derivative = (math.pi - angle) / math.pi  # c_σ = 2
+    value = norms[:, None, :, None] * norms[None, :, None, :] * angle.sin() / math.pi
+    found = kernel(ConvResNet(ReLU(), 1), x)
+    torch.testing.assert_close(found.ck, (value + derivative * products).sum((2, 3)))
+    torch.testing.assert_close(found.ntk, (derivative * products).sum((2, 3)), rtol=1e-7, atol=0.0)
+
+
+def of_vectors(architecture):
+    return ResNet(
+        architecture.activation, architecture.depth, residual_scale=architecture.residual_scale
+    )
+
+
+@pytest.mark.parametrize(
+    ("sigma", "padding"), [(Softplus(), "zeros"), (ReLU(), "circular")], ids=str
+)
+def test_patches_of_one_pixel_are_a_residual_network_on_each(sigma, padding):
+    architecture = ConvResNet(sigma, 3, patch_size=1, residual_scale=2.0, padding=padding)
+    x, y = images(3, 4, 2, 3), images(2, 4, 2, 3, seed=1)
+    pixels = [t.flatten(2).movedim(1, 2).reshape(-1, 4) for t in (x, y)]
+    for trainable in (None, {"layer2"}):
+        found = kernel(architecture, x, y, trainable=trainable)
+        expected = kernel(of_vectors(architecture), *pixels, trainable=trainable)
+        for matrix, pairs in zip(found, expected, strict=True):
+            sums = pairs.view(3, 6, 2, 6).sum((1, 3))
+            torch.testing.assert_close(matrix, sums, rtol=1e-9, atol=0.0)
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_images_of_one_pixel_are_vectors(axes):
+    architecture = ConvResNet(Softplus(), 3, residual_scale=2.0)
+    x = images(5, 4)
+    found = kernel(architecture, x.view(5, 4, *[1] * axes))
+    expected = kernel(of_vectors(architecture), x)
+    for matrix, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(matrix, other, rtol=1e-10, atol=0.0)
+
+
+def test_symmetries():
+    """Circular shifts of one image; of both, mirroring, exchanged axes; rotated channels."""
+    x, y = images(3, 2, 4, 4), images(2, 2, 4, 4, seed=1)
+    circular = ConvResNet(ReLU(), 3, padding="circular")
+    zeros = ConvResNet(ReLU(), 3)
+    turn = torch.linalg.qr(images(2, 2, seed=2))[0]
+
+    def agree(architecture, first, second):
+        found, expected = kernel(architecture, first, second), kernel(architecture, x, y)
+        return all(
+            torch.allclose(a, b, rtol=1e-9, atol=0.0) for a, b in zip(found, expected, strict=True)
+        )
+
+    assert agree(circular, x, torch.roll(y, (1, 2), (2, 3)))
+    assert not agree(zeros, x, torch.roll(y, (1, 2), (2, 3)))
+    assert agree(zeros, x.flip(2), y.flip(2))
+    assert agree(zeros, x.transpose(2, 3), y.transpose(2, 3))
+    assert agree(zeros, *(torch.einsum("ab,nbhw->nahw", turn, t) for t in (x, y)))
+
+
+def test_without_residuals_the_first_layer_remains():
+    x = images(3, 2, 4)
+    found = kernel(ConvResNet(Softplus(), 3, residual_scale=0.0), x)
+    alone = kernel(ConvResNet(Softplus(), 1), x)
+    for matrix, other in zip(found, alone, strict=True):
+        torch.testing.assert_close(matrix, other)
+    last = kernel(ConvResNet(Softplus(), 3, residual_scale=0.0), x, trainable={"layer3"})
+    assert not last.ntk.any()
+
+
+@pytest.mark.parametrize(
+    ("sigma", "memory"),
+    [(ReLU(), 1), (ReLU(), 5_000), (ReLU(), "30KB"), (ReLU(), "1GiB"), (Tanh(), "20KB")],
+    ids=repr,
+)
+def test_blocks_of_any_size(sigma, memory):
+    architecture, x, y = ConvResNet(sigma, 2), images(4, 2, 3, 2), images(3, 2, 3, 2, seed=1)
+    for inputs, diag in (((x,), False), ((x, y), False), ((x[:3], y), True)):
+        whole = kernel(architecture, *inputs, diag=diag)
+        parts = kernel(architecture, *inputs, diag=diag, memory=memory)
+        for matrix, other in zip(whole, parts, strict=True):
+            torch.testing.assert_close(matrix, other, rtol=1e-11, atol=0.0)
+
+
+def test_matrices_diagonals_and_partners():
+    architecture, x, y = ConvResNet(ReLU(), 2), images(5, 2, 4), images(5, 2, 4, seed=1)
+    found, crossed = kernel(architecture, x), kernel(architecture, x, y)
+    own, partners = kernel(architecture, x, diag=True), kernel(architecture, x, y, diag=True)
+    copied = kernel(architecture, x, x.clone())
+    for k in range(2):
+        assert torch.equal(found[k], found[k].T)
+        torch.testing.assert_close(found[k], copied[k], rtol=1e-12, atol=0.0)
+        torch.testing.assert_close(found[k].diagonal(), own[k], rtol=1e-13, atol=0.0)
+        torch.testing.assert_close(crossed[k].diagonal(), partners[k], rtol=1e-13, atol=0.0)
+        assert torch.linalg.eigvalsh(found[k]).min() > 0
+
+
+def test_dtypes_arrays_and_files(tmp_path):
+    architecture, x = ConvResNet(Softplus(), 2), images(3, 1, 4)
+    exact = kernel(architecture, x)
+    single = kernel(architecture, x.float())
+    arrays = kernel(architecture, x.numpy())
+    stored = kernel(architecture, x, out=tmp_path)
+    for k, name in enumerate(("ck", "ntk")):
+        assert single[k].dtype == torch.float32
+        torch.testing.assert_close(single[k].double(), exact[k], rtol=3e-7, atol=0.0)
+        assert isinstance(arrays[k], np.ndarray)
+        assert np.array_equal(arrays[k], exact[k].numpy())
+        assert torch.equal(stored[k], exact[k])
+        assert np.array_equal(np.load(tmp_path / f"{name}.npy"), exact[k].numpy())
+
+
+def test_progress():
+    architecture, shares = ConvResNet(ReLU(), 2), []
+    kernel(architecture, images(4, 1, 5), memory=1, on_progress=shares.append)
+    assert len(shares) == 4 * 5 // 2 * 5
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    vectors = []
+    kernel(of_vectors(architecture), images(70, 5), memory=50_000, on_progress=vectors.append)
+    assert len(vectors) > 1
+    assert vectors[-1] == 1.0
+
+
+def test_what_overflows():
+    architecture = ConvResNet(ReLU(), 2, residual_scale=1e12)
+    with pytest.raises(AccuracyError, match=r"overflows torch\.float32"):
+        kernel(architecture, images(2, 1, 4, dtype=torch.float32) * 1e9)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda a, x: kernel(a, x[0, 0]), ValueError, r"x1 must have shape \(samples, channels"),
+        (lambda a, x: kernel(a, x[..., None, None, None]), ValueError, "one to three axes"),
+        (lambda a, x: kernel(a, x, x[:, :1]), ValueError, "as many channels and pixels"),
+        (lambda a, x: kernel(a, x, x[..., :2]), ValueError, "as many channels and pixels"),
+        (lambda a, x: kernel(a, x, x.float()), ValueError, "one dtype and device"),
+        (lambda a, x: kernel(a, x, x[:1], diag=True), ValueError, "diag needs as many x1 as x2"),
+        (lambda a, x: kernel(a, x.half()), TypeError, "x1 must be float32 or float64"),
+        (lambda a, x: kernel(a, x * math.nan), ValueError, "x1 must be finite"),
+        (lambda a, x: kernel(a, x[:0]), ValueError, "x1 must not be empty"),
+        (lambda a, x: kernel(a, x, trainable={"readout"}), ValueError, "chosen from 'layer1'"),
+        (lambda a, x: kernel(a, x, trainable=()), ValueError, "at least one"),
+        (lambda a, x: kernel(a, x, width=5), ValueError, "width has no meaning"),
+        (lambda a, x: kernel(a, x, compile=True), ValueError, "compile is for kernels of vectors"),
+        (lambda a, x: kernel(a, x, variances={"v": x}), ValueError, r"ConvResNet \(none\)"),
+        (lambda a, x: kernel(a, x, memory="much"), ValueError, "memory must be a size"),
+        (lambda a, x: kernel(a, x.requires_grad_()), ValueError, "must not require gradients"),
+        (lambda a, _: kernel_function(a), TypeError, "shoal.kernel makes its matrices"),
+        (lambda a, x: kernel_operator(a, x), TypeError, "shoal.kernel makes its matrices"),
+        (
+            lambda _, x: kernel(ConvResNet(ReLU(), 1, patch_size=9, padding="circular"), x),
+            ValueError,
+            "x1 must have at least 4 pixels",
+        ),
+    ],
+)
+def test_bad_arguments(call, error, message):
+    with pytest.raises(error, match=message):
+        call(ConvResNet(ReLU(), 2), images(2, 2, 3))
+
+
+@pytest.mark.parametrize("padding", ["zeros", "circular"])
+def test_the_eigenvalue_of_pairs_of_images(padding):
+    """Of the patches' own singular values; zero where patches have too few entries."""
+    architecture = ConvResNet(Softplus(), 2, padding=padding)
+    x = images(4, 3, 3, 2)
+    mode = "constant" if padding == "zeros" else "circular"
+    patches = torch.nn.functional.unfold(torch.nn.functional.pad(x, (1, 1, 1, 1), mode), 3)
+    expected = min(
+        float(torch.linalg.svdvals(torch.cat([p, q], 1)).min()) ** 2
+        for p, q in itertools.combinations(patches, 2)
+    )
+    found = pair_eigenvalue(x, architecture=architecture)
+    assert found == pytest.approx(expected, rel=1e-6, abs=1e-14)
+    assert pair_eigenvalue(x[:, :1], architecture=architecture) == 0.0
+    vectors = images(4, 5)
+    single = pair_eigenvalue(vectors[:, :, None].numpy(), architecture=ConvResNet(ReLU(), 1))
+    assert single == pytest.approx(pair_eigenvalue(vectors))
+
+
+@pytest.mark.parametrize(
+    ("x", "architecture", "error", "message"),
+    [
+        (images(2, 3), ConvResNet(ReLU(), 1), ValueError, "x must have shape"),
+        (images(1, 3, 2), ConvResNet(ReLU(), 1), ValueError, "at least two images"),
+        (images(2, 3, 2), ReLU(), TypeError, "architecture must be a ConvResNet"),
+    ],
+)
+def test_bad_pairs_of_images(x, architecture, error, message):
+    with pytest.raises(error, match=message):
+        pair_eigenvalue(x, architecture=architecture)
+
+
+def test_the_residual_scale_of_du_2018():
+    found = ConvResNet.du2018(Softplus(), 3, eigenvalue=0.25, constant=0.4, patch_size=5)
+    assert found == ConvResNet(Softplus(), 3, residual_scale=0.05, patch_size=5)
+    with pytest.raises(ValueError, match="eigenvalue must be <= 1"):
+        ConvResNet.du2018(Softplus(), 3, eigenvalue=2.0, constant=0.4)

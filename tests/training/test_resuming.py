@@ -1,0 +1,141 @@
+"""Runs that were interrupted go on to the last bit; checkpoints of others are refused."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import shoal
+from training import killing
+from training.small import DU, GAO, LING, SHALLOW, TANH, data, network
+
+
+def same(first, second) -> None:
+    """Compare all that two runs found, bit by bit."""
+    assert torch.equal(first.losses, second.losses)
+    assert torch.equal(first.monitor_steps, second.monitor_steps)
+    for name in ("monitors", "bounds", "distances"):
+        mine, theirs = getattr(first, name), getattr(second, name)
+        assert list(mine) == list(theirs)
+        for key, values in mine.items():
+            assert torch.equal(values, theirs[key]), key
+    assert torch.equal(first.loss_bound, second.loss_bound)
+    for name in ("violations", "kept", "status", "message", "steps", "initial_eigenvalue"):
+        assert getattr(first, name) == getattr(second, name)
+
+
+class InterruptionError(Exception):
+    """Thrown out of the middle of a run."""
+
+
+def interrupting(*steps):
+    """A progress function that ends the run at certain steps, each once."""
+    left = list(steps)
+
+    def report(now) -> None:
+        if left and now.step >= left[0]:
+            left.pop(0)
+            raise InterruptionError
+
+    return report
+
+
+CASES = [
+    (TANH, "descent", 0.1, torch.float64),
+    (LING, "descent", 5e-4, torch.float32),
+    (GAO, "flow", 0.05, torch.float64),
+    (DU, "descent", 0.2, torch.float64),
+    (SHALLOW, "flow", 0.2, torch.float32),
+]
+
+
+@pytest.mark.parametrize(("architecture", "method", "step_size", "dtype"), CASES)
+def test_interrupted_runs_go_on_bit_by_bit(
+    tmp_path, architecture, method, step_size, dtype
+) -> None:
+    x, y = data(architecture, dtype=dtype)
+    options = {"step_size": step_size, "steps": 9, "method": method, "monitor": 2}
+    straight = network(architecture, 32, dtype=dtype)
+    whole = shoal.train(straight, x, y, **options)
+    report = interrupting(3, 4, 8)
+    options |= {"checkpoint": tmp_path / "run", "checkpoint_seconds": 0.0, "progress": report}
+    for _ in range(3):
+        with pytest.raises(InterruptionError):
+            shoal.train(network(architecture, 32, dtype=dtype), x, y, **options)
+    net = network(architecture, 32, dtype=dtype)
+    run = shoal.train(net, x, y, **options)
+    same(run, whole)
+    for mine, theirs in zip(net.parameters(), straight.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    # a finished run is not made again, and can be made longer
+    steps = []
+    again = network(architecture, 32, dtype=dtype)
+    options |= {"progress": lambda now: steps.append(now.step)}
+    same(shoal.train(again, x, y, **options), whole)
+    assert steps == [9]
+    longer = shoal.train(network(architecture, 32, dtype=dtype), x, y, **options | {"steps": 12})
+    del options["checkpoint"]
+    options |= {"steps": 12, "progress": False}
+    same(longer, shoal.train(network(architecture, 32, dtype=dtype), x, y, **options))
+
+
+def test_killed_processes_leave_a_run_that_goes_on(tmp_path) -> None:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, killing.__file__, str(tmp_path), "3", "5"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    counts = list(map(int, done.stdout.split()))
+    assert counts == sorted(counts)
+    assert counts[0] > 0
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        run, net = killing.run(tmp_path / "run.safetensors")
+        whole, straight = killing.run()
+    finally:
+        torch.set_num_threads(threads)
+    same(run, whole)
+    for mine, theirs in zip(net.parameters(), straight.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert os.listdir(tmp_path) == ["run.safetensors"]  # nothing half-written is left
+
+
+def test_checkpoints_of_other_runs_are_refused(tmp_path) -> None:
+    x, y = data()
+    path = tmp_path / "run"
+    options = {"step_size": 0.1, "steps": 3, "checkpoint": path}
+    shoal.train(network(), x, y, **options)
+    before = path.read_bytes()
+    others = [
+        ((network(seed=1), x, y), {}, "net"),
+        ((network(), x + 1, y), {}, "x"),
+        ((network(), x, y + 1), {}, "y"),
+        ((network(), x, y), {"step_size": 0.2}, "step_size"),
+        ((network(), x, y), {"monitor": 5}, "monitor"),
+        ((network(solver=shoal.Anderson()), x, y), {}, "net"),
+        ((network(), x, y), {"method": "flow"}, "method"),
+    ]
+    for arguments, changes, name in others:
+        with pytest.raises(ValueError, match=f"another run: {name} differ"):
+            shoal.train(*arguments, **options | changes)
+    with pytest.raises(ValueError, match="steps must be >= 3"):
+        shoal.train(network(), x, y, **options | {"steps": 2})
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["run"]
+
+
+def test_damaged_checkpoints_are_refused(tmp_path) -> None:
+    x, y = data()
+    path = tmp_path / "run"
+    options = {"step_size": 0.1, "steps": 3, "checkpoint": path}
+    shoal.train(network(), x, y, **options)
+    whole = path.read_bytes()
+    for broken in (whole[:-100], b"", whole[:-8] + bytes(8), whole[:3000] + b"\1" + whole[3001:]):
+        path.write_bytes(broken)
+        with pytest.raises(ValueError, match=r"run is damaged|run is no checkpoint"):
+            shoal.train(network(), x, y, **options)
+    shoal.save(network(), path)
+    with pytest.raises(ValueError, match="is no checkpoint"):
+        shoal.train(network(), x, y, **options)

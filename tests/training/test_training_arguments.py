@@ -1,0 +1,165 @@
+"""Arguments, certificates, progress and pictures of training."""
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+import shoal
+from training.small import TANH, data, network
+
+
+@dataclass
+class Conclusion:
+    """As a certificate makes them."""
+
+    holds: bool
+    step_size: float | None
+    rate: float | None
+    promises: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Certificate:
+    """As ``certify`` makes them."""
+
+    gradient_descent: Conclusion
+    gradient_flow: Conclusion
+
+
+def test_certificates_give_step_size_and_rate() -> None:
+    x, y = data()
+    certificate = Certificate(Conclusion(True, 0.05, 0.999), Conclusion(True, None, 0.01))
+    for monitor in (True, False):
+        run = shoal.train(network(), x, y, steps=3, certificate=certificate, monitor=monitor)
+        assert run.step_size == 0.05
+        expected = run.losses[0] * 0.999 ** torch.arange(4).double()
+        torch.testing.assert_close(run.loss_bound, expected)
+        assert run.kept["loss"]
+    # with another step size the rate is not certified
+    run = shoal.train(network(), x, y, steps=3, certificate=certificate, step_size=0.1)
+    expected = run.losses[0] * (1 - 0.05 * run.initial_eigenvalue) ** 3
+    torch.testing.assert_close(run.loss_bound[3], expected)
+    options = {"certificate": certificate, "step_size": 0.1, "method": "flow"}
+    run = shoal.train(network(), x, y, steps=3, **options)
+    torch.testing.assert_close(
+        run.loss_bound[3], run.losses[0] * torch.tensor(-0.003).double().exp()
+    )
+    refused = Certificate(Conclusion(False, 0.05, 0.9), Conclusion(False, None, None))
+    with pytest.raises(ValueError, match="step_size must be given"):
+        shoal.train(network(), x, y, steps=3, certificate=refused)
+    with pytest.raises(ValueError, match="reduction='sum'"):
+        shoal.train(network(), x, y, steps=3, certificate=certificate, reduction="mean")
+
+
+def test_promises_of_certificates_are_watched() -> None:
+    x, y = data()
+    # certificates speak of the weights as they act: here those of the input times √0.8, and of the
+    # readout by √64
+    travels = {"input travels at most": 9.0, "readout travels at most": 0.01 / 8}
+    promises = travels | {"gain at most": 0.9}
+    descent = Conclusion(True, 0.05, 0.999, promises | {"something else": 1.0})
+    certificate = Certificate(descent, Conclusion(False, None, None))
+    run = shoal.train(network(), x, y, steps=3, certificate=certificate, monitor=1)
+    expected = {"loss", "equilibrium", "gain", "distance.input", "distance.readout"}
+    assert set(run.kept) == expected
+    assert run.violations == {"distance.readout": 1}
+    assert run.message == "the weights readout traveled too far at step 1"
+    assert run.bounds["distance.input"].tolist() == pytest.approx([9 / 0.8**0.5] * 4)
+    assert run.bounds["distance.readout"].tolist() == pytest.approx([0.01] * 4)
+    assert run.bounds["gain"].tolist() == [0.9] * 4
+
+
+def test_the_bound_of_the_flow() -> None:
+    x, y = data()
+    run = shoal.train(network(), x, y, step_size=0.5, steps=4, method="flow", reduction="mean")
+    rate = run.initial_eigenvalue / len(x)
+    torch.testing.assert_close(run.loss_bound, run.losses[0] * torch.exp(-rate * run.times))
+    assert all(run.kept.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"net": torch.nn.Linear(5, 1)}, TypeError, "net must be a network"),
+        ({"x": torch.ones(6, 4).double()}, ValueError, "x must have shape"),
+        ({"x": torch.full((6, 5), torch.nan).double()}, ValueError, "x must be finite"),
+        ({"y": torch.ones(5).double()}, ValueError, "y must have shape"),
+        ({"y": torch.ones(6, 2).double()}, ValueError, "one column for each"),
+        ({"y": torch.full((6,), torch.inf).double()}, ValueError, "y must be finite"),
+        ({"steps": -1}, ValueError, "steps must be >= 0"),
+        ({"steps": 1.5}, TypeError, "steps must be an integer"),
+        ({"step_size": 0.0}, ValueError, "step_size must be > 0"),
+        ({"step_size": "large"}, ValueError, "step_size must be one of 'auto'"),
+        ({"step_size": None}, ValueError, "step_size must be given"),
+        ({"method": "adam"}, ValueError, "method must be one of"),
+        ({"reduction": "max"}, ValueError, "reduction must be one of"),
+        ({"on_violation": "ignore"}, ValueError, "on_violation must be one of"),
+        ({"monitor": 0}, ValueError, "monitor must be >= 1"),
+        ({"monitor": "yes"}, TypeError, "monitor must be"),
+        ({"rtol": 1e-3}, ValueError, "rtol is for method='flow'"),
+        ({"rtol": 2.0, "method": "flow"}, ValueError, "rtol must be < 1"),
+        ({"least_eigenvalue": -1.0}, ValueError, "least_eigenvalue must be > 0"),
+        ({"progress": 3}, TypeError, "progress must be"),
+        ({"checkpoint": "/nowhere/run"}, ValueError, "checkpoint must be a file in a folder"),
+        ({"checkpoint_seconds": -1}, ValueError, "checkpoint_seconds must be >= 0"),
+    ],
+)
+def test_bad_arguments(changes, error, message) -> None:
+    x, y = data()
+    arguments = {"net": network(), "x": x, "y": y, "steps": 1, "step_size": 0.1} | changes
+    with pytest.raises(error, match=message):
+        shoal.train(arguments.pop("net"), arguments.pop("x"), arguments.pop("y"), **arguments)
+
+
+def test_bad_monitors_and_networks() -> None:
+    with pytest.raises(ValueError, match="promises must be one of"):
+        shoal.Monitor(promises={"luck"})
+    with pytest.raises(ValueError, match="every must be >= 1"):
+        shoal.Monitor(every=0)
+    net = network()
+    net.requires_grad_(False)
+    with pytest.raises(ValueError, match="weights that require a gradient"):
+        shoal.train(net, *data(), step_size=0.1, steps=1)
+
+
+def test_no_steps_are_a_look() -> None:
+    run = shoal.train(network(), *data(), step_size=0.1, steps=0)
+    assert run.steps == 0
+    assert run.losses.shape == run.monitors["gain"].shape == (1,)
+    assert run.monitors["drift"].tolist() == [0.0]
+
+
+def test_frozen_groups_stay_and_inference_mode_is_left() -> None:
+    x, y = data()
+    net = network(trainable={"readout", "input"})
+    before = net.recurrent.detach().clone()
+    with torch.inference_mode():
+        run = shoal.train(net, x + 0.0, y, step_size=0.1, steps=3)
+    assert torch.equal(net.recurrent, before)
+    assert set(run.distances) == {"readout", "input"}
+    assert run.losses[3] < run.losses[0]
+
+
+def test_progress_is_reported(capsys) -> None:
+    seen = []
+    shoal.train(network(), *data(), step_size=0.1, steps=3, progress=seen.append)
+    assert [now.step for now in seen] == [0, 1, 2, 3]
+    assert seen[-1].steps == 3
+    pytest.importorskip("rich")
+    shoal.train(network(), *data(), step_size=0.1, steps=3, progress=True)
+    assert capsys.readouterr().out == ""
+
+
+def test_pictures(tmp_path) -> None:
+    pytest.importorskip("matplotlib")
+    run = shoal.train(network(), *data(), step_size=0.1, steps=3, monitor=1)
+    figure = run.plot()
+    figure.savefig(tmp_path / "run.png")
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles[0] == "loss, finished"
+    assert len(titles) == 6
+    bare = shoal.train(network(TANH), *data(), step_size=0.1, steps=3, monitor=False).plot()
+    assert len(bare.axes) == 1
+    text = repr(run)
+    assert text.startswith("TrainingRun(finished after 3 steps, loss ")
