@@ -10,8 +10,8 @@ from torch import Tensor
 
 import shoal
 from certificates.networks import data, loss
-from shoal.certificates.argument import Geometry, Growth
 from shoal.certificates.deq import DEQGeometry, measure_deq
+from shoal.certificates.growth import Geometry, Growth
 from shoal.certificates.implicit import ImplicitGeometry, measure_implicit
 from shoal.certificates.smoothness import smoothness
 from shoal.models.deq import deq_scales

@@ -12,13 +12,13 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from shoal.certificates.argument import Geometry, Growth, Obstacle, Radii
 from shoal.certificates.enclosures import least_singular_value, spectral_norm
 from shoal.certificates.equilibrium import (
     Equilibrium,
     Injection,
     find_equilibrium,
 )
+from shoal.certificates.growth import Geometry, Growth, Obstacle, Radii
 from shoal.certificates.rounding import (
     ROUND_UP,
     UNIT,
