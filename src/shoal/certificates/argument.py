@@ -135,29 +135,33 @@ def _conclusion(theorem: str, origin: _Point) -> Conclusion:
         return result
     growth, rate = found.growth, max(way.rate for way in found.ways if found._margin(way) >= 1)
     promises = {f"{g} travels at most": up(r) for g, r in found.radii.items()}
-    promises["gain at most"] = up(growth.gain)
-    promises["features keep a singular value of"] = down(growth.start - growth.drift)
+    if growth.gain is not None:
+        promises["gain at most"] = up(growth.gain)
+    kept = f"{origin.geometry.subject} keep a singular value of"
+    promises[kept] = down(growth.start - growth.drift)
     factor = down(2 * rate) if step is None else up((1 - step * rate) ** 2)
     return replace(result, rate=factor, promises=promises)
 
 
 def _conditions(point: _Point) -> tuple[Condition, ...]:
     """What the proof asks for, in its order."""
-    growth = point.growth
-    conditions = _initial_conditions(growth, point.geometry.rigorous)
-    if isinstance(growth, Obstacle):
-        return tuple(conditions)
+    growth, geometry = point.growth, point.geometry
+    conditions = [] if growth.gain is None else [_contraction(growth.gain, geometry.rigorous)]
     conditions.append(
-        at_least(
-            "readout",
-            growth.floor,
-            0,
-            words="the readout is trained",
-            remedy="train the readout",
-            rigorous=point.geometry.rigorous,
+        at_most(
+            "rank",
+            growth.drift,
+            growth.start,
+            words=f"the {geometry.subject} move less than their least singular value",
+            remedy=RANK_REMEDY,
+            rigorous=geometry.rigorous,
             strict=True,
         )
     )
+    if isinstance(growth, Obstacle):
+        return tuple(conditions)
+    if growth.gain is not None:
+        conditions.append(_readout(growth.floor, geometry.rigorous))
     if point.step is not None:
         conditions += _step_conditions(point, growth)
     if point.ways:
@@ -165,27 +169,28 @@ def _conditions(point: _Point) -> tuple[Condition, ...]:
     return tuple(conditions)
 
 
-def _initial_conditions(growth: Growth | Obstacle, rigorous: bool) -> list[Condition]:
-    return [
-        at_most(
-            "contraction",
-            growth.gain,
-            1,
-            words="the recurrent layer remains a contraction",
-            remedy="smaller recurrent weights, more width, smaller labels",
-            rigorous=rigorous,
-            strict=True,
-        ),
-        at_most(
-            "rank",
-            growth.drift,
-            growth.start,
-            words="the features move less than their least singular value",
-            remedy=RANK_REMEDY,
-            rigorous=rigorous,
-            strict=True,
-        ),
-    ]
+def _contraction(gain: Fraction, rigorous: bool) -> Condition:
+    return at_most(
+        "contraction",
+        gain,
+        1,
+        words="the recurrent layer remains a contraction",
+        remedy="smaller recurrent weights, more width, smaller labels",
+        rigorous=rigorous,
+        strict=True,
+    )
+
+
+def _readout(floor: Fraction, rigorous: bool) -> Condition:
+    return at_least(
+        "readout",
+        floor,
+        0,
+        words="the readout is trained",
+        remedy="train the readout",
+        rigorous=rigorous,
+        strict=True,
+    )
 
 
 def _travel_condition(point: _Point) -> Condition:
@@ -196,7 +201,7 @@ def _travel_condition(point: _Point) -> Condition:
         point.radii[group],
         needed[group],
         words=f"the weights ({group}) travel less than what was allowed for",
-        remedy="more width, smaller labels, a smaller readout, less similar inputs",
+        remedy=point.geometry.remedy,
         rigorous=point.geometry.rigorous,
     )
 
@@ -221,8 +226,8 @@ def _step_conditions(point: _Point, growth: Growth) -> list[Condition]:
             "remainder",
             growth.floor - rate,
             growth.floor,
-            words="what is not linear in a step is less than what the readout gains",
-            remedy="more width, a smaller readout (readout_scale), smaller labels",
+            words="what is not linear in a step is less than what is gained",
+            remedy=f"a smaller step size, {point.geometry.remedy}",
             rigorous=point.geometry.rigorous,
             strict=True,
         ),

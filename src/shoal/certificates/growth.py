@@ -32,12 +32,12 @@ class Obstacle(NamedTuple):
     """Radii within which nothing is certain.
 
     Attributes:
-        gain: The Lipschitz constant of the recurrent layer.
+        gain: The Lipschitz constant of the recurrent layer, if there is one.
         start: A lower bound of the least singular value of the initial features.
         drift: How far the features may move.
     """
 
-    gain: Fraction
+    gain: Fraction | None
     start: Fraction
     drift: Fraction
 
@@ -46,7 +46,7 @@ class Growth(NamedTuple):
     r"""What holds as long as the weights stay within some radii; see the module.
 
     Attributes:
-        gain: The Lipschitz constant of the recurrent layer.
+        gain: The Lipschitz constant of the recurrent layer, if there is one.
         start: A lower bound of the least singular value of the initial features.
         drift: How far the features may move.
         floor: $\lambda_-$.
@@ -58,7 +58,7 @@ class Growth(NamedTuple):
         curvature: $M$; ``None`` if there is no bound.
     """
 
-    gain: Fraction
+    gain: Fraction | None
     start: Fraction
     drift: Fraction
     floor: Fraction
@@ -78,7 +78,12 @@ class Geometry(ABC):
         scales: By what the parameters of each group are multiplied to make its weights.
         error: A bound of the norm of the initial error.
         rigorous: Whether all bounds include the errors of computing them.
+        subject: What must keep its rank: the features that readouts see, or all gradients.
+        remedy: What keeps weights from traveling too far.
     """
+
+    subject = "features"
+    remedy = "more width, smaller labels, a smaller readout, less similar inputs"
 
     groups: tuple[str, ...]
     scales: Radii
