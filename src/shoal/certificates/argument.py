@@ -9,7 +9,7 @@ from shoal.certificates.growth import Geometry, Growth, Obstacle, Radii, Way, de
 from shoal.certificates.rounding import down, nearest, up
 from shoal.certificates.values import Conclusion, Condition, at_least, at_most
 
-__all__ = ["RANK_REMEDY", "sharper_conclusions"]
+__all__ = ["sharper_conclusions"]
 
 _SHARES = tuple(Fraction(9, 10 * 2**k) for k in range(14))  # of 1/Λ, step sizes to try
 _ITERATIONS = 60  # towards the smallest radii
@@ -17,10 +17,6 @@ _SLACK = Fraction(1005, 1000)
 _SMALLEST_MARGIN, _LARGEST_MARGIN = Fraction(1, 2**16), Fraction(2**16)
 _BISECTIONS = 5
 _FARTHEST = 1e300  # no radius that is larger makes a difference
-
-RANK_REMEDY = (
-    "more width; inputs that are parallel or nearly so must be normalized, perturbed or removed"
-)
 
 
 @dataclass(frozen=True)
@@ -153,7 +149,7 @@ def _conditions(point: _Point) -> tuple[Condition, ...]:
             growth.drift,
             growth.start,
             words=f"the {geometry.subject} move less than their least singular value",
-            remedy=RANK_REMEDY,
+            remedy=geometry.rank_remedy,
             rigorous=geometry.rigorous,
             strict=True,
         )

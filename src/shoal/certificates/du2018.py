@@ -96,8 +96,8 @@ def fully_connected_lemmas(b: Du2018Bounds) -> LemmaConstants:
     """Lemmas A.3 to A.7."""
     lift = math.sqrt(b.normalization) * b.lipschitz  # √c_σ L
     growth = max(2 * lift * b.weight, lift, 1.0)  # c_x
-    total = sum(growth**layer for layer in range(b.depth))  # g_{c_x}(H)
-    pace = 2 * b.feature * growth**b.depth
+    total = sum(_power(growth, layer) for layer in range(b.depth))  # g_{c_x}(H)
+    pace = 2 * b.feature * _power(growth, b.depth)
     stability = 2 * b.smoothness * b.feature + 3 * math.sqrt(b.normalization) * b.lipschitz**2
     root, slope = math.sqrt(b.width), b.smoothness / b.lipschitz
     bend = (b.depth / (2 * b.weight) + lift * total) / root
@@ -105,7 +105,7 @@ def fully_connected_lemmas(b: Du2018Bounds) -> LemmaConstants:
         stability=stability * b.lipschitz * b.normalization * b.feature**2 * total,
         radius=min(b.weight, 1 / (lift * total)),
         pace=pace,
-        pace_square=b.depth * pace**2,
+        pace_square=b.depth * pace * pace,
         bend=bend + 2 * b.depth * slope * b.feature * total,
         change=2 * lift * b.feature * total,
     )
@@ -115,7 +115,7 @@ def residual_lemmas(b: Du2018Bounds) -> LemmaConstants:
     """Lemmas B.3 to B.7, and C.3 to C.7 where there are pixels."""
     patch, spread = math.sqrt(b.patch), math.sqrt(b.patch * b.pixels)
     lift = math.sqrt(b.normalization) * b.lipschitz * patch
-    growth = math.exp(2 * b.scale * b.weight * b.lipschitz * patch)
+    growth = _power(math.e, 2 * b.scale * b.weight * b.lipschitz * patch)
     c_x = (lift * b.feature + b.feature / b.weight) * growth
     first = lift * math.sqrt(b.pixels) * b.feature * growth  # layer 1 has no skip, nor 1/H
     later = 2 * b.scale / b.depth * b.feature * b.lipschitz * spread * growth
@@ -131,10 +131,18 @@ def residual_lemmas(b: Du2018Bounds) -> LemmaConstants:
         stability=last * b.lipschitz * b.patch * b.feature * (products + slopes),
         radius=min(b.weight, b.feature / c_x),
         pace=max(first, later),
-        pace_square=first**2 + (b.depth - 1) * later**2,
+        pace_square=first * first + (b.depth - 1) * later * later,
         bend=bend,
         change=c_x * math.sqrt(b.pixels),
     )
+
+
+def _power(base: float, exponent: float) -> float:
+    """A power, infinite beyond the range of floats."""
+    try:
+        return math.pow(base, exponent)
+    except OverflowError:
+        return math.inf
 
 
 def theorem(
@@ -177,7 +185,7 @@ def _steps(b: Du2018Bounds, lemmas: LemmaConstants) -> dict[str, float]:
     """The largest step sizes for the two terms of second order."""
     n, limit = b.samples, max(b.limit, 0.0)
     linear = n**1.5 * lemmas.pace_square * lemmas.pace * lemmas.bend * b.error
-    square = n**2 * (lemmas.change * lemmas.pace) ** 2
+    square = n**2 * lemmas.change * lemmas.change * lemmas.pace * lemmas.pace
     return {
         "I_2": limit / (8 * linear) if linear > 0 else math.inf,
         "step squared": limit / (8 * square) if square > 0 else math.inf,
@@ -237,22 +245,22 @@ def _promises(b: Du2018Bounds, lemmas: LemmaConstants) -> Mapping[str, float]:
 def _printed(b: Du2018Bounds, step_size: float | None) -> Conclusion:
     """Widths and step sizes with all constants that the paper leaves open set to one."""
     n, depth, limit = b.samples, b.depth, max(b.limit, 1e-300)
+    logarithm = n**2 * math.log(depth * n**2 / _FAILURE) * _power(limit, -2)
     if b.exponential:
-        logarithm = n**2 * math.log(depth * n**2 / _FAILURE) / limit**2
         separation = max(b.separation, 1e-300)
         widths = [
-            n**4 * 2**depth / limit**4,
-            n * 2**depth / _FAILURE,
-            logarithm / separation ** (1.5 * depth),
+            n**4 * _power(2, depth) * _power(limit, -4),
+            n * _power(2, depth) / _FAILURE,
+            logarithm * _power(separation, -1.5 * depth),
         ]
-        largest = limit / (n**2 * 2**depth)
+        largest = limit / (n**2 * _power(2, depth))
     else:
-        second = n**4 / limit**4 if b.pixels > 1 else n**2 / limit**2
+        power = 4 if b.pixels > 1 else 2
         widths = [
-            n**4 / (limit**4 * depth**6),
-            second / depth**2,
+            n**4 * _power(limit, -4) / depth**6,
+            n**power * _power(limit, -power) / depth**2,
             n / _FAILURE,
-            n**2 * math.log(depth * n**2 / _FAILURE) / limit**2,
+            logarithm,
         ]
         largest = limit * depth**2 / n**2
     step = largest if step_size is None else step_size

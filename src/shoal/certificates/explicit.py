@@ -25,7 +25,17 @@ from shoal.models.conv_resnet import ConvResNetwork
 from shoal.models.fully_connected import FullyConnectedNetwork, normalization
 from shoal.models.resnet import ResNetwork
 
-__all__ = ["ExplicitNetwork", "MeasuredExplicit", "MeasuredLayer", "measure_explicit"]
+__all__ = [
+    "ExplicitNetwork",
+    "MeasuredExplicit",
+    "MeasuredLayer",
+    "activations",
+    "gram_root",
+    "least_root",
+    "measure_explicit",
+    "patch_pixels",
+    "residual_scale",
+]
 
 ExplicitNetwork = FullyConnectedNetwork | ResNetwork | ConvResNetwork
 
@@ -187,27 +197,46 @@ class _Pass(NamedTuple):
     proved: bool
 
 
-def _layers(net: ExplicitNetwork) -> list[_Layer]:
-    architecture, width = net.architecture, net.spec.width
+def activations(net: ExplicitNetwork) -> tuple[Activation, ...]:
+    """The activation of each layer."""
+    architecture = net.architecture
     if isinstance(architecture, ConvResNet):
-        activations = (architecture.activation,) * architecture.depth
-        reach = up(math.sqrt(architecture.patch_size**net.spec.pixel_axes))
-    else:
-        activations, reach = architecture.activations, 1.0
-    residual = not isinstance(architecture, FullyConnected)
-    normalized = residual or architecture.normalized
-    layers = []
-    for number, sigma in enumerate(activations, start=1):
-        if residual and number > 1:
-            skip, factor = 1.0, architecture.residual_scale / (len(activations) * math.sqrt(width))
-        else:
-            constant = normalization(sigma) if normalized else 1.0
-            skip, factor = 0.0, math.sqrt(constant / width)
-        weight = net.get_parameter(f"layer{number}")
-        values = weight.detach().double().cpu().flatten(1)
+        return (architecture.activation,) * architecture.depth
+    return architecture.activations
+
+
+def patch_pixels(net: ExplicitNetwork) -> int:
+    """How many pixels a unit sees."""
+    architecture = net.architecture
+    if isinstance(architecture, ConvResNet):
+        return int(architecture.patch_size**net.spec.pixel_axes)
+    return 1
+
+
+def residual_scale(net: ExplicitNetwork) -> float | None:
+    """What residuals are multiplied by, before the width and the depth; ``None`` without any."""
+    architecture = net.architecture
+    return None if isinstance(architecture, FullyConnected) else architecture.residual_scale
+
+
+def _layers(net: ExplicitNetwork) -> list[_Layer]:
+    reach, layers = up(math.sqrt(patch_pixels(net))), []
+    for number, sigma in enumerate(activations(net), start=1):
         name = f"layer{number}"
+        weight = net.get_parameter(name)
+        values = weight.detach().double().cpu().flatten(1)
+        skip, factor = _scale(net, number, sigma)
         layers.append(_Layer(name, weight.requires_grad, values, skip, factor, sigma, reach))
     return layers
+
+
+def _scale(net: ExplicitNetwork, number: int, sigma: Activation) -> tuple[float, float]:
+    """$e$ and $k$ of a layer, counted from one."""
+    scale, architecture, width = residual_scale(net), net.architecture, net.spec.width
+    if scale is not None and number > 1:
+        return 1.0, scale / (architecture.depth * math.sqrt(width))
+    plain = isinstance(architecture, FullyConnected) and not architecture.normalized
+    return 0.0, math.sqrt((1.0 if plain else normalization(sigma)) / width)
 
 
 def _see(net: ExplicitNetwork, x: Tensor) -> Callable[[Tensor], Tensor]:
@@ -276,10 +305,12 @@ def _below(layer: _Layer, turned: Tensor, above: Tensor, see: Callable[[Tensor],
     samples, outputs, pixels, _ = above.shape
     passed = (turned @ layer.weight).reshape(samples * outputs, pixels, -1)
     patch = round(layer.reach**2)
-    start = passed.new_zeros(len(passed), pixels, passed.shape[2] // patch)
-    (gathered,) = torch.func.vjp(see, start)[1](passed)
+    with torch.enable_grad():
+        start = passed.new_zeros(len(passed), pixels, passed.shape[2] // patch, requires_grad=True)
+        (gathered,) = torch.autograd.grad(see(start), start, passed)
     below = layer.factor * gathered.reshape(samples, outputs, pixels, -1)
-    return below + above if layer.skip else below
+    result: Tensor = below + above if layer.skip else below
+    return result
 
 
 def _adjoint_error(layer: _Layer, levers: Tensor, adjoints: Tensor) -> Tensor:

@@ -23,9 +23,13 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import NamedTuple
 
-__all__ = ["Geometry", "Growth", "Obstacle", "Radii", "Way", "descents", "flow"]
+__all__ = ["RANK_REMEDY", "Geometry", "Growth", "Obstacle", "Radii", "Way", "descents", "flow"]
 
 Radii = Mapping[str, Fraction]
+
+RANK_REMEDY = (
+    "more width; inputs that are parallel or nearly so must be normalized, perturbed or removed"
+)
 
 
 class Obstacle(NamedTuple):
@@ -80,10 +84,12 @@ class Geometry(ABC):
         rigorous: Whether all bounds include the errors of computing them.
         subject: What must keep its rank: the features that readouts see, or all gradients.
         remedy: What keeps weights from traveling too far.
+        rank_remedy: What raises the rank.
     """
 
     subject = "features"
     remedy = "more width, smaller labels, a smaller readout, less similar inputs"
+    rank_remedy = RANK_REMEDY
 
     groups: tuple[str, ...]
     scales: Radii

@@ -5,6 +5,7 @@ on the page about certificates. They bound how far features, adjoints and gradie
 *computed* ones, so that errors of computing them are a part of what they may move.
 """
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from shoal.certificates.explicit import MeasuredExplicit, MeasuredLayer, gram_root, least_root
-from shoal.certificates.growth import Geometry, Growth, Obstacle, Radii
+from shoal.certificates.growth import RANK_REMEDY, Geometry, Growth, Obstacle, Radii
 from shoal.certificates.rounding import ROUND_UP, UNIT, exact, norm_upper, up
 
 __all__ = ["ExplicitGeometry", "LayerBounds"]
@@ -28,6 +29,7 @@ class ExplicitGeometry(Geometry):
 
     subject = "gradients"
     remedy = "more width, labels nearer to the initial outputs, less similar inputs"
+    rank_remedy = f"{RANK_REMEDY}; a readout that stays fixed must not be zero"
 
     def __init__(self, measured: MeasuredExplicit) -> None:
         self.measured = measured
@@ -102,12 +104,12 @@ class LayerBounds:
     @cached_property
     def pooled(self) -> Tensor:
         """How far the features that the readout sees are from computed ones."""
-        return self.moves[-1][0] * (self.measured.pixels**0.5 * ROUND_UP)
+        return self.moves[-1][0] * (math.sqrt(self.measured.pixels) * ROUND_UP)
 
     @cached_property
     def adjoints(self) -> list[tuple[Tensor, Tensor]]:
         r"""For each layer how far $g$ and $k\,\sigma'(p)\,g$ are from computed ones."""
-        radius = self.radii.get("readout", 0.0) * self.measured.pixels**0.5 * ROUND_UP
+        radius = self.radii.get("readout", 0.0) * math.sqrt(self.measured.pixels) * ROUND_UP
         above = torch.full_like(self.measured.layers[0].inputs, radius)
         found = []
         for layer, (_, inner) in zip(
@@ -166,5 +168,5 @@ class LayerBounds:
             second = (second + bend * inner**2 * ROUND_UP) * ROUND_UP
             lift = layer.factor * smooth.lipschitz
             tangent = (layer.skip * tangent + lift * inner * ROUND_UP) * ROUND_UP
-        readout = 2 * travel.get("readout", 0.0) * self.measured.pixels**0.5
+        readout = 2 * travel.get("readout", 0.0) * math.sqrt(self.measured.pixels)
         return up(norm_upper((second + readout * tangent) * ROUND_UP) / 2)
