@@ -1,6 +1,6 @@
 """Experiments: frozen configurations whose runs can be interrupted, resumed and repeated."""
 
-from shoal.experiments import ling2024
+from shoal.experiments import du2018, ling2024
 from shoal.experiments.collecting import collect
 from shoal.experiments.conv_width import ConvWidthError
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
@@ -28,6 +28,7 @@ __all__ = [
     "TrainingCurves",
     "WidthError",
     "collect",
+    "du2018",
     "execute",
     "find",
     "ling2024",
