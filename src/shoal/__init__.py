@@ -1,6 +1,6 @@
 """shoal finds the shallow network inside an infinitely deep one."""
 
-from shoal import data, gaussian
+from shoal import adapters, data, gaussian
 from shoal.activations import (
     ELU,
     GELU,
@@ -50,6 +50,7 @@ from shoal.kernels import (
 )
 from shoal.mixtures import GaussianMixture
 from shoal.models import GainConstraint, Network, WellPosedness, build, export, load, save
+from shoal.regression import KernelRegression, kernel_regression
 from shoal.solvers import (
     Anderson,
     Broyden,
@@ -96,6 +97,7 @@ __all__ = [
     "KernelFunction",
     "KernelOperator",
     "KernelOperators",
+    "KernelRegression",
     "Kernels",
     "Kink",
     "LeakyReLU",
@@ -122,6 +124,7 @@ __all__ = [
     "TrainingRun",
     "Unrolled",
     "WellPosedness",
+    "adapters",
     "build",
     "centered",
     "certify",
@@ -137,6 +140,7 @@ __all__ = [
     "kernel",
     "kernel_function",
     "kernel_operator",
+    "kernel_regression",
     "load",
     "pair_eigenvalue",
     "required_width",

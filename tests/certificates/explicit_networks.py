@@ -65,7 +65,7 @@ def move(net: Any, x: Tensor, reach: float, generator: torch.Generator) -> None:
             direction = (mix @ steepest[name]).reshape(p.shape)
         elif kind == 2:  # of rank one along the input of a sample: moves its preactivations most
             row = steepest[name][0].reshape(p.shape).flatten(1)
-            left, _, right = torch.linalg.svd(row, full_matrices=False)
+            _, _, right = torch.linalg.svd(row, full_matrices=False)
             signs = torch.randn(len(row), generator=generator, dtype=torch.float64)
             direction = (signs[:, None] * right[:1]).reshape(p.shape)
         with torch.no_grad():

@@ -275,10 +275,17 @@ def test_the_repaired_lemma_of_gao_2022_is_evaluated_as_it_is_written() -> None:
 
 def test_flow_and_descent_are_told_apart() -> None:
     x, y = sphere(2, 1.0)
-    certificate = shoal.certify(ling2023(1000), x, y)
+    net = ling2023(1000)
+    certificate = shoal.certify(net, x, y)
     assert certificate.gradient_flow.status == "proved"
     assert not certificate.holds
     assert "Gradient flow is (proved" in certificate.explanation
+    rate = certificate.gradient_flow.rate or 0
+    run = shoal.train(
+        net, x, y, method="flow", steps=4, step_size=0.5 / rate, certificate=certificate
+    )
+    for time, value in enumerate(run.losses.tolist()):
+        assert value <= math.exp(-0.5 * time) * run.losses[0] * (1 + 1e-6)
 
 
 def test_the_population_gram_matrix_is_reported() -> None:

@@ -225,3 +225,77 @@ def test_an_activation_of_unknown_curvature_has_no_descent() -> None:
     assert not certificate.holds
     assert certificate.first_failure is not None
     assert certificate.first_failure.name == "remainder"
+    assert "activation" in certificate.first_failure.remedy
+    assert certificate.gradient_flow.holds or certificate.gradient_flow.first_failure is not None
+
+
+def test_the_bound_of_crossing_units_is_reached() -> None:
+    """One sample, units just above the kink, and a step that takes all but one of them across."""
+    x = torch.ones(1, IN, dtype=torch.float64)
+    y = torch.full((1, 1), -2.0, dtype=torch.float64)
+    net = shoal.build(
+        deq(shoal.ReLU()),
+        in_features=IN,
+        width=WIDTH,
+        trainable={"readout", "input"},
+        dtype=torch.float64,
+    )
+    with torch.no_grad():
+        net.recurrent.zero_()
+        net.input.copy_(torch.full((WIDTH, IN), 1e-9 / IN))
+        net.input[0] = 10.0 / IN  # keeps the rank, and is not read
+        net.readout.abs_()[:, 0] = 0.0
+    bounds, size = geometry(net, x, y), 1e-4
+    value = net(x)
+    trained = [net.readout, net.input]
+    slopes = torch.autograd.grad(value.sum(), trained, retain_graph=True)
+    gradients = torch.autograd.grad((value - y).square().sum() / 2, trained)
+    with torch.no_grad():
+        for p, g in zip(trained, gradients, strict=True):
+            p -= size * g
+        assert int((net.features(x) > 0).sum()) == 1
+        kernel = sum(float(slope.square().sum()) for slope in slopes)
+        error = float((value - y).detach())
+        rest = float(net(x)) - float(value.detach()) + size * kernel * error
+    readout, inputs = (Fraction(1.001 * size * float(g.norm())) for g in gradients)
+    growth = bounds.within(
+        {"recurrent": Fraction(0), "readout": readout, "input": inputs}, Fraction(size)
+    )
+    assert isinstance(growth, Growth)
+    first = size * float(growth.crossing) * error
+    assert growth.curvature is not None
+    assert 0.9 * first <= rest <= first + size**2 * float(growth.curvature) * error**2
+    turned = size * math.sqrt(growth.turn_square) * error * float(gradients[1].norm())
+    assert 0.9 * turned <= rest * error
+
+
+def test_the_bound_of_the_curvature_is_nearly_reached() -> None:
+    """One unit, where nothing is lost to the triangle inequality."""
+    x = torch.ones(1, 1, dtype=torch.float64)
+    net = shoal.build(
+        shoal.DEQ(shoal.Tanh(), 0.0, 1.0),
+        in_features=1,
+        width=1,
+        trainable={"input"},
+        dtype=torch.float64,
+    )
+    with torch.no_grad():
+        net.input.fill_(0.5)
+        net.readout.fill_(1.0)
+    y = torch.full((1, 1), -2.0, dtype=torch.float64)
+    bounds = geometry(net, x, y)
+    size = 0.02
+    value = net(x)
+    (gradient,) = torch.autograd.grad((value - y).square().sum() / 2, [net.input])
+    (slope,) = torch.autograd.grad(net(x).sum(), [net.input])
+    with torch.no_grad():
+        net.input -= size * gradient
+        rest = float((net(x) - value + size * slope.square() * (value - y)).abs())
+    moved = size * float(gradient.abs()) * 1.0001
+    growth = bounds.within(
+        {"recurrent": Fraction(0), "readout": Fraction(0), "input": Fraction(moved)}, Fraction(size)
+    )
+    assert isinstance(growth, Growth)
+    assert growth.curvature is not None
+    bound = size**2 * float(growth.curvature) * float((value - y).detach()) ** 2
+    assert 0.4 * bound <= rest <= bound

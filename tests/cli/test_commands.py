@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import shoal
-from shoal.cli.activations import known_activations, parse_activation
+from shoal.activations.names import known_activations, parse_activation
 from shoal.cli.app import app
 from shoal.cli.options import check_folder
 from shoal.report import SECTIONS, Measurement

@@ -76,3 +76,18 @@ def test_repr_and_bad_factors():
 def test_the_last_step_counts():
     operator = kernel_operator(DEQ(ReLU(), 0.2, 0.8), torch.ones(1, 3)).ck
     assert operator.solve(torch.ones(1), max_steps=1).shape == (1,)
+
+
+def test_parts_of_a_matrix_are_kept_in_float32():
+    deq, x = DEQ(ReLU(), 0.2, 0.8), inputs(100, 4)
+    rounded = kernel_operator(deq, x, memory="1MiB", precision=torch.float32).ntk
+    vector = inputs(100, 1)
+    exact = kernel(deq, x).ntk @ vector
+    rounded.keep()
+    error = (rounded @ vector - exact).abs().max() / exact.abs().max()
+    assert 1e-9 < float(error) < 1e-6
+    matrix = torch.empty(100, 100)  # float32 too, and only from the diagonal on
+    rounded.write(matrix)
+    torch.testing.assert_close(matrix.triu(), kernel(deq, x).ntk.triu().float())
+    with pytest.raises(ValueError, match="precision must be"):
+        kernel_operator(deq, x, precision=torch.float16)

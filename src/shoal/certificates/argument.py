@@ -212,9 +212,10 @@ def _step_conditions(point: _Point, growth: Growth) -> list[Condition]:
         remedy="a smaller step size",
         rigorous=point.geometry.rigorous,
     )
-    ways = []
+    ways, remedy = [], "an activation whose second derivative has a known bound, such as tanh"
     if growth.curvature is not None:
         ways = descents(growth, point.geometry, point.step, growth.curvature)
+        remedy = f"a smaller step size, {point.geometry.remedy}"
     rate = max((way.rate for way in ways), default=Fraction(0))
     return [
         size,
@@ -223,7 +224,7 @@ def _step_conditions(point: _Point, growth: Growth) -> list[Condition]:
             growth.floor - rate,
             growth.floor,
             words="what is not linear in a step is less than what is gained",
-            remedy=f"a smaller step size, {point.geometry.remedy}",
+            remedy=remedy,
             rigorous=point.geometry.rigorous,
             strict=True,
         ),

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from shoal.certificates.rounding import UNIT, down, gamma, norm_upper, up
+from shoal.exceptions import ConvergenceError
+from shoal.lanczos import dominant_eigenpair
 
 __all__ = ["least_eigenvalue", "least_singular_value", "spectral_norm"]
 
-_ITERATIONS = 30  # of Lanczos; they only guess what a factorization then proves
 _MARGINS = (1e-4, 1e-3, 1e-2, 0.1)  # by which a norm may be overestimated, the smallest first
 _DECADES = 12  # how often the guess of an eigenvalue is lowered before it is given up
 
@@ -135,20 +136,10 @@ def _norm_of_sums(matrix: Tensor) -> float:
 
 
 def _largest_eigenvalue(gram: Tensor) -> float:
-    """A good guess of the largest eigenvalue of a positive semidefinite matrix."""
-    size = len(gram)
-    if size <= 4 * _ITERATIONS:
-        return float(torch.linalg.eigvalsh(gram)[-1])
+    """A good guess of the largest eigenvalue of a positive semidefinite matrix, or infinity."""
     generator = torch.Generator().manual_seed(0)
-    vector = torch.randn(size, generator=generator, dtype=gram.dtype)
-    basis = [vector / vector.norm()]
-    for _ in range(_ITERATIONS):
-        block = torch.stack(basis, 1)
-        new = gram @ basis[-1]
-        new = new - block @ (block.T @ new)
-        new = new - block @ (block.T @ new)
-        if float(new.norm()) == 0:
-            break
-        basis.append(new / new.norm())
-    block = torch.stack(basis, 1)
-    return float(torch.linalg.eigvalsh(block.T @ (gram @ block))[-1])
+    start = torch.randn(len(gram), generator=generator, dtype=gram.dtype)
+    try:
+        return dominant_eigenpair(lambda vector: gram @ vector, start, rtol=1e-3).value
+    except ConvergenceError:
+        return math.inf

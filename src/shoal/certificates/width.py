@@ -3,29 +3,25 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import singledispatch
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from shoal import checks
-from shoal.architectures import DEQ, Architecture, ImplicitNetwork
-from shoal.certificates.gao2022 import ImplicitBounds, InputBounds, lemma_3_5
-from shoal.certificates.ling2023 import DEQBounds, covers, theorem_1
-from shoal.certificates.rounding import norm_upper
+from shoal.architectures import Architecture
 from shoal.certificates.trial import trains
 from shoal.certificates.values import Conclusion
 from shoal.certificates.verb import certify
+from shoal.certificates.width_laws import Draw, Law, random_networks
 from shoal.convergence.arguments import checked_labels
-from shoal.kernels import kernel
 from shoal.kernels.arguments import as_tensor, checked_samples
-from shoal.models import build
+from shoal.models import Network, build
 
 __all__ = ["RequiredWidth", "required_width"]
 
 _LARGEST_EXPONENT = 60  # theorems are tried up to a width of 2**60
 _REFINEMENTS = 7
-_NO_ROOM = 1e-9  # instead of less than nothing, where no condition holds
 
 
 @dataclass(frozen=True)
@@ -107,20 +103,19 @@ def required_width(
     inputs = checked_samples("x", as_tensor(x)).detach().double().cpu()
     labels = checked_labels("y", y, len(inputs)).double().cpu()
     labels = labels[:, None] if labels.dim() == 1 else labels
-    law = _law(architecture, inputs, labels, (1 - confidence, scale))
+    draw = Draw(inputs, labels, 1 - confidence, scale)
+    law = random_networks(architecture, draw)
 
-    def attempt(test: Callable[[object], bool]) -> int | None:
+    def attempt(test: Callable[[Network[Any]], bool]) -> int | None:
         def holds(width: int) -> bool:
-            return all(
-                test(_network(architecture, inputs, labels, width, scale, s)) for s in range(seeds)
-            )
+            return all(test(_network(architecture, draw, width, seed)) for seed in range(seeds))
 
-        return next((w for w in _powers(largest) if holds(w)), None)
+        return next((width for width in _powers(largest) if holds(width)), None)
 
     return RequiredWidth(
         theorems=_theorem_widths(law),
-        certified=attempt(lambda net: certify(net, inputs, labels).holds),  # type: ignore[arg-type]
-        empirical=attempt(lambda net: trains(net, inputs, labels)),  # type: ignore[arg-type]
+        certified=attempt(lambda net: certify(net, inputs, labels).holds),
+        empirical=attempt(lambda net: trains(net, inputs, labels)),
         largest_width=largest,
         assumption=(
             "the least eigenvalue of the Gram matrix is what Ling 2023, Theorem 2, or Gao 2022, "
@@ -133,22 +128,17 @@ def _powers(largest: int) -> list[int]:
     return [2**k for k in range(1, largest.bit_length())] if largest else []
 
 
-def _network(
-    architecture: Architecture, x: Tensor, y: Tensor, width: int, scale: float, seed: int
-) -> object:
+def _network(architecture: Architecture, draw: Draw, width: int, seed: int) -> Network[Any]:
     return build(
         architecture,
-        in_features=x.shape[1],
+        in_features=draw.x.shape[1],
         width=width,
-        out_features=y.shape[1],
+        out_features=draw.y.shape[1],
         seed=seed,
         dtype=torch.float64,
-        readout_scale=scale,
+        readout_scale=draw.readout_scale,
         on_failure="status",
     )
-
-
-Law = Callable[[int], tuple[Conclusion, ...]]  # what theorems say of random networks of a width
 
 
 def _theorem_widths(law: Law) -> dict[str, float]:
@@ -174,81 +164,3 @@ def _theorem_widths(law: Law) -> dict[str, float]:
 
 def _name(conclusion: Conclusion) -> str:
     return f"{conclusion.theorem} ({conclusion.form}), {conclusion.dynamics}"
-
-
-@singledispatch
-def _law(architecture: Architecture, x: Tensor, y: Tensor, chances: tuple[float, float]) -> Law:
-    """What the theorems say of random networks.
-
-    Args:
-        architecture: What to dispatch on.
-        x: Inputs.
-        y: Labels.
-        chances: The probability of failure, and the scale of the readout.
-    """
-    raise TypeError(
-        f"no theorem gives a width for architecture, a {type(architecture).__name__}, "
-        f"with {len(x)} samples, {y.shape[1]} outputs and chances {chances}"
-    )
-
-
-@_law.register
-def _deq(architecture: DEQ, x: Tensor, y: Tensor, chances: tuple[float, float]) -> Law:
-    if architecture.parametrization != "standard" or not covers(architecture.activation):
-        raise TypeError(f"architecture must be a DEQ as in Ling 2023, got {architecture}")
-    failure, scale = chances[0] / 4, abs(chances[1])
-    # a Gaussian matrix exceeds sqrt(rows) + sqrt(columns) + t with probability exp(-t²/2) at most
-    t = math.sqrt(2 * math.log(1 / failure))
-    size = norm_upper(x)
-    population = max(0.0, float(torch.linalg.eigvalsh(kernel(architecture, x).ck)[0]))
-
-    def law(width: int) -> tuple[Conclusion, ...]:
-        root = math.sqrt(width)
-        weight = math.sqrt(architecture.recurrent_variance) * (2 + t / root)
-        inputs = math.sqrt(architecture.input_variance) * (root + math.sqrt(x.shape[1]) + t)
-        room = max(1 - weight, _NO_ROOM)
-        # ‖Z‖ ≤ ‖U‖‖X‖/(1 - ‖W‖), E‖aᵀZ‖² = ‖Z‖²/m for each output, and Markov's inequality
-        output = scale * inputs * size / room / root * math.sqrt(y.shape[1] / failure)
-        bounds = DEQBounds(
-            weight_norm=1 - room,
-            input_weight_norm=inputs,
-            readout_norm=scale * (1 + (math.sqrt(y.shape[1] - 1) + t) / root),
-            input_frobenius=size,
-            singular_value=math.sqrt(width * population / 2),
-            error=norm_upper(y) + output,
-            rigorous=False,
-        )
-        return theorem_1(bounds)
-
-    return law
-
-
-@_law.register
-def _implicit(
-    architecture: ImplicitNetwork, x: Tensor, y: Tensor, chances: tuple[float, float]
-) -> Law:
-    failure, scale = chances[0] / 4, abs(chances[1])
-    t = math.sqrt(2 * math.log(1 / failure))
-    inputs = InputBounds(x)
-    size = norm_upper(x)
-
-    def law(width: int) -> tuple[Conclusion, ...]:
-        root = math.sqrt(width)
-        recurrent, first = 2 * root + t, root + math.sqrt(x.shape[1]) + t
-        gain = architecture.gamma * recurrent / root
-        mapped = first * size / root
-        features = mapped / max(1 - gain, _NO_ROOM) + mapped
-        output = scale * features * math.sqrt(2 * y.shape[1] / failure)
-        bounds = ImplicitBounds(
-            gamma=architecture.gamma,
-            width=width,
-            recurrent_norm=recurrent,
-            input_weight_norm=first,
-            readout_norm=scale * root * math.sqrt(y.shape[1]),
-            gram=inputs.least * 3 / 4,
-            error=norm_upper(y) + output,
-            skip_trained=True,
-        )
-        return lemma_3_5(bounds, inputs)
-
-    return law

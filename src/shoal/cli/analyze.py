@@ -8,7 +8,7 @@ from rich.table import Table
 
 import shoal
 from shoal import checks
-from shoal.cli.activations import parse_activation
+from shoal.activations.names import parse_activation
 from shoal.cli.errors import FAILED, INTERRUPTED, note
 from shoal.cli.options import Debug, Device, Dtype, Json, Save, Verbose, check_folder
 from shoal.cli.output import console, emit, progress
@@ -111,7 +111,7 @@ def _finish(
 def architecture_of(activation: str, recurrent_variance: float, input_variance: float) -> shoal.DEQ:
     """The DEQ that the options say."""
     return shoal.DEQ(
-        parse_activation(activation),
+        parse_activation(activation, argument="--activation"),
         checks.real("--recurrent-variance", recurrent_variance, at_least=0),
         checks.real("--input-variance", input_variance, at_least=0),
     )

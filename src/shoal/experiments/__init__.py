@@ -6,7 +6,9 @@ from shoal.experiments.conv_width import ConvWidthError
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
 from shoal.experiments.groups import GroupError
 from shoal.experiments.predicted import PredictedTraining
+from shoal.experiments.recovery import Recovery
 from shoal.experiments.registry import find, register, registered
+from shoal.experiments.regression import Regression
 from shoal.experiments.runner import Progress, Run, execute, results, run
 from shoal.experiments.spectrum import SpectrumError
 from shoal.experiments.sphere import SphereError
@@ -21,6 +23,8 @@ __all__ = [
     "Point",
     "PredictedTraining",
     "Progress",
+    "Recovery",
+    "Regression",
     "Result",
     "Run",
     "SpectrumError",

@@ -7,36 +7,26 @@ at their fixed points. Strips of rows are formed again, so that nothing of the s
 kept between forward and backward.
 """
 
-import logging
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.approximation import differentiate
-from shoal.exceptions import AccuracyError
 from shoal.kernels.adjoint import adjoint
 from shoal.kernels.function import KernelFunction
-from shoal.kernels.inputs import CLOSE, Inputs
-from shoal.kernels.plan import ANGULAR_TOLERANCE, FEW_PAIRS, TOLERANCE, Plan
+from shoal.kernels.inputs import Inputs
+from shoal.kernels.lines import Lines, own_lines
+from shoal.kernels.plan import FEW_PAIRS, Plan
 from shoal.kernels.result import Kernels
-from shoal.kernels.slopes import Slopes, angular_slopes, own_slopes
-from shoal.kernels.sources import Strip, has_sources, variance_gradients
+from shoal.kernels.slopes import Slopes, own_slopes
+from shoal.kernels.sources import Strip, variance_gradients
 from shoal.kernels.special import add_pairs
 from shoal.kernels.sums import Sums
-from shoal.kernels.surface import Span, norm_span, surface
 
 __all__ = ["Job", "differentiable_kernel"]
-
-_LOGGER = logging.getLogger(__name__)
-
-_GRID = 8  # ranges of angles end at multiples of 1/8
-_INSET = 1e-3  # and not at 0 and π, where derivatives in norms and variances are lost
 
 Pair = tuple[Tensor, Tensor]
 
@@ -120,7 +110,7 @@ class _Matrix(torch.autograd.Function):
             function = replace(ctx.job.function, variances=())
             plan = Plan.of(function, left, right, few_pairs=FEW_PAIRS)
             upstream = (gradients[0][index], gradients[1][index])
-            sums = _Backward(plan, ctx.names, upstream, ctx.job.strips).run()
+            sums = _Backward(Lines(plan, ctx.names, ctx.job.strips), upstream).run()
             for x, side, inputs in zip(into, (sums.left, sums.right), (left, right), strict=False):
                 x[index] = side.total(inputs)
             for name, value in zip(ctx.names, sums.variances.tolist(), strict=True):
@@ -148,16 +138,24 @@ class _Refusal(torch.autograd.Function):
 class _Backward:
     """One matrix, strip by strip."""
 
-    plan: Plan
-    names: tuple[str, ...]
+    lines: Lines
     upstream: Pair
-    strips: Callable[[Plan], Iterator[slice]]
+
+    @property
+    def plan(self) -> Plan:
+        """How the matrix is computed."""
+        return self.lines.plan
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the variances."""
+        return self.lines.names
 
     def run(self) -> Sums:
         """All gradients."""
         plan = self.plan
         sums = Sums.of(self.names, plan.left, plan.right)
-        for rows in self.strips(plan):
+        for rows in self.lines.strips(plan):
             self._add_strip(sums, rows)
         if plan.symmetric:
             self._add_diagonal(sums)
@@ -168,15 +166,15 @@ class _Backward:
         columns = slice(plan.columns_from(rows.start), len(plan.right))
         upstream = (self._block(rows, columns, 0), self._block(rows, columns, 1))
         cosine = plan.left.unit[rows] @ plan.right.unit[columns].T
-        special = self._special(cosine, rows, columns)
+        special = self.lines.special(cosine, rows, columns)
         where = (special & ((upstream[0] != 0) | (upstream[1] != 0))).nonzero(as_tuple=True)
         if len(where[0]):
             single = torch.stack([u[where].double() for u in upstream])
             add_pairs(plan, sums, where[0] + rows.start, where[1] + columns.start, single)
-        if self.slopes is not None:
+        if self.lines.slopes is not None:
             for tensor in (*upstream, cosine):
                 tensor.masked_fill_(special, 0.0)
-            self._add_surface(self.slopes, sums, (rows, columns), cosine, upstream)
+            self._add_surface(self.lines.slopes, sums, (rows, columns), cosine, upstream)
 
     def _add_surface(
         self,
@@ -187,7 +185,7 @@ class _Backward:
         upstream: Pair,
     ) -> None:
         """What the entries of a strip contribute that the surface knows."""
-        sides = [side[part] for side, part in zip(self._sides, parts, strict=True)]
+        sides = [side[part] for side, part in zip(self.lines.sides, parts, strict=True)]
         weights = (sides[0].weights, sides[1].weights)
         surface, radial = slopes.surface, slopes.radial
         found = adjoint(slopes.angles, surface.coefficients, radial, weights, cosine, upstream)
@@ -218,120 +216,16 @@ class _Backward:
             square.copy_(square.triu(1))
         return block
 
-    def _special(self, cosine: Tensor, rows: slice, columns: slice) -> Tensor:
-        """Where the slopes do not know an entry."""
-        if self.slopes is None:
-            return torch.ones_like(cosine, dtype=torch.bool)
-        low, high = self.slopes.angles
-        most, least = min(math.cos(low), 1 - CLOSE), max(math.cos(high), CLOSE - 1)
-        special = (cosine > most) | (cosine < least)
-        special |= (self.plan.left.norm[rows] == 0)[:, None]
-        return special.logical_or_(self.plan.right.norm[columns] == 0)
-
     def _add_diagonal(self, sums: Sums) -> None:
         """What inputs with themselves contribute."""
         gradient = torch.stack([u.diagonal().double() for u in self.upstream])
         norm = self.plan.left.norm
         present = norm > 0
         if bool(present.any()):
-            weighted = (_own(self.plan, self.names, norm[present]) * gradient[:, present]).sum(1)
+            own = own_lines(self.plan, self.names, norm[present])
+            weighted = (own * gradient[:, present]).sum(1)
             sums.left.logs[present] += weighted[1]
             sums.variances.add_(weighted[2:].sum(1))
         if self.names and not bool(present.all()):
             nothing = own_slopes(self.plan.function, self.names, norm.new_full((1,), 1e-100))
             sums.variances.add_((nothing * gradient[:, ~present]).sum((1, 2))[2:])
-
-    @cached_property
-    def slopes(self) -> Slopes | None:
-        """The surface and its derivatives; ``None`` if pairs are differentiated one by one."""
-        try:
-            if self.names and not has_sources(self.plan.function.architecture):
-                return None
-            return _slopes(self.plan, self._angles())
-        except AccuracyError as error:
-            _LOGGER.warning("gradients are computed pair by pair, which is slow: %s", error)
-            return None
-
-    def _angles(self) -> Span:
-        """A range that holds all angles but those near 0 and π, rounded outwards."""
-        plan = self.plan
-        ends = [0.0, 0.0]
-        for rows in self.strips(plan):
-            start = plan.columns_from(rows.start)
-            cosine = plan.left.unit[rows] @ plan.right.unit[start:].T
-            cosine.masked_fill_(cosine.abs() > 1 - CLOSE, 0.0)
-            found = torch.aminmax(cosine)
-            ends = [min(ends[0], float(found[0])), max(ends[1], float(found[1]))]
-        low = math.floor(math.acos(ends[1]) * _GRID) / _GRID
-        high = math.ceil(math.acos(ends[0]) * _GRID) / _GRID
-        return max(low, _INSET), min(high, math.pi - _INSET)
-
-    @cached_property
-    def _sides(self) -> tuple["_Weights", "_Weights"]:
-        left = self._weights(self.plan.left)
-        return left, left if self.plan.symmetric else self._weights(self.plan.right)
-
-    def _weights(self, inputs: Inputs) -> "_Weights":
-        slopes, dtype = self.slopes, inputs.points.dtype
-        assert slopes is not None
-        norm = torch.where(inputs.norm > 0, inputs.norm, inputs.norm.max().clamp(min=1e-100))
-        own = _own(self.plan, (), norm)
-        scale = own[0].sqrt()[:, :, None]
-        weights = scale * slopes.surface.features(norm)
-        rise = weights  # at inputs of one norm, the series itself is differentiated
-        if slopes.radial is None:
-            low, high = slopes.surface.norms or (0.0, 1.0)
-            basis = differentiate(slopes.surface.basis) * (2 / (high - low) / math.log(2))
-            features = replace(slopes.surface, basis=basis).features(norm)
-            rise = scale * features + (own[1] / own[0] / 2)[:, :, None] * weights
-        return _Weights(weights.to(dtype), rise.to(dtype), norm, own[0, 0])
-
-
-@dataclass(frozen=True, eq=False)
-class _Weights:
-    """What rows or columns contribute.
-
-    Attributes:
-        weights: Their weights. shape: (2, n, rank)
-        slopes: The derivatives of these in the logarithms of the norms, of the same shape.
-        norm: Norms, those of zero replaced. shape: (n,)
-        own: Conjugate kernels of inputs with themselves. shape: (n,)
-    """
-
-    weights: Tensor
-    slopes: Tensor
-    norm: Tensor
-    own: Tensor
-
-    def __getitem__(self, part: slice) -> "_Weights":
-        return _Weights(
-            self.weights[:, part], self.slopes[:, part], self.norm[part], self.own[part]
-        )
-
-
-def _own(plan: Plan, names: tuple[str, ...], norm: Tensor) -> Tensor:
-    """:func:`own_slopes`, at one norm where there is but one."""
-    one = plan.surface is not None and plan.surface.norms is None
-    if one and not plan.function.architecture.positively_homogeneous:
-        return own_slopes(plan.function, names, norm.mean()[None]).expand(-1, -1, len(norm))
-    return own_slopes(plan.function, names, norm)
-
-
-def _slopes(plan: Plan, angles: Span) -> Slopes | None:
-    """The derivatives that suit a plan."""
-    function, left, right = plan.function, plan.left, plan.right
-    homogeneous = function.architecture.positively_homogeneous
-    pairs = len(left) * (len(left) + 1) // 2 if plan.symmetric else len(left) * len(right)
-    if plan.surface is None or (pairs < FEW_PAIRS and not homogeneous):
-        return None
-    norms, dtype = torch.cat([left.norm, right.norm]), left.points.dtype
-    if plan.surface.norms is None:
-        square = 1.0 if homogeneous else float(norms.mean()) ** 2
-        return angular_slopes(function, square, angles, ANGULAR_TOLERANCE[dtype])
-    chosen, (low, high) = plan.surface, plan.surface.angles
-    if angles[0] < low or angles[1] > high:
-        try:
-            chosen = surface(function, norm_span(norms[norms > 0]), angles, TOLERANCE[dtype])
-        except AccuracyError as error:
-            _LOGGER.info("entries at rare angles are differentiated one by one: %s", error)
-    return Slopes(chosen)

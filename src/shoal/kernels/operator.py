@@ -11,6 +11,7 @@ from shoal.architectures import Architecture
 from shoal.checks import float_tensor, integer, real
 from shoal.exceptions import ConvergenceError
 from shoal.kernels.arguments import as_tensor, checked_inputs, memory_limit
+from shoal.kernels.conjugate_gradients import conjugate_gradients, relative
 from shoal.kernels.evaluation import mirror
 from shoal.kernels.function import kernel_function
 from shoal.kernels.inputs import Inputs
@@ -21,19 +22,25 @@ from shoal.kernels.result import Kernels
 __all__ = ["KernelOperator", "KernelOperators", "kernel_operator"]
 
 _DEFAULT_MEMORY = 2**30
+_PIECE = 2**18  # entries that are converted together
+_WORK = {"cpu": 2**28, "cuda": 3 * 2**30}  # most bytes that the computation of a strip takes
 
 
 class KernelOperator:
     """One kernel matrix as a linear map.
 
     It is computed strip by strip whenever it is applied, and strips are kept as far as the memory
-    allows: a matrix that fits is computed once.
+    allows: a matrix that fits is computed once. Of a symmetric one only the upper half counts.
     """
 
-    def __init__(self, plan: Plan, kernel: int, memory: int) -> None:
+    def __init__(
+        self, plan: Plan, kernel: int, memory: int, precision: torch.dtype | None = None
+    ) -> None:
         self._plan = plan
         self._kernel = kernel
-        self._memory = memory
+        self._work = min(memory // 2, _WORK.get(plan.left.points.device.type, memory))
+        self._keep = memory - self._work
+        self._precision = plan.left.points.dtype if precision is None else precision
         self._kept: dict[int, Tensor] = {}
 
     def __repr__(self) -> str:
@@ -63,21 +70,43 @@ class KernelOperator:
     def to_dense(self) -> Tensor:
         """The matrix itself."""
         result = torch.empty(self.shape, dtype=self.dtype, device=self.device)
-        for rows, start, strip in self._strips():
-            result[rows, start:] = strip
-            if self._plan.symmetric:
+        self.write(result)
+        if self._plan.symmetric:
+            for rows in strips(self._plan, self._work):
                 mirror(result, rows)
         return result
+
+    def keep(self) -> None:
+        """Compute now what is kept, and not with the first product."""
+        for rows, _, _ in self._strips():
+            if rows.start not in self._kept:
+                return
+
+    def write(self, out: Tensor) -> None:
+        """Write the matrix into ``out``; of a symmetric one the part from the diagonal on.
+
+        What is below it then is not to be used. ``out`` may have another dtype, and nothing else
+        of its size is made.
+        """
+        for rows in strips(self._plan, self._work):
+            view = out[rows, self._plan.columns_from(rows.start) :]
+            if out.dtype == self.dtype:
+                self._fill(rows, view)
+            else:
+                view.copy_(self._fill(rows))
 
     def __matmul__(self, other: Any) -> Any:
         """The product with a vector or a matrix; NumPy arrays give NumPy arrays."""
         vectors = self._vectors(other, self.shape[1])
         result = vectors.new_zeros(self.shape[0], vectors.shape[1])
         for rows, start, strip in self._strips():
-            result[rows] += strip @ vectors[start:]
-            if self._plan.symmetric:  # the part below the diagonal
-                size = rows.stop - rows.start
-                result[rows.stop :] += strip[:, size:].T @ vectors[rows]
+            corner = start + (len(strip) if self._plan.symmetric else 0)  # what is on the diagonal
+            result[rows] += strip[:, : corner - start].to(result) @ vectors[start:corner]
+            for begin, piece in self._pieces(strip, corner - start):
+                columns = slice(start + begin, start + begin + piece.shape[1])
+                result[rows] += piece @ vectors[columns]
+                if self._plan.symmetric:  # the part below the diagonal
+                    result[columns] += piece.T @ vectors[rows]
         return _like(other, result)
 
     def solve(
@@ -98,50 +127,55 @@ class KernelOperator:
         shift = real("shift", shift, at_least=0.0)
         rtol, max_steps = real("rtol", rtol, above=0.0), integer("max_steps", max_steps, at_least=1)
         b = self._vectors(other, self.shape[0])
-        target = rtol * torch.linalg.vector_norm(b, dim=0)
         scale = (self.diagonal() + shift)[:, None]  # a preconditioner: the diagonal
-        x, residual = torch.zeros_like(b), b.clone()
-        direction = step = residual / torch.where(scale > 0, scale, 1.0)
-        energy = (residual * step).sum(0)
-        for taken in range(max_steps + 1):
-            if bool((torch.linalg.vector_norm(residual, dim=0) <= target).all()):
-                residual = b - (self @ x + shift * x)  # the true one, free of drift
-                if bool((torch.linalg.vector_norm(residual, dim=0) <= target).all()):
-                    return _like(other, x)
-                direction = step = residual / torch.where(scale > 0, scale, 1.0)
-                energy = (residual * step).sum(0)
-            if taken == max_steps:
-                break
-            image = self @ direction + shift * direction
-            curvature = (direction * image).sum(0)
-            length = torch.where(curvature > 0, energy / curvature, 0.0)
-            x, residual = x + length * direction, residual - length * image
-            step = residual / torch.where(scale > 0, scale, 1.0)
-            previous, energy = energy, (residual * step).sum(0)
-            direction = step + torch.where(previous > 0, energy / previous, 0.0) * direction
-        reached = float((torch.linalg.vector_norm(residual, dim=0) / target).max()) * rtol
-        raise ConvergenceError(
-            f"conjugate gradients reached a relative residual of {reached:.1e} instead of "
-            f"{rtol:.1e} in {max_steps} steps: allow more of them, a larger rtol, or a larger shift"
+        scale = torch.where(scale > 0, scale, 1.0)
+        found = conjugate_gradients(
+            lambda vectors: self @ vectors + shift * vectors,
+            b,
+            precondition=lambda residual: residual / scale,
+            rtol=rtol,
+            max_steps=max_steps,
         )
+        if not found.converged:
+            raise ConvergenceError(
+                "conjugate gradients reached a relative residual of "
+                f"{float(relative(found.residual, b).max()):.1e} instead of {rtol:.1e} in "
+                f"{max_steps} steps: allow more of them, a larger rtol, or a larger shift"
+            )
+        return _like(other, found.solution)
 
     def _strips(self) -> Iterator[tuple[slice, int, Tensor]]:
         """Strips of rows, with their first column."""
-        plan = self._plan
-        for rows in strips(plan, self._memory // 2):
-            start = plan.columns_from(rows.start)
+        for rows in strips(self._plan, self._work):
             strip = self._kept.get(rows.start)
             if strip is None:
-                shape = (rows.stop - rows.start, len(plan.right) - start)
-                both = tuple(torch.empty(shape, dtype=self.dtype, device=self.device) for _ in "12")
-                plan.fill(rows, (both[0], both[1]))
-                strip = both[self._kernel]
-                if plan.symmetric:
+                strip = self._fill(rows)
+                if self._plan.symmetric:
                     mirror(strip[:, : len(strip)], slice(0, len(strip)))
                 kept = sum(s.nbytes for s in self._kept.values())
-                if kept + strip.nbytes <= self._memory // 2:
-                    self._kept[rows.start] = strip
-            yield rows, start, strip
+                if kept + strip.numel() * self._precision.itemsize <= self._keep:
+                    strip = self._kept[rows.start] = strip.to(self._precision)
+            yield rows, self._plan.columns_from(rows.start), strip
+
+    def _pieces(self, strip: Tensor, begin: int) -> Iterator[tuple[int, Tensor]]:
+        """Columns of a strip in the dtype of the operator, and the first of them."""
+        size = strip.shape[1]
+        if strip.dtype != self.dtype and strip.device.type == "cpu":  # converted ones stay in cache
+            size = max(1, _PIECE // len(strip))
+        for first in range(begin, strip.shape[1], size):
+            yield first, strip[:, first : first + size].to(self.dtype)
+
+    def _fill(self, rows: slice, out: Tensor | None = None) -> Tensor:
+        """Compute a strip, in place where there is one."""
+        plan = self._plan
+        shape = (rows.stop - rows.start, len(plan.right) - plan.columns_from(rows.start))
+        if out is None:
+            out = torch.empty(shape, dtype=self.dtype, device=self.device)
+        both = [out, torch.empty_like(out)]  # the other kernel comes with it
+        if self._kernel:
+            both.reverse()
+        plan.fill(rows, (both[0], both[1]))
+        return out
 
     def _vectors(self, other: Any, size: int) -> Tensor:
         vectors = float_tensor("the factor", as_tensor(other))
@@ -177,6 +211,7 @@ def kernel_operator(
     trainable: Iterable[str] | None = None,
     width: int | None = None,
     memory: int | str = _DEFAULT_MEMORY,
+    precision: torch.dtype | None = None,
 ) -> KernelOperators:
     """The kernels of :func:`~shoal.kernels.kernel` for products, without forming the matrix.
 
@@ -186,8 +221,10 @@ def kernel_operator(
         x2: Other inputs, of shape (m, p); ``x1`` again by default.
         trainable: Groups of parameters that the NTK counts; all by default.
         width: See :func:`~shoal.kernels.kernel_function`.
-        memory: Most bytes that each operator uses, such as ``"2GiB"``; a matrix of half that size
-            is computed only once.
+        memory: Most bytes that each operator uses, such as ``"2GiB"``; what fits is computed only
+            once.
+        precision: The dtype in which parts of the matrix are kept, such as ``torch.float32`` for
+            twice as many; that of the inputs by default. Products with what is kept have its error.
 
     Example:
         >>> import torch, shoal
@@ -204,7 +241,9 @@ def kernel_operator(
     right = left if second is None else Inputs(second.detach())
     plan, limit = Plan.of(function, left, right), memory_limit(memory)
     limit = _DEFAULT_MEMORY if limit is None else limit
-    return KernelOperators(KernelOperator(plan, 0, limit), KernelOperator(plan, 1, limit))
+    if precision not in (None, torch.float32, torch.float64):
+        raise ValueError(f"precision must be torch.float32 or torch.float64, got {precision!r}")
+    return KernelOperators(*(KernelOperator(plan, kernel, limit, precision) for kernel in (0, 1)))
 
 
 def _like(other: Any, result: Tensor) -> Any:

@@ -13,7 +13,7 @@ $R = \tfrac14 \mathbb{E}[(\varphi(u) + \varphi(-u))^2]$, which is zero if $\varp
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -96,6 +96,10 @@ class Section:
 @lru_cache(maxsize=256)
 def section(phi: Activation, variance: float) -> Section:
     """Make a section; kept for later calls."""
+    if phi.positively_homogeneous and variance != 1:  # then angles know nothing of the variance
+        unit = section(phi, 1.0)
+        square, remainder = variance * unit.square, variance * unit.remainder
+        return replace(unit, variance=variance, square=square, remainder=remainder)
     scale = torch.tensor(variance, dtype=torch.float64)
 
     def slope(angle: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from shoal.architectures import DEQ, Architecture
 from shoal.kernels.adjoint import Adjoint
 from shoal.kernels.function import KernelFunction
 
-__all__ = ["Strip", "has_sources", "variance_gradients"]
+__all__ = ["Strip", "has_sources", "ntk_factors", "variance_gradients"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ def _(architecture: DEQ, function: KernelFunction, strip: Strip) -> dict[str, Te
         moved = moved + (in_alpha * own).sum()
     by_recurrent = entries.ck * through * strip.upstream
     by_input = scale * strip.cosine * through * strip.upstream
-    recurrent, own_recurrent, inputs = _factors(architecture, function)
+    recurrent, own_recurrent, inputs = ntk_factors(architecture, function)
     moved = moved + ((recurrent * by_recurrent + inputs * by_input) * through).double().sum()
     moved = moved + (own_recurrent - inputs) * by_recurrent.double().sum()
     seen = (strip.logs[0].sum() + strip.logs[1].sum()) / 2
@@ -82,7 +82,7 @@ def _(architecture: DEQ, function: KernelFunction, strip: Strip) -> dict[str, Te
     return {"recurrent_variance": moved, "input_variance": seen / injection}
 
 
-def _factors(architecture: DEQ, function: KernelFunction) -> tuple[float, float, float]:
+def ntk_factors(architecture: DEQ, function: KernelFunction) -> tuple[float, float, float]:
     r"""The weight of $GM$ in the NTK, its derivative in $\sigma_a^2$, and that of $\gamma M$."""
     recurrent, inputs = (float(group in function.trainable) for group in ("recurrent", "input"))
     if architecture.parametrization == "ntk":

@@ -18,10 +18,11 @@ from shoal.kernels.slopes import derivatives, own_slopes
 from shoal.kernels.sums import Sums
 from shoal.kernels.surface import to_unit
 
-__all__ = ["add_pairs"]
+__all__ = ["add_pairs", "pair_tangents"]
 
 _PAIRS = 1 << 14  # pairs that are differentiated together
 _SMALLEST_ANGLE = 1e-7  # at which c still tells an angle; a smaller one, and zero, counts as this
+_SMALLEST_NORM = 1e-100  # stands in for a norm of zero, of an input with itself
 _NOTHING = 1e-8  # stands in for a norm of zero, relative to the other
 
 
@@ -40,10 +41,44 @@ def add_pairs(plan: Plan, sums: Sums, i: Tensor, j: Tensor, upstream: Tensor) ->
         _add_some(plan, sums, i[some], j[some], upstream[:, some])
 
 
+def pair_tangents(plan: Plan, names: tuple[str, ...], i: Tensor, j: Tensor) -> Tensor:
+    """Derivatives of both kernels in variances at some pairs. shape: (len(names), 2, n)."""
+    cosine = (plan.left.unit[i] * plan.right.unit[j]).sum(-1)
+    angle = pair_angles(plan.left, plan.right, i, j, cosine)
+    result = torch.empty(len(names), 2, len(i), dtype=torch.float64, device=i.device)
+    twins = _twins(plan, i, j, angle)
+    if bool(twins.any()):
+        norm = plan.left.norm[i[twins]].clamp(min=_SMALLEST_NORM)
+        result[..., twins] = own_slopes(plan.function, names, norm)[2:]
+    for some in (~twins).nonzero()[:, 0].split(_PAIRS):
+        point = _point(plan, (i[some], j[some]), angle[some])
+        result[..., some] = derivatives(plan.function, names, _kernels, *point)[1][3:]
+    return result
+
+
+def _twins(plan: Plan, i: Tensor, j: Tensor, angle: Tensor) -> Tensor:
+    """Which pairs are an input and its own copy."""
+    return (angle == 0) & (plan.left.norm[i] == plan.right.norm[j])
+
+
+def _point(plan: Plan, pair: tuple[Tensor, Tensor], angle: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Where pairs are differentiated: a, b and c."""
+    norms = plan.left.norm[pair[0]], plan.right.norm[pair[1]]
+    left, right = (
+        torch.where(n > 0, n, _NOTHING * torch.where(m > 0, m, 1.0))
+        for n, m in (norms, norms[::-1])
+    )
+    return left**2, right**2, left * right * _nudged(angle).cos()
+
+
+def _nudged(angle: Tensor) -> Tensor:
+    return angle.clamp(_SMALLEST_ANGLE, math.pi - _SMALLEST_ANGLE)
+
+
 def _add_some(plan: Plan, sums: Sums, i: Tensor, j: Tensor, upstream: Tensor) -> None:
     cosine = (plan.left.unit[i] * plan.right.unit[j]).sum(-1)
     angle = pair_angles(plan.left, plan.right, i, j, cosine)
-    twins = (angle == 0) & (plan.left.norm[i] == plan.right.norm[j])
+    twins = _twins(plan, i, j, angle)
     if bool(twins.any()):
         slopes = own_slopes(plan.function, sums.names, plan.left.norm[i[twins]])
         weighted = (slopes * upstream[:, twins]).sum(1)
@@ -60,19 +95,14 @@ def _add_distinct(
 ) -> None:
     i, j = pair
     norms = plan.left.norm[i], plan.right.norm[j]
-    left, right = (
-        torch.where(n > 0, n, _NOTHING * torch.where(m > 0, m, 1.0))
-        for n, m in (norms, norms[::-1])
-    )
-    nudged = angle.clamp(_SMALLEST_ANGLE, math.pi - _SMALLEST_ANGLE)
-    point = (left**2, right**2, left * right * nudged.cos())
+    point = _point(plan, pair, angle)
     slopes = derivatives(plan.function, sums.names, _kernels, *point)[1]
     in_a, in_b, in_c, *others = (slopes * upstream).sum(1)
     sums.left.logs.index_add_(0, i, 2 * point[0] * in_a + point[2] * in_c)
     sums.right.logs.index_add_(0, j, 2 * point[1] * in_b + point[2] * in_c)
     if others:
         sums.variances.add_(torch.stack(others).sum(1))
-    around = -left * right * nudged.sin() * in_c
+    around = -point[0].sqrt() * point[1].sqrt() * _nudged(angle).sin() * in_c
     if plan.wide is not None:
         around = _around(plan, i, j, angle, upstream)
     ordinary = (norms[0] > 0) & (norms[1] > 0)

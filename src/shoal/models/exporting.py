@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import Module
 
-from shoal.models.files import write_whole
+from shoal.files import write_whole
 from shoal.models.fully_connected import FullyConnectedNetwork
 from shoal.models.network import Network
 from shoal.models.source import module_source

@@ -14,12 +14,12 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.architectures.base import check_flag
 from shoal.checks import FLOATS
+from shoal.files import checksum, write_whole
 from shoal.gradients import Gradient
 from shoal.gradients.methods import check_gradient
 from shoal.gradients.options import SolveOptions
 from shoal.models.build import assemble, check_spec, shapes
 from shoal.models.encoding import decode, encode
-from shoal.models.files import checksum, write_whole
 from shoal.models.network import Network, NetworkSpec
 from shoal.solvers import Solver
 from shoal.solvers.solution import check_on_failure

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from shoal.models.files import checksum, write_whole
+from shoal.files import checksum, write_whole
 
 __all__ = ["Checkpoint", "Snapshot"]
 

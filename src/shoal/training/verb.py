@@ -13,9 +13,9 @@ from torch import Tensor
 from shoal.checks import integer, one_of, real
 from shoal.convergence.arguments import checked_labels
 from shoal.exceptions import ConvergenceWarning
+from shoal.files import checksum
 from shoal.kernels.arguments import as_tensor
 from shoal.models import EquilibriumNetwork, Network
-from shoal.models.files import checksum
 from shoal.training.checkpoint import Checkpoint
 from shoal.training.collect import collect
 from shoal.training.monitor import Monitor, as_monitor

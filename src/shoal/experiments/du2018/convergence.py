@@ -55,7 +55,7 @@ class LinearConvergence(Experiment):
     name: ClassVar[tuple[str, str]] = ("du2018", "convergence")
     title: ClassVar[str] = "Linear convergence and Gram stability of the networks of Du 2018"
 
-    activation: Activation = Softplus()
+    activation: Activation = Softplus()  # noqa: RUF009  (a value)
     depth: int = 3
     widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
     draws: int = 5

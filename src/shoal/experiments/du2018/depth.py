@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DepthEigenvalue"]
 
+_RESOLVED = 1e-12  # eigenvalues that rounding does not hide
+
 
 @register
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class DepthEigenvalue(Experiment):
     name: ClassVar[tuple[str, str]] = ("du2018", "depth")
     title: ClassVar[str] = "The least eigenvalue of the limit Gram matrix against the depth"
 
-    activation: Activation = Softplus()
+    activation: Activation = Softplus()  # noqa: RUF009  (a value)
     depths: tuple[int, ...] = (2, 3, 4, 6, 8, 12, 16, 24, 32)
     samples: int = 10
     features: int = 24
@@ -90,7 +92,8 @@ class DepthEigenvalue(Experiment):
     def _curve(self, results: Sequence[Result], kind: str) -> tuple[Any, Any]:
         mine = matching(results, {"network": kind})
         depths = np.array([result.point["depth"] for result in mine], dtype=np.float64)
-        return depths, np.array([float(result.arrays["least"]) for result in mine])
+        least = np.array([float(result.arrays["least"]) for result in mine])
+        return depths[least > _RESOLVED], least[least > _RESOLVED]
 
     def plot(self, results: Sequence[Result]) -> "Figure":
         """All eigenvalues against the depth, with the powers that fit them."""

@@ -64,7 +64,7 @@ def architecture_of(
 
 @cache
 def limit_eigenvalue(architecture: FullyConnected | ResNet | ConvResNet, data: Data) -> float:
-    r"""$\lambda_0$, the least eigenvalue of the last layer's share in the infinite network's NTK."""
+    r"""$\lambda_0$, the least eigenvalue of the last layer's share in the limit of the NTK."""
     gram = shoal.kernel(architecture, data.inputs(), trainable={f"layer{architecture.depth}"}).ntk
     return float(torch.linalg.eigvalsh(gram)[0])
 

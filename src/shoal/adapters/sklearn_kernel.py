@@ -1,0 +1,179 @@
+"""Kernels of infinitely wide networks for the Gaussian processes of scikit-learn."""
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from shoal.activations import Activation
+from shoal.adapters.limits import GUARANTEES, recurrent_limit
+from shoal.adapters.networks import described_activation, described_function
+from shoal.architectures import Architecture
+from shoal.checks import one_of, real
+from shoal.kernels import KernelFunction, kernel
+from shoal.kernels.tangents import variance_tangents
+
+try:
+    from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
+except ImportError as error:
+    raise ImportError(
+        "SklearnKernel needs scikit-learn, which is not installed: pip install 'shoal[sklearn]'"
+    ) from error
+
+__all__ = ["SklearnKernel"]
+
+Array = NDArray[np.float64]
+Bounds = tuple[float, float] | str
+
+_LEAST = 1e-5  # the lowest variance that is tried: a logarithm needs one
+_NEARLY = 1 - 1e-6  # of the limit of well-posedness
+
+
+class SklearnKernel(Kernel):  # type: ignore[misc]
+    r"""The conjugate or neural tangent kernel of a DEQ, with variances to optimize.
+
+    A kernel like those of :mod:`sklearn.gaussian_process.kernels`: add a ``WhiteKernel``, multiply
+    by a ``ConstantKernel``, hand it to ``GaussianProcessRegressor`` or
+    ``GaussianProcessClassifier``. Gradients in the logarithms of the variances are exact.
+
+    Where the activation is positively homogeneous, the input variance is a factor of the kernel:
+    fix it if there is a ``ConstantKernel``.
+
+    Args:
+        activation: Of the DEQ: an ``Activation``, or its name, such as ``"tanh"`` or
+            ``"leakyrelu:0.1"``.
+        recurrent_variance: $\sigma_a^2$.
+        input_variance: $\sigma_b^2$.
+        recurrent_variance_bounds: A pair, or ``"fixed"``. By default, ``"kernel"``, the optimizer
+            stays where the kernel surely exists, $\sigma_a^2 L^2 < 1$ with the activation's
+            Lipschitz constant $L$; with ``"contraction"``, where wide networks are contractions,
+            $4 \sigma_a^2 L^2 < 1$.
+        input_variance_bounds: A pair, or ``"fixed"``.
+        which: ``"ck"``, the prior of the network's function at initialization, or ``"ntk"``.
+        trainable: The groups of parameters that the NTK counts; all by default.
+        architecture: Any architecture, instead of the DEQ. It has no hyperparameters, and the
+            activation and the variances above are not used.
+
+    Example:
+        >>> from sklearn.gaussian_process.kernels import WhiteKernel
+        >>> kernel = SklearnKernel("relu", recurrent_variance=0.2) + WhiteKernel(0.1)
+        >>> kernel(np.eye(2)).round(3)
+        array([[0.656, 0.186],
+               [0.186, 0.656]])
+    """
+
+    def __init__(
+        self,
+        activation: Activation | str = "relu",
+        recurrent_variance: float = 0.2,
+        input_variance: float = 1.0,
+        recurrent_variance_bounds: Bounds = "kernel",
+        input_variance_bounds: Bounds = (1e-5, 1e5),
+        *,
+        which: Literal["ck", "ntk"] = "ck",
+        trainable: Iterable[str] | None = None,
+        architecture: Architecture | None = None,
+    ) -> None:
+        self.activation = activation
+        self.recurrent_variance = recurrent_variance
+        self.input_variance = input_variance
+        self.recurrent_variance_bounds = recurrent_variance_bounds
+        self.input_variance_bounds = input_variance_bounds
+        self.which = which
+        self.trainable = trainable
+        self.architecture = architecture
+
+    @property
+    def hyperparameter_recurrent_variance(self) -> Hyperparameter:
+        """Its bounds; fixed where an architecture is given."""
+        bounds = self.recurrent_variance_bounds
+        if self.architecture is not None:
+            bounds = "fixed"
+        elif isinstance(bounds, str) and bounds != "fixed":
+            one_of("recurrent_variance_bounds", bounds, ("fixed", *GUARANTEES))
+            limit = recurrent_limit(described_activation(self.activation), bounds)
+            bounds = (_LEAST * min(1.0, limit), _NEARLY * min(limit, 1 / _LEAST))
+        return self._hyperparameter("recurrent_variance", bounds)
+
+    @property
+    def hyperparameter_input_variance(self) -> Hyperparameter:
+        """Its bounds; fixed where an architecture is given."""
+        bounds = "fixed" if self.architecture is not None else self.input_variance_bounds
+        return self._hyperparameter("input_variance", bounds)
+
+    def _hyperparameter(self, name: str, bounds: Bounds) -> Hyperparameter:
+        """One that is optimized by its logarithm, unless it is fixed."""
+        if not isinstance(bounds, str):
+            real(name, getattr(self, name), above=0)
+        return Hyperparameter(name, "numeric", bounds)
+
+    def __call__(
+        self, X: Any, Y: Any = None, eval_gradient: bool = False
+    ) -> Array | tuple[Array, Array]:
+        """The kernel, and its gradient in ``theta`` if that is wanted.
+
+        Args:
+            X: Inputs. shape: (n, p)
+            Y: Other inputs; ``X`` by default. shape: (m, p)
+            eval_gradient: Whether to return the gradient too, which there is only for one set.
+
+        Returns:
+            The matrix, of shape (n, m), and the gradient, of shape (n, n, len(theta)).
+        """
+        function, x = self._function(), _inputs(X)
+        if Y is not None:
+            if eval_gradient:
+                raise ValueError("eval_gradient must be False where Y is given, got True")
+            return self._kernel(function, x, _inputs(Y))
+        matrix = self._kernel(function, x)
+        if not eval_gradient:
+            return matrix
+        names = [h.name for h in self.hyperparameters if not h.fixed]
+        gradient = np.empty((*matrix.shape, len(names)))
+        found = variance_tangents(function, torch.from_numpy(x), names) if names else {}
+        for place, name in enumerate(names):
+            gradient[..., place] = getattr(found[name], self.which).numpy() * getattr(self, name)
+        return matrix, gradient
+
+    def diag(self, X: Any) -> Array:
+        """The kernel of each input with itself. shape: (n,)."""
+        return self._kernel(self._function(), _inputs(X), diag=True)
+
+    def is_stationary(self) -> bool:
+        """No: it depends on norms and angles, not on differences."""
+        return False
+
+    def __repr__(self) -> str:
+        if self.architecture is not None:
+            return f"{type(self).__name__}({self.architecture!r}, which={self.which!r})"
+        activation = described_activation(self.activation)
+        return (
+            f"{type(self).__name__}({activation!r}, "
+            f"recurrent_variance={self.recurrent_variance:.3g}, "
+            f"input_variance={self.input_variance:.3g}, which={self.which!r})"
+        )
+
+    def _function(self) -> KernelFunction:
+        return described_function(
+            self.activation,
+            self.recurrent_variance,
+            self.input_variance,
+            architecture=self.architecture,
+            which=self.which,
+            trainable=self.trainable,
+        )
+
+    def _kernel(
+        self, function: KernelFunction, x: Array, y: Array | None = None, *, diag: bool = False
+    ) -> Array:
+        left, right = torch.from_numpy(x), None if y is None else torch.from_numpy(y)
+        found = kernel(function.architecture, left, right, trainable=function.trainable, diag=diag)
+        result: Array = getattr(found, self.which).numpy()
+        return result
+
+
+def _inputs(x: Any) -> Array:
+    """Inputs in float64, in which a marginal likelihood is computed."""
+    return np.atleast_2d(np.asarray(x, dtype=np.float64))

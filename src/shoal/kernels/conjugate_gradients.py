@@ -1,0 +1,110 @@
+"""Conjugate gradients for several right-hand sides at once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+__all__ = ["Iteration", "conjugate_gradients", "relative"]
+
+Map = Callable[[Tensor], Tensor]
+
+
+@dataclass(eq=False)
+class Iteration:
+    r"""Where conjugate gradients for $AX = B$ are: all that is needed to go on.
+
+    Attributes:
+        solution: $X$. shape: (n, q), like the next two
+        residual: $B - AX$; by recurrence on the way, the true one at the end.
+        direction: The next directions.
+        energy: $\langle R, M^{-1} R \rangle$ of each column, or ``None`` before a (re)start.
+        steps: How many steps were made.
+        counts: In how many of them each column moved. shape: (q,)
+        history: Relative residuals after each step. shapes: (q,)
+        converged: Whether the true residuals met the tolerance.
+    """
+
+    solution: Tensor
+    residual: Tensor
+    direction: Tensor
+    energy: Tensor | None
+    steps: int
+    counts: Tensor
+    history: list[Tensor] = field(default_factory=list)
+    converged: bool = False
+
+    @classmethod
+    def start(cls, b: Tensor) -> "Iteration":
+        """From zero."""
+        counts = torch.zeros(b.shape[1], dtype=torch.long, device=b.device)
+        return cls(torch.zeros_like(b), b.clone(), torch.zeros_like(b), None, 0, counts)
+
+
+def conjugate_gradients(
+    product: Map,
+    b: Tensor,
+    *,
+    precondition: Map,
+    rtol: float,
+    max_steps: int,
+    exact: Map | None = None,
+    state: Iteration | None = None,
+    on_step: Callable[[Iteration], object] | None = None,
+) -> Iteration:
+    r"""Solve $AX = B$ for a symmetric positive definite $A$, each column by its own iteration.
+
+    Each step is one product with all columns; those that have converged stay as they are. When all
+    have, the true residuals are computed, and if they are larger than the tolerance the iteration
+    starts again from them: with a cheaper ``product`` that is iterative refinement.
+
+    Args:
+        product: $V \mapsto AV$, perhaps in lower precision.
+        b: $B$. shape: (n, q)
+        precondition: $R \mapsto M^{-1} R$, for a symmetric positive definite $M$ that is near $A$.
+        rtol: Largest $\|B - AX\| / \|B\|$ of each column.
+        max_steps: Most steps.
+        exact: $V \mapsto AV$ for the true residuals; ``product`` by default.
+        state: Where to go on; it is changed.
+        on_step: Called after each step.
+
+    Returns:
+        The last iteration, which says whether it converged.
+    """
+    aim = rtol if exact is None else rtol / 2  # a second look at true residuals costs more
+    exact = product if exact is None else exact
+    s = Iteration.start(b) if state is None else state
+    while True:
+        moving = ~(relative(s.residual, b) <= aim)  # NaN moves, and never arrives
+        if s.steps >= max_steps or not bool(moving.any()):
+            s.residual, s.energy = b - exact(s.solution), None
+            moving = ~(relative(s.residual, b) <= rtol)
+            s.converged = not bool(moving.any())
+            if s.converged or s.steps >= max_steps:
+                return s
+        if s.energy is None:
+            s.direction = precondition(s.residual)
+            s.energy = (s.residual * s.direction).sum(0)
+        image = product(s.direction)
+        curvature = (s.direction * image).sum(0)
+        length = torch.where(moving & (curvature > 0), s.energy / curvature, 0.0)
+        residual = s.residual - length * image
+        step = precondition(residual)
+        energy = (residual * step).sum(0)
+        ratio = torch.where(moving & (s.energy > 0), energy / s.energy, 0.0)
+        s.solution = s.solution + length * s.direction
+        s.residual, s.direction, s.energy = residual, step + ratio * s.direction, energy
+        s.steps += 1
+        s.counts += moving
+        s.history.append(relative(s.residual, b))
+        if on_step is not None:
+            on_step(s)
+
+
+def relative(residual: Tensor, b: Tensor) -> Tensor:
+    """Norms of columns relative to those of others; a column of zeros has none."""
+    tiny = torch.finfo(b.dtype).tiny
+    size: Tensor = torch.linalg.vector_norm(b, dim=0)
+    result: Tensor = torch.linalg.vector_norm(residual, dim=0) / size.clamp_min(tiny)
+    return result

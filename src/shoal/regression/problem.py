@@ -1,0 +1,81 @@
+r"""What is solved: $(K + \lambda I) \alpha = y$."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from shoal.architectures import Architecture
+from shoal.kernels import KernelOperator, kernel, kernel_operator
+from shoal.kernels.conjugate_gradients import Map
+
+__all__ = ["Problem"]
+
+_BLOCK = {"cpu": 2**28, "cuda": 2**32}  # bytes that a product with new inputs takes
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    r"""A kernel matrix, targets and a ridge, all in float64.
+
+    Attributes:
+        architecture: Whose kernel it is.
+        x: The inputs. shape: (n, p)
+        y: The targets. shape: (n, q)
+        ridge: $\lambda$.
+        kernel: 0 for the CK, 1 for the NTK.
+        trainable: The groups that the NTK counts.
+        width: Where the NTK depends on it.
+        labels: Classes of the inputs, as indices, if they are known.
+    """
+
+    architecture: Architecture
+    x: Tensor
+    y: Tensor
+    ridge: float
+    kernel: int
+    trainable: frozenset[str]
+    width: int | None
+    labels: Tensor | None
+
+    @property
+    def size(self) -> int:
+        """How many inputs."""
+        return len(self.x)
+
+    @cached_property
+    def diagonal(self) -> Tensor:
+        """That of the kernel matrix."""
+        return self.own(self.x)
+
+    def own(self, x: Tensor) -> Tensor:
+        """The kernel of inputs with themselves."""
+        both = kernel(self.architecture, x, trainable=self.trainable, width=self.width, diag=True)
+        return both[self.kernel]
+
+    def operator(self, memory: int, precision: torch.dtype | None = None) -> KernelOperator:
+        """The kernel matrix."""
+        return kernel_operator(
+            self.architecture,
+            self.x,
+            trainable=self.trainable,
+            width=self.width,
+            memory=memory,
+            precision=precision,
+        )[self.kernel]
+
+    def shifted(self, operator: KernelOperator) -> Map:
+        r"""Products with $K + \lambda I$."""
+        return lambda vectors: operator @ vectors + self.ridge * vectors
+
+    def cross(self, left: Tensor, right: Tensor) -> KernelOperator:
+        """The kernel between inputs."""
+        return kernel_operator(
+            self.architecture,
+            left,
+            right,
+            trainable=self.trainable,
+            width=self.width,
+            memory=_BLOCK.get(left.device.type, 2**28),
+        )[self.kernel]

@@ -1,0 +1,164 @@
+"""What kernel regression returns."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.checks import integer
+from shoal.kernels.arguments import as_tensor, checked_samples
+from shoal.regression.problem import Problem
+from shoal.regression.solver import Solver
+
+__all__ = ["Estimate", "KernelRegression", "Report"]
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    r"""How a system was solved.
+
+    Attributes:
+        method: ``"cholesky"`` or ``"cg"``.
+        preconditioner: Its name, or ``None``.
+        iterations: Steps of conjugate gradients, for each right-hand side; for a factorization
+            these are steps of refinement, usually one.
+        residual: $\|y - (K + \lambda I)\alpha\| / \|y\|$ for each right-hand side, computed anew
+            at the end, in float64.
+        history: Relative residuals after each step, of shape (steps, right-hand sides).
+        converged: Whether all residuals met the tolerance.
+        form_seconds: What forming the matrix took, or as much of it as is kept; what is not kept
+            is formed in every step, and that is part of ``solve_seconds``.
+        prepare_seconds: What the factorization or the preconditioner took.
+        solve_seconds: What the rest took.
+    """
+
+    method: Literal["cholesky", "cg"]
+    preconditioner: str | None
+    iterations: Tensor
+    residual: Tensor
+    history: Tensor = field(repr=False)
+    converged: bool
+    form_seconds: float
+    prepare_seconds: float
+    solve_seconds: float
+
+
+class Estimate(NamedTuple):
+    """A number that was estimated from random vectors.
+
+    Attributes:
+        value: The number.
+        standard_error: Its standard error.
+    """
+
+    value: float
+    standard_error: float
+
+
+@dataclass(frozen=True, eq=False)
+class KernelRegression:
+    r"""Ridge regression with a kernel, or a posterior: $f(x) = k(x, X) \alpha$.
+
+    Attributes:
+        coefficients: $\alpha = (K + \lambda I)^{-1} y$, in the shape of ``y``.
+        report: How they were found.
+    """
+
+    coefficients: Any = field(repr=False)
+    report: Report
+    _problem: Problem = field(repr=False)
+    _solver: Solver = field(repr=False)
+    _alpha: Tensor = field(repr=False)
+    _dtype: torch.dtype = field(repr=False)
+
+    @property
+    def ridge(self) -> float:
+        r"""$\lambda$, the variance of the noise."""
+        return self._problem.ridge
+
+    def predict(self, x: Any) -> Any:
+        r"""$k(x, X) \alpha$: the regression function, or the posterior mean.
+
+        Args:
+            x: New inputs of shape (m, p); a NumPy array gives a NumPy array.
+        """
+        inputs = self._inputs(x)
+        values = self._problem.cross(inputs, self._problem.x) @ self._alpha
+        return self._like(x, values[:, 0] if self.coefficients.ndim == 1 else values)
+
+    def variance(self, x: Any, *, batch: int = 1024) -> Any:
+        r"""$k(x, x) - k(x, X) (K + \lambda I)^{-1} k(X, x)$: the posterior variance of $f(x)$.
+
+        It is that of the function; an observation has $\lambda$ more. After conjugate gradients
+        every input is one more right-hand side, solved to the same tolerance.
+
+        Args:
+            x: New inputs of shape (m, p); a NumPy array gives a NumPy array.
+            batch: How many of them are treated together: that many columns are in memory.
+
+        Raises:
+            ConvergenceError: If a system is not solved to the tolerance.
+        """
+        inputs = self._inputs(x)
+        parts = []
+        for some in inputs.split(integer("batch", batch, at_least=1)):
+            cross = self._problem.cross(self._problem.x, some).to_dense()
+            reduction = self._solver.quadratic(cross)
+            parts.append((self._problem.own(some) - reduction).clamp_min(0.0))  # but for rounding
+        return self._like(x, torch.cat(parts))
+
+    @property
+    def log_marginal_likelihood(self) -> float:
+        r"""$\log N(y; 0, K + \lambda I)$, summed over the columns of $y$.
+
+        Raises:
+            ValueError: If there is no factorization in float64, which the determinant is read from.
+        """
+        logdet = self._solver.logdet()
+        if logdet is None:
+            raise ValueError(
+                "log_marginal_likelihood needs method='cholesky' in float64; "
+                "estimate_log_marginal_likelihood() does without"
+            )
+        return self._likelihood(logdet)
+
+    def estimate_log_marginal_likelihood(self, *, probes: int = 16, seed: int = 0) -> Estimate:
+        r"""The same by stochastic Lanczos quadrature, for matrices that are not factored.
+
+        The determinant is that of the preconditioner $M$, which is known, times that of
+        $M^{-1/2} (K + \lambda I) M^{-1/2}$, whose logarithm is a mean over random vectors
+        (Gardner et al. 2018): the better the preconditioner, the smaller the error.
+
+        Args:
+            probes: How many random vectors.
+            seed: Of these.
+        """
+        probes = integer("probes", probes, at_least=2)
+        generator = torch.Generator().manual_seed(integer("seed", seed, at_least=0))
+        signs = torch.randint(0, 2, (self._problem.size, probes), generator=generator)
+        samples = self._solver.logdet_samples((2 * signs - 1).to(self._alpha))
+        columns = self._alpha.shape[1]
+        error = float(samples.std()) / math.sqrt(probes)
+        return Estimate(self._likelihood(float(samples.mean())), columns / 2 * error)
+
+    def _likelihood(self, logdet: float) -> float:
+        fit = float((self._problem.y * self._alpha).sum())
+        columns = self._alpha.shape[1]
+        constant = self._problem.size * math.log(2 * math.pi)
+        return -0.5 * (fit + columns * (logdet + constant))
+
+    def _inputs(self, x: Any) -> Tensor:
+        inputs, own = checked_samples("x", as_tensor(x)).detach(), self._problem.x
+        if inputs.dim() != 2 or inputs.shape[1] != own.shape[1]:
+            raise ValueError(
+                f"x must have shape (inputs, {own.shape[1]}), got {tuple(inputs.shape)}"
+            )
+        return inputs.to(own)
+
+    def _like(self, x: Any, values: Tensor) -> Any:
+        """Results come as the inputs do."""
+        result = values.to(self._dtype)
+        return result.cpu().numpy() if isinstance(x, np.ndarray) else result.to(x.device)

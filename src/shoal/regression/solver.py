@@ -1,0 +1,211 @@
+r"""Ways to solve $(K + \lambda I) X = B$: conjugate gradients, with some preconditioner."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from shoal.exceptions import ConvergenceError
+from shoal.kernels.conjugate_gradients import Iteration, Map, conjugate_gradients, relative
+from shoal.regression.cholesky import Cholesky
+from shoal.regression.preconditioners import (
+    Diagonal,
+    LowRank,
+    Preconditioner,
+    preconditioner,
+)
+from shoal.regression.problem import Problem
+from shoal.regression.quadrature import logdet_samples
+
+__all__ = [
+    "Listener",
+    "Options",
+    "Progress",
+    "Solver",
+    "explain",
+    "factorized",
+    "iterative",
+    "seconds",
+]
+
+_LEAST = 2**26  # bytes that an operator gets, whatever the limit
+
+
+class Progress(NamedTuple):
+    """How far a regression is.
+
+    Attributes:
+        stage: ``"form"``, ``"factor"``, ``"precondition"`` or ``"solve"``.
+        share: How much of that is done, between 0 and 1; of a solve, in digits of the residual.
+        step: Steps of conjugate gradients.
+        residual: The largest relative residual, of a solve.
+    """
+
+    stage: str
+    share: float
+    step: int = 0
+    residual: float | None = None
+
+
+Listener = Callable[[Progress], object]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to solve.
+
+    Attributes:
+        preconditioner: Of conjugate gradients.
+        rank: Of the preconditioner.
+        seed: Of its random choices.
+        precision: The dtype of what is stored.
+        rtol: Largest relative residual.
+        max_steps: Most steps.
+        memory: Bytes for the matrix and the work on it.
+    """
+
+    preconditioner: Preconditioner | None
+    rank: int
+    seed: int
+    precision: torch.dtype
+    rtol: float
+    max_steps: int
+    memory: int
+
+
+@dataclass(frozen=True, eq=False)
+class Solver:
+    r"""A system with its preconditioner.
+
+    Attributes:
+        product: $V \mapsto (K + \lambda I) V$, as it is iterated with.
+        exact: The same in float64, for true residuals, if ``product`` is not.
+        near: The preconditioner.
+        rtol: Largest relative residual.
+        max_steps: Most steps.
+        times: What it took to form the matrix and to prepare the preconditioner.
+    """
+
+    product: Map = field(repr=False)
+    exact: Map | None = field(repr=False)
+    near: Cholesky | Diagonal | LowRank = field(repr=False)
+    rtol: float
+    max_steps: int
+    times: tuple[float, float]
+
+    @property
+    def factor(self) -> Cholesky | None:
+        """The factorization in float64, if there is one."""
+        near = self.near
+        whole = isinstance(near, Cholesky) and near.matrix.dtype == torch.float64
+        return near if whole else None  # type: ignore[return-value]
+
+    def run(
+        self,
+        b: Tensor,
+        state: Iteration | None = None,
+        on_step: Callable[[Iteration], object] | None = None,
+    ) -> Iteration:
+        """Iterate until the tolerance is met, or steps are used up."""
+        return conjugate_gradients(
+            self.product,
+            b,
+            precondition=self._precondition,
+            rtol=self.rtol,
+            max_steps=self.max_steps,
+            exact=self.exact,
+            state=state,
+            on_step=on_step,
+        )
+
+    def quadratic(self, b: Tensor) -> Tensor:
+        r"""$b^T (K + \lambda I)^{-1} b$ of each column.
+
+        Raises:
+            ConvergenceError: If a system is not solved to the tolerance.
+        """
+        if self.factor is not None:
+            return self.factor.forward(b).square().sum(0)
+        found = self.run(b)
+        if not found.converged:
+            raise ConvergenceError(explain(found, b, self))
+        return (b * found.solution).sum(0)
+
+    def logdet(self) -> float | None:
+        """The logarithm of the determinant, if there is a factorization in float64."""
+        return None if self.factor is None else self.factor.logdet()
+
+    def logdet_samples(self, signs: Tensor) -> Tensor:
+        """Unbiased samples of it, from columns of random signs."""
+        if self.factor is not None:
+            return torch.full(signs.shape[1:], self.factor.logdet(), dtype=torch.float64)
+        if isinstance(self.near, Diagonal | LowRank):
+            return logdet_samples(
+                self.product, self.near, signs, rtol=self.rtol, max_steps=self.max_steps
+            )
+        raise ValueError("estimates need method='cg', or a factorization in float64")
+
+    def _precondition(self, residual: Tensor) -> Tensor:
+        if isinstance(self.near, Cholesky):
+            return self.near.solve(residual.to(self.near.matrix.dtype)).to(residual.dtype)
+        return self.near.solve(residual)
+
+
+def factorized(problem: Problem, options: Options, report: Listener) -> Solver:
+    """By a Cholesky factorization; one in float32 is refined with products in float64."""
+    begin = seconds(problem.x)
+    report(Progress("form", 0.0))
+    shape = (problem.size, problem.size)
+    matrix = torch.empty(shape, dtype=options.precision, device=problem.x.device)
+    operator = problem.operator(max(options.memory - matrix.nbytes, _LEAST))
+    operator.write(matrix)
+    formed = seconds(problem.x)
+    factor = Cholesky(
+        matrix,
+        problem.diagonal,
+        problem.ridge,
+        on_panel=lambda share: report(Progress("factor", share)),
+    )
+    times = (formed - begin, seconds(problem.x) - formed)
+    whole = options.precision == torch.float64
+    product = factor.product if whole else problem.shifted(operator)
+    return Solver(product, None, factor, options.rtol, options.max_steps, times)
+
+
+def iterative(problem: Problem, options: Options, report: Listener) -> Solver:
+    """By conjugate gradients with a preconditioner, on a matrix that is kept as far as it fits."""
+    begin = seconds(problem.x)
+    report(Progress("precondition", 0.0))
+    near = preconditioner(options.preconditioner, problem, options.rank, options.seed)
+    prepared = seconds(problem.x)
+    report(Progress("form", 0.0))
+    left = options.memory - (near.vectors.nbytes if isinstance(near, LowRank) else 0)
+    rounded = options.precision != torch.float64
+    aside = max(left // 16, _LEAST) if rounded else 0  # for true residuals
+    operator = problem.operator(max(left - aside, _LEAST), options.precision)
+    operator.keep()
+    times = (seconds(problem.x) - prepared, prepared - begin)
+    product = problem.shifted(operator)
+    exact = problem.shifted(problem.operator(aside)) if rounded else None
+    return Solver(product, exact, near, options.rtol, options.max_steps, times)
+
+
+def explain(found: Iteration, b: Tensor, solver: Solver) -> str:
+    """What to say of an iteration that did not converge."""
+    reached = relative(found.residual, b)
+    late = int((~(reached <= solver.rtol)).sum())
+    return (
+        f"{late} of {b.shape[1]} right-hand sides have a relative residual of up to "
+        f"{float(reached.max()):.1e} instead of {solver.rtol:.1e} after {found.steps} steps: allow "
+        "more steps, a better preconditioner (a larger rank), a larger ridge or tolerance"
+    )
+
+
+def seconds(like: Tensor) -> float:
+    """The time, when all that was asked of a device is done."""
+    if like.device.type == "cuda":
+        torch.cuda.synchronize(like.device)
+    return time.perf_counter()

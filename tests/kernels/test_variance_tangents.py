@@ -1,0 +1,93 @@
+"""Derivatives of kernel matrices in variances, entry by entry, against finite differences."""
+
+import pytest
+import torch
+
+import shoal
+from shoal.kernels.tangents import variance_tangents
+
+NAMES = ("recurrent_variance", "input_variance")
+
+
+def inputs(n: int, *, one_norm: bool, seed: int = 0) -> torch.Tensor:
+    x = torch.randn(n, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return 1.3 * torch.nn.functional.normalize(x) if one_norm else x
+
+
+def differences(deq: shoal.DEQ, x: torch.Tensor, name: str, width: int | None, step: float):
+    """Central differences of fourth order."""
+    total = [0.0, 0.0]
+    for k, weight in ((1, 8 / 12), (-1, -8 / 12), (2, -1 / 12), (-2, 1 / 12)):
+        value = torch.tensor(getattr(deq, name) + k * step, dtype=torch.float64)
+        found = shoal.kernel(deq, x, width=width, variances={name: value})
+        total = [t + weight * m / step for t, m in zip(total, found, strict=True)]
+    return total
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("activation", "parametrization", "width", "one_norm", "n"),
+    [
+        (shoal.ReLU(), "ntk", None, False, 40),  # one series in the angle
+        (shoal.ReLU(), "standard", 7, False, 40),
+        (shoal.Erf(), "ntk", None, True, 30),
+        (shoal.Erf(), "standard", None, True, 30),
+        (shoal.Erf(), "ntk", None, False, 8),  # pair by pair
+        pytest.param(  # a surface
+            shoal.GELU(), "ntk", None, False, 136, marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_entries_are_those_of_finite_differences(
+    activation, parametrization: str, width: int | None, one_norm: bool, n: int, name: str
+) -> None:
+    deq = shoal.DEQ(activation, 0.3, 0.8, parametrization=parametrization)
+    x = inputs(n, one_norm=one_norm)
+    found = variance_tangents(shoal.kernel_function(deq, width=width), x, [name])[name]
+    for matrix, expected in zip(found, differences(deq, x, name, width, 0.01), strict=True):
+        assert torch.equal(matrix, matrix.T)
+        scale = expected.abs().max()
+        torch.testing.assert_close(matrix, expected, atol=float(2e-7 * scale), rtol=0)
+
+
+def test_each_group_of_parameters() -> None:
+    deq, x = shoal.DEQ(shoal.ReLU(), 0.3, 0.8), inputs(10, one_norm=False)
+    for group in deq.parameter_groups:
+        f = shoal.kernel_function(deq, trainable={group})
+        found = variance_tangents(f, x, NAMES)
+        for name in NAMES:
+            up, down = (
+                shoal.kernel(
+                    deq,
+                    x,
+                    trainable={group},
+                    variances={name: torch.tensor(getattr(deq, name) + s, dtype=torch.float64)},
+                ).ntk
+                for s in (1e-4, -1e-4)
+            )
+            torch.testing.assert_close(found[name].ntk, (up - down) / 2e-4, atol=1e-7, rtol=0)
+
+
+def test_copies_parallel_inputs_and_zero() -> None:
+    deq, x = shoal.DEQ(shoal.Erf(), 0.3, 0.8), inputs(9, one_norm=False)
+    x[3], x[7], x[5] = x[1], 2 * x[2], 0
+    found = variance_tangents(shoal.kernel_function(deq), x, NAMES)
+    for name in NAMES:
+        for matrix, expected in zip(
+            found[name], differences(deq, x, name, None, 0.01), strict=True
+        ):
+            torch.testing.assert_close(matrix, expected, atol=1e-6, rtol=0)
+
+
+def test_sums_against_the_backward_pass() -> None:
+    deq, x = shoal.DEQ(shoal.ReLU(), 0.3, 0.8), inputs(50, one_norm=False)
+    weights = torch.randn(50, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    leaves = {
+        name: torch.tensor(getattr(deq, name), dtype=torch.float64, requires_grad=True)
+        for name in NAMES
+    }
+    (shoal.kernel(deq, x, variances=leaves).ntk * weights).sum().backward()
+    found = variance_tangents(shoal.kernel_function(deq), x, NAMES)
+    for name, leaf in leaves.items():
+        expected = float((found[name].ntk * weights).sum())
+        assert leaf.grad.item() == pytest.approx(expected, rel=1e-9)

@@ -1,0 +1,206 @@
+"""Factors in place, preconditioners, checkpoints and memory."""
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import shoal
+from shoal.kernels.conjugate_gradients import conjugate_gradients
+from shoal.regression import Cholesky, Diagonal, LowRank, checkpoints, cholesky
+
+RELU = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("panel", "rows"), [(1024, 16384), (7, 16384), (16, 5), (1, 1)])
+def test_factors_in_place(panel, rows, monkeypatch):
+    monkeypatch.setitem(cholesky._PANEL, "cpu", panel)
+    monkeypatch.setattr(cholesky, "_ROWS", rows)
+    half = normal(50, 60)
+    kernel = half @ half.T / 60
+    shifted = kernel + 0.3 * torch.eye(50, dtype=torch.float64)
+    array = kernel.triu() + torch.full((50, 50), 1e9).tril(-1)  # nobody looks below
+    place = array.data_ptr()
+    factor = Cholesky(array, kernel.diagonal().clone(), 0.3)
+    assert factor.matrix.data_ptr() == place
+    torch.testing.assert_close(array.tril(), torch.linalg.cholesky(shifted))
+    assert torch.equal(array.triu(1), kernel.triu(1))
+    b = normal(50, 3, seed=1)
+    torch.testing.assert_close(factor.product(b), shifted @ b)
+    torch.testing.assert_close(factor.solve(b), torch.linalg.solve(shifted, b))
+    quadratic = (b * torch.linalg.solve(shifted, b)).sum(0)
+    torch.testing.assert_close(factor.forward(b).square().sum(0), quadratic)
+    assert factor.logdet() == pytest.approx(float(torch.logdet(shifted)))
+    again = Cholesky(array, kernel.diagonal().clone(), 2.0)  # another ridge, the same array
+    other = kernel + 2.0 * torch.eye(50, dtype=torch.float64)
+    torch.testing.assert_close(again.solve(b), torch.linalg.solve(other, b))
+
+
+def test_indefinite_matrices_have_no_factor():
+    matrix = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
+    with pytest.raises(shoal.AccuracyError, match="not positive definite in"):
+        Cholesky(matrix, torch.ones(2), 0.0)
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "low rank"])
+def test_preconditioners_are_the_matrices_they_say(kind):
+    if kind == "diagonal":
+        near = Diagonal(torch.arange(1.0, 9.0, dtype=torch.float64))
+        dense = near.values.diag()
+    else:
+        vectors, values = torch.linalg.qr(normal(8, 3))[0], torch.tensor([5.0, 0.5, 2.0]).double()
+        near = LowRank(vectors, values, 0.25)
+        dense = vectors @ (values - 0.25).diag() @ vectors.T + 0.25 * torch.eye(8).double()
+    b = normal(8, 2, seed=1)
+    torch.testing.assert_close(near.solve(b), torch.linalg.solve(dense, b))
+    torch.testing.assert_close(near.root(near.root(b)), dense @ b)
+    assert near.logdet() == pytest.approx(float(torch.logdet(dense)))
+
+
+def test_conjugate_gradients_refine_with_exact_residuals():
+    half = normal(40, 60)
+    exact = half @ half.T / 60 + 0.1 * torch.eye(40, dtype=torch.float64)
+    rough = exact + 1e-3 * torch.diag(normal(40, seed=2))
+    b = normal(40, 2, seed=1)
+    found = conjugate_gradients(
+        lambda v: rough @ v,
+        b,
+        precondition=lambda r: r,
+        rtol=1e-12,
+        max_steps=1000,
+        exact=lambda v: exact @ v,
+    )
+    assert found.converged
+    torch.testing.assert_close(found.solution, torch.linalg.solve(exact, b), rtol=1e-9, atol=1e-10)
+
+
+def test_conjugate_gradients_do_not_take_nan_for_zero():
+    found = conjugate_gradients(
+        lambda v: v * math.nan,
+        torch.ones(3, 1),
+        precondition=lambda r: r,
+        rtol=1e-3,
+        max_steps=4,
+    )
+    assert not found.converged
+
+
+class InterruptionError(Exception):
+    """Of a test."""
+
+
+def interrupted(path, step, **options):
+    def stop(progress):
+        if progress.step == step:
+            raise InterruptionError
+
+    x = normal(120, 10) / math.sqrt(10)
+    y = x[:, :2].sin()
+    options = {"ridge": 1e-3, "method": "cg", "rank": 10, "tolerance": 1e-10} | options
+    return shoal.kernel_regression(RELU, x, y, checkpoint=path, on_progress=stop, **options)
+
+
+def test_interrupted_iterations_go_on_with_the_same_bits(tmp_path):
+    path = tmp_path / "state.npz"
+    whole = interrupted(tmp_path / "whole.npz", step=-1)
+    for step in (5, 9):
+        with pytest.raises(InterruptionError):
+            interrupted(path, step=step)
+    resumed = interrupted(path, step=1)  # a step that is behind
+    assert torch.equal(resumed.coefficients, whole.coefficients)
+    assert torch.equal(resumed.report.history, whole.report.history)
+    assert torch.equal(resumed.report.iterations, whole.report.iterations)
+    finished = interrupted(path, step=len(whole.report.history) + 1)  # only verified
+    assert torch.equal(finished.coefficients, whole.coefficients)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["state.npz", "whole.npz"]
+
+
+def test_more_steps_go_on_where_too_few_ended(tmp_path):
+    path = tmp_path / "state.npz"
+    with pytest.raises(shoal.ConvergenceError, match="after 6 steps"):
+        interrupted(path, step=-1, max_steps=6)
+    with np.load(path) as stored:
+        assert int(stored["steps"]) == 6
+    assert len(interrupted(path, step=-1).report.history) > 6
+
+
+def test_checkpoints_are_written_on_the_way(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "_SECONDS", 0.0)
+    path, seen = tmp_path / "state.npz", []
+
+    def look(progress):
+        if progress.stage == "solve":
+            with np.load(path) as stored:
+                seen.append(int(stored["steps"]) == progress.step)
+
+    x = normal(50, 10)
+    shoal.kernel_regression(
+        RELU, x, x[:, 0], ridge=0.1, method="cg", rank=5, checkpoint=path, on_progress=look
+    )
+    assert len(seen) > 3
+    assert all(seen)
+
+
+def test_files_that_are_no_checkpoints_are_refused(tmp_path):
+    path = tmp_path / "state.npz"
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match="is damaged"):
+        interrupted(path, step=-1)
+
+
+@pytest.mark.parametrize(
+    "change", [{"ridge": 0.5}, {"which": "ck"}, {"rank": 11}, {"trainable": {"readout"}}]
+)
+def test_checkpoints_of_other_problems_are_refused(change, tmp_path):
+    path = tmp_path / "state.npz"
+    interrupted(path, step=-1)
+    with pytest.raises(ValueError, match="must be of this problem, and is of another"):
+        interrupted(path, step=-1, **change)
+
+
+def test_damaged_checkpoints_are_refused(tmp_path):
+    path = tmp_path / "state.npz"
+    interrupted(path, step=-1)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="is damaged"):
+        interrupted(path, step=-1)
+
+
+_PEAK = """
+import resource, sys, torch, shoal
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+deq = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+x = torch.nn.functional.normalize(torch.randn(5000, 50, generator=torch.manual_seed(0))).double()
+options = dict(ridge=0.1, method=sys.argv[1], precision=getattr(torch, sys.argv[3]), rank=50)
+shoal.kernel_regression(deq, x[:500], x[:500, 0], **options)
+before = peak()
+fit = shoal.kernel_regression(deq, x, x[:, 0], memory=sys.argv[2], **options)
+fit.predict(x[:100])
+print(peak() - before, fit.report.converged)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "memory", "precision", "bound"),
+    [
+        ("cholesky", "400MiB", "float64", 400),  # the matrix has 191 MiB
+        ("cholesky", "200MiB", "float32", 200),
+        ("cg", "150MiB", "float64", 150),  # not all of the upper half is kept
+        ("cg", "120MiB", "float32", 120),
+    ],
+)
+def test_memory_stays_below_its_limit(method, memory, precision, bound):
+    command = [sys.executable, "-c", _PEAK, method, memory, precision]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    used, converged = done.stdout.split()
+    assert converged == "True"
+    assert int(used) < bound * 2**20
