@@ -35,9 +35,10 @@ __all__ = ["LinearConvergence"]
 class LinearConvergence(Experiment):
     r"""Losses against $(1 - \eta\lambda_0/2)^k$, and how far Gram matrices drift, by the width.
 
-    All layers are trained by full batches for $\frac12\|f - y\|^2$ with random labels of $\pm 1$
-    and a step size of one over the largest eigenvalue of the NTK at the start. $\lambda_0$ is that
-    of the infinitely wide network; the Gram matrix is the last layer's share $G^{(H)}$.
+    All layers are trained by full batches for $\frac12\|f - f_0 - y\|^2$ with the initial function
+    $f_0$, random labels of $\pm 1$ and a step size of one over the largest eigenvalue of the NTK at
+    the start. So errors start alike at all widths. $\lambda_0$ is that of the infinitely wide
+    network; the Gram matrix is the last layer's share $G^{(H)}$.
 
     Args:
         activation: Of all layers.
@@ -93,15 +94,17 @@ class LinearConvergence(Experiment):
         data = Data(kind, self.samples, self.features, self.seed)
         x = data.inputs().to(device)
         generator = torch.Generator().manual_seed(self.seed)
-        y = torch.randn(self.samples, generator=generator, dtype=torch.float64).sign().to(device)
+        signs = torch.randn(self.samples, generator=generator, dtype=torch.float64).sign()
         architecture = architecture_of(data, self.activation, self.depth, self.constant)
         limit = limit_eigenvalue(architecture, data)
         width = int(point["width"])
         network = network_of(architecture, x, width=width, seed=seed, device=device)
+        with torch.no_grad():
+            labels = network(x)[:, 0] + signs.to(device)
         run = shoal.train(
             network,
             x,
-            y,
+            labels,
             steps=self.steps,
             step_size="auto",
             monitor=self.every,
