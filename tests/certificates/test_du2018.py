@@ -258,3 +258,32 @@ def test_networks_that_no_theorem_covers() -> None:
     net = shoal.build(gated, in_features=10, width=16, dtype=torch.float64)
     with pytest.raises(TypeError, match="gated by the norm"):
         shoal.certify(net, UNIT, LABELS)
+
+
+def test_widths_of_theorems_and_of_experience() -> None:
+    x = torch.eye(2, dtype=torch.float64)
+    found = shoal.required_width(
+        shoal.FullyConnected.du2018(shoal.Tanh(), 1), x, LABELS, largest_width=64, seeds=1
+    )
+    corrected = found.theorems["Du 2018, Theorem 3.1 (corrected), gradient descent"]
+    assert 1e10 < corrected < 1e14
+    assert math.isinf(found.theorems["Du 2018, Theorem 3.1 (printed), gradient descent"])
+    assert found.certified is not None
+    assert found.empirical is not None
+    assert found.empirical <= found.certified <= 64
+    residual = shoal.ResNet.du2018(shoal.Softplus(), 2, eigenvalue=1.0, constant=0.5)
+    width = shoal.required_width(residual, x, LABELS, largest_width=0).theorems
+    assert 1e15 < width["Du 2018, Theorem 4.1 (corrected), gradient descent"] < 1e24
+
+
+@pytest.mark.parametrize(
+    ("architecture", "options", "message"),
+    [
+        (shoal.FullyConnected.du2018(shoal.ReLU(), 1), {}, "one smooth activation"),
+        (shoal.FullyConnected((shoal.Tanh(),)), {}, "as in Du 2018"),
+        (shoal.ResNet(shoal.Tanh(), 2), {"readout_scale": 0.5}, "readout_scale = 1"),
+    ],
+)
+def test_what_has_no_width(architecture: Any, options: dict[str, float], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        shoal.required_width(architecture, UNIT, LABELS, largest_width=0, **options)

@@ -2,6 +2,7 @@
 
 from shoal.certificates import (  # noqa: F401  (they register)
     deq_theorems,
+    explicit_laws,
     explicit_theorems,
     implicit_theorems,
 )

@@ -32,7 +32,7 @@ from shoal.gaussian import dual
 from shoal.kernels import kernel, pair_eigenvalue
 from shoal.models.fully_connected import normalization
 
-__all__ = ["certify_explicit", "du2018_bounds"]
+__all__ = ["certify_explicit", "du2018_bounds", "separation"]
 
 SHARPER = "shoal's theorem for explicit networks"
 
@@ -93,7 +93,7 @@ def du2018_bounds(
         width=net.spec.width,
         limit=float(torch.linalg.eigvalsh(limit)[0]),
         gram=least_eigenvalue(last.gram, error=last.gram_error),
-        separation=_separation(architecture, x),
+        separation=separation(architecture, x),
         norm_error=float((torch.linalg.vector_norm(x.flatten(1), dim=1) - 1).abs().max()),
         weight=max(layer.norm for layer in measured.layers) / math.sqrt(net.spec.width),
         feature=float(measured.feature_norms.max()),
@@ -108,7 +108,7 @@ def du2018_bounds(
     )
 
 
-def _separation(architecture: Architecture, x: Tensor) -> float:
+def separation(architecture: Architecture, x: Tensor) -> float:
     r"""$\lambda$: how far pairs of inputs, and of features of layers below, are from parallel."""
     if len(x) < 2:
         return math.inf
