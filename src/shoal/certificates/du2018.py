@@ -242,38 +242,37 @@ def _promises(b: Du2018Bounds, lemmas: LemmaConstants) -> Mapping[str, float]:
     return {f"layer{h} travels at most": travel for h in range(1, b.depth + 1)}
 
 
-def _printed(b: Du2018Bounds, step_size: float | None) -> Conclusion:
-    """Widths and step sizes with all constants that the paper leaves open set to one."""
+def _printed_sizes(b: Du2018Bounds) -> tuple[float, float]:
+    """The width and the step size, with all constants that the paper leaves open set to one."""
     n, depth, limit = b.samples, b.depth, max(b.limit, 1e-300)
     logarithm = n**2 * math.log(depth * n**2 / _FAILURE) * _power(limit, -2)
     if b.exponential:
-        separation = max(b.separation, 1e-300)
+        separated = _power(max(b.separation, 1e-300), -1.5 * depth)
         widths = [
             n**4 * _power(2, depth) * _power(limit, -4),
             n * _power(2, depth) / _FAILURE,
-            logarithm * _power(separation, -1.5 * depth),
+            logarithm * separated,
         ]
-        largest = limit / (n**2 * _power(2, depth))
-    else:
-        power = 4 if b.pixels > 1 else 2
-        widths = [
-            n**4 * _power(limit, -4) / depth**6,
-            n**power * _power(limit, -power) / depth**2,
-            n / _FAILURE,
-            logarithm,
-        ]
-        largest = limit * depth**2 / n**2
+        return max(widths), limit / (n**2 * _power(2, depth))
+    power = 4 if b.pixels > 1 else 2
+    widths = [
+        n**4 * _power(limit, -4) / depth**6,
+        n**power * _power(limit, -power) / depth**2,
+        n / _FAILURE,
+        logarithm,
+    ]
+    return max(widths), limit * depth**2 / n**2
+
+
+def _printed(b: Du2018Bounds, step_size: float | None) -> Conclusion:
+    width, largest = _printed_sizes(b)
     step = largest if step_size is None else step_size
-    everywhere = _positive(
-        "lambda", 0.0, "as printed, over all pairs of inputs, each with itself too"
-    )
+    words = "with all constants set to one"
     conditions = (
-        everywhere,
+        _positive("lambda", 0.0, "as printed, over all pairs of inputs, each with itself too"),
         *_assumptions(b)[::2],
-        _at_least("width", b.width, max(widths), "with all constants set to one", _WIDTH),
-        _at_most(
-            "step size", step, largest, "with all constants set to one", "a smaller step size"
-        ),
+        _at_least("width", b.width, width, words, _WIDTH),
+        _at_most("step size", step, largest, words, "a smaller step size"),
     )
     return Conclusion(
         b.theorem,

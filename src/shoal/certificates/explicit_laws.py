@@ -34,19 +34,11 @@ def explicit_networks(architecture: Architecture, draw: Draw) -> Law:
     constants. Norms of weights and initial outputs have them.
     """
     assert isinstance(architecture, FullyConnected | ResNet)
+    _check(architecture, draw)
     x, y, failure = draw.x, draw.y, draw.failure / 2
+    full, depth = isinstance(architecture, FullyConnected), architecture.depth
     phi = architecture.activations[0]
-    smooth, depth, full = (
-        smoothness(phi),
-        architecture.depth,
-        isinstance(architecture, FullyConnected),
-    )
-    if smooth.jump or math.isinf(smooth.curvature) or len(set(architecture.activations)) > 1:
-        raise TypeError(f"architecture must have one smooth activation, got {architecture}")
-    if full and architecture != FullyConnected.du2018(phi, depth):
-        raise TypeError(f"architecture must be a network as in Du 2018, got {architecture}")
-    if y.shape[1] > 1 or abs(draw.readout_scale) != 1:
-        raise ValueError("the theorems of Du 2018 are for one output and readout_scale = 1")
+    smooth = smoothness(phi)
     gram = kernel(architecture, x, trainable={f"layer{depth}"}).ntk
     limit = float(torch.linalg.eigvalsh(gram)[0])
     norms = torch.linalg.vector_norm(x, dim=1)
@@ -79,3 +71,16 @@ def explicit_networks(architecture: Architecture, draw: Draw) -> Law:
         return theorem(bounds, lemmas)
 
     return law
+
+
+def _check(architecture: FullyConnected | ResNet, draw: Draw) -> None:
+    """Say why networks are not those of Du 2018, if so."""
+    phi = architecture.activations[0]
+    smooth = smoothness(phi)
+    if smooth.jump or math.isinf(smooth.curvature) or len(set(architecture.activations)) > 1:
+        raise TypeError(f"architecture must have one smooth activation, got {architecture}")
+    usual = isinstance(architecture, ResNet)
+    if not usual and architecture != FullyConnected.du2018(phi, architecture.depth):
+        raise TypeError(f"architecture must be a network as in Du 2018, got {architecture}")
+    if draw.y.shape[1] > 1 or abs(draw.readout_scale) != 1:
+        raise ValueError("the theorems of Du 2018 are for one output and readout_scale = 1")
