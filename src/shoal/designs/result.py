@@ -44,10 +44,12 @@ class Design:
         target: The numbers that were to be matched, by name.
         obtained: What the designed network has instead of them.
         residual: The largest difference that is left. For ``"moments"``: of a coefficient, relative
-            to it, or to the diagonal if it is zero. For ``"sphere"``: between the kernels of
-            inputs whose angle has a cosine of at most 0.95 in size, relative to the diagonal.
+            to it, or to 1e-4 of the diagonal if that is more. For ``"sphere"``: between the kernels
+            of inputs whose angle has a cosine of at most 0.95 in size, relative to the diagonal.
         errors: Differences in other places, by name, relative to the diagonal; for ``"moments"``
-            the predicted relative error of the kernel.
+            a bound of the relative error of the kernel matrix, for as many isotropic inputs as
+            dimensions, many of both. It leaves out what vanishes with the dimension: at p = 1000
+            norms that vary may add as much and more, see :meth:`gap`.
         feasible: Whether a network of the wanted kind has the target's numbers. If not, this is the
             nearest one.
         explanation: All of this in words.
