@@ -70,14 +70,14 @@ def keep_promises(descent: Descent, found: Conclusion, steps: int) -> None:
     assert found.rate is not None
     assert found.promises.gain is not None
     assert found.promises.singular_value is not None
-    start, first = descent.weights(), None
+    start, first = {g: p.copy() for g, p in descent.parameters.items()}, None
     for k in range(steps):
         loss, gradients, features = descent.evaluate()
         first = loss if first is None else first
         rounding = 1e-13 * (1 + math.sqrt(first))
         assert math.sqrt(loss) <= math.sqrt(found.rate**k * first) * (1 + 1e-12) + rounding
-        for group, weight in descent.weights().items():
-            gone = np.linalg.norm(weight - start[group])
+        for group, parameters in descent.parameters.items():
+            gone = np.linalg.norm(parameters - start[group])
             assert gone <= found.promises.travel[group] * (1 + 1e-12)
         gain = np.linalg.norm(descent.weights()["recurrent"], 2) * descent.phi.lipschitz
         assert gain <= found.promises.gain * (1 + 1e-12)

@@ -9,7 +9,7 @@ import torch
 
 import shoal
 from shoal import data
-from shoal.experiments import Experiment, Result, gao2022, ling2023
+from shoal.experiments import Experiment, Result, find, gao2022, ling2023
 from shoal.experiments.gao2022.concentration import feature_weights, features_of, population
 from shoal.experiments.gao2022.stability import _descended
 from shoal.experiments.gram_width import GramWidth
@@ -23,6 +23,13 @@ def compute(experiment: Experiment) -> list[Result]:
         Result(point, experiment.compute(point, seed=seed, device=CPU))
         for seed, point in enumerate(experiment.points())
     ]
+
+
+def test_all_are_registered() -> None:
+    for paper in (ling2023, gao2022):
+        names = {kind.name[1]: kind for kind in find(paper.__name__.rpartition(".")[2])}
+        assert set(names.values()) == {getattr(paper, name) for name in paper.__all__}
+        assert "figure1" in names
 
 
 @pytest.mark.parametrize("kind", [ling2023.Concentration, gao2022.Concentration])

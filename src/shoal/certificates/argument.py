@@ -10,7 +10,7 @@ from shoal.certificates.rounding import down, nearest, up
 from shoal.certificates.values import Conclusion, Condition, at_least, at_most
 from shoal.training import Promises
 
-__all__ = ["RANK_REMEDY", "sharper_conclusions"]
+__all__ = ["sharper_conclusions"]
 
 _SHARES = tuple(Fraction(9, 10 * 2**k) for k in range(14))  # of 1/Λ, step sizes to try
 _ITERATIONS = 60  # towards the smallest radii
@@ -19,12 +19,6 @@ _SMALLEST_MARGIN, _LARGEST_MARGIN = Fraction(1, 2**16), Fraction(2**16)
 _BISECTIONS = 5
 _FARTHEST = 1e300  # no radius that is larger makes a difference
 _SMALLEST_STEP = Fraction(math.ulp(0.0))
-
-_SMALLER = "a zero readout (readout_scale=0) with smaller labels"  # mends all but the rank
-RANK_REMEDY = (
-    "at least as many units as samples, better many more; inputs that are parallel or nearly so "
-    "must be perturbed, merged or removed"
-)
 
 
 @dataclass(frozen=True)
@@ -140,8 +134,8 @@ def _conclusion(theorem: str, origin: _Point) -> Conclusion:
         return result
     growth, rate = found.growth, max(way.rate for way in found.ways if found._margin(way) >= 1)
     promises = Promises(
-        travel={g: up(r) for g, r in found.radii.items()},
-        gain=up(growth.gain),
+        travel={g: _of_parameters(r, origin.geometry.scales[g]) for g, r in found.radii.items()},
+        gain=None if growth.gain is None else up(growth.gain),
         singular_value=down(growth.start - growth.drift),
     )
     factor = down(2 * rate) if step is None else up((1 - step * rate) ** 2)
@@ -150,21 +144,23 @@ def _conclusion(theorem: str, origin: _Point) -> Conclusion:
 
 def _conditions(point: _Point) -> tuple[Condition, ...]:
     """What the proof asks for, in its order."""
-    growth = point.growth
-    conditions = _initial_conditions(growth, point.geometry.rigorous)
-    if isinstance(growth, Obstacle):
-        return tuple(conditions)
+    growth, geometry = point.growth, point.geometry
+    conditions = [] if growth.gain is None else [_contraction(growth.gain, geometry.rigorous)]
     conditions.append(
-        at_least(
-            "readout",
-            growth.floor,
-            0,
-            words="the readout is trained",
-            remedy="train the readout",
-            rigorous=point.geometry.rigorous,
+        at_most(
+            "rank",
+            growth.drift,
+            growth.start,
+            words=f"the {geometry.subject} move less than their least singular value",
+            remedy=geometry.rank_remedy,
+            rigorous=geometry.rigorous,
             strict=True,
         )
     )
+    if isinstance(growth, Obstacle):
+        return tuple(conditions)
+    if growth.gain is not None:
+        conditions.append(_readout(growth.floor, geometry.rigorous))
     if point.step is not None:
         conditions += _step_conditions(point, growth)
     if point.ways:
@@ -172,27 +168,28 @@ def _conditions(point: _Point) -> tuple[Condition, ...]:
     return tuple(conditions)
 
 
-def _initial_conditions(growth: Growth | Obstacle, rigorous: bool) -> list[Condition]:
-    return [
-        at_most(
-            "contraction",
-            growth.gain,
-            1,
-            words="the recurrent layer remains a contraction",
-            remedy="smaller recurrent weights, more width, smaller labels",
-            rigorous=rigorous,
-            strict=True,
-        ),
-        at_most(
-            "rank",
-            growth.drift,
-            growth.start,
-            words="the features move less than their least singular value",
-            remedy=RANK_REMEDY,
-            rigorous=rigorous,
-            strict=True,
-        ),
-    ]
+def _contraction(gain: Fraction, rigorous: bool) -> Condition:
+    return at_most(
+        "contraction",
+        gain,
+        1,
+        words="the recurrent layer remains a contraction",
+        remedy="smaller recurrent weights, more width, smaller labels",
+        rigorous=rigorous,
+        strict=True,
+    )
+
+
+def _readout(floor: Fraction, rigorous: bool) -> Condition:
+    return at_least(
+        "readout",
+        floor,
+        0,
+        words="the readout is trained",
+        remedy="train the readout",
+        rigorous=rigorous,
+        strict=True,
+    )
 
 
 def _travel_condition(point: _Point) -> Condition:
@@ -203,7 +200,7 @@ def _travel_condition(point: _Point) -> Condition:
         point.radii[group],
         needed[group],
         words=f"the weights ({group}) travel less than what was allowed for",
-        remedy=f"{_SMALLER}; more width; less similar inputs",
+        remedy=point.geometry.remedy,
         rigorous=point.geometry.rigorous,
     )
 
@@ -223,7 +220,7 @@ def _step_conditions(point: _Point, growth: Growth) -> list[Condition]:
         # where the step is too large the rates mean nothing, and that condition fails first
         step = min(point.step, 1 / growth.largest) if growth.largest else point.step
         ways = descents(growth, point.geometry, step, growth.curvature)
-        remedy = f"{_SMALLER}; more width; a smaller step size"
+        remedy = f"{point.geometry.remedy}; a smaller step size"
     rate = max((way.rate for way in ways), default=Fraction(0))
     return [
         size,
@@ -231,12 +228,17 @@ def _step_conditions(point: _Point, growth: Growth) -> list[Condition]:
             "remainder",
             growth.floor - rate,
             growth.floor,
-            words="what is not linear in a step is less than what the readout gains",
+            words="what is not linear in a step is less than what is gained",
             remedy=remedy,
             rigorous=point.geometry.rigorous,
             strict=True,
         ),
     ]
+
+
+def _of_parameters(radius: Fraction, scale: Fraction) -> float:
+    """How far parameters go if the weights that they make go so far; nowhere if not trained."""
+    return up(radius / scale) if scale else 0.0
 
 
 def _ratio(large: Fraction, small: Fraction) -> Fraction | float:

@@ -1,6 +1,6 @@
 """Experiments: frozen configurations whose runs can be interrupted, resumed and repeated."""
 
-from shoal.experiments import gao2022, ling2023, ling2024
+from shoal.experiments import du2018, gao2022, ling2023, ling2024
 from shoal.experiments.certificate import CertifiedTraining
 from shoal.experiments.collecting import collect
 from shoal.experiments.conv_width import ConvWidthError
@@ -36,6 +36,7 @@ __all__ = [
     "TrainingCurves",
     "WidthError",
     "collect",
+    "du2018",
     "execute",
     "find",
     "gao2022",

@@ -1,6 +1,7 @@
 """Fully connected networks of finite width."""
 
 import math
+from functools import cache
 from typing import final
 
 import torch
@@ -52,6 +53,7 @@ class FullyConnectedNetwork(Network[FullyConnected]):
         return Trace(output, x, maps)
 
 
+@cache  # every pass through a network asks for it
 def normalization(sigma: Activation) -> float:
     r"""$c_\sigma = 1/\mathbb{E}[\sigma(\xi)^2]$."""
     return float(1 / moments(sigma, 1.0).square)

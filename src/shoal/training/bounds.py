@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from shoal.architectures import DEQ
 from shoal.models import EquilibriumNetwork, Network
+from shoal.models.deq import DEQNetwork
 from shoal.training.promises import Promises
 
 __all__ = ["LOWER", "Bounds", "Conclusion", "limits_of", "promises_of"]
@@ -52,25 +53,22 @@ class Conclusion(Protocol):
         ...
 
 
-def limits_of(
-    promises: Promises, network: Network[Any], scales: Mapping[str, float]
-) -> dict[str, float]:
+def limits_of(promises: Promises, network: Network[Any]) -> dict[str, float]:
     """The promises of a certificate that monitors can see, by the names of the monitors.
 
     Args:
         promises: What the certificate promises.
         network: What is trained. The Gram matrix that is watched is that of all features that
             trained readouts see only in a DEQ.
-        scales: By what the weights of each trained group are multiplied where they act. Promises
-            are about these products, monitors see the weights.
     """
-    travel = {g: far / scales[g] for g, far in promises.travel.items() if scales.get(g)}
-    limits = {f"distance.{group}": far for group, far in travel.items()}
+    trained = {name for name, p in network.groups.items() if p.requires_grad}
+    limits = {f"distance.{g}": far for g, far in promises.travel.items() if g in trained}
     if promises.gain is not None:
         limits["gain"] = promises.gain
-    if promises.singular_value is not None and isinstance(network.architecture, DEQ):
-        root = promises.singular_value * scales.get("readout", 0.0)
-        limits |= {"least_eigenvalue": root * root} if root > 0 else {}
+    if promises.singular_value is not None and isinstance(network, DEQNetwork):
+        root = promises.singular_value * network.feature_scale
+        if root > 0 and "readout" in trained:
+            limits["least_eigenvalue"] = root * root
     return limits
 
 

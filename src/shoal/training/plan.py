@@ -93,7 +93,7 @@ def make_plan(
     rate = None if conclusion is None else conclusion.rate
     eigenvalue = _eigenvalue(least_eigenvalue, rate, monitor)
     net = objective.network
-    limits = {} if conclusion is None else limits_of(conclusion.promises, net, objective.scales())
+    limits = {} if conclusion is None else limits_of(conclusion.promises, net)
     promises = _promises(monitor, net, eigenvalue, conclusion, limits)
     return Plan(method, size, tolerance, monitor, promises, eigenvalue, rate, limits)
 

@@ -11,14 +11,13 @@ __all__ = ["Promises"]
 class Promises:
     r"""Numbers that hold at every step, in exact arithmetic; what is not promised is left out.
 
-    Weights are meant as they act: parameters times the factor of their group.
-
     Attributes:
-        travel: For groups of weights, how far they are from where they start, at most, in the
-            Frobenius norm.
+        travel: For groups of weights, how far these parameters are from where they start, at most,
+            in the Frobenius norm.
         gain: The Lipschitz constant of the recurrent layer, at most.
         singular_value: The least singular value, at least, of the features that the trained
-            readouts see: of $Z$, of $F$, or of both side by side.
+            readouts see: of $Z$, of $F$, or of both side by side. For explicit networks, that of
+            the Jacobian of the outputs.
 
     Example:
         >>> Promises(travel={"readout": 0.5}, gain=0.9).to_dict()
