@@ -12,7 +12,7 @@ from torch import Tensor
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
 from shoal.experiments.figures import COLORS, GRAY, style
 from shoal.experiments.fits import power_law
-from shoal.experiments.width import errors_of, slopes
+from shoal.experiments.width_errors import errors_of, slopes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

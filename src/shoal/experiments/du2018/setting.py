@@ -10,7 +10,7 @@ from torch import Tensor
 import shoal
 from shoal.activations import Activation
 from shoal.architectures import ConvResNet, FullyConnected, ResNet
-from shoal.experiments.width import unit_inputs
+from shoal.experiments.width_errors import unit_inputs
 from shoal.models import Network
 
 __all__ = ["KINDS", "TITLES", "Data", "architecture_of", "limit_eigenvalue", "network_of"]

@@ -11,7 +11,7 @@ import shoal
 from shoal.experiments.experiment import Point
 from shoal.experiments.gram_width import GramWidth
 from shoal.experiments.registry import register
-from shoal.experiments.width import unit_inputs
+from shoal.experiments.width_errors import unit_inputs
 
 __all__ = ["Concentration", "feature_weights", "features_of", "population"]
 

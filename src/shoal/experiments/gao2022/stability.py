@@ -13,7 +13,7 @@ from shoal.experiments.experiment import Arrays, Experiment, Point, Result
 from shoal.experiments.figures import COLORS, GRAY, style
 from shoal.experiments.gao2022.concentration import feature_weights, features_of, population
 from shoal.experiments.registry import register
-from shoal.experiments.width import unit_inputs
+from shoal.experiments.width_errors import unit_inputs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
