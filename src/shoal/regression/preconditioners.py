@@ -84,7 +84,7 @@ def preconditioner(
     if name == "combined":
         return _combined(problem, rank, seed)
     own = problem.diagonal + problem.ridge
-    return Diagonal(own if name == "diagonal" else torch.ones_like(own))
+    return Diagonal(own.where((own > 0) & (name == "diagonal"), 1.0))  # zero inputs, no ridge
 
 
 def _equivalent(problem: Problem) -> tuple[EquivalentOperator, float]:
@@ -109,7 +109,7 @@ def _of_equivalent(problem: Problem) -> LowRank:
     values, small = torch.linalg.eigh(chosen.basis.compress(chosen.scale, chosen.core))
     padded = small.new_zeros(problem.size, len(small))
     padded[: len(small)] = small
-    outside = max(chosen.shift, 0.0) + problem.ridge
+    outside = _outside(problem, chosen.shift, values)
     vectors = chosen.basis.rotate(padded, back=True)
     return LowRank(vectors, values.clamp_min(0.0) + outside, outside)
 
@@ -149,8 +149,14 @@ def _combined(problem: Problem, rank: int, seed: int) -> LowRank:
 def _of_features(problem: Problem, features: Tensor) -> LowRank:
     r"""$FF^T + \rho I$, where $\rho$ is $\lambda$ and the mean of what $FF^T$ leaves."""
     values, small = torch.linalg.eigh(features.T @ features)
-    kept = values > _DROPPED * values[-1]
+    kept = values > _DROPPED * values[-1:]
     values, small = values[kept], small[:, kept]
     left = float(problem.diagonal.sum() - values.sum()) / problem.size
-    outside = max(left, 0.0) + problem.ridge
+    outside = _outside(problem, left, values)
     return LowRank(features @ (small / values.sqrt()), values + outside, outside)
+
+
+def _outside(problem: Problem, left: float, values: Tensor) -> float:
+    r"""$\rho > 0$: $\lambda$ and what is left, which is at least what rounding leaves."""
+    least = _DROPPED * float(values[-1]) if len(values) else 0.0
+    return max(left, least, 0.0) + problem.ridge or 1.0  # a matrix of zeros has no size
