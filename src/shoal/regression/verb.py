@@ -129,9 +129,7 @@ def kernel_regression(
     chosen = _method(method, problem, options, checkpoint)
     listener = on_progress or (lambda _: None)
     file = None if checkpoint is None else checkpoints.of_problem(checkpoint, problem, options)
-    kept = (
-        None if file is None else file.read(problem.y.device)
-    )  # refused before the work
+    kept = None if file is None else file.read(problem.y.device)  # refused before the work
     solver = (factorized if chosen == "cholesky" else iterative)(problem, options, listener)
     begin = seconds(problem.x)
     state = Iteration.start(problem.y) if kept is None else checkpoints.resumed(kept)
