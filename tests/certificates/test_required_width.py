@@ -91,6 +91,6 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(TypeError, match="largest_width must be an integer"):
         shoal.required_width(DEQ, x, y, largest_width=2.5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="no theorem"):
-        shoal.required_width(shoal.FullyConnected((shoal.ReLU(),)), x, y)
+        shoal.required_width(shoal.ConvResNet(shoal.Tanh(), 2), x, y)
     with pytest.raises(TypeError, match="as in Ling 2023"):
         shoal.required_width(shoal.DEQ(shoal.Tanh(), 0.1, 0.1), x, y)

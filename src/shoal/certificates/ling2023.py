@@ -16,7 +16,7 @@ from functools import cached_property
 import torch
 
 from shoal.activations import Activation
-from shoal.certificates.argument import RANK_REMEDY
+from shoal.certificates.growth import RANK_REMEDY
 from shoal.certificates.rounding import down, exact, up
 from shoal.certificates.values import Conclusion, Condition, at_least, at_most
 

@@ -66,6 +66,10 @@ class ConvResNetwork(Network[ConvResNet]):
         maps["readout"] = LinearMap(pooled[:, None], output, 1.0)
         return Trace(output, pooled, maps)
 
+    def patches(self, x: Tensor) -> Tensor:
+        """What a layer sees at each pixel; shape (samples, pixels, channels * patch)."""
+        return self._patches(self._pad(x))
+
     def _pad(self, x: Tensor) -> Tensor:
         reach = self.architecture.patch_size // 2
         mode = "constant" if self.architecture.padding == "zeros" else "circular"

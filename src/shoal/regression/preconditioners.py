@@ -14,7 +14,7 @@ __all__ = ["Diagonal", "LowRank", "Preconditioner", "preconditioner"]
 
 Preconditioner = Literal["equivalent", "nystrom", "combined", "diagonal"]
 
-_DROPPED = 1e-12  # eigenvalues of landmarks, relative to the largest, that are rounding
+_DROPPED = 1e-12  # eigenvalues, relative to the largest, that are rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +53,17 @@ class LowRank:
     vectors: Tensor
     values: Tensor
     outside: float
+
+    @classmethod
+    def shifted(cls, vectors: Tensor, values: Tensor, shift: float) -> "LowRank":
+        r"""$U \Theta U^T + \rho I$ with $\Theta \geq 0$, and $\rho$ a shift above rounding.
+
+        Without a ridge the shift may be zero: what the columns leave is then not known to be less
+        than the rounding of what they hold.
+        """
+        largest = float(values.max()) if len(values) else 0.0
+        outside = max(shift, _DROPPED * largest) or 1.0  # of a matrix of zeros: any
+        return cls(vectors, values + outside, outside)
 
     def solve(self, vectors: Tensor) -> Tensor:
         """The inverse times columns."""
@@ -109,9 +120,9 @@ def _of_equivalent(problem: Problem) -> LowRank:
     values, small = torch.linalg.eigh(chosen.basis.compress(chosen.scale, chosen.core))
     padded = small.new_zeros(problem.size, len(small))
     padded[: len(small)] = small
-    outside = _outside(problem, chosen.shift, values)
     vectors = chosen.basis.rotate(padded, back=True)
-    return LowRank(vectors, values.clamp_min(0.0) + outside, outside)
+    shift = max(chosen.shift, 0.0) + problem.ridge
+    return LowRank.shifted(vectors, values.clamp_min(0.0), shift)
 
 
 def _nystrom(
@@ -152,11 +163,5 @@ def _of_features(problem: Problem, features: Tensor) -> LowRank:
     kept = values > _DROPPED * values[-1:]
     values, small = values[kept], small[:, kept]
     left = float(problem.diagonal.sum() - values.sum()) / problem.size
-    outside = _outside(problem, left, values)
-    return LowRank(features @ (small / values.sqrt()), values + outside, outside)
-
-
-def _outside(problem: Problem, left: float, values: Tensor) -> float:
-    r"""$\rho > 0$: $\lambda$ and what is left, which is at least what rounding leaves."""
-    least = _DROPPED * float(values[-1]) if len(values) else 0.0
-    return max(left, least, 0.0) + problem.ridge or 1.0  # a matrix of zeros has no size
+    vectors = features @ (small / values.sqrt())
+    return LowRank.shifted(vectors, values, max(left, 0.0) + problem.ridge)

@@ -89,7 +89,8 @@ def kernel_regression(
             ``"combined"``: the equivalent's part that is linear in the inputs, and a projection of
             the rest. ``"diagonal"``, or none at all with ``None``.
         rank: How many samples ``"nystrom"`` and ``"combined"`` use; at most all.
-        labels: Classes of the samples, which the equivalent makes use of.
+        labels: Classes of the samples, for the equivalent: of use for mixtures in high dimension,
+            and harmful for images, whose inner products do not concentrate.
         precision: The dtype of what is stored: the factor, or the kept part of the matrix. With
             ``torch.float32``, half the memory, solutions are refined in float64.
         tolerance: Largest $\|y - (K + \lambda I)\alpha\| / \|y\|$ of each column.
