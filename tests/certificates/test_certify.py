@@ -456,7 +456,7 @@ def test_bad_arguments_are_named() -> None:
         shoal.certify(net, x[:, :3], y)
     with pytest.raises(ValueError, match="step_size must be > 0"):
         shoal.certify(net, x, y, step_size=0.0)
-    with pytest.raises(TypeError, match="arrays must be"):
+    with pytest.raises(TypeError, match="must be float32 or float64"):
         shoal.certify(net, np.ones((2, 10), dtype=int), y)  # type: ignore[arg-type]
     gated = shoal.FullyConnected((shoal.Tanh(),), norm_gated=True)
     other = shoal.build(gated, in_features=10, width=50, dtype=torch.float64)

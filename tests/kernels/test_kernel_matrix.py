@@ -354,7 +354,7 @@ def test_bad_options(options, error, message):
 
 
 def test_arrays_that_torch_does_not_know():
-    with pytest.raises(TypeError, match="arrays must be float32 or float64"):
+    with pytest.raises(TypeError, match="x1 must be float32 or float64"):
         kernel(DEQ(ReLU(), 0.2, 0.8), np.ones((2, 2), dtype=">f8"))
     backwards = np.arange(6.0).reshape(3, 2)[::-1]
     assert kernel(DEQ(ReLU(), 0.2, 0.8), backwards).ck.shape == (3, 3)

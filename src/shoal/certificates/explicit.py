@@ -21,8 +21,9 @@ from shoal.certificates.evaluation import evaluate
 from shoal.certificates.rounding import ROUND_UP, UNIT, down, gamma, norm_upper, row_norms, up
 from shoal.certificates.smoothness import Smoothness, smoothness
 from shoal.empirical.kernel import contract
+from shoal.gaussian.moments import normalization
 from shoal.models.conv_resnet import ConvResNetwork
-from shoal.models.fully_connected import FullyConnectedNetwork, normalization
+from shoal.models.fully_connected import FullyConnectedNetwork
 from shoal.models.resnet import ResNetwork
 
 __all__ = [

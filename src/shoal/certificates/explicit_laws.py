@@ -17,8 +17,8 @@ from shoal.certificates.rounding import norm_upper
 from shoal.certificates.smoothness import smoothness
 from shoal.certificates.values import Conclusion
 from shoal.certificates.width_laws import Draw, Law, random_networks
+from shoal.gaussian.moments import normalization
 from shoal.kernels import kernel
-from shoal.models.fully_connected import normalization
 
 __all__ = ["explicit_networks"]
 

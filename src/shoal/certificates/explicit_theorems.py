@@ -29,8 +29,8 @@ from shoal.certificates.smoothness import smoothness
 from shoal.certificates.values import Certificate, Conclusion
 from shoal.certificates.verb import Question, certify_architecture
 from shoal.gaussian import dual
+from shoal.gaussian.moments import normalization
 from shoal.kernels import kernel, pair_eigenvalue
-from shoal.models.fully_connected import normalization
 
 __all__ = ["certify_explicit", "du2018_bounds", "separation"]
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import ConvResNet
+from shoal.gaussian.moments import normalization
 from shoal.models.draw import Source
-from shoal.models.fully_connected import normalization
 from shoal.models.network import LinearMap, Network, NetworkSpec, Trace
 
 __all__ = ["ConvResNetwork", "draw_conv_resnet"]

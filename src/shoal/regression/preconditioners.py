@@ -95,7 +95,7 @@ def preconditioner(
     if name == "combined":
         return _combined(problem, rank, seed)
     own = problem.diagonal + problem.ridge
-    return Diagonal(own if name == "diagonal" else torch.ones_like(own))
+    return Diagonal(own.where((own > 0) & (name == "diagonal"), 1.0))  # zero inputs, no ridge
 
 
 def _equivalent(problem: Problem) -> tuple[EquivalentOperator, float]:
@@ -160,7 +160,7 @@ def _combined(problem: Problem, rank: int, seed: int) -> LowRank:
 def _of_features(problem: Problem, features: Tensor) -> LowRank:
     r"""$FF^T + \rho I$, where $\rho$ is $\lambda$ and the mean of what $FF^T$ leaves."""
     values, small = torch.linalg.eigh(features.T @ features)
-    kept = values > _DROPPED * values[-1]
+    kept = values > _DROPPED * values[-1:]
     values, small = values[kept], small[:, kept]
     left = float(problem.diagonal.sum() - values.sum()) / problem.size
     vectors = features @ (small / values.sqrt())
