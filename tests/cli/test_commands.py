@@ -259,7 +259,7 @@ BAD = {
     "archive that is none": (["analyze", "broken.npz"], "must be a .npz file of numbers"),
     "text in a column": (
         ["analyze", "kinds.csv"],
-        "got 'iris' in line 2, column 2; --label COLUMN leaves out a column, by name or index",
+        "got 'iris' in line 2, column 2; --label COLUMN says where the labels are",
     ),
     "unknown column": (
         ["analyze", "kinds.csv", "--label", "whale"],
@@ -268,7 +268,7 @@ BAD = {
     "absent column": (["analyze", "kinds.csv", "--label", "7"], "a column 7, got 3 columns"),
     "label without columns": (
         ["analyze", "other.npz", "--label", "a"],
-        "--label must name a column of a CSV file, got 'a' for other.npz",
+        "--label must name a column of a CSV file, or an .npy file.*got 'a' for other.npz",
     ),
     "one sample": (["analyze", "one.csv"], r"at least two rows, got one.csv of shape \(1, 2\)"),
     "unknown paper": (["reproduce", "whale2024"], r"PAPER must be one of .*shoal.*'whale2024'"),

@@ -1,6 +1,6 @@
 """Reports: what is known of an architecture on data, in sections, and how fast it is known."""
 
-from shoal.report.analysis import SECTIONS, analyze, document, draw, save
+from shoal.report.analysis import SECTIONS, analyze, document, draw, finite, save
 from shoal.report.benchmarks import BENCHMARKS, Benchmark, Measurement, measure
 from shoal.report.data import Data, load_data
 from shoal.report.section import Findings, Row, Section, Subject
@@ -18,6 +18,7 @@ __all__ = [
     "analyze",
     "document",
     "draw",
+    "finite",
     "load_data",
     "measure",
     "save",

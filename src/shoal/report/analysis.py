@@ -20,7 +20,7 @@ from shoal.report.well_posedness import WELL_POSEDNESS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["SECTIONS", "analyze", "document", "draw", "save"]
+__all__ = ["SECTIONS", "analyze", "document", "draw", "finite", "save"]
 
 _logger = logging.getLogger(__name__)
 
@@ -62,16 +62,23 @@ def document(subject: Subject, found: Analysis, *, complete: bool = True) -> dic
             "device": str(subject.x.device),
         },
         "sections": {
-            section.name: {"error": findings.error} if findings.error else _finite(findings.numbers)
+            section.name: {"error": findings.error} if findings.error else finite(findings.numbers)
             for section, findings in found.items()
         },
     }
 
 
-def _finite(value: Any) -> Any:
-    """Plain values without infinities and NaN, which JSON does not have; ``None`` instead."""
+def finite(value: Any) -> Any:
+    """Plain values without infinities and NaN, which JSON does not have; ``None`` instead.
+
+    Example:
+        >>> finite({"a": [1.5, float("inf")]})
+        {'a': [1.5, None]}
+    """
     if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
+        return {key: finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
