@@ -11,10 +11,14 @@ from shoal.exceptions import AccuracyError, ConvergenceError
 from shoal.experiments.figures import save_figure, style
 from shoal.experiments.identity import plain
 from shoal.experiments.storage import write_json
+from shoal.report.certificate import CERTIFICATE
+from shoal.report.designs import DESIGN
 from shoal.report.equivalents import EQUIVALENTS
 from shoal.report.kernels import KERNELS
 from shoal.report.section import Findings, Section, Subject
+from shoal.report.spectra import SPECTRUM
 from shoal.report.timing import TIMING
+from shoal.report.training import TRAINING
 from shoal.report.well_posedness import WELL_POSEDNESS
 
 if TYPE_CHECKING:
@@ -25,9 +29,20 @@ __all__ = ["SECTIONS", "analyze", "document", "draw", "finite", "save"]
 _logger = logging.getLogger(__name__)
 
 # What an analysis consists of: a new capability is a new section.
-SECTIONS: tuple[Section, ...] = (WELL_POSEDNESS, KERNELS, EQUIVALENTS, TIMING)
+SECTIONS: tuple[Section, ...] = (
+    WELL_POSEDNESS,
+    KERNELS,
+    EQUIVALENTS,
+    SPECTRUM,
+    DESIGN,
+    TRAINING,
+    CERTIFICATE,
+    TIMING,
+)
 
 Analysis = dict[Section, Findings]
+
+_COLUMNS = 4  # of the figure
 
 
 def analyze(
@@ -88,17 +103,20 @@ def draw(subject: Subject, found: Analysis, *, complete: bool = True) -> "Figure
     with style():
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(4.2 * max(1, len(panels)), 3.4))
+        columns = min(_COLUMNS, max(1, len(panels)))
+        rows = max(1, math.ceil(len(panels) / columns))
+        figure = Figure(figsize=(4.2 * columns, 3.2 * rows + 0.2))
         figure.suptitle(
             f"{subject.architecture}\n{subject.data.name}, n = {subject.x.shape[0]}, "
             f"p = {subject.x.shape[1]}{'' if complete else ' (interrupted)'}",
             fontsize=10,
         )
-        for axes, (section, panel) in zip(
-            figure.subplots(1, max(1, len(panels)), squeeze=False)[0], panels, strict=False
-        ):
+        places: Any = figure.subplots(rows, columns, squeeze=False)
+        for axes, (section, panel) in zip(places.flat, panels, strict=False):
             panel(axes)
             axes.set_title(section.title)
+        for axes in places.flat[len(panels) :]:
+            axes.set_axis_off()
     return figure
 
 
