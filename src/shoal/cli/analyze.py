@@ -11,12 +11,13 @@ from shoal import checks
 from shoal.activations.names import parse_activation
 from shoal.cli.errors import FAILED, INTERRUPTED, note
 from shoal.cli.options import Debug, Device, Dtype, Json, Save, Verbose, check_folder
-from shoal.cli.output import console, emit, progress
+from shoal.cli.output import command_line, console, emit, progress
 from shoal.experiments.figures import require_matplotlib
 from shoal.experiments.provenance import resolve_device
 from shoal.report import SECTIONS, Findings, Section, Subject, document, load_data, save
 from shoal.report import analyze as sections_of
 from shoal.report.data import NAMES
+from shoal.report.page import require_jinja
 
 __all__ = ["analyze", "architecture_of"]
 
@@ -70,6 +71,7 @@ def analyze(
     sections = _chosen(only, skip)
     if output is not None:
         require_matplotlib()
+        require_jinja()
         check_folder(output)
     deq = architecture_of(activation, recurrent_variance, input_variance)
     place = resolve_device(device)
@@ -93,7 +95,9 @@ def _keep(
     total: int,
 ) -> None:
     """Write what was finished before Ctrl-C, marked as a part, and print it for machines."""
-    files = save(subject, found, output, complete=False) if found and output is not None else []
+    files: list[Path] = []
+    if found and output is not None:
+        files = save(subject, found, output, complete=False, command=command_line())
     if json and found:
         emit(document(subject, found, complete=False))
     kept = f"kept in {', '.join(map(str, files))}" if files else "nothing is written"
@@ -107,13 +111,13 @@ def _finish(
     subject: Subject, found: dict[Section, Findings], output: Path | None, *, json: bool
 ) -> None:
     """Write and print what was found; what was not found makes the command fail."""
-    files = [] if output is None else save(subject, found, output)
+    files = [] if output is None else save(subject, found, output, command=command_line())
     if json:
         emit(document(subject, found))
     elif files:
         console().print(f"Written: {', '.join(map(str, files))}", soft_wrap=True)
     else:
-        note("--output FOLDER saves the figure and the numbers.")
+        note("--output FOLDER saves the report, the figure and the numbers.")
     errors: dict[str, list[str]] = {}  # sections may fail for one reason, which is told once
     for section, findings in found.items():
         if findings.error:

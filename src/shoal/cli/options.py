@@ -101,5 +101,5 @@ Output = Annotated[
 ]
 Save = Annotated[
     Path | None,
-    typer.Option(parser=_folder, metavar="FOLDER", help="A folder for the figure and the numbers."),
+    typer.Option(parser=_folder, metavar="FOLDER", help="A folder for what was found."),
 ]

@@ -1,8 +1,6 @@
 """``shoal reproduce``: list and run experiments."""
 
 import os
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +10,7 @@ from rich.table import Table
 from shoal import checks
 from shoal.cli.errors import INTERRUPTED, note
 from shoal.cli.options import Debug, Device, Json, Output, Verbose, check_folder
-from shoal.cli.output import console, emit, progress
+from shoal.cli.output import command_line, console, emit, progress
 from shoal.experiments import Experiment, Progress, Run, execute, find, registered
 from shoal.experiments.storage import read_json
 
@@ -103,10 +101,9 @@ def _run(one: Run, *, jobs: int, quiet: bool) -> dict[str, Any]:
 
 def _interrupted(one: Run) -> str:
     total = len(one.files)
-    again = shlex.join(["shoal", *sys.argv[1:]])
     return (
         f"Interrupted: {one.finished} of {total} points are finished and kept in {one.folder}. "
-        f"To go on, run the same command again: {again}"
+        f"To go on, run the same command again: {command_line()}"
     )
 
 

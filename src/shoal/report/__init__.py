@@ -3,6 +3,7 @@
 from shoal.report.analysis import SECTIONS, analyze, document, draw, finite, save
 from shoal.report.benchmarks import BENCHMARKS, Benchmark, Measurement, measure
 from shoal.report.data import Data, load_data
+from shoal.report.page import render
 from shoal.report.section import Findings, Row, Section, Subject
 
 __all__ = [
@@ -21,5 +22,6 @@ __all__ = [
     "finite",
     "load_data",
     "measure",
+    "render",
     "save",
 ]

@@ -10,11 +10,12 @@ import shoal
 from shoal.exceptions import AccuracyError, ConvergenceError
 from shoal.experiments.figures import save_figure, style
 from shoal.experiments.identity import plain
-from shoal.experiments.storage import write_json
+from shoal.experiments.storage import write_file, write_json
 from shoal.report.certificate import CERTIFICATE
 from shoal.report.designs import DESIGN
 from shoal.report.equivalents import EQUIVALENTS
 from shoal.report.kernels import KERNELS
+from shoal.report.page import render
 from shoal.report.section import Findings, Section, Subject
 from shoal.report.spectra import SPECTRUM
 from shoal.report.timing import TIMING
@@ -120,18 +121,38 @@ def draw(subject: Subject, found: Analysis, *, complete: bool = True) -> "Figure
     return figure
 
 
-def save(subject: Subject, found: Analysis, folder: Path, *, complete: bool = True) -> list[Path]:
-    """Write ``analysis.json``, ``analysis.png`` and ``analysis.svg`` into a folder.
+def save(
+    subject: Subject,
+    found: Analysis,
+    folder: Path,
+    *,
+    complete: bool = True,
+    command: str | None = None,
+) -> list[Path]:
+    """Write ``report.html``, ``analysis.json``, ``.png`` and ``.svg`` into a folder.
 
-    What is not complete goes to ``partial.json`` and so on: it does not replace what is complete,
+    What is not complete goes to ``partial.html`` and so on: it does not replace what is complete,
     and is removed by it.
+
+    Args:
+        subject: What was analyzed.
+        found: The findings.
+        folder: Where to; it is made if it is not there.
+        complete: Whether the analysis was finished.
+        command: What makes the report again, if it was made by a command.
+
+    Returns:
+        The files that were written.
     """
     figure = draw(subject, found, complete=complete)
+    text = render(subject, found, command=command, complete=complete)
     folder.mkdir(parents=True, exist_ok=True)
+    page = folder / ("report.html" if complete else "partial.html")
+    write_file(page, lambda file: file.write(text.encode()))
     base = folder / ("analysis" if complete else "partial")
     record = base.with_suffix(".json")
     write_json(record, document(subject, found, complete=complete))
-    files = [record, *save_figure(figure, base)]
+    files = [page, record, *save_figure(figure, base)]
     if complete:
         for file in files:
             file.with_stem("partial").unlink(missing_ok=True)

@@ -7,7 +7,7 @@ import torch
 import shoal
 from shoal import ImplicitArchitecture
 from shoal.certificates import Condition
-from shoal.experiments.figures import COLORS
+from shoal.experiments.figures import COLORS, GRAY
 from shoal.report.bars import Bar, draw_bars
 from shoal.report.section import Findings, Row, Section, Subject
 from shoal.report.targets import learnable
@@ -89,7 +89,7 @@ def _panel(axes: "Axes", conditions: tuple[Condition, ...]) -> None:
         for c in conditions
     ]
     draw_bars(axes, bars, 3.0)
-    axes.axvline(1, color="#444444", linewidth=1.2)
+    axes.axvline(1, color=GRAY, linewidth=1.2, zorder=0.5)
     axes.set_xlabel("margin; below 1 the condition fails")
 
 
