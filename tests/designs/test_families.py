@@ -215,3 +215,17 @@ def test_map_of_feasibility() -> None:
         feasibility(shoal.ReLU(), [0.1], [0.0])
     with pytest.raises(TypeError):
         feasibility("relu", [0.1], [1.0])  # type: ignore[arg-type]
+
+
+def test_even_activations_have_no_linear_part() -> None:
+    deq = shoal.DEQ(shoal.Cosine(), 0.1, 0.8)
+    found = shoal.design(deq, tau0=1.0, match="ck")
+    wanted, got = (
+        shoal.coefficients(one, tau0=1.0) for one in (found.original, found.architecture)
+    )
+    assert found.feasible
+    for name in ("gamma2", "alpha1", "alpha2", "alpha3"):
+        assert getattr(got, name) == pytest.approx(getattr(wanted, name), rel=1e-9, abs=1e-12)
+    refused = shoal.design(deq, tau0=1.0, match="ntk")
+    assert not refused.feasible
+    assert "beta1 must be positive" in refused.explanation

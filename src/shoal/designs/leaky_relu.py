@@ -45,6 +45,8 @@ _EQUATIONS = {"ck": (1.0, 1.0, 1.0, 1.0), "ntk": (3.0, 4.0, 5.0, 2.0)}
 
 def solutions(target: Numbers, tau0: float, match: str) -> list[Proposal]:
     """All networks of this kind that have these numbers, the best-conditioned first."""
+    if not target.linear > 0:  # an even activation; see violation
+        return []
     found = [p for p in _candidates(target, tau0, match) if _is_met(target, p, match)]
     if found and len(found[0].layers) == 1:
         return found[:1]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["inline_svg"]
 
-_SIZE = (5.4, 3.6)
+_SIZE = (4.7, 3.2)  # small, so that its text is as large as the page's
 
 # colors of figures, and the custom properties of the page that take their places
 _THEME = {
