@@ -66,7 +66,9 @@ def test_training_the_saved_network_keeps_the_promise() -> None:
     result = run("d.npz", *SMALL, "--json", "--output", "a/b")
     assert result.stderr == ""
     document = json.loads(result.stdout)
-    assert files() == ["a/b/certificate.json", "a/b/network.safetensors", "d.npz"]
+    names = ["certificate.json", "network.safetensors", "report.html"]
+    assert files() == [*(f"a/b/{name}" for name in names), "d.npz"]
+    assert Path("a/b/report.html").read_text().count('class="holds"') == 6
     assert json.loads(Path("a/b/certificate.json").read_text()) == document
     net = shoal.load("a/b/network.safetensors")
     x = points()[:2] - points()[:2].mean(0)

@@ -177,7 +177,8 @@ def _show(subject: Subject, found: dict[Section, Findings]) -> None:
         f"{dtype}, {x.device}",
         title_justify="left",
     )
-    for name in ("", "value", "meaning"):
+    table.add_column("", no_wrap=True)
+    for name in ("value", "meaning"):
         table.add_column(name, overflow="fold")
     told: set[str] = set()
     for section, findings in found.items():

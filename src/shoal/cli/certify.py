@@ -12,11 +12,14 @@ from shoal import checks
 from shoal.activations.names import parse_activation
 from shoal.cli.errors import note
 from shoal.cli.options import Debug, Json, Save, Verbose, check_folder
-from shoal.cli.output import console, emit
+from shoal.cli.output import command_line, console, emit
+from shoal.experiments.figures import require_matplotlib
 from shoal.experiments.identity import plain
-from shoal.experiments.storage import write_json
+from shoal.experiments.storage import write_file, write_json
 from shoal.models import Network
-from shoal.report import Data, finite, load_data
+from shoal.report import Data, Row, Subject, finite, load_data, render
+from shoal.report.certificate import CERTIFICATE, certificate_findings
+from shoal.report.page import require_jinja
 
 __all__ = ["NOT_ESTABLISHED", "certify"]
 
@@ -92,6 +95,8 @@ def certify(
     means that training fails.
     """
     if output is not None:
+        require_matplotlib()
+        require_jinja()
         check_folder(output)
     chosen = {
         "weight_variance": weight_variance,
@@ -117,7 +122,9 @@ def certify(
     targets = target_scale * samples.targets(net.spec.out_features)
     found = shoal.certify(net, x.to(next(net.parameters()).dtype), targets, step_size=step_size)
     record = _document(found, net, samples, target_scale)
-    files = [] if output is None else _save(record, net, output)
+    files: list[Path] = []
+    if output is not None:
+        files = _save(record, net, _page(found, net, samples, target_scale), output)
     if json:
         emit(record)
     else:
@@ -203,12 +210,26 @@ def _document(
     }
 
 
-def _save(record: dict[str, Any], net: Network[Any], folder: Path) -> list[Path]:
-    """Write the certificate, and the network that it is about."""
+def _page(found: shoal.Certificate, net: Network[Any], samples: Data, scale: float) -> str:
+    """The report."""
+    words = "two classes" if len(samples.classes) == 2 else f"{len(samples.classes)} classes"
+    rows = (
+        Row("network", f"width {net.spec.width}", f"readout times {net.spec.readout_scale:g}"),
+        Row("targets", f"times {scale:g}", words if samples.classes else "real numbers"),
+    )
+    findings = certificate_findings(found, rows, {})
+    subject = Subject(net.architecture, samples)
+    return render(subject, {CERTIFICATE: findings}, command=command_line())
+
+
+def _save(record: dict[str, Any], net: Network[Any], page: str, folder: Path) -> list[Path]:
+    """Write the report, the certificate, and the network that it is about."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = [folder / "certificate.json", folder / "network.safetensors"]
-    shoal.save(net, files[1])
-    write_json(files[0], record)
+    names = ("report.html", "certificate.json", "network.safetensors")
+    files = [folder / name for name in names]
+    write_file(files[0], lambda file: file.write(page.encode()))
+    write_json(files[1], record)
+    shoal.save(net, files[2])
     return files
 
 
@@ -233,4 +254,4 @@ def _show(found: shoal.Certificate, record: dict[str, Any], files: list[Path]) -
     if files:
         out.print(f"Written: {', '.join(map(str, files))}", soft_wrap=True)
     else:
-        note("--output FOLDER saves the certificate and the network.")
+        note("--output FOLDER saves the report, the certificate and the network.")

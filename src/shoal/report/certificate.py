@@ -1,5 +1,6 @@
 """The section on the certificate: a checklist of what a proof of convergence needs."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,19 +16,10 @@ from shoal.report.targets import learnable
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["CERTIFICATE", "checklist"]
+__all__ = ["CERTIFICATE", "certificate_findings"]
 
 _SAMPLES, _WIDTH = 8, 1000
 _ROOM = 0.9  # of the largest scale of targets that is hoped for
-
-
-def checklist(certificate: shoal.Certificate) -> tuple[Row, ...]:
-    """The conditions of the best conclusion for gradient descent, one row each.
-
-    Args:
-        certificate: What :func:`shoal.certify` said.
-    """
-    return tuple(_row(condition) for condition in certificate.conditions)
 
 
 def _row(c: Condition) -> Row:
@@ -58,25 +50,36 @@ def _find(subject: Subject) -> Findings:
         scale = _ROOM * margin  # how far weights travel is proportional to the targets
         smaller = shoal.certify(network, x, scale * y)
         found, scale = (smaller, scale) if smaller.holds else (found, 1.0)
-    return _findings(found, scale, f"the first {len(x)} samples, {targets.words}")
-
-
-def _findings(found: shoal.Certificate, scale: float, words: str) -> Findings:
-    best = found.gradient_descent
     size = "as they are" if scale == 1 else f"times {scale:.2g}"
+    words = f"the first {len(x)} samples, {targets.words}"
     words += "" if scale == 1 else "; much larger ones are not certified"
-    rows = [
-        Row("trains to zero loss", best.status, best.theorem),
+    rows = (
         Row("network", f"width {_WIDTH}", "seed 0, readout zero at the start"),
         Row("targets", size, words),
-    ]
+    )
+    return certificate_findings(found, rows, {"target_scale": scale, "width": _WIDTH})
+
+
+def certificate_findings(
+    found: shoal.Certificate, rows: tuple[Row, ...], numbers: Mapping[str, Any]
+) -> Findings:
+    """A certificate as a section: the answer, and the conditions as a checklist.
+
+    Args:
+        found: What :func:`shoal.certify` said.
+        rows: What else there is to say of the network and the data.
+        numbers: The same for machines.
+    """
+    best = found.gradient_descent
+    answer = [Row("trains to zero loss", best.status, best.theorem), *rows]
     if found.step_size is not None and found.rate is not None:
-        rows.append(Row("step size", f"{found.step_size:.4g}", "for the loss ½Σ‖f(x) − y‖²"))
-        rows.append(Row("rate", f"{found.rate:.6g}", "a step multiplies the loss by this or less"))
-    numbers: dict[str, Any] = {"target_scale": scale, "width": _WIDTH, **found.to_dict()}
+        answer += [
+            Row("step size", f"{found.step_size:.4g}", "for the loss ½Σ‖f(x) − y‖²"),
+            Row("rate", f"{found.rate:.6g}", "a step multiplies the loss by this or less"),
+        ]
     return Findings(
-        (*rows, *checklist(found)),
-        numbers,
+        (*answer, *map(_row, best.conditions)),
+        {**numbers, **found.to_dict()},
         lambda axes: _panel(axes, best.conditions),
         notes=(found.explanation,),
     )
