@@ -93,6 +93,11 @@ def test_training_is_as_predicted(digits: Subject) -> None:
         assert found["measured"][name][0] == pytest.approx(0.5)
 
 
+def test_constant_targets_need_no_training() -> None:
+    x, y = torch.eye(6).double(), torch.ones(6).double()
+    assert TRAINING.find(subject_of(x, y=y)).rows[0].meaning == "the targets are constant"
+
+
 def test_the_certificate_is_for_targets_that_it_names(digits: Subject) -> None:
     found = CERTIFICATE.find(digits)
     scale = found.numbers["target_scale"]

@@ -30,6 +30,8 @@ def _find(subject: Subject) -> Findings:
     if not isinstance(deq, DEQ):
         return Findings((Row("comparison", "none", "it is about deep equilibrium models"),))
     x, targets = _problem(subject)
+    if not bool(targets.values.any()):
+        return Findings((Row("comparison", "none", "the targets are constant"),))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         flows = {
