@@ -9,7 +9,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "shoal"
 
-BASE = {"exceptions", "checks", "files", "lanczos"}
+BASE = {"exceptions", "checks", "files", "checkpoints", "lanczos"}
 
 # package -> packages it may import, besides BASE; what those may import, it may import too
 LIBRARY: dict[str, set[str]] = {
@@ -17,6 +17,7 @@ LIBRARY: dict[str, set[str]] = {
     "checks": {"exceptions"},
     "lanczos": {"exceptions"},
     "files": set(),
+    "checkpoints": {"files"},
     "mixtures": set(),
     "data": {"mixtures"},
     "activations": set(),

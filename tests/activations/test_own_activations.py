@@ -177,10 +177,18 @@ def test_fast_growth(variance):
 
 
 @pytest.mark.parametrize("offset", [1e-14, 1e-10])
-def test_a_kink_declared_a_little_off_is_refused(offset):
-    phi = own(lambda x: torch.relu(x - 0.3), kinks=(0.3 + offset,))
-    with pytest.raises(ValueError, match=r"but the kink is at 0\.3"):
+@pytest.mark.parametrize("place", [0.3, 27.3])
+def test_a_kink_declared_a_little_off_is_refused(place, offset):
+    phi = own(lambda x: torch.relu(x - place), kinks=(place * (1 + offset),))
+    with pytest.raises(ValueError, match=rf"but the kink is at {place}$"):
         moments(phi, 1.0)
+
+
+@pytest.mark.parametrize("place", [0.3, 27.3, 273.0])
+def test_a_place_may_be_declared_where_the_function_is_steep_but_smooth(place):
+    # the limits that are compared are taken at a distance that grows with the place
+    phi = own(lambda x: torch.sin(10 * x), kinks=(place,))
+    assert moments(phi, 0.3).square.item() == pytest.approx(-math.expm1(-18) / 2, rel=1e-12)
 
 
 @pytest.mark.parametrize(

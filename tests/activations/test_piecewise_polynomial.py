@@ -196,6 +196,18 @@ def test_the_hat_is_piecewise_linear():
     assert float(m.first) == pytest.approx(0.25, abs=1e-14)
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e3])
+def test_moments_do_not_depend_on_the_scale(scale):
+    knots, pieces = np.array(SMOOTH.knots), SMOOTH.pieces
+    stretched = PiecewisePolynomial(tuple(scale * knots), pieces, corners=(scale * knots[0],))
+    m = gaussian.moments(stretched, scale)
+    t, w = np.polynomial.legendre.leggauss(2000)
+    x = torch.from_numpy(12 * t)
+    density = 12 * w * np.exp(-72 * t**2) / np.sqrt(2 * np.pi)
+    for found, row in ((m.mean, SMOOTH(x)), (m.square, SMOOTH(x) ** 2)):
+        assert float(found) == pytest.approx(float(row.numpy() @ density), rel=1e-8)
+
+
 def test_it_is_a_value(tmp_path):
     assert PiecewisePolynomial(HAT.knots, HAT.pieces) == HAT
     assert hash(copy.deepcopy(HAT)) == hash(pickle.loads(pickle.dumps(HAT)))

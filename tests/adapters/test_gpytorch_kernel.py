@@ -240,6 +240,7 @@ def test_single_precision() -> None:
         ({"guarantee": "none"}, ValueError, "guarantee must be one of"),
         ({"trainable": {"bias"}}, ValueError, "trainable must be chosen from"),
         ({"learn": [], "constraints": {"input_variance": None}}, ValueError, "constraints must"),
+        ({"constraints": {"input_variance": 3}}, TypeError, "constraints of GPyTorch, got 3"),
     ],
 )
 def test_bad_options(options, error, message: str) -> None:
@@ -261,6 +262,10 @@ def test_variances_at_or_beyond_the_edge_are_not_learned(variance: float) -> Non
 def test_what_is_no_architecture_or_not_lipschitz() -> None:
     with pytest.raises(TypeError, match="architecture must be an Architecture"):
         GPyTorchKernel(shoal.Tanh())
+    with pytest.raises(TypeError, match="the kernels of a ConvResNet are no functions of norms"):
+        GPyTorchKernel(shoal.ConvResNet(shoal.GELU(), depth=2))
+    with pytest.raises(ValueError, match="learn must be empty"):
+        GPyTorchKernel(shoal.ImplicitNetwork(0.4), learn=["gamma"])
     quadratic = shoal.DEQ(shoal.Hermite((0.0, 0.1, 0.1)), 0.1, 1.0)
     with pytest.raises(ValueError, match="not Lipschitz"):
         GPyTorchKernel(quadratic)

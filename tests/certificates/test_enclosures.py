@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Callable
 
 import mpmath
 import numpy as np
@@ -174,3 +175,63 @@ def test_a_layer_that_may_expand_is_refused() -> None:
             gaussian(1, 4),
             shoal.ReLU(),
         )
+
+
+@pytest.mark.parametrize("bound", [least_eigenvalue, least_singular_value, spectral_norm])
+def test_what_is_no_matrix_of_numbers_is_refused(bound: Callable[[torch.Tensor], float]) -> None:
+    for number in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="matrix must be finite"):
+            bound(torch.full((2, 2), number, dtype=torch.float64))
+    with pytest.raises(ValueError, match="two dimensions"):
+        bound(gaussian(3))
+    with pytest.raises(TypeError, match="floating-point"):
+        bound(torch.ones(2, 2, dtype=torch.int64))
+
+
+def test_only_square_matrices_have_eigenvalues() -> None:
+    with pytest.raises(ValueError, match="square"):
+        least_eigenvalue(gaussian(3, 2))
+
+
+def test_single_precision_is_taken_for_the_numbers_that_it_holds() -> None:
+    matrix = torch.ones(2, 2)
+    matrix[1, 1] += 2.0**-23  # the norm is 2 + 2**-24 and more, which float32 cannot tell from 2
+    true = eigenvalues(matrix.double())
+    assert true[-1] <= mpmath.mpf(spectral_norm(matrix)) <= true[-1] * (1 + 1e-3)
+    assert true[0] * (1 - 1e-6) <= mpmath.mpf(least_eigenvalue(matrix)) <= true[0]
+
+
+@pytest.mark.parametrize("exponent", [-1060, -1030, 1000])
+def test_numbers_at_the_ends_of_the_range(exponent: int) -> None:
+    plain = symmetric("plain").round()  # integers, so that the scaled matrix is exact
+    true, scale = eigenvalues(plain), mpmath.mpf(2) ** exponent
+    matrix = plain * 2.0**exponent
+    assert mpmath.mpf(least_eigenvalue(matrix)) <= true[0] * scale
+    assert mpmath.mpf(spectral_norm(matrix)) >= true[-1] * scale
+    assert mpmath.mpf(least_singular_value(matrix)) <= true[0] * scale
+
+
+def test_the_bound_does_not_trust_the_factorization(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix, factorize = symmetric("plain"), torch.linalg.cholesky_ex
+    monkeypatch.setattr(
+        torch.linalg, "cholesky_ex", lambda a: (1.1 * factorize(a)[0], factorize(a)[1])
+    )
+    bound, true = least_eigenvalue(matrix), eigenvalues(matrix)[0]
+    assert mpmath.mpf(bound) <= true
+    assert bound < 0 < true
+
+
+def test_a_unit_weighs_what_all_outputs_give_it() -> None:
+    readout = torch.ones(16, 5, dtype=torch.float64)
+    found = find_equilibrium(
+        torch.zeros(5, 5).double(), Injection(gaussian(2, 5), 0.0), readout, shoal.Tanh()
+    )
+    assert 4 <= found.adjoint_peak <= 4 * (1 + 1e-9)
+
+
+def test_units_on_a_kink_cost_nothing() -> None:
+    distances = torch.tensor([[0.0, 1e-200, 1e-150, 1.0]]).double()
+    weights = torch.tensor([[0.0, 1e-5, 1.0, 2.0]]).double()
+    bound = Crossings(distances, weights).weight(torch.tensor([1e-140]).double())
+    assert float(bound) >= math.hypot(1e-5, 1.0)
+    assert float(bound) < 1.001

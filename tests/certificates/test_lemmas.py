@@ -218,6 +218,13 @@ def test_second_derivatives_stay_below_their_suprema(activation: shoal.Activatio
     assert constants.jump == 0
 
 
+@pytest.mark.parametrize("slope", [0.01, 1 - 1e-12, 1 + 2.0**-45, -2.0])
+def test_no_jump_is_too_small_to_count(slope: float) -> None:
+    constants = smoothness(shoal.LeakyReLU(slope))
+    assert constants.exact
+    assert abs(1 - Fraction(slope)) <= Fraction(constants.jump) <= 2 * abs(1 - Fraction(slope))
+
+
 def test_an_activation_of_unknown_curvature_has_no_descent() -> None:
     x, y = data(2, IN, norm=2.0, label=0.1)
     net = shoal.build(deq(shoal.ELU(0.5)), in_features=IN, width=50, dtype=torch.float64)

@@ -59,12 +59,28 @@ def test_the_width_of_gao_2022_is_the_one_of_its_formula() -> None:
     assert math.isinf(found.theorems["Gao 2022, Lemma 3.5 (printed), gradient flow"])
 
 
+def test_rounding_does_not_make_widths_infinite() -> None:
+    for seed in range(6):
+        x, y = data(2, 3, norm=1.0, label=0.01, seed=seed)
+        found = shoal.required_width(
+            shoal.ImplicitNetwork(0.05), x, y, readout_scale=0.0, largest_width=0
+        )
+        assert math.isfinite(found.theorems["Gao 2022, Lemma 3.5 (corrected), gradient flow"])
+
+
 def test_experience_needs_less_than_certificates_and_these_less_than_theorems() -> None:
     x, y = sphere(2, 0.1)
     found = shoal.required_width(DEQ, x, y, readout_scale=0.0, largest_width=64)
     assert found.empirical is not None
     assert found.certified is not None
     assert found.empirical <= found.certified < found.theorems[FLOW]
+
+
+def test_no_width_makes_a_contraction_of_a_large_variance() -> None:
+    x, y = sphere(2, 1e-60)
+    large = shoal.DEQ.ling2023(weight_variance=0.3, in_features=10)
+    found = shoal.required_width(large, x, y, 0.9, readout_scale=0.0, largest_width=0)
+    assert all(map(math.isinf, found.theorems.values()))
 
 
 def test_a_network_that_does_not_train_is_told() -> None:
@@ -91,6 +107,6 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(TypeError, match="largest_width must be an integer"):
         shoal.required_width(DEQ, x, y, largest_width=2.5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="no theorem"):
-        shoal.required_width(shoal.FullyConnected((shoal.ReLU(),)), x, y)
+        shoal.required_width(shoal.ConvResNet(shoal.Tanh(), 2), x, y)
     with pytest.raises(TypeError, match="as in Ling 2023"):
         shoal.required_width(shoal.DEQ(shoal.Tanh(), 0.1, 0.1), x, y)

@@ -129,7 +129,10 @@ def test_what_is_infeasible_has_its_own_exit_code() -> None:
         (["--export", "no/net.py", "--in-features", "3"], "folder that exists"),
         (["--export", "net.py"], "--in-features must be given"),
         (["--export", "net.py", "--in-features", "0"], "--in-features must be"),
-        (["--export", "2x.py", "--in-features", "3"], "name of a Python module"),
+        (["--export", "2x.py", "--in-features", "3"], "--export must have the name of a Python"),
+        (["--export", "torch.py", "--in-features", "3"], "--export must have a name of its own"),
+        (["--export", "net.py", "--in-features", "3", "--seed", "-1"], "--seed must be >= 0"),
+        (["--width", "5"], "--width must be left out without --export"),
         (["--method", "sphere", "--tolerance", "1e-30"], "tolerance"),
     ],
 )
@@ -147,6 +150,13 @@ def test_damaged_data() -> None:
     assert "finite" in run("--data", "bad.npy", code=1).stderr
     np.save("zero.npy", np.zeros((4, 2)))
     assert "zero" in run("--data", "zero.npy", code=1).stderr
+
+
+def test_what_will_not_be_trained_is_exported_frozen() -> None:
+    for trainable, frozen in (("readout", True), ("readout,input", False)):
+        name = f"net_{frozen}.py"
+        run("--trainable", trainable, "--export", name, "--in-features", "3", "--width", "5")
+        assert ("requires_grad_(False)" in Path(name).read_text()) == frozen
 
 
 @pytest.mark.skipif(find_spec("onnx") is not None, reason="onnx is installed")

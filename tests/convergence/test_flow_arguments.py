@@ -39,7 +39,10 @@ def test_the_dtype_follows_the_inputs():
         torch.testing.assert_close(value.double(), getattr(expected, name), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("times", [1, 1.0, [1], (1.0,), torch.tensor([1.0]), torch.tensor(1)])
+@pytest.mark.parametrize(
+    "times",
+    [1, 1.0, [1], (1.0,), torch.tensor([1.0]), torch.tensor(1), np.array([1]), np.float32(1)],
+)
 def test_times_may_be_one_or_several(times):
     torch.testing.assert_close(flow(times=times).loss, flow(times=[0.5, 1.0]).loss[1:])
 
@@ -65,7 +68,7 @@ def test_nothing_is_differentiated():
         ({"x": X[None]}, "x must have shape"),
         ({"x": X[:0]}, "x must not be empty"),
         ({"x_test": X_TEST[0]}, "x_test must have shape"),
-        ({"x_test": torch.ones(1, 3).double()}, "as many features"),
+        ({"x_test": torch.ones(1, 3).double()}, "x_test must have the 2 features of x, got 3"),
         ({"y": Y[:2]}, r"y must have shape \(n,\) or \(n, outputs\) with n = 3, got \(2,\)"),
         ({"y": Y[:, None, None]}, "y must have shape"),
         ({"y": Y * math.nan}, "y must be finite"),
@@ -103,8 +106,9 @@ def test_bad_values(options, complaint):
         ({"x_test": X_TEST.float()}, "x_test must have the dtype and device of x"),
         ({"times": "1"}, "times must be a number or a sequence"),
         ({"times": [True]}, "times must be real numbers"),
-        ({"times": None}, "either times or steps"),
-        ({"steps": 1}, "either times or steps"),
+        ({"times": None}, "either times or steps must be given, got neither"),
+        ({"steps": 1}, "either times or steps must be given, got both"),
+        ({"times": np.array([True])}, "times must be real numbers"),
         ({"step_size": 1.0}, "steps and step_size must be given together"),
         ({"times": None, "steps": 1}, "steps and step_size must be given together"),
         ({"initial": Y}, 'initial must be "random", "zero", a network or a pair'),

@@ -101,11 +101,15 @@ def test_interval_of_hard_tanh(match: str, end: float) -> None:
     assert all(a > b for a, b in itertools.pairwise(ratios))  # strictly falling
     assert ratios[-1] == pytest.approx(1, abs=1e-12)
     assert ratios[0] == pytest.approx(end, rel=1e-5) if end < 10 else ratios[0] > 1e5
-    for value in (1 + 1e-9, 1.3, min(end, 1e6) * (1 - 1e-9)):
+    most = hard_tanh.ratio(1e-3, match)
+    for value in (1 + 1e-9, 1.3, most * (1 - 1e-9)):
         (found,) = hard_tanh.solutions(Numbers(value, 1.0, 0.0, 0.0), 1.0, match)
         assert found.numbers(match).own == pytest.approx(value, rel=1e-13)
     assert "below pi/2" in hard_tanh.violation(Numbers(math.pi / 2, 1.0, 0.0, 0.0), "ck")
     assert "linear" in hard_tanh.violation(Numbers(1.0, 1.0, 0.0, 0.0), match)
+    steeper = Numbers(most * (1 + 1e-6), 1.0, 0.0, 0.0)
+    assert "bends at 0.001 standard deviations" in hard_tanh.violation(steeper, match)
+    assert not hard_tanh.solutions(steeper, 1.0, match)
 
 
 @pytest.mark.parametrize("recurrent", [0.01, 0.1, 0.2, 0.4, 0.6, 0.8, 0.84, 0.87, 0.95])
@@ -215,17 +219,3 @@ def test_map_of_feasibility() -> None:
         feasibility(shoal.ReLU(), [0.1], [0.0])
     with pytest.raises(TypeError):
         feasibility("relu", [0.1], [1.0])  # type: ignore[arg-type]
-
-
-def test_even_activations_have_no_linear_part() -> None:
-    deq = shoal.DEQ(shoal.Cosine(), 0.1, 0.8)
-    found = shoal.design(deq, tau0=1.0, match="ck")
-    wanted, got = (
-        shoal.coefficients(one, tau0=1.0) for one in (found.original, found.architecture)
-    )
-    assert found.feasible
-    for name in ("gamma2", "alpha1", "alpha2", "alpha3"):
-        assert getattr(got, name) == pytest.approx(getattr(wanted, name), rel=1e-9, abs=1e-12)
-    refused = shoal.design(deq, tau0=1.0, match="ntk")
-    assert not refused.feasible
-    assert "beta1 must be positive" in refused.explanation

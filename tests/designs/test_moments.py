@@ -112,7 +112,7 @@ def test_what_is_trained_chooses_the_kernel(method: str) -> None:
     # an explicit match wins, and a contradiction is named
     d = shoal.design(tanh, tau0=1.0, method=method, match="ck", trainable={"readout", "input"})
     assert d.match == "ck"
-    assert 'with input, readout trained the NTK does, match="ntk"' in d.explanation
+    assert 'with readout, input trained the NTK does, match="ntk"' in d.explanation
     assert "But" not in shoal.design(tanh, tau0=1.0, method=method, match="ck").explanation
     d = shoal.design(tanh, tau0=1.0, method=method, match="ntk", trainable={"readout"})
     assert 'match="ck"' in d.explanation
@@ -213,6 +213,43 @@ def test_sine_beyond_the_sign_function() -> None:
     assert shoal.design(sine, tau0=1.0, match="ck").family == "sinusoid"
 
 
+@pytest.mark.parametrize("match", ["ck", "ntk"])
+def test_a_kernel_with_nearly_no_linear_part(match: str) -> None:
+    # sin(x) at a standard deviation of 4.5: its slope is e^-10 on average, by closed forms
+    d = shoal.design(deq(shoal.Sine(), 0.02, 0.8), tau0=5.0, match=match)
+    assert d.feasible
+    assert d.residual < 1e-12
+    assert d.family == "sinusoid"
+    # its hidden variance v solves v = 0.02 (1 - exp(-2v))/2 + 20, and exp(-2v) is below rounding
+    mean_slope = math.exp(-20.01 / 2)
+    linear = 0.8 / (1 - 0.02 * mean_slope**2) * mean_slope**2  # alpha1, half of beta1
+    obtained = d.obtained["alpha1"] if match == "ck" else d.obtained["beta1"] / 2
+    assert obtained == pytest.approx(linear, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("phi", "match", "family"),
+    [(shoal.Tanh(), "ck", "leaky_relu"), (shoal.Softplus(), "ntk", "sinusoid")],
+)
+def test_what_exceeds_the_predicted_error_is_due_to_the_norms(
+    phi: shoal.Activation, match: str, family: str
+) -> None:
+    d = shoal.design(deq(phi), tau0=1.0, match=match, family=family)
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(300, 300, dtype=torch.float64, generator=generator) / math.sqrt(300)
+    bound = d.errors["predicted"]
+    assert d.gap(x).relative > bound
+    assert d.gap(x / x.norm(dim=1, keepdim=True)).relative < bound
+    assert "norms that vary add to it" in d.explanation
+
+
+def test_coefficients_that_vanish_are_zero() -> None:
+    d = shoal.design(deq(shoal.Tanh()), tau0=1.0, match="ck")
+    assert [d.target["alpha2"], d.target["alpha3"]] == [0.0, 0.0]
+    assert [d.obtained["alpha2"], d.obtained["alpha3"]] == [0.0, 0.0]
+    assert "e-3" not in str(d).split("target")[1]
+
+
 def test_odd_networks_for_even_targets() -> None:
     d = shoal.design(deq(shoal.ReLU()), tau0=1.0, match="ck", family="hard_tanh")
     assert not d.feasible
@@ -270,6 +307,21 @@ def test_arrays_are_taken() -> None:
     d = shoal.design(deq(shoal.ReLU()), tau0=1.0, match="ck")
     x = mixture(20, 30)
     assert d.gap(x.numpy()) == d.gap(x)
+    for array, tensor in zip(d.kernels(x.numpy()), d.kernels(x), strict=True):
+        assert isinstance(array, np.ndarray)
+        np.testing.assert_array_equal(array, tensor.numpy())
+    assert d.gap(x.requires_grad_()) == d.gap(x.detach())  # and no warning
+
+
+@pytest.mark.parametrize("phi", [shoal.Cosine(), shoal.Hermite((0.0, 0.0, 1.0))], ids=repr)
+def test_even_activations(phi: shoal.Activation) -> None:
+    d = shoal.design(deq(phi, recurrent=0.1), tau0=1.0, match="ck")
+    assert d.family == "sinusoid"
+    assert d.feasible
+    assert abs(d.obtained["alpha1"]) < 1e-12 * d.obtained["gamma2"]
+    d = shoal.design(deq(phi, recurrent=0.1), tau0=1.0, match="ck", family="leaky_relu")
+    assert not d.feasible
+    assert "alpha1 must be positive, and vanishes" in d.explanation
 
 
 @pytest.mark.parametrize(
@@ -279,7 +331,9 @@ def test_arrays_are_taken() -> None:
         ({"method": "magic"}, "method must be one of"),
         ({"family": "relu"}, "family must be one of"),
         ({"tau0": 0.0}, "tau0 must be > 0"),
-        ({"degree": 12}, "must be left out by moments"),
+        ({"degree": 12}, "degree must be left out with method='moments', got 12"),
+        ({"norm_gated": True}, "norm_gated must be left out"),
+        ({"tolerance": 1e-3}, "tolerance must be left out"),
         ({"method": "sphere", "family": "hard_tanh"}, "family must be left out"),
         ({"trainable": {"readuot"}}, "trainable"),
     ],
@@ -295,5 +349,9 @@ def test_architectures_without_coefficients() -> None:
     with pytest.raises(TypeError):
         shoal.design("tanh", tau0=1.0)  # type: ignore[arg-type]
     d = shoal.design(deq(shoal.Tanh()), tau0=1.0, match="ck")
-    with pytest.raises((TypeError, ValueError)):
+    with pytest.raises(TypeError, match="x must be a floating-point tensor"):
         d.gap([1.0, 2.0])  # type: ignore[arg-type]
+    with pytest.raises(
+        ValueError, match=r"x must have shape \(samples, features\), got \(2, 3, 4\)"
+    ):
+        d.gap(torch.ones(2, 3, 4))

@@ -25,6 +25,7 @@ from shoal import (
     kernel,
     kernel_function,
 )
+from shoal.activations import Activation
 from shoal.designs.carriers import EPSILON
 from shoal.designs.profile import END, Profile, quadrature
 from shoal.designs.table import tabulated
@@ -81,6 +82,28 @@ def test_all(phi, gain, match):
     assert d.errors["cosine -1"] < 2e-7
     assert max(d.errors.values()) < 1e-4
     assert d.architecture.activations[0].lipschitz < 10
+
+
+class Arctangent(Activation):
+    def function(self, x):
+        return torch.atan(x) + 0.1 * x
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("match", ["ck", "ntk"])
+@pytest.mark.parametrize("tau0", [0.1, 5.0, 20.0])
+def test_an_own_activation_at_small_and_large_norms(tau0, match):
+    deq = DEQ(Arctangent(), 0.97 / 1.1**2, 0.8)  # its largest slope is 1.1
+    d = design(deq, match, tau0=tau0, tolerance=1e-5)
+    assert float(differences(deq, d, tau0, [-0.83, 0.21, 0.61]).max()) < 1e-5
+
+
+@pytest.mark.parametrize("tau0", [1e-3, 0.3])
+def test_relu_at_small_norms(tau0):
+    deq = DEQ(ReLU(), 0.2, 0.8)
+    d = design(deq, "ck", tau0=tau0)
+    assert d.residual < 1e-9
+    assert float(differences(deq, d, tau0, [-0.9, 0.3, 0.95]).max()) < 1e-9
 
 
 def test_groups_that_are_trained():

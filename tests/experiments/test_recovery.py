@@ -8,7 +8,7 @@ import torch
 
 import shoal
 from shoal.experiments import Recovery, Result
-from shoal.experiments.recovery import _Posterior
+from shoal.experiments.own.recovery import _Posterior
 
 CPU = torch.device("cpu")
 

@@ -10,7 +10,7 @@ from scipy import stats
 import shoal
 from shoal.experiments import Result, SpectrumError
 from shoal.experiments.identity import seed_of
-from shoal.experiments.spectrum import _distance, _spike_error
+from shoal.experiments.own.spectrum import _distance, _spike_error
 
 
 @pytest.fixture(scope="module")

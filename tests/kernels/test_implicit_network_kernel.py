@@ -162,6 +162,75 @@ def test_the_groups_are_gao2022s_matrices():
     assert float(kernel_function(net)(1.0, 1.0, c).ntk) == pytest.approx(whole, rel=1e-13)
 
 
+def smoothed(a, b, rho):
+    """E[max(a + y, 0) max(b + y', 0)] and P(a + y > 0, b + y' > 0), correlation rho, by Plackett.
+
+    Both are integrals of the density over correlations, from independence on.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(100)
+    angle = math.asin(rho)
+    step = stats.norm.cdf(a) * stats.norm.cdf(b)
+    ramp = (a * stats.norm.cdf(a) + stats.norm.pdf(a)) * (b * stats.norm.cdf(b) + stats.norm.pdf(b))
+    ramp = ramp + rho * step
+    for node, weight in zip(nodes, weights, strict=True):
+        t = math.sin(angle * (1 + node) / 2)
+        # the density times dt, whose cosine cancels the root of the determinant
+        share = np.exp(-(a * a - 2 * t * a * b + b * b) / (2 * (1 - t * t)))
+        share = share * weight * angle / (4 * math.pi)
+        step, ramp = step + share, ramp + (rho - t) * share
+    return ramp, step
+
+
+def gao2022(gamma, rho):
+    """P, G and the shares of A and W, by quadrature over the preactivations of the input layer."""
+    square = 0.5
+    for _ in range(4000):
+        std = gamma * math.sqrt(square)
+        angle = math.atan(std)
+        cap = math.pi - angle + math.sin(angle) * math.cos(angle)
+        square = std**2 / 4 + (1 + std**2) * cap / (2 * math.pi)
+    rule = np.polynomial.legendre.leggauss(70)
+    u, weights = 4.5 * (1 + rule[0]), 4.5 * rule[1]
+    first, second = u[:, None], u[None, :]
+    density = {
+        sign: np.outer(weights, weights)
+        * stats.multivariate_normal(cov=[[1, sign * rho], [sign * rho, 1]]).pdf(
+            np.stack(np.broadcast_arrays(first, second), -1)
+        )
+        for sign in (1, -1)
+    }
+    state = rho * square
+    for _ in range(40):  # Newton: the slope is γ²Ė
+        value = active = passed = 0.0
+        for one, other in ((1, 1), (1, 0), (0, 1), (0, 0)):
+            found = smoothed(one * first / std, other * second / std, state / square)
+            mass = density[1 if one == other else -1]
+            value += std**2 * float((mass * found[0]).sum())
+            joint = float((mass * found[1]).sum())
+            active, passed = active + joint, passed + one * other * joint
+        moved = (value - state) / (1 - gamma**2 * active)
+        state += moved
+        if abs(moved) < 1e-15:
+            break
+    theta, through = math.acos(rho), 1 / (1 - gamma**2 * active)
+    free = (math.pi - theta) / (2 * math.pi)
+    return {
+        "readout": state,
+        "skip": math.sin(theta) / (2 * math.pi) + free * rho,
+        "recurrent": gamma**2 * state * active * through,
+        "input": rho * (passed * through + free),
+    }
+
+
+@pytest.mark.parametrize(("gamma", "rho"), [(0.4, -0.6), (0.95, 0.8), (1.35, 0.3)])
+def test_the_shares_by_quadrature(gamma, rho):
+    expected = gao2022(gamma, rho)
+    for group, share in expected.items():
+        found = kernel_function(ImplicitNetwork(gamma), trainable={group})(1.0, 1.0, rho)
+        assert float(found.ntk) == pytest.approx(share, rel=1e-9)
+        assert float(found.ck) == pytest.approx(expected["readout"] + expected["skip"], rel=1e-9)
+
+
 def test_norms_are_factors():
     f = kernel_function(ImplicitNetwork(0.5))
     for k, other in zip(f(1.0, 1.0, 0.3), f(4.0, 0.25, 0.3), strict=True):

@@ -28,6 +28,7 @@ from shoal import (
     kernel,
     kernel_function,
 )
+from shoal.activations import PiecewisePolynomial
 
 
 def inputs(count, features, seed=0, *, one_norm=False, dtype=torch.float64):
@@ -353,7 +354,29 @@ def test_bad_options(options, error, message):
 
 
 def test_arrays_that_torch_does_not_know():
-    with pytest.raises(TypeError, match="arrays must be float32 or float64"):
+    with pytest.raises(TypeError, match="x1 must be float32 or float64"):
         kernel(DEQ(ReLU(), 0.2, 0.8), np.ones((2, 2), dtype=">f8"))
     backwards = np.arange(6.0).reshape(3, 2)[::-1]
     assert kernel(DEQ(ReLU(), 0.2, 0.8), backwards).ck.shape == (3, 3)
+
+
+def test_an_activation_that_is_rounded_off_on_a_small_scale():
+    # |x|, but a parabola for |x| < 1e-4: no one series in the angle has its kernels
+    tiny = 1e-4
+    rounded = PiecewisePolynomial((-tiny, tiny), ((tiny / 2, 0.0, tiny / 2),))
+    directions = inputs(300, 3, one_norm=True)
+    x = directions[0] + 0.2 * directions  # nearly parallel, so that octaves are in use
+    x = torch.cat([x, -directions[:20]])
+    x = 1.5 * x / x.norm(dim=1, keepdim=True)
+    found = kernel(FullyConnected([rounded]), x)
+    i, j = torch.arange(30), torch.arange(290, 320)
+    angle = (x[i] * x[j]).sum(1).div(2.25).clamp(-1.0, 1.0).acos()
+    exact = kernel_function(FullyConnected([rounded]))(2.25, 2.25, 2.25 * angle.cos())
+    for matrix, value in zip(found, exact, strict=True):
+        assert (matrix[i, j] - value).abs().max() < 1e-10
+        assert torch.equal(matrix, matrix.T)
+    # the kernels of |x| in closed form
+    slope = 1 - 2 * angle / math.pi
+    ck = 2.25 * (2 / math.pi * angle.sin() + slope * angle.cos())
+    assert (found.ck[i, j] - ck).abs().max() < 1e-7
+    assert (found.ntk[i, j] - ck - 2.25 * angle.cos() * slope).abs().max() < 1e-5

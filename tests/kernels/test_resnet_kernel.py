@@ -45,28 +45,33 @@ def one(f, a):
 
 
 def du2018(x, depth, scale):
-    """Features' Gram matrices K^(h) and means b^(h), and the last K^(H) of equation 5."""
+    """The features' Gram matrix and, for each layer's weights, their share of the NTK.
+
+    The last share is K^(H) of equation 5.
+    """
     n, k = len(x), scale / depth
     c_sigma = 1 / one(lambda t: softplus(t) ** 2, 1.0)
     below = x @ x.T
-    gram, mean = np.empty((n, n)), np.empty(n)
+    gram, mean, slopes = np.empty((n, n)), np.empty(n), np.empty((n, n))
     for i in range(n):
         mean[i] = math.sqrt(c_sigma) * one(softplus, below[i, i])
         for j in range(n):
-            gram[i, j] = c_sigma * pair(softplus, below[i, i], below[j, j], below[i, j])
-    last = gram
+            entry = below[i, i], below[j, j], below[i, j]
+            gram[i, j] = c_sigma * pair(softplus, *entry)
+            slopes[i, j] = pair(logistic, *entry)
+    shares = [c_sigma * below * slopes]
     for _ in range(2, depth + 1):
         first = np.array([one(softplus, gram[i, i]) for i in range(n)])
-        last, slopes = gram, np.empty((n, n))
+        slopes = np.empty((n, n))
         new = gram + k * (np.outer(mean, first) + np.outer(first, mean))
         for i in range(n):
             for j in range(n):
                 entry = gram[i, i], gram[j, j], gram[i, j]
                 new[i, j] += k**2 * pair(softplus, *entry)
                 slopes[i, j] = pair(logistic, *entry)
+        shares = [(1 + k**2 * slopes) * below for below in shares] + [k**2 * gram * slopes]
         gram, mean = new, mean + k * first
-        gram_of_last_layer = k**2 * last * slopes
-    return gram, gram_of_last_layer
+    return gram, shares
 
 
 def points(n=4, p=3, seed=0):
@@ -79,11 +84,12 @@ def points(n=4, p=3, seed=0):
 def test_du2018_equation_5(norms, depth, scale):
     """At unit norms it is right as printed; at others with the cross terms of Theorem D.1."""
     x = points() * np.array(norms)[:, None]
-    gram, last = du2018(x, depth, scale)
+    gram, shares = du2018(x, depth, scale)
     net = ResNet(Softplus(), depth, residual_scale=scale)
-    found = kernel(net, x, trainable={f"layer{depth}"})
-    np.testing.assert_allclose(found.ck, gram, rtol=1e-9)
-    np.testing.assert_allclose(found.ntk, last, rtol=1e-9)
+    np.testing.assert_allclose(kernel(net, x).ck, gram, rtol=1e-9)
+    for group, share in zip(net.parameter_groups, shares, strict=True):
+        found = kernel(net, x, trainable={group}).ntk
+        np.testing.assert_allclose(found, share, rtol=1e-9, atol=1e-12)
 
 
 def test_the_features_of_lower_layers_are_shallower_networks():

@@ -1,5 +1,6 @@
 """Derivatives of kernel matrices in variances, entry by entry, against finite differences."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -22,6 +23,32 @@ def differences(deq: shoal.DEQ, x: torch.Tensor, name: str, width: int | None, s
         found = shoal.kernel(deq, x, width=width, variances={name: value})
         total = [t + weight * m / step for t, m in zip(total, found, strict=True)]
     return total
+
+
+def erf_deq(x: np.ndarray, recurrent: float, injection: float) -> tuple[np.ndarray, np.ndarray]:
+    """CK and NTK of the DEQ with erf, by its arcsine (Williams 1996) and plain iteration."""
+    product, own = injection * x @ x.T, np.zeros(len(x))
+    for _ in range(400):
+        own = recurrent * 2 / np.pi * np.arcsin(2 * own / (1 + 2 * own)) + np.diag(product)
+    size, covariance = np.sqrt(np.outer(1 + 2 * own, 1 + 2 * own)), np.zeros_like(product)
+    for _ in range(400):
+        ck = 2 / np.pi * np.arcsin(2 * covariance / size)
+        covariance = recurrent * ck + product
+    slope = 4 / np.pi / np.sqrt(size**2 - 4 * covariance**2)
+    return ck, ck + covariance * slope / (1 - recurrent * slope)
+
+
+@pytest.mark.parametrize("n", [8, pytest.param(136, marks=pytest.mark.slow)])  # pairs, a surface
+def test_entries_in_closed_form(n: int) -> None:
+    at, h = {"recurrent_variance": 0.6, "input_variance": 0.8}, 1e-4
+    x = inputs(n, one_norm=False)
+    found = variance_tangents(shoal.kernel_function(shoal.DEQ(shoal.Erf(), 0.6, 0.8)), x, NAMES)
+    for name in NAMES:
+        up, down = (erf_deq(x.numpy(), *(at | {name: at[name] + s}).values()) for s in (h, -h))
+        for matrix, more, less in zip(found[name], up, down, strict=True):
+            expected = (more - less) / (2 * h)
+            scale = np.abs(expected).max()
+            np.testing.assert_allclose(matrix, expected, rtol=0, atol=1e-7 * scale)
 
 
 @pytest.mark.parametrize("name", NAMES)

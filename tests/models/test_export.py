@@ -124,6 +124,18 @@ def test_dtypes(tmp_path, dtype, tolerance):
     assert torch.allclose(y, net(inputs(dtype)), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("by_bits", [True, False])
+def test_tables_in_half_precision(dtype, by_bits):
+    design = shoal.design(RELU, tau0=1.0, match="ntk", method="sphere")  # steepest at zero
+    net = shoal.build(design.architecture, in_features=6, width=50, dtype=dtype)
+    x = inputs(dtype, scale=2.0)
+    exact = net.to(torch.float64)(x.double())
+    model = plain_module(net.to(dtype), by_bits=by_bits)
+    rounding = 8 * torch.finfo(dtype).eps
+    assert torch.allclose(model(x).double(), exact, rtol=rounding, atol=rounding)
+
+
 def test_tables_in_single_precision(tmp_path):
     design = shoal.design(RELU, tau0=1.0, match="ntk", method="sphere")
     net = shoal.build(design.architecture, in_features=6, width=50, dtype=torch.float32)
@@ -217,6 +229,11 @@ def test_what_cannot_be_exported(tmp_path):
         shoal.export(net, tmp_path / "net.pt")
     with pytest.raises(ValueError, match=r"Python module, got '2-layers\.py'"):
         shoal.export(net, tmp_path / "2-layers.py")
+    for name in ("torch", "math"):
+        with pytest.raises(ValueError, match=f"a name of its own, got that of '{name}'"):
+            shoal.export(net, tmp_path / f"{name}.py")
+    with pytest.raises(ValueError, match=r"in a folder that exists, got .*nowhere"):
+        shoal.export(net, tmp_path / "nowhere" / "net.py")
     with pytest.raises(ValueError, match=r"Python module, got 'class\.py'"):
         shoal.export(net, tmp_path / "class.py")
     assert list(tmp_path.iterdir()) == []

@@ -1,12 +1,14 @@
 """Factors in place, preconditioners, checkpoints and memory."""
 
 import math
+import pickle
+import signal
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 
 import shoal
 from shoal.kernels.conjugate_gradients import conjugate_gradients
@@ -107,9 +109,15 @@ def interrupted(path, step, **options):
     return shoal.kernel_regression(RELU, x, y, checkpoint=path, on_progress=stop, **options)
 
 
+def steps_in(path):
+    """How many steps a checkpoint has."""
+    with safe_open(path, framework="pt") as file:
+        return len(file.get_tensor("history"))
+
+
 def test_interrupted_iterations_go_on_with_the_same_bits(tmp_path):
-    path = tmp_path / "state.npz"
-    whole = interrupted(tmp_path / "whole.npz", step=-1)
+    path = tmp_path / "state.safetensors"
+    whole = interrupted(tmp_path / "whole.safetensors", step=-1)
     for step in (5, 9):
         with pytest.raises(InterruptionError):
             interrupted(path, step=step)
@@ -119,26 +127,24 @@ def test_interrupted_iterations_go_on_with_the_same_bits(tmp_path):
     assert torch.equal(resumed.report.iterations, whole.report.iterations)
     finished = interrupted(path, step=len(whole.report.history) + 1)  # only verified
     assert torch.equal(finished.coefficients, whole.coefficients)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["state.npz", "whole.npz"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["state.safetensors", "whole.safetensors"]
 
 
 def test_more_steps_go_on_where_too_few_ended(tmp_path):
-    path = tmp_path / "state.npz"
+    path = tmp_path / "state.safetensors"
     with pytest.raises(shoal.ConvergenceError, match="after 6 steps"):
         interrupted(path, step=-1, max_steps=6)
-    with np.load(path) as stored:
-        assert int(stored["steps"]) == 6
+    assert steps_in(path) == 6
     assert len(interrupted(path, step=-1).report.history) > 6
 
 
 def test_checkpoints_are_written_on_the_way(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "_SECONDS", 0.0)
-    path, seen = tmp_path / "state.npz", []
+    path, seen = tmp_path / "state.safetensors", []
 
     def look(progress):
         if progress.stage == "solve":
-            with np.load(path) as stored:
-                seen.append(int(stored["steps"]) == progress.step)
+            seen.append(steps_in(path) == progress.step)
 
     x = normal(50, 10)
     shoal.kernel_regression(
@@ -148,8 +154,80 @@ def test_checkpoints_are_written_on_the_way(tmp_path, monkeypatch):
     assert all(seen)
 
 
+_KILLED = """
+import os, signal, sys, torch, shoal
+from shoal.regression import checkpoints
+checkpoints._SECONDS = 0.0
+x = torch.randn(120, 10, generator=torch.manual_seed(0), dtype=torch.float64) / 3
+def die(progress):
+    if progress.step == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+deq = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+fit = shoal.kernel_regression(deq, x, x[:, :2].sin(), ridge=1e-3, method="cg", rank=10,
+                              checkpoint=sys.argv[1], on_progress=die)
+torch.save(fit.coefficients, sys.argv[1] + ".pt")
+"""
+
+
+@pytest.mark.slow
+def test_killed_processes_leave_a_file_to_go_on_from(tmp_path):
+    def call(name, step):
+        command = [sys.executable, "-c", _KILLED, str(tmp_path / name), str(step)]
+        return subprocess.run(command, check=False).returncode
+
+    assert [call("a", 4), call("a", 7)] == [-signal.SIGKILL] * 2
+    assert steps_in(tmp_path / "a") == 7
+    assert [call("a", -1), call("b", -1)] == [0, 0]
+    assert torch.equal(torch.load(tmp_path / "a.pt"), torch.load(tmp_path / "b.pt"))
+
+
+@pytest.mark.parametrize("name", ["nowhere/state", "."])
+def test_checkpoints_that_cannot_be_written_are_refused_at_once(name, tmp_path):
+    with pytest.raises(ValueError, match="checkpoint must be a file in a folder that exists"):
+        interrupted(tmp_path / name, step=-1)
+
+
+def test_checkpoints_of_trainings_are_refused(tmp_path):
+    path = tmp_path / "state"
+    net = shoal.build(RELU, in_features=2, width=4, dtype=torch.float64)
+    shoal.train(net, normal(3, 2), normal(3, 1), steps=1, step_size=0.1, checkpoint=path)
+    with pytest.raises(ValueError, match="is no checkpoint of a regression"):
+        interrupted(path, step=-1)
+
+
+@pytest.mark.parametrize("preconditioner", ["nystrom", "equivalent", "combined", "diagonal", None])
+@pytest.mark.parametrize("ridge", [0.0, 1e-320, 1e-12])
+def test_ridges_may_be_nothing(preconditioner, ridge):
+    x = torch.nn.functional.normalize(normal(40, 60))
+    exact = torch.linalg.solve(shoal.kernel(RELU, x).ntk, x[:, 0])
+    found = shoal.kernel_regression(
+        RELU, x, x[:, 0], ridge=ridge, method="cg", preconditioner=preconditioner, tolerance=1e-9
+    )
+    torch.testing.assert_close(found.coefficients, exact, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("preconditioner", ["nystrom", "diagonal", None])
+def test_inputs_of_zero_leave_the_ridge(preconditioner):
+    x, y = torch.zeros(5, 3, dtype=torch.float64), normal(5)
+    options = {"method": "cg", "preconditioner": preconditioner}
+    found = shoal.kernel_regression(RELU, x, y, ridge=0.5, **options)
+    torch.testing.assert_close(found.coefficients, 2 * y)
+    with pytest.raises(shoal.ConvergenceError, match="did not converge"):
+        shoal.kernel_regression(RELU, x, y, ridge=0.0, max_steps=5, **options)
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64])
+@pytest.mark.parametrize("method", ["cg", "cholesky"])
+def test_regressions_can_be_pickled(method, precision):
+    x = normal(30, 4)
+    fit = shoal.kernel_regression(RELU, x, x[:, 0], ridge=0.1, method=method, precision=precision)
+    again = pickle.loads(pickle.dumps(fit))
+    assert torch.equal(again.predict(x), fit.predict(x))
+    assert torch.equal(again.variance(x), fit.variance(x))
+
+
 def test_files_that_are_no_checkpoints_are_refused(tmp_path):
-    path = tmp_path / "state.npz"
+    path = tmp_path / "state.safetensors"
     path.write_bytes(b"")
     with pytest.raises(ValueError, match="is damaged"):
         interrupted(path, step=-1)
@@ -159,14 +237,14 @@ def test_files_that_are_no_checkpoints_are_refused(tmp_path):
     "change", [{"ridge": 0.5}, {"which": "ck"}, {"rank": 11}, {"trainable": {"readout"}}]
 )
 def test_checkpoints_of_other_problems_are_refused(change, tmp_path):
-    path = tmp_path / "state.npz"
+    path = tmp_path / "state.safetensors"
     interrupted(path, step=-1)
-    with pytest.raises(ValueError, match="must be of this problem, and is of another"):
+    with pytest.raises(ValueError, match=f"of another regression: {next(iter(change))} differ"):
         interrupted(path, step=-1, **change)
 
 
 def test_damaged_checkpoints_are_refused(tmp_path):
-    path = tmp_path / "state.npz"
+    path = tmp_path / "state.safetensors"
     interrupted(path, step=-1)
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ValueError, match="is damaged"):

@@ -118,7 +118,7 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path) -> None:
         ((network(), x, y), {"method": "flow"}, "method"),
     ]
     for arguments, changes, name in others:
-        with pytest.raises(ValueError, match=f"another run: {name} differ"):
+        with pytest.raises(ValueError, match=f"another training: {name} differ"):
             shoal.train(*arguments, **options | changes)
     with pytest.raises(ValueError, match="steps must be >= 3"):
         shoal.train(network(), x, y, **options | {"steps": 2})

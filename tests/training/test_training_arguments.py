@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import shoal
+from shoal.training import Promises
 from training.small import TANH, data, network
 
 
@@ -16,7 +17,7 @@ class Conclusion:
     holds: bool
     step_size: float | None
     rate: float | None
-    promises: dict[str, float] = field(default_factory=dict)
+    promises: Promises = field(default_factory=Promises)
 
 
 @dataclass
@@ -54,20 +55,19 @@ def test_certificates_give_step_size_and_rate() -> None:
 
 def test_promises_of_certificates_are_watched() -> None:
     x, y = data()
-    # certificates speak of the weights as they act: here those of the input times √0.8, and of the
-    # readout by √64
-    travels = {"input travels at most": 9.0, "readout travels at most": 0.01 / 8}
-    promises = travels | {"gain at most": 0.9}
-    descent = Conclusion(True, 0.05, 0.999, promises | {"something else": 1.0})
+    travel = {"input": 9.0, "readout": 0.01, "not trained": 1.0}
+    promises = Promises(travel=travel, gain=0.9, singular_value=1e-3)
+    descent = Conclusion(True, 0.05, 0.999, promises)
     certificate = Certificate(descent, Conclusion(False, None, None))
     run = shoal.train(network(), x, y, steps=3, certificate=certificate, monitor=1)
     expected = {"loss", "equilibrium", "gain", "distance.input", "distance.readout"}
-    assert set(run.kept) == expected
+    assert set(run.kept) == expected | {"least_eigenvalue"}
     assert run.violations == {"distance.readout": 1}
     assert run.message == "the weights readout traveled too far at step 1"
-    assert run.bounds["distance.input"].tolist() == pytest.approx([9 / 0.8**0.5] * 4)
-    assert run.bounds["distance.readout"].tolist() == pytest.approx([0.01] * 4)
+    assert run.bounds["distance.input"].tolist() == [9.0] * 4
+    assert run.bounds["distance.readout"].tolist() == [0.01] * 4
     assert run.bounds["gain"].tolist() == [0.9] * 4
+    assert run.bounds["least_eigenvalue"].tolist() == pytest.approx([(1e-3 / 8) ** 2] * 4)
 
 
 def test_the_bound_of_the_flow() -> None:

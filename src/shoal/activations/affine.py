@@ -61,6 +61,11 @@ class Affine(Activation):
         return self.activation.panels_of
 
     @property
+    def panel_edges(self) -> tuple[float, ...] | None:
+        """Those of the composed activation."""
+        return self.activation.panel_edges
+
+    @property
     def lipschitz(self) -> float:
         """That of the composed activation times the absolute scale."""
         inner = self.activation.lipschitz

@@ -67,6 +67,11 @@ class Activation(ABC):
         return self
 
     @property
+    def panel_edges(self) -> tuple[float, ...] | None:
+        """The places between which it is a polynomial of low degree, or ``None`` if it is none."""
+        return None
+
+    @property
     def kinks(self) -> tuple[Kink, ...]:
         r"""The places where $\varphi$, $\varphi'$ or $\varphi''$ jumps, with the jumps."""
         return panels.kinks(self)

@@ -45,6 +45,7 @@ _AROUND = np.array([1e-4, 1e-3, 1e-2, 0.15, 0.4, 1.0])
 _MIDDLE = np.linspace(-8.03, 7.97, 401)
 _LARGEST = 2.0**32  # beyond, a panel has no digits left
 _ONE_SIDED = 2.0**-51  # how far from a kink a one-sided limit is taken, relative to max(1, |x|)
+_OFF = 1e-8  # the same where a declared kink may be a little off
 _MOST_PANELS = 20_000
 _MOST_PASSES = 6  # new edges may bring kinks to light that lay on old ones
 
@@ -96,6 +97,9 @@ def edges(phi: "Activation", radius: float) -> Tensor:
     if phi.panels_of is not phi:
         return edges(phi.panels_of, radius)
     start = _dyadic(radius)
+    if phi.panel_edges is not None:
+        known = np.union1d(start, phi.panel_edges)
+        return torch.from_numpy(known[np.abs(known) <= radius])
     declared = declared_breaks(phi)
     places = np.array([] if declared is None else declared, dtype=np.float64)
     for _ in range(_MOST_PASSES):
@@ -326,18 +330,20 @@ def _all_jumps(phi: "Activation", where: np.ndarray) -> np.ndarray:
 
 def _check_declared(phi: "Activation", places: np.ndarray, others: list[float]) -> None:
     """See that no kink lies elsewhere, or a little off its declared place."""
+    reached = _OFF * np.maximum(1.0, np.abs(places))  # as far as the wide limits are taken
+    steps = np.column_stack([reached, *np.outer(_AROUND, np.ones_like(places))])
+    nearby = torch.from_numpy(places[:, None] + np.column_stack([-steps, steps]))
     for order in range(3):
-        near, wide = (_jumps(phi, places, order, step) for step in (_ONE_SIDED, 1e-8))
+        near, wide = (_jumps(phi, places, order, step) for step in (_ONE_SIDED, _OFF))
         # a smooth function too changes over the wide step; next to it a tiny jump may be real
-        nearby = torch.from_numpy(places[:, None] + np.concatenate([-_AROUND, _AROUND]))
         value, slope = (
             phi.derivative(nearby, k).abs().numpy().max(axis=1) for k in (order, order + 1)
         )
-        smooth = np.maximum(1e-6 * value, 4e-8 * slope)
+        smooth = np.maximum(1e-6 * value, 4 * reached * slope)
         off = (wide != 0) & (np.abs(wide - near) > np.maximum(1e-3 * np.abs(wide), smooth))
         if off.any():
-            where = float(places[off][0])
-            true = float(_locate(phi, np.array([[where - 1e-8, where + 1e-8]]))[0])
+            where, most = float(places[off][0]), float(reached[off][0])
+            true = float(_locate(phi, np.array([[where - most, where + most]]))[0])
             raise ValueError(
                 f"kink_locations of {phi!r} contain {where!r}, but the kink is at {true!r}"
             )

@@ -16,6 +16,8 @@ from shoal.checks import real
 
 __all__ = ["PiecewisePolynomial"]
 
+_PANEL_DEGREE = 16  # squares of such pieces are integrated exactly on a panel
+
 
 @dataclass(frozen=True, repr=False, eq=False)
 class PiecewisePolynomial(Activation):
@@ -98,6 +100,11 @@ class PiecewisePolynomial(Activation):
     def kink_locations(self) -> tuple[float, ...]:
         """The corners."""
         return self.knots if self.corners is None else self.corners
+
+    @property
+    def panel_edges(self) -> tuple[float, ...] | None:
+        """The knots, unless pieces have so high a degree that their squares need finer panels."""
+        return self.knots if len(self.pieces[0]) <= _PANEL_DEGREE + 1 else None
 
 
 class _Lookup(torch.autograd.Function):

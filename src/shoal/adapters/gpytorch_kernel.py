@@ -12,7 +12,7 @@ from shoal.activations import Activation
 from shoal.adapters.limits import GUARANTEES, recurrent_limit
 from shoal.architectures import Architecture
 from shoal.checks import one_of
-from shoal.kernels import kernel
+from shoal.kernels import kernel, kernel_function
 
 try:
     from gpytorch.constraints import GreaterThan, Interval
@@ -95,6 +95,7 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         super().__init__(active_dims=active_dims)
         if not isinstance(architecture, Architecture):
             raise TypeError(f"architecture must be an Architecture, got {architecture!r}")
+        kernel_function(architecture, trainable=trainable, width=width)  # or say why there is none
         self.which = one_of("which", which, ("ck", "ntk"))
         one_of("guarantee", guarantee, GUARANTEES)
         self.trainable = architecture.check_trainable(trainable)
@@ -112,6 +113,8 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
     def _learn(self, name: str, constraint: Interval, prior: Prior | None) -> None:
         """Make a variance a parameter."""
         value = torch.tensor(getattr(self._initial, name), dtype=torch.get_default_dtype())
+        if not isinstance(constraint, Interval):
+            raise TypeError(f"constraints must be constraints of GPyTorch, got {constraint!r}")
         low, high = float(constraint.lower_bound), float(constraint.upper_bound)
         if not low < float(value) < high:
             raise ValueError(
@@ -186,7 +189,12 @@ def _names(
         return default
     if isinstance(given, str):
         raise TypeError(f"{argument} must be a collection of names, got {given!r}")
-    return tuple(one_of(argument, name, options) for name in given)
+    names = tuple(given)
+    if names and not options:
+        raise ValueError(
+            f"{argument} must be empty, as there is no variance to learn, got {names!r}"
+        )
+    return tuple(one_of(argument, name, options) for name in names)
 
 
 def _default(architecture: Architecture, name: str, guarantee: str) -> Interval:

@@ -1,15 +1,22 @@
 """Certificates: will gradient descent train this network?"""
 
-from shoal.certificates import deq_theorems, implicit_theorems  # noqa: F401  (they register)
+from shoal.certificates import (  # noqa: F401  (they register)
+    deq_theorems,
+    explicit_laws,
+    explicit_theorems,
+    implicit_theorems,
+)
 from shoal.certificates.enclosures import least_eigenvalue, least_singular_value, spectral_norm
 from shoal.certificates.values import Certificate, Conclusion, Condition
 from shoal.certificates.verb import certify
 from shoal.certificates.width import RequiredWidth, required_width
+from shoal.training import Promises
 
 __all__ = [
     "Certificate",
     "Conclusion",
     "Condition",
+    "Promises",
     "RequiredWidth",
     "certify",
     "least_eigenvalue",

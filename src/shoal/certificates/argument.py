@@ -8,8 +8,9 @@ from functools import cached_property
 from shoal.certificates.growth import Geometry, Growth, Obstacle, Radii, Way, descents, flow
 from shoal.certificates.rounding import down, nearest, up
 from shoal.certificates.values import Conclusion, Condition, at_least, at_most
+from shoal.training import Promises
 
-__all__ = ["RANK_REMEDY", "sharper_conclusions"]
+__all__ = ["sharper_conclusions"]
 
 _SHARES = tuple(Fraction(9, 10 * 2**k) for k in range(14))  # of 1/Λ, step sizes to try
 _ITERATIONS = 60  # towards the smallest radii
@@ -17,10 +18,7 @@ _SLACK = Fraction(1005, 1000)
 _SMALLEST_MARGIN, _LARGEST_MARGIN = Fraction(1, 2**16), Fraction(2**16)
 _BISECTIONS = 5
 _FARTHEST = 1e300  # no radius that is larger makes a difference
-
-RANK_REMEDY = (
-    "more width; inputs that are parallel or nearly so must be normalized, perturbed or removed"
-)
+_SMALLEST_STEP = Fraction(math.ulp(0.0))
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,8 @@ def sharper_conclusions(
     elif isinstance(start, Obstacle) or start.largest == 0:
         sizes = [Fraction(1)]
     else:
-        sizes = [Fraction(down(share / start.largest)) for share in _SHARES]
+        shares = (Fraction(down(share / start.largest)) for share in _SHARES)
+        sizes = [size for size in shares if size > 0] or [_SMALLEST_STEP]
     trials = [replace(origin, step=size) for size in sizes]
     descent = next((trial for trial in trials if _invariant(trial, Fraction(1))), trials[-1])
     return _conclusion(theorem, origin), _conclusion(theorem, descent)
@@ -123,6 +122,7 @@ def _best(origin: _Point) -> _Point:
 
 def _conclusion(theorem: str, origin: _Point) -> Conclusion:
     best, step = _best(origin), origin.step
+    found = _invariant(origin, Fraction(1)) or best
     result = Conclusion(
         theorem,
         "sharper",
@@ -130,34 +130,37 @@ def _conclusion(theorem: str, origin: _Point) -> Conclusion:
         _conditions(best),
         None if step is None else nearest(step),
     )
-    found = _invariant(origin, Fraction(1))
-    if found is None or isinstance(found.growth, Obstacle):
+    if found.margin < 1 or isinstance(found.growth, Obstacle):
         return result
     growth, rate = found.growth, max(way.rate for way in found.ways if found._margin(way) >= 1)
-    promises = {f"{g} travels at most": up(r) for g, r in found.radii.items()}
-    promises["gain at most"] = up(growth.gain)
-    promises["features keep a singular value of"] = down(growth.start - growth.drift)
+    promises = Promises(
+        travel={g: _of_parameters(r, origin.geometry.scales[g]) for g, r in found.radii.items()},
+        gain=None if growth.gain is None else up(growth.gain),
+        singular_value=down(growth.start - growth.drift),
+    )
     factor = down(2 * rate) if step is None else up((1 - step * rate) ** 2)
     return replace(result, rate=factor, promises=promises)
 
 
 def _conditions(point: _Point) -> tuple[Condition, ...]:
     """What the proof asks for, in its order."""
-    growth = point.growth
-    conditions = _initial_conditions(growth, point.geometry.rigorous)
-    if isinstance(growth, Obstacle):
-        return tuple(conditions)
+    growth, geometry = point.growth, point.geometry
+    conditions = [] if growth.gain is None else [_contraction(growth.gain, geometry.rigorous)]
     conditions.append(
-        at_least(
-            "readout",
-            growth.floor,
-            0,
-            words="the readout is trained",
-            remedy="train the readout",
-            rigorous=point.geometry.rigorous,
+        at_most(
+            "rank",
+            growth.drift,
+            growth.start,
+            words=f"the {geometry.subject} move less than their least singular value",
+            remedy=geometry.rank_remedy,
+            rigorous=geometry.rigorous,
             strict=True,
         )
     )
+    if isinstance(growth, Obstacle):
+        return tuple(conditions)
+    if growth.gain is not None:
+        conditions.append(_readout(growth.floor, geometry.rigorous))
     if point.step is not None:
         conditions += _step_conditions(point, growth)
     if point.ways:
@@ -165,27 +168,28 @@ def _conditions(point: _Point) -> tuple[Condition, ...]:
     return tuple(conditions)
 
 
-def _initial_conditions(growth: Growth | Obstacle, rigorous: bool) -> list[Condition]:
-    return [
-        at_most(
-            "contraction",
-            growth.gain,
-            1,
-            words="the recurrent layer remains a contraction",
-            remedy="smaller recurrent weights, more width, smaller labels",
-            rigorous=rigorous,
-            strict=True,
-        ),
-        at_most(
-            "rank",
-            growth.drift,
-            growth.start,
-            words="the features move less than their least singular value",
-            remedy=RANK_REMEDY,
-            rigorous=rigorous,
-            strict=True,
-        ),
-    ]
+def _contraction(gain: Fraction, rigorous: bool) -> Condition:
+    return at_most(
+        "contraction",
+        gain,
+        1,
+        words="the recurrent layer remains a contraction",
+        remedy="smaller recurrent weights, more width, smaller labels",
+        rigorous=rigorous,
+        strict=True,
+    )
+
+
+def _readout(floor: Fraction, rigorous: bool) -> Condition:
+    return at_least(
+        "readout",
+        floor,
+        0,
+        words="the readout is trained",
+        remedy="train the readout",
+        rigorous=rigorous,
+        strict=True,
+    )
 
 
 def _travel_condition(point: _Point) -> Condition:
@@ -196,7 +200,7 @@ def _travel_condition(point: _Point) -> Condition:
         point.radii[group],
         needed[group],
         words=f"the weights ({group}) travel less than what was allowed for",
-        remedy="more width, smaller labels, a smaller readout, less similar inputs",
+        remedy=point.geometry.remedy,
         rigorous=point.geometry.rigorous,
     )
 
@@ -213,8 +217,10 @@ def _step_conditions(point: _Point, growth: Growth) -> list[Condition]:
     )
     ways, remedy = [], "an activation whose second derivative has a known bound, such as tanh"
     if growth.curvature is not None:
-        ways = descents(growth, point.geometry, point.step, growth.curvature)
-        remedy = "more width, a smaller readout (readout_scale), smaller labels"
+        # where the step is too large the rates mean nothing, and that condition fails first
+        step = min(point.step, 1 / growth.largest) if growth.largest else point.step
+        ways = descents(growth, point.geometry, step, growth.curvature)
+        remedy = f"{point.geometry.remedy}; a smaller step size"
     rate = max((way.rate for way in ways), default=Fraction(0))
     return [
         size,
@@ -222,12 +228,17 @@ def _step_conditions(point: _Point, growth: Growth) -> list[Condition]:
             "remainder",
             growth.floor - rate,
             growth.floor,
-            words="what is not linear in a step is less than what the readout gains",
+            words="what is not linear in a step is less than what is gained",
             remedy=remedy,
             rigorous=point.geometry.rigorous,
             strict=True,
         ),
     ]
+
+
+def _of_parameters(radius: Fraction, scale: Fraction) -> float:
+    """How far parameters go if the weights that they make go so far; nowhere if not trained."""
+    return up(radius / scale) if scale else 0.0
 
 
 def _ratio(large: Fraction, small: Fraction) -> Fraction | float:

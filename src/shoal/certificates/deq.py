@@ -176,7 +176,8 @@ class _Ball:
             turned = turned + smooth.curvature * found.adjoint_peak * self.moves
         turned = torch.minimum(turned, 2 * slope * sizes)
         total = up(self.radii["readout"]) + slope * up(self.radii["recurrent"]) * sizes
-        return ((total + found.weight_norm * turned) / gap + found.adjoint_error) * ROUND_UP
+        total = total + found.weight_norm * turned + found.adjoint_error
+        return total / gap * ROUND_UP
 
     def twist(self, reach: Fraction) -> Fraction:
         r"""$\theta$, what units that cross a kink within a step do to a row of $R$.

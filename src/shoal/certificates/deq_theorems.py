@@ -38,7 +38,7 @@ def certify_deq(architecture: DEQ, question: Question) -> Certificate:
 
 def _measurements(architecture: DEQ, measured: MeasuredDEQ, x: Tensor) -> dict[str, float]:
     width = measured.equilibrium.features.shape[1]
-    least = measured.singular_value**2
+    least = measured.singular_value * measured.singular_value
     numbers = {
         "norm of the recurrent weights": measured.equilibrium.weight_norm,
         "initial error": measured.error,

@@ -1,9 +1,9 @@
 r"""Rigorous bounds of eigenvalues and norms, from floating-point factorizations.
 
-If the Cholesky factorization of a symmetric $A$ runs to its end in floating point, the factor is
-the exact one of $A + \Delta$ with $\|\Delta\|_2 \le \gamma_{n+1}/(1 - \gamma_{n+1}) \mathrm{tr} A$
-(Demmel 1989; Rump 2006), whatever the order of the sums. So $\lambda_{\min}(A)$ is at least minus
-that, and a factorization of $A - sI$ proves $\lambda_{\min}(A) \ge s$ but for that much.
+For any $L$, $LL^\top$ is positive semidefinite, so
+$\lambda_{\min}(A) \ge s - \|A - sI - LL^\top\|$. With $L$ the computed Cholesky factor of $A - sI$
+this loses little (Demmel 1989; Rump 2006). The norm is computed, and what its rounding may hide is
+added: nothing rests on how $L$ was found.
 """
 
 import math
@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from shoal import checks
 from shoal.certificates.rounding import UNIT, down, gamma, norm_upper, up
 from shoal.exceptions import ConvergenceError
 from shoal.lanczos import dominant_eigenpair
@@ -25,11 +26,15 @@ def least_eigenvalue(matrix: Tensor, *, error: float = 0.0) -> float:
     r"""A number that the smallest eigenvalue of a symmetric matrix is not below.
 
     Args:
-        matrix: A float64 matrix; its lower triangle counts.
+        matrix: A floating-point matrix; its lower triangle counts.
         error: What the spectral norm of the difference from the true matrix is at most.
 
     Returns:
         The bound; ``-inf`` if none was found.
+
+    Raises:
+        TypeError: If ``matrix`` is not a floating-point tensor.
+        ValueError: If it is not a square matrix of finite numbers.
 
     Example:
         >>> import torch
@@ -37,17 +42,23 @@ def least_eigenvalue(matrix: Tensor, *, error: float = 0.0) -> float:
         >>> 2 - 1e-12 < bound <= 2
         True
     """
+    matrix = _checked(matrix)
     size = len(matrix)
-    guess = float(torch.linalg.eigvalsh(matrix)[0])
-    scale = float(matrix.diagonal().abs().sum())
-    slack = 4 * (size + 4) * UNIT * scale
+    if matrix.shape != (size, size):
+        raise ValueError(f"matrix must be square, got shape {tuple(matrix.shape)}")
+    scale = _scale(matrix)
+    if scale == 0:
+        return down(-up(error))
+    scaled = matrix / scale
+    guess = float(torch.linalg.eigvalsh(scaled)[0])
+    slack = 4 * (size + 4) * UNIT * float(scaled.diagonal().abs().sum())
     for _ in range(_DECADES):
         shift = guess - slack
-        loss = _factorization_loss(matrix, shift)
+        loss = _factorization_loss(scaled, shift)
         if loss is not None:
-            return down(down(shift - loss) - up(error))
+            return down(down(down(shift - loss) * scale) - up(error))
         slack *= 10
-    return -float("inf")
+    return -math.inf
 
 
 def _factorization_loss(matrix: Tensor, shift: float) -> float | None:
@@ -56,23 +67,30 @@ def _factorization_loss(matrix: Tensor, shift: float) -> float | None:
     diagonal = shifted.diagonal()
     largest = float(diagonal.abs().sum()) + len(matrix) * abs(shift)
     diagonal -= shift
-    trace = float(diagonal.sum())
-    if not (trace > 0 and float(diagonal.min()) > 0):
+    if not float(diagonal.min()) > 0:
         return None
-    _, failed = torch.linalg.cholesky_ex(shifted)
+    factor, failed = torch.linalg.cholesky_ex(shifted)
     if int(failed):
         return None
-    # the second term is the rounding of the shifted diagonal, the last one that of this line
-    return (gamma(len(matrix) + 3) * trace * 1.01 + 2 * UNIT * largest) * (1 + 16 * UNIT)
+    rest = torch.addmm(shifted, factor, factor.T, beta=-1).tril_()
+    both = 1.415 * norm_upper(rest)  # the triangle above the diagonal counts as well
+    sizes = norm_upper(factor) ** 2 + 1.415 * norm_upper(shifted.tril_())
+    # the third term is the rounding of the shifted diagonal, the last factor that of this line
+    return (both + gamma(len(matrix) + 4) * sizes + 2 * UNIT * largest) * (1 + 16 * UNIT)
 
 
 def least_singular_value(matrix: Tensor, *, error: float = 0.0) -> float:
     r"""A number that no singular value of an $m \times n$ matrix with $m \ge n$ is below.
 
     Args:
-        matrix: A float64 matrix; with fewer rows than columns, the bound is zero.
+        matrix: A floating-point matrix; with fewer rows than columns, the bound is zero.
         error: What the spectral norm of the difference from the true matrix is at most.
+
+    Raises:
+        TypeError: If ``matrix`` is not a floating-point tensor.
+        ValueError: If it is not a matrix of finite numbers.
     """
+    matrix = _checked(matrix)
     rows, columns = matrix.shape
     if rows < columns:
         return 0.0
@@ -89,17 +107,22 @@ def least_singular_value(matrix: Tensor, *, error: float = 0.0) -> float:
 
 
 def spectral_norm(matrix: Tensor) -> float:
-    r"""A number that the spectral norm of a float64 matrix does not exceed.
+    r"""A number that the spectral norm of a floating-point matrix does not exceed.
 
     It is larger than the norm by little: a Lanczos iteration guesses the norm, and a factorization
     of $s^2 I - W^\top W$ proves that $s$ is a bound. Where this fails, the bound is the smaller of
     $\|W\|_F$ and $\sqrt{\|W\|_1 \|W\|_\infty}$.
+
+    Raises:
+        TypeError: If ``matrix`` is not a floating-point tensor.
+        ValueError: If it is not a matrix of finite numbers.
 
     Example:
         >>> import torch
         >>> 3 <= spectral_norm(torch.diag(torch.tensor([1.0, 3.0, 2.0]).double())) < 3.001
         True
     """
+    matrix = _checked(matrix)
     tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
     scale = _scale(tall)
     if scale == 0:
@@ -122,9 +145,17 @@ def spectral_norm(matrix: Tensor) -> float:
     return up(bound * scale) * (1 + 4 * UNIT)
 
 
+def _checked(matrix: Tensor) -> Tensor:
+    """The matrix in float64, whose roundings the bounds count."""
+    matrix = checks.float_tensor("matrix", matrix)
+    if matrix.dim() != 2:
+        raise ValueError(f"matrix must have two dimensions, got shape {tuple(matrix.shape)}")
+    return matrix.detach().double().cpu()
+
+
 def _scale(matrix: Tensor) -> float:
     """The size of the entries, as a power of two: dividing by it is exact."""
-    largest = float(matrix.abs().max()) if matrix.numel() else 0.0
+    largest = float(matrix.abs().max())
     return 2.0 ** math.floor(math.log2(largest)) if largest > 0 else 0.0
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.certificates.enclosures import spectral_norm
 from shoal.certificates.kinks import Crossings
-from shoal.certificates.rounding import UNIT, gamma, norm_upper, row_norms, up
+from shoal.certificates.rounding import TINY, UNIT, gamma, norm_upper, row_norms, up
 from shoal.certificates.smoothness import Smoothness, smoothness
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "kink_distances",
 ]
 
+_TINY_ROOT = 1e-150  # more than what is lost where squares of adjoints underflow
 _STEPS = 5000  # what a gain of 0.993 needs for all digits
 
 
@@ -67,8 +68,8 @@ class Equilibrium:
         slopes: $\varphi'$ at the computed preactivations.
         adjoints: The computed $b_i$; shape (outputs, samples, width).
         adjoint_norms: $\|b_i\|$ for each sample.
-        adjoint_peak: The largest entry of all $b_i$, in size.
-        adjoint_error: How far the computed adjoints may be from true ones.
+        adjoint_peak: The largest weight of a unit in any $b_i$, all outputs together.
+        adjoint_error: How far the computed adjoints may be from those of the computed slopes.
         crossings: What units that cross a kink can weigh in the adjoints.
         smooth: The activation's constants.
     """
@@ -110,7 +111,7 @@ def find_equilibrium(
         raise NotContractingError(math.inf if math.isnan(gain) else gain)
     z, inner = _iterate(weight, injection.value, phi)
     rounding = gamma(weight.shape[1] + 4) * (size * norm_upper(z) + norm_upper(injection.value))
-    inner_error = up(rounding + injection.error)
+    inner_error = up(rounding + injection.error) + TINY
     value = phi(inner)
     residual = norm_upper(value - z) * (1 + 2 * UNIT)
     residual += smooth.lipschitz * inner_error + _evaluation_error(smooth, value, inner)
@@ -129,7 +130,7 @@ def find_equilibrium(
         slopes=slopes,
         adjoints=adjoints,
         adjoint_norms=row_norms(weights) + adjoint_error,
-        adjoint_peak=up(float(adjoints.abs().max()) + adjoint_error),
+        adjoint_peak=up(float(weights.max()) + adjoint_error),
         adjoint_error=adjoint_error,
         crossings=Crossings(distances, weights),
         smooth=smooth,
@@ -160,7 +161,7 @@ def _adjoints(
     weight: Tensor, slopes: Tensor, readout: Tensor, gain: float, size: float
 ) -> tuple[Tensor, float]:
     r"""$b_i = a + W^\top D_i b_i$ for each output; shape (outputs, samples, width); its error."""
-    results, square = [], 0.0
+    results, total = [], _TINY_ROOT
     for row in readout:
         start = row.expand_as(slopes)
         b, best = start.clone(), float("inf")
@@ -172,9 +173,9 @@ def _adjoints(
             b, best = new, change
         rest = start + (slopes * b) @ weight - b
         scale = norm_upper(start) + size * norm_upper(slopes * b) + norm_upper(b)
-        square += (norm_upper(rest) + gamma(len(weight) + 8) * scale) ** 2
+        total = math.hypot(total, norm_upper(rest) + gamma(len(weight) + 8) * scale) * (1 + 1e-12)
         results.append(b)
-    return torch.stack(results), up(up(square * (1 + 1e-12)) ** 0.5 / (1 - gain) * (1 + 8 * UNIT))
+    return torch.stack(results), up(total / (1 - gain) * (1 + 8 * UNIT))
 
 
 def kink_distances(inner: Tensor, smooth: Smoothness) -> Tensor:

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from shoal.certificates.enclosures import least_eigenvalue, spectral_norm
-from shoal.certificates.rounding import ROUND_UP, UNIT, down, exact, gamma, row_norms, up
+from shoal.certificates.rounding import ROUND_UP, TINY, UNIT, down, exact, gamma, row_norms, up
 from shoal.certificates.values import Conclusion, Condition, at_least, at_most
+from shoal.training import Promises
 
 __all__ = ["ImplicitBounds", "InputBounds", "infinite_gram", "lemma_3_5", "parallel_condition"]
 
@@ -103,7 +104,7 @@ class _Constants:
     def __init__(self, bounds: ImplicitBounds, inputs: InputBounds) -> None:
         self.bounds, self.inputs, self.gamma = bounds, inputs, exact(bounds.gamma)
         self.root_width = exact(down(math.sqrt(bounds.width)))
-        largest = max(bounds.recurrent_norm, bounds.input_weight_norm)
+        largest = max(bounds.recurrent_norm, bounds.input_weight_norm, TINY)  # c is not zero
         self.c = exact(up(largest)) / self.root_width
         self.least = exact(inputs.least)
         self.error = exact(bounds.error)
@@ -200,12 +201,12 @@ def _repaired(k: _Constants) -> Conclusion:
         "gradient flow",
         conditions,
         rate=down(k.least),
-        promises={"gain at most": 0.5, "features keep a singular value of": _root_half(k)},
+        promises=_promises(k),
     )
 
 
-def _root_half(k: _Constants) -> float:
-    return down(math.sqrt(down(k.least / 2)))
+def _promises(k: _Constants) -> Promises:
+    return Promises(gain=0.5, singular_value=down(math.sqrt(down(k.least / 2))))
 
 
 def _printed(k: _Constants, dynamics: str) -> Conclusion:

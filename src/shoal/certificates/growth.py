@@ -23,21 +23,26 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import NamedTuple
 
-__all__ = ["Geometry", "Growth", "Obstacle", "Radii", "Way", "descents", "flow"]
+__all__ = ["RANK_REMEDY", "Geometry", "Growth", "Obstacle", "Radii", "Way", "descents", "flow"]
 
 Radii = Mapping[str, Fraction]
+
+RANK_REMEDY = (
+    "at least as many units as samples, better many more; inputs that are parallel or nearly so "
+    "must be perturbed, merged or removed"
+)
 
 
 class Obstacle(NamedTuple):
     """Radii within which nothing is certain.
 
     Attributes:
-        gain: The Lipschitz constant of the recurrent layer.
+        gain: The Lipschitz constant of the recurrent layer, if there is one.
         start: A lower bound of the least singular value of the initial features.
         drift: How far the features may move.
     """
 
-    gain: Fraction
+    gain: Fraction | None
     start: Fraction
     drift: Fraction
 
@@ -46,7 +51,7 @@ class Growth(NamedTuple):
     r"""What holds as long as the weights stay within some radii; see the module.
 
     Attributes:
-        gain: The Lipschitz constant of the recurrent layer.
+        gain: The Lipschitz constant of the recurrent layer, if there is one.
         start: A lower bound of the least singular value of the initial features.
         drift: How far the features may move.
         floor: $\lambda_-$.
@@ -58,7 +63,7 @@ class Growth(NamedTuple):
         curvature: $M$; ``None`` if there is no bound.
     """
 
-    gain: Fraction
+    gain: Fraction | None
     start: Fraction
     drift: Fraction
     floor: Fraction
@@ -78,7 +83,14 @@ class Geometry(ABC):
         scales: By what the parameters of each group are multiplied to make its weights.
         error: A bound of the norm of the initial error.
         rigorous: Whether all bounds include the errors of computing them.
+        subject: What must keep its rank: the features that readouts see, or all gradients.
+        remedy: What keeps weights from traveling too far.
+        rank_remedy: What raises the rank.
     """
+
+    subject = "features"
+    remedy = "a zero readout (readout_scale=0) with smaller labels; more width; less similar inputs"
+    rank_remedy = RANK_REMEDY
 
     groups: tuple[str, ...]
     scales: Radii

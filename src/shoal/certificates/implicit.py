@@ -202,8 +202,8 @@ class _Ball:
         found = self.measured.equilibrium
         turned = torch.minimum(found.crossings.weight(self.moves), 2 * found.adjoint_norms)
         total = up(self.radii["readout"]) + up(self.radii["recurrent"]) * found.adjoint_norms
-        moves = (total + found.weight_norm * turned) / down(self.gap) + found.adjoint_error
-        return moves * ROUND_UP
+        total = total + found.weight_norm * turned + found.adjoint_error
+        return total / down(self.gap) * ROUND_UP
 
     def twists(
         self, reach: Fraction, outer: Fraction, inner: Fraction

@@ -32,7 +32,7 @@ def certify_implicit(architecture: ImplicitNetwork, question: Question) -> Certi
         recurrent_norm=measured.recurrent_norm,
         input_weight_norm=measured.input_weight_norm,
         readout_norm=max(measured.readout_norms),
-        gram=down(down(measured.skip_value) ** 2),
+        gram=down(measured.skip_value * measured.skip_value),
         error=measured.error,
         skip_trained=measured.scales["skip"] > 0,
     )
@@ -42,7 +42,7 @@ def certify_implicit(architecture: ImplicitNetwork, question: Question) -> Certi
         "norm of W / sqrt(m)": measured.input_weight_norm * measured.inverse_root,
         "gain of the recurrent layer": measured.equilibrium.weight_norm,
         "initial error": measured.error,
-        "lambda_min(G(0))": measured.skip_value**2,
-        "lambda_min of all features": measured.stacked_value**2,
+        "lambda_min(G(0))": measured.skip_value * measured.skip_value,
+        "lambda_min of all features": measured.stacked_value * measured.stacked_value,
     }
     return Certificate(conclusions, numbers)

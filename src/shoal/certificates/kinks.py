@@ -1,11 +1,15 @@
 """How much weight can lie on units that cross a kink."""
 
+import math
+
 import torch
 from torch import Tensor
 
 from shoal.certificates.rounding import gamma
 
 __all__ = ["Crossings"]
+
+_FREE = 1e-280  # squared distances below it, where squares lose digits, are taken for zero
 
 
 class Crossings:
@@ -23,7 +27,8 @@ class Crossings:
 
     def __init__(self, distances: Tensor, weights: Tensor) -> None:
         cost, value = distances.square(), weights.square()
-        ratio = value / cost.clamp(min=torch.finfo(cost.dtype).tiny)
+        cost = torch.where(cost < _FREE, 0.0, cost)
+        ratio = torch.where(cost > 0, value / cost, math.inf)
         order = ratio.argsort(dim=1, descending=True)
         start = torch.zeros(len(cost), 1, dtype=cost.dtype)
         self._costs = torch.cat([start, cost.gather(1, order).cumsum(1)], 1)

@@ -9,6 +9,7 @@ $\lambda_0 \ge 4C_2$, is not enough for it. Gradient flow needs no such conditio
 (7) and (8), since its errors add up to $2e_0/\lambda_0$ instead of $4e_0/\lambda_0$.
 """
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -16,14 +17,16 @@ from functools import cached_property
 import torch
 
 from shoal.activations import Activation
-from shoal.certificates.argument import RANK_REMEDY
+from shoal.certificates.growth import RANK_REMEDY
 from shoal.certificates.rounding import down, exact, up
 from shoal.certificates.values import Conclusion, Condition, at_least, at_most
+from shoal.training import Promises
 
 __all__ = ["DEQBounds", "covers", "theorem_1"]
 
 _THEOREM = "Ling 2023, Theorem 1"
 _DELTAS = tuple(Fraction(up(10 ** (-k / 10))) for k in range(1, 61))  # shares of 1 - ‖W(0)‖
+_SMALLEST_STEP = Fraction(math.ulp(0.0))
 _ROOT_2 = Fraction(141421356238, 10**11)  # rounded up
 _READOUT = "a smaller readout at initialization (readout_scale), smaller labels, more width"
 
@@ -122,14 +125,16 @@ class _Constants:
         words = "lambda_0 >= 4 C_2 + 2 eta C_1^2: what W and U do is less than what a gains"
         return self._condition("(9), corrected", self.least, bound, words, _READOUT)
 
-    def ten(self, step: Fraction) -> Condition:
-        """The part of Eq. (10) that is left."""
-        bound = 2 / self.least if self.least else Fraction(0)
+    def ten(self, step: Fraction, *, printed: bool = False) -> Condition:
+        """Eq. (10) as printed, or the part of it that is left."""
+        bound, words = 2 / self.least if self.least else Fraction(0), "2/lambda_0"
+        if printed and self.c1:
+            bound, words = min(bound, 2 * self.c2 / self.c1**2), "2/lambda_0 and 2 C_2/C_1^2"
         return at_most(
             "(10)",
             step,
             bound,
-            words="the step size is below 2/lambda_0",
+            words=f"the step size is below {words}",
             remedy="a smaller step size",
             rigorous=self._rigorous,
             strict=True,
@@ -152,7 +157,7 @@ class _Constants:
         printed = 2 * self.c2 / self.c1**2
         left = (self.least - 4 * self.c2) / (2 * self.c1**2)
         best = min(printed, left * Fraction(9, 10)) if left > 0 else printed
-        return Fraction(down(min(largest, best)))
+        return max(Fraction(down(min(largest, best))), _SMALLEST_STEP)
 
 
 def covers(activation: Activation) -> bool:
@@ -185,7 +190,7 @@ def theorem_1(bounds: DEQBounds, *, step_size: float | None = None) -> tuple[Con
     for c in _choices(bounds):
         step = c.step() if step_size is None else exact(step_size)
         descents.append(_descent(c, step, (c.nine_corrected(step), c.ten(step))))
-        printed.append(_descent(c, step, (c.nine(), c.ten(step)), printed=True))
+        printed.append(_descent(c, step, (c.nine(), c.ten(step, printed=True)), printed=True))
     return flow, _best(descents), _best(printed)
 
 
@@ -212,13 +217,12 @@ def _descent(
     )
 
 
-def _promises(c: _Constants) -> dict[str, float]:
-    travel = {
-        f"{group} travels at most": up(c.delta) for group in ("recurrent", "input", "readout")
-    }
-    gain = exact(c.bounds.weight_norm) + c.delta
-    least = down(c.root * Fraction(7071067811, 10**10))
-    return {**travel, "gain at most": up(gain), "features keep a singular value of": least}
+def _promises(c: _Constants) -> Promises:
+    return Promises(
+        travel=dict.fromkeys(("recurrent", "input", "readout"), up(c.delta)),
+        gain=up(exact(c.bounds.weight_norm) + c.delta),
+        singular_value=down(c.root * Fraction(7071067811, 10**10)),
+    )
 
 
 def _best(conclusions: list[Conclusion]) -> Conclusion:

@@ -1,8 +1,11 @@
 """Certificates that end before a theorem begins."""
 
+import sys
+
+from shoal.certificates.smoothness import Smoothness
 from shoal.certificates.values import Certificate, Conclusion, at_most
 
-__all__ = ["not_contracting"]
+__all__ = ["not_contracting", "not_smooth"]
 
 
 def not_contracting(gain: float, theorem: str) -> Certificate:
@@ -19,3 +22,19 @@ def not_contracting(gain: float, theorem: str) -> Certificate:
     flow = Conclusion(theorem, "sharper", "gradient flow", (condition,))
     descent = Conclusion(theorem, "sharper", "gradient descent", (condition,))
     return Certificate((flow, descent), {"gain of the recurrent layer": gain})
+
+
+def not_smooth(smooth: Smoothness, theorem: str) -> Certificate:
+    """The answer for an activation whose derivative jumps, or has no known Lipschitz constant."""
+    value, bound = (smooth.jump, 0.0) if smooth.jump else (smooth.curvature, sys.float_info.max)
+    condition = at_most(
+        "smooth",
+        value,
+        bound,
+        words="the derivative of the activation does not jump, and has a Lipschitz constant",
+        remedy="a smooth activation, such as Softplus or Tanh",
+        rigorous=True,
+    )
+    flow = Conclusion(theorem, "sharper", "gradient flow", (condition,))
+    descent = Conclusion(theorem, "sharper", "gradient descent", (condition,))
+    return Certificate((flow, descent), {"Lipschitz constant": smooth.lipschitz})

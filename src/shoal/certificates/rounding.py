@@ -12,11 +12,22 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-__all__ = ["ROUND_UP", "UNIT", "down", "exact", "gamma", "nearest", "norm_upper", "row_norms", "up"]
+__all__ = [
+    "ROUND_UP",
+    "TINY",
+    "UNIT",
+    "down",
+    "exact",
+    "gamma",
+    "nearest",
+    "norm_upper",
+    "row_norms",
+    "up",
+]
 
 UNIT = 2.0**-53  # u of float64
 ROUND_UP = 1 + 64 * UNIT  # what a few operations with positive numbers lose, and more
-_TINY = 2.0**-1000  # more than all underflows together
+TINY = 2.0**-1000  # more than all underflows together
 
 
 def gamma(terms: int) -> float:
@@ -59,11 +70,11 @@ def norm_upper(tensor: Tensor) -> float:
     if largest == 0:
         return 0.0
     norm = float(torch.linalg.vector_norm(tensor.flatten() / largest)) * largest
-    return norm * (1 + gamma(tensor.numel() + 8)) + _TINY
+    return norm * (1 + gamma(tensor.numel() + 8)) + TINY
 
 
 def row_norms(matrix: Tensor) -> Tensor:
     """Numbers that the norms of the rows of a float64 matrix cannot exceed."""
-    scale = matrix.abs().amax(1, keepdim=True).clamp(min=_TINY)
+    scale = matrix.abs().amax(1, keepdim=True).clamp(min=TINY)
     norms: Tensor = torch.linalg.vector_norm(matrix / scale, dim=1) * scale[:, 0]
-    return norms * (1 + gamma(matrix.shape[1] + 16))
+    return norms * (1 + gamma(matrix.shape[1] + 16)) + TINY

@@ -20,6 +20,7 @@ from shoal.activations import (
     Swish,
     Tanh,
 )
+from shoal.certificates.rounding import up
 
 __all__ = ["Smoothness", "smoothness"]
 
@@ -54,20 +55,24 @@ def smoothness(phi: Activation) -> Smoothness:
         >>> smoothness(ReLU())
         Smoothness(lipschitz=1.0, kinks=(0.0,), jump=1.0, curvature=0.0, exact=True)
     """
-    kinks = [kink for kink in phi.kinks if kink.jumps[1]]
+    if type(phi) in _PIECEWISE_LINEAR:  # subclasses may be anything
+        kinks = phi.kink_locations or ()
+        jump = up(abs(1 - phi.slope)) if isinstance(phi, LeakyReLU) else float(len(kinks))
+        return Smoothness(phi.lipschitz, kinks, jump, curvature=0.0, exact=True)
+    found = [kink for kink in phi.kinks if kink.jumps[1]]
     return Smoothness(
         lipschitz=phi.lipschitz,
-        kinks=tuple(kink.location for kink in kinks),
-        jump=sum(abs(kink.jumps[1]) for kink in kinks),
+        kinks=tuple(kink.location for kink in found),
+        jump=sum(abs(kink.jumps[1]) for kink in found),
         curvature=_curvature(phi),
-        exact=isinstance(phi, _PIECEWISE_LINEAR),
+        exact=False,
     )
 
 
 @singledispatch
 def _curvature(phi: Activation) -> float:
     r"""$\sup|\varphi''|$ between kinks, where it has a closed form."""
-    if isinstance(phi, _PIECEWISE_LINEAR):
+    if type(phi) in _PIECEWISE_LINEAR:
         return 0.0
     suprema: dict[type[Activation], float] = {
         Tanh: 4 / (3 * math.sqrt(3)),

@@ -8,6 +8,7 @@ from torch import Tensor
 from shoal.empirical import empirical_kernel
 from shoal.models import Network
 from shoal.training import TrainingError, train
+from shoal.training.gram import gram_group
 
 __all__ = ["trains"]
 
@@ -25,7 +26,7 @@ def trains(net: Network[Any], x: Tensor, y: Tensor, *, steps: int = 200) -> bool
         y: Labels, of shape (samples, outputs).
         steps: How many steps to take.
     """
-    readouts = {group for group in ("readout", "skip") if group in net.groups}
+    readouts = [group for group in net.groups if group in ("readout", "skip")] or [gram_group(net)]
     whole = empirical_kernel(net, x).ntk.detach()
     share = empirical_kernel(net, x, trainable=readouts).ntk.detach()
     least, largest = torch.linalg.eigvalsh(share)[0], torch.linalg.eigvalsh(whole)[-1]

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from shoal.certificates.rounding import nearest
+from shoal.training import Promises
 
 __all__ = ["Certificate", "Conclusion", "Condition", "Status", "at_least", "at_most"]
 
@@ -112,7 +113,7 @@ class Conclusion:
         rate: What it promises if it holds. For descent, the factor of the loss per step:
             $\Phi(k) \le \mathrm{rate}^k \Phi(0)$. For flow, the exponent:
             $\Phi(t) \le e^{-\mathrm{rate}\, t} \Phi(0)$.
-        promises: Other numbers that hold throughout training, by name.
+        promises: Other numbers that hold throughout training.
         sound: Whether the theorem is true. A printed form may be false; then its conditions are
             reported, and nothing is concluded.
         note: What else there is to say.
@@ -124,7 +125,7 @@ class Conclusion:
     conditions: tuple[Condition, ...]
     step_size: float | None = None
     rate: float | None = None
-    promises: Mapping[str, float] = field(default_factory=dict, hash=False)
+    promises: Promises = field(default_factory=Promises)
     sound: bool = True
     note: str = ""
 
@@ -277,7 +278,7 @@ def _as_dict(conclusion: Conclusion) -> dict[str, Any]:
         "status": conclusion.status,
         "step_size": conclusion.step_size,
         "rate": conclusion.rate,
-        "promises": dict(conclusion.promises),
+        "promises": conclusion.promises.to_dict(),
         "sound": conclusion.sound,
         "note": conclusion.note,
         "conditions": [

@@ -14,6 +14,8 @@ from shoal.models import Network
 
 __all__ = ["Question", "certify", "certify_architecture"]
 
+_LARGEST = 1e152  # of the inputs, whose squares are summed
+
 
 class Question(NamedTuple):
     """What is asked.
@@ -75,6 +77,10 @@ def certify(
     shape = (len(inputs), net.spec.out_features)
     if labels.shape != shape:
         raise ValueError(f"y must have shape (n,) or (n, outputs) = {shape}, got {tuple(y.shape)}")
+    if (largest := float(inputs.abs().max())) > _LARGEST:
+        raise ValueError(f"x must have entries up to {_LARGEST:g} in size, got {largest:.4g}")
+    for group, weights in net.groups.items():
+        checks.float_tensor(f"net.{group}", weights.detach())
     if step_size is not None:
         step_size = checks.real("step_size", step_size, above=0)
     with torch.no_grad():

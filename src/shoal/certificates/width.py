@@ -10,6 +10,7 @@ from torch import Tensor
 
 from shoal import checks
 from shoal.architectures import Architecture
+from shoal.architectures.base import ImplicitArchitecture
 from shoal.certificates.trial import trains
 from shoal.certificates.values import Conclusion
 from shoal.certificates.verb import certify
@@ -20,7 +21,7 @@ from shoal.models import Network, build
 
 __all__ = ["RequiredWidth", "required_width"]
 
-_LARGEST_EXPONENT = 60  # theorems are tried up to a width of 2**60
+_LARGEST_EXPONENT = 100  # theorems are tried up to a width of 2**100
 _REFINEMENTS = 7
 
 
@@ -31,9 +32,9 @@ class RequiredWidth:
     Attributes:
         theorems: For each theorem, the width from which its conditions hold with the probability
             that was asked for; infinite if they hold at no width.
-        certified: The width from which ``certify`` says yes to gradient descent, for all seeds that
-            were tried; ``None`` if not up to the largest width tried.
-        empirical: The width from which gradient descent keeps what the theorems conclude.
+        certified: The first power of two at which ``certify`` says yes to gradient descent, for all
+            seeds that were tried; ``None`` if not up to the largest width tried.
+        empirical: The same for gradient descent that keeps what the theorems conclude.
         largest_width: The largest width tried.
         assumption: What the theorems' widths rest on.
     """
@@ -59,8 +60,8 @@ def required_width(
     architecture: Architecture,
     x: Tensor,
     y: Tensor,
-    *,
     confidence: float = 0.9,
+    *,
     readout_scale: float = 1.0,
     largest_width: int = 512,
     seeds: int = 2,
@@ -68,7 +69,8 @@ def required_width(
     r"""Say how wide a network must be for gradient descent to train it.
 
     Args:
-        architecture: A ``DEQ`` in the parametrization of Ling 2023, or an ``ImplicitNetwork``.
+        architecture: A ``DEQ`` in the parametrization of Ling 2023, an ``ImplicitNetwork``, or a
+            ``FullyConnected`` network or ``ResNet`` as in Du 2018, with a smooth activation.
         x: The training inputs, of shape (n, in_features).
         y: The labels, of shape (n,) or (n, outputs).
         confidence: The probability with which random weights shall satisfy the theorems.
@@ -118,8 +120,9 @@ def required_width(
         empirical=attempt(lambda net: trains(net, inputs, labels)),
         largest_width=largest,
         assumption=(
-            "the least eigenvalue of the Gram matrix is what Ling 2023, Theorem 2, or Gao 2022, "
-            "Lemma 3.3, says; their widths have no explicit constant"
+            "the least eigenvalue of the Gram matrix is what Ling 2023, Theorem 2, Gao 2022, "
+            "Lemma 3.3, or Du 2018, Lemmas A.2 and B.2, says; their widths have no explicit "
+            "constant"
         ),
     )
 
@@ -129,6 +132,8 @@ def _powers(largest: int) -> list[int]:
 
 
 def _network(architecture: Architecture, draw: Draw, width: int, seed: int) -> Network[Any]:
+    implicit = isinstance(architecture, ImplicitArchitecture)
+    options: Any = {"on_failure": "status"} if implicit else {}
     return build(
         architecture,
         in_features=draw.x.shape[1],
@@ -137,7 +142,7 @@ def _network(architecture: Architecture, draw: Draw, width: int, seed: int) -> N
         seed=seed,
         dtype=torch.float64,
         readout_scale=draw.readout_scale,
-        on_failure="status",
+        **options,
     )
 
 

@@ -11,13 +11,13 @@ from torch import Tensor
 from shoal.architectures import DEQ, Architecture, ImplicitNetwork
 from shoal.certificates.gao2022 import ImplicitBounds, InputBounds, lemma_3_5
 from shoal.certificates.ling2023 import DEQBounds, covers, theorem_1
-from shoal.certificates.rounding import norm_upper
+from shoal.certificates.rounding import norm_upper, up
 from shoal.certificates.values import Conclusion
 from shoal.kernels import kernel
 
 __all__ = ["Draw", "Law", "random_networks"]
 
-_NO_ROOM = 1e-9  # instead of less than nothing, where no condition holds
+_NO_ROOM = 1e-9  # instead of less than nothing, where no theorem holds
 
 Law = Callable[[int], tuple[Conclusion, ...]]  # of the width
 
@@ -51,7 +51,8 @@ def _deq(architecture: DEQ, draw: Draw) -> Law:
     x, y, failure, scale = draw.x, draw.y, draw.failure / 4, abs(draw.readout_scale)
     # a Gaussian matrix exceeds sqrt(rows) + sqrt(columns) + t with probability exp(-t²/2) at most
     t = math.sqrt(2 * math.log(1 / failure))
-    size = norm_upper(x)
+    size, outputs = norm_upper(x), y.shape[1]
+    rows = math.sqrt(outputs) if outputs > 1 else 0.0  # a vector's norm is below sqrt(columns) + t
     population = max(0.0, float(torch.linalg.eigvalsh(kernel(architecture, x).ck)[0]))
 
     def law(width: int) -> tuple[Conclusion, ...]:
@@ -64,9 +65,9 @@ def _deq(architecture: DEQ, draw: Draw) -> Law:
         bounds = DEQBounds(
             weight_norm=1 - room,
             input_weight_norm=inputs,
-            readout_norm=scale * (1 + (math.sqrt(y.shape[1] - 1) + t) / root),
+            readout_norm=scale * (1 + (rows + t) / root),
             input_frobenius=size,
-            singular_value=math.sqrt(width * population / 2),
+            singular_value=math.sqrt(width * population / 2) if weight < 1 else 0.0,
             error=norm_upper(y) + output,
             rigorous=False,
         )
@@ -95,7 +96,7 @@ def _implicit(architecture: ImplicitNetwork, draw: Draw) -> Law:
             recurrent_norm=recurrent,
             input_weight_norm=first,
             readout_norm=scale * root * math.sqrt(y.shape[1]),
-            gram=inputs.least * 3 / 4,
+            gram=up(inputs.least * 3 / 4),  # rounded down, it would fail at every width
             error=norm_upper(y) + output,
             skip_trained=True,
         )

@@ -16,11 +16,13 @@ from shoal.cli.output import console, emit
 from shoal.experiments.figures import require_matplotlib, save_figure
 from shoal.experiments.identity import plain
 from shoal.experiments.storage import write_json
+from shoal.models.exporting import export_target
 from shoal.report import load_data
 
 __all__ = ["INFEASIBLE", "design"]
 
 INFEASIBLE = 3
+_NETWORK = {"width": 1024, "out_features": 1, "seed": 0}  # unless options say otherwise
 _COMPARED = 64  # samples whose kernel matrices are compared, by default
 
 
@@ -65,12 +67,18 @@ def design(
         Path | None,
         typer.Option(metavar="FILE", help="The built network: .py, without shoal, or .onnx."),
     ] = None,
-    width: Annotated[int, typer.Option(help="Of the exported network.")] = 1024,
+    width: Annotated[
+        int | None, typer.Option(help="Of the exported network.", show_default="1024")
+    ] = None,
     in_features: Annotated[
         int | None, typer.Option(help="Of the exported network.", show_default="those of --data")
     ] = None,
-    out_features: Annotated[int, typer.Option(help="Of the exported network.")] = 1,
-    seed: Annotated[int, typer.Option(help="Of the exported network's weights.")] = 0,
+    out_features: Annotated[
+        int | None, typer.Option(help="Of the exported network.", show_default="1")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of the exported network's weights.", show_default="0")
+    ] = None,
     json: Json = False,
     verbose: Verbose = 0,  # noqa: ARG001
     debug: Debug = False,  # noqa: ARG001
@@ -89,7 +97,8 @@ def design(
     norm = checks.real("--tau0", tau0, above=0) if tau0 is not None else 1.0
     if x is not None and tau0 is None:
         norm = float(x.square().sum(1).mean().sqrt())
-    sizes = _sizes(export, in_features, width, out_features, x)
+    sizes = {"width": width, "in_features": in_features, "out_features": out_features, "seed": seed}
+    built = _network_options(export, sizes, x)
     found = shoal.design(
         deq,
         tau0=norm,
@@ -103,16 +112,9 @@ def design(
     gap = None if x is None else found.gap(x[: n or _COMPARED])
     record = _document(found, gap)
     files: list[Path] = []
-    if export is not None and sizes is not None:
-        features, units, outputs = sizes
-        network = shoal.build(
-            found.architecture,
-            in_features=features,
-            width=units,
-            out_features=outputs,
-            seed=seed,
-        )
-        shoal.export(network, export)
+    if export is not None:
+        trained = {"readout"} if found.trainable == {"readout"} and found.match == "ck" else None
+        shoal.export(shoal.build(found.architecture, trainable=trained, **built), export)
         files.append(export)
     if output is not None:
         files += _save(found, record, output)
@@ -135,29 +137,25 @@ def _inputs(data: str, label: str | None, n: int | None) -> torch.Tensor:
     return loaded.x
 
 
-def _sizes(
-    export: Path | None,
-    in_features: int | None,
-    width: int,
-    out_features: int,
-    x: torch.Tensor | None,
-) -> tuple[int, int, int] | None:
-    """The sizes of the exported network, checked before anything is computed."""
+def _network_options(
+    export: Path | None, given: dict[str, int | None], x: torch.Tensor | None
+) -> dict[str, Any]:
+    """The options of the exported network, checked before anything is computed."""
+    options = {name: value for name, value in given.items() if value is not None}
+    flags = {name: f"--{name.replace('_', '-')}" for name in given}
     if export is None:
-        return None
-    if export.suffix not in (".py", ".onnx"):
-        raise ValueError(f"--export must end in .py or .onnx, got {str(export)!r}")
-    if not export.absolute().parent.is_dir():
-        raise ValueError(f"--export must be in a folder that exists, got {str(export)!r}")
-    if in_features is None:
-        if x is None:
-            raise ValueError("--in-features must be given with --export, unless --data is")
-        in_features = x.shape[1]
-    return (
-        checks.integer("--in-features", in_features, at_least=1),
-        checks.integer("--width", width, at_least=1),
-        checks.integer("--out-features", out_features, at_least=1),
-    )
+        if options:
+            raise ValueError(f"{flags[next(iter(options))]} must be left out without --export")
+        return {}
+    export_target("--export", export)
+    if x is not None:
+        options = {"in_features": x.shape[1]} | options
+    elif "in_features" not in options:
+        raise ValueError("--in-features must be given with --export, unless --data is")
+    options = _NETWORK | options
+    for name, value in options.items():
+        checks.integer(flags[name], value, at_least=0 if name == "seed" else 1)
+    return options
 
 
 def _document(found: shoal.Design, gap: Any) -> dict[str, Any]:

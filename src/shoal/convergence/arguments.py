@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from numbers import Real
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,9 +30,8 @@ _ASYMMETRY = 1e-5  # relative, what the rounding of float32 can explain
 
 def checked_times(name: str, values: object, *, whole: bool = False) -> list[float]:
     """Return one number or several as a list of non-negative floats, perhaps infinite."""
-    values = as_tensor(values)
-    if isinstance(values, Tensor):
-        if values.dim() > 1:
+    if isinstance(values, Tensor | np.ndarray):  # integers too, which no other array may hold
+        if values.ndim > 1:
             raise ValueError(f"{name} must have one axis, got shape {tuple(values.shape)}")
         values = values.reshape(-1).tolist()
     elif isinstance(values, Real):
@@ -56,7 +56,8 @@ def checked_times(name: str, values: object, *, whole: bool = False) -> list[flo
 def checked_schedule(times: object, steps: object, step_size: object) -> list[float]:
     """Return either the times of gradient flow, or the numbers of steps of gradient descent."""
     if (times is None) == (steps is None):
-        raise TypeError("either times or steps must be given")
+        came = "neither" if times is None else "both"
+        raise TypeError(f"either times or steps must be given, got {came}")
     if (steps is None) != (step_size is None):
         raise TypeError("steps and step_size must be given together; times are for gradient flow")
     if steps is None:

@@ -60,7 +60,7 @@ def gradient_flow(
             and deviations over them are returned. ``"zero"``: zero, as if the network's initial
             function were subtracted from it. A pair of tensors: its values at ``x`` and at
             ``x_test`` (or ``None``). A network made by ``build``: the function it is now; then
-            ``trainable``, ``readout_scale`` and, if needed, ``width`` are those of the network.
+            ``trainable``, ``readout_scale`` and, if needed, ``width`` are the network's by default.
         trainable: Groups of parameters that are trained; all by default.
         width: Only for a ``DEQ`` in the standard parametrization, whose NTK grows with the width
             $m$. By default time is measured in units of $1/m$.
@@ -102,6 +102,10 @@ def gradient_flow(
     inputs, tests = _inputs("x", as_tensor(x)), as_tensor(x_test)
     if tests is not None:
         tests = _like(_inputs("x_test", tests), inputs, "x_test")
+        if tests.shape[1] != inputs.shape[1]:
+            raise ValueError(
+                f"x_test must have the {inputs.shape[1]} features of x, got {tests.shape[1]}"
+            )
     labels = _like(checked_labels("y", y, len(inputs)), inputs, "y")
     one_of("covariance", covariance, ("none", "diagonal", "full"))
     checked_schedule(times, steps, step_size)  # before the work

@@ -10,6 +10,8 @@ $\tau_0^2\mathbb{E}[\sigma'^2] = e$. So the ratio of the diagonal to the linear 
   the sign function has no slope, to 1.
 
 So every odd NTK but a linear one has its hard tanh, and a CK has if its ratio is below $\pi/2$.
+Those with a threshold below 0.001 standard deviations are left out: no network of finite width
+tells them from the sign function, whose derivative is zero.
 """
 
 import math
@@ -22,7 +24,8 @@ from shoal.designs.energies import Energies, Numbers, Proposal, names, network_n
 __all__ = ["nearest", "ratio", "solutions", "violation"]
 
 _ODD = 1e-13  # an even part so small, relative to the diagonal, is rounding
-_LEAST, _LARGEST = 1e-100, 8.5  # thresholds in standard deviations; beyond, only rounding is left
+_LEAST = 1e-3  # thresholds in standard deviations; below, it is a sign function in practice
+_LARGEST = 8.5  # beyond, only rounding is left
 _LINEAR = 1e-12  # a ratio so near to one is rounding
 _STEEPEST = 0.05  # the least threshold of a nearest design
 _CK_SUPREMUM = math.pi / 2
@@ -64,6 +67,12 @@ def violation(target: Numbers, match: str) -> str:
         return (
             f"{own} / (tau0² {linear}) must be below pi/2 = 1.5708, the value of the sign "
             f"function, and is {value:.6g}, {value / end - 1:.2%} more."
+        )
+    most = ratio(_LEAST, match)
+    if value > most:
+        return (
+            f"{own} / (tau0² {linear}) must be at most {most:.6g}, the value of a hard tanh that "
+            f"bends at {_LEAST} standard deviations, and is {value:.6g}."
         )
     return ""
 

@@ -38,6 +38,7 @@ __all__ = ["nearest", "solutions", "violation", "weights"]
 _K = math.pi - 2
 _ORDINARY = 1 / math.pi  # the largest w of slopes a >= b >= 0
 _SAME = 1e-11  # relative to the diagonal
+_EVEN = 1e-13  # a linear part so small, relative to the diagonal, is rounding
 _REAL = 1e-7  # an imaginary part so small is that of a double root
 # n, and the coefficients of w_1 and w_2/F in A_3 and of w_1 in A_2
 _EQUATIONS = {"ck": (1.0, 1.0, 1.0, 1.0), "ntk": (3.0, 4.0, 5.0, 2.0)}
@@ -45,7 +46,7 @@ _EQUATIONS = {"ck": (1.0, 1.0, 1.0, 1.0), "ntk": (3.0, 4.0, 5.0, 2.0)}
 
 def solutions(target: Numbers, tau0: float, match: str) -> list[Proposal]:
     """All networks of this kind that have these numbers, the best-conditioned first."""
-    if not target.linear > 0:  # an even activation; see violation
+    if _is_even(target):
         return []
     found = [p for p in _candidates(target, tau0, match) if _is_met(target, p, match)]
     if found and len(found[0].layers) == 1:
@@ -56,8 +57,8 @@ def solutions(target: Numbers, tau0: float, match: str) -> list[Proposal]:
 def violation(target: Numbers, match: str) -> str:
     """Why no network of this kind has these numbers; empty if one has."""
     own, linear, norms, square = names(match)
-    if not target.linear > 0:
-        return f"{linear} must be positive, and is {target.linear:.2g}."
+    if _is_even(target):
+        return f"{linear} must be positive, and vanishes."
     candidates = _candidates(target, 1.0, match)
     if any(_is_met(target, p, match) for p in candidates):
         return ""
@@ -147,6 +148,10 @@ def _condition(pair: tuple[float, float], match: str) -> tuple[bool, float]:
         ]
     )
     return max(pair) > _ORDINARY * (1 + 1e-12), float(np.linalg.cond(jacobian))
+
+
+def _is_even(target: Numbers) -> bool:
+    return target.linear <= _EVEN * target.own
 
 
 def _is_met(target: Numbers, proposal: Proposal, match: str) -> bool:

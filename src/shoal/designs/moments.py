@@ -6,6 +6,7 @@ error that vanishes with the dimension. A family of networks is a module with th
 the target: ``solutions``, all of them or none, ``violation``, why there are none, and ``nearest``.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from types import ModuleType
@@ -28,8 +29,10 @@ FAMILIES: dict[str, ModuleType] = {
 """The families in the order in which they are tried: the simplest networks first."""
 
 _WORDS = {"hard_tanh": "hard tanh", "leaky_relu": "leaky rectifiers", "sinusoid": "sinusoids"}
+_ROUNDING = 1e-25  # far below what second derivatives of kernels leave of a square
 _AGREEMENT = 1e-9  # of two ways to find a coefficient, relative to the diagonal
-_ZERO = 1e-10  # a coefficient so small counts relative to the diagonal
+_ZERO = 1e-10  # a coefficient so small, relative to the diagonal, counts as none
+_SMALL = 1e-4  # below this share of the diagonal, differences count relative to it
 
 
 def moment_design(
@@ -82,7 +85,9 @@ def _nearest(
     words = [
         f"Not feasible. {' '.join(reasons)} Nearest to it:",
         _intention(wanted, match, family, depth),
-        f"It is predicted to miss {error:.1e} of the kernel matrix, in spectral norm.",
+        f"It is predicted to miss at most {error:.1e} of the kernel matrix, in spectral norm, for "
+        "as many isotropic inputs as dimensions and norms that are all tau0; norms that vary add "
+        "to it, see gap.",
         proposal.note,
     ]
     return _verified(wanted, match, family, proposal, feasible=False, words=words)
@@ -110,10 +115,8 @@ def _depth_reason(wanted: Coefficients, match: str, depth: int) -> str:
     if depth == 1:
         vanish = " = 0" if values[square] <= _ZERO * next(iter(values.values())) else ""
         return f"One layer is enough, since {identity}{vanish}, as in every such network."
-    return (
-        f"One layer is not enough: it has {identity}, and here the ratio is "
-        f"{values[square] / values[norms]:.6g}."
-    )
+    ratio = values[square] / values[norms] if values[norms] else math.inf
+    return f"One layer is not enough: it has {identity}, and here the ratio is {ratio:.6g}."
 
 
 def _verified(
@@ -158,9 +161,13 @@ def _verified(
 
 def _residual(target: Numbers, got: Numbers) -> float:
     pairs = zip(target.matched, got.matched, strict=True)
-    least = _ZERO * target.own
-    return max(abs(a - b) / (abs(a) if abs(a) > least else target.own) for a, b in pairs)
+    least = _SMALL * target.own
+    return max(abs(a - b) / max(abs(a), least) for a, b in pairs)
 
 
 def _named(c: Coefficients, match: str) -> dict[str, float]:
-    return {name: float(getattr(c, name)) for name in names(match)}
+    """The coefficients by name; those that vanish but for rounding are zero."""
+    shares = target_numbers(c, match)
+    values = zip(names(match), shares.matched, strict=True)
+    kept = {name for name, share in values if share > _ROUNDING * shares.own}
+    return {n: float(getattr(c, n)) if n in kept else 0.0 for n in names(match)}

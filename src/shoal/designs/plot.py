@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["layer_activations", "plot_activations"]
 
 _REACH = 4.0  # in units of tau0
+_WAY = {"moments": "by moments", "sphere": "on the sphere"}
 _COLORS = ("#0072B2", "#D55E00", "#009E73")
 
 
@@ -33,7 +34,7 @@ def plot_activations(design: "Design") -> "Figure":
     designed = layer_activations(design.architecture)
     for (name, sigma), color in zip(designed, _COLORS, strict=False):
         axes.plot(x, sigma(x), color=color, label=f"designed, {name}")
-    axes.set(xlabel="x", title=f"{design.match.upper()} design by {design.method}")
+    axes.set(xlabel="x", title=f"{design.match.upper()} design {_WAY[design.method]}")
     axes.grid(color="#e4e4e4", linewidth=0.6)
     axes.legend(frameon=False)
     return figure

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from shoal.architectures import Architecture
 from shoal.kernels import Kernels, kernel
-from shoal.kernels.arguments import as_tensor
+from shoal.kernels.arguments import as_tensor, checked_samples
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,10 +44,12 @@ class Design:
         target: The numbers that were to be matched, by name.
         obtained: What the designed network has instead of them.
         residual: The largest difference that is left. For ``"moments"``: of a coefficient, relative
-            to it, or to the diagonal if it is zero. For ``"sphere"``: between the kernels of
-            inputs whose angle has a cosine of at most 0.95 in size, relative to the diagonal.
+            to it, or to 1e-4 of the diagonal if that is more. For ``"sphere"``: between the kernels
+            of inputs whose angle has a cosine of at most 0.95 in size, relative to the diagonal.
         errors: Differences in other places, by name, relative to the diagonal; for ``"moments"``
-            the predicted relative error of the kernel.
+            a bound of the relative error of the kernel matrix, for as many isotropic inputs as
+            dimensions, many of both. It leaves out what vanishes with the dimension: at p = 1000
+            norms that vary may add as much and more, see :meth:`gap`.
         feasible: Whether a network of the wanted kind has the target's numbers. If not, this is the
             nearest one.
         explanation: All of this in words.
@@ -85,10 +87,14 @@ class Design:
         return "\n".join([self.explanation, *rows])
 
     def kernels(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The matched kernel of the original and of the designed network on inputs."""
-        inputs = as_tensor(x)
-        first = kernel(self.original, inputs, trainable=self.trainable, width=self.width)
-        return self._matched(first), self._matched(kernel(self.architecture, inputs))
+        """The matched kernel of the original and of the designed network on inputs.
+
+        Args:
+            x: Inputs, of shape (n, p): a tensor, or a NumPy array, and then so are the kernels.
+        """
+        checked_samples("x", as_tensor(x))
+        first = kernel(self.original, x, trainable=self.trainable, width=self.width)
+        return self._matched(first), self._matched(kernel(self.architecture, x))
 
     def gap(self, x: Tensor) -> Gap:
         r"""How far the kernel matrices of both networks are apart, by their exact kernels.
@@ -103,9 +109,10 @@ class Design:
             >>> shoal.design(deq, tau0=1.0, match="ck").gap(x).relative < 0.02
             True
         """
-        original, designed = self.kernels(x)
-        if original.dim() != 2:
-            raise ValueError(f"x must have shape (samples, features), got {tuple(x.shape)}")
+        inputs = checked_samples("x", as_tensor(x)).detach()
+        if inputs.dim() != 2:
+            raise ValueError(f"x must have shape (samples, features), got {tuple(inputs.shape)}")
+        original, designed = self.kernels(inputs)
         size, difference = (
             float(torch.linalg.eigvalsh(matrix).abs().max())
             for matrix in (original, original - designed)

@@ -81,12 +81,16 @@ def design(
     """
     one_of("method", method, ("moments", "sphere"))
     gated = check_flag("norm_gated", norm_gated)
-    if method == "moments" and (gated or degree is not None or tolerance != _TOLERANCE):
-        raise ValueError("norm_gated, degree and tolerance must be left out by moments")
-    if method == "sphere" and family is not None:
-        raise ValueError(f"family must be left out on the sphere, got {family!r}")
+    foreign: dict[str, tuple[object, object]] = {"family": (family, None)}
+    if method == "moments":
+        foreign = {"norm_gated": (gated, False), "degree": (degree, None)}
+        foreign["tolerance"] = (tolerance, _TOLERANCE)
+    for name, (value, default) in foreign.items():
+        if value != default:
+            raise ValueError(f"{name} must be left out with method={method!r}, got {value!r}")
     groups = kernel_function(architecture, trainable=trainable, width=width).trainable
-    chosen, reason = _kernel(match, groups, asked=trainable is not None)
+    trained = [group for group in architecture.parameter_groups if group in groups]
+    chosen, reason = _kernel(match, trained, asked=trainable is not None)
     if method == "moments":
         found = moment_design(
             architecture, tau0, chosen, trainable=groups, width=width, family=family
@@ -105,7 +109,7 @@ def design(
     return replace(found, explanation=f"{found.explanation} {reason}".strip())
 
 
-def _kernel(match: str | None, groups: frozenset[str], *, asked: bool) -> tuple[str, str]:
+def _kernel(match: str | None, groups: list[str], *, asked: bool) -> tuple[str, str]:
     """The kernel to match, and what there is to say about the choice.
 
     Args:
@@ -113,12 +117,12 @@ def _kernel(match: str | None, groups: frozenset[str], *, asked: bool) -> tuple[
         groups: What will be trained.
         asked: Whether that was said.
     """
-    right = "ck" if groups == {"readout"} else "ntk"
+    right = "ck" if groups == ["readout"] else "ntk"
     if match is None:
         why = (
             "the readout alone is trained, and the CK decides then; train no more of the design"
             if right == "ck"
-            else f"{', '.join(sorted(groups))} are trained, and the NTK decides then; train all "
+            else f"{', '.join(groups)} are trained, and the NTK decides then; train all "
             "weights of the design"
         )
         return right, f"Matched is the {right.upper()}, since {why}."
@@ -128,7 +132,7 @@ def _kernel(match: str | None, groups: frozenset[str], *, asked: bool) -> tuple[
     if match == "ck":
         return match, (
             f"But the CK decides only if the readout alone is trained: with "
-            f'{", ".join(sorted(groups))} trained the NTK does, match="ntk".'
+            f'{", ".join(groups)} trained the NTK does, match="ntk".'
         )
     return match, (
         "But this NTK, of the readout alone, is the CK, and the design has it if all of its "

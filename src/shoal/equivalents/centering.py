@@ -21,11 +21,11 @@ from scipy.optimize import brentq
 from shoal.activations import Activation, Affine
 from shoal.architectures import DEQ, Architecture, FullyConnected, ImplicitNetwork, ResNet
 from shoal.checks import real
-from shoal.equivalents.layers import layer_factor
 from shoal.exceptions import AccuracyError, ConvergenceError
 from shoal.gaussian import hermite
 from shoal.gaussian.moments import mean_square
 from shoal.kernels.fixed_points import fixed_variance
+from shoal.kernels.fully_connected import layer_factor
 from shoal.kernels.resnet import layer_weights
 
 __all__ = ["added_shift", "center_activations", "centered", "norm_of_inputs"]

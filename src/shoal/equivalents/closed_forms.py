@@ -35,11 +35,11 @@ from shoal.activations import Activation
 from shoal.architectures import DEQ, Architecture, FullyConnected
 from shoal.equivalents.autograd import gradients
 from shoal.equivalents.jets import DualTable, Expansion, Jet, Variance, composed
-from shoal.equivalents.layers import layer_factor
 from shoal.exceptions import ConvergenceError
 from shoal.gaussian import dual, moments
 from shoal.gaussian.moments import Moments, mean_square
 from shoal.kernels.fixed_points import fixed_covariance, fixed_variance
+from shoal.kernels.fully_connected import layer_factor
 
 __all__ = ["closed_expansion", "sooner"]
 

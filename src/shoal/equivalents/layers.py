@@ -11,10 +11,11 @@ from shoal.architectures import DEQ, Architecture, FullyConnected, ImplicitNetwo
 from shoal.equivalents.autograd import gradients
 from shoal.gaussian import moments
 from shoal.kernels.fixed_points import fixed_variance
+from shoal.kernels.fully_connected import layer_factor
 from shoal.kernels.function import own_kernels
 from shoal.kernels.implicit_network import state_square
 
-__all__ = ["LastLayer", "last_activation", "last_layer", "layer_factor"]
+__all__ = ["LastLayer", "last_activation", "last_layer"]
 
 
 @dataclass(frozen=True)
@@ -111,11 +112,6 @@ def _(architecture: ResNet) -> Activation:
 @last_activation.register
 def _(architecture: ImplicitNetwork) -> Activation:  # noqa: ARG001
     return ReLU()
-
-
-def layer_factor(architecture: FullyConnected, sigma: Activation) -> float:
-    r"""$c_\sigma = 1/\mathbb{E}[\sigma(\xi)^2]$ where layers are normalized, else one."""
-    return float(1 / moments(sigma, 1.0).square) if architecture.normalized else 1.0
 
 
 def _squared(tau0: float) -> Tensor:

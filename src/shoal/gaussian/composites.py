@@ -28,6 +28,11 @@ class Square(Activation):
         """Those of the root."""
         return self.root.kink_locations
 
+    @property
+    def panel_edges(self) -> tuple[float, ...] | None:
+        """Those of the root."""
+        return self.root.panel_edges
+
 
 @dataclass(frozen=True)
 class Derivative(Activation):
@@ -48,3 +53,8 @@ class Derivative(Activation):
     def kink_locations(self) -> tuple[float, ...] | None:
         """Those of the primitive."""
         return self.primitive.kink_locations
+
+    @property
+    def panel_edges(self) -> tuple[float, ...] | None:
+        """Those of the primitive."""
+        return self.primitive.panel_edges

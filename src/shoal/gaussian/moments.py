@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from shoal.gaussian.domain import checked_activation, scale_tensor
 from shoal.gaussian.hermite_series import as_series, series_coefficients
 from shoal.gaussian.smoothing import smoothed
 
-__all__ = ["Moments", "mean", "mean_square", "moments"]
+__all__ = ["Moments", "mean", "mean_square", "moments", "normalization"]
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,12 @@ def mean_square(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
         return m.square, m.square_second / 2
     square, zero = Square(phi), torch.zeros_like(variance)
     return smoothed(square, zero, variance), smoothed(square, zero, variance, order=2) / 2
+
+
+@lru_cache(maxsize=256)
+def normalization(phi: Activation) -> float:
+    r"""$c_\varphi = 1/\mathbb{E}[\varphi(\xi)^2]$, kept, as each pass of a network wants it."""
+    return float(1 / moments(phi, 1.0).square)
 
 
 def _series_moments(phi: Hermite, tau: Tensor) -> Moments:

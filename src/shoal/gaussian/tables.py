@@ -29,7 +29,7 @@ __all__ = ["Tables"]
 
 _Span: TypeAlias = tuple[float, float]
 
-_MANY = 256  # points from which on tables pay ...
+_MANY = 128  # points from which on tables pay ...
 _FEW = 32  # ... for all boxes but those with fewer than these
 _NARROW = 6.0  # a range of variances, in log₂, that needs no bins
 _WIDTH = 4  # of a bin of a wide range

@@ -140,7 +140,7 @@ def with_arrays(function: Function) -> Function:
 
     @wraps(function)
     def wrapped(architecture: Any, x1: Any, x2: Any = None, **options: Any) -> Any:
-        result = function(architecture, as_tensor(x1), as_tensor(x2), **options)
+        result = function(architecture, as_tensor(x1, "x1"), as_tensor(x2, "x2"), **options)
         if isinstance(x1, np.ndarray):
             if result.ck.requires_grad:
                 raise TypeError("x1 must be a tensor where gradients are wanted, got an array")
@@ -150,10 +150,10 @@ def with_arrays(function: Function) -> Function:
     return wrapped  # type: ignore[return-value]
 
 
-def as_tensor(x: Any) -> Any:
-    """Return a NumPy array as a tensor, and all else as it is."""
+def as_tensor(x: Any, name: str = "arrays") -> Any:
+    """Return a NumPy array, an argument of some name, as a tensor, and all else as it is."""
     if not isinstance(x, np.ndarray):
         return x
     if x.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
-        raise TypeError(f"arrays must be float32 or float64, in native byte order, got {x.dtype}")
+        raise TypeError(f"{name} must be float32 or float64, in native byte order, got {x.dtype}")
     return torch.tensor(np.ascontiguousarray(x))

@@ -10,7 +10,7 @@ from shoal.activations import Activation
 from shoal.architectures import FullyConnected
 from shoal.gaussian import dual, dual_derivative, moments
 from shoal.gaussian.domain import within_bound
-from shoal.gaussian.moments import mean_square
+from shoal.gaussian.moments import mean_square, normalization
 from shoal.kernels.function import (
     angular_kernels,
     own_kernels,
@@ -118,4 +118,4 @@ def _ungated(architecture: FullyConnected) -> FullyConnected:
 
 def layer_factor(architecture: FullyConnected, sigma: Activation) -> float:
     r"""$c_\sigma = 1/\mathbb{E}[\sigma(\xi)^2]$ where layers are normalized, else one."""
-    return float(1 / moments(sigma, 1.0).square) if architecture.normalized else 1.0
+    return normalization(sigma) if architecture.normalized else 1.0

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,7 @@ from shoal.exceptions import AccuracyError
 from shoal.kernels.evaluation import Factors, evaluate
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.inputs import CLOSE, Inputs, pair_angles
+from shoal.kernels.octaves import Octaves, part_surface
 from shoal.kernels.surface import (
     ANY_ANGLE,
     Span,
@@ -45,8 +47,8 @@ class Plan:
     Attributes:
         function: The kernel as a function of norms and inner product.
         surface: Its approximation; ``None`` if entries are computed one by one.
-        wide: One for all angles, for entries beyond those of ``surface``; ``None`` if these are
-            computed one by one.
+        wide: The same for all angles, for entries beyond those of ``surface``; ``None`` if these
+            are computed one by one.
         left: The inputs of the rows.
         right: Those of the columns; the same object if the matrix is symmetric.
         rows: What the rows contribute.
@@ -56,7 +58,7 @@ class Plan:
 
     function: KernelFunction
     surface: Surface | None
-    wide: Surface | None
+    wide: Surface | Octaves | None
     left: Inputs
     right: Inputs
     rows: Factors
@@ -193,37 +195,44 @@ class _Strip:
 
 def _choose(
     function: KernelFunction, left: Inputs, right: Inputs, few_pairs: int
-) -> tuple[Surface | None, Surface | None]:
+) -> tuple[Surface | None, Surface | Octaves | None]:
     """The surface for nearly all entries, and the one for the rest."""
     dtype = left.points.dtype
     norms = torch.cat([left.norm, right.norm])
     smallest, largest = (float(end) for end in torch.aminmax(norms))
     homogeneous = function.architecture.positively_homogeneous
-    if homogeneous or (largest > 0 and largest - smallest <= _ONE_NORM[dtype] * largest):
+    one_norm = homogeneous or (largest > 0 and largest - smallest <= _ONE_NORM[dtype] * largest)
+    squared_norm = 1.0 if homogeneous else float(norms.mean()) ** 2
+    if one_norm:
         tolerance = ANGULAR_TOLERANCE[dtype]
-        radius = 1.0 if homogeneous else float(norms.mean())
         try:
-            wide = angular_surface(function, radius**2, tolerance)
+            wide = angular_surface(function, squared_norm, tolerance)
             return wide.restricted(_typical_angles(left, right), tolerance), wide
         except AccuracyError as error:
             _LOGGER.info("no series in the angle: %s", error)
     pairs = len(left) * (len(left) + 1) // 2 if right is left else len(left) * len(right)
-    if largest == 0 or pairs <= few_pairs:
+    if largest == 0 or pairs <= (min(few_pairs, FEW_PAIRS) if one_norm else few_pairs):
         return None, None
-    angles = _typical_angles(left, right)
-    return _any_norms(function, norm_span(norms[norms > 0]), angles, TOLERANCE[dtype]), None
+    angles, tolerance = _typical_angles(left, right), TOLERANCE[dtype]
+    smooth = (max(angles[0], _SMOOTH_ANGLES[0]), min(angles[1], _SMOOTH_ANGLES[1]))
+    if one_norm:
+        try:
+            chosen = part_surface(function, squared_norm, smooth, tolerance)
+            return chosen, Octaves(function, squared_norm, tolerance)
+        except AccuracyError as error:
+            _LOGGER.info("no series at angles from %.3g to %.3g: %s", *smooth, error)
+    return _any_norms(function, norm_span(norms[norms > 0]), (angles, smooth), tolerance), None
 
 
 def _any_norms(
-    function: KernelFunction, norms: Span, angles: Span, tolerance: float
+    function: KernelFunction, norms: Span, boxes: Iterable[Span], tolerance: float
 ) -> Surface | None:
-    """The surface for different norms, if there is one."""
-    clipped = (max(angles[0], _SMOOTH_ANGLES[0]), min(angles[1], _SMOOTH_ANGLES[1]))
-    for box in dict.fromkeys((angles, clipped)):
+    """The surface for different norms on the first range of angles that has one."""
+    for angles in dict.fromkeys(boxes):
         try:
-            return surface(function, norms, box, tolerance)
+            return surface(function, norms, angles, tolerance)
         except AccuracyError as error:
-            _LOGGER.info("no surface at angles from %.3g to %.3g: %s", *box, error)
+            _LOGGER.info("no surface at angles from %.3g to %.3g: %s", *angles, error)
     _LOGGER.warning(
         "the kernel of %r is rough: its entries are computed one by one, which is slow",
         function.architecture,

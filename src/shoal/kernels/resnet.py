@@ -11,6 +11,7 @@ terms: every NTK so far is multiplied by $e + k^2 D_{\sigma'}(\Sigma)$, and the 
 add $k^2\,\Sigma\,D_{\sigma'}(\Sigma)$. That share of the last layer is the paper's $K^{(H)}$.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.architectures import ConvResNet, ResNet
 from shoal.gaussian import dual, dual_derivative, moments
-from shoal.gaussian.moments import mean, mean_square
+from shoal.gaussian.moments import mean, mean_square, normalization
 from shoal.kernels.function import (
     angular_kernels,
     own_kernels,
@@ -65,7 +66,7 @@ def layer_weights(
 ) -> tuple[float, float]:
     r"""$e$ and $k$ of a layer, counted from one, if it has the activation $\sigma$."""
     if layer == 1:
-        return 0.0, float(moments(sigma, 1.0).square) ** -0.5
+        return 0.0, math.sqrt(normalization(sigma))
     return 1.0, architecture.residual_scale / architecture.depth
 
 

@@ -22,8 +22,10 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.activations.panels import gauss_legendre
 from shoal.approximation import Chebyshev, fit
+from shoal.exceptions import AccuracyError
 from shoal.gaussian.composites import Square
 from shoal.gaussian.mixed import mixed_dual_at_angle
+from shoal.gaussian.quadrature import resolved_edges
 from shoal.gaussian.smoothing import smoothed
 
 __all__ = ["HalfAngle", "Section", "section"]
@@ -32,6 +34,8 @@ _TOLERANCE = 1e-13
 _DEGREE = 512
 _ODD = 1e-14  # an even (or odd) part whose mean square is relatively smaller is rounding
 _STRAIGHT = torch.tensor([math.pi], dtype=torch.float64)
+_WINDOW = 10.0  # standard deviations that count
+_FINEST = 5e-4  # in standard deviations; panels below need a degree above 512
 _NODES = 32  # of the means, besides those that the degree of the series needs
 
 
@@ -95,11 +99,16 @@ class Section:
 
 @lru_cache(maxsize=256)
 def section(phi: Activation, variance: float) -> Section:
-    """Make a section; kept for later calls."""
+    """Make a section; kept for later calls.
+
+    Raises:
+        AccuracyError: If the activation is too rough at this scale for series in the angle.
+    """
     if phi.positively_homogeneous and variance != 1:  # then angles know nothing of the variance
         unit = section(phi, 1.0)
         square, remainder = variance * unit.square, variance * unit.remainder
         return replace(unit, variance=variance, square=square, remainder=remainder)
+    _check_fineness(phi, math.sqrt(variance))
     scale = torch.tensor(variance, dtype=torch.float64)
 
     def slope(angle: Tensor) -> Tensor:
@@ -121,6 +130,21 @@ def section(phi: Activation, variance: float) -> Section:
         remainder = 0.0
     even = square - opposite < 2 * _ODD * square
     return Section(variance, square, remainder, even, series, mean_before, mean_after)
+
+
+def _check_fineness(phi: Activation, std: float) -> None:
+    """See at once what the series would show after hundreds of evaluations.
+
+    Details of a relative width w show in the duals at angles of that size, and a Chebyshev series
+    resolves the inverse square of its degree there.
+    """
+    cuts = resolved_edges(phi, _WINDOW * std, torch.device("cpu"))
+    finest = float(cuts.diff().min()) / std if len(cuts) > 1 else math.inf
+    if finest < _FINEST:
+        raise AccuracyError(
+            f"{phi!r} has details of {finest:.1g} standard deviations, too fine for one series in "
+            "the angle"
+        )
 
 
 def _fit(function: Callable[[Tensor], Tensor], size: float) -> Chebyshev:

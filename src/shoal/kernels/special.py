@@ -16,7 +16,7 @@ from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
 from shoal.kernels.slopes import derivatives, own_slopes
 from shoal.kernels.sums import Sums
-from shoal.kernels.surface import to_unit
+from shoal.kernels.surface import Surface, to_unit
 
 __all__ = ["add_pairs", "pair_tangents"]
 
@@ -103,8 +103,8 @@ def _add_distinct(
     if others:
         sums.variances.add_(torch.stack(others).sum(1))
     around = -point[0].sqrt() * point[1].sqrt() * _nudged(angle).sin() * in_c
-    if plan.wide is not None:
-        around = _around(plan, i, j, angle, upstream)
+    if isinstance(plan.wide, Surface):
+        around = _around(plan, plan.wide, i, j, angle, upstream)
     ordinary = (norms[0] > 0) & (norms[1] > 0)
     tangents = _tangents(plan, i, j, angle)
     for side, own, here, other, there, tangent in (
@@ -122,10 +122,10 @@ def _kernels(function: KernelFunction, a: Tensor, b: Tensor, c: Tensor) -> Kerne
     return function(a, b, c)
 
 
-def _around(plan: Plan, i: Tensor, j: Tensor, angle: Tensor, upstream: Tensor) -> Tensor:
+def _around(
+    plan: Plan, wide: Surface, i: Tensor, j: Tensor, angle: Tensor, upstream: Tensor
+) -> Tensor:
     """The derivative in the angle by the series for all angles, which is exact at small ones."""
-    wide = plan.wide
-    assert wide is not None
     low, high = wide.angles
     series = differentiate(wide.coefficients[:, 0, 0]).to(angle) * (2 / (high - low))
     slopes = series @ chebyshev_basis(to_unit(angle, wide.angles), series.shape[1] - 1)

@@ -54,10 +54,11 @@ class PiecewisePolynomial(nn.Module):
     def __init__(self, steps: int, pieces: int, coefficients: int) -> None:
         super().__init__()
         self.steps = steps
-        self.register_buffer("knots", torch.zeros(2**steps - 1, dtype=DTYPE))  # NaN after the last
-        self.register_buffer("scale", torch.zeros(pieces, dtype=DTYPE))
-        self.register_buffer("offset", torch.zeros(pieces, dtype=DTYPE))
-        self.register_buffer("powers", torch.zeros(coefficients, pieces, dtype=DTYPE))
+        dtype = torch.promote_types(DTYPE, torch.float32)
+        self.register_buffer("knots", torch.zeros(2**steps - 1, dtype=dtype))  # NaN after the last
+        self.register_buffer("scale", torch.zeros(pieces, dtype=dtype))
+        self.register_buffer("offset", torch.zeros(pieces, dtype=dtype))
+        self.register_buffer("powers", torch.zeros(coefficients, pieces, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
         """Find the piece by bisection, then evaluate it by Horner's rule."""
@@ -65,11 +66,11 @@ class PiecewisePolynomial(nn.Module):
         for k in reversed(range(self.steps)):
             ahead = index + 2**k
             index = torch.where(x >= self.knots[ahead - 1], ahead, index)
-        s = x * self.scale[index] + self.offset[index]
+        s = x.to(self.scale.dtype) * self.scale[index] + self.offset[index]
         value = self.powers[-1][index]
         for k in reversed(range(len(self.powers) - 1)):
             value = self.powers[k][index] + value * s
-        return value
+        return value.to(x.dtype)
 '''
 
 GRADED = '''
@@ -84,8 +85,9 @@ class GradedPolynomial(nn.Module):
         self.end, self.shift = end, 23 - bits
         self.count = (octaves << bits) + 2  # cells on each side of zero
         self.first = ((127 - octaves) << bits) - 1
-        self.register_buffer("offset", torch.zeros(2 * self.count, dtype=DTYPE))
-        self.register_buffer("powers", torch.zeros(4, 2 * self.count, dtype=DTYPE))
+        dtype = torch.promote_types(DTYPE, torch.float32)
+        self.register_buffer("offset", torch.zeros(2 * self.count, dtype=dtype))
+        self.register_buffer("powers", torch.zeros(4, 2 * self.count, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
         """Find the cell, then evaluate its cubic by Horner's rule."""
@@ -96,7 +98,7 @@ class GradedPolynomial(nn.Module):
         value = self.powers[3].index_select(0, cell).view_as(x)
         for k in (2, 1, 0):
             value = torch.addcmul(self.powers[k].index_select(0, cell).view_as(x), value, s)
-        return value
+        return value.to(x.dtype)
 '''
 
 _PLAIN: dict[type[Activation], Callable[..., str]] = {
@@ -176,7 +178,7 @@ class Expressions:
                 missing = 2 ** _steps(phi) - 1 - len(entries.cells)
                 padding = entries.cells.new_full((missing,), math.nan)
                 values |= {"knots": torch.cat([entries.cells, padding]), "scale": entries.scale}
-            found |= {f"table{k}.{name}": t.to(device, self.dtype) for name, t in values.items()}
+            found |= {f"table{k}.{name}": t.to(device, self._stored) for name, t in values.items()}
         return found
 
     def modules(self) -> list[str]:
@@ -196,10 +198,14 @@ class Expressions:
         return cells if isinstance(cells, GradedCells) else None
 
     @property
+    def _stored(self) -> torch.dtype:
+        """That of the numbers: those of a table have more digits and range than half precision."""
+        return torch.promote_types(self.dtype, torch.float32)
+
+    @property
     def _precision(self) -> torch.dtype:
-        """That of the table, before it is rounded to the dtype."""
-        single = self.by_bits and self.dtype == torch.float32
-        return torch.float32 if single else torch.float64
+        """That in which tables are looked for: by bits in single precision."""
+        return self._stored if self.by_bits else torch.float64
 
 
 def _steps(phi: PiecewisePolynomial) -> int:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import ConvResNet
+from shoal.gaussian.moments import normalization
 from shoal.models.draw import Source
-from shoal.models.fully_connected import normalization
 from shoal.models.network import LinearMap, Network, NetworkSpec, Trace
 
 __all__ = ["ConvResNetwork", "draw_conv_resnet"]
@@ -65,6 +65,10 @@ class ConvResNetwork(Network[ConvResNet]):
         output = torch.mm(pooled, self.readout.t())
         maps["readout"] = LinearMap(pooled[:, None], output, 1.0)
         return Trace(output, pooled, maps)
+
+    def patches(self, x: Tensor) -> Tensor:
+        """What a layer sees at each pixel; shape (samples, pixels, channels * patch)."""
+        return self._patches(self._pad(x))
 
     def _pad(self, x: Tensor) -> Tensor:
         reach = self.architecture.patch_size // 2

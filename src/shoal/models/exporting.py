@@ -2,6 +2,7 @@
 
 import keyword
 import os
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from shoal.models.fully_connected import FullyConnectedNetwork
 from shoal.models.network import Network
 from shoal.models.source import module_source
 
-__all__ = ["export"]
+__all__ = ["export", "export_target"]
 
+_IMPORTED = ("numpy", "safetensors", "torch")  # by the module, which would find itself instead
 _ONNX_NEEDS = ("onnx", "onnxscript")
 
 
@@ -39,7 +41,7 @@ def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
 
     Raises:
         TypeError: If the network is of another kind, or an activation is of one's own.
-        ValueError: If the path has another ending, or no name for a module.
+        ValueError: If the path has another ending, no name for a module, or no folder.
         ImportError: If a package that the format needs is not installed.
 
     Example:
@@ -52,7 +54,7 @@ def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
         ...     print(*sorted(path.name for path in pathlib.Path(folder).iterdir()))
         small.py small_weights.safetensors
     """
-    target = Path(path)
+    target = export_target("path", path)
     if not isinstance(network, Network):
         raise TypeError(f"network must be a network made by shoal.build, got {network!r}")
     if not isinstance(network, FullyConnectedNetwork):
@@ -62,15 +64,35 @@ def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
         )
     if target.suffix == ".py":
         _export_python(network, target)
-    elif target.suffix == ".onnx":
-        _export_onnx(network, target)
     else:
-        raise ValueError(f"path must end in .py or .onnx, got {str(target)!r}")
+        _export_onnx(network, target)
+
+
+def export_target(name: str, path: str | os.PathLike[str]) -> Path:
+    """Return the path of an export, or say why nothing can be exported there."""
+    target = Path(path)
+    if target.suffix not in (".py", ".onnx"):
+        raise ValueError(f"{name} must end in .py or .onnx, got {str(target)!r}")
+    if not target.absolute().parent.is_dir():
+        raise ValueError(f"{name} must be in a folder that exists, got {str(target)!r}")
+    if target.is_dir():
+        raise ValueError(f"{name} must be a file, got the folder {str(target)!r}")
+    if target.suffix == ".onnx":
+        missing = [package for package in _ONNX_NEEDS if find_spec(package) is None]
+        if missing:
+            raise ImportError(
+                f"export to ONNX needs {' and '.join(missing)}, not installed here: "
+                f"pip install {' '.join(_ONNX_NEEDS)}"
+            )
+        return target
+    if not target.stem.isidentifier() or keyword.iskeyword(target.stem):
+        raise ValueError(f"{name} must have the name of a Python module, got {target.name!r}")
+    if target.stem in sys.stdlib_module_names or target.stem in _IMPORTED:
+        raise ValueError(f"{name} must have a name of its own, got that of {target.stem!r}")
+    return target
 
 
 def _export_python(network: FullyConnectedNetwork, target: Path) -> None:
-    if not target.stem.isidentifier() or keyword.iskeyword(target.stem):
-        raise ValueError(f"path must have the name of a Python module, got {target.name!r}")
     # not the name that a network saved as a whole would have
     weights = target.with_name(f"{target.stem}_weights.safetensors")
     source, state = module_source(network, module=target.stem, weights=weights.name)
@@ -80,12 +102,6 @@ def _export_python(network: FullyConnectedNetwork, target: Path) -> None:
 
 
 def _export_onnx(network: FullyConnectedNetwork, target: Path) -> None:
-    missing = [name for name in _ONNX_NEEDS if find_spec(name) is None]
-    if missing:
-        raise ImportError(
-            f"export to ONNX needs {' and '.join(missing)}, not installed here: "
-            f"pip install {' '.join(_ONNX_NEEDS)}"
-        )
     model = plain_module(network, by_bits=False).eval()
     x = network.readout.new_ones(2, network.spec.in_features)
     program = torch.onnx.export(

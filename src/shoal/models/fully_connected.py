@@ -6,13 +6,12 @@ from typing import final
 import torch
 from torch import Tensor
 
-from shoal.activations import Activation
 from shoal.architectures import FullyConnected
-from shoal.gaussian.moments import moments
+from shoal.gaussian.moments import normalization
 from shoal.models.draw import Law, Source
 from shoal.models.network import LinearMap, Network, NetworkSpec, Trace
 
-__all__ = ["FullyConnectedNetwork", "draw_fully_connected", "normalization"]
+__all__ = ["FullyConnectedNetwork", "draw_fully_connected"]
 
 
 @final
@@ -50,11 +49,6 @@ class FullyConnectedNetwork(Network[FullyConnected]):
         output = torch.mm(x, self.readout.t())
         maps["readout"] = LinearMap(x[:, None], output, 1.0)
         return Trace(output, x, maps)
-
-
-def normalization(sigma: Activation) -> float:
-    r"""$c_\sigma = 1/\mathbb{E}[\sigma(\xi)^2]$."""
-    return float(1 / moments(sigma, 1.0).square)
 
 
 def draw_fully_connected(spec: NetworkSpec[FullyConnected], source: Source) -> dict[str, Tensor]:

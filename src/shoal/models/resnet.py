@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import ResNet
+from shoal.gaussian.moments import normalization
 from shoal.models.draw import Source
-from shoal.models.fully_connected import normalization
 from shoal.models.network import LinearMap, Network, NetworkSpec, Trace
 
 __all__ = ["ResNetwork", "draw_resnet"]

@@ -2,8 +2,9 @@
 
 from torch import Tensor
 
+from shoal.gaussian.moments import normalization
 from shoal.models.activation_source import Expressions
-from shoal.models.fully_connected import FullyConnectedNetwork, normalization
+from shoal.models.fully_connected import FullyConnectedNetwork
 
 __all__ = ["module_source"]
 

@@ -14,7 +14,7 @@ __all__ = ["Diagonal", "LowRank", "Preconditioner", "preconditioner"]
 
 Preconditioner = Literal["equivalent", "nystrom", "combined", "diagonal"]
 
-_DROPPED = 1e-12  # eigenvalues of landmarks, relative to the largest, that are rounding
+_DROPPED = 1e-12  # eigenvalues, relative to the largest, that are rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +54,17 @@ class LowRank:
     values: Tensor
     outside: float
 
+    @classmethod
+    def shifted(cls, vectors: Tensor, values: Tensor, shift: float) -> "LowRank":
+        r"""$U \Theta U^T + \rho I$ with $\Theta \geq 0$, and $\rho$ a shift above rounding.
+
+        Without a ridge the shift may be zero: what the columns leave is then not known to be less
+        than the rounding of what they hold.
+        """
+        largest = float(values.max()) if len(values) else 0.0
+        outside = max(shift, _DROPPED * largest) or 1.0  # of a matrix of zeros: any
+        return cls(vectors, values + outside, outside)
+
     def solve(self, vectors: Tensor) -> Tensor:
         """The inverse times columns."""
         return self._function(vectors, 1 / self.values, 1 / self.outside)
@@ -84,7 +95,7 @@ def preconditioner(
     if name == "combined":
         return _combined(problem, rank, seed)
     own = problem.diagonal + problem.ridge
-    return Diagonal(own if name == "diagonal" else torch.ones_like(own))
+    return Diagonal(own.where((own > 0) & (name == "diagonal"), 1.0))  # zero inputs, no ridge
 
 
 def _equivalent(problem: Problem) -> tuple[EquivalentOperator, float]:
@@ -109,9 +120,9 @@ def _of_equivalent(problem: Problem) -> LowRank:
     values, small = torch.linalg.eigh(chosen.basis.compress(chosen.scale, chosen.core))
     padded = small.new_zeros(problem.size, len(small))
     padded[: len(small)] = small
-    outside = max(chosen.shift, 0.0) + problem.ridge
     vectors = chosen.basis.rotate(padded, back=True)
-    return LowRank(vectors, values.clamp_min(0.0) + outside, outside)
+    shift = max(chosen.shift, 0.0) + problem.ridge
+    return LowRank.shifted(vectors, values.clamp_min(0.0), shift)
 
 
 def _nystrom(
@@ -149,8 +160,8 @@ def _combined(problem: Problem, rank: int, seed: int) -> LowRank:
 def _of_features(problem: Problem, features: Tensor) -> LowRank:
     r"""$FF^T + \rho I$, where $\rho$ is $\lambda$ and the mean of what $FF^T$ leaves."""
     values, small = torch.linalg.eigh(features.T @ features)
-    kept = values > _DROPPED * values[-1]
+    kept = values > _DROPPED * values[-1:]
     values, small = values[kept], small[:, kept]
     left = float(problem.diagonal.sum() - values.sum()) / problem.size
-    outside = max(left, 0.0) + problem.ridge
-    return LowRank(features @ (small / values.sqrt()), values + outside, outside)
+    vectors = features @ (small / values.sqrt())
+    return LowRank.shifted(vectors, values, max(left, 0.0) + problem.ridge)

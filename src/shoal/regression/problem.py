@@ -8,9 +8,8 @@ from torch import Tensor
 
 from shoal.architectures import Architecture
 from shoal.kernels import KernelOperator, kernel, kernel_operator
-from shoal.kernels.conjugate_gradients import Map
 
-__all__ = ["Problem"]
+__all__ = ["Problem", "Shifted"]
 
 _BLOCK = {"cpu": 2**28, "cuda": 2**32}  # bytes that a product with new inputs takes
 
@@ -65,9 +64,9 @@ class Problem:
             precision=precision,
         )[self.kernel]
 
-    def shifted(self, operator: KernelOperator) -> Map:
-        r"""Products with $K + \lambda I$."""
-        return lambda vectors: operator @ vectors + self.ridge * vectors
+    def shifted(self, operator: KernelOperator) -> "Shifted":
+        r"""$K + \lambda I$."""
+        return Shifted(operator, self.ridge)
 
     def cross(self, left: Tensor, right: Tensor) -> KernelOperator:
         """The kernel between inputs."""
@@ -79,3 +78,21 @@ class Problem:
             width=self.width,
             memory=_BLOCK.get(left.device.type, 2**28),
         )[self.kernel]
+
+
+@dataclass(frozen=True, eq=False)
+class Shifted:
+    r"""Products with $K + \lambda I$.
+
+    Attributes:
+        operator: $K$.
+        ridge: $\lambda$.
+    """
+
+    operator: KernelOperator
+    ridge: float
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        """The matrix times columns."""
+        product: Tensor = self.operator @ vectors
+        return product + self.ridge * vectors

@@ -151,7 +151,7 @@ class KernelRegression:
         return -0.5 * (fit + columns * (logdet + constant))
 
     def _inputs(self, x: Any) -> Tensor:
-        inputs, own = checked_samples("x", as_tensor(x)).detach(), self._problem.x
+        inputs, own = checked_samples("x", as_tensor(x, "x")).detach(), self._problem.x
         if inputs.dim() != 2 or inputs.shape[1] != own.shape[1]:
             raise ValueError(
                 f"x must have shape (inputs, {own.shape[1]}), got {tuple(inputs.shape)}"

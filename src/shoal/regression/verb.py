@@ -10,13 +10,14 @@ import numpy as np
 import torch
 
 from shoal.architectures import Architecture
+from shoal.checkpoints import Checkpoint
 from shoal.checks import float_tensor, integer, one_of, real
 from shoal.exceptions import ConvergenceError, ConvergenceWarning
 from shoal.kernels import kernel_function
 from shoal.kernels.arguments import as_tensor, checked_samples, memory_limit
 from shoal.kernels.conjugate_gradients import Iteration, relative
 from shoal.mixtures.labels import Labels, class_indices, classes_of
-from shoal.regression.checkpoints import Checkpoint, identity
+from shoal.regression import checkpoints
 from shoal.regression.preconditioners import Preconditioner
 from shoal.regression.problem import Problem
 from shoal.regression.result import KernelRegression, Report
@@ -88,7 +89,8 @@ def kernel_regression(
             ``"combined"``: the equivalent's part that is linear in the inputs, and a projection of
             the rest. ``"diagonal"``, or none at all with ``None``.
         rank: How many samples ``"nystrom"`` and ``"combined"`` use; at most all.
-        labels: Classes of the samples, which the equivalent makes use of.
+        labels: Classes of the samples, for the equivalent: of use for mixtures in high dimension,
+            and harmful for images, whose inner products do not concentrate.
         precision: The dtype of what is stored: the factor, or the kept part of the matrix. With
             ``torch.float32``, half the memory, solutions are refined in float64.
         tolerance: Largest $\|y - (K + \lambda I)\alpha\| / \|y\|$ of each column.
@@ -127,9 +129,12 @@ def kernel_regression(
     one_of("on_failure", on_failure, ("raise", "warn"))
     chosen = _method(method, problem, options, checkpoint)
     listener = on_progress or (lambda _: None)
+    file = None if checkpoint is None else checkpoints.of_problem(checkpoint, problem, options)
+    kept = None if file is None else file.read(problem.y.device)  # refused before the work
     solver = (factorized if chosen == "cholesky" else iterative)(problem, options, listener)
     begin = seconds(problem.x)
-    found = _run(problem, solver, options, checkpoint, listener)
+    state = Iteration.start(problem.y) if kept is None else checkpoints.resumed(kept)
+    found = _run(problem, solver, options, state, file, listener)
     spent = seconds(problem.x) - begin
     if not found.converged:
         text = f"the regression did not converge: {explain(found, problem.y, solver)}"
@@ -179,10 +184,10 @@ def _problem(
 ) -> Problem:
     """Checked arguments, in float64."""
     function = kernel_function(architecture, trainable=trainable, width=width)
-    inputs = checked_samples("x", as_tensor(x)).detach()
+    inputs = checked_samples("x", as_tensor(x, "x")).detach()
     if inputs.dim() != 2:
         raise ValueError(f"x must have shape (samples, features), got {tuple(inputs.shape)}")
-    targets = float_tensor("y", as_tensor(y)).detach()
+    targets = float_tensor("y", as_tensor(y, "y")).detach()
     if targets.dim() not in (1, 2) or len(targets) != len(inputs):
         raise ValueError(
             f"y must have shape (n,) or (n, outputs) with n = {len(inputs)}, "
@@ -253,20 +258,15 @@ def _run(
     problem: Problem,
     solver: Solver,
     options: Options,
-    checkpoint: str | PathLike[str] | None,
+    state: Iteration,
+    file: Checkpoint | None,
     listener: Listener,
 ) -> Iteration:
-    """Solve for the targets, from the checkpoint on if there is one."""
-    file = None
-    if checkpoint is not None:
-        parts = (options.preconditioner, options.rank, options.seed, options.precision)
-        file = Checkpoint(checkpoint, identity(problem, *parts))
-    state = None if file is None else file.read(problem.y)
-    state = Iteration.start(problem.y) if state is None else state
+    """Solve for the targets, and keep on file how far it is."""
 
     def on_step(now: Iteration) -> None:
-        if file is not None:
-            file.offer(now)
+        if file is not None and file.due:
+            file.write(checkpoints.snapshot(now))
         largest = float(now.history[-1].max())
         digits = math.log(max(largest, options.rtol)) / math.log(options.rtol)
         listener(Progress("solve", min(max(digits, 0.0), 1.0), now.steps, largest))
@@ -275,4 +275,4 @@ def _run(
         return solver.run(problem.y, state, on_step)
     finally:
         if file is not None:
-            file.write(state)
+            file.write(checkpoints.snapshot(state))

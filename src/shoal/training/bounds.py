@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 from shoal.architectures import DEQ
 from shoal.models import EquilibriumNetwork, Network
+from shoal.models.deq import DEQNetwork
+from shoal.training.promises import Promises
 
 __all__ = ["LOWER", "Bounds", "Conclusion", "limits_of", "promises_of"]
 
@@ -46,26 +48,27 @@ class Conclusion(Protocol):
         ...
 
     @property
-    def promises(self) -> Mapping[str, float]:
-        """Other numbers that hold throughout training, by name."""
+    def promises(self) -> Promises:
+        """Other numbers that hold throughout training."""
         ...
 
 
-def limits_of(conclusion: Conclusion, scales: Mapping[str, float]) -> dict[str, float]:
-    """The promises of a certificate that monitors can see: the gain, and how far weights travel.
+def limits_of(promises: Promises, network: Network[Any]) -> dict[str, float]:
+    """The promises of a certificate that monitors can see, by the names of the monitors.
 
     Args:
-        conclusion: What the certificate concludes.
-        scales: By what the weights of each group are multiplied where they act. Certificates speak
-            of these products, monitors of the weights.
+        promises: What the certificate promises.
+        network: What is trained. The Gram matrix that is watched is that of all features that
+            trained readouts see only in a DEQ.
     """
-    limits = {}
-    for words, number in conclusion.promises.items():
-        subject, travels, _ = words.partition(" travels at most")
-        if travels and scales.get(subject):
-            limits[f"distance.{subject}"] = number / scales[subject]
-        elif words == "gain at most":
-            limits["gain"] = number
+    trained = {name for name, p in network.groups.items() if p.requires_grad}
+    limits = {f"distance.{g}": far for g, far in promises.travel.items() if g in trained}
+    if promises.gain is not None:
+        limits["gain"] = promises.gain
+    if promises.singular_value is not None and isinstance(network, DEQNetwork):
+        root = promises.singular_value * network.feature_scale
+        if root > 0 and "readout" in trained:
+            limits["least_eigenvalue"] = root * root
     return limits
 
 
@@ -80,7 +83,7 @@ class Bounds:
         initial_loss: $\Phi(0)$.
         least_eigenvalue: $\lambda_0$.
         rate: As in ``Conclusion``, where a certificate says it.
-        limits: Bounds of monitors from above, where a certificate says them.
+        limits: Bounds of monitors, where a certificate says them.
     """
 
     method: str

@@ -5,6 +5,7 @@ below: the readout's in Ling 2023 ($Z^\top Z$), that of the readout of the featu
 ($\Phi\Phi^\top$), the last hidden layer's in Du 2018 ($G^{(H)}$), whose readout is fixed.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ __all__ = ["gram_group", "gram_matrix", "least_eigenvalue", "spectral_norm", "st
 
 _LINEAR = ("skip", "readout")  # groups that the output is linear in
 _FINE, _COARSE = 1e-4, 1e-3  # relative residuals; errors of eigenvalues are about their squares
+# the second one where numbers overflow
+_FAILURES = (ConvergenceError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 _NOISE = 0.3  # of the last eigenvector's length: no eigenvector is overlooked that overtakes it
 
 
@@ -86,13 +89,16 @@ def least_eigenvalue(gram: Tensor, near: Tensor | None = None) -> Eigenpair:
     """
     factor, failed = torch.linalg.cholesky_ex(gram)
     if not int(failed):
-        inverse = torch.cholesky_inverse(factor)
+        # eigenvalues of one and more, so that the iteration does not underflow
+        inverse = gram.diagonal().max() * torch.cholesky_inverse(factor)
         try:
             pair = dominant_eigenpair(lambda v: inverse @ v, _start(gram, near), rtol=_FINE)
-        except ConvergenceError:
+        except _FAILURES:
             pass
         else:
             return _resolved(gram, float(pair.vector @ (gram @ pair.vector)), pair.vector)
+    if not bool(gram.isfinite().all()):
+        return Eigenpair(0.0, start_vector(len(gram), gram))
     values, vectors = torch.linalg.eigh(gram)
     return _resolved(gram, float(values[0]), vectors[:, 0])
 
@@ -116,7 +122,9 @@ def spectral_norm(matrix: Tensor, near: Tensor | None = None) -> Eigenpair:
 
     try:
         value, vector = dominant_eigenpair(product, _start(matrix, near), rtol=_COARSE)
-    except ConvergenceError:
+    except _FAILURES:
+        if not bool(matrix.isfinite().all()):
+            return Eigenpair(math.inf, start_vector(matrix.shape[1], matrix))
         _, values, vectors = torch.linalg.svd(matrix.double(), full_matrices=False)
         return Eigenpair(float(values[0]), vectors[0])
     return Eigenpair(max(value, 0.0) ** 0.5, vector)

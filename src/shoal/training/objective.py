@@ -88,11 +88,6 @@ class Objective:
         solves = (self.network.last_solve, self.network.last_adjoint)
         return all(s is None or bool(s.converged.all()) for s in solves)
 
-    def scales(self) -> dict[str, float]:
-        """By what the weights of each trained group are multiplied where they act."""
-        maps = self.network.trace(self.x[:1]).maps
-        return {name: maps[name].scale for name in self.weights}
-
     def distances(self) -> dict[str, float]:
         """How far each group of weights is from where it began, in the Frobenius norm."""
         return {

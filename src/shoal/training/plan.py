@@ -92,8 +92,9 @@ def make_plan(
         conclusion = None  # it is about another step size
     rate = None if conclusion is None else conclusion.rate
     eigenvalue = _eigenvalue(least_eigenvalue, rate, monitor)
-    limits = {} if conclusion is None else limits_of(conclusion, objective.scales())
-    promises = _promises(monitor, objective.network, eigenvalue, conclusion, limits)
+    net = objective.network
+    limits = {} if conclusion is None else limits_of(conclusion.promises, net)
+    promises = _promises(monitor, net, eigenvalue, conclusion, limits)
     return Plan(method, size, tolerance, monitor, promises, eigenvalue, rate, limits)
 
 

@@ -3,20 +3,19 @@
 import os
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from shoal.checkpoints import Checkpoint
 from shoal.checks import integer, one_of, real
 from shoal.convergence.arguments import checked_labels
 from shoal.exceptions import ConvergenceWarning
 from shoal.files import checksum
 from shoal.kernels.arguments import as_tensor
 from shoal.models import EquilibriumNetwork, Network
-from shoal.training.checkpoint import Checkpoint
 from shoal.training.collect import collect
 from shoal.training.monitor import Monitor, as_monitor
 from shoal.training.objective import Objective
@@ -69,7 +68,8 @@ def train(
         reduction: ``"sum"``: $\Phi = \frac12\|f - y\|^2$. ``"mean"``: that divided by n.
         certificate: What ``certify`` says of this network and data. If its conclusion for the
             method, and for this step size, holds, its promises are watched instead: the rate of the
-            loss, the gain, and how far each group of weights travels.
+            loss, the gain, how far each group of weights travels and, for a DEQ, the least
+            eigenvalue.
         least_eigenvalue: $\lambda_0$; by default the least eigenvalue of $G$ at the start.
         on_violation: What to do about a broken promise: ``"record"`` it, ``"stop"`` there, or
             ``"raise"`` a :class:`TrainingError`. A run that diverges ends in any case, with a
@@ -156,8 +156,6 @@ def _checkpoint(
     seconds = real("checkpoint_seconds", seconds, at_least=0)
     if path is None:
         return None
-    if not Path(path).parent.is_dir() or Path(path).is_dir():
-        raise ValueError(f"checkpoint must be a file in a folder that exists, got {str(path)!r}")
     net = objective.network
     solves = ""
     if isinstance(net, EquilibriumNetwork):
@@ -175,4 +173,4 @@ def _checkpoint(
         "reduction": repr(objective.divisor),
         **plan.identity(),
     }
-    return Checkpoint(Path(path), identity, seconds)
+    return Checkpoint(path, "training", identity, seconds)

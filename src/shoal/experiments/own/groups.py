@@ -10,7 +10,7 @@ import shoal
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
 from shoal.experiments.figures import COLORS, style
 from shoal.experiments.registry import register
-from shoal.experiments.width import (
+from shoal.experiments.width_errors import (
     Errors,
     draw_errors,
     errors_of,

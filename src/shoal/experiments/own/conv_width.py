@@ -16,7 +16,7 @@ import shoal
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
 from shoal.experiments.figures import COLORS, style
 from shoal.experiments.registry import register
-from shoal.experiments.width import (
+from shoal.experiments.width_errors import (
     draw_errors,
     errors_of,
     label_axes,
@@ -24,8 +24,8 @@ from shoal.experiments.width import (
     slopes,
     unit_inputs,
 )
-from shoal.gaussian import dual, dual_derivative, moments
-from shoal.gaussian.moments import mean
+from shoal.gaussian import dual, dual_derivative
+from shoal.gaussian.moments import mean, normalization
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -165,10 +165,10 @@ def _printed_entry(architecture: shoal.ConvResNet, k: Tensor, near: Tensor) -> T
     """From $K^{(0)}$ of the pixels of both images, one after the other."""
     sigma, pixels = architecture.activation, len(near)
     step = architecture.residual_scale / architecture.depth
-    normalization = float(1 / moments(sigma, 1.0).square)
+    first = normalization(sigma)
     patch = torch.block_diag(near, near)
-    b = math.sqrt(normalization) * mean(sigma, k.diagonal())
-    k = normalization * _dual(sigma, k)
+    b = math.sqrt(first) * mean(sigma, k.diagonal())
+    k = first * _dual(sigma, k)
     for _ in range(2, architecture.depth):
         below = mean(sigma, k.diagonal())
         cross = torch.outer(b, below) + torch.outer(below, b)

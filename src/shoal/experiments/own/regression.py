@@ -52,7 +52,8 @@ class Regression(Experiment):
     - ``steps`` and ``history``, the largest relative residual after each of them.
 
     Images have one norm, so the diagonal is constant and as good as no preconditioner. The mixture,
-    that of Ling 2024, is what the equivalent is made for, and images are not.
+    that of Ling 2024, is what the equivalent is made for, and images are not: it is told the
+    classes of the mixture only.
 
     Args:
         architecture: The DEQ.
@@ -147,7 +148,7 @@ class Regression(Experiment):
                 method="cholesky" if solver == "cholesky" else "cg",
                 preconditioner=None if solver in ("cholesky", "none") else cast(Any, solver),
                 rank=self.rank,
-                labels=samples.labels,
+                labels=samples.labels if point["dataset"] == "mixture" else None,
                 tolerance=self.tolerance,
                 max_steps=self.max_steps,
                 on_failure="warn",

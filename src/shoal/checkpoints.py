@@ -1,7 +1,8 @@
-"""Checkpoints: files from which a run goes on as if it had never ended."""
+"""Checkpoints: files from which work goes on as if it had never ended."""
 
 import glob
 import json
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,11 +17,9 @@ from shoal.files import checksum, write_whole
 
 __all__ = ["Checkpoint", "Snapshot"]
 
-_FORMAT = "shoal training 1"
-
 
 class Snapshot(NamedTuple):
-    """A run between two steps.
+    """Work between two steps.
 
     Attributes:
         facts: What is not a tensor.
@@ -32,16 +31,29 @@ class Snapshot(NamedTuple):
 
 
 class Checkpoint:
-    """A file that holds the newest snapshot of a run; it is replaced as a whole or not at all.
+    """A file that holds the newest snapshot of some work; it is replaced as a whole or not at all.
 
     Args:
         path: The file.
-        identity: What makes the run this one; a file of another run is refused.
+        kind: What the work is, in one word.
+        identity: What its numbers depend on; a file of which any of it differs is refused.
         seconds: How much time passes between two snapshots at least.
+
+    Raises:
+        ValueError: If no file can be written there.
     """
 
-    def __init__(self, path: Path, identity: Mapping[str, str], seconds: float) -> None:
-        self.path, self.identity, self.seconds = path, dict(identity), seconds
+    def __init__(
+        self, path: str | os.PathLike[str], kind: str, identity: Mapping[str, str], seconds: float
+    ) -> None:
+        self.path, self.kind = Path(path), kind
+        self.identity, self.seconds = dict(identity), seconds
+        folder = self.path.parent
+        if not folder.is_dir() or self.path.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+            raise ValueError(
+                "checkpoint must be a file in a folder that exists and can be written to, "
+                f"got {str(path)!r}"
+            )
         self._written = time.monotonic()
 
     @property
@@ -53,7 +65,7 @@ class Checkpoint:
         """Replace the file."""
         tensors = {n: t.detach().cpu().contiguous() for n, t in snapshot.tensors.items()}
         metadata = {
-            "format": _FORMAT,
+            "format": self._format,
             "identity": json.dumps(self.identity),
             "facts": json.dumps(snapshot.facts),
         }
@@ -68,7 +80,7 @@ class Checkpoint:
         What a killed process left half-written beside it is removed.
 
         Raises:
-            ValueError: If the file is damaged, or of another run.
+            ValueError: If the file is damaged, or of other work.
         """
         for leftover in self.path.parent.glob(f".{glob.escape(self.path.name)}.*"):
             leftover.unlink(missing_ok=True)
@@ -81,18 +93,23 @@ class Checkpoint:
                 tensors = {name: file.get_tensor(name).clone() for name in names}
         except SafetensorError as error:
             raise ValueError(f"{self.path} is damaged or no checkpoint: {error}") from error
-        if metadata.get("format") != _FORMAT:
-            raise ValueError(f"{self.path} is no checkpoint of a training")
+        if metadata.get("format") != self._format:
+            raise ValueError(f"{self.path} is no checkpoint of a {self.kind}")
         if metadata.get("sha256") != checksum(metadata, tensors):
             raise ValueError(f"{self.path} is damaged: it does not have the checksum it was given")
-        before = json.loads(metadata["identity"])
-        other = sorted(
-            n for n in {*before, *self.identity} if before.get(n) != self.identity.get(n)
-        )
-        if other:
-            raise ValueError(
-                f"{self.path} is of another run: {', '.join(other)} differ. Give the arguments of "
-                "that run again, with the network as it was before training, or another path"
-            )
+        self._compare(json.loads(metadata["identity"]))
         facts = json.loads(metadata["facts"])
         return Snapshot(facts, {name: tensor.to(device) for name, tensor in tensors.items()})
+
+    @property
+    def _format(self) -> str:
+        return f"shoal {self.kind} 1"
+
+    def _compare(self, before: Mapping[str, str]) -> None:
+        """Refuse a file of other work, and say in what it differs."""
+        other = [n for n in {**self.identity, **before} if before.get(n) != self.identity.get(n)]
+        if other:
+            raise ValueError(
+                f"{self.path} is of another {self.kind}: {', '.join(sorted(other))} differ. Give "
+                "the arguments of that one again, as they were when it began, or another path"
+            )
