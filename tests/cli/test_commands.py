@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import shoal
@@ -75,6 +76,12 @@ def test_analyze_prints_a_table() -> None:
         assert words in result.stdout
     assert "--output" in result.stderr
     assert files(Path()) == []
+
+
+def test_threads_are_as_before_afterwards() -> None:
+    before = torch.get_num_threads()
+    shoal_command("analyze", "-n", "20", "--only", "kernels", "--threads", str(before + 1))
+    assert torch.get_num_threads() == before
 
 
 def test_sections_are_chosen() -> None:
@@ -302,6 +309,8 @@ BAD = {
         ["reproduce", "shoal", "--threads", "99999"],
         "--threads must be <= .*99999",
     ),
+    "no threads": (["analyze", "--threads", "0"], "--threads must be >= 1, got 0"),
+    "too many threads": (["certify", "--threads", "99999"], "--threads must be <= .*99999"),
     "unknown benchmark": (["bench", "whales"], "NAME must be one of kernel.*got 'whales'"),
 }
 

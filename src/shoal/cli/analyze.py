@@ -10,7 +10,18 @@ import shoal
 from shoal import checks
 from shoal.activations.names import parse_activation
 from shoal.cli.errors import FAILED, INTERRUPTED, note
-from shoal.cli.options import Debug, Device, Dtype, Json, Save, Verbose, check_folder
+from shoal.cli.options import (
+    Debug,
+    Device,
+    Dtype,
+    Json,
+    Save,
+    Threads,
+    Verbose,
+    check_count,
+    check_folder,
+    limited,
+)
 from shoal.cli.output import command_line, console, emit, progress
 from shoal.experiments.figures import require_matplotlib
 from shoal.experiments.provenance import resolve_device
@@ -58,6 +69,7 @@ def analyze(
     ] = None,
     dtype: Annotated[Dtype, typer.Option(help="Of inputs and kernels.")] = Dtype.float64,
     device: Device = "auto",
+    threads: Threads = 1,
     output: Save = None,
     json: Json = False,
     verbose: Verbose = 0,  # noqa: ARG001
@@ -69,6 +81,7 @@ def analyze(
     are taken.
     """
     sections = _chosen(only, skip)
+    check_count("--threads", threads)
     if output is not None:
         require_matplotlib()
         require_jinja()
@@ -77,7 +90,8 @@ def analyze(
     place = resolve_device(device)
     inputs = load_data(data, label=label, n=n, dtype=dtype.torch, device=place, most=1000)
     subject = Subject(deq, inputs)
-    found, interrupted = _find(subject, sections, quiet=json)
+    with limited(threads):
+        found, interrupted = _find(subject, sections, quiet=json)
     if found and not json:
         _show(subject, found)
     if interrupted:

@@ -11,7 +11,16 @@ import shoal
 from shoal import checks
 from shoal.activations.names import parse_activation
 from shoal.cli.errors import note
-from shoal.cli.options import Debug, Json, Save, Verbose, check_folder
+from shoal.cli.options import (
+    Debug,
+    Json,
+    Save,
+    Threads,
+    Verbose,
+    check_count,
+    check_folder,
+    limited,
+)
 from shoal.cli.output import command_line, console, emit
 from shoal.experiments.figures import require_matplotlib
 from shoal.experiments.identity import plain
@@ -83,6 +92,7 @@ def certify(
     step_size: Annotated[
         float | None, typer.Option(help="The step size to certify.", show_default="one is chosen")
     ] = None,
+    threads: Threads = 1,
     output: Save = None,
     json: Json = False,
     verbose: Verbose = 0,  # noqa: ARG001
@@ -94,6 +104,7 @@ def certify(
     The loss is ½Σ‖f(x) − y‖², a sum. The exit code is 3 if nothing is established, which never
     means that training fails.
     """
+    check_count("--threads", threads)
     if output is not None:
         require_matplotlib()
         require_jinja()
@@ -120,7 +131,8 @@ def certify(
     net = _loaded(load) if load is not None else _built(network or "ling2023", given, samples)
     x = samples.x if raw or not _by_dimension(net) else samples.x * samples.x.shape[1] ** 0.5
     targets = target_scale * samples.targets(net.spec.out_features)
-    found = shoal.certify(net, x.to(next(net.parameters()).dtype), targets, step_size=step_size)
+    with limited(threads):
+        found = shoal.certify(net, x.to(next(net.parameters()).dtype), targets, step_size=step_size)
     record = _document(found, net, samples, target_scale)
     files: list[Path] = []
     if output is not None:
