@@ -9,15 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import shoal
 from shoal.activations.names import known_activations, parse_activation
 from shoal.cli.app import app
 from shoal.cli.options import check_folder
-from shoal.report import SECTIONS, Measurement
+from shoal.report import Measurement
 
-SMALL = ["--activation", "relu", "-n", "40", "--device", "cpu"]
+FAST = ["well_posedness", "kernels", "equivalents", "timing"]
+RELU = ["--activation", "relu", "--only", ",".join(FAST)]
+SMALL = [*RELU, "-n", "40", "--device", "cpu"]
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +48,7 @@ def files(folder: Path) -> list[str]:
     ("command", "words"),
     [
         ([], ["analyze", "reproduce", "bench", "--version"]),
-        (["analyze"], ["--activation", "--recurrent-variance", "--input-variance", "--dtype"]),
+        (["analyze"], ["--activation", "--recurrent-variance", "--dtype", "--only", "--skip"]),
         (["reproduce"], ["PAPER", "FIGURE", "--quick", "--jobs", "--output"]),
         (["bench"], ["NAME", "--quick", "--device"]),
     ],
@@ -75,21 +78,37 @@ def test_analyze_prints_a_table() -> None:
     assert files(Path()) == []
 
 
+def test_threads_are_as_before_afterwards() -> None:
+    before = torch.get_num_threads()
+    shoal_command("analyze", "-n", "20", "--only", "kernels", "--threads", str(before + 1))
+    assert torch.get_num_threads() == before
+
+
+def test_sections_are_chosen() -> None:
+    options = ["analyze", "-n", "20", "--json"]
+    only = json.loads(shoal_command(*options, "--only", "timing, kernels").stdout)
+    assert list(only["sections"]) == ["kernels", "timing"]  # in their order
+    rest = "spectrum,design,training,certificate,equivalents,timing"
+    skip = json.loads(shoal_command(*options, "--skip", rest).stdout)
+    assert list(skip["sections"]) == ["well_posedness", "kernels"]
+
+
 def test_analyze_for_machines(tmp_path: Path) -> None:
     result = shoal_command("analyze", *SMALL, "--dtype", "float64", "--json", "--output", "a/b")
     document = json.loads(result.stdout)
     assert result.stderr == ""
-    assert set(document["sections"]) == {section.name for section in SECTIONS}
+    assert list(document["sections"]) == FAST
     assert document["architecture"]["activation"] == {"class": "ReLU"}
     assert document["data"]["samples"] == 40
-    assert files(tmp_path) == ["a/b/analysis.json", "a/b/analysis.png", "a/b/analysis.svg"]
+    names = ["analysis.json", "analysis.png", "analysis.svg", "report.html"]
+    assert files(tmp_path) == [f"a/b/{name}" for name in names]
     assert json.loads(Path("a/b/analysis.json").read_text()) == document
 
 
 def test_the_numbers_are_those_of_the_library() -> None:
     generator = np.random.default_rng(0)
     np.save("x.npy", generator.normal(size=(30, 5)) + 3)
-    document = json.loads(shoal_command("analyze", "x.npy", *SMALL[:2], "--json").stdout)
+    document = json.loads(shoal_command("analyze", "x.npy", *RELU, "--json").stdout)
     x = np.load("x.npy") - np.load("x.npy").mean(0)
     x /= np.sqrt((x**2).sum(1).mean())
     ck = shoal.kernel(shoal.DEQ(shoal.ReLU(), 0.2, 0.8), x).ck
@@ -116,7 +135,7 @@ def test_files_of_all_kinds_are_the_same_data() -> None:
     commands = [["x.npy"], ["x.npz"], ["x.csv"], ["x.csv.gz"], ["bare.csv"]]
     commands += [["labeled.csv", "--label", column] for column in ("kind", "3", "-1")]
     found = [
-        json.loads(shoal_command("analyze", *command, *SMALL[:2], "--json").stdout)
+        json.loads(shoal_command("analyze", *command, *RELU, "--json").stdout)
         for command in commands
     ]
     assert [d["data"]["name"] for d in found] == [command[0] for command in commands]
@@ -161,7 +180,7 @@ def test_what_has_no_kernel_fails_and_says_so() -> None:
 
 
 def test_what_is_infinite_is_null() -> None:
-    options = ["--activation", "hermite:0,1,0.5", "-n", "10", "--json", "--output", "o"]
+    options = ["--activation", "hermite:0,1,0.5", "-n", "10", "--json", "--output", "o", *RELU[2:]]
     document = json.loads(shoal_command("analyze", *options).stdout)
     assert document["sections"]["well_posedness"]["recurrent_gain"] is None  # not Lipschitz
     assert document["sections"]["kernels"]["ck"]["trace"] > 0
@@ -172,9 +191,9 @@ def test_the_scale_of_the_data_does_not_matter() -> None:
     np.save("x.npy", x)
     np.save("large.npy", 2.0**600 * x)
     traces = [
-        json.loads(shoal_command("analyze", name, *SMALL[:2], "--json").stdout)["sections"][
-            "kernels"
-        ]["ck"]["trace"]
+        json.loads(shoal_command("analyze", name, *RELU, "--json").stdout)["sections"]["kernels"][
+            "ck"
+        ]["trace"]
         for name in ("x.npy", "large.npy")
     ]
     assert traces[0] == pytest.approx(traces[1], rel=1e-12)
@@ -235,6 +254,17 @@ BAD = {
     "variance that is no number": (["analyze", "--input-variance", "much"], "--input-variance"),
     "infinite variance": (["analyze", "--input-variance", "inf"], "must be finite, got inf"),
     "too many samples": (["analyze", "-n", "5000"], "n must be between 2 and 1797.*got 5000"),
+    "unknown section": (["analyze", "--only", "whale"], "--only must be one of .*'whale'"),
+    "unknown section to skip": (["analyze", "--skip", ""], "--skip must be one of .*got ''"),
+    "two choices": (["analyze", "--only", "timing", "--skip", "kernels"], "--only and --skip"),
+    "no section left": (
+        [
+            "analyze",
+            "--skip",
+            "well_posedness,kernels,equivalents,spectrum,design,training,certificate,timing",
+        ],
+        "--skip must leave a section",
+    ),
     "unknown dtype": (["analyze", "--dtype", "float16"], "--dtype.*float16"),
     "unknown device": (["analyze", "--device", "abacus"], "device must be auto.*'abacus'"),
     "absent device": (["reproduce", "shoal", "--device", "cuda:77"], "this machine has"),
@@ -259,7 +289,7 @@ BAD = {
     "archive that is none": (["analyze", "broken.npz"], "must be a .npz file of numbers"),
     "text in a column": (
         ["analyze", "kinds.csv"],
-        "got 'iris' in line 2, column 2; --label COLUMN leaves out a column, by name or index",
+        "got 'iris' in line 2, column 2; --label COLUMN says where the labels are",
     ),
     "unknown column": (
         ["analyze", "kinds.csv", "--label", "whale"],
@@ -268,7 +298,7 @@ BAD = {
     "absent column": (["analyze", "kinds.csv", "--label", "7"], "a column 7, got 3 columns"),
     "label without columns": (
         ["analyze", "other.npz", "--label", "a"],
-        "--label must name a column of a CSV file, got 'a' for other.npz",
+        "--label must name a column of a CSV file, or an .npy file.*got 'a' for other.npz",
     ),
     "one sample": (["analyze", "one.csv"], r"at least two rows, got one.csv of shape \(1, 2\)"),
     "unknown paper": (["reproduce", "whale2024"], r"PAPER must be one of .*shoal.*'whale2024'"),
@@ -279,6 +309,8 @@ BAD = {
         ["reproduce", "shoal", "--threads", "99999"],
         "--threads must be <= .*99999",
     ),
+    "no threads": (["analyze", "--threads", "0"], "--threads must be >= 1, got 0"),
+    "too many threads": (["certify", "--threads", "99999"], "--threads must be <= .*99999"),
     "unknown benchmark": (["bench", "whales"], "NAME must be one of kernel.*got 'whales'"),
 }
 
@@ -362,13 +394,13 @@ def test_interrupted_analyses_keep_what_is_finished(monkeypatch: pytest.MonkeyPa
         raise KeyboardInterrupt
 
     command = ["analyze", *SMALL, "--output", "o"]
-    names = ["analysis.json", "analysis.png", "analysis.svg"]
-    partial = ["partial.json", "partial.png", "partial.svg"]
+    names = ["analysis.json", "analysis.png", "analysis.svg", "report.html"]
+    partial = ["partial.html", "partial.json", "partial.png", "partial.svg"]
     with monkeypatch.context() as patch:
         patch.setattr("shoal.report.kernels.shoal.kernel", interrupt)
         result = shoal_command(*command, code=130)
         assert "Well-posedness" in result.stdout
-        assert "1 of 4 sections are finished, kept in o/partial.json" in result.stderr
+        assert "1 of 4 sections are finished, kept in o/partial.html" in result.stderr
         document = json.loads(shoal_command(*command, "--json", code=130).stdout)
         assert document == json.loads(Path("o/partial.json").read_text())
         assert not document["complete"]
@@ -381,7 +413,7 @@ def test_interrupted_analyses_keep_what_is_finished(monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         patch.setattr("shoal.report.kernels.shoal.kernel", interrupt)
         shoal_command(*command, code=130)
-    assert files(Path("o")) == names + partial
+    assert files(Path("o")) == sorted(names + partial)
     assert Path("o/analysis.json").read_bytes() == complete
 
 

@@ -1,4 +1,4 @@
-"""``shoal analyze``: an architecture on data, in one table and one figure."""
+"""``shoal analyze``: an architecture on data, in one table and one report."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,15 +10,30 @@ import shoal
 from shoal import checks
 from shoal.activations.names import parse_activation
 from shoal.cli.errors import FAILED, INTERRUPTED, note
-from shoal.cli.options import Debug, Device, Dtype, Json, Save, Verbose, check_folder
-from shoal.cli.output import console, emit, progress
+from shoal.cli.options import (
+    Debug,
+    Device,
+    Dtype,
+    Json,
+    Save,
+    Threads,
+    Verbose,
+    check_count,
+    check_folder,
+    limited,
+)
+from shoal.cli.output import command_line, console, emit, progress
 from shoal.experiments.figures import require_matplotlib
 from shoal.experiments.provenance import resolve_device
 from shoal.report import SECTIONS, Findings, Section, Subject, document, load_data, save
 from shoal.report import analyze as sections_of
 from shoal.report.data import NAMES
+from shoal.report.page import require_jinja
 
 __all__ = ["analyze", "architecture_of"]
+
+_MARKS = {None: "  ", True: "[green]✓[/green] ", False: "[red]✗[/red] "}
+_NAMES = ",".join(section.name for section in SECTIONS)
 
 
 def analyze(
@@ -34,7 +49,7 @@ def analyze(
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="The column of a CSV file that is no input: its name, or its index from 0.",
+            help="The labels: a column of a CSV file, by name or by index from 0, or an .npy file.",
         ),
     ] = None,
     activation: Annotated[
@@ -45,44 +60,63 @@ def analyze(
     n: Annotated[
         int | None, typer.Option("--n", "-n", help="How many samples.", show_default="at most 1000")
     ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(metavar="SECTIONS", help=f"Of {_NAMES}.", show_default="all"),
+    ] = None,
+    skip: Annotated[
+        str | None, typer.Option(metavar="SECTIONS", help="All sections but these.")
+    ] = None,
     dtype: Annotated[Dtype, typer.Option(help="Of inputs and kernels.")] = Dtype.float64,
     device: Device = "auto",
+    threads: Threads = 1,
     output: Save = None,
     json: Json = False,
     verbose: Verbose = 0,  # noqa: ARG001
     debug: Debug = False,  # noqa: ARG001
 ) -> None:
-    """Analyze a DEQ on data: well-posedness, kernels, timing.
+    """Analyze a DEQ on data: kernels, spectrum, shallow designs, training, certificate.
 
     Inputs are centered and scaled to a mean squared norm of one. Without DATA, handwritten digits
     are taken.
     """
+    sections = _chosen(only, skip)
+    check_count("--threads", threads)
     if output is not None:
         require_matplotlib()
+        require_jinja()
         check_folder(output)
     deq = architecture_of(activation, recurrent_variance, input_variance)
     place = resolve_device(device)
     inputs = load_data(data, label=label, n=n, dtype=dtype.torch, device=place, most=1000)
     subject = Subject(deq, inputs)
-    found, interrupted = _find(subject, quiet=json)
+    with limited(threads):
+        found, interrupted = _find(subject, sections, quiet=json)
     if found and not json:
         _show(subject, found)
     if interrupted:
-        _keep(subject, found, output, json=json)
+        _keep(subject, found, output, json=json, total=len(sections))
         raise typer.Exit(INTERRUPTED)
     _finish(subject, found, output, json=json)
 
 
 def _keep(
-    subject: Subject, found: dict[Section, Findings], output: Path | None, *, json: bool
+    subject: Subject,
+    found: dict[Section, Findings],
+    output: Path | None,
+    *,
+    json: bool,
+    total: int,
 ) -> None:
     """Write what was finished before Ctrl-C, marked as a part, and print it for machines."""
-    files = save(subject, found, output, complete=False) if found and output is not None else []
+    files: list[Path] = []
+    if found and output is not None:
+        files = save(subject, found, output, complete=False, command=command_line())
     if json and found:
         emit(document(subject, found, complete=False))
     kept = f"kept in {', '.join(map(str, files))}" if files else "nothing is written"
     note(
-        f"Interrupted: {len(found)} of {len(SECTIONS)} sections are finished, {kept}. "
+        f"Interrupted: {len(found)} of {total} sections are finished, {kept}. "
         "Run the command again; it starts over."
     )
 
@@ -91,13 +125,13 @@ def _finish(
     subject: Subject, found: dict[Section, Findings], output: Path | None, *, json: bool
 ) -> None:
     """Write and print what was found; what was not found makes the command fail."""
-    files = [] if output is None else save(subject, found, output)
+    files = [] if output is None else save(subject, found, output, command=command_line())
     if json:
         emit(document(subject, found))
     elif files:
         console().print(f"Written: {', '.join(map(str, files))}", soft_wrap=True)
     else:
-        note("--output FOLDER saves the figure and the numbers.")
+        note("--output FOLDER saves the report, the figure and the numbers.")
     errors: dict[str, list[str]] = {}  # sections may fail for one reason, which is told once
     for section, findings in found.items():
         if findings.error:
@@ -117,14 +151,31 @@ def architecture_of(activation: str, recurrent_variance: float, input_variance: 
     )
 
 
-def _find(subject: Subject, *, quiet: bool) -> tuple[dict[Section, Findings], bool]:
+def _chosen(only: str | None, skip: str | None) -> tuple[Section, ...]:
+    """The sections that the options leave."""
+    if only is not None and skip is not None:
+        raise ValueError("--only and --skip must not both be given")
+    known = {section.name: section for section in SECTIONS}
+    option, text = ("--skip", skip) if only is None else ("--only", only)
+    named = [] if text is None else [name.strip() for name in text.split(",")]
+    for name in named:
+        checks.one_of(option, name, known)
+    chosen = tuple(s for s in SECTIONS if (s.name in named) == (only is not None))
+    if not chosen:
+        raise ValueError(f"{option} must leave a section, got {text!r}")
+    return chosen
+
+
+def _find(
+    subject: Subject, sections: tuple[Section, ...], *, quiet: bool
+) -> tuple[dict[Section, Findings], bool]:
     """The findings, and whether they are not all because of Ctrl-C."""
     found: dict[Section, Findings] = {}
     try:
         with progress(quiet=quiet) as bar:
-            task = bar.add_task(SECTIONS[0].title, total=len(SECTIONS))
-            following = iter([*[s.title for s in SECTIONS[1:]], "Done"])
-            for section, findings in sections_of(subject):
+            task = bar.add_task(sections[0].title, total=len(sections))
+            following = iter([*[s.title for s in sections[1:]], "Done"])
+            for section, findings in sections_of(subject, sections):
                 found[section] = findings
                 bar.update(task, advance=1, description=next(following))
     except KeyboardInterrupt:
@@ -140,14 +191,15 @@ def _show(subject: Subject, found: dict[Section, Findings]) -> None:
         f"{dtype}, {x.device}",
         title_justify="left",
     )
-    for name in ("", "value", "meaning"):
+    table.add_column("", no_wrap=True)
+    for name in ("value", "meaning"):
         table.add_column(name, overflow="fold")
     told: set[str] = set()
     for section, findings in found.items():
         table.add_section()
         table.add_row(f"[bold]{section.title}[/bold]", "", "")
         for row in findings.rows:
-            table.add_row(f"  {row.quantity}", row.value, row.meaning)
+            table.add_row(_MARKS[row.holds] + row.quantity, row.value, row.meaning)
         if findings.error:
             again = findings.error in told
             table.add_row(

@@ -7,6 +7,7 @@ import typer
 from shoal import __version__
 from shoal.cli.analyze import analyze
 from shoal.cli.bench import bench
+from shoal.cli.certify import certify
 from shoal.cli.design import design
 from shoal.cli.errors import Commands
 from shoal.cli.options import Debug, Verbose
@@ -48,5 +49,6 @@ def shoal(
 
 app.command()(analyze)
 app.command()(design)
+app.command()(certify)
 app.command()(reproduce)
 app.command()(bench)

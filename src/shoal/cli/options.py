@@ -1,5 +1,8 @@
 """Options that commands share."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -8,9 +11,24 @@ from typing import Annotated
 import torch
 import typer
 
+from shoal import checks
 from shoal.cli.logs import state
 
-__all__ = ["Debug", "Device", "Dtype", "Json", "Output", "Save", "Verbose", "check_folder"]
+__all__ = [
+    "Debug",
+    "Device",
+    "Dtype",
+    "Json",
+    "Output",
+    "Save",
+    "Threads",
+    "Verbose",
+    "check_count",
+    "check_folder",
+    "limited",
+]
+
+_MOST = max(64, 4 * (os.cpu_count() or 1))  # processes and threads; more only stop the machine
 
 
 def _set_verbose(count: int) -> int:
@@ -25,6 +43,24 @@ def _set_debug(on: bool) -> bool:
         state.debug = True
         state.apply()
     return on
+
+
+def check_count(option: str, value: int) -> None:
+    """Check a number of processes or threads."""
+    checks.integer(option, value, at_least=1)
+    if value > _MOST:
+        raise ValueError(f"{option} must be <= {_MOST} on this machine, got {value}")
+
+
+@contextmanager
+def limited(threads: int) -> Iterator[None]:
+    """Compute with so many threads; more than one wait for each other in small problems."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def check_folder(path: Path) -> None:
@@ -96,10 +132,11 @@ Json = Annotated[
 Device = Annotated[
     str, typer.Option(help="auto (the GPU where there is one), cpu, cuda or cuda:N.")
 ]
+Threads = Annotated[int, typer.Option(help="How many threads compute.")]
 Output = Annotated[
     Path, typer.Option(parser=_folder, metavar="FOLDER", help="The folder to write into.")
 ]
 Save = Annotated[
     Path | None,
-    typer.Option(parser=_folder, metavar="FOLDER", help="A folder for the figure and the numbers."),
+    typer.Option(parser=_folder, metavar="FOLDER", help="A folder for what was found."),
 ]

@@ -1,6 +1,8 @@
 """What commands show: tables for people, one document for machines, progress for the patient."""
 
 import json
+import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,13 +18,18 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-__all__ = ["console", "emit", "progress"]
+__all__ = ["command_line", "console", "emit", "progress"]
 
 
 def console() -> Console:
     """Where tables go: stdout, at least wide enough for them where it is not a terminal."""
     found = Console(highlight=False)
     return found if found.is_terminal else Console(highlight=False, width=max(100, found.width))
+
+
+def command_line() -> str:
+    """What was typed, for a shell."""
+    return shlex.join(["shoal", *sys.argv[1:]])
 
 
 def emit(document: Any) -> None:

@@ -1,25 +1,20 @@
 """``shoal reproduce``: list and run experiments."""
 
-import os
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from shoal import checks
 from shoal.cli.errors import INTERRUPTED, note
-from shoal.cli.options import Debug, Device, Json, Output, Verbose, check_folder
-from shoal.cli.output import console, emit, progress
+from shoal.cli.options import Debug, Device, Json, Output, Verbose, check_count, check_folder
+from shoal.cli.output import command_line, console, emit, progress
 from shoal.experiments import Experiment, Progress, Run, execute, find, registered
 from shoal.experiments.storage import read_json
 
 __all__ = ["reproduce"]
 
 _STEPS = 10_000  # of the progress bar
-_MOST = max(64, 4 * (os.cpu_count() or 1))  # processes and threads; more only stop the machine
 
 
 def reproduce(
@@ -47,9 +42,7 @@ def reproduce(
     results to the last bit.
     """
     for option, value in (("--jobs", jobs), ("--threads", threads)):
-        checks.integer(option, value, at_least=1)
-        if value > _MOST:
-            raise ValueError(f"{option} must be <= {_MOST} on this machine, got {value}")
+        check_count(option, value)
     if paper is None:
         _list(json=json)
         return
@@ -103,10 +96,9 @@ def _run(one: Run, *, jobs: int, quiet: bool) -> dict[str, Any]:
 
 def _interrupted(one: Run) -> str:
     total = len(one.files)
-    again = shlex.join(["shoal", *sys.argv[1:]])
     return (
         f"Interrupted: {one.finished} of {total} points are finished and kept in {one.folder}. "
-        f"To go on, run the same command again: {again}"
+        f"To go on, run the same command again: {command_line()}"
     )
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from shoal.designs.result import Design
 
-__all__ = ["plot_activations"]
+__all__ = ["layer_activations", "plot_activations"]
 
 _REACH = 4.0  # in units of tau0
 _WAY = {"moments": "by moments", "sphere": "on the sphere"}
@@ -29,9 +29,9 @@ def plot_activations(design: "Design") -> "Figure":
     figure = Figure(figsize=(5.6, 4.2), layout="constrained")
     axes = figure.subplots()
     x = torch.linspace(-_REACH, _REACH, 801, dtype=torch.float64) * design.tau0
-    for name, sigma in _activations(design.original):
+    for name, sigma in layer_activations(design.original):
         axes.plot(x, sigma(x), "--", color="#444444", label=name)
-    designed = _activations(design.architecture)
+    designed = layer_activations(design.architecture)
     for (name, sigma), color in zip(designed, _COLORS, strict=False):
         axes.plot(x, sigma(x), color=color, label=f"designed, {name}")
     axes.set(xlabel="x", title=f"{design.match.upper()} design {_WAY[design.method]}")
@@ -40,7 +40,8 @@ def plot_activations(design: "Design") -> "Figure":
     return figure
 
 
-def _activations(architecture: Architecture) -> list[tuple[str, Activation]]:
+def layer_activations(architecture: Architecture) -> list[tuple[str, Activation]]:
+    """The activations of a network, with the names of its layers."""
     if isinstance(architecture, DEQ):
         return [("DEQ", architecture.activation)]
     if isinstance(architecture, FullyConnected | ResNet):

@@ -1,8 +1,9 @@
 """Reports: what is known of an architecture on data, in sections, and how fast it is known."""
 
-from shoal.report.analysis import SECTIONS, analyze, document, draw, save
+from shoal.report.analysis import SECTIONS, analyze, document, draw, finite, save
 from shoal.report.benchmarks import BENCHMARKS, Benchmark, Measurement, measure
 from shoal.report.data import Data, load_data
+from shoal.report.page import render
 from shoal.report.section import Findings, Row, Section, Subject
 
 __all__ = [
@@ -18,7 +19,9 @@ __all__ = [
     "analyze",
     "document",
     "draw",
+    "finite",
     "load_data",
     "measure",
+    "render",
     "save",
 ]

@@ -10,24 +10,40 @@ import shoal
 from shoal.exceptions import AccuracyError, ConvergenceError
 from shoal.experiments.figures import save_figure, style
 from shoal.experiments.identity import plain
-from shoal.experiments.storage import write_json
+from shoal.experiments.storage import write_file, write_json
+from shoal.report.certificate import CERTIFICATE
+from shoal.report.designs import DESIGN
 from shoal.report.equivalents import EQUIVALENTS
 from shoal.report.kernels import KERNELS
+from shoal.report.page import render
 from shoal.report.section import Findings, Section, Subject
+from shoal.report.spectra import SPECTRUM
 from shoal.report.timing import TIMING
+from shoal.report.training import TRAINING
 from shoal.report.well_posedness import WELL_POSEDNESS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["SECTIONS", "analyze", "document", "draw", "save"]
+__all__ = ["SECTIONS", "analyze", "document", "draw", "finite", "save"]
 
 _logger = logging.getLogger(__name__)
 
 # What an analysis consists of: a new capability is a new section.
-SECTIONS: tuple[Section, ...] = (WELL_POSEDNESS, KERNELS, EQUIVALENTS, TIMING)
+SECTIONS: tuple[Section, ...] = (
+    WELL_POSEDNESS,
+    KERNELS,
+    EQUIVALENTS,
+    SPECTRUM,
+    DESIGN,
+    TRAINING,
+    CERTIFICATE,
+    TIMING,
+)
 
 Analysis = dict[Section, Findings]
+
+_COLUMNS = 4  # of the figure
 
 
 def analyze(
@@ -62,16 +78,23 @@ def document(subject: Subject, found: Analysis, *, complete: bool = True) -> dic
             "device": str(subject.x.device),
         },
         "sections": {
-            section.name: {"error": findings.error} if findings.error else _finite(findings.numbers)
+            section.name: {"error": findings.error} if findings.error else finite(findings.numbers)
             for section, findings in found.items()
         },
     }
 
 
-def _finite(value: Any) -> Any:
-    """Plain values without infinities and NaN, which JSON does not have; ``None`` instead."""
+def finite(value: Any) -> Any:
+    """Plain values without infinities and NaN, which JSON does not have; ``None`` instead.
+
+    Example:
+        >>> finite({"a": [1.5, float("inf")]})
+        {'a': [1.5, None]}
+    """
     if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
+        return {key: finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -81,32 +104,55 @@ def draw(subject: Subject, found: Analysis, *, complete: bool = True) -> "Figure
     with style():
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(4.2 * max(1, len(panels)), 3.4))
+        columns = min(_COLUMNS, max(1, len(panels)))
+        rows = max(1, math.ceil(len(panels) / columns))
+        figure = Figure(figsize=(4.2 * columns, 3.2 * rows + 0.2))
         figure.suptitle(
             f"{subject.architecture}\n{subject.data.name}, n = {subject.x.shape[0]}, "
             f"p = {subject.x.shape[1]}{'' if complete else ' (interrupted)'}",
             fontsize=10,
         )
-        for axes, (section, panel) in zip(
-            figure.subplots(1, max(1, len(panels)), squeeze=False)[0], panels, strict=False
-        ):
+        places: Any = figure.subplots(rows, columns, squeeze=False)
+        for axes, (section, panel) in zip(places.flat, panels, strict=False):
             panel(axes)
             axes.set_title(section.title)
+        for axes in places.flat[len(panels) :]:
+            axes.set_axis_off()
     return figure
 
 
-def save(subject: Subject, found: Analysis, folder: Path, *, complete: bool = True) -> list[Path]:
-    """Write ``analysis.json``, ``analysis.png`` and ``analysis.svg`` into a folder.
+def save(
+    subject: Subject,
+    found: Analysis,
+    folder: Path,
+    *,
+    complete: bool = True,
+    command: str | None = None,
+) -> list[Path]:
+    """Write ``report.html``, ``analysis.json``, ``.png`` and ``.svg`` into a folder.
 
-    What is not complete goes to ``partial.json`` and so on: it does not replace what is complete,
+    What is not complete goes to ``partial.html`` and so on: it does not replace what is complete,
     and is removed by it.
+
+    Args:
+        subject: What was analyzed.
+        found: The findings.
+        folder: Where to; it is made if it is not there.
+        complete: Whether the analysis was finished.
+        command: What makes the report again, if it was made by a command.
+
+    Returns:
+        The files that were written.
     """
     figure = draw(subject, found, complete=complete)
+    text = render(subject, found, command=command, complete=complete)
     folder.mkdir(parents=True, exist_ok=True)
+    page = folder / ("report.html" if complete else "partial.html")
+    write_file(page, lambda file: file.write(text.encode()))
     base = folder / ("analysis" if complete else "partial")
     record = base.with_suffix(".json")
     write_json(record, document(subject, found, complete=complete))
-    files = [record, *save_figure(figure, base)]
+    files = [page, record, *save_figure(figure, base)]
     if complete:
         for file in files:
             file.with_stem("partial").unlink(missing_ok=True)

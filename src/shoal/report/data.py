@@ -3,34 +3,80 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from shoal import data
-from shoal.data.csv_files import read_columns
+from shoal.data.csv_files import read_columns, read_csv
 from shoal.data.numpy_sizes import check_size
+from shoal.data.tables import indexed_classes
 
 __all__ = ["FILES", "NAMES", "Data", "load_data"]
 
 NAMES = ("digits", "mnist", "fashion-mnist", "cifar-10", "svhn")  # of ``shoal.data.load``
 FILES = (".npy", ".npz", ".csv", ".csv.gz")
-_ARRAYS = ("X", "x", "features")  # the inputs in an .npz file, as ``shoal.data.read_numpy`` has it
+# the inputs in an .npz file and their labels, as ``shoal.data.read_numpy`` has it
+_ARRAYS = {"X": "y", "x": "y", "features": "labels"}
 
 
 @dataclass(frozen=True)
 class Data:
-    """Inputs and where they come from.
+    """Inputs, their labels, and where they come from.
 
     Attributes:
         name: What they are.
         x: The inputs, of shape (n, p).
+        y: Class indices, or real targets in the dtype of ``x``, of shape (n,), where there are any.
+        classes: The names of the classes; empty if there are none.
     """
 
     name: str
     x: Tensor
+    y: Tensor | None = None
+    classes: tuple[str, ...] = ()
+
+    def targets(self, outputs: int | None = None) -> Tensor:
+        """What a network learns, of shape (n, outputs), in the dtype of the inputs.
+
+        Two classes become -1 and 1, more of them rows with a 1 at the place of the class. Real
+        targets are taken as they are.
+
+        Args:
+            outputs: How many outputs the network has, where that is known: two for two classes
+                make rows of them too.
+
+        Raises:
+            ValueError: If there are no labels, or they need another number of outputs.
+        """
+        if self.y is None:
+            raise ValueError(
+                f"{self.name} must have labels: --label COLUMN of a CSV file, --label FILE.npy for "
+                "an .npy file, or an array y in an .npz file"
+            )
+        count = len(self.classes)
+        if not count:
+            found = self.y[:, None]
+        elif count == 2 and outputs != 2:
+            found = (2 * self.y[:, None] - 1).to(self.x.dtype)
+        else:
+            found = torch.nn.functional.one_hot(self.y, count).to(self.x.dtype)
+        if outputs not in (None, found.shape[1]):
+            raise ValueError(
+                f"the network must have {found.shape[1]} outputs for the labels of {self.name}, "
+                f"got {outputs}"
+            )
+        return found
+
+
+class _Raw(NamedTuple):
+    """What was read: inputs, labels, the names of classes."""
+
+    x: Tensor
+    y: Tensor | None
+    classes: tuple[str, ...]
 
 
 def load_data(
@@ -50,7 +96,8 @@ def load_data(
             matrix of shape (n, p) as ``.npy`` or as an array ``X`` in an ``.npz``, or a CSV file.
         dtype: Of the inputs.
         device: Where they go.
-        label: A column of a CSV file that is no input, by name or by index.
+        label: Where the labels are: a column of a CSV file, by name or by index, or an ``.npy``
+            file beside one. An ``.npz`` file has them in ``y`` (or ``labels``), if anywhere.
         n: How many of the first samples to take; all by default.
         most: How many to take at most where ``n`` does not say.
         prepared: Whether to center and scale them.
@@ -60,42 +107,72 @@ def load_data(
         ImportError: If what reads the data is not installed.
         ValueError: If there is no such data, or it is not a matrix of finite numbers.
     """
-    if label is not None and not source.endswith((".csv", ".csv.gz")):
-        raise ValueError(f"--label must name a column of a CSV file, got {label!r} for {source}")
+    path = Path(source)
+    _check_label(source, label)
     if source in NAMES:
         name, raw = source, _named(source)
     elif source.endswith(FILES):
-        name, raw = Path(source).name, torch.as_tensor(_matrix(Path(source), label))
+        name, raw = path.name, _from_file(path, label)
     else:
         raise ValueError(
             f"DATA must be one of {', '.join(NAMES)}, or a file that ends in {', '.join(FILES)}, "
             f"got {source!r}"
         )
-    if n is not None and not 2 <= n <= len(raw):
-        raise ValueError(f"-n must be between 2 and {len(raw)} for {name}, got {n}")
-    x = raw[: most if n is None else n]
-    if not prepared:
-        return Data(name, x.to(dtype=dtype, device=device))
+    if n is not None and not 2 <= n <= len(raw.x):
+        raise ValueError(f"-n must be between 2 and {len(raw.x)} for {name}, got {n}")
+    count = most if n is None else n
+    x = raw.x[:count]
+    if prepared:
+        x = _prepared(name, x)
+    y = raw.y
+    if y is not None:
+        y = y[:count].to(device=device, dtype=None if raw.classes else dtype)
+    return Data(name, x.to(dtype=dtype, device=device), y, raw.classes)
+
+
+def _check_label(source: str, label: str | None) -> None:
+    if label is None or source.endswith((".csv", ".csv.gz")):
+        return
+    if source.endswith(".npy") and label.endswith(".npy"):
+        return
+    raise ValueError(
+        "--label must name a column of a CSV file, or an .npy file beside one, "
+        f"got {label!r} for {source}"
+    )
+
+
+def _prepared(name: str, x: Tensor) -> Tensor:
+    """Inputs with a mean of zero and a mean squared norm of one."""
     largest = x.abs().max() if x.numel() else torch.zeros(())
     x = x / largest if largest > 0 else x  # so that no square overflows
     x = x - x.mean(dim=0)
     size = x.square().sum(dim=1).mean().sqrt()
     if size == 0:
         raise ValueError(f"{name} must have samples that differ")
-    return Data(name, (x / size).to(dtype=dtype, device=device))
+    return x / size
 
 
-def _named(name: str) -> Tensor:
+def _named(name: str) -> _Raw:
     """All digits, or the training samples of another dataset, as vectors."""
     split = "all" if name == "digits" else "train"
-    return data.load(name, split=split, dtype=torch.float64).x.flatten(1)
+    found = data.load(name, split=split, dtype=torch.float64)
+    return _Raw(found.x.flatten(1), found.y, found.classes)
 
 
-def _matrix(path: Path, label: str | None) -> Any:
-    """The inputs in a file, checked."""
+def _from_file(path: Path, label: str | None) -> _Raw:
+    """The inputs in a file, checked, and their labels."""
     if not path.is_file():
         raise ValueError(f"DATA must be a file that exists, got {str(path)!r}")
-    raw = _from_csv(path, label) if path.suffix in (".csv", ".gz") else _from_numpy(path)
+    if path.suffix in (".csv", ".gz"):
+        return _from_csv(path, label)
+    raw, labels = _from_numpy(path)
+    x = _matrix(path, raw)
+    if label is not None:
+        labels = _from_numpy(Path(label))[0]
+    return _Raw(x, *_labels(path if label is None else Path(label), labels, len(x)))
+
+
+def _matrix(path: Path, raw: Any) -> Tensor:
     if raw.ndim != 2 or len(raw) < 2 or not raw.shape[1] or raw.dtype.kind not in "fiu":
         raise ValueError(
             "DATA must be a matrix (n, p) of real numbers with at least two rows, "
@@ -106,37 +183,73 @@ def _matrix(path: Path, label: str | None) -> Any:
     if len(outside):
         place = tuple(outside[0].tolist())
         raise ValueError(f"DATA must be finite, got {raw[place]} at {place} of {path.name}")
-    return matrix
+    return torch.as_tensor(matrix)
 
 
-def _from_csv(path: Path, label: str | None) -> Any:
-    """All columns but that of the labels."""
-    column = int(label) if label and re.fullmatch("-?[0-9]+", label) else label
+def _labels(path: Path, raw: Any, samples: int) -> tuple[Tensor | None, tuple[str, ...]]:
+    """Integers and text are classes, real numbers are targets."""
+    if raw is None:
+        return None, ()
+    kind = raw.dtype.kind
+    if (
+        raw.shape != (samples,)
+        or kind not in "uifU"
+        or (kind == "f" and not np.isfinite(raw).all())
+    ):
+        raise ValueError(
+            f"labels must be {samples} finite numbers or names, one for each sample, "
+            f"got shape {raw.shape} and dtype {raw.dtype} in {path.name}"
+        )
+    if kind == "f":
+        return torch.as_tensor(raw.astype(np.float64)), ()
+    return indexed_classes(raw)
+
+
+def _from_csv(path: Path, label: str | None) -> _Raw:
+    """The inputs, and the labels in a column."""
     try:
-        return read_columns(path, without=column)
+        found = (read_columns(path), None, ()) if label is None else _labeled(path, label)
     except ValueError as error:
-        hint = "; --label COLUMN leaves out a column, by name or index" if label is None else ""
-        raise ValueError(f"DATA must be a CSV file of numbers: {error}{hint}") from None
+        hint = "; --label COLUMN says where the labels are, by name or index"
+        raise ValueError(
+            f"DATA must be a CSV file of numbers: {error}{hint if label is None else ''}"
+        ) from None
+    x, *labels = found
+    return _Raw(_matrix(path, x), *labels)
 
 
-def _from_numpy(path: Path) -> Any:
-    """The array of an ``.npy`` file, or that of the inputs in an ``.npz`` file."""
+def _labeled(path: Path, label: str) -> tuple[Any, Tensor | None, tuple[str, ...]]:
+    """The inputs with classes, or else with real targets."""
+    column = int(label) if re.fullmatch("-?[0-9]+", label) else label
+    try:
+        found = read_csv(path, label=column, dtype=torch.float64)
+    except ValueError as error:
+        try:
+            found = read_csv(path, label=column, regression=True, dtype=torch.float64)
+        except ValueError:
+            raise error from None
+    return found.x.numpy(), found.y, found.classes
+
+
+def _from_numpy(path: Path) -> tuple[Any, Any]:
+    """The array of an ``.npy`` file, or those of inputs and labels in an ``.npz`` file."""
     kind = path.suffix
     try:
         with path.open("rb") as file:
             check_size(file)
             if kind == ".npy":
-                return np.lib.format.read_array(file, allow_pickle=False)  # no archive
+                return np.lib.format.read_array(file, allow_pickle=False), None  # no archive
             archive = np.load(file, allow_pickle=False)
             names = list(archive.files)
             chosen = next((name for name in _ARRAYS if name in names), None)
             if chosen is not None:
-                return archive[chosen]
+                labels = _ARRAYS[chosen]
+                return archive[chosen], archive[labels] if labels in names else None
     except Exception as error:  # a damaged file can fail in any way
         raise ValueError(
             f"DATA must be a {kind} file of numbers, got {path.name}: {error}"
         ) from None
     raise ValueError(
-        f"DATA must have an array named {', '.join(_ARRAYS[:-1])} or {_ARRAYS[-1]}, "
+        "DATA must have an array named X, x or features, "
         f"got {path.name} with {', '.join(names) or 'none'}"
     )

@@ -34,11 +34,19 @@ class Subject:
 
 
 class Row(NamedTuple):
-    """A line of the table: a quantity, its value, and what it means."""
+    """A line of the table: a quantity, its value, and what it means.
+
+    Attributes:
+        quantity: What it is.
+        value: As text.
+        meaning: What it says.
+        holds: For an entry of a checklist, whether it holds.
+    """
 
     quantity: str
     value: str
     meaning: str = ""
+    holds: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -50,12 +58,14 @@ class Findings:
         numbers: For machines: names and plain values.
         panel: Draws the section's part of the figure; ``None`` if it has none.
         error: Why there is nothing, if there is nothing.
+        notes: Sentences that are too long for a table.
     """
 
     rows: tuple[Row, ...] = ()
     numbers: Mapping[str, Any] = field(default_factory=dict)
     panel: "Callable[[Axes], None] | None" = None
     error: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 class Section(NamedTuple):

@@ -1,0 +1,100 @@
+"""The section on the certificate: a checklist of what a proof of convergence needs."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import shoal
+from shoal import ImplicitArchitecture
+from shoal.certificates import Condition
+from shoal.experiments.figures import COLORS, GRAY
+from shoal.report.bars import Bar, draw_bars
+from shoal.report.section import Findings, Row, Section, Subject
+from shoal.report.targets import learnable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["CERTIFICATE", "certificate_findings"]
+
+_SAMPLES, _WIDTH = 8, 1000
+_ROOM = 0.9  # of the largest scale of targets that is hoped for
+
+
+def _row(c: Condition) -> Row:
+    relation = "≥" if c.relation == ">=" else "≤"
+    words = f"{c.words}; margin {c.margin:.3g}" + ("" if c.holds else f"; helps: {c.remedy}")
+    verb = "" if c.holds else "not "
+    return Row(c.name, f"{c.value:.3g} {verb}{relation} {c.bound:.3g}", words, holds=c.holds)
+
+
+def _find(subject: Subject) -> Findings:
+    if not isinstance(subject.architecture, ImplicitArchitecture):
+        return Findings((Row("certificate", "none", "this section is about implicit networks"),))
+    x = subject.x[:_SAMPLES].double().cpu()
+    targets = learnable(subject.data)
+    y = targets.values[:_SAMPLES].double().cpu()
+    network = shoal.build(
+        subject.architecture,
+        in_features=x.shape[1],
+        width=_WIDTH,
+        out_features=y.shape[1],
+        readout_scale=0.0,
+        dtype=torch.float64,
+        device="cpu",
+        seed=0,
+    )
+    found, scale = shoal.certify(network, x, y), 1.0
+    margin = found.gradient_descent.margin
+    if not found.holds and 0 < margin < 1:
+        scale = _ROOM * margin  # how far weights travel is proportional to the targets
+        smaller = shoal.certify(network, x, scale * y)
+        found, scale = (smaller, scale) if smaller.holds else (found, 1.0)
+    size = "as they are" if scale == 1 else f"times {scale:.2g}"
+    words = f"the first {len(x)} samples, {targets.words}"
+    words += "" if scale == 1 else "; much larger ones are not certified"
+    rows = (
+        Row("network", f"width {_WIDTH}", "seed 0, readout zero at the start"),
+        Row("targets", size, words),
+    )
+    return certificate_findings(found, rows, {"target_scale": scale, "width": _WIDTH})
+
+
+def certificate_findings(
+    found: shoal.Certificate, rows: tuple[Row, ...], numbers: Mapping[str, Any]
+) -> Findings:
+    """A certificate as a section: the answer, and the conditions as a checklist.
+
+    Args:
+        found: What :func:`shoal.certify` said.
+        rows: What else there is to say of the network and the data.
+        numbers: The same for machines.
+    """
+    best = found.gradient_descent
+    answer = [Row("trains to zero loss", best.status, best.theorem), *rows]
+    if found.step_size is not None and found.rate is not None:
+        answer += [
+            Row("step size", f"{found.step_size:.4g}", "for the loss ½Σ‖f(x) − y‖²"),
+            Row("rate", f"{found.rate:.6g}", "a step multiplies the loss by this or less"),
+        ]
+    return Findings(
+        (*answer, *map(_row, best.conditions)),
+        {**numbers, **found.to_dict()},
+        lambda axes: _panel(axes, best.conditions),
+        notes=(found.explanation,),
+    )
+
+
+def _panel(axes: "Axes", conditions: tuple[Condition, ...]) -> None:
+    """The margins of the conditions, up to a factor of three."""
+    bars = [
+        Bar(c.name, c.margin, f"{c.margin:.3g}", COLORS[2] if c.holds else COLORS[1])
+        for c in conditions
+    ]
+    draw_bars(axes, bars, 3.0)
+    axes.axvline(1, color=GRAY, linewidth=1.2, zorder=0.5)
+    axes.set_xlabel("margin; below 1 the condition fails")
+
+
+CERTIFICATE = Section("certificate", "Certificate", _find)

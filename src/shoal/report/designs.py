@@ -1,0 +1,98 @@
+"""The section on the shallow networks inside: designs by moments and on the sphere."""
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import shoal
+from shoal.designs.plot import layer_activations
+from shoal.exceptions import AccuracyError, ConvergenceError
+from shoal.experiments.figures import COLORS, GRAY
+from shoal.report.section import Findings, Row, Section, Subject
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["DESIGN", "designed"]
+
+_KINDS = (("ntk", "moments"), ("ck", "moments"), ("ntk", "sphere"), ("ck", "sphere"))
+_COMPARED = 64  # samples whose kernel matrices are compared
+_REACH = 3.0
+
+
+@lru_cache(maxsize=16)
+def designed(architecture: shoal.Architecture, match: str, method: str) -> shoal.Design:
+    """The design for inputs of norm one; more than one section wants it.
+
+    Args:
+        architecture: What is imitated.
+        match: ``"ck"`` or ``"ntk"``.
+        method: ``"moments"`` or ``"sphere"``.
+    """
+    return shoal.design(architecture, tau0=1.0, match=match, method=method)
+
+
+def _find(subject: Subject) -> Findings:
+    x = subject.x[:_COMPARED].double()
+    rows: list[Row] = []
+    notes: list[str] = []
+    numbers: dict[str, Any] = {}
+    found: dict[str, shoal.Design] = {}
+    errors: list[ConvergenceError | AccuracyError] = []
+    for match, method in _KINDS:
+        title = f"{match.upper()}, {method}"
+        try:
+            design = designed(subject.architecture, match, method)
+        except (ConvergenceError, AccuracyError) as error:
+            errors.append(error)
+            rows.append(Row(title, "none", " ".join(str(error).split()), holds=False))
+            continue
+        inputs = torch.nn.functional.normalize(x) if method == "sphere" else x
+        gap = design.gap(inputs).relative
+        found[title] = design
+        rows.append(Row(title, f"{gap:.1e}", _words(design), holds=design.feasible))
+        notes.append(f"{title}: {design.explanation}")
+        numbers[f"{match}_{method}"] = {
+            "residual": design.residual,
+            "feasible": design.feasible,
+            "gap": gap,
+            "layers": len(layer_activations(design.architecture)),
+            "explanation": design.explanation,
+        }
+    if not found:
+        raise errors[0]
+    head = Row(
+        "relative difference",
+        "",
+        f"of the kernel matrices of {len(x)} samples; for the sphere they are scaled to norm one",
+    )
+    return Findings(
+        (head, *rows), numbers, lambda axes: _panel(axes, subject, found), notes=tuple(notes)
+    )
+
+
+def _words(design: shoal.Design) -> str:
+    count = len(layer_activations(design.architecture))
+    layers = "one hidden layer" if count == 1 else f"{count} hidden layers"
+    state = "" if design.feasible else "NOT feasible, the nearest: "
+    return f"{state}{layers}, residual {design.residual:.1e}"
+
+
+def _panel(axes: "Axes", subject: Subject, found: dict[str, shoal.Design]) -> None:
+    """The activations of the DEQ and of the designed networks."""
+    x = torch.linspace(-_REACH, _REACH, 301, dtype=torch.float64)
+    for name, sigma in layer_activations(subject.architecture):
+        axes.plot(x, sigma(x), "--", color=GRAY, linewidth=1.6, label=name)
+    colors = iter(COLORS * 2)
+    for title, design in found.items():
+        layers = layer_activations(design.architecture)
+        for name, sigma in layers:
+            label = title if len(layers) == 1 else f"{title}, {name}"
+            axes.plot(x, sigma(x), color=next(colors), linewidth=1.3, label=label)
+    axes.set_xlabel("preactivation")
+    axes.set_ylabel("activation")
+    axes.legend(loc="best", fontsize=8)
+
+
+DESIGN = Section("design", "Designed networks", _find)

@@ -1,0 +1,103 @@
+"""The section on the limiting spectrum: a Gaussian with the covariance of the data."""
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+import shoal
+from shoal.experiments.figures import COLORS
+from shoal.report.section import Findings, Row, Section, Subject
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["SPECTRUM"]
+
+_LEAST = 5  # samples, for an estimate of the covariance
+_BINS = 48
+_TAU0 = 1.0  # the inputs of an analysis have a mean squared norm of one
+
+
+def _find(subject: Subject) -> Findings:
+    x, count = subject.x.double(), len(subject.x)
+    if count < _LEAST:
+        return Findings((Row("limiting spectrum", "none", f"needs {_LEAST} samples or more"),))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        labels = torch.zeros(count, dtype=torch.long)  # one class
+        mixture = shoal.GaussianMixture.fit(x.cpu(), labels, covariance="full")
+        limits = shoal.spectrum(subject.architecture, mixture, n=count, tau0=_TAU0)
+    exact = shoal.kernel(shoal.centered(subject.architecture, tau0=_TAU0), x)
+    values = [torch.linalg.eigvalsh(matrix).cpu().numpy() for matrix in exact]
+    found = [_numbers(limit, v) for limit, v in zip(limits, values, strict=True)]
+    rows = (
+        Row("of CK, NTK: bulks", _both(found, "bulks", "d"), "intervals of the predicted law"),
+        Row("atom", _both(found, "atom"), "where X has no rank"),
+        Row("its share", _both(found, "atom_mass"), "of all eigenvalues"),
+        Row("isolated eigenvalues", _both(found, "spikes", "d"), "detached by the low-rank part"),
+        Row("upper end", _both(found, "upper_end"), "predicted"),
+        Row("largest eigenvalue", _both(found, "largest"), "of the exact kernel, centered"),
+        Row(
+            "distance from it",
+            _both(found, "distance", ".2g"),
+            "mean distance of predicted eigenvalues, over the mean eigenvalue",
+        ),
+    )
+    notes = [
+        f"The prediction is for {count} samples of one Gaussian with the covariance of the data; "
+        "what the data have beyond their covariance it does not know."
+    ]
+    notes += [f"{str(w.message)[0].upper()}{str(w.message)[1:]}." for w in caught]
+    return Findings(
+        rows,
+        dict(zip(("ck", "ntk"), found, strict=True)),
+        lambda axes: _panel(axes, limits.ntk, values[1]),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _numbers(limit: Any, values: Any) -> dict[str, Any]:
+    """A limit beside the eigenvalues that it predicts."""
+    levels = (np.arange(len(values)) + 0.5) / len(values)
+    predicted = limit.quantile(levels)
+    atom = limit.atoms[0] if limit.atoms else None
+    ends = [*limit.edges.flat, *(spike.value for spike in limit.spikes)]
+    return {
+        "bulks": len(limit.edges),
+        "atom": atom.value if atom else None,
+        "atom_mass": atom.mass if atom else 0.0,
+        "spikes": len(limit.spikes),
+        "upper_end": float(max(ends)),
+        "largest": float(values[-1]),
+        "distance": float(np.abs(values - predicted).mean() / values.mean()),
+    }
+
+
+def _both(found: list[dict[str, Any]], name: str, form: str = ".4g") -> str:
+    return ", ".join("none" if one[name] is None else f"{one[name]:{form}}" for one in found)
+
+
+def _panel(axes: "Axes", limit: Any, values: Any) -> None:
+    """How many eigenvalues of the NTK lie in each interval, and how many were predicted to."""
+    positive = values[values > 0]
+    low, high = limit.quantile(np.array([0.0, 1.0]))
+    ends = [0.9 * min(float(low), float(positive[0])), 1.1 * max(float(high), float(positive[-1]))]
+    bins: Any = np.geomspace(max(ends[0], 1e-8 * ends[1]), ends[1], _BINS)
+    counts, _ = np.histogram(positive, bins)
+    expected = np.diff(limit.cdf(bins)) * len(values)
+    axes.stairs(counts, bins, fill=True, color=COLORS[5], label="exact NTK, centered")
+    axes.stairs(expected, bins, color=COLORS[1], linewidth=1.4, label="predicted")
+    for place, spike in enumerate(limit.spikes):
+        label = "predicted isolated" if place == 0 else None
+        axes.plot(spike.value, 1, "v", color=COLORS[1], markersize=4, label=label)
+    axes.set_xscale("log")
+    axes.set_yscale("symlog", linthresh=1)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("eigenvalue")
+    axes.set_ylabel("how many")
+    axes.legend(loc="upper right")
+
+
+SPECTRUM = Section("spectrum", "Limiting spectrum", _find)

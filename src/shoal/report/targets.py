@@ -1,0 +1,38 @@
+"""What the networks of an analysis learn."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from shoal.report.data import Data
+
+__all__ = ["Targets", "learnable"]
+
+
+class Targets(NamedTuple):
+    """Targets of shape (n, outputs), and what they are in words."""
+
+    values: Tensor
+    words: str
+
+
+def learnable(data: Data) -> Targets:
+    """Classes; real targets without their mean and size; or, without labels, the main direction.
+
+    Args:
+        data: The data.
+    """
+    if data.y is not None and data.classes:
+        return Targets(data.targets(), f"{len(data.classes)} classes")
+    if data.y is not None:
+        return Targets(_standard(data.targets()), "real targets, standardized")
+    direction = torch.linalg.svd(data.x, full_matrices=False).Vh[0]
+    direction = direction * direction[direction.abs().argmax()].sign()  # SVD leaves it open
+    return Targets(_standard(data.x @ direction[:, None]), "no labels: the first principal axis")
+
+
+def _standard(values: Tensor) -> Tensor:
+    centered = values - values.mean()
+    size = centered.square().mean().sqrt()
+    return centered / size if size > 0 else centered

@@ -1,0 +1,112 @@
+"""The section on training: the DEQ, its designs and a naive network, predicted and measured."""
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from shoal import DEQ, Architecture
+from shoal.convergence import LinearTraining
+from shoal.experiments.descent import full_batch, make
+from shoal.experiments.figures import COLORS, GRAY
+from shoal.experiments.rivals import TITLES, rival, wide_kernels
+from shoal.report.designs import designed
+from shoal.report.section import Findings, Row, Section, Subject
+from shoal.report.targets import Targets, learnable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["TRAINING"]
+
+_NETWORKS = ("deq", "ntk-design", "ck-design", "naive")
+_SAMPLES, _WIDTH = 128, 512  # of the trained networks
+_STEPS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
+
+
+def _find(subject: Subject) -> Findings:
+    deq = subject.architecture
+    if not isinstance(deq, DEQ):
+        return Findings((Row("comparison", "none", "it is about deep equilibrium models"),))
+    x, targets = _problem(subject)
+    if not bool(targets.values.any()):
+        return Findings((Row("comparison", "none", "the targets are constant"),))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        flows = {
+            name: LinearTraining(
+                wide_kernels(name, deq, x), targets.values, initial="zero", reduction="mean"
+            )
+            for name in _NETWORKS
+        }
+        step_size = 0.5 * min(flow.max_step_size for flow in flows.values())
+        predicted = {
+            name: flow.run(steps=list(_STEPS), step_size=step_size).loss.cpu()
+            for name, flow in flows.items()
+        }
+        measured = {
+            name: _measured(_network(name, deq), x, targets.values, step_size) for name in _NETWORKS
+        }
+    head = Row(
+        "loss predicted, measured",
+        f"after {_STEPS[-1]} steps",
+        f"{len(x)} samples of norm one, {targets.words}; width {_WIDTH}, step size {step_size:.3g}",
+    )
+    rows = [_row(name, predicted, measured) for name in _NETWORKS]
+    numbers: dict[str, Any] = {
+        "samples": len(x), "width": _WIDTH, "step_size": step_size, "steps": list(_STEPS),
+        "predicted": {name: losses.tolist() for name, losses in predicted.items()},
+        "measured": {name: losses.tolist() for name, losses in measured.items()},
+    }  # fmt: skip
+    return Findings(
+        (head, *rows),
+        numbers,
+        lambda axes: _panel(axes, predicted, measured),
+        notes=tuple(dict.fromkeys(f"Warning: {w.message}." for w in caught)),
+    )
+
+
+def _problem(subject: Subject) -> tuple[Tensor, Targets]:
+    """The first samples, scaled to norm one; one that has no direction is left out."""
+    values, words = learnable(subject.data)
+    there = (subject.x.norm(dim=1) > 0).nonzero()[:_SAMPLES, 0]
+    x = torch.nn.functional.normalize(subject.x[there].double())
+    return x, Targets(values[there].double(), words)
+
+
+def _network(name: str, deq: DEQ) -> Architecture:
+    if name in ("ntk-design", "ck-design"):
+        return designed(deq, name.removesuffix("-design"), "sphere").architecture
+    return rival(name, deq)
+
+
+def _measured(architecture: Architecture, x: Tensor, y: Tensor, step_size: float) -> Tensor:
+    """The losses of a finite network, its initial function subtracted."""
+    x, y = x.float(), y.float()
+    network = make(architecture, x, width=_WIDTH, out_features=y.shape[1], seed=0, warm_start=True)
+    done = full_batch(network, x, y, step_size=step_size, steps=_STEPS, from_zero=True)
+    return ((done.outputs.double() - y).square().sum((1, 2)) / (2 * len(y))).cpu()
+
+
+def _row(name: str, predicted: dict[str, Tensor], measured: dict[str, Tensor]) -> Row:
+    own, deq = float(predicted[name][-1]), float(predicted["deq"][-1])
+    words = "" if name == "deq" else f"predicted {100 * (own / deq - 1):+.1f}% from the DEQ's"
+    return Row(TITLES[name], f"{own:.4g}, {float(measured[name][-1]):.4g}", words)
+
+
+def _panel(axes: "Axes", predicted: dict[str, Tensor], measured: dict[str, Tensor]) -> None:
+    """Losses against steps: lines are predicted, dots are measured."""
+    styles = ((4.0, "-", 0.35), (1.4, "-", 1.0), (1.4, "--", 1.0), (1.4, ":", 1.0))
+    for name, color, (width, line, alpha) in zip(_NETWORKS, COLORS, styles, strict=False):
+        axes.plot(_STEPS, predicted[name], line, color=color, linewidth=width, alpha=alpha,
+                  label=TITLES[name])  # fmt: skip
+        axes.plot(_STEPS, measured[name], ".", color=color, markersize=5)
+    axes.plot([], [], ".", color=GRAY, label=f"measured, width {_WIDTH}")
+    axes.set_yscale("log")
+    axes.set_xlabel("step of gradient descent")
+    axes.set_ylabel("training loss")
+    axes.legend(loc="best", fontsize=8)
+
+
+TRAINING = Section("training", "Training", _find)

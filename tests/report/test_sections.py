@@ -1,0 +1,158 @@
+"""The sections of an analysis, against closed forms and computations of other kinds."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import shoal
+from shoal.report import SECTIONS, Data, Findings, Section, Subject, analyze, load_data
+from shoal.report.certificate import CERTIFICATE
+from shoal.report.designs import DESIGN
+from shoal.report.spectra import SPECTRUM
+from shoal.report.targets import learnable
+from shoal.report.training import TRAINING
+
+DEQ = shoal.DEQ(shoal.Tanh(), 0.2, 0.8)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def digits() -> Subject:
+    return Subject(DEQ, load_data("digits", n=60, dtype=torch.float64, device=CPU))
+
+
+def numbers(section: Section, subject: Subject) -> Mapping[str, Any]:
+    findings = section.find(subject)
+    assert isinstance(findings, Findings)
+    assert findings.error is None
+    return findings.numbers
+
+
+def subject_of(x: torch.Tensor, architecture: shoal.Architecture = DEQ, **labels: Any) -> Subject:
+    return Subject(architecture, Data("points", x, **labels))
+
+
+def test_the_limit_of_white_data_is_the_marchenko_pastur_law() -> None:
+    n, p = 300, 30
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, p, dtype=torch.float64, generator=generator)
+    x = torch.linalg.qr(x - x.mean(0)).Q  # a covariance that is a multiple of the identity
+    x = x * (n / p) ** 0.5  # rows of mean squared norm one
+    linear = shoal.FullyConnected([shoal.Identity()])
+    found = numbers(SPECTRUM, subject_of(x, linear))["ck"]
+    size = n / (n - 1)  # of the covariance, which is estimated without bias
+    assert found["upper_end"] == pytest.approx(size * (1 + (n / p) ** 0.5) ** 2, rel=1e-6)
+    assert found["atom_mass"] == pytest.approx(1 - p / n)
+    assert found["largest"] == pytest.approx(n / p, rel=1e-9)
+    assert found["spikes"] == 0
+
+
+def test_gaussian_data_have_the_predicted_spectrum() -> None:
+    generator = torch.Generator().manual_seed(0)
+    distances = []
+    for n in (100, 900):
+        x = torch.randn(n, 20, dtype=torch.float64, generator=generator)
+        x = x - x.mean(0)
+        x /= x.square().sum(1).mean().sqrt()
+        linear = shoal.FullyConnected([shoal.Identity()])
+        distances.append(numbers(SPECTRUM, subject_of(x, linear))["ck"]["distance"])
+    assert 2 < distances[0] / distances[1] < 4.5  # about 3: errors of the covariance, 1/√n
+
+
+def test_few_samples_have_no_limit() -> None:
+    assert SPECTRUM.find(subject_of(torch.eye(4).double())).rows[0].value == "none"
+
+
+def test_designs_are_those_of_the_library(digits: Subject) -> None:
+    found = numbers(DESIGN, digits)
+    assert list(found) == ["ntk_moments", "ck_moments", "ntk_sphere", "ck_sphere"]
+    assert all(one["feasible"] and one["residual"] < 1e-10 for one in found.values())
+    design = shoal.design(DEQ, tau0=1.0, match="ck")
+    matrices = [shoal.kernel(a, digits.x).ck for a in (design.original, design.architecture)]
+    gap = torch.linalg.matrix_norm(matrices[0] - matrices[1], 2) / torch.linalg.matrix_norm(
+        matrices[0], 2
+    )
+    assert found["ck_moments"]["gap"] == pytest.approx(float(gap), rel=1e-9)
+    assert found["ck_sphere"]["gap"] < 1e-9
+
+
+def test_training_is_as_predicted(digits: Subject) -> None:
+    found = numbers(TRAINING, digits)
+    x = torch.nn.functional.normalize(digits.x)
+    y = np.eye(10)[digits.data.y]
+    step = np.eye(60) - found["step_size"] / 60 * shoal.kernel(DEQ, x).ntk.numpy()
+    errors = [np.linalg.matrix_power(step, k) @ y for k in found["steps"]]
+    losses = [(error**2).sum() / 120 for error in errors]
+    assert found["predicted"]["deq"] == pytest.approx(losses, rel=1e-8)
+    assert found["predicted"]["ntk-design"] == pytest.approx(losses, rel=1e-8)
+    for name, predicted in found["predicted"].items():
+        assert found["measured"][name] == pytest.approx(predicted, rel=0.25), name
+        assert found["measured"][name][0] == pytest.approx(0.5)
+
+
+def test_constant_targets_need_no_training() -> None:
+    x, y = torch.eye(6).double(), torch.ones(6).double()
+    assert TRAINING.find(subject_of(x, y=y)).rows[0].meaning == "the targets are constant"
+
+
+def test_the_certificate_is_for_targets_that_it_names(digits: Subject) -> None:
+    found = CERTIFICATE.find(digits)
+    scale = found.numbers["target_scale"]
+    assert 0 < scale < 1
+    assert found.numbers["holds"]
+    checks = [row for row in found.rows if row.holds is not None]
+    assert checks[0].quantity == "contraction"
+    assert all(row.holds for row in checks)
+    net = shoal.build(
+        DEQ, in_features=64, width=1000, out_features=10, readout_scale=0.0, dtype=torch.float64
+    )
+    y = torch.eye(10, dtype=torch.float64)[digits.data.y[:8]]
+    run = shoal.train(
+        net, digits.x[:8], scale * y, step_size=found.numbers["step_size"], steps=10, monitor=False
+    )
+    ratios = run.losses[1:] / run.losses[:-1]
+    assert float(ratios.max()) <= found.numbers["rate"]
+
+
+def test_a_network_that_does_not_contract_is_refused() -> None:
+    subject = subject_of(torch.eye(6).double(), shoal.DEQ(shoal.ReLU(), 4.0, 0.8))
+    found = CERTIFICATE.find(subject)
+    assert not found.numbers["holds"]
+    (row,) = (row for row in found.rows if row.holds is not None)
+    assert row.quantity == "contraction"
+    assert "helps: " in row.meaning
+
+
+def test_what_is_learned() -> None:
+    x = torch.tensor([[3.0, 0.1], [-3.0, 0.1], [0.0, -0.2]], dtype=torch.float64)
+    named = Data("points", x, torch.tensor([0, 1, 1]), ("a", "b"))
+    assert learnable(named).values.tolist() == [[-1.0], [1.0], [1.0]]
+    real = Data("points", x, torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
+    values = learnable(real).values
+    assert values.flatten().tolist() == pytest.approx([-(1.5**0.5), 0, 1.5**0.5])
+    main = learnable(Data("points", x)).values.flatten()
+    assert main.tolist() == pytest.approx([1.5**0.5, -(1.5**0.5), 0], abs=1e-6)
+    assert "no labels" in learnable(Data("points", x)).words
+
+
+@pytest.mark.parametrize("architecture", [shoal.FullyConnected([shoal.ReLU()])])
+def test_explicit_networks_have_no_certificate(architecture: shoal.Architecture) -> None:
+    subject = subject_of(torch.eye(6).double(), architecture)
+    for section in (TRAINING, CERTIFICATE):
+        assert section.find(subject).rows[0].value == "none"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "phi",
+    [shoal.ReLU(), shoal.Sigmoid(), shoal.Cosine(), shoal.Identity(), shoal.Hermite((0, 1, 0.1))],
+    ids=lambda phi: type(phi).__name__,
+)
+def test_sections_say_something_of_every_activation(phi: shoal.Activation) -> None:
+    data = load_data("digits", n=40, dtype=torch.float64, device=CPU)
+    found = dict(analyze(Subject(shoal.DEQ(phi, 0.1, 0.8), data)))
+    assert set(found) == set(SECTIONS)
+    assert all(findings.rows or findings.error for findings in found.values())
