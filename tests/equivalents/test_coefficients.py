@@ -272,7 +272,7 @@ def test_bad_arguments():
         coefficients(deq, tau0=1.0, center=1)
     with pytest.raises(TypeError, match="must be an Architecture"):
         coefficients(ReLU(), tau0=1.0)
-    with pytest.raises(TypeError, match="known for ConvResNet"):
+    with pytest.raises(TypeError, match="kernels of a ConvResNet are no functions"):
         coefficients(ConvResNet(ReLU(), depth=2), tau0=1.0)
     with pytest.raises(TypeError, match=r"cannot be centered.*center=False"):
         coefficients(ImplicitNetwork(gamma=0.3), tau0=1.0)
