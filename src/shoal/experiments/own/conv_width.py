@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
@@ -91,16 +92,11 @@ class ConvWidthError(Experiment):
             device=device,
             pixel_axes=1,
         )
-        exact, found = shoal.kernel(self.architecture, x), shoal.empirical_kernel(network, x)
-        errors = {
-            name: relative_error(estimate, true)
-            for name, estimate, true in zip(exact._fields, found, exact, strict=True)
-        }
+        found = dict(zip(("ck", "ntk"), shoal.empirical_kernel(network, x), strict=True))
         for group in self.architecture.parameter_groups:
-            share = shoal.kernel(self.architecture, x, trainable={group}).ntk
-            estimate = shoal.empirical_kernel(network, x, trainable={group}).ntk
-            errors[group] = relative_error(estimate, share)
-        return errors
+            found[group] = shoal.empirical_kernel(network, x, trainable={group}).ntk
+        limits = _limits(self, device)
+        return {name: relative_error(found[name], limits[name]) for name in limits}
 
     def images(self) -> Tensor:
         """Random images of norm one, the same for all networks."""
@@ -109,9 +105,8 @@ class ConvWidthError(Experiment):
 
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
         """The slopes with 95% confidence intervals; how many times too large equation 6 is."""
-        x, last = self.images(), self.architecture.parameter_groups[-1]
-        limit = shoal.kernel(self.architecture, x, trainable={last}).ntk
-        ratio = float(printed_gram(self.architecture, x).norm() / limit.norm())
+        limit = _limits(self, torch.device("cpu"))[self.architecture.parameter_groups[-1]]
+        ratio = float(printed_gram(self.architecture, self.images()).norm() / limit.norm())
         return {
             **slopes({kind: errors_of(results, kind) for kind in self._kinds()}),
             "printed_over_limit": ratio,
@@ -135,6 +130,15 @@ class ConvWidthError(Experiment):
     def _kinds(self) -> tuple[str, ...]:
         """What has an error of its own."""
         return (*shoal.Kernels._fields, *self.architecture.parameter_groups)
+
+
+@lru_cache(maxsize=4)
+def _limits(experiment: ConvWidthError, device: torch.device) -> dict[str, Tensor]:
+    """The kernels of the infinitely wide network, the same for all finite ones."""
+    x, network = experiment.images().to(device), experiment.architecture
+    kernels = shoal.kernel(network, x)
+    shares = {g: shoal.kernel(network, x, trainable={g}).ntk for g in network.parameter_groups}
+    return {"ck": kernels.ck, "ntk": kernels.ntk, **shares}
 
 
 def printed_gram(architecture: shoal.ConvResNet, x: Tensor) -> Tensor:
