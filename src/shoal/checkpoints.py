@@ -40,12 +40,15 @@ class Checkpoint:
         seconds: How much time passes between two snapshots at least.
 
     Raises:
+        TypeError: If the path is none.
         ValueError: If no file can be written there.
     """
 
     def __init__(
         self, path: str | os.PathLike[str], kind: str, identity: Mapping[str, str], seconds: float
     ) -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"checkpoint must be a path, got {path!r}")
         self.path, self.kind = Path(path), kind
         self.identity, self.seconds = dict(identity), seconds
         folder = self.path.parent

@@ -395,6 +395,16 @@ def test_a_network_of_zeros_has_no_rank() -> None:
     assert not conclusion(certificate, "corrected", "gradient flow").holds
 
 
+def test_inputs_of_zero_are_never_certified() -> None:
+    x, y = sphere(2, 0.1)
+    net = ling2023(100, readout_scale=0.0)  # its outputs are zero forever, whatever is trained
+    certificate = shoal.certify(net, 0 * x, y)
+    assert not any(found.holds for found in certificate.conclusions)
+    assert certificate.first_failure is not None
+    assert certificate.first_failure.relation == "<"  # found 0, needed < 0
+    assert certificate.first_failure.needed == "< 0"
+
+
 def test_remedies_mend() -> None:
     x, y = sphere(3, 1.0)
     refused = shoal.certify(ling2023(200), x, y).first_failure
@@ -443,6 +453,8 @@ def test_bad_arguments_are_named() -> None:
         shoal.certify(shoal.ReLU(), x, y)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="y must have shape"):
         shoal.certify(net, x, y[:1])
+    with pytest.raises(ValueError, match=r"y must have shape .* got \(\)"):
+        shoal.certify(net, x, 0.1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="x must have entries up to 1e\\+152"):
         shoal.certify(net, 1e160 * x, y)
     broken = ling2023(50)

@@ -171,7 +171,10 @@ def test_a_lost_equilibrium_ends_the_run_or_is_recorded() -> None:
     with pytest.warns(shoal.ConvergenceWarning, match="equilibrium did not converge"):
         run = train(network(LING), x, y, step_size=1.0, steps=20)
     assert run.status == "diverged"
-    assert "after step" in run.message
+    assert f"at step {run.steps + 1}" in run.message
+    assert "step_size" in run.message
+    assert run.violations["equilibrium"] == run.steps + 1
+    assert not run.kept["equilibrium"]
     net = network(LING)
     with pytest.raises(TrainingError, match="equilibrium"):
         train(net, x, y, step_size=1.0, steps=20, on_violation="raise", monitor=False)

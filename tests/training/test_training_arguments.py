@@ -102,6 +102,8 @@ def test_the_bound_of_the_flow() -> None:
         ({"least_eigenvalue": -1.0}, ValueError, "least_eigenvalue must be > 0"),
         ({"progress": 3}, TypeError, "progress must be"),
         ({"checkpoint": "/nowhere/run"}, ValueError, "checkpoint must be a file in a folder"),
+        ({"checkpoint": 3}, TypeError, "checkpoint must be a path"),
+        ({"certificate": "yes"}, TypeError, "certificate must be what shoal.certify returned"),
         ({"checkpoint_seconds": -1}, ValueError, "checkpoint_seconds must be >= 0"),
     ],
 )

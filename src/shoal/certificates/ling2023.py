@@ -106,7 +106,16 @@ class _Constants:
     def seven(self, factor: int) -> Condition:
         """Eq. (7), with the given factor instead of 4."""
         bound = factor * max(self.c) * self.size * self.error / self.delta
-        return self._condition("(7)", self.least, bound, "the weights stay within delta", _READOUT)
+        return at_least(
+            "(7)",
+            self.least,
+            bound,
+            words="the weights stay within delta",
+            remedy=_READOUT if self.least else RANK_REMEDY,
+            rigorous=self._rigorous,
+            strict=bound
+            == 0,  # of zero inputs, or without an error: lambda_0 must be positive still
+        )
 
     def eight(self, factor: int) -> Condition:
         r"""Eq. (8), with the given factor instead of 4."""

@@ -14,6 +14,7 @@ __all__ = ["Certificate", "Conclusion", "Condition", "Status", "at_least", "at_m
 Status = Literal["proved", "holds at the measured values", "not established"]
 Dynamics = Literal["gradient flow", "gradient descent"]
 Form = Literal["corrected", "printed", "sharper"]
+Relation = Literal[">=", "<=", ">", "<"]
 
 _ORDER: tuple[Status, ...] = ("not established", "holds at the measured values", "proved")
 
@@ -25,7 +26,7 @@ class Condition:
     Attributes:
         name: A short name.
         words: The inequality in words.
-        relation: Whether the value must be ``">="`` or ``"<="`` the bound.
+        relation: What the value must be to the bound.
         bound: What is needed.
         value: What was found. Rounded against the condition, where it is rigorous.
         holds: Whether the inequality holds.
@@ -35,7 +36,7 @@ class Condition:
 
     name: str
     words: str
-    relation: Literal[">=", "<="]
+    relation: Relation
     bound: float
     value: float
     holds: bool
@@ -45,12 +46,17 @@ class Condition:
     @property
     def margin(self) -> float:
         """By what factor the inequality holds; below one if it fails."""
-        large, small = (
-            (self.value, self.bound) if self.relation == ">=" else (self.bound, self.value)
-        )
+        upwards = self.relation in (">=", ">")
+        large, small = (self.value, self.bound) if upwards else (self.bound, self.value)
         if large <= 0 or math.isinf(small):
             return 0.0 if not self.holds else 1.0
         return math.inf if small <= 0 else large / small
+
+    @property
+    def needed(self) -> str:
+        """The relation and the bound, for people: ``≤ 0.5``."""
+        relation = self.relation.replace(">=", "≥").replace("<=", "≤")
+        return f"{relation} {self.bound:.3g}"
 
     @property
     def status(self) -> Status:
@@ -62,7 +68,7 @@ class Condition:
     def __str__(self) -> str:
         mark = "holds" if self.holds else "FAILS"
         return (
-            f"{self.name:<14} {self.value:>11.4g} {self.relation} {self.bound:<11.4g} "
+            f"{self.name:<14} {self.value:>11.4g} {self.relation:<2} {self.bound:<11.4g} "
             f"margin {self.margin:<9.3g} {mark}: {self.words}"
         )
 
@@ -82,7 +88,8 @@ def at_least(
 ) -> Condition:
     """The condition that a value is at least its bound, or above it."""
     holds = value > bound or (value == bound and not strict)
-    return Condition(name, words, ">=", nearest(bound), nearest(value), holds, rigorous, remedy)
+    relation: Relation = ">" if strict else ">="
+    return Condition(name, words, relation, nearest(bound), nearest(value), holds, rigorous, remedy)
 
 
 def at_most(
@@ -97,7 +104,8 @@ def at_most(
 ) -> Condition:
     """The condition that a value is at most its bound, or below it."""
     holds = value < bound or (value == bound and not strict)
-    return Condition(name, words, "<=", nearest(bound), nearest(value), holds, rigorous, remedy)
+    relation: Relation = "<" if strict else "<="
+    return Condition(name, words, relation, nearest(bound), nearest(value), holds, rigorous, remedy)
 
 
 @dataclass(frozen=True)

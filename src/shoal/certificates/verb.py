@@ -72,11 +72,12 @@ def certify(
     if not isinstance(net, Network):
         raise TypeError(f"net must be a network made by shoal.build, got {type(net).__name__}")
     inputs, labels = net.check_input(as_tensor(x)), checks.float_tensor("y", as_tensor(y))
+    given = tuple(labels.shape)
     if labels.dim() == 1:
         labels = labels[:, None]
     shape = (len(inputs), net.spec.out_features)
     if labels.shape != shape:
-        raise ValueError(f"y must have shape (n,) or (n, outputs) = {shape}, got {tuple(y.shape)}")
+        raise ValueError(f"y must have shape (n,) or (n, outputs) = {shape}, got {given}")
     if (largest := float(inputs.abs().max())) > _LARGEST:
         raise ValueError(f"x must have entries up to {_LARGEST:g} in size, got {largest:.4g}")
     for group, weights in net.groups.items():

@@ -257,9 +257,8 @@ def _show(found: shoal.Certificate, record: dict[str, Any], files: list[Path]) -
         right = name in ("found", "needed", "margin")
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for c in best.conditions:
-        needed = f"{'≥' if c.relation == '>=' else '≤'} {c.bound:.3g}"
         table.add_row(
-            _MARKS[c.status], c.name, f"{c.value:.3g}", needed, f"{c.margin:.3g}", c.words
+            _MARKS[c.status], c.name, f"{c.value:.3g}", c.needed, f"{c.margin:.3g}", c.words
         )
     out.print(table)
     out.print(found.explanation, soft_wrap=True, markup=False)

@@ -23,10 +23,9 @@ _ROOM = 0.9  # of the largest scale of targets that is hoped for
 
 
 def _row(c: Condition) -> Row:
-    relation = "≥" if c.relation == ">=" else "≤"
     words = f"{c.words}; margin {c.margin:.3g}" + ("" if c.holds else f"; helps: {c.remedy}")
     verb = "" if c.holds else "not "
-    return Row(c.name, f"{c.value:.3g} {verb}{relation} {c.bound:.3g}", words, holds=c.holds)
+    return Row(c.name, f"{c.value:.3g} {verb}{c.needed}", words, holds=c.holds)
 
 
 def _find(subject: Subject) -> Findings:

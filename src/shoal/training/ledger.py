@@ -70,6 +70,11 @@ class Ledger:
         """See whether all equilibria were found."""
         self._judge("equilibrium", converged)
 
+    def lose_equilibrium(self) -> None:
+        """There is no equilibrium at the step that comes next."""
+        if "equilibrium" in self.promises:
+            self.violations.setdefault("equilibrium", self.step + 1)
+
     def _holds(self, name: str, value: float) -> bool:
         assert self.bounds is not None
         bound = self.bounds.at(name, self.step)

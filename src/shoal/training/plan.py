@@ -104,7 +104,9 @@ def _conclusion(certificate: Any, method: str, divisor: float) -> Conclusion | N
         return None
     if divisor != 1:
         raise ValueError("certificate is for reduction='sum', got reduction='mean'")
-    conclusion: Conclusion = getattr(certificate, f"gradient_{method}")
+    conclusion: Conclusion | None = getattr(certificate, f"gradient_{method}", None)
+    if conclusion is None:
+        raise TypeError(f"certificate must be what shoal.certify returned, got {certificate!r}")
     return conclusion if conclusion.holds else None
 
 
@@ -119,7 +121,7 @@ def _step_size(given: object, conclusion: Conclusion | None, objective: Objectiv
         return real("step_size", given, above=0)
     if conclusion is None or conclusion.step_size is None:
         raise ValueError(
-            "step_size must be given, or 'auto', unless a certificate for gradient descent holds"
+            "step_size must be given, or 'auto', unless method='descent' and a certificate holds"
         )
     return conclusion.step_size
 

@@ -27,6 +27,7 @@ def plot_run(run: "TrainingRun") -> "Figure":
     if find_spec("matplotlib") is None:
         raise ImportError("plot needs matplotlib, which is not here: pip install 'shoal[plots]'")
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     names = [name for name in _PANELS if name in run.monitors]
     count = 1 + len(names) + bool(run.distances)
@@ -43,13 +44,16 @@ def plot_run(run: "TrainingRun") -> "Figure":
         axes.set_axis_off()
     for axes in panels[:count]:
         axes.set_xlabel("step")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(color="#e4e4e4", linewidth=0.6)
     return figure
 
 
 def _loss(axes: "Axes", run: "TrainingRun") -> None:
     steps = range(run.steps + 1)
-    axes.semilogy(steps, run.losses, color=_COLORS[0], label="loss")
+    axes.semilogy(
+        steps, run.losses, color=_COLORS[0], label="loss", marker="" if run.steps else "."
+    )
     if run.loss_bound is not None:
         axes.semilogy(steps, run.loss_bound, "--", color="#444444", label="bound")
     axes.set_title(f"loss, {run.status}")

@@ -31,6 +31,7 @@ _WORDS = {
     "pl_ratio": "the gradient became smaller than the loss allows",
     "drift": "the Gram matrix moved farther than its bound",
 }
+_HINT = " A smaller step_size changes these weights less."
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,13 @@ class Session:
     def _loop(self) -> Outcome:
         while True:
             self._save()
-            now = self.objective.evaluate()
+            where = len(self.ledger.losses)
+            try:
+                now = self.objective.evaluate()
+            except ConvergenceError as error:
+                self.ledger.lose_equilibrium()
+                return Outcome("diverged", f"at step {where}: {error}{_HINT if where else ''}")
             if not now.finite:
-                where = len(self.ledger.losses)
                 return Outcome("diverged", f"the loss at step {where} is {now.loss}")
             self._record(now)
             self.report(self._progress())

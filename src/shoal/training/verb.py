@@ -61,7 +61,7 @@ def train(
         steps: How many steps to make.
         step_size: $\eta$; for the flow, the time between two steps, which says where losses are
             recorded. ``"auto"``: one over the largest eigenvalue of the network's NTK. By
-            default that of the certificate.
+            default that of the certificate, for descent.
         method: ``"descent"`` or ``"flow"``, $\dot\theta = -\nabla\Phi$, integrated with steps that
             adapt to it.
         monitor: Whether to watch, after how many steps (10 by default), or a :class:`Monitor`.
