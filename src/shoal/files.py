@@ -2,15 +2,17 @@
 
 import hashlib
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["checksum", "write_whole"]
+__all__ = ["checksum", "finite", "write_whole"]
 
 
 def write_whole(target: Path, write: Callable[[Path], object]) -> None:
@@ -43,3 +45,17 @@ def checksum(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
         digest.update(name.encode())
         digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def finite(value: Any) -> Any:
+    """Plain values without infinities and NaN, which JSON does not have; ``None`` instead.
+
+    Example:
+        >>> finite({"a": [1.5, float("inf")]})
+        {'a': [1.5, None]}
+    """
+    if isinstance(value, Mapping):
+        return {key: finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

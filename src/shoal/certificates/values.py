@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from shoal.certificates.rounding import nearest
+from shoal.files import finite
 from shoal.training import Promises
 
 __all__ = ["Certificate", "Conclusion", "Condition", "Status", "at_least", "at_most"]
@@ -261,7 +262,11 @@ class Certificate:
         return words
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain numbers, strings, lists and dictionaries, for JSON."""
+        """All of it as plain values for JSON, which has no infinity: ``None`` instead."""
+        document: dict[str, Any] = finite(self._plain())
+        return document
+
+    def _plain(self) -> dict[str, Any]:
         return {
             "holds": self.holds,
             "status": self.status,

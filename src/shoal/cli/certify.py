@@ -26,7 +26,7 @@ from shoal.experiments.figures import require_matplotlib
 from shoal.experiments.identity import plain
 from shoal.experiments.storage import write_file, write_json
 from shoal.models import Network
-from shoal.report import Data, Row, Subject, finite, load_data, render
+from shoal.report import Data, Row, Subject, load_data, render
 from shoal.report.certificate import CERTIFICATE, certificate_findings
 from shoal.report.page import require_jinja
 
@@ -218,7 +218,7 @@ def _document(
             "out_features": spec.out_features,
             "readout_scale": spec.readout_scale,
         },
-        **finite(found.to_dict()),
+        **found.to_dict(),
     }
 
 

@@ -1,6 +1,6 @@
 """Reports: what is known of an architecture on data, in sections, and how fast it is known."""
 
-from shoal.report.analysis import SECTIONS, analyze, document, draw, finite, save
+from shoal.report.analysis import SECTIONS, analyze, document, draw, save
 from shoal.report.benchmarks import BENCHMARKS, Benchmark, Measurement, measure
 from shoal.report.data import Data, load_data
 from shoal.report.page import render
@@ -19,7 +19,6 @@ __all__ = [
     "analyze",
     "document",
     "draw",
-    "finite",
     "load_data",
     "measure",
     "render",

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from shoal.exceptions import AccuracyError, ConvergenceError
 from shoal.experiments.figures import save_figure, style
 from shoal.experiments.identity import plain
 from shoal.experiments.storage import write_file, write_json
+from shoal.files import finite
 from shoal.report.certificate import CERTIFICATE
 from shoal.report.designs import DESIGN
 from shoal.report.equivalents import EQUIVALENTS
@@ -25,7 +26,7 @@ from shoal.report.well_posedness import WELL_POSEDNESS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["SECTIONS", "analyze", "document", "draw", "finite", "save"]
+__all__ = ["SECTIONS", "analyze", "document", "draw", "save"]
 
 _logger = logging.getLogger(__name__)
 
@@ -82,20 +83,6 @@ def document(subject: Subject, found: Analysis, *, complete: bool = True) -> dic
             for section, findings in found.items()
         },
     }
-
-
-def finite(value: Any) -> Any:
-    """Plain values without infinities and NaN, which JSON does not have; ``None`` instead.
-
-    Example:
-        >>> finite({"a": [1.5, float("inf")]})
-        {'a': [1.5, None]}
-    """
-    if isinstance(value, Mapping):
-        return {key: finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def draw(subject: Subject, found: Analysis, *, complete: bool = True) -> "Figure":
