@@ -144,7 +144,7 @@ def test_labels_of_all_kinds() -> None:
 BAD = {
     "unknown network": (["--network", "whale"], "--network must be one of 'ling2023'.*'whale'"),
     "no width": (["--width", "0"], "--width must be >= 1, got 0"),
-    "a width that no machine has": (["--width", "100000000"], "memory"),
+    "a width that no machine has": (["--width", "1000000000000"], "memory"),
     "negative seed": (["--seed", "-1"], "--seed must be >= 0"),
     "negative variance": (["--weight-variance", "-1"], "--weight-variance must be >= 0, got -1"),
     "infinite variance": (["--weight-variance", "inf"], "--weight-variance must be finite"),
