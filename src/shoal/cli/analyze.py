@@ -144,17 +144,20 @@ def _finish(
 
 def architecture_of(activation: str, recurrent_variance: float, input_variance: float) -> shoal.DEQ:
     """The DEQ that the options say."""
+    phi = parse_activation(activation, argument="--activation")
+    if phi.lipschitz == 0:
+        raise ValueError(f"--activation must not be constant, got {activation!r}")
     return shoal.DEQ(
-        parse_activation(activation, argument="--activation"),
+        phi,
         checks.real("--recurrent-variance", recurrent_variance, at_least=0),
-        checks.real("--input-variance", input_variance, at_least=0),
+        checks.real("--input-variance", input_variance, above=0),
     )
 
 
 def _chosen(only: str | None, skip: str | None) -> tuple[Section, ...]:
     """The sections that the options leave."""
     if only is not None and skip is not None:
-        raise ValueError("--only and --skip must not both be given")
+        raise ValueError(f"--only and --skip must not both be given, got {only!r} and {skip!r}")
     known = {section.name: section for section in SECTIONS}
     option, text = ("--skip", skip) if only is None else ("--only", only)
     named = [] if text is None else [name.strip() for name in text.split(",")]

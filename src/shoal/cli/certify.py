@@ -24,11 +24,11 @@ from shoal.cli.options import (
 from shoal.cli.output import command_line, console, emit
 from shoal.experiments.figures import require_matplotlib
 from shoal.experiments.identity import plain
-from shoal.experiments.storage import write_file, write_json
 from shoal.models import Network
 from shoal.report import Data, Row, Subject, load_data, render
 from shoal.report.certificate import CERTIFICATE, certificate_findings
 from shoal.report.page import require_jinja
+from shoal.report.saving import save_results
 
 __all__ = ["NOT_ESTABLISHED", "certify"]
 
@@ -136,7 +136,12 @@ def certify(
     record = _document(found, net, samples, target_scale)
     files: list[Path] = []
     if output is not None:
-        files = _save(record, net, _page(found, net, samples, target_scale), output)
+        files = save_results(
+            output,
+            pages={"report.html": _page(found, net, samples, target_scale)},
+            documents={"certificate.json": record},
+            others={"network.safetensors": lambda path: shoal.save(net, path)},
+        )
     if json:
         emit(record)
     else:
@@ -232,17 +237,6 @@ def _page(found: shoal.Certificate, net: Network[Any], samples: Data, scale: flo
     findings = certificate_findings(found, rows, {})
     subject = Subject(net.architecture, samples)
     return render(subject, {CERTIFICATE: findings}, command=command_line())
-
-
-def _save(record: dict[str, Any], net: Network[Any], page: str, folder: Path) -> list[Path]:
-    """Write the report, the certificate, and the network that it is about."""
-    folder.mkdir(parents=True, exist_ok=True)
-    names = ("report.html", "certificate.json", "network.safetensors")
-    files = [folder / name for name in names]
-    write_file(files[0], lambda file: file.write(page.encode()))
-    write_json(files[1], record)
-    shoal.save(net, files[2])
-    return files
 
 
 def _show(found: shoal.Certificate, record: dict[str, Any], files: list[Path]) -> None:

@@ -12,12 +12,14 @@ from shoal import checks
 from shoal.cli.analyze import architecture_of
 from shoal.cli.errors import note
 from shoal.cli.options import Debug, Json, Save, Verbose, check_folder
-from shoal.cli.output import console, emit
-from shoal.experiments.figures import require_matplotlib, save_figure
+from shoal.cli.output import command_line, console, emit
+from shoal.experiments.figures import require_matplotlib
 from shoal.experiments.identity import plain
-from shoal.experiments.storage import write_json
 from shoal.models.exporting import export_target
 from shoal.report import load_data
+from shoal.report.design_page import design_page
+from shoal.report.page import require_jinja
+from shoal.report.saving import save_results
 
 __all__ = ["INFEASIBLE", "design"]
 
@@ -89,11 +91,13 @@ def design(
     """
     if output is not None:
         require_matplotlib()
+        require_jinja()
         check_folder(output)
     deq = architecture_of(activation, recurrent_variance, input_variance)
     x = None if data is None else _inputs(data, label, n)
     if x is None and (label is not None or n is not None):
-        raise ValueError("--label and -n must be left out without --data")
+        extra = "-n" if label is None else "--label"
+        raise ValueError(f"{extra} must be left out without --data")
     norm = checks.real("--tau0", tau0, above=0) if tau0 is not None else 1.0
     if x is not None and tau0 is None:
         norm = float(x.square().sum(1).mean().sqrt())
@@ -117,7 +121,13 @@ def design(
         shoal.export(shoal.build(found.architecture, trainable=trained, **built), export)
         files.append(export)
     if output is not None:
-        files += _save(found, record, output)
+        figure = found.plot()
+        files += save_results(
+            output,
+            pages={"report.html": design_page(found, figure, gap=gap, command=command_line())},
+            documents={"design.json": record},
+            figures={"activations": figure},
+        )
     if json:
         emit(record)
     else:
@@ -147,7 +157,7 @@ def _network_options(
         if options:
             raise ValueError(f"{flags[next(iter(options))]} must be left out without --export")
         return {}
-    export_target("--export", export)
+    check_folder(export_target("--export", export).absolute().parent, "--export")
     if x is not None:
         options = {"in_features": x.shape[1]} | options
     elif "in_features" not in options:
@@ -178,13 +188,6 @@ def _document(found: shoal.Design, gap: Any) -> dict[str, Any]:
         "explanation": found.explanation,
         "alternatives": [plain(other.architecture) for other in found.alternatives],
     }
-
-
-def _save(found: shoal.Design, record: dict[str, Any], folder: Path) -> list[Path]:
-    figure = found.plot()
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "design.json", record)
-    return [folder / "design.json", *save_figure(figure, folder / "activations")]
 
 
 def _show(found: shoal.Design, gap: Any, files: list[Path]) -> None:

@@ -63,10 +63,14 @@ def limited(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def check_folder(path: Path) -> None:
+def check_folder(path: Path, option: str = "--output") -> None:
     """Check that a folder can be made and written to, before anything is computed for it.
 
     It is tried, since permissions do not tell all; nothing is left behind.
+
+    Args:
+        path: The folder.
+        option: Which option it comes from.
 
     Raises:
         typer.BadParameter: If it cannot.
@@ -84,8 +88,8 @@ def check_folder(path: Path) -> None:
         there = places[len(absent)]
         reason = "is a file" if there.is_file() else f"cannot be written to ({error.strerror})"
         raise typer.BadParameter(
-            f"must be a folder that can be written to, got {str(path)!r}: {str(there)!r} {reason}.",
-            param_hint="--output",
+            f"must be a folder that can be written to, got {str(path)!r}: {str(there)!r} {reason}",
+            param_hint=option,
         ) from None
     finally:
         for place in reversed(made):

@@ -1,5 +1,6 @@
 """``shoal reproduce``: list and run experiments."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,11 @@ from shoal.cli.errors import INTERRUPTED, note
 from shoal.cli.options import Debug, Device, Json, Output, Verbose, check_count, check_folder
 from shoal.cli.output import command_line, console, emit, progress
 from shoal.experiments import Experiment, Progress, Run, execute, find, registered
+from shoal.experiments.figures import require_matplotlib
 from shoal.experiments.storage import read_json
+from shoal.report.page import require_jinja
+from shoal.report.reproduction import Finished, paper_page, run_page
+from shoal.report.saving import save_results
 
 __all__ = ["reproduce"]
 
@@ -47,12 +52,22 @@ def reproduce(
         _list(json=json)
         return
     kinds = find(paper, figure)
+    require_matplotlib()
+    require_jinja()
     check_folder(output)
     experiments = [kind.quick() if quick else kind() for kind in kinds]
     runs = [Run(one, output, device, threads) for one in experiments]
-    documents = [_run(one, jobs=jobs, quiet=json) for one in runs]
+    done = [_run(one, jobs=jobs, quick=quick, quiet=json) for one in runs]
+    document: dict[str, Any] = {"runs": [described for _, described in done]}
+    if figure is None:
+        page = paper_page(paper, [finished for finished, _ in done], command=command_line())
+        name = f"{paper}-quick.html" if quick else f"{paper}.html"
+        (file,) = save_results(output, pages={name: page})
+        document["report"] = str(file)
+        if not json:
+            console().print(f"All together: {file}", soft_wrap=True)
     if json:
-        emit({"runs": documents})
+        emit(document)
 
 
 def _list(*, json: bool) -> None:
@@ -70,8 +85,8 @@ def _list(*, json: bool) -> None:
     console().print(table)
 
 
-def _run(one: Run, *, jobs: int, quiet: bool) -> dict[str, Any]:
-    """Run one experiment; what is known of it afterwards."""
+def _run(one: Run, *, jobs: int, quick: bool, quiet: bool) -> tuple[Finished, dict[str, Any]]:
+    """Run one experiment; its results, and what is known of it afterwards."""
     resumed = one.finished
     try:
         with progress(quiet=quiet) as bar:
@@ -84,20 +99,34 @@ def _run(one: Run, *, jobs: int, quiet: bool) -> dict[str, Any]:
                 if now.finished == now.resumed:  # what was there says nothing of the speed
                     bar.reset(task, total=_STEPS, completed=steps)
 
-            execute(one, jobs=jobs, on_progress=report)
+            results = execute(one, jobs=jobs, on_progress=report)
     except KeyboardInterrupt:
         note(_interrupted(one))
         raise typer.Exit(INTERRUPTED) from None
     record: dict[str, Any] = read_json(one.folder / "run.json")
+    finished = Finished(one, record, one.experiment.plot(results))
+    page = run_page(finished, command=_command(one, quick=quick))
+    (file,) = save_results(one.folder, pages={"report.html": page})
     if not quiet:
-        _show(one, record, resumed)
-    return {"folder": str(one.folder), "figures": _figures(one), "resumed": resumed, **record}
+        _show(one, record, resumed, file)
+    places = {"folder": str(one.folder), "figures": _figures(one), "report": str(file)}
+    return finished, {**places, "resumed": resumed, **record}
+
+
+def _command(one: Run, *, quick: bool) -> str:
+    """What makes the numbers of a run again, to the last bit."""
+    options = {"--device": one.device, "--threads": str(one.threads), "--output": str(one.output)}
+    words = [word for option in options.items() for word in option]
+    return shlex.join(
+        ["shoal", "reproduce", *one.experiment.name, *(["--quick"] if quick else []), *words]
+    )
 
 
 def _interrupted(one: Run) -> str:
-    total = len(one.files)
+    finished = one.finished
+    kept = f"finished and kept in {one.folder}" if finished else "finished, nothing is written"
     return (
-        f"Interrupted: {one.finished} of {total} points are finished and kept in {one.folder}. "
+        f"Interrupted: {finished} of {len(one.files)} points are {kept}. "
         f"To go on, run the same command again: {command_line()}"
     )
 
@@ -106,7 +135,7 @@ def _figures(one: Run) -> list[str]:
     return [str(one.folder / f"figure.{ending}") for ending in ("png", "svg")]
 
 
-def _show(one: Run, record: dict[str, Any], resumed: int) -> None:
+def _show(one: Run, record: dict[str, Any], resumed: int, report: Path) -> None:
     experiment: Experiment = one.experiment
     console().print(f"{' '.join(experiment.name)}: {experiment.title}", soft_wrap=True)
     table = Table(show_header=False)
@@ -117,3 +146,4 @@ def _show(one: Run, record: dict[str, Any], resumed: int) -> None:
     table.add_row("seconds", f"{record['wall_seconds']:.3g}")
     console().print(table)
     console().print(f"Figure: {_figures(one)[0]}", soft_wrap=True)
+    console().print(f"Report: {report}", soft_wrap=True)
