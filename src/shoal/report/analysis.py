@@ -11,6 +11,7 @@ from shoal.exceptions import AccuracyError, ConvergenceError
 from shoal.experiments.figures import style
 from shoal.experiments.identity import plain
 from shoal.files import finite
+from shoal.report.accuracy import ACCURACY
 from shoal.report.certificate import CERTIFICATE
 from shoal.report.designs import DESIGN
 from shoal.report.equivalents import EQUIVALENTS
@@ -38,6 +39,7 @@ SECTIONS: tuple[Section, ...] = (
     SPECTRUM,
     DESIGN,
     TRAINING,
+    ACCURACY,
     CERTIFICATE,
     TIMING,
 )
