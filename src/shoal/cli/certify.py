@@ -51,7 +51,11 @@ _MARKS = {
 
 def certify(
     data: Annotated[
-        str, typer.Argument(metavar="DATA", help="Inputs and labels, as for analyze.")
+        str,
+        typer.Argument(
+            metavar="DATA",
+            help="Inputs with labels: a dataset, or a file: .npy, .npz, .csv, .csv.gz; see below.",
+        ),
     ] = "digits",
     label: Annotated[
         str | None,
@@ -60,18 +64,23 @@ def certify(
         ),
     ] = None,
     n: Annotated[
-        int | None, typer.Option("--n", "-n", help="How many samples.", show_default="at most 8")
+        int | None,
+        typer.Option("--n", "-n", help="How many of the first samples.", show_default="at most 8"),
     ] = None,
     target_scale: Annotated[float, typer.Option(help="What labels are multiplied by.")] = 0.1,
     raw: Annotated[bool, typer.Option("--raw", help="Take the inputs as they are.")] = False,
     network: Annotated[
-        str | None, typer.Option(help="ling2023, deq or implicit.", show_default="ling2023")
+        str | None,
+        typer.Option(
+            help="ling2023, deq (Ling 2024) or implicit (Gao 2022); each has options of its own.",
+            show_default="ling2023",
+        ),
     ] = None,
     weight_variance: Annotated[
         float | None, typer.Option(help="ling2023: σ_w².", show_default="0.001")
     ] = None,
     activation: Annotated[
-        str | None, typer.Option(help="deq: as for analyze.", show_default="tanh")
+        str | None, typer.Option(help="deq: φ, as for analyze.", show_default="tanh")
     ] = None,
     recurrent_variance: Annotated[
         float | None, typer.Option(help="deq: σ_a².", show_default="0.2")
@@ -80,7 +89,7 @@ def certify(
         float | None, typer.Option(help="deq: σ_b².", show_default="0.8")
     ] = None,
     gamma: Annotated[float | None, typer.Option(help="implicit: γ.", show_default="0.1")] = None,
-    width: Annotated[int | None, typer.Option(help="m.", show_default="1000")] = None,
+    width: Annotated[int | None, typer.Option(help="Hidden units.", show_default="1000")] = None,
     readout_scale: Annotated[
         float | None, typer.Option(help="The factor of the initial readout.", show_default="0")
     ] = None,

@@ -11,7 +11,16 @@ import shoal
 from shoal import checks
 from shoal.cli.analyze import architecture_of
 from shoal.cli.errors import note
-from shoal.cli.options import Debug, Json, Save, Verbose, check_folder
+from shoal.cli.options import (
+    Activation,
+    Debug,
+    InputVariance,
+    Json,
+    RecurrentVariance,
+    Save,
+    Verbose,
+    check_folder,
+)
 from shoal.cli.output import command_line, console, emit
 from shoal.experiments.figures import require_matplotlib
 from shoal.experiments.identity import plain
@@ -29,14 +38,12 @@ _COMPARED = 64  # samples whose kernel matrices are compared, by default
 
 
 def design(
-    activation: Annotated[
-        str, typer.Option(help="A name, with numbers after a colon: tanh, leakyrelu:0.1.")
-    ] = "tanh",
-    recurrent_variance: Annotated[float, typer.Option(help="σ_a², at least 0.")] = 0.2,
-    input_variance: Annotated[float, typer.Option(help="σ_b², at least 0.")] = 0.8,
+    activation: Activation = "tanh",
+    recurrent_variance: RecurrentVariance = 0.2,
+    input_variance: InputVariance = 0.8,
     tau0: Annotated[
         float | None,
-        typer.Option(help="The norm of the inputs.", show_default="that of --data, or 1"),
+        typer.Option(help="The norm of the inputs, above 0.", show_default="that of --data, or 1"),
     ] = None,
     data: Annotated[
         str | None,
@@ -49,7 +56,13 @@ def design(
             "--n", "-n", help="Samples whose kernels are compared.", show_default="at most 64"
         ),
     ] = None,
-    method: Annotated[str, typer.Option(help="moments or sphere.")] = "moments",
+    method: Annotated[
+        str,
+        typer.Option(
+            help="moments: the high-dimensional coefficients, by ordinary layers; sphere: the "
+            "kernel itself, for inputs of norm tau0."
+        ),
+    ] = "moments",
     match: Annotated[
         str | None, typer.Option(help="ck or ntk.", show_default="by what is trained")
     ] = None,
@@ -63,7 +76,12 @@ def design(
     norm_gated: Annotated[
         bool, typer.Option("--norm-gated", help="On the sphere: for inputs of every norm.")
     ] = False,
-    tolerance: Annotated[float, typer.Option(help="On the sphere: of the kernel.")] = 1e-6,
+    tolerance: Annotated[
+        float,
+        typer.Option(
+            help="On the sphere: the largest error of the kernel, relative to its diagonal."
+        ),
+    ] = 1e-6,
     output: Save = None,
     export: Annotated[
         Path | None,
@@ -87,7 +105,8 @@ def design(
 ) -> None:
     """Design an explicit network with one or two hidden layers that has the kernel of a DEQ.
 
-    The exit code is 3 if there is none of the wanted kind; the nearest one is shown and written.
+    If there is none of the wanted kind, the nearest one is shown and written, and the exit code is
+    3. Inputs of --data are taken as they are; scale them as you will for training.
     """
     if output is not None:
         require_matplotlib()

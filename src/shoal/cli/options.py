@@ -12,14 +12,18 @@ import torch
 import typer
 
 from shoal import checks
+from shoal.activations.names import known_activations
 from shoal.cli.logs import state
 
 __all__ = [
+    "Activation",
     "Debug",
     "Device",
     "Dtype",
+    "InputVariance",
     "Json",
     "Output",
+    "RecurrentVariance",
     "Save",
     "Threads",
     "Verbose",
@@ -115,6 +119,17 @@ class Dtype(StrEnum):
         return torch.float32 if self is Dtype.float32 else torch.float64
 
 
+Activation = Annotated[
+    str,
+    typer.Option(
+        help=f"φ: {', '.join(sorted(known_activations()))}; with numbers after a colon where it "
+        "takes some: leakyrelu:0.1, hermite:0,1,0.5."
+    ),
+]
+RecurrentVariance = Annotated[
+    float, typer.Option(help="σ_a², of the recurrent weights, at least 0.")
+]
+InputVariance = Annotated[float, typer.Option(help="σ_b², of the input weights, above 0.")]
 Verbose = Annotated[
     int,
     typer.Option(
@@ -138,9 +153,14 @@ Device = Annotated[
 ]
 Threads = Annotated[int, typer.Option(help="How many threads compute.")]
 Output = Annotated[
-    Path, typer.Option(parser=_folder, metavar="FOLDER", help="The folder to write into.")
+    Path,
+    typer.Option(parser=_folder, metavar="FOLDER", help="The folder to write into; it is made."),
 ]
 Save = Annotated[
     Path | None,
-    typer.Option(parser=_folder, metavar="FOLDER", help="A folder for what was found."),
+    typer.Option(
+        parser=_folder,
+        metavar="FOLDER",
+        help="A folder for the report and the numbers; it is made.",
+    ),
 ]
