@@ -85,7 +85,7 @@ def analyze(
 ) -> None:
     """Analyze a DEQ on data: kernels, spectrum, shallow designs, training, certificate.
 
-    The DEQ is f(x) = a·z/√m, where z = φ(σ_a A z/√m + σ_b B x) has m units. Inputs are centered
+    The DEQ is f(x) = a·z, where z = φ(σ_a A z + σ_b B x)/√m has m units. Inputs are centered
     and scaled to a mean squared norm of one. Without DATA, handwritten digits are taken. It takes
     a minute; after Ctrl-C the finished sections are kept as partial.html.
     """

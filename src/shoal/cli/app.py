@@ -1,5 +1,6 @@
 """The commands and what they have in common."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -51,7 +52,7 @@ def shoal(
         typer.echo(context.get_help())
 
 
-_COMMANDS = {
+_COMMANDS: dict[Callable[..., None], str] = {
     analyze: "A DEQ on data: kernels, spectrum, designs, training, certificate.",
     design: "The shallow network that has the kernel of a DEQ.",
     certify: "Does gradient descent train this network, and how fast?",

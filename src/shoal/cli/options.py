@@ -162,5 +162,6 @@ Save = Annotated[
         parser=_folder,
         metavar="FOLDER",
         help="A folder for the report and the numbers; it is made.",
+        show_default="nothing is written",
     ),
 ]

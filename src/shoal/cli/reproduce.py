@@ -20,16 +20,17 @@ from shoal.report.saving import save_results
 __all__ = ["reproduce"]
 
 _STEPS = 10_000  # of the progress bar
+_PAPERS = ", ".join(sorted({paper for paper, _ in registered()}))
 
 
 def reproduce(
     paper: Annotated[
         str | None,
-        typer.Argument(metavar="PAPER", help="The paper; without it, experiments are listed."),
+        typer.Argument(metavar="PAPER", help=f"{_PAPERS}; without it, experiments are listed."),
     ] = None,
     figure: Annotated[
         str | None,
-        typer.Argument(metavar="FIGURE", help="The figure; without it, all of the paper."),
+        typer.Argument(metavar="FIGURE", help="Such as figure1; without it, all of the paper."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A size that takes seconds.")] = False,
     jobs: Annotated[int, typer.Option(help="How many processes compute points.")] = 1,
