@@ -3,18 +3,22 @@
 import gzip
 import json
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import typer
 from commands import files, run
 from typer.testing import CliRunner
 
 import shoal
 from shoal.activations.names import known_activations, parse_activation
 from shoal.cli.app import app
+from shoal.cli.examples import EXAMPLES
 from shoal.cli.options import check_folder
+from shoal.experiments import find
 from shoal.report import Measurement
 
 FAST = ["well_posedness", "kernels", "equivalents", "timing"]
@@ -38,6 +42,18 @@ def test_help(command: list[str], words: list[str]) -> None:
     if command:
         for option in ("--json", "--debug", "--device", "--verbose"):
             assert option in output
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_of_the_help_can_be_typed(name: str) -> None:
+    group = typer.main.get_command(app)
+    command = group.get_command(typer.Context(group), name)
+    shown = run(name, "--help").stdout
+    for example in EXAMPLES[name]:
+        assert example.command in shown
+        shoal, first, *arguments = shlex.split(example.command)
+        assert (shoal, first) == ("shoal", name)
+        command.make_context(name, arguments)  # reads the options, and runs nothing
 
 
 def test_without_a_command_there_is_help() -> None:
@@ -203,6 +219,20 @@ def test_reproduce_runs_resumes_and_reports() -> None:
     assert -0.7 < document["summary"]["ck_slope"] < -0.3
     for path in document["figures"]:
         assert Path(path).is_file()
+    page = Path(document["report"]).read_text()
+    assert "<code>shoal reproduce shoal width --quick --device cpu --threads 1" in page
+    assert f"{document['summary']['ck_slope']:.4g}" in page
+
+
+def test_a_whole_paper_has_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = find("shoal", "width")
+    monkeypatch.setattr("shoal.cli.reproduce.find", lambda *_: kinds)
+    document = json.loads(run("reproduce", "shoal", "--quick", "--json").stdout)
+    assert document["report"] == "results/shoal-quick.html"
+    page = Path("results/shoal-quick.html").read_text()
+    assert '<section id="width">' in page
+    assert page.count("<svg") == 1
+    assert "<code>shoal" in page
 
 
 def test_bench_prints_ratios() -> None:
@@ -210,7 +240,10 @@ def test_bench_prints_ratios() -> None:
     rows = json.loads(result.stdout)["measurements"]
     assert [row["benchmark"] for row in rows] == ["network"] * 2
     assert all(row["ratio"] == row["seconds"] / row["reference_seconds"] > 0 for row in rows)
-    assert "ratio" in run("bench", "network", "--quick").stdout
+    shown = run("bench", "network", "--quick", "--output", "o").stdout
+    assert "ratio" in shown
+    assert "Written: o/report.html, o/bench.json" in shown
+    assert files() == ["o/bench.json", "o/report.html"]
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -244,6 +277,8 @@ def test_messages_of_the_library_come_with_verbose() -> None:
         ("shoal.cli.analyze.sections_of", ["analyze", *SMALL, "--output", "o"], "0 of 4"),
         ("shoal.cli.bench.measure", ["bench", "--quick"], "0 of 10 cases"),
         ("shoal.cli.analyze.load_data", ["analyze", "--output", "o"], "no file is half-written"),
+        ("shoal.cli.design.shoal.design", ["design", "--output", "o"], "no file is half-written"),
+        ("shoal.cli.certify.load_data", ["certify", "--output", "o"], "no file is half-written"),
     ],
 )
 def test_interrupts(
@@ -256,6 +291,16 @@ def test_interrupts(
     result = run(*arguments, code=130)
     assert words in result.stderr
     assert "Run the command again" in result.stderr
+    assert list(Path().iterdir()) == []
+
+
+def test_a_run_without_a_finished_point_leaves_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("shoal.experiments.WidthError.compute", interrupt)
+    result = run("reproduce", "shoal", "width", "--quick", "--output", "a/b", code=130)
+    assert "0 of 24 points are finished, nothing is written" in result.stderr
     assert list(Path().iterdir()) == []
 
 
@@ -294,7 +339,8 @@ def test_interrupted_benchmarks_print_what_is_finished(monkeypatch: pytest.Monke
         return Measurement(case, 2.0, "x @ x.T", 1.0)
 
     monkeypatch.setattr("shoal.cli.bench.measure", measure)
-    document = json.loads(run("bench", "--quick", "--json", code=130).stdout)
+    document = json.loads(run("bench", "--quick", "--json", "--output", "o", code=130).stdout)
+    assert files() == ["o/partial.html", "o/partial.json"]
     assert not document["complete"]
     assert {row["benchmark"] for row in document["measurements"]} == {"kernel"}
     assert "x @ x.T" in run("bench", "--quick", code=130).stdout
