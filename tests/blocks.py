@@ -67,8 +67,11 @@ class Printed(doctest.OutputChecker):
             return True
         if NUMBER.sub("", want).split() != NUMBER.sub("", got).split():
             return False
-        pairs = zip(NUMBER.findall(want), NUMBER.findall(got), strict=True)
-        return all(abs(float(a) - float(b)) <= 1.001 * _last_digit(a) for a, b in pairs)
+        wanted, found = NUMBER.findall(want), NUMBER.findall(got)
+        return len(wanted) == len(found) and all(
+            abs(float(a) - float(b)) <= 1.001 * _last_digit(a)
+            for a, b in zip(wanted, found, strict=True)
+        )
 
 
 def _last_digit(number: str) -> float:
