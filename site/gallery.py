@@ -18,8 +18,7 @@ LINK = re.compile(r"\]\((?:\.\./examples/(\w+)\.py|gallery/(\w+)\.ipynb)\)")
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add gallery/NAME.md for each script and each notebook."""
     for path in sorted((ROOT / "examples").glob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        files.append(File.generated(config, f"gallery/{path.stem}.md", content=script(text)))
+        files.append(File.generated(config, f"gallery/{path.stem}.md", content=script(path)))
     for path in sorted((ROOT / "docs" / "gallery").glob("*.ipynb")):
         notebook = json.loads(path.read_text(encoding="utf-8"))
         content = "\n\n".join(cells(notebook, path.name))
@@ -34,14 +33,13 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     return LINK.sub(lambda link: f"](gallery/{link[1] or link[2]}.md)", markdown)
 
 
-def script(text: str) -> str:
+def script(path: Path) -> str:
     """The page of a script: what it says, its figure, its code."""
+    text = path.read_text(encoding="utf-8")
     docstring = ast.get_docstring(ast.parse(text)) or ""
-    name = re.search(r"examples/(\w+)\.py", docstring)
-    assert name, "a script of the gallery says how it is called"
     title, _, about = docstring.partition("\n")
     code = text.split('"""\n', 2)[-1].strip()
-    figure = f"![A part of its figure](../images/gallery/{name[1]}.png)"
+    figure = f"![A part of its figure](../images/gallery/{path.stem}.png)"
     return f"# {title.rstrip('.')}\n{about}\n\n{figure}\n\n{fenced('python', code)}\n"
 
 
