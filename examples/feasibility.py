@@ -12,7 +12,7 @@ It prints:
     Tanh         NTK                100%            0%            0%            0%
     Sine         CK                  55%            0%           45%            0%
     Sine         NTK                 79%            0%           21%            0%
-    ReLU         CK                   0%           84%           16%            0%
+    ReLU         CK                   0%           85%           15%            0%
     ReLU         NTK                  0%            0%          100%            0%
     Swish        CK                   0%            0%          100%            0%
     Swish        NTK                  0%            0%           63%           37%
@@ -41,8 +41,8 @@ COLORS = {
 LABELS = ("hard tanh, one layer", "leaky rectifiers", "sinusoid, one or two layers", "nearest only")
 
 # %% The family that `design` would choose, at each point.
-recurrent = np.linspace(0.01, 0.99, 25)
-injected = np.geomspace(0.03, 30, 24)
+recurrent = np.linspace(0.01, 0.99, 41)
+injected = np.geomspace(0.03, 30, 40)
 figure = Figure(figsize=(9.2, 4.8), layout="constrained")
 axes = figure.subplots(2, 4, sharex=True, sharey=True)
 print("share of the grid     " + "".join(f"{name:>14}" for name in COLORS))
