@@ -36,12 +36,14 @@ without_gpytorch = pytest.mark.skipif(
 )
 
 
-def cases(paths: list[Path]) -> Iterator[object]:
+def cases(paths: list[Path]) -> list[object]:
     """A case for each file, marked if it takes long or needs what is not everywhere."""
-    for path in paths:
-        marks = [pytest.mark.slow] if path.stem in SLOW else []
-        marks += [without_gpytorch] if path.stem in NEEDS_GPYTORCH else []
-        yield pytest.param(path, id=path.stem, marks=marks)
+    marks = {
+        path: [pytest.mark.slow] * (path.stem in SLOW)
+        + [without_gpytorch] * (path.stem in NEEDS_GPYTORCH)
+        for path in paths
+    }
+    return [pytest.param(path, id=path.stem, marks=found) for path, found in marks.items()]
 
 
 @pytest.fixture
