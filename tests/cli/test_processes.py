@@ -233,6 +233,24 @@ def test_an_error_is_a_line_and_a_code(tmp_path: Path, environment: dict[str, st
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no such device")
+def test_stdout_that_takes_nothing(environment: dict[str, str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        found = subprocess.run(
+            [*SHOAL, "reproduce"], env=environment, stdout=full, stderr=subprocess.PIPE, text=True,
+            check=False,
+        )  # fmt: skip
+    assert (found.returncode, found.stderr) == (1, "Error: No space left on device\n")
+    with subprocess.Popen(
+        [*SHOAL, "reproduce"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()  # as head does when it has seen enough
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
 def test_a_terminal_without_greek_letters(tmp_path: Path, environment: dict[str, str]) -> None:
     found = subprocess.run(
         [*SHOAL, "analyze", "-n", "20", "--device", "cpu", "--only", "well_posedness"],

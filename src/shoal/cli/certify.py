@@ -21,7 +21,7 @@ from shoal.cli.options import (
     check_folder,
     limited,
 )
-from shoal.cli.output import command_line, console, emit
+from shoal.cli.output import command_line, console, emit, working
 from shoal.experiments.figures import require_matplotlib
 from shoal.experiments.identity import plain
 from shoal.models import Network
@@ -140,7 +140,7 @@ def certify(
     net = _loaded(load) if load is not None else _built(network or "ling2023", given, samples)
     x = samples.x if raw or not _by_dimension(net) else samples.x * samples.x.shape[1] ** 0.5
     targets = target_scale * samples.targets(net.spec.out_features)
-    with limited(threads):
+    with limited(threads), working("Certifying", quiet=json):
         found = shoal.certify(net, x.to(next(net.parameters()).dtype), targets, step_size=step_size)
     record = _document(found, net, samples, target_scale)
     files: list[Path] = []

@@ -21,7 +21,7 @@ from shoal.cli.options import (
     Verbose,
     check_folder,
 )
-from shoal.cli.output import command_line, console, emit
+from shoal.cli.output import command_line, console, emit, working
 from shoal.experiments.figures import require_matplotlib
 from shoal.experiments.identity import plain
 from shoal.models.exporting import export_target
@@ -122,17 +122,18 @@ def design(
         norm = float(x.square().sum(1).mean().sqrt())
     sizes = {"width": width, "in_features": in_features, "out_features": out_features, "seed": seed}
     built = _network_options(export, sizes, x)
-    found = shoal.design(
-        deq,
-        tau0=norm,
-        match=match,
-        method=method,
-        trainable=None if trainable is None else [g.strip() for g in trainable.split(",")],
-        family=family,
-        norm_gated=norm_gated,
-        tolerance=checks.real("--tolerance", tolerance, above=0),
-    )
-    gap = None if x is None else found.gap(x[: n or _COMPARED])
+    with working("Designing", quiet=json):
+        found = shoal.design(
+            deq,
+            tau0=norm,
+            match=match,
+            method=method,
+            trainable=None if trainable is None else [g.strip() for g in trainable.split(",")],
+            family=family,
+            norm_gated=norm_gated,
+            tolerance=checks.real("--tolerance", tolerance, above=0),
+        )
+        gap = None if x is None else found.gap(x[: n or _COMPARED])
     record = _document(found, gap)
     files: list[Path] = []
     if export is not None:

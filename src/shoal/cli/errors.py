@@ -91,8 +91,8 @@ def _told(error: Exception) -> str:
         return (
             f"not enough memory for {size[1] if size else 'this'}; take fewer samples or less width"
         )
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror is not None:
+        return ": ".join(str(word) for word in (error.filename, error.strerror) if word)
     name, _, rest = text.partition(" ")
     return f"{state.options.get(name, name)} {rest}" if isinstance(error, _INPUT) else text
 
