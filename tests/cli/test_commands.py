@@ -235,6 +235,19 @@ def test_a_whole_paper_has_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "<code>shoal" in page
 
 
+def test_experiments_without_data_are_left_out_of_a_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOAL_DATA", str(Path().absolute()))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path().absolute()))
+    kinds = [*find("ling2024", "mnist-figure5"), *find("shoal", "width")]
+    monkeypatch.setattr("shoal.cli.reproduce.find", lambda *_: kinds)
+    result = run("reproduce", "ling2024", "--quick", "--json", code=1)
+    document = json.loads(result.stdout)
+    assert [one["identity"]["experiment"] for one in document["runs"]] == [["shoal", "width"]]
+    assert list(document["left_out"]) == ["mnist-figure5"]
+    assert result.stderr.startswith("Error: mnist-figure5 is left out: MNIST was not found")
+    assert '<section id="width">' in Path(document["report"]).read_text()
+
+
 def test_bench_prints_ratios() -> None:
     result = run("bench", "network", "--quick", "--device", "cpu", "--json")
     rows = json.loads(result.stdout)["measurements"]

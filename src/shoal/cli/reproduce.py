@@ -1,13 +1,14 @@
 """``shoal reproduce``: list and run experiments."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from shoal.cli.errors import INTERRUPTED, note
+from shoal.cli.errors import FAILED, INTERRUPTED, note
 from shoal.cli.options import Debug, Device, Json, Output, Verbose, check_count, check_folder
 from shoal.cli.output import command_line, console, emit, progress
 from shoal.experiments import Experiment, Progress, Run, execute, find, registered
@@ -45,7 +46,7 @@ def reproduce(
 
     Every run has a folder of its own in the output folder, named by a hash of its configuration.
     What is finished there is not computed again: a run that was interrupted goes on, with the same
-    results to the last bit.
+    results to the last bit. Of a whole paper, experiments whose data are not there are left out.
     """
     for option, value in (("--jobs", jobs), ("--threads", threads)):
         check_count(option, value)
@@ -58,17 +59,39 @@ def reproduce(
     check_folder(output)
     experiments = [kind.quick() if quick else kind() for kind in kinds]
     runs = [Run(one, output, device, threads) for one in experiments]
-    done = [_run(one, jobs=jobs, quick=quick, quiet=json) for one in runs]
-    document: dict[str, Any] = {"runs": [described for _, described in done]}
     if figure is None:
-        page = paper_page(paper, [finished for finished, _ in done], command=command_line())
-        name = f"{paper}-quick.html" if quick else f"{paper}.html"
-        (file,) = save_results(output, pages={name: page})
-        document["report"] = str(file)
-        if not json:
-            console().print(f"All together: {file}", soft_wrap=True)
+        document = _run_all(paper, runs, jobs=jobs, quick=quick, quiet=json)
+    else:
+        document = {"runs": [_run(runs[0], jobs=jobs, quick=quick, quiet=json)[1]]}
     if json:
         emit(document)
+    absent = document.get("left_out", {})
+    for name, reason in absent.items():
+        note(f"Error: {name} is left out: {reason}")
+    if absent:
+        raise typer.Exit(FAILED)
+
+
+def _run_all(
+    paper: str, runs: Sequence[Run], *, jobs: int, quick: bool, quiet: bool
+) -> dict[str, Any]:
+    """Run what a paper has, but for what has no data here, and put it on one page."""
+    done: list[tuple[Finished, dict[str, Any]]] = []
+    absent: dict[str, str] = {}
+    for one in runs:
+        try:
+            done.append(_run(one, jobs=jobs, quick=quick, quiet=quiet))
+        except FileNotFoundError as error:
+            absent[one.experiment.name[1]] = str(error)
+    document: dict[str, Any] = {"runs": [described for _, described in done], "left_out": absent}
+    if done:
+        page = paper_page(paper, [finished for finished, _ in done], command=command_line())
+        name = f"{paper}-quick.html" if quick else f"{paper}.html"
+        (file,) = save_results(runs[0].output, pages={name: page})
+        document["report"] = str(file)
+        if not quiet:
+            console().print(f"All together: {file}", soft_wrap=True)
+    return document
 
 
 def _list(*, json: bool) -> None:
