@@ -222,7 +222,8 @@ def test_derivatives_are_implicit(phi):
     )
     function = kernel_function(DEQ(phi, 0.2, 0.8))
     assert gradcheck(lambda *t: tuple(function(*t)), point)
-    assert gradgradcheck(lambda *t: tuple(function(*t)), point)
+    first = tuple(t.detach()[:1].requires_grad_() for t in point)
+    assert gradgradcheck(lambda *t: tuple(function(*t)), first)
 
 
 @pytest.mark.parametrize("phi", [Tanh(), LeakyReLU(0.1), Softplus()], ids=repr)
