@@ -1,6 +1,5 @@
 """The experiments on designs give what dense computations and the theory say."""
 
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 import torch
 
 import shoal
+from data.writers import mnist_folder
 from experiments.computing import CPU, compute
 from shoal.experiments import Result, SphereError, find
 from shoal.experiments.ling2024 import DesignError, DesignImageSpectra, DesignSpectra
@@ -109,21 +109,10 @@ def test_printed_differences_stand_only_beside_the_papers_setting() -> None:
     assert "tanh_printed" not in DesignImageSpectra.quick().summarize(ways)
 
 
-def write_digits(folder: Path, count: int) -> None:
-    """Random images as files like those of MNIST."""
-    generator = np.random.default_rng(0)
-    labels = np.arange(count, dtype=np.uint8) % 10
-    images = generator.integers(0, 255, (count, 28, 28), dtype=np.uint8)
-    header = struct.pack(">IIII", 2051, count, 28, 28)
-    (folder / "train-images-idx3-ubyte").write_bytes(header + images.tobytes())
-    labels_file = folder / "train-labels-idx1-ubyte"
-    labels_file.write_bytes(struct.pack(">II", 2049, count) + labels.tobytes())
-
-
 @pytest.mark.filterwarnings("ignore::shoal.data.UnofficialDataWarning")
 def test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_DATA", str(tmp_path))
-    write_digits(tmp_path, 400)
+    mnist_folder(tmp_path, 400)
     experiment = DesignImageSpectra(
         TANH, families=("hard_tanh",), samples=60, preprocessings=("centered-unit",), width=128
     )

@@ -1,7 +1,6 @@
 """The experiments of Ling 2024 give what dense computations and the theory say."""
 
 import json
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import torch
 
 import shoal
+from data.writers import mnist_folder
 from experiments.computing import CPU, compute
 from shoal.experiments import Result, find
 from shoal.experiments.identity import plain
@@ -129,22 +129,10 @@ def test_published_runs_are_those_of_today(figure: str) -> None:
     assert plain(kind.quick())["dataset"] == "digits"
 
 
-def write_digits(folder: Path, count: int) -> None:
-    """Random images, of noise around a pattern for each digit, as files like those of MNIST."""
-    generator = np.random.default_rng(0)
-    labels = np.arange(count, dtype=np.uint8) % 10
-    patterns = generator.integers(0, 100, (10, 28, 28))
-    images = patterns[labels] + generator.integers(0, 150, (count, 28, 28))
-    header = struct.pack(">IIII", 2051, count, 28, 28)
-    (folder / "train-images-idx3-ubyte").write_bytes(header + images.astype(np.uint8).tobytes())
-    labels_file = folder / "train-labels-idx1-ubyte"
-    labels_file.write_bytes(struct.pack(">II", 2049, count) + labels.tobytes())
-
-
 @pytest.mark.filterwarnings("ignore::shoal.data.UnofficialDataWarning")
 def test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_DATA", str(tmp_path))
-    write_digits(tmp_path, 400)
+    mnist_folder(tmp_path, 400)
     experiment = CKImageSpectra(RELU, samples=60, preprocessings=("centered-unit",), width=128)
     x, labels = experiment.inputs("centered-unit")
     assert x.shape == (60, 784)
