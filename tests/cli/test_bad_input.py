@@ -164,7 +164,7 @@ REPRODUCE: dict[str, Case] = {
     "absurd threads": ("shoal --threads 99999", "--threads must be <= .*99999"),
     "half a thread": ("shoal --threads 0.5", "--threads.*0.5"),
     "truncated download": (
-        "ling2024 mnist-figure5 --quick",
+        "ling2024 mnist-figure5",
         "train-images.*expected a complete gzip file.*cut off",
     ),
 }
@@ -280,7 +280,7 @@ FAILURES = {
     "analyze svhn": "SVHN was not found: put train_32x32.mat",
     "design --data svhn": "SVHN was not found: put train_32x32.mat",
     "certify svhn": "SVHN was not found: put train_32x32.mat",
-    "reproduce ling2024 mnist-figure5 --quick": "MNIST was not found: put train-images",
+    "reproduce ling2024 mnist-figure5": "MNIST was not found: put train-images",
     "certify --width 1000000000000": "not enough memory for 80.*; take fewer samples",
     "design --activation relu --recurrent-variance 2.1": "kernel",
     "design --match ck --method sphere --tolerance 1e-30": "above the tolerance 1e-30",

@@ -236,15 +236,17 @@ def test_a_whole_paper_has_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_experiments_without_data_are_left_out_of_a_paper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHOAL_DATA", str(Path().absolute()))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(Path().absolute()))
+    def absent(*_: object, **__: object) -> None:
+        raise FileNotFoundError("MNIST was not found")
+
     kinds = [*find("ling2024", "mnist-figure5"), *find("shoal", "width")]
+    monkeypatch.setattr(kinds[0], "compute", absent)
     monkeypatch.setattr("shoal.cli.reproduce.find", lambda *_: kinds)
     result = run("reproduce", "ling2024", "--quick", "--json", code=1)
     document = json.loads(result.stdout)
     assert [one["identity"]["experiment"] for one in document["runs"]] == [["shoal", "width"]]
     assert list(document["left_out"]) == ["mnist-figure5"]
-    assert result.stderr.startswith("Error: mnist-figure5 is left out: MNIST was not found")
+    assert result.stderr == "Error: mnist-figure5 is left out: MNIST was not found\n"
     assert '<section id="width">' in Path(document["report"]).read_text()
 
 
