@@ -222,7 +222,21 @@ def test_pictures(tmp_path) -> None:
     titles = [axes.get_title() for axes in figure.axes]
     assert titles[0] == "loss, finished"
     assert len(titles) == 6
+    panels = {axes.get_title(): axes for axes in figure.axes}
+    drift = panels["drift of the Gram matrix"]
+    assert len(drift.get_lines()) == 1  # nothing is promised of it for a DEQ
+    assert len(panels["gain of the recurrent layer"].get_lines()) == 2
     bare = shoal.train(network(TANH), *data(), step_size=0.1, steps=3, monitor=False).plot()
     assert len(bare.axes) == 1
+    promises = Promises(travel={"recurrent": 9.0, "readout": 0.01}, gain=0.9)
+    descent = Conclusion(True, 0.05, 0.999, promises)
+    certificate = Certificate(descent, Conclusion(False, None, None))
+    certified = shoal.train(network(), *data(), steps=3, certificate=certificate, monitor=1)
+    axes = certified.plot().axes[-1]
+    dashed = [line for line in axes.get_lines() if line.get_linestyle() == "--"]
+    assert sorted(float(line.get_ydata()[0]) for line in dashed) == [0.01, 9.0]
+    assert axes.get_yscale() == "log"
+    assert axes.get_ylim()[0] > 1e-5  # distances of zero at the start do not count
+    assert "broken" in axes.get_legend_handles_labels()[1]
     text = repr(run)
     assert text.startswith("TrainingRun(finished after 3 steps, loss ")
