@@ -56,8 +56,8 @@ def _loss(axes: "Axes", run: "TrainingRun") -> None:
     axes.plot(steps, run.losses, color=_COLORS[0], label="loss", marker="" if run.steps else ".")
     if run.loss_bound is not None and run.loss_bound[-1] > 0:
         axes.plot(steps, run.loss_bound, "--", color=_GRAY, label="bound")
+    _scale(axes, 1.0)
     _mark(axes, run, "loss")
-    axes.set_yscale("log", nonpositive="mask")
     axes.set_title(f"loss, {run.status}")
     axes.legend(framealpha=0.7, edgecolor="none")
 
@@ -95,9 +95,9 @@ def _mark(axes: "Axes", run: "TrainingRun", name: str) -> None:
         axes.axvline(run.violations[name], color=_BROKEN, label="broken")
 
 
-def _scale(axes: "Axes") -> None:
-    """A logarithmic axis where values differ much; zeros, as at the start, have no place on it."""
+def _scale(axes: "Axes", ratio: float = _MUCH) -> None:
+    """A logarithmic axis where values differ by a factor; zeros, as at the start, are left out."""
     values = [float(v) for line in axes.get_lines() for v in np.asarray(line.get_ydata())]
     numbers = [v for v in values if 0 < v < float("inf")]
-    if numbers and max(numbers) > _MUCH * min(numbers):
+    if numbers and max(numbers) >= ratio * min(numbers):
         axes.set_yscale("log", nonpositive="mask")
