@@ -170,6 +170,10 @@ def _extended(phi: shoal.Activation, x: Any) -> Any:
         return np.longdouble(phi.scale) * _extended(phi.activation, x) + np.longdouble(phi.shift)
     if isinstance(phi, shoal.Tanh):
         return np.tanh(x)
+    if isinstance(phi, shoal.ELU):
+        return np.where(x > 0, x, np.longdouble(phi.alpha) * np.expm1(x))
+    if isinstance(phi, shoal.Swish):
+        return x / (1 + np.exp(-x))
     if isinstance(phi, shoal.Sigmoid):
         return 1 / (1 + np.exp(-x))
     return np.logaddexp(x, np.longdouble(0))
