@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 
-from result_tables.results import interval, short, signed, summary
+from result_tables.results import Row, Tables, interval, short, signed, summary
 
 __all__ = ["TABLES"]
 
-Row = tuple[str, ...]
 
 WIDTHS = (500, 1000, 2000, 4000)
 DATASETS = {
@@ -171,7 +170,7 @@ def du2018() -> Iterator[Row]:
         yield words, *cells
 
 
-TABLES = {
+TABLES: Tables = {
     "losses": losses,
     "promises": promises,
     "concentration": concentration,

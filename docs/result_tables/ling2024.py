@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from statistics import median
 
 from result_tables.printed import EPOCHS, INFERENCE, WIDTHS
-from result_tables.results import interval, short, summary
+from result_tables.results import Row, Tables, interval, short, summary
 
 __all__ = ["TABLES"]
 
-Row = tuple[str, ...]
 
 PREPROCESSINGS = ("pixels", "scaled", "unit", "centered", "centered-unit")
 NETWORKS = {
@@ -150,7 +149,7 @@ def _range(values: list[float]) -> str:
     return f"{short(min(values))}, {short(median(values))}, {short(max(values))}"
 
 
-TABLES = {
+TABLES: Tables = {
     "errors": errors,
     "spectra": spectra,
     "image-spectra": image_spectra,

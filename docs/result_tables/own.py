@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 
-from result_tables.results import interval, short, summary
+from result_tables.results import Row, Tables, interval, short, summary
 
 __all__ = ["TABLES"]
 
-Row = tuple[str, ...]
 
 NETWORKS = {
     "deq": "DEQ",
@@ -16,15 +15,16 @@ NETWORKS = {
 }
 
 
-def slopes(name: str) -> Iterator[Row]:
+def slopes(*names: str) -> Iterator[Row]:
     """Slopes of errors against the width, kernel by kernel, and whether they are −1/2."""
-    found = summary(name)
-    yield "kernel", "slope", "holds −1/2"
-    for key in found:
-        if key.endswith("_slope"):
+    yield "experiment", "kernel", "slope", "holds −1/2"
+    for name in names:
+        found = summary(name)
+        for key in (key for key in found if key.endswith("_slope")):
             holds = found[f"{key}_low"] <= -0.5 <= found[f"{key}_high"]
-            words = key.removesuffix("_slope").replace("_", ", ")
-            yield words, interval(found, key, 3), "yes" if holds else "no"
+            kernel = key.removesuffix("_slope").replace("_", ", ")
+            experiment = f"`{name.replace('-', ' ', 1)}`"
+            yield experiment, kernel, interval(found, key, 3), "yes" if holds else "no"
 
 
 def spectrum() -> Iterator[Row]:
@@ -50,7 +50,6 @@ def training(dataset: str) -> Iterator[Row]:
         *(f"step {step}" for step in steps),
         "largest gap to the DEQ",
         "to its own infinite width",
-        "time of a step",
     )
     for activation in ("ReLU", "Tanh"):
         for network, title in NETWORKS.items():
@@ -59,7 +58,7 @@ def training(dataset: str) -> Iterator[Row]:
             gaps = [f"{100 * found[f'{key}_{name}']:.1f}%" for name in ("gap", "off")]
             if network == "deq":
                 gaps[0] = "–"
-            yield f"{activation} {title}", *losses, *gaps, f"{1e3 * found[f'{key}_seconds']:.0f} ms"
+            yield f"{activation} {title}", *losses, *gaps
 
 
 def predicted() -> Iterator[Row]:
@@ -97,9 +96,9 @@ def sphere() -> Iterator[Row]:
 def recovery() -> Iterator[Row]:
     """Coverage, lengths and errors of posteriors."""
     found = summary("shoal-recovery")
-    keys = {"coverage": "coverage", "length": "length", "error": "error"}
+    keys = ("coverage", "length", "error")
     scales = {"known": "scale known", "free": "scale free"}
-    yield "", "n", "functions of", *(f"{w}, {s}" for s in scales.values() for w in keys.values())
+    yield "", "n", "functions of", *(f"{w}, {s}" for s in scales.values() for w in keys)
     cases = dict.fromkeys(key.rsplit("_", 2)[0] for key in found if key.endswith("_coverage"))
     for case in cases:
         name, samples, source = case.split("_")
@@ -141,7 +140,7 @@ def regression() -> Iterator[Row]:
             yield title, f"{float(ridge):g}", *cells
 
 
-TABLES = {
+TABLES: Tables = {
     "slopes": slopes,
     "spectrum": spectrum,
     "training": training,

@@ -1,20 +1,23 @@
 """Where tables stand in pages."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from result_tables import convergence, ling2024, own, runs
+from result_tables import convergence, ling2024, own, runs, verdicts
+from result_tables.results import Tables
 
 __all__ = ["PAGES", "rendered"]
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 
-Rows = Iterable[Sequence[str]]  # the first one is the head
-TABLES: dict[str, Callable[..., Rows]] = (
-    ling2024.TABLES | convergence.TABLES | own.TABLES | runs.TABLES
-)
+TABLES: Tables = {
+    **ling2024.TABLES,
+    **convergence.TABLES,
+    **own.TABLES,
+    **runs.TABLES,
+    **verdicts.TABLES,
+}
 
 MARKED = re.compile(r"(<!-- table: (?P<call>[^>]+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
@@ -27,13 +30,8 @@ def rendered(text: str) -> str:
 def _table(call: str) -> str:
     name, *arguments = call.split()
     head, *rows = TABLES[name](*arguments)
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(_line(cells, len(head)) for cells in lines)
-
-
-def _line(cells: Sequence[str], columns: int) -> str:
-    if len(cells) != columns:
-        raise ValueError(f"a row must have {columns} cells, got {cells}")
-    if all(cell == "---" for cell in cells):
-        return "|" + "|".join(cells) + "|"
-    return "| " + " | ".join(cells) + " |"
+    for row in rows:
+        if len(row) != len(head):
+            raise ValueError(f"a row of {name} must have {len(head)} cells, got {row}")
+    first, *others = (f"| {' | '.join(row)} |" for row in (head, *rows))
+    return "\n".join([first, "|" + "---|" * len(head), *others])

@@ -2,11 +2,26 @@
 
 import json
 import math
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["EXPERIMENTS_NOT_RUN", "committed", "interval", "record", "short", "signed", "summary"]
+__all__ = [
+    "EXPERIMENTS_NOT_RUN",
+    "RESULTS",
+    "Row",
+    "Tables",
+    "committed",
+    "interval",
+    "record",
+    "short",
+    "signed",
+    "summary",
+]
+
+Row = tuple[str, ...]
+Tables = Mapping[str, Callable[..., Iterator[Row]]]  # by name; the first row is the head
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -16,8 +31,11 @@ EXPERIMENTS_NOT_RUN: dict[tuple[str, str], str] = {}
 
 def committed() -> dict[tuple[str, str], Path]:
     """The files of results, by the names of their experiments."""
-    files = sorted(RESULTS.glob("*.json"))
-    return {tuple(file.stem.split("-", 1)): file for file in files}  # type: ignore[misc]
+    found = {}
+    for file in sorted(RESULTS.glob("*.json")):
+        paper, _, figure = file.stem.partition("-")
+        found[paper, figure] = file
+    return found
 
 
 @cache
@@ -51,7 +69,8 @@ def short(value: float, digits: int = 2) -> str:
     exponent = math.floor(math.log10(value)) if value else 0
     if -3 <= exponent < 6:
         return f"{value:,.{max(digits - 1 - exponent, 0)}f}" if value else "0"
-    return f"{value / 10**exponent:.{digits - 1}f}e{exponent}"
+    mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
+    return f"{mantissa}e{int(power)}"
 
 
 def interval(found: dict[str, float], key: str, decimals: int = 2) -> str:

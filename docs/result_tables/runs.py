@@ -1,13 +1,15 @@
 """Tables of runs: what was computed, where, and how long it took."""
 
+import re
 from collections.abc import Iterator
 
-from result_tables.results import EXPERIMENTS_NOT_RUN, committed, record
+from result_tables.results import EXPERIMENTS_NOT_RUN, RESULTS, Row, Tables, committed, record
 from shoal.experiments import registered
 
 __all__ = ["TABLES"]
 
-Row = tuple[str, ...]
+
+PLACE = re.compile(r"^#+ (.+)$|<!-- table: run ([^>]+) -->", re.MULTILINE)
 
 
 def _time(seconds: float) -> str:
@@ -15,11 +17,13 @@ def _time(seconds: float) -> str:
 
 
 def _machine(name: str) -> str:
+    """The GPU, or how many threads of a CPU; the same in all sessions of a run."""
+    threads = record(name)["identity"]["threads"]
     (found,) = {
-        session["hardware"].get("gpu") or f"CPU, {session['jobs'] * record(name)['identity']['threads']} threads"
+        session["hardware"].get("gpu") or f"CPU, {session['jobs'] * threads} threads"
         for session in record(name)["sessions"]
     }
-    return found
+    return found.removeprefix("NVIDIA ").replace("CPU, 1 threads", "CPU, 1 thread")
 
 
 def run(*names: str) -> Iterator[Row]:
@@ -39,16 +43,29 @@ def run(*names: str) -> Iterator[Row]:
 
 
 def experiments() -> Iterator[Row]:
-    """All experiments that are known by name."""
+    """All experiments that are known by name, and where their results stand."""
     yield "command", "title", "full run"
-    files = committed()
+    files, sections = committed(), _sections()
     for name, experiment in registered().items():
-        page = "findings" if name[0] == "shoal" else "reproductions"
-        full = EXPERIMENTS_NOT_RUN.get(name)
         if name in files:
             stem = files[name].stem
-            full = f"{_time(record(stem)['wall_seconds'])}, {_machine(stem)}; [results]({page}.md)"
-        yield f"`shoal reproduce {' '.join(name)}`", experiment.title, full or ""
+            time = _time(record(stem)["wall_seconds"])
+            full = f"[{time}, {_machine(stem)}]({sections[stem]})"
+        else:
+            full = EXPERIMENTS_NOT_RUN[name]
+        yield f"`shoal reproduce {' '.join(name)}`", experiment.title, full
 
 
-TABLES = {"run": run, "experiments": experiments}
+def _sections() -> dict[str, str]:
+    """The link to the section with the run of each file."""
+    found: dict[str, str] = {}
+    for page in sorted(RESULTS.parent.glob("*.md")):
+        anchor = ""
+        for heading, names in PLACE.findall(page.read_text(encoding="utf-8")):
+            if heading:
+                anchor = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+            found |= dict.fromkeys(names.split(), f"{page.name}#{anchor}")
+    return found
+
+
+TABLES: Tables = {"run": run, "experiments": experiments}
