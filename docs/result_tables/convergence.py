@@ -1,5 +1,6 @@
 """Tables of the reproductions of Ling 2023, Gao 2022 and Du 2018."""
 
+import math
 from collections.abc import Iterator
 
 from result_tables.results import Row, Tables, interval, short, signed, summary
@@ -34,6 +35,27 @@ def losses(paper: str) -> Iterator[Row]:
             cells = [found.get(f"{data}_{width}_{key}") for width in WIDTHS]
             if any(cells):
                 yield title, words, *("–" if v is None else short(v, digits) for v in cells)
+
+
+# What the axes of Figure 1 of Gao 2022 span: log(loss) in training and in the test, and the norm.
+AXES = {
+    "mnist": ("−0.5 to −4.5", "−1.0 to −4.0"),
+    "fashion-mnist": ("−0.5 to −3.0", "−1.0 to −3.0"),
+    "cifar-10": ("−0.4 to −1.8", "−0.6 to −1.8"),
+}
+NORM_AXIS = "0.1980 to 0.1992"
+
+
+def axes() -> Iterator[Row]:
+    """The axes of Figure 1 of Gao 2022, beside our values at the last step."""
+    found = summary("gao2022-figure1")
+    yield "dataset", "", "axis, printed", *(f"ours, width {width}" for width in WIDTHS)
+    for data, (train, test) in AXES.items():
+        for key, words, axis in (("loss", "training", train), ("test", "test", test)):
+            cells = [signed(math.log(found[f"{data}_{width}_{key}"])) for width in WIDTHS]
+            yield DATASETS[data], f"log of the {words} loss", axis, *cells
+        cells = [f"{found[f'{data}_{width}_norm']:.4f}" for width in WIDTHS]
+        yield DATASETS[data], "γ‖A‖/√m", NORM_AXIS, *cells
 
 
 def promises(paper: str) -> Iterator[Row]:
@@ -172,6 +194,7 @@ def du2018() -> Iterator[Row]:
 
 TABLES: Tables = {
     "losses": losses,
+    "axes": axes,
     "promises": promises,
     "concentration": concentration,
     "widths": widths,
