@@ -177,7 +177,8 @@ def du2018() -> Iterator[Row]:
         ratio = found[f"{kind}_loss_ratio"]
         below = f"{100 * found[f'{kind}_below_bound']:.0f}%"
         rows.setdefault("runs whose loss never exceeds (1 − ηλ_0/2)^k", []).append(below)
-        rows.setdefault("last loss over the first, largest width", []).append(short(ratio))
+        left = short(ratio) if ratio > 1e-28 else "1e-28 or less, rounding"
+        rows.setdefault("last loss over the first, largest width", []).append(left)
         drift = interval(found, f"{kind}_drift_slope")
         rows.setdefault("power of the width in ‖G^(H)(k) − G^(H)(0)‖", []).append(drift)
         power = f"{kind}_slope"
