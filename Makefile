@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo tour test test-slow lint format bench wheel clean
+.PHONY: help demo tour test test-slow lint format tables bench wheel clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*  ## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*  ## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -48,6 +48,9 @@ lint: $(STAMP)  ## Check style, format and types
 format: $(STAMP)  ## Rewrite the files in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+tables: $(STAMP)  ## Write the tables of the documentation anew from docs/results
+	PYTHONPATH=docs $(BIN)/python -m result_tables
 
 # A peer, *_peer.py, is another library, timed by an interpreter that has it.
 bench: $(STAMP)  ## Run the benchmarks

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import shoal
-from shoal import ImplicitArchitecture
+from shoal import Architecture, ConvResNet, FullyConnected
 from shoal.certificates import Condition
 from shoal.convergence import LinearTraining
 from shoal.experiments.figures import COLORS, GRAY
@@ -34,33 +34,39 @@ def _row(c: Condition) -> Row:
 
 
 def _find(subject: Subject) -> Findings:
-    if not isinstance(subject.architecture, ImplicitArchitecture):
-        return Findings((Row("certificate", "none", "this section is about implicit networks"),))
+    architecture = subject.architecture
+    if (reason := _why_not(architecture)) is not None:
+        return Findings((Row("certificate", "none", reason),))
     x = subject.x[:_SAMPLES].double().cpu()
     targets = learnable(subject.data)
     y = targets.values[:_SAMPLES].double().cpu()
+    trained = "readout" in architecture.parameter_groups  # else zero is where it would stay
     network = shoal.build(
-        subject.architecture,
+        architecture,
         in_features=x.shape[1],
         width=_WIDTH,
         out_features=y.shape[1],
-        readout_scale=0.0,
+        readout_scale=0.0 if trained else 1.0,
         dtype=torch.float64,
         device="cpu",
         seed=0,
     )
-    found, scale = _certified(network, x, y)
+    with torch.no_grad():
+        start = torch.zeros_like(y) if trained else network(x)
+    found, scale = _certified(network, x, start, y)
     size = "as they are" if scale == 1 else f"times {scale:.2g}"
     words = f"the first {len(x)} samples, {targets.words}"
+    readout = "zero at the start" if trained else "fixed"
+    words += "" if trained else ", added to the initial outputs"
     words += "" if scale == 1 else "; much larger ones are not certified"
     rows = (
-        Row("network", f"width {_WIDTH}", "seed 0, readout zero at the start"),
+        Row("network", f"width {_WIDTH}", f"seed 0, readout {readout}"),
         Row("targets", size, words),
     )
     numbers: dict[str, Any] = {"target_scale": scale, "width": _WIDTH}
     if not found.holds:
         return certificate_findings(found, rows, numbers)
-    curves = _curves(network, x, scale * y, found)
+    curves = _curves(network, x, start, scale * y, found)
     last = {name: float(losses[-1]) for name, losses in curves.items()}
     told = Row(
         f"loss after {_STEPS} steps",
@@ -73,31 +79,35 @@ def _find(subject: Subject) -> Findings:
     return replace(section, panel=lambda axes: _draw_curves(axes, curves))
 
 
-def _certified(network: Network[Any], x: Tensor, y: Tensor) -> tuple[shoal.Certificate, float]:
+def _certified(
+    network: Network[Any], x: Tensor, start: Tensor, y: Tensor
+) -> tuple[shoal.Certificate, float]:
     """A certificate for the targets, or else for the largest multiple of them that has one."""
-    found = shoal.certify(network, x, y)
+    found = shoal.certify(network, x, start + y)
     margin = found.gradient_descent.margin
     if not found.holds and 0 < margin < 1:
         scale = _ROOM * margin  # how far weights travel is proportional to the targets
-        smaller = shoal.certify(network, x, scale * y)
+        smaller = shoal.certify(network, x, start + scale * y)
         if smaller.holds:
             return smaller, scale
     return found, 1.0
 
 
 def _curves(
-    network: Network[Any], x: Tensor, y: Tensor, found: shoal.Certificate
+    network: Network[Any], x: Tensor, start: Tensor, y: Tensor, found: shoal.Certificate
 ) -> dict[str, Tensor]:
     """Losses of the certified network, which is trained for it; their bound; their prediction."""
     assert found.step_size is not None
     assert found.rate is not None
-    run = shoal.train(network, x, y, step_size=found.step_size, steps=_STEPS, monitor=False)
+    architecture, steps = network.architecture, torch.arange(_STEPS + 1, dtype=torch.float64)
     # a readout of zero hides all other weights from the gradient
-    kernels = shoal.kernel(network.architecture, x, trainable={"readout"})
+    seen = {"readout"} & set(architecture.parameter_groups) or None
+    standard = getattr(architecture, "parametrization", "ntk") == "standard"
+    kernels = shoal.kernel(architecture, x, trainable=seen, width=_WIDTH if standard else None)
     wide = LinearTraining(kernels, y, initial="zero", reduction="sum").run(
         steps=list(range(_STEPS + 1)), step_size=found.step_size
     )
-    steps = torch.arange(_STEPS + 1, dtype=torch.float64)
+    run = shoal.train(network, x, start + y, step_size=found.step_size, steps=_STEPS, monitor=False)
     return {
         "measured": run.losses,
         "bound": run.losses[0] * found.rate**steps,
@@ -118,6 +128,15 @@ def _draw_curves(axes: "Axes", curves: Mapping[str, Tensor]) -> None:
     axes.set_xlabel("step of gradient descent")
     axes.set_ylabel("training loss")
     axes.legend(loc="best", fontsize=8)
+
+
+def _why_not(architecture: Architecture) -> str | None:
+    """Why there is nothing to certify, if so."""
+    if isinstance(architecture, ConvResNet):
+        return "the inputs are vectors, not images"
+    if isinstance(architecture, FullyConnected) and architecture.norm_gated:
+        return "no theorem is known for networks that are gated by the norm"
+    return None
 
 
 def certificate_findings(
