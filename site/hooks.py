@@ -1,0 +1,91 @@
+"""What MkDocs does not do by itself: mathematics as MathML, and a page for each public package."""
+
+import ast
+import html
+import re
+from pathlib import Path
+
+import latex2mathml.converter
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+SOURCE = Path(__file__).parents[1] / "src" / "shoal"
+FORMULA = re.compile(
+    r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>',
+    re.DOTALL,
+)
+
+INDEX = """# Reference
+
+Names without a package are those of `shoal` itself.
+
+| package | holds | names |
+|---|---|---|
+"""
+
+
+def on_page_content(content: str, page: Page, **_: object) -> str:
+    """Turn the formulas of a page into MathML, so that readers need no script and no network."""
+
+    def mathml(formula: re.Match[str]) -> str:
+        text = html.unescape(formula[2]).strip()
+        display = "block" if formula[1] == "div" else "inline"
+        found = latex2mathml.converter.convert(text, display=display)
+        if "\\" in html.unescape(found):  # unknown commands come back as they are
+            raise PluginError(f"{page.file.src_uri}: no MathML for ${text}$")
+        return found
+
+    return FORMULA.sub(mathml, content)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add reference/PACKAGE.md for each public package, and reference/index.md with all names."""
+    top = public_names(SOURCE / "__init__.py")
+    rows = []
+    for path in sorted(SOURCE.glob("*/__init__.py")):
+        package = path.parent.name
+        if package == "cli":  # its interface is the command line
+            continue
+        objects = {name: documented(path.parent, name) for name in public_names(path)}
+        files.append(
+            File.generated(config, f"reference/{package}.md", content=page_of(package, objects))
+        )
+        links = ", ".join(
+            f"[`{name if name in top else f'{package}.{name}'}`][{identifier}]"
+            for name, identifier in objects.items()
+        )
+        rows.append(f"| [`{package}`]({package}.md) | {summary(path)} | {links} |\n")
+    files.append(File.generated(config, "reference/index.md", content=INDEX + "".join(rows)))
+    return files
+
+
+def public_names(path: Path) -> list[str]:
+    """``__all__`` of a package, read without importing it: functions first, then classes."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return sorted(ast.literal_eval(node.value), key=lambda name: (name[0].isupper(), name))
+    raise PluginError(f"{path} has no __all__")
+
+
+def documented(package: Path, name: str) -> str:
+    """Where the docstring of a public name is found; a module of the same name would hide it."""
+    module = f".{name}" if (package / f"{name}.py").exists() else ""
+    return f"shoal.{package.name}{module}.{name}"
+
+
+def page_of(package: str, objects: dict[str, str]) -> str:
+    """The page of one package, in Markdown."""
+    blocks = [f"# shoal.{package}", f"::: shoal.{package}\n    options:\n      members: false"]
+    blocks += [
+        f"::: {identifier}\n    options:\n      show_root_heading: true"
+        for identifier in objects.values()
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def summary(path: Path) -> str:
+    """The first sentence of a package's docstring."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return text.split("\n\n")[0].replace("\n", " ")
