@@ -16,6 +16,7 @@ FORMULA = re.compile(
     r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>',
     re.DOTALL,
 )
+FETCHED = re.compile(r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="((?:https?:)?//[^"]*)"')
 
 INDEX = """# Reference
 
@@ -38,6 +39,13 @@ def on_page_content(content: str, page: Page, **_: object) -> str:
         return found
 
     return FORMULA.sub(mathml, content)
+
+
+def on_post_page(output: str, page: Page, **_: object) -> str:
+    """Refuse a page that would fetch something from elsewhere: the site works without a network."""
+    if fetched := FETCHED.search(output):
+        raise PluginError(f"{page.file.src_uri} fetches {fetched[1]}")
+    return output
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
