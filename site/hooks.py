@@ -50,7 +50,7 @@ def on_post_page(output: str, page: Page, **_: object) -> str:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add reference/PACKAGE.md for each public package, and reference/index.md with all names."""
-    top = public_names(SOURCE / "__init__.py")
+    top = imports(SOURCE / "__init__.py")
     rows = []
     for path in sorted(SOURCE.glob("*/__init__.py")):
         package = path.parent.name
@@ -61,7 +61,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             File.generated(config, f"reference/{package}.md", content=page_of(package, objects))
         )
         links = ", ".join(
-            f"[`{name if name in top else f'{package}.{name}'}`][{identifier}]"
+            f"[`{name if (package, name) in top else f'{package}.{name}'}`][{identifier}]"
             for name, identifier in objects.items()
         )
         rows.append(f"| [`{package}`]({package}.md) | {summary(path)} | {links} |\n")
@@ -75,6 +75,17 @@ def public_names(path: Path) -> list[str]:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return sorted(ast.literal_eval(node.value), key=lambda name: (name[0].isupper(), name))
     raise PluginError(f"{path} has no __all__")
+
+
+def imports(path: Path) -> set[tuple[str, str]]:
+    """The names that a package imports from packages of shoal, each with its origin."""
+    nodes = ast.parse(path.read_text(encoding="utf-8")).body
+    return {
+        ((node.module or "").removeprefix("shoal."), alias.name)
+        for node in nodes
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
 
 def documented(package: Path, name: str) -> str:
