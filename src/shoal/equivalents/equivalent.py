@@ -142,7 +142,7 @@ def equivalent(
     r"""The high-dimensional equivalents of an architecture's kernel matrices.
 
     For rows $x_i$ of one Gaussian mixture in high dimension $p$, comparable to $n$, the kernel
-    matrix differs in spectral norm by $O(n^{-1/2})$ from
+    matrix differs in spectral norm by $O(\sqrt{\log n/n})$ from
     $$\kappa_0 11^\top + \kappa_a(\chi 1^\top + 1\chi^\top) + \tfrac12\kappa_{aa}(\chi^2 1^\top +
     1{\chi^2}^\top) + \alpha_1 XX^\top + \alpha_2\chi\chi^\top + \tfrac{\alpha_3}{p} JTJ^\top
     + (\gamma^2 - \kappa_0 - \tau_0^2\alpha_1) I,$$
