@@ -1,22 +1,13 @@
-"""What MkDocs does not do by itself: mathematics as MathML, and a page for each public package."""
+"""The reference: a page for each public package, made of its docstrings."""
 
 import ast
-import html
-import re
 from pathlib import Path
 
-import latex2mathml.converter
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
 
 SOURCE = Path(__file__).parents[1] / "src" / "shoal"
-FORMULA = re.compile(
-    r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>',
-    re.DOTALL,
-)
-FETCHED = re.compile(r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="((?:https?:)?//[^"]*)"')
 
 INDEX = """# Reference
 
@@ -25,27 +16,6 @@ Names without a package are those of `shoal` itself.
 | package | holds | names |
 |---|---|---|
 """
-
-
-def on_page_content(content: str, page: Page, **_: object) -> str:
-    """Turn the formulas of a page into MathML, so that readers need no script and no network."""
-
-    def mathml(formula: re.Match[str]) -> str:
-        text = html.unescape(formula[2]).strip()
-        display = "block" if formula[1] == "div" else "inline"
-        found = latex2mathml.converter.convert(text, display=display)
-        if "\\" in html.unescape(found):  # unknown commands come back as they are
-            raise PluginError(f"{page.file.src_uri}: no MathML for ${text}$")
-        return found
-
-    return FORMULA.sub(mathml, content)
-
-
-def on_post_page(output: str, page: Page, **_: object) -> str:
-    """Refuse a page that would fetch something from elsewhere: the site works without a network."""
-    if fetched := FETCHED.search(output):
-        raise PluginError(f"{page.file.src_uri} fetches {fetched[1]}")
-    return output
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
