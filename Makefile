@@ -31,7 +31,8 @@ demo: $(STAMP)  ## Analyze a deep equilibrium model on handwritten digits
 	$(BIN)/shoal analyze --output build/demo
 
 tour: $(STAMP)  ## Take the tour: the Gaussian calculus, in one script
-	$(BIN)/python examples/tour.py
+	@mkdir -p build
+	$(BIN)/python examples/tour.py --output build/tour.png
 
 # One thread in each of as many processes as there are cores: small problems gain nothing from threads.
 test: $(STAMP)  ## Run the tests

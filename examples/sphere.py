@@ -1,37 +1,55 @@
-"""Draw the activations of one-layer networks that have a DEQ's kernel on the sphere."""
+"""Activations of single layers that have a DEQ's kernel for all inputs of one norm.
 
-import sys
+Exactly matching networks for five activations, by the power series of the kernel in the cosine.
+Takes about twenty seconds.
 
-import matplotlib.pyplot as plt
+    python examples/sphere.py [--output sphere.png]
+
+It prints:
+
+    kernels differ by less than 1e-6 of the diagonal, for cosines up to 0.95
+    activation      CK 0.24   NTK 0.24   NTK  0.9
+    ReLU               True       True       True
+    Tanh               True       True       True
+    Swish              True       True       True
+    Softplus           True       True       True
+    GELU               True       True       True
+"""
+
+import argparse
+
 import torch
+from matplotlib.figure import Figure
 
 import shoal
+from shoal.experiments.figures import COLORS, style
+
+parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+parser.add_argument("--output", default="sphere.png", help="where to save the figure")
+output = parser.parse_args().output
 
 ACTIVATIONS = (shoal.ReLU(), shoal.Tanh(), shoal.Swish(), shoal.Softplus(), shoal.GELU())
-DESIGNS = (("ck", 0.24, "C0-"), ("ntk", 0.24, "C1--"), ("ntk", 0.9, "C3:"))
+DESIGNS = (("ck", 0.24, "-"), ("ntk", 0.24, "--"), ("ntk", 0.9, ":"))
 
-
-def main(path: str) -> None:
-    """Draw them next to the activations of the DEQs, at unit norm."""
-    x = torch.linspace(-6, 6, 1201, dtype=torch.float64)
-    figure, axes = plt.subplots(1, len(ACTIVATIONS), figsize=(15, 3), sharey=True)
-    for axis, phi in zip(axes, ACTIVATIONS, strict=True):
-        axis.plot(x, phi(x), color="0.7", label="of the DEQ")
-        for match, variance, style in (
-            ("ck", 0.24, "C0-"),
-            ("ntk", 0.24, "C1--"),
-            ("ntk", 0.9, "C3:"),
-        ):
+# %% Each design next to the activation of its DEQ, at unit norm.
+print("kernels differ by less than 1e-6 of the diagonal, for cosines up to 0.95")
+print(
+    "activation  " + "".join(f"{match.upper():>6} {variance:4}" for match, variance, _ in DESIGNS)
+)
+x = torch.linspace(-6, 6, 1201, dtype=torch.float64)
+with style():
+    figure = Figure(figsize=(12, 2.8))
+    for axes, phi in zip(figure.subplots(1, 5, sharey=True), ACTIVATIONS, strict=True):
+        axes.plot(x, phi(x), color="#b0b0b0", label="of the DEQ")
+        met = []
+        for color, (match, variance, line) in zip(COLORS, DESIGNS, strict=False):
             deq = shoal.DEQ(phi, variance / phi.lipschitz**2, 0.8)
-            sigma = shoal.design(deq, tau0=1.0, match=match, method="sphere").architecture
+            design = shoal.design(deq, tau0=1.0, match=match, method="sphere")
+            met.append(str(design.residual < 1e-6))
+            sigma = design.architecture.activations[0]
             label = f"{match.upper()}, $\\sigma_a^2 L^2 = {variance}$"
-            axis.plot(x, sigma.activations[0](x), style, label=label)
-        axis.set_title(type(phi).__name__)
-        axis.grid(alpha=0.3)
-    axes[0].legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "sphere.png")
+            axes.plot(x, sigma(x), line, color=color, label=label)
+        print(f"{type(phi).__name__:12}" + "".join(f"{value:>11}" for value in met))
+        axes.set(title=type(phi).__name__, xlabel="u")
+    figure.axes[0].legend(fontsize=7)
+    figure.savefig(output, dpi=130)

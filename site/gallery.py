@@ -1,61 +1,64 @@
-"""The gallery: notebooks with their outputs, and scripts, as pages."""
+"""The gallery on the site: a page for each notebook and script, made when the site is built."""
 
 import ast
-import base64
 import json
 import re
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
-LINK = re.compile(r"\]\((?:\.\./)?((?:examples|gallery)/\w+)\.(?:py|ipynb)\)")
+ROOT = Path(__file__).parents[1]
+LINK = re.compile(r"\]\((?:\.\./examples/(\w+)\.py|gallery/(\w+)\.ipynb)\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add a page for each notebook of the documentation and for each script in examples/."""
-    for file in [file for file in files if file.src_uri.endswith(".ipynb")]:
-        place = PurePosixPath(file.src_uri)
-        pictures: dict[str, bytes] = {}
-        text = notebook(json.loads(file.content_string), place.stem, pictures)
-        pages = {str(place.with_suffix(".md")): text}
-        pages |= {str(place.with_name(name)): content for name, content in pictures.items()}
-        for uri, content in pages.items():
-            files.append(File.generated(config, uri, content=content))
-    for path in sorted(EXAMPLES.glob("*.py")):
-        uri = f"examples/{path.stem}.md"
-        files.append(File.generated(config, uri, content=script(path)))
+    """Add gallery/NAME.md for each script and each notebook."""
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        files.append(File.generated(config, f"gallery/{path.stem}.md", content=script(path)))
+    for path in sorted((ROOT / "docs" / "gallery").glob("*.ipynb")):
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+        content = "\n\n".join(cells(notebook, path.name))
+        files.append(File.generated(config, f"gallery/{path.stem}.md", content=content))
     return files
 
 
-def on_page_markdown(markdown: str, **_: object) -> str:
-    """Let links to notebooks and scripts lead to their pages."""
-    return LINK.sub(r"](\1.md)", markdown)
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Let the gallery lead to these pages, and not to the files in the repository."""
+    if page.file.src_uri != "gallery.md":
+        return markdown
+    return LINK.sub(lambda link: f"](gallery/{link[1] or link[2]}.md)", markdown)
 
 
 def script(path: Path) -> str:
-    """The page of a script, in Markdown."""
-    code = path.read_text(encoding="utf-8")
-    title = (ast.get_docstring(ast.parse(code)) or path.stem).split("\n")[0].rstrip(".")
-    return f"# {title}\n\n```sh\npython examples/{path.name}\n```\n\n```python\n{code}```\n"
+    """The page of a script: what it says, its figure, its code."""
+    text = path.read_text(encoding="utf-8")
+    docstring = ast.get_docstring(ast.parse(text)) or ""
+    title, _, about = docstring.partition("\n")
+    code = text.split('"""\n', 2)[-1].strip()
+    figure = f"![A part of its figure](../images/gallery/{path.stem}.png)"
+    return f"# {title.rstrip('.')}\n{about}\n\n{figure}\n\n{fenced('python', code)}\n"
 
 
-def notebook(content: dict[str, Any], stem: str, pictures: dict[str, bytes]) -> str:
-    """The page of a notebook, in Markdown; its pictures are put into ``pictures`` by name."""
-    blocks = []
-    for cell in content["cells"]:
+def cells(notebook: dict[str, Any], name: str) -> Iterator[str]:
+    """The cells of a notebook, in Markdown, with what they printed and drew."""
+    for index, cell in enumerate(notebook["cells"]):
         source = "".join(cell["source"])
-        blocks.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
-        for output in cell.get("outputs", []):
-            data = output.get("data", {"text/plain": output.get("text", "")})
+        yield source if cell["cell_type"] == "markdown" else fenced("python", source)
+        if index == 0:
+            yield f"[The notebook itself]({name}) can be downloaded and run."
+        for output in cell.get("outputs", ()):
+            data = output.get("data") or {"text/plain": output["text"]}
             if "image/png" in data:
-                name = f"{stem}-{len(pictures) + 1}.png"
-                pictures[name] = base64.b64decode("".join(data["image/png"]))
-                blocks.append(f"![What the block above draws]({name})")
+                picture = "".join("".join(data["image/png"]).split())
+                yield f"![Figure](data:image/png;base64,{picture})"
             else:
-                text = "".join(data["text/plain"]).rstrip("\n")
-                blocks.append(f"```text\n{text}\n```")
-    blocks.insert(1, f"[The notebook itself]({stem}.ipynb)")
-    return "\n\n".join(blocks) + "\n"
+                yield fenced("text", "".join(data["text/plain"]).rstrip())
+
+
+def fenced(language: str, text: str) -> str:
+    """A block of code or output."""
+    return f"```{language}\n{text}\n```"

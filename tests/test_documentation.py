@@ -1,20 +1,16 @@
 """What the documentation shows is what happens, and every public name is documented."""
 
-import contextlib
 import doctest
 import importlib
 import inspect
-import io
-import itertools
 import pkgutil
-import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
 
 import pytest
+from blocks import page_blocks, run_blocks
 
 import shoal
 
@@ -40,47 +36,6 @@ NEEDS = {
     "shoal.kernels.tiled": "triton",
 }
 
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
-
-
-class Block(NamedTuple):
-    """A fenced ``python`` block and what it is said to print, if that is said."""
-
-    line: int
-    code: str
-    output: str | None
-
-
-def blocks(text: str) -> Iterator[Block]:
-    """The ``python`` blocks of a page, each with the output block directly below it."""
-    fences = list(FENCE.finditer(text))
-    for fence, following in itertools.zip_longest(fences, fences[1:]):
-        if fence[1] != "python":
-            continue
-        is_output = (
-            following is not None
-            and following[1] in {"text", "output"}
-            and not text[fence.end() : following.start()].strip()
-        )
-        line = text.count("\n", 0, fence.start(2)) + 1
-        yield Block(line, fence[2], following[2] if is_output and following else None)
-
-
-def run_page(page: Path, namespace: dict[str, object]) -> None:
-    """Run a page's blocks in order, in one namespace, and compare what they print."""
-    checker = doctest.OutputChecker()
-    for block in blocks(page.read_text(encoding="utf-8")):
-        # Leading newlines make a traceback point at the line of the page.
-        code = compile("\n" * (block.line - 1) + block.code, str(page), "exec")
-        with contextlib.redirect_stdout(io.StringIO()) as stdout:
-            exec(code, namespace)
-        if block.output is None:
-            continue
-        example = doctest.Example(block.code, block.output)
-        if not checker.check_output(example.want, stdout.getvalue(), doctest.ELLIPSIS):
-            difference = checker.output_difference(example, stdout.getvalue(), doctest.ELLIPSIS)
-            pytest.fail(f"{page.name}, line {block.line}:\n{difference}", pytrace=False)
-
 
 def skip_unless_there(name: str) -> None:
     """Skip a test of a module or page where it needs what is not installed."""
@@ -99,7 +54,7 @@ def namespace(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_examples_of_the_pages(page: Path, namespace: dict[str, object]) -> None:
     skip_unless_there(page.relative_to(ROOT).as_posix())
-    run_page(page, namespace)
+    run_blocks(page_blocks(page), page, namespace)
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -117,13 +72,13 @@ def test_blocks_share_a_namespace_and_output_is_compared(
         "```python\nx = 1\nprint(x)\n```\ntext\n```text\nnot output\n```\n"
         "```python\nprint(x + 1, 0.123)\n```\n\n```output\n2 0.1...\n```\n"
     )
-    run_page(page, namespace)
+    run_blocks(page_blocks(page), page, namespace)
     page.write_text("```python\nprint(3)\n```\n```text\n4\n```\n")
-    with pytest.raises(pytest.fail.Exception, match=r"page\.md, line 2"):
-        run_page(page, namespace)
+    with pytest.raises(pytest.fail.Exception, match=r"page\.md, block 1, line 2"):
+        run_blocks(page_blocks(page), page, namespace)
     page.write_text("# Title\n\n```python\n1 / 0\n```\n")
     with pytest.raises(ZeroDivisionError) as error:
-        run_page(page, namespace)
+        run_blocks(page_blocks(page), page, namespace)
     assert error.traceback[-1].lineno == 3  # counted from 0
 
 
