@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo tour test test-slow lint format docs docs-serve bench wheel clean
+.PHONY: help demo tour test test-slow lint format tables docs docs-serve bench wheel clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*  ## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*  ## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ lint: $(STAMP)  ## Check style, format and types
 format: $(STAMP)  ## Rewrite the files in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+tables: $(STAMP)  ## Write the tables of the documentation anew from docs/results
+	PYTHONPATH=docs $(BIN)/python -m result_tables
 
 docs: $(STAMP)  ## Build the documentation site into build/site; a broken link is an error
 	$(BIN)/mkdocs build --strict

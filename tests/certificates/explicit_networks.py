@@ -13,6 +13,7 @@ ARCHITECTURES: dict[str, Any] = {
     "tanh": shoal.FullyConnected.du2018(shoal.Tanh(), 1),
     "softplus, 3 layers": shoal.FullyConnected.du2018(shoal.Softplus(), 3),
     "readout, mixed": shoal.FullyConnected((shoal.Sigmoid(), shoal.Affine(shoal.Tanh(), 1.5, 0.2))),
+    "elu, swish": shoal.FullyConnected((shoal.ELU(), shoal.Swish())),
     "resnet": shoal.ResNet(shoal.Softplus(), 3, residual_scale=0.6),
     "convolutional": shoal.ConvResNet(shoal.Tanh(), 2, residual_scale=0.5),
     "circular": shoal.ConvResNet(shoal.Softplus(), 3, residual_scale=0.4, padding="circular"),

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import shoal
+from shoal.certificates import Certificate, Conclusion
 
 
 def data(
@@ -44,3 +45,37 @@ def descend(net: Any, x: Tensor, y: Tensor, step_size: float) -> float:
         for p, g in zip(parameters, gradients, strict=True):
             p -= step_size * g
     return float(value.detach())
+
+
+def conclusion(certificate: Certificate, form: str, dynamics: str) -> Conclusion:
+    """What the one theorem of a form says."""
+    (found,) = (c for c in certificate.conclusions if (c.form, c.dynamics) == (form, dynamics))
+    return found
+
+
+def keep_promises(
+    net: Any, x: torch.Tensor, y: torch.Tensor, found: Conclusion, steps: int
+) -> None:
+    """Train, and check all that was promised at every step."""
+    start = {g: p.detach().clone() for g, p in net.groups.items()}
+    factor = net.layer.scale * net.layer.activation.lipschitz
+    assert found.step_size is not None
+    assert found.rate is not None
+    bound = None
+    for k in range(steps):
+        value = descend(net, x, y, found.step_size)
+        bound = value if bound is None else bound * found.rate
+        assert value <= bound * (1 + 1e-9) + 1e-25
+        if k % 5:
+            continue
+        for group, p in net.groups.items():
+            gone = float((p.detach() - start[group]).norm())
+            assert gone <= found.promises.travel[group]
+        gain = float(torch.linalg.matrix_norm(net.recurrent.detach(), 2)) * factor
+        assert gain <= (found.promises.gain or 0)
+        with torch.no_grad():
+            features = net.features(x)
+            if not isinstance(net.architecture, shoal.DEQ):
+                features = torch.cat([features, net.inject(x)], 1)
+            least = float(torch.linalg.svdvals(features)[-1])
+        assert least >= (found.promises.singular_value or 1e9)

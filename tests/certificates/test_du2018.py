@@ -276,14 +276,9 @@ def test_widths_of_theorems_and_of_experience() -> None:
     assert 1e15 < width["Du 2018, Theorem 4.1 (corrected), gradient descent"] < 1e24
 
 
-@pytest.mark.parametrize(
-    ("architecture", "options", "message"),
-    [
-        (shoal.FullyConnected.du2018(shoal.ReLU(), 1), {}, "one smooth activation"),
-        (shoal.FullyConnected((shoal.Tanh(),)), {}, "as in Du 2018"),
-        (shoal.ResNet(shoal.Tanh(), 2), {"readout_scale": 0.5}, "readout_scale = 1"),
-    ],
-)
-def test_what_has_no_width(architecture: Any, options: dict[str, float], message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        shoal.required_width(architecture, UNIT, LABELS, largest_width=0, **options)
+@pytest.mark.parametrize("name", ["tanh", "convolutional"])
+def test_a_network_without_trained_weights_is_told_to_train_some(name: str) -> None:
+    net = network(name).requires_grad_(False)
+    failure = shoal.certify(net, inputs(name), torch.ones(3).double()).first_failure
+    assert failure is not None
+    assert failure.remedy.startswith("train some weights")

@@ -4,11 +4,14 @@ import math
 
 import pytest
 import torch
+from torch.nn.functional import conv1d, softplus
 
 import shoal
 from certificates.networks import data, sphere
+from shoal.certificates import explicit_laws
 from shoal.certificates.gao2022 import infinite_gram
 from shoal.certificates.trial import trains
+from shoal.certificates.width_laws import Draw
 
 DEQ = shoal.DEQ.ling2023(weight_variance=0.001, in_features=10)
 FLOW = "Ling 2023, Theorem 1 (corrected), gradient flow"
@@ -106,7 +109,95 @@ def test_bad_arguments_are_named() -> None:
         shoal.required_width(DEQ, x, y[:1])
     with pytest.raises(TypeError, match="largest_width must be an integer"):
         shoal.required_width(DEQ, x, y, largest_width=2.5)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="no theorem"):
+    net = shoal.build(DEQ, in_features=10, width=8, dtype=torch.float64)
+    with pytest.raises(TypeError, match=r"got a DEQNetwork: take its \.architecture"):
+        shoal.required_width(net, x, y)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="architecture must be an architecture such as a DEQ"):
+        shoal.required_width("deq", x, y)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"x must have shape \(samples, channels, pixels"):
         shoal.required_width(shoal.ConvResNet(shoal.Tanh(), 2), x, y)
-    with pytest.raises(TypeError, match="as in Ling 2023"):
-        shoal.required_width(shoal.DEQ(shoal.Tanh(), 0.1, 0.1), x, y)
+    with pytest.raises(ValueError, match=r"x must have shape \(samples, features\)"):
+        shoal.required_width(DEQ, x[None], y)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "words"),
+    [
+        (shoal.DEQ(shoal.Tanh(), 0.002, 0.2), "parametrization='standard'"),
+        (shoal.FullyConnected((shoal.Tanh(),)), "FullyConnected.du2018"),
+        (shoal.FullyConnected((shoal.ReLU(),)), "one activation, which is smooth"),
+    ],
+    ids=["deq", "readout", "relu"],
+)
+def test_without_a_theorem_there_are_certificates_and_experience(
+    architecture: shoal.Architecture, words: str
+) -> None:
+    x, y = sphere(2, 0.01)
+    found = shoal.required_width(architecture, x, y, readout_scale=0.0, largest_width=64, seeds=1)
+    assert not found.theorems
+    assert words in found.assumption
+    assert str(found).startswith("no theorem: ")
+    assert found.empirical is not None
+    if words == "one activation, which is smooth":
+        assert found.certified is None
+    else:
+        assert found.certified is not None
+        assert found.empirical <= found.certified
+
+
+def test_others_than_du_2018_have_a_reason() -> None:
+    x, y = data(2, 10, norm=1.0, label=0.1)
+    du = shoal.FullyConnected.du2018(shoal.Tanh(), 1)
+    for labels, scale in ((torch.stack([y, y], 1), 1.0), (y, 0.5)):
+        found = shoal.required_width(du, x, labels, readout_scale=scale, largest_width=0)
+        assert "one output and readout_scale = 1" in found.assumption
+
+
+SOFTPLUS = shoal.ConvResNet(shoal.Softplus(), 2, residual_scale=0.5)
+
+
+def images() -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 2, 5, generator=generator, dtype=torch.float64)
+    return x / x.flatten(1).norm(dim=1)[:, None, None]
+
+
+def test_features_of_wide_networks_are_those_of_the_law() -> None:
+    """Twice them is what the law takes; residuals, and many pixels, make them larger than one."""
+    width, x = 3000, images()
+    constant = math.sqrt(shoal.gaussian.moments(shoal.Softplus(), 1.0).square)
+    net = shoal.build(SOFTPLUS, in_features=2, width=width, pixel_axes=1, dtype=torch.float64)
+    with torch.no_grad():
+        first, second = (net.get_parameter(name) for name in ("layer1", "layer2"))
+        h = softplus(conv1d(x, first, padding=1)) / constant / math.sqrt(width)
+        h = h + 0.25 * softplus(conv1d(h, second, padding=1)) / math.sqrt(width)
+        torch.testing.assert_close(net(x), h.sum(2) @ net.readout.T)
+    known = explicit_laws._known(SOFTPLUS, x, 0.1, 0.05)
+    assert known.feature > 3
+    assert known.feature == pytest.approx(2 * float(h.flatten(1).norm(dim=1).max()), rel=0.02)
+    outputs = 2 * float(h.sum(2).norm()) / math.sqrt(0.05)
+    assert known.error == pytest.approx(0.1 + outputs, rel=0.02)
+    x = x.flatten(1)
+    residual = shoal.ResNet(shoal.Softplus(), 2, residual_scale=4.0)
+    deep = shoal.build(residual, in_features=10, width=width, dtype=torch.float64)
+    with torch.no_grad():
+        h = softplus(x @ deep.get_parameter("layer1").T) / constant / math.sqrt(width)
+        h = h + 2 * softplus(h @ deep.get_parameter("layer2").T) / math.sqrt(width)
+    known = explicit_laws._known(residual, x, 0.1, 0.05)
+    assert known.feature == pytest.approx(2 * float(h.norm(dim=1).max()), rel=0.02)
+
+
+def test_the_width_of_a_convolutional_network() -> None:
+    x, y = images(), torch.tensor([0.1, -0.1]).double()
+    found = shoal.required_width(SOFTPLUS, x, y, largest_width=0)
+    width = found.theorems["Du 2018, Theorem 5.1 (corrected), gradient descent"]
+    law = explicit_laws.explicit_networks(SOFTPLUS, Draw(x, y[:, None], 0.1, 1.0))
+    assert not isinstance(law, str)
+    for scale, holds in ((1.05, True), (0.95, False)):
+        (corrected, _) = law(int(scale * width))
+        assert all(condition.holds for condition in corrected.conditions) == holds
+    # a unit sees three pixels: its layer's norm is 1 + √3 times √m
+    net = shoal.build(SOFTPLUS, in_features=2, width=300, pixel_axes=1, dtype=torch.float64)
+    layer = net.get_parameter("layer2").detach().flatten(1)
+    largest = float(torch.linalg.matrix_norm(layer, 2)) / math.sqrt(300)
+    assert largest == pytest.approx(1 + math.sqrt(3), rel=0.02)

@@ -4,24 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 import shoal
-from shoal.experiments import CertifiedTraining, Experiment, RequiredWidths, Result
-
-CPU = torch.device("cpu")
-
-
-def compute(experiment: Experiment) -> list[Result]:
-    return [
-        Result(point, experiment.compute(point, seed=0, device=CPU))
-        for point in experiment.points()
-    ]
+from experiments.computing import CPU
+from shoal.experiments import CertifiedTraining, RequiredWidths
 
 
-def test_a_proved_certificate_is_kept_and_refusals_have_their_reasons() -> None:
-    experiment = replace(CertifiedTraining.quick(), steps=15)
-    results = compute(experiment)
+def test_a_proved_certificate_is_kept_and_refusals_have_their_reasons(quick_run) -> None:
+    _, experiment, results = quick_run(CertifiedTraining)
     summary = experiment.summarize(results)
     certified, step, gain, equilibrium = (result.arrays for result in results)
     # proved, and kept at every step
@@ -67,9 +57,10 @@ def test_a_network_without_a_certificate_is_refused() -> None:
         hopeless.compute({"case": "certified"}, seed=0, device=CPU)
 
 
-def test_theory_asks_for_more_than_certificates_and_these_for_more_than_experience() -> None:
-    experiment = replace(RequiredWidths.quick(), samples=(2,))
-    results = compute(experiment)
+def test_theory_asks_for_more_than_certificates_and_they_for_more_than_experience(
+    quick_run,
+) -> None:
+    _, experiment, results = quick_run(RequiredWidths)
     summary = experiment.summarize(results)
     for network in experiment.networks:
         small, paper = (f"{network}_{setting}_2" for setting in experiment.settings)

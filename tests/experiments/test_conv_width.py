@@ -1,10 +1,8 @@
 """The error of finite convolutional networks falls as the theory says."""
 
-import torch
-
+from experiments.computing import compute
 from shoal import GELU, ConvResNet
-from shoal.experiments import ConvWidthError, Result, find
-from shoal.experiments.identity import seed_of
+from shoal.experiments import ConvWidthError, find
 
 
 def test_the_error_falls_like_the_root_of_the_width() -> None:
@@ -12,11 +10,7 @@ def test_the_error_falls_like_the_root_of_the_width() -> None:
     experiment = ConvWidthError(
         architecture, widths=(16, 64, 256), draws=10, samples=4, channels=2, pixels=4
     )
-    device = torch.device("cpu")
-    results = [
-        Result(p, experiment.compute(p, seed=seed_of(experiment, p), device=device))
-        for p in experiment.points()
-    ]
+    results = compute(experiment)
     summary = experiment.summarize(results)
     for kind in ("ck", "ntk", "layer1", "layer2"):
         assert summary[f"{kind}_slope_low"] < -0.5 < summary[f"{kind}_slope_high"]

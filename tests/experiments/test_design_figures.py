@@ -1,7 +1,5 @@
 """The experiments on designs give what dense computations and the theory say."""
 
-import struct
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,21 +7,14 @@ import pytest
 import torch
 
 import shoal
-from shoal.experiments import Experiment, Result, SphereError, find
-from shoal.experiments.identity import seed_of
+from data.writers import mnist_folder
+from experiments.computing import CPU, compute
+from shoal.experiments import Result, SphereError, find
 from shoal.experiments.ling2024 import DesignError, DesignImageSpectra, DesignSpectra
 from shoal.experiments.ling2024.design_pairs import estimated_ck
 
-CPU = torch.device("cpu")
 RELU = (shoal.ReLU(),)
 TANH = (shoal.Tanh(),)
-
-
-def compute(experiment: Experiment) -> list[Result]:
-    return [
-        Result(p, experiment.compute(p, seed=seed_of(experiment, p), device=CPU))
-        for p in experiment.points()
-    ]
 
 
 def test_all_are_registered() -> None:
@@ -33,10 +24,8 @@ def test_all_are_registered() -> None:
     assert find("shoal", "sphere") == [SphereError]
 
 
-def test_errors_of_designs_fall_with_the_sample_size() -> None:
-    families = (("relu_ck", ("leaky_relu",)), ("tanh_ck", ("hard_tanh",)))
-    experiment = DesignError(families=families, samples=(100, 400), trials=2, fit_from=100)
-    results = compute(experiment)
+def test_errors_of_designs_fall_with_the_sample_size(quick_run) -> None:
+    _, experiment, results = quick_run(DesignError)
     summary = experiment.summarize(results)
     # the theorem has -1/2 as an upper bound
     assert summary["relu_ck_leaky_relu_slope"] < -0.7
@@ -70,10 +59,9 @@ def test_errors_of_designs_are_those_of_dense_matrices() -> None:
     assert found["ntk_hard_tanh"] == pytest.approx(error, rel=1e-5)
 
 
-def test_differences_of_estimates_are_noise() -> None:
-    experiment = replace(DesignSpectra.quick(), activations=RELU, families=("leaky_relu",))
-    results = compute(experiment)
-    (arrays,) = (result.arrays for result in results)
+def test_differences_of_estimates_are_noise(quick_run) -> None:
+    _, experiment, results = quick_run(DesignSpectra)
+    (arrays,) = (result.arrays for result in results if result.point["activation"] == "relu")
     summary = experiment.summarize(results)
     assert summary["relu_relative"] < 1e-4
     assert summary["relu_estimate"] > 1e4 * summary["relu_exact"]
@@ -84,7 +72,7 @@ def test_differences_of_estimates_are_noise() -> None:
     shifts = np.abs(arrays["deq_eigenvalues"] - arrays["design_eigenvalues"])
     assert shifts.max() <= summary["relu_exact"] * (1 + 1e-6)
     assert "relu_printed" not in summary
-    assert len(experiment.plot(results).axes) == 1
+    assert len(experiment.plot(results).axes) == 2
 
 
 def test_estimates_of_designs_approach_the_exact_kernel() -> None:
@@ -121,21 +109,10 @@ def test_printed_differences_stand_only_beside_the_papers_setting() -> None:
     assert "tanh_printed" not in DesignImageSpectra.quick().summarize(ways)
 
 
-def write_digits(folder: Path, count: int) -> None:
-    """Random images as files like those of MNIST."""
-    generator = np.random.default_rng(0)
-    labels = np.arange(count, dtype=np.uint8) % 10
-    images = generator.integers(0, 255, (count, 28, 28), dtype=np.uint8)
-    header = struct.pack(">IIII", 2051, count, 28, 28)
-    (folder / "train-images-idx3-ubyte").write_bytes(header + images.tobytes())
-    labels_file = folder / "train-labels-idx1-ubyte"
-    labels_file.write_bytes(struct.pack(">II", 2049, count) + labels.tobytes())
-
-
 @pytest.mark.filterwarnings("ignore::shoal.data.UnofficialDataWarning")
 def test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_DATA", str(tmp_path))
-    write_digits(tmp_path, 400)
+    mnist_folder(tmp_path, 400)
     experiment = DesignImageSpectra(
         TANH, families=("hard_tanh",), samples=60, preprocessings=("centered-unit",), width=128
     )
@@ -152,7 +129,7 @@ def test_missing_images_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("SHOAL_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="train-images-idx3-ubyte"):
-        compute(DesignImageSpectra.quick())
+        compute(DesignImageSpectra())
 
 
 def test_designs_on_the_sphere() -> None:

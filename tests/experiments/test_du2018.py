@@ -7,19 +7,10 @@ import pytest
 import torch
 
 import shoal
-from shoal.experiments import Experiment, Result, find
+from experiments.computing import compute
+from shoal.experiments import find
 from shoal.experiments.du2018 import DepthEigenvalue, LinearConvergence
 from shoal.experiments.du2018.setting import KINDS, Data, architecture_of, limit_eigenvalue
-from shoal.experiments.identity import seed_of
-
-CPU = torch.device("cpu")
-
-
-def compute(experiment: Experiment) -> list[Result]:
-    return [
-        Result(p, experiment.compute(p, seed=seed_of(experiment, p), device=CPU))
-        for p in experiment.points()
-    ]
 
 
 def test_both_are_registered() -> None:
@@ -52,17 +43,14 @@ def test_the_limit_is_that_of_a_wide_network(kind: str) -> None:
     assert limit_eigenvalue(architecture, data) == pytest.approx(least, rel=0.2)
 
 
-def test_losses_stay_below_their_bound_and_gram_matrices_in_place() -> None:
-    experiment = LinearConvergence(
-        depth=2, widths=(50, 150, 450), draws=3, samples=3, features=8, steps=30, every=5
-    )
-    results = compute(experiment)
+def test_losses_stay_below_their_bound_and_gram_matrices_in_place(quick_run) -> None:
+    _, experiment, results = quick_run(LinearConvergence)
     summary = experiment.summarize(results)
     for kind in ("fully_connected", "resnet", "convolutional"):
         assert summary[f"{kind}_below_bound"] == 1
         assert summary[f"{kind}_drift_slope_high"] < 0
     first = results[0].arrays
-    assert first["losses"].shape == first["bound"].shape == (31,)
-    assert np.array_equal(first["steps"], np.arange(0, 31, 5))
+    assert first["losses"].shape == first["bound"].shape == (41,)
+    assert np.array_equal(first["steps"], np.arange(0, 41, 8))
     assert first["drift"][0] == 0
     assert len(experiment.plot(results).axes) == 6

@@ -8,21 +8,13 @@ import pytest
 import torch
 
 import shoal
+from experiments.computing import CPU
 from shoal import data
-from shoal.experiments import Experiment, Result, find, gao2022, ling2023
+from shoal.experiments import Result, find, gao2022, ling2023
 from shoal.experiments.gao2022.concentration import feature_weights, features_of, population
 from shoal.experiments.gao2022.stability import _descended
 from shoal.experiments.gram_width import GramWidth
 from shoal.experiments.ling2023.depth import _rate
-
-CPU = torch.device("cpu")
-
-
-def compute(experiment: Experiment) -> list[Result]:
-    return [
-        Result(point, experiment.compute(point, seed=seed, device=CPU))
-        for seed, point in enumerate(experiment.points())
-    ]
 
 
 def test_all_are_registered() -> None:
@@ -33,9 +25,8 @@ def test_all_are_registered() -> None:
 
 
 @pytest.mark.parametrize("kind", [ling2023.Concentration, gao2022.Concentration])
-def test_gram_matrices_approach_their_limits(kind: type[GramWidth]) -> None:
-    experiment = kind.quick()
-    results = compute(experiment)
+def test_gram_matrices_approach_their_limits(kind: type[GramWidth], quick_run) -> None:
+    _, experiment, results = quick_run(kind)
     summary = experiment.summarize(results)
     assert summary["error_slope_low"] < -0.5 < summary["error_slope_high"]
     for result in results:  # Weyl
@@ -65,9 +56,8 @@ def test_population_matrices_are_those_of_the_papers() -> None:
     assert torch.allclose(experiment.limit(x), q / math.pi / 0.92, atol=1e-6)
 
 
-def test_depth_converges_at_the_predicted_rates() -> None:
-    experiment = ling2023.Depth.quick()
-    results = compute(experiment)
+def test_depth_converges_at_the_predicted_rates(quick_run) -> None:
+    _, experiment, results = quick_run(ling2023.Depth)
     summary = experiment.summarize(results)
     assert summary["population_rate"] == pytest.approx(0.08, rel=0.01)
     for width in experiment.widths:
@@ -85,7 +75,7 @@ def test_depth_converges_at_the_predicted_rates() -> None:
 
 def test_one_layer_is_a_layer() -> None:
     experiment = replace(ling2023.Depth.quick(), widths=(64,), draws=1, layers=4)
-    (result,) = compute(experiment)
+    result = Result({}, experiment.compute(experiment.points()[0], seed=0, device=CPU))
     x = data.sphere(12, 24, seed=0, dtype=torch.float64).x
     deq = shoal.DEQ.ling2023(0.08, 24)
     net = shoal.build(deq, in_features=24, width=64, seed=0, dtype=torch.float64)
@@ -102,9 +92,8 @@ def test_one_layer_is_a_layer() -> None:
     assert _rate(3 * 0.7 ** np.arange(5)) == pytest.approx(0.7)
 
 
-def test_the_gram_matrix_is_stable_within_the_radius() -> None:
-    experiment = gao2022.Stability.quick()
-    results = compute(experiment)
+def test_the_gram_matrix_is_stable_within_the_radius(quick_run) -> None:
+    _, experiment, results = quick_run(gao2022.Stability)
     summary = experiment.summarize(results)
     for width in experiment.widths:
         assert summary[f"{width}_initial"] >= 0.75

@@ -1,18 +1,9 @@
 """The error of every architecture and group of weights falls as the theory says."""
 
-import torch
-
 import shoal
-from shoal.experiments import GroupError, Result, find
-from shoal.experiments.identity import plain, seed_of
-
-
-def compute(experiment: GroupError) -> list[Result]:
-    device = torch.device("cpu")
-    return [
-        Result(p, experiment.compute(p, seed=seed_of(experiment, p), device=device))
-        for p in experiment.points()
-    ]
+from experiments.computing import compute
+from shoal.experiments import GroupError, find
+from shoal.experiments.identity import plain
 
 
 def test_every_group_converges() -> None:

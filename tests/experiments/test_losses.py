@@ -8,24 +8,15 @@ import pytest
 import torch
 
 import shoal
-from shoal.experiments import Result, gao2022, ling2023
+from experiments.computing import compute
+from shoal.experiments import gao2022, ling2023
 from shoal.experiments.descent import full_batch
-from shoal.experiments.monitored import MonitoredWidths
+from shoal.experiments.identity import seed_of
 from shoal.experiments.pairs import image_pair
 
-CPU = torch.device("cpu")
 
-
-def compute(experiment: MonitoredWidths) -> list[Result]:
-    return [
-        Result(point, experiment.compute(point, seed=seed, device=CPU))
-        for seed, point in enumerate(experiment.points())
-    ]
-
-
-def test_wider_deqs_train_faster_and_stay_contractions() -> None:
-    experiment = replace(ling2023.Losses.quick(), steps=100)
-    results = compute(experiment)
+def test_wider_deqs_train_faster_and_stay_contractions(quick_run) -> None:
+    _, experiment, results = quick_run(ling2023.Losses)
     summary = experiment.summarize(results)
     steps = [summary[f"sphere_{m}_steps_to_tenth"] for m in experiment.widths[1:]]
     assert steps == sorted(steps, reverse=True)
@@ -46,7 +37,8 @@ def test_wider_deqs_train_faster_and_stay_contractions() -> None:
 def test_norms_are_those_of_the_weights() -> None:
     experiment = replace(ling2023.Losses.quick(), widths=(64,), datasets=("sphere",), steps=0)
     (result,) = compute(experiment)
-    net = shoal.build(experiment.architecture(60), in_features=60, width=64, seed=0)
+    seed = seed_of(experiment, result.point)
+    net = shoal.build(experiment.architecture(60), in_features=60, width=64, seed=seed)
     expected = float(torch.linalg.matrix_norm(net.get_parameter("recurrent").detach(), 2))
     assert float(result.arrays["norm"][0]) == pytest.approx(expected, rel=1e-4)
     x, y, _ = experiment.task("sphere")
@@ -55,9 +47,9 @@ def test_norms_are_those_of_the_weights() -> None:
     assert float(result.arrays["loss"][0]) == pytest.approx(loss, rel=1e-5)
 
 
-def test_implicit_networks_keep_their_norm_and_are_tested_on_the_way() -> None:
-    experiment = replace(gao2022.Losses.quick(), widths=(128,), steps=40)
-    (result,) = compute(experiment)
+def test_implicit_networks_keep_their_norm_and_are_tested_on_the_way(quick_run) -> None:
+    _, experiment, results = quick_run(gao2022.Losses)
+    (result,) = (result for result in results if result.point["width"] == 128)
     norm = result.arrays["norm"]
     assert norm == pytest.approx(0.2, abs=0.01)
     assert norm == pytest.approx(norm[0], rel=1e-3)
@@ -66,7 +58,8 @@ def test_implicit_networks_keep_their_norm_and_are_tested_on_the_way() -> None:
     task = experiment.task("digits")
     assert task is not None
     assert task.test is not None
-    net = shoal.build(experiment.architecture(784), in_features=784, width=128, seed=0)
+    seed = seed_of(experiment, result.point)
+    net = shoal.build(experiment.architecture(784), in_features=784, width=128, seed=seed)
     done = full_batch(
         net, task.x, task.y[:, None], step_size=float(result.arrays["step_size"]) * len(task.x),
         steps=(0, 20, 40), from_zero=False, watched=task.test[0],
@@ -74,7 +67,7 @@ def test_implicit_networks_keep_their_norm_and_are_tested_on_the_way() -> None:
     errors = done.outputs[:, :, 0].double() - task.test[1]
     expected = errors.square().mean(1).numpy() / 2
     assert result.arrays["test"][[0, 2, 4]] == pytest.approx(expected, rel=1e-3)
-    assert len(experiment.plot([result]).axes) == 3
+    assert len(experiment.plot(results).axes) == 3
 
 
 def test_the_step_size_is_that_of_the_widest_network() -> None:

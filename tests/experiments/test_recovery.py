@@ -13,16 +13,8 @@ from shoal.experiments.own.recovery import _Posterior
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="module")
-def small() -> tuple[Recovery, list[Result]]:
-    experiment = replace(Recovery.quick(), samples=(40, 120), draws=40)
-    return experiment, [
-        Result(p, experiment.compute(p, seed=7, device=CPU)) for p in experiment.points()
-    ]
-
-
-def test_intervals_cover_the_truth(small) -> None:
-    experiment, results = small
+def test_intervals_cover_the_truth(quick_run) -> None:
+    _, experiment, results = quick_run(Recovery)
     summary = experiment.summarize(results)
     for n in (40, 120):
         for scale in ("known", "free"):
@@ -37,8 +29,9 @@ def test_intervals_cover_the_truth(small) -> None:
     assert summary[f"{more}_length"] < summary["relu_120_process_free_length"]
 
 
-def test_the_figure_shows_every_interval(small) -> None:
-    figure = small[0].plot(small[1])
+def test_the_figure_shows_every_interval(quick_run) -> None:
+    _, experiment, results = quick_run(Recovery)
+    figure = experiment.plot(results)
     first, last = figure.axes
     assert "n = 120" in first.get_title(loc="left")
     assert sum(len(c.get_segments()) for c in first.collections) == 40

@@ -1,31 +1,20 @@
 """Regression on whole datasets, in a size that takes seconds."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 import shoal
-from shoal.experiments import Regression, Result, find
-from shoal.experiments.identity import seed_of
-
-
-def small() -> Regression:
-    return replace(Regression.quick(), samples=300, mixture=(300, 200), ridges=(0.05,), rank=60)
+from shoal.experiments import Regression, find
 
 
 @pytest.fixture(scope="module")
-def results() -> list[Result]:
-    experiment, device = small(), torch.device("cpu")
-    return [
-        Result(p, experiment.compute(p, seed=seed_of(experiment, p), device=device))
-        for p in experiment.points()
-    ]
+def quick(quick_run):
+    return quick_run(Regression)
 
 
-def test_all_solvers_find_the_same_function(results: list[Result]) -> None:
-    summary = small().summarize(results)
+def test_all_solvers_find_the_same_function(quick) -> None:
+    summary = quick.summary
     for dataset in ("digits", "mixture"):
         exact = summary[f"{dataset}_ntk_cholesky_0.05_accuracy"]
         assert exact > 0.85
@@ -37,21 +26,21 @@ def test_all_solvers_find_the_same_function(results: list[Result]) -> None:
             assert f"{key}_likelihood" not in summary
 
 
-def test_the_accuracy_is_that_of_a_dense_solution(results: list[Result]) -> None:
+def test_the_accuracy_is_that_of_a_dense_solution(quick) -> None:
     train, test = (
         shoal.data.load("digits", split=s, dtype=torch.float64) for s in ("train", "test")
     )
     x, new = (torch.nn.functional.normalize(d.x.flatten(1)) for d in (train, test))
     x, y = x[:300], torch.nn.functional.one_hot(train.y[:300].long(), 10).double()
-    deq = small().architecture
+    deq = quick.experiment.architecture
     matrix = shoal.kernel(deq, x).ck + 0.05 * torch.eye(300, dtype=torch.float64)
     found = shoal.kernel(deq, new, x).ck @ torch.linalg.solve(matrix, y)
     accuracy = float((found.argmax(1) == test.y).double().mean())
-    assert small().summarize(results)["digits_ck_cholesky_0.05_accuracy"] == accuracy
+    assert quick.summary["digits_ck_cholesky_0.05_accuracy"] == accuracy
 
 
-def test_preconditioners_save_steps_where_they_should(results: list[Result]) -> None:
-    summary = small().summarize(results)
+def test_preconditioners_save_steps_where_they_should(quick) -> None:
+    summary = quick.summary
     steps = {
         (dataset, solver): summary[f"{dataset}_ntk_{solver}_0.05_steps"]
         for dataset in ("digits", "mixture")
@@ -61,9 +50,9 @@ def test_preconditioners_save_steps_where_they_should(results: list[Result]) -> 
     assert steps["mixture", "equivalent"] < steps["mixture", "nystrom"] < steps["mixture", "none"]
 
 
-def test_the_figure_has_a_panel_for_each_dataset_and_ridge(results: list[Result]) -> None:
-    figure = small().plot(results)
-    assert len(figure.axes) == 2
+def test_the_figure_has_a_panel_for_each_dataset_and_ridge(quick) -> None:
+    figure = quick.experiment.plot(quick.results)
+    assert len(figure.axes) == 4
     for axes in figure.axes:
         assert len(axes.lines) == 5
         assert all(np.isfinite(line.get_ydata()).all() for line in axes.lines)

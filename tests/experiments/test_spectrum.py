@@ -4,22 +4,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from scipy import stats
 
 import shoal
 from shoal.experiments import Result, SpectrumError
-from shoal.experiments.identity import seed_of
 from shoal.experiments.own.spectrum import _distance, _spike_error
 
 
 @pytest.fixture(scope="module")
-def results() -> list[Result]:
-    experiment, device = SpectrumError.quick(), torch.device("cpu")
-    return [
-        Result(p, experiment.compute(p, seed=seed_of(experiment, p), device=device))
-        for p in experiment.points()
-    ]
+def results(quick_run) -> list[Result]:
+    return quick_run(SpectrumError).results
 
 
 def test_limits_predict_the_eigenvalues(results: list[Result]) -> None:

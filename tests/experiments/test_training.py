@@ -12,9 +12,9 @@ from scipy import stats
 from sklearn.datasets import load_digits
 
 import shoal
+from experiments.computing import CPU, compute
 from shoal.designs import kernel_series
 from shoal.experiments import (
-    Experiment,
     PredictedTraining,
     Result,
     Run,
@@ -31,14 +31,6 @@ from shoal.experiments.rivals import rival, wide_kernels
 from shoal.experiments.samples import image_samples
 
 TANH = shoal.DEQ(shoal.Tanh(), 0.2, 0.8)
-CPU = torch.device("cpu")
-
-
-def compute(experiment: Experiment) -> list[Result]:
-    return [
-        Result(point, experiment.compute(point, seed=seed, device=CPU))
-        for seed, point in enumerate(experiment.points())
-    ]
 
 
 def sphere(count: int, features: int) -> torch.Tensor:
@@ -183,25 +175,21 @@ def test_gaps_from_predictions_fall_with_the_width() -> None:
     assert len(experiment.plot(results).axes) == 1
 
 
-def test_accuracies() -> None:
-    experiment = replace(Accuracies.quick(), activations=(shoal.Tanh(),), trials=1)
-    results = compute(experiment)
-    assert len(results) == 14
+def test_accuracies(quick_run) -> None:
+    _, experiment, results = quick_run(Accuracies)
     for result in results:
         assert 0.5 < float(result.arrays["test"]) < 1
     summary = experiment.summarize(results)
     for network in ("deq", "moments", "naive"):
         assert summary[f"readout_tanh_digits_{network}_128"] > 0.8
-    assert len(experiment.plot(results).axes) == 2
 
 
-def test_times() -> None:
-    experiment = replace(Times.quick(), activations=(shoal.Tanh(),), widths=(256,))
-    results = compute(experiment)
+def test_times(quick_run) -> None:
+    _, experiment, results = quick_run(Times)
     summary = experiment.summarize(results)
     assert all(value > 0 for value in summary.values())
     assert summary["64_tanh_naive_256_epoch_ratio"] > 2  # a DEQ makes many passes
-    assert len(experiment.plot(results).axes) == 3
+    assert len(experiment.plot(results).axes) == 6
 
 
 def test_the_naive_network_of_relu_has_two_layers() -> None:
@@ -224,12 +212,3 @@ def test_runs_are_collected_without_their_device(tmp_path: Path) -> None:
         collect(experiment, run.folder)
     with pytest.raises(FileNotFoundError, match=r"run\.json"):
         collect(experiment, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [TrainingCurves, PredictedTraining, Accuracies, Times])
-def test_quick_sizes(kind: type[Experiment]) -> None:
-    experiment = kind.quick()
-    results = compute(experiment)
-    assert all(np.isfinite(value) for value in experiment.summarize(results).values())
-    experiment.plot(results)

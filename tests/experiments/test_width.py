@@ -4,24 +4,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-import torch
 
 import shoal
+from experiments.computing import compute
 from experiments.small import Small
-from shoal.experiments import Result, WidthError, find, register, registered
+from shoal.experiments import WidthError, find, register, registered
 from shoal.experiments.experiment import point_names
 from shoal.experiments.fits import power_law
-from shoal.experiments.identity import plain, seed_of
+from shoal.experiments.identity import plain
 
 RELU = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
-
-
-def compute(experiment: WidthError) -> list[Result]:
-    device = torch.device("cpu")
-    return [
-        Result(p, experiment.compute(p, seed=seed_of(experiment, p), device=device))
-        for p in experiment.points()
-    ]
 
 
 def test_the_error_falls_like_the_root_of_the_width() -> None:

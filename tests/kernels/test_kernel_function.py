@@ -137,7 +137,7 @@ def test_wide_random_networks(phi):
     x = torch.tensor([[1.0, 0.0, 0.0], [0.6, 0.8, 0.0], [-0.5, 0.5, 1.0]], dtype=torch.float64)
     norms, products = (x * x).sum(1), x @ x.T
     spread = {}
-    for width in (100, 400):
+    for width in (64, 256):
         runs = [finite_deq_kernels(deq, x, width, seed) for seed in range(60)]
         for group in deq.parameter_groups:
             samples = torch.stack([run[1][group] for run in runs])
@@ -148,7 +148,7 @@ def test_wide_random_networks(phi):
             spread[group, width] = float(samples.std(0).mean())
     for group in deq.parameter_groups:
         # a fourfold width halves the spread; 60 samples know it to about 10%
-        assert spread[group, 100] / spread[group, 400] == pytest.approx(2.0, rel=0.25)
+        assert spread[group, 64] / spread[group, 256] == pytest.approx(2.0, rel=0.25)
 
 
 def test_the_standard_parametrization_counts_in_its_own_scale():
@@ -222,7 +222,8 @@ def test_derivatives_are_implicit(phi):
     )
     function = kernel_function(DEQ(phi, 0.2, 0.8))
     assert gradcheck(lambda *t: tuple(function(*t)), point)
-    assert gradgradcheck(lambda *t: tuple(function(*t)), point)
+    first = tuple(t.detach()[:1].requires_grad_() for t in point)
+    assert gradgradcheck(lambda *t: tuple(function(*t)), first)
 
 
 @pytest.mark.parametrize("phi", [Tanh(), LeakyReLU(0.1), Softplus()], ids=repr)

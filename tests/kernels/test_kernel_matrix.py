@@ -2,10 +2,10 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
+from kernels.points import inputs, norms_between
 from shoal import (
     DEQ,
     ELU,
@@ -29,13 +29,6 @@ from shoal import (
     kernel_function,
 )
 from shoal.activations import PiecewisePolynomial
-
-
-def inputs(count, features, seed=0, *, one_norm=False, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(count, features, dtype=dtype, generator=generator)
-    return x / x.norm(dim=1, keepdim=True) if one_norm else x
-
 
 ARCHITECTURES = [
     DEQ(ReLU(), 0.2, 0.8),
@@ -161,12 +154,6 @@ def assert_entries_are_exact(architecture, x, tolerance):
         assert torch.equal(matrix, matrix.T)
 
 
-def norms_between(low, high, count, features, seed):
-    generator = torch.Generator().manual_seed(seed)
-    share = torch.rand(count, 1, dtype=torch.float64, generator=generator)
-    return inputs(count, features, seed, one_norm=True) * low * (high / low) ** share
-
-
 @pytest.mark.parametrize("phi", ACTIVATIONS, ids=repr)
 def test_any_norms(phi):
     assert_entries_are_exact(DEQ(phi, 0.15, 0.8), norms_between(0.7, 1.6, 70, 6, 5), 1e-10)
@@ -226,69 +213,6 @@ def test_batches(phi):
         kernel(deq, torch.ones(2, 4, 3), torch.ones(3, 4, 3))
 
 
-@pytest.mark.parametrize("limit", [1, "7KiB", "1GB"])
-def test_memory_limits_change_nothing(limit):
-    x = norms_between(0.7, 1.6, 70, 6, 5)
-    for phi in (ReLU(), Tanh()):
-        whole, part = kernel(DEQ(phi, 0.15, 0.8), x), kernel(DEQ(phi, 0.15, 0.8), x, memory=limit)
-        for left, right in zip(whole, part, strict=True):
-            assert (left - right).abs().max() <= 1e-14 * left.max()
-            assert torch.equal(right, right.T)
-
-
-def test_results_in_files(tmp_path):
-    x = inputs(30, 4, dtype=torch.float32)
-    result = kernel(DEQ(ReLU(), 0.2, 0.8), x, memory="10KiB", out=tmp_path / "kernels")
-    stored = np.load(tmp_path / "kernels" / "ntk.npy", mmap_mode="r")
-    assert stored.dtype == np.float32
-    assert np.array_equal(stored, result.ntk.numpy())
-    assert torch.equal(result.ntk, kernel(DEQ(ReLU(), 0.2, 0.8), x, memory="10KiB").ntk)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="out must be a folder"):
-        kernel(DEQ(ReLU(), 0.2, 0.8), x, out=tmp_path / "file")
-
-
-def test_arrays():
-    x = inputs(6, 3)
-    found = kernel(DEQ(ReLU(), 0.2, 0.8), x.numpy(), x[:2].numpy())
-    assert isinstance(found.ck, np.ndarray)
-    assert np.array_equal(found.ntk, kernel(DEQ(ReLU(), 0.2, 0.8), x, x[:2]).ntk.numpy())
-
-
-@pytest.mark.parametrize(
-    ("memory", "message"), [("two", "such as '2GiB'"), (0, "memory must be >= 1, got 0")]
-)
-def test_bad_limits(memory, message):
-    with pytest.raises(ValueError, match=message):
-        kernel(DEQ(ReLU(), 0.2, 0.8), torch.ones(2, 2), memory=memory)
-
-
-@pytest.mark.slow
-def test_the_compiled_pass():
-    x = inputs(200, 30, one_norm=True)
-    eager, fused = (kernel(DEQ(Tanh(), 0.2, 0.8), x, compile=c) for c in (False, True))
-    for left, right in zip(eager, fused, strict=True):
-        assert (left - right).abs().max() <= 1e-13 * left.max()
-        assert torch.equal(right, right.T)
-    counters = torch._dynamo.utils.counters
-    before = counters["stats"]["unique_graphs"]
-    for deq, rows in ((DEQ(Tanh(), 0.25, 0.8), 77), (DEQ(Tanh(), 0.2, 0.5), 131)):
-        kernel(deq, x[:rows], compile=True)
-    assert counters["stats"]["unique_graphs"] == before
-
-
-def test_without_a_compiler(monkeypatch, caplog):
-    def broken(*_):
-        raise RuntimeError("no compiler here")
-
-    monkeypatch.setattr("shoal.kernels.compiled._compiled", lambda: broken)
-    monkeypatch.setattr("shoal.kernels.compiled._Compiler.works", True)
-    x = inputs(20, 30, one_norm=True)
-    fused, eager = (kernel(DEQ(ReLU(), 0.2, 0.8), x, compile=c) for c in (True, False))
-    assert torch.equal(fused.ck, eager.ck)
-    assert "torch.compile does not work here (no compiler here)" in caplog.text
-
-
 @pytest.mark.parametrize("norm", [10.0, 30.0, 100.0])
 def test_large_norms_of_saturating_activations(norm):
     """Erf's kernel is iterated here: D = 2/π arcsin(2c/√((1+2a)(1+2b)))."""
@@ -327,37 +251,6 @@ def test_nearly_equal_norms_in_single_precision():
 def test_overflow_is_said():
     with pytest.raises(AccuracyError, match=r"overflows torch\.float32"):
         kernel(DEQ(ReLU(), 0.2, 0.8), 1e20 * torch.ones(2, 2))
-
-
-def test_files_in_use_are_left_alone(tmp_path):
-    x = inputs(300, 3)
-    before = kernel(DEQ(ReLU(), 0.2, 0.8), x, out=tmp_path)
-    copy = before.ck.clone()
-    kernel(DEQ(ReLU(), 0.2, 0.8), x[:4], out=tmp_path)
-    assert torch.equal(before.ck, copy)
-    assert np.load(tmp_path / "ck.npy").shape == (4, 4)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["ck.npy", "ntk.npy"]
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"diag": "no"}, TypeError, "diag must be True or False, got 'no'"),
-        ({"compile": "yes"}, TypeError, "compile must be True or False"),
-        ({"diag": True, "out": "folder"}, ValueError, "cannot be combined with diag"),
-        ({"out": ""}, ValueError, "out must be a folder, got ''"),
-    ],
-)
-def test_bad_options(options, error, message):
-    with pytest.raises(error, match=message):
-        kernel(DEQ(ReLU(), 0.2, 0.8), torch.ones(2, 2), **options)
-
-
-def test_arrays_that_torch_does_not_know():
-    with pytest.raises(TypeError, match="x1 must be float32 or float64"):
-        kernel(DEQ(ReLU(), 0.2, 0.8), np.ones((2, 2), dtype=">f8"))
-    backwards = np.arange(6.0).reshape(3, 2)[::-1]
-    assert kernel(DEQ(ReLU(), 0.2, 0.8), backwards).ck.shape == (3, 3)
 
 
 def test_an_activation_that_is_rounded_off_on_a_small_scale():

@@ -138,11 +138,41 @@ def test_what_is_learned() -> None:
     assert "no labels" in learnable(Data("points", x)).words
 
 
-@pytest.mark.parametrize("architecture", [shoal.FullyConnected([shoal.ReLU()])])
-def test_explicit_networks_have_no_certificate(architecture: shoal.Architecture) -> None:
-    subject = subject_of(torch.eye(6).double(), architecture)
-    for section in (TRAINING, CERTIFICATE):
-        assert section.find(subject).rows[0].value == "none"
+def test_some_networks_have_no_certificate() -> None:
+    x = torch.eye(6).double()
+    assert (
+        TRAINING.find(subject_of(x, shoal.FullyConnected([shoal.ReLU()]))).rows[0].value == "none"
+    )
+    gated = shoal.FullyConnected([shoal.Tanh()], norm_gated=True)
+    for architecture in (gated, shoal.ConvResNet(shoal.Tanh(), 2)):
+        assert CERTIFICATE.find(subject_of(x, architecture)).rows[0].value == "none"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "failure"),
+    [
+        (shoal.FullyConnected([shoal.Tanh()]), None),
+        (shoal.FullyConnected.du2018(shoal.Tanh(), 1), None),
+        (shoal.ResNet(shoal.Tanh(), 2), None),
+        (shoal.ImplicitNetwork(0.1), None),
+        (shoal.FullyConnected([shoal.ReLU()]), "smooth"),
+        (shoal.DEQ(shoal.Hermite((0, 1, 0.1)), 0.1, 0.8), "contraction"),
+    ],
+    ids=["readout", "du2018", "resnet", "implicit", "relu", "hermite"],
+)
+def test_certificates_of_other_networks(
+    architecture: shoal.Architecture, failure: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.report.certificate._WIDTH", 200)
+    found = CERTIFICATE.find(subject_of(torch.eye(3).double()[:2], architecture))
+    failed = next((row for row in found.rows if row.holds is False), None)
+    if failure is None:
+        assert failed is None
+        assert found.numbers["status"] == "proved"
+    else:
+        assert failed is not None
+        assert failed.quantity == failure
+        assert "activation" in failed.meaning
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """What the monitors see, against dense formulas of the papers."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch.nn.functional import softplus
 import shoal
 from shoal.training import Monitor, TrainingError, train
 from shoal.training.gram import gram_group, gram_matrix, least_eigenvalue, spectral_norm
+from shoal.training.objective import Objective
 from training.small import CONV, DU, GAO, LING, RESNET, SHALLOW, TANH, data, network
 
 
@@ -181,6 +183,36 @@ def test_a_lost_equilibrium_ends_the_run_or_is_recorded() -> None:
     lenient = network(LING, on_failure="status", solver=shoal.Picard(max_steps=3))
     run = train(lenient, x, y, step_size=1e-4, steps=2)
     assert run.violations["equilibrium"] == 0
+
+
+def test_an_equilibrium_that_the_flow_loses_is_told() -> None:
+    """At gains up to 0.6, twelve iterations are enough; the labels lead beyond."""
+    x, y = data()
+    softplus = shoal.DEQ(shoal.Softplus(), recurrent_variance=0.1, input_variance=0.8)
+    options = {"trainable": {"recurrent"}, "warm_start": False}
+    options |= {"solver": shoal.Picard(max_steps=12, rtol=1e-6)}
+    arguments = {"step_size": 30.0, "steps": 1, "method": "flow", "rtol": 1e-2}
+    with pytest.warns(shoal.ConvergenceWarning, match="an equilibrium is lost"):
+        run = train(network(softplus, 16, **options), x, 5 * y.abs(), **arguments)
+    assert run.status == "diverged"
+    assert run.violations == {"equilibrium": 1}
+    assert not run.kept["equilibrium"]
+    net = network(softplus, 16, on_failure="status", **options)
+    run = train(net, x, 5 * y.abs(), **arguments)
+    assert run.violations["equilibrium"] == 1
+
+
+def test_an_equilibrium_that_is_missing_within_a_step_of_the_flow_is_told(monkeypatch) -> None:
+    true, calls = Objective.evaluate, []
+
+    def evaluate(self):
+        calls.append(len(calls))
+        return replace(true(self), converged=calls[-1] != 3)
+
+    monkeypatch.setattr(Objective, "evaluate", evaluate)
+    run = train(network(), *data(), step_size=1e-3, steps=2, method="flow")
+    assert run.status == "finished"
+    assert run.violations == {"equilibrium": 1}
 
 
 def test_the_gain_is_followed_until_it_is_too_large() -> None:

@@ -1,5 +1,6 @@
 """Arguments, certificates, progress and pictures of training."""
 
+import copy
 from dataclasses import dataclass, field
 
 import pytest
@@ -7,7 +8,8 @@ import torch
 
 import shoal
 from shoal.training import Promises
-from training.small import TANH, data, network
+from shoal.training.problem import Problem
+from training.small import DU, TANH, data, network
 
 
 @dataclass
@@ -26,6 +28,9 @@ class Certificate:
 
     gradient_descent: Conclusion
     gradient_flow: Conclusion
+    fingerprint: dict[str, str] = field(
+        default_factory=lambda: Problem.checked(network(), *data()).fingerprint()
+    )
 
 
 def test_certificates_give_step_size_and_rate() -> None:
@@ -68,6 +73,62 @@ def test_promises_of_certificates_are_watched() -> None:
     assert run.bounds["distance.readout"].tolist() == [0.01] * 4
     assert run.bounds["gain"].tolist() == [0.9] * 4
     assert run.bounds["least_eigenvalue"].tolist() == pytest.approx([(1e-3 / 8) ** 2] * 4)
+
+
+def scaled(net):
+    with torch.no_grad():
+        net.input[0, 0] *= 1 + 2e-16
+    return net
+
+
+def test_certificates_of_anything_else_are_refused() -> None:
+    x, y = data()
+    certificate = shoal.certify(network(), x, y)
+    more = torch.cat([x, x[:1]]), torch.cat([y, y[:1]])
+    others = [
+        ((network(seed=1), x, y), "weights"),
+        ((scaled(network()), x, y), "weights"),
+        ((network(trainable={"readout"}), x, y), "trained groups"),
+        ((network(shoal.DEQ(shoal.Tanh(), 0.1, 0.7)), x, y), "architecture"),
+        ((network(), x.flip(0), y), "x"),
+        ((network(), x, -y), "y"),
+        ((network(), *more), "x, y"),
+    ]
+    for arguments, words in others:
+        with pytest.raises(ValueError, match=rf"got one of which {words} differ: certify again"):
+            shoal.train(*arguments, steps=1, step_size=0.1, certificate=certificate)
+    net = network()
+    options = {"steps": 1, "step_size": 0.1, "certificate": certificate}
+    shoal.train(net, x.numpy(), y[:, None].numpy(), **options)
+    with pytest.raises(ValueError, match="weights differ"):  # it is trained
+        shoal.train(net, x, y, **options)
+
+
+def test_certificates_are_about_numbers_of_any_dtype_and_readouts_that_stay() -> None:
+    x, y = (t.float() for t in data(DU))
+    single = network(DU, dtype=torch.float32)
+    options = {"steps": 1, "step_size": 0.1, "certificate": shoal.certify(single, x, y)}
+    double = copy.deepcopy(single).double()
+    shoal.train(double, x.double(), y.double(), **options)
+    shoal.train(copy.deepcopy(single), x, y.double(), **options)  # rounded as in certify
+    with torch.no_grad():
+        single.readout[0, 0] *= -1  # a buffer
+    with pytest.raises(ValueError, match="weights differ"):
+        shoal.train(single, x, y, **options)
+
+
+def test_a_certified_run_goes_on_after_an_interruption(tmp_path) -> None:
+    """The certificate is of the network that the run began with, as it is given again."""
+    x, y = data()
+    certificate = shoal.certify(network(trainable={"readout"}), x, y)
+    assert certificate.holds
+    options = {"certificate": certificate, "checkpoint": tmp_path / "run"}
+    shoal.train(network(trainable={"readout"}), x, y, steps=3, **options)
+    run = shoal.train(network(trainable={"readout"}), x, y, steps=6, **options)
+    del options["checkpoint"]
+    whole = shoal.train(network(trainable={"readout"}), x, y, steps=6, **options)
+    assert torch.equal(run.losses, whole.losses)
+    assert all(run.kept.values())
 
 
 def test_the_bound_of_the_flow() -> None:
@@ -161,7 +222,21 @@ def test_pictures(tmp_path) -> None:
     titles = [axes.get_title() for axes in figure.axes]
     assert titles[0] == "loss, finished"
     assert len(titles) == 6
+    panels = {axes.get_title(): axes for axes in figure.axes}
+    drift = panels["drift of the Gram matrix"]
+    assert len(drift.get_lines()) == 1  # nothing is promised of it for a DEQ
+    assert len(panels["gain of the recurrent layer"].get_lines()) == 2
     bare = shoal.train(network(TANH), *data(), step_size=0.1, steps=3, monitor=False).plot()
     assert len(bare.axes) == 1
+    promises = Promises(travel={"recurrent": 9.0, "readout": 0.01}, gain=0.9)
+    descent = Conclusion(True, 0.05, 0.999, promises)
+    certificate = Certificate(descent, Conclusion(False, None, None))
+    certified = shoal.train(network(), *data(), steps=3, certificate=certificate, monitor=1)
+    axes = certified.plot().axes[-1]
+    dashed = [line for line in axes.get_lines() if line.get_linestyle() == "--"]
+    assert sorted(float(line.get_ydata()[0]) for line in dashed) == [0.01, 9.0]
+    assert axes.get_yscale() == "log"
+    assert axes.get_ylim()[0] > 1e-5  # distances of zero at the start do not count
+    assert "broken" in axes.get_legend_handles_labels()[1]
     text = repr(run)
     assert text.startswith("TrainingRun(finished after 3 steps, loss ")

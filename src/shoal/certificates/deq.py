@@ -5,27 +5,21 @@ $s_u$, $s_a$: the squares of the factors between parameters and weights, all one
 lemmas are proved in the documentation, on the page about certificates.
 """
 
-import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-import torch
 from torch import Tensor
 
 from shoal.certificates.enclosures import least_singular_value, spectral_norm
-from shoal.certificates.equilibrium import (
-    Equilibrium,
-    Injection,
-    find_equilibrium,
-)
+from shoal.certificates.equilibrium import Equilibrium, Injection, find_equilibrium
 from shoal.certificates.growth import Geometry, Growth, Obstacle, Radii
 from shoal.certificates.rounding import (
     ROUND_UP,
     UNIT,
-    down,
     exact,
     gamma,
     norm_upper,
+    product_error,
     row_norms,
     up,
 )
@@ -71,8 +65,7 @@ def measure_deq(net: DEQNetwork, x: Tensor, y: Tensor) -> MeasuredDEQ:
     scales = deq_scales(net.spec)
     weights = {g: p.detach().double().cpu() * scales[g] for g, p in net.groups.items()}
     inputs, readout = weights["input"], weights["readout"]
-    rounding = gamma(x.shape[1] + 4) * norm_upper(inputs) * norm_upper(x)
-    injection = Injection(x @ inputs.T, up(rounding))
+    injection = Injection(x @ inputs.T, product_error(x, inputs))
     found = find_equilibrium(weights["recurrent"], injection, readout, net.architecture.activation)
     readout_norm = up(spectral_norm(readout) + 2 * UNIT * norm_upper(readout))
     difference = found.features @ readout.T - y
@@ -104,7 +97,7 @@ class DEQGeometry(Geometry):
         self.measured = measured
         self.scales = {g: exact(scale) for g, scale in measured.scales.items()}
         self.error = exact(measured.error)
-        self.rigorous = measured.equilibrium.smooth.exact
+        self.rigorous = measured.equilibrium.proved
 
     def within(self, radii: Radii, step: Fraction) -> Growth | Obstacle:
         """What holds within these radii, for steps of this size."""
@@ -151,7 +144,9 @@ class _Ball:
         self.drift = self.slope * moved / self.gap
         self.features = z0 + self.drift  # ζ
         self.moves = self._moves()
-        self.adjoint_moves = self._adjoint_moves()
+        self.adjoint_moves = found.adjoint_moves(
+            self.moves, readout=radii["readout"], recurrent=radii["recurrent"], gap=self.gap
+        )
         rough = (exact(measured.readout_norm) + radii["readout"]) / self.gap
         known = float((found.adjoint_norms + self.adjoint_moves).max())
         self.adjoint = min(rough, exact(up(known)))  # β
@@ -167,18 +162,6 @@ class _Ball:
         moves = recurrent * found.sample_norms + inputs * self.measured.sample_norms
         return (moves + found.preactivation_error) * ROUND_UP
 
-    def _adjoint_moves(self) -> Tensor:
-        """How far the adjoint of each sample may be from the computed one."""
-        found, smooth = self.measured.equilibrium, self.measured.equilibrium.smooth
-        sizes, gap, slope = found.adjoint_norms, down(self.gap), smooth.lipschitz
-        turned = smooth.jump * found.crossings.weight(self.moves)
-        if smooth.curvature:
-            turned = turned + smooth.curvature * found.adjoint_peak * self.moves
-        turned = torch.minimum(turned, 2 * slope * sizes)
-        total = up(self.radii["readout"]) + slope * up(self.radii["recurrent"]) * sizes
-        total = total + found.weight_norm * turned + found.adjoint_error
-        return total / gap * ROUND_UP
-
     def twist(self, reach: Fraction) -> Fraction:
         r"""$\theta$, what units that cross a kink within a step do to a row of $R$.
 
@@ -189,10 +172,8 @@ class _Ball:
         if smooth.jump == 0:
             return Fraction(0)
         stride = up(self.push * reach)  # how far preactivations move in a step
-        moves = torch.minimum(self.moves + stride, math.sqrt(2) * self.moves) * ROUND_UP
-        weight = float((found.crossings.weight(moves) + self.adjoint_moves).max())
-        crossing = min(exact(up(weight * ROUND_UP)), self.adjoint)
-        return exact(up(smooth.jump)) * crossing / self.gap
+        weight = found.crossing_weight(self.moves, stride, self.adjoint_moves)
+        return exact(up(smooth.jump)) * min(weight, self.adjoint) / self.gap
 
     def curvature(self, twist: Fraction) -> Fraction | None:
         """$M$; ``None`` where the activation's second derivative has no known bound."""

@@ -61,5 +61,5 @@ def _bounds(measured: MeasuredDEQ) -> DEQBounds:
         input_frobenius=measured.input_frobenius,
         singular_value=measured.singular_value,
         error=measured.error,
-        rigorous=measured.equilibrium.smooth.exact,
+        rigorous=measured.equilibrium.proved,
     )

@@ -7,14 +7,26 @@ is added to it. Likewise for the adjoint $b = a + W^\top D b$. Samples are rows.
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import torch
 from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.certificates.enclosures import spectral_norm
+from shoal.certificates.evaluation import evaluate
 from shoal.certificates.kinks import Crossings
-from shoal.certificates.rounding import TINY, UNIT, gamma, norm_upper, row_norms, up
+from shoal.certificates.rounding import (
+    ROUND_UP,
+    TINY,
+    UNIT,
+    down,
+    exact,
+    gamma,
+    norm_upper,
+    row_norms,
+    up,
+)
 from shoal.certificates.smoothness import Smoothness, smoothness
 
 __all__ = [
@@ -23,6 +35,7 @@ __all__ = [
     "NotContractingError",
     "find_equilibrium",
     "kink_distances",
+    "within_step",
 ]
 
 _TINY_ROOT = 1e-150  # more than what is lost where squares of adjoints underflow
@@ -70,8 +83,10 @@ class Equilibrium:
         adjoint_norms: $\|b_i\|$ for each sample.
         adjoint_peak: The largest weight of a unit in any $b_i$, all outputs together.
         adjoint_error: How far the computed adjoints may be from those of the computed slopes.
+        slope_error: How far the computed slopes may be off.
         crossings: What units that cross a kink can weigh in the adjoints.
         smooth: The activation's constants.
+        proved: Whether all these bounds are proved.
     """
 
     features: Tensor
@@ -85,8 +100,46 @@ class Equilibrium:
     adjoint_norms: Tensor
     adjoint_peak: float
     adjoint_error: float
+    slope_error: float
     crossings: Crossings
     smooth: Smoothness
+    proved: bool
+
+    def adjoint_moves(
+        self, moves: Tensor, *, readout: Fraction, recurrent: Fraction, gap: Fraction
+    ) -> Tensor:
+        """How far the adjoint of each sample may be from the computed one.
+
+        Args:
+            moves: How far its preactivations may be from the computed ones.
+            readout: How far the readout may be from its start.
+            recurrent: The same for the recurrent weights.
+            gap: By how much the gain is below one, at least.
+        """
+        smooth, sizes = self.smooth, self.adjoint_norms
+        turned = smooth.jump * self.crossings.weight(moves)
+        if smooth.curvature:
+            turned = turned + smooth.curvature * self.adjoint_peak * moves
+        turned = torch.minimum(turned, 2 * smooth.lipschitz * sizes) + self.slope_error * sizes
+        total = up(readout) + smooth.lipschitz * up(recurrent) * sizes
+        total = total + self.weight_norm * turned + self.adjoint_error
+        return total / down(gap) * ROUND_UP
+
+    def crossing_weight(self, moves: Tensor, stride: float, adjoint_moves: Tensor) -> Fraction:
+        """What units that cross a kink within a step can weigh in the adjoint of any sample.
+
+        Args:
+            moves: How far preactivations may be from the computed ones, at both ends of the step.
+            stride: How far they may be from each other.
+            adjoint_moves: How far adjoints may be from the computed ones.
+        """
+        weight = self.crossings.weight(within_step(moves, stride)) + adjoint_moves
+        return exact(up(float(weight.max()) * ROUND_UP))
+
+
+def within_step(moves: Tensor, stride: float) -> Tensor:
+    """How far kinks that are crossed in a step may be from the computed preactivations."""
+    return torch.minimum(moves + stride, math.sqrt(2) * moves) * ROUND_UP
 
 
 def find_equilibrium(
@@ -112,12 +165,11 @@ def find_equilibrium(
     z, inner = _iterate(weight, injection.value, phi)
     rounding = gamma(weight.shape[1] + 4) * (size * norm_upper(z) + norm_upper(injection.value))
     inner_error = up(rounding + injection.error) + TINY
-    value = phi(inner)
-    residual = norm_upper(value - z) * (1 + 2 * UNIT)
-    residual += smooth.lipschitz * inner_error + _evaluation_error(smooth, value, inner)
+    found = evaluate(phi, inner)
+    residual = norm_upper(found.values - z) * (1 + 2 * UNIT)
+    residual += smooth.lipschitz * inner_error + norm_upper(found.error)
     error = up(up(residual) / (1 - gain) * (1 + 8 * UNIT))
-    slopes = phi.derivative(inner)
-    adjoints, adjoint_error = _adjoints(weight, slopes, readout, gain, size)
+    adjoints, adjoint_error = _adjoints(weight, found.slopes, readout, gain, size)
     weights = adjoints.square().sum(0).sqrt() * (1 + gamma(len(readout) + 8))
     distances = kink_distances(inner, smooth)
     return Equilibrium(
@@ -127,13 +179,15 @@ def find_equilibrium(
         weight_norm=norm,
         features_norm=up(spectral_norm(z) + error),
         sample_norms=row_norms(z) + error,
-        slopes=slopes,
+        slopes=found.slopes,
         adjoints=adjoints,
         adjoint_norms=row_norms(weights) + adjoint_error,
         adjoint_peak=up(float(weights.max()) + adjoint_error),
         adjoint_error=adjoint_error,
+        slope_error=up(float(found.slope_error.max())),
         crossings=Crossings(distances, weights),
         smooth=smooth,
+        proved=found.proved,
     )
 
 
@@ -148,13 +202,6 @@ def _iterate(weight: Tensor, injection: Tensor, phi: Activation) -> tuple[Tensor
             break
         z, best = new, change
     return z, torch.addmm(injection, z, weight.T)
-
-
-def _evaluation_error(smooth: Smoothness, value: Tensor, inner: Tensor) -> float:
-    """How far computed values of the activation may be off: one rounding, or a few."""
-    if smooth.exact:
-        return UNIT * norm_upper(value)
-    return 64 * UNIT * (norm_upper(value) + norm_upper(inner) + math.sqrt(value.numel()))
 
 
 def _adjoints(

@@ -13,7 +13,12 @@ import torch
 from torch import Tensor
 
 from shoal.certificates.enclosures import least_singular_value, spectral_norm
-from shoal.certificates.equilibrium import Equilibrium, Injection, find_equilibrium
+from shoal.certificates.equilibrium import (
+    Equilibrium,
+    Injection,
+    find_equilibrium,
+    within_step,
+)
 from shoal.certificates.growth import Geometry, Growth, Obstacle, Radii
 from shoal.certificates.kinks import Crossings
 from shoal.certificates.rounding import (
@@ -23,6 +28,7 @@ from shoal.certificates.rounding import (
     exact,
     gamma,
     norm_upper,
+    product_error,
     row_norms,
     up,
 )
@@ -79,7 +85,7 @@ def measure_implicit(net: ImplicitNetworkModule, x: Tensor, y: Tensor) -> Measur
     scale, root = net.layer.scale, 1 / math.sqrt(net.spec.width)
     readout, skip, inputs = weights["readout"], weights["skip"], weights["input"]
     inner = x @ inputs.T
-    first_error = up(gamma(x.shape[1] + 4) * norm_upper(inputs) * norm_upper(x))
+    first_error = product_error(x, inputs)
     mapped = torch.relu(inner) * root
     mapped_error = up(root * first_error + 4 * UNIT * norm_upper(mapped))
     injection = Injection(mapped, mapped_error)
@@ -127,7 +133,7 @@ class ImplicitGeometry(Geometry):
         self.measured = measured
         self.scales = {g: exact(scale) for g, scale in measured.scales.items()}
         self.error = exact(measured.error)
-        self.rigorous = True  # the ReLU is exact
+        self.rigorous = measured.equilibrium.proved
 
     def within(self, radii: Radii, step: Fraction) -> Growth | Obstacle:
         """What holds within these radii, for steps of this size."""
@@ -183,7 +189,9 @@ class _Ball:
             skip_drift if trained["skip"] else Fraction(0)
         )
         self.first_moves, self.moves = self._moves()
-        self.adjoint_moves = self._adjoint_moves()
+        self.adjoint_moves = found.adjoint_moves(
+            self.moves, readout=radii["readout"], recurrent=radii["recurrent"], gap=self.gap
+        )
         readout, skip = map(exact, measured.readout_norms)
         known = exact(up(float((found.adjoint_norms + self.adjoint_moves).max())))
         self.lever = min((readout + radii["readout"]) / self.gap, known)  # κ
@@ -196,14 +204,6 @@ class _Ball:
         outer = up(self.radii["recurrent"]) * found.sample_norms + root * inner
         outer = outer / down(self.gap) + found.preactivation_error
         return (inner + self.measured.first_error) * ROUND_UP, outer * ROUND_UP
-
-    def _adjoint_moves(self) -> Tensor:
-        """How far the adjoint of each sample may be from the computed one."""
-        found = self.measured.equilibrium
-        turned = torch.minimum(found.crossings.weight(self.moves), 2 * found.adjoint_norms)
-        total = up(self.radii["readout"]) + up(self.radii["recurrent"]) * found.adjoint_norms
-        total = total + found.weight_norm * turned + found.adjoint_error
-        return total / down(self.gap) * ROUND_UP
 
     def twists(
         self, reach: Fraction, outer: Fraction, inner: Fraction
@@ -218,12 +218,9 @@ class _Ball:
         found, ball = self.measured.equilibrium, self
         stride = up((outer * ball.lever + inner * ball.push) / ball.gap * reach)
         first_stride = up(inner * ball.push * reach / exact(down(self.measured.inverse_root)))
-        moves = torch.minimum(self.moves + stride, math.sqrt(2) * self.moves) * ROUND_UP
-        second = exact(up(float((found.crossings.weight(moves) + self.adjoint_moves).max())))
+        second = found.crossing_weight(self.moves, stride, self.adjoint_moves)
         turned = found.crossings.weight(self.moves) + self.adjoint_moves
-        first_moves = torch.minimum(
-            self.first_moves + first_stride, math.sqrt(2) * self.first_moves
-        )
-        weight = self.measured.first_crossings.weight(first_moves * ROUND_UP) + turned
+        first_moves = within_step(self.first_moves, first_stride)
+        weight = self.measured.first_crossings.weight(first_moves) + turned
         first = exact(up(float(weight.max()) * ROUND_UP)) + self.radii["skip"]
         return min(second, self.lever) / self.gap, min(first, self.push)

@@ -36,6 +36,8 @@ class ExplicitGeometry(Geometry):
         trained = {layer.name: layer.trained for layer in measured.layers}
         trained["readout"] = measured.readout_trained
         self.groups = tuple(name for name, learns in trained.items() if learns)
+        if not self.groups:
+            self.rank_remedy = "train some weights: none requires a gradient"
         self.scales = dict.fromkeys(self.groups, Fraction(1))
         self.rigorous = measured.proved
         kernel = measured.ntk()

@@ -1,5 +1,6 @@
 """Certificates that end before a theorem begins."""
 
+import math
 import sys
 
 from shoal.certificates.smoothness import Smoothness
@@ -15,7 +16,11 @@ def not_contracting(gain: float, theorem: str) -> Certificate:
         gain,
         1,
         words="the recurrent layer is a contraction",
-        remedy="smaller recurrent weights: a smaller variance (or gamma), or a GainConstraint",
+        remedy=(
+            "smaller recurrent weights: a smaller variance (or gamma), or a GainConstraint"
+            if math.isfinite(gain)
+            else "an activation whose slopes are bounded, such as Tanh"
+        ),
         rigorous=True,
         strict=True,
     )

@@ -21,6 +21,7 @@ __all__ = [
     "gamma",
     "nearest",
     "norm_upper",
+    "product_error",
     "row_norms",
     "up",
 ]
@@ -71,6 +72,14 @@ def norm_upper(tensor: Tensor) -> float:
         return 0.0
     norm = float(torch.linalg.vector_norm(tensor.flatten() / largest)) * largest
     return norm * (1 + gamma(tensor.numel() + 8)) + TINY
+
+
+def product_error(left: Tensor, right: Tensor) -> float:
+    r"""How far the computed $AB^\top$ may be from the true one, in the Frobenius norm.
+
+    Entries of the factors may be off by a rounding or two themselves.
+    """
+    return up(gamma(left.shape[1] + 4) * norm_upper(left) * norm_upper(right))
 
 
 def row_norms(matrix: Tensor) -> Tensor:

@@ -180,10 +180,13 @@ class Certificate:
     Attributes:
         conclusions: What each theorem says, for gradient flow and for gradient descent.
         measurements: Numbers of the network and the data, by name.
+        fingerprint: What it is about: checksums of the weights and the data, the architecture and
+            the groups that are trained. ``train`` refuses a certificate of anything else.
     """
 
     conclusions: tuple[Conclusion, ...]
     measurements: Mapping[str, float] = field(default_factory=dict, hash=False)
+    fingerprint: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def best(self, dynamics: Dynamics) -> Conclusion:
         """The surest conclusion for these dynamics; of several, the one of the best rate.
@@ -275,6 +278,7 @@ class Certificate:
             "explanation": self.explanation,
             "measurements": dict(self.measurements),
             "conclusions": [_as_dict(c) for c in self.conclusions],
+            "fingerprint": dict(self.fingerprint),
         }
 
     def __str__(self) -> str:

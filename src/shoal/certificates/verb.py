@@ -1,5 +1,6 @@
 """The verb: will gradient descent train this network?"""
 
+from dataclasses import replace
 from functools import singledispatch
 from typing import Any, NamedTuple
 
@@ -9,8 +10,8 @@ from torch import Tensor
 from shoal import checks
 from shoal.architectures import Architecture
 from shoal.certificates.values import Certificate
-from shoal.kernels.arguments import as_tensor
 from shoal.models import Network
+from shoal.training.problem import Problem
 
 __all__ = ["Question", "certify", "certify_architecture"]
 
@@ -46,7 +47,8 @@ def certify(
     Args:
         net: The network, at the start of its training.
         x: The training inputs, of shape (n, in_features), in the network's dtype; NumPy arrays too.
-        y: The labels, of shape (n,) or (n, outputs).
+        y: The labels, of shape (n,) or (n, outputs), rounded to the network's dtype as ``train``
+            does.
         step_size: The step size to certify; by default one is chosen.
 
     Returns:
@@ -69,24 +71,17 @@ def certify(
         >>> certificate.holds, certificate.status
         (True, 'proved')
     """
-    if not isinstance(net, Network):
-        raise TypeError(f"net must be a network made by shoal.build, got {type(net).__name__}")
-    inputs, labels = net.check_input(as_tensor(x)), checks.float_tensor("y", as_tensor(y))
-    given = tuple(labels.shape)
-    if labels.dim() == 1:
-        labels = labels[:, None]
-    shape = (len(inputs), net.spec.out_features)
-    if labels.shape != shape:
-        raise ValueError(f"y must have shape (n,) or (n, outputs) = {shape}, got {given}")
-    if (largest := float(inputs.abs().max())) > _LARGEST:
+    problem = Problem.checked(net, x, y)
+    if (largest := float(problem.x.abs().max())) > _LARGEST:
         raise ValueError(f"x must have entries up to {_LARGEST:g} in size, got {largest:.4g}")
-    for group, weights in net.groups.items():
-        checks.float_tensor(f"net.{group}", weights.detach())
+    for name, weights in net.state_dict().items():
+        checks.float_tensor(f"net.{name}", weights.detach())
     if step_size is not None:
         step_size = checks.real("step_size", step_size, above=0)
-    with torch.no_grad():
-        doubles = inputs.double().cpu(), labels.double().cpu()
-        return certify_architecture(net.architecture, Question(net, *doubles, step_size))
+    with torch.inference_mode(mode=False), torch.no_grad():
+        inputs, labels = problem.x.clone().double().cpu(), problem.y.clone().double().cpu()
+        found = certify_architecture(net.architecture, Question(net, inputs, labels, step_size))
+        return replace(found, fingerprint=problem.fingerprint())
 
 
 @singledispatch

@@ -9,20 +9,26 @@ import torch
 from torch import Tensor
 
 from shoal import checks
-from shoal.architectures import Architecture
+from shoal.architectures import Architecture, ConvResNet
 from shoal.architectures.base import ImplicitArchitecture
 from shoal.certificates.trial import trains
 from shoal.certificates.values import Conclusion
 from shoal.certificates.verb import certify
 from shoal.certificates.width_laws import Draw, Law, random_networks
 from shoal.convergence.arguments import checked_labels
-from shoal.kernels.arguments import as_tensor, checked_samples
+from shoal.kernels.arguments import as_tensor, checked_image_samples, checked_samples
 from shoal.models import Network, build
 
 __all__ = ["RequiredWidth", "required_width"]
 
 _LARGEST_EXPONENT = 100  # theorems are tried up to a width of 2**100
 _REFINEMENTS = 7
+_ASSUMPTION = (
+    "the least eigenvalue of the Gram matrix is what Ling 2023, Theorem 2, Gao 2022, Lemma 3.3, or "
+    "Du 2018, Lemmas A.2, B.2 and C.2, says, and features of explicit networks are at most twice "
+    "those of the infinitely wide one (Lemmas A.1, B.1 and C.1); widths of these lemmas have no "
+    "explicit constant"
+)
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ class RequiredWidth:
             seeds that were tried; ``None`` if not up to the largest width tried.
         empirical: The same for gradient descent that keeps what the theorems conclude.
         largest_width: The largest width tried.
-        assumption: What the theorems' widths rest on.
+        assumption: What the theorems' widths rest on; if there are none, why.
     """
 
     theorems: Mapping[str, float] = field(hash=False)
@@ -53,7 +59,8 @@ class RequiredWidth:
 
         rows = {**self.theorems, "certificate": self.certified, "experience": self.empirical}
         size = max(map(len, rows))
-        return "\n".join(f"{name:<{size}}  {word(width)}" for name, width in rows.items())
+        lines = [f"{name:<{size}}  {word(width)}" for name, width in rows.items()]
+        return "\n".join(lines if self.theorems else [f"no theorem: {self.assumption}", *lines])
 
 
 def required_width(
@@ -69,9 +76,10 @@ def required_width(
     r"""Say how wide a network must be for gradient descent to train it.
 
     Args:
-        architecture: A ``DEQ`` in the parametrization of Ling 2023, an ``ImplicitNetwork``, or a
-            ``FullyConnected`` network or ``ResNet`` as in Du 2018, with a smooth activation.
-        x: The training inputs, of shape (n, in_features).
+        architecture: Theorems are about a ``DEQ`` in the parametrization of Ling 2023, an
+            ``ImplicitNetwork``, and about ``FullyConnected``, ``ResNet`` and ``ConvResNet`` as in
+            Du 2018, with a smooth activation. Others have certificates and experience alone.
+        x: The training inputs, of shape (n, in_features); images for a ``ConvResNet``.
         y: The labels, of shape (n,) or (n, outputs).
         confidence: The probability with which random weights shall satisfy the theorems.
         readout_scale: As for ``build``.
@@ -83,7 +91,7 @@ def required_width(
         The widths, side by side.
 
     Raises:
-        TypeError: If an argument is not of its kind, or no theorem gives a width.
+        TypeError: If an argument is not of its kind.
         ValueError: If an argument is out of range.
 
     Example:
@@ -98,11 +106,15 @@ def required_width(
         >>> print(f"{found.theorems['Gao 2022, Lemma 3.5 (corrected), gradient flow']:.1e}")
         4.4e+05
     """
+    if not isinstance(architecture, Architecture):
+        kind = type(architecture).__name__
+        hint = ": take its .architecture" if isinstance(architecture, Network) else ""
+        raise TypeError(f"architecture must be an architecture such as a DEQ, got a {kind}{hint}")
     confidence = checks.real("confidence", confidence, above=0, below=1)
     scale = checks.real("readout_scale", readout_scale)
     largest = checks.integer("largest_width", largest_width, at_least=0)
     seeds = checks.integer("seeds", seeds, at_least=1)
-    inputs = checked_samples("x", as_tensor(x)).detach().double().cpu()
+    inputs = _inputs(architecture, as_tensor(x, "x")).detach().double().cpu()
     labels = checked_labels("y", y, len(inputs)).double().cpu()
     labels = labels[:, None] if labels.dim() == 1 else labels
     draw = Draw(inputs, labels, 1 - confidence, scale)
@@ -115,16 +127,22 @@ def required_width(
         return next((width for width in _powers(largest) if holds(width)), None)
 
     return RequiredWidth(
-        theorems=_theorem_widths(law),
+        theorems={} if isinstance(law, str) else _theorem_widths(law),
         certified=attempt(lambda net: certify(net, inputs, labels).holds),
         empirical=attempt(lambda net: trains(net, inputs, labels)),
         largest_width=largest,
-        assumption=(
-            "the least eigenvalue of the Gram matrix is what Ling 2023, Theorem 2, Gao 2022, "
-            "Lemma 3.3, or Du 2018, Lemmas A.2 and B.2, says; their widths have no explicit "
-            "constant"
-        ),
+        assumption=law if isinstance(law, str) else _ASSUMPTION,
     )
+
+
+def _inputs(architecture: Architecture, x: object) -> Tensor:
+    """Inputs, or what is wrong with them."""
+    if isinstance(architecture, ConvResNet):
+        return checked_image_samples("x", x, architecture)
+    inputs = checked_samples("x", x)
+    if inputs.dim() != 2:
+        raise ValueError(f"x must have shape (samples, features), got {tuple(inputs.shape)}")
+    return inputs
 
 
 def _powers(largest: int) -> list[int]:
@@ -134,6 +152,8 @@ def _powers(largest: int) -> list[int]:
 def _network(architecture: Architecture, draw: Draw, width: int, seed: int) -> Network[Any]:
     implicit = isinstance(architecture, ImplicitArchitecture)
     options: Any = {"on_failure": "status"} if implicit else {}
+    if draw.x.dim() > 2:
+        options["pixel_axes"] = draw.x.dim() - 2
     return build(
         architecture,
         in_features=draw.x.shape[1],

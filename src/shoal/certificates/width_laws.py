@@ -15,11 +15,12 @@ from shoal.certificates.rounding import norm_upper, up
 from shoal.certificates.values import Conclusion
 from shoal.kernels import kernel
 
-__all__ = ["Draw", "Law", "random_networks"]
+__all__ = ["Draw", "Law", "NoLaw", "random_networks"]
 
 _NO_ROOM = 1e-9  # instead of less than nothing, where no theorem holds
 
 Law = Callable[[int], tuple[Conclusion, ...]]  # of the width
+NoLaw = str  # why there is none
 
 
 class Draw(NamedTuple):
@@ -39,15 +40,18 @@ class Draw(NamedTuple):
 
 
 @singledispatch
-def random_networks(architecture: Architecture, draw: Draw) -> Law:  # noqa: ARG001
+def random_networks(architecture: Architecture, draw: Draw) -> Law | NoLaw:  # noqa: ARG001
     """What the theorems say of networks of each width; a new theorem registers its architecture."""
-    raise TypeError(f"no theorem gives a width for a {type(architecture).__name__}")
+    return f"there is no theorem about a {type(architecture).__name__}"
 
 
 @random_networks.register
-def _deq(architecture: DEQ, draw: Draw) -> Law:
+def _deq(architecture: DEQ, draw: Draw) -> Law | NoLaw:
     if architecture.parametrization != "standard" or not covers(architecture.activation):
-        raise TypeError(f"architecture must be a DEQ as in Ling 2023, got {architecture}")
+        return (
+            "Theorem 1 of Ling 2023 is for DEQs with parametrization='standard' and an activation "
+            "that is zero at zero, with slopes up to one"
+        )
     x, y, failure, scale = draw.x, draw.y, draw.failure / 4, abs(draw.readout_scale)
     # a Gaussian matrix exceeds sqrt(rows) + sqrt(columns) + t with probability exp(-t²/2) at most
     t = math.sqrt(2 * math.log(1 / failure))

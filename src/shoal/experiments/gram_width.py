@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.experiments.experiment import Arrays, Experiment, Point, Result
+from shoal.experiments.experiment import Arrays, Point, Result
 from shoal.experiments.figures import COLORS, GRAY, style
 from shoal.experiments.fits import power_law
-from shoal.experiments.width_errors import errors_of, slopes
+from shoal.experiments.width_errors import WidthDraws, errors_of, slopes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +22,7 @@ __all__ = ["GramWidth"]
 
 
 @dataclass(frozen=True)
-class GramWidth(Experiment):
+class GramWidth(WidthDraws):
     r"""$\|G_m - K\|$ and $\lambda_{\min}(G_m)$ for random networks of width $m$ with the limit $K$.
 
     Theorems ask that the error be at most a share of $\lambda = \lambda_{\min}(K)$. By Weyl's
@@ -56,14 +56,6 @@ class GramWidth(Experiment):
     @abstractmethod
     def limit(self, x: Tensor) -> Tensor:
         """The Gram matrix at infinite width."""
-
-    def points(self) -> Sequence[Point]:
-        """Every width, then every width again."""
-        return [{"width": m, "draw": k} for k in range(self.draws) for m in self.widths]
-
-    def cost(self, point: Point) -> float:
-        """That of a product with the weights."""
-        return 1e4 + float(point["width"]) ** 2
 
     def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
         """The error in spectral norm, and both least eigenvalues."""

@@ -7,7 +7,17 @@ from typing import Any
 
 from shoal.experiments.experiment import Experiment, Point
 
-__all__ = ["digest", "plain", "seed_of"]
+__all__ = ["digest", "later", "plain", "seed_of"]
+
+_LATER = "later"
+
+
+def later(default: Any) -> Any:
+    """A field that an experiment got after results had been published.
+
+    At its default it is no part of the identity: earlier configurations keep their seeds.
+    """
+    return dataclasses.field(default=default, metadata={_LATER: True})
 
 
 def plain(value: Any) -> Any:
@@ -25,8 +35,13 @@ def plain(value: Any) -> Any:
         kind = type(value)
         own = kind.__module__.partition(".")[0] == "shoal"
         name = kind.__qualname__ if own else f"{kind.__module__}.{kind.__qualname__}"
-        fields = {field.name: plain(getattr(value, field.name)) for field in _fields(value)}
-        return {"class": name, **fields}
+        fields = [(field, getattr(value, field.name)) for field in _fields(value)]
+        kept = {
+            field.name: plain(entry)
+            for field, entry in fields
+            if _LATER not in field.metadata or entry != field.default
+        }
+        return {"class": name, **kept}
     if isinstance(value, tuple | list):
         return [plain(entry) for entry in value]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):

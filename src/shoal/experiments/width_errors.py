@@ -1,31 +1,56 @@
-"""Errors of networks against their width: relative ones, their slopes, and how they are drawn."""
+"""Random networks of several widths: their errors, the slopes of these, how they are drawn."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.experiments.experiment import Result
-from shoal.experiments.figures import GRAY
+import shoal
+from shoal.architectures import Architecture
+from shoal.experiments.experiment import Arrays, Experiment, Point, Result
+from shoal.experiments.figures import COLORS, GRAY
 from shoal.experiments.fits import PowerLaw, power_law
+from shoal.models import Network
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
     "Errors",
-    "draw_errors",
+    "WidthDraws",
+    "by_group",
+    "draw_kernels",
     "errors_of",
-    "label_axes",
-    "relative_error",
+    "network_for",
+    "relative_errors",
     "slopes",
     "unit_inputs",
 ]
 
 Errors = tuple[Any, Any]
 """Widths and errors of networks."""
+
+
+class WidthDraws(Experiment):
+    """An experiment whose points are random networks of several widths.
+
+    Attributes:
+        widths: The widths $m$.
+        draws: How many networks are drawn for each.
+    """
+
+    widths: tuple[int, ...]
+    draws: int
+
+    def points(self) -> Sequence[Point]:
+        """Every width, then every width again: an interrupted run has something of each."""
+        return [{"width": m, "draw": k} for k in range(self.draws) for m in self.widths]
+
+    def cost(self, point: Point) -> float:
+        """That of a product with the weights."""
+        return 1e4 + float(point["width"]) ** 2
 
 
 def unit_inputs(samples: int, features: int, seed: int) -> Tensor:
@@ -35,9 +60,33 @@ def unit_inputs(samples: int, features: int, seed: int) -> Tensor:
     return torch.nn.functional.normalize(x)
 
 
-def relative_error(estimate: Tensor, true: Tensor) -> Any:
+def network_for(architecture: Architecture, x: Tensor, *, width: int, seed: int) -> Network[Any]:
+    """A network for inputs like ``x``, in their dtype and where they are."""
+    options: dict[str, Any] = {"pixel_axes": x.dim() - 2} if x.dim() > 2 else {}
+    options |= {"dtype": x.dtype, "device": x.device}
+    return shoal.build(architecture, in_features=x.shape[1], width=width, seed=seed, **options)
+
+
+def by_group(
+    kernels: Callable[[set[str]], shoal.Kernels], groups: Sequence[str]
+) -> dict[str, Tensor]:
+    """The conjugate kernel, the neural tangent kernel and each group's share of it.
+
+    Args:
+        kernels: The kernels for the groups that are trained.
+        groups: All groups.
+    """
+    found = {group: kernels({group}) for group in groups}
+    shares = {group: one.ntk for group, one in found.items()}
+    return {"ck": found[groups[0]].ck, "ntk": torch.stack([*shares.values()]).sum(0), **shares}
+
+
+def relative_errors(estimates: Mapping[str, Tensor], limits: Mapping[str, Tensor]) -> Arrays:
     """In the Frobenius norm."""
-    return np.array(((estimate - true).norm() / true.norm()).item())
+    return {
+        name: np.array(((estimates[name] - limit).norm() / limit.norm()).item())
+        for name, limit in limits.items()
+    }
 
 
 def errors_of(results: Sequence[Result], kind: str) -> Errors:
@@ -56,7 +105,15 @@ def slopes(errors: Mapping[str, Errors]) -> dict[str, float]:
     return summary
 
 
-def draw_errors(axes: "Axes", name: str, color: str, measured: Errors) -> None:
+def draw_kernels(axes: "Axes", errors: Mapping[str, Errors]) -> None:
+    """The errors of several kernels, each with its name."""
+    for index, (name, measured) in enumerate(errors.items()):
+        label = name.upper() if name in shoal.Kernels._fields else name
+        _draw_errors(axes, label, COLORS[index % len(COLORS)], measured)
+    _label_axes(axes, list(errors.values()))
+
+
+def _draw_errors(axes: "Axes", name: str, color: str, measured: Errors) -> None:
     """All errors, their mean at each width, and the fitted power law."""
     widths, errors = measured
     law: PowerLaw = power_law(widths, errors)
@@ -69,7 +126,7 @@ def draw_errors(axes: "Axes", name: str, color: str, measured: Errors) -> None:
     axes.plot(levels, law(levels), color=color, linewidth=1.4, label=label)
 
 
-def label_axes(axes: "Axes", measured: Sequence[Errors]) -> None:
+def _label_axes(axes: "Axes", measured: Sequence[Errors]) -> None:
     """Axes, the theory's slope below all errors, the legend."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 

@@ -61,11 +61,13 @@ class Images:
         points: The images. shape: (n, channels, *sides)
         layers: From the first to the last.
         spans: The smallest and the largest variance of each, empty pixels aside. shapes: (2,)
+        squares: The squared norms of the last layer's features at each pixel. shape: (n, *sides)
     """
 
     points: Tensor
     layers: list[_Layer]
     spans: list[Tensor]
+    squares: Tensor
 
     @classmethod
     def of(cls, architecture: ConvResNet, points: Tensor) -> "Images":
@@ -81,7 +83,8 @@ class Images:
             square = skip * square + 2 * k * total * average + k**2 * second
             total = skip * total + k * average
         filled = (torch.where(t.variance > 0, t.variance, 1.0) for t in layers)
-        return cls(points, layers, [torch.stack(torch.aminmax(t)) for t in filled])
+        spans = [torch.stack(torch.aminmax(t)) for t in filled]
+        return cls(points, layers, spans, square[:, 0])
 
 
 def pixel_pairs(architecture: ConvResNet, points: Tensor, displacements: Tensor) -> PixelPairs:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import shoal
-from shoal import ImplicitArchitecture
+from shoal import Architecture, ConvResNet, FullyConnected
 from shoal.certificates import Condition
 from shoal.experiments.figures import COLORS, GRAY
 from shoal.report.bars import Bar, draw_bars
@@ -29,35 +29,50 @@ def _row(c: Condition) -> Row:
 
 
 def _find(subject: Subject) -> Findings:
-    if not isinstance(subject.architecture, ImplicitArchitecture):
-        return Findings((Row("certificate", "none", "this section is about implicit networks"),))
+    architecture = subject.architecture
+    if (reason := _why_not(architecture)) is not None:
+        return Findings((Row("certificate", "none", reason),))
     x = subject.x[:_SAMPLES].double().cpu()
     targets = learnable(subject.data)
     y = targets.values[:_SAMPLES].double().cpu()
+    trained = "readout" in architecture.parameter_groups  # else zero is where it would stay
     network = shoal.build(
-        subject.architecture,
+        architecture,
         in_features=x.shape[1],
         width=_WIDTH,
         out_features=y.shape[1],
-        readout_scale=0.0,
+        readout_scale=0.0 if trained else 1.0,
         dtype=torch.float64,
         device="cpu",
         seed=0,
     )
-    found, scale = shoal.certify(network, x, y), 1.0
+    with torch.no_grad():
+        start = torch.zeros_like(y) if trained else network(x)
+    found, scale = shoal.certify(network, x, start + y), 1.0
     margin = found.gradient_descent.margin
     if not found.holds and 0 < margin < 1:
         scale = _ROOM * margin  # how far weights travel is proportional to the targets
-        smaller = shoal.certify(network, x, scale * y)
+        smaller = shoal.certify(network, x, start + scale * y)
         found, scale = (smaller, scale) if smaller.holds else (found, 1.0)
     size = "as they are" if scale == 1 else f"times {scale:.2g}"
     words = f"the first {len(x)} samples, {targets.words}"
+    readout = "zero at the start" if trained else "fixed"
+    words += "" if trained else ", added to the initial outputs"
     words += "" if scale == 1 else "; much larger ones are not certified"
     rows = (
-        Row("network", f"width {_WIDTH}", "seed 0, readout zero at the start"),
+        Row("network", f"width {_WIDTH}", f"seed 0, readout {readout}"),
         Row("targets", size, words),
     )
     return certificate_findings(found, rows, {"target_scale": scale, "width": _WIDTH})
+
+
+def _why_not(architecture: Architecture) -> str | None:
+    """Why there is nothing to certify, if so."""
+    if isinstance(architecture, ConvResNet):
+        return "the inputs are vectors, not images"
+    if isinstance(architecture, FullyConnected) and architecture.norm_gated:
+        return "no theorem is known for networks that are gated by the norm"
+    return None
 
 
 def certificate_findings(

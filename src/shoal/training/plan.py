@@ -11,6 +11,7 @@ from shoal.training.bounds import Bounds, Conclusion, limits_of, promises_of
 from shoal.training.curvature import largest_eigenvalue
 from shoal.training.monitor import Monitor
 from shoal.training.objective import Objective
+from shoal.training.problem import Problem
 from shoal.training.steppers import Descent, Flow, Stepper
 
 __all__ = ["Plan", "make_plan"]
@@ -86,7 +87,7 @@ def make_plan(
     """Check the arguments, and fill in what they leave open."""
     one_of("method", method, ("descent", "flow"))
     tolerance = _tolerance(rtol, method)
-    conclusion = _conclusion(certificate, method, objective.divisor)
+    conclusion = _conclusion(certificate, method, objective)
     size = _step_size(step_size, conclusion, objective)
     if method == "descent" and conclusion is not None and conclusion.step_size != size:
         conclusion = None  # it is about another step size
@@ -98,15 +99,22 @@ def make_plan(
     return Plan(method, size, tolerance, monitor, promises, eigenvalue, rate, limits)
 
 
-def _conclusion(certificate: Any, method: str, divisor: float) -> Conclusion | None:
+def _conclusion(certificate: Any, method: str, objective: Objective) -> Conclusion | None:
     """What a certificate concludes for the method; nothing if that is not established."""
     if certificate is None:
         return None
-    if divisor != 1:
+    if objective.divisor != 1:
         raise ValueError("certificate is for reduction='sum', got reduction='mean'")
     conclusion: Conclusion | None = getattr(certificate, f"gradient_{method}", None)
     if conclusion is None:
         raise TypeError(f"certificate must be what shoal.certify returned, got {certificate!r}")
+    mine = Problem(objective.network, objective.x, objective.y).fingerprint()
+    other = [name for name, value in mine.items() if certificate.fingerprint.get(name) != value]
+    if other:
+        raise ValueError(
+            "certificate must be of this network, as it is before training, and of these data, "
+            f"got one of which {', '.join(other)} differ: certify again"
+        )
     return conclusion if conclusion.holds else None
 
 

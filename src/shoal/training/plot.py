@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from torch import Tensor
+import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_run"]
 
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_COLORS = ("#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_BROKEN, _GRAY = "#D55E00", "#444444"
+_MUCH = 100.0  # the ratio of values from which a logarithmic axis is taken
 _PANELS = {
     "gain": "gain of the recurrent layer",
     "least_eigenvalue": "least eigenvalue of the Gram matrix",
@@ -51,36 +53,51 @@ def plot_run(run: "TrainingRun") -> "Figure":
 
 def _loss(axes: "Axes", run: "TrainingRun") -> None:
     steps = range(run.steps + 1)
-    axes.semilogy(
-        steps, run.losses, color=_COLORS[0], label="loss", marker="" if run.steps else "."
-    )
-    if run.loss_bound is not None:
-        axes.semilogy(steps, run.loss_bound, "--", color="#444444", label="bound")
+    axes.plot(steps, run.losses, color=_COLORS[0], label="loss", marker="" if run.steps else ".")
+    if run.loss_bound is not None and run.loss_bound[-1] > 0:
+        axes.plot(steps, run.loss_bound, "--", color=_GRAY, label="bound")
+    _scale(axes, 1.0)
+    _mark(axes, run, "loss")
     axes.set_title(f"loss, {run.status}")
-    axes.legend(frameon=False)
+    axes.legend(framealpha=0.7, edgecolor="none")
 
 
 def _series(axes: "Axes", run: "TrainingRun", name: str) -> None:
-    values, bound = run.monitors[name], run.bounds[name]
-    axes.plot(run.monitor_steps, values, ".-", color=_COLORS[0])
-    axes.plot(run.monitor_steps, bound, "--", color="#444444", label="bound")
-    if name in run.violations:
-        axes.axvline(run.violations[name], color=_COLORS[1], label="broken")
-    if _spread(values, bound) > 100:
-        axes.set_yscale("log")
+    """A monitor, with its bound if that is promised."""
+    axes.plot(run.monitor_steps, run.monitors[name], ".-", color=_COLORS[0], label="measured")
+    if name in run.kept:
+        axes.plot(run.monitor_steps, run.bounds[name], "--", color=_GRAY, label="bound")
+    _scale(axes)
+    _mark(axes, run, name)
     axes.set_title(_PANELS[name])
-    axes.legend(frameon=False)
-
-
-def _spread(values: Tensor, bound: Tensor) -> float:
-    """The ratio of the largest to the least of numbers, as far as they are positive."""
-    numbers = [v for v in (*values.tolist(), *bound.tolist()) if 0 < v < float("inf")]
-    return max(numbers) / min(numbers) if numbers else 1.0
+    axes.legend(framealpha=0.7, edgecolor="none")
 
 
 def _distances(axes: "Axes", run: "TrainingRun") -> None:
+    """How far each group is from its start, below what a certificate allows."""
     for index, (name, values) in enumerate(run.distances.items()):
-        color = _COLORS[index % len(_COLORS)]
+        color, limit = _COLORS[index % len(_COLORS)], run.bounds.get(f"distance.{name}")
         axes.plot(run.monitor_steps, values, ".-", color=color, label=name)
-    axes.set_title("distance from the start")
-    axes.legend(frameon=False)
+        if limit is not None:
+            axes.plot(run.monitor_steps, limit, "--", color=color)
+    _scale(axes)
+    broken = [name for name in run.violations if name.startswith("distance.")]
+    if broken:
+        _mark(axes, run, min(broken, key=run.violations.__getitem__))
+    bounded = any(name.startswith("distance.") for name in run.bounds)
+    axes.set_title(f"distance from the start{', bound dashed' if bounded else ''}")
+    axes.legend(framealpha=0.7, edgecolor="none")
+
+
+def _mark(axes: "Axes", run: "TrainingRun", name: str) -> None:
+    """Show where a promise was broken."""
+    if name in run.violations:
+        axes.axvline(run.violations[name], color=_BROKEN, label="broken")
+
+
+def _scale(axes: "Axes", ratio: float = _MUCH) -> None:
+    """A logarithmic axis where values differ by a factor; zeros, as at the start, are left out."""
+    values = [float(v) for line in axes.get_lines() for v in np.asarray(line.get_ydata())]
+    numbers = [v for v in values if 0 < v < float("inf")]
+    if numbers and max(numbers) >= ratio * min(numbers):
+        axes.set_yscale("log", nonpositive="mask")

@@ -17,7 +17,7 @@ from shoal.training.objective import Evaluation, Objective
 from shoal.training.plan import Plan
 from shoal.training.progress import TrainingProgress
 from shoal.training.result import TrainingStatus
-from shoal.training.steppers import Stepper
+from shoal.training.steppers import LostEquilibriumError, Stepper
 
 __all__ = ["OnViolation", "Outcome", "Session"]
 
@@ -84,6 +84,8 @@ class Session:
         try:
             return self._loop()
         except ConvergenceError as error:
+            if isinstance(error, LostEquilibriumError):
+                self.ledger.lose_equilibrium()
             return Outcome("diverged", f"after step {self.ledger.step}: {error}")
         finally:
             self.seconds = time.perf_counter() - self._start
@@ -105,7 +107,8 @@ class Session:
                 return Outcome("stopped", describe(self.ledger.violations))
             if self.ledger.step >= self.steps:
                 return Outcome("finished", describe(self.ledger.violations))
-            self.stepper.advance(self.objective, now)
+            if not self.stepper.advance(self.objective, now):
+                self.ledger.lose_equilibrium()
 
     def _record(self, now: Evaluation) -> None:
         """Write down all that is known of this step."""

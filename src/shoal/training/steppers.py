@@ -5,7 +5,7 @@ orders 5 and 4, with steps of its own between the times that are asked for.
 """
 
 import math
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -13,7 +13,11 @@ from torch import Tensor
 from shoal.exceptions import ConvergenceError
 from shoal.training.objective import Evaluation, Objective
 
-__all__ = ["Descent", "Flow", "Stepper"]
+__all__ = ["Descent", "Flow", "LostEquilibriumError", "Stepper"]
+
+
+class LostEquilibriumError(ConvergenceError):
+    """There is no equilibrium, or none was found, where a step leads."""
 
 
 class Stepper(Protocol):
@@ -21,8 +25,12 @@ class Stepper(Protocol):
 
     size: float  # that the next step will have
 
-    def advance(self, objective: Objective, now: Evaluation) -> None:
-        """Make a step in place, from where ``now`` was evaluated."""
+    def advance(self, objective: Objective, now: Evaluation) -> bool:
+        """Make a step in place, from where ``now`` was evaluated.
+
+        Returns:
+            Whether all equilibria on the way were found.
+        """
         ...
 
     def output_error(self, objective: Objective, now: Evaluation) -> float:
@@ -37,9 +45,10 @@ class Descent:
         self.size = step_size
 
     @torch.no_grad()
-    def advance(self, objective: Objective, now: Evaluation) -> None:
-        """One step."""
+    def advance(self, objective: Objective, now: Evaluation) -> bool:
+        """One step, with nothing on its way."""
         torch._foreach_add_(objective.parameters, now.gradients, alpha=-self.size)
+        return True
 
     def output_error(self, objective: Objective, now: Evaluation) -> float:  # noqa: ARG002
         """Nothing but rounding."""
@@ -61,6 +70,20 @@ _FIRST = 0.1  # the first step, in units of the time in which the loss falls
 _SHORTEST = 1e-10  # of the time between two steps
 
 
+class _Attempt(NamedTuple):
+    """A step that was tried.
+
+    Attributes:
+        excess: By what factor its error is too large; if it is, the weights are where they were.
+        slopes: The gradients at its end, if it is not.
+        converged: Whether all equilibria were found.
+    """
+
+    excess: float
+    slopes: list[Tensor]
+    converged: bool
+
+
 class Flow:
     r"""Gradient flow from one time to the next.
 
@@ -77,69 +100,76 @@ class Flow:
         self.size = math.inf  # of the next internal step
 
     @torch.no_grad()
-    def advance(self, objective: Objective, now: Evaluation) -> None:
+    def advance(self, objective: Objective, now: Evaluation) -> bool:
         """Integrate over the interval.
 
+        Returns:
+            Whether all equilibria on the way were found, where the network does not raise.
+
         Raises:
-            ConvergenceError: If no step is short enough.
+            LostEquilibriumError: If no step is short enough to keep the equilibrium.
+            ConvergenceError: If none is for another reason.
         """
         if math.isinf(self.size) and now.square_gradient > 0:
             self.size = _FIRST * now.loss / now.square_gradient
-        left, slope = self.interval, now.gradients
+        left, slope, converged = self.interval, now.gradients, True
         while left > 0:
             # a rest of rounding would be a step of its own
             last = self.size >= left * (1 - 1e-12)
             size = left if last else self.size
-            excess, slopes = self._attempt(objective, slope, size)
-            factor = min(max(_SAFETY * max(excess, 1e-10) ** -0.2, _SHRINK), _GROW)
-            if excess > 1:
+            tried = self._attempt(objective, slope, size)
+            factor = min(max(_SAFETY * max(tried.excess, 1e-10) ** -0.2, _SHRINK), _GROW)
+            if tried.excess > 1:
                 self.size = size * min(factor, 1.0)
                 if self.size < _SHORTEST * self.interval:
-                    raise ConvergenceError(
-                        f"the flow cannot be followed to {self.rtol:g}: its steps fell below "
-                        f"{self.size:.2g}, the equilibrium or the loss is lost, or rtol is below "
-                        "what equilibria and dtype can resolve"
-                    )
+                    raise self._failure(tried)
                 continue
             self.size = max(self.size, size * factor) if last else size * factor
-            left, slope = 0.0 if last else left - size, slopes
+            left, slope = 0.0 if last else left - size, tried.slopes
+            converged = converged and tried.converged
+        return converged
 
-    def _attempt(
-        self, objective: Objective, slope: list[Tensor], size: float
-    ) -> tuple[float, list[Tensor]]:
-        """Try a step: by what factor its error is too large, and the gradients at its end.
+    def _failure(self, tried: _Attempt) -> ConvergenceError:
+        """What to say if even a very short step is too long."""
+        words = f"the flow cannot be followed to {self.rtol:g}: its steps are below {self.size:.2g}"
+        if not tried.converged:
+            return LostEquilibriumError(f"{words}, and an equilibrium is lost where they lead")
+        return ConvergenceError(
+            f"{words}, the loss is lost, or rtol is below what equilibria and dtype can resolve"
+        )
 
-        The weights are where they were if it is too large.
-        """
+    def _attempt(self, objective: Objective, slope: list[Tensor], size: float) -> _Attempt:
+        """Try a step."""
         weights = objective.parameters
         before = [w.clone() for w in weights]
-        slopes = [slope]
+        slopes, converged = [slope], True
         try:
             for row in _STAGES:
                 torch._foreach_copy_(weights, before)
                 for factor, stage in zip(row, slopes, strict=True):
                     torch._foreach_add_(weights, stage, alpha=-size * factor)
                 found = objective.evaluate()
+                converged = converged and found.converged
                 if not found.finite:
-                    return self._reject(weights, before)
+                    return self._reject(weights, before, math.inf, converged)
                 slopes.append(found.gradients)
         except ConvergenceError:  # the equilibrium is lost where the step leads: a shorter one
-            return self._reject(weights, before)
+            return self._reject(weights, before, math.inf, False)
         error = [torch.zeros_like(w) for w in weights]
         for factor, stage in zip(_ERROR, slopes, strict=True):
             torch._foreach_add_(error, stage, alpha=size * factor)
         allowed = self.rtol * (self._way(objective) + _length(torch._foreach_sub(weights, before)))
         excess = _length(error) / allowed if allowed > 0 else 0.0
         if not excess <= 1:  # or NaN
-            return self._reject(weights, before, excess)
-        return excess, slopes[-1]
+            return self._reject(weights, before, excess, converged)
+        return _Attempt(excess, slopes[-1], converged)
 
     @staticmethod
     def _reject(
-        weights: list[Tensor], before: list[Tensor], excess: float = math.inf
-    ) -> tuple[float, list[Tensor]]:
+        weights: list[Tensor], before: list[Tensor], excess: float, converged: bool
+    ) -> _Attempt:
         torch._foreach_copy_(weights, before)
-        return excess if math.isfinite(excess) else math.inf, []
+        return _Attempt(excess if math.isfinite(excess) else math.inf, [], converged)
 
     @staticmethod
     def _way(objective: Objective) -> float:

@@ -11,15 +11,14 @@ from torch import Tensor
 
 from shoal.checkpoints import Checkpoint
 from shoal.checks import integer, one_of, real
-from shoal.convergence.arguments import checked_labels
 from shoal.exceptions import ConvergenceWarning
 from shoal.files import checksum
-from shoal.kernels.arguments import as_tensor
 from shoal.models import EquilibriumNetwork, Network
 from shoal.training.collect import collect
 from shoal.training.monitor import Monitor, as_monitor
 from shoal.training.objective import Objective
 from shoal.training.plan import Plan, make_plan
+from shoal.training.problem import Problem
 from shoal.training.progress import TrainingProgress, reporter
 from shoal.training.result import TrainingError, TrainingRun
 from shoal.training.session import Session
@@ -66,10 +65,10 @@ def train(
             adapt to it.
         monitor: Whether to watch, after how many steps (10 by default), or a :class:`Monitor`.
         reduction: ``"sum"``: $\Phi = \frac12\|f - y\|^2$. ``"mean"``: that divided by n.
-        certificate: What ``certify`` says of this network and data. If its conclusion for the
-            method, and for this step size, holds, its promises are watched instead: the rate of the
-            loss, the gain, how far each group of weights travels and, for a DEQ, the least
-            eigenvalue.
+        certificate: What ``certify`` says of this network, as it is before training, and of these
+            data; one of others is refused. If its conclusion for the method, and for this step
+            size, holds, its promises are watched instead: the rate of the loss, the gain, how far
+            each group of weights travels and, for a DEQ, the least eigenvalue.
         least_eigenvalue: $\lambda_0$; by default the least eigenvalue of $G$ at the start.
         on_violation: What to do about a broken promise: ``"record"`` it, ``"stop"`` there, or
             ``"raise"`` a :class:`TrainingError`. A run that diverges ends in any case, with a
@@ -86,7 +85,8 @@ def train(
     Raises:
         TrainingError: If a promise is broken, or the run diverges, and ``on_violation`` is
             ``"raise"``.
-        ValueError: If an argument is out of range, or the checkpoint is of another run.
+        ValueError: If an argument is out of range, or the checkpoint is of another run, or the
+            certificate of another network or other data.
         TypeError: If an argument is not of its kind.
 
     Example:
@@ -102,7 +102,8 @@ def train(
     with torch.inference_mode(mode=False), reporter(progress) as report:
         one_of("on_violation", on_violation, ("record", "stop", "raise"))
         steps = integer("steps", steps, at_least=0)
-        objective = _objective(net, x, y, reduction)
+        problem = Problem.checked(net, x, y)
+        objective = _objective(problem, reduction)
         plan = make_plan(
             objective,
             method=method,
@@ -129,21 +130,12 @@ def train(
     return run
 
 
-def _objective(net: Network[Any], x: object, y: object, reduction: str) -> Objective:
+def _objective(problem: Problem, reduction: str) -> Objective:
     """What is to be minimized."""
-    if not isinstance(net, Network):
-        raise TypeError(f"net must be a network made by shoal.build, got {net!r}")
     one_of("reduction", reduction, ("sum", "mean"))
-    inputs = net.check_input(as_tensor(x)).detach()
-    inputs = inputs.clone() if inputs.is_inference() else inputs  # to be differentiated
-    labels = checked_labels("y", y, len(inputs)).to(inputs)
-    labels = labels[:, None] if labels.dim() == 1 else labels
-    if labels.shape[1] != net.spec.out_features:
-        raise ValueError(
-            f"y must have one column for each of the network's {net.spec.out_features} outputs, "
-            f"got shape {tuple(labels.shape)}"
-        )
-    return Objective(net, inputs, labels, float(len(inputs)) if reduction == "mean" else 1.0)
+    net, x, y = problem
+    x = x.clone() if x.is_inference() else x  # to be differentiated
+    return Objective(net, x, y, float(len(x)) if reduction == "mean" else 1.0)
 
 
 def _checkpoint(

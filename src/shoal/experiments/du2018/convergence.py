@@ -1,7 +1,7 @@
 r"""Gradient descent on the three architectures of Du 2018, watched."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -16,12 +16,12 @@ from shoal.experiments.du2018.setting import (
     Data,
     architecture_of,
     limit_eigenvalue,
-    network_of,
 )
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
 from shoal.experiments.figures import COLORS, GRAY, style
 from shoal.experiments.fits import power_law
 from shoal.experiments.registry import register
+from shoal.experiments.width_errors import network_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,9 +70,7 @@ class LinearConvergence(Experiment):
     @classmethod
     def quick(cls) -> Self:
         """Narrow networks, and few steps."""
-        return replace(
-            cls(), widths=(64, 128, 256), draws=4, samples=5, features=12, steps=100, every=10
-        )
+        return cls(widths=(64, 128, 256), draws=3, samples=4, features=8, steps=40, every=8)
 
     def points(self) -> Sequence[Point]:
         """Every architecture, width and draw."""
@@ -98,7 +96,7 @@ class LinearConvergence(Experiment):
         architecture = architecture_of(data, self.activation, self.depth, self.constant)
         limit = limit_eigenvalue(architecture, data)
         width = int(point["width"])
-        network = network_of(architecture, x, width=width, seed=seed, device=device)
+        network = network_for(architecture, x, width=width, seed=seed)
         with torch.no_grad():
             labels = network(x)[:, 0] + signs.to(device)
         run = shoal.train(

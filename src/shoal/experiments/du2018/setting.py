@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,9 +11,8 @@ import shoal
 from shoal.activations import Activation
 from shoal.architectures import ConvResNet, FullyConnected, ResNet
 from shoal.experiments.width_errors import unit_inputs
-from shoal.models import Network
 
-__all__ = ["KINDS", "TITLES", "Data", "architecture_of", "limit_eigenvalue", "network_of"]
+__all__ = ["KINDS", "TITLES", "Data", "architecture_of", "limit_eigenvalue"]
 
 TITLES: Mapping[str, str] = {
     "fully-connected": "Fully connected (Theorem 3.1)",
@@ -67,24 +66,3 @@ def limit_eigenvalue(architecture: FullyConnected | ResNet | ConvResNet, data: D
     r"""$\lambda_0$, the least eigenvalue of the last layer's share in the limit of the NTK."""
     gram = shoal.kernel(architecture, data.inputs(), trainable={f"layer{architecture.depth}"}).ntk
     return float(torch.linalg.eigvalsh(gram)[0])
-
-
-def network_of(
-    architecture: FullyConnected | ResNet | ConvResNet,
-    x: Tensor,
-    *,
-    width: int,
-    seed: int,
-    device: torch.device,
-) -> Network[Any]:
-    """A network in float64 for inputs like ``x``."""
-    options: dict[str, Any] = {"pixel_axes": x.dim() - 2} if x.dim() > 2 else {}
-    return shoal.build(
-        architecture,
-        in_features=x.shape[1],
-        width=width,
-        seed=seed,
-        dtype=torch.float64,
-        device=device,
-        **options,
-    )

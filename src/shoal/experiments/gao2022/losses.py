@@ -54,9 +54,7 @@ class Losses(MonitoredWidths):
     @classmethod
     def quick(cls) -> Self:
         """Few of scikit-learn's digits, narrow networks, few steps."""
-        return cls(
-            datasets=("digits",), samples=100, tests=60, widths=(64, 128, 256, 512), steps=200
-        )
+        return cls(datasets=("digits",), samples=100, tests=60, widths=(64, 128, 256), steps=40)
 
     def architecture(self, features: int) -> ImplicitNetwork:  # noqa: ARG002
         """The network of the paper."""

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from shoal.experiments.curves import matching
-from shoal.experiments.experiment import Arrays, Experiment, Point, Result
+from shoal.experiments.experiment import Arrays, Point, Result
 from shoal.experiments.figures import COLORS, GRAY, style
 from shoal.experiments.gao2022.concentration import feature_weights, features_of, population
 from shoal.experiments.registry import register
-from shoal.experiments.width_errors import unit_inputs
+from shoal.experiments.width_errors import WidthDraws, unit_inputs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +28,7 @@ _PATH = 8  # in how many steps the steepest descent is followed
 
 @register
 @dataclass(frozen=True)
-class Stability(Experiment):
+class Stability(WidthDraws):
     r"""The Gram matrix of the feature map at weights $W$ with $\|W - W(0)\| = sR$.
 
     $R = \sqrt m\lambda_0/(16c\|X\|^2)$ is the radius of Lemma 3.4, with $c = \|W(0)\|/\sqrt m$ and
@@ -60,10 +60,6 @@ class Stability(Experiment):
     def quick(cls) -> Self:
         """Narrow networks, few inputs."""
         return cls(widths=(512, 4096), draws=3, samples=12, features=24)
-
-    def points(self) -> Sequence[Point]:
-        """Every width, then every width again."""
-        return [{"width": m, "draw": k} for k in range(self.draws) for m in self.widths]
 
     def cost(self, point: Point) -> float:
         """That of singular values."""

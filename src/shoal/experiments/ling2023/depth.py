@@ -13,10 +13,11 @@ import shoal
 from shoal import data
 from shoal.architectures import DEQ
 from shoal.experiments.curves import matching, spread
-from shoal.experiments.experiment import Arrays, Experiment, Point, Result
+from shoal.experiments.experiment import Arrays, Point, Result
 from shoal.experiments.figures import COLORS, GRAY, style
 from shoal.experiments.fits import power_law
 from shoal.experiments.registry import register
+from shoal.experiments.width_errors import WidthDraws
 from shoal.gaussian import dual
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _TITLES = {
 
 @register
 @dataclass(frozen=True)
-class Depth(Experiment):
+class Depth(WidthDraws):
     r"""How fast $G^{(l)}$ and its population matrix $K^{(l)}$ converge in the depth $l$.
 
     $Z^{(l)} = \phi(WZ^{(l-1)} + UX)$ from $Z^{(0)} = 0$, $G^{(l)} = Z^{(l)\top}Z^{(l)}$. What the
@@ -76,14 +77,6 @@ class Depth(Experiment):
     def quick(cls) -> Self:
         """Narrow networks, few inputs."""
         return cls(widths=(128, 256, 512), draws=4, samples=12, features=24)
-
-    def points(self) -> Sequence[Point]:
-        """Every width, then every width again."""
-        return [{"width": m, "draw": k} for k in range(self.draws) for m in self.widths]
-
-    def cost(self, point: Point) -> float:
-        """That of a product with the weights."""
-        return 1e4 + float(point["width"]) ** 2
 
     def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
         """The three distances at each depth from 1 on."""

@@ -56,7 +56,7 @@ class Losses(MonitoredWidths):
             datasets=("sphere", "digits"),
             samples=60,
             widths=(64, 128, 256),
-            steps=200,
+            steps=100,
             dimension=60,
         )
 

@@ -85,7 +85,7 @@ class Accuracies(Experiment):
     def quick(cls) -> Self:
         """Scikit-learn's digits, narrow networks, few steps."""
         return cls(
-            datasets=("digits",), widths=(32, 128), trials=2, samples=600, batch=100, steps=30
+            datasets=("digits",), widths=(32, 128), trials=1, samples=600, batch=100, steps=30
         )
 
     def points(self) -> Sequence[Point]:

@@ -13,6 +13,7 @@ from shoal.experiments.figures import COLORS, GRAY
 from shoal.experiments.ling2024.designs import cached_design
 from shoal.experiments.ling2024.estimates import estimated_kernels
 from shoal.experiments.ling2024.setting import matrix_norm
+from shoal.experiments.width_errors import network_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,9 +60,7 @@ def compare_with_design(
 
 def estimated_ck(architecture: shoal.Architecture, x: Tensor, *, width: int, seed: int) -> Tensor:
     """The conjugate kernel of one random network of an explicit architecture."""
-    network = shoal.build(
-        architecture, in_features=x.shape[1], width=width, seed=seed, dtype=x.dtype, device=x.device
-    )
+    network = network_for(architecture, x, width=width, seed=seed)
     with torch.no_grad():
         features = network.trace(x).features
     return features @ features.T

@@ -15,6 +15,7 @@ from shoal.activations import Activation
 from shoal.architectures import DEQ
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
 from shoal.experiments.figures import style
+from shoal.experiments.identity import later
 from shoal.experiments.ling2024.setting import by_name, title_of
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ PREPROCESSINGS: dict[str, Callable[[Tensor], Tensor]] = {
 class ImageTrials(Experiment):
     r"""Matrices of images of two digits, compared in spectral norm, for several preprocessings.
 
-    The files of MNIST must be at hand, see :func:`shoal.data.load`.
+    The files of the dataset must be at hand, see :func:`shoal.data.load`; the quick size takes
+    scikit-learn's digits, which need none.
 
     Args:
         activations: Of the DEQs, which are centered.
@@ -57,6 +59,7 @@ class ImageTrials(Experiment):
         preprocessings: Names out of ``PREPROCESSINGS``.
         width: Of the networks by which the paper estimates the kernels.
         seed: Of the choice of samples.
+        dataset: Where the images are from, a name that :func:`shoal.data.load` knows.
     """
 
     norms: ClassVar[tuple[str, ...]]  # the arrays that the summary has
@@ -70,11 +73,13 @@ class ImageTrials(Experiment):
     preprocessings: tuple[str, ...] = tuple(PREPROCESSINGS)
     width: int = 2**12
     seed: int = 0
+    dataset: str = later("mnist")
 
     @classmethod
     def quick(cls) -> Self:
-        """Few samples, narrow networks, two preprocessings."""
-        return cls(samples=200, preprocessings=("scaled", "centered-unit"), width=512)
+        """Few of scikit-learn's digits, narrow networks, two preprocessings."""
+        ways = ("scaled", "centered-unit")
+        return cls(samples=200, preprocessings=ways, width=512, dataset="digits")
 
     def points(self) -> Sequence[Point]:
         """Each activation with each preprocessing."""
@@ -93,9 +98,9 @@ class ImageTrials(Experiment):
         """The images as rows, as many of each digit, and their classes.
 
         Raises:
-            FileNotFoundError: If MNIST is not at hand; says which file, whence and whither.
+            FileNotFoundError: If a file is missing; says which, whence and whither.
         """
-        whole = data.select_classes(data.load("mnist", dtype=torch.float64), *self.digits)
+        whole = data.select_classes(data.load(self.dataset, dtype=torch.float64), *self.digits)
         chosen = data.flatten(data.subsample(whole, self.samples // 2, seed=self.seed))
         return PREPROCESSINGS[preprocessing](chosen.x), chosen.y
 

@@ -66,7 +66,7 @@ class CertifiedTraining(Experiment):
     @classmethod
     def quick(cls) -> Self:
         """A narrow network, few steps."""
-        return cls(width=256, steps=25)
+        return cls(width=256, steps=15)
 
     def points(self) -> Sequence[Point]:
         """The four cases."""

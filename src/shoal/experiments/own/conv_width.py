@@ -14,14 +14,16 @@ import torch
 from torch import Tensor
 
 import shoal
-from shoal.experiments.experiment import Arrays, Experiment, Point, Result
-from shoal.experiments.figures import COLORS, style
+from shoal.experiments.experiment import Arrays, Point, Result
+from shoal.experiments.figures import style
 from shoal.experiments.registry import register
 from shoal.experiments.width_errors import (
-    draw_errors,
+    WidthDraws,
+    by_group,
+    draw_kernels,
     errors_of,
-    label_axes,
-    relative_error,
+    network_for,
+    relative_errors,
     slopes,
     unit_inputs,
 )
@@ -38,7 +40,7 @@ _NETWORK = shoal.ConvResNet(shoal.GELU(), depth=4)
 
 @register
 @dataclass(frozen=True)
-class ConvWidthError(Experiment):
+class ConvWidthError(WidthDraws):
     r"""Monte Carlo error of the kernels of a convolutional residual network of $m$ channels.
 
     Each point is one random network. For the conjugate kernel, the neural tangent kernel and each
@@ -72,31 +74,15 @@ class ConvWidthError(Experiment):
         """Narrow networks, few and small images."""
         return cls(widths=(32, 64, 128, 256), draws=6, samples=6, pixels=6)
 
-    def points(self) -> Sequence[Point]:
-        """Every width, then every width again: an interrupted run has something of each."""
-        return [{"width": m, "draw": k} for k in range(self.draws) for m in self.widths]
-
-    def cost(self, point: Point) -> float:
-        """That of a product with the weights."""
-        return 1e4 + float(point["width"]) ** 2
-
     def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
         """The relative errors of one network."""
         x = self.images().to(device)
-        network = shoal.build(
-            self.architecture,
-            in_features=self.channels,
-            width=int(point["width"]),
-            seed=seed,
-            dtype=torch.float64,
-            device=device,
-            pixel_axes=1,
+        network = network_for(self.architecture, x, width=int(point["width"]), seed=seed)
+        found = by_group(
+            lambda trained: shoal.empirical_kernel(network, x, trainable=trained),
+            self.architecture.parameter_groups,
         )
-        found = dict(zip(("ck", "ntk"), shoal.empirical_kernel(network, x), strict=True))
-        for group in self.architecture.parameter_groups:
-            found[group] = shoal.empirical_kernel(network, x, trainable={group}).ntk
-        limits = _limits(self, device)
-        return {name: relative_error(found[name], limits[name]) for name in limits}
+        return relative_errors(found, _limits(self, device))
 
     def images(self) -> Tensor:
         """Random images of norm one, the same for all networks."""
@@ -108,7 +94,7 @@ class ConvWidthError(Experiment):
         limit = _limits(self, torch.device("cpu"))[self.architecture.parameter_groups[-1]]
         ratio = float(printed_gram(self.architecture, self.images()).norm() / limit.norm())
         return {
-            **slopes({kind: errors_of(results, kind) for kind in self._kinds()}),
+            **slopes({kind: errors_of(results, kind) for kind in results[0].arrays}),
             "printed_over_limit": ratio,
         }
 
@@ -119,26 +105,16 @@ class ConvWidthError(Experiment):
 
             figure = Figure(figsize=(5.6, 4.6))
             axes = figure.subplots()
-            errors = {kind: errors_of(results, kind) for kind in self._kinds()}
-            for index, (kind, measured) in enumerate(errors.items()):
-                label = kind.upper() if index < 2 else kind
-                draw_errors(axes, label, COLORS[index % len(COLORS)], measured)
-            label_axes(axes, list(errors.values()))
+            draw_kernels(axes, {kind: errors_of(results, kind) for kind in results[0].arrays})
             axes.set_title("Kernels of a convolutional residual network")
         return figure
-
-    def _kinds(self) -> tuple[str, ...]:
-        """What has an error of its own."""
-        return (*shoal.Kernels._fields, *self.architecture.parameter_groups)
 
 
 @lru_cache(maxsize=4)
 def _limits(experiment: ConvWidthError, device: torch.device) -> dict[str, Tensor]:
     """The kernels of the infinitely wide network, the same for all finite ones."""
-    x, network = experiment.images().to(device), experiment.architecture
-    kernels = shoal.kernel(network, x)
-    shares = {g: shoal.kernel(network, x, trainable={g}).ntk for g in network.parameter_groups}
-    return {"ck": kernels.ck, "ntk": kernels.ntk, **shares}
+    x, wide = experiment.images().to(device), experiment.architecture
+    return by_group(lambda trained: shoal.kernel(wide, x, trainable=trained), wide.parameter_groups)
 
 
 def printed_gram(architecture: shoal.ConvResNet, x: Tensor) -> Tensor:

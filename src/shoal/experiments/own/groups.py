@@ -2,20 +2,23 @@ r"""How fast the kernels of all architectures approach their limits, by group of
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
+from torch import Tensor
 
 import shoal
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
-from shoal.experiments.figures import COLORS, style
+from shoal.experiments.figures import style
 from shoal.experiments.registry import register
 from shoal.experiments.width_errors import (
     Errors,
-    draw_errors,
+    by_group,
+    draw_kernels,
     errors_of,
-    label_axes,
-    relative_error,
+    network_for,
+    relative_errors,
     slopes,
     unit_inputs,
 )
@@ -82,25 +85,17 @@ class GroupError(Experiment):
     def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
         """The relative errors of one network."""
         architecture = self.architectures[int(point["network"])]
-        x = unit_inputs(self.samples, self.features, self.seed).to(device)
-        network = shoal.build(
-            architecture,
-            in_features=self.features,
-            width=int(point["width"]),
-            seed=seed,
-            dtype=torch.float64,
-            device=device,
+        x = self.inputs().to(device)
+        network = network_for(architecture, x, width=int(point["width"]), seed=seed)
+        found = by_group(
+            lambda trained: shoal.empirical_kernel(network, x, trainable=trained),
+            architecture.parameter_groups,
         )
-        groups = architecture.parameter_groups
-        exact = [shoal.kernel(architecture, x, trainable={group}) for group in groups]
-        found = [shoal.empirical_kernel(network, x, trainable={group}) for group in groups]
-        true, estimate = (torch.stack([k.ntk for k in kernels]) for kernels in (exact, found))
-        errors = {
-            "ck": relative_error(found[0].ck, exact[0].ck),
-            "ntk": relative_error(estimate.sum(0), true.sum(0)),
-        }
-        shares = zip(groups, estimate, true, strict=True)
-        return errors | {group: relative_error(*share) for group, *share in shares}
+        return relative_errors(found, _limits(self, architecture, device))
+
+    def inputs(self) -> Tensor:
+        """Random points on the unit sphere, the same for all networks."""
+        return unit_inputs(self.samples, self.features, self.seed)
 
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
         """The slopes in the logarithms, with 95% confidence intervals, by network and kernel."""
@@ -119,11 +114,7 @@ class GroupError(Experiment):
             figure = Figure(figsize=(5.6 * min(count, 2), 4.6 * -(-count // 2)))
             panels = figure.subplots(-(-count // 2), min(count, 2), squeeze=False).flatten()
             for index, label in enumerate(self._labels()):
-                errors = self._errors(results, index)
-                for k, (name, measured) in enumerate(errors.items()):
-                    title = name.upper() if k < 2 else name
-                    draw_errors(panels[index], title, COLORS[k % len(COLORS)], measured)
-                label_axes(panels[index], list(errors.values()))
+                draw_kernels(panels[index], self._errors(results, index))
                 panels[index].set_title(label)
             for empty in panels[count:]:
                 empty.set_axis_off()
@@ -141,3 +132,12 @@ class GroupError(Experiment):
         """The errors of one architecture, by kernel."""
         own = [result for result in results if result.point["network"] == index]
         return {name: errors_of(own, name) for name in own[0].arrays}
+
+
+@lru_cache(maxsize=16)
+def _limits(
+    experiment: GroupError, wide: shoal.Architecture, device: torch.device
+) -> dict[str, Tensor]:
+    """The kernels of an infinitely wide network, the same for all finite ones."""
+    x = experiment.inputs().to(device)
+    return by_group(lambda trained: shoal.kernel(wide, x, trainable=trained), wide.parameter_groups)

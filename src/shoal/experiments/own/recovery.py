@@ -74,7 +74,7 @@ class Recovery(Experiment):
     @classmethod
     def quick(cls) -> Self:
         """One activation, few observations."""
-        return cls((shoal.ReLU(),), samples=(20, 40), draws=40, sources=("process",), degree=12)
+        return cls((shoal.ReLU(),), samples=(40, 120), draws=40, sources=("process",), degree=12)
 
     def points(self) -> Sequence[Point]:
         """All draws of one kind share inputs, and so the kernels of the interpolation."""

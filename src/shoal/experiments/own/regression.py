@@ -83,7 +83,13 @@ class Regression(Experiment):
     @classmethod
     def quick(cls) -> Self:
         """Scikit-learn's digits, and a small mixture."""
-        return cls(datasets=("digits", "mixture"), mixture=(800, 400), ridges=(0.1, 0.01), rank=100)
+        return cls(
+            datasets=("digits", "mixture"),
+            samples=300,
+            mixture=(300, 200),
+            ridges=(0.5, 0.05),
+            rank=60,
+        )
 
     def points(self) -> Sequence[Point]:
         """Factorizations of both kernels, then the iterations for the NTK."""

@@ -62,8 +62,8 @@ class SphereError(Experiment):
 
     @classmethod
     def quick(cls) -> Self:
-        """Two activations, two variances, few angles."""
-        return cls((shoal.ReLU(), shoal.Tanh()), variances=(0.2,), gains=(0.9,), cosines=9)
+        """Two activations, one variance, few angles."""
+        return cls((shoal.ReLU(), shoal.Tanh()), variances=(0.2,), gains=(), cosines=9)
 
     def points(self) -> Sequence[Point]:
         """Each activation with each variance and each kernel."""

@@ -2,20 +2,22 @@ r"""How fast the kernels of finite DEQs approach those of infinitely wide ones."
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 import shoal
-from shoal.experiments.experiment import Arrays, Experiment, Point, Result
-from shoal.experiments.figures import COLORS, style
+from shoal.experiments.experiment import Arrays, Point, Result
+from shoal.experiments.figures import style
 from shoal.experiments.registry import register
 from shoal.experiments.width_errors import (
-    draw_errors,
+    WidthDraws,
+    draw_kernels,
     errors_of,
-    label_axes,
-    relative_error,
+    network_for,
+    relative_errors,
     slopes,
     unit_inputs,
 )
@@ -31,7 +33,7 @@ _LABELS = {"ck": "conjugate kernel", "ntk": "neural tangent kernel"}
 
 @register
 @dataclass(frozen=True)
-class WidthError(Experiment):
+class WidthError(WidthDraws):
     r"""Monte Carlo error of the kernels of a DEQ of width $m$, which falls like $m^{-1/2}$.
 
     Each point is one random network of one width; its error is
@@ -61,31 +63,12 @@ class WidthError(Experiment):
         """Narrow networks, few inputs."""
         return cls(widths=(32, 64, 128, 256), draws=6, samples=16, features=32)
 
-    def points(self) -> Sequence[Point]:
-        """Every width, then every width again: an interrupted run has something of each."""
-        return [{"width": m, "draw": k} for k in range(self.draws) for m in self.widths]
-
-    def cost(self, point: Point) -> float:
-        """That of a product with the weights."""
-        return 1e4 + float(point["width"]) ** 2
-
     def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
         """The relative errors of the two kernels of one network."""
         x = self.inputs().to(device)
-        exact = shoal.kernel(self.architecture, x)
-        network = shoal.build(
-            self.architecture,
-            in_features=self.features,
-            width=int(point["width"]),
-            seed=seed,
-            dtype=torch.float64,
-            device=device,
-        )
+        network = network_for(self.architecture, x, width=int(point["width"]), seed=seed)
         found = shoal.empirical_kernel(network, x)
-        return {
-            name: relative_error(estimate, true)
-            for name, estimate, true in zip(exact._fields, found, exact, strict=True)
-        }
+        return relative_errors(found._asdict(), _limits(self, device))
 
     def inputs(self) -> Tensor:
         """Random points on the unit sphere, the same for all networks."""
@@ -102,9 +85,12 @@ class WidthError(Experiment):
 
             figure = Figure(figsize=(5.6, 4.2))
             axes = figure.subplots()
-            errors = {kind: errors_of(results, kind) for kind in _LABELS}
-            for kind, color in zip(_LABELS, COLORS, strict=False):
-                draw_errors(axes, _LABELS[kind], color, errors[kind])
-            label_axes(axes, list(errors.values()))
+            draw_kernels(axes, {label: errors_of(results, k) for k, label in _LABELS.items()})
             axes.set_title(f"Kernels of a {type(self.architecture.activation).__name__} DEQ")
         return figure
+
+
+@lru_cache(maxsize=4)
+def _limits(experiment: WidthError, device: torch.device) -> dict[str, Tensor]:
+    """The kernels of the infinitely wide network, the same for all finite ones."""
+    return shoal.kernel(experiment.architecture, experiment.inputs().to(device))._asdict()

@@ -1,0 +1,151 @@
+"""Tables of shoal's own experiments."""
+
+from collections.abc import Iterator
+
+from result_tables.results import Row, Tables, interval, short, summary
+
+__all__ = ["TABLES"]
+
+
+NETWORKS = {
+    "deq": "DEQ",
+    "ntk-design": "NTK design",
+    "ck-design": "CK design",
+    "naive": "naive",
+}
+
+
+def slopes(*names: str) -> Iterator[Row]:
+    """Slopes of errors against the width, kernel by kernel, and whether they are −1/2."""
+    yield "experiment", "kernel", "slope", "holds −1/2"
+    for name in names:
+        found = summary(name)
+        for key in (key for key in found if key.endswith("_slope")):
+            holds = found[f"{key}_low"] <= -0.5 <= found[f"{key}_high"]
+            kernel = key.removesuffix("_slope").replace("_", ", ")
+            experiment = f"`{name.replace('-', ' ', 1)}`"
+            yield experiment, kernel, interval(found, key, 3), "yes" if holds else "no"
+
+
+def spectrum() -> Iterator[Row]:
+    """Limiting spectra against exact kernels."""
+    found = summary("shoal-spectrum")
+    keys = ("ks", "low", "high", "spikes", "spikes_exact")
+    yield "p/n", "kernel", *(f"`{key}`" for key in (*keys, "atom_shift", "atom_smear"))
+    for ratio in ("0.5", "1.25", "2.0"):
+        for kind in ("ck", "ntk"):
+            cells = [f"{found[f'{ratio}_{kind}_{key}']:.4f}".replace("-", "−") for key in keys]
+            for key in ("atom_shift", "atom_smear"):
+                value = found.get(f"{ratio}_{kind}_{key}")
+                cells.append("–" if value is None else f"{value:.3f}".replace("-", "−"))
+            yield f"{float(ratio):g}", kind.upper(), *cells
+
+
+def training(dataset: str) -> Iterator[Row]:
+    """Losses at width 8192, and the largest differences from the DEQ and from the prediction."""
+    found = summary("shoal-training")
+    steps = (25, 50, 100, 200, 400)
+    yield (
+        "width 8192",
+        *(f"step {step}" for step in steps),
+        "largest gap to the DEQ",
+        "to its own infinite width",
+    )
+    for activation in ("ReLU", "Tanh"):
+        for network, title in NETWORKS.items():
+            key = f"{dataset}_{activation.lower()}_{network}_8192"
+            losses = [f"{found[f'{key}_loss{step}']:.4f}" for step in steps]
+            gaps = [f"{100 * found[f'{key}_{name}']:.1f}%" for name in ("gap", "off")]
+            if network == "deq":
+                gaps[0] = "–"
+            yield f"{activation} {title}", *losses, *gaps
+
+
+def predicted() -> Iterator[Row]:
+    """Gaps between predicted and measured training."""
+    found = summary("shoal-predicted-training")
+    yield "activation", "inputs", "slope", "gap at width 4096"
+    for activation in ("ReLU", "Tanh"):
+        for inputs in ("train", "test"):
+            key = f"{activation.lower()}_{inputs}"
+            gap = f"{100 * found[f'{key}_widest']:.1f}%"
+            yield activation, inputs, interval(found, f"{key}_slope"), gap
+
+
+def sphere() -> Iterator[Row]:
+    """The largest errors of designs on the sphere, over all variances."""
+    found = summary("shoal-sphere")
+    parts = {"inner": "up to 0.95", "ends": "±1", "anywhere": "all"}
+    kinds = ("ck", "ntk")
+    yield "DEQ", *(f"{kind.upper()}, {part}" for kind in kinds for part in parts.values())
+    for name in ("ReLU", "Tanh", "Swish", "Softplus", "GELU"):
+        cells = []
+        for kind in kinds:
+            for part in parts:
+                errors = [
+                    value
+                    for key, value in found.items()
+                    if key.startswith(f"{name.lower()}_")
+                    and f"_{kind}" in key
+                    and key.endswith(f"_{part}")
+                ]
+                cells.append(short(max(errors)))
+        yield name, *cells
+
+
+def recovery() -> Iterator[Row]:
+    """Coverage, lengths and errors of posteriors."""
+    found = summary("shoal-recovery")
+    keys = ("coverage", "length", "error")
+    scales = {"known": "scale known", "free": "scale free"}
+    yield "", "n", "functions of", *(f"{w}, {s}" for s in scales.values() for w in keys)
+    cases = dict.fromkeys(key.rsplit("_", 2)[0] for key in found if key.endswith("_coverage"))
+    for case in cases:
+        name, samples, source = case.split("_")
+        cells = []
+        for scale in scales:
+            coverage, length, error = (found[f"{case}_{scale}_{key}"] for key in keys)
+            cells += [f"{100 * coverage:.0f}%", f"{length:.2f}", f"{error:.2f}"]
+        words = {"relu": "ReLU", "erf": "Erf"}[name]
+        yield words, samples, {"process": "the process", "network": "networks"}[source], *cells
+
+
+def regression() -> Iterator[Row]:
+    """Accuracies, steps and times on whole datasets."""
+    found = summary("shoal-regression")
+    solvers = {
+        "none": "none: steps, time",
+        "diagonal": "diagonal",
+        "equivalent": "equivalent",
+        "nystrom": "Nyström, 2000",
+        "combined": "combined, 2000",
+    }
+    datasets = {
+        "mnist": "MNIST",
+        "fashion-mnist": "Fashion-MNIST",
+        "mixture": "mixture, n = 20,000, p = 2000",
+    }
+    yield "on an H200", "λ", "test accuracy, NTK", "CK", *solvers.values()
+    for data, title in datasets.items():
+        for ridge in ("1.0", "0.1", "0.01"):
+            cells = [
+                f"{100 * found[f'{data}_{kind}_cholesky_{ridge}_accuracy']:.2f}%"
+                for kind in ("ntk", "ck")
+            ]
+            for solver in solvers:
+                key = f"{data}_ntk_{solver}_{ridge}"
+                seconds = found[f"{key}_prepare_seconds"] + found[f"{key}_solve_seconds"]
+                over = "" if found[f"{key}_converged"] else "over "
+                cells.append(f"{over}{found[f'{key}_steps']:.0f}, {seconds:.2f} s")
+            yield title, f"{float(ridge):g}", *cells
+
+
+TABLES: Tables = {
+    "slopes": slopes,
+    "spectrum": spectrum,
+    "training": training,
+    "predicted": predicted,
+    "sphere": sphere,
+    "recovery": recovery,
+    "regression": regression,
+}

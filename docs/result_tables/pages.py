@@ -1,0 +1,37 @@
+"""Where tables stand in pages."""
+
+import re
+from pathlib import Path
+
+from result_tables import convergence, ling2024, own, runs, verdicts
+from result_tables.results import Tables
+
+__all__ = ["PAGES", "rendered"]
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+TABLES: Tables = {
+    **ling2024.TABLES,
+    **convergence.TABLES,
+    **own.TABLES,
+    **runs.TABLES,
+    **verdicts.TABLES,
+}
+
+MARKED = re.compile(r"(<!-- table: (?P<call>[^>]+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
+
+
+def rendered(text: str) -> str:
+    """A page with its tables written anew."""
+    return MARKED.sub(lambda found: f"{found[1]}\n{_table(found['call'])}\n\n", text)
+
+
+def _table(call: str) -> str:
+    name, *arguments = call.split()
+    head, *rows = TABLES[name](*arguments)
+    for row in rows:
+        if len(row) != len(head):
+            raise ValueError(f"a row of {name} must have {len(head)} cells, got {row}")
+    first, *others = (f"| {' | '.join(row)} |" for row in (head, *rows))
+    return "\n".join([first, "|" + "---|" * len(head), *others])

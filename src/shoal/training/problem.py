@@ -1,0 +1,63 @@
+"""What is to be learned: a network with its inputs and labels."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+from torch import Tensor
+
+from shoal.checks import float_tensor
+from shoal.convergence.arguments import checked_labels
+from shoal.files import checksum
+from shoal.kernels.arguments import as_tensor
+from shoal.models import Network
+
+__all__ = ["Problem"]
+
+
+class Problem(NamedTuple):
+    """A network, and what it is trained on.
+
+    Attributes:
+        net: The network.
+        x: Inputs, in its dtype.
+        y: Labels, in its dtype, of shape (samples, outputs).
+    """
+
+    net: Network[Any]
+    x: Tensor
+    y: Tensor
+
+    @classmethod
+    def checked(cls, net: object, x: object, y: object) -> Self:
+        """Take the arguments of ``certify`` and ``train``, or say what is wrong with them."""
+        if not isinstance(net, Network):
+            raise TypeError(f"net must be a network made by shoal.build, got {type(net).__name__}")
+        inputs = net.check_input(as_tensor(x, "x")).detach()
+        labels = checked_labels("y", as_tensor(y, "y"), len(inputs))
+        labels = float_tensor(f"y in {inputs.dtype}", labels.to(inputs))  # which may overflow
+        labels = labels[:, None] if labels.dim() == 1 else labels
+        if labels.shape[1] != net.spec.out_features:
+            raise ValueError(
+                "y must have shape (n,) or (n, outputs), with one column for each of the "
+                f"network's {net.spec.out_features} outputs, got {tuple(labels.shape)}"
+            )
+        return cls(net, inputs, labels)
+
+    def fingerprint(self) -> dict[str, str]:
+        """Checksums of all that a certificate is about, and the groups that are trained.
+
+        Numbers count, not their dtype: those of a network in float32 are the same in float64.
+        """
+        groups = self.net.groups.items()
+        return {
+            "architecture": repr(self.net.architecture),
+            "weights": _checksum(self.net.state_dict()),
+            "trained groups": " ".join(sorted(n for n, p in groups if p.requires_grad)),
+            "x": _checksum({"x": self.x}),
+            "y": _checksum({"y": self.y}),
+        }
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    shapes = {name: repr(tuple(tensor.shape)) for name, tensor in tensors.items()}
+    return checksum(shapes, {n: t.detach().double().cpu() for n, t in tensors.items()})

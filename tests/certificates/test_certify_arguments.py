@@ -1,0 +1,104 @@
+"""What ``certify`` takes: arrays, single precision, extreme numbers; and what it refuses."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import shoal
+from certificates.networks import ling2023, sphere
+
+
+def test_arrays_and_single_precision() -> None:
+    x, y = sphere(2, 0.1)
+    single = shoal.build(
+        shoal.DEQ.ling2023(0.001, 10),
+        in_features=10,
+        width=500,
+        readout_scale=0.0,
+        dtype=torch.float32,
+    )
+    certificate = shoal.certify(single, x.float(), y.float())
+    assert certificate.status == "proved"
+    same = shoal.certify(single, x.float().numpy(), y.float().numpy())
+    assert same.to_dict() == certificate.to_dict()
+    text = json.loads(json.dumps(certificate.to_dict(), allow_nan=False))
+    assert text["holds"] is True
+    assert text["conclusions"][0]["conditions"][0]["name"] == "contraction"
+    assert "proved" in str(certificate)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "labels", "failure"),
+    [
+        (1.0, 1e300, "remainder"),
+        (1e150, 1.0, "travel"),
+        (1e-150, 1.0, "remainder"),
+        (0.0, 1.0, "rank"),
+    ],
+)
+def test_extreme_numbers_get_an_answer(inputs: float, labels: float, failure: str) -> None:
+    x, y = sphere(3, 1.0)
+    certificate = shoal.certify(ling2023(60), inputs * x, labels * y)
+    assert certificate.first_failure is not None
+    assert certificate.first_failure.name == failure
+    assert failure in str(certificate)
+
+
+@pytest.mark.parametrize("architecture", [shoal.ImplicitNetwork(0.1), shoal.DEQ.ling2023(0.001, 2)])
+@pytest.mark.parametrize("number", [1e-310, 1e160, 1e300])
+def test_readouts_of_any_size_get_an_honest_answer(
+    architecture: shoal.DEQ | shoal.ImplicitNetwork, number: float
+) -> None:
+    """No step size underflows to one that is not positive, and nothing overflows."""
+    x, y = torch.eye(2).double(), torch.tensor([0.1, -0.1]).double()
+    net = shoal.build(architecture, in_features=2, width=8, dtype=torch.float64)
+    with torch.no_grad():
+        net.get_parameter("readout").fill_(number)
+    certificate = shoal.certify(net, x, y)
+    for found in certificate.conclusions:
+        assert found.step_size is None or found.step_size > 0
+    assert number < 1 or not certificate.holds
+
+
+def test_subclasses_of_the_relu_prove_nothing() -> None:
+    class Mine(shoal.ReLU):
+        def function(self, x: torch.Tensor) -> torch.Tensor:
+            return super().function(x)
+
+    x, y = sphere(2, 0.1)
+    deq = shoal.DEQ(Mine(), 0.002, 0.2, parametrization="standard")
+    net = shoal.build(deq, in_features=10, width=100, readout_scale=0.0, dtype=torch.float64)
+    assert shoal.certify(net, x, y).status != "proved"
+
+
+def test_bad_arguments_are_named() -> None:
+    x, y = sphere(2, 0.1)
+    net = ling2023(50)
+    with pytest.raises(TypeError, match="net must be"):
+        shoal.certify(shoal.ReLU(), x, y)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="y must have shape"):
+        shoal.certify(net, x, y[:1])
+    with pytest.raises(ValueError, match=r"y must have shape .* got \(\)"):
+        shoal.certify(net, x, 0.1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="x must have entries up to 1e\\+152"):
+        shoal.certify(net, 1e160 * x, y)
+    broken = ling2023(50)
+    with torch.no_grad():
+        broken.readout[0, 0] = math.nan
+    with pytest.raises(ValueError, match=r"net\.readout must be finite"):
+        shoal.certify(broken, x, y)
+    with pytest.raises(ValueError, match="y must be finite"):
+        shoal.certify(net, x, y * math.nan)
+    with pytest.raises(ValueError, match="x must have shape"):
+        shoal.certify(net, x[:, :3], y)
+    with pytest.raises(ValueError, match="step_size must be > 0"):
+        shoal.certify(net, x, y, step_size=0.0)
+    with pytest.raises(TypeError, match="must be float32 or float64"):
+        shoal.certify(net, np.ones((2, 10), dtype=int), y)  # type: ignore[arg-type]
+    gated = shoal.FullyConnected((shoal.Tanh(),), norm_gated=True)
+    other = shoal.build(gated, in_features=10, width=50, dtype=torch.float64)
+    with pytest.raises(TypeError, match="no theorem"):
+        shoal.certify(other, x, y)

@@ -1,0 +1,135 @@
+"""The theorems of Ling 2023 and Gao 2022, printed and corrected, against second transcriptions."""
+
+import math
+
+import pytest
+import torch
+
+import shoal
+from certificates.networks import conclusion, data, keep_promises, ling2023, sphere
+
+
+def test_eq_9_of_ling_2023_fails_at_every_width() -> None:
+    """Both sides grow like the width: the margin does not."""
+    x, y = sphere(2, 1.0)
+    margins = []
+    for width in (100, 300, 900):
+        certificate = shoal.certify(ling2023(width), x, y)
+        printed = conclusion(certificate, "printed", "gradient descent")
+        nine = next(c for c in printed.conditions if c.name == "(9)")
+        assert not nine.holds
+        margins.append(nine.margin)
+        assert printed.status == "not established"
+    assert max(margins) < 0.05
+    assert margins[2] < 2 * margins[0]
+
+
+def test_eq_10_of_ling_2023_is_whole_where_it_is_printed() -> None:
+    x, y = sphere(2, 0.1)
+    certificate = shoal.certify(ling2023(100, readout_scale=0.0), x, y, step_size=0.01)
+    printed, corrected = (
+        next(
+            c
+            for c in conclusion(certificate, form, "gradient descent").conditions
+            if "10" in c.name
+        )
+        for form in ("printed", "corrected")
+    )
+    assert printed.bound < corrected.bound
+
+
+def test_theorem_1_of_ling_2023_is_evaluated_as_it_is_written() -> None:
+    """Its conditions from a second, naive transcription in floating point."""
+    x, y = sphere(2, 0.1)
+    net = ling2023(1000, readout_scale=0.0)
+    found = conclusion(shoal.certify(net, x, y), "corrected", "gradient descent")
+    delta = found.promises.travel["readout"]
+    with torch.no_grad():
+        features, error = net.features(x), float((net(x)[:, 0] - y).norm())
+    least = float(torch.linalg.svdvals(features)[-1]) ** 2
+    norms = [
+        float(torch.linalg.matrix_norm(net.groups[g].detach(), 2)) + delta
+        for g in ("recurrent", "input", "readout")
+    ]
+    gap = 1 - norms[0]
+    c = [norms[1] * norms[2] / gap**2, norms[2] / gap, norms[1] / gap]
+    size = float(x.norm())
+    c1, c2 = sum(v**2 for v in c) * size**2, (c[0] ** 2 + c[1] ** 2) * size**2
+    step = found.step_size or 0
+    expected = {
+        "(7)": least / (4 / delta * max(c) * size * error),
+        "(8)": least**1.5 / (4 * (2 + math.sqrt(2)) / norms[2] * c2 * error),
+        "(9), corrected": least / (4 * c2 + 2 * step * c1**2),
+        "(10)": 2 / least / step,
+    }
+    assert {k.name: k.margin for k in found.conditions} == pytest.approx(expected, rel=2e-3)
+    assert found.rate == pytest.approx(1 - step * least / 2, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_the_known_case_of_ling_2023_is_proved_by_its_own_conditions() -> None:
+    x, y = sphere(2, 0.1)
+    net = ling2023(4000, readout_scale=0.0)
+    certificate = shoal.certify(net, x, y)
+    found = conclusion(certificate, "corrected", "gradient descent")
+    assert found.status == "proved"
+    assert 1.1 < found.margin < 1.6
+    assert certificate.gradient_descent.form == "sharper"
+    assert (certificate.rate or 1) < (found.rate or 0)
+    keep_promises(net, x, y, found, steps=3)
+
+
+def test_the_population_gram_matrix_is_reported() -> None:
+    x, y = sphere(3, 0.1)
+    net = ling2023(1000)
+    numbers = shoal.certify(net, x, y).measurements
+    kernel = float(torch.linalg.eigvalsh(shoal.kernel(net.architecture, x).ck)[0])
+    assert numbers["lambda_*"] == pytest.approx(kernel)
+    assert numbers["lambda_0 / m"] == pytest.approx(kernel, rel=0.15)
+    assert numbers["lambda_0 / (m lambda_* / 2)"] > 1  # Theorem 2
+
+
+def test_the_lemmas_of_gao_2022_contradict_each_other() -> None:
+    x, y = data(3, 10, norm=1.0, label=1.0)
+    for width in (100, 1000):
+        net = shoal.build(
+            shoal.ImplicitNetwork(0.1), in_features=10, width=width, dtype=torch.float64
+        )
+        printed = conclusion(shoal.certify(net, x, y), "printed", "gradient flow")
+        upper, lower = printed.conditions[-2:]
+        assert upper.relation == "<="
+        assert lower.relation == ">="
+        assert upper.bound < lower.bound  # of the same number
+        assert not (upper.holds and lower.holds)
+
+
+def test_the_repaired_lemma_of_gao_2022_is_evaluated_as_it_is_written() -> None:
+    x, y = data(3, 10, norm=1.0, label=1e-5)
+    width = 500
+    net = shoal.build(
+        shoal.ImplicitNetwork(0.1),
+        in_features=10,
+        width=width,
+        readout_scale=0.0,
+        dtype=torch.float64,
+    )
+    certificate = shoal.certify(net, x, y)
+    found = conclusion(certificate, "corrected", "gradient flow")
+    assert found.status == "proved"
+    cosines = (x @ x.T).clamp(-1, 1)
+    gram = shoal.gaussian.dual(
+        shoal.ReLU(), torch.ones(()).double(), torch.ones(()).double(), cosines
+    )
+    least = float(torch.linalg.eigvalsh(gram)[0])
+    norms = [
+        float(torch.linalg.matrix_norm(net.groups[g].detach(), 2)) for g in ("recurrent", "input")
+    ]
+    root, error = math.sqrt(width), float(y.norm())
+    c, size = max(norms) / root, float(torch.linalg.matrix_norm(x, 2)) ** 2
+    travel = math.sqrt(3) * error / least
+    margins = {k.name: k.margin for k in found.conditions}
+    assert margins["W, Gram"] == pytest.approx(root / (192 * c * size * travel / least), rel=2e-3)
+    assert margins["A, norm"] == pytest.approx(root / (8 * travel / c), rel=2e-3)
+    assert margins["readouts"] == pytest.approx(root / (4 * c * travel), rel=2e-3)
+    assert margins["gamma"] == pytest.approx(1 / (4 * c) / 0.1, rel=2e-3)
+    assert found.rate == pytest.approx(least, rel=1e-6)

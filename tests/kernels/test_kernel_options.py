@@ -1,0 +1,102 @@
+"""Kernel matrices in little memory, in files, of arrays, and compiled: always the same ones."""
+
+import numpy as np
+import pytest
+import torch
+
+from kernels.points import inputs, norms_between
+from shoal import DEQ, ReLU, Tanh, kernel
+
+
+@pytest.mark.parametrize("limit", [1, "7KiB", "1GB"])
+def test_memory_limits_change_nothing(limit):
+    x = norms_between(0.7, 1.6, 70, 6, 5)
+    for phi in (ReLU(), Tanh()):
+        whole, part = kernel(DEQ(phi, 0.15, 0.8), x), kernel(DEQ(phi, 0.15, 0.8), x, memory=limit)
+        for left, right in zip(whole, part, strict=True):
+            assert (left - right).abs().max() <= 1e-14 * left.max()
+            assert torch.equal(right, right.T)
+
+
+def test_results_in_files(tmp_path):
+    x = inputs(30, 4, dtype=torch.float32)
+    result = kernel(DEQ(ReLU(), 0.2, 0.8), x, memory="10KiB", out=tmp_path / "kernels")
+    stored = np.load(tmp_path / "kernels" / "ntk.npy", mmap_mode="r")
+    assert stored.dtype == np.float32
+    assert np.array_equal(stored, result.ntk.numpy())
+    assert torch.equal(result.ntk, kernel(DEQ(ReLU(), 0.2, 0.8), x, memory="10KiB").ntk)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="out must be a folder"):
+        kernel(DEQ(ReLU(), 0.2, 0.8), x, out=tmp_path / "file")
+
+
+def test_arrays():
+    x = inputs(6, 3)
+    found = kernel(DEQ(ReLU(), 0.2, 0.8), x.numpy(), x[:2].numpy())
+    assert isinstance(found.ck, np.ndarray)
+    assert np.array_equal(found.ntk, kernel(DEQ(ReLU(), 0.2, 0.8), x, x[:2]).ntk.numpy())
+
+
+@pytest.mark.parametrize(
+    ("memory", "message"), [("two", "such as '2GiB'"), (0, "memory must be >= 1, got 0")]
+)
+def test_bad_limits(memory, message):
+    with pytest.raises(ValueError, match=message):
+        kernel(DEQ(ReLU(), 0.2, 0.8), torch.ones(2, 2), memory=memory)
+
+
+@pytest.mark.slow
+def test_the_compiled_pass():
+    x = inputs(200, 30, one_norm=True)
+    eager, fused = (kernel(DEQ(Tanh(), 0.2, 0.8), x, compile=c) for c in (False, True))
+    for left, right in zip(eager, fused, strict=True):
+        assert (left - right).abs().max() <= 1e-13 * left.max()
+        assert torch.equal(right, right.T)
+    counters = torch._dynamo.utils.counters
+    before = counters["stats"]["unique_graphs"]
+    for deq, rows in ((DEQ(Tanh(), 0.25, 0.8), 77), (DEQ(Tanh(), 0.2, 0.5), 131)):
+        kernel(deq, x[:rows], compile=True)
+    assert counters["stats"]["unique_graphs"] == before
+
+
+def test_without_a_compiler(monkeypatch, caplog):
+    def broken(*_):
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr("shoal.kernels.compiled._compiled", lambda: broken)
+    monkeypatch.setattr("shoal.kernels.compiled._Compiler.works", True)
+    x = inputs(20, 30, one_norm=True)
+    fused, eager = (kernel(DEQ(ReLU(), 0.2, 0.8), x, compile=c) for c in (True, False))
+    assert torch.equal(fused.ck, eager.ck)
+    assert "torch.compile does not work here (no compiler here)" in caplog.text
+
+
+def test_files_in_use_are_left_alone(tmp_path):
+    x = inputs(300, 3)
+    before = kernel(DEQ(ReLU(), 0.2, 0.8), x, out=tmp_path)
+    copy = before.ck.clone()
+    kernel(DEQ(ReLU(), 0.2, 0.8), x[:4], out=tmp_path)
+    assert torch.equal(before.ck, copy)
+    assert np.load(tmp_path / "ck.npy").shape == (4, 4)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ck.npy", "ntk.npy"]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"diag": "no"}, TypeError, "diag must be True or False, got 'no'"),
+        ({"compile": "yes"}, TypeError, "compile must be True or False"),
+        ({"diag": True, "out": "folder"}, ValueError, "cannot be combined with diag"),
+        ({"out": ""}, ValueError, "out must be a folder, got ''"),
+    ],
+)
+def test_bad_options(options, error, message):
+    with pytest.raises(error, match=message):
+        kernel(DEQ(ReLU(), 0.2, 0.8), torch.ones(2, 2), **options)
+
+
+def test_arrays_that_torch_does_not_know():
+    with pytest.raises(TypeError, match="x1 must be float32 or float64"):
+        kernel(DEQ(ReLU(), 0.2, 0.8), np.ones((2, 2), dtype=">f8"))
+    backwards = np.arange(6.0).reshape(3, 2)[::-1]
+    assert kernel(DEQ(ReLU(), 0.2, 0.8), backwards).ck.shape == (3, 3)

@@ -1,0 +1,1 @@
+"""Gaussian expectations of activations in ball arithmetic (Arb); nothing of shoal."""

@@ -1,0 +1,1 @@
+"""Independent checks of the reference values; each module has some."""
