@@ -1,5 +1,6 @@
 """Tables of shoal's own experiments."""
 
+import itertools
 from collections.abc import Iterator
 
 from result_tables.results import Row, Tables, interval, short, summary
@@ -110,6 +111,25 @@ def recovery() -> Iterator[Row]:
         yield words, samples, {"process": "the process", "network": "networks"}[source], *cells
 
 
+def required() -> Iterator[Row]:
+    """Widths that theorems, certificates and experience ask for."""
+    found = summary("shoal-required-width")
+    networks = {"deq": "DEQ", "implicit": "implicit"}
+    settings = {"small": "0, ±0.1", "paper": "1, ±1"}
+    keys = ("flow", "descent", "certificate", "experience")
+    yield "network", "readout, labels", "n", "theorem, flow", "theorem, descent", *keys[2:]
+    for network, setting in itertools.product(networks, settings):
+        for n in (2, 4, 8, 16):
+            widths = (found.get(f"{network}_{setting}_{n}_{key}") for key in keys)
+            yield networks[network], settings[setting], str(n), *map(_width, widths)
+
+
+def _width(width: float | None) -> str:
+    if width is None:
+        return "–"
+    return f"{width:,.0f}" if width < 1e6 else short(width)
+
+
 def regression() -> Iterator[Row]:
     """Accuracies, steps and times on whole datasets."""
     found = summary("shoal-regression")
@@ -147,5 +167,6 @@ TABLES: Tables = {
     "predicted": predicted,
     "sphere": sphere,
     "recovery": recovery,
+    "required": required,
     "regression": regression,
 }

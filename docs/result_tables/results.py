@@ -26,11 +26,7 @@ Tables = Mapping[str, Callable[..., Iterator[Row]]]  # by name; the first row is
 RESULTS = Path(__file__).parents[1] / "results"
 
 # Registered experiments without a file in docs/results, and why.
-EXPERIMENTS_NOT_RUN = {
-    ("shoal", "certificate"): "no record is kept yet; [what it showed](findings.md#certificates)",
-    ("shoal", "recovery"): "no record is kept yet; [what it showed](findings.md#learned-variances)",
-    ("shoal", "required-width"): "quick size only; [what it showed](findings.md#certificates)",
-}
+EXPERIMENTS_NOT_RUN: dict[tuple[str, str], str] = {}
 
 
 def committed() -> dict[tuple[str, str], Path]:
