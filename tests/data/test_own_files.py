@@ -16,7 +16,10 @@ from shoal import data
 X = np.random.default_rng(0).normal(size=(5, 3))
 
 
-@pytest.mark.parametrize("names", [("X", "y"), ("x", "y"), ("features", "labels")])
+NAMES = [("X", "y"), ("x", "y"), ("features", "labels"), ("X", "labels")]
+
+
+@pytest.mark.parametrize("names", NAMES)
 def test_npz(tmp_path: Path, names: tuple[str, str]) -> None:
     path = tmp_path / "points.npz"
     labels = np.array([7, -1, 7, 30, 7])
@@ -37,6 +40,13 @@ def test_npy(tmp_path: Path) -> None:
     assert found.y.tolist() == [1, 0, 1, 1, 0]
     assert "x.npy" in found.source
     assert "y.npy" in found.source
+
+
+def test_truth_values_are_two_classes(tmp_path: Path) -> None:
+    np.savez(tmp_path / "signs.npz", X=X, y=X[:, 0] > 0)
+    found = data.read_numpy(tmp_path / "signs.npz", dtype=torch.float64)
+    assert found.classes == ("False", "True")
+    assert found.y.tolist() == (X[:, 0] > 0).astype(int).tolist()
 
 
 @pytest.mark.parametrize("shape", [(4, 6, 5), (4, 3, 6, 5)])
@@ -70,9 +80,9 @@ NPZ = {
     "a pickle": (pickle.dumps({"X": 1}), "intact NumPy arrays"),
     "cut": (npz(X=X, y=Y)[:-30], "intact NumPy arrays"),
     "flipped byte": (npz(X=X, y=Y).replace(X.tobytes(), X.tobytes()[::-1]), "Bad CRC-32"),
-    "no labels": (npz(X=X), "arrays X and y or x and y or features and labels, got X"),
-    "nothing": (npz(), "features and labels, got none"),
-    "a mixture of names": (npz(X=X, labels=Y), "got X, labels"),
+    "no labels": (npz(X=X), r"arrays X \(or x, or features\) and y \(or labels\), got X"),
+    "nothing": (npz(), r"y \(or labels\), got none"),
+    "other names": (npz(X=X, target=Y), "got X, target"),
     "a single array": (npy(X), r"an \.npz archive, got a single array"),
     "objects": (npz(X=X.astype(object), y=Y), "Object arrays cannot be loaded"),
     "objects as labels": (npz(X=X, y=Y.astype(object)), "Object arrays cannot be loaded"),
@@ -84,7 +94,7 @@ NPZ = {
     "infinite label": (npz(X=X, y=np.full(5, np.inf)), "finite labels, got inf"),
     "other length": (npz(X=X, y=Y[:4]), r"5 labels, one per sample, got shape \(4,\)"),
     "labels in a column": (npz(X=X, y=Y[:, None]), r"5 labels, one per sample, got shape \(5, 1\)"),
-    "truth values": (npz(X=X, y=Y > 2), "labels: numbers or text, got dtype bool"),
+    "bytes as labels": (npz(X=X, y=Y.astype("S")), r"labels: numbers or text, got dtype \|S"),
 }
 
 

@@ -1,6 +1,7 @@
 """The sections of an analysis, against closed forms and computations of other kinds."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -229,3 +230,14 @@ def test_sections_say_something_of_every_activation(phi: shoal.Activation) -> No
     found = dict(analyze(Subject(shoal.DEQ(phi, 0.1, 0.8), data)))
     assert set(found) == set(SECTIONS)
     assert all(findings.rows or findings.error for findings in found.values())
+
+
+@pytest.mark.parametrize("name", ["y", "labels"])
+def test_the_labels_of_an_archive(name: str, tmp_path: Path) -> None:
+    """They were left out where their name was not the one that went with that of the inputs."""
+    x = np.random.default_rng(0).normal(size=(6, 3))
+    for inputs in ("X", "x", "features"):
+        np.savez(tmp_path / "d.npz", **{inputs: x, name: x[:, 0] > 0})
+        found = load_data(str(tmp_path / "d.npz"), dtype=torch.float64, device=CPU)
+        assert found.classes == ("False", "True")
+        assert found.targets()[:, 0].tolist() == np.sign(x[:, 0]).tolist()

@@ -71,7 +71,7 @@ _DATA = """\
   FILE.npz               the array X (or x, features), and for labels y (or labels)
   FILE.csv, FILE.csv.gz  numbers, a sample in each row, with or without a header;
                          --label COLUMN for labels
-  Labels that are integers or names are classes, real numbers are targets."""
+  Labels that are integers, names or truth values are classes, real numbers are targets."""
 _WRITES = {
     "analyze": "report.html (the page for people), analysis.json, analysis.png and .svg",
     "design": "report.html (the page for people), design.json, activations.png and .svg",

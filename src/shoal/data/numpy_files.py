@@ -15,7 +15,7 @@ from shoal.data.tables import table_dataset
 
 __all__ = ["read_numpy"]
 
-_PAIRS = (("X", "y"), ("x", "y"), ("features", "labels"))
+_PAIRS = tuple((x, y) for x in ("X", "x", "features") for y in ("y", "labels"))
 
 
 def read_numpy(
@@ -27,12 +27,12 @@ def read_numpy(
     """Read samples and labels from an ``.npz`` file, or from two ``.npy`` files.
 
     Args:
-        path: An ``.npz`` file with arrays ``X`` and ``y`` (or ``x`` and ``y``, or ``features`` and
+        path: An ``.npz`` file with arrays ``X`` (or ``x``, or ``features``) and ``y`` (or
             ``labels``), or an ``.npy`` file with the samples. The first axis counts the samples;
             (n, d) are vectors, (n, height, width) and (n, channels, height, width) images. Unsigned
             bytes become numbers in [0, 1]; other numbers are kept.
-        labels: The ``.npy`` file with the labels, if ``path`` is one: integers or text for classes,
-            real numbers for targets.
+        labels: The ``.npy`` file with the labels, if ``path`` is one: integers, truth values or
+            text for classes, real numbers for targets.
         dtype: Of the samples; PyTorch's default dtype by default.
 
     Returns:
@@ -96,8 +96,8 @@ def _pair(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     for first, second in _PAIRS:
         if first in arrays and second in arrays:
             return arrays[first], arrays[second]
-    wanted = " or ".join(f"{first} and {second}" for first, second in _PAIRS)
-    raise damaged(path, f"arrays {wanted}", ", ".join(sorted(arrays)) or "none")
+    wanted = "arrays X (or x, or features) and y (or labels)"
+    raise damaged(path, wanted, ", ".join(sorted(arrays)) or "none")
 
 
 def _check_features(path: Path, array: NDArray[Any]) -> None:
@@ -109,7 +109,7 @@ def _check_features(path: Path, array: NDArray[Any]) -> None:
 
 
 def _check_labels(path: Path, array: NDArray[Any], samples: int) -> None:
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "uifU":
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "buifU":
         raise damaged(path, "labels: numbers or text", f"dtype {getattr(array, 'dtype', '')}")
     if array.shape != (samples,):
         raise damaged(path, f"{samples} labels, one per sample", f"shape {array.shape}")
