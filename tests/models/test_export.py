@@ -262,3 +262,13 @@ def test_onnx(tmp_path, name):
     session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
     (y,) = session.run(None, {"x": inputs(torch.float32).numpy()})
     assert torch.allclose(torch.from_numpy(y), net(inputs(torch.float32)), atol=1e-5)
+
+
+def test_only_exports_are_replaced(tmp_path):
+    net = shoal.build(shoal.FullyConnected([shoal.ReLU()]), in_features=3, width=4)
+    for _ in range(2):
+        shoal.export(net, tmp_path / "small.py")
+    (tmp_path / "mine.py").write_text("x = 1\n")
+    with pytest.raises(ValueError, match=r"path must not replace a file that is no export, got"):
+        shoal.export(net, tmp_path / "mine.py")
+    assert (tmp_path / "mine.py").read_text() == "x = 1\n"

@@ -14,7 +14,7 @@ from torch.nn import Module
 from shoal.files import write_together
 from shoal.models.fully_connected import FullyConnectedNetwork
 from shoal.models.network import Network
-from shoal.models.source import module_source
+from shoal.models.source import WRITTEN, module_source
 
 __all__ = ["export", "export_target"]
 
@@ -41,7 +41,8 @@ def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
 
     Raises:
         TypeError: If the network is of another kind, or an activation is of one's own.
-        ValueError: If the path has another ending, no name for a module, or no folder.
+        ValueError: If the path has another ending, no name for a module, or no folder, or a program
+            is there that is no export.
         ImportError: If a package that the format needs is not installed.
 
     Example:
@@ -89,6 +90,8 @@ def export_target(name: str, path: str | os.PathLike[str]) -> Path:
         raise ValueError(f"{name} must have the name of a Python module, got {target.name!r}")
     if target.stem in sys.stdlib_module_names or target.stem in _IMPORTED:
         raise ValueError(f"{name} must have a name of its own, got that of {target.stem!r}")
+    if target.is_file() and WRITTEN not in target.read_text(encoding="utf-8", errors="replace"):
+        raise ValueError(f"{name} must not replace a file that is no export, got {str(target)!r}")
     return target
 
 

@@ -6,15 +6,17 @@ from shoal.gaussian.moments import normalization
 from shoal.models.activation_source import Expressions
 from shoal.models.fully_connected import FullyConnectedNetwork
 
-__all__ = ["module_source"]
+__all__ = ["WRITTEN", "module_source"]
 
-_HEAD = '''"""{title}
+WRITTEN = "Written by shoal, which it does not need"
 
-Written by shoal, which it does not need: only torch, and safetensors to load the weights.
+_HEAD = f'''"""{{title}}
 
-    import {module}
-    model = {module}.load()
-    y = model(x)  # x: (samples, {in_features}), {dtype}
+{WRITTEN}: only torch, and safetensors to load the weights.
+
+    import {{module}}
+    model = {{module}}.load()
+    y = model(x)  # x: (samples, {{in_features}}), {{dtype}}
 """
 
 import math
@@ -23,8 +25,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-DTYPE = {dtype}
-WEIGHTS = Path(__file__).with_name("{weights}")
+DTYPE = {{dtype}}
+WEIGHTS = Path(__file__).with_name("{{weights}}")
 '''
 
 _LOAD = '''
