@@ -7,7 +7,7 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
-__all__ = ["FLOATS", "float_tensor", "integer", "one_of", "real"]
+__all__ = ["FLOATS", "float_tensor", "integer", "one_of", "real", "size"]
 
 FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})  # to compute in
 
@@ -36,6 +36,14 @@ def real(
     for holds, limit in limits:
         if not holds:
             raise ValueError(f"{name} must be {limit}, got {number:g}")
+    return number
+
+
+def size(name: str, value: object) -> int:
+    """Return ``value`` as the size of a tensor: an int from 1 that torch can count to."""
+    number = integer(name, value, at_least=1)
+    if number >= 2**63:
+        raise ValueError(f"{name} must be < 2**63, got {number}")
     return number
 
 

@@ -21,6 +21,7 @@ Case = tuple[str, str]  # what is typed, and what the message says
 # What is bad about data is the same for all commands that take some.
 DATA: dict[str, Case] = {
     "unknown dataset": ("whales", r"must be one of digits, mnist.*ends in \.npy, .*'whales'"),
+    "endless name": (f"{'x' * 300}.npy", "must be a file that exists, got 'xxx"),
     "absent file": ("whales.npy", "must be a file that exists, got 'whales.npy'"),
     "folder": ("folder.npy", "must be a file that exists, got the folder 'folder.npy'"),
     "picture": ("picture.png", "or a file that ends in .npy.*got 'picture.png'"),
@@ -44,6 +45,7 @@ DATA: dict[str, Case] = {
         "kinds.csv",
         "got 'iris' in line 2, column 2; --label COLUMN says where the labels are",
     ),
+    "another separator": ("semicolons.csv", "separated by ',', got a single one, not of numbers"),
     "empty file": ("empty.csv", "expected data, got an empty file"),
     "one sample": ("one.csv", r"at least two rows, got one.csv of shape \(1, 2\)"),
     "unknown column": ("kinds.csv --label whale", "named 'whale', got the columns length, width"),
@@ -60,6 +62,9 @@ DATA: dict[str, Case] = {
 OUTPUT: dict[str, Case] = {
     "output that is a file": ("--output file.npy", "--output.*got 'file.npy'.*is a file"),
     "output below a file": ("--output file.npy/b", "--output.*'file.npy/b'.*is a file"),
+    "output with an endless name": (f"--output {'x' * 300}", "--output.*File name too long"),
+    "output of a path too deep": (f"--output {'x/' * 3000}", "--output.*File name too long"),
+    "output that is a link to nothing": ("--output lost", "--output.*'lost'.*No such file"),
     "output without a name": ("--output ''", "--output.*must name a folder, got ''"),
     "output that cannot be made": (
         "--output /proc/x/y",
@@ -119,6 +124,12 @@ DESIGN: dict[str, Case] = {
     ),
     "export without inputs": ("--export net.py", "--in-features must be given"),
     "export of no inputs": ("--export net.py --in-features 0", "--in-features must be >= 1"),
+    "export of endless inputs": (
+        f"--export net.py --in-features {10**22}",
+        "--in-features must be < 2.*63, got 1000",
+    ),
+    "export over a program": ("--export mine.py --in-features 3", "--export must not replace"),
+    "tiny data": ("--data tiny.npy", "--data must have a norm from 1e-06 to 1e.08, got 3e-290"),
     "export under a number": ("--export 2x.py --in-features 3", "--export must have the name of"),
     "export under a known name": ("--export torch.py --in-features 3", "a name of its own"),
     "negative seed": ("--export net.py --in-features 3 --seed -1", "--seed must be >= 0, got -1"),
@@ -135,6 +146,12 @@ CERTIFY: dict[str, Case] = {
     "option of another network": ("--gamma 0.1", "--gamma must be left out, unless.*implicit"),
     "activation of another network": ("--activation relu", "unless --network is deq"),
     "unknown activation": ("--network deq --activation blub", "--activation must be one of"),
+    "constant activation": (
+        "--network deq --activation hermite:2",
+        "--activation must not be constant",
+    ),
+    "no input": ("--network deq --input-variance 0", "--input-variance must be > 0, got 0"),
+    "endless width": (f"--width {10**22}", "--width must be < 2.*63, got 1000"),
     "no step": ("--step-size 0", "--step-size must be > 0, got 0"),
     "targets that are no numbers": ("--target-scale nan", "--target-scale must be finite"),
     "readout that is infinite": ("--readout-scale inf", "--readout-scale must be finite"),
@@ -207,6 +224,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "x": x, "cube": np.ones((3, 4, 5)), "vector": np.ones(5), "complex": x + 1j,
         "thin": np.zeros((3, 0)), "nan": np.array([[1.0, 2], [np.nan, 1], [3, 4]]),
         "same": np.ones((4, 3)), "zero": np.zeros((4, 3)),
+        "tiny": np.full((4, 9), 1e-290),
     }  # fmt: skip
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array)
@@ -219,10 +237,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "other.npz", a=np.eye(3), b=np.eye(3))
     (folder / "file.npy").write_text("no data")
     (folder / "folder.npy").mkdir()
+    (folder / "lost").symlink_to("nowhere")
+    (folder / "mine.py").write_text("print('mine')\n")
     (folder / "picture.png").write_bytes(b"\x89PNG")
     (folder / "kinds.csv").write_text("length,width,kind\n5.1,3.5,iris\n4.9,3.0,rose\n")
     (folder / "ragged.csv").write_text("1,2\n3\n4,5\n")
     (folder / "empty.csv").write_text("")
+    (folder / "semicolons.csv").write_text("length;width\n5.1;3.5\n4.9;3.0\n")
     (folder / "one.csv").write_text("5.1,3.5\n")
     (folder / "cut.csv.gz").write_bytes(gzip.compress(b"1,2\n3,4\n" * 50)[:-9])
     deq = shoal.DEQ(shoal.Tanh(), 0.2, 0.8)
@@ -243,7 +264,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def state(folder: Path) -> dict[Path, tuple[int, int]]:
     """All there is in a folder; of files, when they were changed."""
-    return {p: (p.stat().st_size, p.is_file() * p.stat().st_mtime_ns) for p in folder.rglob("*")}
+    found = {p: p.lstat() for p in folder.rglob("*")}
+    return {p: (s.st_size, p.is_file() * s.st_mtime_ns) for p, s in found.items()}
 
 
 def refused(words: str, message: str, code: int) -> None:

@@ -132,6 +132,9 @@ def test_files_of_all_kinds_are_the_same_data() -> None:
     assert [d["data"]["name"] for d in found] == [command[0] for command in commands]
     assert all(d["data"]["samples"] == 12 and d["data"]["features"] == 3 for d in found)
     assert len({json.dumps(d["sections"]["kernels"]) for d in found}) == 1
+    Path("column.csv").write_text("\n".join(["a", *map(str, x[:, 0].tolist())]))
+    column = json.loads(run("analyze", "column.csv", *RELU, "--json").stdout)
+    assert (column["data"]["samples"], column["data"]["features"]) == (12, 1)
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no such place")
@@ -373,3 +376,22 @@ def test_arguments_of_activations() -> None:
     assert parse_activation("ELU:0.5") == shoal.ELU(0.5)
     with pytest.raises(ValueError, match="takes coefficients, scale"):
         parse_activation("hermite")
+
+
+def test_names_of_files_are_shown_as_they_are() -> None:
+    """Brackets and colons mean something to what draws the tables."""
+    np.save("[red]:fish:.npy", np.random.default_rng(0).normal(size=(6, 3)))
+    for folder in ("[", ":fish:"):
+        shown = run(
+            "analyze",
+            "[red]:fish:.npy",
+            "--activation",
+            "relu",
+            "--only",
+            "kernels",
+            "--output",
+            f"{folder}/b]",
+        ).stdout
+        assert "[red]:fish:.npy, n = 6" in shown
+        assert f"Written: {folder}/b]/report.html" in shown
+    assert "[red]:fish:.npy, 6 samples" in Path("[/b]/report.html").read_text()

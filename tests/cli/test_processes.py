@@ -233,6 +233,14 @@ def test_an_error_is_a_line_and_a_code(tmp_path: Path, environment: dict[str, st
     assert list(tmp_path.iterdir()) == []
 
 
+def test_bytes_that_are_no_text(tmp_path: Path, environment: dict[str, str]) -> None:
+    command = [*map(os.fsencode, SHOAL), b"analyze", b"--output", b"caf\xe9"]
+    found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    assert found.returncode == 2
+    assert found.stderr == b"Error: all arguments must be text, got 'caf\\udce9'\n"
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no such device")
 def test_stdout_that_takes_nothing(environment: dict[str, str]) -> None:
     with Path("/dev/full").open("w") as full:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 import shoal
 from shoal import checks
@@ -35,7 +36,7 @@ from shoal.report.page import require_jinja
 
 __all__ = ["analyze", "architecture_of"]
 
-_MARKS = {None: "  ", True: "[green]✓[/green] ", False: "[red]✗[/red] "}
+_MARKS = {None: ("  ", ""), True: ("✓ ", "green"), False: ("✗ ", "red")}
 _NAMES = ", ".join(section.name for section in SECTIONS)
 
 
@@ -209,13 +210,12 @@ def _show(subject: Subject, found: dict[Section, Findings]) -> None:
     told: set[str] = set()
     for section, findings in found.items():
         table.add_section()
-        table.add_row(f"[bold]{section.title}[/bold]", "", "")
+        table.add_row(Text(section.title, "bold"), "", "")
         for row in findings.rows:
-            table.add_row(_MARKS[row.holds] + row.quantity, row.value, row.meaning)
+            table.add_row(Text.assemble(_MARKS[row.holds], row.quantity), row.value, row.meaning)
         if findings.error:
             again = findings.error in told
-            table.add_row(
-                "  [red]none[/red]", "", "for the same reason" if again else findings.error
-            )
+            reason = "for the same reason" if again else findings.error
+            table.add_row(Text("  none", "red"), "", reason)
             told.add(findings.error)
     console().print(table)

@@ -6,10 +6,11 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.table import Table
+from rich.text import Text
 
 import shoal
 from shoal import checks
-from shoal.activations.names import parse_activation
+from shoal.cli.analyze import architecture_of
 from shoal.cli.errors import note
 from shoal.cli.options import (
     Debug,
@@ -43,9 +44,9 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 }
 _SIZES: dict[str, Any] = {"width": 1000, "readout_scale": 0.0, "seed": 0}
 _MARKS = {
-    "proved": "[green]proved[/green]",
-    "holds at the measured values": "[green]holds[/green]",
-    "not established": "[red]FAILS[/red]",
+    "proved": Text("proved", "green"),
+    "holds at the measured values": Text("holds", "green"),
+    "not established": Text("FAILS", "red"),
 }
 
 
@@ -175,8 +176,8 @@ def _check_choices(network: str | None, given: dict[str, Any], load: Path | None
     numbers = {name: given[name] for name in given if name not in ("activation", "width", "seed")}
     for name, value in numbers.items():
         checks.real(_option(name), value, at_least=0)
-    for name, least in (("width", 1), ("seed", 0)):
-        checks.integer(_option(name), given.get(name, least), at_least=least)
+    checks.size("--width", given.get("width", 1))
+    checks.integer("--seed", given.get("seed", 0), at_least=0)
 
 
 def _option(name: str) -> str:
@@ -190,8 +191,7 @@ def _built(kind: str, given: dict[str, Any], samples: Data) -> Network[Any]:
     if kind == "ling2023":
         architecture = shoal.DEQ.ling2023(values["weight_variance"], features)
     elif kind == "deq":
-        phi = parse_activation(values["activation"], argument="--activation")
-        architecture = shoal.DEQ(phi, values["recurrent_variance"], values["input_variance"])
+        architecture = architecture_of(*(values[name] for name in _OPTIONS[kind]))
     else:
         architecture = shoal.ImplicitNetwork(values["gamma"])
     net: Network[Any] = shoal.build(
@@ -264,7 +264,7 @@ def _show(found: shoal.Certificate, record: dict[str, Any], files: list[Path]) -
             _MARKS[c.status], c.name, f"{c.value:.3g}", c.needed, f"{c.margin:.3g}", c.words
         )
     out.print(table)
-    out.print(found.explanation, soft_wrap=True, markup=False)
+    out.print(found.explanation, soft_wrap=True)
     if files:
         out.print(f"Written: {', '.join(map(str, files))}", soft_wrap=True)
     else:

@@ -22,6 +22,7 @@ from shoal.cli.options import (
     check_folder,
 )
 from shoal.cli.output import command_line, console, emit, working
+from shoal.equivalents.centering import LARGEST_NORM, SMALLEST_NORM
 from shoal.experiments.figures import require_matplotlib
 from shoal.experiments.identity import plain
 from shoal.models.exporting import export_target
@@ -119,7 +120,7 @@ def design(
         raise ValueError(f"{extra} must be left out without --data")
     norm = checks.real("--tau0", tau0, above=0) if tau0 is not None else 1.0
     if x is not None and tau0 is None:
-        norm = float(x.square().sum(1).mean().sqrt())
+        norm = _norm(x, method)
     sizes = {"width": width, "in_features": in_features, "out_features": out_features, "seed": seed}
     built = _network_options(export, sizes, x)
     with working("Designing", quiet=json):
@@ -167,6 +168,18 @@ def _inputs(data: str, label: str | None, n: int | None) -> torch.Tensor:
     return loaded.x
 
 
+def _norm(x: torch.Tensor, method: str) -> float:
+    """The root mean square of the norms; no square of large or small numbers is taken."""
+    largest = x.abs().max()
+    found = float(largest * (x / largest).square().sum(1).mean().sqrt())
+    if method == "moments" and not SMALLEST_NORM <= found <= LARGEST_NORM:
+        raise ValueError(
+            f"--data must have a norm from {SMALLEST_NORM:g} to {LARGEST_NORM:g}, got {found:g} as "
+            "the root mean square; scale the inputs as you will for training"
+        )
+    return found
+
+
 def _network_options(
     export: Path | None, given: dict[str, int | None], x: torch.Tensor | None
 ) -> dict[str, Any]:
@@ -184,7 +197,10 @@ def _network_options(
         raise ValueError("--in-features must be given with --export, unless --data is")
     options = _NETWORK | options
     for name, value in options.items():
-        checks.integer(flags[name], value, at_least=0 if name == "seed" else 1)
+        if name == "seed":
+            checks.integer(flags[name], value, at_least=0)
+        else:
+            checks.size(flags[name], value)
     return options
 
 
@@ -218,9 +234,9 @@ def _show(found: shoal.Design, gap: Any, files: list[Path]) -> None:
         table.add_row(name, f"{value:.8g}", f"{found.obtained[name]:.8g}")
     out = console()
     for sigma in getattr(found.architecture, "activations", ()):
-        out.print(f"hidden layer: {sigma!r}", soft_wrap=True, markup=False)
+        out.print(f"hidden layer: {sigma!r}", soft_wrap=True)
     out.print(table)
-    out.print(found.explanation, soft_wrap=True, markup=False)
+    out.print(found.explanation, soft_wrap=True)
     if gap is not None:
         out.print(
             f"On the data, the {found.match.upper()} matrices differ by {gap.relative:.2e} in "

@@ -43,6 +43,7 @@ class Commands(TyperGroup):
         state.reset()
         options["standalone_mode"] = False
         try:
+            _check_text(sys.argv[1:] if args is None else args)
             code = super().main(args, *rest, **options)
             sys.stdout.flush()  # now, while a full disk can still be told of
         except (KeyboardInterrupt, typer.Abort):
@@ -53,6 +54,13 @@ class Commands(TyperGroup):
         except Exception as error:
             code = fail(error)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _check_text(words: Sequence[str]) -> None:
+    """Check that what was typed can be shown and written; bytes that are no text cannot."""
+    for word in words:
+        if any("\ud800" <= letter <= "\udfff" for letter in word):
+            raise ValueError(f"all arguments must be text, got {word!r}")
 
 
 def _options(command: Any) -> dict[str, str]:

@@ -80,7 +80,7 @@ def check_folder(path: Path, option: str = "--output") -> None:
         typer.BadParameter: If it cannot.
     """
     places = [path.absolute(), *path.absolute().parents]
-    absent = [place for place in places if not place.exists()]
+    absent = [place for place in places if not os.path.lexists(place)]  # unlike exists, never fails
     made: list[Path] = []
     try:
         for place in reversed(absent):

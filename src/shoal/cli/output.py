@@ -22,9 +22,13 @@ __all__ = ["command_line", "console", "emit", "progress", "working"]
 
 
 def console() -> Console:
-    """Where tables go: stdout, at least wide enough for them where it is not a terminal."""
-    found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=max(100, found.width))
+    """Where tables go: stdout, at least wide enough for them where it is not a terminal.
+
+    Text is shown as it is, brackets and colons in the names of files too; ``Text`` has styles.
+    """
+    plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+    found = Console(**plain)
+    return found if found.is_terminal else Console(width=max(100, found.width), **plain)
 
 
 def command_line() -> str:

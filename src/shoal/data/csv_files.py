@@ -65,6 +65,9 @@ def read_csv(
         raise TypeError(f"label must be the name or the index of a column, got {label!r}")
     file = Path(path)
     rows = _rows(file, delimiter)
+    if len(rows[0][1]) < 2:
+        wanted = f"a column of labels and at least one of features, separated by {delimiter!r}"
+        raise damaged(file, wanted, "a single column")
     has_header = _has_header(rows[0][1], label) if header is None else header
     column = _column(file, rows[0][1], label, has_header)
     names = [row[column] for _, row in rows]
@@ -99,6 +102,8 @@ def read_columns(
     samples = rows[1:] if has_header else rows
     if not samples:
         raise damaged(path, "at least one sample", "a header alone")
+    if len(first) == 1 and not _is_number(samples[0][1][0]):
+        raise damaged(path, f"columns separated by {delimiter!r}", "a single one, not of numbers")
     return _numbers(path, samples, [i for i in range(len(first)) if i != column])
 
 
@@ -119,12 +124,6 @@ def _rows(path: Path, delimiter: str) -> list[_Row]:
     for line, row in rows:
         if len(row) != width:
             raise damaged(path, f"{width} cells in each row", f"{len(row)} in line {line}")
-    if width < 2:
-        raise damaged(
-            path,
-            f"a column of labels and at least one of features, separated by {delimiter!r}",
-            "a single column",
-        )
     return rows
 
 

@@ -28,13 +28,20 @@ from shoal.kernels.fixed_points import fixed_variance
 from shoal.kernels.fully_connected import layer_factor
 from shoal.kernels.resnet import layer_weights
 
-__all__ = ["added_shift", "center_activations", "centered", "norm_of_inputs"]
+__all__ = [
+    "LARGEST_NORM",
+    "SMALLEST_NORM",
+    "added_shift",
+    "center_activations",
+    "centered",
+    "norm_of_inputs",
+]
 
 _ROUNDING = 1e-14  # a mean that is so small, relative to the root mean square, is zero
 _PASSES = 4  # a shift much larger than the spread loses digits, which the next pass recovers
 _SAME = 1e-9  # relative difference of what must be one fixed point
 _FINEST = 8.9e-16  # relative accuracy of a root
-_SMALLEST, _LARGEST = 1e-6, 1e8  # norms for which kinks and tails keep ten digits
+SMALLEST_NORM, LARGEST_NORM = 1e-6, 1e8  # norms for which kinks and tails keep ten digits
 _NARROWEST = 1e-8  # scale of a layer's arguments below which a shifted kink loses its digits
 _SPAN, _PER_OCTAVE, _AT_ONCE = 40, 16, 64  # octaves, and points in them, where a root is looked for
 
@@ -74,7 +81,7 @@ def centered(architecture: Architecture, tau0: float) -> Architecture:
 
 def norm_of_inputs(tau0: object) -> float:
     r"""Return $\tau_0$ as a float in the range in which the coefficients are accurate."""
-    return real("tau0", real("tau0", tau0, above=0.0), at_least=_SMALLEST, at_most=_LARGEST)
+    return real("tau0", real("tau0", tau0, above=0.0), at_least=SMALLEST_NORM, at_most=LARGEST_NORM)
 
 
 @singledispatch

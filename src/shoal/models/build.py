@@ -164,9 +164,9 @@ def check_spec(
         raise TypeError(f"architecture must be an Architecture, got {architecture!r}")
     return NetworkSpec(
         architecture=architecture,
-        in_features=checks.integer("in_features", in_features, at_least=1),
-        width=checks.integer("width", width, at_least=1),
-        out_features=checks.integer("out_features", out_features, at_least=1),
+        in_features=checks.size("in_features", in_features),
+        width=checks.size("width", width),
+        out_features=checks.size("out_features", out_features),
         weights=check_law(weights),
         readout_scale=checks.real("readout_scale", readout_scale),
         trainable=_check_trainable(architecture, trainable),

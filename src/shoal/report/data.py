@@ -1,5 +1,6 @@
 """The data that an analysis looks at."""
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,7 @@ __all__ = ["FILES", "NAMES", "Data", "load_data"]
 
 NAMES = ("digits", "mnist", "fashion-mnist", "cifar-10", "svhn")  # of ``shoal.data.load``
 FILES = (".npy", ".npz", ".csv", ".csv.gz")
-# the inputs in an .npz file and their labels, as ``shoal.data.read_numpy`` has it
-_ARRAYS = {"X": "y", "x": "y", "features": "labels"}
+_INPUTS, _LABELS = ("X", "x", "features"), ("y", "labels")  # in an .npz file
 
 
 @dataclass(frozen=True)
@@ -173,8 +173,8 @@ def _from_file(path: Path, label: str | None) -> _Raw:
 
 
 def _check_file(argument: str, path: Path) -> None:
-    if not path.is_file():
-        what = "the folder " if path.is_dir() else ""
+    if not os.path.isfile(path):  # is_file fails for names that are too long
+        what = "the folder " if os.path.isdir(path) else ""
         raise ValueError(f"{argument} must be a file that exists, got {what}{str(path)!r}")
 
 
@@ -193,13 +193,13 @@ def _matrix(path: Path, raw: Any) -> Tensor:
 
 
 def _labels(path: Path, raw: Any, samples: int) -> tuple[Tensor | None, tuple[str, ...]]:
-    """Integers and text are classes, real numbers are targets."""
+    """Integers, truth values and text are classes, real numbers are targets."""
     if raw is None:
         return None, ()
     kind = raw.dtype.kind
     if (
         raw.shape != (samples,)
-        or kind not in "uifU"
+        or kind not in "buifU"
         or (kind == "f" and not np.isfinite(raw).all())
     ):
         raise ValueError(
@@ -247,10 +247,10 @@ def _from_numpy(argument: str, path: Path) -> tuple[Any, Any]:
                 return np.lib.format.read_array(file, allow_pickle=False), None  # no archive
             archive = np.load(file, allow_pickle=False)
             names = list(archive.files)
-            chosen = next((name for name in _ARRAYS if name in names), None)
+            chosen = next((name for name in _INPUTS if name in names), None)
             if chosen is not None:
-                labels = _ARRAYS[chosen]
-                return archive[chosen], archive[labels] if labels in names else None
+                labels = next((name for name in _LABELS if name in names), None)
+                return archive[chosen], None if labels is None else archive[labels]
     except Exception as error:  # a damaged file can fail in any way
         raise ValueError(
             f"{argument} must be a {kind} file of numbers, got {path.name}: {error}"
