@@ -122,8 +122,8 @@ def _kernel(match: str | None, groups: list[str], *, asked: bool) -> tuple[str, 
         why = (
             "the readout alone is trained, and the CK decides then; train no more of the design"
             if right == "ck"
-            else f"{', '.join(groups)} are trained, and the NTK decides then; train all "
-            "weights of the design"
+            else f"{', '.join(groups)} {'is' if len(groups) == 1 else 'are'} trained, and the NTK "
+            "decides then; train all weights of the design"
         )
         return right, f"Matched is the {right.upper()}, since {why}."
     one_of("match", match, ("ck", "ntk"))
