@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import shoal
-from certificates.networks import ling2023, sphere
+from certificates.networks import data, ling2023, sphere
 
 
 def test_arrays_and_single_precision() -> None:
@@ -72,6 +72,36 @@ def test_subclasses_of_the_relu_prove_nothing() -> None:
     deq = shoal.DEQ(Mine(), 0.002, 0.2, parametrization="standard")
     net = shoal.build(deq, in_features=10, width=100, readout_scale=0.0, dtype=torch.float64)
     assert shoal.certify(net, x, y).status != "proved"
+
+
+def test_a_fixed_readout_is_not_trained_by_asking_for_its_gradient() -> None:
+    """It is a buffer, which no optimizer moves."""
+    x, y = data(2, 10, norm=1.0, label=0.1)
+    architecture = shoal.FullyConnected.du2018(shoal.Tanh(), 1)
+    net = shoal.build(
+        architecture, in_features=10, width=200, readout_scale=0.0, dtype=torch.float64
+    )
+    net.readout.requires_grad_(True)
+    certificate = shoal.certify(net, x, y)
+    assert not certificate.holds  # nothing moves while the readout is zero
+    assert all("readout" not in c.promises.travel for c in certificate.conclusions)
+
+
+def test_weights_made_of_other_parameters_are_refused() -> None:
+    x, y = sphere(2, 0.1)
+    constrained, tied, added = ling2023(50), ling2023(10), ling2023(50)
+    torch.nn.utils.parametrizations.spectral_norm(constrained, "recurrent")
+    tied.input = tied.recurrent
+    added.bias = torch.nn.Parameter(torch.zeros(50, dtype=torch.float64))
+    for net in (constrained, tied, added):
+        with pytest.raises(TypeError, match="net must have the parameters of shoal.build, input"):
+            shoal.certify(net, x, y)
+
+
+def test_no_step_is_so_small_that_the_loss_may_grow() -> None:
+    x, y = sphere(2, 0.01)
+    certificate = shoal.certify(ling2023(500, readout_scale=0.0), x, y, step_size=1e-300)
+    assert {c.rate for c in certificate.conclusions if c.dynamics == "gradient descent"} == {1.0}
 
 
 def test_bad_arguments_are_named() -> None:

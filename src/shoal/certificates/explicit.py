@@ -18,7 +18,16 @@ from shoal.activations import Activation
 from shoal.architectures import ConvResNet, FullyConnected
 from shoal.certificates.enclosures import least_eigenvalue, spectral_norm
 from shoal.certificates.evaluation import evaluate
-from shoal.certificates.rounding import ROUND_UP, UNIT, down, gamma, norm_upper, row_norms, up
+from shoal.certificates.rounding import (
+    ROUND_UP,
+    TINY,
+    UNIT,
+    down,
+    gamma,
+    norm_upper,
+    row_norms,
+    up,
+)
 from shoal.certificates.smoothness import Smoothness, smoothness
 from shoal.empirical.kernel import contract
 from shoal.gaussian.moments import normalization
@@ -169,7 +178,7 @@ def measure_explicit(net: ExplicitNetwork, x: Tensor, y: Tensor) -> MeasuredExpl
         feature_norms=torch.stack(norms),
         pixels=pixels,
         readout_norm=up(spectral_norm(readout)),
-        readout_trained=net.readout.requires_grad,
+        readout_trained="readout" in net.groups and net.readout.requires_grad,
         difference=pooled @ readout.T - y,
         output_error=up(gamma(readout.shape[1] + pixels + 8) * size),
         proved=all(forward.proved for forward in passes),
@@ -290,13 +299,13 @@ def _backward(
         inputs=inputs,
         levers=levers,
         adjoints=adjoints,
-        peaks=torch.linalg.vector_norm(above, dim=1).flatten(1).amax(1) * ROUND_UP,
+        peaks=torch.linalg.vector_norm(above, dim=1).flatten(1).amax(1) * (1 + gamma(outputs + 8)),
         inner_error=forward.inner_error,
         feature_error=forward.feature_error,
         slope_error=forward.slope_error,
         adjoint_error=_adjoint_error(layer, levers, adjoints),
         gram=contract(seen, reactions, seen, reactions),
-        gram_error=up(gamma(terms) * square * ROUND_UP),
+        gram_error=up(gamma(terms) * square * ROUND_UP) + TINY,
     )
     return measured, _below(layer, turned, above, see)
 
