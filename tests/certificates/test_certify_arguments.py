@@ -63,6 +63,46 @@ def test_readouts_of_any_size_get_an_honest_answer(
     assert number < 1 or not certificate.holds
 
 
+def test_inputs_too_large_for_the_limit_of_infinite_width_get_an_answer() -> None:
+    """Which is a number beside the theorems that hold, and the condition of one that does not."""
+    x, _ = data(2, 3, norm=1e12, label=1.0)
+    deq = shoal.DEQ(shoal.Tanh(), 0.01, 1.0)
+    net = shoal.build(deq, in_features=3, width=64, readout_scale=0.0, dtype=torch.float64)
+    certificate = shoal.certify(net, x, 1e-30 * x[:, 0])
+    assert "lambda_0" in certificate.measurements
+    assert "lambda_*" not in certificate.measurements
+    architecture = shoal.FullyConnected.du2018(shoal.Tanh(), 2)
+    explicit = shoal.build(architecture, in_features=3, width=64, dtype=torch.float64)
+    assert not shoal.certify(explicit, 1e18 * x, x[:, 0]).holds
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_labels_may_be_a_column_of_a_table(samples: int) -> None:
+    """And inputs its other columns: numbers that do not lie side by side."""
+    table = data(10, 12, norm=0.3, label=1.0)[0][:samples]
+    x, y = table[:, 2:], table[:, 1]
+    certificate = shoal.certify(ling2023(100, readout_scale=0.0), x, y)
+    same = shoal.certify(ling2023(100, readout_scale=0.0), x.clone(), y.clone())
+    assert certificate.fingerprint == same.fingerprint
+    transposed = x.T.contiguous().T
+    again = shoal.certify(ling2023(100, readout_scale=0.0), transposed, y.expand(1, -1).T)
+    assert again.fingerprint == same.fingerprint
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_gradients_that_overflow_are_refused_for_their_rank(trained: bool) -> None:
+    x, y = data(2, 3, norm=1.0, label=1.0)
+    architecture = shoal.FullyConnected((shoal.Softplus(),), fixed_readout=not trained)
+    net = shoal.build(architecture, in_features=3, width=16, dtype=torch.float64)
+    with torch.no_grad():
+        net.get_parameter("layer1").mul_(1e200)
+        net.readout.mul_(1e200)
+    certificate = shoal.certify(net, x, y)
+    assert certificate.first_failure is not None
+    assert certificate.first_failure.name == "rank"
+    json.dumps(certificate.to_dict(), allow_nan=False)
+
+
 def test_subclasses_of_the_relu_prove_nothing() -> None:
     class Mine(shoal.ReLU):
         def function(self, x: torch.Tensor) -> torch.Tensor:

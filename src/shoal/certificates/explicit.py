@@ -40,6 +40,7 @@ __all__ = [
     "MeasuredExplicit",
     "MeasuredLayer",
     "activations",
+    "gram_least",
     "gram_root",
     "least_root",
     "measure_explicit",
@@ -129,7 +130,7 @@ class MeasuredExplicit:
         """The readout's share in the NTK of one output, and its error."""
         size = norm_upper(self.features)
         gram = self.features @ self.features.T
-        return gram, up(gamma(self.features.shape[1] + 4) * size**2)
+        return gram, up(gamma(self.features.shape[1] + 4) * size * size)
 
     def ntk(self) -> tuple[Tensor, float]:
         """The NTK of all trained groups, over samples and outputs, and its error."""
@@ -145,13 +146,20 @@ class MeasuredExplicit:
 
 
 def gram_root(gram: Tensor, error: float) -> float:
-    """An upper bound of the root of the norm of a Gram matrix."""
+    """An upper bound of the root of the norm of a Gram matrix, infinite if that overflowed."""
+    if not bool(gram.isfinite().all()):
+        return math.inf
     return up(math.sqrt(up(spectral_norm(gram) + error)))
+
+
+def gram_least(gram: Tensor, error: float) -> float:
+    """A lower bound of the least eigenvalue of a Gram matrix; ``-inf`` if that overflowed."""
+    return least_eigenvalue(gram, error=error) if bool(gram.isfinite().all()) else -math.inf
 
 
 def least_root(gram: Tensor, error: float) -> float:
     """A lower bound of the root of the least eigenvalue of a Gram matrix, zero if none."""
-    least = least_eigenvalue(gram, error=error)
+    least = gram_least(gram, error)
     return max(0.0, down(math.sqrt(least))) if least > 0 else 0.0
 
 
