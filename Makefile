@@ -1,7 +1,7 @@
 # Every target sets up its own environment: a machine with Python >= 3.11 and make needs nothing else.
 
 PYTHON ?= python3
-EXTRAS ?= dev,cli,plots,gpytorch
+EXTRAS ?= dev,cli,plots,gpytorch,docs
 DIST ?= dist
 
 VENV := .venv
@@ -9,9 +9,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo tour test test-slow lint format tables bench wheel clean
+.PHONY: help demo tour test test-slow lint format tables docs docs-serve bench wheel clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*  ## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*  ## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -51,6 +52,12 @@ format: $(STAMP)  ## Rewrite the files in the project's format
 
 tables: $(STAMP)  ## Write the tables of the documentation anew from docs/results
 	PYTHONPATH=docs $(BIN)/python -m result_tables
+
+docs: $(STAMP)  ## Build the documentation site into build/site; a broken link is an error
+	$(BIN)/mkdocs build --strict
+
+docs-serve: $(STAMP)  ## Show the site at http://localhost:8000, and again after each change
+	$(BIN)/mkdocs serve
 
 # A peer, *_peer.py, is another library, timed by an interpreter that has it.
 bench: $(STAMP)  ## Run the benchmarks

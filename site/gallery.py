@@ -51,11 +51,12 @@ def cells(notebook: dict[str, Any], name: str) -> Iterator[str]:
         if index == 0:
             yield f"[The notebook itself]({name}) can be downloaded and run."
         for output in cell.get("outputs", ()):
-            if output["output_type"] == "stream":
-                yield fenced("text", "".join(output["text"]).rstrip())
-            elif "image/png" in output.get("data", ()):
-                data = "".join("".join(output["data"]["image/png"]).split())
-                yield f"![Figure](data:image/png;base64,{data})"
+            data = output.get("data") or {"text/plain": output["text"]}
+            if "image/png" in data:
+                picture = "".join("".join(data["image/png"]).split())
+                yield f"![Figure](data:image/png;base64,{picture})"
+            else:
+                yield fenced("text", "".join(data["text/plain"]).rstrip())
 
 
 def fenced(language: str, text: str) -> str:

@@ -5,27 +5,73 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
-__all__ = ["checksum", "finite", "write_whole"]
+__all__ = ["checksum", "finite", "write_together", "write_whole"]
 
 
 def write_whole(target: Path, write: Callable[[Path], object]) -> None:
     """Have a file written under another name, then rename it; an error leaves what was there."""
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    os.close(handle)
+    _write(target.parent, {target.name: write})
+
+
+def write_together(folder: Path, writers: Mapping[str, Callable[[Path], object]]) -> list[Path]:
+    """Have files written elsewhere, then move them into a folder: all of them, or none.
+
+    Args:
+        folder: Where to; it is made if it is not there, and gone again after an error.
+        writers: For each name, what writes a file at the path that it is given.
+
+    Returns:
+        The files.
+    """
+    absent = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
     try:
-        write(Path(name))
-        Path(name).chmod(0o666 & ~_umask())
-        Path(name).replace(target)
+        return _write(folder, writers)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        for place in absent:
+            place.rmdir()
         raise
+
+
+def _write(folder: Path, writers: Mapping[str, Callable[[Path], object]]) -> list[Path]:
+    staged: dict[Path, Path] = {}
+    try:
+        for name, write in writers.items():
+            with _told_of(folder / name):
+                handle, other = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
+                os.close(handle)
+                staged[Path(other)] = folder / name
+                write(Path(other))
+                Path(other).chmod(0o666 & ~_umask())
+        for temporary, target in staged.items():
+            temporary.replace(target)
+    except BaseException:
+        for temporary in staged:
+            temporary.unlink(missing_ok=True)
+        raise
+    return list(staged.values())
+
+
+@contextmanager
+def _told_of(target: Path) -> Iterator[None]:
+    """Errors name the file that was wanted."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(target)) from error
+    except SafetensorError as error:  # a full disk, say
+        raise OSError(f"{target} was not written: {error}") from error
 
 
 def _umask() -> int:

@@ -1,14 +1,14 @@
 """``shoal certify``: what it prints, what it writes, how it fails."""
 
 import json
-import logging
-import re
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+import commands
 import numpy as np
 import pytest
 import torch
+from commands import files
 from typer.testing import CliRunner
 
 import shoal
@@ -18,25 +18,7 @@ from shoal.cli.certify import NOT_ESTABLISHED
 SMALL = ["-n", "2", "--width", "300"]
 
 
-@pytest.fixture(autouse=True)
-def _somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Commands run in an empty folder; logging is as before afterwards."""
-    monkeypatch.chdir(tmp_path)
-    logger = logging.getLogger("shoal")
-    before = (list(logger.handlers), logger.level)
-    yield
-    logger.handlers[:], logger.level = before[0], before[1]
-
-
-def run(*arguments: str, code: int = 0):
-    result = CliRunner().invoke(app, ["certify", *arguments])
-    assert result.exit_code == code, result.output
-    assert "Traceback" not in result.output
-    return result
-
-
-def files() -> list[str]:
-    return sorted(p.as_posix() for p in Path().rglob("*") if p.is_file())
+run = partial(commands.run, "certify")
 
 
 def points(n: int = 6, p: int = 12) -> np.ndarray:
@@ -139,59 +121,3 @@ def test_labels_of_all_kinds() -> None:
     found = [json.loads(run(*command, *SMALL, "--json").stdout) for command in commands]
     assert len({json.dumps(d["conclusions"]) for d in found}) == 1
     assert found[0]["network"]["out_features"] == 1
-
-
-BAD = {
-    "unknown network": (["--network", "whale"], "--network must be one of 'ling2023'.*'whale'"),
-    "no width": (["--width", "0"], "--width must be >= 1, got 0"),
-    "a width that no machine has": (["--width", "1000000000000"], "memory"),
-    "negative seed": (["--seed", "-1"], "--seed must be >= 0"),
-    "negative variance": (["--weight-variance", "-1"], "--weight-variance must be >= 0, got -1"),
-    "infinite variance": (["--weight-variance", "inf"], "--weight-variance must be finite"),
-    "variance of another network": (["--gamma", "0.1"], "--gamma must be left out, unless.*implic"),
-    "activation of another network": (["--activation", "relu"], "unless --network is deq"),
-    "unknown activation": (["--network", "deq", "--activation", "blub"], "--activation must be"),
-    "no step": (["--step-size", "0"], "--step-size must be > 0"),
-    "targets that are no numbers": (["--target-scale", "nan"], "--target-scale must be finite"),
-    "readout that is infinite": (["--readout-scale", "inf"], "--readout-scale must be finite"),
-    "too many samples": (["-n", "9999"], "-n must be between 2 and 1797"),
-    "no labels": (["x.npy"], "x.npy must have labels: --label"),
-    "too few labels": (["short.npz"], "labels must be 6 .*got shape"),
-    "labels in another place": (["x.npy", "--label", "kind"], "--label must name a column"),
-    "absent labels": (["x.npy", "--label", "whale.npy"], "whale.npy"),
-    "absent data": (["whale.csv"], "must be a file that exists"),
-    "absent network": (["--load", "whale.safetensors"], "--load must be a network saved"),
-    "file that is no network": (["--load", "x.npy"], "--load must be a network saved"),
-    "truncated network": (["--load", "cut.safetensors"], "--load must be .*damaged"),
-    "network for other inputs": (["d.npz", "--load", "net.safetensors"], r"5.*12|12.*5"),
-    "network for other labels": (
-        ["d.npz", "--load", "outputs.safetensors"],
-        "must have 1 outputs for the labels of d.npz, got 7",
-    ),
-    "two networks": (["--load", "net.safetensors", "--width", "9"], "--width must be left out"),
-    "two kinds": (["--load", "net.safetensors", "--network", "deq"], "--network must be left out"),
-}
-
-
-@pytest.fixture
-def _files() -> None:
-    np.save("x.npy", points())
-    np.savez("d.npz", X=points(), y=np.arange(6) % 2)
-    np.savez("short.npz", X=points(), y=np.arange(5))
-    deq = shoal.DEQ(shoal.Tanh(), 0.2, 0.8)
-    shoal.save(shoal.build(deq, in_features=5, width=8), "net.safetensors")
-    shoal.save(shoal.build(deq, in_features=12, width=8, out_features=7), "outputs.safetensors")
-    Path("cut.safetensors").write_bytes(Path("net.safetensors").read_bytes()[:-100])
-
-
-@pytest.mark.usefixtures("_files")
-@pytest.mark.parametrize(("arguments", "message"), BAD.values(), ids=BAD.keys())
-def test_bad_invocations(arguments: list[str], message: str) -> None:
-    there = files()
-    result = run(*arguments, "--output", "out", code=1)
-    assert result.stdout == ""
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("Error: ")
-    assert re.search(message, line), line
-    assert files() == there
-    assert not Path("out").exists()

@@ -1,43 +1,24 @@
 """``shoal design``: what it prints, what it writes, how it fails."""
 
 import json
-import logging
 import sys
-from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+import commands
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
+from commands import files
 
 import shoal
-from shoal.cli.app import app
 from shoal.cli.design import INFEASIBLE
 
 INFEASIBLE_DEQ = ["--activation", "softplus", "--match", "ntk", "--family", "sinusoid"]
 
 
-@pytest.fixture(autouse=True)
-def _somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Commands run in an empty folder; logging is as before afterwards."""
-    monkeypatch.chdir(tmp_path)
-    logger = logging.getLogger("shoal")
-    before = (list(logger.handlers), logger.level)
-    yield
-    logger.handlers[:], logger.level = before[0], before[1]
-
-
-def run(*arguments: str, code: int = 0):
-    result = CliRunner().invoke(app, ["design", *arguments])
-    assert result.exit_code == code, result.output
-    assert "Traceback" not in result.output
-    return result
-
-
-def files() -> list[str]:
-    return sorted(p.as_posix() for p in Path().rglob("*") if p.is_file())
+run = partial(commands.run, "design")
 
 
 def test_a_table_and_the_reason() -> None:
@@ -78,11 +59,12 @@ def test_data_gives_the_norm_and_the_gap() -> None:
 def test_files(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = ["--in-features", "5", "--out-features", "2", "--width", "30", "--seed", "7"]
     result = run("--method", "sphere", "--output", "a/b", "--export", "net.py", *sizes)
-    assert "Written: net.py, a/b/design.json" in result.stdout
+    assert "Written: net.py, a/b/report.html, a/b/design.json" in result.stdout
     assert files() == [
         "a/b/activations.png",
         "a/b/activations.svg",
         "a/b/design.json",
+        "a/b/report.html",
         "net.py",
         "net_weights.safetensors",
     ]
@@ -105,51 +87,6 @@ def test_what_is_infeasible_has_its_own_exit_code() -> None:
     document = json.loads(Path("here/design.json").read_text())
     assert not document["feasible"]
     assert 0 < document["errors"]["predicted"] < 1e-3
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--activation", "blub"], "--activation must be one of"),
-        (["--recurrent-variance", "-1"], "--recurrent-variance must be"),
-        (["--activation", "relu", "--recurrent-variance", "2.1"], "kernel"),
-        (["--tau0", "0"], "--tau0 must be"),
-        (["--tau0", "nan"], "--tau0 must be"),
-        (["--match", "nngp"], "match must be"),
-        (["--method", "magic"], "method must be"),
-        (["--family", "relu"], "family must be"),
-        (["--method", "sphere", "--family", "sinusoid"], "family must be left out"),
-        (["--norm-gated"], "norm_gated"),
-        (["--method", "sphere", "--norm-gated"], "norm_gated must be False"),
-        (["--trainable", "weights"], "weights"),
-        (["--trainable", ""], "trainable"),
-        (["--data", "nowhere.npy"], "must be a file that exists"),
-        (["-n", "5"], "--data"),
-        (["--export", "net.pt", "--in-features", "3"], r"must end in .py or .onnx"),
-        (["--export", "no/net.py", "--in-features", "3"], "folder that exists"),
-        (["--export", "net.py"], "--in-features must be given"),
-        (["--export", "net.py", "--in-features", "0"], "--in-features must be"),
-        (["--export", "2x.py", "--in-features", "3"], "--export must have the name of a Python"),
-        (["--export", "torch.py", "--in-features", "3"], "--export must have a name of its own"),
-        (["--export", "net.py", "--in-features", "3", "--seed", "-1"], "--seed must be >= 0"),
-        (["--width", "5"], "--width must be left out without --export"),
-        (["--method", "sphere", "--tolerance", "1e-30"], "tolerance"),
-    ],
-)
-def test_bad_input_is_one_line_and_leaves_nothing(arguments: list[str], words: str) -> None:
-    result = run(*arguments, "--output", "out", code=1)
-    assert words in result.stderr
-    assert result.stderr.startswith("Error: ")
-    assert result.stderr.count("\n") == 1
-    assert result.stdout == ""
-    assert files() == []
-
-
-def test_damaged_data() -> None:
-    np.save("bad.npy", np.full((4, 2), np.nan))
-    assert "finite" in run("--data", "bad.npy", code=1).stderr
-    np.save("zero.npy", np.zeros((4, 2)))
-    assert "zero" in run("--data", "zero.npy", code=1).stderr
 
 
 def test_what_will_not_be_trained_is_exported_frozen() -> None:

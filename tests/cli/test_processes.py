@@ -83,8 +83,10 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, environment: dict[str, st
 @pytest.mark.slow
 def test_ctrl_c_while_analyzing(tmp_path: Path, environment: dict[str, str]) -> None:
     """The analysis says on stderr which section it computes; Ctrl-C comes in the last one."""
+    sections = ["well_posedness", "kernels", "equivalents", "timing"]
+    options = ["--only", ",".join(sections), "--device", "cpu", "--output", "o", "--json"]
     process = subprocess.Popen(
-        [*SHOAL, "analyze", "-v", "--device", "cpu", "--output", "o", "--json"],
+        [*SHOAL, "analyze", "-v", *options],
         cwd=tmp_path,
         env=environment,
         stdout=subprocess.PIPE,
@@ -101,10 +103,10 @@ def test_ctrl_c_while_analyzing(tmp_path: Path, environment: dict[str, str]) -> 
     assert "Interrupted: 3 of 4 sections are finished, kept in o" in stderr
     assert "Traceback" not in stderr
     names = sorted(path.name for path in (tmp_path / "o").iterdir())
-    assert names == ["partial.json", "partial.png", "partial.svg"]
+    assert names == ["partial.html", "partial.json", "partial.png", "partial.svg"]
     document = json.loads(stdout)
     assert document == json.loads((tmp_path / "o" / "partial.json").read_text())
-    assert list(document["sections"]) == ["well_posedness", "kernels", "equivalents"]
+    assert list(document["sections"]) == sections[:-1]
     assert not document["complete"]
 
 
@@ -225,15 +227,33 @@ def test_an_error_is_a_line_and_a_code(tmp_path: Path, environment: dict[str, st
         text=True,
         check=False,
     )
-    assert found.returncode == 1
+    assert found.returncode == 2
     assert found.stdout == ""
     assert found.stderr == "Error: -n must be between 2 and 1797 for digits, got 1\n"
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no such device")
+def test_stdout_that_takes_nothing(environment: dict[str, str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        found = subprocess.run(
+            [*SHOAL, "reproduce"], env=environment, stdout=full, stderr=subprocess.PIPE, text=True,
+            check=False,
+        )  # fmt: skip
+    assert (found.returncode, found.stderr) == (1, "Error: No space left on device\n")
+    with subprocess.Popen(
+        [*SHOAL, "reproduce"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()  # as head does when it has seen enough
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
 def test_a_terminal_without_greek_letters(tmp_path: Path, environment: dict[str, str]) -> None:
     found = subprocess.run(
-        [*SHOAL, "analyze", "-n", "20", "--device", "cpu"],
+        [*SHOAL, "analyze", "-n", "20", "--device", "cpu", "--only", "well_posedness"],
         cwd=tmp_path,
         env=environment | {"PYTHONIOENCODING": "ascii"},
         capture_output=True,

@@ -355,3 +355,9 @@ def test_architectures_without_coefficients() -> None:
         ValueError, match=r"x must have shape \(samples, features\), got \(2, 3, 4\)"
     ):
         d.gap(torch.ones(2, 3, 4))
+
+
+@pytest.mark.parametrize("match", ["ck", "ntk"])
+def test_what_vanishes_has_no_design(match):
+    with pytest.raises(ValueError, match="the kernel is zero"):
+        shoal.design(shoal.DEQ(shoal.Hermite((0.0,)), 0.2, 0.8), tau0=1.0, match=match)

@@ -13,7 +13,23 @@ import pytest
 import torch
 
 import shoal
-from shoal.report import SECTIONS, Findings, Row, Section, Subject, analyze, load_data, render
+from shoal.experiments import find
+from shoal.experiments.runner import Run, execute
+from shoal.experiments.storage import read_json
+from shoal.report import (
+    SECTIONS,
+    Findings,
+    Measurement,
+    Row,
+    Section,
+    Subject,
+    analyze,
+    load_data,
+    render,
+)
+from shoal.report.bench_page import bench_page
+from shoal.report.design_page import design_page
+from shoal.report.reproduction import Finished, paper_page, run_page
 
 EVIL = '<script>alert("x")</script>&'
 VOID = {"meta", "link", "br", "hr", "img"}
@@ -56,6 +72,41 @@ def text(subject: Subject) -> str:
     return render(subject, dict(analyze(subject)), command="shoal analyze -n 40")
 
 
+@pytest.fixture(scope="module")
+def pages(text: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A page of every kind."""
+    design = shoal.design(shoal.DEQ(shoal.ReLU(), 0.2, 0.8), tau0=1.0, match="ck")
+    measured = [
+        (name, Measurement(f"{name}, {case}", ratio * 0.01, "x @ x.T", 0.01))
+        for name in ("kernel", "dual")
+        for case, ratio in (("ReLU", 2.0), ("Tanh", 30.0))
+    ]
+    (kind,) = find("shoal", "width")
+    one = Run(kind.quick(), tmp_path_factory.mktemp("runs"), "cpu")
+    results = execute(one)
+    done = Finished(one, read_json(one.folder / "run.json"), one.experiment.plot(results))
+    return {
+        "analysis": text,
+        "design": design_page(design, design.plot(), command="shoal design"),
+        "bench": bench_page(measured, device=torch.device("cpu"), command="shoal bench"),
+        "run": run_page(done, command="shoal reproduce shoal width"),
+        "paper": paper_page("shoal", [done], command="shoal reproduce shoal"),
+    }
+
+
+PLOTS = {"analysis": len(SECTIONS), "design": 1, "bench": 2, "run": 1, "paper": 1}
+
+
+def test_pages_say_what_they_are_about(pages: dict[str, str]) -> None:
+    design = shoal.design(shoal.DEQ(shoal.ReLU(), 0.2, 0.8), tau0=1.0, match="ck")
+    assert f"wanted {design.target['gamma2']:.8g}" in pages["design"]
+    assert 'class="holds"' in pages["design"]
+    assert "20 ms; x @ x.T: 10 ms" in pages["bench"]
+    for name in ("run", "paper"):
+        for words in ("ck slope", "widths", "torch", "Monte Carlo error of a finite DEQ"):
+            assert words in pages[name]
+
+
 def test_it_is_well_formed_and_complete(text: str) -> None:
     page = Page(text)
     assert page.tags["section"] == page.tags["svg"] == len(SECTIONS)
@@ -68,7 +119,11 @@ def test_it_is_well_formed_and_complete(text: str) -> None:
     assert text.count('class="holds"') > 5  # the checklist
 
 
-def test_plots_are_xml_whose_ids_are_unique(text: str) -> None:
+@pytest.mark.parametrize("name", PLOTS)
+def test_plots_are_xml_whose_ids_are_unique(pages: dict[str, str], name: str) -> None:
+    text = pages[name]
+    assert Page(text).tags["svg"] == PLOTS[name]
+    assert "<code>shoal" in text
     plots = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
     for plot in plots:
         ElementTree.fromstring(plot)
@@ -78,7 +133,9 @@ def test_plots_are_xml_whose_ids_are_unique(text: str) -> None:
     assert set(used) <= set(ids)
 
 
-def test_nothing_is_loaded_from_elsewhere(text: str) -> None:
+@pytest.mark.parametrize("name", PLOTS)
+def test_nothing_is_loaded_from_elsewhere(pages: dict[str, str], name: str) -> None:
+    text = pages[name]
     assert not re.search(r"https?:|//[a-z]|@import|<script|<iframe|<img", text)
     page = Page(text)
     links = [v for k, v in page.attributes if k in ("href", "src", "xlink:href")]
@@ -86,7 +143,9 @@ def test_nothing_is_loaded_from_elsewhere(text: str) -> None:
     assert not any(key.startswith("on") for key, _ in page.attributes)
 
 
-def test_colors_of_plots_follow_the_page(text: str) -> None:
+@pytest.mark.parametrize("name", PLOTS)
+def test_colors_of_plots_follow_the_page(pages: dict[str, str], name: str) -> None:
+    text = pages[name]
     plots = "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))
     assert set(re.findall(r"#[0-9a-fA-F]{6}\b", plots)) == set()
     style = text[: text.index("</style>")]
@@ -122,9 +181,11 @@ def test_a_part_is_marked(subject: Subject) -> None:
 @pytest.mark.skipif(which("chromium") is None, reason="there is no chromium to render it")
 @pytest.mark.parametrize("size", ["1200,900", "500,900"])
 @pytest.mark.parametrize("mode", [[], ["--force-dark-mode"]], ids=["light", "dark"])
+@pytest.mark.parametrize("name", PLOTS)
 def test_a_browser_renders_it_without_complaint(
-    text: str, tmp_path: Path, size: str, mode: list[str]
+    pages: dict[str, str], name: str, tmp_path: Path, size: str, mode: list[str]
 ) -> None:
+    text = pages[name]
     page, picture = tmp_path / "report.html", tmp_path / "report.png"
     probe = (
         "<script>addEventListener('load', () => console.log('PROBE',"
@@ -144,5 +205,5 @@ def test_a_browser_renders_it_without_complaint(
     console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     (line,) = console  # that of the probe, and no error
     background = "rgb(20, 23, 26)" if mode else "rgb(250, 250, 248)"
-    assert f"PROBE true {len(SECTIONS)} {background}" in line
+    assert f"PROBE true {PLOTS[name]} {background}" in line
     assert picture.stat().st_size > 10_000

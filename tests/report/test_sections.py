@@ -9,6 +9,7 @@ import torch
 
 import shoal
 from shoal.report import SECTIONS, Data, Findings, Section, Subject, analyze, load_data
+from shoal.report.accuracy import ACCURACY
 from shoal.report.certificate import CERTIFICATE
 from shoal.report.designs import DESIGN
 from shoal.report.spectra import SPECTRUM
@@ -117,6 +118,44 @@ def test_the_certificate_is_for_targets_that_it_names(digits: Subject) -> None:
     assert float(ratios.max()) <= found.numbers["rate"]
 
 
+def test_the_certified_curve_is_below_its_bound_and_near_its_prediction(digits: Subject) -> None:
+    found = numbers(CERTIFICATE, digits)
+    losses = {name: np.array(values) for name, values in found["losses"].items()}
+    y = found["target_scale"] * np.eye(10)[digits.data.y[:8]]
+    assert losses["bound"][0] == pytest.approx((y**2).sum() / 2)
+    assert losses["bound"][1:] / losses["bound"][:-1] == pytest.approx(found["rate"])
+    assert (losses["measured"] <= losses["bound"] * (1 + 1e-12)).all()
+    kernel = shoal.kernel(DEQ, digits.x[:8]).ck.numpy()
+    step = np.eye(8) - found["step_size"] * kernel
+    errors = [np.linalg.matrix_power(step, k) @ y for k in range(len(losses["bound"]))]
+    assert losses["predicted"] == pytest.approx([(e**2).sum() / 2 for e in errors], rel=1e-8)
+    assert losses["measured"] == pytest.approx(losses["predicted"], rel=0.2)
+
+
+def test_accuracies_are_those_of_kernel_ridge_regression(digits: Subject) -> None:
+    found = numbers(ACCURACY, digits)
+    x = torch.nn.functional.normalize(digits.x).numpy()
+    y, test = np.eye(10)[digits.data.y], np.arange(60) % 4 == 3
+    for name, phi in (("deq", DEQ), ("naive", shoal.FullyConnected([shoal.Tanh()]))):
+        kernel = shoal.kernel(phi, x).ck
+        ridge = 0.01 * np.diag(kernel)[~test].mean()
+        inner = kernel[np.ix_(~test, ~test)] + ridge * np.eye((~test).sum())
+        outputs = kernel[np.ix_(test, ~test)] @ np.linalg.solve(inner, y[~test])
+        right = (outputs.argmax(1) == y[test].argmax(1)).mean()
+        assert found["infinite"][name] == pytest.approx(right)
+    for name, scores in found["finite"].items():
+        assert np.mean(scores[-1]) == pytest.approx(found["infinite"][name], abs=0.1)
+
+
+def test_the_share_of_variance_that_wide_networks_explain() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.nn.functional.normalize(torch.randn(200, 3, generator=generator).double())
+    found = numbers(ACCURACY, subject_of(x, y=2 + 3 * x[:, 0]))  # linear, so it is learned
+    assert found["measure"] == "explained variance"
+    assert found["infinite"]["deq"] > 0.999
+    assert np.mean(found["finite"]["deq"][-1]) > 0.99
+
+
 def test_a_network_that_does_not_contract_is_refused() -> None:
     subject = subject_of(torch.eye(6).double(), shoal.DEQ(shoal.ReLU(), 4.0, 0.8))
     found = CERTIFICATE.find(subject)
@@ -140,9 +179,9 @@ def test_what_is_learned() -> None:
 
 def test_some_networks_have_no_certificate() -> None:
     x = torch.eye(6).double()
-    assert (
-        TRAINING.find(subject_of(x, shoal.FullyConnected([shoal.ReLU()]))).rows[0].value == "none"
-    )
+    for section in (TRAINING, ACCURACY):
+        explicit = subject_of(x, shoal.FullyConnected([shoal.ReLU()]))
+        assert section.find(explicit).rows[0].value == "none"
     gated = shoal.FullyConnected([shoal.Tanh()], norm_gated=True)
     for architecture in (gated, shoal.ConvResNet(shoal.Tanh(), 2)):
         assert CERTIFICATE.find(subject_of(x, architecture)).rows[0].value == "none"
@@ -169,6 +208,10 @@ def test_certificates_of_other_networks(
     if failure is None:
         assert failed is None
         assert found.numbers["status"] == "proved"
+        losses = {name: np.array(values) for name, values in found.numbers["losses"].items()}
+        assert (losses["measured"] <= losses["bound"] * (1 + 1e-12)).all()
+        early = losses["predicted"][:5]  # later, narrow networks leave their linear regime
+        assert losses["measured"][:5] == pytest.approx(early, rel=0.1)
     else:
         assert failed is not None
         assert failed.quantity == failure

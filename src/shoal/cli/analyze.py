@@ -11,10 +11,13 @@ from shoal import checks
 from shoal.activations.names import parse_activation
 from shoal.cli.errors import FAILED, INTERRUPTED, note
 from shoal.cli.options import (
+    Activation,
     Debug,
     Device,
     Dtype,
+    InputVariance,
     Json,
+    RecurrentVariance,
     Save,
     Threads,
     Verbose,
@@ -33,7 +36,7 @@ from shoal.report.page import require_jinja
 __all__ = ["analyze", "architecture_of"]
 
 _MARKS = {None: "  ", True: "[green]✓[/green] ", False: "[red]✗[/red] "}
-_NAMES = ",".join(section.name for section in SECTIONS)
+_NAMES = ", ".join(section.name for section in SECTIONS)
 
 
 def analyze(
@@ -41,8 +44,7 @@ def analyze(
         str,
         typer.Argument(
             metavar="DATA",
-            help=f"{', '.join(NAMES)}, or a file: .npy of shape (n, p), .npz with an array X, "
-            ".csv or .csv.gz.",
+            help=f"{', '.join(NAMES)}, or a file: .npy, .npz, .csv, .csv.gz; see below.",
         ),
     ] = "digits",
     label: Annotated[
@@ -52,20 +54,26 @@ def analyze(
             help="The labels: a column of a CSV file, by name or by index from 0, or an .npy file.",
         ),
     ] = None,
-    activation: Annotated[
-        str, typer.Option(help="A name, with numbers after a colon: tanh, leakyrelu:0.1.")
-    ] = "tanh",
-    recurrent_variance: Annotated[float, typer.Option(help="σ_a², at least 0.")] = 0.2,
-    input_variance: Annotated[float, typer.Option(help="σ_b², at least 0.")] = 0.8,
+    activation: Activation = "tanh",
+    recurrent_variance: RecurrentVariance = 0.2,
+    input_variance: InputVariance = 0.8,
     n: Annotated[
-        int | None, typer.Option("--n", "-n", help="How many samples.", show_default="at most 1000")
+        int | None,
+        typer.Option(
+            "--n", "-n", help="How many of the first samples.", show_default="at most 1000"
+        ),
     ] = None,
     only: Annotated[
         str | None,
-        typer.Option(metavar="SECTIONS", help=f"Of {_NAMES}.", show_default="all"),
+        typer.Option(
+            metavar="SECTIONS",
+            help=f"These sections, separated by commas: {_NAMES}.",
+            show_default="all",
+        ),
     ] = None,
     skip: Annotated[
-        str | None, typer.Option(metavar="SECTIONS", help="All sections but these.")
+        str | None,
+        typer.Option(metavar="SECTIONS", help="All sections but these; not with --only."),
     ] = None,
     dtype: Annotated[Dtype, typer.Option(help="Of inputs and kernels.")] = Dtype.float64,
     device: Device = "auto",
@@ -77,8 +85,9 @@ def analyze(
 ) -> None:
     """Analyze a DEQ on data: kernels, spectrum, shallow designs, training, certificate.
 
-    Inputs are centered and scaled to a mean squared norm of one. Without DATA, handwritten digits
-    are taken.
+    The DEQ is f(x) = a·z, where z = φ(σ_a A z + σ_b B x)/√m has m units. Inputs are centered
+    and scaled to a mean squared norm of one. Without DATA, handwritten digits are taken. It takes
+    a minute; after Ctrl-C the finished sections are kept as partial.html.
     """
     sections = _chosen(only, skip)
     check_count("--threads", threads)
@@ -144,17 +153,20 @@ def _finish(
 
 def architecture_of(activation: str, recurrent_variance: float, input_variance: float) -> shoal.DEQ:
     """The DEQ that the options say."""
+    phi = parse_activation(activation, argument="--activation")
+    if phi.lipschitz == 0:
+        raise ValueError(f"--activation must not be constant, got {activation!r}")
     return shoal.DEQ(
-        parse_activation(activation, argument="--activation"),
+        phi,
         checks.real("--recurrent-variance", recurrent_variance, at_least=0),
-        checks.real("--input-variance", input_variance, at_least=0),
+        checks.real("--input-variance", input_variance, above=0),
     )
 
 
 def _chosen(only: str | None, skip: str | None) -> tuple[Section, ...]:
     """The sections that the options leave."""
     if only is not None and skip is not None:
-        raise ValueError("--only and --skip must not both be given")
+        raise ValueError(f"--only and --skip must not both be given, got {only!r} and {skip!r}")
     known = {section.name: section for section in SECTIONS}
     option, text = ("--skip", skip) if only is None else ("--only", only)
     named = [] if text is None else [name.strip() for name in text.split(",")]

@@ -1,5 +1,6 @@
 """The commands and what they have in common."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ from shoal.cli.bench import bench
 from shoal.cli.certify import certify
 from shoal.cli.design import design
 from shoal.cli.errors import Commands
+from shoal.cli.examples import epilog
 from shoal.cli.options import Debug, Verbose
 from shoal.cli.reproduce import reproduce
 
@@ -42,13 +44,20 @@ def shoal(
     verbose: Verbose = 0,  # noqa: ARG001
     debug: Debug = False,  # noqa: ARG001
 ) -> None:
-    """The theory of deep equilibrium models, at work."""
+    """The theory of deep equilibrium models (DEQs), at work.
+
+    Each command has a --help of its own, with the files it reads and writes, and examples.
+    """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
 
-app.command()(analyze)
-app.command()(design)
-app.command()(certify)
-app.command()(reproduce)
-app.command()(bench)
+_COMMANDS: dict[Callable[..., None], str] = {
+    analyze: "A DEQ on data: kernels, spectrum, designs, training, certificate.",
+    design: "The shallow network that has the kernel of a DEQ.",
+    certify: "Does gradient descent train this network, and how fast?",
+    reproduce: "List and run the papers' figures, tables and theorems.",
+    bench: "How long shoal takes, as ratios to what cannot be avoided.",
+}
+for _command, _words in _COMMANDS.items():
+    app.command(short_help=_words, epilog=epilog(_command.__name__))(_command)

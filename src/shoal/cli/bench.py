@@ -1,6 +1,7 @@
 """``shoal bench``: how long things take, as ratios to what cannot be avoided."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -9,10 +10,14 @@ from rich.table import Table
 
 from shoal import __version__
 from shoal.cli.errors import INTERRUPTED, note
-from shoal.cli.options import Debug, Device, Json, Verbose
-from shoal.cli.output import console, emit, progress
+from shoal.cli.options import Debug, Device, Json, Save, Verbose, check_folder
+from shoal.cli.output import command_line, console, emit, progress
+from shoal.experiments.figures import require_matplotlib
 from shoal.experiments.provenance import hardware, resolve_device
 from shoal.report import BENCHMARKS, Measurement, measure
+from shoal.report.bench_page import bench_page, milliseconds
+from shoal.report.page import require_jinja
+from shoal.report.saving import forget_parts, save_results
 
 __all__ = ["bench"]
 
@@ -24,17 +29,23 @@ def bench(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Sizes that take seconds.")] = False,
     device: Device = "auto",
+    output: Save = None,
     json: Json = False,
     verbose: Verbose = 0,  # noqa: ARG001
     debug: Debug = False,  # noqa: ARG001
 ) -> None:
     """Time shoal, and show ratios to matrix products and elementary functions.
 
-    Times are the shortest of five, taken in turns with those of the reference.
+    Times are the shortest of five, taken in turns with those of the reference. After Ctrl-C the
+    finished cases are shown; the next call starts over.
     """
     if name is not None and name not in BENCHMARKS:
         raise ValueError(f"NAME must be one of {', '.join(BENCHMARKS)}, got {name!r}")
     place = resolve_device(device)
+    if output is not None:
+        require_matplotlib()
+        require_jinja()
+        check_folder(output)
     cases = [(b, case) for b in ([name] if name else BENCHMARKS) for case in BENCHMARKS[b].cases]
     found: list[tuple[str, Measurement]] = []
     interrupted = False
@@ -47,21 +58,32 @@ def bench(
                 bar.update(task, advance=1)
     except KeyboardInterrupt:
         interrupted = True
+    record = _document(found, place, complete=not interrupted)
+    files: list[Path] = []
+    if found and output is not None:
+        page = bench_page(found, device=place, command=command_line(), complete=not interrupted)
+        names = ("partial.html", "partial.json") if interrupted else ("report.html", "bench.json")
+        files = save_results(output, pages={names[0]: page}, documents={names[1]: record})
+        forget_parts(files)
     if json and found:
-        emit({**_document(found, place), "complete": not interrupted})
+        emit(record)
     elif found:
-        _show(found, place)
+        _show(found, place, files)
     if interrupted:
+        kept = f", kept in {files[0]}" if files else ""
         note(
-            f"Interrupted: {len(found)} of {len(cases)} cases are finished. Run the command again; "
-            "it starts over, or name one benchmark."
+            f"Interrupted: {len(found)} of {len(cases)} cases are finished{kept}. Run the command "
+            "again; it starts over, or name one benchmark."
         )
         raise typer.Exit(INTERRUPTED)
 
 
-def _document(found: list[tuple[str, Measurement]], device: torch.device) -> dict[str, Any]:
+def _document(
+    found: list[tuple[str, Measurement]], device: torch.device, *, complete: bool
+) -> dict[str, Any]:
     return {
         "shoal": __version__,
+        "complete": complete,
         "torch": str(torch.__version__),
         "device": str(device),
         "threads": torch.get_num_threads(),
@@ -70,7 +92,7 @@ def _document(found: list[tuple[str, Measurement]], device: torch.device) -> dic
     }
 
 
-def _show(found: list[tuple[str, Measurement]], device: torch.device) -> None:
+def _show(found: list[tuple[str, Measurement]], device: torch.device, files: list[Path]) -> None:
     threads = torch.get_num_threads()
     title = f"shoal {__version__}, torch {torch.__version__}, {device}, threads: {threads}"
     table = Table(title=title, title_justify="left")
@@ -81,6 +103,8 @@ def _show(found: list[tuple[str, Measurement]], device: torch.device) -> None:
         if before not in (None, name):
             table.add_section()
         before = name
-        times = [f"{1e3 * seconds:.3g} ms" for seconds in (one.seconds, one.reference_seconds)]
+        times = [milliseconds(seconds) for seconds in (one.seconds, one.reference_seconds)]
         table.add_row(one.case, times[0], one.reference, times[1], f"{one.ratio:.3g}")
     console().print(table)
+    if files:
+        console().print(f"Written: {', '.join(map(str, files))}", soft_wrap=True)

@@ -21,14 +21,14 @@ from shoal.cli.options import (
     check_folder,
     limited,
 )
-from shoal.cli.output import command_line, console, emit
+from shoal.cli.output import command_line, console, emit, working
 from shoal.experiments.figures import require_matplotlib
 from shoal.experiments.identity import plain
-from shoal.experiments.storage import write_file, write_json
 from shoal.models import Network
 from shoal.report import Data, Row, Subject, load_data, render
 from shoal.report.certificate import CERTIFICATE, certificate_findings
 from shoal.report.page import require_jinja
+from shoal.report.saving import save_results
 
 __all__ = ["NOT_ESTABLISHED", "certify"]
 
@@ -51,7 +51,11 @@ _MARKS = {
 
 def certify(
     data: Annotated[
-        str, typer.Argument(metavar="DATA", help="Inputs and labels, as for analyze.")
+        str,
+        typer.Argument(
+            metavar="DATA",
+            help="Inputs with labels: a dataset, or a file: .npy, .npz, .csv, .csv.gz; see below.",
+        ),
     ] = "digits",
     label: Annotated[
         str | None,
@@ -60,18 +64,23 @@ def certify(
         ),
     ] = None,
     n: Annotated[
-        int | None, typer.Option("--n", "-n", help="How many samples.", show_default="at most 8")
+        int | None,
+        typer.Option("--n", "-n", help="How many of the first samples.", show_default="at most 8"),
     ] = None,
     target_scale: Annotated[float, typer.Option(help="What labels are multiplied by.")] = 0.1,
     raw: Annotated[bool, typer.Option("--raw", help="Take the inputs as they are.")] = False,
     network: Annotated[
-        str | None, typer.Option(help="ling2023, deq or implicit.", show_default="ling2023")
+        str | None,
+        typer.Option(
+            help="ling2023, deq (Ling 2024) or implicit (Gao 2022); each has options of its own.",
+            show_default="ling2023",
+        ),
     ] = None,
     weight_variance: Annotated[
         float | None, typer.Option(help="ling2023: σ_w².", show_default="0.001")
     ] = None,
     activation: Annotated[
-        str | None, typer.Option(help="deq: as for analyze.", show_default="tanh")
+        str | None, typer.Option(help="deq: φ, as for analyze.", show_default="tanh")
     ] = None,
     recurrent_variance: Annotated[
         float | None, typer.Option(help="deq: σ_a².", show_default="0.2")
@@ -80,7 +89,7 @@ def certify(
         float | None, typer.Option(help="deq: σ_b².", show_default="0.8")
     ] = None,
     gamma: Annotated[float | None, typer.Option(help="implicit: γ.", show_default="0.1")] = None,
-    width: Annotated[int | None, typer.Option(help="m.", show_default="1000")] = None,
+    width: Annotated[int | None, typer.Option(help="Hidden units.", show_default="1000")] = None,
     readout_scale: Annotated[
         float | None, typer.Option(help="The factor of the initial readout.", show_default="0")
     ] = None,
@@ -131,12 +140,17 @@ def certify(
     net = _loaded(load) if load is not None else _built(network or "ling2023", given, samples)
     x = samples.x if raw or not _by_dimension(net) else samples.x * samples.x.shape[1] ** 0.5
     targets = target_scale * samples.targets(net.spec.out_features)
-    with limited(threads):
+    with limited(threads), working("Certifying", quiet=json):
         found = shoal.certify(net, x.to(next(net.parameters()).dtype), targets, step_size=step_size)
     record = _document(found, net, samples, target_scale)
     files: list[Path] = []
     if output is not None:
-        files = _save(record, net, _page(found, net, samples, target_scale), output)
+        files = save_results(
+            output,
+            pages={"report.html": _page(found, net, samples, target_scale)},
+            documents={"certificate.json": record},
+            others={"network.safetensors": lambda path: shoal.save(net, path)},
+        )
     if json:
         emit(record)
     else:
@@ -232,17 +246,6 @@ def _page(found: shoal.Certificate, net: Network[Any], samples: Data, scale: flo
     findings = certificate_findings(found, rows, {})
     subject = Subject(net.architecture, samples)
     return render(subject, {CERTIFICATE: findings}, command=command_line())
-
-
-def _save(record: dict[str, Any], net: Network[Any], page: str, folder: Path) -> list[Path]:
-    """Write the report, the certificate, and the network that it is about."""
-    folder.mkdir(parents=True, exist_ok=True)
-    names = ("report.html", "certificate.json", "network.safetensors")
-    files = [folder / name for name in names]
-    write_file(files[0], lambda file: file.write(page.encode()))
-    write_json(files[1], record)
-    shoal.save(net, files[2])
-    return files
 
 
 def _show(found: shoal.Certificate, record: dict[str, Any], files: list[Path]) -> None:

@@ -11,13 +11,24 @@ import shoal
 from shoal import checks
 from shoal.cli.analyze import architecture_of
 from shoal.cli.errors import note
-from shoal.cli.options import Debug, Json, Save, Verbose, check_folder
-from shoal.cli.output import console, emit
-from shoal.experiments.figures import require_matplotlib, save_figure
+from shoal.cli.options import (
+    Activation,
+    Debug,
+    InputVariance,
+    Json,
+    RecurrentVariance,
+    Save,
+    Verbose,
+    check_folder,
+)
+from shoal.cli.output import command_line, console, emit, working
+from shoal.experiments.figures import require_matplotlib
 from shoal.experiments.identity import plain
-from shoal.experiments.storage import write_json
 from shoal.models.exporting import export_target
 from shoal.report import load_data
+from shoal.report.design_page import design_page
+from shoal.report.page import require_jinja
+from shoal.report.saving import save_results
 
 __all__ = ["INFEASIBLE", "design"]
 
@@ -27,14 +38,12 @@ _COMPARED = 64  # samples whose kernel matrices are compared, by default
 
 
 def design(
-    activation: Annotated[
-        str, typer.Option(help="A name, with numbers after a colon: tanh, leakyrelu:0.1.")
-    ] = "tanh",
-    recurrent_variance: Annotated[float, typer.Option(help="σ_a², at least 0.")] = 0.2,
-    input_variance: Annotated[float, typer.Option(help="σ_b², at least 0.")] = 0.8,
+    activation: Activation = "tanh",
+    recurrent_variance: RecurrentVariance = 0.2,
+    input_variance: InputVariance = 0.8,
     tau0: Annotated[
         float | None,
-        typer.Option(help="The norm of the inputs.", show_default="that of --data, or 1"),
+        typer.Option(help="The norm of the inputs, above 0.", show_default="that of --data, or 1"),
     ] = None,
     data: Annotated[
         str | None,
@@ -47,7 +56,13 @@ def design(
             "--n", "-n", help="Samples whose kernels are compared.", show_default="at most 64"
         ),
     ] = None,
-    method: Annotated[str, typer.Option(help="moments or sphere.")] = "moments",
+    method: Annotated[
+        str,
+        typer.Option(
+            help="moments: the high-dimensional coefficients, by ordinary layers; sphere: the "
+            "kernel itself, for inputs of norm tau0."
+        ),
+    ] = "moments",
     match: Annotated[
         str | None, typer.Option(help="ck or ntk.", show_default="by what is trained")
     ] = None,
@@ -61,7 +76,12 @@ def design(
     norm_gated: Annotated[
         bool, typer.Option("--norm-gated", help="On the sphere: for inputs of every norm.")
     ] = False,
-    tolerance: Annotated[float, typer.Option(help="On the sphere: of the kernel.")] = 1e-6,
+    tolerance: Annotated[
+        float,
+        typer.Option(
+            help="On the sphere: the largest error of the kernel, relative to its diagonal."
+        ),
+    ] = 1e-6,
     output: Save = None,
     export: Annotated[
         Path | None,
@@ -85,31 +105,35 @@ def design(
 ) -> None:
     """Design an explicit network with one or two hidden layers that has the kernel of a DEQ.
 
-    The exit code is 3 if there is none of the wanted kind; the nearest one is shown and written.
+    If there is none of the wanted kind, the nearest one is shown and written, and the exit code is
+    3. Inputs of --data are taken as they are; scale them as you will for training.
     """
     if output is not None:
         require_matplotlib()
+        require_jinja()
         check_folder(output)
     deq = architecture_of(activation, recurrent_variance, input_variance)
     x = None if data is None else _inputs(data, label, n)
     if x is None and (label is not None or n is not None):
-        raise ValueError("--label and -n must be left out without --data")
+        extra = "-n" if label is None else "--label"
+        raise ValueError(f"{extra} must be left out without --data")
     norm = checks.real("--tau0", tau0, above=0) if tau0 is not None else 1.0
     if x is not None and tau0 is None:
         norm = float(x.square().sum(1).mean().sqrt())
     sizes = {"width": width, "in_features": in_features, "out_features": out_features, "seed": seed}
     built = _network_options(export, sizes, x)
-    found = shoal.design(
-        deq,
-        tau0=norm,
-        match=match,
-        method=method,
-        trainable=None if trainable is None else [g.strip() for g in trainable.split(",")],
-        family=family,
-        norm_gated=norm_gated,
-        tolerance=checks.real("--tolerance", tolerance, above=0),
-    )
-    gap = None if x is None else found.gap(x[: n or _COMPARED])
+    with working("Designing", quiet=json):
+        found = shoal.design(
+            deq,
+            tau0=norm,
+            match=match,
+            method=method,
+            trainable=None if trainable is None else [g.strip() for g in trainable.split(",")],
+            family=family,
+            norm_gated=norm_gated,
+            tolerance=checks.real("--tolerance", tolerance, above=0),
+        )
+        gap = None if x is None else found.gap(x[: n or _COMPARED])
     record = _document(found, gap)
     files: list[Path] = []
     if export is not None:
@@ -117,7 +141,13 @@ def design(
         shoal.export(shoal.build(found.architecture, trainable=trained, **built), export)
         files.append(export)
     if output is not None:
-        files += _save(found, record, output)
+        figure = found.plot()
+        files += save_results(
+            output,
+            pages={"report.html": design_page(found, figure, gap=gap, command=command_line())},
+            documents={"design.json": record},
+            figures={"activations": figure},
+        )
     if json:
         emit(record)
     else:
@@ -147,7 +177,7 @@ def _network_options(
         if options:
             raise ValueError(f"{flags[next(iter(options))]} must be left out without --export")
         return {}
-    export_target("--export", export)
+    check_folder(export_target("--export", export).absolute().parent, "--export")
     if x is not None:
         options = {"in_features": x.shape[1]} | options
     elif "in_features" not in options:
@@ -178,13 +208,6 @@ def _document(found: shoal.Design, gap: Any) -> dict[str, Any]:
         "explanation": found.explanation,
         "alternatives": [plain(other.architecture) for other in found.alternatives],
     }
-
-
-def _save(found: shoal.Design, record: dict[str, Any], folder: Path) -> list[Path]:
-    figure = found.plot()
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "design.json", record)
-    return [folder / "design.json", *save_figure(figure, folder / "activations")]
 
 
 def _show(found: shoal.Design, gap: Any, files: list[Path]) -> None:

@@ -1,6 +1,8 @@
 """How the command line fails: one line on stderr and an exit code; never a half-told story."""
 
 import logging
+import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -11,14 +13,16 @@ from typer.core import TyperGroup
 from shoal import AccuracyError
 from shoal.cli.logs import state
 
-__all__ = ["FAILED", "INTERRUPTED", "Commands", "fail", "note"]
+__all__ = ["BAD_INPUT", "FAILED", "INTERRUPTED", "Commands", "fail", "note"]
 
-FAILED, INTERRUPTED = 1, 130  # 128 + SIGINT, as shells count
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # 128 + SIGINT, as shells count
 
 _logger = logging.getLogger(__name__)
 
 # What the library says to users; anything else is a bug, and is called one.
-_EXPECTED = (ValueError, TypeError, RuntimeError, AccuracyError, OSError, ImportError)
+_INPUT = (ValueError, TypeError)
+_EXPECTED = (*_INPUT, RuntimeError, AccuracyError, OSError, ImportError, MemoryError)
+_NO_MEMORY = re.compile("can't allocate memory|out of memory|Unable to allocate", re.IGNORECASE)
 
 
 class Commands(TyperGroup):
@@ -31,6 +35,8 @@ class Commands(TyperGroup):
         except KeyboardInterrupt:
             note("Interrupted; no file is half-written. Run the command again; it starts over.")
             raise typer.Exit(INTERRUPTED) from None
+        finally:
+            state.options = _options(self.get_command(ctx, ctx.invoked_subcommand or ""))
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
         """Run a command and exit."""
@@ -38,13 +44,25 @@ class Commands(TyperGroup):
         options["standalone_mode"] = False
         try:
             code = super().main(args, *rest, **options)
-        except KeyboardInterrupt:
+            sys.stdout.flush()  # now, while a full disk can still be told of
+        except (KeyboardInterrupt, typer.Abort):
             code = INTERRUPTED
-        except typer.Abort:
-            code = INTERRUPTED
+        except BrokenPipeError:  # who reads has read enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = FAILED
         except Exception as error:
             code = fail(error)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _options(command: Any) -> dict[str, str]:
+    """What a command calls the arguments of the library that it has options for."""
+    found: dict[str, str] = {}
+    for parameter in getattr(command, "params", ()):
+        shown = parameter.metavar if not parameter.opts[0].startswith("-") else None
+        shown = shown or next(o for o in parameter.opts if o.startswith("--"))
+        found |= {name: shown for name in (parameter.name, parameter.metavar) if name}
+    return found
 
 
 def fail(error: Exception) -> int:
@@ -53,16 +71,37 @@ def fail(error: Exception) -> int:
         _logger.error("the traceback", exc_info=error)
     usage = getattr(error, "format_message", None)  # of errors in the command line itself
     if usage is not None:
-        note(f"Error: {_one_line(usage())}")
+        note(f"Error: {_one_line(usage())}{_came(error)}")
         context = getattr(error, "ctx", None)
         if context is not None:
             note(f"Try '{context.command_path} --help'.")
         return int(getattr(error, "exit_code", 2))
     expected = isinstance(error, _EXPECTED)
-    what = _one_line(str(error)) if expected else f"a bug: {type(error).__name__}: {error}"
+    what = _told(error) if expected else f"a bug: {type(error).__name__}: {error}"
     hint = "" if expected or state.debug else " (--debug shows where)"
     note(f"Error: {what or type(error).__name__}{hint}")
-    return FAILED
+    return BAD_INPUT if isinstance(error, _INPUT) else FAILED
+
+
+def _told(error: Exception) -> str:
+    """What an error says, in the words of the command line."""
+    text = _one_line(str(error))
+    if isinstance(error, MemoryError) or _NO_MEMORY.search(text):
+        size = re.search(r"allocate ([\d.]+ ?\w+)", text)
+        return (
+            f"not enough memory for {size[1] if size else 'this'}; take fewer samples or less width"
+        )
+    if isinstance(error, OSError) and error.strerror is not None:
+        return ": ".join(str(word) for word in (error.filename, error.strerror) if word)
+    name, _, rest = text.partition(" ")
+    return f"{state.options.get(name, name)} {rest}" if isinstance(error, _INPUT) else text
+
+
+def _came(error: Exception) -> str:
+    """What was given for an option, where the message of an error does not show it."""
+    details = getattr(error.__cause__, "errors", None)
+    value = details()[0].get("input") if callable(details) else None
+    return "" if value is None or repr(value) in str(error) else f", got {value!r}"
 
 
 def note(text: str) -> None:

@@ -1,7 +1,7 @@
 """Logging for the command line, and what its global options say."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.logging import RichHandler
@@ -11,19 +11,21 @@ __all__ = ["State", "state"]
 
 @dataclass
 class State:
-    """What ``-v`` and ``--debug`` say; one for each process.
+    """What ``-v`` and ``--debug`` say, and the command; one for each process.
 
     Attributes:
         verbose: How many ``-v`` there are.
         debug: Whether errors show tracebacks.
+        options: What the command calls the arguments of the library.
     """
 
     verbose: int = 0
     debug: bool = False
+    options: dict[str, str] = field(default_factory=dict)
 
     def reset(self) -> None:
         """Forget what an earlier command said."""
-        self.verbose, self.debug = 0, False
+        self.verbose, self.debug, self.options = 0, False, {}
         self.apply()
 
     def apply(self) -> None:

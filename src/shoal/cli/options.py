@@ -12,14 +12,18 @@ import torch
 import typer
 
 from shoal import checks
+from shoal.activations.names import known_activations
 from shoal.cli.logs import state
 
 __all__ = [
+    "Activation",
     "Debug",
     "Device",
     "Dtype",
+    "InputVariance",
     "Json",
     "Output",
+    "RecurrentVariance",
     "Save",
     "Threads",
     "Verbose",
@@ -63,10 +67,14 @@ def limited(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def check_folder(path: Path) -> None:
+def check_folder(path: Path, option: str = "--output") -> None:
     """Check that a folder can be made and written to, before anything is computed for it.
 
     It is tried, since permissions do not tell all; nothing is left behind.
+
+    Args:
+        path: The folder.
+        option: Which option it comes from.
 
     Raises:
         typer.BadParameter: If it cannot.
@@ -84,8 +92,8 @@ def check_folder(path: Path) -> None:
         there = places[len(absent)]
         reason = "is a file" if there.is_file() else f"cannot be written to ({error.strerror})"
         raise typer.BadParameter(
-            f"must be a folder that can be written to, got {str(path)!r}: {str(there)!r} {reason}.",
-            param_hint="--output",
+            f"must be a folder that can be written to, got {str(path)!r}: {str(there)!r} {reason}",
+            param_hint=option,
         ) from None
     finally:
         for place in reversed(made):
@@ -111,6 +119,17 @@ class Dtype(StrEnum):
         return torch.float32 if self is Dtype.float32 else torch.float64
 
 
+Activation = Annotated[
+    str,
+    typer.Option(
+        help=f"φ: {', '.join(sorted(known_activations()))}; with numbers after a colon where it "
+        "takes some: leakyrelu:0.1, hermite:0,1,0.5."
+    ),
+]
+RecurrentVariance = Annotated[
+    float, typer.Option(help="σ_a², of the recurrent weights, at least 0.")
+]
+InputVariance = Annotated[float, typer.Option(help="σ_b², of the input weights, above 0.")]
 Verbose = Annotated[
     int,
     typer.Option(
@@ -134,9 +153,15 @@ Device = Annotated[
 ]
 Threads = Annotated[int, typer.Option(help="How many threads compute.")]
 Output = Annotated[
-    Path, typer.Option(parser=_folder, metavar="FOLDER", help="The folder to write into.")
+    Path,
+    typer.Option(parser=_folder, metavar="FOLDER", help="The folder to write into; it is made."),
 ]
 Save = Annotated[
     Path | None,
-    typer.Option(parser=_folder, metavar="FOLDER", help="A folder for what was found."),
+    typer.Option(
+        parser=_folder,
+        metavar="FOLDER",
+        help="A folder for the report and the numbers; it is made.",
+        show_default="nothing is written",
+    ),
 ]

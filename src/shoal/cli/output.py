@@ -18,7 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-__all__ = ["command_line", "console", "emit", "progress"]
+__all__ = ["command_line", "console", "emit", "progress", "working"]
 
 
 def console() -> Console:
@@ -54,3 +54,11 @@ def progress(*, quiet: bool) -> Iterator[Progress]:
     )
     with bar:
         yield bar
+
+
+@contextmanager
+def working(text: str, *, quiet: bool) -> Iterator[None]:
+    """Show that something is being done that cannot say how far it is."""
+    with progress(quiet=quiet) as bar:
+        bar.add_task(text, total=None)
+        yield

@@ -1,30 +1,37 @@
 """``shoal reproduce``: list and run experiments."""
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from shoal.cli.errors import INTERRUPTED, note
+from shoal.cli.errors import FAILED, INTERRUPTED, note
 from shoal.cli.options import Debug, Device, Json, Output, Verbose, check_count, check_folder
 from shoal.cli.output import command_line, console, emit, progress
 from shoal.experiments import Experiment, Progress, Run, execute, find, registered
+from shoal.experiments.figures import require_matplotlib
 from shoal.experiments.storage import read_json
+from shoal.report.page import require_jinja
+from shoal.report.reproduction import Finished, paper_page, run_page
+from shoal.report.saving import save_results
 
 __all__ = ["reproduce"]
 
 _STEPS = 10_000  # of the progress bar
+_PAPERS = ", ".join(sorted({paper for paper, _ in registered()}))
 
 
 def reproduce(
     paper: Annotated[
         str | None,
-        typer.Argument(metavar="PAPER", help="The paper; without it, experiments are listed."),
+        typer.Argument(metavar="PAPER", help=f"{_PAPERS}; without it, experiments are listed."),
     ] = None,
     figure: Annotated[
         str | None,
-        typer.Argument(metavar="FIGURE", help="The figure; without it, all of the paper."),
+        typer.Argument(metavar="FIGURE", help="Such as figure1; without it, all of the paper."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A size that takes seconds.")] = False,
     jobs: Annotated[int, typer.Option(help="How many processes compute points.")] = 1,
@@ -39,7 +46,7 @@ def reproduce(
 
     Every run has a folder of its own in the output folder, named by a hash of its configuration.
     What is finished there is not computed again: a run that was interrupted goes on, with the same
-    results to the last bit.
+    results to the last bit. Of a whole paper, experiments whose data are not there are left out.
     """
     for option, value in (("--jobs", jobs), ("--threads", threads)):
         check_count(option, value)
@@ -47,12 +54,44 @@ def reproduce(
         _list(json=json)
         return
     kinds = find(paper, figure)
+    require_matplotlib()
+    require_jinja()
     check_folder(output)
     experiments = [kind.quick() if quick else kind() for kind in kinds]
     runs = [Run(one, output, device, threads) for one in experiments]
-    documents = [_run(one, jobs=jobs, quiet=json) for one in runs]
+    if figure is None:
+        document = _run_all(paper, runs, jobs=jobs, quick=quick, quiet=json)
+    else:
+        document = {"runs": [_run(runs[0], jobs=jobs, quick=quick, quiet=json)[1]]}
     if json:
-        emit({"runs": documents})
+        emit(document)
+    absent = document.get("left_out", {})
+    for name, reason in absent.items():
+        note(f"Error: {name} is left out: {reason}")
+    if absent:
+        raise typer.Exit(FAILED)
+
+
+def _run_all(
+    paper: str, runs: Sequence[Run], *, jobs: int, quick: bool, quiet: bool
+) -> dict[str, Any]:
+    """Run what a paper has, but for what has no data here, and put it on one page."""
+    done: list[tuple[Finished, dict[str, Any]]] = []
+    absent: dict[str, str] = {}
+    for one in runs:
+        try:
+            done.append(_run(one, jobs=jobs, quick=quick, quiet=quiet))
+        except FileNotFoundError as error:
+            absent[one.experiment.name[1]] = str(error)
+    document: dict[str, Any] = {"runs": [described for _, described in done], "left_out": absent}
+    if done:
+        page = paper_page(paper, [finished for finished, _ in done], command=command_line())
+        name = f"{paper}-quick.html" if quick else f"{paper}.html"
+        (file,) = save_results(runs[0].output, pages={name: page})
+        document["report"] = str(file)
+        if not quiet:
+            console().print(f"All together: {file}", soft_wrap=True)
+    return document
 
 
 def _list(*, json: bool) -> None:
@@ -70,8 +109,8 @@ def _list(*, json: bool) -> None:
     console().print(table)
 
 
-def _run(one: Run, *, jobs: int, quiet: bool) -> dict[str, Any]:
-    """Run one experiment; what is known of it afterwards."""
+def _run(one: Run, *, jobs: int, quick: bool, quiet: bool) -> tuple[Finished, dict[str, Any]]:
+    """Run one experiment; its results, and what is known of it afterwards."""
     resumed = one.finished
     try:
         with progress(quiet=quiet) as bar:
@@ -84,20 +123,34 @@ def _run(one: Run, *, jobs: int, quiet: bool) -> dict[str, Any]:
                 if now.finished == now.resumed:  # what was there says nothing of the speed
                     bar.reset(task, total=_STEPS, completed=steps)
 
-            execute(one, jobs=jobs, on_progress=report)
+            results = execute(one, jobs=jobs, on_progress=report)
     except KeyboardInterrupt:
         note(_interrupted(one))
         raise typer.Exit(INTERRUPTED) from None
     record: dict[str, Any] = read_json(one.folder / "run.json")
+    finished = Finished(one, record, one.experiment.plot(results))
+    page = run_page(finished, command=_command(one, quick=quick))
+    (file,) = save_results(one.folder, pages={"report.html": page})
     if not quiet:
-        _show(one, record, resumed)
-    return {"folder": str(one.folder), "figures": _figures(one), "resumed": resumed, **record}
+        _show(one, record, resumed, file)
+    places = {"folder": str(one.folder), "figures": _figures(one), "report": str(file)}
+    return finished, {**places, "resumed": resumed, **record}
+
+
+def _command(one: Run, *, quick: bool) -> str:
+    """What makes the numbers of a run again, to the last bit."""
+    options = {"--device": one.device, "--threads": str(one.threads), "--output": str(one.output)}
+    words = [word for option in options.items() for word in option]
+    return shlex.join(
+        ["shoal", "reproduce", *one.experiment.name, *(["--quick"] if quick else []), *words]
+    )
 
 
 def _interrupted(one: Run) -> str:
-    total = len(one.files)
+    finished = one.finished
+    kept = f"finished and kept in {one.folder}" if finished else "finished, nothing is written"
     return (
-        f"Interrupted: {one.finished} of {total} points are finished and kept in {one.folder}. "
+        f"Interrupted: {finished} of {len(one.files)} points are {kept}. "
         f"To go on, run the same command again: {command_line()}"
     )
 
@@ -106,7 +159,7 @@ def _figures(one: Run) -> list[str]:
     return [str(one.folder / f"figure.{ending}") for ending in ("png", "svg")]
 
 
-def _show(one: Run, record: dict[str, Any], resumed: int) -> None:
+def _show(one: Run, record: dict[str, Any], resumed: int, report: Path) -> None:
     experiment: Experiment = one.experiment
     console().print(f"{' '.join(experiment.name)}: {experiment.title}", soft_wrap=True)
     table = Table(show_header=False)
@@ -117,3 +170,4 @@ def _show(one: Run, record: dict[str, Any], resumed: int) -> None:
     table.add_row("seconds", f"{record['wall_seconds']:.3g}")
     console().print(table)
     console().print(f"Figure: {_figures(one)[0]}", soft_wrap=True)
+    console().print(f"Report: {report}", soft_wrap=True)

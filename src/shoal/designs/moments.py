@@ -49,6 +49,8 @@ def moment_design(
         one_of("family", family, FAMILIES)
     wanted = coefficients(architecture, tau0=tau0, trainable=trainable, width=width)
     target = replace(target_numbers(wanted, match), slant=kernel_slant(wanted, match))
+    if target.own == 0:
+        raise ValueError(f"the kernel is zero: {architecture} has an activation that vanishes")
     tried = [family] if family is not None else list(FAMILIES)
     for name in tried:
         found = FAMILIES[name].solutions(target, wanted.tau0, match)

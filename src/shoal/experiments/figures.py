@@ -1,17 +1,17 @@
 """How figures look, and how they are saved."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.experiments.storage import write_file
+from shoal.files import write_together
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["COLORS", "require_matplotlib", "save_figure", "style"]
+__all__ = ["COLORS", "figure_writers", "require_matplotlib", "save_figure", "style"]
 
 # distinct also for the color-blind (Okabe and Ito)
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -61,9 +61,18 @@ def style() -> Iterator[None]:
 
 def save_figure(figure: "Figure", path: Path) -> list[Path]:
     """Save a figure as PNG and SVG, under the name ``path`` with these endings."""
-    paths = [path.with_name(f"{path.name}.{ending}") for ending in ("png", "svg")]
-    with style():
-        write_file(paths[0], lambda file: figure.savefig(file, format="png", dpi=160))
-        nothing = {"Date": None}
-        write_file(paths[1], lambda file: figure.savefig(file, format="svg", metadata=nothing))
-    return paths
+    return write_together(path.parent, figure_writers(figure, path.name))
+
+
+def figure_writers(figure: "Figure", name: str) -> dict[str, Callable[[Path], None]]:
+    """What writes a figure, for :func:`shoal.files.write_together`: ``name.png``, ``name.svg``."""
+
+    def png(path: Path) -> None:
+        with style():
+            figure.savefig(path, format="png", dpi=160)
+
+    def svg(path: Path) -> None:
+        with style():
+            figure.savefig(path, format="svg", metadata={"Date": None})
+
+    return {f"{name}.png": png, f"{name}.svg": svg}

@@ -1,8 +1,10 @@
 """Running an experiment: every point once, resumed where it was interrupted."""
 
 import logging
+import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -145,12 +147,15 @@ def results(
 ) -> Iterator[tuple[int, Result]]:
     """The results point by point, each kept before it is yielded: finished ones first.
 
+    If it fails before any point is finished, no folder is left.
+
     Yields:
         The place of the point among ``experiment.points()``, and its result.
     """
     jobs = checks.integer("jobs", jobs, at_least=1)
+    absent = [place for place in (one.folder, *one.folder.parents) if not place.exists()]
     (one.folder / "points").mkdir(parents=True, exist_ok=True)
-    with locked(one.folder):
+    with locked(one.folder), _kept(one, absent):
         record = _Record(one, jobs)
         points, costs = one.experiment.points(), record.costs
         done = {i: a for i, file in enumerate(one.files) if (a := read_arrays(file)) is not None}
@@ -176,6 +181,19 @@ def results(
             report(len(found))
             yield outcome.place, found[outcome.place]
         record.complete(one.experiment.summarize([found[i] for i in range(len(found))]))
+
+
+@contextmanager
+def _kept(one: Run, made: Sequence[Path]) -> Iterator[None]:
+    """Remove the folders that were made for a run if nothing came of it."""
+    try:
+        yield
+    finally:
+        if made and not one.finished:
+            shutil.rmtree(one.folder, ignore_errors=True)
+            with suppress(OSError):  # something else is there
+                for place in made[1:]:
+                    place.rmdir()
 
 
 class _Record:

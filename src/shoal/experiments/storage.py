@@ -17,7 +17,15 @@ try:
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["locked", "read_arrays", "read_json", "write_arrays", "write_file", "write_json"]
+__all__ = [
+    "json_text",
+    "locked",
+    "read_arrays",
+    "read_json",
+    "write_arrays",
+    "write_file",
+    "write_json",
+]
 
 _logger = logging.getLogger(__name__)
 
@@ -40,8 +48,13 @@ def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 def write_json(path: Path, document: Any) -> None:
     """Write a JSON document for people and machines."""
-    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json_text(document)
     write_file(path, lambda file: file.write(text.encode()))
+
+
+def json_text(document: Any) -> str:
+    """A JSON document, indented, with a newline at its end."""
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def read_json(path: Path) -> Any:

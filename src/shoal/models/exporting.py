@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import Module
 
-from shoal.files import write_whole
+from shoal.files import write_together
 from shoal.models.fully_connected import FullyConnectedNetwork
 from shoal.models.network import Network
 from shoal.models.source import module_source
@@ -97,8 +97,13 @@ def _export_python(network: FullyConnectedNetwork, target: Path) -> None:
     weights = target.with_name(f"{target.stem}_weights.safetensors")
     source, state = module_source(network, module=target.stem, weights=weights.name)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-    write_whole(weights, lambda file: save_file(tensors, file))
-    write_whole(target, lambda file: file.write_text(source, encoding="utf-8"))
+    write_together(
+        target.parent,
+        {
+            weights.name: lambda file: save_file(tensors, file),
+            target.name: lambda file: file.write_text(source, encoding="utf-8"),
+        },
+    )
 
 
 def _export_onnx(network: FullyConnectedNetwork, target: Path) -> None:

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import shoal
 from shoal.exceptions import AccuracyError, ConvergenceError
-from shoal.experiments.figures import save_figure, style
+from shoal.experiments.figures import style
 from shoal.experiments.identity import plain
-from shoal.experiments.storage import write_file, write_json
 from shoal.files import finite
+from shoal.report.accuracy import ACCURACY
 from shoal.report.certificate import CERTIFICATE
 from shoal.report.designs import DESIGN
 from shoal.report.equivalents import EQUIVALENTS
 from shoal.report.kernels import KERNELS
 from shoal.report.page import render
+from shoal.report.saving import forget_parts, save_results
 from shoal.report.section import Findings, Section, Subject
 from shoal.report.spectra import SPECTRUM
 from shoal.report.timing import TIMING
@@ -38,6 +39,7 @@ SECTIONS: tuple[Section, ...] = (
     SPECTRUM,
     DESIGN,
     TRAINING,
+    ACCURACY,
     CERTIFICATE,
     TIMING,
 )
@@ -132,15 +134,12 @@ def save(
         The files that were written.
     """
     figure = draw(subject, found, complete=complete)
-    text = render(subject, found, command=command, complete=complete)
-    folder.mkdir(parents=True, exist_ok=True)
-    page = folder / ("report.html" if complete else "partial.html")
-    write_file(page, lambda file: file.write(text.encode()))
-    base = folder / ("analysis" if complete else "partial")
-    record = base.with_suffix(".json")
-    write_json(record, document(subject, found, complete=complete))
-    files = [page, record, *save_figure(figure, base)]
-    if complete:
-        for file in files:
-            file.with_stem("partial").unlink(missing_ok=True)
+    page, base = ("report.html", "analysis") if complete else ("partial.html", "partial")
+    files = save_results(
+        folder,
+        pages={page: render(subject, found, command=command, complete=complete)},
+        documents={f"{base}.json": document(subject, found, complete=complete)},
+        figures={base: figure},
+    )
+    forget_parts(files)
     return files

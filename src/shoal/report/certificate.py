@@ -1,14 +1,18 @@
 """The section on the certificate: a checklist of what a proof of convergence needs."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 import shoal
 from shoal import Architecture, ConvResNet, FullyConnected
 from shoal.certificates import Condition
+from shoal.convergence import LinearTraining
 from shoal.experiments.figures import COLORS, GRAY
+from shoal.models import Network
 from shoal.report.bars import Bar, draw_bars
 from shoal.report.section import Findings, Row, Section, Subject
 from shoal.report.targets import learnable
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["CERTIFICATE", "certificate_findings"]
 
 _SAMPLES, _WIDTH = 8, 1000
+_STEPS = 60  # of the certified training
 _ROOM = 0.9  # of the largest scale of targets that is hoped for
 
 
@@ -48,12 +53,7 @@ def _find(subject: Subject) -> Findings:
     )
     with torch.no_grad():
         start = torch.zeros_like(y) if trained else network(x)
-    found, scale = shoal.certify(network, x, start + y), 1.0
-    margin = found.gradient_descent.margin
-    if not found.holds and 0 < margin < 1:
-        scale = _ROOM * margin  # how far weights travel is proportional to the targets
-        smaller = shoal.certify(network, x, start + scale * y)
-        found, scale = (smaller, scale) if smaller.holds else (found, 1.0)
+    found, scale = _certified(network, x, start, y)
     size = "as they are" if scale == 1 else f"times {scale:.2g}"
     words = f"the first {len(x)} samples, {targets.words}"
     readout = "zero at the start" if trained else "fixed"
@@ -63,7 +63,71 @@ def _find(subject: Subject) -> Findings:
         Row("network", f"width {_WIDTH}", f"seed 0, readout {readout}"),
         Row("targets", size, words),
     )
-    return certificate_findings(found, rows, {"target_scale": scale, "width": _WIDTH})
+    numbers: dict[str, Any] = {"target_scale": scale, "width": _WIDTH}
+    if not found.holds:
+        return certificate_findings(found, rows, numbers)
+    curves = _curves(network, x, start, scale * y, found)
+    last = {name: float(losses[-1]) for name, losses in curves.items()}
+    told = Row(
+        f"loss after {_STEPS} steps",
+        f"{last['measured']:.3g}",
+        f"at most {last['bound']:.3g} by the certificate; {last['predicted']:.3g} predicted at "
+        f"infinite width; {float(curves['bound'][0]):.3g} before",
+    )
+    numbers |= {"losses": {name: losses.tolist() for name, losses in curves.items()}}
+    section = certificate_findings(found, (*rows, told), numbers)
+    return replace(section, panel=lambda axes: _draw_curves(axes, curves))
+
+
+def _certified(
+    network: Network[Any], x: Tensor, start: Tensor, y: Tensor
+) -> tuple[shoal.Certificate, float]:
+    """A certificate for the targets, or else for the largest multiple of them that has one."""
+    found = shoal.certify(network, x, start + y)
+    margin = found.gradient_descent.margin
+    if not found.holds and 0 < margin < 1:
+        scale = _ROOM * margin  # how far weights travel is proportional to the targets
+        smaller = shoal.certify(network, x, start + scale * y)
+        if smaller.holds:
+            return smaller, scale
+    return found, 1.0
+
+
+def _curves(
+    network: Network[Any], x: Tensor, start: Tensor, y: Tensor, found: shoal.Certificate
+) -> dict[str, Tensor]:
+    """Losses of the certified network, which is trained for it; their bound; their prediction."""
+    assert found.step_size is not None
+    assert found.rate is not None
+    architecture, steps = network.architecture, torch.arange(_STEPS + 1, dtype=torch.float64)
+    # a readout of zero hides all other weights from the gradient
+    seen = {"readout"} & set(architecture.parameter_groups) or None
+    standard = getattr(architecture, "parametrization", "ntk") == "standard"
+    kernels = shoal.kernel(architecture, x, trainable=seen, width=_WIDTH if standard else None)
+    wide = LinearTraining(kernels, y, initial="zero", reduction="sum").run(
+        steps=list(range(_STEPS + 1)), step_size=found.step_size
+    )
+    run = shoal.train(network, x, start + y, step_size=found.step_size, steps=_STEPS, monitor=False)
+    return {
+        "measured": run.losses,
+        "bound": run.losses[0] * found.rate**steps,
+        "predicted": wide.loss,
+    }
+
+
+def _draw_curves(axes: "Axes", curves: Mapping[str, Tensor]) -> None:
+    """Losses against steps, below their bound."""
+    labels = {
+        "bound": ("--", GRAY, "bound by the certificate"),
+        "predicted": ("-", COLORS[0], "predicted, infinite width"),
+        "measured": (".", COLORS[1], f"measured, width {_WIDTH}"),
+    }
+    for name, (line, color, label) in labels.items():
+        axes.plot(curves[name], line, color=color, label=label, markersize=4, linewidth=1.5)
+    axes.set_yscale("log")
+    axes.set_xlabel("step of gradient descent")
+    axes.set_ylabel("training loss")
+    axes.legend(loc="best", fontsize=8)
 
 
 def _why_not(architecture: Architecture) -> str | None:

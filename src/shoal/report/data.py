@@ -161,15 +161,21 @@ def _named(name: str) -> _Raw:
 
 def _from_file(path: Path, label: str | None) -> _Raw:
     """The inputs in a file, checked, and their labels."""
-    if not path.is_file():
-        raise ValueError(f"DATA must be a file that exists, got {str(path)!r}")
+    _check_file("DATA", path)
     if path.suffix in (".csv", ".gz"):
         return _from_csv(path, label)
-    raw, labels = _from_numpy(path)
+    raw, labels = _from_numpy("DATA", path)
     x = _matrix(path, raw)
     if label is not None:
-        labels = _from_numpy(Path(label))[0]
+        _check_file("--label", Path(label))
+        labels = _from_numpy("--label", Path(label))[0]
     return _Raw(x, *_labels(path if label is None else Path(label), labels, len(x)))
+
+
+def _check_file(argument: str, path: Path) -> None:
+    if not path.is_file():
+        what = "the folder " if path.is_dir() else ""
+        raise ValueError(f"{argument} must be a file that exists, got {what}{str(path)!r}")
 
 
 def _matrix(path: Path, raw: Any) -> Tensor:
@@ -210,10 +216,10 @@ def _from_csv(path: Path, label: str | None) -> _Raw:
     try:
         found = (read_columns(path), None, ()) if label is None else _labeled(path, label)
     except ValueError as error:
-        hint = "; --label COLUMN says where the labels are, by name or index"
-        raise ValueError(
-            f"DATA must be a CSV file of numbers: {error}{hint if label is None else ''}"
-        ) from None
+        hint = ""
+        if label is None and ", column" in str(error):  # perhaps a label that is no number
+            hint = "; --label COLUMN says where the labels are, by name or index"
+        raise ValueError(f"DATA must be a CSV file of numbers: {error}{hint}") from None
     x, *labels = found
     return _Raw(_matrix(path, x), *labels)
 
@@ -231,7 +237,7 @@ def _labeled(path: Path, label: str) -> tuple[Any, Tensor | None, tuple[str, ...
     return found.x.numpy(), found.y, found.classes
 
 
-def _from_numpy(path: Path) -> tuple[Any, Any]:
+def _from_numpy(argument: str, path: Path) -> tuple[Any, Any]:
     """The array of an ``.npy`` file, or those of inputs and labels in an ``.npz`` file."""
     kind = path.suffix
     try:
@@ -247,7 +253,7 @@ def _from_numpy(path: Path) -> tuple[Any, Any]:
                 return archive[chosen], archive[labels] if labels in names else None
     except Exception as error:  # a damaged file can fail in any way
         raise ValueError(
-            f"DATA must be a {kind} file of numbers, got {path.name}: {error}"
+            f"{argument} must be a {kind} file of numbers, got {path.name}: {error}"
         ) from None
     raise ValueError(
         "DATA must have an array named X, x or features, "

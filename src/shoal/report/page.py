@@ -1,14 +1,16 @@
 """Reports for people: one HTML file that needs nothing else."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from shoal.experiments.provenance import all_versions, hardware
-from shoal.report.section import Findings, Section, Subject
-from shoal.report.svg import inline_svg
+import torch
 
-__all__ = ["render", "require_jinja"]
+from shoal.experiments.provenance import all_versions, hardware
+from shoal.report.section import Findings, Part, Section, Subject
+from shoal.report.svg import inline_figure, inline_panel
+
+__all__ = ["render", "render_page", "require_jinja"]
 
 
 def require_jinja() -> None:
@@ -30,13 +32,45 @@ def render(
 ) -> str:
     """An analysis as an HTML page: tables, plots, the certificate as a checklist.
 
-    The page refers to nothing outside of itself, and is light or dark as the reader's system.
-
     Args:
         subject: What was analyzed.
         found: The findings.
         command: What makes the page again, if it was made by a command.
         complete: Whether the analysis was finished.
+
+    Returns:
+        The text of the page.
+    """
+    x = subject.x
+    dtype = str(x.dtype).removeprefix("torch.")
+    return render_page(
+        f"{subject.data.name}, {x.shape[0]} samples of dimension {x.shape[1]}",
+        f"{subject.architecture}, {dtype}, {x.device}",
+        [Part(section.name, section.title, findings) for section, findings in found.items()],
+        device=x.device,
+        command=command,
+        complete=complete,
+    )
+
+
+def render_page(
+    title: str,
+    lead: str,
+    parts: Sequence[Part],
+    *,
+    device: torch.device,
+    command: str | None = None,
+    complete: bool = True,
+) -> str:
+    """An HTML page that refers to nothing outside of itself, light or dark as the reader's system.
+
+    Args:
+        title: What the page is about.
+        lead: What there is to say of it in a line.
+        parts: What is shown, one below the other; their names differ.
+        device: Where it was computed; the page names the machine.
+        command: What makes the page again, if it was made by a command.
+        complete: Whether everything was finished.
 
     Returns:
         The text of the page.
@@ -51,32 +85,31 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    machine = hardware(subject.x.device)
-    return environment.get_template("analysis.html").render(
-        architecture=str(subject.architecture),
-        data=subject.data,
-        dtype=str(subject.x.dtype).removeprefix("torch."),
-        device=subject.x.device,
-        sections=[_block(section, findings) for section, findings in found.items()],
+    return environment.get_template("page.html").render(
+        title=title,
+        lead=lead,
+        sections=[_block(part) for part in parts],
         command=command,
         complete=complete,
         versions=all_versions(),
-        machine=", ".join(str(value) for value in machine.values() if value),
+        machine=", ".join(str(value) for value in hardware(device).values() if value),
     )
 
 
-def _block(section: Section, findings: Findings) -> dict[str, Any]:
-    """What the template shows of a section."""
+def _block(part: Part) -> dict[str, Any]:
+    """What the template shows of a part."""
     from markupsafe import Markup
 
-    panel = findings.panel
+    name, title, findings = part
+    panel, figure = findings.panel, findings.figure
     return {
-        "name": section.name,
-        "title": section.title,
+        "name": name,
+        "title": title,
         "rows": [row for row in findings.rows if row.holds is None],
         "checks": [row for row in findings.rows if row.holds is not None],
         "notes": findings.notes,
         "error": findings.error,
         # made here, from numbers and from text that matplotlib has escaped
-        "plot": None if panel is None else Markup(inline_svg(panel, section.name)),
+        "plot": None if panel is None else Markup(inline_panel(panel, name)),
+        "figure": None if figure is None else Markup(inline_figure(figure, f"{name}-figure")),
     }

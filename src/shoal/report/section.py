@@ -11,8 +11,9 @@ from shoal.report.data import Data
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-__all__ = ["Findings", "Row", "Section", "Subject"]
+__all__ = ["Findings", "Part", "Row", "Section", "Subject"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Findings:
         panel: Draws the section's part of the figure; ``None`` if it has none.
         error: Why there is nothing, if there is nothing.
         notes: Sentences that are too long for a table.
+        figure: A whole figure for the page, where a panel is not enough.
     """
 
     rows: tuple[Row, ...] = ()
@@ -66,6 +68,21 @@ class Findings:
     panel: "Callable[[Axes], None] | None" = None
     error: str | None = None
     notes: tuple[str, ...] = ()
+    figure: "Figure | None" = None
+
+
+class Part(NamedTuple):
+    """A part of a page.
+
+    Attributes:
+        name: Of its place on the page.
+        title: For people.
+        findings: What is shown.
+    """
+
+    name: str
+    title: str
+    findings: Findings
 
 
 class Section(NamedTuple):

@@ -9,10 +9,12 @@ from shoal.experiments.figures import COLORS, GRAY, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-__all__ = ["inline_svg"]
+__all__ = ["inline_figure", "inline_panel"]
 
 _SIZE = (4.7, 3.2)  # small, so that its text is as large as the page's
+_NATURAL, _LEGIBLE = 7.2, 3.6  # rem for an inch: text nearly as large as the page's, or readable
 
 # colors of figures, and the custom properties of the page that take their places
 _THEME = {
@@ -27,7 +29,7 @@ _THEME = {
 }
 
 
-def inline_svg(draw: "Callable[[Axes], None]", prefix: str) -> str:
+def inline_panel(draw: "Callable[[Axes], None]", prefix: str) -> str:
     """Draw a panel as an SVG element for an HTML page.
 
     Args:
@@ -39,7 +41,27 @@ def inline_svg(draw: "Callable[[Axes], None]", prefix: str) -> str:
 
         figure = Figure(figsize=_SIZE)
         draw(figure.subplots())
-        buffer = io.StringIO()
+        return _inline(figure, prefix, f"max-width: {_rem(figure, _NATURAL)}")
+
+
+def inline_figure(figure: "Figure", prefix: str) -> str:
+    """A figure as an SVG element for an HTML page, of readable size; a phone has to scroll it.
+
+    Args:
+        figure: The figure.
+        prefix: What all ids begin with, different for each plot of a page.
+    """
+    least, most = _rem(figure, _LEGIBLE), _rem(figure, _NATURAL)
+    return _inline(figure, prefix, f"min-width: {least}; max-width: {most}")
+
+
+def _rem(figure: "Figure", scale: float) -> str:
+    return f"{figure.get_figwidth() * scale:.3g}rem"
+
+
+def _inline(figure: "Figure", prefix: str, size: str) -> str:
+    buffer = io.StringIO()
+    with style():
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :]  # an element has no XML declaration
@@ -47,9 +69,11 @@ def inline_svg(draw: "Callable[[Axes], None]", prefix: str) -> str:
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
     text = re.sub(r'\s(?:xmlns(?::\w+)?|version|width|height)="[^"]*"', "", text, count=5)
     text = re.sub(r'\bid="', f'id="{prefix}-', text)
-    text = text.replace('xlink:href="#', f'href="#{prefix}-').replace("url(#", f"url(#{prefix}-")
+    text = text.replace("xlink:href=", "href=").replace('href="#', f'href="#{prefix}-')
+    text = text.replace("url(#", f"url(#{prefix}-")
     text = re.sub(r"#[0-9a-fA-F]{6}\b", _themed, text)
-    return text.replace("<svg", '<svg class="plot" role="img" fill="currentColor"', 1).strip()
+    head = f'<svg class="plot" role="img" fill="currentColor" style="{size}"'
+    return text.replace("<svg", head, 1).strip()
 
 
 def _themed(match: re.Match[str]) -> str:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from shoal.report.data import Data
 
-__all__ = ["Targets", "learnable"]
+__all__ = ["Targets", "learnable", "on_sphere"]
 
 
 class Targets(NamedTuple):
@@ -30,6 +30,19 @@ def learnable(data: Data) -> Targets:
     direction = torch.linalg.svd(data.x, full_matrices=False).Vh[0]
     direction = direction * direction[direction.abs().argmax()].sign()  # SVD leaves it open
     return Targets(_standard(data.x @ direction[:, None]), "no labels: the first principal axis")
+
+
+def on_sphere(data: Data, most: int) -> tuple[Tensor, Targets]:
+    """The first samples, scaled to norm one, with targets; without direction they are left out.
+
+    Args:
+        data: The data.
+        most: How many samples at most.
+    """
+    values, words = learnable(data)
+    there = (data.x.norm(dim=1) > 0).nonzero()[:most, 0]
+    x = torch.nn.functional.normalize(data.x[there].double())
+    return x, Targets(values[there].double(), words)
 
 
 def _standard(values: Tensor) -> Tensor:

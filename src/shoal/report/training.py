@@ -3,7 +3,6 @@
 import warnings
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from shoal import DEQ, Architecture
@@ -13,7 +12,7 @@ from shoal.experiments.figures import COLORS, GRAY
 from shoal.experiments.rivals import TITLES, rival, wide_kernels
 from shoal.report.designs import designed
 from shoal.report.section import Findings, Row, Section, Subject
-from shoal.report.targets import Targets, learnable
+from shoal.report.targets import on_sphere
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +28,7 @@ def _find(subject: Subject) -> Findings:
     deq = subject.architecture
     if not isinstance(deq, DEQ):
         return Findings((Row("comparison", "none", "it is about deep equilibrium models"),))
-    x, targets = _problem(subject)
+    x, targets = on_sphere(subject.data, _SAMPLES)
     if not bool(targets.values.any()):
         return Findings((Row("comparison", "none", "the targets are constant"),))
     with warnings.catch_warnings(record=True) as caught:
@@ -65,14 +64,6 @@ def _find(subject: Subject) -> Findings:
         lambda axes: _panel(axes, predicted, measured),
         notes=tuple(dict.fromkeys(f"Warning: {w.message}." for w in caught)),
     )
-
-
-def _problem(subject: Subject) -> tuple[Tensor, Targets]:
-    """The first samples, scaled to norm one; one that has no direction is left out."""
-    values, words = learnable(subject.data)
-    there = (subject.x.norm(dim=1) > 0).nonzero()[:_SAMPLES, 0]
-    x = torch.nn.functional.normalize(subject.x[there].double())
-    return x, Targets(values[there].double(), words)
 
 
 def _network(name: str, deq: DEQ) -> Architecture:

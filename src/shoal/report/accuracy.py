@@ -1,0 +1,137 @@
+"""The section on width: how well finite networks with trained readouts do, and infinite ones."""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import shoal
+from shoal import DEQ, Architecture
+from shoal.experiments.descent import make
+from shoal.experiments.figures import COLORS
+from shoal.experiments.ling2024.readout import features
+from shoal.experiments.rivals import TITLES, rival
+from shoal.report.designs import designed
+from shoal.report.section import Findings, Row, Section, Subject
+from shoal.report.targets import on_sphere
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["ACCURACY"]
+
+_NETWORKS = ("deq", "ck-design", "naive")
+_WIDTHS = (32, 64, 128, 256, 512)
+_DRAWS = 3
+_SAMPLES, _LEAST = 1000, 16
+_RIDGE = 0.01  # over the mean of the CK's diagonal
+
+
+class _Problem(NamedTuple):
+    """Samples to learn, and samples to test; classes if the targets say them."""
+
+    x: Tensor
+    y: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    classes: bool
+
+    def score(self, outputs: Tensor) -> float:
+        """The share of right classes, or of the variance that is explained."""
+        if not self.classes:
+            centered = self.y_test - self.y_test.mean(0)
+            return float(1 - (outputs - self.y_test).square().sum() / centered.square().sum())
+        if self.y.shape[1] == 1:
+            return float(((outputs > 0) == (self.y_test > 0)).double().mean())
+        return float((outputs.argmax(1) == self.y_test.argmax(1)).double().mean())
+
+
+def _find(subject: Subject) -> Findings:
+    deq = subject.architecture
+    if not isinstance(deq, DEQ):
+        return Findings((Row("accuracy", "none", "it is about deep equilibrium models"),))
+    x, targets = on_sphere(subject.data, _SAMPLES)
+    if len(x) < _LEAST:
+        return Findings((Row("accuracy", "none", f"needs {_LEAST} samples or more"),))
+    test = torch.arange(len(x), device=x.device) % 4 == 3
+    classes = bool(subject.data.classes)
+    problem = _Problem(x[~test], targets.values[~test], x[test], targets.values[test], classes)
+    if not bool((problem.y_test != problem.y_test[:1]).any()):
+        return Findings((Row("accuracy", "none", "the targets of the test samples are constant"),))
+    finite: dict[str, Tensor] = {}
+    infinite: dict[str, float] = {}
+    for name in _NETWORKS:
+        architecture = _network(name, deq)
+        infinite[name], ridge = _infinite(problem, architecture if name == "naive" else deq)
+        finite[name] = torch.tensor(
+            [[_finite(problem, architecture, m, s, ridge) for s in range(_DRAWS)] for m in _WIDTHS]
+        )
+    return _findings(problem, targets.words, finite, infinite)
+
+
+def _findings(
+    problem: _Problem, words: str, finite: dict[str, Tensor], infinite: dict[str, float]
+) -> Findings:
+    what = "of the classes are right" if problem.classes else "of the variance is explained"
+    split = f"{len(problem.x)} samples of norm one learned, {len(problem.x_test)} tested; {words}"
+    head = Row(f"width {_WIDTHS[0]}, {_WIDTHS[-1]}, infinite", f"% {what}", split)
+    rows = [
+        Row(
+            TITLES[name],
+            ", ".join(f"{100 * float(v):.1f}" for v in (*means[[0, -1]], infinite[name])),
+            f"the readout alone is trained; mean of {_DRAWS} networks" if name == "deq" else "",
+        )
+        for name, means in ((name, scores.mean(1)) for name, scores in finite.items())
+    ]
+    numbers: dict[str, Any] = {
+        "measure": "accuracy" if problem.classes else "explained variance",
+        "learned": len(problem.x), "tested": len(problem.x_test), "widths": list(_WIDTHS),
+        "finite": {name: scores.tolist() for name, scores in finite.items()},
+        "infinite": infinite,
+    }  # fmt: skip
+    return Findings((head, *rows), numbers, lambda axes: _panel(axes, what, finite, infinite))
+
+
+def _network(name: str, deq: DEQ) -> Architecture:
+    return designed(deq, "ck", "sphere").architecture if name == "ck-design" else rival(name, deq)
+
+
+def _infinite(problem: _Problem, architecture: Architecture) -> tuple[float, float]:
+    """The score of ridge regression with the CK, and the ridge."""
+    kernel = shoal.kernel(architecture, problem.x).ck
+    ridge = _RIDGE * float(kernel.diagonal().mean())
+    kernel.diagonal().add_(ridge)
+    weights = torch.cholesky_solve(problem.y, torch.linalg.cholesky(kernel))
+    cross = shoal.kernel(architecture, problem.x_test, problem.x).ck
+    return problem.score(cross @ weights), ridge
+
+
+def _finite(
+    problem: _Problem, architecture: Architecture, width: int, seed: int, ridge: float
+) -> float:
+    """The score of a network whose readout is trained, with as much ridge."""
+    x, x_test = problem.x.float(), problem.x_test.float()
+    network = make(architecture, x, width=width, seed=seed)
+    z, z_test = features(network, x).double(), features(network, x_test).double()
+    gram = z.T @ z
+    gram.diagonal().add_(ridge)
+    readout = torch.cholesky_solve(z.T @ problem.y, torch.linalg.cholesky(gram))
+    return problem.score(z_test @ readout)
+
+
+def _panel(axes: "Axes", what: str, finite: dict[str, Tensor], infinite: dict[str, float]) -> None:
+    """Scores against the width, with the spread of networks; dashed at infinite width."""
+    for name, color in zip(_NETWORKS, (COLORS[0], COLORS[2], COLORS[3]), strict=True):
+        scores = 100 * finite[name]
+        axes.errorbar(_WIDTHS, scores.mean(1), scores.std(1), fmt="o-", color=color, markersize=3,
+                      linewidth=1.2, capsize=2, label=TITLES[name])  # fmt: skip
+        if name != "ck-design":  # which has the DEQ's kernel
+            axes.axhline(100 * infinite[name], color=color, linestyle="--", linewidth=1.2)
+    axes.plot([], [], "k--", linewidth=1.2, label="infinite width")
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("width")
+    axes.set_ylabel(f"% {what}")
+    axes.legend(loc="lower right", fontsize=8)
+
+
+ACCURACY = Section("accuracy", "Accuracy against width", _find)
