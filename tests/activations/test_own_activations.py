@@ -1,6 +1,7 @@
 """Activations that a user defines by a function alone."""
 
 import math
+import re
 from dataclasses import dataclass
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from reference import AbsCubed, Mish, ShiftedReLU, Step
 
+import shoal
 from shoal import AccuracyError
 from shoal.activations import Activation
 from shoal.gaussian import dual, moments
@@ -209,6 +211,12 @@ def test_a_place_may_be_declared_where_the_function_is_steep_but_smooth(place):
 def test_functions_that_are_no_activations(function, message):
     with pytest.raises(ValueError, match=message):
         moments(own(function), 1.0)
+
+
+def test_a_function_of_single_numbers_is_refused_in_the_words_of_its_author():
+    phi = own(lambda x: x if x > 0 else 0 * x)
+    with pytest.raises(ValueError, match=rf"function of {re.escape(repr(phi))} fails on a float64"):
+        shoal.kernel(shoal.DEQ(phi, 0.2, 0.8), torch.eye(2, dtype=torch.float64))
 
 
 def test_a_slightly_wrong_derivative_is_refused():

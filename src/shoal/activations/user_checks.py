@@ -28,8 +28,16 @@ def declared_breaks(phi: "Activation") -> tuple[float, ...] | None:
 
 
 def check_function(phi: "Activation") -> None:
-    """See that the function is elementwise and real, and the derivative its derivative."""
+    """See that the function is elementwise and real, and the derivative its derivative.
+
+    Of an activation that is made of another one, such as its square, the other one is seen first:
+    what is wrong with it is told in the user's words.
+    """
+    from shoal.activations.base import Activation
+
     for name, value in vars(phi).items():
+        if isinstance(value, Activation):
+            check_function(value)
         if isinstance(value, Tensor):
             raise TypeError(
                 f"{name} of {type(phi).__name__} must be a number, got a tensor: activations are "

@@ -91,6 +91,7 @@ def window_edges(phi: Activation, order: int, std: float) -> tuple[float, ...]:
     Raises:
         AccuracyError: If the function grows too fast to be integrated at this scale.
     """
+    reach(phi, 1.0)  # sees that the user's function is one, before it is evaluated
     for window in _WIDER:
         xi = torch.linspace(-window, window, 161, dtype=torch.float64)
         weight = phi.derivative(std * xi, order) ** 2 * torch.exp(-(xi**2) / 2)
