@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import shoal
-from certificates.networks import ling2023, sphere
+from certificates.networks import data, ling2023, sphere
 
 
 def test_arrays_and_single_precision() -> None:
@@ -63,6 +63,46 @@ def test_readouts_of_any_size_get_an_honest_answer(
     assert number < 1 or not certificate.holds
 
 
+def test_inputs_too_large_for_the_limit_of_infinite_width_get_an_answer() -> None:
+    """Which is a number beside the theorems that hold, and the condition of one that does not."""
+    x, _ = data(2, 3, norm=1e12, label=1.0)
+    deq = shoal.DEQ(shoal.Tanh(), 0.01, 1.0)
+    net = shoal.build(deq, in_features=3, width=64, readout_scale=0.0, dtype=torch.float64)
+    certificate = shoal.certify(net, x, 1e-30 * x[:, 0])
+    assert "lambda_0" in certificate.measurements
+    assert "lambda_*" not in certificate.measurements
+    architecture = shoal.FullyConnected.du2018(shoal.Tanh(), 2)
+    explicit = shoal.build(architecture, in_features=3, width=64, dtype=torch.float64)
+    assert not shoal.certify(explicit, 1e18 * x, x[:, 0]).holds
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_labels_may_be_a_column_of_a_table(samples: int) -> None:
+    """And inputs its other columns: numbers that do not lie side by side."""
+    table = data(10, 12, norm=0.3, label=1.0)[0][:samples]
+    x, y = table[:, 2:], table[:, 1]
+    certificate = shoal.certify(ling2023(100, readout_scale=0.0), x, y)
+    same = shoal.certify(ling2023(100, readout_scale=0.0), x.clone(), y.clone())
+    assert certificate.fingerprint == same.fingerprint
+    transposed = x.T.contiguous().T
+    again = shoal.certify(ling2023(100, readout_scale=0.0), transposed, y.expand(1, -1).T)
+    assert again.fingerprint == same.fingerprint
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_gradients_that_overflow_are_refused_for_their_rank(trained: bool) -> None:
+    x, y = data(2, 3, norm=1.0, label=1.0)
+    architecture = shoal.FullyConnected((shoal.Softplus(),), fixed_readout=not trained)
+    net = shoal.build(architecture, in_features=3, width=16, dtype=torch.float64)
+    with torch.no_grad():
+        net.get_parameter("layer1").mul_(1e200)
+        net.readout.mul_(1e200)
+    certificate = shoal.certify(net, x, y)
+    assert certificate.first_failure is not None
+    assert certificate.first_failure.name == "rank"
+    json.dumps(certificate.to_dict(), allow_nan=False)
+
+
 def test_subclasses_of_the_relu_prove_nothing() -> None:
     class Mine(shoal.ReLU):
         def function(self, x: torch.Tensor) -> torch.Tensor:
@@ -72,6 +112,36 @@ def test_subclasses_of_the_relu_prove_nothing() -> None:
     deq = shoal.DEQ(Mine(), 0.002, 0.2, parametrization="standard")
     net = shoal.build(deq, in_features=10, width=100, readout_scale=0.0, dtype=torch.float64)
     assert shoal.certify(net, x, y).status != "proved"
+
+
+def test_a_fixed_readout_is_not_trained_by_asking_for_its_gradient() -> None:
+    """It is a buffer, which no optimizer moves."""
+    x, y = data(2, 10, norm=1.0, label=0.1)
+    architecture = shoal.FullyConnected.du2018(shoal.Tanh(), 1)
+    net = shoal.build(
+        architecture, in_features=10, width=200, readout_scale=0.0, dtype=torch.float64
+    )
+    net.readout.requires_grad_(True)
+    certificate = shoal.certify(net, x, y)
+    assert not certificate.holds  # nothing moves while the readout is zero
+    assert all("readout" not in c.promises.travel for c in certificate.conclusions)
+
+
+def test_weights_made_of_other_parameters_are_refused() -> None:
+    x, y = sphere(2, 0.1)
+    constrained, tied, added = ling2023(50), ling2023(10), ling2023(50)
+    torch.nn.utils.parametrizations.spectral_norm(constrained, "recurrent")
+    tied.input = tied.recurrent
+    added.bias = torch.nn.Parameter(torch.zeros(50, dtype=torch.float64))
+    for net in (constrained, tied, added):
+        with pytest.raises(TypeError, match="net must have the parameters of"):
+            shoal.certify(net, x, y)
+
+
+def test_no_step_is_so_small_that_the_loss_may_grow() -> None:
+    x, y = sphere(2, 0.01)
+    certificate = shoal.certify(ling2023(500, readout_scale=0.0), x, y, step_size=1e-300)
+    assert {c.rate for c in certificate.conclusions if c.dynamics == "gradient descent"} == {1.0}
 
 
 def test_bad_arguments_are_named() -> None:

@@ -133,3 +133,24 @@ def test_the_repaired_lemma_of_gao_2022_is_evaluated_as_it_is_written() -> None:
     assert margins["readouts"] == pytest.approx(root / (4 * c * travel), rel=2e-3)
     assert margins["gamma"] == pytest.approx(1 / (4 * c) / 0.1, rel=2e-3)
     assert found.rate == pytest.approx(least, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("activation", "covered"),
+    [
+        (shoal.Tanh(), True),
+        (shoal.Affine(shoal.Sigmoid(), 4.0, -2.0), True),
+        (shoal.Affine(shoal.Sigmoid(), 1.0, -0.1), False),
+        (shoal.Affine(shoal.Softplus(), 1.0, -math.log(2)), False),  # log 2 is no float
+        (shoal.Affine(shoal.Affine(shoal.Sigmoid(), 1.0, 1e-17), 1.0, -0.5), False),
+        (shoal.Affine(shoal.Swish(), 1 / 1.0998393194), False),  # its slope is 1 + 2e-11
+    ],
+)
+def test_theorem_1_of_ling_2023_is_for_what_is_exactly_zero_at_zero(
+    activation: shoal.Activation, covered: bool
+) -> None:
+    """Values that round to zero are not, and slopes that round to one may exceed it."""
+    deq = shoal.DEQ(activation, 0.001, 0.2, parametrization="standard")
+    net = shoal.build(deq, in_features=10, width=64, readout_scale=0.0, dtype=torch.float64)
+    theorems = {c.theorem for c in shoal.certify(net, *sphere(2, 0.1)).conclusions}
+    assert ("Ling 2023, Theorem 1" in theorems) == covered

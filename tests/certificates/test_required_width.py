@@ -187,6 +187,40 @@ def test_features_of_wide_networks_are_those_of_the_law() -> None:
     assert known.feature == pytest.approx(2 * float(h.norm(dim=1).max()), rel=0.02)
 
 
+def test_one_layer_has_no_residual_whose_scale_could_matter() -> None:
+    """Its constants by hand: c_x = (√c_σ L + 1/c_w) c_x0 and max β = √c_σ L c_x0."""
+    x, y = torch.eye(2, dtype=torch.float64), torch.tensor([0.1, -0.1]).double()
+    name = "Du 2018, Theorem 4.1 (corrected), gradient descent"
+    small, large = (
+        shoal.required_width(
+            shoal.ResNet(shoal.Softplus(), 1, residual_scale=scale), x, y, largest_width=0
+        ).theorems[name]
+        for scale in (0.1, 3.0)
+    )
+    assert small == large
+    c = 1 / float(shoal.gaussian.moments(shoal.Softplus(), 1.0).square)
+    slopes = shoal.gaussian.moments(shoal.Sigmoid(), 1.0).square
+    least, norm, feature = c * float(slopes), 2.0, 2.0  # of orthogonal inputs
+    c_x = (math.sqrt(c) + 1 / norm) * feature
+    gamma = c * feature * (3 * c_x + 2 * 0.25 * feature * (2 * norm * c_x + feature))
+    error = math.sqrt(0.02) + 2 * math.sqrt(2 / 0.05)
+    travel = 4 * math.sqrt(2) * math.sqrt(c) * feature * error / least  # R √m
+    assert small == pytest.approx((2 * gamma * travel / (least / 4)) ** 2, rel=0.02)
+
+
+def test_widths_beyond_all_bounds_are_still_widths() -> None:
+    x, y = images(), torch.tensor([0.1, -0.1]).double()
+    deep = shoal.ConvResNet(shoal.Softplus(), 2, residual_scale=3.0)
+    found = shoal.required_width(deep, x, y, largest_width=0)
+    width = found.theorems["Du 2018, Theorem 5.1 (corrected), gradient descent"]
+    assert 2.0**100 < width < math.inf
+    law = explicit_laws.explicit_networks(deep, Draw(x, y[:, None], 0.1, 1.0))
+    assert not isinstance(law, str)
+    for scale, holds in ((1.05, True), (0.95, False)):
+        (corrected, _) = law(int(scale * width))
+        assert all(condition.holds for condition in corrected.conditions) == holds
+
+
 def test_the_width_of_a_convolutional_network() -> None:
     x, y = images(), torch.tensor([0.1, -0.1]).double()
     found = shoal.required_width(SOFTPLUS, x, y, largest_width=0)

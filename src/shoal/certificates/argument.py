@@ -138,7 +138,7 @@ def _conclusion(theorem: str, origin: _Point) -> Conclusion:
         gain=None if growth.gain is None else up(growth.gain),
         singular_value=down(growth.start - growth.drift),
     )
-    factor = down(2 * rate) if step is None else up((1 - step * rate) ** 2)
+    factor = down(2 * rate) if step is None else min(1.0, up((1 - step * rate) ** 2))
     return replace(result, rate=factor, promises=promises)
 
 

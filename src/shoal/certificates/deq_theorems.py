@@ -1,5 +1,7 @@
 """What is known about the training of deep equilibrium models."""
 
+from contextlib import suppress
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,7 @@ from shoal.certificates.ling2023 import DEQBounds, covers, theorem_1
 from shoal.certificates.refusals import not_contracting
 from shoal.certificates.values import Certificate, Conclusion
 from shoal.certificates.verb import Question, certify_architecture
+from shoal.exceptions import AccuracyError, ConvergenceError
 from shoal.kernels import kernel
 from shoal.models.deq import DEQNetwork
 
@@ -46,10 +49,11 @@ def _measurements(architecture: DEQ, measured: MeasuredDEQ, x: Tensor) -> dict[s
         "lambda_0 / m": least / width,
     }
     if architecture.kernel_guaranteed:
-        population = float(torch.linalg.eigvalsh(kernel(architecture, x).ck)[0])
-        numbers["lambda_*"] = population
-        if population > 0:
-            numbers["lambda_0 / (m lambda_* / 2)"] = 2 * least / (width * population)
+        with suppress(AccuracyError, ConvergenceError):  # no theorem needs it
+            population = float(torch.linalg.eigvalsh(kernel(architecture, x).ck)[0])
+            numbers["lambda_*"] = population
+            if population > 0:
+                numbers["lambda_0 / (m lambda_* / 2)"] = 2 * least / (width * population)
     return numbers
 
 

@@ -113,20 +113,21 @@ def fully_connected_lemmas(b: Du2018Bounds) -> LemmaConstants:
 
 def residual_lemmas(b: Du2018Bounds) -> LemmaConstants:
     """Lemmas B.3 to B.7, and C.3 to C.7 where there are pixels."""
+    scale = b.scale if b.depth > 1 else 0.0  # one layer has no residual
     patch, spread = math.sqrt(b.patch), math.sqrt(b.patch * b.pixels)
     lift = math.sqrt(b.normalization) * b.lipschitz * patch
-    growth = _power(math.e, 2 * b.scale * b.weight * b.lipschitz * patch)
+    growth = _power(math.e, 2 * scale * b.weight * b.lipschitz * patch)
     c_x = (lift * b.feature + b.feature / b.weight) * growth
     first = lift * math.sqrt(b.pixels) * b.feature * growth  # layer 1 has no skip, nor 1/H
-    later = 2 * b.scale / b.depth * b.feature * b.lipschitz * spread * growth
-    last = (b.scale / b.depth) ** 2 if b.depth > 1 else b.normalization
+    later = 2 * scale / b.depth * b.feature * b.lipschitz * spread * growth
+    last = (scale / b.depth) ** 2 if b.depth > 1 else b.normalization
     inner = 2 * patch * (b.weight * c_x + b.feature)
     products = 3 * b.lipschitz * b.pixels * c_x
     slopes = 2 * b.smoothness * math.sqrt(b.pixels) * b.feature
     slopes *= 2 * b.weight * patch * c_x + patch * b.feature
     root = math.sqrt(b.width)
     bend = c_x / (2 * b.feature * root) + b.smoothness * inner / b.lipschitz
-    bend += b.scale * patch * (2 * b.weight * b.smoothness * inner + b.lipschitz / root)
+    bend += scale * patch * (2 * b.weight * b.smoothness * inner + b.lipschitz / root)
     return LemmaConstants(
         stability=last * b.lipschitz * b.patch * b.feature * (products + slopes),
         radius=min(b.weight, b.feature / c_x),

@@ -18,7 +18,16 @@ from shoal.activations import Activation
 from shoal.architectures import ConvResNet, FullyConnected
 from shoal.certificates.enclosures import least_eigenvalue, spectral_norm
 from shoal.certificates.evaluation import evaluate
-from shoal.certificates.rounding import ROUND_UP, UNIT, down, gamma, norm_upper, row_norms, up
+from shoal.certificates.rounding import (
+    ROUND_UP,
+    TINY,
+    UNIT,
+    down,
+    gamma,
+    norm_upper,
+    row_norms,
+    up,
+)
 from shoal.certificates.smoothness import Smoothness, smoothness
 from shoal.empirical.kernel import contract
 from shoal.gaussian.moments import normalization
@@ -31,6 +40,7 @@ __all__ = [
     "MeasuredExplicit",
     "MeasuredLayer",
     "activations",
+    "gram_least",
     "gram_root",
     "least_root",
     "measure_explicit",
@@ -120,7 +130,7 @@ class MeasuredExplicit:
         """The readout's share in the NTK of one output, and its error."""
         size = norm_upper(self.features)
         gram = self.features @ self.features.T
-        return gram, up(gamma(self.features.shape[1] + 4) * size**2)
+        return gram, up(gamma(self.features.shape[1] + 4) * size * size)
 
     def ntk(self) -> tuple[Tensor, float]:
         """The NTK of all trained groups, over samples and outputs, and its error."""
@@ -136,13 +146,20 @@ class MeasuredExplicit:
 
 
 def gram_root(gram: Tensor, error: float) -> float:
-    """An upper bound of the root of the norm of a Gram matrix."""
+    """An upper bound of the root of the norm of a Gram matrix, infinite if that overflowed."""
+    if not bool(gram.isfinite().all()):
+        return math.inf
     return up(math.sqrt(up(spectral_norm(gram) + error)))
+
+
+def gram_least(gram: Tensor, error: float) -> float:
+    """A lower bound of the least eigenvalue of a Gram matrix; ``-inf`` if that overflowed."""
+    return least_eigenvalue(gram, error=error) if bool(gram.isfinite().all()) else -math.inf
 
 
 def least_root(gram: Tensor, error: float) -> float:
     """A lower bound of the root of the least eigenvalue of a Gram matrix, zero if none."""
-    least = least_eigenvalue(gram, error=error)
+    least = gram_least(gram, error)
     return max(0.0, down(math.sqrt(least))) if least > 0 else 0.0
 
 
@@ -169,7 +186,7 @@ def measure_explicit(net: ExplicitNetwork, x: Tensor, y: Tensor) -> MeasuredExpl
         feature_norms=torch.stack(norms),
         pixels=pixels,
         readout_norm=up(spectral_norm(readout)),
-        readout_trained=net.readout.requires_grad,
+        readout_trained="readout" in net.groups and net.readout.requires_grad,
         difference=pooled @ readout.T - y,
         output_error=up(gamma(readout.shape[1] + pixels + 8) * size),
         proved=all(forward.proved for forward in passes),
@@ -290,13 +307,13 @@ def _backward(
         inputs=inputs,
         levers=levers,
         adjoints=adjoints,
-        peaks=torch.linalg.vector_norm(above, dim=1).flatten(1).amax(1) * ROUND_UP,
+        peaks=torch.linalg.vector_norm(above, dim=1).flatten(1).amax(1) * (1 + gamma(outputs + 8)),
         inner_error=forward.inner_error,
         feature_error=forward.feature_error,
         slope_error=forward.slope_error,
         adjoint_error=_adjoint_error(layer, levers, adjoints),
         gram=contract(seen, reactions, seen, reactions),
-        gram_error=up(gamma(terms) * square * ROUND_UP),
+        gram_error=up(gamma(terms) * square * ROUND_UP) + TINY,
     )
     return measured, _below(layer, turned, above, see)
 

@@ -1,6 +1,7 @@
 """What is known about the training of explicit networks."""
 
 import math
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -13,11 +14,11 @@ from shoal.certificates.du2018 import (
     residual_lemmas,
     theorem,
 )
-from shoal.certificates.enclosures import least_eigenvalue
 from shoal.certificates.explicit import (
     ExplicitNetwork,
     MeasuredExplicit,
     activations,
+    gram_least,
     measure_explicit,
     patch_pixels,
     residual_scale,
@@ -28,6 +29,7 @@ from shoal.certificates.rounding import nearest
 from shoal.certificates.smoothness import smoothness
 from shoal.certificates.values import Certificate, Conclusion
 from shoal.certificates.verb import Question, certify_architecture
+from shoal.exceptions import AccuracyError, ConvergenceError
 from shoal.gaussian import dual
 from shoal.gaussian.moments import normalization
 from shoal.kernels import kernel, pair_eigenvalue
@@ -60,11 +62,13 @@ def certify_explicit(architecture: Architecture, question: Question) -> Certific
         "least eigenvalue of the NTK": nearest(geometry.start**2),
     }
     if _covered(net, measured):
-        bounds = du2018_bounds(net, x, measured, error)
-        full = isinstance(architecture, FullyConnected)
-        lemmas = fully_connected_lemmas(bounds) if full else residual_lemmas(bounds)
-        conclusions += theorem(bounds, lemmas, step_size=step_size)
-        numbers |= _numbers(bounds)
+        # inputs may be too large for the limit to be computed; the theorem is for those of norm one
+        with suppress(AccuracyError, ConvergenceError):
+            bounds = du2018_bounds(net, x, measured, error)
+            full = isinstance(architecture, FullyConnected)
+            lemmas = fully_connected_lemmas(bounds) if full else residual_lemmas(bounds)
+            conclusions += theorem(bounds, lemmas, step_size=step_size)
+            numbers |= _numbers(bounds)
     return Certificate(conclusions, numbers)
 
 
@@ -92,7 +96,7 @@ def du2018_bounds(
         depth=architecture.depth,
         width=net.spec.width,
         limit=float(torch.linalg.eigvalsh(limit)[0]),
-        gram=least_eigenvalue(last.gram, error=last.gram_error),
+        gram=gram_least(last.gram, last.gram_error),
         separation=separation(architecture, x),
         norm_error=float((torch.linalg.vector_norm(x.flatten(1), dim=1) - 1).abs().max()),
         weight=max(layer.norm for layer in measured.layers) / math.sqrt(net.spec.width),

@@ -16,9 +16,10 @@ from functools import cached_property
 
 import torch
 
-from shoal.activations import Activation
+from shoal.activations import Activation, Affine, Softplus
 from shoal.certificates.growth import RANK_REMEDY
 from shoal.certificates.rounding import down, exact, up
+from shoal.certificates.smoothness import smoothness
 from shoal.certificates.values import Conclusion, Condition, at_least, at_most
 from shoal.training import Promises
 
@@ -171,8 +172,15 @@ class _Constants:
 
 def covers(activation: Activation) -> bool:
     """Whether the proof holds for an activation: it has slopes up to one, and is zero at zero."""
-    zero = torch.zeros(1, dtype=torch.float64)
-    return activation.lipschitz <= 1 and float(activation(zero)) == 0
+    return smoothness(activation).lipschitz <= 1 and _at_zero(activation) == 0
+
+
+def _at_zero(phi: Activation) -> Fraction | float:
+    r"""$\varphi(0)$ without rounding; NaN for softplus: minus a float, $\log 2$ is never zero."""
+    if type(phi) is Affine:
+        return Fraction(phi.scale) * _at_zero(phi.activation) + Fraction(phi.shift)
+    value = float(phi(torch.zeros(1, dtype=torch.float64)))
+    return math.nan if type(phi) is Softplus or not math.isfinite(value) else Fraction(value)
 
 
 def theorem_1(bounds: DEQBounds, *, step_size: float | None = None) -> tuple[Conclusion, ...]:
@@ -217,7 +225,7 @@ def _descent(
         "gradient descent",
         (c.seven(4), c.eight(4), *others),
         step_size=float(step),
-        rate=up(1 - step * c.least / 2),
+        rate=min(1.0, up(1 - step * c.least / 2)),
         promises=_promises(c),
         sound=not printed,
         note="Eq. (9) as printed does not imply the rate: the proof needs 8 C_2."

@@ -74,6 +74,7 @@ def certify(
     problem = Problem.checked(net, x, y)
     if (largest := float(problem.x.abs().max())) > _LARGEST:
         raise ValueError(f"x must have entries up to {_LARGEST:g} in size, got {largest:.4g}")
+    _check_groups(net)
     for name, weights in net.state_dict().items():
         checks.float_tensor(f"net.{name}", weights.detach())
     if step_size is not None:
@@ -82,6 +83,16 @@ def certify(
         inputs, labels = problem.x.clone().double().cpu(), problem.y.clone().double().cpu()
         found = certify_architecture(net.architecture, Question(net, inputs, labels, step_size))
         return replace(found, fingerprint=problem.fingerprint())
+
+
+def _check_groups(net: Network[Any]) -> None:
+    """Refuse networks whose weights are made of other parameters: no theorem is about those."""
+    built = set(net.architecture.parameter_groups) | net.spec.trainable
+    if net.groups.keys() != built:
+        raise TypeError(
+            f"net must have the parameters of shoal.build, {', '.join(sorted(built))}, got "
+            f"{', '.join(sorted(net.groups))}: undo parametrizations, and weights tied or added"
+        )
 
 
 @singledispatch

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -21,8 +22,8 @@ from shoal.models import Network, build
 
 __all__ = ["RequiredWidth", "required_width"]
 
-_LARGEST_EXPONENT = 100  # theorems are tried up to a width of 2**100
-_REFINEMENTS = 7
+_EXPONENTS = (0, *range(1, 100, 2), 1000)  # of widths for which theorems are tried, powers of two
+_REFINEMENTS = 5  # after those that bring two exponents to a distance of one
 _ASSUMPTION = (
     "the least eigenvalue of the Gram matrix is what Ling 2023, Theorem 2, Gao 2022, Lemma 3.3, or "
     "Du 2018, Lemmas A.2, B.2 and C.2, says, and features of explicit networks are at most twice "
@@ -33,11 +34,11 @@ _ASSUMPTION = (
 
 @dataclass(frozen=True)
 class RequiredWidth:
-    """Widths from which theorems and experience say that training works.
+    r"""Widths from which theorems and experience say that training works.
 
     Attributes:
         theorems: For each theorem, the width from which its conditions hold with the probability
-            that was asked for; infinite if they hold at no width.
+            that was asked for; infinite if they hold at no width (none up to $2^{1000}$).
         certified: The first power of two at which ``certify`` says yes to gradient descent, for all
             seeds that were tried; ``None`` if not up to the largest width tried.
         empirical: The same for gradient descent that keeps what the theorems conclude.
@@ -174,11 +175,11 @@ def _theorem_widths(law: Law) -> dict[str, float]:
 
     everything = [_name(c) for c in law(16)]
     widths = dict.fromkeys(everything, math.inf)
-    for exponent in range(1, _LARGEST_EXPONENT, 2):
-        held = names(2**exponent)
+    for smaller, larger in pairwise(_EXPONENTS):
+        held = names(2**larger)
         for name in held & {name for name, width in widths.items() if math.isinf(width)}:
-            low, high = 2 ** max(0, exponent - 2), 2**exponent
-            for _ in range(_REFINEMENTS):
+            low, high = 2**smaller, 2**larger
+            for _ in range(_REFINEMENTS + (larger - smaller).bit_length()):
                 middle = math.isqrt(low * high)
                 low, high = (low, middle) if name in names(middle) else (middle, high)
             widths[name] = float(high)

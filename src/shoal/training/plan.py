@@ -107,7 +107,8 @@ def _conclusion(certificate: Any, method: str, objective: Objective) -> Conclusi
         raise ValueError("certificate is for reduction='sum', got reduction='mean'")
     conclusion: Conclusion | None = getattr(certificate, f"gradient_{method}", None)
     if conclusion is None:
-        raise TypeError(f"certificate must be what shoal.certify returned, got {certificate!r}")
+        kind = type(certificate).__name__
+        raise TypeError(f"certificate must be what shoal.certify returned, got a {kind}")
     mine = Problem(objective.network, objective.x, objective.y).fingerprint()
     other = [name for name, value in mine.items() if certificate.fingerprint.get(name) != value]
     if other:
