@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from result_tables import convergence, ling2024, own, runs, verdicts
+from result_tables import better, convergence, ling2024, own, runs, verdicts
 from result_tables.results import Tables
 
 __all__ = ["PAGES", "rendered"]
@@ -17,6 +17,7 @@ TABLES: Tables = {
     **own.TABLES,
     **runs.TABLES,
     **verdicts.TABLES,
+    **better.TABLES,
 }
 
 MARKED = re.compile(r"(<!-- table: (?P<call>[^>]+) -->\n).*?(?=<!-- end -->)", re.DOTALL)

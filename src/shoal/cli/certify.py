@@ -251,9 +251,10 @@ def _page(found: shoal.Certificate, net: Network[Any], samples: Data, scale: flo
 def _show(found: shoal.Certificate, record: dict[str, Any], files: list[Path]) -> None:
     out, best, of = console(), found.gradient_descent, record["data"]
     network = record["network"]
+    outputs = network["out_features"]
     title = (
         f"{best.dynamics}, {best.theorem}: {best.status}\n{of['name']}, n = {of['samples']}, "
-        f"width {network['width']}, {network['out_features']} outputs"
+        f"width {network['width']}, {outputs} output{'s' if outputs > 1 else ''}"
     )
     table = Table(title=title, title_justify="left")
     for name in ("", "condition", "found", "needed", "margin", "says"):

@@ -42,8 +42,8 @@ _MESSAGES = {
 }
 _REMEDIES = {
     Status.CONVERGED: "nothing to do",
-    Status.OUT_OF_STEPS: "raise max_steps or rtol, or use Anderson or NewtonKrylov, which need "
-    "fewer steps where the map contracts slowly",
+    Status.OUT_OF_STEPS: "raise max_steps or rtol; where the map contracts slowly, Anderson and "
+    "NewtonKrylov need the fewest steps",
     Status.DIVERGED: "the map expands or has no fixed point: shrink the recurrent weights (ask "
     "net.well_posedness()), or try Anderson or NewtonKrylov",
     Status.NOT_FINITE: "check the inputs and the weights for NaN, infinity and overflow",
