@@ -85,6 +85,8 @@ def test_sections_are_chosen() -> None:
     rest = "spectrum,design,training,accuracy,certificate,equivalents,timing"
     skip = json.loads(run(*options, "--skip", rest).stdout)
     assert list(skip["sections"]) == ["well_posedness", "kernels"]
+    twice = json.loads(run(*options, "--only", "kernels", "--only", "well_posedness").stdout)
+    assert list(twice["sections"]) == ["well_posedness", "kernels"]
 
 
 def test_analyze_for_machines(tmp_path: Path) -> None:

@@ -52,6 +52,12 @@ def test_the_limit_of_white_data_is_the_marchenko_pastur_law() -> None:
     assert found["spikes"] == 0
 
 
+def test_no_covariance_of_very_many_features_is_diagonalized() -> None:
+    x = torch.randn(5, 20_000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    (row,) = SPECTRUM.find(subject_of(x)).rows
+    assert (row.value, row.meaning) == ("none", "needs 4096 features or fewer")
+
+
 def test_gaussian_data_have_the_predicted_spectrum() -> None:
     generator = torch.Generator().manual_seed(0)
     distances = []

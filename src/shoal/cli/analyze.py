@@ -65,7 +65,7 @@ def analyze(
         ),
     ] = None,
     only: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="SECTIONS",
             help=f"These sections, separated by commas: {_NAMES}.",
@@ -73,7 +73,7 @@ def analyze(
         ),
     ] = None,
     skip: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(metavar="SECTIONS", help="All sections but these; not with --only."),
     ] = None,
     dtype: Annotated[Dtype, typer.Option(help="Of inputs and kernels.")] = Dtype.float64,
@@ -164,18 +164,19 @@ def architecture_of(activation: str, recurrent_variance: float, input_variance: 
     )
 
 
-def _chosen(only: str | None, skip: str | None) -> tuple[Section, ...]:
+def _chosen(only: list[str] | None, skip: list[str] | None) -> tuple[Section, ...]:
     """The sections that the options leave."""
-    if only is not None and skip is not None:
-        raise ValueError(f"--only and --skip must not both be given, got {only!r} and {skip!r}")
+    if only and skip:
+        both = f"{','.join(only)!r} and {','.join(skip)!r}"
+        raise ValueError(f"--only and --skip must not both be given, got {both}")
     known = {section.name: section for section in SECTIONS}
-    option, text = ("--skip", skip) if only is None else ("--only", only)
-    named = [] if text is None else [name.strip() for name in text.split(",")]
+    option, given = ("--only", only) if only else ("--skip", skip or [])
+    named = [name.strip() for text in given for name in text.split(",")]
     for name in named:
         checks.one_of(option, name, known)
-    chosen = tuple(s for s in SECTIONS if (s.name in named) == (only is not None))
+    chosen = tuple(s for s in SECTIONS if (s.name in named) == bool(only))
     if not chosen:
-        raise ValueError(f"{option} must leave a section, got {text!r}")
+        raise ValueError(f"{option} must leave a section, got {','.join(given)!r}")
     return chosen
 
 

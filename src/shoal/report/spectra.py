@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["SPECTRUM"]
 
 _LEAST = 5  # samples, for an estimate of the covariance
+_MOST = 4096  # features, whose covariance is diagonalized
 _BINS = 48
 _TAU0 = 1.0  # the inputs of an analysis have a mean squared norm of one
 
@@ -24,6 +25,8 @@ def _find(subject: Subject) -> Findings:
     x, count = subject.x.double(), len(subject.x)
     if count < _LEAST:
         return Findings((Row("limiting spectrum", "none", f"needs {_LEAST} samples or more"),))
+    if x.shape[1] > _MOST:
+        return Findings((Row("limiting spectrum", "none", f"needs {_MOST} features or fewer"),))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         labels = torch.zeros(count, dtype=torch.long)  # one class
