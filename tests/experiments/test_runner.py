@@ -247,7 +247,7 @@ def kill_and_resume(tmp_path: Path, kills: int) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the script forks")
 def test_killed_at_random_moments_and_resumed(tmp_path: Path) -> None:
-    kill_and_resume(tmp_path, 10)
+    kill_and_resume(tmp_path, 4)
 
 
 def test_parallel_is_serial(tmp_path: Path) -> None:
