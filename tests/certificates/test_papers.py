@@ -8,6 +8,9 @@ import torch
 import shoal
 from certificates.networks import conclusion, data, keep_promises, ling2023, sphere
 
+# Proved norms exceed computed ones by a part in 10^4, and enter in powers.
+OVERESTIMATE = 5e-4
+
 
 def test_eq_9_of_ling_2023_fails_at_every_width() -> None:
     """Both sides grow like the width: the margin does not."""
@@ -62,7 +65,7 @@ def test_theorem_1_of_ling_2023_is_evaluated_as_it_is_written() -> None:
         "(9), corrected": least / (4 * c2 + 2 * step * c1**2),
         "(10)": 2 / least / step,
     }
-    assert {k.name: k.margin for k in found.conditions} == pytest.approx(expected, rel=2e-3)
+    assert {k.name: k.margin for k in found.conditions} == pytest.approx(expected, rel=OVERESTIMATE)
     assert found.rate == pytest.approx(1 - step * least / 2, rel=1e-6)
 
 
@@ -85,7 +88,7 @@ def test_the_population_gram_matrix_is_reported() -> None:
     numbers = shoal.certify(net, x, y).measurements
     kernel = float(torch.linalg.eigvalsh(shoal.kernel(net.architecture, x).ck)[0])
     assert numbers["lambda_*"] == pytest.approx(kernel)
-    assert numbers["lambda_0 / m"] == pytest.approx(kernel, rel=0.15)
+    assert numbers["lambda_0 / m"] == pytest.approx(kernel, rel=0.15)  # 5 / sqrt(1000)
     assert numbers["lambda_0 / (m lambda_* / 2)"] > 1  # Theorem 2
 
 
@@ -128,10 +131,12 @@ def test_the_repaired_lemma_of_gao_2022_is_evaluated_as_it_is_written() -> None:
     c, size = max(norms) / root, float(torch.linalg.matrix_norm(x, 2)) ** 2
     travel = math.sqrt(3) * error / least
     margins = {k.name: k.margin for k in found.conditions}
-    assert margins["W, Gram"] == pytest.approx(root / (192 * c * size * travel / least), rel=2e-3)
-    assert margins["A, norm"] == pytest.approx(root / (8 * travel / c), rel=2e-3)
-    assert margins["readouts"] == pytest.approx(root / (4 * c * travel), rel=2e-3)
-    assert margins["gamma"] == pytest.approx(1 / (4 * c) / 0.1, rel=2e-3)
+    assert margins["W, Gram"] == pytest.approx(
+        root / (192 * c * size * travel / least), rel=OVERESTIMATE
+    )
+    assert margins["A, norm"] == pytest.approx(root / (8 * travel / c), rel=OVERESTIMATE)
+    assert margins["readouts"] == pytest.approx(root / (4 * c * travel), rel=OVERESTIMATE)
+    assert margins["gamma"] == pytest.approx(1 / (4 * c) / 0.1, rel=OVERESTIMATE)
     assert found.rate == pytest.approx(least, rel=1e-6)
 
 

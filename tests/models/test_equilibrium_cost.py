@@ -6,20 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shoal import DEQ, Tanh, build
-
-
-def inputs(count=5, features=4, seed=0, dtype=torch.float64):
-    x = torch.randn(
-        count, features, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
-    )
-    return (x / x.norm(dim=1, keepdim=True)).to(dtype)
-
-
-def network(architecture=None, *, features=4, width=32, **options):
-    architecture = architecture or DEQ(Tanh(), 0.2, 0.8)
-    options = {"dtype": torch.float64, **options}
-    return build(architecture, in_features=features, width=width, **options)
+from models.small import inputs, network
 
 
 @pytest.mark.parametrize("width", [64, 300])
