@@ -44,6 +44,33 @@ def test_rectangles_and_limits():
     assert (product.cpu() - whole.ntk @ vector).abs().max() <= 1e-9
 
 
+@pytest.mark.parametrize("shape", [(70_000, 1), (100_000, 500), (1, 100_000)], ids=str)
+@pytest.mark.parametrize("one_norm", [True, False])
+def test_tall_and_wide_matrices(shape, one_norm):
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(n, 8, dtype=torch.float64, generator=generator) for n in shape)
+    if one_norm:
+        x, y = (t / t.norm(dim=1, keepdim=True) for t in (x, y))
+    deq, i, j = DEQ(ReLU(), 0.2, 0.8), [0, shape[0] // 2, -1], [0, shape[1] // 2, -1]
+    for there, here in zip(kernel(deq, x.cuda(), y.cuda()), kernel(deq, x[i], y[j]), strict=True):
+        assert there.shape == shape
+        assert (there.cpu()[i][:, j] - here).abs().max() <= 1e-12 * here.max()
+
+
+@pytest.mark.parametrize("columns", [1, 500])
+def test_memory_bounds_tall_matrices(columns):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(200_000, 8, dtype=torch.float64, generator=generator).cuda()
+    deq, limit = DEQ(Tanh(), 0.2, 0.8), 64 * 2**20
+    kernel(deq, x[:1000], x[:columns])  # whatever is kept between calls
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    result = kernel(deq, x, x[:columns], memory=limit)
+    sizes = sum(k.numel() * 8 for k in result) + 12 * x.numel() * 8  # results, and what rows have
+    assert torch.cuda.max_memory_allocated() - before <= sizes + limit
+
+
 @pytest.mark.parametrize("phi", [ReLU(), Tanh()], ids=repr)
 def test_images(phi):
     generator = torch.Generator().manual_seed(0)

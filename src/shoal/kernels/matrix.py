@@ -173,8 +173,10 @@ def _matrices(
 def strips(plan: Plan, limit: int | None) -> Iterator[slice]:
     """Rows of a matrix that are computed together within a limit of memory."""
     points = plan.left.points
-    # the cosines, both kernels, a mask and the work space of the evaluation
-    bytes_per_row = 6 * len(plan.right) * points.element_size()
+    # the cosines, both kernels, a mask and the work space of the evaluation; the series of the
+    # row, which outweigh them in tall matrices
+    series = 0 if plan.surface is None else plan.surface.coefficients[:, 0].numel()
+    bytes_per_row = (6 * len(plan.right) + 3 * series) * points.element_size()
     step = max(1, work_space(limit, points.device) // bytes_per_row)
     for start in range(0, len(plan.left), step):
         yield slice(start, min(start + step, len(plan.left)))

@@ -45,7 +45,9 @@ def evaluate_tiles(
     ends = torch.tensor([middle, 1 / half_width], dtype=cosine.dtype, device=cosine.device)
     columns = _COLUMNS[cosine.dtype]
     with torch.cuda.device(cosine.device):
-        _tile[(triton.cdiv(size, columns), count)](
+        # all tiles along the first axis of the grid, the only one that takes more than 65,535
+        tiles = triton.cdiv(size, columns)
+        _tile[(tiles * count,)](
             cosine,
             falling,
             weights,
@@ -56,6 +58,7 @@ def evaluate_tiles(
             size,
             rank,
             groups,
+            tiles,
             out[0].stride(0),
             out[1].stride(0),
             columns=columns,
@@ -64,7 +67,9 @@ def evaluate_tiles(
         )
 
 
-@triton.jit(do_not_specialize=["count", "size", "rank", "groups", "stride_ck", "stride_ntk"])
+@triton.jit(
+    do_not_specialize=["count", "size", "rank", "groups", "tiles", "stride_ck", "stride_ntk"]
+)
 def _tile(
     cosine,
     series,
@@ -76,13 +81,14 @@ def _tile(
     size,
     rank,
     groups,
+    tiles,
     stride_ck,
     stride_ntk,
     columns: tl.constexpr,
     unrolled: tl.constexpr,
 ):
-    row = tl.cast(tl.program_id(1), tl.int64)
-    column = tl.program_id(0) * columns + tl.arange(0, columns)
+    row = tl.cast(tl.program_id(0) // tiles, tl.int64)
+    column = tl.program_id(0) % tiles * columns + tl.arange(0, columns)
     inside = column < size
     c = tl.load(cosine + row * size + column, mask=inside, other=0.0)
     angle = libdevice.acos(tl.minimum(tl.maximum(c, -1.0), 1.0))
