@@ -20,10 +20,10 @@ _SHOWN = 5  # failed samples that a message names
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Solution:
-    r"""A fixed point for each sample, or where the search for it ended.
+    r"""A fixed point for each sample, or the best that the search for it has found.
 
     Attributes:
-        value: $z$, of shape (samples, ...).
+        value: $z$, of shape (samples, ...); of samples that failed, the iterate of least residual.
         status: A :class:`Status` per sample, as an int8 tensor.
         residual: $\|f(z) - z\|$ per sample, of the very ``value`` that is returned.
         steps: How many steps each sample took.
