@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from shoal import ConvergenceWarning
 from shoal.solvers import Anderson, Broyden, DampedPicard, NewtonKrylov, Picard, Status, solve
 
 SOLVERS = [Picard(), DampedPicard(0.7), Anderson(), Broyden(), NewtonKrylov()]
@@ -69,3 +70,34 @@ def test_a_large_norm_is_no_excuse():
     z0 = torch.full((1, 100), 1e308, dtype=torch.float64)
     solution = solve(lambda z: z * (1 - 1e-5), z0, on_failure="status", solver=Picard(max_steps=3))
     assert solution.failures == {Status.OUT_OF_STEPS: 1}
+
+
+@every_solver
+@pytest.mark.parametrize("atol", [None, 0.0])
+@pytest.mark.parametrize("size", [1.0, 1e-20, 1e-160, 1e-290])
+def test_small_states_are_not_zero(solver, atol, size):
+    """0.5z + u has the fixed point 2u, whatever the size of u, from wherever it starts."""
+    solver = solver.with_tolerances(None, atol)
+    for start in (0.0, size):
+        solution = solve(lambda z: 0.5 * z + size, column(start), solver=solver)
+        assert solution.value.item() == pytest.approx(2 * size, rel=1e-10)
+
+
+@every_solver
+def test_a_fixed_point_at_zero_is_still_found(solver):
+    for start in (1.0, 1e-100):
+        solution = solve(lambda z: 0.5 * z, column(start), solver=solver)
+        assert abs(solution.value.item()) <= 3e-15 * start
+
+
+def test_an_absolute_tolerance_above_the_state_is_told():
+    z0 = column(1.0)
+    with pytest.warns(ConvergenceWarning, match=r"(?s)may not have converged.*atol = 2 exceeds"):
+        solution = solve(torch.cos, z0, solver=Picard(atol=2))
+    assert "atol = 2 exceeds" in repr(solution)
+    assert "atol = 2 exceeds" in solution.explain()
+    solution = solve(torch.cos, z0, solver=Picard(atol=2), on_failure="status")
+    assert "atol = 2 exceeds" in solution.note
+    # tolerances that mean something, and states that are exactly right, need no words
+    assert not solve(torch.cos, z0, solver=Picard(atol=0.1)).note
+    assert not solve(lambda z: 0.5 * z, column(1.0, 0.0), solver=Picard(atol=1e-6)).note

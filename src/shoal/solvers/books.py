@@ -59,9 +59,8 @@ class Books:
         (count, width), self.max_steps = shape, solver.max_steps
         self.count = count
         self.rtol, self.atol = solver.tolerances(dtype)
-        # no division by zero
-        finest = torch.finfo(dtype).tiny * torch.finfo(dtype).eps
-        self.atol = max(self.atol, finest, 1e-150)
+        self._explicit = solver.atol is not None
+        self._finest = torch.finfo(dtype).tiny * torch.finfo(dtype).eps
         # norms between which no square overflows, or is so small that its rounding counts
         computed = torch.finfo(torch.float32 if dtype.itemsize < 4 else dtype)
         self._least = math.sqrt(width * computed.tiny / computed.eps)
@@ -76,6 +75,7 @@ class Books:
         self._step = 0
         # status, residual, steps, and the step that the value is of
         self._ends: tuple[Array, Array, Array, Array] | None = None
+        self._note = ""
 
     def look(self, value: Tensor, z: Tensor, kept: Tensor | None, step: int) -> None:
         """Judge all samples of the batch by the map's value at ``z``, and note who is done."""
@@ -99,15 +99,27 @@ class Books:
             self._value, self._kept, self._residual, self._step = z, kept, norms[0], step
 
     def _begin(self, residual: Array, size: Array, z: Tensor, kept: Tensor | None) -> None:
-        """Note how the batch starts."""
+        """Note how the batch starts, and how far off each sample may be.
+
+        An absolute tolerance that the user has not given is for solutions of the order of one; it
+        shrinks with states that are smaller, which it would otherwise declare to be zero.
+        """
         self._start = residual
         self._first = np.maximum(size, residual)
         self._best = BestIterate(z, kept, residual)
+        scale = 1.0 if self._explicit else np.fmin(self._first, 1.0)
+        self._atol = np.maximum(self.atol * scale, self._finest) + np.zeros(len(residual))
+        vain = (self._first <= self.atol) & (residual > self.rtol * size)
+        if self._explicit and vain.any():
+            self._note = (
+                f"atol = {self.atol:g} exceeds the start and its residual for {int(vain.sum())} "
+                f"of {self.count} samples, which count as converged wherever they are"
+            )
 
     def _judge(self, residual: Array, size: Array, step: int) -> Array | None:
         """The codes of the batch, or ``None`` if all run on or all have converged at once."""
         size = np.fmin(size, _LARGEST)  # a norm may overflow where no number does
-        excess = residual / (size * self.rtol + self.atol)
+        excess = residual / (size * self.rtol + self._atol)
         if self._codes is not None:
             excess[self._codes != RUNNING] = 0.0  # whatever has become of them
         worst = float(excess.max())
@@ -199,6 +211,7 @@ class Books:
         self._rows = index if self._rows is None else self._rows[index]
         self._codes = None
         self._start, self._first = self._start[index], self._first[index]
+        self._atol = self._atol[index]
         self._best.select(index)
         return torch.from_numpy(index)
 
@@ -210,11 +223,11 @@ class Books:
             status = torch.zeros(self.count, dtype=torch.int8, device=device)
             steps = torch.full((self.count,), self._step, dtype=torch.int32, device=device)
             exact = self._residual.to(device, dtype)
-            solution = Solution(self._value, status, exact, steps, evaluations)
+            solution = Solution(self._value, status, exact, steps, evaluations, self._note)
             return Outcome(solution, self._kept, True, steps)
         assert self._ends is not None
         status, residual, steps, of = (torch.from_numpy(end).to(device) for end in self._ends)
-        solution = Solution(self._value, status, residual.to(dtype), steps, evaluations)
+        solution = Solution(self._value, status, residual.to(dtype), steps, evaluations, self._note)
         return Outcome(solution, self._kept, not self._ends[0].any(), of)
 
 

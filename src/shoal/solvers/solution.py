@@ -29,6 +29,7 @@ class Solution:
         steps: How many steps each sample took.
         evaluations: How often the map, a cheaper approximation of it, or a product with its
             Jacobian was evaluated for the batch.
+        note: What else to know about how it went; mostly nothing.
     """
 
     value: Tensor
@@ -36,6 +37,7 @@ class Solution:
     residual: Tensor
     steps: Tensor
     evaluations: int
+    note: str = ""
 
     @property
     def converged(self) -> Tensor:
@@ -54,7 +56,8 @@ class Solution:
         steps = int(self.steps.max()) if len(self.steps) else 0
         return (
             f"Solution({converged} of {len(self.status)} samples converged, "
-            f"at most {steps} steps, largest residual {_largest(self.residual):.1e})"
+            f"at most {steps} steps, largest residual {_largest(self.residual):.1e}"
+            + (f"; {self.note})" if self.note else ")")
         )
 
     def explain(self) -> str:
@@ -70,6 +73,8 @@ class Solution:
                 f"(largest residual {_largest(self.residual[where]):.1e} after "
                 f"{int(self.steps[where].max())} steps). Remedy: {status.remedy}."
             )
+        if self.note:
+            yield f"{self.note}."
 
 
 def _largest(residual: Tensor) -> float:
@@ -86,7 +91,7 @@ def check_on_failure(value: str) -> OnFailure:
 def handle_failure(
     solution: Solution, on_failure: OnFailure, what: str, *, extra: str = ""
 ) -> None:
-    """Raise or warn if a sample has not converged, as ``on_failure`` says.
+    """Raise or warn if a sample has not converged, as ``on_failure`` says; warn of a note.
 
     Args:
         solution: The outcome of a solve.
@@ -94,9 +99,11 @@ def handle_failure(
         what: What was solved, to begin the message.
         extra: What else to say.
     """
-    if on_failure == "status" or bool(solution.converged.all()):
+    converged = bool(solution.converged.all())
+    if on_failure == "status" or (converged and not solution.note):
         return
-    text = f"{what} did not converge.\n{solution.explain()}{extra}"
-    if on_failure == "raise":
+    verdict = "may not have converged" if converged else "did not converge"
+    text = f"{what} {verdict}.\n{solution.explain()}{extra}"
+    if on_failure == "raise" and not converged:
         raise ConvergenceError(text, solution=solution)
     warnings.warn(text, ConvergenceWarning, stacklevel=3)
