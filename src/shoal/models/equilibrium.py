@@ -13,13 +13,13 @@ from shoal.architectures import ImplicitArchitecture
 from shoal.gradients.equilibrium import equilibrium
 from shoal.gradients.layer import Layer, LayerProblem
 from shoal.gradients.options import SolveOptions
-from shoal.gradients.warm import SolveLog, WarmStart
+from shoal.gradients.warm import WarmStart
 from shoal.models.gain import gain_factor
 from shoal.models.network import Network, NetworkSpec
 from shoal.models.well_posedness import WellPosedness, well_posedness
 from shoal.solvers import Solution
 from shoal.solvers.driver import drive
-from shoal.solvers.solution import handle_failure
+from shoal.solvers.solution import SolveLog, handle_failure
 from shoal.solvers.typed import full_precision, uncompiled
 
 __all__ = ["EquilibriumNetwork"]

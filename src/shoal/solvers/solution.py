@@ -12,7 +12,7 @@ from shoal.checks import one_of
 from shoal.exceptions import ConvergenceError, ConvergenceWarning
 from shoal.solvers.status import Status
 
-__all__ = ["OnFailure", "Solution", "check_on_failure", "handle_failure"]
+__all__ = ["OnFailure", "Solution", "SolveLog", "check_on_failure", "handle_failure"]
 
 OnFailure = Literal["raise", "warn", "status"]
 _SHOWN = 5  # failed samples that a message names
@@ -30,6 +30,7 @@ class Solution:
         evaluations: How often the map, a cheaper approximation of it, or a product with its
             Jacobian was evaluated for the batch.
         note: What else to know about how it went; mostly nothing.
+        log: Where the outcomes of backward passes through ``value`` are written, if it has any.
     """
 
     value: Tensor
@@ -38,6 +39,12 @@ class Solution:
     steps: Tensor
     evaluations: int
     note: str = ""
+    log: "SolveLog | None" = None
+
+    @property
+    def adjoint(self) -> "Solution | None":
+        """How the last backward pass through ``value`` ended; ``None`` before there was one."""
+        return None if self.log is None else self.log.backward
 
     @property
     def converged(self) -> Tensor:
@@ -75,6 +82,14 @@ class Solution:
             )
         if self.note:
             yield f"{self.note}."
+
+
+@dataclass(eq=False)
+class SolveLog:
+    """The outcome of the last forward and of the last backward solve."""
+
+    forward: Solution | None = None
+    backward: Solution | None = None
 
 
 def _largest(residual: Tensor) -> float:
