@@ -7,7 +7,7 @@ from typing import final
 from shoal.checks import one_of, real
 from shoal.solvers import Solver
 
-__all__ = ["Gradient", "Implicit", "OneStep", "Unrolled", "check_gradient"]
+__all__ = ["Gradient", "Implicit", "OneStep", "Unrolled", "check_gradient", "exact_gradient"]
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,13 @@ class OneStep(Gradient):
     It leaves out the factor $(I - J^\top)^{-1}$ of the exact gradient. It costs no solve, and is a
     descent direction only if the map contracts strongly enough.
     """
+
+
+def exact_gradient(gradient: Gradient) -> Implicit:
+    """The implicit gradient, to full accuracy, whatever the gradient that a network trains with."""
+    if not isinstance(gradient, Implicit) or gradient.solver is None:
+        return Implicit()
+    return Implicit(gradient.solver.with_tolerances(None, None))
 
 
 def check_gradient(gradient: Gradient | None) -> Gradient:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from shoal.gradients.methods import Gradient, Implicit, Unrolled
+from shoal.gradients.methods import Gradient, Implicit, Unrolled, exact_gradient
 from shoal.gradients.warm import Recall, WarmStart
 from shoal.solvers import DampedPicard, Picard, Solution, Solver, Status
 from shoal.solvers.driver import Outcome, drive
@@ -110,6 +110,18 @@ class SolveOptions:
         if not outcome.converged:  # where the map is not finite, no gradient is
             change = torch.where((found.status != Status.NOT_FINITE)[:, None], change, 0.0)
         return self.held(found.value.detach() + change, found.status)
+
+    def exact(self, *, silent: bool) -> "SolveOptions":
+        """The same for what is measured of a network, not trained: with exact gradients.
+
+        Args:
+            silent: Whether failures may be left to a status. That is logged apart from training, so
+                that nobody may see it.
+        """
+        on_failure = self.on_failure
+        if on_failure == "status" and not silent:
+            on_failure = "warn"
+        return SolveOptions(self.solver, exact_gradient(self.gradient), on_failure)
 
     def without_recall(self) -> "SolveOptions":
         """The same for a problem that is not the next of a series."""

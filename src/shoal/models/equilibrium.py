@@ -116,6 +116,24 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         options = self.options.with_recall(self._warm(x))
         return equilibrium(injection, self.recurrent, self.layer, options)
 
+    def exact(self, *, silent: bool = False) -> "EquilibriumNetwork[A]":
+        """The same network, of the same weights, with exact gradients, whatever it trains with.
+
+        It has no warm starts, and leaves :attr:`last_solve` and :attr:`last_adjoint` alone.
+
+        Args:
+            silent: Whether it may leave failures to a status, if this network does; else it warns.
+        """
+        other = object.__new__(type(self))  # no copy: of parametrized modules there is none
+        other.__dict__ = {
+            **self.__dict__,
+            "options": self.options.exact(silent=silent),
+            "warm_start": False,
+            "_recalled": None,
+            "_checked": None,
+        }
+        return other
+
     def well_posedness(self, *, tightness: float = 1e-3) -> WellPosedness:
         """Say whether the recurrent layer is a contraction, with certified bounds.
 
