@@ -80,7 +80,7 @@ class _Equilibrium(torch.autograd.Function):
 
     @staticmethod
     @in_full_precision
-    def backward(ctx: Any, cotangent: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, cotangent: Tensor, *_others: Tensor) -> tuple[Tensor | None, ...]:
         z, inner, injection, weight = ctx.saved_tensors
         layer, options = ctx.layer, ctx.options
         if torch.is_grad_enabled():  # to be differentiated again: the slopes need their history

@@ -121,19 +121,19 @@ def fixed_point(
     if isinstance(options.gradient, Implicit):
         _refuse_hidden(problem, start)
         call = _Call(f, z0.shape[1:], len(inputs), separable, options)
-        flat, *rest = apply(_Implicit, call, start, *inputs, *parameters)
-        value = options.held(flat, rest[0])
+        flat, status, residual, steps = apply(_Implicit, call, start, *inputs, *parameters)
+        value = options.held(flat, status)
     else:
         outcome = options.solve_forward(problem, start)
         found = outcome.solution
-        rest = [found.status, found.residual, found.steps]
+        status, residual, steps = found.status, found.residual, found.steps
         value = options.attached(outcome, _followed(problem, options, start, outcome))
     value = value.view(z0.shape)
     if options.on_failure != "status":
         return value
     known = options.log.forward
     assert known is not None
-    return Solution(value, *rest, known.evaluations, known.note, options.log)
+    return Solution(value, status, residual, steps, known.evaluations, known.note, options.log)
 
 
 def _followed(problem: Problem, options: SolveOptions, start: Tensor, outcome: Outcome) -> Tensor:
@@ -260,7 +260,7 @@ class _Implicit(torch.autograd.Function):
 
     @staticmethod
     @in_full_precision
-    def backward(ctx: Any, cotangent: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, cotangent: Tensor, *_status: Tensor) -> tuple[Tensor | None, ...]:
         value, *tensors = ctx.saved_tensors
         call: _Call = ctx.call
         shape = (len(value), *call.shape)

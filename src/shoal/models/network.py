@@ -127,7 +127,7 @@ class Network(Module, ABC, Generic[A]):
             return x  # values are not known
         if self._is_checked(x):
             return x
-        float_tensor(name, x)
+        x = float_tensor(name, x)
         shape = "(samples, in_features" + ", pixels" * self.spec.pixel_axes + ")"
         if x.dim() != 2 + self.spec.pixel_axes or x.shape[1] != self.spec.in_features:
             raise ValueError(
