@@ -17,7 +17,7 @@ from experiments.small import Small
 from shoal.experiments import Run, WidthError, execute, results, run
 from shoal.experiments.identity import seed_of
 from shoal.experiments.provenance import versions
-from shoal.experiments.storage import locked, read_arrays, write_arrays, write_file
+from shoal.experiments.storage import locked, read_arrays, write_arrays
 
 
 def stored(one: Run) -> dict[str, bytes]:
@@ -26,7 +26,7 @@ def stored(one: Run) -> dict[str, bytes]:
 
 
 def leftovers(folder: Path) -> list[Path]:
-    return list(folder.rglob("*.tmp"))
+    return [path for path in folder.rglob(".*") if path.name != ".lock"]
 
 
 def test_a_run_leaves_arrays_a_record_and_figures(tmp_path: Path) -> None:
@@ -130,9 +130,23 @@ def test_a_damaged_point_is_computed_again(
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     one = Run(Small(), tmp_path, "cpu")
     (one.folder / "points").mkdir(parents=True)
-    (one.folder / "points" / ".k0.npz.123.tmp").write_bytes(b"half")
+    for folder in (one.folder, one.folder / "points"):
+        place = folder / f".shoal-{'0' * 32}.part"
+        (place / "new").mkdir(parents=True)
+        (place / "new" / "k0.npz").write_bytes(b"half")
     execute(one)
     assert leftovers(tmp_path) == []
+
+
+def test_a_lock_that_is_a_link_leaves_its_target(tmp_path: Path) -> None:
+    one = Run(Small(), tmp_path / "out", "cpu")
+    one.folder.mkdir(parents=True)
+    target = tmp_path / "precious"
+    target.write_text("precious")
+    (one.folder / ".lock").symlink_to(target)
+    with pytest.raises(ValueError, match=r"\.lock must be a file of its own, got a link"):
+        execute(one)
+    assert target.read_text() == "precious"
 
 
 def test_two_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:
@@ -142,27 +156,19 @@ def test_two_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:
         execute(one)
 
 
-def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
-    def half(file) -> None:
-        file.write(b"half")
-        raise KeyboardInterrupt
-
-    (tmp_path / "old").write_bytes(b"old")
-    for name in ("new", "old"):
-        with pytest.raises(KeyboardInterrupt):
-            write_file(tmp_path / name, half)
-    assert [path.name for path in tmp_path.iterdir()] == ["old"]
-    assert (tmp_path / "old").read_bytes() == b"old"
-    assert read_arrays(tmp_path / "new") is None
-
-
-def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
-    def full(_: object) -> None:
+def test_arrays_are_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    path = tmp_path / "points.npz"
+    write_arrays(path, {"a": np.arange(3.0)})
+    before = path.read_bytes()
+    monkeypatch.setattr(np, "savez", full)
     with pytest.raises(OSError, match=r"No space left on device: .*points\.npz"):
-        write_file(tmp_path / "points.npz", full)
-    assert list(tmp_path.iterdir()) == []
+        write_arrays(path, {"a": np.arange(4.0)})
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == before
+    assert read_arrays(tmp_path / "new.npz") is None
 
 
 def test_any_damage_of_a_point_is_noticed(tmp_path: Path) -> None:

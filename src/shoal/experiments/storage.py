@@ -3,19 +3,15 @@
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from shoal.experiments.experiment import Arrays
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
+from shoal.files import lock_file, remove_leftovers, write_whole
 
 __all__ = [
     "json_text",
@@ -23,33 +19,16 @@ __all__ = [
     "read_arrays",
     "read_json",
     "write_arrays",
-    "write_file",
     "write_json",
 ]
 
 _logger = logging.getLogger(__name__)
 
 
-def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file through a temporary one beside it, so that it is never seen half-written."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
-            raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk, say
-        raise
-
-
 def write_json(path: Path, document: Any) -> None:
     """Write a JSON document for people and machines."""
     text = json_text(document)
-    write_file(path, lambda file: file.write(text.encode()))
+    write_whole(path, lambda file: file.write_bytes(text.encode()))
 
 
 def json_text(document: Any) -> str:
@@ -73,7 +52,7 @@ def read_json(path: Path) -> Any:
 
 def write_arrays(path: Path, arrays: Arrays) -> None:
     """Write named arrays; the same arrays make the same bytes."""
-    write_file(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
+    write_whole(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
 
 
 def read_arrays(path: Path) -> dict[str, Any] | None:
@@ -94,15 +73,19 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises:
         RuntimeError: If another process holds it. The system frees what a killed process held.
+        ValueError: If its lock is a link to somewhere else.
     """
-    with (folder / ".lock").open("w") as lock:
-        if fcntl is not None:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise RuntimeError(
-                    f"another run is writing to {folder}; wait for it, or choose another output"
-                ) from None
-        for leftover in folder.rglob(".*.tmp"):
-            leftover.unlink(missing_ok=True)
+    file = folder / ".lock"
+    if file.is_symlink():
+        raise ValueError(f"{file} must be a file of its own, got a link")
+    lock = lock_file(file, unlocked=True)
+    if lock is None:
+        raise RuntimeError(
+            f"another run is writing to {folder}; wait for it, or choose another output"
+        )
+    try:
+        for place in (folder, *(entry for entry in folder.iterdir() if entry.is_dir())):
+            remove_leftovers(place)
         yield
+    finally:
+        os.close(lock)

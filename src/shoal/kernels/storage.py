@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from uuid import uuid4
 
 import numpy as np
 import torch
 
+from shoal.files import staged
 from shoal.kernels.result import Kernels
 
 __all__ = ["memory_mapped"]
@@ -28,14 +28,9 @@ def memory_mapped(
         raise ValueError(f"out must be a folder, got {str(folder)!r}")
     place.mkdir(parents=True, exist_ok=True)
     numbers = np.float64 if dtype == torch.float64 else np.float32
-    parts = [place / f".{name}.{uuid4().hex}.npy" for name in Kernels._fields]
-    try:
+    with staged(place) as new:
         arrays = (
-            np.lib.format.open_memmap(part, mode="w+", dtype=numbers, shape=shape) for part in parts
+            np.lib.format.open_memmap(new / f"{name}.npy", mode="w+", dtype=numbers, shape=shape)
+            for name in Kernels._fields
         )
         yield Kernels(*(torch.from_numpy(array) for array in arrays))
-        for part, name in zip(parts, Kernels._fields, strict=True):
-            part.replace(place / f"{name}.npy")
-    finally:
-        for part in parts:
-            part.unlink(missing_ok=True)
