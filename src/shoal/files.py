@@ -26,6 +26,7 @@ __all__ = [
     "checksum",
     "finite",
     "lock_file",
+    "made",
     "remove_leftovers",
     "staged",
     "write_together",
@@ -52,19 +53,25 @@ def write_together(folder: Path, writers: Mapping[str, Callable[[Path], object]]
     Returns:
         The files.
     """
+    with made(folder), staged(folder) as place:
+        for name, write in writers.items():
+            with _told_of(folder / name):
+                write(place / name)
+    return [folder / name for name in writers]
+
+
+@contextmanager
+def made(folder: Path) -> Iterator[None]:
+    """Make a folder that is not there; after an error it is gone again."""
     absent = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with staged(folder) as place:
-            for name, write in writers.items():
-                with _told_of(folder / name):
-                    write(place / name)
+        yield
     except BaseException:
         with suppress(OSError):  # something else is there
             for place in absent:
                 place.rmdir()
         raise
-    return [folder / name for name in writers]
 
 
 @contextmanager
