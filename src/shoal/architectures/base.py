@@ -17,6 +17,8 @@ __all__ = [
     "scale_of_data",
 ]
 
+_MOST_LAYERS = 10**6  # each takes a step of every computation
+
 
 @dataclass(frozen=True)
 class Architecture(ABC):
@@ -122,6 +124,14 @@ def scale_of_data(eigenvalue: float, constant: float) -> float:
     least = checks.real("eigenvalue", eigenvalue, at_least=0.0, at_most=1.0)
     factor = checks.real("constant", constant, above=0.0, below=1.0)
     return factor * math.sqrt(least) ** 3
+
+
+def check_depth(value: object) -> int:
+    """Return ``value`` if it is a number of layers that can be gone through, or say why not."""
+    depth = checks.integer("depth", value, at_least=1)
+    if depth > _MOST_LAYERS:
+        raise ValueError(f"depth must be <= {_MOST_LAYERS}, got {depth}")
+    return depth
 
 
 def layer_groups(depth: int) -> tuple[str, ...]:

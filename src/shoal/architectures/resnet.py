@@ -6,7 +6,13 @@ from typing import final
 
 from shoal import checks
 from shoal.activations import Activation
-from shoal.architectures.base import Architecture, check_activation, layer_groups, scale_of_data
+from shoal.architectures.base import (
+    Architecture,
+    check_activation,
+    check_depth,
+    layer_groups,
+    scale_of_data,
+)
 
 __all__ = ["ResNet"]
 
@@ -35,8 +41,8 @@ class ResNet(Architecture):
 
     Raises:
         TypeError: If an argument is not of its kind.
-        ValueError: If ``depth`` is not positive, ``activation`` a sequence of another length, or
-            ``residual_scale`` negative, infinite or NaN.
+        ValueError: If ``depth`` is not between 1 and 10⁶, ``activation`` a sequence of another
+            length, or ``residual_scale`` negative, infinite or NaN.
 
     Example:
         >>> from shoal.activations import Softplus
@@ -50,7 +56,7 @@ class ResNet(Architecture):
 
     def __post_init__(self) -> None:
         """Check the fields, and make a tuple of several activations."""
-        object.__setattr__(self, "depth", checks.integer("depth", self.depth, at_least=1))
+        object.__setattr__(self, "depth", check_depth(self.depth))
         object.__setattr__(self, "activation", _checked_activations(self.activation, self.depth))
         scale = checks.real("residual_scale", self.residual_scale, at_least=0)
         object.__setattr__(self, "residual_scale", scale)
