@@ -1,5 +1,7 @@
 """Files that are whole or not there, in a folder that one run writes to at a time."""
 
+import hashlib
+import io
 import json
 import logging
 import os
@@ -16,9 +18,9 @@ from shoal.files import lock_file, remove_leftovers, write_whole
 __all__ = [
     "json_text",
     "locked",
+    "packed",
     "read_arrays",
     "read_json",
-    "write_arrays",
     "write_json",
 ]
 
@@ -46,19 +48,29 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} must be a JSON document; it is not: {error}") from None
 
 
-def write_arrays(path: Path, arrays: Arrays) -> None:
-    """Write named arrays; the same arrays make the same bytes."""
-    write_whole(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
+def packed(arrays: Arrays) -> bytes:
+    """Named arrays as the content of a file; the same arrays make the same bytes."""
+    file = io.BytesIO()
+    np.savez(file, **arrays)  # type: ignore[arg-type]
+    return file.getvalue()
 
 
-def read_arrays(path: Path) -> dict[str, Any] | None:
-    """Read named arrays; ``None``, and a warning, if the file is damaged."""
+def read_arrays(path: Path, digest: str | None) -> dict[str, Any] | None:
+    """Read named arrays; ``None``, and a warning, if the file is damaged or is another one.
+
+    Args:
+        path: The file.
+        digest: The SHA-256 of its content, where that is known.
+    """
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+        content = path.read_bytes()
+        if digest not in (None, hashlib.sha256(content).hexdigest()):
+            raise ValueError("it is not the file that the record knows")  # noqa: TRY301
+        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
     except FileNotFoundError:
         return None
