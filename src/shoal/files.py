@@ -25,8 +25,10 @@ except ImportError:  # not on Windows
 __all__ = [
     "checksum",
     "finite",
+    "json_text",
     "lock_file",
     "made",
+    "printable",
     "remove_leftovers",
     "staged",
     "write_together",
@@ -34,6 +36,8 @@ __all__ = [
 ]
 
 _LEFTOVER = re.compile(r"\.shoal-[0-9a-f]{32}\.part")
+# control characters but tabs and ends of lines, and what turns the direction of text
+_UNSEEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -252,3 +256,19 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def json_text(document: Any) -> str:
+    """A JSON document for people, machines and terminals, with a newline at its end."""
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
+
+
+def printable(text: str) -> str:
+    r"""Text that does nothing to a terminal: what comes from files may hold its commands.
+
+    Example:
+        >>> print(printable("\x1b[2Jnamed so"))
+        \x1b[2Jnamed so
+    """
+    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from shoal import AccuracyError
 from shoal.cli.logs import state
+from shoal.files import printable
 from shoal.interrupts import loaded
 
 __all__ = ["BAD_INPUT", "FAILED", "INTERRUPTED", "Commands", "fail", "note"]
@@ -116,7 +117,7 @@ def _came(error: Exception) -> str:
 
 def note(text: str) -> None:
     """A line on stderr."""
-    typer.echo(text, err=True)
+    typer.echo(printable(text), err=True)
 
 
 def _one_line(text: str) -> str:

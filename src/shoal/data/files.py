@@ -5,16 +5,20 @@ import os
 import zlib
 from pathlib import Path
 
+from shoal.files import printable
+
 __all__ = ["damaged", "expansion_limit", "read_content"]
 
 # No official file is larger; what is, is not worth the memory.
 _LIMIT = 2**30
+_SHOWN = 1000  # letters of what is wrong with a file
 _ALWAYS, _RATIO = 2**26, 200  # what files may always expand to, and by what factor
 
 
 def damaged(path: Path, expected: str, got: str) -> ValueError:
     """The error for a file that is not what it should be."""
-    return ValueError(f"{path}: expected {expected}, got {got}")
+    shown = got if len(got) <= _SHOWN else f"{got[:_SHOWN]} ..."
+    return ValueError(printable(f"{path}: expected {expected}, got {shown}"))
 
 
 def expansion_limit(stored: int) -> int:

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from shoal.experiments.experiment import Arrays
-from shoal.files import lock_file, remove_leftovers, write_whole
+from shoal.files import json_text, lock_file, remove_leftovers, write_whole
 
 __all__ = [
-    "json_text",
     "locked",
     "packed",
     "read_arrays",
@@ -31,11 +30,6 @@ def write_json(path: Path, document: Any) -> None:
     """Write a JSON document for people and machines."""
     text = json_text(document)
     write_whole(path, lambda file: file.write_bytes(text.encode()))
-
-
-def json_text(document: Any) -> str:
-    """A JSON document, indented, with a newline at its end."""
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def read_json(path: Path) -> Any:
