@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import shoal
 from shoal.checkpoints import Checkpoint, Snapshot
-from shoal.files import remove_leftovers, write_together, write_whole
+from shoal.files import checksum, remove_leftovers, write_together, write_whole
 
 
 def test_all_are_written(tmp_path: Path) -> None:
@@ -153,6 +154,19 @@ def test_leftovers_are_removed_and_live_files_are_not(tmp_path: Path) -> None:
     assert found is not None
     assert sorted(p.name for p in tmp_path.iterdir()) == [".run.notes.txt", "run"]
     assert notes.read_text() == "mine"
+
+
+@pytest.mark.parametrize("facts", ["", "3", "[]", "[" * 100_000, None])
+def test_checkpoints_of_another_shape_are_refused(tmp_path: Path, facts: str | None) -> None:
+    """Also if their checksum is right."""
+    metadata = {"format": "shoal training 1", "identity": "{}", "facts": facts or ""}
+    if facts is None:
+        del metadata["identity"]
+    tensors = {"x": torch.ones(2)}
+    metadata["sha256"] = checksum(metadata, tensors)
+    save_file(tensors, tmp_path / "run", metadata=metadata)
+    with pytest.raises(ValueError, match="run is no checkpoint of a training"):
+        Checkpoint(tmp_path / "run", "training", {}, 0.0).read(torch.device("cpu"))
 
 
 def test_what_only_looks_like_a_leftover_stays(tmp_path: Path) -> None:

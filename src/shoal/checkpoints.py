@@ -97,8 +97,10 @@ class Checkpoint:
             raise ValueError(f"{self.path} is no checkpoint of a {self.kind}")
         if metadata.get("sha256") != checksum(metadata, tensors):
             raise ValueError(f"{self.path} is damaged: it does not have the checksum it was given")
-        self._compare(json.loads(metadata["identity"]))
-        facts = json.loads(metadata["facts"])
+        identity, facts = (_object(metadata.get(name, "")) for name in ("identity", "facts"))
+        if identity is None or facts is None:
+            raise ValueError(f"{self.path} is no checkpoint of a {self.kind}: it says too little")
+        self._compare(identity)
         return Snapshot(facts, {name: tensor.to(device) for name, tensor in tensors.items()})
 
     @property
@@ -113,3 +115,12 @@ class Checkpoint:
                 f"{self.path} is of another {self.kind}: {', '.join(sorted(other))} differ. Give "
                 "the arguments of that one again, as they were when it began, or another path"
             )
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    """The JSON object that a text is; ``None`` if it is something else."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
