@@ -24,7 +24,8 @@ class TrainingRun:
         step_size: $\eta$; for the flow, the time between two steps.
         steps: How many steps were made.
         times: The time of each step, of shape (steps + 1,): its number times ``step_size``.
-        losses: The loss $\Phi$ at each step, of shape (steps + 1,).
+        losses: The loss $\Phi$ at each step, of shape (steps + 1,); like ``times``, without an entry
+            if a run diverges before its first loss is found.
         loss_bound: Its bound there, $(1 - \eta\lambda_0/2)^k\Phi(0)$, or $e^{-\lambda_0 t}\Phi(0)$
             for the flow, with $\lambda_0$ divided by $n$ if the loss is; ``None`` if $\lambda_0$
             is not known.
@@ -71,9 +72,10 @@ class TrainingRun:
     def __repr__(self) -> str:
         """One line, without the values."""
         broken = ", ".join(f"{n} at step {k}" for n, k in self.violations.items())
+        losses = self.losses.tolist()
+        way = f"loss {losses[0]:.4g} → {losses[-1]:.4g}" if losses else "no loss was found"
         return (
-            f"TrainingRun({self.status} after {self.steps} steps, loss "
-            f"{float(self.losses[0]):.4g} → {float(self.losses[-1]):.4g}"
+            f"TrainingRun({self.status} after {self.steps} steps, {way}"
             f"{f'; broken: {broken}' if broken else ''})"
         )
 
