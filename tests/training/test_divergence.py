@@ -1,11 +1,10 @@
 """Runs that diverge: they end with what is known, which can be printed, drawn and judged."""
 
 import pytest
-import torch
 
 import shoal
 from shoal.training import train
-from training.small import SHALLOW, TANH, data, network
+from training.small import SHALLOW, data, network
 
 WILD = shoal.DEQ(shoal.Softplus(), recurrent_variance=30.0, input_variance=0.8)  # no equilibrium
 
@@ -35,6 +34,18 @@ def test_a_run_of_arrays_without_a_loss_is_printed() -> None:
     with pytest.warns(shoal.ConvergenceWarning, match="the training diverged"):
         run = train(network(WILD), x.numpy(), y.numpy(), step_size=0.1, steps=2)
     assert "no loss was found" in repr(run)
+
+
+def test_promises_that_nothing_was_measured_of_are_not_kept() -> None:
+    assert diverged(network(WILD)).kept == {"equilibrium": False}
+    assert diverged(network(SHALLOW), 1e200).kept == {}
+
+
+def test_a_loss_that_overflows_has_exceeded_its_bound() -> None:
+    run = diverged(network(SHALLOW), step_size=1e160)
+    assert run.losses.isfinite().all()
+    assert run.violations["loss"] == run.steps + 1 == 1
+    assert not run.kept["loss"]
 
 
 def test_a_run_that_diverges_on_its_way_is_printed_and_drawn() -> None:

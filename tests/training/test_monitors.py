@@ -274,6 +274,16 @@ def test_promises_can_be_chosen() -> None:
     assert known.loss_bound[1] == known.losses[0] * (1 - 0.1 * 0.01 / 2)
 
 
+@pytest.mark.parametrize("name", ["gain", "equilibrium"])
+def test_promises_that_cannot_be_measured_are_refused(name) -> None:
+    """An explicit network has no recurrent layer: nothing could break these, or keep them."""
+    monitor = Monitor(promises={name, "loss"})
+    with pytest.raises(ValueError, match=rf"promises of monitor .* FullyConnected, got {name}:"):
+        train(network(DU), *data(DU), step_size=0.1, steps=1, monitor=monitor)
+    run = train(network(), *data(), step_size=0.1, steps=1, monitor=monitor)
+    assert set(run.kept) == {name, "loss"}
+
+
 @pytest.mark.parametrize("architecture", [LING, GAO, DU, CONV], ids=lambda a: type(a).__name__)
 def test_looking_changes_nothing(architecture) -> None:
     x, y = data(architecture)

@@ -37,6 +37,14 @@ class Ledger:
         """The step that is written about."""
         return len(self.losses) - 1
 
+    @property
+    def kept(self) -> dict[str, bool]:
+        """For each promise that was looked at, whether it was kept at all steps."""
+        seen = {*self.records, *self.violations}
+        if self.losses:
+            seen |= {"equilibrium"} if self.bounds is None else {"equilibrium", "loss"}
+        return {name: name not in self.violations for name in sorted(self.promises & seen)}
+
     def look(self, measured: Mapping[str, float]) -> None:
         """Write down what the monitors saw at this step."""
         assert self.bounds is not None
@@ -74,6 +82,11 @@ class Ledger:
         """There is no equilibrium at the step that comes next."""
         if "equilibrium" in self.promises:
             self.violations.setdefault("equilibrium", self.step + 1)
+
+    def lose_loss(self) -> None:
+        """The loss is not finite at the step that comes next, so it exceeds every bound."""
+        if "loss" in self.promises and self.bounds is not None:
+            self.violations.setdefault("loss", self.step + 1)
 
     def _holds(self, name: str, value: float) -> bool:
         assert self.bounds is not None

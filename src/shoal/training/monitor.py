@@ -27,7 +27,8 @@ class Monitor:
             loss at every step.
         promises: What counts as a violation, out of ``"loss"``, ``"gain"``, ``"equilibrium"``,
             ``"least_eigenvalue"``, ``"pl_ratio"`` and ``"drift"``; by default what the
-            architecture's theorem promises.
+            architecture's theorem promises. ``"gain"`` and ``"equilibrium"`` are for networks with
+            a recurrent layer; ``train`` refuses them for others.
 
     Example:
         >>> Monitor(every=5).every

@@ -162,7 +162,19 @@ def _promises(
     if monitor is None:
         return promises & ({"equilibrium"} if eigenvalue is None else {"loss", "equilibrium"})
     if monitor.promises is not None:
-        return monitor.promises
+        return _measurable(monitor.promises, net)
     if conclusion is not None:
         return promises & {"loss", "gain", "equilibrium"} | set(limits)
     return promises
+
+
+def _measurable(chosen: frozenset[str], net: Network[Any]) -> frozenset[str]:
+    """The promises that a monitor was made for, if this network has what they are about."""
+    known = promises_of(net) | {"drift"}  # which is measured also where no theorem promises it
+    if other := chosen - known:
+        raise ValueError(
+            f"promises of monitor must be among {', '.join(sorted(known))} for a "
+            f"{type(net.architecture).__name__}, got {', '.join(sorted(other))}: nothing of that "
+            "is measured where there is no recurrent layer"
+        )
+    return chosen

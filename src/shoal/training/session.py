@@ -100,6 +100,7 @@ class Session:
                 self.ledger.lose_equilibrium()
                 return Outcome("diverged", f"at step {where}: {error}{_HINT if where else ''}")
             if not now.finite:
+                self.ledger.lose_loss()
                 return Outcome("diverged", f"the loss at step {where} is {now.loss}")
             self._record(now)
             self.report(self._progress())
