@@ -185,6 +185,19 @@ def test_a_lost_equilibrium_ends_the_run_or_is_recorded() -> None:
     assert run.violations["equilibrium"] == 0
 
 
+def test_an_adjoint_of_earlier_work_breaks_no_promise() -> None:
+    """The gradient of a readout takes no solve: the last one was of other work."""
+    x, y = data()
+    rough = shoal.Implicit(shoal.Picard(max_steps=1))
+    net = network(on_failure="status", gradient=rough, warm_start=False)
+    assert train(net, x, y, step_size=0.01, steps=1).violations == {"equilibrium": 0}
+    net.input.requires_grad_(False)
+    net.recurrent.requires_grad_(False)
+    run = train(net, x, y, step_size=0.01, steps=2)
+    assert run.kept["equilibrium"]
+    assert run.violations == {}
+
+
 def test_an_equilibrium_that_the_flow_loses_is_told() -> None:
     """At gains up to 0.6, twelve iterations are enough; the labels lead beyond."""
     x, y = data()

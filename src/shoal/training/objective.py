@@ -72,6 +72,8 @@ class Objective:
             ConvergenceError: If an equilibrium, or its gradient, is not found and the network was
                 built to raise then.
         """
+        if isinstance(self.network, EquilibriumNetwork):
+            self.network.options.log.backward = None  # not every gradient takes a solve
         with torch.enable_grad():
             output = self.network(self.x)
             error = output.detach() - self.y
