@@ -116,6 +116,20 @@ def test_groups_that_are_trained_are_watched() -> None:
         torch.testing.assert_close(gram_matrix(net, x, group), share)
 
 
+def test_parametrized_weights_are_trained_without_monitors() -> None:
+    x, y = data()
+    net = network()
+    torch.nn.utils.parametrizations.spectral_norm(net, "recurrent")
+    assert gram_group(net) == "readout"
+    net.readout.requires_grad_(False)
+    assert gram_group(net) == "input"
+    net.input.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"got parametrizations\.recurrent\.original: undo"):
+        train(net, x, y, step_size=0.1, steps=2)
+    run = train(net, x, y, step_size=0.1, steps=2, monitor=False)
+    assert run.losses[2] < run.losses[0]
+
+
 def test_eigenvalues_that_overtake_others_are_found() -> None:
     generator = torch.Generator().manual_seed(3)
     basis = torch.linalg.qr(torch.randn(300, 300, generator=generator).double())[0]
