@@ -341,3 +341,39 @@ def test_a_loss_of_zero_stays() -> None:
     assert flow.losses.tolist() == [0.0] * 4
     pytest.importorskip("matplotlib")
     run.plot().canvas.draw()
+
+
+def test_the_error_of_a_rough_equilibrium_is_bounded_without_a_monitor() -> None:
+    """A linear layer, whose equilibrium is a direct solution; its residual is far below its error.
+
+    The loss is put between a bound with the residual itself and one with the residual over
+    1 - gain: it is known no better than that, so no promise is broken.
+    """
+    x, y = data()
+    linear = shoal.DEQ(shoal.Identity(), recurrent_variance=0.1, input_variance=0.8)
+    solver = shoal.Picard(rtol=1e-5, max_steps=400)
+
+    def rough():
+        net = network(linear, solver=solver, warm_start=False)
+        with torch.no_grad():
+            net.recurrent.copy_(0.95 / net.layer.scale * torch.eye(64))  # a gain of 0.95
+        return net
+
+    net = rough()
+    objective = Objective(net, x, y[:, None], 1.0)
+    now = objective.evaluate()
+    with torch.no_grad():
+        gain = float(torch.linalg.matrix_norm(net.recurrent * net.layer.scale, 2))
+        exact = net._read(net.inject(x) / (1 - gain))
+    error = float((now.output - exact).norm())
+    size = float(torch.linalg.matrix_norm(net.readout.detach(), 2)) * net.feature_scale
+    small, large = size * now.residual, size * now.residual / (1 - gain)
+    assert small < error <= objective.output_error(now) == pytest.approx(large, rel=0.05)
+    options = {"step_size": 1e-6, "steps": 1}
+    losses = train(rough(), x, y, monitor=False, **options).losses
+    root = float(losses[1].sqrt()) - 0.5**0.5 * (small + large) / 2
+    promised = 2 * (1 - root**2 / float(losses[0])) / options["step_size"]
+    for monitor in (False, 1):
+        run = train(rough(), x, y, monitor=monitor, least_eigenvalue=promised, **options)
+        assert run.loss_bound[1] < run.losses[1]
+        assert run.kept["loss"]

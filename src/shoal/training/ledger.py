@@ -71,8 +71,10 @@ class Ledger:
         self._judge("loss", math.sqrt(self.losses[-1]) <= limit)
 
     def exceeds(self) -> bool:
-        """Whether the loss is above its bound as it stands."""
-        return self.bounds is not None and not self.losses[-1] <= self.bounds.loss(self.step)
+        """Whether the loss is above its bound as it stands, for the first time it matters."""
+        if self.bounds is None or "loss" not in self.promises or "loss" in self.violations:
+            return False
+        return not self.losses[-1] <= self.bounds.loss(self.step)
 
     def judge_equilibrium(self, *, converged: bool) -> None:
         """See whether all equilibria were found."""

@@ -125,8 +125,7 @@ class Session:
             ledger.look(measured)
         ledger.judge_equilibrium(converged=now.converged)
         if ledger.exceeds():  # then it matters how well the loss is known
-            gain = ledger.records.get("gain_upper", [0.0])[-1]
-            error = self.objective.output_error(gain)
+            error = self.objective.output_error(now)
             error += self.stepper.output_error(self.objective, now)
             ledger.judge_loss(error, divisor)
 
