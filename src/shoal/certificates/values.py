@@ -180,8 +180,9 @@ class Certificate:
     Attributes:
         conclusions: What each theorem says, for gradient flow and for gradient descent.
         measurements: Numbers of the network and the data, by name.
-        fingerprint: What it is about: checksums of the weights and the data, the architecture and
-            the groups that are trained. ``train`` refuses a certificate of anything else.
+        fingerprint: What it is about: checksums of the weights and the data, the architecture,
+            the groups that are trained and, for equilibria, the method of their gradients.
+            ``train`` refuses a certificate of anything else.
     """
 
     conclusions: tuple[Conclusion, ...]
