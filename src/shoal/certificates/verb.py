@@ -102,7 +102,7 @@ def _check_groups(net: Network[Any]) -> None:
 def _check_gradient(net: Network[Any]) -> None:
     """Refuse networks that are trained along another direction than their gradient."""
     if isinstance(net, EquilibriumNetwork) and isinstance(net.options.gradient, OneStep):
-        raise ValueError(
+        raise ValueError(  # noqa: TRY004
             "net must have the exact gradient of its equilibrium, which the theorems are about, "
             f"got gradient={net.options.gradient!r}: build it with gradient=Implicit()"
         )

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Self
 
 from torch import Tensor
 
+from shoal.activations.description import description
 from shoal.checks import float_tensor
 from shoal.convergence.arguments import checked_labels
 from shoal.files import checksum
@@ -54,7 +55,7 @@ class Problem(NamedTuple):
             method["gradient method"] = type(self.net.options.gradient).__name__
         return {
             **method,
-            "architecture": repr(self.net.architecture),
+            "architecture": description(self.net.architecture),
             "weights": _checksum(self.net.state_dict()),
             "trained groups": " ".join(sorted(n for n, p in groups if p.requires_grad)),
             "x": _checksum({"x": self.x}),
