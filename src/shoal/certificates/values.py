@@ -252,7 +252,7 @@ class Certificate:
             return (
                 f"Gradient descent with step size {self.step_size:.4g} trains this network to zero "
                 f"loss ({descent.status}, by {descent.theorem}). Each step multiplies the loss by "
-                f"{self.rate:.6g} or less."
+                f"{self.rate:.6g} or less.{self._rounding}"
             )
         failure = descent.first_failure
         words = f"Gradient descent is not certified ({descent.theorem}"
@@ -264,6 +264,17 @@ class Certificate:
         if flow.holds:
             words += f" Gradient flow is ({flow.status}, by {flow.theorem})."
         return words
+
+    @property
+    def _rounding(self) -> str:
+        """What the sentence about exact arithmetic needs beside it."""
+        left = self.gradient_descent.promises.resolution
+        if left is None:
+            return ""
+        error = self.measurements.get("initial error", math.inf)
+        if not left < 0.5 * error * error:
+            return " Rounding, in the dtype of the network, may hide that."
+        return f" Rounding may leave a loss of {left:.1g}."
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values for JSON, which has no infinity: ``None`` instead."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from shoal import checks
 from shoal.architectures import Architecture
+from shoal.certificates.resolution import with_resolution
 from shoal.certificates.values import Certificate
 from shoal.gradients import OneStep
 from shoal.models import EquilibriumNetwork, Network
@@ -43,7 +44,8 @@ def certify(
     The loss is $\Phi = \frac12 \sum_i \|f(x_i) - y_i\|^2$, a sum and not a mean. Every theorem that
     applies is evaluated on the network as it is now, for gradient flow and for gradient descent.
     All errors of evaluating it count. Those of a training run do not: a certificate is about exact
-    arithmetic, and the exact gradient: networks built with ``gradient=OneStep()`` are refused.
+    arithmetic, and says in ``promises.resolution`` what loss rounding may leave in a run. It is
+    about the exact gradient, too: networks built with ``gradient=OneStep()`` are refused.
     Weights of any dtype are taken as the numbers that they are.
 
     Args:
@@ -86,6 +88,7 @@ def certify(
     with torch.inference_mode(mode=False), torch.no_grad():
         inputs, labels = problem.x.clone().double().cpu(), problem.y.clone().double().cpu()
         found = certify_architecture(net.architecture, Question(net, inputs, labels, step_size))
+        found = with_resolution(found, net, problem.y)
         return replace(found, fingerprint=problem.fingerprint())
 
 

@@ -35,7 +35,7 @@ def gram_group(network: Network[Any]) -> str:
     trained = [name for name, p in network.groups.items() if p.requires_grad]
     own = network.architecture.parameter_groups
     layers = sorted((n for n in own if n.startswith("layer")), key=lambda n: -int(n[5:]))
-    order = (*_LINEAR, *layers, "recurrent", "input")
+    order: tuple[str, ...] = (*_LINEAR, *layers, "recurrent", "input")
     for name in order:
         if name in trained:
             return name

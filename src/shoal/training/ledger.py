@@ -49,12 +49,16 @@ class Ledger:
         """Write down what the monitors saw at this step."""
         assert self.bounds is not None
         found = dict(measured)
+        error = found.pop("feature_error")
         found["pl_ratio"] = self.bounds.pl_ratio(found.pop("square_gradient"), self.losses[-1])
         self.looks.append(self.step)
         for name, value in found.items():
             self.records.setdefault(name, []).append(value)
+        # a singular value of the features is known as well as they are
+        root = math.sqrt(found["least_eigenvalue"]) + error
         for name in sorted(self.promises & set(found)):
-            self._judge(name, self._holds(name, found[name]))
+            value = root * root if name == "least_eigenvalue" else found[name]
+            self._judge(name, self._holds(name, value))
         if "gain" in found:  # it must be certain that the layer contracts
             self._judge("gain", found["gain_upper"] < 1)
 
@@ -66,7 +70,9 @@ class Ledger:
             divisor: What the loss is divided by.
         """
         assert self.bounds is not None
-        resolution = math.sqrt(0.5 / divisor) * output_error  # of the loss's root
+        # of the loss's root: what its evaluation leaves open, or the rounding of all steps before
+        resolution = math.sqrt(0.5 / divisor) * output_error
+        resolution = max(resolution, math.sqrt(self.bounds.resolution))
         limit = math.sqrt(self.bounds.loss(self.step)) + resolution
         self._judge("loss", math.sqrt(self.losses[-1]) <= limit)
 

@@ -122,21 +122,32 @@ class Objective:
             self._initial_gain = bound.known
         return bound.upper(network.recurrent.detach(), below_one)
 
-    def output_error(self, now: Evaluation) -> float:
-        r"""A bound of $\|f - f_*\|$, where $f_*$ has exact equilibria and no rounding.
+    def feature_error(self, now: Evaluation, gain: float) -> float:
+        r"""A bound of how far the features are from those of exact equilibria.
 
-        A residual $r$ of a contraction with gain $g$ leaves an error of at most $r/(1-g)$; where
-        $g$ is not below one, the residual itself is taken.
+        A residual $r$ of a contraction with gain $g$ leaves an error of at most $r/(1-g)$.
+
+        Args:
+            now: The weights as they are.
+            gain: $g$, at most; where it is not below one, the residual itself is taken.
         """
         network = self.network
+        if not isinstance(network, EquilibriumNetwork) or now.residual == 0:
+            return 0.0
+        return network.feature_scale * now.residual / (1 - gain if gain < 1 else 1.0)
+
+    def rounding(self, size: float) -> float:
+        """What rounding may make of sums over all units, of this size."""
+        return torch.finfo(self.y.dtype).eps * math.sqrt(self.network.spec.width) * size
+
+    def output_error(self, now: Evaluation) -> float:
+        r"""A bound of $\|f - f_*\|$, where $f_*$ has exact equilibria and no rounding."""
         scale = float(self.y.abs().max()) + 1.0
-        rounding = torch.finfo(self.y.dtype).eps * math.sqrt(network.spec.width) * scale
-        total = rounding * math.sqrt(self.y.numel())
-        if isinstance(network, EquilibriumNetwork) and now.residual > 0:
-            readout = network.readout.detach()
-            size = float(torch.linalg.matrix_norm(readout.double(), 2)) * network.feature_scale
-            gain = self.gain_upper()
-            total += size * now.residual / (1 - gain if gain < 1 else 1.0)
+        total = self.rounding(scale) * math.sqrt(self.y.numel())
+        if isinstance(self.network, EquilibriumNetwork) and now.residual > 0:
+            readout = self.network.readout.detach().double()
+            size = float(torch.linalg.matrix_norm(readout, 2))
+            total += size * self.feature_error(now, self.gain_upper())
         return total
 
 
