@@ -282,3 +282,42 @@ def test_memory_stays_below_its_limit(method, memory, precision, bound):
     used, converged = done.stdout.split()
     assert converged == "True"
     assert int(used) < bound * 2**20
+
+
+@pytest.mark.parametrize("power", [-1000, -600, 600, 1000])
+@pytest.mark.parametrize(
+    ("method", "precision"),
+    [("cholesky", torch.float64), ("cholesky", torch.float32), ("cg", torch.float64)],
+)
+def test_targets_may_have_any_size(power, method, precision):
+    x = normal(40, 5) / math.sqrt(5)
+    y = torch.stack([x[:, 0].sin(), x[:, 1]], 1)
+    options = {"ridge": 0.1, "tolerance": 1e-10, "precision": precision, "method": method}
+    plain = shoal.kernel_regression(RELU, x, y, **options)
+    scale = torch.tensor([2.0**power, 1.0], dtype=torch.float64)
+    scaled = shoal.kernel_regression(RELU, x, y * scale, **options)
+    matrix = shoal.kernel(RELU, x).ntk + 0.1 * torch.eye(40, dtype=torch.float64)
+    expected = torch.linalg.solve(matrix, y)
+    torch.testing.assert_close(scaled.coefficients / scale, expected, rtol=1e-7, atol=1e-8)
+    torch.testing.assert_close(scaled.report.residual, plain.report.residual, rtol=1.0, atol=1e-12)
+
+
+def test_steps_of_tiny_targets_go_on_from_their_file(tmp_path):
+    x = normal(60, 5) / math.sqrt(5)
+    y = x[:, 0].sin() * 2.0**-700
+    options = {"ridge": 1e-3, "method": "cg", "preconditioner": None, "tolerance": 1e-10}
+    whole = shoal.kernel_regression(RELU, x, y, **options)
+    path = tmp_path / "state"
+    with pytest.raises(shoal.ConvergenceError):
+        shoal.kernel_regression(RELU, x, y, max_steps=4, checkpoint=path, **options)
+    resumed = shoal.kernel_regression(RELU, x, y, checkpoint=path, **options)
+    again = shoal.kernel_regression(RELU, x, y, checkpoint=path, **options)  # only verified
+    torch.testing.assert_close(resumed.coefficients / whole.coefficients, torch.ones_like(y))
+    assert torch.equal(again.coefficients, resumed.coefficients)
+
+
+def test_likelihoods_that_overflow_are_refused():
+    x = normal(10, 3)
+    fit = shoal.kernel_regression(RELU, x, 2.0**700 * x[:, 0], ridge=0.1)
+    with pytest.raises(shoal.AccuracyError, match="the likelihood .* overflows"):
+        _ = fit.log_marginal_likelihood

@@ -12,6 +12,7 @@ from shoal.checks import float_tensor, real
 from shoal.equivalents.basis import Basis
 from shoal.exceptions import AccuracyError
 from shoal.kernels.arguments import as_tensor
+from shoal.kernels.conjugate_gradients import relative
 
 if TYPE_CHECKING:
     from linear_operator import LinearOperator
@@ -127,8 +128,7 @@ class EquivalentOperator:
             self._check_regular(abs(total), total)
             inner = torch.cat((inner, rotated[rank:] / total))
         x = self.basis.rotate(inner, back=True)
-        residual = torch.linalg.vector_norm(b - self._product(x, total), dim=0)
-        reached = residual / torch.linalg.vector_norm(b, dim=0).clamp_min(torch.finfo(b.dtype).tiny)
+        reached = relative(b - self._product(x, total), b)
         if not bool((reached <= rtol).all()):
             raise AccuracyError(
                 f"the solution has a relative residual of {float(reached.max()):.1e}, above the "

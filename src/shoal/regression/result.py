@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from shoal.checks import integer
+from shoal.exceptions import AccuracyError
 from shoal.kernels.arguments import as_tensor, checked_samples
 from shoal.regression.problem import Problem
 from shoal.regression.solver import Solver
@@ -116,6 +117,7 @@ class KernelRegression:
 
         Raises:
             ValueError: If there is no factorization in float64, which the determinant is read from.
+            AccuracyError: If it overflows.
         """
         logdet = self._solver.logdet()
         if logdet is None:
@@ -147,6 +149,8 @@ class KernelRegression:
     def _likelihood(self, logdet: float) -> float:
         fit = float((self._problem.y * self._alpha).sum())
         columns = self._alpha.shape[1]
+        if not math.isfinite(fit):
+            raise AccuracyError("the likelihood of these targets overflows: scale y down")
         constant = self._problem.size * math.log(2 * math.pi)
         return -0.5 * (fit + columns * (logdet + constant))
 
