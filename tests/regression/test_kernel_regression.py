@@ -1,5 +1,6 @@
 """Kernel regression against dense solutions, scikit-learn and identities of Gaussian processes."""
 
+import importlib
 import math
 import warnings
 
@@ -246,3 +247,20 @@ def test_a_misfit_of_the_equivalent_is_no_warning():
         warnings.simplefilter("error")
         options = {"method": "cg", "preconditioner": "equivalent"}
         assert shoal.kernel_regression(RELU, 5 * x, y, ridge=RIDGE, **options).report.converged
+
+
+def test_preconditioners_leave_the_warnings_of_others_alone(monkeypatch):
+    x, y = data(80, p=4)
+    module = importlib.import_module("shoal.equivalents.equivalent")
+    real = module.coefficients
+
+    def warning_coefficients(*arguments, **options):
+        warnings.warn("of another thread, say", UserWarning, stacklevel=1)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(module, "coefficients", warning_coefficients)
+    with pytest.warns(UserWarning, match="of another thread, say") as seen:
+        shoal.kernel_regression(
+            RELU, 5 * x, y, ridge=RIDGE, method="cg", preconditioner="equivalent"
+        )
+    assert len(seen) == 1  # none of the misfit

@@ -1,13 +1,13 @@
 r"""Matrices near $K + \lambda I$ that are easy to invert."""
 
-import warnings
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from shoal.equivalents import EquivalentOperator, equivalent
+from shoal.equivalents import EquivalentOperator
+from shoal.equivalents.equivalent import unchecked_equivalent
 from shoal.regression.problem import Problem
 
 __all__ = ["Diagonal", "LowRank", "Preconditioner", "preconditioner"]
@@ -100,16 +100,15 @@ def preconditioner(
 
 def _equivalent(problem: Problem) -> tuple[EquivalentOperator, float]:
     """The high-dimensional equivalent of the kernel as it is, not centered, and its offset."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # misfits: a preconditioner may be wrong, only not too much
-        both = equivalent(
-            problem.architecture,
-            problem.x,
-            problem.labels,
-            trainable=problem.trainable,
-            width=problem.width,
-            center=False,
-        )
+    # misfits are not told of: a preconditioner may be wrong, only not too much
+    both, _ = unchecked_equivalent(
+        problem.architecture,
+        problem.x,
+        problem.labels,
+        trainable=problem.trainable,
+        width=problem.width,
+        center=False,
+    )
     offsets = (both.coefficients.ck_offset, both.coefficients.ntk_offset)
     return (both.ck, both.ntk)[problem.kernel], offsets[problem.kernel]
 
