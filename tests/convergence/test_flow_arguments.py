@@ -161,5 +161,5 @@ def test_another_architecture_than_the_network():
 @pytest.mark.parametrize(("dtype", "scale"), [(torch.float64, 1e300), (torch.float32, 1e25)])
 def test_losses_that_overflow_are_refused(dtype, scale):
     x, y = X.to(dtype), torch.full((len(X),), scale, dtype=dtype)
-    with pytest.raises(shoal.AccuracyError, match="the initial loss overflows .*: scale y"):
+    with pytest.raises(shoal.AccuracyError, match="the initial loss overflows"):
         flow(x, y=y, x_test=x[:1])

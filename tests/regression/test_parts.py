@@ -1,5 +1,6 @@
 """Factors in place, preconditioners, checkpoints and memory."""
 
+import errno
 import math
 import pickle
 import signal
@@ -319,5 +320,19 @@ def test_steps_of_tiny_targets_go_on_from_their_file(tmp_path):
 def test_likelihoods_that_overflow_are_refused():
     x = normal(10, 3)
     fit = shoal.kernel_regression(RELU, x, 2.0**700 * x[:, 0], ridge=0.1)
-    with pytest.raises(shoal.AccuracyError, match="the likelihood .* overflows"):
+    with pytest.raises(shoal.AccuracyError, match="the likelihood of these targets overflows"):
         _ = fit.log_marginal_likelihood
+
+
+@pytest.mark.parametrize("seconds", [0.0, 30.0])
+def test_full_disks_do_not_lose_a_solution(seconds, tmp_path, monkeypatch):
+    def full(path, write):  # noqa: ARG001
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    whole = interrupted(None, step=-1)
+    monkeypatch.setattr(shoal.checkpoints, "write_whole", full)
+    monkeypatch.setattr(shoal.regression.checkpoints, "_SECONDS", seconds)
+    with pytest.warns(RuntimeWarning, match="No space left on device"):
+        found = interrupted(tmp_path / "state", step=-1)
+    assert found.report.converged
+    assert torch.equal(found.coefficients, whole.coefficients)

@@ -98,7 +98,8 @@ def kernel_regression(
         memory: Most bytes to use, such as ``"8GiB"``, which is the default on a CPU; on a GPU it is
             nine tenths of what is free.
         checkpoint: A file in which conjugate gradients are kept, every half minute and when they
-            end in any way, and from which they go on.
+            end in any way, and from which they go on. What cannot be written, to a full disk for
+            one, is warned of, and the work goes on.
         on_progress: Called as the work proceeds.
         on_failure: Whether to ``"raise"`` if the tolerance is not met, or to ``"warn"``.
         seed: Of the random samples of the preconditioner.
@@ -264,9 +265,18 @@ def _run(
 ) -> Iteration:
     """Solve for the targets, and keep on file how far it is."""
 
+    def keep(now: Iteration) -> None:
+        """Write the file; a full disk must not lose what is solved."""
+        if file is None:
+            return
+        try:
+            file.write(checkpoints.snapshot(now))
+        except OSError as error:
+            warnings.warn(f"checkpoint was not written: {error}", RuntimeWarning, stacklevel=4)
+
     def on_step(now: Iteration) -> None:
         if file is not None and file.due:
-            file.write(checkpoints.snapshot(now))
+            keep(now)
         largest = float(now.history[-1].max())
         digits = math.log(max(largest, options.rtol)) / math.log(options.rtol)
         listener(Progress("solve", min(max(digits, 0.0), 1.0), now.steps, largest))
@@ -274,5 +284,4 @@ def _run(
     try:
         return solver.run(problem.y, state, on_step)
     finally:
-        if file is not None:
-            file.write(checkpoints.snapshot(state))
+        keep(state)
