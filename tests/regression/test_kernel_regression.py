@@ -264,3 +264,13 @@ def test_preconditioners_leave_the_warnings_of_others_alone(monkeypatch):
             RELU, 5 * x, y, ridge=RIDGE, method="cg", preconditioner="equivalent"
         )
     assert len(seen) == 1  # none of the misfit
+
+
+@pytest.mark.parametrize("name", ["x", "y"])
+def test_gradients_are_refused(name):
+    arguments = dict(zip("xy", data(8), strict=True))
+    arguments[name].requires_grad_()
+    with pytest.raises(ValueError, match=f"{name} must not require gradients"):
+        shoal.kernel_regression(RELU, **arguments, ridge=RIDGE)
+    with torch.no_grad():
+        assert shoal.kernel_regression(RELU, **arguments, ridge=RIDGE).report.converged

@@ -16,6 +16,7 @@ from shoal.exceptions import ConvergenceError, ConvergenceWarning
 from shoal.kernels import kernel_function
 from shoal.kernels.arguments import as_tensor, checked_samples, memory_limit
 from shoal.kernels.conjugate_gradients import Iteration, relative
+from shoal.kernels.factors import refuse_gradients
 from shoal.mixtures.labels import Labels, class_indices, classes_of
 from shoal.regression import checkpoints
 from shoal.regression.preconditioners import Preconditioner
@@ -185,15 +186,16 @@ def _problem(
 ) -> Problem:
     """Checked arguments, in float64."""
     function = kernel_function(architecture, trainable=trainable, width=width)
-    inputs = checked_samples("x", as_tensor(x, "x")).detach()
+    inputs = checked_samples("x", as_tensor(x, "x"))
     if inputs.dim() != 2:
         raise ValueError(f"x must have shape (samples, features), got {tuple(inputs.shape)}")
-    targets = float_tensor("y", as_tensor(y, "y")).detach()
+    targets = float_tensor("y", as_tensor(y, "y"))
     if targets.dim() not in (1, 2) or len(targets) != len(inputs):
         raise ValueError(
             f"y must have shape (n,) or (n, outputs) with n = {len(inputs)}, "
             f"got {tuple(targets.shape)}"
         )
+    refuse_gradients({"x": inputs, "y": targets}, "a regression is not differentiated; detach() it")
     places = None if labels is None else class_indices(labels, classes_of(labels))
     if places is not None and len(places) != len(inputs):
         raise ValueError(
@@ -201,8 +203,8 @@ def _problem(
         )
     return Problem(
         architecture,
-        inputs.double(),
-        targets.reshape(len(targets), -1).to(inputs.device, torch.float64),
+        inputs.detach().double(),
+        targets.detach().reshape(len(targets), -1).to(inputs.device, torch.float64),
         real("ridge", ridge, at_least=0.0),
         ("ck", "ntk").index(one_of("which", which, ("ck", "ntk"))),
         function.trainable,
