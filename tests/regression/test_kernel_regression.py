@@ -266,6 +266,17 @@ def test_preconditioners_leave_the_warnings_of_others_alone(monkeypatch):
     assert len(seen) == 1  # none of the misfit
 
 
+def test_later_changes_of_the_data_do_not_matter():
+    x, y = data(30)
+    fit = shoal.kernel_regression(RELU, x, y, ridge=RIDGE)
+    new = x[:4] + 0.1
+    expected = fit.predict(new), fit.variance(new), fit.log_marginal_likelihood
+    x.mul_(2)
+    y.zero_()
+    found = fit.predict(new), fit.variance(new), fit.log_marginal_likelihood
+    torch.testing.assert_close(found, expected, rtol=0.0, atol=0.0)
+
+
 @pytest.mark.parametrize("name", ["x", "y"])
 def test_gradients_are_refused(name):
     arguments = dict(zip("xy", data(8), strict=True))

@@ -203,8 +203,8 @@ def _problem(
         )
     return Problem(
         architecture,
-        inputs.detach().double(),
-        targets.detach().reshape(len(targets), -1).to(inputs.device, torch.float64),
+        inputs.detach().to(torch.float64, copy=True),  # what the caller changes later is not seen
+        targets.detach().reshape(len(targets), -1).to(inputs.device, torch.float64, copy=True),
         real("ridge", ridge, at_least=0.0),
         ("ck", "ntk").index(one_of("which", which, ("ck", "ntk"))),
         function.trainable,
