@@ -24,7 +24,7 @@ CASES = [
     {"method": "cg", "preconditioner": "equivalent"},
     {"method": "cg", "preconditioner": "combined", "rank": 30},
     {"method": "cg", "rank": 60, "precision": torch.float32},
-    {"method": "cg", "rank": 60, "memory": 1},  # nothing is kept
+    {"method": "cg", "rank": 60, "memory": "9MiB"},
 ]
 
 
@@ -285,3 +285,20 @@ def test_gradients_are_refused(name):
         shoal.kernel_regression(RELU, **arguments, ridge=RIDGE)
     with torch.no_grad():
         assert shoal.kernel_regression(RELU, **arguments, ridge=RIDGE).report.converged
+
+
+def test_the_least_limit_of_memory_is_told():
+    x, y = data(300)
+    options = {"ridge": RIDGE, "method": "cg", "rank": 60}
+    with pytest.raises(ValueError, match="memory must be at least '9MiB'"):
+        shoal.kernel_regression(RELU, x, y, memory="1MiB", **options)
+    assert shoal.kernel_regression(RELU, x, y, memory="9MiB", **options).report.converged
+
+
+def test_less_memory_changes_no_result():
+    (x, y), (new, _) = data(300), data(40, seed=1)
+    options = {"ridge": RIDGE, "method": "cg", "rank": 60, "tolerance": 1e-10}
+    much = shoal.kernel_regression(RELU, x, y, **options)
+    little = shoal.kernel_regression(RELU, x, y, memory="9MiB", **options)
+    torch.testing.assert_close(little.predict(new), much.predict(new), rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(little.variance(new), much.variance(new), rtol=1e-7, atol=1e-9)

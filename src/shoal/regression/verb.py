@@ -30,6 +30,7 @@ from shoal.regression.solver import (
     explain,
     factorized,
     iterative,
+    least_memory,
     seconds,
 )
 
@@ -37,7 +38,8 @@ __all__ = ["kernel_regression"]
 
 _DEFAULT_MEMORY = 8 * 2**30
 _WORK = {"cpu": 2**29, "cuda": 6 * 2**30}  # besides the matrix: strips and panels
-_VECTORS = 8  # of the size of the targets, that conjugate gradients hold
+_COPIES = 4  # of the inputs, as they are and as directions
+_VECTORS = 12  # of the size of the targets, that conjugate gradients hold
 
 Method = Literal["auto", "cholesky", "cg"]
 
@@ -126,10 +128,16 @@ def kernel_regression(
         _checked_precision(precision),
         real("tolerance", tolerance, above=0.0),
         integer("max_steps", max_steps, at_least=1),
-        _left(problem, memory),
+        (limit := _limit(problem, memory)) - _data_bytes(problem),
     )
     one_of("on_failure", on_failure, ("raise", "warn"))
     chosen = _method(method, problem, options, checkpoint)
+    least = least_memory(problem, options) + _data_bytes(problem)
+    if chosen == "cg" and limit < least:
+        raise ValueError(
+            f"memory must be at least '{math.ceil(least / 2**20)}MiB' for these inputs and targets "
+            f"and this preconditioner (a smaller rank takes less), got {limit} bytes"
+        )
     listener = on_progress or (lambda _: None)
     file = None if checkpoint is None else checkpoints.of_problem(checkpoint, problem, options)
     kept = None if file is None else file.read(problem.y.device)  # refused before the work
@@ -225,15 +233,20 @@ def _checked_precision(precision: torch.dtype) -> torch.dtype:
     return precision
 
 
-def _left(problem: Problem, memory: int | str | None) -> int:
-    """Bytes for the matrix and the work on it: all but inputs, their directions, and vectors."""
+def _limit(problem: Problem, memory: int | str | None) -> int:
+    """Bytes for all."""
     limit, device = memory_limit(memory), problem.x.device
     if limit is None:
         limit = _DEFAULT_MEMORY
         if device.type == "cuda":
             held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
             limit = (torch.cuda.mem_get_info(device)[0] + held) * 9 // 10
-    return limit - 2 * problem.x.nbytes - _VECTORS * problem.y.nbytes
+    return limit
+
+
+def _data_bytes(problem: Problem) -> int:
+    """What is not for the matrix and the work on it: inputs, their directions, and vectors."""
+    return _COPIES * problem.x.nbytes + _VECTORS * problem.y.nbytes
 
 
 def _method(
