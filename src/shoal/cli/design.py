@@ -239,8 +239,8 @@ def _show(found: shoal.Design, gap: Any, files: list[Path]) -> None:
     out.print(found.explanation, soft_wrap=True)
     if gap is not None:
         out.print(
-            f"On the data, the {found.match.upper()} matrices differ by {gap.relative:.2e} in "
-            "spectral norm, relative to the DEQ's.",
+            f"On the data, the {found.match.upper()} matrices of both networks, infinitely wide, "
+            f"differ by {gap.relative:.2e} in spectral norm, relative to the DEQ's.",
             soft_wrap=True,
         )
     if files:

@@ -79,6 +79,7 @@ def gradient_flow(
     Raises:
         ValueError: If shapes do not fit, a time is negative, or the step size is too large.
         TypeError: If an argument is not of its kind, or the architecture has no kernel.
+        AccuracyError: If the initial loss overflows the dtype of the labels.
 
     Warns:
         ConvergenceWarning: If the answer depends on directions in which $\Theta$ is singular

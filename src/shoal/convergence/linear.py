@@ -34,7 +34,7 @@ from shoal.convergence.ensemble import Ensemble, TestPrior
 from shoal.convergence.result import GradientFlow
 from shoal.convergence.search import first_step, first_time
 from shoal.convergence.spectrum import Spectrum
-from shoal.exceptions import ConvergenceWarning
+from shoal.exceptions import AccuracyError, ConvergenceWarning
 from shoal.kernels import Kernels
 from shoal.kernels.arguments import as_tensor
 
@@ -67,6 +67,7 @@ class LinearTraining:
     Raises:
         ValueError: If the shapes do not fit, or the NTK is not positive semidefinite.
         TypeError: If an argument is not of its kind.
+        AccuracyError: If the initial loss overflows the dtype of the labels.
 
     Example:
         >>> import torch, shoal
@@ -113,6 +114,8 @@ class LinearTraining:
         if self._start is None:
             test = _test_prior(self._spectrum, cross, prior)
             self._ensemble = Ensemble.of(self._spectrum, ck, test)
+        if not self._loss(Flow(), 0.0) <= torch.finfo(self._y.dtype).max:
+            raise AccuracyError(f"the initial loss overflows {self._y.dtype}: scale y down")
 
     @property
     def eigenvalues(self) -> Tensor:

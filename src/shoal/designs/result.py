@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture
+from shoal.designs.networks import NetworkGap
 from shoal.kernels import Kernels, kernel
 from shoal.kernels.arguments import as_tensor, checked_samples
 
@@ -31,7 +32,7 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Design:
-    """An explicit network designed to have the kernel of another one.
+    """An explicit network designed to have the kernel of another one, both infinitely wide.
 
     Attributes:
         architecture: The designed network, for ``build``, ``kernel`` and all else.
@@ -55,6 +56,8 @@ class Design:
         explanation: All of this in words.
         family: The kind of network, for ``"moments"``.
         alternatives: Other networks of this kind that have the target's numbers.
+        network: Where a network was given, how far its own kernels are from those of its
+            architecture at infinite width, of which all else speaks.
     """
 
     architecture: Architecture
@@ -72,6 +75,7 @@ class Design:
     explanation: str
     family: str = ""
     alternatives: tuple["Design", ...] = ()
+    network: NetworkGap | None = None
 
     def __repr__(self) -> str:
         family = f", family={self.family!r}" if self.family else ""

@@ -179,6 +179,34 @@ def equivalent(
         >>> max(eq.error(200)) < 0.03
         True
     """
+    found, norm = unchecked_equivalent(
+        architecture,
+        x,
+        labels,
+        trainable=trainable,
+        width=width,
+        center=center,
+        mixture=mixture,
+        tau0=tau0,
+        form=form,
+    )
+    warn_of_misfits(found.statistics, norm)
+    return found
+
+
+def unchecked_equivalent(
+    architecture: Architecture,
+    x: Any,
+    labels: Labels | None = None,
+    *,
+    trainable: Iterable[str] | None = None,
+    width: int | None = None,
+    center: bool = True,
+    mixture: GaussianMixture | None = None,
+    tau0: float | None = None,
+    form: Form = "norms",
+) -> tuple[Equivalent, float | None]:
+    """The same without warnings of misfits, and the norm that is expected of the samples."""
     one_of("form", form, ("norms", "paper"))
     if form == "paper" and center is not True:
         raise ValueError(f"form='paper' needs center=True, got center={center!r}")
@@ -194,7 +222,6 @@ def equivalent(
         square, products = statistics.mean_square, pair_products(samples, statistics)
     norm = math.sqrt(expected[0]) if expected is not None else tau0
     tau0 = math.sqrt(square) if tau0 is None else norm_of_inputs(tau0)
-    warn_of_misfits(statistics, norm)
     c = coefficients(
         architecture,
         tau0=tau0,
@@ -219,7 +246,7 @@ def equivalent(
         )
         for k, core in zip(_terms(c), cores, strict=True)
     )
-    return Equivalent(ck, ntk, c, products, statistics, form)
+    return Equivalent(ck, ntk, c, products, statistics, form), norm
 
 
 class _Terms(NamedTuple):

@@ -3,16 +3,16 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture
-from shoal.checks import float_tensor, integer, real
+from shoal.checks import integer, real
 from shoal.exceptions import ConvergenceError
 from shoal.kernels.arguments import as_tensor, checked_inputs, memory_limit
 from shoal.kernels.conjugate_gradients import conjugate_gradients, relative
 from shoal.kernels.evaluation import mirror
+from shoal.kernels.factors import checked_factor, like_factor, refuse_gradients
 from shoal.kernels.function import kernel_function
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.matrix import strips
@@ -31,6 +31,7 @@ class KernelOperator:
 
     It is computed strip by strip whenever it is applied, and strips are kept as far as the memory
     allows: a matrix that fits is computed once. Of a symmetric one only the upper half counts.
+    Factors must be on its device, and products have no gradients: those are refused.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class KernelOperator:
                 result[rows] += piece @ vectors[columns]
                 if self._plan.symmetric:  # the part below the diagonal
                     result[columns] += piece.T @ vectors[rows]
-        return _like(other, result)
+        return like_factor(other, result)
 
     def solve(
         self, other: Any, *, shift: float = 0.0, rtol: float = 1e-6, max_steps: int = 1000
@@ -142,7 +143,7 @@ class KernelOperator:
                 f"{float(relative(found.residual, b).max()):.1e} instead of {rtol:.1e} in "
                 f"{max_steps} steps: allow more of them, a larger rtol, or a larger shift"
             )
-        return _like(other, found.solution)
+        return like_factor(other, found.solution)
 
     def _strips(self) -> Iterator[tuple[slice, int, Tensor]]:
         """Strips of rows, with their first column."""
@@ -178,13 +179,7 @@ class KernelOperator:
         return out
 
     def _vectors(self, other: Any, size: int) -> Tensor:
-        vectors = float_tensor("the factor", as_tensor(other))
-        if vectors.dim() not in (1, 2) or vectors.shape[0] != size:
-            raise ValueError(
-                f"the factor must have {size} rows and at most two dimensions, "
-                f"got shape {tuple(vectors.shape)}"
-            )
-        return vectors.detach().to(dtype=self.dtype, device=self.device).reshape(size, -1)
+        return checked_factor("the factor", other, size, self.device).to(self.dtype)
 
     def _check_symmetric(self, name: str) -> None:
         if not self._plan.symmetric:
@@ -226,6 +221,10 @@ def kernel_operator(
         precision: The dtype in which parts of the matrix are kept, such as ``torch.float32`` for
             twice as many; that of the inputs by default. Products with what is kept have its error.
 
+    Raises:
+        ValueError: If an argument does not fit, or inputs require gradients, which operators do not
+            have.
+
     Example:
         >>> import torch, shoal
         >>> x = torch.eye(3, dtype=torch.float64)
@@ -237,6 +236,9 @@ def kernel_operator(
     first, second = checked_inputs(as_tensor(x1), as_tensor(x2))
     if first.dim() != 2 or (second is not None and second.dim() != 2):
         raise ValueError("x1 and x2 must have shape (samples, features): no batches of operators")
+    refuse_gradients(
+        {"x1": first, "x2": second}, "operators are not differentiated; shoal.kernel has gradients"
+    )
     left = Inputs(first.detach())
     right = left if second is None else Inputs(second.detach())
     plan, limit = Plan.of(function, left, right), memory_limit(memory)
@@ -244,9 +246,3 @@ def kernel_operator(
     if precision not in (None, torch.float32, torch.float64):
         raise ValueError(f"precision must be torch.float32 or torch.float64, got {precision!r}")
     return KernelOperators(*(KernelOperator(plan, kernel, limit, precision) for kernel in (0, 1)))
-
-
-def _like(other: Any, result: Tensor) -> Any:
-    """The result in the shape and kind of the factor."""
-    shaped = result[:, 0] if other.ndim == 1 else result
-    return shaped.cpu().numpy() if isinstance(other, np.ndarray) else shaped

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from shoal.checks import integer
+from shoal.exceptions import AccuracyError
 from shoal.kernels.arguments import as_tensor, checked_samples
 from shoal.regression.problem import Problem
 from shoal.regression.solver import Solver
@@ -85,8 +86,14 @@ class KernelRegression:
         Args:
             x: New inputs of shape (m, p); a NumPy array gives a NumPy array.
         """
-        inputs = self._inputs(x)
-        values = self._problem.cross(inputs, self._problem.x) @ self._alpha
+        own, block = self._problem.x, self._solver.block
+        rows = max(1, block // 8 // (own.shape[1] * own.itemsize))  # with directions and copies
+        values = torch.cat(
+            [
+                self._problem.cross(some, own, block // 2) @ self._alpha
+                for some in self._inputs(x).split(rows)
+            ]
+        )
         return self._like(x, values[:, 0] if self.coefficients.ndim == 1 else values)
 
     def variance(self, x: Any, *, batch: int = 1024) -> Any:
@@ -97,15 +104,18 @@ class KernelRegression:
 
         Args:
             x: New inputs of shape (m, p); a NumPy array gives a NumPy array.
-            batch: How many of them are treated together: that many columns are in memory.
+            batch: How many of them are treated together at most: that many columns are in memory,
+                or fewer, if the regression was given less of it.
 
         Raises:
             ConvergenceError: If a system is not solved to the tolerance.
         """
-        inputs = self._inputs(x)
+        inputs, block = self._inputs(x), self._solver.block
+        column = self._solver.columns * self._alpha.itemsize * len(self._alpha)
+        most = max(1, block // 2 // column)
         parts = []
-        for some in inputs.split(integer("batch", batch, at_least=1)):
-            cross = self._problem.cross(self._problem.x, some).to_dense()
+        for some in inputs.split(min(integer("batch", batch, at_least=1), most)):
+            cross = self._problem.cross(self._problem.x, some, block // 2).to_dense()
             reduction = self._solver.quadratic(cross)
             parts.append((self._problem.own(some) - reduction).clamp_min(0.0))  # but for rounding
         return self._like(x, torch.cat(parts))
@@ -116,6 +126,7 @@ class KernelRegression:
 
         Raises:
             ValueError: If there is no factorization in float64, which the determinant is read from.
+            AccuracyError: If it overflows.
         """
         logdet = self._solver.logdet()
         if logdet is None:
@@ -147,6 +158,8 @@ class KernelRegression:
     def _likelihood(self, logdet: float) -> float:
         fit = float((self._problem.y * self._alpha).sum())
         columns = self._alpha.shape[1]
+        if not math.isfinite(fit):
+            raise AccuracyError("the likelihood of these targets overflows: scale y down")
         constant = self._problem.size * math.log(2 * math.pi)
         return -0.5 * (fit + columns * (logdet + constant))
 
