@@ -28,12 +28,14 @@ from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
 from shoal.kernels.storage import memory_mapped
 from shoal.kernels.variances import checked_variances
+from shoal.settings import in_standard_settings
 
 __all__ = ["kernel", "strips"]
 
 _FUSE = 1 << 27  # entries from which on compiling pays
 
 
+@in_standard_settings
 @with_arrays
 def kernel(
     architecture: Architecture,

@@ -31,6 +31,7 @@ from shoal.regression.solver import (
     iterative,
     seconds,
 )
+from shoal.settings import in_standard_settings
 
 __all__ = ["kernel_regression"]
 
@@ -41,6 +42,7 @@ _VECTORS = 8  # of the size of the targets, that conjugate gradients hold
 Method = Literal["auto", "cholesky", "cg"]
 
 
+@in_standard_settings
 def kernel_regression(
     architecture: Architecture,
     x: Any,
@@ -140,7 +142,7 @@ def kernel_regression(
         text = f"the regression did not converge: {explain(found, problem.y, solver)}"
         if on_failure == "raise":
             raise ConvergenceError(text)
-        warnings.warn(text, ConvergenceWarning, stacklevel=2)
+        warnings.warn(text, ConvergenceWarning, stacklevel=3)
     shaped = found.solution if y.ndim == 2 else found.solution[:, 0]
     dtype = as_tensor(x[:1]).dtype
     return KernelRegression(
