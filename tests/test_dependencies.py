@@ -9,13 +9,14 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "shoal"
 
-BASE = {"exceptions", "checks", "files", "checkpoints", "interrupts", "lanczos"}
+BASE = {"exceptions", "checks", "files", "checkpoints", "interrupts", "lanczos", "settings"}
 
 # package -> packages it may import, besides BASE; what those may import, it may import too
 LIBRARY: dict[str, set[str]] = {
     "exceptions": set(),
     "checks": {"exceptions"},
     "lanczos": {"exceptions"},
+    "settings": set(),
     "files": set(),
     "checkpoints": {"files"},
     "interrupts": set(),

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -107,8 +108,11 @@ class Activation(ABC):
 def _differentiate(function: Callable[[Tensor], Tensor], x: Tensor, order: int) -> Tensor:
     """Differentiate an elementwise function ``order`` times; keep the graph if ``x`` has one."""
     keep_graph = x.requires_grad and torch.is_grad_enabled()
-    with torch.enable_grad():
-        x = x if keep_graph else x.detach().requires_grad_()
+    # nothing is recorded in inference mode, not even here: all derivatives would be zero
+    inference = torch.is_inference_mode_enabled()
+    with torch.inference_mode(mode=False) if inference else nullcontext(), torch.enable_grad():
+        if not keep_graph:
+            x = (x.clone() if x.is_inference() else x.detach()).requires_grad_()
         value = function(x)
         for _ in range(order):
             if not value.requires_grad:  # a function that is constant between its kinks

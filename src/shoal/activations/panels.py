@@ -16,6 +16,7 @@ from torch import Tensor
 
 from shoal.activations.user_checks import check_function, declared_breaks
 from shoal.exceptions import AccuracyError
+from shoal.settings import in_standard_settings
 
 if TYPE_CHECKING:
     from shoal.activations.base import Activation
@@ -64,6 +65,7 @@ class Kink:
 
 
 @lru_cache(maxsize=32)
+@in_standard_settings
 def gauss_legendre(order: int) -> tuple[Tensor, Tensor]:
     """Nodes and weights of the Gauss-Legendre rule on [-1, 1]."""
     nodes, weights = np.polynomial.legendre.leggauss(order)
@@ -81,6 +83,7 @@ def reach(phi: "Activation", radius: float = 0.0) -> float:
 
 
 @lru_cache(maxsize=512)
+@in_standard_settings
 def _finite_radius(phi: "Activation") -> float:
     """How far out the function and its derivatives are finite, at most ``RADIUS``."""
     check_function(phi)
@@ -92,6 +95,7 @@ def _finite_radius(phi: "Activation") -> float:
 
 
 @lru_cache(maxsize=512)
+@in_standard_settings
 def edges(phi: "Activation", radius: float) -> Tensor:
     """The edges of the panels that resolve ``phi`` on [-radius, radius], kinks among them."""
     if phi.panels_of is not phi:
@@ -116,6 +120,7 @@ def edges(phi: "Activation", radius: float) -> Tensor:
 
 
 @lru_cache(maxsize=512)
+@in_standard_settings
 def breaks(phi: "Activation", radius: float) -> tuple[float, ...]:
     """Where the function is not analytic: the kinks, and jumps of the third derivative."""
     if phi.panels_of is not phi:
@@ -128,6 +133,7 @@ def breaks(phi: "Activation", radius: float) -> tuple[float, ...]:
 
 
 @lru_cache(maxsize=512)
+@in_standard_settings
 def kinks(phi: "Activation") -> tuple[Kink, ...]:
     """The breaks at which the function or one of its first two derivatives jumps."""
     every = (
@@ -138,6 +144,7 @@ def kinks(phi: "Activation") -> tuple[Kink, ...]:
 
 
 @lru_cache(maxsize=512)
+@in_standard_settings
 def vanishes(phi: "Activation", order: int, radius: float) -> bool:
     """Whether the ``order``-th derivative is zero on every panel up to ``radius``."""
     x = torch.from_numpy(_nodes(edges(phi, radius).numpy()))
@@ -145,12 +152,14 @@ def vanishes(phi: "Activation", order: int, radius: float) -> bool:
 
 
 @lru_cache(maxsize=4096)
+@in_standard_settings
 def jump(phi: "Activation", location: float, order: int) -> float:
     """Right minus left limit of the ``order``-th derivative at ``location``."""
     return float(_jumps(phi, np.array([location]), order)[0])
 
 
 @lru_cache(maxsize=512)
+@in_standard_settings
 def lipschitz(phi: "Activation") -> float:
     """The supremum of |φ'|, found on the panels and polished; infinite if it keeps growing."""
     if any(kink.jumps[0] for kink in kinks(phi)):

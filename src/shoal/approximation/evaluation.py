@@ -8,6 +8,8 @@ from typing import Any, Protocol, Self, TypeAlias
 import torch
 from torch import Tensor
 
+from shoal.settings import in_standard_settings
+
 __all__ = ["Box", "Evaluable", "evaluate", "fill"]
 
 Box: TypeAlias = tuple[tuple[float, float], ...]
@@ -103,6 +105,7 @@ class _Evaluate(torch.autograd.Function):
         ctx.save_for_backward(*points)
 
     @staticmethod
+    @in_standard_settings
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         points = ctx.saved_tensors
         results: list[Tensor | None] = []

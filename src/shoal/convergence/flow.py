@@ -15,10 +15,12 @@ from shoal.convergence.result import GradientFlow
 from shoal.convergence.scaling import Recipe
 from shoal.kernels.arguments import as_tensor
 from shoal.models import Network
+from shoal.settings import in_standard_settings
 
 __all__ = ["gradient_flow"]
 
 
+@in_standard_settings
 def gradient_flow(
     architecture: Architecture,
     x: Tensor,

@@ -37,6 +37,7 @@ from shoal.convergence.spectrum import Spectrum
 from shoal.exceptions import AccuracyError, ConvergenceWarning
 from shoal.kernels import Kernels
 from shoal.kernels.arguments import as_tensor
+from shoal.settings import in_standard_settings
 
 __all__ = ["LinearTraining"]
 
@@ -80,6 +81,7 @@ class LinearTraining:
         tensor([2.0000, 0.1357], dtype=torch.float64)
     """
 
+    @in_standard_settings
     def __init__(
         self,
         kernels: Kernels,
@@ -136,6 +138,7 @@ class LinearTraining:
         largest = float(self.eigenvalues[-1])
         return 2 / largest if largest > 0 else math.inf
 
+    @in_standard_settings
     def run(
         self,
         times: Any = None,
@@ -167,6 +170,7 @@ class LinearTraining:
         )
         return _as_arrays(result) if self._arrays else result
 
+    @in_standard_settings
     def time_to(self, loss: float, *, step_size: float | None = None) -> float:
         """The time that the (expected) training loss takes to fall to a value.
 
@@ -263,7 +267,7 @@ class LinearTraining:
                 f"below {self.resolution:g} and taken as zero; the errors in these directions, "
                 f"{share:.2g} of the initial loss, are taken never to be learned",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
 

@@ -35,9 +35,9 @@ def sphere(samples: int, dimension: int, *, seed: int, dtype: torch.dtype | None
     integer("samples", samples, at_least=1)
     integer("dimension", dimension, at_least=1)
     kind, generator = resolve_dtype(dtype), seeded(seed)
-    points = torch.randn(samples, dimension, generator=generator, dtype=torch.float64)
+    points = torch.randn(samples, dimension, generator=generator, dtype=torch.float64, device="cpu")
     points *= math.sqrt(dimension) / points.norm(dim=1, keepdim=True)
-    targets = torch.randn(samples, generator=generator, dtype=torch.float64)
+    targets = torch.randn(samples, generator=generator, dtype=torch.float64, device="cpu")
     source = f"sphere(samples={samples}, dimension={dimension}, seed={seed})"
     return Dataset(points.to(kind), targets.to(kind), "sphere", source=source)
 

@@ -11,6 +11,7 @@ from shoal.architectures import Architecture
 from shoal.designs.networks import NetworkGap
 from shoal.kernels import Kernels, kernel
 from shoal.kernels.arguments import as_tensor, checked_samples
+from shoal.settings import in_standard_settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,6 +91,7 @@ class Design:
         rows += [f"{k:24} {v:14.8g} {self.obtained[k]:14.8g}" for k, v in self.target.items()]
         return "\n".join([self.explanation, *rows])
 
+    @in_standard_settings
     def kernels(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The matched kernel of the original and of the designed network on inputs.
 
@@ -100,6 +102,7 @@ class Design:
         first = kernel(self.original, x, trainable=self.trainable, width=self.width)
         return self._matched(first), self._matched(kernel(self.architecture, x))
 
+    @in_standard_settings
     def gap(self, x: Tensor) -> Gap:
         r"""How far the kernel matrices of both networks are apart, by their exact kernels.
 

@@ -13,12 +13,14 @@ from shoal.designs.result import Design
 from shoal.designs.sphere import sphere_design
 from shoal.kernels import kernel_function
 from shoal.models import Network
+from shoal.settings import in_standard_settings
 
 __all__ = ["design"]
 
 _TOLERANCE = 1e-6
 
 
+@in_standard_settings
 def design(
     architecture: Architecture | Network[Any],
     *,

@@ -27,6 +27,7 @@ from shoal.gaussian.moments import mean_square
 from shoal.kernels.fixed_points import fixed_variance
 from shoal.kernels.fully_connected import layer_factor
 from shoal.kernels.resnet import layer_weights
+from shoal.settings import in_standard_settings
 
 __all__ = [
     "LARGEST_NORM",
@@ -46,6 +47,7 @@ _NARROWEST = 1e-8  # scale of a layer's arguments below which a shifted kink los
 _SPAN, _PER_OCTAVE, _AT_ONCE = 40, 16, 64  # octaves, and points in them, where a root is looked for
 
 
+@in_standard_settings
 def centered(architecture: Architecture, tau0: float) -> Architecture:
     r"""The same architecture with every activation shifted to mean zero at its own scale.
 

@@ -21,6 +21,7 @@ from shoal.equivalents.closed_forms import closed_expansion
 from shoal.equivalents.jets import Expansion, Jet
 from shoal.equivalents.layers import last_activation, last_layer
 from shoal.kernels import KernelFunction, kernel_function
+from shoal.settings import in_standard_settings
 
 __all__ = ["Coefficients", "coefficients"]
 
@@ -114,6 +115,7 @@ class Coefficients:
         return "\n".join((*head, *lines))
 
 
+@in_standard_settings
 def coefficients(
     architecture: Architecture,
     *,

@@ -27,6 +27,7 @@ from shoal.kernels import kernel
 from shoal.kernels.arguments import as_tensor, checked_samples
 from shoal.mixtures import GaussianMixture, class_indices
 from shoal.mixtures.labels import Labels
+from shoal.settings import in_standard_settings
 
 __all__ = ["Equivalent", "Errors", "equivalent"]
 
@@ -66,6 +67,7 @@ class Equivalent:
     statistics: SampleStatistics = field(repr=False)
     form: Form
 
+    @in_standard_settings
     def cross(self, x: Any, labels: Labels | None = None) -> CrossOperators:
         """The equivalents between new inputs (rows) and the samples (columns), for predictions.
 
@@ -102,6 +104,7 @@ class Equivalent:
             )
         )
 
+    @in_standard_settings
     def error(self, count: int = 500, *, seed: int = 0) -> Errors:
         """Compare with the exact kernels of some of the samples.
 
@@ -127,6 +130,7 @@ class Equivalent:
         return Errors(*errors)
 
 
+@in_standard_settings
 def equivalent(
     architecture: Architecture,
     x: Any,

@@ -12,6 +12,7 @@ from shoal.equivalents.basis import Basis
 from shoal.exceptions import AccuracyError
 from shoal.kernels.conjugate_gradients import relative
 from shoal.kernels.factors import checked_factor, like_factor
+from shoal.settings import in_standard_settings
 
 if TYPE_CHECKING:
     from linear_operator import LinearOperator
@@ -47,6 +48,7 @@ class EquivalentOperator:
         tensor([1., 1., 1., 1.], dtype=torch.float64)
     """
 
+    @in_standard_settings
     def __init__(
         self, basis: Basis, *, scale: float, core: Tensor, shift: float, arrays: bool = False
     ) -> None:
@@ -84,11 +86,13 @@ class EquivalentOperator:
         """The transpose, which is the same."""
         return self
 
+    @in_standard_settings
     def __matmul__(self, other: Any) -> Any:
         """The product with a vector or a matrix."""
         vectors = self._vectors(other).to(self.dtype)
         return like_factor(other, self._product(vectors, self.shift))
 
+    @in_standard_settings
     def to_dense(self) -> Any:
         """The matrix itself."""
         x, columns = self.basis.inputs, self.basis.columns
@@ -96,16 +100,19 @@ class EquivalentOperator:
         result.diagonal().add_(self.shift)
         return self._out((result + result.T) / 2)  # symmetric to the last digit
 
+    @in_standard_settings
     def diagonal(self) -> Any:
         """The diagonal."""
         x, columns = self.basis.inputs, self.basis.columns
         low = ((columns @ self.core.to(columns)) * columns).sum(1)
         return self._out(self.scale * x.square().sum(1) + low + self.shift)
 
+    @in_standard_settings
     def eigvalsh(self) -> Any:
         """All eigenvalues, ascending; their error is that of a dense method in float64."""
         return self._out(self._eigenvalues.to(self.dtype))
 
+    @in_standard_settings
     def solve(self, other: Any, *, shift: float = 0.0, rtol: float = 1e-6) -> Any:
         r"""Solve $(M + \lambda I) x = b$ directly; $M + \lambda I$ may be indefinite.
 
@@ -136,6 +143,7 @@ class EquivalentOperator:
             )
         return like_factor(other, x.to(self.dtype))
 
+    @in_standard_settings
     def logdet(self, *, shift: float = 0.0) -> Any:
         r"""$\log\det(M + \lambda I)$ of a positive definite matrix, as a number of the dtype.
 
@@ -246,6 +254,7 @@ class CrossOperator:
         """That of the inputs."""
         return self.left.inputs.dtype
 
+    @in_standard_settings
     def __matmul__(self, other: Any) -> Any:
         """The product with a vector or a matrix."""
         left, right = self.left, self.right
@@ -254,6 +263,7 @@ class CrossOperator:
         low = left.columns @ (self.core.to(vectors) @ (right.columns.T @ vectors))
         return like_factor(other, linear + low)
 
+    @in_standard_settings
     def to_dense(self) -> Any:
         """The matrix itself."""
         left, right = self.left, self.right

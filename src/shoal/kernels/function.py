@@ -17,6 +17,7 @@ from shoal.gaussian.domain import covariance
 from shoal.kernels.result import Kernels
 from shoal.kernels.section import HalfAngle
 from shoal.kernels.variances import checked_variances, with_values
+from shoal.settings import in_standard_settings
 
 __all__ = [
     "KernelFunction",
@@ -117,12 +118,14 @@ class KernelFunction:
     width: int | None = None
     variances: tuple[tuple[str, Tensor], ...] = field(default=(), compare=False)
 
+    @in_standard_settings
     def __call__(self, a: Tensor | float, b: Tensor | float, c: Tensor | float) -> Kernels:
         """Evaluate both kernels; arguments broadcast as in :func:`shoal.gaussian.dual`."""
         pair = covariance(a, b, c)
         kernels = self._pairs(*pair.in_double())
         return Kernels(*(k.to(pair.dtype) for k in kernels))
 
+    @in_standard_settings
     def derivative(
         self,
         a: Tensor | float,
@@ -149,6 +152,7 @@ class KernelFunction:
             derivatives = [_differentiate(k, point, orders) for k in kernels]
         return Kernels(*(d.detach().to(pair.dtype) for d in derivatives))
 
+    @in_standard_settings
     def own(self, a: Tensor) -> Kernels:
         """Both kernels of inputs with themselves, given their squared norms in float64."""
         return own_kernels(self.architecture, a, self.trainable, self.width, **self._options(a))
@@ -164,6 +168,7 @@ class KernelFunction:
         return {"variances": {name: value.to(like) for name, value in self.variances}}
 
 
+@in_standard_settings
 def kernel_function(
     architecture: Architecture,
     *,

@@ -18,6 +18,7 @@ from shoal.kernels.inputs import Inputs
 from shoal.kernels.matrix import strips
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
+from shoal.settings import in_standard_settings
 
 __all__ = ["KernelOperator", "KernelOperators", "kernel_operator"]
 
@@ -63,11 +64,13 @@ class KernelOperator:
         """That of the inputs."""
         return self._plan.left.points.device
 
+    @in_standard_settings
     def diagonal(self) -> Tensor:
         """The kernel of each input with itself; only of a symmetric matrix."""
         self._check_symmetric("diagonal")
         return self._plan.diagonal[self._kernel].to(self.dtype)
 
+    @in_standard_settings
     def to_dense(self) -> Tensor:
         """The matrix itself."""
         result = torch.empty(self.shape, dtype=self.dtype, device=self.device)
@@ -77,12 +80,14 @@ class KernelOperator:
                 mirror(result, rows)
         return result
 
+    @in_standard_settings
     def keep(self) -> None:
         """Compute now what is kept, and not with the first product."""
         for rows, _, _ in self._strips():
             if rows.start not in self._kept:
                 return
 
+    @in_standard_settings
     def write(self, out: Tensor) -> None:
         """Write the matrix into ``out``; of a symmetric one the part from the diagonal on.
 
@@ -96,6 +101,7 @@ class KernelOperator:
             else:
                 view.copy_(self._fill(rows))
 
+    @in_standard_settings
     def __matmul__(self, other: Any) -> Any:
         """The product with a vector or a matrix; NumPy arrays give NumPy arrays."""
         vectors = self._vectors(other, self.shape[1])
@@ -110,6 +116,7 @@ class KernelOperator:
                     result[columns] += piece.T @ vectors[rows]
         return like_factor(other, result)
 
+    @in_standard_settings
     def solve(
         self, other: Any, *, shift: float = 0.0, rtol: float = 1e-6, max_steps: int = 1000
     ) -> Any:
@@ -198,6 +205,7 @@ class KernelOperators(NamedTuple):
     ntk: KernelOperator
 
 
+@in_standard_settings
 def kernel_operator(
     architecture: Architecture,
     x1: Any,

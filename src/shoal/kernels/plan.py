@@ -80,15 +80,13 @@ class Plan:
         few_pairs: int = _FEW_PAIRS,
     ) -> "Plan":
         """Choose the way for some inputs; up to ``few_pairs`` are computed one by one."""
+        check_overflow(left.norm**2, right.norm**2, torch.float64)  # in which they are computed
         chosen, wide = _choose(function, left, right, few_pairs)
         own = _diagonal(function, chosen, left)
-        largest = torch.finfo(left.points.dtype).max
-        if not bool((own <= largest).all()):
-            raise AccuracyError(f"the kernel of these inputs overflows {left.points.dtype}")
+        other = own if right is left else _diagonal(function, chosen, right)
+        check_overflow(own, other, left.points.dtype)
         rows = _factors(chosen, left, own)
-        columns = (
-            rows if right is left else _factors(chosen, right, _diagonal(function, chosen, right))
-        )
+        columns = rows if right is left else _factors(chosen, right, other)
         return cls(function, chosen, wide, left, right, rows, columns, own)
 
     def columns_from(self, start: int) -> int:
@@ -162,10 +160,8 @@ class Plan:
 
     def _exact(self, i: Tensor, j: Tensor, cosine: Tensor) -> Tensor:
         """Pairs by their scalar equations. shape: (2, n)."""
-        left, right = self.left.norm[i], self.right.norm[j]
         angle = pair_angles(self.left, self.right, i, j, cosine)
-        product = torch.where((left == right) & (angle == 0), left**2, left * right * angle.cos())
-        return torch.stack(tuple(self.function(left**2, right**2, product)))
+        return pairs_at_angles(self.function, self.left.norm[i], self.right.norm[j], angle)
 
     def _fill_zeros(self, strip: "_Strip", out: tuple[Tensor, Tensor]) -> None:
         """The rows and columns of inputs that are zero, which the surface does not know."""
@@ -193,17 +189,38 @@ class _Strip:
         return where[0] + self.rows.start, where[1] + self.columns.start
 
 
+def check_overflow(rows: Tensor, columns: Tensor, dtype: torch.dtype) -> None:
+    """Refuse kernels if the bound of their entries, by both diagonals, is beyond a dtype."""
+    largest = float(rows.max()) ** 0.5 * float(columns.max()) ** 0.5
+    if not largest <= torch.finfo(dtype).max:
+        raise AccuracyError(f"the kernel of these inputs overflows {dtype}")
+
+
+def common_norm(function: KernelFunction, norms: Tensor, dtype: torch.dtype) -> float | None:
+    """The squared norm of all inputs, or one if norms are but factors; ``None`` if they differ."""
+    if function.architecture.positively_homogeneous:
+        return 1.0
+    smallest, largest = (float(end) for end in torch.aminmax(norms))
+    one = largest > 0 and largest - smallest <= _ONE_NORM[dtype] * largest
+    return float(norms.mean()) ** 2 if one else None
+
+
+def pairs_at_angles(function: KernelFunction, left: Tensor, right: Tensor, angle: Tensor) -> Tensor:
+    """Both kernels at pairs of norms and their angles, by scalar equations. shape: (2, n)."""
+    product = torch.where((left == right) & (angle == 0), left**2, left * right * angle.cos())
+    return torch.stack(tuple(function(left**2, right**2, product)))
+
+
 def _choose(
     function: KernelFunction, left: Inputs, right: Inputs, few_pairs: int
 ) -> tuple[Surface | None, Surface | Octaves | None]:
     """The surface for nearly all entries, and the one for the rest."""
     dtype = left.points.dtype
     norms = torch.cat([left.norm, right.norm])
-    smallest, largest = (float(end) for end in torch.aminmax(norms))
-    homogeneous = function.architecture.positively_homogeneous
-    one_norm = homogeneous or (largest > 0 and largest - smallest <= _ONE_NORM[dtype] * largest)
-    squared_norm = 1.0 if homogeneous else float(norms.mean()) ** 2
-    if one_norm:
+    largest = float(norms.max())
+    squared_norm = common_norm(function, norms, dtype)
+    one_norm = squared_norm is not None
+    if squared_norm is not None:
         tolerance = ANGULAR_TOLERANCE[dtype]
         try:
             wide = angular_surface(function, squared_norm, tolerance)
@@ -215,7 +232,7 @@ def _choose(
         return None, None
     angles, tolerance = _typical_angles(left, right), TOLERANCE[dtype]
     smooth = (max(angles[0], _SMOOTH_ANGLES[0]), min(angles[1], _SMOOTH_ANGLES[1]))
-    if one_norm:
+    if squared_norm is not None:
         try:
             chosen = part_surface(function, squared_norm, smooth, tolerance)
             return chosen, Octaves(function, squared_norm, tolerance)

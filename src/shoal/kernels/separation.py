@@ -8,6 +8,7 @@ import torch
 from shoal.architectures import ConvResNet
 from shoal.kernels.arguments import as_tensor, checked_image_samples, checked_samples
 from shoal.kernels.convolutional import patch_grams
+from shoal.settings import in_standard_settings
 
 __all__ = ["pair_eigenvalue"]
 
@@ -15,6 +16,7 @@ _BLOCK = 1024  # rows of the Gram matrix at a time
 _PAIRS = 1 << 22  # numbers of the inputs whose pairs are decomposed together
 
 
+@in_standard_settings
 def pair_eigenvalue(x: Any, *, architecture: ConvResNet | None = None) -> float:
     r"""The least eigenvalue $\lambda$ of the Gram matrices of all pairs of different inputs.
 

@@ -17,6 +17,7 @@ from shoal.mixtures.estimation import estimate_from, sums_of_classes
 from shoal.mixtures.fitting import FORMS, sample_covariance
 from shoal.mixtures.labels import Class, Labels
 from shoal.mixtures.statistics import MixtureStatistics, known_statistics
+from shoal.settings import in_standard_settings
 
 __all__ = ["GaussianMixture"]
 
@@ -59,6 +60,7 @@ class GaussianMixture:
     classes: tuple[Class, ...]
     estimates: MixtureStatistics | None = field(default=None)
 
+    @in_standard_settings
     def __init__(
         self,
         means: Numbers | Sequence[Numbers],
@@ -85,6 +87,7 @@ class GaussianMixture:
         return f"GaussianMixture(classes={self.classes}, dimension={self.dimension})"
 
     @classmethod
+    @in_standard_settings
     def ling2024(cls, dimension: int, classes: int = 2) -> "GaussianMixture":
         r"""The mixture of all experiments of Ling 2024 (figures 1, 2 and 4 to 7).
 
@@ -106,6 +109,7 @@ class GaussianMixture:
         return cls(means, [1 + _SHIFT * a / math.sqrt(dimension) for a in range(classes)])
 
     @classmethod
+    @in_standard_settings
     def fit(
         cls,
         x: Numbers,
@@ -179,6 +183,7 @@ class GaussianMixture:
         r"""$\mu_a^\top \mu_b / p$."""
         return self.statistics.mean_products.value
 
+    @in_standard_settings
     def sample(
         self,
         n: int,

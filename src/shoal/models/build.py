@@ -28,6 +28,7 @@ from shoal.models.fully_connected import FullyConnectedNetwork, draw_fully_conne
 from shoal.models.implicit_network import ImplicitNetworkModule, draw_implicit_network
 from shoal.models.network import Network, NetworkSpec
 from shoal.models.resnet import ResNetwork, draw_resnet
+from shoal.settings import standard_settings
 from shoal.solvers import Solver
 from shoal.solvers.solution import check_on_failure
 from shoal.solvers.solve import check_solver
@@ -146,7 +147,9 @@ def build(
         check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
     )
     options_given = (options, check_flag("warm_start", warm_start))
-    return assemble(spec, draw(architecture, spec, Source(seed, dtype, place)), options_given)
+    with standard_settings():  # built in inference mode it can be trained, too
+        drawn = draw(architecture, spec, Source(seed, dtype, place))
+        return assemble(spec, drawn, options_given)
 
 
 def check_spec(

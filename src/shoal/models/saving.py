@@ -21,6 +21,7 @@ from shoal.gradients.options import SolveOptions
 from shoal.models.build import assemble, check_spec, shapes
 from shoal.models.encoding import decode, encode
 from shoal.models.network import Network, NetworkSpec
+from shoal.settings import standard_settings
 from shoal.solvers import Solver
 from shoal.solvers.solution import check_on_failure
 from shoal.solvers.solve import check_solver
@@ -103,12 +104,13 @@ def load(
         check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
     )
     check_flag("warm_start", warm_start)
-    metadata, tensors = _read(Path(path))
-    spec, trained = _spec(path, metadata, activations)
-    _check_tensors(path, metadata, tensors, spec)
     place = torch.get_default_device() if device is None else torch.device(device)
-    weights = {name: tensors[name].to(place) for name in shapes(spec)}
-    network = assemble(spec, weights, (options, warm_start))
+    with standard_settings():  # as in build
+        metadata, tensors = _read(Path(path))
+        spec, trained = _spec(path, metadata, activations)
+        _check_tensors(path, metadata, tensors, spec)
+        weights = {name: tensors[name].to(place) for name in shapes(spec)}
+        network = assemble(spec, weights, (options, warm_start))
     for name, parameter in network.groups.items():
         parameter.requires_grad_(name in trained)
     return network

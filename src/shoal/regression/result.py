@@ -13,6 +13,7 @@ from shoal.exceptions import AccuracyError
 from shoal.kernels.arguments import as_tensor, checked_samples
 from shoal.regression.problem import Problem
 from shoal.regression.solver import Solver
+from shoal.settings import in_standard_settings
 
 __all__ = ["Estimate", "KernelRegression", "Report"]
 
@@ -80,6 +81,7 @@ class KernelRegression:
         r"""$\lambda$, the variance of the noise."""
         return self._problem.ridge
 
+    @in_standard_settings
     def predict(self, x: Any) -> Any:
         r"""$k(x, X) \alpha$: the regression function, or the posterior mean.
 
@@ -96,6 +98,7 @@ class KernelRegression:
         )
         return self._like(x, values[:, 0] if self.coefficients.ndim == 1 else values)
 
+    @in_standard_settings
     def variance(self, x: Any, *, batch: int = 1024) -> Any:
         r"""$k(x, x) - k(x, X) (K + \lambda I)^{-1} k(X, x)$: the posterior variance of $f(x)$.
 
@@ -121,6 +124,7 @@ class KernelRegression:
         return self._like(x, torch.cat(parts))
 
     @property
+    @in_standard_settings
     def log_marginal_likelihood(self) -> float:
         r"""$\log N(y; 0, K + \lambda I)$, summed over the columns of $y$.
 
@@ -136,6 +140,7 @@ class KernelRegression:
             )
         return self._likelihood(logdet)
 
+    @in_standard_settings
     def estimate_log_marginal_likelihood(self, *, probes: int = 16, seed: int = 0) -> Estimate:
         r"""The same by stochastic Lanczos quadrature, for matrices that are not factored.
 

@@ -33,6 +33,7 @@ from shoal.regression.solver import (
     least_memory,
     seconds,
 )
+from shoal.settings import in_standard_settings
 
 __all__ = ["kernel_regression"]
 
@@ -44,6 +45,7 @@ _VECTORS = 12  # of the size of the targets, that conjugate gradients hold
 Method = Literal["auto", "cholesky", "cg"]
 
 
+@in_standard_settings
 def kernel_regression(
     architecture: Architecture,
     x: Any,
@@ -150,7 +152,7 @@ def kernel_regression(
         text = f"the regression did not converge: {explain(found, problem.y, solver)}"
         if on_failure == "raise":
             raise ConvergenceError(text)
-        warnings.warn(text, ConvergenceWarning, stacklevel=2)
+        warnings.warn(text, ConvergenceWarning, stacklevel=3)
     shaped = found.solution if y.ndim == 2 else found.solution[:, 0]
     dtype = as_tensor(x[:1]).dtype
     return KernelRegression(

@@ -17,6 +17,7 @@ from shoal.equivalents import Coefficients, coefficients
 from shoal.equivalents.closed_forms import sooner
 from shoal.equivalents.statistics import mixture_pair_products
 from shoal.mixtures import Covariance, DiagonalCovariance, GaussianMixture, ScalarCovariance
+from shoal.settings import in_standard_settings
 from shoal.spectra.law import Law
 from shoal.spectra.misfits import warn_of_misfits
 from shoal.spectra.populations import Array
@@ -139,6 +140,7 @@ class Spectra(NamedTuple):
     ntk: Spectrum
 
 
+@in_standard_settings
 def spectrum(
     architecture: Architecture,
     mixture: GaussianMixture,
