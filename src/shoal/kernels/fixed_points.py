@@ -60,9 +60,11 @@ def fixed_variance(
     if differentiable or injected.numel() <= _FEW:
         return _fixed_variance(phi, recurrent, injected, differentiable=differentiable)
     distinct, inverse = injected.unique(return_inverse=True)
-    if len(distinct) > _FEW and float(distinct[0]) > 0:
+    if len(distinct) > _FEW:
         with suppress(AccuracyError, ConvergenceError):  # the range is wider than the data
-            return _interpolated_variance(phi, float(recurrent), distinct)[inverse]
+            first = _fixed_variance(phi, recurrent, distinct[:1], differentiable=False)  # may be 0
+            others = _interpolated_variance(phi, float(recurrent), distinct[1:])
+            return torch.cat([first, others])[inverse]
     return _fixed_variance(phi, recurrent, distinct, differentiable=False)[inverse]
 
 
