@@ -5,6 +5,7 @@ import torch
 
 import shoal
 from shoal.activations import Activation
+from shoal.kernels.fixed_points import solve
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import Plan
 
@@ -89,3 +90,18 @@ def test_a_zero_row_leaves_the_variances_of_others_interpolated(phi, monkeypatch
     found = fixed_points.fixed_variance(phi, recurrent, injected, differentiable=False)
     assert sum(sizes) < 1000
     torch.testing.assert_close(found, exact, rtol=1e-12, atol=0.0)
+
+
+def test_newton_does_not_pass_a_fixed_point_that_the_iteration_reaches():
+    def equation(x):
+        return x + 0.5 * x.cos(), 1 - 0.5 * x.sin()
+
+    start = torch.tensor([0.1, 0.0, 1.2], dtype=torch.float64)  # Newton's first step is 10 and more
+    reached = start
+    for _ in range(200):
+        reached = equation(reached)[0]
+    one = torch.ones_like(start)
+    found = solve(equation, start, one, "variance", differentiable=False, unique=False)
+    torch.testing.assert_close(found, reached, rtol=1e-12, atol=0.0)
+    far = solve(equation, start, one, "variance", differentiable=False)
+    assert (far - reached).abs().max() > 1
