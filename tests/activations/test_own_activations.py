@@ -13,6 +13,7 @@ import shoal
 from shoal import AccuracyError
 from shoal.activations import Activation
 from shoal.gaussian import dual, moments
+from shoal.gaussian.moments import normalization
 
 
 def own(function, *, derivative=None, kinks=None):
@@ -230,3 +231,29 @@ def test_kink_locations_must_be_numbers():
         moments(own(torch.tanh, kinks=0.5), 1.0)
     with pytest.raises(ValueError, match="must be finite, got nan"):
         moments(own(torch.tanh, kinks=(float("nan"),)), 1.0)
+
+
+def test_a_changed_class_attribute_makes_another_activation():
+    class Scaled(Activation):
+        scale = 1.0
+
+        def function(self, x):
+            return torch.tanh(self.scale * x)
+
+    @dataclass(frozen=True)
+    class Shifted(Scaled):
+        shift: float = 0.0
+
+        def function(self, x):
+            return super().function(x) + self.shift
+
+    for phi, make in ((Scaled(), Scaled), (Shifted(0.5), lambda: Shifted(0.5))):
+        Scaled.scale = 1.0
+        before = normalization(phi)  # kept for later calls
+        assert make() == phi
+        assert hash(make()) == hash(phi)
+        Scaled.scale = 2.0
+        shift = getattr(phi, "shift", 0.0)
+        exact = float(moments(shoal.Tanh(), 2.0).square) + shift**2
+        assert 1 / normalization(make()) == pytest.approx(exact, rel=1e-12)
+        assert 1 / before != pytest.approx(exact, rel=1e-3)
