@@ -1,5 +1,6 @@
 """What every activation function is: a value with a function, derivatives and kinks."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields
@@ -107,9 +108,18 @@ class Activation(ABC):
             A tensor like ``x``. At a kink it is one of the two one-sided values.
         """
         order = integer("order", order, at_least=0)
-        if order == 0:
-            return self(x)
-        return _differentiate(self.first_derivative, x, order - 1)
+        low, high = (-math.inf, math.inf) if _is_ours(type(self)) else panels.linear_beyond(self)
+        if math.isinf(low) and math.isinf(high):
+            return self.raw_derivative(x, order)
+        near = x.clamp(low, high)
+        value = self.raw_derivative(near, order)
+        if order > 1:
+            return torch.where(near == x, value, 0.0)
+        return value if order else value + self.raw_derivative(near.detach(), 1) * (x - near)
+
+    def raw_derivative(self, x: Tensor, order: int) -> Tensor:
+        """The same by autograd alone, which may not be finite where the function is."""
+        return self(x) if order == 0 else _differentiate(self.first_derivative, x, order - 1)
 
 
 def _attributes(phi: Activation) -> dict[str, object]:
