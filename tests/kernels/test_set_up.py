@@ -5,6 +5,7 @@ import torch
 
 import shoal
 from shoal.activations import Activation
+from shoal.kernels import octaves, slopes
 from shoal.kernels.fixed_points import solve
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import Plan
@@ -105,3 +106,27 @@ def test_newton_does_not_pass_a_fixed_point_that_the_iteration_reaches():
     torch.testing.assert_close(found, reached, rtol=1e-12, atol=0.0)
     far = solve(equation, start, one, "variance", differentiable=False)
     assert (far - reached).abs().max() > 1
+
+
+def test_octaves_are_checked_off_their_grid(monkeypatch):
+    def wave(_, __, angle):  # a constant at the nodes of degree 8
+        t = (angle - 1.5) / 0.5
+        return torch.stack([1 + 0.1 * torch.cos(16 * t.clamp(-1, 1).acos())] * 2)
+
+    monkeypatch.setattr(octaves, "_values", wave)
+    function = shoal.kernel_function(shoal.FullyConnected([shoal.Tanh()]))
+    part = octaves.part_surface(function, 3.0, (1.0, 2.0), 1e-11)
+    angle = torch.linspace(1.0, 2.0, 50, dtype=torch.float64)
+    one = torch.ones(50, 1, dtype=torch.float64)
+    assert (part.pairs(one, one, angle) - wave(None, None, angle)).abs().max() <= 1e-11
+    octaves.part_surface.cache_clear()
+
+
+def test_slopes_are_checked_off_their_grid():
+    def wave(angle):  # a constant at the nodes of degree 24
+        return torch.cos(48 * (angle - 1).clamp(-1, 1).acos())[None]
+
+    series = slopes._series(wave, (0.0, 2.0))
+    angle = torch.linspace(0.0, 2.0, 99, dtype=torch.float64)
+    basis = torch.cos(torch.arange(series.shape[-1])[:, None] * (angle - 1).clamp(-1, 1).acos())
+    assert (series @ basis - wave(angle)).abs().max() <= 1e-10
