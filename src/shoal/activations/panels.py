@@ -14,7 +14,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from shoal.activations.user_checks import check_function, declared_breaks
+from shoal.activations.user_checks import check_function, declared_breaks, innermost
 from shoal.exceptions import AccuracyError
 from shoal.settings import in_standard_settings
 
@@ -30,6 +30,7 @@ __all__ = [
     "gauss_legendre",
     "jump",
     "kinks",
+    "linear_beyond",
     "lipschitz",
     "reach",
     "vanishes",
@@ -47,6 +48,10 @@ _MIDDLE = np.linspace(-8.03, 7.97, 401)
 _LARGEST = 2.0**32  # beyond, a panel has no digits left
 _ONE_SIDED = 2.0**-51  # how far from a kink a one-sided limit is taken, relative to max(1, |x|)
 _OFF = 1e-8  # the same where a declared kink may be a little off
+_REMEDY = (
+    "write function in operations whose derivatives stay finite (softplus(x), say, for "
+    "log(1 + exp(x))), give first_derivative, or scale the inputs down"
+)
 _MOST_PANELS = 20_000
 _MOST_PASSES = 6  # new edges may bring kinks to light that lay on old ones
 
@@ -92,6 +97,28 @@ def _finite_radius(phi: "Activation") -> float:
     if not len(bad) or bad.min() < 1:  # in the middle it is an error, which the panels report
         return RADIUS
     return min(RADIUS, 2.0 ** math.floor(math.log2(bad.min())))
+
+
+@lru_cache(maxsize=512)
+@in_standard_settings
+def linear_beyond(phi: "Activation") -> tuple[float, float]:
+    """Ends beyond which a user's function is seen to be linear, though autograd has lost it.
+
+    A formula such as log(1 + exp(x)) is right far out, where its derivatives by autograd are not
+    finite. The ends are infinite if all is finite, or the function is not linear there.
+    """
+    ends = []
+    for sign in (-1.0, 1.0):
+        x = sign * 2.0 ** np.arange(2, 32.5, 0.25)
+        points = torch.from_numpy(x)
+        rows = [phi.raw_derivative(points, order).numpy() for order in range(_DERIVATIVES + 2)]
+        bad = ~np.isfinite(np.stack(rows)).all(axis=0)
+        last = int(bad.argmax()) - 4 if bad.any() else 0  # an octave before
+        line = rows[0][last] + rows[1][last] * (x - x[last])
+        misses = np.abs(rows[0] - line)[last:] > 1e-15 * (np.abs(x) + np.abs(line))[last:]
+        linear = last > 0 and np.isfinite(rows[0]).all() and not misses.any()
+        ends.append(float(x[last]) if linear else sign * math.inf)
+    return ends[0], ends[1]
 
 
 @lru_cache(maxsize=512)
@@ -258,7 +285,10 @@ def _is_resolved(phi: "Activation", panels: np.ndarray, scales: np.ndarray) -> n
     if not np.isfinite(rows).all():
         bad = x[~np.isfinite(rows).all(axis=0)]
         nearest = bad[np.abs(bad).argmin()]
-        raise ValueError(f"{phi!r} or a derivative of it is not finite at x = {nearest:.6g}")
+        raise ValueError(
+            f"{innermost(phi)!r} or a derivative of it is not finite at x = {nearest:.6g}: "
+            f"{_REMEDY}"
+        )
     rows, checks = rows[..., :ORDER], rows[..., ORDER:]
     to_tail, to_checks = _transforms()
     largest = np.abs(rows).max(axis=2)  # shape: (_DERIVATIVES, panels)
@@ -272,9 +302,10 @@ def _is_resolved(phi: "Activation", panels: np.ndarray, scales: np.ndarray) -> n
 
 def _not_smooth(phi: "Activation", brackets: np.ndarray) -> AccuracyError:
     return AccuracyError(
-        f"{phi!r} is not piecewise smooth near x = {np.median(brackets):.6g}: a derivative is "
-        "unbounded there, kinks are too close to be told apart, the function oscillates or jumps "
-        "too often, or it is noisy"
+        f"{innermost(phi)!r} is not piecewise smooth near x = {np.median(brackets):.6g}: a "
+        "derivative is unbounded there, kinks are too close to be told apart, the function "
+        "oscillates or jumps too often, it is noisy, or autograd loses its derivatives; if so, "
+        f"{_REMEDY}"
     )
 
 

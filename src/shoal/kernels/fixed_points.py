@@ -33,6 +33,8 @@ _GRID = 8  # ranges of interpolated variances end at multiples of 1/8 in log₂
 _GAIN = 1e-13  # error of the interpolated logarithm
 _ROUNDING = 1e-15  # relative residual at which an equation counts as solved
 _DIVERGED = 1e12  # growth, relative to what is injected, after which nothing converges any more
+_LOOKS = 8  # places on the way to a solution at which another one is looked for ...
+_HALVINGS = 60  # ... and how it is found
 _STALLED = 1e-12  # relative residual up to which rounding may have stopped the progress
 
 Equation = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -60,9 +62,11 @@ def fixed_variance(
     if differentiable or injected.numel() <= _FEW:
         return _fixed_variance(phi, recurrent, injected, differentiable=differentiable)
     distinct, inverse = injected.unique(return_inverse=True)
-    if len(distinct) > _FEW and float(distinct[0]) > 0:
+    if len(distinct) > _FEW:
         with suppress(AccuracyError, ConvergenceError):  # the range is wider than the data
-            return _interpolated_variance(phi, float(recurrent), distinct)[inverse]
+            first = _fixed_variance(phi, recurrent, distinct[:1], differentiable=False)  # may be 0
+            others = _interpolated_variance(phi, float(recurrent), distinct[1:])
+            return torch.cat([first, others])[inverse]
     return _fixed_variance(phi, recurrent, distinct, differentiable=False)[inverse]
 
 
@@ -75,7 +79,14 @@ def _fixed_variance(
         value, slope = mean_square(phi, guess.clamp(min=_SMALLEST))
         return recurrent * value + injected, recurrent * slope
 
-    return solve(equation, injected, injected, "variance", differentiable=differentiable)
+    return solve(
+        equation,
+        injected,
+        injected,
+        "variance",
+        differentiable=differentiable,
+        unique=_contracts(phi, recurrent),
+    )
 
 
 def _interpolated_variance(phi: Activation, recurrent: float, injected: Tensor) -> Tensor:
@@ -129,8 +140,20 @@ def fixed_covariance(
         value = recurrent * dual(phi, a, b, inside) + injected
         return value, recurrent * dual_derivative(phi, a, b, inside)
 
-    solution = solve(equation, injected, bound, "covariance", differentiable=differentiable)
+    solution = solve(
+        equation,
+        injected,
+        bound,
+        "covariance",
+        differentiable=differentiable,
+        unique=_contracts(phi, recurrent),
+    )
     return within_bound(a, b, solution)
+
+
+def _contracts(phi: Activation, recurrent: Tensor) -> bool:
+    """Whether an equation surely has one solution."""
+    return float(recurrent.detach().max()) * phi.lipschitz**2 < 1
 
 
 def fixed_half_angle(
@@ -162,16 +185,57 @@ def fixed_half_angle(
 
 
 def solve(
-    equation: Equation, start: Tensor, size: Tensor, name: str, *, differentiable: bool
+    equation: Equation,
+    start: Tensor,
+    size: Tensor,
+    name: str,
+    *,
+    differentiable: bool,
+    unique: bool = True,
 ) -> Tensor:
-    """Newton's method, with plain iteration wherever it does not reduce the residual."""
+    """Newton's method, with plain iteration wherever it does not reduce the residual.
+
+    If the solution may not be ``unique``, it is the one that the plain iteration reaches first.
+    """
     with torch.no_grad():
         solution = _converged(equation, start, size, name)
+        if not unique:
+            solution = _first(equation, start, solution, size, name)
     if differentiable:
         for _ in range(2):
             value, slope = equation(solution)
             solution = solution - (solution - value) / (1 - slope)
     return solution
+
+
+def _first(equation: Equation, start: Tensor, solution: Tensor, size: Tensor, name: str) -> Tensor:
+    """The first fixed point on the way to a solution: a long step of Newton's may have passed it.
+
+    The iteration of an increasing function moves towards the solution until it meets one.
+    """
+    way = solution - start
+    rounding = _STALLED * torch.maximum(size, solution.abs())
+
+    def ahead(share: Tensor) -> Tensor:  # how far the iteration moves on from there
+        point = start + share * way
+        return (equation(point)[0] - point) * way.sign()
+
+    share = torch.ones_like(start)
+    for k in range(_LOOKS - 1, -1, -1):
+        back = ahead(torch.full_like(start, k / _LOOKS)) < -rounding
+        share = torch.where(back, k / _LOOKS, share)
+    if bool((share == 0).any()):
+        raise ConvergenceError(
+            f"the equation of the {name} has several fixed points, and the iteration leads away "
+            "from the one that was found: the kernel may not exist. It surely does if "
+            "recurrent_variance times the squared Lipschitz constant of the activation is below 1"
+        )
+    before, after = share - 1 / _LOOKS, share
+    for _ in range(_HALVINGS if bool((share < 1).any()) else 0):
+        middle = (before + after) / 2
+        back = ahead(middle) < 0
+        before, after = torch.where(back, before, middle), torch.where(back, middle, after)
+    return torch.where(share < 1, start + after * way, solution)
 
 
 def _converged(equation: Equation, start: Tensor, size: Tensor, name: str) -> Tensor:

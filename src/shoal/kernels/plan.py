@@ -31,7 +31,8 @@ _ONE_NORM = {torch.float64: 1e-13, torch.float32: 1e-6}  # spread of norms that 
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-7}
 ANGULAR_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-8}
 FEW_PAIRS = 256  # pairs that are cheaper one by one when derivatives are wanted, ...
-_FEW_PAIRS = 2080  # ... and when they are not: those of 64 inputs
+_FEW_PAIRS = 4095  # ... and when they are not: those of 90 inputs, fewer than a surface needs
+_MANY_PAIRS = 100_000  # pairs that deserve a word if computed one by one
 _SAMPLE = 256  # rows and columns whose angles are looked at first
 _GRID = 8  # ranges of angles end at multiples of 1/8 ...
 _MARGIN = 1 / 16  # ... this far beyond the angles of the sample, ...
@@ -114,8 +115,7 @@ class Plan:
                 where, values = special
                 for matrix, value in zip(out, values, strict=True):
                     matrix[where] = value.to(matrix)
-            if self.surface.norms is not None:
-                self._fill_zeros(strip, out)
+            self._fill_zeros(strip, out)
         if self.symmetric:
             for q, matrix in enumerate(out):
                 matrix.diagonal().copy_(self.diagonal[q, rows])
@@ -217,7 +217,9 @@ def _choose(
     """The surface for nearly all entries, and the one for the rest."""
     dtype = left.points.dtype
     norms = torch.cat([left.norm, right.norm])
-    largest = float(norms.max())
+    norms = norms[norms > 0]
+    if not len(norms):
+        return None, None
     squared_norm = common_norm(function, norms, dtype)
     one_norm = squared_norm is not None
     if squared_norm is not None:
@@ -228,7 +230,7 @@ def _choose(
         except AccuracyError as error:
             _LOGGER.info("no series in the angle: %s", error)
     pairs = len(left) * (len(left) + 1) // 2 if right is left else len(left) * len(right)
-    if largest == 0 or pairs <= (min(few_pairs, FEW_PAIRS) if one_norm else few_pairs):
+    if pairs <= (min(few_pairs, FEW_PAIRS) if one_norm else few_pairs):
         return None, None
     angles, tolerance = _typical_angles(left, right), TOLERANCE[dtype]
     smooth = (max(angles[0], _SMOOTH_ANGLES[0]), min(angles[1], _SMOOTH_ANGLES[1]))
@@ -238,22 +240,25 @@ def _choose(
             return chosen, Octaves(function, squared_norm, tolerance)
         except AccuracyError as error:
             _LOGGER.info("no series at angles from %.3g to %.3g: %s", *smooth, error)
-    return _any_norms(function, norm_span(norms[norms > 0]), (angles, smooth), tolerance), None
+    return _any_norms(function, norm_span(norms), (angles, smooth), tolerance, pairs), None
 
 
 def _any_norms(
-    function: KernelFunction, norms: Span, boxes: Iterable[Span], tolerance: float
+    function: KernelFunction, norms: Span, boxes: Iterable[Span], tolerance: float, pairs: int
 ) -> Surface | None:
     """The surface for different norms on the first range of angles that has one."""
     for angles in dict.fromkeys(boxes):
         try:
-            return surface(function, norms, angles, tolerance)
+            return surface(function, norms, angles, tolerance, pairs)
         except AccuracyError as error:
-            _LOGGER.info("no surface at angles from %.3g to %.3g: %s", *angles, error)
-    _LOGGER.warning(
-        "the kernel of %r is rough: its entries are computed one by one, which is slow",
-        function.architecture,
-    )
+            _LOGGER.log(
+                logging.WARNING if pairs > _MANY_PAIRS else logging.INFO,
+                "the entries of the kernel of %r at angles from %.3g to %.3g are computed one by "
+                "one, which is slow: %s",
+                function.architecture,
+                *angles,
+                error,
+            )
     return None
 
 
@@ -286,7 +291,7 @@ def _diagonal(function: KernelFunction, chosen: Surface | None, inputs: Inputs) 
     own = inputs.norm.new_tensor(chosen.diagonal)[:, None]
     if function.architecture.positively_homogeneous:
         return own * inputs.norm**2
-    return own.expand(2, len(inputs))
+    return torch.where(inputs.norm > 0, own, diagonal(function, inputs.norm.new_zeros(1)))
 
 
 def _factors(chosen: Surface | None, inputs: Inputs, own: Tensor) -> Factors:
