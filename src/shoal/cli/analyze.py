@@ -32,6 +32,7 @@ from shoal.experiments.provenance import resolve_device
 from shoal.report import SECTIONS, Findings, Section, Subject, document, load_data, save
 from shoal.report import analyze as sections_of
 from shoal.report.data import NAMES
+from shoal.report.analysis import drawable
 from shoal.report.page import require_jinja
 
 __all__ = ["analyze", "architecture_of"]
@@ -135,11 +136,15 @@ def _finish(
     subject: Subject, found: dict[Section, Findings], output: Path | None, *, json: bool
 ) -> None:
     """Write and print what was found; what was not found makes the command fail."""
-    files = [] if output is None else save(subject, found, output, command=command_line())
+    files: list[Path] = []
+    if output is not None:
+        found = drawable(found)
+        files = save(subject, found, output, command=command_line())
     if json:
         emit(document(subject, found))
     elif files:
         console().print(f"Written: {', '.join(map(str, files))}", soft_wrap=True)
+        found = drawable(found)
     else:
         note("--output FOLDER saves the report, the figure and the numbers.")
     errors: dict[str, list[str]] = {}  # sections may fail for one reason, which is told once
