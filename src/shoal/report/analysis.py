@@ -110,11 +110,19 @@ def document(subject: Subject, found: Analysis, *, complete: bool = True) -> dic
             "features": subject.x.shape[1],
             "dtype": str(subject.x.dtype).removeprefix("torch."),
             "device": str(subject.x.device),
+            "standardized": subject.data.standardized,
+            "seed": subject.data.seed,
+            "notes": list(subject.data.notes),
         },
         "sections": {
             section.name: finite(findings.numbers)
             | ({"error": findings.error} if findings.error else {})
             for section, findings in found.items()
+        },
+        "warnings": {
+            section.name: list(findings.warnings)
+            for section, findings in found.items()
+            if findings.warnings
         },
     }
 
@@ -136,7 +144,7 @@ def draw(subject: Subject, found: Analysis, *, complete: bool = True) -> "Figure
         places: Any = figure.subplots(rows, columns, squeeze=False)
         for axes, (section, panel) in zip(places.flat, panels, strict=False):
             panel(axes)
-            axes.set_title(section.title)
+            axes.set_title(f"{section.title}{' (!)' if found[section].warnings else ''}")
         for axes in places.flat[len(panels) :]:
             axes.set_axis_off()
     return figure
