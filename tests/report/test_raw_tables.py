@@ -178,6 +178,7 @@ def test_gaussian_data_do_not_contradict_their_spectrum() -> None:
     assert found.warnings == ()
 
 
+@pytest.mark.slow
 def test_designs_that_have_another_kernel_on_the_data_have_no_tick(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
