@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from shoal.architectures import Architecture
-from shoal.architectures.base import check_flag
-from shoal.checks import one_of
+from shoal.checks import flag, one_of
 from shoal.designs.moments import moment_design
 from shoal.designs.result import Design
 from shoal.designs.sphere import sphere_design
@@ -80,7 +79,7 @@ def design(
         ['0.371594', '0.371594']
     """
     one_of("method", method, ("moments", "sphere"))
-    gated = check_flag("norm_gated", norm_gated)
+    gated = flag("norm_gated", norm_gated)
     foreign: dict[str, tuple[object, object]] = {"family": (family, None)}
     if method == "moments":
         foreign = {"norm_gated": (gated, False), "degree": (degree, None)}

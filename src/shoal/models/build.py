@@ -16,7 +16,6 @@ from shoal.architectures import (
     ImplicitNetwork,
     ResNet,
 )
-from shoal.architectures.base import check_flag
 from shoal.gradients import Gradient
 from shoal.gradients.methods import check_gradient
 from shoal.gradients.options import SolveOptions
@@ -145,7 +144,7 @@ def build(
     options = SolveOptions(
         check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
     )
-    options_given = (options, check_flag("warm_start", warm_start))
+    options_given = (options, checks.flag("warm_start", warm_start))
     return assemble(spec, draw(architecture, spec, Source(seed, dtype, place)), options_given)
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from shoal import data
+from shoal.checks import flag
 from shoal.data.csv_files import read_columns, read_csv
 from shoal.data.numpy_sizes import check_size
 from shoal.data.tables import indexed_classes
@@ -136,6 +137,9 @@ def load_data(
         ImportError: If what reads the data is not installed.
         ValueError: If there is no such data, or it is not a matrix of finite numbers.
     """
+    flag("prepared", prepared)
+    if standardize is not None:
+        flag("standardize", standardize)
     _check_label(source, label)
     if source in NAMES:
         name, raw = source, _named(source)

@@ -53,7 +53,7 @@ def _find(subject: Subject) -> Findings:
         "gain_upper": measured.gain_upper,
         "contraction": measured.contraction,
     }
-    told = ()
+    told: tuple[str, ...] = ()
     if architecture.contraction_guaranteed and not measured.contraction:
         told = (
             f"Wide networks contract, but of the one of width {_WIDTH} this is not certified: its "
