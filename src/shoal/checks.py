@@ -4,10 +4,11 @@ import math
 from collections.abc import Iterable
 from numbers import Integral, Real
 
+import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["FLOATS", "float_tensor", "integer", "one_of", "real", "size"]
+__all__ = ["FLOATS", "flag", "float_tensor", "integer", "one_of", "real", "size", "unmasked"]
 
 FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})  # to compute in
 
@@ -54,6 +55,22 @@ def integer(name: str, value: object, *, at_least: int) -> int:
     if value < at_least:
         raise ValueError(f"{name} must be >= {at_least}, got {value}")
     return int(value)
+
+
+def flag(name: str, value: object) -> bool:
+    """Return ``value`` if it is True or False, or say that it is not."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return value
+
+
+def unmasked(name: str, value: object) -> None:
+    """Say that an array has masked entries, which would silently be taken as numbers, if it has."""
+    if isinstance(value, np.ma.MaskedArray) and (count := int(np.sum(value.mask))):
+        raise ValueError(
+            f"{name} must not have masked entries, got {count} of {value.size}; fill them, or "
+            "leave out their rows"
+        )
 
 
 def one_of(name: str, value: str, options: Iterable[str]) -> str:

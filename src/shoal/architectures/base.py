@@ -12,7 +12,6 @@ __all__ = [
     "Architecture",
     "ImplicitArchitecture",
     "check_activation",
-    "check_flag",
     "layer_groups",
     "scale_of_data",
 ]
@@ -109,13 +108,6 @@ def check_activation(name: str, value: object) -> Activation:
     """Return ``value`` if it is an activation, or say that it is not one."""
     if not isinstance(value, Activation):
         raise TypeError(f"{name} must be an Activation, such as ReLU(), got {value!r}")
-    return value
-
-
-def check_flag(name: str, value: object) -> bool:
-    """Return ``value`` if it is True or False, or say that it is not."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, got {value!r}")
     return value
 
 

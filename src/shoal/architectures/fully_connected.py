@@ -9,9 +9,9 @@ from shoal.architectures.base import (
     Architecture,
     check_activation,
     check_depth,
-    check_flag,
     layer_groups,
 )
+from shoal.checks import flag
 
 __all__ = ["FullyConnected"]
 
@@ -71,9 +71,9 @@ class FullyConnected(Architecture):
         for index, activation in enumerate(activations):
             check_activation(f"activations[{index}]", activation)
         object.__setattr__(self, "activations", activations)
-        check_flag("normalized", self.normalized)
-        check_flag("fixed_readout", self.fixed_readout)
-        check_flag("norm_gated", self.norm_gated)
+        flag("normalized", self.normalized)
+        flag("fixed_readout", self.fixed_readout)
+        flag("norm_gated", self.norm_gated)
 
     @classmethod
     def du2018(cls, activation: Activation, depth: int) -> "FullyConnected":

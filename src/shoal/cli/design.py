@@ -165,7 +165,7 @@ def _inputs(data: str, label: str | None, n: int | None) -> torch.Tensor:
         raise ValueError(f"-n must be between 2 and {len(loaded.x)} for {loaded.name}, got {n}")
     if not bool(loaded.x.any()):
         raise ValueError(f"--data must not be zero everywhere, got {loaded.name}")
-    return loaded.x
+    return loaded.x[loaded.drawn()]  # the first are compared, and a file may be sorted
 
 
 def _norm(x: torch.Tensor, method: str) -> float:

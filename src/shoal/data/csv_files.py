@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from shoal.checks import flag
 from shoal.data.dataset import Dataset
 from shoal.data.files import damaged, read_content
 from shoal.data.tables import table_dataset
@@ -65,6 +66,9 @@ def read_csv(
     """
     if isinstance(label, bool) or not isinstance(label, str | int):
         raise TypeError(f"label must be the name or the index of a column, got {label!r}")
+    if header is not None:
+        flag("header", header)
+    flag("regression", regression)
     file = Path(path)
     table = _read(file, delimiter, label, header)
     if not table.features.shape[1]:

@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.architectures import Architecture
-from shoal.architectures.base import check_flag
-from shoal.checks import one_of
+from shoal.checks import flag, one_of
 from shoal.designs.moments import moment_design
 from shoal.designs.networks import network_gap
 from shoal.designs.result import Design
@@ -91,7 +90,7 @@ def design(
         ['0.371594', '0.371594']
     """
     one_of("method", method, ("moments", "sphere"))
-    gated = check_flag("norm_gated", norm_gated)
+    gated = flag("norm_gated", norm_gated)
     foreign: dict[str, tuple[object, object]] = {"family": (family, None)}
     if method == "moments":
         foreign = {"norm_gated": (gated, False), "degree": (degree, None)}

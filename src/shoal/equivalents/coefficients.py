@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import DEQ, Architecture
-from shoal.checks import one_of, real
+from shoal.checks import flag, one_of, real
 from shoal.equivalents.autograd import gradients
 from shoal.equivalents.centering import added_shift, centered, norm_of_inputs
 from shoal.equivalents.closed_forms import closed_expansion
@@ -153,8 +153,7 @@ def coefficients(
     """
     tau0 = norm_of_inputs(tau0)
     one_of("method", method, ("derivatives", "closed"))
-    if not isinstance(center, bool):
-        raise TypeError(f"center must be True or False, got {center!r}")
+    flag("center", center)
     function = kernel_function(architecture, trainable=trainable, width=width)
     if isinstance(architecture, DEQ):
         real("input_variance", architecture.input_variance, above=0.0)

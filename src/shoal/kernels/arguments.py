@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import ConvResNet
-from shoal.checks import float_tensor, integer
+from shoal.checks import float_tensor, integer, unmasked
 from shoal.kernels.result import Kernels
 
 __all__ = [
@@ -154,6 +154,7 @@ def as_tensor(x: Any, name: str = "arrays") -> Any:
     """Return a NumPy array, an argument of some name, as a tensor, and all else as it is."""
     if not isinstance(x, np.ndarray):
         return x
+    unmasked(name, x)
     if x.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
         raise TypeError(f"{name} must be float32 or float64, in native byte order, got {x.dtype}")
     return torch.tensor(np.ascontiguousarray(x))

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shoal.checks import float_tensor
+from shoal.checks import float_tensor, unmasked
 
 __all__ = ["Numbers", "numbers", "samples"]
 
@@ -31,6 +31,7 @@ def numbers(name: str, value: object) -> Tensor:
 
 
 def _from_array(name: str, value: "NDArray[Any] | Sequence[object]") -> Tensor:
+    unmasked(name, value)
     try:
         array = np.array(value)
     except ValueError:

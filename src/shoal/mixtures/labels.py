@@ -8,6 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from shoal.checks import unmasked
+
 __all__ = ["Class", "Labels", "class_indices", "classes_of"]
 
 Class = int | str
@@ -50,6 +52,7 @@ def class_indices(labels: Labels, classes: Sequence[Class]) -> Tensor:
 
 
 def _array(labels: object) -> NDArray[Any]:
+    unmasked("labels", labels)
     array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if array.ndim != 1 or array.size == 0:
         raise ValueError(f"labels must have shape (samples,), got {array.shape}")

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from shoal.checks import FLOATS, integer, one_of, real
+from shoal.checks import FLOATS, flag, integer, one_of, real
 from shoal.mixtures.arguments import Numbers, numbers
 from shoal.mixtures.covariances import Covariance, as_covariance
 from shoal.mixtures.estimation import estimate_from, sums_of_classes
@@ -214,6 +214,7 @@ class GaussianMixture:
         """
         integer("n", n, at_least=1)
         one_of("counts", counts, ("exact", "random"))
+        flag("shuffle", shuffle)
         if dtype not in FLOATS:
             raise TypeError(f"dtype must be a floating-point dtype, got {dtype!r}")
         generator = torch.Generator().manual_seed(integer("seed", seed, at_least=0))

@@ -16,7 +16,6 @@ from shoal.architectures import (
     ImplicitNetwork,
     ResNet,
 )
-from shoal.architectures.base import check_flag
 from shoal.gradients import Gradient
 from shoal.gradients.methods import check_gradient
 from shoal.gradients.options import SolveOptions
@@ -146,7 +145,7 @@ def build(
     options = SolveOptions(
         check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
     )
-    options_given = (options, check_flag("warm_start", warm_start))
+    options_given = (options, checks.flag("warm_start", warm_start))
     with standard_settings():  # built in inference mode it can be trained, too
         drawn = draw(architecture, spec, Source(seed, dtype, place))
         return assemble(spec, drawn, options_given)

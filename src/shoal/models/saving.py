@@ -12,8 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.architectures.base import check_flag
-from shoal.checks import FLOATS
+from shoal.checks import FLOATS, flag
 from shoal.files import checksum, write_whole
 from shoal.gradients import Gradient
 from shoal.gradients.methods import check_gradient
@@ -103,7 +102,7 @@ def load(
     options = SolveOptions(
         check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
     )
-    check_flag("warm_start", warm_start)
+    flag("warm_start", warm_start)
     place = torch.get_default_device() if device is None else torch.device(device)
     with standard_settings():  # as in build
         metadata, tensors = _read(Path(path))

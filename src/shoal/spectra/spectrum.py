@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from shoal.architectures import Architecture
-from shoal.checks import integer
+from shoal.checks import integer, unmasked
 from shoal.equivalents import Coefficients, coefficients
 from shoal.equivalents.closed_forms import sooner
 from shoal.equivalents.statistics import mixture_pair_products
@@ -298,6 +298,9 @@ def _array(covariance: Covariance) -> Array:
 def _pointwise(name: str, points: Points, function: Callable[[Array], Array]) -> Points:
     """Apply a function of arrays to a tensor or to what NumPy takes for an array."""
     given = points.detach().cpu().numpy() if isinstance(points, Tensor) else points
+    unmasked(name, given)
+    if np.iscomplexobj(given):
+        raise TypeError(f"{name} must be real numbers, got complex ones")
     try:
         array = np.array(given, np.float64)
     except (TypeError, ValueError):
