@@ -9,7 +9,7 @@ from torch import Tensor
 
 from shoal.activations import panels
 from shoal.activations.panels import Kink
-from shoal.checks import integer
+from shoal.checks import dense_tensor, integer
 
 __all__ = ["Activation"]
 
@@ -83,10 +83,7 @@ class Activation(ABC):
 
     def __call__(self, x: Tensor) -> Tensor:
         r"""Evaluate $\varphi$ elementwise."""
-        if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
-            kind = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
-            raise TypeError(f"x must be a floating-point tensor, got {kind}")
-        return self.function(x)
+        return self.function(dense_tensor("x", x))
 
     def derivative(self, x: Tensor, order: int = 1) -> Tensor:
         r"""Evaluate the pointwise derivative $\varphi^{(k)}$, $k$ = ``order``, away from kinks.
@@ -101,7 +98,7 @@ class Activation(ABC):
         order = integer("order", order, at_least=0)
         if order == 0:
             return self(x)
-        return _differentiate(self.first_derivative, x, order - 1)
+        return _differentiate(self.first_derivative, dense_tensor("x", x), order - 1)
 
 
 def _differentiate(function: Callable[[Tensor], Tensor], x: Tensor, order: int) -> Tensor:

@@ -275,7 +275,7 @@ class CrossOperators(NamedTuple):
 
 
 def _columns(other: Any, like: Tensor, size: int) -> Tensor:
-    vectors = float_tensor("other", as_tensor(other)).detach()
+    vectors = float_tensor("other", as_tensor(other, "other")).detach()
     if vectors.dim() not in (1, 2) or vectors.shape[0] != size:
         raise ValueError(
             f"other must have {size} rows and at most two dimensions, "

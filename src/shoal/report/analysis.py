@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import shoal
+from shoal.checks import instance, items
 from shoal.exceptions import AccuracyError, ConvergenceError
 from shoal.experiments.figures import style
 from shoal.experiments.identity import plain
@@ -58,7 +59,9 @@ def analyze(
         subject: What is analyzed.
         sections: What is looked at.
     """
-    for section in sections:
+    instance("subject", subject, Subject)
+    for section in items("sections", sections):
+        instance("sections", section, Section)
         _logger.info("section %s", section.name)
         try:
             yield section, section.find(subject)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from shoal import data
+from shoal.checks import as_path, device_of, float_dtype, instance
 from shoal.data.csv_files import read_columns, read_csv
 from shoal.data.numpy_sizes import check_size
 from shoal.data.tables import indexed_classes
@@ -107,7 +108,8 @@ def load_data(
         ImportError: If what reads the data is not installed.
         ValueError: If there is no such data, or it is not a matrix of finite numbers.
     """
-    path = Path(source)
+    path = as_path("source", instance("source", source, str))
+    dtype, device = float_dtype("dtype", dtype), device_of("device", device)
     _check_label(source, label)
     if source in NAMES:
         name, raw = source, _named(source)
