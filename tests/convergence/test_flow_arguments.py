@@ -105,7 +105,7 @@ def test_bad_values(options, complaint):
         ({"y": Y.float()}, "y must have the dtype and device of x"),
         ({"x_test": X_TEST.float()}, "x_test must have the dtype and device of x"),
         ({"times": "1"}, "times must be a number or a sequence"),
-        ({"times": [True]}, "times must be real numbers"),
+        ({"times": [True]}, "times must be a real number"),
         ({"times": None}, "either times or steps must be given, got neither"),
         ({"steps": 1}, "either times or steps must be given, got both"),
         ({"times": np.array([True])}, "times must be real numbers"),

@@ -120,7 +120,7 @@ def test_files_in_use_are_left_alone(tmp_path):
         ({"diag": "no"}, TypeError, "diag must be True or False, got 'no'"),
         ({"compile": "yes"}, TypeError, "compile must be True or False"),
         ({"diag": True, "out": "folder"}, ValueError, "cannot be combined with diag"),
-        ({"out": ""}, ValueError, "out must be a folder, got ''"),
+        ({"out": ""}, ValueError, "out must be a path .* not empty, got ''"),
     ],
 )
 def test_bad_options(options, error, message):

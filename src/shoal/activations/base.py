@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shoal.activations import panels
 from shoal.activations.panels import Kink
-from shoal.checks import integer
+from shoal.checks import dense_tensor, integer
 
 __all__ = ["Activation"]
 
@@ -93,10 +93,7 @@ class Activation(ABC):
 
     def __call__(self, x: Tensor) -> Tensor:
         r"""Evaluate $\varphi$ elementwise."""
-        if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
-            kind = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
-            raise TypeError(f"x must be a floating-point tensor, got {kind}")
-        return self.function(x)
+        return self.function(dense_tensor("x", x))
 
     def derivative(self, x: Tensor, order: int = 1) -> Tensor:
         r"""Evaluate the pointwise derivative $\varphi^{(k)}$, $k$ = ``order``, away from kinks.
@@ -120,7 +117,9 @@ class Activation(ABC):
 
     def raw_derivative(self, x: Tensor, order: int) -> Tensor:
         """The same by autograd alone, which may not be finite where the function is."""
-        return self(x) if order == 0 else _differentiate(self.first_derivative, x, order - 1)
+        if order == 0:
+            return self(x)
+        return _differentiate(self.first_derivative, dense_tensor("x", x), order - 1)
 
 
 def _attributes(phi: Activation) -> dict[str, object]:

@@ -15,6 +15,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from shoal.activations.user_checks import check_function, declared_breaks, innermost
+from shoal.checks import items, real
 from shoal.exceptions import AccuracyError
 from shoal.settings import in_standard_settings
 
@@ -67,6 +68,14 @@ class Kink:
 
     location: float
     jumps: tuple[float, float, float]
+
+    def __post_init__(self) -> None:
+        location = real("location", self.location)
+        jumps = tuple(real("jumps", jump) for jump in items("jumps", self.jumps))
+        if len(jumps) != 3:
+            raise ValueError(f"jumps must be three, of the function and two derivatives: {jumps}")
+        object.__setattr__(self, "location", location)
+        object.__setattr__(self, "jumps", jumps)
 
 
 @lru_cache(maxsize=32)

@@ -7,6 +7,7 @@ the resolution of the others. Doubling keeps all values, so no point is ever com
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -255,7 +256,8 @@ def checked_degrees(
     """Return the largest degree for each axis."""
     if max_degree is None:
         max_degree = defaults[axes - 1]
-    degrees = [max_degree] * axes if isinstance(max_degree, int) else list(max_degree)
+    one = isinstance(max_degree, Integral)
+    degrees = (max_degree,) * axes if one else checks.items("max_degree", max_degree)
     if len(degrees) != axes:
         raise ValueError(f"max_degree must be one number or {axes}, got {max_degree!r}")
     return tuple(checks.integer("max_degree", degree, at_least=4) for degree in degrees)

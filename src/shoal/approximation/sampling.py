@@ -121,6 +121,7 @@ def sampled_function(function: Function, sampler: str) -> Function:
         ValueError: The sampler is unknown; or, when called, the values are not finite or not of
             the shape of the grid.
     """
+    checks.function("function", function)
     checks.one_of("sampler", sampler, ("tensor", "elementwise"))
     elementwise = sampler == "elementwise"
 

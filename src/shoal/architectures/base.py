@@ -59,15 +59,14 @@ class Architecture(ABC):
         """
         if trainable is None:
             return frozenset(self.parameter_groups)
-        if isinstance(trainable, str) or not isinstance(trainable, Iterable):
-            raise TypeError(f"trainable must be a set of group names, got {trainable!r}")
-        names = tuple(trainable)
+        names = checks.items("trainable", trainable, "a set of group names")
         groups = ", ".join(map(repr, self.parameter_groups))
         if not names:
             raise ValueError(f"trainable must name at least one of {groups}, got none")
         for name in names:
-            if name not in self.parameter_groups:
-                raise ValueError(f"trainable must be chosen from {groups}, got {name!r}")
+            if not isinstance(name, str) or name not in self.parameter_groups:
+                shown = checks.shown(name)
+                raise ValueError(f"trainable must be chosen from {groups}, got {shown}")
         return frozenset(names)
 
 

@@ -1,9 +1,9 @@
 """The fully connected explicit networks of Ling 2024 and Du 2018."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import final
 
+from shoal import checks
 from shoal.activations import Activation
 from shoal.architectures.base import (
     Architecture,
@@ -60,12 +60,9 @@ class FullyConnected(Architecture):
 
     def __post_init__(self) -> None:
         """Check the fields, and make a tuple of the activations."""
-        if not isinstance(self.activations, Iterable):
-            raise TypeError(
-                "activations must be a sequence of Activation, one per layer, "
-                f"got {self.activations!r}"
-            )
-        activations = tuple(self.activations)
+        activations = checks.items(
+            "activations", self.activations, "a sequence of Activation, one per layer"
+        )
         if not activations:
             raise ValueError("activations must have at least one entry, got none")
         for index, activation in enumerate(activations):

@@ -106,9 +106,8 @@ def _checked_activations(value: object, depth: int) -> Activation | tuple[Activa
     """One activation, also if all are the same, or as many as there are layers."""
     if isinstance(value, Activation) or not isinstance(value, Iterable):
         return check_activation("activation", value)
-    several = tuple(
-        check_activation(f"activation[{index}]", phi) for index, phi in enumerate(value)
-    )
+    given = enumerate(checks.items("activation", value))
+    several = tuple(check_activation(f"activation[{index}]", phi) for index, phi in given)
     if len(several) != depth:
         raise ValueError(
             f"activation must be one activation or depth = {depth} of them, got {len(several)}"

@@ -185,7 +185,7 @@ def _check_choices(network: str | None, given: dict[str, Any], load: Path | None
     for name, value in numbers.items():
         checks.real(_option(name), value, at_least=0)
     checks.size("--width", given.get("width", 1))
-    checks.integer("--seed", given.get("seed", 0), at_least=0)
+    checks.integer("--seed", given.get("seed", 0), at_least=0, below=2**64)
 
 
 def _option(name: str) -> str:

@@ -102,7 +102,7 @@ def gradient_flow(
         >>> round(curve.training.time_to(0.01), 6)
         2.917167
     """
-    inputs, tests = _inputs("x", as_tensor(x)), as_tensor(x_test)
+    inputs, tests = _inputs("x", as_tensor(x, "x")), as_tensor(x_test, "x_test")
     if tests is not None:
         tests = _like(_inputs("x_test", tests), inputs, "x_test")
         if tests.shape[1] != inputs.shape[1]:

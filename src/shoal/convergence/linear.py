@@ -98,7 +98,7 @@ class LinearTraining:
         self._arrays = isinstance(y, np.ndarray)
         self._y = checked_labels("y", y, samples)
         if cross is not None:
-            rows = len(as_tensor(cross[0])) if isinstance(cross, tuple) else None
+            rows = len(as_tensor(cross[0], "cross.ck")) if isinstance(cross, tuple) else None
             cross = checked_kernels("cross", cross, rows, samples)
         self._start = _start(initial, self._y, None if cross is None else len(cross.ck))
         one_of("reduction", reduction, ("sum", "mean"))
@@ -303,7 +303,7 @@ def _test_prior(spectrum: Spectrum, cross: Kernels | None, prior: object) -> Tes
         return None
     if cross is None:
         raise ValueError("prior is for test inputs: it needs cross")
-    own = float_tensor("prior", as_tensor(prior)).detach()
+    own = float_tensor("prior", as_tensor(prior, "prior")).detach()
     tests = len(cross.ck)
     if own.shape not in ((tests,), (tests, tests)):
         raise ValueError(

@@ -98,7 +98,7 @@ class Design:
         Args:
             x: Inputs, of shape (n, p): a tensor, or a NumPy array, and then so are the kernels.
         """
-        checked_samples("x", as_tensor(x))
+        checked_samples("x", as_tensor(x, "x"))
         first = kernel(self.original, x, trainable=self.trainable, width=self.width)
         return self._matched(first), self._matched(kernel(self.architecture, x))
 
@@ -116,7 +116,7 @@ class Design:
             >>> shoal.design(deq, tau0=1.0, match="ck").gap(x).relative < 0.02
             True
         """
-        inputs = checked_samples("x", as_tensor(x)).detach()
+        inputs = checked_samples("x", as_tensor(x, "x")).detach()
         if inputs.dim() != 2:
             raise ValueError(f"x must have shape (samples, features), got {tuple(inputs.shape)}")
         original, designed = self.kernels(inputs)

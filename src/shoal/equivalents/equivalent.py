@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture
-from shoal.checks import integer, one_of
+from shoal.checks import integer, one_of, seeded
 from shoal.equivalents.basis import Basis
 from shoal.equivalents.centering import norm_of_inputs
 from shoal.equivalents.closed_forms import sooner
@@ -78,7 +78,7 @@ class Equivalent:
         if self.form == "paper":
             raise ValueError("cross needs form='norms': the paper's form is of samples with labels")
         old = self.ck.basis
-        new = checked_samples("x", as_tensor(x))
+        new = checked_samples("x", as_tensor(x, "x"))
         if new.dim() != 2 or new.shape[1] != old.inputs.shape[1] or new.dtype != old.inputs.dtype:
             raise ValueError(
                 f"x must have shape (inputs, {old.inputs.shape[1]}) and dtype {old.inputs.dtype}, "
@@ -114,7 +114,7 @@ class Equivalent:
         """
         integer("count", count, at_least=1)
         basis, c = self.ck.basis, self.coefficients
-        generator = torch.Generator().manual_seed(integer("seed", seed, at_least=0))
+        generator = seeded("seed", seed)
         order = torch.randperm(basis.samples, generator=generator)
         rows = order[:count].to(basis.inputs.device)
         x, columns = basis.inputs[rows], basis.columns[rows]
@@ -272,7 +272,7 @@ def _terms(c: Coefficients) -> tuple[_Terms, _Terms]:
 
 
 def _samples(x: Any) -> Tensor:
-    samples = checked_samples("x", as_tensor(x))
+    samples = checked_samples("x", as_tensor(x, "x"))
     if samples.dim() != 2:
         raise ValueError(f"x must have shape (samples, features), got {tuple(samples.shape)}")
     return samples.detach()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shoal.architectures import Architecture, ConvResNet, ImplicitArchitecture
 from shoal.checks import integer
-from shoal.gaussian.domain import covariance
+from shoal.gaussian.domain import covariance, scale_tensor
 from shoal.kernels.result import Kernels
 from shoal.kernels.section import HalfAngle
 from shoal.kernels.variances import checked_variances, with_values
@@ -155,6 +155,7 @@ class KernelFunction:
     @in_standard_settings
     def own(self, a: Tensor) -> Kernels:
         """Both kernels of inputs with themselves, given their squared norms in float64."""
+        a = scale_tensor("a", a, at_least=0)
         return own_kernels(self.architecture, a, self.trainable, self.width, **self._options(a))
 
     def _pairs(self, a: Tensor, b: Tensor, c: Tensor) -> Kernels:

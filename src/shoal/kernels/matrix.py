@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shoal import checks
 from shoal.architectures import Architecture, ConvResNet
 from shoal.kernels.arguments import (
     checked_images,
@@ -110,6 +111,7 @@ def kernel(
     for name, option in (("diag", diag), ("compile", compile)):
         if not isinstance(option, bool | None):
             raise TypeError(f"{name} must be True or False, got {option!r}")
+    checks.function("on_progress", on_progress)
     if diag and out is not None:
         raise ValueError("out is for matrices: it cannot be combined with diag=True")
     if isinstance(architecture, ConvResNet):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture
-from shoal.checks import integer, real
+from shoal.checks import integer, real, shaped, writable
 from shoal.exceptions import ConvergenceError
 from shoal.kernels.arguments import as_tensor, checked_inputs, memory_limit
 from shoal.kernels.conjugate_gradients import conjugate_gradients, relative
@@ -94,6 +94,7 @@ class KernelOperator:
         What is below it then is not to be used. ``out`` may have another dtype, and nothing else
         of its size is made.
         """
+        writable("out", shaped("out", out, *self.shape))
         for rows in strips(self._plan, self._work):
             view = out[rows, self._plan.columns_from(rows.start) :]
             if out.dtype == self.dtype:
@@ -241,7 +242,7 @@ def kernel_operator(
         tensor([0.7424, 0.7424, 0.7424], dtype=torch.float64)
     """
     function = kernel_function(architecture, trainable=trainable, width=width)
-    first, second = checked_inputs(as_tensor(x1), as_tensor(x2))
+    first, second = checked_inputs(as_tensor(x1, "x1"), as_tensor(x2, "x2"))
     if first.dim() != 2 or (second is not None and second.dim() != 2):
         raise ValueError("x1 and x2 must have shape (samples, features): no batches of operators")
     refuse_gradients(

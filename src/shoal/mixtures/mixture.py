@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from shoal.checks import FLOATS, flag, integer, one_of, real
+from shoal.checks import flag, float_dtype, integer, items, one_of, real, room, seeded
 from shoal.mixtures.arguments import Numbers, numbers
 from shoal.mixtures.covariances import Covariance, as_covariance
 from shoal.mixtures.estimation import estimate_from, sums_of_classes
@@ -104,6 +104,7 @@ class GaussianMixture:
         """
         integer("classes", classes, at_least=1)
         integer("dimension", dimension, at_least=_SHIFT * (classes - 1) + 1)
+        room("dimension", classes, dimension)
         means = torch.zeros(classes, dimension, dtype=torch.float64)
         means[torch.arange(classes), _SHIFT * torch.arange(classes)] = _SHIFT
         return cls(means, [1 + _SHIFT * a / math.sqrt(dimension) for a in range(classes)])
@@ -215,9 +216,9 @@ class GaussianMixture:
         integer("n", n, at_least=1)
         one_of("counts", counts, ("exact", "random"))
         flag("shuffle", shuffle)
-        if dtype not in FLOATS:
-            raise TypeError(f"dtype must be a floating-point dtype, got {dtype!r}")
-        generator = torch.Generator().manual_seed(integer("seed", seed, at_least=0))
+        float_dtype("dtype", dtype)
+        room("n", n, self.dimension)
+        generator = seeded("seed", seed)
         if counts == "exact":
             sizes = _shares(n, self.proportions)
         else:
@@ -284,7 +285,11 @@ def _proportions(proportions: object, count: int) -> Tensor:
 
 
 def _classes(classes: Sequence[Class] | None, count: int) -> tuple[Class, ...]:
-    names = tuple(range(count)) if classes is None else tuple(classes)
+    names = (
+        tuple(range(count))
+        if classes is None
+        else items("classes", classes, "a sequence of labels")
+    )
     for name in names:
         if isinstance(name, bool) or not isinstance(name, Integral | str):
             raise TypeError(f"classes must be integers or strings, got {name!r}")

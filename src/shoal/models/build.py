@@ -139,9 +139,8 @@ def build(
         pixel_axes=pixel_axes,
     )
     dtype = torch.get_default_dtype() if dtype is None else dtype
-    if dtype not in checks.FLOATS:
-        raise TypeError(f"dtype must be a floating-point dtype of 16 bits or more, got {dtype!r}")
-    place = torch.get_default_device() if device is None else torch.device(device)
+    dtype = checks.float_dtype("dtype", dtype)
+    place = torch.get_default_device() if device is None else checks.device_of("device", device)
     options = SolveOptions(
         check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
     )

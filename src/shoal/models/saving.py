@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.checks import FLOATS, flag
+from shoal.checks import FLOATS, as_path, device_of, flag, items, shown
 from shoal.files import checksum, write_whole
 from shoal.gradients import Gradient
 from shoal.gradients.methods import check_gradient
@@ -58,6 +58,7 @@ def save(network: Network[Any], path: str | os.PathLike[str]) -> None:
     """
     if not isinstance(network, Network):
         raise TypeError(f"network must be a network made by shoal.build, got {network!r}")
+    target = as_path("path", path)
     spec = network.spec
     tensors = {
         name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()
@@ -71,7 +72,7 @@ def save(network: Network[Any], path: str | os.PathLike[str]) -> None:
         "requires_grad": json.dumps(trained),
     }
     metadata["sha256"] = checksum(metadata, tensors)
-    write_whole(Path(path), lambda file: save_file(tensors, file, metadata=metadata))
+    write_whole(target, lambda file: save_file(tensors, file, metadata=metadata))
 
 
 def load(
@@ -103,16 +104,25 @@ def load(
         check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
     )
     flag("warm_start", warm_start)
-    place = torch.get_default_device() if device is None else torch.device(device)
+    file, classes = as_path("path", path), _activation_classes(activations)
+    place = torch.get_default_device() if device is None else device_of("device", device)
     with standard_settings():  # as in build
-        metadata, tensors = _read(Path(path))
-        spec, trained = _spec(path, metadata, activations)
+        metadata, tensors = _read(file)
+        spec, trained = _spec(path, metadata, classes)
         _check_tensors(path, metadata, tensors, spec)
         weights = {name: tensors[name].to(place) for name in shapes(spec)}
         network = assemble(spec, weights, (options, warm_start))
     for name, parameter in network.groups.items():
         parameter.requires_grad_(name in trained)
     return network
+
+
+def _activation_classes(activations: Iterable[type[Activation]]) -> tuple[type[Activation], ...]:
+    classes = items("activations", activations)
+    for one in classes:
+        if not isinstance(one, type) or not issubclass(one, Activation):
+            raise TypeError(f"activations must be classes of activations, got {shown(one)}")
+    return classes
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:

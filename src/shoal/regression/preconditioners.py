@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from shoal.checks import real, shaped
 from shoal.equivalents import EquivalentOperator
 from shoal.equivalents.equivalent import unchecked_equivalent
 from shoal.regression.problem import Problem
@@ -27,12 +28,21 @@ class Diagonal:
 
     values: Tensor
 
+    def __post_init__(self) -> None:
+        shaped(
+            "values",
+            self.values,
+            None,
+        )
+
     def solve(self, vectors: Tensor) -> Tensor:
         """The inverse times columns."""
+        shaped("vectors", vectors, len(self.values), None)
         return vectors / self.values[:, None]
 
     def root(self, vectors: Tensor) -> Tensor:
         """The root times columns."""
+        shaped("vectors", vectors, len(self.values), None)
         return vectors * self.values.sqrt()[:, None]
 
     def logdet(self) -> float:
@@ -54,6 +64,15 @@ class LowRank:
     values: Tensor
     outside: float
 
+    def __post_init__(self) -> None:
+        shaped("vectors", self.vectors, None, None)
+        shaped(
+            "values",
+            self.values,
+            self.vectors.shape[1],
+        )
+        real("outside", self.outside, above=0)
+
     @classmethod
     def shifted(cls, vectors: Tensor, values: Tensor, shift: float) -> "LowRank":
         r"""$U \Theta U^T + \rho I$ with $\Theta \geq 0$, and $\rho$ a shift above rounding.
@@ -61,6 +80,12 @@ class LowRank:
         Without a ridge the shift may be zero: what the columns leave is then not known to be less
         than the rounding of what they hold.
         """
+        shaped(
+            "values",
+            values,
+            None,
+        )
+        shift = real("shift", shift, at_least=0)
         largest = float(values.max()) if len(values) else 0.0
         outside = max(shift, _DROPPED * largest) or 1.0  # of a matrix of zeros: any
         return cls(vectors, values + outside, outside)
@@ -80,6 +105,7 @@ class LowRank:
         return float(inside + others * self.values.new_tensor(self.outside).log())
 
     def _function(self, vectors: Tensor, inside: Tensor, outside: float) -> Tensor:
+        shaped("vectors", vectors, len(self.vectors), None)
         parts = (inside - outside)[:, None] * (self.vectors.T @ vectors)
         return outside * vectors + self.vectors @ parts
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.checks import integer
+from shoal.checks import integer, room, seeded
 from shoal.exceptions import AccuracyError
 from shoal.kernels.arguments import as_tensor, checked_samples
 from shoal.regression.problem import Problem
@@ -153,7 +153,8 @@ class KernelRegression:
             seed: Of these.
         """
         probes = integer("probes", probes, at_least=2)
-        generator = torch.Generator().manual_seed(integer("seed", seed, at_least=0))
+        room("probes", self._problem.size, probes)
+        generator = seeded("seed", seed)
         signs = torch.randint(0, 2, (self._problem.size, probes), generator=generator)
         samples = self._solver.logdet_samples((2 * signs - 1).to(self._alpha))
         columns = self._alpha.shape[1]

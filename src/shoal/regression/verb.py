@@ -11,7 +11,7 @@ import torch
 
 from shoal.architectures import Architecture
 from shoal.checkpoints import Checkpoint
-from shoal.checks import float_tensor, integer, one_of, real
+from shoal.checks import float_tensor, function, integer, one_of, real
 from shoal.exceptions import ConvergenceError, ConvergenceWarning
 from shoal.kernels import kernel_function
 from shoal.kernels.arguments import as_tensor, checked_samples, memory_limit
@@ -140,6 +140,7 @@ def kernel_regression(
             f"memory must be at least '{math.ceil(least / 2**20)}MiB' for these inputs and targets "
             f"and this preconditioner (a smaller rank takes less), got {limit} bytes"
         )
+    function("on_progress", on_progress)
     listener = on_progress or (lambda _: None)
     file = None if checkpoint is None else checkpoints.of_problem(checkpoint, problem, options)
     kept = None if file is None else file.read(problem.y.device)  # refused before the work
@@ -154,7 +155,7 @@ def kernel_regression(
             raise ConvergenceError(text)
         warnings.warn(text, ConvergenceWarning, stacklevel=3)
     shaped = found.solution if y.ndim == 2 else found.solution[:, 0]
-    dtype = as_tensor(x[:1]).dtype
+    dtype = as_tensor(x[:1], "x").dtype
     return KernelRegression(
         shaped.to(dtype).cpu().numpy() if isinstance(x, np.ndarray) else shaped.to(dtype),
         _report(chosen, options, found, problem, (*solver.times, spent)),

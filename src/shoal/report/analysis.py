@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import shoal
+from shoal.checks import instance, items
 from shoal.exceptions import AccuracyError, ConvergenceError
 from shoal.experiments.figures import style
 from shoal.experiments.identity import plain
@@ -60,7 +61,9 @@ def analyze(
         subject: What is analyzed.
         sections: What is looked at.
     """
-    for section in sections:
+    instance("subject", subject, Subject)
+    for section in items("sections", sections):
+        instance("sections", section, Section)
         _logger.info("section %s", section.name)
         try:
             findings = section.find(subject)

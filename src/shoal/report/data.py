@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from shoal import data
-from shoal.checks import flag
+from shoal.checks import as_path, device_of, flag, float_dtype, instance
 from shoal.data.csv_files import read_columns, read_csv
 from shoal.data.numpy_sizes import check_size
 from shoal.data.tables import indexed_classes
@@ -140,6 +140,8 @@ def load_data(
     flag("prepared", prepared)
     if standardize is not None:
         flag("standardize", standardize)
+    as_path("source", instance("source", source, str))
+    dtype, device = float_dtype("dtype", dtype), device_of("device", device)
     _check_label(source, label)
     if source in NAMES:
         name, raw = source, _named(source)
