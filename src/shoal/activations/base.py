@@ -42,7 +42,7 @@ class Activation(ABC):
         """Keep dataclasses from generating comparisons that know fields only."""
         super().__init_subclass__()
         if not {"__eq__", "__hash__"} & vars(cls).keys():
-            cls.__eq__, cls.__hash__ = Activation.__eq__, Activation.__hash__  # type: ignore[method-assign, assignment]
+            cls.__eq__, cls.__hash__ = Activation.__eq__, Activation.__hash__  # type: ignore[method-assign]
 
     def __eq__(self, other: object) -> bool:
         """Whether two activations are of one class and have equal attributes."""

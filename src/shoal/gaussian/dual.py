@@ -37,9 +37,9 @@ def dual(
 
     $(u, v)$ is a centred Gaussian pair with variances $a$, $b$ and covariance $c$. Closed forms are
     used where they exist, quadrature split at the kinks otherwise, and from a few thousand triples
-    on a table with a verified error (unless the activation has kinks away from zero). Memory beyond
-    the result does not grow with the number of triples. All of it is differentiable to any order,
-    by $\partial_c D_{\varphi\psi} = D_{\varphi'\psi'}$ and
+    on a table with a verified error (with kinks away from zero, at angles between 1/4 and π - 1/4
+    only). Memory beyond the result does not grow with the number of triples. All of it is
+    differentiable to any order, by $\partial_c D_{\varphi\psi} = D_{\varphi'\psi'}$ and
     $\partial_a D_{\varphi\psi} = \tfrac12 D_{\varphi''\psi}$ with the kinks' jumps included.
 
     Args:
