@@ -34,6 +34,7 @@ from shoal.settings import in_standard_settings
 
 __all__ = ["kernel", "strips"]
 
+_PAIRS = 4096  # whose scalar equations are solved together at least
 _FUSE = 1 << 27  # entries from which on compiling pays
 
 
@@ -186,6 +187,8 @@ def strips(plan: Plan, limit: int | None) -> Iterator[slice]:
     series = 0 if plan.surface is None else plan.surface.coefficients[:, 0].numel()
     bytes_per_row = (6 * len(plan.right) + 3 * series) * points.element_size()
     step = max(1, work_space(limit, points.device) // bytes_per_row)
+    if plan.surface is None:  # pairs share series of the duals, whose memory is more than theirs
+        step = max(step, _PAIRS // len(plan.right))
     for start in range(0, len(plan.left), step):
         yield slice(start, min(start + step, len(plan.left)))
 
