@@ -353,3 +353,9 @@ def test_bad_input_is_refused_clearly(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_much_bad_input_is_refused_clearly(tmp_path: Path) -> None:
     assert faults(tmp_path, 6000, seed=1) == []
+
+
+@pytest.mark.parametrize("architecture", [2**62, torch.float8_e4m3fn, None])
+def test_designs_need_an_architecture(architecture: object) -> None:
+    with pytest.raises(TypeError, match="architecture must be an Architecture or a network, got"):
+        shoal.design(architecture, tau0=1.0)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.architectures import Architecture
-from shoal.checks import flag, one_of
+from shoal.checks import flag, one_of, shown
 from shoal.designs.moments import moment_design
 from shoal.designs.networks import network_gap
 from shoal.designs.result import Design
@@ -101,7 +101,10 @@ def design(
     network = architecture if isinstance(architecture, Network) else None
     if network is not None:
         architecture, trainable, width = _described(network, trainable, width)
-    assert isinstance(architecture, Architecture)
+    if not isinstance(architecture, Architecture):
+        raise TypeError(
+            f"architecture must be an Architecture or a network, got {shown(architecture)}"
+        )
     groups = kernel_function(architecture, trainable=trainable, width=width).trainable
     trained = [group for group in architecture.parameter_groups if group in groups]
     chosen, reason = _kernel(match, trained, asked=trainable is not None and network is None)
