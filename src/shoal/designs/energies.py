@@ -16,8 +16,8 @@ import torch
 
 from shoal.activations import Activation
 from shoal.equivalents import Coefficients
-from shoal.equivalents.autograd import gradients
 from shoal.kernels import kernel_function
+from shoal.kernels.calculi.jets import gradients
 
 __all__ = [
     "Energies",

@@ -13,16 +13,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from shoal.architectures import DEQ, Architecture
+from shoal.architectures import Architecture, ImplicitArchitecture, ImplicitNetwork
 from shoal.checks import one_of, real
-from shoal.equivalents.autograd import gradients
 from shoal.equivalents.centering import added_shift, centered, norm_of_inputs
-from shoal.equivalents.closed_forms import closed_expansion
-from shoal.equivalents.jets import Expansion, Jet
-from shoal.equivalents.layers import last_activation, last_layer
 from shoal.kernels import KernelFunction, kernel_function
+from shoal.kernels.calculi.jets import Jet, Jets, gradients
+from shoal.kernels.calculi.own import Own
+from shoal.kernels.function import kernels_in
 
-__all__ = ["Coefficients", "coefficients"]
+__all__ = ["Coefficients", "coefficients", "sooner"]
 
 
 @dataclass(frozen=True)
@@ -134,8 +133,7 @@ def coefficients(
         width: As for :func:`~shoal.kernels.kernel_function`.
         center: Whether to center the architecture, or take it as it is.
         method: ``"derivatives"`` differentiates the kernel function; ``"closed"`` uses moments of
-            the activations alone (see :mod:`shoal.equivalents.closed_forms`). They agree to
-            round-off.
+            the activations alone (see :mod:`shoal.kernels.calculi.jets`). They agree to round-off.
 
     Raises:
         TypeError: If no kernel, centering or closed form is known for the architecture.
@@ -154,64 +152,35 @@ def coefficients(
     if not isinstance(center, bool):
         raise TypeError(f"center must be True or False, got {center!r}")
     function = kernel_function(architecture, trainable=trainable, width=width)
-    if isinstance(architecture, DEQ):
-        real("input_variance", architecture.input_variance, above=0.0)
+    if "input_variance" in architecture.variances:
+        real("input_variance", architecture.input_variance, above=0.0)  # type: ignore[attr-defined]
     chosen = centered(architecture, tau0) if center else architecture
-    layer = last_layer(chosen, tau0)
     function = replace(function, architecture=chosen)
+    vanishing = center and not getattr(architecture, "bias_variance", 0.0)
     if method == "closed":
-        expansion = closed_expansion(chosen, tau0, function.trainable, width, center)
+        ck, ntk = closed_jets(function, tau0, vanishing)
     else:
-        expansion = _differentiated(function, tau0, layer.growth, center)
-    shift = added_shift(last_activation(architecture), last_activation(chosen))
-    return _assembled(function, tau0, center, (layer.tau, shift), expansion)
-
-
-def _differentiated(
-    function: KernelFunction, tau0: float, growth: float, center: bool
-) -> Expansion:
-    """The expansion by derivatives of the kernel function."""
-    squared = torch.tensor(tau0**2, dtype=torch.float64)
-    with torch.enable_grad():
-        a, b = (squared.clone().requires_grad_() for _ in range(2))
-        c = torch.zeros_like(squared).requires_grad_()
-        ck, ntk = (_jet(kappa, a, b, c, center) for kappa in function(a, b, c))
-    own = function.own(squared)
-    return Expansion(ck, ntk, float(own.ck), float(own.ntk), growth)
-
-
-def _jet(kappa: Tensor, a: Tensor, b: Tensor, c: Tensor, center: bool) -> Jet:
-    slope_a, slope_c = gradients(kappa, a, c)
-    bend_aa, bend_ab = gradients(slope_a, a, b)
-    (bend_cc,) = gradients(slope_c, c)
-    taken = (kappa, slope_a, slope_c, bend_aa, bend_ab, bend_cc)
-    jet = Jet(*(float(t.detach()) for t in taken))
-    # centered, the kernel vanishes wherever one norm is tau0 and the inner product zero
-    return replace(jet, value=0.0, a=0.0, aa=0.0) if center else jet
-
-
-def _assembled(
-    function: KernelFunction,
-    tau0: float,
-    center: bool,
-    layer: tuple[float, float],
-    expansion: Expansion,
-) -> Coefficients:
-    ck, ntk = expansion.ck, expansion.ntk
+        ck, ntk = _differentiated(function, tau0, vanishing)
+    own = function.own(torch.tensor(tau0**2, dtype=torch.float64))
+    tau, growth = _last_layer(function, tau0)
+    shift = 0.0
+    if center:
+        before, after = (network.layers().cells[-1] for network in (architecture, chosen))
+        shift = added_shift(before.activation, after.activation)
     return Coefficients(
-        architecture=function.architecture,
+        architecture=chosen,
         tau0=tau0,
         trainable=function.trainable,
         width=function.width,
-        center=center,
-        tau=layer[0],
-        shift=layer[1],
-        gamma2=expansion.own_ck,
+        center=vanishing,
+        tau=tau,
+        shift=shift,
+        gamma2=float(own.ck),
         alpha1=ck.c,
         alpha2=ck.ab,
         alpha3=ck.cc / 2,
-        alpha4=expansion.growth,
-        kappa2=expansion.own_ntk,
+        alpha4=growth,
+        kappa2=float(own.ntk),
         beta1=ntk.c,
         beta2=ntk.ab,
         beta3=ntk.cc / 2,
@@ -222,3 +191,47 @@ def _assembled(
         ntk_slope=ntk.a,
         ntk_bend=ntk.aa,
     )
+
+
+def sooner(architecture: Architecture) -> Literal["closed", "derivatives"]:
+    """The method of :func:`~shoal.coefficients` that takes less time; the numbers are the same."""
+    return "derivatives" if isinstance(architecture, ImplicitNetwork) else "closed"
+
+
+def closed_jets(function: KernelFunction, tau0: float, vanishing: bool) -> tuple[Jet, Jet]:
+    """Both kernels and their derivatives by moments, which may be known to vanish."""
+    if isinstance(function.architecture, ImplicitNetwork):
+        name = type(function.architecture).__name__
+        raise TypeError(f"no closed form is known for {name}; use method='derivatives'")
+    found = kernels_in(function.architecture, Jets(tau0, vanishing), function)
+    return found.ck, found.ntk
+
+
+def _last_layer(function: KernelFunction, tau0: float) -> tuple[float, float]:
+    r"""$\tau_*$ and $\alpha_4$."""
+    with torch.enable_grad():
+        squared = torch.tensor(tau0**2, dtype=torch.float64, requires_grad=True)
+        network = kernels_in(function.architecture, Own(squared, differentiable=True), function)
+        argument, features = network.features.argument, network.features.values
+        implicit = isinstance(function.architecture, ImplicitArchitecture)
+        (growth,) = gradients(argument if implicit else features, squared)
+    return float(argument.detach()) ** 0.5, float(growth.detach())
+
+
+def _differentiated(function: KernelFunction, tau0: float, vanishing: bool) -> tuple[Jet, ...]:
+    """Both kernels and their derivatives by autograd."""
+    squared = torch.tensor(tau0**2, dtype=torch.float64)
+    with torch.enable_grad():
+        a, b = (squared.clone().requires_grad_() for _ in range(2))
+        c = torch.zeros_like(squared).requires_grad_()
+        return tuple(_jet(kappa, a, b, c, vanishing) for kappa in function(a, b, c))
+
+
+def _jet(kappa: Tensor, a: Tensor, b: Tensor, c: Tensor, vanishing: bool) -> Jet:
+    slope_a, slope_c = gradients(kappa, a, c)
+    bend_aa, bend_ab = gradients(slope_a, a, b)
+    (bend_cc,) = gradients(slope_c, c)
+    taken = (kappa, slope_a, slope_c, bend_aa, bend_ab, bend_cc)
+    jet = Jet(*(float(t.detach()) for t in taken))
+    # centered, the kernel vanishes wherever one norm is tau0 and the inner product zero
+    return replace(jet, value=0.0, a=0.0, aa=0.0) if vanishing else jet

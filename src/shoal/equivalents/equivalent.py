@@ -13,8 +13,7 @@ from shoal.architectures import Architecture
 from shoal.checks import integer, one_of
 from shoal.equivalents.basis import Basis
 from shoal.equivalents.centering import norm_of_inputs
-from shoal.equivalents.closed_forms import sooner
-from shoal.equivalents.coefficients import Coefficients, coefficients
+from shoal.equivalents.coefficients import Coefficients, coefficients, sooner
 from shoal.equivalents.operator import CrossOperator, CrossOperators, EquivalentOperator
 from shoal.equivalents.statistics import (
     SampleStatistics,

@@ -14,7 +14,7 @@ from torch import Tensor
 from shoal.architectures import Architecture
 from shoal.checks import integer
 from shoal.equivalents import Coefficients, coefficients
-from shoal.equivalents.closed_forms import sooner
+from shoal.equivalents.coefficients import sooner
 from shoal.equivalents.statistics import mixture_pair_products
 from shoal.mixtures import Covariance, DiagonalCovariance, GaussianMixture, ScalarCovariance
 from shoal.spectra.law import Law
