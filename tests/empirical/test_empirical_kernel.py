@@ -7,13 +7,18 @@ import torch
 
 from shoal import (
     DEQ,
+    ConvergenceWarning,
     ConvResNet,
     FullyConnected,
+    Implicit,
     ImplicitNetwork,
+    OneStep,
+    Picard,
     ReLU,
     ResNet,
     Softplus,
     Tanh,
+    Unrolled,
     build,
     empirical_kernel,
     kernel,
@@ -246,3 +251,21 @@ def test_neither_inference_mode_nor_autocast_matters(architecture):
 def test_bad_arguments(call, error, message):
     with pytest.raises(error, match=message):
         call(network(DEQ(Tanh(), 0.2, 0.8)), inputs(4, 3))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES[:3], ids=repr)
+@pytest.mark.parametrize(
+    "gradient", [OneStep(), Unrolled(), Implicit(Picard(rtol=0.1), rtol=0.5)], ids=repr
+)
+def test_kernels_are_exact_whatever_a_network_trains_with(architecture, gradient):
+    x = data(architecture, 4)
+    net = network(architecture, gradient=gradient)
+    exact = empirical_kernel(network(architecture), x).ntk
+    torch.testing.assert_close(empirical_kernel(net, x).ntk, exact, rtol=1e-10, atol=1e-11)
+    assert net.last_solve is None  # nor does it disturb what training has noted
+
+
+def test_kernels_of_equilibria_that_are_not_found_are_marked():
+    net = network(DEQ(Tanh(), 9.0, 0.1), width=64, on_failure="status")
+    with pytest.warns(ConvergenceWarning, match="did not converge"):
+        empirical_kernel(net, inputs(3, 3))

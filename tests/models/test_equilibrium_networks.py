@@ -311,3 +311,11 @@ def test_well_posedness_says_what_is_certain():
     steep = network(DEQ(shoal.Hermite((0.0, 0.1, 0.1)), 0.01, 0.1)).well_posedness()
     assert steep.gain_upper == math.inf
     assert not steep.contraction
+
+
+def test_numbers_are_no_inputs():
+    net = network()
+    calls = (net, net.solve, net.features, net.trace, lambda x: shoal.empirical_kernel(net, x))
+    for call in calls:
+        with pytest.raises(ValueError, match=r"x1? must have shape \(samples, in_features\).*got"):
+            call(1.0)

@@ -13,6 +13,9 @@ SOLVERS = [Picard(), DampedPicard(0.7), Anderson(), Broyden(), NewtonKrylov()]
 every_solver = pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: type(s).__name__)
 
 
+META = torch.ones(2, 1, device="meta")
+
+
 def normal(*shape, seed=0):
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
@@ -280,11 +283,28 @@ def test_bad_options(make, error, message):
         (torch.cos, torch.ones(2, 1), {"on_failure": "no"}, ValueError, "one of 'raise'"),
         (torch.cos, torch.ones(2, 1), {"inputs": (1.0,)}, TypeError, "inputs must be tensors"),
         (torch.cos, torch.ones(2, 1), {"inputs": (torch.ones(3),)}, ValueError, "entry per sample"),
+        (torch.cos, 1.0, {}, ValueError, r"z0 must have shape \(samples"),
+        (torch.cos, torch.ones(2, 1), {"separable": 1}, TypeError, "separable must be True or"),
+        (torch.cos, torch.ones(2, 1), {"inputs": torch.ones(2)}, TypeError, "must be a sequence"),
+        (torch.cos, torch.ones(2, 1), {"parameters": 2.0}, TypeError, "must be a sequence of"),
+        (torch.cos, torch.ones(2, 1), {"parameters": (META,)}, TypeError, "got a meta tensor"),
+        (torch.cos, torch.ones(2, 1), {"inputs": (META,)}, TypeError, "got a meta tensor"),
     ],
 )
 def test_bad_arguments(f, z0, options, error, message):
     with pytest.raises(error, match=message):
         solve(f, z0, **options)
+    with pytest.raises(error, match=message):
+        shoal.fixed_point(f, z0, **options)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_tensors_of_other_kinds_are_refused_by_name():
+    nested = torch.nested.nested_tensor([torch.zeros(1), torch.zeros(1)])
+    for tensor, kind in ((nested, "nested"), (torch.zeros(2, 1).to_mkldnn(), "MKL-DNN")):
+        for name in ("inputs", "parameters"):
+            with pytest.raises(TypeError, match=f"{name} must be ordinary tensors, got a {kind}"):
+                solve(lambda z, u: z + u, torch.ones(2, 1), **{name: (tensor,)})
 
 
 def test_a_residual_that_tends_to_zero_converges_by_definition():

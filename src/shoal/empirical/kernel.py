@@ -29,6 +29,8 @@ def empirical_kernel(
 ) -> Kernels:
     r"""Conjugate kernel and neural tangent kernel of a finite network, as its weights are.
 
+    Gradients are exact, whatever gradient the network was built to train with.
+
     With several outputs $f_1, \dots, f_K$ the NTK is the mean of the outputs' own,
     $\frac1K \sum_k \langle \nabla f_k(x), \nabla f_k(x') \rangle$, which has the same limit at
     infinite width as that of one output.
@@ -50,7 +52,8 @@ def empirical_kernel(
     Raises:
         TypeError: If ``network`` is none, or ``trainable`` another string.
         ValueError: If the inputs do not fit, or a group does not exist.
-        ConvergenceError: If an equilibrium is not found.
+        ConvergenceError: If an equilibrium, or its gradient, is not found. A network that was built
+            with another ``on_failure`` warns instead.
 
     Example:
         >>> import torch, shoal
@@ -63,7 +66,7 @@ def empirical_kernel(
     """
     if not isinstance(network, Network):
         raise TypeError(f"network must be a network made by shoal.build, got {network!r}")
-    groups = _groups(network, trainable)
+    groups, network = _groups(network, trainable), network.exact()
     x1 = network.check_input(x1, "x1")
     x2 = None if x2 is None else network.check_input(x2, "x2")
     # derivatives are needed whatever the caller wants of its own

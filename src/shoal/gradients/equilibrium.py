@@ -39,8 +39,8 @@ def equilibrium(injection: Tensor, weight: Tensor, layer: Layer, options: SolveO
         with full_precision(injection):
             return equilibrium(injection.to(weight.dtype), weight, layer, options)
     if isinstance(options.gradient, Implicit):
-        z: Tensor = apply(_Equilibrium, injection, weight, layer, options)[0]
-        return z
+        z, _, status = apply(_Equilibrium, injection, weight, layer, options)
+        return options.held(z, status)
     return _of_steps(injection, weight, layer, options)
 
 
@@ -53,35 +53,34 @@ def _of_steps(injection: Tensor, weight: Tensor, layer: Layer, options: SolveOpt
     detached = LayerProblem(layer, injection.detach(), weight.detach())
     outcome = options.solve_forward(detached, detached.start())
     problem = LayerProblem(layer, injection, weight)
-    value = outcome.solution.value
     if isinstance(options.gradient, OneStep):
-        last = problem.evaluate(value).value
-        return value + (last - last.detach())  # the solution, with the gradient of a step
-    return repeat(problem, options.solver, problem.start(), outcome.solution.steps)
+        return options.attached(outcome, problem.evaluate(outcome.solution.value).value)
+    steps = repeat(problem, options.solver, problem.start(), outcome.reached)
+    return options.attached(outcome, steps)
 
 
 class _Equilibrium(torch.autograd.Function):
-    """The implicit gradient; the second output is for the backward pass alone."""
+    """The implicit gradient; the second output is for the backward pass, the third a status."""
 
     @staticmethod
     def forward(
         injection: Tensor, weight: Tensor, layer: Layer, options: SolveOptions
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         problem = LayerProblem(layer, injection, weight)
         outcome = options.solve_forward(problem, problem.start())
         assert outcome.kept is not None
-        return outcome.solution.value, outcome.kept
+        return outcome.solution.value, outcome.kept, outcome.solution.status
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         injection, weight, ctx.layer, ctx.options = inputs
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(*output, injection, weight)
-        ctx.save_for_forward(*output, injection, weight)
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*output[:2], injection, weight)
+        ctx.save_for_forward(*output[:2], injection, weight)
 
     @staticmethod
     @in_full_precision
-    def backward(ctx: Any, cotangent: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, cotangent: Tensor, *_others: Tensor) -> tuple[Tensor | None, ...]:
         z, inner, injection, weight = ctx.saved_tensors
         layer, options = ctx.layer, ctx.options
         if torch.is_grad_enabled():  # to be differentiated again: the slopes need their history
@@ -96,7 +95,7 @@ class _Equilibrium(torch.autograd.Function):
 
     @staticmethod
     @in_full_precision
-    def jvp(ctx: FunctionCtx, *tangents: Tensor | None) -> tuple[Tensor, None]:
+    def jvp(ctx: FunctionCtx, *tangents: Tensor | None) -> tuple[Tensor, None, None]:
         z, _, injection, weight = ctx.saved_tensors  # type: ignore[attr-defined]
         layer, options = ctx.layer, ctx.options  # type: ignore[attr-defined]
         d_injection, d_weight = tangents[:2]
@@ -105,7 +104,7 @@ class _Equilibrium(torch.autograd.Function):
         if d_weight is not None:
             direct = direct + layer.scale * torch.mm(z, d_weight.t())
         d_z = solve_tangent(slope * direct, slope, weight, layer.scale, options.without_recall())
-        return d_z, None
+        return d_z, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:

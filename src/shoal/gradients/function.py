@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -10,8 +10,8 @@ from torch import Tensor
 from shoal.gradients.batching import looped
 from shoal.gradients.methods import Gradient, Implicit, OneStep, check_gradient
 from shoal.gradients.options import SolveOptions
-from shoal.solvers import Solver
-from shoal.solvers.driver import repeat
+from shoal.solvers import Solution, Solver
+from shoal.solvers.driver import Outcome, repeat
 from shoal.solvers.problem import Evaluation, FunctionProblem, Problem
 from shoal.solvers.solution import check_on_failure
 from shoal.solvers.solve import check_solver, function_problem
@@ -32,6 +32,32 @@ _HIDDEN = (
 )
 
 
+class FixedPointOptions(TypedDict, total=False):
+    """The keywords of ``fixed_point`` but for ``on_failure``, for type checkers."""
+
+    inputs: Sequence[Tensor]
+    parameters: Sequence[Tensor]
+    separable: bool
+    solver: Solver | None
+    gradient: Gradient | None
+
+
+@overload
+def fixed_point(
+    f: Callable[..., Tensor],
+    z0: Tensor,
+    *,
+    on_failure: Literal["raise", "warn"] = "raise",
+    **options: Unpack[FixedPointOptions],
+) -> Tensor: ...
+@overload
+def fixed_point(
+    f: Callable[..., Tensor],
+    z0: Tensor,
+    *,
+    on_failure: Literal["status"],
+    **options: Unpack[FixedPointOptions],
+) -> Solution: ...
 @uncompiled
 @in_full_precision
 def fixed_point(
@@ -44,7 +70,7 @@ def fixed_point(
     solver: Solver | None = None,
     gradient: Gradient | None = None,
     on_failure: str = "raise",
-) -> Tensor:
+) -> Tensor | Solution:
     r"""Find a fixed point $z = f(z)$ for each sample, differentiable in inputs and parameters.
 
     Under autocast it runs in the dtype of ``z0``, forward and backward.
@@ -63,11 +89,13 @@ def fixed_point(
         solver: The method; ``Picard()`` by default.
         gradient: ``Implicit()``, the default and exact; ``Unrolled()`` or ``OneStep()``.
         on_failure: ``"raise"`` a ``ConvergenceError``, ``"warn"`` with a ``ConvergenceWarning``,
-            or do nothing about it (``"status"``, see :func:`shoal.solvers.solve`): in the forward
-            pass and in the backward pass.
+            or only say it in the ``"status"`` that is returned: in the forward pass and in the
+            backward pass. What gradient samples have that failed, the ``gradient`` says.
 
     Returns:
-        The fixed points, like ``z0``.
+        The fixed points, like ``z0``. With ``on_failure="status"`` a ``Solution``, as of
+        :func:`shoal.solvers.solve`, whose ``value`` they are, differentiable, and whose ``adjoint``
+        says how the last backward pass ended.
 
     Raises:
         ConvergenceError: If a sample does not converge and ``on_failure`` is ``"raise"``.
@@ -93,14 +121,26 @@ def fixed_point(
     if isinstance(options.gradient, Implicit):
         _refuse_hidden(problem, start)
         call = _Call(f, z0.shape[1:], len(inputs), separable, options)
-        flat: Tensor = apply(_Implicit, call, start, *inputs, *parameters)
-        return flat.view(z0.shape)
-    solution = options.solve_forward(problem, start).solution
+        flat, status, residual, steps = apply(_Implicit, call, start, *inputs, *parameters)
+        value = options.held(flat, status)
+    else:
+        outcome = options.solve_forward(problem, start)
+        found = outcome.solution
+        status, residual, steps = found.status, found.residual, found.steps
+        value = options.attached(outcome, _followed(problem, options, start, outcome))
+    value = value.view(z0.shape)
+    if options.on_failure != "status":
+        return value
+    known = options.log.forward
+    assert known is not None
+    return Solution(value, status, residual, steps, known.evaluations, known.note, options.log)
+
+
+def _followed(problem: Problem, options: SolveOptions, start: Tensor, outcome: Outcome) -> Tensor:
+    """The steps that are differentiated: one more, or all of them again."""
     if isinstance(options.gradient, OneStep):
-        value = solution.value.detach()
-        last = problem.evaluate(value).value
-        return (value + (last - last.detach())).view(z0.shape)
-    return repeat(problem, options.solver, start, solution.steps).view(z0.shape)
+        return problem.evaluate(outcome.solution.value.detach()).value
+    return repeat(problem, options.solver, start, outcome.reached)
 
 
 def _refuse_hidden(problem: FunctionProblem, start: Tensor) -> None:
@@ -135,7 +175,7 @@ class _Call:
     separable: bool
     options: SolveOptions
 
-    def solve(self, start: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+    def solve(self, start: Tensor, tensors: Sequence[Tensor]) -> Solution:
         """Solve it."""
         if isinstance(self.function, _Adjoint):
             others = tensors[1:]
@@ -144,7 +184,7 @@ class _Call:
             )
         inputs, parameters = tensors[: self.count], tensors[self.count :]
         problem = _Closed(self.function, self.shape, inputs, parameters, separable=self.separable)
-        return self.options.solve_forward(problem, start).solution.value
+        return self.options.solve_forward(problem, start).solution
 
 
 class _Closed(FunctionProblem):
@@ -202,20 +242,25 @@ class _AdjointProblem(Problem):
 
 
 class _Implicit(torch.autograd.Function):
-    """The implicit gradient; the adjoint equation is solved by this very operation."""
+    """The implicit gradient; the adjoint equation is solved by this very operation.
+
+    It returns all of a solution that is a tensor, so that transforms see the status too.
+    """
 
     @staticmethod
-    def forward(call: _Call, start: Tensor, *tensors: Tensor) -> Tensor:
-        return call.solve(start, [t.detach() for t in tensors])
+    def forward(call: _Call, start: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        found = call.solve(start, [t.detach() for t in tensors])
+        return found.value, found.status, found.residual, found.steps
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.call = inputs[0]
-        ctx.save_for_backward(output, *inputs[2:])
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(output[0], *inputs[2:])
 
     @staticmethod
     @in_full_precision
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, cotangent: Tensor, *_status: Tensor) -> tuple[Tensor | None, ...]:
         value, *tensors = ctx.saved_tensors
         call: _Call = ctx.call
         shape = (len(value), *call.shape)
@@ -223,7 +268,7 @@ class _Implicit(torch.autograd.Function):
         adjoint = _Call(
             _Adjoint(call.function), call.shape, call.count + 2, call.separable, call.options
         )
-        g: Tensor = apply(_Implicit, adjoint, cotangent, v, z, *tensors)
+        g: Tensor = apply(_Implicit, adjoint, cotangent, v, z, *tensors)[0]
         _, pull = vjp(lambda *ts: call.function(z, *ts), *tensors)
         return None, None, *pull(g.view(shape))
 

@@ -50,7 +50,7 @@ class _Adjoint(torch.autograd.Function):
     ) -> Tensor:
         return options.solve_backward(
             lambda unit: AdjointProblem(scale, unit, slope, weight), right
-        )
+        ).value
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -94,7 +94,7 @@ class _Tangent(torch.autograd.Function):
     ) -> Tensor:
         return options.solve_backward(
             lambda unit: TangentProblem(scale, unit, slope, weight), right
-        )
+        ).value
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -4,15 +4,28 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import final
 
-from shoal.checks import real
+from shoal.checks import one_of, real
 from shoal.solvers import Solver
 
-__all__ = ["Gradient", "Implicit", "OneStep", "Unrolled", "check_gradient"]
+__all__ = ["Gradient", "Implicit", "OneStep", "Unrolled", "check_gradient", "exact_gradient"]
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """How the gradient of a fixed point is computed: one of the subclasses."""
+    """How the gradient of a fixed point is computed: one of the subclasses.
+
+    Args:
+        failed: Which gradient samples have whose solve failed, in the forward or in the backward
+            pass, where failures do not raise. ``"best"``: that of the iterate of least residual, of
+            both equations; it is not exact, and bounded as the iterates are. ``"zero"``: none, as
+            if the samples were not there.
+    """
+
+    failed: str = field(default="best", kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        one_of("failed", self.failed, ("best", "zero"))
 
 
 @final
@@ -28,6 +41,7 @@ class Implicit(Gradient):
         solver: The method of the backward pass; that of the forward pass by default.
         rtol: Its relative tolerance; by default the solver's. There is no absolute tolerance
             unless ``solver`` has one: gradients have no natural size.
+        failed: ``"best"`` or ``"zero"``, see :class:`Gradient`.
 
     Example:
         >>> from shoal.gradients import Implicit
@@ -41,6 +55,7 @@ class Implicit(Gradient):
 
     def __post_init__(self) -> None:
         """Check the fields."""
+        super().__post_init__()
         if self.solver is not None and not isinstance(self.solver, Solver):
             raise TypeError(f"solver must be a Solver, such as Picard(), got {self.solver!r}")
         if self.rtol is not None:
@@ -85,6 +100,13 @@ class OneStep(Gradient):
     It leaves out the factor $(I - J^\top)^{-1}$ of the exact gradient. It costs no solve, and is a
     descent direction only if the map contracts strongly enough.
     """
+
+
+def exact_gradient(gradient: Gradient) -> Implicit:
+    """The implicit gradient, to full accuracy, whatever the gradient that a network trains with."""
+    if not isinstance(gradient, Implicit) or gradient.solver is None:
+        return Implicit()
+    return Implicit(gradient.solver.with_tolerances(None, None))
 
 
 def check_gradient(gradient: Gradient | None) -> Gradient:

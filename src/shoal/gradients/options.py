@@ -1,17 +1,17 @@
 """What the solves inside a differentiable equilibrium share."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from shoal.gradients.methods import Gradient, Implicit, Unrolled
-from shoal.gradients.warm import Recall, SolveLog, WarmStart
-from shoal.solvers import DampedPicard, Picard, Solution, Solver
+from shoal.gradients.methods import Gradient, Implicit, Unrolled, exact_gradient
+from shoal.gradients.warm import Recall, WarmStart
+from shoal.solvers import DampedPicard, Picard, Solution, Solver, Status
 from shoal.solvers.driver import Outcome, drive
 from shoal.solvers.problem import Problem
-from shoal.solvers.solution import OnFailure, handle_failure
+from shoal.solvers.solution import OnFailure, SolveLog, handle_failure
 
 __all__ = ["SolveOptions"]
 
@@ -52,16 +52,16 @@ class SolveOptions:
         # detached: autograd will attach the graph to the value itself, and logs must not hold it
         found = outcome.solution
         value = found.value.detach()
-        self.log.forward = Solution(
-            value, found.status, found.residual, found.steps, found.evaluations
-        )
+        self.log.forward = replace(found, value=value)
         _keep(recall, outcome, value)
-        if not outcome.converged:
+        if found.note or not outcome.converged:
             handle_failure(found, self.on_failure, "The equilibrium")
         return outcome
 
-    def solve_backward(self, problem_of: Callable[[Tensor], Problem], right: Tensor) -> Tensor:
+    def solve_backward(self, problem_of: Callable[[Tensor], Problem], right: Tensor) -> Solution:
         """Solve a linear equation of the implicit gradient.
+
+        Samples that fail get the iterate of least residual, or zero, as the gradient method says.
 
         Args:
             problem_of: Makes the equation of its right-hand side.
@@ -77,15 +77,51 @@ class SolveOptions:
         solver = gradient.adjoint_solver(self.solver)
         outcome = drive(problem_of(unit), solver, unit if guess is None else guess)
         found = outcome.solution
-        value, residual = found.value * size, found.residual * size[:, 0]
-        self.log.backward = Solution(
-            value.detach(), found.status, residual, found.steps, found.evaluations
-        )
         _keep(recall, outcome, found.value, unit)
-        if not outcome.converged:
+        if self.gradient.failed == "zero" and not outcome.converged:
+            found = _without_failures(found, unit)
+        found = replace(found, value=found.value * size, residual=found.residual * size[:, 0])
+        self.log.backward = replace(found, value=found.value.detach())
+        if found.note or not outcome.converged:
             what = "The backward pass of the equilibrium"
             handle_failure(self.log.backward, self.on_failure, what)
-        return value
+        return found
+
+    def held(self, z: Tensor, status: Tensor) -> Tensor:
+        """A solution without the gradient of the samples that failed, if those shall have none.
+
+        Args:
+            z: The solution, of shape (samples, size), with a gradient.
+            status: How the solve of each sample ended.
+        """
+        if self.gradient.failed == "best":
+            return z
+        return torch.where((status == Status.CONVERGED)[:, None], z, z.detach())
+
+    def attached(self, outcome: Outcome, followed: Tensor) -> Tensor:
+        """A solution with the gradient of steps that autograd has followed.
+
+        Args:
+            outcome: The solution, without a gradient.
+            followed: The same, or one step further, with one.
+        """
+        found = outcome.solution
+        change = followed - followed.detach()
+        if not outcome.converged:  # where the map is not finite, no gradient is
+            change = torch.where((found.status != Status.NOT_FINITE)[:, None], change, 0.0)
+        return self.held(found.value.detach() + change, found.status)
+
+    def exact(self, *, silent: bool) -> "SolveOptions":
+        """The same for what is measured of a network, not trained: with exact gradients.
+
+        Args:
+            silent: Whether failures may be left to a status. That is logged apart from training, so
+                that nobody may see it.
+        """
+        on_failure = self.on_failure
+        if on_failure == "status" and not silent:
+            on_failure = "warn"
+        return SolveOptions(self.solver, exact_gradient(self.gradient), on_failure)
 
     def without_recall(self) -> "SolveOptions":
         """The same for a problem that is not the next of a series."""
@@ -96,6 +132,16 @@ class SolveOptions:
         if warm is self.warm:
             return self
         return SolveOptions(self.solver, self.gradient, self.on_failure, warm, self.log)
+
+
+def _without_failures(found: Solution, right: Tensor) -> Solution:
+    """The solution of a linear equation with zeros for the samples that failed."""
+    residual: Tensor = torch.linalg.vector_norm(right, dim=1)
+    return replace(
+        found,
+        value=torch.where(found.converged[:, None], found.value, 0.0),
+        residual=torch.where(found.converged, found.residual, residual.to(found.residual.dtype)),
+    )
 
 
 def _keep(

@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from shoal.solvers import Solution
-
-__all__ = ["Recall", "SolveLog", "WarmStart"]
+__all__ = ["Recall", "WarmStart"]
 
 # Polynomial extrapolation through the last solutions, newest first.
 _COEFFICIENTS = ((1.0,), (2.0, -1.0), (3.0, -3.0, 1.0), (4.0, -6.0, 4.0, -1.0))
@@ -152,14 +150,6 @@ class WarmStart:
         """Forget everything."""
         self.forward.clear()
         self.backward.clear()
-
-
-@dataclass(eq=False)
-class SolveLog:
-    """The outcome of the last forward and of the last backward solve."""
-
-    forward: Solution | None = None
-    backward: Solution | None = None
 
 
 def _alike(values: Tensor, like: Tensor) -> bool:

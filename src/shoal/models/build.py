@@ -104,7 +104,8 @@ def build(
             ``Unrolled()`` (for ``Picard`` and ``DampedPicard``) or ``OneStep()``.
         on_failure: What happens if an equilibrium, or its gradient, does not converge:
             ``"raise"`` a ``ConvergenceError``, ``"warn"``, or only note the ``"status"`` in
-            ``last_solve`` and ``last_adjoint``.
+            ``last_solve`` and ``last_adjoint``. Samples that failed have the iterate of least
+            residual, and the gradient that ``gradient.failed`` says.
         warm_start: Whether solves in training begin at an extrapolation of the solutions of the
             steps before, as long as the inputs stay the same. If the equilibrium is not unique,
             another start may lead to another one. Not with ``Unrolled()``, which starts cold.

@@ -53,7 +53,7 @@ class DEQNetwork(EquilibriumNetwork[DEQ]):
         """A pass that keeps the equilibrium and what the input and the recurrence add to it."""
         x = self.check_input(x).detach().requires_grad_()
         injection = self.inject(x)
-        z = self.equilibrium(injection)
+        z = self.exact(silent=True).equilibrium(injection)
         output, scales = self._read(z), deq_scales(self.spec)
         maps = {
             "readout": LinearMap(z[:, None], output, scales["readout"]),

@@ -13,13 +13,13 @@ from shoal.architectures import ImplicitArchitecture
 from shoal.gradients.equilibrium import equilibrium
 from shoal.gradients.layer import Layer, LayerProblem
 from shoal.gradients.options import SolveOptions
-from shoal.gradients.warm import SolveLog, WarmStart
+from shoal.gradients.warm import WarmStart
 from shoal.models.gain import gain_factor
 from shoal.models.network import Network, NetworkSpec
 from shoal.models.well_posedness import WellPosedness, well_posedness
 from shoal.solvers import Solution
 from shoal.solvers.driver import drive
-from shoal.solvers.solution import handle_failure
+from shoal.solvers.solution import SolveLog, handle_failure
 from shoal.solvers.typed import full_precision, uncompiled
 
 __all__ = ["EquilibriumNetwork"]
@@ -115,6 +115,24 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         """$Z$, from a warm start if this pass is one of a series on the same inputs ``x``."""
         options = self.options.with_recall(self._warm(x))
         return equilibrium(injection, self.recurrent, self.layer, options)
+
+    def exact(self, *, silent: bool = False) -> "EquilibriumNetwork[A]":
+        """The same network, of the same weights, with exact gradients, whatever it trains with.
+
+        It has no warm starts, and leaves :attr:`last_solve` and :attr:`last_adjoint` alone.
+
+        Args:
+            silent: Whether it may leave failures to a status, if this network does; else it warns.
+        """
+        other = object.__new__(type(self))  # no copy: of parametrized modules there is none
+        other.__dict__ = {
+            **self.__dict__,
+            "options": self.options.exact(silent=silent),
+            "warm_start": False,
+            "_recalled": None,
+            "_checked": None,
+        }
+        return other
 
     def well_posedness(self, *, tightness: float = 1e-3) -> WellPosedness:
         """Say whether the recurrent layer is a contraction, with certified bounds.

@@ -61,7 +61,7 @@ class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
         mapped = self._feature_map(inner)
         # the recurrence sees the feature map as a term of its own, apart from the skip
         injection = mapped * 1.0
-        z = self.equilibrium(injection)
+        z = self.exact(silent=True).equilibrium(injection)
         output = self._read(z, mapped)
         maps = {
             "readout": LinearMap(z[:, None], output, 1.0),

@@ -115,6 +115,10 @@ class Network(Module, ABC, Generic[A]):
     def trace(self, x: Tensor) -> Trace:
         """A pass that keeps what the empirical kernels need."""
 
+    def exact(self, *, silent: bool = False) -> "Network[A]":  # noqa: ARG002
+        """The same network, of the same weights, with exact gradients."""
+        return self
+
     def check_input(self, x: Tensor, name: str = "x") -> Tensor:
         """Return the inputs if they fit the network, or say why not."""
         if torch.compiler.is_compiling():
@@ -123,7 +127,7 @@ class Network(Module, ABC, Generic[A]):
             return x  # values are not known
         if self._is_checked(x):
             return x
-        float_tensor(name, x)
+        x = float_tensor(name, x)
         shape = "(samples, in_features" + ", pixels" * self.spec.pixel_axes + ")"
         if x.dim() != 2 + self.spec.pixel_axes or x.shape[1] != self.spec.in_features:
             raise ValueError(

@@ -31,8 +31,8 @@ class Solver(ABC):
     Args:
         rtol: The relative tolerance; by default 1e-12 in float64, 1e-6 in float32 and 1e-2 in half
             precision.
-        atol: The absolute tolerance; by default a thousandth of ``rtol``, which suits solutions of
-            order one. Say 0 for smaller ones.
+        atol: The absolute tolerance; by default a thousandth of ``rtol``, times the size of the
+            start or of its residual, whichever is larger, where that is below one.
         max_steps: After how many steps a sample counts as out of steps.
     """
 
@@ -54,7 +54,7 @@ class Solver(ABC):
         return False
 
     def tolerances(self, dtype: torch.dtype) -> tuple[float, float]:
-        """The relative and the absolute tolerance for iterates of a dtype."""
+        """The relative and the absolute tolerance for iterates of a dtype, of the order of one."""
         rtol = _RTOL.get(dtype, _COARSE) if self.rtol is None else self.rtol
         return rtol, _ATOL * rtol if self.atol is None else self.atol
 

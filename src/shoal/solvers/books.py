@@ -5,6 +5,7 @@ all that follows from them is a little arithmetic with arrays.
 """
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,18 +13,38 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from shoal.solvers.base import Solver
+from shoal.solvers.best import BestIterate
 from shoal.solvers.solution import Solution
 from shoal.solvers.status import RUNNING, Status
 
-__all__ = ["PATIENCE", "Books"]
+__all__ = ["PATIENCE", "Books", "Outcome"]
 
 Array = NDArray[Any]
 
 PATIENCE = 30  # steps without a lower residual after which a sample has stagnated
 _LOWER = 0.999  # by which factor it must be lower to count
 _WORSE = 1e5  # growth of the residual, or of the iterate, that is divergence
+_LARGEST = float(np.finfo(np.float64).max)
 _FALLEN = 1e3  # by which factor a residual falls at least where a large iterate is a solution
-_HUGE = 1e150  # numbers up to which nothing overflows
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A solution, and what is known besides.
+
+    Attributes:
+        solution: The solution.
+        kept: What the problem wanted to keep of it.
+        converged: Whether all samples converged, without asking the device again.
+        reached: After how many steps each sample had the value that is returned: all of them if it
+            converged, else those to the least residual.
+    """
+
+    solution: Solution
+    kept: Tensor | None
+    converged: bool
+    reached: Tensor
 
 
 class Books:
@@ -34,15 +55,12 @@ class Books:
         running: How many samples run.
     """
 
-    def __init__(
-        self, shape: torch.Size, tolerances: tuple[float, float], dtype: torch.dtype, max_steps: int
-    ) -> None:
-        (count, width), self.max_steps = shape, max_steps
+    def __init__(self, shape: torch.Size, solver: Solver, dtype: torch.dtype) -> None:
+        (count, width), self.max_steps = shape, solver.max_steps
         self.count = count
-        self.rtol = tolerances[0]
-        # no division by zero, and no overflow
-        finest = torch.finfo(dtype).tiny * torch.finfo(dtype).eps
-        self.atol = max(tolerances[1], finest, 1 / _HUGE)
+        self.rtol, self.atol = solver.tolerances(dtype)
+        self._explicit = solver.atol is not None
+        self._finest = torch.finfo(dtype).tiny * torch.finfo(dtype).eps
         # norms between which no square overflows, or is so small that its rounding counts
         computed = torch.finfo(torch.float32 if dtype.itemsize < 4 else dtype)
         self._least = math.sqrt(width * computed.tiny / computed.eps)
@@ -55,7 +73,9 @@ class Books:
         self._kept: Tensor | None = None
         self._residual: Tensor | None = None  # only if all converged at once
         self._step = 0
-        self._ends: tuple[Array, Array, Array] | None = None  # status, residual and steps
+        # status, residual, steps, and the step that the value is of
+        self._ends: tuple[Array, Array, Array, Array] | None = None
+        self._note = ""
 
     def look(self, value: Tensor, z: Tensor, kept: Tensor | None, step: int) -> None:
         """Judge all samples of the batch by the map's value at ``z``, and note who is done."""
@@ -64,23 +84,42 @@ class Books:
         if not (self._least <= known.min() and known.max() <= self._most):
             residual, size = known = _safe_norms(value, z)
             norms = torch.from_numpy(known)
-        if known.max() < _HUGE:  # not so with NaN
+        with np.errstate(all="ignore"):
+            if step == 0:
+                self._begin(residual, size, z, kept)
+            else:
+                better = (residual < _LOWER * self._best.residual) & ~self._escaped(residual, size)
+                if self._codes is not None:
+                    better |= self._codes != RUNNING  # whatever has become of them
+                self._best.improve(better, z, kept, residual, step)
             codes = self._judge(residual, size, step)
-        else:
-            with np.errstate(all="ignore"):
-                codes = self._judge(residual, size, step)
         if codes is not None:
             self._close(codes, z, kept, residual, step)
         elif self.running == 0:  # all at once: nothing to be copied
             self._value, self._kept, self._residual, self._step = z, kept, norms[0], step
 
+    def _begin(self, residual: Array, size: Array, z: Tensor, kept: Tensor | None) -> None:
+        """Note how the batch starts, and how far off each sample may be.
+
+        An absolute tolerance that the user has not given is for solutions of the order of one; it
+        shrinks with states that are smaller, which it would otherwise declare to be zero.
+        """
+        self._start = residual
+        self._first = np.maximum(size, residual)
+        self._best = BestIterate(z, kept, residual)
+        scale = 1.0 if self._explicit else np.fmin(self._first, 1.0)
+        self._atol = np.maximum(self.atol * scale, self._finest) + np.zeros(len(residual))
+        vain = (self._first <= self.atol) & (residual > self.rtol * size)
+        if self._explicit and vain.any():
+            self._note = (
+                f"atol = {self.atol:g} exceeds the start and its residual for {int(vain.sum())} "
+                f"of {self.count} samples, which count as converged wherever they are"
+            )
+
     def _judge(self, residual: Array, size: Array, step: int) -> Array | None:
         """The codes of the batch, or ``None`` if all run on or all have converged at once."""
-        excess = residual / (size * self.rtol + self.atol)
-        if step == 0:
-            self._start = self._best = residual
-            self._best_step = np.zeros(len(residual), dtype=np.int32)
-            self._first = np.maximum(size, residual)
+        size = np.fmin(size, _LARGEST)  # a norm may overflow where no number does
+        excess = residual / (size * self.rtol + self._atol)
         if self._codes is not None:
             excess[self._codes != RUNNING] = 0.0  # whatever has become of them
         worst = float(excess.max())
@@ -110,19 +149,20 @@ class Books:
 
     def _codes_of(self, residual: Array, size: Array, excess: Array, step: int) -> Array:
         """Judge each sample; those that were done before keep their codes."""
-        lower = residual < _LOWER * self._best
-        # on the way to infinity any residual becomes small, relatively, without falling
-        escaped = (size > _WORSE * self._first) & (residual > self._start / _FALLEN)
-        diverged = escaped | (residual > _WORSE * self._best)
-        self._best = np.where(lower, residual, self._best)
-        self._best_step = np.where(lower, step, self._best_step)
+        escaped = self._escaped(residual, size)
+        diverged = escaped | (residual > _WORSE * self._best.residual)
         otherwise = RUNNING if step < self.max_steps else Status.OUT_OF_STEPS
         codes = np.full(len(residual), otherwise, dtype=np.int8)
-        codes[step - self._best_step >= PATIENCE] = Status.STAGNATED
+        codes[step - self._best.step >= PATIENCE] = Status.STAGNATED
         codes[diverged] = Status.DIVERGED
         codes[~np.isfinite(residual)] = Status.NOT_FINITE
         codes[(excess <= 1) & ~escaped] = Status.CONVERGED
         return codes if self._codes is None else np.where(self._codes < 0, codes, self._codes)
+
+    def _escaped(self, residual: Array, size: Array) -> Array:
+        """Which samples run to infinity, where residuals become small only relatively."""
+        escaped: Array = (size > _WORSE * self._first) & (residual > self._start / _FALLEN)
+        return escaped
 
     def _close(
         self, codes: Array, z: Tensor, kept: Tensor | None, residual: Array, step: int
@@ -135,13 +175,16 @@ class Books:
         where = done.nonzero()[0]
         if not len(where):
             return
+        failed = done & (codes != Status.CONVERGED)
+        z, kept = self._best.instead(failed, z, kept)
         self._write(where, z, kept)
         if self._ends is None:
-            status, steps = (np.zeros(self.count, dtype=t) for t in (np.int8, np.int32))
-            self._ends = (status, np.zeros(self.count), steps)
+            status, steps = np.zeros(self.count, np.int8), np.zeros(self.count, np.int32)
+            self._ends = (status, np.zeros(self.count), steps, steps.copy())
         rows = where if self._rows is None else self._rows[where]
-        self._ends[0][rows], self._ends[1][rows] = codes[where], residual[where]
-        self._ends[2][rows] = step
+        self._ends[0][rows], self._ends[2][rows] = codes[where], step
+        self._ends[1][rows] = np.where(failed, self._best.residual, residual)[where]
+        self._ends[3][rows] = np.where(failed, self._best.step, step)[where]
 
     def _write(self, where: Array, z: Tensor, kept: Tensor | None) -> None:
         """Keep the values of some rows of the batch; the first time, all of them."""
@@ -167,30 +210,25 @@ class Books:
         index = (self._codes == RUNNING).nonzero()[0]
         self._rows = index if self._rows is None else self._rows[index]
         self._codes = None
-        self._best, self._best_step = self._best[index], self._best_step[index]
         self._start, self._first = self._start[index], self._first[index]
+        self._atol = self._atol[index]
+        self._best.select(index)
         return torch.from_numpy(index)
 
-    def outcome(self, evaluations: int) -> tuple[Solution, Tensor | None, bool]:
-        """The end of the solve: the solution, what was kept, and whether all converged."""
+    def outcome(self, evaluations: int) -> "Outcome":
+        """The end of the solve."""
         assert self._value is not None
         device, dtype = self._value.device, self._value.dtype
         if self._residual is not None:
             status = torch.zeros(self.count, dtype=torch.int8, device=device)
             steps = torch.full((self.count,), self._step, dtype=torch.int32, device=device)
             exact = self._residual.to(device, dtype)
-            solution = Solution(self._value, status, exact, steps, evaluations)
-            return solution, self._kept, True
+            solution = Solution(self._value, status, exact, steps, evaluations, self._note)
+            return Outcome(solution, self._kept, True, steps)
         assert self._ends is not None
-        status, residual, steps = (torch.from_numpy(end) for end in self._ends)
-        solution = Solution(
-            self._value,
-            status.to(device),
-            residual.to(device, dtype),
-            steps.to(device),
-            evaluations,
-        )
-        return solution, self._kept, not self._ends[0].any()
+        status, residual, steps, of = (torch.from_numpy(end).to(device) for end in self._ends)
+        solution = Solution(self._value, status, residual.to(dtype), steps, evaluations, self._note)
+        return Outcome(solution, self._kept, not self._ends[0].any(), of)
 
 
 def _norms(value: Tensor, z: Tensor) -> Tensor:

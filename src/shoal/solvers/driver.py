@@ -1,36 +1,19 @@
 """The one loop of all solvers: when to look, and when to drop the samples that are done."""
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from shoal.solvers.base import Solver, State, select
-from shoal.solvers.books import PATIENCE, Books
+from shoal.solvers.books import PATIENCE, Books, Outcome
 from shoal.solvers.problem import Evaluation, Problem
-from shoal.solvers.solution import Solution
 from shoal.solvers.typed import full_precision
 
 __all__ = ["Outcome", "drive", "repeat"]
 
 _SHRINK = 0.75  # a batch is packed when at most this share of it is left
 _SOON = 8.0  # a forecast of so few steps is believed without another look
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """A solution, and what is known besides.
-
-    Attributes:
-        solution: The solution.
-        kept: What the problem wanted to keep of it.
-        converged: Whether all samples converged, without asking the device again.
-    """
-
-    solution: Solution
-    kept: Tensor | None
-    converged: bool
 
 
 def drive(problem: Problem, solver: Solver, start: Tensor) -> Outcome:
@@ -46,7 +29,7 @@ def repeat(problem: Problem, solver: Solver, start: Tensor, steps: Tensor) -> Te
         problem: The map.
         solver: A method whose steps do not depend on how far off a sample is.
         start: Where the solve began.
-        steps: How many steps each sample took. It rests after them, but makes one at least, as
+        steps: How many steps each sample makes. It rests after them, but makes one at least, as
             no step would have no gradient.
     """
     z, state = start, solver.init(start)
@@ -64,8 +47,7 @@ class _Run:
     def __init__(self, problem: Problem, solver: Solver, start: Tensor) -> None:
         self.solver, self.problem, self.z = solver, problem, start
         self.state: State = solver.init(start)
-        tolerances = solver.tolerances(start.dtype)
-        self.books = Books(start.shape, tolerances, start.dtype, solver.max_steps)
+        self.books = Books(start.shape, solver, start.dtype)
 
     def finish(self) -> Outcome:
         step, look, evaluations, forecast = 0, 0, 0, _Forecast()
@@ -76,7 +58,7 @@ class _Run:
             if step >= look:
                 books.look(evaluation.value, self.z, evaluation.kept, step)
                 if books.running == 0:
-                    return Outcome(*books.outcome(evaluations))
+                    return books.outcome(evaluations)
                 evaluation = self._pack(evaluation, books.running)
                 ahead = forecast.steps(step, books.worst) if solver.steady else 1
                 look = min(step + ahead, solver.max_steps)

@@ -12,7 +12,7 @@ from shoal.checks import one_of
 from shoal.exceptions import ConvergenceError, ConvergenceWarning
 from shoal.solvers.status import Status
 
-__all__ = ["OnFailure", "Solution", "check_on_failure", "handle_failure"]
+__all__ = ["OnFailure", "Solution", "SolveLog", "check_on_failure", "handle_failure"]
 
 OnFailure = Literal["raise", "warn", "status"]
 _SHOWN = 5  # failed samples that a message names
@@ -20,15 +20,17 @@ _SHOWN = 5  # failed samples that a message names
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Solution:
-    r"""A fixed point for each sample, or where the search for it ended.
+    r"""A fixed point for each sample, or the best that the search for it has found.
 
     Attributes:
-        value: $z$, of shape (samples, ...).
+        value: $z$, of shape (samples, ...); of samples that failed, the iterate of least residual.
         status: A :class:`Status` per sample, as an int8 tensor.
         residual: $\|f(z) - z\|$ per sample, of the very ``value`` that is returned.
         steps: How many steps each sample took.
         evaluations: How often the map, a cheaper approximation of it, or a product with its
             Jacobian was evaluated for the batch.
+        note: What else to know about how it went; mostly nothing.
+        log: Where the outcomes of backward passes through ``value`` are written, if it has any.
     """
 
     value: Tensor
@@ -36,6 +38,13 @@ class Solution:
     residual: Tensor
     steps: Tensor
     evaluations: int
+    note: str = ""
+    log: "SolveLog | None" = None
+
+    @property
+    def adjoint(self) -> "Solution | None":
+        """How the last backward pass through ``value`` ended; ``None`` before there was one."""
+        return None if self.log is None else self.log.backward
 
     @property
     def converged(self) -> Tensor:
@@ -54,7 +63,8 @@ class Solution:
         steps = int(self.steps.max()) if len(self.steps) else 0
         return (
             f"Solution({converged} of {len(self.status)} samples converged, "
-            f"at most {steps} steps, largest residual {_largest(self.residual):.1e})"
+            f"at most {steps} steps, largest residual {_largest(self.residual):.1e}"
+            + (f"; {self.note})" if self.note else ")")
         )
 
     def explain(self) -> str:
@@ -70,6 +80,16 @@ class Solution:
                 f"(largest residual {_largest(self.residual[where]):.1e} after "
                 f"{int(self.steps[where].max())} steps). Remedy: {status.remedy}."
             )
+        if self.note:
+            yield f"{self.note}."
+
+
+@dataclass(eq=False)
+class SolveLog:
+    """The outcome of the last forward and of the last backward solve."""
+
+    forward: Solution | None = None
+    backward: Solution | None = None
 
 
 def _largest(residual: Tensor) -> float:
@@ -86,7 +106,7 @@ def check_on_failure(value: str) -> OnFailure:
 def handle_failure(
     solution: Solution, on_failure: OnFailure, what: str, *, extra: str = ""
 ) -> None:
-    """Raise or warn if a sample has not converged, as ``on_failure`` says.
+    """Raise or warn if a sample has not converged, as ``on_failure`` says; warn of a note.
 
     Args:
         solution: The outcome of a solve.
@@ -94,9 +114,11 @@ def handle_failure(
         what: What was solved, to begin the message.
         extra: What else to say.
     """
-    if on_failure == "status" or bool(solution.converged.all()):
+    converged = bool(solution.converged.all())
+    if on_failure == "status" or (converged and not solution.note):
         return
-    text = f"{what} did not converge.\n{solution.explain()}{extra}"
-    if on_failure == "raise":
+    verdict = "may not have converged" if converged else "did not converge"
+    text = f"{what} {verdict}.\n{solution.explain()}{extra}"
+    if on_failure == "raise" and not converged:
         raise ConvergenceError(text, solution=solution)
     warnings.warn(text, ConvergenceWarning, stacklevel=3)

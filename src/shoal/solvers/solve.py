@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from shoal.checks import float_tensor
@@ -86,16 +85,33 @@ def function_problem(
     """Check the arguments of a solve and make its problem of them."""
     if not callable(f):
         raise TypeError(f"f must be callable, got {f!r}")
-    float_tensor("z0", z0)
+    if not isinstance(separable, bool):
+        raise TypeError(f"separable must be True or False, got {separable!r}")
+    z0 = float_tensor("z0", z0)
     if z0.dim() == 0:
         raise ValueError("z0 must have shape (samples, ...), got a scalar")
-    for index, tensor in enumerate((*inputs, *parameters)):
-        name = "inputs" if index < len(inputs) else "parameters"
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name} must be tensors, got {type(tensor).__name__}")
-        if name == "inputs" and (tensor.dim() == 0 or len(tensor) != len(z0)):
+    _check_tensors("parameters", parameters)
+    for tensor in _check_tensors("inputs", inputs):
+        if tensor.dim() == 0 or len(tensor) != len(z0):
             raise ValueError(
                 f"inputs must have one entry per sample of z0, {len(z0)}, "
                 f"got shape {tuple(tensor.shape)}"
             )
     return FunctionProblem(f, z0.shape[1:], inputs, parameters, separable=separable)
+
+
+def _check_tensors(name: str, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return tensors that a function can compute with, or say why they are none.
+
+    What is in them is the function's affair, sparse matrices included.
+    """
+    if isinstance(tensors, Tensor) or not isinstance(tensors, Sequence):
+        raise TypeError(f"{name} must be a sequence of tensors, got {type(tensors).__name__}")
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} must be tensors, got {type(tensor).__name__}")
+        kinds = {"meta": tensor.is_meta, "nested": tensor.is_nested, "MKL-DNN": tensor.is_mkldnn}
+        for kind, is_it in kinds.items():
+            if is_it:
+                raise TypeError(f"{name} must be ordinary tensors, got a {kind} tensor")
+    return tensors

@@ -15,25 +15,21 @@ _RTOL = 1e-2  # of the residual
 def largest_eigenvalue(objective: Objective) -> float:
     r"""That of $JJ^\top$, where $J$ is the Jacobian of all outputs, within a percent.
 
-    Each step of the Lanczos iteration takes two derivatives.
+    Each step of the Lanczos iteration takes two derivatives, exact ones whatever the network
+    trains with.
     """
-    network = objective.network
-    training = network.training
-    network.eval()  # warm starts are not for this
-    try:
-        with torch.enable_grad():
-            output, trained = network(objective.x), list(objective.weights.values())
-            # Jᵀu is linear in u, so its own derivative is J, wherever it is taken
-            cotangent = torch.ones_like(output, requires_grad=True)
-            pulled = torch.autograd.grad(output, trained, cotangent, create_graph=True)
+    network = objective.network.exact()
+    with torch.enable_grad():
+        output, trained = network(objective.x), list(objective.weights.values())
+        # Jᵀu is linear in u, so its own derivative is J, wherever it is taken
+        cotangent = torch.ones_like(output, requires_grad=True)
+        pulled = torch.autograd.grad(output, trained, cotangent, create_graph=True)
 
-            def product(v: Tensor) -> Tensor:
-                direction = v.to(output.dtype).view_as(output)
-                back = torch.autograd.grad(output, trained, direction, retain_graph=True)
-                image = torch.autograd.grad(pulled, cotangent, back, retain_graph=True)[0]
-                return image.double().reshape(-1)
+        def product(v: Tensor) -> Tensor:
+            direction = v.to(output.dtype).view_as(output)
+            back = torch.autograd.grad(output, trained, direction, retain_graph=True)
+            image = torch.autograd.grad(pulled, cotangent, back, retain_graph=True)[0]
+            return image.double().reshape(-1)
 
-            start = start_vector(output.numel(), output)
-            return dominant_eigenpair(product, start, rtol=_RTOL).value
-    finally:
-        network.train(training)
+        start = start_vector(output.numel(), output)
+        return dominant_eigenpair(product, start, rtol=_RTOL).value

@@ -87,7 +87,7 @@ class Watch:
             **self._gain(),
             "least_eigenvalue": self._least(gram),
             "drift": self._norm("drift", gram - self._initial),
-            "square_gradient": evaluation.square_gradient,
+            "square_gradient": self._square_gradient(evaluation),
             **distances,
         }
 
@@ -101,6 +101,17 @@ class Watch:
         below_one = math.nextafter(1.0, 0.0)
         upper = self.gain_bound.upper(weight, below_one)
         return {"gain": factor * self._norm("gain", weight), "gain_upper": upper}
+
+    def _square_gradient(self, evaluation: Evaluation) -> float:
+        """That of the exact gradient, which theorems are about, whatever the weights move along."""
+        now = self.objective
+        network = now.network
+        exact = network.exact(silent=True)  # what is not found is a violation already
+        if not (isinstance(network, EquilibriumNetwork) and isinstance(exact, EquilibriumNetwork)):
+            return evaluation.square_gradient
+        if network.options.gradient == exact.options.gradient:
+            return evaluation.square_gradient
+        return Objective(exact, now.x, now.y, now.divisor).evaluate().square_gradient
 
     def _least(self, gram: Tensor) -> float:
         value, self._vectors["least"] = least_eigenvalue(gram, self._vectors.get("least"))
