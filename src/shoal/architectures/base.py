@@ -17,7 +17,6 @@ __all__ = [
     "biases",
     "check_activation",
     "check_flag",
-    "layer_groups",
     "one_or_several",
     "residual_layers",
     "scale_of_data",
@@ -195,23 +194,19 @@ def scale_of_data(eigenvalue: float, constant: float) -> float:
     return factor * math.sqrt(least) ** 3
 
 
-def biases(variance: float, tangent: float | None = None) -> Weights | None:
+def biases(group: str, variance: float, tangent: float | None = None) -> Weights | None:
     """The biases of a cell, if they have a variance."""
-    return Weights("bias", variance, tangent, field="bias_variance") if variance else None
-
-
-def layer_groups(depth: int) -> tuple[str, ...]:
-    """Return ``("layer1", ..., "layer<depth>")``, from the input to the output."""
-    return tuple(f"layer{layer}" for layer in range(1, depth + 1))
+    return Weights(group, variance, tangent, field="bias_variance") if variance else None
 
 
 def residual_layers(
     activations: Sequence[Activation], scale: float, bias_variance: float
 ) -> Layers:
     """The cells of Du 2018's residual networks: the first normalized, all others with a skip."""
-    first, *others = layer_groups(len(activations))
-    bias, gain = biases(bias_variance), math.sqrt(normalization(activations[0]))
-    cells = [Cell(activations[0], Weights(first), gain, bias=bias)]
-    for group, sigma in zip(others, activations[1:], strict=True):
-        cells.append(Cell(sigma, Weights(group), scale / len(activations), skip=1.0, bias=bias))
+    cells = []
+    for number, sigma in enumerate(activations, start=1):
+        first = number == 1
+        gain = math.sqrt(normalization(sigma)) if first else scale / len(activations)
+        bias = biases(f"bias{number}", bias_variance)
+        cells.append(Cell(sigma, Weights(f"layer{number}"), gain, float(not first), bias))
     return Layers(tuple(cells), readout=None)

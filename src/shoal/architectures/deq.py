@@ -39,7 +39,8 @@ class DEQ(ImplicitArchitecture):
     With several activations, one turn of the loop passes as many layers, $z = \phi_2(W_2\,
     \phi_1(\sigma_a A z + \sigma_b B x))$ up to the same scaling: $W_l$ (``"layer<l>"``, from the
     second on) has entries of mean zero and the variance that ``hidden_variances`` gives. With
-    biases, $b_l$ of variance $\sigma_0^2$ is added to what each activation sees (group ``"bias"``).
+    biases, $b_l$ of variance $\sigma_0^2$ is added to what each activation sees (groups ``"bias"``,
+    ``"bias2"``, ...).
 
     Args:
         activation: $\phi$, or a sequence $\phi_1, \phi_2, \dots$ for a loop of several layers.
@@ -127,13 +128,13 @@ class DEQ(ImplicitArchitecture):
         growing = fixed = None  # weights in the scale in which they act
         if self.parametrization == "standard":  # weights in their own, so that the NTK grows
             growing, fixed = (1.0, 0.0) if width is None else (float(width), 1.0)
-        bias = biases(self.bias_variance, fixed)
         first, *others = self.activations
         recurrent = Weights("recurrent", self.recurrent_variance, growing, "recurrent_variance")
-        cells = [Cell(first, recurrent, bias=bias)]
+        cells = [Cell(first, recurrent, bias=biases("bias", self.bias_variance, fixed))]
         for number, (phi, variance) in enumerate(
             zip(others, self.hidden_variances, strict=True), start=2
         ):
+            bias = biases(f"bias{number}", self.bias_variance, fixed)
             cells.append(Cell(phi, Weights(f"layer{number}", variance, growing), bias=bias))
         injection = Weights("input", self.input_variance, fixed, "input_variance")
         return Layers(tuple(cells), Weights("readout", 1.0, growing), injection)

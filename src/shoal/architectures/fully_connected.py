@@ -12,7 +12,6 @@ from shoal.architectures.base import (
     biases,
     check_activation,
     check_flag,
-    layer_groups,
 )
 from shoal.architectures.layers import Cell, Layers, Weights
 from shoal.gaussian.moments import normalization
@@ -43,7 +42,7 @@ class FullyConnected(Architecture):
             multiplied by the norm: $f(x) = \|x\| \, g(x / \|x\|)$, with $g$ the network above.
             Both kernels are then $\|x\| \|x'\|$ times a function of the angle, whatever the
             activations.
-        bias_variance: The variance of a bias $b_l$ (group ``"bias"``) that is added to what each
+        bias_variance: The variance of a bias $b_l$ (group ``"bias<l>"``) that is added to what each
             activation sees; without biases by default.
 
     Raises:
@@ -118,10 +117,14 @@ class FullyConnected(Architecture):
 
     def layers(self, width: int | None = None) -> Layers:  # noqa: ARG002
         """A chain of as many cells as there are activations."""
-        bias = biases(self.bias_variance)
         cells = tuple(
-            Cell(sigma, Weights(group), gain=self._gain(sigma), bias=bias)
-            for group, sigma in zip(layer_groups(self.depth), self.activations, strict=True)
+            Cell(
+                sigma,
+                Weights(f"layer{number}"),
+                gain=self._gain(sigma),
+                bias=biases(f"bias{number}", self.bias_variance),
+            )
+            for number, sigma in enumerate(self.activations, start=1)
         )
         readout = None if self.fixed_readout else Weights("readout")
         return Layers(cells, readout, gated=self.norm_gated)

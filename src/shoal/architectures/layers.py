@@ -87,8 +87,8 @@ class Layers:
         """Refuse what no kernel is known for."""
         if not self.cells:
             raise ValueError("cells must have at least one entry, got none")
-        if self.injection is not None and any(cell.skip for cell in self.cells):
-            raise ValueError("cells must have no skip connections in a loop")
+        if self.cells[0].skip or (self.injection and any(cell.skip for cell in self.cells)):
+            raise ValueError("cells must have no skip connection in a loop, or around the first")
 
     @property
     def weights(self) -> tuple[Weights, ...]:

@@ -37,7 +37,7 @@ class ResNet(Architecture):
             an unspecified constant $c_\lambda < 1$ of the activation and an eigenvalue
             $\lambda \leq 1$ of the *data* (Assumption 4.1); only their product is part of
             the network. See :meth:`du2018`.
-        bias_variance: The variance of a bias (group ``"bias"``) that is added to what each
+        bias_variance: The variance of a bias (group ``"bias<h>"``) that is added to what each
             activation sees; without biases by default.
 
     Raises:

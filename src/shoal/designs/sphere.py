@@ -198,11 +198,10 @@ def _made_of(degree: int, carried: float) -> str:
 def _explanation(task: Task, made_of: str, error: np.ndarray) -> str:
     inner, whole = float(error[: len(_COSINES)].max()), float(error.max())
     where = "every norm" if task.norm_gated else f"norm {task.norm:g}"
-    trained = (
-        "" if task.match == "ck" else f", trained in {', '.join(sorted(task.function.trainable))}"
-    )
+    architecture, groups = task.function.architecture, sorted(task.function.trainable)
+    trained = "" if task.match == "ck" else f", trained in {', '.join(groups)}"
     parts = [
-        f"One hidden layer with the {task.match.upper()} of {task.function.architecture!r}{trained}, "
+        f"One hidden layer with the {task.match.upper()} of {architecture!r}{trained}, "
         f"for all pairs of inputs of {where}.",
         made_of,
         f"Relative to the diagonal, the kernels differ by at most {inner:.1e} for cosines up to "

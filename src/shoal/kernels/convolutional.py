@@ -128,10 +128,10 @@ def summed_kernels(
     tangent = torch.zeros_like(covariance)
     reached = False  # whether a layer up to here is trained
     bias = architecture.bias_variance
-    biased = bias > 0 and "bias" in trainable
     for layer, cell in enumerate(architecture.layers().cells):
         sigma, skip, k = cell.activation, cell.skip, cell.gain
         trained = cell.weights.group in trainable
+        biased = cell.bias is not None and cell.bias.group in trainable
         mine = _Layer(*(t[i, None] for t in left.layers[layer]))
         theirs = _Layer(*(pairs.of_partner(t[j]) for t in right.layers[layer]))
         below = torch.where(same, mine.variance, pairs.patch_sum(covariance) + bias)
