@@ -41,8 +41,8 @@ class ConvResNet(Architecture):
             ``ResNet``.
         padding: What lies beyond the border: ``"zeros"``, as in the paper, or ``"circular"``, the
             pixels of the opposite side.
-        bias_variance: The variance of a bias per channel (group ``"bias<h>"``) that is added to what
-            each activation sees; without biases by default.
+        bias_variance: The variance of a bias per channel (group ``"bias<h>"``) that is added to
+            what each activation sees; without biases by default.
 
     Raises:
         TypeError: If an argument is not of its kind.

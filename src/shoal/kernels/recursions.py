@@ -6,8 +6,8 @@ change of $\Lambda$ comes out multiplied by $k^2 E$, $E = D_{\varphi'}(\Lambda)$
 carried along, $\Theta' = e^2\Theta + k^2 E\,(v\Theta + w\Sigma + w_\beta)$, with the shares $w$ of
 the groups that are trained.
 
-Around a loop, $\Lambda = \sigma_a^2 G + \sigma_b^2 c + \beta$, and $G$ is what the cells make of it.
-If one turn multiplies a change by $\sigma_a^2 P$, all turns together do so by
+Around a loop, $\Lambda = \sigma_a^2 G + \sigma_b^2 c + \beta$, and $G$ is what the cells make of
+it. If one turn multiplies a change by $\sigma_a^2 P$, all turns together do so by
 $1/(1 - \sigma_a^2 P)$.
 
 What a covariance *is* differs: numbers of single pairs, functions of the angle, derivatives at a
