@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import final
 
+from shoal import checks
 from shoal.activations import Activation
 from shoal.architectures.base import (
     Architecture,
