@@ -35,6 +35,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
     """
 
     recurrent: Parameter
+    readout: Parameter
 
     def __init__(
         self,

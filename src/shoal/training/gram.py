@@ -27,11 +27,23 @@ _NOISE = 0.3  # of the last eigenvector's length: no eigenvector is overlooked t
 
 
 def gram_group(network: Network[Any]) -> str:
-    """The group of weights whose share is watched: the theorems' if it is trained."""
+    """The group of weights whose share is watched: the theorems' if it is trained.
+
+    Raises:
+        ValueError: If nothing is trained but parameters that weights are made of, or added ones.
+    """
     trained = [name for name, p in network.groups.items() if p.requires_grad]
-    layers = sorted((n for n in trained if n.startswith("layer")), key=lambda n: -int(n[5:]))
-    order = (*_LINEAR, *layers, "recurrent", "input")
-    return next(name for name in order if name in trained)
+    own = network.architecture.parameter_groups
+    layers = sorted((n for n in own if n.startswith("layer")), key=lambda n: -int(n[5:]))
+    order: tuple[str, ...] = (*_LINEAR, *layers, "recurrent", "input")
+    for name in order:
+        if name in trained:
+            return name
+    raise ValueError(
+        f"net must train weights of its own, such as {', '.join(sorted(own))}, for the monitors, "
+        f"which watch the share that one of them has in the NTK, got {', '.join(trained)}: undo "
+        "parametrizations, or train with monitor=False"
+    )
 
 
 def gram_matrix(network: Network[Any], x: Tensor, group: str) -> Tensor:
