@@ -22,7 +22,7 @@ __all__ = [
     "scale_of_data",
 ]
 
-_MOST_LAYERS = 10**6  # each takes a step of every computation
+_MOST_LAYERS = 10**5
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Architecture(ABC):
             before = changes.get(field, ())
             assert isinstance(before, tuple)
             changes[field] = (*before, phi) if several else phi
-        return replace(self, **changes)  # type: ignore[arg-type]
+        return replace(self, **changes)
 
     def __repr__(self) -> str:
         """The call that makes it, without biases and hidden layers where there are none."""

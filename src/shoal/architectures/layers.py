@@ -43,7 +43,9 @@ class Weights:
 
     def with_variances(self, values: Mapping[str, Tensor]) -> "Weights":
         """The same with the tensor that stands for its field, if one does."""
-        return self if self.field not in values else replace(self, variance=values[self.field])
+        if self.field is None or self.field not in values:
+            return self
+        return replace(self, variance=values[self.field])
 
 
 @dataclass(frozen=True)
