@@ -37,7 +37,7 @@ def test_any_iterable_of_activations():
         (Tanh(), TypeError, r"activations must be a sequence of .*, one per layer, got Tanh\(\)"),
         (None, TypeError, "activations must be a sequence of .*, one per layer, got None"),
         ((Tanh(), Tanh), TypeError, r"activations\[1\] must be an Activation, .* got <class"),
-        ("relu", TypeError, r"activations\[0\] must be an Activation, .* got 'r'"),
+        ("relu", TypeError, "activations must be a sequence of .*, got 'relu'"),
     ],
 )
 def test_bad_activations(activations, error, message):

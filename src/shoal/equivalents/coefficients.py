@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture, ImplicitArchitecture, ImplicitNetwork
-from shoal.checks import one_of, real
+from shoal.checks import flag, one_of, real
 from shoal.equivalents.centering import added_shift, centered, norm_of_inputs
 from shoal.kernels import KernelFunction, kernel_function
 from shoal.kernels.calculi.jets import Jet, Jets, gradients
 from shoal.kernels.calculi.own import Own
 from shoal.kernels.function import kernels_in
+from shoal.settings import in_standard_settings
 
 __all__ = ["Coefficients", "KernelCoefficients", "coefficients", "sooner"]
 
@@ -131,6 +132,7 @@ class Coefficients:
         return "\n".join((*head, *lines))
 
 
+@in_standard_settings
 def coefficients(
     architecture: Architecture,
     *,
@@ -167,8 +169,7 @@ def coefficients(
     """
     tau0 = norm_of_inputs(tau0)
     one_of("method", method, ("derivatives", "closed"))
-    if not isinstance(center, bool):
-        raise TypeError(f"center must be True or False, got {center!r}")
+    flag("center", center)
     function = kernel_function(architecture, trainable=trainable, width=width)
     if "input_variance" in architecture.variances:
         real("input_variance", architecture.input_variance, above=0.0)  # type: ignore[attr-defined]

@@ -16,7 +16,6 @@ from shoal.architectures import (
     ImplicitNetwork,
     ResNet,
 )
-from shoal.architectures.base import check_flag
 from shoal.gradients import Gradient
 from shoal.gradients.methods import check_gradient
 from shoal.gradients.options import SolveOptions
@@ -28,6 +27,7 @@ from shoal.models.fully_connected import FullyConnectedNetwork, draw_fully_conne
 from shoal.models.implicit_network import ImplicitNetworkModule, draw_implicit_network
 from shoal.models.network import Network, NetworkSpec
 from shoal.models.resnet import ResNetwork, draw_resnet
+from shoal.settings import standard_settings
 from shoal.solvers import Solver
 from shoal.solvers.solution import check_on_failure
 from shoal.solvers.solve import check_solver
@@ -139,14 +139,15 @@ def build(
         pixel_axes=pixel_axes,
     )
     dtype = torch.get_default_dtype() if dtype is None else dtype
-    if dtype not in checks.FLOATS:
-        raise TypeError(f"dtype must be a floating-point dtype of 16 bits or more, got {dtype!r}")
-    place = torch.get_default_device() if device is None else torch.device(device)
+    dtype = checks.float_dtype("dtype", dtype)
+    place = torch.get_default_device() if device is None else checks.device_of("device", device)
     options = SolveOptions(
         check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
     )
-    options_given = (options, check_flag("warm_start", warm_start))
-    return assemble(spec, draw(architecture, spec, Source(seed, dtype, place)), options_given)
+    options_given = (options, checks.flag("warm_start", warm_start))
+    with standard_settings():  # built in inference mode it can be trained, too
+        drawn = draw(architecture, spec, Source(seed, dtype, place))
+        return assemble(spec, drawn, options_given)
 
 
 def check_spec(

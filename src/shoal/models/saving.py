@@ -12,8 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.architectures.base import check_flag
-from shoal.checks import FLOATS
+from shoal.checks import FLOATS, as_path, device_of, flag, items, shown
 from shoal.files import checksum, write_whole
 from shoal.gradients import Gradient
 from shoal.gradients.methods import check_gradient
@@ -21,6 +20,7 @@ from shoal.gradients.options import SolveOptions
 from shoal.models.build import assemble, check_spec, shapes
 from shoal.models.encoding import decode, encode
 from shoal.models.network import Network, NetworkSpec
+from shoal.settings import standard_settings
 from shoal.solvers import Solver
 from shoal.solvers.solution import check_on_failure
 from shoal.solvers.solve import check_solver
@@ -58,6 +58,7 @@ def save(network: Network[Any], path: str | os.PathLike[str]) -> None:
     """
     if not isinstance(network, Network):
         raise TypeError(f"network must be a network made by shoal.build, got {network!r}")
+    target = as_path("path", path)
     spec = network.spec
     tensors = {
         name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()
@@ -71,7 +72,7 @@ def save(network: Network[Any], path: str | os.PathLike[str]) -> None:
         "requires_grad": json.dumps(trained),
     }
     metadata["sha256"] = checksum(metadata, tensors)
-    write_whole(Path(path), lambda file: save_file(tensors, file, metadata=metadata))
+    write_whole(target, lambda file: save_file(tensors, file, metadata=metadata))
 
 
 def load(
@@ -102,16 +103,26 @@ def load(
     options = SolveOptions(
         check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
     )
-    check_flag("warm_start", warm_start)
-    metadata, tensors = _read(Path(path))
-    spec, trained = _spec(path, metadata, activations)
-    _check_tensors(path, metadata, tensors, spec)
-    place = torch.get_default_device() if device is None else torch.device(device)
-    weights = {name: tensors[name].to(place) for name in shapes(spec)}
-    network = assemble(spec, weights, (options, warm_start))
+    flag("warm_start", warm_start)
+    file, classes = as_path("path", path), _activation_classes(activations)
+    place = torch.get_default_device() if device is None else device_of("device", device)
+    with standard_settings():  # as in build
+        metadata, tensors = _read(file)
+        spec, trained = _spec(path, metadata, classes)
+        _check_tensors(path, metadata, tensors, spec)
+        weights = {name: tensors[name].to(place) for name in shapes(spec)}
+        network = assemble(spec, weights, (options, warm_start))
     for name, parameter in network.groups.items():
         parameter.requires_grad_(name in trained)
     return network
+
+
+def _activation_classes(activations: Iterable[type[Activation]]) -> tuple[type[Activation], ...]:
+    classes = items("activations", activations)
+    for one in classes:
+        if not isinstance(one, type) or not issubclass(one, Activation):
+            raise TypeError(f"activations must be classes of activations, got {shown(one)}")
+    return classes
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:

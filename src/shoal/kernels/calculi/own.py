@@ -136,9 +136,10 @@ def fixed_variance(loop: Loop, injected: Tensor, *, differentiable: bool) -> Ten
     if differentiable or injected.numel() <= _FEW:
         return _solved(loop, injected, differentiable=differentiable)
     distinct, inverse = injected.unique(return_inverse=True)
-    if len(distinct) > _FEW and float(distinct[0]) > 0:
+    if len(distinct) > _FEW:
         with suppress(AccuracyError, ConvergenceError):  # the range is wider than the data
-            return _interpolated(loop, distinct)[inverse]
+            first = _solved(loop, distinct[:1], differentiable=False)  # which may be zero
+            return torch.cat([first, _interpolated(loop, distinct[1:])])[inverse]
     return _solved(loop, distinct, differentiable=False)[inverse]
 
 
@@ -150,7 +151,14 @@ def _solved(loop: Loop, injected: Tensor, *, differentiable: bool) -> Tensor:
         value, rate = _turn(loop, guess)
         return recurrent * value + injected, recurrent * rate
 
-    return solve(equation, injected, injected, "variance", differentiable=differentiable)
+    return solve(
+        equation,
+        injected,
+        injected,
+        "variance",
+        differentiable=differentiable,
+        unique=loop.contracts,
+    )
 
 
 def _turn(loop: Loop, variance: Tensor) -> tuple[Tensor, Tensor]:
