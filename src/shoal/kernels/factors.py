@@ -23,7 +23,7 @@ def checked_factor(name: str, other: Any, size: int, device: torch.device) -> Te
     """
     if isinstance(other, Tensor) and other.device != device:
         raise ValueError(f"{name} must be on the operator's device, {device}, got {other.device}")
-    vectors = float_tensor(name, as_tensor(other))
+    vectors = float_tensor(name, as_tensor(other, name))
     if vectors.dim() not in (1, 2) or vectors.shape[0] != size:
         raise ValueError(
             f"{name} must have {size} rows and at most two dimensions, "
