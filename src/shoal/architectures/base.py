@@ -9,6 +9,7 @@ from typing import Self
 from shoal import checks
 from shoal.activations import Activation
 from shoal.architectures.layers import Cell, Layers, Weights
+from shoal.fields import stated_fields
 from shoal.gaussian.moments import normalization
 
 __all__ = [
@@ -85,13 +86,7 @@ class Architecture(ABC):
 
     def __repr__(self) -> str:
         """The call that makes it, without biases and hidden layers where there are none."""
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.repr}
-        absent = {"bias_variance": 0.0, "hidden_variances": ()}
-        arguments = (
-            f"{name}={value!r}"
-            for name, value in values.items()
-            if name not in absent or value != absent[name]
-        )
+        arguments = (f"{name}={value!r}" for name, value in stated_fields(self).items())
         return f"{type(self).__name__}({', '.join(arguments)})"
 
     def check_trainable(self, trainable: Iterable[str] | None = None) -> frozenset[str]:
@@ -206,7 +201,4 @@ def residual_layers(
 
 def check_depth(value: object) -> int:
     """Return ``value`` if it is a number of layers that can be gone through, or say why not."""
-    depth = checks.integer("depth", value, at_least=1)
-    if depth > _MOST_LAYERS:
-        raise ValueError(f"depth must be <= {_MOST_LAYERS}, got {depth}")
-    return depth
+    return checks.integer("depth", value, at_least=1, below=_MOST_LAYERS + 1)

@@ -14,6 +14,7 @@ from shoal.architectures.base import (
 )
 from shoal.architectures.layers import Cell, Layers, Weights
 from shoal.checks import flag
+from shoal.fields import later
 from shoal.gaussian.moments import normalization
 
 __all__ = ["FullyConnected"]
@@ -62,7 +63,7 @@ class FullyConnected(Architecture):
     normalized: bool = field(default=False, kw_only=True)
     fixed_readout: bool = field(default=False, kw_only=True)
     norm_gated: bool = field(default=False, kw_only=True)
-    bias_variance: float = field(default=0.0, kw_only=True)
+    bias_variance: float = later(0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the fields, and make a tuple of the activations."""

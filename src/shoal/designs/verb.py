@@ -101,7 +101,8 @@ def design(
     network = architecture if isinstance(architecture, Network) else None
     if network is not None:
         architecture, trainable, width = _described(network, trainable, width)
-    assert isinstance(architecture, Architecture)
+    if not isinstance(architecture, Architecture):
+        raise TypeError(f"architecture must be an Architecture or a network, got {architecture!r}")
     groups = kernel_function(architecture, trainable=trainable, width=width).trainable
     trained = [group for group in architecture.parameter_groups if group in groups]
     chosen, reason = _kernel(match, trained, asked=trainable is not None and network is None)

@@ -86,7 +86,9 @@ class Own:
     def squares(self, phi: Activation, variance: Tensor, *, mean: bool) -> Variances:
         """Mean squares, and means, of an activation alone."""
         some = variance.clamp(min=SMALLEST)
-        means = activation_mean(phi, some) if mean else 0.0
+        means = (
+            torch.where(variance > 0, activation_mean(phi, some), phi(0 * some)) if mean else 0.0
+        )
         if self.differentiable:  # duals of kinks have no second derivatives where u = v
             return Variances(mean_square(phi, some)[0], means, variance)
         return Variances(dual(phi, variance, variance, variance), means, variance)
