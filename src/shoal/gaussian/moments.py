@@ -69,13 +69,14 @@ def moments(phi: Activation, tau: Tensor | float) -> Moments:
     if series is not None:
         return _series_moments(series, scale)
     zero, variance = torch.zeros_like(scale), scale**2
+    first_square = slope_square(phi, variance)  # looks at kinks, hence at whether phi is finite
     return Moments(
         mean=smoothed(phi, zero, variance),
         first=smoothed(phi, zero, variance, order=1),
         second=smoothed(phi, zero, variance, order=2),
         third=smoothed(phi, zero, variance, order=3),
         square=smoothed(Square(phi), zero, variance),
-        first_square=slope_square(phi, variance),
+        first_square=first_square,
         square_second=smoothed(Square(phi), zero, variance, order=2),
     )
 
