@@ -9,6 +9,7 @@ from shoal.kernels import octaves, slopes
 from shoal.kernels.fixed_points import solve
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import Plan
+from shoal.kernels.recursions import Loop
 
 PLACES = []  # numbers of arguments, call by call
 
@@ -74,21 +75,21 @@ def test_gradients_beside_a_zero_row():
 
 @pytest.mark.parametrize("phi", [shoal.Tanh(), shoal.Sigmoid()], ids=repr)
 def test_a_zero_row_leaves_the_variances_of_others_interpolated(phi, monkeypatch):
-    from shoal.kernels import fixed_points
+    from shoal.kernels.calculi import own
 
     sizes = []
-    one_by_one = fixed_points._fixed_variance
+    one_by_one = own._solved
 
-    def counted(phi, recurrent, injected, *, differentiable):
+    def counted(loop, injected, *, differentiable):
         sizes.append(injected.numel())
-        return one_by_one(phi, recurrent, injected, differentiable=differentiable)
+        return one_by_one(loop, injected, differentiable=differentiable)
 
     injected = torch.linspace(0.5, 2.0, 5000, dtype=torch.float64)
     injected[0] = 0
-    recurrent = torch.tensor(0.3, dtype=torch.float64)
-    exact = one_by_one(phi, recurrent, injected, differentiable=False)
-    monkeypatch.setattr(fixed_points, "_fixed_variance", counted)
-    found = fixed_points.fixed_variance(phi, recurrent, injected, differentiable=False)
+    loop = Loop(shoal.DEQ(phi, 0.3, 1.0).layers().cells)
+    exact = one_by_one(loop, injected, differentiable=False)
+    monkeypatch.setattr(own, "_solved", counted)
+    found = own.fixed_variance(loop, injected, differentiable=False)
     assert sum(sizes) < 1000
     torch.testing.assert_close(found, exact, rtol=1e-12, atol=0.0)
 

@@ -5,14 +5,18 @@ from shoal.architectures.conv_resnet import ConvResNet
 from shoal.architectures.deq import DEQ
 from shoal.architectures.fully_connected import FullyConnected
 from shoal.architectures.implicit_network import ImplicitNetwork
+from shoal.architectures.layers import Cell, Layers, Weights
 from shoal.architectures.resnet import ResNet
 
 __all__ = [
     "DEQ",
     "Architecture",
+    "Cell",
     "ConvResNet",
     "FullyConnected",
     "ImplicitArchitecture",
     "ImplicitNetwork",
+    "Layers",
     "ResNet",
+    "Weights",
 ]

@@ -2,45 +2,92 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Self
 
 from shoal import checks
 from shoal.activations import Activation
+from shoal.architectures.layers import Cell, Layers, Weights
+from shoal.fields import stated_fields
+from shoal.gaussian.moments import normalization
 
 __all__ = [
     "Architecture",
     "ImplicitArchitecture",
+    "biases",
     "check_activation",
-    "layer_groups",
+    "one_or_several",
+    "residual_layers",
     "scale_of_data",
 ]
 
-_MOST_LAYERS = 10**6  # each takes a step of every computation
+_MOST_LAYERS = 10**5
 
 
 @dataclass(frozen=True)
 class Architecture(ABC):
     """The frozen description of a network: how its function is made of its weights.
 
-    Subclasses are final, frozen dataclasses that check their fields when they are made. They hold
-    neither weights nor data, and the verbs (``build``, ``kernel``, ...) dispatch on their type.
+    Subclasses are final, frozen dataclasses that check their fields when they are made and say of
+    which :meth:`layers` they are. They hold neither weights nor data; the verbs (``build``,
+    ``kernel``, ...) are functions that take them.
     """
 
-    @property
     @abstractmethod
+    def layers(self, width: int | None = None) -> Layers:
+        """The cells that the network is made of.
+
+        Args:
+            width: The width, where the shares of the NTK depend on it; ``None`` for their limits.
+        """
+
+    @property
     def parameter_groups(self) -> tuple[str, ...]:
         """The groups of weights that can be trained or frozen, from which ``trainable`` chooses."""
+        return self.layers().groups
 
     @property
     def variances(self) -> tuple[str, ...]:
         """The fields that are variances of weights, in which kernels can be differentiated."""
-        return ()
+        return self.layers().variances
 
     @property
     def positively_homogeneous(self) -> bool:
         r"""Whether the kernels are $\sqrt{ab}$ times a function of the angle, for norms a and b."""
-        return False
+        return self.layers().positively_homogeneous
+
+    @property
+    def activation_names(self) -> tuple[str, ...]:
+        """What the activation of each cell is called among the fields."""
+        names: list[str] = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Activation):
+                names.append(field.name)
+            elif isinstance(value, tuple) and all(isinstance(phi, Activation) for phi in value):
+                names += [f"{field.name}[{index}]" for index in range(len(value))]
+        cells = len(self.layers().cells)
+        if len(names) == 1 and cells > 1:  # one for all
+            names = [f"{names[0]}[{index}]" for index in range(cells)]
+        if len(names) != cells:
+            raise TypeError(f"the fields of {self!r} do not say which cell has which activation")
+        return tuple(names)
+
+    def with_activations(self, activations: Sequence[Activation]) -> Self:
+        """The same architecture with another activation in each cell."""
+        changes: dict[str, Activation | tuple[Activation, ...]] = {}
+        for name, phi in zip(self.activation_names, activations, strict=True):
+            field, several, _ = name.partition("[")
+            before = changes.get(field, ())
+            assert isinstance(before, tuple)
+            changes[field] = (*before, phi) if several else phi
+        return replace(self, **changes)
+
+    def __repr__(self) -> str:
+        """The call that makes it, without biases and hidden layers where there are none."""
+        arguments = (f"{name}={value!r}" for name, value in stated_fields(self).items())
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
     def check_trainable(self, trainable: Iterable[str] | None = None) -> frozenset[str]:
         """Return the names of the groups that are trained.
@@ -70,18 +117,24 @@ class Architecture(ABC):
         return frozenset(names)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ImplicitArchitecture(Architecture):
-    r"""An architecture whose features are the fixed point of a recurrent layer.
+    r"""An architecture whose features are the fixed point of a loop of layers.
 
-    The layer is $z \mapsto m^{-1/2} \phi(\sigma_a A z + \dots)$ up to scaling, with independent
-    entries of unit variance in $A$ and an $L$-Lipschitz $\phi$.
+    With one layer, that is $z \mapsto m^{-1/2} \phi(\sigma_a A z + \dots)$ up to scaling, with
+    independent entries of unit variance in $A$ and an $L$-Lipschitz $\phi$.
     """
 
     @property
-    @abstractmethod
     def recurrent_gain(self) -> float:
-        r"""The squared gain of the recurrent layer, $\sigma_a^2 L^2$."""
+        r"""The squared gain of the loop, $\sigma_a^2 L^2$; the product over all cells."""
+        gain = 1.0
+        for cell in self.layers().cells:
+            variance = float(cell.weights.variance)
+            if variance == 0:  # also where the activation is not Lipschitz
+                return 0.0
+            gain *= variance * cell.gain**2 * cell.activation.lipschitz**2
+        return gain
 
     @property
     def kernel_guaranteed(self) -> bool:
@@ -110,6 +163,17 @@ def check_activation(name: str, value: object) -> Activation:
     return value
 
 
+def one_or_several(value: object) -> Activation | tuple[Activation, ...]:
+    """Return a field ``activation`` that holds one activation or several, one after the other."""
+    if isinstance(value, Activation | str) or not isinstance(value, Iterable):
+        return check_activation("activation", value)
+    given = enumerate(checks.items("activation", value))
+    several = tuple(check_activation(f"activation[{index}]", phi) for index, phi in given)
+    if not several:
+        raise ValueError("activation must be an activation or several, got none")
+    return several if len(several) > 1 else several[0]
+
+
 def scale_of_data(eigenvalue: float, constant: float) -> float:
     r"""The residual scale $c_\lambda \lambda^{3/2}$ of Du 2018, or what is wrong with the two."""
     least = checks.real("eigenvalue", eigenvalue, at_least=0.0, at_most=1.0)
@@ -117,14 +181,24 @@ def scale_of_data(eigenvalue: float, constant: float) -> float:
     return factor * math.sqrt(least) ** 3
 
 
+def biases(group: str, variance: float, tangent: float | None = None) -> Weights | None:
+    """The biases of a cell, if they have a variance."""
+    return Weights(group, variance, tangent, field="bias_variance") if variance else None
+
+
+def residual_layers(
+    activations: Sequence[Activation], scale: float, bias_variance: float
+) -> Layers:
+    """The cells of Du 2018's residual networks: the first normalized, all others with a skip."""
+    cells = []
+    for number, sigma in enumerate(activations, start=1):
+        first = number == 1
+        gain = math.sqrt(normalization(sigma)) if first else scale / len(activations)
+        bias = biases(f"bias{number}", bias_variance)
+        cells.append(Cell(sigma, Weights(f"layer{number}"), gain, float(not first), bias))
+    return Layers(tuple(cells), readout=None)
+
+
 def check_depth(value: object) -> int:
     """Return ``value`` if it is a number of layers that can be gone through, or say why not."""
-    depth = checks.integer("depth", value, at_least=1)
-    if depth > _MOST_LAYERS:
-        raise ValueError(f"depth must be <= {_MOST_LAYERS}, got {depth}")
-    return depth
-
-
-def layer_groups(depth: int) -> tuple[str, ...]:
-    """Return ``("layer1", ..., "layer<depth>")``, from the input to the output."""
-    return tuple(f"layer{layer}" for layer in range(1, depth + 1))
+    return checks.integer("depth", value, at_least=1, below=_MOST_LAYERS + 1)

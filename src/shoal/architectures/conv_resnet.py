@@ -9,15 +9,17 @@ from shoal.architectures.base import (
     Architecture,
     check_activation,
     check_depth,
-    layer_groups,
+    residual_layers,
     scale_of_data,
 )
+from shoal.architectures.layers import Layers
+from shoal.fields import later
 
 __all__ = ["ConvResNet"]
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ConvResNet(Architecture):
     r"""A convolutional residual network with a skip connection around every layer but the first.
 
@@ -41,6 +43,8 @@ class ConvResNet(Architecture):
             ``ResNet``.
         padding: What lies beyond the border: ``"zeros"``, as in the paper, or ``"circular"``, the
             pixels of the opposite side.
+        bias_variance: The variance of a bias per channel (group ``"bias<h>"``) that is added to
+            what each activation sees; without biases by default.
 
     Raises:
         TypeError: If an argument is not of its kind.
@@ -58,6 +62,7 @@ class ConvResNet(Architecture):
     patch_size: int = field(default=3, kw_only=True)
     residual_scale: float = field(default=1.0, kw_only=True)
     padding: Literal["zeros", "circular"] = field(default="zeros", kw_only=True)
+    bias_variance: float = later(0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the fields."""
@@ -67,8 +72,8 @@ class ConvResNet(Architecture):
         object.__setattr__(self, "patch_size", patch_size)
         if self.patch_size % 2 == 0:
             raise ValueError(f"patch_size must be odd, got {self.patch_size}")
-        scale = checks.real("residual_scale", self.residual_scale, at_least=0)
-        object.__setattr__(self, "residual_scale", scale)
+        for name in ("residual_scale", "bias_variance"):
+            object.__setattr__(self, name, checks.real(name, getattr(self, name), at_least=0))
         checks.one_of("padding", self.padding, ("zeros", "circular"))
 
     @classmethod
@@ -109,10 +114,9 @@ class ConvResNet(Architecture):
         """The activation of each layer."""
         return (self.activation,) * self.depth
 
-    @property
-    def parameter_groups(self) -> tuple[str, ...]:
-        """Each layer's weights; the readout is fixed."""
-        return layer_groups(self.depth)
+    def layers(self, width: int | None = None) -> Layers:  # noqa: ARG002
+        """A chain of cells with skip connections, but the first, before a fixed readout."""
+        return residual_layers(self.activations, self.residual_scale, self.bias_variance)
 
     def check_pixels(self, name: str, shape: tuple[int, ...]) -> None:
         """Say why images of shape (samples, channels, pixels...) have too few pixels, if so."""

@@ -1,5 +1,6 @@
 """The deep equilibrium model of Ling 2024 and Ling 2023."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, final
 
@@ -7,13 +8,15 @@ from torch import Tensor
 
 from shoal import checks
 from shoal.activations import Activation, ReLU
-from shoal.architectures.base import ImplicitArchitecture, check_activation
+from shoal.architectures.base import ImplicitArchitecture, biases, one_or_several
+from shoal.architectures.layers import Cell, Layers, Weights
+from shoal.fields import later
 
 __all__ = ["DEQ"]
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DEQ(ImplicitArchitecture):
     r"""A deep equilibrium model: a recurrent layer, iterated until nothing changes.
 
@@ -34,13 +37,21 @@ class DEQ(ImplicitArchitecture):
       $G$ the conjugate kernel, $M = \dot E/(1 - \sigma_a^2 \dot E)$ and $\dot E$ the kernel of
       $\phi'$. A variance of zero only starts the weights at zero; they still train.
 
+    With several activations, one turn of the loop passes as many layers, $z = \phi_2(W_2\,
+    \phi_1(\sigma_a A z + \sigma_b B x))$ up to the same scaling: $W_l$ (``"layer<l>"``, from the
+    second on) has entries of mean zero and the variance that ``hidden_variances`` gives. With
+    biases, $b_l$ of variance $\sigma_0^2$ is added to what each activation sees (groups ``"bias"``,
+    ``"bias2"``, ...).
+
     Args:
-        activation: $\phi$.
+        activation: $\phi$, or a sequence $\phi_1, \phi_2, \dots$ for a loop of several layers.
         recurrent_variance: $\sigma_a^2 \geq 0$; zero makes a network of one hidden layer. Ask
             ``kernel_guaranteed`` and ``contraction_guaranteed`` whether it is small enough.
         input_variance: $\sigma_b^2 \geq 0$; zero makes a network that does not see its input: at
             every $x$ what any DEQ is at $x = 0$.
         parametrization: ``"ntk"`` or ``"standard"``.
+        bias_variance: $\sigma_0^2 \geq 0$; without biases by default.
+        hidden_variances: Those of $W_2, W_3, \dots$; ones by default.
 
     Raises:
         TypeError: If the activation is not an ``Activation`` or a variance not a real number.
@@ -55,15 +66,18 @@ class DEQ(ImplicitArchitecture):
         (True, False)
     """
 
-    activation: Activation
+    activation: Activation | tuple[Activation, ...]
     recurrent_variance: float
     input_variance: float
     parametrization: Literal["ntk", "standard"] = field(default="ntk", kw_only=True)
+    bias_variance: float = later(0.0, kw_only=True)
+    hidden_variances: tuple[float, ...] = later((), kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check the fields."""
-        check_activation("activation", self.activation)
-        for name in self.variances:
+        """Check the fields; one activation in a sequence is that activation."""
+        object.__setattr__(self, "activation", one_or_several(self.activation))
+        object.__setattr__(self, "hidden_variances", self._checked_hidden_variances())
+        for name in ("recurrent_variance", "input_variance", "bias_variance"):
             value = getattr(self, name)
             if isinstance(value, Tensor):
                 raise TypeError(
@@ -105,23 +119,39 @@ class DEQ(ImplicitArchitecture):
         return cls(ReLU(), 2 * variance, 2 / dimension, parametrization="standard")
 
     @property
-    def parameter_groups(self) -> tuple[str, ...]:
-        """The readout ``a``, the recurrent weights ``A`` and the input weights ``B``."""
-        return ("readout", "recurrent", "input")
+    def activations(self) -> tuple[Activation, ...]:
+        """The activation of each layer of the loop."""
+        phi = self.activation
+        return phi if isinstance(phi, tuple) else (phi,)
 
-    @property
-    def variances(self) -> tuple[str, ...]:
-        """The variances of the recurrent and of the input weights."""
-        return ("recurrent_variance", "input_variance")
+    def layers(self, width: int | None = None) -> Layers:
+        """A loop of one cell, or of several."""
+        growing = fixed = None  # weights in the scale in which they act
+        if self.parametrization == "standard":  # weights in their own, so that the NTK grows
+            growing, fixed = (1.0, 0.0) if width is None else (float(width), 1.0)
+        first, *others = self.activations
+        recurrent = Weights("recurrent", self.recurrent_variance, growing, "recurrent_variance")
+        cells = [Cell(first, recurrent, bias=biases("bias", self.bias_variance, fixed))]
+        for number, (phi, variance) in enumerate(
+            zip(others, self.hidden_variances, strict=True), start=2
+        ):
+            bias = biases(f"bias{number}", self.bias_variance, fixed)
+            cells.append(Cell(phi, Weights(f"layer{number}", variance, growing), bias=bias))
+        injection = Weights("input", self.input_variance, fixed, "input_variance")
+        return Layers(tuple(cells), Weights("readout", 1.0, growing), injection)
 
-    @property
-    def recurrent_gain(self) -> float:
-        r"""The squared gain of the recurrent layer, $\sigma_a^2 L^2$."""
-        if self.recurrent_variance == 0:  # also where the activation is not Lipschitz
-            return 0.0
-        return self.recurrent_variance * self.activation.lipschitz * self.activation.lipschitz
-
-    @property
-    def positively_homogeneous(self) -> bool:
-        """Whether the activation is."""
-        return self.activation.positively_homogeneous
+    def _checked_hidden_variances(self) -> tuple[float, ...]:
+        count = len(self.activations) - 1
+        given = self.hidden_variances
+        if not isinstance(given, Iterable):
+            raise TypeError(f"hidden_variances must be a sequence of numbers, got {given!r}")
+        values = tuple(
+            checks.real(f"hidden_variances[{index}]", value, at_least=0)
+            for index, value in enumerate(given)
+        )
+        if values and len(values) != count:
+            raise ValueError(
+                "hidden_variances must be one for each activation but the first, "
+                f"{count} of them, got {len(values)}"
+            )
+        return values or (1.0,) * count

@@ -1,5 +1,6 @@
 """The fully connected explicit networks of Ling 2024 and Du 2018."""
 
+import math
 from dataclasses import dataclass, field
 from typing import final
 
@@ -7,17 +8,20 @@ from shoal import checks
 from shoal.activations import Activation
 from shoal.architectures.base import (
     Architecture,
+    biases,
     check_activation,
     check_depth,
-    layer_groups,
 )
+from shoal.architectures.layers import Cell, Layers, Weights
 from shoal.checks import flag
+from shoal.fields import later
+from shoal.gaussian.moments import normalization
 
 __all__ = ["FullyConnected"]
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FullyConnected(Architecture):
     r"""A fully connected network of any depth, with one activation per layer.
 
@@ -39,10 +43,12 @@ class FullyConnected(Architecture):
             multiplied by the norm: $f(x) = \|x\| \, g(x / \|x\|)$, with $g$ the network above.
             Both kernels are then $\|x\| \|x'\|$ times a function of the angle, whatever the
             activations.
+        bias_variance: The variance of a bias $b_l$ (group ``"bias<l>"``) that is added to what each
+            activation sees; without biases by default.
 
     Raises:
         TypeError: If ``activations`` is not a sequence of activations or an option not a bool.
-        ValueError: If ``activations`` is empty.
+        ValueError: If ``activations`` is empty, or ``bias_variance`` negative, infinite or NaN.
 
     Example:
         >>> from shoal.activations import ReLU, Tanh
@@ -57,6 +63,7 @@ class FullyConnected(Architecture):
     normalized: bool = field(default=False, kw_only=True)
     fixed_readout: bool = field(default=False, kw_only=True)
     norm_gated: bool = field(default=False, kw_only=True)
+    bias_variance: float = later(0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the fields, and make a tuple of the activations."""
@@ -71,6 +78,8 @@ class FullyConnected(Architecture):
         flag("normalized", self.normalized)
         flag("fixed_readout", self.fixed_readout)
         flag("norm_gated", self.norm_gated)
+        bias = checks.real("bias_variance", self.bias_variance, at_least=0)
+        object.__setattr__(self, "bias_variance", bias)
 
     @classmethod
     def du2018(cls, activation: Activation, depth: int) -> "FullyConnected":
@@ -104,13 +113,19 @@ class FullyConnected(Architecture):
         """The number of hidden layers."""
         return len(self.activations)
 
-    @property
-    def parameter_groups(self) -> tuple[str, ...]:
-        """The readout, unless it is fixed, and each layer's weights."""
-        readout = () if self.fixed_readout else ("readout",)
-        return readout + layer_groups(self.depth)
+    def layers(self, width: int | None = None) -> Layers:  # noqa: ARG002
+        """A chain of as many cells as there are activations."""
+        cells = tuple(
+            Cell(
+                sigma,
+                Weights(f"layer{number}"),
+                gain=self._gain(sigma),
+                bias=biases(f"bias{number}", self.bias_variance),
+            )
+            for number, sigma in enumerate(self.activations, start=1)
+        )
+        readout = None if self.fixed_readout else Weights("readout")
+        return Layers(cells, readout, gated=self.norm_gated)
 
-    @property
-    def positively_homogeneous(self) -> bool:
-        """Whether all activations are, or the norm is gated."""
-        return self.norm_gated or all(phi.positively_homogeneous for phi in self.activations)
+    def _gain(self, sigma: Activation) -> float:
+        return math.sqrt(normalization(sigma)) if self.normalized else 1.0

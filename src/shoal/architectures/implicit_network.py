@@ -5,6 +5,7 @@ from typing import final
 
 from shoal import checks
 from shoal.architectures.base import ImplicitArchitecture
+from shoal.architectures.layers import Layers
 
 __all__ = ["ImplicitNetwork"]
 
@@ -44,10 +45,19 @@ class ImplicitNetwork(ImplicitArchitecture):
         """Check the fields."""
         object.__setattr__(self, "gamma", checks.real("gamma", self.gamma, at_least=0))
 
+    def layers(self, width: int | None = None) -> Layers:  # noqa: ARG002
+        """None: what is injected is not Gaussian, and its kernels have equations of their own."""
+        raise TypeError(f"{self!r} is no chain or loop of Gaussian cells")
+
     @property
     def parameter_groups(self) -> tuple[str, ...]:
         """The readouts ``u`` and ``v``, the recurrent weights ``A`` and the input weights ``W``."""
         return ("readout", "skip", "recurrent", "input")
+
+    @property
+    def variances(self) -> tuple[str, ...]:
+        """None: kernels are not differentiated in the scale of the weights."""
+        return ()
 
     @property
     def positively_homogeneous(self) -> bool:

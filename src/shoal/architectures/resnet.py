@@ -1,6 +1,5 @@
 """The residual network of Du 2018."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import final
 
@@ -8,17 +7,19 @@ from shoal import checks
 from shoal.activations import Activation
 from shoal.architectures.base import (
     Architecture,
-    check_activation,
     check_depth,
-    layer_groups,
+    one_or_several,
+    residual_layers,
     scale_of_data,
 )
+from shoal.architectures.layers import Layers
+from shoal.fields import later
 
 __all__ = ["ResNet"]
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ResNet(Architecture):
     r"""A residual network with a skip connection around every layer but the first.
 
@@ -38,6 +39,8 @@ class ResNet(Architecture):
             an unspecified constant $c_\lambda < 1$ of the activation and an eigenvalue
             $\lambda \leq 1$ of the *data* (Assumption 4.1); only their product is part of
             the network. See :meth:`du2018`.
+        bias_variance: The variance of a bias (group ``"bias<h>"``) that is added to what each
+            activation sees; without biases by default.
 
     Raises:
         TypeError: If an argument is not of its kind.
@@ -53,13 +56,14 @@ class ResNet(Architecture):
     activation: Activation | tuple[Activation, ...]
     depth: int
     residual_scale: float = field(default=1.0, kw_only=True)
+    bias_variance: float = later(0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the fields, and make a tuple of several activations."""
         object.__setattr__(self, "depth", check_depth(self.depth))
         object.__setattr__(self, "activation", _checked_activations(self.activation, self.depth))
-        scale = checks.real("residual_scale", self.residual_scale, at_least=0)
-        object.__setattr__(self, "residual_scale", scale)
+        for name in ("residual_scale", "bias_variance"):
+            object.__setattr__(self, name, checks.real(name, getattr(self, name), at_least=0))
 
     @classmethod
     def du2018(
@@ -91,23 +95,16 @@ class ResNet(Architecture):
         phi = self.activation
         return phi if isinstance(phi, tuple) else (phi,) * self.depth
 
-    @property
-    def parameter_groups(self) -> tuple[str, ...]:
-        """Each layer's weights; the readout is fixed."""
-        return layer_groups(self.depth)
-
-    @property
-    def positively_homogeneous(self) -> bool:
-        """Whether all activations are."""
-        return all(phi.positively_homogeneous for phi in self.activations)
+    def layers(self, width: int | None = None) -> Layers:  # noqa: ARG002
+        """A chain of cells with skip connections, but the first, before a fixed readout."""
+        return residual_layers(self.activations, self.residual_scale, self.bias_variance)
 
 
 def _checked_activations(value: object, depth: int) -> Activation | tuple[Activation, ...]:
     """One activation, also if all are the same, or as many as there are layers."""
-    if isinstance(value, Activation) or not isinstance(value, Iterable):
-        return check_activation("activation", value)
-    given = enumerate(checks.items("activation", value))
-    several = tuple(check_activation(f"activation[{index}]", phi) for index, phi in given)
+    several = one_or_several(value)
+    if isinstance(several, Activation):
+        return several
     if len(several) != depth:
         raise ValueError(
             f"activation must be one activation or depth = {depth} of them, got {len(several)}"

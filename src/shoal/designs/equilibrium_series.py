@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from shoal.designs.series import Series, geometric, product
+from shoal.approximation.power_series import Series, geometric, product
 from shoal.kernels.implicit_network import equilibrium, state_square
 
 __all__ = ["EquilibriumSeries", "equilibrium_series"]

@@ -43,7 +43,7 @@ def plot_activations(design: "Design") -> "Figure":
 def layer_activations(architecture: Architecture) -> list[tuple[str, Activation]]:
     """The activations of a network, with the names of its layers."""
     if isinstance(architecture, DEQ):
-        return [("DEQ", architecture.activation)]
+        return [("DEQ", phi) for phi in architecture.activations]
     if isinstance(architecture, FullyConnected | ResNet):
         return [(f"layer {i}", s) for i, s in enumerate(architecture.activations, start=1)]
     return []

@@ -37,21 +37,17 @@ class Task:
     """What to design.
 
     Attributes:
-        architecture: Whose kernel is wanted.
+        function: The kernels.
         norm: The norm of the inputs.
         match: ``"ck"`` or ``"ntk"``.
-        trainable: The groups that the wanted NTK counts.
-        width: Where it depends on it.
         degree: The degree of the polynomial part; chosen if ``None``.
         tolerance: Of the kernel.
         norm_gated: Whether for inputs of every norm.
     """
 
-    architecture: Architecture
+    function: KernelFunction
     norm: float
     match: str
-    trainable: frozenset[str]
-    width: int | None
     degree: int | None
     tolerance: float
     norm_gated: bool
@@ -77,11 +73,9 @@ def sphere_design(
             f"and LeakyReLU, got {architecture!r}"
         )
     task = Task(
-        architecture,
+        function,
         1.0 if norm_gated else norm,
         match,
-        function.trainable,
-        width,
         None if degree is None else integer("degree", degree, at_least=2),
         real("tolerance", tolerance, above=0.0),
         norm_gated,
@@ -96,7 +90,7 @@ def _activation(task: Task, wanted: np.ndarray) -> tuple[PiecewisePolynomial, in
     """The activation, the degree of its polynomial part, and the share that is carried."""
     opposite, _, own = wanted
     for degree in _DEGREES if task.degree is None else (task.degree,):
-        series = series_of(task.architecture, task.norm, degree, task.trainable, task.width)
+        series = series_of(task.function, task.norm, degree)
         coefficients = series.ck if task.match == "ck" else series.ntk
         halves = (own + opposite) / 2, (own - opposite) / 2
         tails = [max(0.0, half - coefficients[p::2].sum()) for p, half in enumerate(halves)]
@@ -173,12 +167,12 @@ def _verified(
     outer = {f"cosine {c:g}": float(e) for c, e in zip(_OUTER, error[-len(_OUTER) :], strict=True)}
     return Design(
         architecture=designed,
-        original=task.architecture,
+        original=task.function.architecture,
         match=task.match,
         method="sphere",
         tau0=task.norm,
-        trainable=task.trainable,
-        width=task.width,
+        trainable=task.function.trainable,
+        width=task.function.width,
         target={name: float(target[i]) for name, i in picked.items()},
         obtained={name: float(obtained[i]) for name, i in picked.items()},
         residual=inner,
@@ -204,9 +198,10 @@ def _made_of(degree: int, carried: float) -> str:
 def _explanation(task: Task, made_of: str, error: np.ndarray) -> str:
     inner, whole = float(error[: len(_COSINES)].max()), float(error.max())
     where = "every norm" if task.norm_gated else f"norm {task.norm:g}"
-    trained = "" if task.match == "ck" else f", trained in {', '.join(sorted(task.trainable))}"
+    architecture, groups = task.function.architecture, sorted(task.function.trainable)
+    trained = "" if task.match == "ck" else f", trained in {', '.join(groups)}"
     parts = [
-        f"One hidden layer with the {task.match.upper()} of {task.architecture!r}{trained}, "
+        f"One hidden layer with the {task.match.upper()} of {architecture!r}{trained}, "
         f"for all pairs of inputs of {where}.",
         made_of,
         "At infinite width and random weights, the kernels of both networks differ, relative to "

@@ -7,36 +7,30 @@ together are one scalar equation, since shifting turns $\mathbb{E}[\varphi^2]$ i
 $$\tau_*^2 = \sigma_a^2 \operatorname{Var}[\varphi(\tau_*\xi)] + \sigma_b^2\tau_0^2.$$
 Standard deviations of $\varphi(\tau\xi)$ are $L$-Lipschitz in $\tau$ like $\varphi$ itself, so that
 $\tau_*$ exists and is unique if $\sigma_a^2L^2 < 1$, and then $\tau_*^2 \le
-\sigma_b^2\tau_0^2/(1 - \sigma_a^2L^2)$.
+\sigma_b^2\tau_0^2/(1 - \sigma_a^2L^2)$. Around a loop of several layers each is centered in turn.
 """
 
 import math
 from contextlib import suppress
 from dataclasses import replace
-from functools import singledispatch
+from typing import TypeVar
 
 import torch
 from scipy.optimize import brentq
 
 from shoal.activations import Activation, Affine
-from shoal.architectures import DEQ, Architecture, FullyConnected, ImplicitNetwork, ResNet
+from shoal.architectures import Architecture, Cell, ImplicitArchitecture, ImplicitNetwork, Layers
 from shoal.checks import real
 from shoal.exceptions import AccuracyError, ConvergenceError
 from shoal.gaussian import hermite
 from shoal.gaussian.moments import mean_square
-from shoal.kernels.fixed_points import fixed_variance
-from shoal.kernels.fully_connected import layer_factor
-from shoal.kernels.resnet import layer_weights
+from shoal.kernels.calculi.own import fixed_variance
+from shoal.kernels.recursions import Loop
 from shoal.settings import in_standard_settings
 
-__all__ = [
-    "LARGEST_NORM",
-    "SMALLEST_NORM",
-    "added_shift",
-    "center_activations",
-    "centered",
-    "norm_of_inputs",
-]
+__all__ = ["LARGEST_NORM", "SMALLEST_NORM", "added_shift", "centered", "norm_of_inputs"]
+
+A = TypeVar("A", bound=Architecture)
 
 _ROUNDING = 1e-14  # a mean that is so small, relative to the root mean square, is zero
 _PASSES = 4  # a shift much larger than the spread loses digits, which the next pass recovers
@@ -44,11 +38,11 @@ _SAME = 1e-9  # relative difference of what must be one fixed point
 _FINEST = 8.9e-16  # relative accuracy of a root
 SMALLEST_NORM, LARGEST_NORM = 1e-6, 1e8  # norms for which kinks and tails keep ten digits
 _NARROWEST = 1e-8  # scale of a layer's arguments below which a shifted kink loses its digits
-_SPAN, _PER_OCTAVE, _AT_ONCE = 40, 16, 64  # octaves, and points in them, where a root is looked for
+_SPAN, _PER_OCTAVE = 40, 16  # octaves, and points in them, where a root is looked for
 
 
 @in_standard_settings
-def centered(architecture: Architecture, tau0: float) -> Architecture:
+def centered(architecture: A, tau0: float) -> A:
     r"""The same architecture with every activation shifted to mean zero at its own scale.
 
     $\varphi$ becomes ``Affine(φ, shift=t)`` with $\mathbb{E}[\varphi(\tilde\tau\xi)] + t = 0$, to
@@ -59,7 +53,7 @@ def centered(architecture: Architecture, tau0: float) -> Architecture:
     the ReLU.
 
     Args:
-        architecture: A ``DEQ``, ``FullyConnected`` or ``ResNet``.
+        architecture: A ``DEQ``, ``FullyConnected``, ``ResNet``, or your own.
         tau0: The norm $\tau_0$ of the inputs, from 1e-6 to 1e8.
 
     Raises:
@@ -78,7 +72,16 @@ def centered(architecture: Architecture, tau0: float) -> Architecture:
     """
     if not isinstance(architecture, Architecture):
         raise TypeError(f"architecture must be an Architecture, got {architecture!r}")
-    return center_activations(architecture, norm_of_inputs(tau0))
+    tau0 = norm_of_inputs(tau0)
+    if isinstance(architecture, ImplicitNetwork):
+        raise TypeError(
+            f"{architecture!r} cannot be centered, since its activation is always the ReLU; take "
+            "it as it is: center=False for equivalents and spectra, method='sphere' for designs"
+        )
+    layers = architecture.layers()
+    if layers.injection is None:
+        return _centered_cells(architecture, 1.0 if layers.gated else tau0**2)[0]
+    return _centered_loop(architecture, tau0)
 
 
 def norm_of_inputs(tau0: object) -> float:
@@ -86,61 +89,53 @@ def norm_of_inputs(tau0: object) -> float:
     return real("tau0", real("tau0", tau0, above=0.0), at_least=SMALLEST_NORM, at_most=LARGEST_NORM)
 
 
-@singledispatch
-def center_activations(architecture: Architecture, tau0: float) -> Architecture:  # noqa: ARG001
-    """:func:`centered` for one type, its arguments checked."""
-    raise TypeError(f"no centering is known for {type(architecture).__name__}")
+def added_shift(before: Activation, after: Activation) -> float:
+    """What centering has added to an activation."""
+    if after == before or not isinstance(after, Affine):
+        return 0.0
+    return after.shift - (before.shift if isinstance(before, Affine) else 0.0)
 
 
-@center_activations.register
-def _(architecture: FullyConnected, tau0: float) -> FullyConnected:
-    variance, activations = tau0**2, []
-    for layer, sigma in enumerate(architecture.activations):
-        shifted = _shifted(f"activations[{layer}]", sigma, variance)
-        variance = layer_factor(architecture, shifted) * _square(shifted, variance)
-        activations.append(shifted)
-    return replace(architecture, activations=tuple(activations))
+def _centered_cells(architecture: A, variance: float, *, argument: bool = False) -> tuple[A, float]:
+    """Center one cell after the other; where all below are, features have no means.
+
+    Args:
+        architecture: The architecture.
+        variance: That of what enters the first cell, or ...
+        argument: ... of what its activation sees.
+
+    Returns:
+        The centered architecture, and the variance of its features.
+    """
+    activations = [cell.activation for cell in architecture.layers().cells]
+    for place, name in enumerate(architecture.activation_names):
+        cell = architecture.layers().cells[place]
+        seen = variance if argument and not place else _seen(cell, variance)
+        activations[place] = _shifted(name, cell.activation, seen)
+        architecture = architecture.with_activations(activations)
+        cell = architecture.layers().cells[place]  # whose gain may depend on its activation
+        variance = cell.skip**2 * variance + cell.gain**2 * _square(cell.activation, seen)
+    return architecture, variance
 
 
-@center_activations.register
-def _(architecture: ResNet, tau0: float) -> ResNet:
-    """Layer by layer; where all below are centered, features have no means."""
-    variance, activations = tau0**2, []
-    for layer, sigma in enumerate(architecture.activations, start=1):
-        shifted = _shifted(f"activation[{layer - 1}]", sigma, variance)
-        skip, factor = layer_weights(architecture, layer, shifted)
-        variance = skip * variance + factor**2 * _square(shifted, variance)
-        activations.append(shifted)
-    return replace(architecture, activation=tuple(activations))
-
-
-@center_activations.register
-def _(architecture: ImplicitNetwork, tau0: float) -> ImplicitNetwork:  # noqa: ARG001
-    raise TypeError(
-        f"{architecture!r} cannot be centered, since its activation is always the ReLU; take it as "
-        "it is: center=False for equivalents and spectra, method='sphere' for designs"
-    )
-
-
-@center_activations.register
-def _(architecture: DEQ, tau0: float) -> DEQ:
-    real("input_variance", architecture.input_variance, above=0.0)
-    injected = architecture.input_variance * tau0**2
+def _centered_loop(architecture: A, tau0: float) -> A:
+    """Center all cells of a loop at the equilibrium that they have when they are centered."""
+    layers = architecture.layers()
+    injected = _injected(layers, tau0)
     with suppress(ConvergenceError):  # before centering there may be no fixed point
-        if _is_centered(architecture.activation, _kernel_variance(architecture, injected)):
+        if _is_centered_loop(layers, injected):
             return architecture
     variance = _centered_variance(architecture, injected)
     result = architecture
     for _ in range(_PASSES):
-        shifted = _shifted("activation", result.activation, variance)
-        result = replace(architecture, activation=shifted)
-        found = _kernel_variance(result, injected)
-        if _is_centered(shifted, found):
+        result = _centered_cells(result, variance, argument=True)[0]
+        found = _loop_variance(result.layers(), injected)
+        if _is_centered_loop(result.layers(), injected):
             return result
         if abs(found - variance) > _SAME * variance:
             raise ConvergenceError(
                 f"no unique centering: hidden units have variance {variance:.6g} where the shift "
-                f"was found, but {found:.6g} in the kernel of the centered DEQ. Both agree if "
+                f"was found, but {found:.6g} in the kernel of the centered network. Both agree if "
                 "recurrent_variance times the squared Lipschitz constant of the activation is "
                 "below 1"
             )
@@ -148,11 +143,68 @@ def _(architecture: DEQ, tau0: float) -> DEQ:
     raise AccuracyError(f"{architecture!r} could not be centered to round-off")
 
 
-def added_shift(before: Activation, after: Activation) -> float:
-    """What centering has added to an activation."""
-    if after == before or not isinstance(after, Affine):
-        return 0.0
-    return after.shift - (before.shift if isinstance(before, Affine) else 0.0)
+def _injected(layers: Layers, tau0: float) -> float:
+    """The variance that the input, and biases, add to what the first cell sees."""
+    assert layers.injection is not None
+    bias = layers.cells[0].bias
+    given = real("input_variance", float(layers.injection.variance), above=0.0) * tau0**2
+    return given + (0.0 if bias is None else float(bias.variance))
+
+
+def _seen(cell: Cell, variance: float) -> float:
+    """The variance of what the activation of a cell sees."""
+    bias = 0.0 if cell.bias is None else float(cell.bias.variance)
+    return float(cell.weights.variance) * variance + bias
+
+
+def _loop_variance(layers: Layers, injected: float) -> float:
+    """The variance at which the kernel, as it is, has its fixed point."""
+    given = torch.tensor(injected, dtype=torch.float64)
+    return float(fixed_variance(Loop(layers.cells), given, differentiable=False))
+
+
+def _is_centered_loop(layers: Layers, injected: float) -> bool:
+    variance = _loop_variance(layers, injected)
+    for place, cell in enumerate(layers.cells):
+        seen = _seen(cell, variance) if place else variance
+        if not _is_centered(cell.activation, seen):
+            return False
+        variance = cell.gain**2 * _square(cell.activation, seen)
+    return True
+
+
+def _centered_variance(architecture: Architecture, injected: float) -> float:
+    r"""Solve $v = \sigma_a^2 \operatorname{Var}[\varphi(\sqrt v \xi)] + \beta$ for $v$."""
+    recurrent = float(architecture.layers().cells[0].weights.variance)
+
+    def excess(variance: float) -> float:
+        spread = _centered_cells(architecture, variance, argument=True)[1]
+        return recurrent * spread + injected - variance
+
+    biased = any(cell.bias is not None for cell in architecture.layers().cells[1:])
+    if isinstance(architecture, ImplicitArchitecture) and not biased:
+        gain = architecture.recurrent_gain
+        if gain < 1:
+            low, high = injected, injected / (1 - gain) * (1 + 1e-9)
+            return _root(excess, low, high)
+    steps = (injected * 2 ** (step / _PER_OCTAVE) for step in range(_SPAN * _PER_OCTAVE + 1))
+    last = next(steps)
+    for variance in steps:
+        if excess(variance) < 0:
+            return _root(excess, last, variance)
+        last = variance
+    raise ConvergenceError(
+        "no centering exists: recurrent_variance times the variance of the activation plus what "
+        f"the input injects exceeds all variances from {injected:.4g} to {last:.4g}"
+    )
+
+
+def _root(excess, low: float, high: float) -> float:  # type: ignore[no-untyped-def]
+    if excess(low) <= 0:
+        return low
+    if excess(high) >= 0:  # by rounding
+        return high
+    return float(brentq(excess, low, high, xtol=1e-300, rtol=_FINEST))
 
 
 def _shifted(name: str, phi: Activation, variance: float) -> Activation:
@@ -188,47 +240,3 @@ def _mean(phi: Activation, variance: float) -> float:
 
 def _square(phi: Activation, variance: float) -> float:
     return float(mean_square(phi, torch.tensor(variance, dtype=torch.float64))[0])
-
-
-def _kernel_variance(architecture: DEQ, injected: float) -> float:
-    """The variance at which the kernel of the DEQ, as it is, has its fixed point."""
-    recurrent = torch.tensor(architecture.recurrent_variance, dtype=torch.float64)
-    start = torch.tensor(injected, dtype=torch.float64)
-    phi = architecture.activation
-    return float(fixed_variance(phi, recurrent, start, differentiable=False))
-
-
-def _centered_variance(architecture: DEQ, injected: float) -> float:
-    r"""Solve $v = \sigma_a^2 \operatorname{Var}[\varphi(\sqrt v \xi)] + \beta$ for $v$."""
-    phi, recurrent = architecture.activation, architecture.recurrent_variance
-
-    def excess(variance: float) -> float:
-        spread = _square(_minus(phi, _mean(phi, variance)), variance)
-        return recurrent * spread + injected - variance
-
-    if architecture.kernel_guaranteed:
-        low, high = injected, injected / (1 - architecture.recurrent_gain) * (1 + 1e-9)
-    else:
-        low, high = _bracket(architecture, injected)
-    if excess(low) <= 0:
-        return low
-    if excess(high) >= 0:  # by rounding
-        return high
-    return float(brentq(excess, low, high, xtol=1e-300, rtol=_FINEST))
-
-
-def _bracket(architecture: DEQ, injected: float) -> tuple[float, float]:
-    """The first pair of neighbors on a grid of variances between which a solution lies."""
-    phi, recurrent = architecture.activation, architecture.recurrent_variance
-    for start in range(0, _SPAN * _PER_OCTAVE, _AT_ONCE):
-        steps = torch.arange(start, start + _AT_ONCE + 1, dtype=torch.float64)
-        grid = injected * (steps / _PER_OCTAVE).exp2()
-        spread = mean_square(phi, grid)[0] - hermite(phi, grid.sqrt(), 0)[:, 0] ** 2
-        below = (recurrent * spread + injected < grid)[1:]
-        if bool(below.any()):
-            first = int(below.to(torch.int8).argmax())
-            return float(grid[first]), float(grid[first + 1])
-    raise ConvergenceError(
-        "no centering exists: recurrent_variance times the variance of the activation plus what "
-        f"the input injects exceeds all variances from {injected:.4g} to {float(grid[-1]):.4g}"
-    )

@@ -13,17 +13,55 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from shoal.architectures import DEQ, Architecture
+from shoal.architectures import Architecture, ImplicitArchitecture, ImplicitNetwork
 from shoal.checks import flag, one_of, real
-from shoal.equivalents.autograd import gradients
 from shoal.equivalents.centering import added_shift, centered, norm_of_inputs
-from shoal.equivalents.closed_forms import closed_expansion
-from shoal.equivalents.jets import Expansion, Jet
-from shoal.equivalents.layers import last_activation, last_layer
 from shoal.kernels import KernelFunction, kernel_function
+from shoal.kernels.calculi.jets import Jet, Jets, gradients
+from shoal.kernels.calculi.own import Own
+from shoal.kernels.function import kernels_in
 from shoal.settings import in_standard_settings
 
-__all__ = ["Coefficients", "coefficients"]
+__all__ = ["Coefficients", "KernelCoefficients", "coefficients", "sooner"]
+
+
+@dataclass(frozen=True)
+class KernelCoefficients:
+    r"""One kernel for high-dimensional inputs of norm about $\tau_0$.
+
+    Attributes:
+        gamma2: $\gamma^2$, the kernel of an input with itself.
+        alpha1: $\alpha_1$, its derivative in $c$.
+        alpha2: $\alpha_2$, that in $a$ and $b$.
+        alpha3: $\alpha_3$, half the second one in $c$.
+        offset: $\kappa_0$, the kernel of orthogonal inputs.
+        slope: $\kappa_a$, its derivative in one squared norm.
+        bend: $\kappa_{aa}$, its second derivative in it.
+    """
+
+    gamma2: float
+    alpha1: float
+    alpha2: float
+    alpha3: float
+    offset: float = 0.0
+    slope: float = 0.0
+    bend: float = 0.0
+
+    @classmethod
+    def of(cls, own: float, jet: Jet) -> "KernelCoefficients":
+        """Those of a kernel with these derivatives."""
+        return cls(own, jet.c, jet.ab, jet.cc / 2, jet.value, jet.a, jet.aa)
+
+
+def _one(kernel: str, name: str) -> property:
+    """A paper's name for a coefficient of one of the kernels."""
+
+    def value(self: "Coefficients") -> float:
+        found: float = getattr(getattr(self, kernel), name)
+        return found
+
+    value.__doc__ = f"``{kernel}.{name}``."
+    return property(value)
 
 
 @dataclass(frozen=True)
@@ -33,80 +71,82 @@ class Coefficients:
     For $i \ne j$ and $\chi_i = \|x_i\|^2 - \tau_0^2$, the CK is approximately
     $$\kappa_0 + \kappa_a(\chi_i + \chi_j) + \tfrac12\kappa_{aa}(\chi_i^2 + \chi_j^2)
     + \alpha_1 x_i^\top x_j + \alpha_2\chi_i\chi_j + \alpha_3 (x_i^\top x_j)^2$$
-    and $\gamma^2$ on the diagonal; so is the NTK with $\beta$ for $\alpha$ and $\kappa_*^2$ for
-    $\gamma^2$. Where all layers are centered, the first three terms vanish.
+    and $\gamma^2$ on the diagonal; so is the NTK with coefficients of its own, which Ling 2024
+    calls $\beta$ and $\kappa_*^2$. Where all layers are centered, the first three terms vanish.
+
+    The papers' names are there as properties: ``gamma2``, ``alpha1`` to ``alpha3`` of the CK,
+    ``kappa2``, ``beta1`` to ``beta3`` of the NTK, and ``ck_offset``, ``ntk_offset`` and so on.
 
     Attributes:
-        architecture: Whose kernels these are: centered if ``center``.
+        function: The kernels; its architecture is centered if ``center``.
         tau0: The norm $\tau_0$ of the inputs.
-        trainable: The groups of parameters that the NTK counts.
-        width: The width, where the NTK depends on it and it was given.
-        center: Whether the architecture was centered.
+        center: Whether the kernels of orthogonal inputs of norm $\tau_0$ vanish: the architecture
+            was centered, and has no biases.
         tau: $\tau_*$, the standard deviation of the last activation's arguments (their root mean
             square for an ``ImplicitNetwork``, where they have a mean).
         shift: What centering added to the last activation.
-        gamma2: $\gamma^2$, the CK of an input with itself.
-        alpha1: $\alpha_1$, the derivative of the CK in $c$.
-        alpha2: $\alpha_2$, its derivative in $a$ and $b$.
-        alpha3: $\alpha_3$, half its second derivative in $c$.
         alpha4: $\alpha_4$, the derivative in $\tau_0^2$ of $\tau_*^2$ for an implicit architecture,
             and of $\gamma^2$ for an explicit one.
-        kappa2: $\kappa_*^2$, the NTK of an input with itself.
-        beta1: The NTK's $\alpha_1$.
-        beta2: The NTK's $\alpha_2$.
-        beta3: The NTK's $\alpha_3$.
-        ck_offset: $\kappa_0$, the CK of orthogonal inputs.
-        ck_slope: $\kappa_a$, its derivative in one squared norm.
-        ck_bend: $\kappa_{aa}$, its second derivative in it.
-        ntk_offset: The NTK's $\kappa_0$.
-        ntk_slope: The NTK's $\kappa_a$.
-        ntk_bend: The NTK's $\kappa_{aa}$.
+        ck: The coefficients of the CK.
+        ntk: Those of the NTK.
     """
 
-    architecture: Architecture
+    function: KernelFunction
     tau0: float
-    trainable: frozenset[str]
-    width: int | None
     center: bool
     tau: float
     shift: float
-    gamma2: float
-    alpha1: float
-    alpha2: float
-    alpha3: float
     alpha4: float
-    kappa2: float
-    beta1: float
-    beta2: float
-    beta3: float
-    ck_offset: float = 0.0
-    ck_slope: float = 0.0
-    ck_bend: float = 0.0
-    ntk_offset: float = 0.0
-    ntk_slope: float = 0.0
-    ntk_bend: float = 0.0
+    ck: KernelCoefficients
+    ntk: KernelCoefficients
+
+    gamma2 = _one("ck", "gamma2")
+    alpha1 = _one("ck", "alpha1")
+    alpha2 = _one("ck", "alpha2")
+    alpha3 = _one("ck", "alpha3")
+    kappa2 = _one("ntk", "gamma2")
+    beta1 = _one("ntk", "alpha1")
+    beta2 = _one("ntk", "alpha2")
+    beta3 = _one("ntk", "alpha3")
+    ck_offset = _one("ck", "offset")
+    ck_slope = _one("ck", "slope")
+    ck_bend = _one("ck", "bend")
+    ntk_offset = _one("ntk", "offset")
+    ntk_slope = _one("ntk", "slope")
+    ntk_bend = _one("ntk", "bend")
+
+    @property
+    def architecture(self) -> Architecture:
+        """Whose kernels these are."""
+        return self.function.architecture
+
+    @property
+    def trainable(self) -> frozenset[str]:
+        """The groups of parameters that the NTK counts."""
+        return self.function.trainable
+
+    @property
+    def width(self) -> int | None:
+        """The width, where the NTK depends on it and it was given."""
+        return self.function.width
 
     def __str__(self) -> str:
         """The numbers as a table."""
         groups = [g for g in self.architecture.parameter_groups if g in self.trainable]
         kind = "centered" if self.center else "not centered"
-        rows = [
-            ("", "CK", "NTK"),
-            ("diagonal", self.gamma2, self.kappa2),
-            ("inner product", self.alpha1, self.beta1),
-            ("norms", self.alpha2, self.beta2),
-            ("inner product squared", self.alpha3, self.beta3),
-        ]
+        names = {
+            "diagonal": "gamma2",
+            "inner product": "alpha1",
+            "norms": "alpha2",
+            "inner product squared": "alpha3",
+        }
         if not self.center:
-            rows += [
-                ("offset", self.ck_offset, self.ntk_offset),
-                ("slope in a norm", self.ck_slope, self.ntk_slope),
-                ("bend in a norm", self.ck_bend, self.ntk_bend),
-            ]
-        cells = [
-            (name, *(c if isinstance(c, str) else f"{c:.6g}" for c in row)) for name, *row in rows
+            names |= {"offset": "offset", "slope in a norm": "slope", "bend in a norm": "bend"}
+        lines = [f"{'':21} {'CK':>12} {'NTK':>12}"]
+        lines += [
+            f"{text:21} {getattr(self.ck, name):>12.6g} {getattr(self.ntk, name):>12.6g}"
+            for text, name in names.items()
         ]
-        lines = [f"{name:21} {ck:>12} {ntk:>12}" for name, ck, ntk in cells]
         head = (
             f"{type(self.architecture).__name__}, {kind}, tau0 = {self.tau0:g}, "
             f"trained: {', '.join(groups)}",
@@ -136,8 +176,7 @@ def coefficients(
         width: As for :func:`~shoal.kernels.kernel_function`.
         center: Whether to center the architecture, or take it as it is.
         method: ``"derivatives"`` differentiates the kernel function; ``"closed"`` uses moments of
-            the activations alone (see :mod:`shoal.equivalents.closed_forms`). They agree to
-            round-off.
+            the activations alone (see :mod:`shoal.kernels.calculi.jets`). They agree to round-off.
 
     Raises:
         TypeError: If no kernel, centering or closed form is known for the architecture.
@@ -155,71 +194,72 @@ def coefficients(
     one_of("method", method, ("derivatives", "closed"))
     flag("center", center)
     function = kernel_function(architecture, trainable=trainable, width=width)
-    if isinstance(architecture, DEQ):
-        real("input_variance", architecture.input_variance, above=0.0)
+    if "input_variance" in architecture.variances:
+        real("input_variance", architecture.input_variance, above=0.0)  # type: ignore[attr-defined]
     chosen = centered(architecture, tau0) if center else architecture
-    layer = last_layer(chosen, tau0)
     function = replace(function, architecture=chosen)
+    vanishing = center and not getattr(architecture, "bias_variance", 0.0)
     if method == "closed":
-        expansion = closed_expansion(chosen, tau0, function.trainable, width, center)
+        ck, ntk = closed_jets(function, tau0, vanishing)
     else:
-        expansion = _differentiated(function, tau0, layer.growth, center)
-    shift = added_shift(last_activation(architecture), last_activation(chosen))
-    return _assembled(function, tau0, center, (layer.tau, shift), expansion)
+        ck, ntk = _differentiated(function, tau0, vanishing)
+    own = function.own(torch.tensor(tau0**2, dtype=torch.float64))
+    tau, growth = _last_layer(function, tau0)
+    shift = 0.0
+    if center:
+        before, after = (network.layers().cells[-1] for network in (architecture, chosen))
+        shift = added_shift(before.activation, after.activation)
+    return Coefficients(
+        function,
+        tau0,
+        vanishing,
+        tau,
+        shift,
+        growth,
+        KernelCoefficients.of(float(own.ck), ck),
+        KernelCoefficients.of(float(own.ntk), ntk),
+    )
 
 
-def _differentiated(
-    function: KernelFunction, tau0: float, growth: float, center: bool
-) -> Expansion:
-    """The expansion by derivatives of the kernel function."""
+def sooner(architecture: Architecture) -> Literal["closed", "derivatives"]:
+    """The method of :func:`~shoal.coefficients` that takes less time; the numbers are the same."""
+    return "derivatives" if isinstance(architecture, ImplicitNetwork) else "closed"
+
+
+def closed_jets(function: KernelFunction, tau0: float, vanishing: bool) -> tuple[Jet, Jet]:
+    """Both kernels and their derivatives by moments, which may be known to vanish."""
+    if isinstance(function.architecture, ImplicitNetwork):
+        name = type(function.architecture).__name__
+        raise TypeError(f"no closed form is known for {name}; use method='derivatives'")
+    found = kernels_in(function.architecture, Jets(tau0, vanishing), function)
+    return found.ck, found.ntk
+
+
+def _last_layer(function: KernelFunction, tau0: float) -> tuple[float, float]:
+    r"""$\tau_*$ and $\alpha_4$."""
+    with torch.enable_grad():
+        squared = torch.tensor(tau0**2, dtype=torch.float64, requires_grad=True)
+        network = kernels_in(function.architecture, Own(squared, differentiable=True), function)
+        argument, features = network.features.argument, network.features.values
+        implicit = isinstance(function.architecture, ImplicitArchitecture)
+        (growth,) = gradients(argument if implicit else features, squared)
+    return float(argument.detach()) ** 0.5, float(growth.detach())
+
+
+def _differentiated(function: KernelFunction, tau0: float, vanishing: bool) -> tuple[Jet, ...]:
+    """Both kernels and their derivatives by autograd."""
     squared = torch.tensor(tau0**2, dtype=torch.float64)
     with torch.enable_grad():
         a, b = (squared.clone().requires_grad_() for _ in range(2))
         c = torch.zeros_like(squared).requires_grad_()
-        ck, ntk = (_jet(kappa, a, b, c, center) for kappa in function(a, b, c))
-    own = function.own(squared)
-    return Expansion(ck, ntk, float(own.ck), float(own.ntk), growth)
+        return tuple(_jet(kappa, a, b, c, vanishing) for kappa in function(a, b, c))
 
 
-def _jet(kappa: Tensor, a: Tensor, b: Tensor, c: Tensor, center: bool) -> Jet:
+def _jet(kappa: Tensor, a: Tensor, b: Tensor, c: Tensor, vanishing: bool) -> Jet:
     slope_a, slope_c = gradients(kappa, a, c)
     bend_aa, bend_ab = gradients(slope_a, a, b)
     (bend_cc,) = gradients(slope_c, c)
     taken = (kappa, slope_a, slope_c, bend_aa, bend_ab, bend_cc)
     jet = Jet(*(float(t.detach()) for t in taken))
     # centered, the kernel vanishes wherever one norm is tau0 and the inner product zero
-    return replace(jet, value=0.0, a=0.0, aa=0.0) if center else jet
-
-
-def _assembled(
-    function: KernelFunction,
-    tau0: float,
-    center: bool,
-    layer: tuple[float, float],
-    expansion: Expansion,
-) -> Coefficients:
-    ck, ntk = expansion.ck, expansion.ntk
-    return Coefficients(
-        architecture=function.architecture,
-        tau0=tau0,
-        trainable=function.trainable,
-        width=function.width,
-        center=center,
-        tau=layer[0],
-        shift=layer[1],
-        gamma2=expansion.own_ck,
-        alpha1=ck.c,
-        alpha2=ck.ab,
-        alpha3=ck.cc / 2,
-        alpha4=expansion.growth,
-        kappa2=expansion.own_ntk,
-        beta1=ntk.c,
-        beta2=ntk.ab,
-        beta3=ntk.cc / 2,
-        ck_offset=ck.value,
-        ck_slope=ck.a,
-        ck_bend=ck.aa,
-        ntk_offset=ntk.value,
-        ntk_slope=ntk.a,
-        ntk_bend=ntk.aa,
-    )
+    return replace(jet, value=0.0, a=0.0, aa=0.0) if vanishing else jet

@@ -37,7 +37,7 @@ def rival(name: str, deq: DEQ) -> Architecture:
         return shoal.design(deq, tau0=1.0, match=match, method="sphere").architecture
     if name == "moments":
         return shoal.design(deq, tau0=1.0, match="ck").architecture
-    plain = deq.activation
+    plain = deq.activations[0]
     if isinstance(plain, shoal.Affine):  # what centering made of it
         plain = plain.activation
     return shoal.FullyConnected((plain,) * (2 if name == "naive2" else 1))

@@ -14,7 +14,7 @@ from shoal.gaussian.hermite_series import as_series, series_coefficients
 from shoal.gaussian.smoothing import smoothed
 from shoal.settings import in_standard_settings
 
-__all__ = ["Moments", "mean", "mean_square", "moments", "normalization"]
+__all__ = ["Moments", "mean", "mean_square", "moments", "normalization", "slope_square"]
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,14 @@ def moments(phi: Activation, tau: Tensor | float) -> Moments:
     if series is not None:
         return _series_moments(series, scale)
     zero, variance = torch.zeros_like(scale), scale**2
-    jumps = any(kink.jumps[0] for kink in phi.kinks)
-    slope_square = Square(Derivative(phi, 1))
+    first_square = slope_square(phi, variance)  # looks at kinks, hence at whether phi is finite
     return Moments(
         mean=smoothed(phi, zero, variance),
         first=smoothed(phi, zero, variance, order=1),
         second=smoothed(phi, zero, variance, order=2),
         third=smoothed(phi, zero, variance, order=3),
         square=smoothed(Square(phi), zero, variance),
-        first_square=zero + math.inf if jumps else smoothed(slope_square, zero, variance),
+        first_square=first_square,
         square_second=smoothed(Square(phi), zero, variance, order=2),
     )
 
@@ -99,6 +98,16 @@ def mean_square(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
         return m.square, m.square_second / 2
     square, zero = Square(phi), torch.zeros_like(variance)
     return smoothed(square, zero, variance), smoothed(square, zero, variance, order=2) / 2
+
+
+def slope_square(phi: Activation, variance: Tensor) -> Tensor:
+    r"""$\mathbb{E}[\varphi'(\sqrt a\,\xi)^2]$, unchecked; infinite if $\varphi$ jumps."""
+    if as_series(phi) is not None:
+        return moments(phi, variance.sqrt()).first_square
+    zero = torch.zeros_like(variance)
+    if any(kink.jumps[0] for kink in phi.kinks):
+        return zero + math.inf
+    return smoothed(Square(Derivative(phi, 1)), zero, variance)
 
 
 @lru_cache(maxsize=256)

@@ -1,11 +1,6 @@
 """Kernels of infinitely wide networks."""
 
-from shoal.kernels import (  # noqa: F401  (they register their kernels)
-    deq,
-    fully_connected,
-    implicit_network,
-    resnet,
-)
+from shoal.kernels import implicit_network  # noqa: F401  (it registers its kernels)
 from shoal.kernels.function import KernelFunction, kernel_function
 from shoal.kernels.matrix import kernel
 from shoal.kernels.operator import KernelOperator, KernelOperators, kernel_operator

@@ -15,6 +15,7 @@ $$\Theta^{(h)} = \Theta^{(h-1)} + s_h^2\, \mathbb E[\sigma'(u)\sigma'(v)]
 \bigl(\mathcal P(\Theta^{(h-1)}) + K^{(h-1)}\bigr)$$
 
 from $H^{(0)} = b^{(0)} = \Theta^{(0)} = 0$, the last $K^{(h-1)}$ only for layers that are trained.
+Biases add their variance to $K$.
 The readout has one sign per channel, so that both kernels are sums over all pairs of pixels, of
 $H$ and of $\Theta$ of the last layer.
 """
@@ -31,7 +32,6 @@ from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.domain import within_bound
 from shoal.gaussian.moments import mean
 from shoal.kernels.pixel_pairs import PixelPairs
-from shoal.kernels.resnet import residual_layers
 from shoal.kernels.result import Kernels
 
 __all__ = ["Images", "patch_grams", "pixel_pairs", "summed_kernels"]
@@ -75,8 +75,9 @@ class Images:
         pairs = pixel_pairs(architecture, points, torch.zeros(1, dtype=torch.int64))
         square = _products(points, points, pairs)
         total, layers = torch.zeros_like(square), []
-        for sigma, skip, k, _ in residual_layers(architecture):
-            variance = pairs.patch_sum(square)
+        for cell in architecture.layers().cells:
+            sigma, skip, k = cell.activation, cell.skip, cell.gain
+            variance = pairs.patch_sum(square) + architecture.bias_variance
             average = mean(sigma, variance.clamp(min=_SMALLEST))
             second = dual(sigma, variance, variance, variance)
             layers.append(_Layer(*(t[:, 0] for t in (variance, average, total))))
@@ -126,19 +127,25 @@ def summed_kernels(
     covariance = _products(first, second, pairs)
     tangent = torch.zeros_like(covariance)
     reached = False  # whether a layer up to here is trained
-    for layer, (sigma, skip, k, trained) in enumerate(residual_layers(architecture, trainable)):
+    bias = architecture.bias_variance
+    for layer, cell in enumerate(architecture.layers().cells):
+        sigma, skip, k = cell.activation, cell.skip, cell.gain
+        trained = cell.weights.group in trainable
+        biased = cell.bias is not None and cell.bias.group in trainable
         mine = _Layer(*(t[i, None] for t in left.layers[layer]))
         theirs = _Layer(*(pairs.of_partner(t[j]) for t in right.layers[layer]))
-        below = torch.where(same, mine.variance, pairs.patch_sum(covariance))
+        below = torch.where(same, mine.variance, pairs.patch_sum(covariance) + bias)
         below = within_bound(mine.variance, theirs.variance, below)
         points = _Points.of(mine, theirs, below, torch.cat([left.spans[layer], right.spans[layer]]))
         covariance = skip * covariance + k**2 * points.values(sigma)
         covariance += k * (mine.total * theirs.mean + mine.mean * theirs.total)
-        reached = reached or trained
+        reached = reached or trained or biased
         if reached:
             from_below = pairs.patch_sum(tangent)
             if trained:
-                from_below += below
+                from_below += below - bias
+            if biased:
+                from_below += bias
             tangent += k**2 * points.slopes(sigma) * from_below
     return Kernels(covariance.flatten(1).sum(1), tangent.flatten(1).sum(1))
 

@@ -1,4 +1,4 @@
-r"""The scalar fixed points behind a DEQ's kernels.
+r"""The scalar fixed points behind the kernels of implicit networks.
 
 Variances first, $\Lambda = \sigma_a^2 \mathbb{E}[\varphi(\sqrt{\Lambda}\xi)^2] + \sigma_b^2 a$,
 one equation per input; then covariances, $\Lambda_{ij} = \sigma_a^2 D_\varphi(\Lambda_{ii},
@@ -8,29 +8,16 @@ implicitly: two more Newton steps from the solution, recorded by autograd, have 
 up to third order.
 """
 
-import math
 from collections.abc import Callable
-from contextlib import suppress
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from shoal.activations import Activation
-from shoal.approximation import Chebyshev, PiecewiseChebyshev, fit_piecewise
-from shoal.exceptions import AccuracyError, ConvergenceError
-from shoal.gaussian import dual, dual_derivative
-from shoal.gaussian.domain import within_bound
-from shoal.gaussian.moments import mean_square
-from shoal.kernels.section import HalfAngle, Section
+from shoal.exceptions import ConvergenceError
 
-__all__ = ["fixed_covariance", "fixed_half_angle", "fixed_variance", "solve"]
+__all__ = ["geometric", "solve"]
 
 _MOST_STEPS = 200
-_SMALLEST = 1e-300  # a variance of zero
-_FEW = 64  # variances that are solved one by one
-_GRID = 8  # ranges of interpolated variances end at multiples of 1/8 in log₂
-_GAIN = 1e-13  # error of the interpolated logarithm
 _ROUNDING = 1e-15  # relative residual at which an equation counts as solved
 _DIVERGED = 1e12  # growth, relative to what is injected, after which nothing converges any more
 _LOOKS = 8  # places on the way to a solution at which another one is looked for ...
@@ -41,147 +28,15 @@ Equation = Callable[[Tensor], tuple[Tensor, Tensor]]
 """The right-hand side and its derivative at a guess."""
 
 
-def fixed_variance(
-    phi: Activation, recurrent: Tensor, injected: Tensor, *, differentiable: bool
-) -> Tensor:
-    r"""Solve $\Lambda = \sigma_a^2\,\mathbb{E}[\varphi(\sqrt{\Lambda}\xi)^2] + \beta$ elementwise.
-
-    Args:
-        phi: The activation $\varphi$.
-        recurrent: $\sigma_a^2$, a scalar tensor.
-        injected: $\beta = \sigma_b^2 \|x\|^2$, float64.
-        differentiable: Whether autograd may ask for derivatives of the solution.
-
-    Returns:
-        The fixed point that the iteration from $\beta$ reaches; the only one if
-        $\sigma_a^2 L^2 < 1$.
-
-    Raises:
-        ConvergenceError: If the iteration does not converge: the kernel may not exist.
-    """
-    if differentiable or injected.numel() <= _FEW:
-        return _fixed_variance(phi, recurrent, injected, differentiable=differentiable)
-    distinct, inverse = injected.unique(return_inverse=True)
-    if len(distinct) > _FEW:
-        with suppress(AccuracyError, ConvergenceError):  # the range is wider than the data
-            first = _fixed_variance(phi, recurrent, distinct[:1], differentiable=False)  # may be 0
-            others = _interpolated_variance(phi, float(recurrent), distinct[1:])
-            return torch.cat([first, others])[inverse]
-    return _fixed_variance(phi, recurrent, distinct, differentiable=False)[inverse]
-
-
-def _fixed_variance(
-    phi: Activation, recurrent: Tensor, injected: Tensor, *, differentiable: bool
-) -> Tensor:
-    """The same by one equation per element."""
-
-    def equation(guess: Tensor) -> tuple[Tensor, Tensor]:
-        value, slope = mean_square(phi, guess.clamp(min=_SMALLEST))
-        return recurrent * value + injected, recurrent * slope
-
-    return solve(
-        equation,
-        injected,
-        injected,
-        "variance",
-        differentiable=differentiable,
-        unique=_contracts(phi, recurrent),
-    )
-
-
-def _interpolated_variance(phi: Activation, recurrent: float, injected: Tensor) -> Tensor:
-    r"""The same at many points, by a series of $\log\Lambda - \log\beta$ in $\log\beta$."""
-    low, high = math.log2(float(injected[0])), math.log2(float(injected[-1]))
-    span = (math.floor(low * _GRID) / _GRID, math.ceil(high * _GRID) / _GRID)
-    gain = _gain(phi, recurrent, span)
-    return injected * gain(injected.log2()).exp2()
-
-
-@lru_cache(maxsize=64)
-def _gain(
-    phi: Activation, recurrent: float, span: tuple[float, float]
-) -> Chebyshev | PiecewiseChebyshev:
-    """The series for one range, kept for later calls."""
-    factor = torch.tensor(recurrent, dtype=torch.float64)
-
-    def gain(log_injected: Tensor) -> Tensor:
-        injected = log_injected.exp2()
-        return (_fixed_variance(phi, factor, injected, differentiable=False) / injected).log2()
-
-    return fit_piecewise(gain, (span,), tolerance=_GAIN)
-
-
-def fixed_covariance(
-    phi: Activation,
-    recurrent: Tensor,
-    a: Tensor,
-    b: Tensor,
-    injected: Tensor,
-    *,
-    differentiable: bool,
-) -> Tensor:
-    r"""Solve $\Lambda = \sigma_a^2 D_\varphi(a, b, \Lambda) + \gamma$ elementwise.
-
-    Args:
-        phi: The activation $\varphi$.
-        recurrent: $\sigma_a^2$, a scalar tensor.
-        a: Fixed variances of the first inputs.
-        b: Fixed variances of the second inputs.
-        injected: $\gamma = \sigma_b^2 \langle x, x' \rangle$.
-        differentiable: Whether autograd may ask for derivatives of the solution.
-
-    Raises:
-        ConvergenceError: If the iteration does not converge.
-    """
-    bound = a.sqrt() * b.sqrt()
-
-    def equation(guess: Tensor) -> tuple[Tensor, Tensor]:
-        inside = within_bound(a, b, guess)
-        value = recurrent * dual(phi, a, b, inside) + injected
-        return value, recurrent * dual_derivative(phi, a, b, inside)
-
-    solution = solve(
-        equation,
-        injected,
-        bound,
-        "covariance",
-        differentiable=differentiable,
-        unique=_contracts(phi, recurrent),
-    )
-    return within_bound(a, b, solution)
-
-
-def _contracts(phi: Activation, recurrent: Tensor) -> bool:
-    """Whether an equation surely has one solution."""
-    return float(recurrent.detach().max()) * phi.lipschitz**2 < 1
-
-
-def fixed_half_angle(
-    duals: Section, recurrent: float, injected: float, half: HalfAngle
-) -> HalfAngle:
-    r"""Solve for the angle at the fixed variance, given that between two inputs of one norm.
-
-    In $x = \sin^2\tfrac\psi2$ the equation is $x (1 - \sigma_a^2 I(\psi)) = (\beta/A) \sin^2
-    \tfrac\theta2$, and in $y = \cos^2\tfrac\psi2$ it is $y (1 - \sigma_a^2 J(\psi)) =
-    \sigma_a^2 R/A + (\beta/A) \cos^2\tfrac\theta2$: the smaller of the two keeps its digits.
-    The derivative of the right-hand sides is $\sigma_a^2 E(\psi)$.
-    """
-    ratio = injected / duals.variance
-    rest = recurrent * duals.remainder / duals.variance
-    wide = half.sine2 > half.cosine2
-    target = torch.where(wide, rest + ratio * half.cosine2, ratio * half.sine2)
-
-    def complete(part: Tensor) -> HalfAngle:
-        part = part.clamp(0.0, 1.0)
-        return HalfAngle(torch.where(wide, 1 - part, part), torch.where(wide, part, 1 - part))
-
-    def equation(part: Tensor) -> tuple[Tensor, Tensor]:
-        angle = complete(part).angle
-        mean = torch.where(wide, duals.mean_after(angle), duals.mean_before(angle))
-        return recurrent * part * mean + target, recurrent * duals.slope(angle)
-
-    part = solve(equation, target, target, "angle", differentiable=False)
-    return complete(part)
+def geometric(ratio: Tensor) -> Tensor:
+    """$1/(1 - r)$, the sum of all powers of what one turn of a loop multiplies changes by."""
+    largest = float(ratio.detach().max())
+    if not largest < 1:
+        raise ConvergenceError(
+            "the kernel does not exist: the recurrent variance times E[φ'(u) φ'(v)] is "
+            f"{largest:.4g} at the fixed point, and must be below 1"
+        )
+    return 1 / (1 - ratio)
 
 
 def solve(

@@ -1,12 +1,13 @@
 r"""The kernel of an architecture as a function of two norms and an inner product.
 
-This is the one thing that an architecture must supply: :func:`pair_kernels` for its type. Matrices,
-operators, high-dimensional equivalents and designs are all made of it.
+Matrices, operators, high-dimensional equivalents and designs are all made of it. It follows from
+the cells of the architecture (see :mod:`shoal.kernels.recursions`).
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import singledispatch
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,79 +15,26 @@ from torch import Tensor
 from shoal.architectures import Architecture, ConvResNet, ImplicitArchitecture
 from shoal.checks import integer
 from shoal.gaussian.domain import covariance, scale_tensor
+from shoal.kernels.calculi import Angles, HalfAngle, Own, Pairs
+from shoal.kernels.calculi.angles import NoAngleError
+from shoal.kernels.recursions import Network, network_kernels
 from shoal.kernels.result import Kernels
-from shoal.kernels.section import HalfAngle
 from shoal.kernels.variances import checked_variances, with_values
 from shoal.settings import in_standard_settings
 
-__all__ = [
-    "KernelFunction",
-    "angular_kernels",
-    "check_width",
-    "kernel_function",
-    "own_kernels",
-    "pair_kernels",
-]
+__all__ = ["KernelFunction", "check_width", "kernel_function", "kernels_in"]
 
 
 _MOST_ORDERS = 3  # derivatives that two Newton steps at a solution carry
 
 
 @singledispatch
-def pair_kernels(
-    architecture: Architecture,
-    a: Tensor,  # noqa: ARG001
-    b: Tensor,  # noqa: ARG001
-    c: Tensor,  # noqa: ARG001
-    trainable: frozenset[str],  # noqa: ARG001
-    width: int | None,  # noqa: ARG001
-    variances: Mapping[str, Tensor] | None = None,  # noqa: ARG001
-) -> Kernels:
-    r"""CK and NTK at $a = \|x\|^2$, $b = \|x'\|^2$, $c = \langle x, x' \rangle$, differentiable.
-
-    Those in ``variances``, broadcastable with the points, stand for the architecture's own.
-    """
-    raise TypeError(f"no kernel is known for {type(architecture).__name__}")
-
-
-@singledispatch
-def own_kernels(
-    architecture: Architecture,
-    a: Tensor,
-    trainable: frozenset[str],
-    width: int | None,
-    variances: Mapping[str, Tensor] | None = None,
-) -> Kernels:
-    r"""CK and NTK of inputs with themselves, differentiable also where ``pair_kernels`` is not.
-
-    (With kinks, it has an infinite derivative in $c$ there.) Optional for a new type without kinks.
-    """
-    options = {} if variances is None else {"variances": variances}
-    return pair_kernels(architecture, a, a, a, trainable, width, **options)
-
-
-@singledispatch
-def angular_kernels(
-    architecture: Architecture,
-    squared_norm: float,
-    half: HalfAngle,
-    trainable: frozenset[str],
-    width: int | None,
-) -> Kernels:
-    """CK and NTK of two inputs of one norm, accurate at all angles; optional for a new type."""
-    return pairs_of_one_norm(architecture, squared_norm, half, trainable, width)
-
-
-def pairs_of_one_norm(
-    architecture: Architecture,
-    squared_norm: float,
-    half: HalfAngle,
-    trainable: frozenset[str],
-    width: int | None,
-) -> Kernels:
-    """The same by :func:`pair_kernels`."""
-    norm = torch.full_like(half.cosine, squared_norm)
-    return pair_kernels(architecture, norm, norm, norm * half.cosine, trainable, width)
+def kernels_in(
+    architecture: Architecture, calculus: Any, function: "KernelFunction"
+) -> Network[Any]:
+    """A network in a calculus; an architecture that is no chain or loop of cells has its own."""
+    layers = architecture.layers(function.width).with_variances(dict(function.variances))
+    return network_kernels(layers, calculus, function.trainable)
 
 
 @dataclass(frozen=True)
@@ -154,19 +102,38 @@ class KernelFunction:
 
     @in_standard_settings
     def own(self, a: Tensor) -> Kernels:
-        """Both kernels of inputs with themselves, given their squared norms in float64."""
+        """Both kernels of inputs with themselves, given their squared norms in float64.
+
+        They are differentiable also where those of pairs are not (with kinks, these have an
+        infinite derivative in $c$ there).
+        """
         a = scale_tensor("a", a, at_least=0)
-        return own_kernels(self.architecture, a, self.trainable, self.width, **self._options(a))
+        return self._in(lambda wanted: Own(a, wanted), a)
+
+    def at_angles(self, squared_norm: float, half: HalfAngle) -> Kernels:
+        """Both kernels of inputs of one norm, accurate at all angles."""
+        try:
+            return self._in(lambda _: Angles(squared_norm, half))
+        except NoAngleError:
+            return self.at_cosines(squared_norm, half)
+
+    def at_cosines(self, squared_norm: float, half: HalfAngle) -> Kernels:
+        """The same by the equations of single pairs."""
+        norm = torch.full_like(half.cosine, squared_norm)
+        return self._pairs(norm, norm, norm * half.cosine)
 
     def _pairs(self, a: Tensor, b: Tensor, c: Tensor) -> Kernels:
-        options = self._options(c)
-        return pair_kernels(self.architecture, a, b, c, self.trainable, self.width, **options)
+        return self._in(lambda wanted: Pairs.of(a, b, c, differentiable=wanted), a, b, c)
 
-    def _options(self, like: Tensor) -> dict[str, Mapping[str, Tensor]]:
-        """What only architectures with variances understand."""
-        if not self.variances:
-            return {}
-        return {"variances": {name: value.to(like) for name, value in self.variances}}
+    def _in(self, calculus: Callable[[bool], Any], *point: Tensor) -> Kernels:
+        """The kernels in a calculus, which is told whether derivatives are wanted."""
+        values = tuple((name, v.to(point[0])) for name, v in self.variances) if point else ()
+        wanted = torch.is_grad_enabled() and any(
+            t.requires_grad for t in (*point, *(value for _, value in values))
+        )
+        function = replace(self, variances=values if wanted else ())
+        found = kernels_in(self.architecture, calculus(wanted), function)
+        return Kernels(found.ck, found.ntk)
 
 
 @in_standard_settings
@@ -199,8 +166,6 @@ def kernel_function(
             "the kernels of a ConvResNet are no functions of norms and inner products; "
             "shoal.kernel makes its matrices"
         )
-    if pair_kernels.dispatch(type(architecture)) is pair_kernels.dispatch(object):
-        raise TypeError(f"no kernel is known for {type(architecture).__name__}")
     width = check_width(architecture, width)
     named = checked_variances(architecture, variances)
     architecture = with_values(architecture, named)

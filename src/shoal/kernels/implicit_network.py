@@ -11,70 +11,37 @@ of the paper's $H$.
 """
 
 import math
-from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from shoal.architectures import ImplicitNetwork
 from shoal.exceptions import ConvergenceError
-from shoal.gaussian.domain import correlation
+from shoal.kernels.calculi.own import Variances
 from shoal.kernels.fixed_points import solve
-from shoal.kernels.function import angular_kernels, own_kernels, pair_kernels
+from shoal.kernels.function import KernelFunction, kernels_in
 from shoal.kernels.rectified import Diagonal, rectified
+from shoal.kernels.recursions import Network
 from shoal.kernels.result import Kernels
-from shoal.kernels.section import HalfAngle
 
 __all__ = ["equilibrium", "state_square"]
 
-_SMALLEST = 1e-300  # a squared norm of zero
 _NARROWEST = 1e-100  # an angle of zero
 _BLOCK = 4096  # pairs that are integrated at a time
 
 
-@pair_kernels.register
-def _(
-    architecture: ImplicitNetwork,
-    a: Tensor,
-    b: Tensor,
-    c: Tensor,
-    trainable: frozenset[str],
-    width: int | None,  # noqa: ARG001
-    variances: Mapping[str, Tensor] | None = None,  # noqa: ARG001
-) -> Kernels:
+@kernels_in.register
+def implicit_network_kernels(
+    architecture: ImplicitNetwork, calculus: Any, function: KernelFunction
+) -> Network[Variances]:
     """The product of the norms times a function of the angle."""
-    a, b, c = torch.broadcast_tensors(a, b, c)
-    safe_a, safe_b = (t.clamp(min=_SMALLEST) for t in (a, b))
-    cosine, sine = correlation(safe_a, safe_b, c)
-    unit = _unit_kernels(architecture, torch.atan2(sine, cosine), trainable)
-    return Kernels(*(a.sqrt() * b.sqrt() * k for k in unit))
-
-
-@own_kernels.register
-def _(
-    architecture: ImplicitNetwork,
-    a: Tensor,
-    trainable: frozenset[str],
-    width: int | None,  # noqa: ARG001
-    variances: Mapping[str, Tensor] | None = None,  # noqa: ARG001
-) -> Kernels:
-    """The same for inputs with themselves."""
-    unit = _unit_kernels(architecture, torch.zeros_like(a), trainable)
-    return Kernels(*(a * k for k in unit))
-
-
-@angular_kernels.register
-def _(
-    architecture: ImplicitNetwork,
-    squared_norm: float,
-    half: HalfAngle,
-    trainable: frozenset[str],
-    width: int | None,  # noqa: ARG001
-) -> Kernels:
-    """The same with an angle instead of a covariance."""
-    unit = _unit_kernels(architecture, half.angle, trainable)
-    return Kernels(*(squared_norm * k for k in unit))
+    angle, scale = calculus.of_angle()
+    unit = _unit_kernels(architecture, angle, function.trainable)
+    ck = scale * unit.ck
+    argument = scale * (architecture.gamma**2 * state_square(architecture.gamma) + 0.5)
+    return Network(ck, scale * unit.ntk, Variances(ck, argument=argument))
 
 
 @lru_cache(maxsize=64)

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from shoal.approximation import chebyshev_nodes, coefficients_from_values, off_grid_error
 from shoal.exceptions import AccuracyError
-from shoal.kernels.function import KernelFunction, pairs_of_one_norm
-from shoal.kernels.section import HalfAngle
+from shoal.kernels.calculi import HalfAngle
+from shoal.kernels.function import KernelFunction
 from shoal.kernels.surface import ANY_ANGLE, Span, Surface, diagonal
 
 __all__ = ["Octaves", "part_surface"]
@@ -109,9 +109,7 @@ def part_surface(
 
 def _values(function: KernelFunction, squared_norm: float, angle: Tensor) -> Tensor:
     """Both kernels by their scalar equations, divided by their diagonals. shape: (2, n)."""
-    options = function.trainable, function.width
-    half = HalfAngle.of(angle)
-    kernels = pairs_of_one_norm(function.architecture, squared_norm, half, *options)
+    kernels = function.at_cosines(squared_norm, HalfAngle.of(angle))
     own = _own(function, squared_norm).to(angle.device)
     return torch.stack(tuple(kernels)) / torch.where(own == 0, 1.0, own)[:, None]
 

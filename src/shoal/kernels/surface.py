@@ -27,8 +27,8 @@ from shoal.approximation import (
     fit_piecewise,
 )
 from shoal.exceptions import AccuracyError
-from shoal.kernels.function import KernelFunction, angular_kernels
-from shoal.kernels.section import HalfAngle
+from shoal.kernels.calculi import HalfAngle
+from shoal.kernels.function import KernelFunction
 
 __all__ = [
     "ANY_ANGLE",
@@ -160,10 +160,7 @@ def angular_surface(function: KernelFunction, squared_norm: float, tolerance: fl
     """The surface for inputs of one norm, exact at all angles; kept for later calls."""
 
     def both(angle: Tensor) -> tuple[Tensor, Tensor]:
-        half = HalfAngle.of(angle)
-        return angular_kernels(
-            function.architecture, squared_norm, half, function.trainable, function.width
-        )
+        return function.at_angles(squared_norm, HalfAngle.of(angle))
 
     own = tuple(float(k) for k in both(torch.zeros(1, dtype=torch.float64)))
     series = [

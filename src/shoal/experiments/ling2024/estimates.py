@@ -31,7 +31,7 @@ def estimated_kernels(deq: DEQ, x: Tensor, *, width: int, seed: int) -> Kernels:
     with torch.no_grad():
         z = network.solve(x).value
         arguments = deq.recurrent_variance**0.5 * (z @ network.recurrent.T) + network.inject(x)
-        slopes = deq.activation.derivative(arguments)
+        slopes = deq.activations[0].derivative(arguments)
     ck = z @ z.T
     spread = deq.recurrent_variance / width * (slopes @ slopes.T)
     return Kernels(ck, ck / (1 - spread))

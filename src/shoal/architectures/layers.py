@@ -1,0 +1,138 @@
+r"""What networks are made of: cells, in a chain or in a loop.
+
+A cell makes features $x'$ of features $x$ by one random matrix and one activation,
+
+$$x' = e\,x + \frac{k}{\sqrt m}\,\varphi(W x + b).$$
+
+An explicit network is a chain of cells from its input to its readout. The features of an implicit
+one are the fixed point of a loop of cells, into the first of which the input is injected.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from shoal.activations import Activation
+
+__all__ = ["Cell", "Layers", "Weights"]
+
+
+@dataclass(frozen=True)
+class Weights:
+    r"""A random matrix, or the biases of a cell.
+
+    Attributes:
+        group: The name of the group of parameters that it belongs to.
+        variance: $v$: features of covariance $\Sigma$ become $v\Sigma$; biases have variance $v$.
+        tangent: How much the group counts in the NTK, where that is not the variance: weights that
+            are trained in another scale than they act in.
+        field: The field of the architecture that holds the variance, if one does: kernels can be
+            differentiated in it.
+    """
+
+    group: str
+    variance: float | Tensor = 1.0
+    tangent: float | None = None
+    field: str | None = None
+
+    @property
+    def share(self) -> float | Tensor:
+        """How much the group counts in the NTK."""
+        return self.variance if self.tangent is None else self.tangent
+
+    def with_variances(self, values: Mapping[str, Tensor]) -> "Weights":
+        """The same with the tensor that stands for its field, if one does."""
+        if self.field is None or self.field not in values:
+            return self
+        return replace(self, variance=values[self.field])
+
+
+@dataclass(frozen=True)
+class Cell:
+    r"""One layer, $x' = e\,x + k\,m^{-1/2} \varphi(Wx + b)$.
+
+    Attributes:
+        activation: $\varphi$.
+        weights: $W$.
+        gain: $k$.
+        skip: $e$.
+        bias: $b$; ``None`` if there is none.
+    """
+
+    activation: Activation
+    weights: Weights
+    gain: float = 1.0
+    skip: float = 0.0
+    bias: Weights | None = None
+
+
+@dataclass(frozen=True)
+class Layers:
+    r"""A whole network.
+
+    Attributes:
+        cells: From the input to the readout, or once around the loop.
+        readout: The last matrix; ``None`` if it is fixed, with entries of unit variance.
+        injection: The weights by which the input enters the first cell of a loop; ``None`` if the
+            cells are a chain.
+        gated: Whether the network sees the directions of its inputs only, and its output is
+            multiplied by their norms.
+    """
+
+    cells: tuple[Cell, ...]
+    readout: Weights | None = Weights("readout")
+    injection: Weights | None = None
+    gated: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what no kernel is known for."""
+        if not self.cells:
+            raise ValueError("cells must have at least one entry, got none")
+        if self.cells[0].skip or (self.injection and any(cell.skip for cell in self.cells)):
+            raise ValueError("cells must have no skip connection in a loop, or around the first")
+
+    @property
+    def weights(self) -> tuple[Weights, ...]:
+        """All of them: the readout, the cells', the injection, the biases."""
+        biases = (cell.bias for cell in self.cells)
+        every = (self.readout, *(cell.weights for cell in self.cells), self.injection, *biases)
+        return tuple(weights for weights in every if weights is not None)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The names of the groups of parameters, each once."""
+        return tuple(dict.fromkeys(weights.group for weights in self.weights))
+
+    @property
+    def variances(self) -> tuple[str, ...]:
+        """The fields of the architecture that hold variances, each once."""
+        fields = (weights.field for weights in self.weights)
+        return tuple(dict.fromkeys(field for field in fields if field is not None))
+
+    @property
+    def positively_homogeneous(self) -> bool:
+        """Whether the output is, with all weights."""
+        if self.gated:
+            return True
+        biased = any(cell.bias is not None for cell in self.cells)
+        return not biased and all(cell.activation.positively_homogeneous for cell in self.cells)
+
+    def with_variances(self, values: Mapping[str, Tensor]) -> "Layers":
+        """The same with tensors that stand for fields of the architecture."""
+        if not values:
+            return self
+
+        def exchanged(weights: Weights | None) -> Weights | None:
+            return None if weights is None else weights.with_variances(values)
+
+        cells = tuple(
+            replace(cell, weights=cell.weights.with_variances(values), bias=exchanged(cell.bias))
+            for cell in self.cells
+        )
+        return replace(
+            self,
+            cells=cells,
+            readout=exchanged(self.readout),
+            injection=exchanged(self.injection),
+        )

@@ -1,0 +1,194 @@
+"""Covariances of inputs with themselves: variances, by integrals of one variable."""
+
+import math
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from shoal.activations import Activation
+from shoal.approximation import Chebyshev, PiecewiseChebyshev, fit_piecewise
+from shoal.exceptions import AccuracyError, ConvergenceError
+from shoal.gaussian import dual, dual_derivative
+from shoal.gaussian.moments import mean as activation_mean
+from shoal.gaussian.moments import mean_square, slope_square
+from shoal.kernels.fixed_points import geometric, solve
+from shoal.kernels.recursions import Loop, Pushed, Scalar
+
+__all__ = ["Own", "Variances", "fixed_variance"]
+
+SMALLEST = 1e-300  # a variance of zero
+_FEW = 64  # variances that are solved one by one
+_GRID = 8  # ranges of interpolated variances end at multiples of 1/8 in log₂
+_GAIN = 1e-13  # error of the interpolated logarithm
+
+
+@dataclass(frozen=True, eq=False)
+class Variances:
+    """Variances of features.
+
+    Attributes:
+        values: The variances. shape: (n,)
+        means: Means of the features, times the root of the width.
+        argument: Variances of what the last activation saw (mean squares, where it has a mean).
+    """
+
+    values: Tensor
+    means: Tensor | float = 0.0
+    argument: Tensor | float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Own:
+    """The calculus of single inputs.
+
+    Attributes:
+        squared_norms: Of the inputs, in float64. shape: (n,)
+        differentiable: Whether autograd may ask for derivatives.
+    """
+
+    squared_norms: Tensor
+    differentiable: bool
+
+    def start(self, *, gated: bool) -> tuple[Variances, Tensor | float]:
+        """The squared norms, or ones."""
+        if gated:
+            return Variances(torch.ones_like(self.squared_norms)), self.squared_norms
+        return Variances(self.squared_norms), 1.0
+
+    def covariance(self, state: Variances) -> Tensor:
+        """The variances."""
+        return state.values
+
+    def combine(self, terms: list[tuple[Scalar, Variances]], constant: Scalar = 0.0) -> Variances:
+        """The weighted sum."""
+        total = weighted([(factor, s.values) for factor, s in terms], constant)
+        return Variances(total, argument=terms[0][1].argument)
+
+    def residual(self, below: Variances, pushed: Variances, skip: float, gain: float) -> Variances:
+        """The sum of features and of what a layer makes of them."""
+        cross = 2 * skip * gain * below.means * pushed.means
+        values = skip**2 * below.values + cross + gain**2 * pushed.values
+        return Variances(values, skip * below.means + gain * pushed.means, pushed.argument)
+
+    def push(self, phi: Activation, state: Variances, *, mean: bool) -> Pushed[Variances]:
+        """Mean squares of an activation and of its derivative."""
+        variance = state.values
+        slope = (
+            slope_square(phi, variance.clamp(min=SMALLEST))
+            if self.differentiable
+            else dual_derivative(phi, variance, variance, variance)
+        )
+        return Pushed(self.squares(phi, variance, mean=mean), slope)
+
+    def squares(self, phi: Activation, variance: Tensor, *, mean: bool) -> Variances:
+        """Mean squares, and means, of an activation alone."""
+        some = variance.clamp(min=SMALLEST)
+        means = (
+            torch.where(variance > 0, activation_mean(phi, some), phi(0 * some)) if mean else 0.0
+        )
+        if self.differentiable:  # duals of kinks have no second derivatives where u = v
+            return Variances(mean_square(phi, some)[0], means, variance)
+        return Variances(dual(phi, variance, variance, variance), means, variance)
+
+    def fixed_point(self, loop: Loop, injected: Variances) -> Variances:
+        """The variances at equilibrium."""
+        values = fixed_variance(loop, injected.values, differentiable=self.differentiable)
+        return Variances(values)
+
+    def geometric(self, ratio: Tensor) -> Tensor:
+        """The sum of all powers."""
+        return geometric(ratio)
+
+    def of_angle(self) -> tuple[Tensor, Tensor]:
+        """Angles of zero, and the factor of a positively homogeneous kernel."""
+        return torch.zeros_like(self.squared_norms), self.squared_norms
+
+
+def weighted(terms: list[tuple[Scalar, Tensor]], constant: Scalar) -> Tensor:
+    """A sum of tensors with factors, and a constant."""
+    (factor, total), *others = terms
+    total = total if _is(factor, 1.0) else factor * total
+    for factor, value in others:
+        total = total + (value if _is(factor, 1.0) else factor * value)
+    return total if _is(constant, 0.0) else total + constant
+
+
+def _is(number: Scalar, value: float) -> bool:
+    return isinstance(number, float) and number == value
+
+
+def fixed_variance(loop: Loop, injected: Tensor, *, differentiable: bool) -> Tensor:
+    r"""Solve $\Lambda = \sigma_a^2\,\mathbb{E}[\varphi(\sqrt{\Lambda}\xi)^2] + \beta$ elementwise.
+
+    Args:
+        loop: The cells; several of them are passed in turn.
+        injected: $\beta$, float64.
+        differentiable: Whether autograd may ask for derivatives of the solution.
+
+    Returns:
+        The fixed point that the iteration from $\beta$ reaches; the only one if the squared gain of
+        the loop is below one.
+
+    Raises:
+        ConvergenceError: If the iteration does not converge: the kernel may not exist.
+    """
+    if differentiable or injected.numel() <= _FEW:
+        return _solved(loop, injected, differentiable=differentiable)
+    distinct, inverse = injected.unique(return_inverse=True)
+    if len(distinct) > _FEW:
+        with suppress(AccuracyError, ConvergenceError):  # the range is wider than the data
+            first = _solved(loop, distinct[:1], differentiable=False)  # which may be zero
+            return torch.cat([first, _interpolated(loop, distinct[1:])])[inverse]
+    return _solved(loop, distinct, differentiable=False)[inverse]
+
+
+def _solved(loop: Loop, injected: Tensor, *, differentiable: bool) -> Tensor:
+    """The same by one equation per element."""
+    recurrent = loop.cells[0].weights.variance
+
+    def equation(guess: Tensor) -> tuple[Tensor, Tensor]:
+        value, rate = _turn(loop, guess)
+        return recurrent * value + injected, recurrent * rate
+
+    return solve(
+        equation,
+        injected,
+        injected,
+        "variance",
+        differentiable=differentiable,
+        unique=loop.contracts,
+    )
+
+
+def _turn(loop: Loop, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """The variance of features once around the loop, and its derivative."""
+    rate = torch.ones_like(variance)
+    for place, cell in enumerate(loop.cells):
+        if place:
+            bias = 0.0 if cell.bias is None else cell.bias.variance
+            variance = cell.weights.variance * variance + bias
+            rate = cell.weights.variance * rate
+        value, growth = mean_square(cell.activation, variance.clamp(min=SMALLEST))
+        variance, rate = cell.gain**2 * value, cell.gain**2 * growth * rate
+    return variance, rate
+
+
+def _interpolated(loop: Loop, injected: Tensor) -> Tensor:
+    r"""The same at many points, by a series of $\log\Lambda - \log\beta$ in $\log\beta$."""
+    low, high = math.log2(float(injected[0])), math.log2(float(injected[-1]))
+    span = (math.floor(low * _GRID) / _GRID, math.ceil(high * _GRID) / _GRID)
+    return injected * _gain(loop, span)(injected.log2()).exp2()
+
+
+@lru_cache(maxsize=64)
+def _gain(loop: Loop, span: tuple[float, float]) -> Chebyshev | PiecewiseChebyshev:
+    """The series for one range, kept for later calls."""
+
+    def gain(log_injected: Tensor) -> Tensor:
+        injected = log_injected.exp2()
+        return (_solved(loop, injected, differentiable=False) / injected).log2()
+
+    return fit_piecewise(gain, (span,), tolerance=_GAIN)

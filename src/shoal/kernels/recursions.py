@@ -1,0 +1,202 @@
+r"""The kernels of networks, written once for every way to compute them.
+
+Features of covariance $\Sigma$ enter a cell as $\Lambda = v\Sigma + \beta$, leave it as
+$\Sigma' = e^2\Sigma + k^2 D_\varphi(\Lambda)$ (and cross terms, where features have means), and a
+change of $\Lambda$ comes out multiplied by $k^2 E$, $E = D_{\varphi'}(\Lambda)$. So the NTK is
+carried along, $\Theta' = e^2\Theta + k^2 E\,(v\Theta + w\Sigma + w_\beta)$, with the shares $w$ of
+the groups that are trained.
+
+Around a loop, $\Lambda = \sigma_a^2 G + \sigma_b^2 c + \beta$, and $G$ is what the cells make of
+it. If one turn multiplies a change by $\sigma_a^2 P$, all turns together do so by
+$1/(1 - \sigma_a^2 P)$.
+
+What a covariance *is* differs: numbers of single pairs, functions of the angle, derivatives at a
+point, power series. Each is a calculus (see :mod:`shoal.kernels.calculi`) with the few operations
+below; the two functions here are all that there is of networks.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from torch import Tensor
+
+from shoal.activations import Activation
+from shoal.architectures.layers import Cell, Layers, Weights
+
+__all__ = ["Calculus", "Loop", "Network", "Pushed", "network_kernels"]
+
+S = TypeVar("S")  # the covariance of features: variances of both sides, covariance, means
+Scalar = float | Tensor
+
+
+class Pushed(NamedTuple, Generic[S]):
+    r"""What an activation makes of Gaussian arguments.
+
+    Attributes:
+        state: The covariance of its values.
+        slope: $\mathbb{E}[\varphi'(u)\varphi'(v)]$.
+    """
+
+    state: S
+    slope: Any
+
+
+class Calculus(Protocol[S]):
+    """A way to compute with covariances; its numbers have sums, products and scalar factors."""
+
+    def start(self, *, gated: bool) -> tuple[S, Any]:
+        """The inputs, or their directions in a gated network, and the factor of the kernels."""
+        ...
+
+    def covariance(self, state: S) -> Any:
+        """The covariance itself, a number of this calculus."""
+        ...
+
+    def combine(self, terms: list[tuple[Scalar, S]], constant: Scalar = 0.0) -> S:
+        """A weighted sum of covariances of independent features, without means, and a constant."""
+        ...
+
+    def residual(self, below: S, pushed: S, skip: float, gain: float) -> S:
+        """The covariance of a sum of features and what a layer makes of them."""
+        ...
+
+    def push(self, phi: Activation, state: S, *, mean: bool) -> Pushed[S]:
+        """What an activation makes of a covariance; with its means if residuals will need them."""
+        ...
+
+    def fixed_point(self, loop: "Loop", injected: S) -> S:
+        r"""The covariance $\Lambda$ of what the first cell of a loop sees."""
+        ...
+
+    def geometric(self, ratio: Any) -> Any:
+        """The sum $1/(1 - r)$ of all powers of a number."""
+        ...
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The cells of an equilibrium, without what is injected."""
+
+    cells: tuple[Cell, ...]
+
+    def __call__(self, calculus: Calculus[S], inner: S, injected: S) -> tuple[S, Any]:
+        """One turn: what the first cell sees next, and the factor of small changes."""
+        recurrent = self.cells[0].weights.variance
+        turn = _turn(self.cells, calculus, inner, frozenset())
+        value = calculus.combine([(recurrent, turn.state), (1.0, injected)])
+        return value, recurrent * turn.through
+
+    @property
+    def contracts(self) -> bool:
+        """Whether its equations surely have one solution."""
+        gain = 1.0
+        for cell in self.cells:
+            variance = cell.weights.variance
+            if isinstance(variance, Tensor):
+                variance = float(variance.detach().max())
+            if variance == 0:  # also where the activation is not Lipschitz
+                return True
+            gain *= variance * cell.gain**2 * cell.activation.lipschitz**2
+        return gain < 1
+
+
+class _Turn(NamedTuple, Generic[S]):
+    """Features after all cells, their NTK, and the factor of changes of the first argument."""
+
+    state: S
+    tangent: Any
+    through: Any
+
+
+class Network(NamedTuple, Generic[S]):
+    """A network at infinite width.
+
+    Attributes:
+        ck: Its CK, a number of the calculus.
+        ntk: Its NTK.
+        features: What the readout sees.
+    """
+
+    ck: Any
+    ntk: Any
+    features: S
+
+
+def network_kernels(layers: Layers, calculus: Calculus[S], trainable: frozenset[str]) -> Network[S]:
+    """Pass the inputs of a calculus through a network."""
+    start, scale = calculus.start(gated=layers.gated)
+    of = _chain if layers.injection is None else _equilibrium
+    state, tangent = of(layers, calculus, start, trainable)
+    ck = calculus.covariance(state)
+    if layers.readout is not None and layers.readout.group in trainable:
+        tangent = tangent + layers.readout.share * ck
+    return Network(scale * ck, scale * tangent, state)
+
+
+def _chain(
+    layers: Layers, calculus: Calculus[S], state: S, trainable: frozenset[str]
+) -> tuple[S, Any]:
+    """Features and NTK of an explicit network."""
+    tangent = 0.0 * calculus.covariance(state)
+    residual = any(cell.skip for cell in layers.cells)
+    for cell in layers.cells:
+        inner, entering = _entering(cell, calculus, state, tangent, trainable)
+        pushed = calculus.push(cell.activation, inner, mean=residual)
+        tangent = cell.skip**2 * tangent + cell.gain**2 * pushed.slope * entering
+        state = calculus.residual(state, pushed.state, cell.skip, cell.gain)
+    return state, tangent
+
+
+def _equilibrium(
+    layers: Layers, calculus: Calculus[S], start: S, trainable: frozenset[str]
+) -> tuple[S, Any]:
+    """Features and NTK of a loop."""
+    first, injection = layers.cells[0], layers.injection
+    assert injection is not None
+    bias = 0.0 if first.bias is None else first.bias.variance
+    injected = calculus.combine([(injection.variance, start)], bias)
+    inner = calculus.fixed_point(Loop(layers.cells), injected)
+    turn = _turn(layers.cells, calculus, inner, trainable)
+    recurrent = first.weights
+    entering = _share(recurrent, trainable) * calculus.covariance(turn.state)
+    entering = entering + _share(injection, trainable) * calculus.covariance(start)
+    own = turn.tangent + turn.through * entering
+    own = own + _share(first.bias, trainable) * turn.through
+    if isinstance(recurrent.variance, float) and recurrent.variance == 0:
+        return turn.state, own  # also where the slope is infinite
+    return turn.state, own * calculus.geometric(recurrent.variance * turn.through)
+
+
+def _turn(
+    cells: tuple[Cell, ...], calculus: Calculus[S], inner: S, trainable: frozenset[str]
+) -> _Turn[S]:
+    """Once through the cells of a loop; the shares of what enters the first one come later."""
+    first, *others = cells
+    pushed = calculus.push(first.activation, inner, mean=False)
+    state = calculus.combine([(first.gain**2, pushed.state)])
+    through = first.gain**2 * pushed.slope
+    tangent = 0.0 * through
+    for cell in others:
+        inner, entering = _entering(cell, calculus, state, tangent, trainable)
+        pushed = calculus.push(cell.activation, inner, mean=False)
+        slope = cell.gain**2 * pushed.slope
+        tangent, through = slope * entering, cell.weights.variance * (slope * through)
+        state = calculus.combine([(cell.gain**2, pushed.state)])
+    return _Turn(state, tangent, through)
+
+
+def _entering(
+    cell: Cell, calculus: Calculus[S], state: S, tangent: Any, trainable: frozenset[str]
+) -> tuple[S, Any]:
+    """What the activation of a cell sees, and the tangents that enter with it."""
+    bias = 0.0 if cell.bias is None else cell.bias.variance
+    inner = calculus.combine([(cell.weights.variance, state)], bias)
+    entering = cell.weights.variance * tangent
+    if cell.weights.group in trainable:
+        entering = entering + cell.weights.share * calculus.covariance(state)
+    return inner, entering + _share(cell.bias, trainable)
+
+
+def _share(weights: Weights | None, trainable: frozenset[str]) -> Scalar:
+    """How much some weights count in the NTK."""
+    return weights.share if weights is not None and weights.group in trainable else 0.0
