@@ -115,7 +115,8 @@ class Plan:
                 where, values = special
                 for matrix, value in zip(out, values, strict=True):
                     matrix[where] = value.to(matrix)
-            self._fill_zeros(strip, out)
+            if not self.function.architecture.positively_homogeneous:  # then they are exact
+                self._fill_zeros(strip, out)
         if self.symmetric:
             for q, matrix in enumerate(out):
                 matrix.diagonal().copy_(self.diagonal[q, rows])
