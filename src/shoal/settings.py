@@ -98,7 +98,8 @@ class _MatrixProducts:
 
 
 def _back_ends() -> tuple[Any, Any]:
-    return torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    every: Any = torch.backends  # some of which have no types
+    return every.cuda.matmul, every.mkldnn.matmul
 
 
 def _set_full() -> tuple[str | None, list[str]]:

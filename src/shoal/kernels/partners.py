@@ -48,18 +48,23 @@ def _values(function: KernelFunction, left: Inputs, right: Inputs) -> Tensor:
     """By a series in the angle where norms do not matter, and otherwise by scalar equations."""
     each = torch.arange(len(left), device=left.points.device)
     angle = pair_angles(left, right, each, each, (left.unit * right.unit).sum(-1))
-    square = common_norm(function, torch.cat([left.norm, right.norm]), torch.float64)
-    if square is not None:
-        try:
-            series = angular_surface(function, square, ANGULAR_TOLERANCE[torch.float64])
-        except AccuracyError:  # too rough for one series
-            return pairs_at_angles(function, left.norm, right.norm, angle)
-        own = angle.new_tensor(series.diagonal)[:, None]
-        if function.architecture.positively_homogeneous:
-            own = own * left.norm * right.norm
-        ones = series.features(left.norm)
-        return own * series.pairs(ones, ones, angle)
-    return pairs_at_angles(function, left.norm, right.norm, angle)
+    norms = torch.cat([left.norm, right.norm])
+    present = norms[norms > 0]
+    square = common_norm(function, present, torch.float64) if len(present) else None
+    if square is None:
+        return pairs_at_angles(function, left.norm, right.norm, angle)
+    try:
+        series = angular_surface(function, square, ANGULAR_TOLERANCE[torch.float64])
+    except AccuracyError:  # too rough for one series
+        return pairs_at_angles(function, left.norm, right.norm, angle)
+    own, ones = angle.new_tensor(series.diagonal)[:, None], series.features(left.norm)
+    values = own * series.pairs(ones, ones, angle)
+    if function.architecture.positively_homogeneous:
+        return values * left.norm * right.norm
+    zero = (left.norm == 0) | (right.norm == 0)  # which the series does not know
+    if bool(zero.any()):
+        values[:, zero] = pairs_at_angles(function, left.norm[zero], right.norm[zero], angle[zero])
+    return values
 
 
 def _rounded(kernels: Kernels, dtype: torch.dtype) -> Kernels:

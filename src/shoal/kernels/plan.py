@@ -115,7 +115,7 @@ class Plan:
                 where, values = special
                 for matrix, value in zip(out, values, strict=True):
                     matrix[where] = value.to(matrix)
-            if not self.function.architecture.positively_homogeneous:
+            if not self.function.architecture.positively_homogeneous:  # then they are exact
                 self._fill_zeros(strip, out)
         if self.symmetric:
             for q, matrix in enumerate(out):
