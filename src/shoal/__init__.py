@@ -25,11 +25,14 @@ from shoal.activations import (
 from shoal.architectures import (
     DEQ,
     Architecture,
+    Cell,
     ConvResNet,
     FullyConnected,
     ImplicitArchitecture,
     ImplicitNetwork,
+    Layers,
     ResNet,
+    Weights,
 )
 from shoal.certificates import Certificate, RequiredWidth, certify, required_width
 from shoal.convergence import GradientFlow, gradient_flow
@@ -74,6 +77,7 @@ __all__ = [
     "Anderson",
     "Architecture",
     "Broyden",
+    "Cell",
     "Certificate",
     "Coefficients",
     "ConvResNet",
@@ -100,6 +104,7 @@ __all__ = [
     "KernelRegression",
     "Kernels",
     "Kink",
+    "Layers",
     "LeakyReLU",
     "Monitor",
     "Network",
@@ -123,6 +128,7 @@ __all__ = [
     "TrainingError",
     "TrainingRun",
     "Unrolled",
+    "Weights",
     "WellPosedness",
     "adapters",
     "build",

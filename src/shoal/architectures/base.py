@@ -155,10 +155,11 @@ class ImplicitArchitecture(Architecture):
     def contraction_guaranteed(self) -> bool:
         r"""Whether a wide network is a contraction at initialization: $4\sigma_a^2L^2 < 1$.
 
-        With high probability, since $\|A\| \approx 2\sqrt{m}$ (Ling 2024, Assumption 2.4). A given
-        network is one if $\sigma_a L \|A\| < \sqrt{m}$; measure the norm of its weights.
+        With high probability, since $\|A\| \approx 2\sqrt{m}$ (Ling 2024, Assumption 2.4), which
+        counts once for each layer of the loop. A given network is one if
+        $\sigma_a L \|A\| < \sqrt{m}$; measure the norm of its weights.
         """
-        return 4 * self.recurrent_gain < 1
+        return 4 ** len(self.layers().cells) * self.recurrent_gain < 1
 
 
 def check_activation(name: str, value: object) -> Activation:

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch.nn import Module
 
 from shoal.files import write_together
-from shoal.models.fully_connected import FullyConnectedNetwork
+from shoal.models.chain import ChainNetwork
 from shoal.models.network import Network
 from shoal.models.source import WRITTEN, module_source
 
@@ -23,7 +23,7 @@ _ONNX_NEEDS = ("onnx", "onnxscript")
 
 
 def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
-    """Export a fully connected network, trained or not, as a program that needs no shoal.
+    """Export an explicit network of vectors, trained or not, as a program that needs no shoal.
 
     What comes of it is decided by the ending of ``path``:
 
@@ -35,8 +35,8 @@ def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
       onnx and onnxscript must be installed.
 
     Args:
-        network: A network of a ``FullyConnected`` architecture, such as a design's, with shoal's
-            own activations.
+        network: A network of a ``FullyConnected`` architecture, such as a design's, of a
+            ``ResNet``, or of one's own explicit architecture, with shoal's own activations.
         path: Where to; for ``.py`` its name must be one that Python can import.
 
     Raises:
@@ -58,10 +58,10 @@ def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
     target = export_target("path", path)
     if not isinstance(network, Network):
         raise TypeError(f"network must be a network made by shoal.build, got {network!r}")
-    if not isinstance(network, FullyConnectedNetwork):
+    if type(network) is not ChainNetwork:
         raise TypeError(
-            "network must be one of a FullyConnected architecture, "
-            f"got one of {type(network.architecture).__name__}"
+            "network must be an explicit one of vectors, such as one of a FullyConnected "
+            f"architecture, got one of {type(network.architecture).__name__}"
         )
     if target.suffix == ".py":
         _export_python(network, target)
@@ -95,7 +95,7 @@ def export_target(name: str, path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def _export_python(network: FullyConnectedNetwork, target: Path) -> None:
+def _export_python(network: ChainNetwork[Any], target: Path) -> None:
     # not the name that a network saved as a whole would have
     weights = target.with_name(f"{target.stem}_weights.safetensors")
     source, state = module_source(network, module=target.stem, weights=weights.name)
@@ -109,7 +109,7 @@ def _export_python(network: FullyConnectedNetwork, target: Path) -> None:
     )
 
 
-def _export_onnx(network: FullyConnectedNetwork, target: Path) -> None:
+def _export_onnx(network: ChainNetwork[Any], target: Path) -> None:
     model = plain_module(network, by_bits=False).eval()
     x = network.readout.new_ones(2, network.spec.in_features)
     program = torch.onnx.export(
@@ -125,7 +125,7 @@ def _export_onnx(network: FullyConnectedNetwork, target: Path) -> None:
     program.save(target)  # not renamed: weights beyond 2 GB go to a file beside it
 
 
-def plain_module(network: FullyConnectedNetwork, *, by_bits: bool = True) -> Module:
+def plain_module(network: ChainNetwork[Any], *, by_bits: bool = True) -> Module:
     """The network as the module that its source defines, with copies of its weights."""
     source, state = module_source(
         network, module="exported", weights="exported.safetensors", by_bits=by_bits

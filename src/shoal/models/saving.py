@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from shoal.activations import Activation
+from shoal.architectures import Architecture
 from shoal.architectures.base import check_flag
 from shoal.checks import FLOATS
 from shoal.files import checksum, write_whole
@@ -44,7 +45,8 @@ def save(network: Network[Any], path: str | os.PathLike[str]) -> None:
         path: Where to.
 
     Raises:
-        TypeError: If ``network`` is none, or its activation is of one's own and not a dataclass.
+        TypeError: If ``network`` is none, or its architecture or an activation is of one's own and
+            not a dataclass.
 
     Example:
         >>> import pathlib, tempfile, torch, shoal
@@ -79,6 +81,7 @@ def load(
     *,
     device: torch.device | str | None = None,
     activations: Iterable[type[Activation]] = (),
+    architectures: Iterable[type[Architecture]] = (),
     solver: Solver | None = None,
     gradient: Gradient | None = None,
     on_failure: str = "raise",
@@ -89,7 +92,9 @@ def load(
     Args:
         path: Where from.
         device: Where to put it.
-        activations: Classes of one's own that the architecture uses.
+        activations: Classes of one's own that the architecture uses. A file only names them:
+            nothing that it says is imported or run.
+        architectures: The class of the architecture, if it is one's own.
         solver: As for :func:`~shoal.models.build`, like the following.
         gradient: How equilibria are differentiated.
         on_failure: What happens if a solve does not converge.
@@ -104,7 +109,7 @@ def load(
     )
     check_flag("warm_start", warm_start)
     metadata, tensors = _read(Path(path))
-    spec, trained = _spec(path, metadata, activations)
+    spec, trained = _spec(path, metadata, [*activations, *architectures])
     _check_tensors(path, metadata, tensors, spec)
     place = torch.get_default_device() if device is None else torch.device(device)
     weights = {name: tensors[name].to(place) for name in shapes(spec)}
@@ -134,11 +139,11 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 
 def _spec(
-    path: str | os.PathLike[str], metadata: Mapping[str, str], custom: Iterable[type[Activation]]
+    path: str | os.PathLike[str], metadata: Mapping[str, str], own: Iterable[Any]
 ) -> tuple[NetworkSpec[Any], list[str]]:
     """What a network is made of, and the names of the weights that require a gradient."""
     try:
-        architecture = decode(metadata["architecture"], custom)
+        architecture = decode(metadata["architecture"], own)
         sizes = json.loads(metadata["network"])
         sizes = {name: sizes[name] for name in _SIZES}
         sizes["pixel_axes"] = sizes["pixel_axes"] or None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import shoal
-from shoal import Architecture, ConvResNet, FullyConnected
+from shoal import Architecture, ConvResNet
 from shoal.certificates import Condition
 from shoal.convergence import LinearTraining
 from shoal.experiments.figures import COLORS, GRAY
@@ -134,9 +134,8 @@ def _why_not(architecture: Architecture) -> str | None:
     """Why there is nothing to certify, if so."""
     if isinstance(architecture, ConvResNet):
         return "the inputs are vectors, not images"
-    if isinstance(architecture, FullyConnected) and architecture.norm_gated:
-        return "no theorem is known for networks that are gated by the norm"
-    return None
+    kind = uncovered(architecture)
+    return None if kind is None else f"no theorem is known for networks {kind}"
 
 
 def certificate_findings(

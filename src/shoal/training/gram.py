@@ -29,9 +29,18 @@ _NOISE = 0.3  # of the last eigenvector's length: no eigenvector is overlooked t
 def gram_group(network: Network[Any]) -> str:
     """The group of weights whose share is watched: the theorems' if it is trained."""
     trained = [name for name, p in network.groups.items() if p.requires_grad]
-    layers = sorted((n for n in trained if n.startswith("layer")), key=lambda n: -int(n[5:]))
-    order = (*_LINEAR, *layers, "recurrent", "input")
-    return next(name for name in order if name in trained)
+    return next(name for name in (*_LINEAR, *_below_readout(network)) if name in trained)
+
+
+def _below_readout(network: Network[Any]) -> list[str]:
+    """The groups below the readout: matrices from the last to the first, then biases likewise."""
+    if isinstance(network, ImplicitNetworkModule):
+        return ["recurrent", "input"]
+    layers = network.architecture.layers()
+    last_first = layers.cells[::-1]
+    matrices = [cell.weights for cell in last_first]
+    found = (*matrices, layers.injection, *(cell.bias for cell in last_first))
+    return [weights.group for weights in found if weights is not None]
 
 
 def gram_matrix(network: Network[Any], x: Tensor, group: str) -> Tensor:

@@ -109,7 +109,7 @@ class Objective:
         total = rounding * math.sqrt(self.y.numel())
         if isinstance(network, EquilibriumNetwork) and network.last_solve is not None:
             residual = float(torch.linalg.vector_norm(network.last_solve.residual, dtype=_DOUBLE))
-            readout = network.get_parameter("readout").detach()
+            readout = network.readout.detach()
             size = float(torch.linalg.matrix_norm(readout.double(), 2)) * network.feature_scale
             total += size * residual / (1 - gain if gain < 1 else 1.0)
         return total
