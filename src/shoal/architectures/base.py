@@ -80,7 +80,7 @@ class Architecture(ABC):
             before = changes.get(field, ())
             assert isinstance(before, tuple)
             changes[field] = (*before, phi) if several else phi
-        return replace(self, **changes)  # type: ignore[arg-type]
+        return replace(self, **changes)
 
     def __repr__(self) -> str:
         """The call that makes it, without biases and hidden layers where there are none."""
@@ -159,7 +159,7 @@ class ImplicitArchitecture(Architecture):
         counts once for each layer of the loop. A given network is one if
         $\sigma_a L \|A\| < \sqrt{m}$; measure the norm of its weights.
         """
-        return 4 ** len(self.layers().cells) * self.recurrent_gain < 1
+        return 4.0 ** len(self.layers().cells) * self.recurrent_gain < 1
 
 
 def check_activation(name: str, value: object) -> Activation:

@@ -8,6 +8,7 @@ An explicit network is a chain of cells from its input to its readout. The featu
 one are the fixed point of a loop of cells, into the first of which the input is injected.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -43,7 +44,9 @@ class Weights:
 
     def with_variances(self, values: Mapping[str, Tensor]) -> "Weights":
         """The same with the tensor that stands for its field, if one does."""
-        return self if self.field not in values else replace(self, variance=values[self.field])
+        if self.field is None or self.field not in values:
+            return self
+        return replace(self, variance=values[self.field])
 
 
 @dataclass(frozen=True)
@@ -92,10 +95,10 @@ class Layers:
             raise ValueError("cells must have no skip connection in a loop, or around the first")
         if self.readout is not None and self.readout.group != "readout":
             raise ValueError(f"readout must have the group 'readout', got {self.readout.group!r}")
-        named = [weights.group for weights in self.weights]
-        for group in named:
-            if named.count(group) > 1 or (group == "readout" and self.readout is None):
-                raise ValueError(f"each group must name one kind of weights, got {group!r} again")
+        named = Counter(["readout", *(w.group for w in self.weights if w is not self.readout)])
+        if len(named) < named.total():
+            twice = named.most_common(1)[0][0]
+            raise ValueError(f"each group must name one kind of weights, got {twice!r} again")
 
     @property
     def weights(self) -> tuple[Weights, ...]:

@@ -45,9 +45,8 @@ class GainBound:
 
     def measure(self, weights: Sequence[Tensor]) -> list[float]:
         """Bounds of the gains of all layers, as their weights are."""
-        return [
-            f * operator_norm_bounds(w).upper for f, w in zip(self.factors, weights, strict=True)
-        ]
+        pairs = zip(self.factors, weights, strict=True)
+        return [factor * operator_norm_bounds(weight).upper for factor, weight in pairs]
 
     def learn(self, weights: Sequence[Tensor], bounds: Sequence[float]) -> None:
         """Take over bounds that are known."""

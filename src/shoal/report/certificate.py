@@ -10,6 +10,7 @@ from torch import Tensor
 import shoal
 from shoal import Architecture, ConvResNet
 from shoal.certificates import Condition
+from shoal.certificates.refusals import uncovered
 from shoal.convergence import LinearTraining
 from shoal.experiments.figures import COLORS, GRAY
 from shoal.models import Network

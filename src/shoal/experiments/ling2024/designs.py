@@ -125,7 +125,7 @@ class DesignError(SampleSizes):
             (name,) = by_name([activation])
             centered = shoal.centered(self.deq(name), tau0=tau0)
             assert isinstance(centered, DEQ)  # centering shifts the activation alone
-            axes.plot(x, centered.activation(x), "--", color=color, label=title_of(activation))
+            axes.plot(x, centered.activations[0](x), "--", color=color, label=title_of(activation))
             chosen = [family for kind, family in self._designs(name) if kind == "ck"]
             if not chosen:
                 continue

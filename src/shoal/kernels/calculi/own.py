@@ -155,7 +155,7 @@ def _solved(loop: Loop, injected: Tensor, *, differentiable: bool) -> Tensor:
 
 def _turn(loop: Loop, variance: Tensor) -> tuple[Tensor, Tensor]:
     """The variance of features once around the loop, and its derivative."""
-    rate: Scalar = 1.0
+    rate = torch.ones_like(variance)
     for place, cell in enumerate(loop.cells):
         if place:
             bias = 0.0 if cell.bias is None else cell.bias.variance
