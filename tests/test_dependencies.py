@@ -9,7 +9,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "shoal"
 
-BASE = {"exceptions", "checks", "files", "checkpoints", "lanczos"}
+BASE = {"exceptions", "checks", "files", "checkpoints", "interrupts", "lanczos"}
 
 # package -> packages it may import, besides BASE; what those may import, it may import too
 LIBRARY: dict[str, set[str]] = {
@@ -18,6 +18,7 @@ LIBRARY: dict[str, set[str]] = {
     "lanczos": {"exceptions"},
     "files": set(),
     "checkpoints": {"files"},
+    "interrupts": set(),
     "mixtures": set(),
     "data": {"mixtures"},
     "activations": set(),

@@ -1,10 +1,20 @@
-"""Files that are written together: all of them, or none."""
+"""Files that are written together: all of them, or none; and what killed processes leave."""
 
+import os
+import signal
+import stat
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
-from shoal.files import write_together, write_whole
+import shoal
+from shoal.checkpoints import Checkpoint, Snapshot
+from shoal.files import checksum, remove_leftovers, write_together, write_whole
 
 
 def test_all_are_written(tmp_path: Path) -> None:
@@ -39,6 +49,154 @@ def test_errors_name_the_file_that_was_wanted(tmp_path: Path) -> None:
         write_together(tmp_path, {"y.txt": fail})
     with pytest.raises(FileNotFoundError, match=r"/no/y\.txt"):
         write_whole(tmp_path / "no" / "y.txt", _writer("1"))  # it makes no folder
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "no"), KeyboardInterrupt()])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_move_that_fails_is_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, late: bool
+) -> None:
+    """Also if Ctrl-C comes when a file has been moved already."""
+    write_together(tmp_path, {"a": _writer("old a"), "c": _writer("old c")})
+    replace = Path.replace
+
+    def failing(self: Path, target: Path) -> Path:
+        fails = target == tmp_path / "b" and self.read_text() == "new b"
+        if fails and not late:
+            raise error
+        moved = replace(self, target)
+        if fails:
+            raise error
+        return moved
+
+    monkeypatch.setattr(Path, "replace", failing)
+    with pytest.raises(type(error)):
+        write_together(tmp_path, {name: _writer(f"new {name}") for name in "abc"})
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"a": "old a", "c": "old c"}
+
+
+def test_a_folder_in_the_way_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "mine").write_text("mine")
+    (tmp_path / "a").write_text("old")
+    with pytest.raises(OSError, match=r"irectory.*/b'"):
+        write_together(tmp_path, {"a": _writer("new"), "b": _writer("new")})
+    assert (tmp_path / "a").read_text() == "old"
+    assert (tmp_path / "b" / "mine").read_text() == "mine"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_files_are_on_the_disk_before_they_have_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[tuple[str, int]] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def recorded(handle: int) -> None:
+        events.append(("fsync", os.fstat(handle).st_ino))
+        fsync(handle)
+
+    def moved(self: Path, target: Path) -> Path:
+        events.append(("move", self.stat().st_ino))
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    monkeypatch.setattr(Path, "replace", moved)
+    write_together(tmp_path, {"a": _writer("1"), "b": _writer("2")})
+    shoal.save(
+        shoal.build(shoal.ImplicitNetwork(gamma=0.4), in_features=2, width=4), tmp_path / "n"
+    )
+    shoal.kernel(shoal.DEQ(shoal.ReLU(), 0.2, 0.8), torch.eye(2), out=tmp_path / "k")
+    for name in ("a", "b", "n", "k/ck.npy", "k/ntk.npy"):
+        file = (tmp_path / name).stat().st_ino
+        assert events.index(("fsync", file)) < events.index(("move", file))
+    assert events.count(("fsync", tmp_path.stat().st_ino)) == 2  # the names too
+
+
+def test_files_can_be_read_by_those_who_may_read_others(tmp_path: Path) -> None:
+    (tmp_path / "usual").write_text("1")
+    write_whole(tmp_path / "x", lambda path: path.touch(mode=0o600))
+    modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("usual", "x")}
+    assert len(modes) == 1
+
+
+LIVE = """
+import sys, time
+from pathlib import Path
+from shoal.files import staged
+
+with staged(Path(sys.argv[1])) as place:
+    (place / "run.2").write_text("half")
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_leftovers_are_removed_and_live_files_are_not(tmp_path: Path) -> None:
+    notes = tmp_path / ".run.notes.txt"
+    notes.write_text("mine")
+    checkpoint = Checkpoint(tmp_path / "run", "training", {"a": "1"}, 0.0)
+    with subprocess.Popen(
+        [sys.executable, "-c", LIVE, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"ready\n"
+        (live,) = tmp_path.glob(".shoal-*.part")
+        assert checkpoint.read(torch.device("cpu")) is None
+        checkpoint.write(Snapshot({}, {"x": torch.ones(2)}))
+        remove_leftovers(tmp_path)
+        assert (live / "new" / "run.2").read_text() == "half"
+        other.send_signal(signal.SIGKILL)
+    assert live.exists()
+    found = checkpoint.read(torch.device("cpu"))
+    assert found is not None
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".run.notes.txt", "run"]
+    assert notes.read_text() == "mine"
+
+
+@pytest.mark.parametrize("facts", ["", "3", "[]", "[" * 100_000, None])
+def test_checkpoints_of_another_shape_are_refused(tmp_path: Path, facts: str | None) -> None:
+    """Also if their checksum is right."""
+    metadata = {"format": "shoal training 1", "identity": "{}", "facts": facts or ""}
+    if facts is None:
+        del metadata["identity"]
+    tensors = {"x": torch.ones(2)}
+    metadata["sha256"] = checksum(metadata, tensors)
+    save_file(tensors, tmp_path / "run", metadata=metadata)
+    with pytest.raises(ValueError, match="run is no checkpoint of a training"):
+        Checkpoint(tmp_path / "run", "training", {}, 0.0).read(torch.device("cpu"))
+
+
+def test_what_only_looks_like_a_leftover_stays(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    name = f".shoal-{'0' * 32}.part"
+    (tmp_path / name).symlink_to(target)
+    (tmp_path / ".shoal-mine.part").mkdir()
+    (tmp_path / name.replace("0", "1")).write_text("a file")
+    before = sorted(tmp_path.iterdir())
+    write_whole(tmp_path / "x", _writer("1"))
+    assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "x"])
+    assert list(target.iterdir()) == []
+
+
+def test_a_killed_kernel_leaves_nothing_for_ever(tmp_path: Path) -> None:
+    """The matrices of the process that is killed are removed by the next."""
+    code = (
+        "import os, sys, torch, shoal\n"
+        "def report(share): os.kill(os.getpid(), 9)\n"
+        "deq = shoal.DEQ(shoal.ReLU(), 0.2, 0.8)\n"
+        "shoal.kernel(deq, torch.eye(64), out=sys.argv[1], on_progress=report)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 1
+    shoal.kernel(shoal.DEQ(shoal.ReLU(), 0.2, 0.8), torch.eye(3), out=tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["ck.npy", "ntk.npy"]
+    assert np.load(tmp_path / "ck.npy").shape == (3, 3)
 
 
 def _writer(text: str):

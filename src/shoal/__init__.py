@@ -1,5 +1,8 @@
 """shoal finds the shallow network inside an infinitely deep one."""
 
+from shoal import interrupts as _interrupts  # noqa: F401, before all that takes time
+
+# isort: split
 from shoal import adapters, data, gaussian
 from shoal.activations import (
     ELU,

@@ -1,6 +1,5 @@
 """Checkpoints: files from which work goes on as if it had never ended."""
 
-import glob
 import json
 import os
 import time
@@ -10,10 +9,10 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import save_file
 from torch import Tensor
 
-from shoal.files import checksum, write_whole
+from shoal.files import checksum, remove_leftovers, write_whole
 
 __all__ = ["Checkpoint", "Snapshot"]
 
@@ -73,8 +72,7 @@ class Checkpoint:
             "facts": json.dumps(snapshot.facts),
         }
         metadata["sha256"] = checksum(metadata, tensors)
-        # bytes, as the library's own files may be left behind under names of its own
-        write_whole(self.path, lambda file: file.write_bytes(save(tensors, metadata=metadata)))
+        write_whole(self.path, lambda file: save_file(tensors, file, metadata=metadata))
         self._written = time.monotonic()
 
     def read(self, device: torch.device) -> Snapshot | None:
@@ -85,8 +83,7 @@ class Checkpoint:
         Raises:
             ValueError: If the file is damaged, or of other work.
         """
-        for leftover in self.path.parent.glob(f".{glob.escape(self.path.name)}.*"):
-            leftover.unlink(missing_ok=True)
+        remove_leftovers(self.path.parent)
         if not self.path.exists():
             return None
         try:
@@ -100,8 +97,10 @@ class Checkpoint:
             raise ValueError(f"{self.path} is no checkpoint of a {self.kind}")
         if metadata.get("sha256") != checksum(metadata, tensors):
             raise ValueError(f"{self.path} is damaged: it does not have the checksum it was given")
-        self._compare(json.loads(metadata["identity"]))
-        facts = json.loads(metadata["facts"])
+        identity, facts = (_object(metadata.get(name, "")) for name in ("identity", "facts"))
+        if identity is None or facts is None:
+            raise ValueError(f"{self.path} is no checkpoint of a {self.kind}: it says too little")
+        self._compare(identity)
         return Snapshot(facts, {name: tensor.to(device) for name, tensor in tensors.items()})
 
     @property
@@ -116,3 +115,12 @@ class Checkpoint:
                 f"{self.path} is of another {self.kind}: {', '.join(sorted(other))} differ. Give "
                 "the arguments of that one again, as they were when it began, or another path"
             )
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    """The JSON object that a text is; ``None`` if it is something else."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -70,6 +70,8 @@ def test_own_activation(make):
     ("depth", "error", "message"),
     [
         (0, ValueError, "must be >= 1, got 0"),
+        (2**64, ValueError, "must be <= 100000, got 18446744073709551616"),
+        (10**5 + 1, ValueError, "must be <= 100000, got 100001"),
         (2.0, TypeError, "must be an integer, got 2.0"),
         (True, TypeError, "must be an integer, got True"),
     ],

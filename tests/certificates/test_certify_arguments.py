@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,6 +137,23 @@ def test_weights_made_of_other_parameters_are_refused() -> None:
     for net in (constrained, tied, added):
         with pytest.raises(TypeError, match="net must have the parameters of"):
             shoal.certify(net, x, y)
+
+
+@pytest.mark.parametrize("architecture", [shoal.ImplicitNetwork(0.1), shoal.DEQ.ling2023(0.001, 2)])
+def test_networks_without_their_exact_gradient_are_refused(
+    architecture: shoal.DEQ | shoal.ImplicitNetwork,
+) -> None:
+    """The theorems are about descent along the gradient; one step's is another direction."""
+    x, y = torch.eye(2).double(), torch.tensor([0.1, -0.1]).double()
+    options: dict[str, Any] = {"in_features": 2, "width": 64, "dtype": torch.float64}
+    options["readout_scale"] = 0.0
+    net = shoal.build(architecture, gradient=shoal.OneStep(), **options)
+    with pytest.raises(ValueError, match=r"net must have the exact gradient .*=OneStep"):
+        shoal.certify(net, x, y)
+    for gradient in (shoal.Implicit(), shoal.Unrolled()):
+        exact = shoal.certify(shoal.build(architecture, gradient=gradient, **options), x, y)
+        assert exact.holds
+        assert exact.fingerprint["gradient method"] == type(gradient).__name__
 
 
 def test_no_step_is_so_small_that_the_loss_may_grow() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -102,6 +103,43 @@ def test_a_trained_readout_alone_is_least_squares() -> None:
     assert found.rate == pytest.approx((1 - 0.9 * float(values[-1] / values[0])) ** 2, rel=1e-2)
     first = [descend(net, x, y, found.step_size or 0) for _ in range(5)]
     assert all(b <= (found.rate or 0) * a for a, b in pairwise(first))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    "activation", [shoal.Affine(shoal.Tanh(), 1.3, -0.1), shoal.Affine(shoal.ReLU(), 1e-3, 1.0)]
+)
+def test_rounding_of_later_steps_is_told(activation: shoal.Activation, dtype: torch.dtype) -> None:
+    """One sample, and a rate without slack: soon the bound is below what a dtype resolves."""
+    x, y = (t.to(dtype) for t in data(1, 10, norm=1.0, label=1.5e6))
+    deq = shoal.DEQ(activation, 0.01, 0.2)
+    options: dict[str, Any] = {"width": 8, "trainable": {"readout"}, "dtype": dtype}
+    net = shoal.build(deq, in_features=10, **options)
+    certificate = shoal.certify(net, x, y)
+    found = certificate.gradient_descent
+    assert found.status == "proved"
+    assert found.rate == pytest.approx(0.01)
+    left = found.promises.resolution or 0
+    losses = [descend(net, x, y, found.step_size or 0) for _ in range(30)]
+    bounds = [losses[0] * (found.rate or 0) ** k for k in range(30)]
+    assert bounds[-1] < left
+    for loss, bound in zip(losses, bounds, strict=True):
+        assert math.sqrt(loss) <= math.sqrt(bound) + math.sqrt(left)
+    assert 0 < left < 1e-7 * losses[0]
+    assert f"Rounding may leave a loss of {left:.1g}." in certificate.explanation
+    fresh = shoal.build(deq, in_features=10, **options)
+    run = shoal.train(fresh, x, y, steps=30, certificate=certificate, monitor=1)
+    assert run.violations == {}
+
+
+def test_rates_that_rounding_hides_are_told() -> None:
+    """Samples that are almost the same: the rate is so near one that single precision is no use."""
+    x, y = (t.float() for t in data(2, 10, norm=1.0, label=1.0))
+    deq = shoal.DEQ(shoal.Affine(shoal.ReLU(), 1e-3, 1.0), 0.01, 0.2)
+    net = shoal.build(deq, in_features=10, width=64, trainable={"readout"}, dtype=torch.float32)
+    certificate = shoal.certify(net, x, y)
+    assert certificate.holds
+    assert "Rounding, in the dtype of the network, may hide that." in certificate.explanation
 
 
 def test_flow_and_descent_are_told_apart() -> None:

@@ -372,3 +372,29 @@ def test_points_of_a_disk_that_is_full_are_kept() -> None:
     assert len([name for name in files() if name.endswith(".npz")]) == 24
     assert not [name for name in files() if "figure" in name or "tmp" in name]
     assert "24, of which 24 were there" in run(*command).stdout
+
+
+NASTY = "\x1b]0;title\x07\x1b[2J\x9b31m\x08\u202egnp"
+
+
+def test_names_from_files_do_nothing_to_the_terminal(tmp_path: Path) -> None:
+    """Array names, headers, labels and names of files, in errors, tables and JSON."""
+    x = np.random.default_rng(0).normal(size=(8, 3))
+    (tmp_path / "header.csv").write_text(f"{NASTY},b\n1,2\n3,4\n")
+    np.save(tmp_path / f"{NASTY}.npy", x)
+    np.savez(tmp_path / "arrays.npz", **{NASTY: x})
+    commands = {
+        ("analyze", "header.csv", "--label", "c"): 2,
+        ("analyze", "header.csv", "--label", "b", "--only", NASTY): 2,
+        ("analyze", "arrays.npz"): 2,
+        ("analyze", f"{NASTY}.npy", "--only", "well_posedness"): 0,
+        ("analyze", f"{NASTY}.npy", "--only", "well_posedness", "--json"): 0,
+        ("analyze", f"absent{NASTY}.npy", "--only", "well_posedness"): 2,
+    }
+    for words, code in commands.items():
+        output = run(*words, code=code).output
+        assert re.findall("[\0-\x08\x0b-\x1f\x7f-\x9f\u202e]", output) == [], words
+        assert "31m" in output or "\\u009b" in output  # it is shown as it is written
+    with pytest.raises(ValueError, match=r"\\x1b\[2J") as error:
+        shoal.data.read_numpy(tmp_path / "arrays.npz")
+    assert "\x1b" not in str(error.value)

@@ -66,18 +66,18 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, environment: dict[str, st
         text=True,
     )
     end = time.monotonic() + 100
-    while not list(tmp_path.rglob("*.npz")) and time.monotonic() < end:
+    while not list(tmp_path.rglob("points/*.npz")) and time.monotonic() < end:
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
     assert stdout == ""
-    finished = len(list(tmp_path.rglob("*.npz")))
+    finished = len(list(tmp_path.rglob("points/*.npz")))
     assert 0 < finished < 24
     assert f"{finished} of 24 points are finished and kept in out" in stderr
     assert "run the same command again: shoal reproduce shoal width --quick" in stderr
     assert "Traceback" not in stderr
-    assert list(tmp_path.rglob("*.tmp")) == []
+    assert {path.name for path in tmp_path.rglob(".*")} <= {".lock"}
 
 
 @pytest.mark.slow
@@ -132,7 +132,7 @@ def test_killed_while_computing_and_resumed(tmp_path: Path, environment: dict[st
     assert killed >= 2  # in the middle, with points of this attempt before and points missing
     subprocess.run(QUICK, cwd=tmp_path, env=environment, check=True, capture_output=True)
     assert points() == whole
-    assert list(tmp_path.rglob("*.tmp")) == []
+    assert {path.name for path in tmp_path.rglob(".*")} <= {".lock"}
 
 
 @pytest.mark.slow
@@ -161,7 +161,7 @@ def test_ctrl_c_ends_the_processes_too(tmp_path: Path, environment: dict[str, st
         text=True,
         start_new_session=True,
     )
-    while not list(tmp_path.rglob("*.npz")):
+    while not list(tmp_path.rglob("points/*.npz")):
         assert process.poll() is None
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
@@ -182,7 +182,7 @@ def test_processes_end_with_a_parent_that_is_killed(
     process = subprocess.Popen(
         [*QUICK, "--jobs", "2"], cwd=tmp_path, env=environment, start_new_session=True
     )
-    while not list(tmp_path.rglob("*.npz")):
+    while not list(tmp_path.rglob("points/*.npz")):
         assert process.poll() is None
         time.sleep(0.005)
     process.kill()
@@ -216,6 +216,28 @@ def test_ctrl_c_while_the_command_is_imported(
         shoal.cli.main()
     assert ended.value.code == 130
     assert capsys.readouterr().err == "Interrupted\n"
+
+
+@pytest.mark.parametrize("way", ["module", "script", "library"])
+def test_ctrl_c_while_torch_is_imported(
+    tmp_path: Path, environment: dict[str, str], way: str
+) -> None:
+    """A line for the command, however it is started; programs that import shoal do as they like."""
+    interrupting = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n"
+    (tmp_path / "torch.py").write_text(interrupting)
+    (tmp_path / "shoal").write_text("import sys\nfrom shoal.cli import main\nsys.exit(main())\n")
+    words = {"module": ["-m", "shoal"], "script": [str(tmp_path / "shoal")]}
+    found = subprocess.run(
+        [sys.executable, *words.get(way, ["-c", "import shoal"])],
+        env=environment | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{environment['PYTHONPATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if way == "library":
+        assert "KeyboardInterrupt" in found.stderr
+    else:
+        assert (found.returncode, found.stderr) == (130, "Interrupted\n")
 
 
 def test_an_error_is_a_line_and_a_code(tmp_path: Path, environment: dict[str, str]) -> None:

@@ -3,16 +3,18 @@
 import gzip
 import io
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy.io import loadmat, savemat
 
 from data.writers import array, cifar_records, dictionary, idx, integers, pixels, text, write
 from shoal import data
-from shoal.data.files import read_content
+from shoal.data.files import expansion_limit, read_content
 from shoal.data.matlab import read_matlab
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.data.UnofficialDataWarning")
@@ -188,6 +190,46 @@ def test_a_small_file_cannot_expand_without_end(tmp_path: Path) -> None:
     assert path.stat().st_size < 100
     with pytest.raises(ValueError, match="at most 500 bytes, got more"):
         read_content(path, limit=500)
+
+
+def test_files_of_zeros_do_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are refused before they are expanded: here beyond 1 MiB, by default 64."""
+    assert expansion_limit(2**10) == 2**26
+    assert expansion_limit(2**20) == 200 * 2**20
+    monkeypatch.setattr("shoal.data.files._ALWAYS", 2**20)
+    table, archive = tmp_path / "zeros.csv.gz", tmp_path / "zeros.npz"
+    table.write_bytes(gzip.compress(b"0,0\n" * 2**18))
+    assert data.read_csv(table, label=1).x.shape == (2**18, 1)
+    table.write_bytes(gzip.compress(b"0,0\n" * (2**18 + 1)))
+    with pytest.raises(
+        ValueError, match=r"zeros\.csv\.gz: expected at most 1048576 bytes, got more"
+    ):
+        data.read_csv(table, label=1)
+    np.savez_compressed(archive, X=np.zeros((2**10, 2**7)), y=np.zeros(2**10))
+    with pytest.raises(ValueError, match=r"expands from \d+ to more than 1048576 bytes; np\.savez"):
+        data.read_numpy(archive)
+    np.savez(archive, X=np.zeros((2**10, 2**7)), y=np.zeros(2**10))
+    assert data.read_numpy(archive).x.shape == (2**10, 2**7)
+    half = np.zeros((2**9, 2**10 + 1), dtype=np.uint8)  # one passes, two do not
+    assert set(read_matlab(mat(X=half))) == {"X"}
+    with pytest.raises(ValueError, match="compressed data that expand to too many bytes"):
+        read_matlab(mat(X=half, Y=half))
+
+
+def test_numbers_of_tables_take_the_memory_of_numbers(tmp_path: Path) -> None:
+    """Not that of their text as objects, nor a long label once a row."""
+    path = tmp_path / "table.csv"
+    path.write_text("0.25,1.5,2.125,a\n" * 20_000 + f"1,2,3,{'b' * 10_000}\n")
+    tracemalloc.start()
+    found = data.read_csv(path, label=3, dtype=torch.float64)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.x.shape == (20_001, 3)
+    assert float(found.x[:-1].sum()) == 20_000 * 3.875
+    assert found.y.tolist() == [0] * 20_000 + [1]
+    assert peak < 12 * path.stat().st_size
 
 
 @cases(CIFAR_BINARY)

@@ -113,6 +113,38 @@ def test_plain_values_and_arrays_agree_with_pickle() -> None:
     assert found["filenames"] == expected[b"filenames"]
 
 
+def doubled(steps: int) -> bytes:
+    """A tuple of a tuple twice, again and again; they take a few bytes each."""
+    return b"K\x01" + b"".join(b"q%ch%c\x86" % (i, i) for i in range(steps))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x02}(" + doubled(45) + b"K\x01u.",  # as a key, which is hashed
+        dictionary({b"data": array(pixels(2, 3072)), b"labels": b"](" + doubled(45) + b"e"}),
+        dictionary({b"labels": b"]q\0(h\0e"}),  # in itself
+        b"\x80\x04}(" + b"K\x01" + b"\x94h\x00\x86" + b"\x94h\x01\x86" + b"K\x01u.",
+        b"\x80\x02}(" + b"K\x01" + b"\x85" * 500_000 + b"K\x01u.",
+        b"\x80\x02}(" + b"K\x01" * 10**6 + b"u.",
+    ],
+)
+def test_small_pickles_cannot_expand_without_end(content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"container in two places|more instructions"):
+        read_plain_pickle(Path("file"), content)
+
+
+def test_text_may_be_in_two_places() -> None:
+    name, images = "the same text", pixels(2, 6)
+    value = {"a": name, "b": [name, name], "data": images, "more": images + 1, name: 1}
+    for protocol in (2, 3, 4):
+        content = pickle.dumps(value, protocol=protocol)
+        if protocol == 2:  # which has arrays in another encoding
+            content = pickle.dumps({"a": name, "b": [name, name]}, protocol=protocol)
+        found = read_plain_pickle(Path("file"), content)
+        assert found["b"] == [name, name]
+
+
 @pytest.mark.parametrize("protocol", [3, 4])
 def test_files_that_python_3_has_written(protocol: int) -> None:
     images = pixels(2, 3072)

@@ -1,6 +1,5 @@
 """Coefficients against mpmath, finite differences, deep networks, and between the two methods."""
 
-from dataclasses import fields
 from itertools import chain, combinations
 
 import mpmath
@@ -14,7 +13,6 @@ from shoal import (
     DEQ,
     ELU,
     Affine,
-    Coefficients,
     ConvergenceError,
     ConvResNet,
     Cosine,
@@ -32,8 +30,9 @@ from shoal import (
     kernel_function,
 )
 
-NUMBERS = tuple(f.name for f in fields(Coefficients) if f.type is float or f.type == "float")[1:]
 KERNEL = {"gamma2", "alpha1", "alpha2", "alpha3", "ck_offset", "ck_slope", "ck_bend"}
+NTK = {"kappa2", "beta1", "beta2", "beta3", "ntk_offset", "ntk_slope", "ntk_bend"}
+NUMBERS = sorted({"tau", "shift", "alpha4"} | KERNEL | NTK)
 POWERS = {"1": 2, "2": 4, "3": 4, "slope": 2, "bend": 4, "offset": 0}
 
 

@@ -14,10 +14,11 @@ import torch
 
 import shoal
 from experiments.small import Small
-from shoal.experiments import Run, WidthError, execute, results, run
+from shoal.experiments import Run, WidthError, collect, execute, results, run
 from shoal.experiments.identity import seed_of
 from shoal.experiments.provenance import versions
-from shoal.experiments.storage import locked, read_arrays, write_arrays, write_file
+from shoal.experiments.storage import locked, packed, read_arrays
+from shoal.files import write_whole
 
 
 def stored(one: Run) -> dict[str, bytes]:
@@ -26,7 +27,7 @@ def stored(one: Run) -> dict[str, bytes]:
 
 
 def leftovers(folder: Path) -> list[Path]:
-    return list(folder.rglob("*.tmp"))
+    return [path for path in folder.rglob(".*") if path.name != ".lock"]
 
 
 def test_a_run_leaves_arrays_a_record_and_figures(tmp_path: Path) -> None:
@@ -106,6 +107,18 @@ def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
     (one.folder / "run.json").write_text(json.dumps(record))
     with pytest.raises(ValueError, match="must hold this configuration"):
         execute(one)
+    record["identity"]["configuration"]["scale"] = 1.0
+    shapes = [[], 3, "text", {**record, "points": 3}, {**record, "sessions": [1]}]
+    shapes += [{**record, "complete": 1}, {**record, "summary": None}, {**record, "points": []}]
+    shapes += [{"identity": record["identity"]}]
+    for shape in shapes:
+        (one.folder / "run.json").write_text(json.dumps(shape))
+        for read in (execute, lambda run: collect(run.experiment, run.folder)):
+            with pytest.raises(ValueError, match=r"run\.json must be the record of a run with 5"):
+                read(one)
+    (one.folder / "run.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="must be a JSON document"):
+        execute(one)
     (one.folder / "run.json").write_text("{")
     with pytest.raises(ValueError, match="must be a JSON document"):
         execute(one)
@@ -127,12 +140,42 @@ def test_a_damaged_point_is_computed_again(
     assert "is damaged" in caplog.text
 
 
+def test_a_point_that_is_another_is_computed_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = Run(Small(), tmp_path, "cpu")
+    execute(one)
+    before = stored(one)
+    first, second = one.files[1].read_bytes(), one.files[2].read_bytes()
+    one.files[1].write_bytes(second)
+    one.files[2].write_bytes(first)
+    with pytest.raises(ValueError, match="k1 is missing or damaged"):
+        collect(Small(), one.folder)
+    execute(one)
+    assert stored(one) == before
+    assert "it is not the file that the record knows" in caplog.text
+
+
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     one = Run(Small(), tmp_path, "cpu")
     (one.folder / "points").mkdir(parents=True)
-    (one.folder / "points" / ".k0.npz.123.tmp").write_bytes(b"half")
+    for folder in (one.folder, one.folder / "points"):
+        place = folder / f".shoal-{'0' * 32}.part"
+        (place / "new").mkdir(parents=True)
+        (place / "new" / "k0.npz").write_bytes(b"half")
     execute(one)
     assert leftovers(tmp_path) == []
+
+
+def test_a_lock_that_is_a_link_leaves_its_target(tmp_path: Path) -> None:
+    one = Run(Small(), tmp_path / "out", "cpu")
+    one.folder.mkdir(parents=True)
+    target = tmp_path / "precious"
+    target.write_text("precious")
+    (one.folder / ".lock").symlink_to(target)
+    with pytest.raises(ValueError, match=r"\.lock must be a file of its own, got a link"):
+        execute(one)
+    assert target.read_text() == "precious"
 
 
 def test_two_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:
@@ -142,37 +185,23 @@ def test_two_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:
         execute(one)
 
 
-def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
-    def half(file) -> None:
-        file.write(b"half")
-        raise KeyboardInterrupt
-
-    (tmp_path / "old").write_bytes(b"old")
-    for name in ("new", "old"):
-        with pytest.raises(KeyboardInterrupt):
-            write_file(tmp_path / name, half)
-    assert [path.name for path in tmp_path.iterdir()] == ["old"]
-    assert (tmp_path / "old").read_bytes() == b"old"
-    assert read_arrays(tmp_path / "new") is None
-
-
-def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
-    def full(_: object) -> None:
+def test_a_point_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    def full(_: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(OSError, match=r"No space left on device: .*points\.npz"):
-        write_file(tmp_path / "points.npz", full)
+        write_whole(tmp_path / "points.npz", full)
     assert list(tmp_path.iterdir()) == []
+    assert read_arrays(tmp_path / "points.npz", None) is None
 
 
 def test_any_damage_of_a_point_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "k.npz"
-    write_arrays(path, {"a": np.arange(5.0)})
-    whole = path.read_bytes()
+    whole = packed({"a": np.arange(5.0)})
     damaged = 0
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
-        found = read_arrays(path)
+        found = read_arrays(path, None)
         damaged += found is None
         assert found is None or (found["a"] == np.arange(5.0)).all()
     assert damaged > len(whole) // 2

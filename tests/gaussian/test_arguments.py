@@ -112,6 +112,9 @@ def test_bad_scales_and_orders():
         hermite(Tanh(), -1.0, 3)
     with pytest.raises(ValueError, match="order must be >= 0"):
         hermite(Tanh(), 1.0, -1)
+    for phi in (Tanh(), ReLU()):
+        with pytest.raises(ValueError, match="order must be <= 1000000, got 2147483648"):
+            hermite(phi, 1.0, 2**31)
     with pytest.raises(TypeError, match="order must be an integer"):
         hermite(Tanh(), 1.0, 2.5)
     with pytest.raises(TypeError, match="tau must be a floating-point tensor"):

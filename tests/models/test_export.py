@@ -272,3 +272,8 @@ def test_only_exports_are_replaced(tmp_path):
     with pytest.raises(ValueError, match=r"path must not replace a file that is no export, got"):
         shoal.export(net, tmp_path / "mine.py")
     assert (tmp_path / "mine.py").read_text() == "x = 1\n"
+    (tmp_path / "net_weights.safetensors").write_text("mine")
+    with pytest.raises(ValueError, match=r"is no export, got '.*net_weights\.safetensors'"):
+        shoal.export(net, tmp_path / "net.py")
+    assert (tmp_path / "net_weights.safetensors").read_text() == "mine"
+    assert not (tmp_path / "net.py").exists()

@@ -196,6 +196,23 @@ def test_a_damaged_description(tmp_path, field, value, message):
         load(path)
 
 
+@pytest.mark.parametrize(
+    ("depth", "message"),
+    [
+        (10**8, "depth must be <= 100000"),
+        (10**5, "tensors, its description says at least 100000"),
+    ],
+)
+def test_a_small_file_of_a_deep_network(tmp_path, depth, message):
+    path = tmp_path / "net.safetensors"
+    save(build(ResNet(Softplus(), depth=2), in_features=3, width=8), path)
+    with safe_open(path, framework="pt") as file:
+        text = file.metadata()["architecture"]
+    rewrite(path, architecture=text.replace('"depth": 2', f'"depth": {depth}'))
+    with pytest.raises(ValueError, match=message):
+        load(path)
+
+
 def test_every_byte_of_the_description_is_covered(tmp_path):
     """Each flipped bit is found, or leaves all as it was."""
     path = saved(tmp_path)

@@ -116,6 +116,20 @@ def test_groups_that_are_trained_are_watched() -> None:
         torch.testing.assert_close(gram_matrix(net, x, group), share)
 
 
+def test_parametrized_weights_are_trained_without_monitors() -> None:
+    x, y = data()
+    net = network()
+    torch.nn.utils.parametrizations.spectral_norm(net, "recurrent")
+    assert gram_group(net) == "readout"
+    net.readout.requires_grad_(False)
+    assert gram_group(net) == "input"
+    net.input.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"got parametrizations\.recurrent\.original: undo"):
+        train(net, x, y, step_size=0.1, steps=2)
+    run = train(net, x, y, step_size=0.1, steps=2, monitor=False)
+    assert run.losses[2] < run.losses[0]
+
+
 def test_eigenvalues_that_overtake_others_are_found() -> None:
     generator = torch.Generator().manual_seed(3)
     basis = torch.linalg.qr(torch.randn(300, 300, generator=generator).double())[0]
@@ -183,6 +197,19 @@ def test_a_lost_equilibrium_ends_the_run_or_is_recorded() -> None:
     lenient = network(LING, on_failure="status", solver=shoal.Picard(max_steps=3))
     run = train(lenient, x, y, step_size=1e-4, steps=2)
     assert run.violations["equilibrium"] == 0
+
+
+def test_an_adjoint_of_earlier_work_breaks_no_promise() -> None:
+    """The gradient of a readout takes no solve: the last one was of other work."""
+    x, y = data()
+    rough = shoal.Implicit(shoal.Picard(max_steps=1))
+    net = network(on_failure="status", gradient=rough, warm_start=False)
+    assert train(net, x, y, step_size=0.01, steps=1).violations == {"equilibrium": 0}
+    net.input.requires_grad_(False)
+    net.recurrent.requires_grad_(False)
+    run = train(net, x, y, step_size=0.01, steps=2)
+    assert run.kept["equilibrium"]
+    assert run.violations == {}
 
 
 def test_an_equilibrium_that_the_flow_loses_is_told() -> None:
@@ -274,6 +301,16 @@ def test_promises_can_be_chosen() -> None:
     assert known.loss_bound[1] == known.losses[0] * (1 - 0.1 * 0.01 / 2)
 
 
+@pytest.mark.parametrize("name", ["gain", "equilibrium"])
+def test_promises_that_cannot_be_measured_are_refused(name) -> None:
+    """An explicit network has no recurrent layer: nothing could break these, or keep them."""
+    monitor = Monitor(promises={name, "loss"})
+    with pytest.raises(ValueError, match=rf"promises of monitor .* FullyConnected, got {name}:"):
+        train(network(DU), *data(DU), step_size=0.1, steps=1, monitor=monitor)
+    run = train(network(), *data(), step_size=0.1, steps=1, monitor=monitor)
+    assert set(run.kept) == {name, "loss"}
+
+
 @pytest.mark.parametrize("architecture", [LING, GAO, DU, CONV], ids=lambda a: type(a).__name__)
 def test_looking_changes_nothing(architecture) -> None:
     x, y = data(architecture)
@@ -304,3 +341,39 @@ def test_a_loss_of_zero_stays() -> None:
     assert flow.losses.tolist() == [0.0] * 4
     pytest.importorskip("matplotlib")
     run.plot().canvas.draw()
+
+
+def test_the_error_of_a_rough_equilibrium_is_bounded_without_a_monitor() -> None:
+    """A linear layer, whose equilibrium is a direct solution; its residual is far below its error.
+
+    The loss is put between a bound with the residual itself and one with the residual over
+    1 - gain: it is known no better than that, so no promise is broken.
+    """
+    x, y = data()
+    linear = shoal.DEQ(shoal.Identity(), recurrent_variance=0.1, input_variance=0.8)
+    solver = shoal.Picard(rtol=1e-5, max_steps=400)
+
+    def rough():
+        net = network(linear, solver=solver, warm_start=False)
+        with torch.no_grad():
+            net.recurrent.copy_(0.95 / net.layer.scale * torch.eye(64))  # a gain of 0.95
+        return net
+
+    net = rough()
+    objective = Objective(net, x, y[:, None], 1.0)
+    now = objective.evaluate()
+    with torch.no_grad():
+        gain = float(torch.linalg.matrix_norm(net.recurrent * net.layer.scale, 2))
+        exact = net._read(net.inject(x) / (1 - gain))
+    error = float((now.output - exact).norm())
+    size = float(torch.linalg.matrix_norm(net.readout.detach(), 2)) * net.feature_scale
+    small, large = size * now.residual, size * now.residual / (1 - gain)
+    assert small < error <= objective.output_error(now) == pytest.approx(large, rel=0.05)
+    options = {"step_size": 1e-6, "steps": 1}
+    losses = train(rough(), x, y, monitor=False, **options).losses
+    root = float(losses[1].sqrt()) - 0.5**0.5 * (small + large) / 2
+    promised = 2 * (1 - root**2 / float(losses[0])) / options["step_size"]
+    for monitor in (False, 1):
+        run = train(rough(), x, y, monitor=monitor, least_eigenvalue=promised, **options)
+        assert run.loss_bound[1] < run.losses[1]
+        assert run.kept["loss"]

@@ -126,6 +126,61 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path) -> None:
     assert os.listdir(tmp_path) == ["run"]
 
 
+class Scaled(shoal.Activation):
+    """A plain class, the repr of which is ``Scaled()`` whatever the factors are."""
+
+    slope = 1.0
+
+    def __init__(self, factor: float) -> None:
+        object.__setattr__(self, "factor", factor)
+
+    def function(self, x):
+        return self.factor * torch.tanh(self.slope * x)
+
+
+def test_checkpoints_and_certificates_of_another_activation_are_refused(
+    tmp_path, monkeypatch
+) -> None:
+    def scaled(factor):
+        return network(shoal.DEQ(Scaled(factor), 0.1, 0.8), 16, trainable={"readout"})
+
+    x, y = data()
+    options = {"step_size": 0.1, "steps": 2, "checkpoint": tmp_path / "run"}
+    shoal.train(scaled(0.5), x, y, **options)
+    shoal.train(scaled(0.5), x, y, **options)
+    certificate = shoal.certify(scaled(0.5), x, y)
+    certified = {"step_size": 0.1, "steps": 1, "certificate": certificate}
+    shoal.train(scaled(0.5), x, y, **certified)
+    others = [0.6, 0.5]
+    for factor in others:
+        with pytest.raises(ValueError, match="another training: net differ"):
+            shoal.train(scaled(factor), x, y, **options)
+        with pytest.raises(ValueError, match="got one of which architecture differ"):
+            shoal.train(scaled(factor), x, y, **certified)
+        monkeypatch.setattr(Scaled, "slope", 0.9)
+
+
+def test_checkpoints_of_other_solves_and_parametrizations_are_refused(tmp_path) -> None:
+    x, y = data()
+    options = {"step_size": 0.1, "steps": 1, "monitor": False}
+
+    def normed(power_iterations):
+        net = network()
+        torch.nn.utils.parametrizations.spectral_norm(
+            net, "recurrent", n_power_iterations=power_iterations
+        )
+        for p in net.parametrizations["recurrent"][0].buffers():
+            p.copy_(torch.ones_like(p) / len(p) ** 0.5)
+        return net
+
+    pairs = [(network(), network(on_failure="status")), (normed(1), normed(5))]
+    for number, (mine, other) in enumerate(pairs):
+        path = tmp_path / f"run{number}"
+        shoal.train(mine, x, y, checkpoint=path, **options)
+        with pytest.raises(ValueError, match="another training: net differ"):
+            shoal.train(other, x, y, checkpoint=path, **options)
+
+
 def test_damaged_checkpoints_are_refused(tmp_path) -> None:
     x, y = data()
     path = tmp_path / "run"

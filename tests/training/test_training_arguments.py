@@ -93,6 +93,8 @@ def test_certificates_of_anything_else_are_refused() -> None:
         ((network(), x.flip(0), y), "x"),
         ((network(), x, -y), "y"),
         ((network(), *more), "x, y"),
+        ((network(gradient=shoal.OneStep()), x, y), "gradient method"),
+        ((network(gradient=shoal.Unrolled()), x, y), "gradient method"),
     ]
     for arguments, words in others:
         with pytest.raises(ValueError, match=rf"got one of which {words} differ: certify again"):

@@ -22,6 +22,8 @@ __all__ = [
     "scale_of_data",
 ]
 
+_MOST_LAYERS = 10**5
+
 
 @dataclass(frozen=True)
 class Architecture(ABC):
@@ -211,3 +213,11 @@ def residual_layers(
         bias = biases(f"bias{number}", bias_variance)
         cells.append(Cell(sigma, Weights(f"layer{number}"), gain, float(not first), bias))
     return Layers(tuple(cells), readout=None)
+
+
+def check_depth(value: object) -> int:
+    """Return ``value`` if it is a number of layers that can be gone through, or say why not."""
+    depth = checks.integer("depth", value, at_least=1)
+    if depth > _MOST_LAYERS:
+        raise ValueError(f"depth must be <= {_MOST_LAYERS}, got {depth}")
+    return depth

@@ -8,6 +8,7 @@ from shoal.activations import Activation
 from shoal.architectures.base import (
     Architecture,
     check_activation,
+    check_depth,
     residual_layers,
     scale_of_data,
 )
@@ -46,7 +47,7 @@ class ConvResNet(Architecture):
 
     Raises:
         TypeError: If an argument is not of its kind.
-        ValueError: If ``depth`` is not positive, ``patch_size`` not positive and odd,
+        ValueError: If ``depth`` is not between 1 and 10⁶, ``patch_size`` not positive and odd,
             ``residual_scale`` negative, infinite or NaN, or ``padding`` unknown.
 
     Example:
@@ -65,8 +66,9 @@ class ConvResNet(Architecture):
     def __post_init__(self) -> None:
         """Check the fields."""
         check_activation("activation", self.activation)
-        for name in ("depth", "patch_size"):
-            object.__setattr__(self, name, checks.integer(name, getattr(self, name), at_least=1))
+        object.__setattr__(self, "depth", check_depth(self.depth))
+        patch_size = checks.integer("patch_size", self.patch_size, at_least=1)
+        object.__setattr__(self, "patch_size", patch_size)
         if self.patch_size % 2 == 0:
             raise ValueError(f"patch_size must be odd, got {self.patch_size}")
         for name in ("residual_scale", "bias_variance"):

@@ -11,6 +11,7 @@ from shoal.architectures.base import (
     Architecture,
     biases,
     check_activation,
+    check_depth,
     check_flag,
 )
 from shoal.architectures.layers import Cell, Layers, Weights
@@ -99,7 +100,7 @@ class FullyConnected(Architecture):
 
         Raises:
             TypeError: If an argument is not of its kind.
-            ValueError: If ``depth`` is not positive.
+            ValueError: If ``depth`` is not between 1 and 10⁶.
 
         Example:
             >>> from shoal.activations import Softplus
@@ -107,7 +108,7 @@ class FullyConnected(Architecture):
             ('layer1', 'layer2', 'layer3')
         """
         check_activation("activation", activation)
-        depth = checks.integer("depth", depth, at_least=1)
+        depth = check_depth(depth)
         return cls((activation,) * depth, normalized=True, fixed_readout=True)
 
     @property

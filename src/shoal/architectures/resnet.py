@@ -7,6 +7,7 @@ from shoal import checks
 from shoal.activations import Activation
 from shoal.architectures.base import (
     Architecture,
+    check_depth,
     one_or_several,
     residual_layers,
     scale_of_data,
@@ -42,8 +43,8 @@ class ResNet(Architecture):
 
     Raises:
         TypeError: If an argument is not of its kind.
-        ValueError: If ``depth`` is not positive, ``activation`` a sequence of another length, or
-            ``residual_scale`` negative, infinite or NaN.
+        ValueError: If ``depth`` is not between 1 and 10⁶, ``activation`` a sequence of another
+            length, or ``residual_scale`` negative, infinite or NaN.
 
     Example:
         >>> from shoal.activations import Softplus
@@ -58,7 +59,7 @@ class ResNet(Architecture):
 
     def __post_init__(self) -> None:
         """Check the fields, and make a tuple of several activations."""
-        object.__setattr__(self, "depth", checks.integer("depth", self.depth, at_least=1))
+        object.__setattr__(self, "depth", check_depth(self.depth))
         object.__setattr__(self, "activation", _checked_activations(self.activation, self.depth))
         for name in ("residual_scale", "bias_variance"):
             object.__setattr__(self, name, checks.real(name, getattr(self, name), at_least=0))

@@ -180,8 +180,9 @@ class Certificate:
     Attributes:
         conclusions: What each theorem says, for gradient flow and for gradient descent.
         measurements: Numbers of the network and the data, by name.
-        fingerprint: What it is about: checksums of the weights and the data, the architecture and
-            the groups that are trained. ``train`` refuses a certificate of anything else.
+        fingerprint: What it is about: checksums of the weights and the data, the architecture,
+            the groups that are trained and, for equilibria, the method of their gradients.
+            ``train`` refuses a certificate of anything else.
     """
 
     conclusions: tuple[Conclusion, ...]
@@ -251,7 +252,7 @@ class Certificate:
             return (
                 f"Gradient descent with step size {self.step_size:.4g} trains this network to zero "
                 f"loss ({descent.status}, by {descent.theorem}). Each step multiplies the loss by "
-                f"{self.rate:.6g} or less."
+                f"{self.rate:.6g} or less.{self._rounding}"
             )
         failure = descent.first_failure
         words = f"Gradient descent is not certified ({descent.theorem}"
@@ -263,6 +264,17 @@ class Certificate:
         if flow.holds:
             words += f" Gradient flow is ({flow.status}, by {flow.theorem})."
         return words
+
+    @property
+    def _rounding(self) -> str:
+        """What the sentence about exact arithmetic needs beside it."""
+        left = self.gradient_descent.promises.resolution
+        if left is None:
+            return ""
+        error = self.measurements.get("initial error", math.inf)
+        if not left < 0.5 * error * error:
+            return " Rounding, in the dtype of the network, may hide that."
+        return f" Rounding may leave a loss of {left:.1g}."
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values for JSON, which has no infinity: ``None`` instead."""

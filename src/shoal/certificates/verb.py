@@ -10,8 +10,10 @@ from torch import Tensor
 from shoal import checks
 from shoal.architectures import Architecture
 from shoal.certificates.refusals import uncovered
+from shoal.certificates.resolution import with_resolution
 from shoal.certificates.values import Certificate
-from shoal.models import Network
+from shoal.gradients import OneStep
+from shoal.models import EquilibriumNetwork, Network
 from shoal.training.problem import Problem
 
 __all__ = ["Question", "certify", "certify_architecture"]
@@ -43,7 +45,9 @@ def certify(
     The loss is $\Phi = \frac12 \sum_i \|f(x_i) - y_i\|^2$, a sum and not a mean. Every theorem that
     applies is evaluated on the network as it is now, for gradient flow and for gradient descent.
     All errors of evaluating it count. Those of a training run do not: a certificate is about exact
-    arithmetic. Weights of any dtype are taken as the numbers that they are.
+    arithmetic, and says in ``promises.resolution`` what loss rounding may leave in a run. It is
+    about the exact gradient, too: networks built with ``gradient=OneStep()`` are refused.
+    Weights of any dtype are taken as the numbers that they are.
 
     Args:
         net: The network, at the start of its training.
@@ -57,7 +61,8 @@ def certify(
 
     Raises:
         TypeError: If an argument is not of its kind, or no theorem is known for the architecture.
-        ValueError: If shapes do not fit, or a number is out of range.
+        ValueError: If shapes do not fit, a number is out of range, or the network was built with
+            a gradient that is not exact.
 
     Example:
         >>> import torch, shoal
@@ -78,6 +83,7 @@ def certify(
     if (kind := uncovered(net.architecture)) is not None:
         raise TypeError(f"no theorem is known for networks {kind}, like net")
     _check_groups(net)
+    _check_gradient(net)
     for name, weights in net.state_dict().items():
         checks.float_tensor(f"net.{name}", weights.detach())
     if step_size is not None:
@@ -85,6 +91,7 @@ def certify(
     with torch.inference_mode(mode=False), torch.no_grad():
         inputs, labels = problem.x.clone().double().cpu(), problem.y.clone().double().cpu()
         found = certify_architecture(net.architecture, Question(net, inputs, labels, step_size))
+        found = with_resolution(found, net, problem.y)
         return replace(found, fingerprint=problem.fingerprint())
 
 
@@ -95,6 +102,15 @@ def _check_groups(net: Network[Any]) -> None:
         raise TypeError(
             f"net must have the parameters of shoal.build, {', '.join(sorted(built))}, got "
             f"{', '.join(sorted(net.groups))}: undo parametrizations, and weights tied or added"
+        )
+
+
+def _check_gradient(net: Network[Any]) -> None:
+    """Refuse networks that are trained along another direction than their gradient."""
+    if isinstance(net, EquilibriumNetwork) and isinstance(net.options.gradient, OneStep):
+        raise ValueError(  # noqa: TRY004
+            "net must have the exact gradient of its equilibrium, which the theorems are about, "
+            f"got gradient={net.options.gradient!r}: build it with gradient=Implicit()"
         )
 
 

@@ -12,6 +12,8 @@ from typer.core import TyperGroup
 
 from shoal import AccuracyError
 from shoal.cli.logs import state
+from shoal.files import printable
+from shoal.interrupts import loaded
 
 __all__ = ["BAD_INPUT", "FAILED", "INTERRUPTED", "Commands", "fail", "note"]
 
@@ -43,6 +45,7 @@ class Commands(TyperGroup):
         state.reset()
         options["standalone_mode"] = False
         try:
+            loaded()
             _check_text(sys.argv[1:] if args is None else args)
             code = super().main(args, *rest, **options)
             sys.stdout.flush()  # now, while a full disk can still be told of
@@ -114,7 +117,7 @@ def _came(error: Exception) -> str:
 
 def note(text: str) -> None:
     """A line on stderr."""
-    typer.echo(text, err=True)
+    typer.echo(printable(text), err=True)
 
 
 def _one_line(text: str) -> str:

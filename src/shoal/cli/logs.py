@@ -3,8 +3,9 @@
 import logging
 from dataclasses import dataclass, field
 
-from rich.console import Console
 from rich.logging import RichHandler
+
+from shoal.cli.output import PlainConsole
 
 __all__ = ["State", "state"]
 
@@ -34,7 +35,7 @@ class State:
         for handler in [h for h in logger.handlers if isinstance(h, RichHandler)]:
             logger.removeHandler(handler)
         handler = RichHandler(
-            console=Console(stderr=True), show_path=False, rich_tracebacks=False, markup=False
+            console=PlainConsole(stderr=True), show_path=False, rich_tracebacks=False, markup=False
         )
         logger.addHandler(handler)
         levels = (logging.WARNING, logging.INFO, logging.DEBUG)

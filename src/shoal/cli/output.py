@@ -1,14 +1,13 @@
 """What commands show: tables for people, one document for machines, progress for the patient."""
 
-import json
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     Progress,
@@ -17,8 +16,22 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
 
-__all__ = ["command_line", "console", "emit", "progress", "working"]
+from shoal.files import json_text, printable
+
+__all__ = ["PlainConsole", "command_line", "console", "emit", "progress", "working"]
+
+
+class PlainConsole(Console):
+    """A console that shows names from files and headers, and does not do what they say."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """What is shown, piece by piece."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
 
 
 def console() -> Console:
@@ -27,8 +40,8 @@ def console() -> Console:
     Text is shown as it is, brackets and colons in the names of files too; ``Text`` has styles.
     """
     plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
-    found = Console(**plain)
-    return found if found.is_terminal else Console(width=max(100, found.width), **plain)
+    found = PlainConsole(**plain)
+    return found if found.is_terminal else PlainConsole(width=max(100, found.width), **plain)
 
 
 def command_line() -> str:
@@ -38,13 +51,13 @@ def command_line() -> str:
 
 def emit(document: Any) -> None:
     """Print the document of ``--json``."""
-    typer.echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+    typer.echo(json_text(document), nl=False)
 
 
 @contextmanager
 def progress(*, quiet: bool) -> Iterator[Progress]:
     """Progress with the time left, on stderr if that is a terminal, and gone at the end."""
-    errors = Console(stderr=True)
+    errors = PlainConsole(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -1,6 +1,7 @@
 """CIFAR-10, from the official files of the binary or of the Python version."""
 
 import os
+import reprlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -124,6 +125,6 @@ def _python(path: Path) -> _Batch:
         raise damaged(path, f"a list of {len(images)} labels, one per image", str(size))
     for index, label in enumerate(labels):
         if type(label) is not int or not 0 <= label < len(_CLASSES):
-            raise damaged(path, "labels in 0..9", f"label {label!r} of sample {index}")
+            raise damaged(path, "labels in 0..9", f"label {reprlib.repr(label)} of sample {index}")
     check_official(path, content, _DIGESTS[path.name])
     return images.reshape(-1, *_SHAPE), np.array(labels, dtype=np.uint8)

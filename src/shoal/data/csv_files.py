@@ -2,10 +2,14 @@
 
 import csv
 import io
+import itertools
 import math
 import os
 import re
+from array import array
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,8 +20,6 @@ from shoal.data.files import damaged, read_content
 from shoal.data.tables import table_dataset
 
 __all__ = ["read_columns", "read_csv"]
-
-_Row = tuple[int, list[str]]  # the number of its last line, and its cells
 
 
 def read_csv(
@@ -64,22 +66,13 @@ def read_csv(
     if isinstance(label, bool) or not isinstance(label, str | int):
         raise TypeError(f"label must be the name or the index of a column, got {label!r}")
     file = Path(path)
-    rows = _rows(file, delimiter)
-    if len(rows[0][1]) < 2:
+    table = _read(file, delimiter, label, header)
+    if not table.features.shape[1]:
         wanted = f"a column of labels and at least one of features, separated by {delimiter!r}"
         raise damaged(file, wanted, "a single column")
-    has_header = _has_header(rows[0][1], label) if header is None else header
-    column = _column(file, rows[0][1], label, has_header)
-    names = [row[column] for _, row in rows]
-    if header is None and not has_header and not _is_number(names[0]) and _all_integral(names[1:]):
-        raise ValueError(f"{file}: the first row may be a header: say header=True or header=False")
-    samples = rows[1:] if has_header else rows
-    if not samples:
-        raise damaged(file, "at least one sample", "a header alone")
-    features = _numbers(file, samples, [i for i in range(len(rows[0][1])) if i != column])
-    labels = _labels(file, samples, column, regression=regression)
+    labels = _labels(file, table, regression=regression)
     name = file.name.removesuffix(".gz").removesuffix(".csv")
-    return table_dataset(features, labels, name=name, source=str(file), dtype=dtype)
+    return table_dataset(table.features, labels, name=name, source=str(file), dtype=dtype)
 
 
 def read_columns(
@@ -95,36 +88,74 @@ def read_columns(
     Raises:
         ValueError: As for :func:`read_csv`.
     """
+    return _read(path, delimiter, without, None).features
+
+
+class _Table(NamedTuple):
+    """A file without its header: numbers, and one column as it is.
+
+    Attributes:
+        features: The numbers.
+        column: The index of the other column.
+        cells: What stands there.
+        lines: Where, by the numbers of lines.
+    """
+
+    features: NDArray[np.float64]
+    column: int | None
+    cells: list[str]
+    lines: "array[int]"
+
+
+def _read(path: Path, delimiter: str, label: str | int | None, header: bool | None) -> _Table:
+    """Read a file row by row: of numbers the values are kept, not the text, which is far larger."""
     rows = _rows(path, delimiter)
-    first = rows[0][1]
-    has_header = _has_header(first, without)
-    column = None if without is None else _column(path, first, without, has_header)
-    samples = rows[1:] if has_header else rows
-    if not samples:
+    head = next(rows)
+    first = head[1]
+    has_header = _has_header(first, label) if header is None else header
+    column = None if label is None else _column(path, first, label, has_header)
+    columns = [index for index in range(len(first)) if index != column]
+    numbers, lines = array("d"), array("q")
+    cells: list[str] = []
+    same: dict[str, str] = {}  # each text once
+    for line, row in rows if has_header else itertools.chain([head], rows):
+        if len(first) == 1 and column is None and not lines and not _is_number(row[0]):
+            raise damaged(
+                path, f"columns separated by {delimiter!r}", "a single one, not of numbers"
+            )
+        lines.append(line)
+        if column is not None:
+            cells.append(same.setdefault(row[column], row[column]))
+        numbers.extend(_number(path, line, index, row[index]) for index in columns)
+    if not lines:
         raise damaged(path, "at least one sample", "a header alone")
-    if len(first) == 1 and not _is_number(samples[0][1][0]):
-        raise damaged(path, f"columns separated by {delimiter!r}", "a single one, not of numbers")
-    return _numbers(path, samples, [i for i in range(len(first)) if i != column])
+    unclear = header is None and not has_header and column is not None
+    if unclear and not _is_number(cells[0]) and _all_integral(cells[1:]):
+        raise ValueError(f"{path}: the first row may be a header: say header=True or header=False")
+    features = np.array(numbers).reshape(len(lines), len(columns))
+    return _Table(features, column, cells, lines)
 
 
-def _rows(path: Path, delimiter: str) -> list[_Row]:
-    """The rows that are not empty, all of the same length."""
+def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows that are not empty, all of the same length, with the numbers of their last lines."""
+    text = io.TextIOWrapper(io.BytesIO(read_content(path)), encoding="utf-8-sig", newline="")
+    reader = csv.reader(text, delimiter=delimiter, strict=True)
+    width = None
     try:
-        text = read_content(path).decode("utf-8-sig")
+        for row in reader:
+            if not row:
+                continue
+            width = len(row) if width is None else width
+            if len(row) != width:
+                got = f"{len(row)} in line {reader.line_num}"
+                raise damaged(path, f"{width} cells in each row", got)
+            yield reader.line_num, [cell.strip() for cell in row]
     except UnicodeDecodeError as error:
         raise damaged(path, "text in UTF-8", str(error)) from error
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    try:
-        rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
     except csv.Error as error:
         raise damaged(path, "CSV", f"{error} in line {reader.line_num}") from error
-    if not rows:
+    if width is None:
         raise damaged(path, "at least one row", "empty lines alone")
-    width = len(rows[0][1])
-    for line, row in rows:
-        if len(row) != width:
-            raise damaged(path, f"{width} cells in each row", f"{len(row)} in line {line}")
-    return rows
 
 
 def _has_header(first: list[str], label: str | int | None) -> bool:
@@ -160,23 +191,23 @@ def _all_integral(cells: list[str]) -> bool:
 
 
 def _number(path: Path, line: int, column: int, cell: str) -> float:
-    if not _is_number(cell) or not math.isfinite(float(cell)):
+    try:
+        value = float(cell)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or "_" in cell:
         raise damaged(path, "finite numbers", f"{cell!r} in line {line}, column {column}")
-    return float(cell)
+    return value
 
 
-def _numbers(path: Path, rows: list[_Row], columns: list[int]) -> NDArray[np.float64]:
-    return np.array([[_number(path, line, i, row[i]) for i in columns] for line, row in rows])
-
-
-def _labels(path: Path, rows: list[_Row], column: int, *, regression: bool) -> NDArray[np.generic]:
+def _labels(path: Path, table: _Table, *, regression: bool) -> NDArray[np.generic]:
+    places = zip(table.lines, table.cells, strict=True)
     if regression:
-        return _numbers(path, rows, [column])[:, 0]
-    cells = [row[column] for _, row in rows]
-    if _all_integral(cells):
-        return np.array([int(cell) for cell in cells])
-    for line, row in rows:
-        cell = row[column]
+        column = table.column or 0
+        return np.array([_number(path, line, column, cell) for line, cell in places])
+    if _all_integral(table.cells):
+        return np.array([int(cell) for cell in table.cells])
+    for line, cell in places:
         if not cell or cell.lower() == "nan":
             raise damaged(path, "a label in each row", f"{cell!r} in line {line}")
         if _is_number(cell) and not _integral(cell):
@@ -185,4 +216,4 @@ def _labels(path: Path, rows: list[_Row], column: int, *, regression: bool) -> N
                 "integers or names as labels (say regression=True for real numbers)",
                 f"{cell!r} in line {line}",
             )
-    return np.array(cells)
+    return np.array(table.cells, dtype=object)  # in an array of text all are as long as the longest

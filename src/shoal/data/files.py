@@ -1,18 +1,32 @@
 """The content of files, plain or gzipped, and how their damage is reported."""
 
 import gzip
+import os
 import zlib
 from pathlib import Path
 
-__all__ = ["damaged", "read_content"]
+from shoal.files import printable
+
+__all__ = ["damaged", "expansion_limit", "read_content"]
 
 # No official file is larger; what is, is not worth the memory.
 _LIMIT = 2**30
+_SHOWN = 1000  # letters of what is wrong with a file
+_ALWAYS, _RATIO = 2**26, 200  # what files may always expand to, and by what factor
 
 
 def damaged(path: Path, expected: str, got: str) -> ValueError:
     """The error for a file that is not what it should be."""
-    return ValueError(f"{path}: expected {expected}, got {got}")
+    shown = got if len(got) <= _SHOWN else f"{got[:_SHOWN]} ..."
+    return ValueError(printable(f"{path}: expected {expected}, got {shown}"))
+
+
+def expansion_limit(stored: int) -> int:
+    """How many bytes so many compressed ones may become.
+
+    Numbers worth reading are compressed less; zeros, a thousand times.
+    """
+    return max(_ALWAYS, _RATIO * stored)
 
 
 def read_content(path: Path, *, limit: int = _LIMIT) -> bytes:
@@ -26,10 +40,12 @@ def read_content(path: Path, *, limit: int = _LIMIT) -> bytes:
         ValueError: If the file is empty, larger than ``limit`` or not intact gzip.
     """
     if path.suffix == ".gz":
+        limit = min(limit, expansion_limit(path.stat().st_size))
         content = _decompressed(path, limit)
     else:
         with path.open("rb") as file:
-            content = file.read(limit + 1)
+            size = os.fstat(file.fileno()).st_size  # as much memory is taken as is asked for
+            content = file.read(min(limit, size or limit) + 1)
     if not content:
         raise damaged(path, "data", "an empty file")
     if len(content) > limit:

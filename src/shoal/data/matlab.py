@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.data.files import expansion_limit
+
 __all__ = ["MatlabArray", "read_matlab"]
 
 _HEADER = 128  # bytes
@@ -22,7 +24,6 @@ _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "ui
 _NUMERIC = ("double", "single", *_INTEGERS)
 _KINDS = ("", "cell", "struct", "object", "char", "sparse", *_NUMERIC)
 _COMPLEX = 0x0800  # a flag
-_LIMIT = 2**30  # bytes that an array may have
 
 
 class MatlabArray(NamedTuple):
@@ -55,8 +56,12 @@ def read_matlab(content: bytes) -> dict[str, MatlabArray]:
     if version != 0x0100:
         raise ValueError("version 7.3 (HDF5)" if version == 0x0200 else f"version {version:#06x}")
     found: dict[str, MatlabArray] = {}
+    left = expansion_limit(len(content))
     for element in _elements(memoryview(content)[_HEADER:], order):
-        inner = element if element.kind != _COMPRESSED else _decompressed(element.data, order)
+        inner = element
+        if element.kind == _COMPRESSED:
+            inner = _decompressed(element.data, order, left)
+            left -= len(inner.data)
         if inner.kind == _MATRIX:
             name, array = _array(inner.data, order)
             found[name] = array
@@ -83,14 +88,14 @@ def _elements(data: memoryview, order: str) -> Iterator[_Element]:
         position = end
 
 
-def _decompressed(data: memoryview, order: str) -> _Element:
+def _decompressed(data: memoryview, order: str, limit: int) -> _Element:
     unpacker = zlib.decompressobj()
     try:
-        content = unpacker.decompress(data, _LIMIT + 1)
+        content = unpacker.decompress(data, limit + 1)
     except zlib.error as error:
         raise ValueError(str(error)) from error
-    if len(content) > _LIMIT:
-        raise ValueError(f"more than {_LIMIT} bytes in an array")
+    if len(content) > limit:
+        raise ValueError("compressed data that expand to too many bytes")
     if not unpacker.eof:
         raise ValueError("compressed data that are cut off")
     inner = list(_elements(memoryview(content), order))

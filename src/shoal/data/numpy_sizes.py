@@ -6,6 +6,8 @@ from typing import IO
 
 from numpy.lib import format as npy
 
+from shoal.data.files import expansion_limit
+
 __all__ = ["check_size"]
 
 _LIMIT = 2**35  # bytes that an archive may expand to
@@ -20,16 +22,21 @@ def check_size(file: IO[bytes]) -> None:
     Raises:
         ValueError: If a header claims more than there is, or an archive expands beyond all measure.
     """
+    size = file.seek(0, 2)
+    file.seek(0)
     if file.read(4) == b"PK\3\4":
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
-            if sum(member.file_size for member in members) > _LIMIT:
-                raise ValueError(f"an archive that expands to more than {_LIMIT} bytes")
+            limit = min(_LIMIT, expansion_limit(size))
+            if sum(member.file_size for member in members) > limit:
+                raise ValueError(
+                    f"an archive that expands from {size} to more than {limit} bytes; "
+                    "np.savez writes one that does not"
+                )
             for member in members:
                 with archive.open(member) as stream:
                     _check_array(stream, member.file_size)
     else:
-        size = file.seek(0, 2)
         file.seek(0)
         _check_array(file, size)
     file.seek(0)

@@ -5,6 +5,8 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
+from shoal.files import printable
+
 __all__ = ["UnofficialDataWarning", "check_official", "warn_unofficial"]
 
 
@@ -14,7 +16,7 @@ class UnofficialDataWarning(UserWarning):
 
 def warn_unofficial(message: str) -> None:
     """Warn that what is read is not the official data, or not all of it."""
-    warnings.warn(message, UnofficialDataWarning, stacklevel=2)
+    warnings.warn(printable(message), UnofficialDataWarning, stacklevel=2)
 
 
 def check_official(

@@ -10,6 +10,7 @@ import io
 import math
 import pickle
 import pickletools
+import reprlib
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,12 @@ _STRUCTURE = {"PROTO", "FRAME", "STOP", "MARK"}
 _MEMORY = {"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "GET", "BINGET", "LONG_BINGET"}
 _ARRAYS = {"GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD"}
 _ADMITTED = _VALUES | _STRUCTURE | _MEMORY | _ARRAYS
+_DICTIONARIES = {"EMPTY_DICT", "DICT", "SETITEM", "SETITEMS"}
+_LISTS = {"EMPTY_LIST", "LIST", "APPEND", "APPENDS"}
+_TUPLES = {"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
+_CONTAINERS = _DICTIONARIES | _LISTS | _TUPLES
+# far more than an official file has
+_MOST_INSTRUCTIONS, _MOST_TUPLES = 10**6, 1000
 
 
 class _Notes:
@@ -109,16 +116,46 @@ def read_plain_pickle(path: Path, content: bytes) -> dict[str, object]:
 
 def _check_instructions(content: bytes) -> None:
     """Refuse any instruction that plain values do not need, and anything behind the last one."""
-    end = 0
-    for instruction, argument, position in pickletools.genops(content):
-        if instruction.name not in _ADMITTED:
-            raise pickle.UnpicklingError(f"the instruction {instruction.name} at byte {position}")
-        # a place in memory beyond the file's size would allocate at will
-        if instruction.name.endswith("PUT") and not 0 <= int(argument or 0) <= len(content):
-            raise pickle.UnpicklingError(f"the memory place {argument} at byte {position}")
+    end, tuples, memory = 0, 0, _Memory(len(content))
+    for count, (instruction, argument, position) in enumerate(pickletools.genops(content)):
+        name = instruction.name
+        if name not in _ADMITTED:
+            raise pickle.UnpicklingError(f"the instruction {name} at byte {position}")
+        tuples += name in _TUPLES  # they are hashed as deep as they go
+        if count > _MOST_INSTRUCTIONS or tuples > _MOST_TUPLES:
+            raise pickle.UnpicklingError("more instructions than plain values need")
+        memory.follow(name, argument)
         end = (position or 0) + 1
     if end != len(content):
         raise pickle.UnpicklingError(f"{len(content) - end} bytes behind its end")
+
+
+class _Memory:
+    """What a pickle keeps for use again: no containers, which would multiply in each other.
+
+    A tuple of a tuple twice, 45 times, is 2⁴⁵ entries to whoever looks at them.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.places: dict[int, bool] = {}  # whether a container is there
+        self.container = False  # whether the value on top is one
+
+    def follow(self, name: str, argument: object) -> None:
+        """See an instruction."""
+        if name not in _MEMORY:
+            self.container = name in _CONTAINERS
+            return
+        place = len(self.places) if argument is None else int(str(argument))
+        # a place beyond the file's size would allocate at will
+        if not 0 <= place <= self.most:
+            raise pickle.UnpicklingError(f"the memory place {place}")
+        if not name.endswith("GET"):
+            self.places[place] = self.container
+        elif self.places.get(place, False):
+            raise pickle.UnpicklingError("a container in two places")
+        else:
+            self.container = False
 
 
 def _text(path: Path, key: object) -> str:
@@ -126,7 +163,7 @@ def _text(path: Path, key: object) -> str:
         return key.decode("latin1")
     if isinstance(key, str):
         return key
-    raise damaged(path, "names as keys", f"the key {key!r}")
+    raise damaged(path, "names as keys", f"the key {reprlib.repr(key)}")
 
 
 def _array(path: Path, notes: _Notes | _StandIn) -> NDArray[np.uint8]:
@@ -138,12 +175,12 @@ def _array(path: Path, notes: _Notes | _StandIn) -> NDArray[np.uint8]:
     _, shape, kind, fortran, content = state
     code = kind.arguments[0] if isinstance(kind, _Notes) and kind.arguments else None
     if code not in (b"u1", "u1"):
-        raise damaged(path, expected, f"an array of type {code!r}")
+        raise damaged(path, expected, f"an array of type {reprlib.repr(code)}")
     if fortran not in (False, 0) or not isinstance(content, bytes):
         raise damaged(path, expected, "another order of its entries")
     sizes = shape if isinstance(shape, tuple) else ()
     if not sizes or not all(isinstance(size, int) and size >= 0 for size in sizes):
-        raise damaged(path, expected, f"the shape {shape!r}")
+        raise damaged(path, expected, f"the shape {reprlib.repr(shape)}")
     if math.prod(sizes) != len(content):
         raise damaged(path, f"{math.prod(sizes)} bytes for shape {sizes}", str(len(content)))
     return np.frombuffer(content, dtype=np.uint8).reshape(sizes)

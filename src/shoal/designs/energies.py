@@ -16,7 +16,6 @@ import torch
 
 from shoal.activations import Activation
 from shoal.equivalents import Coefficients
-from shoal.kernels import kernel_function
 from shoal.kernels.calculi.jets import gradients
 
 __all__ = [
@@ -142,20 +141,18 @@ def network_numbers(layers: Iterable[Energies], match: str) -> Numbers:
 
 def target_numbers(c: Coefficients, match: str) -> Numbers:
     """The coefficients of the CK or of the NTK as energies; none is negative but by rounding."""
-    own, *rest = (float(getattr(c, name)) for name in names(match))
-    linear, norms, square = (max(value, 0.0) for value in rest)
-    unit = c.tau0**2
-    return Numbers(own, unit * linear, 2 * unit**2 * norms, unit**2 * square)
+    k, unit = (c.ck if match == "ck" else c.ntk), c.tau0**2
+    linear, norms, square = (max(value, 0.0) for value in (k.alpha1, k.alpha2, k.alpha3))
+    return Numbers(k.gamma2, unit * linear, 2 * unit**2 * norms, unit**2 * square)
 
 
 def kernel_slant(c: Coefficients, match: str) -> float:
     r"""$\tau_0^4\,\partial_a\partial_c\kappa$, by differentiating the kernel function."""
-    function = kernel_function(c.architecture, trainable=c.trainable, width=c.width)
     square = torch.tensor(c.tau0**2, dtype=torch.float64)
     with torch.enable_grad():
         a = square.clone().requires_grad_()
         inner = torch.zeros_like(square).requires_grad_()
-        kernels = function(a, square, inner)
+        kernels = c.function(a, square, inner)
         kappa = kernels.ck if match == "ck" else kernels.ntk
         (slope,) = gradients(kappa, inner)
         (slant,) = gradients(slope, a)

@@ -2,7 +2,7 @@
 
 from shoal.equivalents.basis import Basis
 from shoal.equivalents.centering import centered
-from shoal.equivalents.coefficients import Coefficients, coefficients
+from shoal.equivalents.coefficients import Coefficients, KernelCoefficients, coefficients
 from shoal.equivalents.equivalent import Equivalent, Errors, equivalent
 from shoal.equivalents.operator import CrossOperator, CrossOperators, EquivalentOperator
 from shoal.equivalents.statistics import SampleStatistics
@@ -15,6 +15,7 @@ __all__ = [
     "Equivalent",
     "EquivalentOperator",
     "Errors",
+    "KernelCoefficients",
     "SampleStatistics",
     "centered",
     "coefficients",

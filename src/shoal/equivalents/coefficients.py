@@ -21,7 +21,35 @@ from shoal.kernels.calculi.jets import Jet, Jets, gradients
 from shoal.kernels.calculi.own import Own
 from shoal.kernels.function import kernels_in
 
-__all__ = ["Coefficients", "coefficients", "sooner"]
+__all__ = ["Coefficients", "KernelCoefficients", "coefficients", "sooner"]
+
+
+@dataclass(frozen=True)
+class KernelCoefficients:
+    r"""One kernel for high-dimensional inputs of norm about $\tau_0$.
+
+    Attributes:
+        gamma2: $\gamma^2$, the kernel of an input with itself.
+        alpha1: $\alpha_1$, its derivative in $c$.
+        alpha2: $\alpha_2$, that in $a$ and $b$.
+        alpha3: $\alpha_3$, half the second one in $c$.
+        offset: $\kappa_0$, the kernel of orthogonal inputs.
+        slope: $\kappa_a$, its derivative in one squared norm.
+        bend: $\kappa_{aa}$, its second derivative in it.
+    """
+
+    gamma2: float
+    alpha1: float
+    alpha2: float
+    alpha3: float
+    offset: float = 0.0
+    slope: float = 0.0
+    bend: float = 0.0
+
+    @classmethod
+    def of(cls, own: float, jet: Jet) -> "KernelCoefficients":
+        """Those of a kernel with these derivatives."""
+        return cls(own, jet.c, jet.ab, jet.cc / 2, jet.value, jet.a, jet.aa)
 
 
 @dataclass(frozen=True)
@@ -31,80 +59,70 @@ class Coefficients:
     For $i \ne j$ and $\chi_i = \|x_i\|^2 - \tau_0^2$, the CK is approximately
     $$\kappa_0 + \kappa_a(\chi_i + \chi_j) + \tfrac12\kappa_{aa}(\chi_i^2 + \chi_j^2)
     + \alpha_1 x_i^\top x_j + \alpha_2\chi_i\chi_j + \alpha_3 (x_i^\top x_j)^2$$
-    and $\gamma^2$ on the diagonal; so is the NTK with $\beta$ for $\alpha$ and $\kappa_*^2$ for
-    $\gamma^2$. Where all layers are centered, the first three terms vanish.
+    and $\gamma^2$ on the diagonal; so is the NTK with coefficients of its own, which Ling 2024
+    calls $\beta$ and $\kappa_*^2$. Where all layers are centered, the first three terms vanish.
+
+    The papers' names are there as properties: ``gamma2``, ``alpha1`` to ``alpha3`` of the CK,
+    ``kappa2``, ``beta1`` to ``beta3`` of the NTK, and ``ck_offset``, ``ntk_offset`` and so on.
 
     Attributes:
-        architecture: Whose kernels these are: centered if ``center``.
+        function: The kernels; its architecture is centered if ``center``.
         tau0: The norm $\tau_0$ of the inputs.
-        trainable: The groups of parameters that the NTK counts.
-        width: The width, where the NTK depends on it and it was given.
-        center: Whether the architecture was centered.
+        center: Whether the kernels of orthogonal inputs of norm $\tau_0$ vanish: the architecture
+            was centered, and has no biases.
         tau: $\tau_*$, the standard deviation of the last activation's arguments (their root mean
             square for an ``ImplicitNetwork``, where they have a mean).
         shift: What centering added to the last activation.
-        gamma2: $\gamma^2$, the CK of an input with itself.
-        alpha1: $\alpha_1$, the derivative of the CK in $c$.
-        alpha2: $\alpha_2$, its derivative in $a$ and $b$.
-        alpha3: $\alpha_3$, half its second derivative in $c$.
         alpha4: $\alpha_4$, the derivative in $\tau_0^2$ of $\tau_*^2$ for an implicit architecture,
             and of $\gamma^2$ for an explicit one.
-        kappa2: $\kappa_*^2$, the NTK of an input with itself.
-        beta1: The NTK's $\alpha_1$.
-        beta2: The NTK's $\alpha_2$.
-        beta3: The NTK's $\alpha_3$.
-        ck_offset: $\kappa_0$, the CK of orthogonal inputs.
-        ck_slope: $\kappa_a$, its derivative in one squared norm.
-        ck_bend: $\kappa_{aa}$, its second derivative in it.
-        ntk_offset: The NTK's $\kappa_0$.
-        ntk_slope: The NTK's $\kappa_a$.
-        ntk_bend: The NTK's $\kappa_{aa}$.
+        ck: The coefficients of the CK.
+        ntk: Those of the NTK.
     """
 
-    architecture: Architecture
+    function: KernelFunction
     tau0: float
-    trainable: frozenset[str]
-    width: int | None
     center: bool
     tau: float
     shift: float
-    gamma2: float
-    alpha1: float
-    alpha2: float
-    alpha3: float
     alpha4: float
-    kappa2: float
-    beta1: float
-    beta2: float
-    beta3: float
-    ck_offset: float = 0.0
-    ck_slope: float = 0.0
-    ck_bend: float = 0.0
-    ntk_offset: float = 0.0
-    ntk_slope: float = 0.0
-    ntk_bend: float = 0.0
+    ck: KernelCoefficients
+    ntk: KernelCoefficients
+
+    architecture = property(lambda self: self.function.architecture)
+    trainable = property(lambda self: self.function.trainable)
+    width = property(lambda self: self.function.width)
+    gamma2 = property(lambda self: self.ck.gamma2)
+    alpha1 = property(lambda self: self.ck.alpha1)
+    alpha2 = property(lambda self: self.ck.alpha2)
+    alpha3 = property(lambda self: self.ck.alpha3)
+    kappa2 = property(lambda self: self.ntk.gamma2)
+    beta1 = property(lambda self: self.ntk.alpha1)
+    beta2 = property(lambda self: self.ntk.alpha2)
+    beta3 = property(lambda self: self.ntk.alpha3)
+    ck_offset = property(lambda self: self.ck.offset)
+    ck_slope = property(lambda self: self.ck.slope)
+    ck_bend = property(lambda self: self.ck.bend)
+    ntk_offset = property(lambda self: self.ntk.offset)
+    ntk_slope = property(lambda self: self.ntk.slope)
+    ntk_bend = property(lambda self: self.ntk.bend)
 
     def __str__(self) -> str:
         """The numbers as a table."""
         groups = [g for g in self.architecture.parameter_groups if g in self.trainable]
         kind = "centered" if self.center else "not centered"
-        rows = [
-            ("", "CK", "NTK"),
-            ("diagonal", self.gamma2, self.kappa2),
-            ("inner product", self.alpha1, self.beta1),
-            ("norms", self.alpha2, self.beta2),
-            ("inner product squared", self.alpha3, self.beta3),
-        ]
+        names = {
+            "diagonal": "gamma2",
+            "inner product": "alpha1",
+            "norms": "alpha2",
+            "inner product squared": "alpha3",
+        }
         if not self.center:
-            rows += [
-                ("offset", self.ck_offset, self.ntk_offset),
-                ("slope in a norm", self.ck_slope, self.ntk_slope),
-                ("bend in a norm", self.ck_bend, self.ntk_bend),
-            ]
-        cells = [
-            (name, *(c if isinstance(c, str) else f"{c:.6g}" for c in row)) for name, *row in rows
+            names |= {"offset": "offset", "slope in a norm": "slope", "bend in a norm": "bend"}
+        lines = [f"{'':21} {'CK':>12} {'NTK':>12}"]
+        lines += [
+            f"{text:21} {getattr(self.ck, name):>12.6g} {getattr(self.ntk, name):>12.6g}"
+            for text, name in names.items()
         ]
-        lines = [f"{name:21} {ck:>12} {ntk:>12}" for name, ck, ntk in cells]
         head = (
             f"{type(self.architecture).__name__}, {kind}, tau0 = {self.tau0:g}, "
             f"trained: {', '.join(groups)}",
@@ -168,28 +186,14 @@ def coefficients(
         before, after = (network.layers().cells[-1] for network in (architecture, chosen))
         shift = added_shift(before.activation, after.activation)
     return Coefficients(
-        architecture=chosen,
-        tau0=tau0,
-        trainable=function.trainable,
-        width=function.width,
-        center=vanishing,
-        tau=tau,
-        shift=shift,
-        gamma2=float(own.ck),
-        alpha1=ck.c,
-        alpha2=ck.ab,
-        alpha3=ck.cc / 2,
-        alpha4=growth,
-        kappa2=float(own.ntk),
-        beta1=ntk.c,
-        beta2=ntk.ab,
-        beta3=ntk.cc / 2,
-        ck_offset=ck.value,
-        ck_slope=ck.a,
-        ck_bend=ck.aa,
-        ntk_offset=ntk.value,
-        ntk_slope=ntk.a,
-        ntk_bend=ntk.aa,
+        function,
+        tau0,
+        vanishing,
+        tau,
+        shift,
+        growth,
+        KernelCoefficients.of(float(own.ck), ck),
+        KernelCoefficients.of(float(own.ntk), ntk),
     )
 
 

@@ -13,7 +13,12 @@ from shoal.architectures import Architecture
 from shoal.checks import integer, one_of
 from shoal.equivalents.basis import Basis
 from shoal.equivalents.centering import norm_of_inputs
-from shoal.equivalents.coefficients import Coefficients, coefficients, sooner
+from shoal.equivalents.coefficients import (
+    Coefficients,
+    KernelCoefficients,
+    coefficients,
+    sooner,
+)
 from shoal.equivalents.operator import CrossOperator, CrossOperators, EquivalentOperator
 from shoal.equivalents.statistics import (
     SampleStatistics,
@@ -206,37 +211,19 @@ def equivalent(
         columns, cores = _paper_form(samples, statistics, mixture, c)
     else:
         columns = _columns(statistics.membership, statistics.squared_norms, c)
-        cores = tuple(_core(k, products / samples.shape[1], c.center) for k in _terms(c))
+        cores = tuple(_core(k, products / samples.shape[1], c.center) for k in (c.ck, c.ntk))
     basis, arrays = Basis(samples, columns.to(samples)), isinstance(x, np.ndarray)
     ck, ntk = (
         EquivalentOperator(
             basis,
-            scale=k.linear,
+            scale=k.alpha1,
             core=core.to(samples.device),
-            shift=k.own - k.offset - tau0**2 * k.linear,
+            shift=k.gamma2 - k.offset - tau0**2 * k.alpha1,
             arrays=arrays,
         )
-        for k, core in zip(_terms(c), cores, strict=True)
+        for k, core in zip((c.ck, c.ntk), cores, strict=True)
     )
     return Equivalent(ck, ntk, c, products, statistics, form)
-
-
-class _Terms(NamedTuple):
-    """One kernel's expansion."""
-
-    own: float
-    linear: float
-    norms: float
-    square: float
-    offset: float
-    slope: float
-    bend: float
-
-
-def _terms(c: Coefficients) -> tuple[_Terms, _Terms]:
-    ck = _Terms(c.gamma2, c.alpha1, c.alpha2, c.alpha3, c.ck_offset, c.ck_slope, c.ck_bend)
-    ntk = _Terms(c.kappa2, c.beta1, c.beta2, c.beta3, c.ntk_offset, c.ntk_slope, c.ntk_bend)
-    return ck, ntk
 
 
 def _samples(x: Any) -> Tensor:
@@ -266,14 +253,14 @@ def _columns(member: Tensor, squared_norms: Tensor, c: Coefficients) -> Tensor:
     return torch.cat((member, chi) if c.center else (member, chi, chi.square()), dim=1)
 
 
-def _core(k: _Terms, products: Tensor, center: bool) -> Tensor:
+def _core(k: KernelCoefficients, products: Tensor, center: bool) -> Tensor:
     """The symmetric matrix between these columns; the classes' columns sum to one."""
     classes = len(products)
     core = torch.zeros(classes + 2, classes + 2, dtype=torch.float64)
-    core[:classes, :classes] = k.square * products + k.offset
+    core[:classes, :classes] = k.alpha3 * products + k.offset
     core[:classes, classes] = core[classes, :classes] = k.slope
     core[:classes, classes + 1] = core[classes + 1, :classes] = k.bend / 2
-    core[classes, classes] = k.norms
+    core[classes, classes] = k.alpha2
     return core[: classes + 1, : classes + 1] if center else core
 
 
@@ -290,9 +277,9 @@ def _paper_form(
     psi = around - member @ mixture.statistics.traces.value.to(x.device)
     t = mixture.trace_deviations[:, None]
     cores = []
-    for k in _terms(c):
-        upper = torch.cat((k.norms * t @ t.T + k.square * mixture.trace_products, k.norms * t), 1)
-        lower = torch.cat((k.norms * t.T, torch.tensor([[k.norms]], dtype=torch.float64)), 1)
+    for k in (c.ck, c.ntk):
+        upper = torch.cat((k.alpha2 * t @ t.T + k.alpha3 * mixture.trace_products, k.alpha2 * t), 1)
+        lower = torch.cat((k.alpha2 * t.T, torch.tensor([[k.alpha2]], dtype=torch.float64)), 1)
         core = torch.cat((upper, lower))
         cores.append((core + core.T) / 2)  # exactly symmetric, whatever was rounded
     return torch.cat((member / math.sqrt(p), psi[:, None]), dim=1), tuple(cores)

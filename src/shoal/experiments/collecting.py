@@ -5,6 +5,7 @@ from pathlib import Path
 
 from shoal.experiments.experiment import Experiment, Result, point_names
 from shoal.experiments.identity import plain
+from shoal.experiments.records import check_record
 from shoal.experiments.storage import read_arrays, read_json
 
 __all__ = ["collect"]
@@ -27,11 +28,14 @@ def collect(experiment: Experiment, folder: str | PathLike[str]) -> list[Result]
     record = read_json(place / "run.json")
     if record is None:
         raise FileNotFoundError(f"{place} must be the folder of a run, with a run.json")
-    if record["identity"]["configuration"] != plain(experiment):
+    identity = record.get("identity") if isinstance(record, dict) else None
+    if isinstance(identity, dict) and identity.get("configuration") != plain(experiment):
         raise ValueError(f"{place} must hold this configuration, and holds another")
+    names = point_names(experiment)
+    rows = check_record(place / "run.json", record, names)["points"]
     found = []
-    for point, name in zip(experiment.points(), point_names(experiment), strict=True):
-        arrays = read_arrays(place / "points" / f"{name}.npz")
+    for point, name, row in zip(experiment.points(), names, rows, strict=True):
+        arrays = read_arrays(place / "points" / f"{name}.npz", row.get("sha256"))
         if arrays is None:
             raise ValueError(f"{place} must hold all points, and {name} is missing or damaged")
         found.append(Result(point, arrays))

@@ -1,5 +1,6 @@
 """Running an experiment: every point once, resumed where it was interrupted."""
 
+import hashlib
 import logging
 import shutil
 import time
@@ -7,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,12 +16,20 @@ from typing import Any, NamedTuple
 import torch
 
 from shoal import checks
-from shoal.experiments.experiment import Experiment, Result, check_experiment, point_names
+from shoal.experiments.experiment import (
+    Arrays,
+    Experiment,
+    Result,
+    check_experiment,
+    point_names,
+)
 from shoal.experiments.figures import require_matplotlib, save_figure
 from shoal.experiments.identity import digest, plain, seed_of
 from shoal.experiments.provenance import all_versions, hardware, resolve_device, versions
-from shoal.experiments.storage import locked, read_arrays, read_json, write_arrays, write_json
+from shoal.experiments.records import check_record
+from shoal.experiments.storage import locked, packed, read_arrays, read_json, write_json
 from shoal.experiments.workers import Work, computed
+from shoal.files import write_whole
 
 __all__ = ["Progress", "Run", "execute", "results", "run"]
 
@@ -158,7 +167,7 @@ def results(
     with locked(one.folder), _kept(one, absent):
         record = _Record(one, jobs)
         points, costs = one.experiment.points(), record.costs
-        done = {i: a for i, file in enumerate(one.files) if (a := read_arrays(file)) is not None}
+        done = _finished(one, record)
         resumed, spent = len(done), sum(costs[index] for index in done)
         _logger.info("%s: %d of %d points are there", one.folder, resumed, len(points))
 
@@ -174,13 +183,25 @@ def results(
         for outcome in computed(
             one.experiment, work, device=device, jobs=jobs, threads=one.threads
         ):
-            write_arrays(one.files[outcome.place], outcome.arrays)
+            content = packed(outcome.arrays)
+            # the record first: a file that it does not know is none of this run's
+            record.note(outcome.place, outcome.seconds, hashlib.sha256(content).hexdigest())
+            write_whole(one.files[outcome.place], partial(Path.write_bytes, data=content))
             found[outcome.place] = Result(points[outcome.place], outcome.arrays)
             spent += costs[outcome.place]
-            record.note(outcome.place, outcome.seconds)
             report(len(found))
             yield outcome.place, found[outcome.place]
         record.complete(one.experiment.summarize([found[i] for i in range(len(found))]))
+
+
+def _finished(one: Run, record: "_Record") -> dict[int, Arrays]:
+    """The arrays of the points whose files are those that the record knows."""
+    found: dict[int, Arrays] = {}
+    for index, (file, known) in enumerate(zip(one.files, record.digests, strict=True)):
+        arrays = None if known is None else read_arrays(file, known)
+        if arrays is not None:
+            found[index] = arrays
+    return found
 
 
 @contextmanager
@@ -207,13 +228,15 @@ class _Record:
         before = read_json(self.path)
         if before is None and any(file.exists() for file in one.files):
             raise ValueError(f"{one.folder} must have a run.json that says what its points are of")
-        if before is not None and before.get("identity") != one.identity:
-            raise ValueError(
-                f"{one.folder} must hold this configuration, and holds another; choose another "
-                "output, or remove the folder"
-            )
-        if before is None:
-            names = [file.stem for file in one.files]
+        names = point_names(one.experiment)
+        if before is not None:
+            if isinstance(before, dict) and before.get("identity") != one.identity:
+                raise ValueError(
+                    f"{one.folder} must hold this configuration, and holds another; choose another "
+                    "output, or remove the folder"
+                )
+            check_record(self.path, before, names)
+        else:
             rows = [
                 {"name": name, "point": dict(point), "seed": seed, "seconds": None}
                 for name, point, seed in zip(names, points, self.seeds, strict=True)
@@ -234,12 +257,17 @@ class _Record:
             before["sessions"].append(self.session)
             write_json(self.path, before)
 
-    def note(self, index: int, seconds: float) -> None:
+    @property
+    def digests(self) -> list[str | None]:
+        """The SHA-256 of the file of each point that was computed."""
+        return [row.get("sha256") for row in self.document["points"]]
+
+    def note(self, index: int, seconds: float, sha256: str) -> None:
         """A point was computed."""
         document, session = self.document, self.session
         if session not in document["sessions"]:  # points of a complete run were damaged or removed
             document["sessions"].append(session)
-        document["points"][index]["seconds"] = round(seconds, 6)
+        document["points"][index] |= {"seconds": round(seconds, 6), "sha256": sha256}
         session["seconds"] = round(time.perf_counter() - self.start, 6)
         session["computed"] += 1
         document["wall_seconds"] = round(sum(s["seconds"] for s in document["sessions"]), 6)

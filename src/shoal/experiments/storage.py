@@ -1,60 +1,35 @@
 """Files that are whole or not there, in a folder that one run writes to at a time."""
 
+import hashlib
+import io
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from shoal.experiments.experiment import Arrays
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
+from shoal.files import json_text, lock_file, remove_leftovers, write_whole
 
 __all__ = [
-    "json_text",
     "locked",
+    "packed",
     "read_arrays",
     "read_json",
-    "write_arrays",
-    "write_file",
     "write_json",
 ]
 
 _logger = logging.getLogger(__name__)
 
 
-def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file through a temporary one beside it, so that it is never seen half-written."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
-            raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk, say
-        raise
-
-
 def write_json(path: Path, document: Any) -> None:
     """Write a JSON document for people and machines."""
     text = json_text(document)
-    write_file(path, lambda file: file.write(text.encode()))
-
-
-def json_text(document: Any) -> str:
-    """A JSON document, indented, with a newline at its end."""
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    write_whole(path, lambda file: file.write_bytes(text.encode()))
 
 
 def read_json(path: Path) -> Any:
@@ -67,19 +42,29 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} must be a JSON document; it is not: {error}") from None
 
 
-def write_arrays(path: Path, arrays: Arrays) -> None:
-    """Write named arrays; the same arrays make the same bytes."""
-    write_file(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
+def packed(arrays: Arrays) -> bytes:
+    """Named arrays as the content of a file; the same arrays make the same bytes."""
+    file = io.BytesIO()
+    np.savez(file, **arrays)  # type: ignore[arg-type]
+    return file.getvalue()
 
 
-def read_arrays(path: Path) -> dict[str, Any] | None:
-    """Read named arrays; ``None``, and a warning, if the file is damaged."""
+def read_arrays(path: Path, digest: str | None) -> dict[str, Any] | None:
+    """Read named arrays; ``None``, and a warning, if the file is damaged or is another one.
+
+    Args:
+        path: The file.
+        digest: The SHA-256 of its content, where that is known.
+    """
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+        content = path.read_bytes()
+        if digest not in (None, hashlib.sha256(content).hexdigest()):
+            raise ValueError("it is not the file that the record knows")  # noqa: TRY301
+        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
     except FileNotFoundError:
         return None
@@ -94,15 +79,19 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises:
         RuntimeError: If another process holds it. The system frees what a killed process held.
+        ValueError: If its lock is a link to somewhere else.
     """
-    with (folder / ".lock").open("w") as lock:
-        if fcntl is not None:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise RuntimeError(
-                    f"another run is writing to {folder}; wait for it, or choose another output"
-                ) from None
-        for leftover in folder.rglob(".*.tmp"):
-            leftover.unlink(missing_ok=True)
+    file = folder / ".lock"
+    if file.is_symlink():
+        raise ValueError(f"{file} must be a file of its own, got a link")
+    lock = lock_file(file, unlocked=True)
+    if lock is None:
+        raise RuntimeError(
+            f"another run is writing to {folder}; wait for it, or choose another output"
+        )
+    try:
+        for place in (folder, *(entry for entry in folder.iterdir() if entry.is_dir())):
+            remove_leftovers(place)
         yield
+    finally:
+        os.close(lock)

@@ -18,6 +18,7 @@ from shoal.gaussian.quadrature import normal_density, panel_nodes, resolved_edge
 __all__ = ["hermite"]
 
 _STRETCH = 1.3  # h_k(ξ) p(ξ) is below exp(-ξ²/4), whatever the degree: a wider window
+_MOST = 10**6  # degrees, each of which takes a step
 _BLOCK = 256  # scales that are integrated at a time
 
 
@@ -29,7 +30,7 @@ def hermite(phi: Activation, tau: Tensor | float, order: int) -> Tensor:
     Args:
         phi: The activation.
         tau: The scale $\tau \ge 0$; a float or a floating-point tensor of any shape.
-        order: The last degree.
+        order: The last degree, at most 10⁶.
 
     Returns:
         A float64 tensor of shape ``(*tau.shape, order + 1)``.
@@ -42,6 +43,8 @@ def hermite(phi: Activation, tau: Tensor | float, order: int) -> Tensor:
     checked_activation(phi)
     scale = scale_tensor("tau", tau, at_least=0.0)
     order = integer("order", order, at_least=0)
+    if order > _MOST:
+        raise ValueError(f"order must be <= {_MOST}, got {order}")
     closed = closed_form(phi)
     known = None if closed is None else closed.coefficients(scale, order)
     if known is not None:

@@ -78,7 +78,7 @@ def conjugate_gradients(
     while True:
         moving = ~(relative(s.residual, b) <= aim)  # NaN moves, and never arrives
         if s.steps >= max_steps or not bool(moving.any()):
-            s.residual, s.energy = b - exact(s.solution), None
+            vars(s).update(residual=b - exact(s.solution), energy=None)
             moving = ~(relative(s.residual, b) <= rtol)
             s.converged = not bool(moving.any())
             if s.converged or s.steps >= max_steps:
@@ -93,11 +93,16 @@ def conjugate_gradients(
         step = precondition(residual)
         energy = (residual * step).sum(0)
         ratio = torch.where(moving & (s.energy > 0), energy / s.energy, 0.0)
-        s.solution = s.solution + length * s.direction
-        s.residual, s.direction, s.energy = residual, step + ratio * s.direction, energy
-        s.steps += 1
-        s.counts += moving
-        s.history.append(relative(s.residual, b))
+        # all at once: whoever keeps the state of an interrupted iteration has a whole step
+        vars(s).update(
+            solution=s.solution + length * s.direction,
+            residual=residual,
+            direction=step + ratio * s.direction,
+            energy=energy,
+            steps=s.steps + 1,
+            counts=s.counts + moving,
+            history=[*s.history, relative(residual, b)],
+        )
         if on_step is not None:
             on_step(s)
 

@@ -201,9 +201,8 @@ class _Backward:
         if self.names:
             (norm, own), (other_norm, other_own) = ((s.norm, s.own) for s in sides)
             ends = (norm, other_norm), (logs[0], logs[1]), (own, other_own)
-            function = self.plan.function
             strip = Strip(found, upstream[1], cosine, *ends)
-            found_there = variance_gradients(function.architecture, function, strip)
+            found_there = variance_gradients(self.plan.function, strip)
             sums.variances.add_(torch.stack([found_there[name] for name in self.names]))
 
     def _block(self, rows: slice, columns: slice, q: int) -> Tensor:

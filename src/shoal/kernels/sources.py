@@ -8,12 +8,14 @@ $\partial_{\sigma_a^2} \kappa = G_{ii}\,\partial_\alpha \kappa + G_{jj}\,\partia
 + G_{ij}\,\partial_\gamma \kappa$,
 
 up to the places where $\sigma_a^2$ and $\gamma$ stand in the shares of the NTK themselves, beside
-$G$ and $M = \partial_\gamma G$. So a surface that can be differentiated in inputs needs no other.
+$G$ and $M = \partial_\gamma G$. A bias is added to all three sources. So a surface that can be
+differentiated in inputs needs no other.
 """
 
 from dataclasses import dataclass
-from functools import singledispatch
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from shoal.architectures import DEQ, Architecture
@@ -45,47 +47,75 @@ class Strip:
 
 
 def has_sources(architecture: Architecture) -> bool:
-    """Whether :func:`variance_gradients` is there for this architecture."""
-    return isinstance(architecture, DEQ) and architecture.input_variance > 0
+    """Whether :func:`variance_gradients` is there for this architecture: a DEQ of one layer."""
+    return (
+        isinstance(architecture, DEQ)
+        and architecture.input_variance > 0
+        and len(architecture.activations) == 1
+    )
 
 
-@singledispatch
-def variance_gradients(
-    architecture: Architecture,
-    function: KernelFunction,  # noqa: ARG001
-    strip: Strip,  # noqa: ARG001
-) -> dict[str, Tensor]:
-    """What some entries contribute to the gradients of all variances."""
-    raise TypeError(f"no sources are known for {type(architecture).__name__}")
-
-
-@variance_gradients.register
-def _(architecture: DEQ, function: KernelFunction, strip: Strip) -> dict[str, Tensor]:
-    injection = architecture.input_variance
+def variance_gradients(function: KernelFunction, strip: Strip) -> dict[str, Tensor]:
+    """What some entries contribute to the gradients of all variances of a DEQ."""
+    deq = function.architecture
+    assert isinstance(deq, DEQ)
+    injection = deq.input_variance
     entries, (left, right) = strip.entries, strip.norms
     # derivatives in γ
     scale = (left[:, None] * right * injection).to(strip.cosine)
     pull, through = entries.cosine / scale, entries.ck_slope / scale
-    moved = (pull * entries.ck).double().sum()
     turned = entries.cosine * strip.cosine
-    for dim, norm, logs, own in zip((1, 0), strip.norms, strip.logs, strip.own, strict=True):
-        in_alpha = (logs - turned.sum(dim)) / (2 * injection * norm**2)
-        moved = moved + (in_alpha * own).sum()
-    by_recurrent = entries.ck * through * strip.upstream
-    by_input = scale * strip.cosine * through * strip.upstream
-    recurrent, own_recurrent, inputs = ntk_factors(architecture, function)
-    moved = moved + ((recurrent * by_recurrent + inputs * by_input) * through).double().sum()
-    moved = moved + (own_recurrent - inputs) * by_recurrent.double().sum()
+    in_alpha = [
+        (logs - turned.sum(dim)) / (2 * injection * norm**2)
+        for dim, norm, logs in zip((1, 0), strip.norms, strip.logs, strict=True)
+    ]
+    f = ntk_factors(function)
+    reaction = through * strip.upstream
+    by_recurrent, by_input = entries.ck * reaction, scale * strip.cosine * reaction
+    moved = (pull * entries.ck).double().sum()
+    moved = moved + sum((a * own).sum() for a, own in zip(in_alpha, strip.own, strict=True))
+    shares = f.recurrent * by_recurrent + f.inputs * by_input + f.bias * reaction
+    moved = moved + (shares * through).double().sum()
+    moved = moved + (f.own_recurrent - f.inputs) * by_recurrent.double().sum()
+    shifted = pull.double().sum() + torch.stack([a.sum() for a in in_alpha]).sum()
+    shifted = shifted + (f.own_bias - f.inputs) * reaction.double().sum()
     seen = (strip.logs[0].sum() + strip.logs[1].sum()) / 2
-    if architecture.parametrization == "standard":
-        seen = seen - inputs * by_input.double().sum()
-    return {"recurrent_variance": moved, "input_variance": seen / injection}
+    if deq.parametrization == "standard":
+        seen = seen - f.inputs * by_input.double().sum()
+    return {
+        "recurrent_variance": moved,
+        "input_variance": seen / injection,
+        "bias_variance": shifted,
+    }
 
 
-def ntk_factors(architecture: DEQ, function: KernelFunction) -> tuple[float, float, float]:
-    r"""The weight of $GM$ in the NTK, its derivative in $\sigma_a^2$, and that of $\gamma M$."""
-    recurrent, inputs = (float(group in function.trainable) for group in ("recurrent", "input"))
-    if architecture.parametrization == "ntk":
-        return recurrent * architecture.recurrent_variance, recurrent, inputs
+class Factors(NamedTuple):
+    r"""How the shares of the NTK of a DEQ depend on its variances.
+
+    Attributes:
+        recurrent: The weight of $GM$, and ...
+        own_recurrent: ... its derivative in $\sigma_a^2$.
+        inputs: The weight of $\sigma_b^2 c\,M$.
+        bias: The weight of $M$, and ...
+        own_bias: ... its derivative in the variance of the biases.
+    """
+
+    recurrent: float
+    own_recurrent: float
+    inputs: float
+    bias: float
+    own_bias: float
+
+
+def ntk_factors(function: KernelFunction) -> Factors:
+    """Those of a DEQ."""
+    deq = function.architecture
+    assert isinstance(deq, DEQ)
+    recurrent, inputs, bias = (
+        float(group in function.trainable) for group in ("recurrent", "input", "bias")
+    )
+    if deq.parametrization == "ntk":
+        spread = recurrent * deq.recurrent_variance
+        return Factors(spread, recurrent, inputs, bias * deq.bias_variance, bias)
     growing, fixed = (1.0, 0.0) if function.width is None else (float(function.width), 1.0)
-    return recurrent * growing, 0.0, inputs * fixed / architecture.input_variance
+    return Factors(recurrent * growing, 0.0, inputs * fixed / deq.input_variance, bias * fixed, 0.0)

@@ -130,24 +130,35 @@ class _Entries:
 def _tangents(
     function: KernelFunction, entries: _Entries, sides: tuple[Weights, Weights]
 ) -> dict[str, Tensor]:
-    """Derivatives in both variances of a DEQ, of shape (2, n, m)."""
+    """Derivatives in the variances of a DEQ, of shape (2, n, m)."""
     deq = function.architecture
     assert isinstance(deq, DEQ)
     injection, like = deq.input_variance, entries.cosine
-    (left, left_rate), (right, right_rate) = (
-        (s.norm.to(like), (s.own / (2 * injection * s.norm**2)).to(like)) for s in sides
-    )
-    # how fast norms and cosines move with σ_a²: sources by G
+    left, right = (s.norm.to(like) for s in sides)
     scale = left[:, None] * right * injection
     ck, through = entries.values[0], entries.in_cosine[0] / scale
-    turn = ck / scale - entries.cosine * (left_rate[:, None] + right_rate)
-    moved = entries.in_left * left_rate[:, None] + entries.in_right * right_rate
-    moved += entries.in_cosine * turn
-    recurrent, own_recurrent, inputs = ntk_factors(deq, function)
-    product = scale * entries.cosine
-    moved[1] += (recurrent * ck + inputs * product) * through**2
-    moved[1] += (own_recurrent - inputs) * ck * through
+
+    def moved(owns: tuple[Tensor, Tensor], pair: Tensor) -> Tensor:
+        """How entries change if sources grow by these amounts: norms and cosines move with them."""
+        rates = [
+            (own / (2 * injection * s.norm**2)).to(like) for own, s in zip(owns, sides, strict=True)
+        ]
+        turn = pair / scale - entries.cosine * (rates[0][:, None] + rates[1])
+        change = entries.in_left * rates[0][:, None] + entries.in_right * rates[1]
+        return change + entries.in_cosine * turn
+
+    f, product = ntk_factors(function), scale * entries.cosine
+    recurrent = moved((sides[0].own, sides[1].own), ck)
+    recurrent[1] += (f.recurrent * ck + f.inputs * product + f.bias) * through**2
+    recurrent[1] += (f.own_recurrent - f.inputs) * ck * through
+    ones = torch.ones_like(sides[0].norm), torch.ones_like(sides[1].norm)
+    bias = moved(ones, torch.ones_like(ck))
+    bias[1] += (f.own_bias - f.inputs) * through
     seen = (entries.in_left + entries.in_right) / 2
     if deq.parametrization == "standard":
-        seen[1] -= inputs * product * through
-    return {"recurrent_variance": moved, "input_variance": seen / injection}
+        seen[1] -= f.inputs * product * through
+    return {
+        "recurrent_variance": recurrent,
+        "input_variance": seen / injection,
+        "bias_variance": bias,
+    }

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import Module
 
-from shoal.files import write_together
+from shoal.files import staged, write_together
 from shoal.models.chain import ChainNetwork
 from shoal.models.network import Network
 from shoal.models.source import WRITTEN, module_source
@@ -42,7 +42,7 @@ def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
     Raises:
         TypeError: If the network is of another kind, or an activation is of one's own.
         ValueError: If the path has another ending, no name for a module, or no folder, or a program
-            is there that is no export.
+            or weights are there that are of no export.
         ImportError: If a package that the format needs is not installed.
 
     Example:
@@ -90,14 +90,20 @@ def export_target(name: str, path: str | os.PathLike[str]) -> Path:
         raise ValueError(f"{name} must have the name of a Python module, got {target.name!r}")
     if target.stem in sys.stdlib_module_names or target.stem in _IMPORTED:
         raise ValueError(f"{name} must have a name of its own, got that of {target.stem!r}")
-    if target.is_file() and WRITTEN not in target.read_text(encoding="utf-8", errors="replace"):
-        raise ValueError(f"{name} must not replace a file that is no export, got {str(target)!r}")
+    exported = target.is_file() and WRITTEN in target.read_text(encoding="utf-8", errors="replace")
+    for file in (target, _weights(target)):
+        if os.path.lexists(file) and not exported:
+            raise ValueError(f"{name} must not replace a file that is no export, got {str(file)!r}")
     return target
 
 
+def _weights(target: Path) -> Path:
+    """The file of the weights; not the name that a network saved as a whole would have."""
+    return target.with_name(f"{target.stem}_weights.safetensors")
+
+
 def _export_python(network: ChainNetwork[Any], target: Path) -> None:
-    # not the name that a network saved as a whole would have
-    weights = target.with_name(f"{target.stem}_weights.safetensors")
+    weights = _weights(target)
     source, state = module_source(network, module=target.stem, weights=weights.name)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     write_together(
@@ -122,7 +128,8 @@ def _export_onnx(network: ChainNetwork[Any], target: Path) -> None:
         verbose=False,
     )
     assert program is not None  # that is what dynamo=True says
-    program.save(target)  # not renamed: weights beyond 2 GB go to a file beside it
+    with staged(target.parent) as place:
+        program.save(place / target.name)  # weights beyond 2 GB go to a file beside it
 
 
 def plain_module(network: ChainNetwork[Any], *, by_bits: bool = True) -> Module:

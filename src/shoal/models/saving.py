@@ -161,6 +161,11 @@ def _check_tensors(
     spec: NetworkSpec[Any],
 ) -> None:
     """See that the numbers are those of the description, and undamaged."""
+    wanted = len(spec.architecture.parameter_groups)
+    if wanted > len(tensors):  # before a million layers are gone through
+        raise ValueError(
+            f"{path} holds {len(tensors)} tensors, its description says at least {wanted}"
+        )
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     try:
         expected = shapes(spec)

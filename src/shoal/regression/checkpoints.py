@@ -5,6 +5,7 @@ from os import PathLike
 import torch
 from torch import Tensor
 
+from shoal.activations.description import description
 from shoal.checkpoints import Checkpoint, Snapshot
 from shoal.files import checksum
 from shoal.kernels.conjugate_gradients import Iteration
@@ -19,7 +20,7 @@ _SECONDS = 30.0  # between writes
 def of_problem(path: str | PathLike[str], problem: Problem, options: Options) -> Checkpoint:
     """The file of a problem, with all that the bits of an iteration depend on."""
     identity = {
-        "architecture": repr(problem.architecture),
+        "architecture": description(problem.architecture),
         "x": _hash(problem.x),
         "y": _hash(problem.y),
         "labels": _hash(problem.labels),

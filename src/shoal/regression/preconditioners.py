@@ -110,8 +110,8 @@ def _equivalent(problem: Problem) -> tuple[EquivalentOperator, float]:
             width=problem.width,
             center=False,
         )
-    offsets = (both.coefficients.ck_offset, both.coefficients.ntk_offset)
-    return (both.ck, both.ntk)[problem.kernel], offsets[problem.kernel]
+    c = both.coefficients
+    return (both.ck, both.ntk)[problem.kernel], (c.ck, c.ntk)[problem.kernel].offset
 
 
 def _of_equivalent(problem: Problem) -> LowRank:

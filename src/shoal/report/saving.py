@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.experiments.figures import figure_writers
-from shoal.experiments.storage import json_text
-from shoal.files import write_together
+from shoal.files import json_text, write_together
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shoal.architectures import Architecture
 from shoal.checks import integer
-from shoal.equivalents import Coefficients, coefficients
+from shoal.equivalents import KernelCoefficients, coefficients
 from shoal.equivalents.coefficients import sooner
 from shoal.equivalents.statistics import mixture_pair_products
 from shoal.mixtures import Covariance, DiagonalCovariance, GaussianMixture, ScalarCovariance
@@ -197,36 +197,15 @@ def spectrum(
     )
     counts = count * mixture.proportions.numpy()
     law = Law([_array(covariance) for covariance in mixture.covariances], counts)
-    kinds = (_ck_series(found), _ntk_series(found))
-    return Spectra(*(_of_series(series, mixture, law, counts) for series in kinds))
+    square = found.tau0**2
+    return Spectra(*(_of(k, square, mixture, law, counts) for k in (found.ck, found.ntk)))
 
 
-class _Series(NamedTuple):
-    """A kernel's expansion: the same numbers as `Coefficients`, for one of the kernels."""
-
-    square: float  # τ_0²
-    diagonal: float
-    first: float  # α_1
-    norms: float  # α_2
-    second: float  # α_3
-    offset: float  # κ_0
-    slope: float  # κ_a
-    bend: float  # κ_aa
-
-
-def _ck_series(c: Coefficients) -> _Series:
-    own = (c.gamma2, c.alpha1, c.alpha2, c.alpha3, c.ck_offset, c.ck_slope, c.ck_bend)
-    return _Series(c.tau0**2, *own)
-
-
-def _ntk_series(c: Coefficients) -> _Series:
-    own = (c.kappa2, c.beta1, c.beta2, c.beta3, c.ntk_offset, c.ntk_slope, c.ntk_bend)
-    return _Series(c.tau0**2, *own)
-
-
-def _of_series(series: _Series, mixture: GaussianMixture, law: Law, counts: Array) -> Spectrum:
+def _of(
+    k: KernelCoefficients, square: float, mixture: GaussianMixture, law: Law, counts: Array
+) -> Spectrum:
     """The spectrum of a kernel, given the law of XᵀX."""
-    shift = series.diagonal - series.offset - series.square * series.first
+    shift = k.gamma2 - k.offset - square * k.alpha1
     means = mixture.means.numpy().T
     images = np.stack(
         [c.apply(m).numpy() for c, m in zip(mixture.covariances, mixture.means, strict=True)], 1
@@ -235,11 +214,11 @@ def _of_series(series: _Series, mixture: GaussianMixture, law: Law, counts: Arra
     variances = 2 * statistics.trace_products.value.diagonal() + statistics.norm_excess.value
     spread = np.maximum(variances.numpy(), 0.0)
     mixed = 4 / mixture.dimension * (means * images).sum(0)  # of the means' part of χ
-    form, loadings, noise = _form(series, mixture, spread + mixed)
-    scale = series.first
+    form, loadings, noise = _form(k, square, mixture, spread + mixed)
+    scale = k.alpha1
     # an even activation: the kernel does not see XᵀX
-    if scale * mixture.tau0**2 < 1e-14 * series.diagonal:
-        scale, shift = 1.0, series.diagonal - series.offset
+    if scale * mixture.tau0**2 < 1e-14 * k.gamma2:
+        scale, shift = 1.0, k.gamma2 - k.offset
         law = Law([np.zeros(mixture.dimension)] * len(counts), counts)
         means, images, spread = np.zeros_like(means), np.zeros_like(images), spread + mixed
     part = LowRank(means, images, form / scale, spread, loadings, noise)
@@ -256,7 +235,9 @@ def _of_series(series: _Series, mixture: GaussianMixture, law: Law, counts: Arra
     return Spectrum(scale, shift, found, moved, law)
 
 
-def _form(series: _Series, mixture: GaussianMixture, spread: Array) -> tuple[Array, Array, Array]:
+def _form(
+    k: KernelCoefficients, square: float, mixture: GaussianMixture, spread: Array
+) -> tuple[Array, Array, Array]:
     """The low-rank part without XᵀX on [J/√p, F], and how F is made (see `LowRank`).
 
     F has the deviations χ − E χ and, where the kernel bends in the norms, √p(χ² − E χ²).
@@ -265,23 +246,23 @@ def _form(series: _Series, mixture: GaussianMixture, spread: Array) -> tuple[Arr
     statistics, (_, products) = mixture.statistics, mixture_pair_products(mixture)
     squares = statistics.traces.value + statistics.mean_products.value.diagonal()
     # √p times the mean of χ = ‖x‖² − τ_0² in each class, and p times that of χ²
-    norms = np.sqrt(size) * (squares.numpy() - series.square)
-    square = norms**2 + spread
+    norms = np.sqrt(size) * (squares.numpy() - square)
+    bent = norms**2 + spread
     form = np.zeros((classes + 2, classes + 2))
     form[:classes, :classes] = (
-        series.offset * size
-        + series.slope * np.sqrt(size) * (norms[:, None] + norms)
-        + series.bend / 2 * (square[:, None] + square)
-        + series.norms * np.outer(norms, norms)
-        + series.second * products.numpy()
+        k.offset * size
+        + k.slope * np.sqrt(size) * (norms[:, None] + norms)
+        + k.bend / 2 * (bent[:, None] + bent)
+        + k.alpha2 * np.outer(norms, norms)
+        + k.alpha3 * products.numpy()
     )
-    form[:classes, -2] = form[-2, :classes] = series.slope * np.sqrt(size) + series.norms * norms
-    form[:classes, -1] = form[-1, :classes] = series.bend / 2
-    form[-2, -2] = series.norms
+    form[:classes, -2] = form[-2, :classes] = k.slope * np.sqrt(size) + k.alpha2 * norms
+    form[:classes, -1] = form[-1, :classes] = k.bend / 2
+    form[-2, -2] = k.alpha2
     # χ² − E χ² is 2 E χ times the deviation, plus the square of the deviation less its mean
     loadings = np.stack([np.ones(classes), 2 * norms], 1)
     noise = np.stack([np.zeros(classes), 2 * spread**2 / size], 1)
-    if series.bend == 0:
+    if k.bend == 0:
         return form[:-1, :-1], loadings[:, :1], noise[:, :1]
     return form, loadings, noise
 

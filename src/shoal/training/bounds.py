@@ -83,6 +83,7 @@ class Bounds:
         least_eigenvalue: $\lambda_0$.
         rate: As in ``Conclusion``, where a certificate says it.
         limits: Bounds of monitors, where a certificate says them.
+        resolution: The loss that rounding may leave, where a certificate says it.
     """
 
     method: str
@@ -92,6 +93,7 @@ class Bounds:
     least_eigenvalue: float
     rate: float | None = None
     limits: Mapping[str, float] = field(default_factory=dict)
+    resolution: float = 0.0
 
     def loss(self, step: int) -> float:
         r"""$(1 - \eta\lambda_0/2)^k \Phi(0)$, or $e^{-\lambda_0 t}\Phi(0)$ for the flow.

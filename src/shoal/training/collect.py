@@ -48,7 +48,7 @@ def collect(session: Session, outcome: Outcome, *, arrays: bool) -> TrainingRun:
         monitors={name: values(ledger.records[name]) for name in seen},
         bounds=limits,
         distances={g: values(ledger.records[f"distance.{g}"]) for g in groups},
-        kept={name: name not in ledger.violations for name in sorted(ledger.promises)},
+        kept=ledger.kept,
         violations=dict(ledger.violations),
         status=outcome.status,
         message=outcome.message,

@@ -27,9 +27,21 @@ _NOISE = 0.3  # of the last eigenvector's length: no eigenvector is overlooked t
 
 
 def gram_group(network: Network[Any]) -> str:
-    """The group of weights whose share is watched: the theorems' if it is trained."""
+    """The group of weights whose share is watched: the theorems' if it is trained.
+
+    Raises:
+        ValueError: If nothing is trained but parameters that weights are made of, or added ones.
+    """
     trained = [name for name, p in network.groups.items() if p.requires_grad]
-    return next(name for name in (*_LINEAR, *_below_readout(network)) if name in trained)
+    for name in (*_LINEAR, *_below_readout(network)):
+        if name in trained:
+            return name
+    own = network.architecture.parameter_groups
+    raise ValueError(
+        f"net must train weights of its own, such as {', '.join(sorted(own))}, for the monitors, "
+        f"which watch the share that one of them has in the NTK, got {', '.join(trained)}: undo "
+        "parametrizations, or train with monitor=False"
+    )
 
 
 def _below_readout(network: Network[Any]) -> list[str]:

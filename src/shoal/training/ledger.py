@@ -37,16 +37,28 @@ class Ledger:
         """The step that is written about."""
         return len(self.losses) - 1
 
+    @property
+    def kept(self) -> dict[str, bool]:
+        """For each promise that was looked at, whether it was kept at all steps."""
+        seen = {*self.records, *self.violations}
+        if self.losses:
+            seen |= {"equilibrium"} if self.bounds is None else {"equilibrium", "loss"}
+        return {name: name not in self.violations for name in sorted(self.promises & seen)}
+
     def look(self, measured: Mapping[str, float]) -> None:
         """Write down what the monitors saw at this step."""
         assert self.bounds is not None
         found = dict(measured)
+        error = found.pop("feature_error")
         found["pl_ratio"] = self.bounds.pl_ratio(found.pop("square_gradient"), self.losses[-1])
         self.looks.append(self.step)
         for name, value in found.items():
             self.records.setdefault(name, []).append(value)
+        # a singular value of the features is known as well as they are
+        root = math.sqrt(found["least_eigenvalue"]) + error
         for name in sorted(self.promises & set(found)):
-            self._judge(name, self._holds(name, found[name]))
+            value = root * root if name == "least_eigenvalue" else found[name]
+            self._judge(name, self._holds(name, value))
         if "gain" in found:  # it must be certain that the layer contracts
             self._judge("gain", found["gain_upper"] < 1)
 
@@ -58,13 +70,17 @@ class Ledger:
             divisor: What the loss is divided by.
         """
         assert self.bounds is not None
-        resolution = math.sqrt(0.5 / divisor) * output_error  # of the loss's root
+        # of the loss's root: what its evaluation leaves open, or the rounding of all steps before
+        resolution = math.sqrt(0.5 / divisor) * output_error
+        resolution = max(resolution, math.sqrt(self.bounds.resolution))
         limit = math.sqrt(self.bounds.loss(self.step)) + resolution
         self._judge("loss", math.sqrt(self.losses[-1]) <= limit)
 
     def exceeds(self) -> bool:
-        """Whether the loss is above its bound as it stands."""
-        return self.bounds is not None and not self.losses[-1] <= self.bounds.loss(self.step)
+        """Whether the loss is above its bound as it stands, for the first time it matters."""
+        if self.bounds is None or "loss" not in self.promises or "loss" in self.violations:
+            return False
+        return not self.losses[-1] <= self.bounds.loss(self.step)
 
     def judge_equilibrium(self, *, converged: bool) -> None:
         """See whether all equilibria were found."""
@@ -74,6 +90,11 @@ class Ledger:
         """There is no equilibrium at the step that comes next."""
         if "equilibrium" in self.promises:
             self.violations.setdefault("equilibrium", self.step + 1)
+
+    def lose_loss(self) -> None:
+        """The loss is not finite at the step that comes next, so it exceeds every bound."""
+        if "loss" in self.promises and self.bounds is not None:
+            self.violations.setdefault("loss", self.step + 1)
 
     def _holds(self, name: str, value: float) -> bool:
         assert self.bounds is not None

@@ -28,7 +28,8 @@ class Monitor:
             loss at every step.
         promises: What counts as a violation, out of ``"loss"``, ``"gain"``, ``"equilibrium"``,
             ``"least_eigenvalue"``, ``"pl_ratio"`` and ``"drift"``; by default what the
-            architecture's theorem promises.
+            architecture's theorem promises. ``"gain"`` and ``"equilibrium"`` are for networks with
+            a recurrent layer; ``train`` refuses them for others.
 
     Example:
         >>> Monitor(every=5).every
@@ -83,9 +84,13 @@ class Watch:
         gram = gram_matrix(objective.network, objective.x, self.group)
         if self._initial is None:
             self._initial = gram
+        gains = self._gain()
+        error = objective.feature_error(evaluation, gains.get("gain_upper", 0.0))
+        error += objective.rounding(float(gram.diagonal().sum().clamp_min(0).sqrt()))
         distances = {f"distance.{n}": d for n, d in objective.distances().items()}
         return {
-            **self._gain(),
+            **gains,
+            "feature_error": error,
             "least_eigenvalue": self._least(gram),
             "drift": self._norm("drift", gram - self._initial),
             "square_gradient": self._square_gradient(evaluation),

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from shoal.models import EquilibriumNetwork, Network
+from shoal.models.gain import GainBound, gain_factor
 
 __all__ = ["Evaluation", "Objective"]
 
@@ -22,12 +23,14 @@ class Evaluation:
         loss: The loss, in float64.
         gradients: With respect to each trained weight; none if the loss is not finite.
         converged: Whether all equilibria were found, where there are any.
+        residual: What their equation leaves, in the norm of all samples together.
     """
 
     output: Tensor
     loss: float
     gradients: list[Tensor]
     converged: bool
+    residual: float = 0.0
 
     @property
     def finite(self) -> bool:
@@ -59,6 +62,7 @@ class Objective:
         if not self.weights:
             raise ValueError("net must have weights that require a gradient, got none")
         self.initial = {name: p.detach().clone() for name, p in self.weights.items()}
+        self._initial_gain: list[tuple[Tensor, float]] = []  # with the weights that have it
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -72,6 +76,8 @@ class Objective:
             ConvergenceError: If an equilibrium, or its gradient, is not found and the network was
                 built to raise then.
         """
+        if isinstance(self.network, EquilibriumNetwork):
+            self.network.options.log.backward = None  # not every gradient takes a solve
         with torch.enable_grad():
             output = self.network(self.x)
             error = output.detach() - self.y
@@ -80,13 +86,16 @@ class Objective:
             if math.isfinite(loss):
                 trained = list(self.weights.values())
                 gradients = list(torch.autograd.grad(output, trained, error / self.divisor))
-        return Evaluation(output.detach(), loss, gradients, self._converged())
+        return Evaluation(output.detach(), loss, gradients, *self._solved())
 
-    def _converged(self) -> bool:
-        if not isinstance(self.network, EquilibriumNetwork):
-            return True
-        solves = (self.network.last_solve, self.network.last_adjoint)
-        return all(s is None or bool(s.converged.all()) for s in solves)
+    def _solved(self) -> tuple[bool, float]:
+        """Whether all equilibria and adjoints were found, and the residual of the equilibria."""
+        network = self.network
+        if not isinstance(network, EquilibriumNetwork) or network.last_solve is None:
+            return True, 0.0
+        solves = (network.last_solve, network.last_adjoint)
+        converged = all(s is None or bool(s.converged.all()) for s in solves)
+        return converged, float(torch.linalg.vector_norm(solves[0].residual, dtype=_DOUBLE))
 
     def distances(self) -> dict[str, float]:
         """How far each group of weights is from where it began, in the Frobenius norm."""
@@ -95,23 +104,52 @@ class Objective:
             for name, p in self.weights.items()
         }
 
-    def output_error(self, gain: float) -> float:
-        r"""A bound of $\|f - f_*\|$, where $f_*$ has exact equilibria and no rounding.
+    def gain_upper(self) -> float:
+        """A certified bound of the recurrent layer's gain, the same after an interruption.
+
+        It is followed from the initial weights; only if that is not enough to stay below one, it
+        is found anew.
+        """
+        network = self.network
+        if not isinstance(network, EquilibriumNetwork):
+            return 0.0
+        layers, weights = zip(*network.turn, strict=True)
+        bound = GainBound([gain_factor(layer) for layer in layers])
+        if math.inf in bound.factors:
+            return math.inf
+        bound.known, below_one = self._initial_gain, math.nextafter(1.0, 0.0)
+        if not bound.known:
+            before = {id(p): self.initial[name] for name, p in self.weights.items()}
+            bound.upper([before.get(id(w), w.detach()) for w in weights], below_one)
+            self._initial_gain = bound.known
+        return bound.upper([w.detach() for w in weights], below_one)
+
+    def feature_error(self, now: Evaluation, gain: float) -> float:
+        r"""A bound of how far the features are from those of exact equilibria.
 
         A residual $r$ of a contraction with gain $g$ leaves an error of at most $r/(1-g)$.
 
         Args:
-            gain: $g$; where it is not below one, the residual itself is taken.
+            now: The weights as they are.
+            gain: $g$, at most; where it is not below one, the residual itself is taken.
         """
         network = self.network
+        if not isinstance(network, EquilibriumNetwork) or now.residual == 0:
+            return 0.0
+        return network.feature_scale * now.residual / (1 - gain if gain < 1 else 1.0)
+
+    def rounding(self, size: float) -> float:
+        """What rounding may make of sums over all units, of this size."""
+        return torch.finfo(self.y.dtype).eps * math.sqrt(self.network.spec.width) * size
+
+    def output_error(self, now: Evaluation) -> float:
+        r"""A bound of $\|f - f_*\|$, where $f_*$ has exact equilibria and no rounding."""
         scale = float(self.y.abs().max()) + 1.0
-        rounding = torch.finfo(self.y.dtype).eps * math.sqrt(network.spec.width) * scale
-        total = rounding * math.sqrt(self.y.numel())
-        if isinstance(network, EquilibriumNetwork) and network.last_solve is not None:
-            residual = float(torch.linalg.vector_norm(network.last_solve.residual, dtype=_DOUBLE))
-            readout = network.readout.detach()
-            size = float(torch.linalg.matrix_norm(readout.double(), 2)) * network.feature_scale
-            total += size * residual / (1 - gain if gain < 1 else 1.0)
+        total = self.rounding(scale) * math.sqrt(self.y.numel())
+        if isinstance(self.network, EquilibriumNetwork) and now.residual > 0:
+            readout = self.network.readout.detach().double()
+            size = float(torch.linalg.matrix_norm(readout, 2))
+            total += size * self.feature_error(now, self.gain_upper())
         return total
 
 

@@ -32,6 +32,7 @@ class Plan:
         eigenvalue: $\lambda_0$, where it is known before.
         rate: That of the loss, where a certificate says it.
         limits: Bounds of monitors, where a certificate says them.
+        resolution: The loss that rounding may leave, where a certificate says it.
     """
 
     method: str
@@ -42,6 +43,7 @@ class Plan:
     eigenvalue: float | None
     rate: float | None
     limits: Mapping[str, float]
+    resolution: float = 0.0
 
     def stepper(self) -> Stepper:
         """What moves the weights."""
@@ -59,6 +61,7 @@ class Plan:
             eigenvalue,
             rate=self.rate,
             limits=self.limits,
+            resolution=self.resolution,
         )
 
     def identity(self) -> dict[str, str]:
@@ -70,7 +73,7 @@ class Plan:
             "monitor": repr(self.monitor and self.monitor.every),
             "promises": repr(sorted(self.promises)),
             "least_eigenvalue": repr(self.eigenvalue),
-            "certificate": repr((self.rate, sorted(self.limits.items()))),
+            "certificate": repr((self.rate, self.resolution, sorted(self.limits.items()))),
         }
 
 
@@ -96,7 +99,8 @@ def make_plan(
     net = objective.network
     limits = {} if conclusion is None else limits_of(conclusion.promises, net)
     promises = _promises(monitor, net, eigenvalue, conclusion, limits)
-    return Plan(method, size, tolerance, monitor, promises, eigenvalue, rate, limits)
+    left = None if conclusion is None else conclusion.promises.resolution
+    return Plan(method, size, tolerance, monitor, promises, eigenvalue, rate, limits, left or 0.0)
 
 
 def _conclusion(certificate: Any, method: str, objective: Objective) -> Conclusion | None:
@@ -162,7 +166,19 @@ def _promises(
     if monitor is None:
         return promises & ({"equilibrium"} if eigenvalue is None else {"loss", "equilibrium"})
     if monitor.promises is not None:
-        return monitor.promises
+        return _measurable(monitor.promises, net)
     if conclusion is not None:
         return promises & {"loss", "gain", "equilibrium"} | set(limits)
     return promises
+
+
+def _measurable(chosen: frozenset[str], net: Network[Any]) -> frozenset[str]:
+    """The promises that a monitor was made for, if this network has what they are about."""
+    known = promises_of(net) | {"drift"}  # which is measured also where no theorem promises it
+    if other := chosen - known:
+        raise ValueError(
+            f"promises of monitor must be among {', '.join(sorted(known))} for a "
+            f"{type(net.architecture).__name__}, got {', '.join(sorted(other))}: nothing of that "
+            "is measured where there is no recurrent layer"
+        )
+    return chosen

@@ -52,9 +52,9 @@ def plot_run(run: "TrainingRun") -> "Figure":
 
 
 def _loss(axes: "Axes", run: "TrainingRun") -> None:
-    steps = range(run.steps + 1)
+    steps = range(len(run.losses))  # none if no loss was found
     axes.plot(steps, run.losses, color=_COLORS[0], label="loss", marker="" if run.steps else ".")
-    if run.loss_bound is not None and run.loss_bound[-1] > 0:
+    if run.loss_bound is not None and len(steps) and run.loss_bound[-1] > 0:
         axes.plot(steps, run.loss_bound, "--", color=_GRAY, label="bound")
     _scale(axes, 1.0)
     _mark(axes, run, "loss")

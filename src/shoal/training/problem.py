@@ -5,11 +5,12 @@ from typing import Any, NamedTuple, Self
 
 from torch import Tensor
 
+from shoal.activations.description import description
 from shoal.checks import float_tensor
 from shoal.convergence.arguments import checked_labels
 from shoal.files import checksum
 from shoal.kernels.arguments import as_tensor
-from shoal.models import Network
+from shoal.models import EquilibriumNetwork, Network
 
 __all__ = ["Problem"]
 
@@ -44,13 +45,17 @@ class Problem(NamedTuple):
         return cls(net, inputs, labels)
 
     def fingerprint(self) -> dict[str, str]:
-        """Checksums of all that a certificate is about, and the groups that are trained.
+        """Checksums of all that a certificate is about, and what is trained by which gradient.
 
         Numbers count, not their dtype: those of a network in float32 are the same in float64.
         """
         groups = self.net.groups.items()
+        method: dict[str, str] = {}
+        if isinstance(self.net, EquilibriumNetwork):
+            method["gradient method"] = type(self.net.options.gradient).__name__
         return {
-            "architecture": repr(self.net.architecture),
+            **method,
+            "architecture": description(self.net.architecture),
             "weights": _checksum(self.net.state_dict()),
             "trained groups": " ".join(sorted(n for n, p in groups if p.requires_grad)),
             "x": _checksum({"x": self.x}),

@@ -24,7 +24,8 @@ class TrainingRun:
         step_size: $\eta$; for the flow, the time between two steps.
         steps: How many steps were made.
         times: The time of each step, of shape (steps + 1,): its number times ``step_size``.
-        losses: The loss $\Phi$ at each step, of shape (steps + 1,).
+        losses: The loss $\Phi$ at each step, of shape (steps + 1,); like ``times``, of shape (0,)
+            if the run diverges before the first is found.
         loss_bound: Its bound there, $(1 - \eta\lambda_0/2)^k\Phi(0)$, or $e^{-\lambda_0 t}\Phi(0)$
             for the flow, with $\lambda_0$ divided by $n$ if the loss is; ``None`` if $\lambda_0$
             is not known.
@@ -40,7 +41,8 @@ class TrainingRun:
         bounds: The bounds of these: 1 for the gain, at least $\lambda_0/2$ for the eigenvalue, at
             least 1 for the ratio, $\lambda_0/4$ for the drift.
         distances: How far each group of weights is from its start, in the Frobenius norm.
-        kept: For each promise whether it was kept at all steps that were looked at.
+        kept: For each promise whether it was kept at all steps that were looked at; a promise that
+            nothing was measured of is left out.
         violations: For each that was not, the first step at which it was broken.
         status: ``"finished"``; ``"stopped"``, at a violation; ``"diverged"``: the loss or an
             equilibrium was lost.
@@ -71,9 +73,10 @@ class TrainingRun:
     def __repr__(self) -> str:
         """One line, without the values."""
         broken = ", ".join(f"{n} at step {k}" for n, k in self.violations.items())
+        losses = self.losses.tolist()
+        way = f"loss {losses[0]:.4g} → {losses[-1]:.4g}" if losses else "no loss was found"
         return (
-            f"TrainingRun({self.status} after {self.steps} steps, loss "
-            f"{float(self.losses[0]):.4g} → {float(self.losses[-1]):.4g}"
+            f"TrainingRun({self.status} after {self.steps} steps, {way}"
             f"{f'; broken: {broken}' if broken else ''})"
         )
 

@@ -100,6 +100,7 @@ class Session:
                 self.ledger.lose_equilibrium()
                 return Outcome("diverged", f"at step {where}: {error}{_HINT if where else ''}")
             if not now.finite:
+                self.ledger.lose_loss()
                 return Outcome("diverged", f"the loss at step {where} is {now.loss}")
             self._record(now)
             self.report(self._progress())
@@ -124,8 +125,7 @@ class Session:
             ledger.look(measured)
         ledger.judge_equilibrium(converged=now.converged)
         if ledger.exceeds():  # then it matters how well the loss is known
-            gain = ledger.records.get("gain_upper", [0.0])[-1]
-            error = self.objective.output_error(gain)
+            error = self.objective.output_error(now)
             error += self.stepper.output_error(self.objective, now)
             ledger.judge_loss(error, divisor)
 

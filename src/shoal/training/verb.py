@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shoal.activations.description import description
 from shoal.checkpoints import Checkpoint
 from shoal.checks import integer, one_of, real
 from shoal.exceptions import ConvergenceWarning
@@ -148,21 +149,37 @@ def _checkpoint(
     seconds = real("checkpoint_seconds", seconds, at_least=0)
     if path is None:
         return None
-    net = objective.network
-    solves = ""
-    if isinstance(net, EquilibriumNetwork):
-        solves = repr((net.options.solver, net.options.gradient, net.warm_start, net.training))
-    weights = {name: tensor.detach().cpu() for name, tensor in net.state_dict().items()}
-    parts = {
-        "architecture": repr(net.architecture),
-        "trained": " ".join(objective.weights),
-        "solves": solves,
-    }
     identity = {
-        "net": checksum(parts, weights),
+        "net": _network_checksum(objective),
         "x": checksum({}, {"x": objective.x.cpu()}),
         "y": checksum({}, {"y": objective.y.cpu()}),
         "reduction": repr(objective.divisor),
         **plan.identity(),
     }
     return Checkpoint(path, "training", identity, seconds)
+
+
+def _network_checksum(objective: Objective) -> str:
+    """Of the weights, and of all that says what is computed with them."""
+    net = objective.network
+    solves: tuple[Any, ...] = ()
+    if isinstance(net, EquilibriumNetwork):
+        how = net.options
+        solves = (how.solver, how.gradient, how.on_failure, net.warm_start, net.training)
+    # parametrizations of weights are modules, whose settings are plain attributes
+    modules = [
+        (name, type(module).__qualname__, {k: v for k, v in vars(module).items() if _plain(v)})
+        for name, module in net.named_modules()
+        if module is not net
+    ]
+    parts = {
+        "architecture": description(net.architecture),
+        "trained": " ".join(objective.weights),
+        "solves": description(solves),
+        "modules": description(modules),
+    }
+    return checksum(parts, {n: tensor.detach().cpu() for n, tensor in net.state_dict().items()})
+
+
+def _plain(value: object) -> bool:
+    return isinstance(value, bool | int | float | str)
