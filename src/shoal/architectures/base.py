@@ -58,6 +58,11 @@ class Architecture(ABC):
         return self.layers().positively_homogeneous
 
     @property
+    def width_matters(self) -> bool:
+        """Whether the NTK depends on the width: weights are trained in a scale of their own."""
+        return self.layers(1) != self.layers()
+
+    @property
     def activation_names(self) -> tuple[str, ...]:
         """What the activation of each cell is called among the fields."""
         names: list[str] = []
@@ -82,7 +87,14 @@ class Architecture(ABC):
             before = changes.get(field, ())
             assert isinstance(before, tuple)
             changes[field] = (*before, phi) if several else phi
-        return replace(self, **changes)
+        changed = replace(self, **changes)
+        if [cell.activation for cell in changed.layers().cells] != list(activations):
+            held = ", ".join(map(repr, changes))
+            raise TypeError(
+                f"{type(self).__name__} must take a tuple with an activation for each cell as its "
+                f"{held} to be centered, or have a field for each"
+            )
+        return changed
 
     def __repr__(self) -> str:
         """The call that makes it, without biases and hidden layers where there are none."""

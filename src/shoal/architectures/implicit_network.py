@@ -60,6 +60,11 @@ class ImplicitNetwork(ImplicitArchitecture):
         return ()
 
     @property
+    def width_matters(self) -> bool:
+        """False: weights are trained in the scale in which they act."""
+        return False
+
+    @property
     def positively_homogeneous(self) -> bool:
         """True: the state and the output grow with the norm of the input."""
         return True

@@ -140,7 +140,7 @@ def _forward(network: ChainNetwork[Any], expressions: Expressions) -> list[str]:
         lines += [
             f"x = {inner}",
             f"x = {expressions.of(cell.activation)}",
-            f"x = x * ({cell.gain!r} / math.sqrt({network.spec.width}))",
+            f"x = {_times('x', cell.gain)} / math.sqrt({network.spec.width})",
         ]
         if cell.skip:
             lines.append("x = below + x")

@@ -103,8 +103,8 @@ def _curves(
     architecture, steps = network.architecture, torch.arange(_STEPS + 1, dtype=torch.float64)
     # a readout of zero hides all other weights from the gradient
     seen = {"readout"} & set(architecture.parameter_groups) or None
-    standard = getattr(architecture, "parametrization", "ntk") == "standard"
-    kernels = shoal.kernel(architecture, x, trainable=seen, width=_WIDTH if standard else None)
+    width = _WIDTH if architecture.width_matters else None
+    kernels = shoal.kernel(architecture, x, trainable=seen, width=width)
     wide = LinearTraining(kernels, y, initial="zero", reduction="sum").run(
         steps=list(range(_STEPS + 1)), step_size=found.step_size
     )
