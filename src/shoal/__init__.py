@@ -28,11 +28,14 @@ from shoal.activations import (
 from shoal.architectures import (
     DEQ,
     Architecture,
+    Cell,
     ConvResNet,
     FullyConnected,
     ImplicitArchitecture,
     ImplicitNetwork,
+    Layers,
     ResNet,
+    Weights,
 )
 from shoal.certificates import Certificate, RequiredWidth, certify, required_width
 from shoal.convergence import GradientFlow, gradient_flow
@@ -77,6 +80,7 @@ __all__ = [
     "Anderson",
     "Architecture",
     "Broyden",
+    "Cell",
     "Certificate",
     "Coefficients",
     "ConvResNet",
@@ -103,6 +107,7 @@ __all__ = [
     "KernelRegression",
     "Kernels",
     "Kink",
+    "Layers",
     "LeakyReLU",
     "Monitor",
     "Network",
@@ -126,6 +131,7 @@ __all__ = [
     "TrainingError",
     "TrainingRun",
     "Unrolled",
+    "Weights",
     "WellPosedness",
     "adapters",
     "build",

@@ -10,7 +10,6 @@ import torch
 
 import shoal
 from shoal.certificates import Conclusion
-from shoal.models.deq import deq_scales
 
 Weights = dict[str, np.ndarray]
 
@@ -26,7 +25,7 @@ class Descent:
         self.scales = {"readout": 1.0, "skip": 1.0, "input": 1.0}
         self.scales["recurrent"] = net.layer.scale
         if self.deq:
-            self.scales = deq_scales(net.spec)
+            self.scales = dict(net.scales)
         self.trained = {g for g, p in net.groups.items() if p.requires_grad}
         self.parameters = {g: p.detach().double().numpy().copy() for g, p in net.groups.items()}
 

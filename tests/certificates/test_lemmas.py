@@ -13,7 +13,6 @@ from certificates.networks import data, loss
 from shoal.certificates.deq import DEQGeometry, measure_deq
 from shoal.certificates.growth import Geometry, Growth
 from shoal.certificates.implicit import ImplicitGeometry, measure_implicit
-from shoal.models.deq import deq_scales
 
 IN, SAMPLES, WIDTH = 5, 4, 60
 
@@ -49,7 +48,7 @@ def network(name: str, outputs: int = 1, seed: int = 0) -> Any:
 def scales(net: Any) -> dict[str, float]:
     """By what parameters are multiplied to make weights, written down again."""
     if isinstance(net.architecture, shoal.DEQ):
-        return deq_scales(net.spec)
+        return dict(net.scales)
     recurrent = net.architecture.gamma / math.sqrt(WIDTH)
     return {"readout": 1.0, "skip": 1.0, "recurrent": recurrent, "input": 1.0}
 

@@ -110,7 +110,7 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(TypeError, match="largest_width must be an integer"):
         shoal.required_width(DEQ, x, y, largest_width=2.5)  # type: ignore[arg-type]
     net = shoal.build(DEQ, in_features=10, width=8, dtype=torch.float64)
-    with pytest.raises(TypeError, match=r"got a DEQNetwork: take its \.architecture"):
+    with pytest.raises(TypeError, match=r"got a LoopNetwork: take its \.architecture"):
         shoal.required_width(net, x, y)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="architecture must be an architecture such as a DEQ"):
         shoal.required_width("deq", x, y)  # type: ignore[arg-type]

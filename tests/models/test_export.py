@@ -195,7 +195,7 @@ def test_the_source_is_readable(tmp_path):
     assert body == [
         "x = self.layer1(x)",
         "x = 0.75 * x.clamp(-1.25, 1.25)",
-        "x = x * math.sqrt(1 / 64)",
+        "x = x / math.sqrt(64)",
     ]
     assert len(lines) < 45
 

@@ -91,7 +91,7 @@ def test_options_are_given_when_loading(tmp_path):
 def test_an_activation_of_ones_own(tmp_path):
     net = network(DEQ(Bent(0.7), 0.2, 0.8))
     save(net, tmp_path / "net")
-    with pytest.raises(ValueError, match="'Bent', which shoal does not know"):
+    with pytest.raises(ValueError, match="Bent', which shoal does not know"):
         load(tmp_path / "net")
     assert load(tmp_path / "net", activations=[Bent]).architecture == net.architecture
 

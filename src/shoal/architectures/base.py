@@ -58,6 +58,11 @@ class Architecture(ABC):
         return self.layers().positively_homogeneous
 
     @property
+    def width_matters(self) -> bool:
+        """Whether the NTK depends on the width: weights are trained in a scale of their own."""
+        return self.layers(1) != self.layers()
+
+    @property
     def activation_names(self) -> tuple[str, ...]:
         """What the activation of each cell is called among the fields."""
         names: list[str] = []
@@ -82,7 +87,14 @@ class Architecture(ABC):
             before = changes.get(field, ())
             assert isinstance(before, tuple)
             changes[field] = (*before, phi) if several else phi
-        return replace(self, **changes)
+        changed = replace(self, **changes)
+        if [cell.activation for cell in changed.layers().cells] != list(activations):
+            held = ", ".join(map(repr, changes))
+            raise TypeError(
+                f"{type(self).__name__} must take a tuple with an activation for each cell as its "
+                f"{held} to be centered, or have a field for each"
+            )
+        return changed
 
     def __repr__(self) -> str:
         """The call that makes it, without biases and hidden layers where there are none."""
@@ -150,10 +162,11 @@ class ImplicitArchitecture(Architecture):
     def contraction_guaranteed(self) -> bool:
         r"""Whether a wide network is a contraction at initialization: $4\sigma_a^2L^2 < 1$.
 
-        With high probability, since $\|A\| \approx 2\sqrt{m}$ (Ling 2024, Assumption 2.4). A given
-        network is one if $\sigma_a L \|A\| < \sqrt{m}$; measure the norm of its weights.
+        With high probability, since $\|A\| \approx 2\sqrt{m}$ (Ling 2024, Assumption 2.4), which
+        counts once for each layer of the loop. A given network is one if
+        $\sigma_a L \|A\| < \sqrt{m}$; measure the norm of its weights.
         """
-        return 4 * self.recurrent_gain < 1
+        return 4.0 ** len(self.layers().cells) * self.recurrent_gain < 1
 
 
 def check_activation(name: str, value: object) -> Activation:

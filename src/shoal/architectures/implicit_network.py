@@ -60,6 +60,11 @@ class ImplicitNetwork(ImplicitArchitecture):
         return ()
 
     @property
+    def width_matters(self) -> bool:
+        """False: weights are trained in the scale in which they act."""
+        return False
+
+    @property
     def positively_homogeneous(self) -> bool:
         """True: the state and the output grow with the norm of the input."""
         return True
@@ -68,3 +73,8 @@ class ImplicitNetwork(ImplicitArchitecture):
     def recurrent_gain(self) -> float:
         r"""The squared gain of the recurrent layer, $\gamma^2$, since $L = 1$."""
         return self.gamma * self.gamma
+
+    @property
+    def contraction_guaranteed(self) -> bool:
+        r"""Whether a wide network is a contraction at initialization: $4\gamma^2 < 1$."""
+        return 4 * self.recurrent_gain < 1

@@ -8,6 +8,7 @@ An explicit network is a chain of cells from its input to its readout. The featu
 one are the fixed point of a loop of cells, into the first of which the input is injected.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -73,7 +74,8 @@ class Layers:
 
     Attributes:
         cells: From the input to the readout, or once around the loop.
-        readout: The last matrix; ``None`` if it is fixed, with entries of unit variance.
+        readout: The last matrix, of the group ``"readout"``; both kernels are those of the output
+            with it. ``None`` if it is fixed, with signs of unit variance.
         injection: The weights by which the input enters the first cell of a loop; ``None`` if the
             cells are a chain.
         gated: Whether the network sees the directions of its inputs only, and its output is
@@ -91,6 +93,12 @@ class Layers:
             raise ValueError("cells must have at least one entry, got none")
         if self.cells[0].skip or (self.injection and any(cell.skip for cell in self.cells)):
             raise ValueError("cells must have no skip connection in a loop, or around the first")
+        if self.readout is not None and self.readout.group != "readout":
+            raise ValueError(f"readout must have the group 'readout', got {self.readout.group!r}")
+        named = Counter(["readout", *(w.group for w in self.weights if w is not self.readout)])
+        if len(named) < named.total():
+            twice = named.most_common(1)[0][0]
+            raise ValueError(f"each group must name one kind of weights, got {twice!r} again")
 
     @property
     def weights(self) -> tuple[Weights, ...]:

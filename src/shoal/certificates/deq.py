@@ -10,6 +10,7 @@ from fractions import Fraction
 
 from torch import Tensor
 
+from shoal.architectures import DEQ
 from shoal.certificates.enclosures import least_singular_value, spectral_norm
 from shoal.certificates.equilibrium import Equilibrium, Injection, find_equilibrium
 from shoal.certificates.growth import Geometry, Growth, Obstacle, Radii
@@ -23,7 +24,7 @@ from shoal.certificates.rounding import (
     row_norms,
     up,
 )
-from shoal.models.deq import DEQNetwork, deq_scales
+from shoal.models.loop import LoopNetwork
 
 __all__ = ["DEQGeometry", "MeasuredDEQ", "measure_deq"]
 
@@ -56,17 +57,17 @@ class MeasuredDEQ:
     scales: dict[str, float]
 
 
-def measure_deq(net: DEQNetwork, x: Tensor, y: Tensor) -> MeasuredDEQ:
+def measure_deq(net: LoopNetwork[DEQ], x: Tensor, y: Tensor) -> MeasuredDEQ:
     """Measure a network on float64 inputs, and labels of shape (samples, outputs).
 
     Raises:
         NotContractingError: If the recurrent layer is not known to be a contraction.
     """
-    scales = deq_scales(net.spec)
+    scales = net.scales
     weights = {g: p.detach().double().cpu() * scales[g] for g, p in net.groups.items()}
     inputs, readout = weights["input"], weights["readout"]
     injection = Injection(x @ inputs.T, product_error(x, inputs))
-    found = find_equilibrium(weights["recurrent"], injection, readout, net.architecture.activation)
+    found = find_equilibrium(weights["recurrent"], injection, readout, net.layer.activation)
     readout_norm = up(spectral_norm(readout) + 2 * UNIT * norm_upper(readout))
     difference = found.features @ readout.T - y
     terms = norm_upper(found.features) * norm_upper(readout) + norm_upper(y)

@@ -15,7 +15,7 @@ from shoal.certificates.values import Certificate, Conclusion
 from shoal.certificates.verb import Question, certify_architecture
 from shoal.exceptions import AccuracyError, ConvergenceError
 from shoal.kernels import kernel
-from shoal.models.deq import DEQNetwork
+from shoal.models.loop import LoopNetwork
 
 __all__ = ["certify_deq"]
 
@@ -26,7 +26,7 @@ SHARPER = "shoal's theorem for deep equilibrium models"
 def certify_deq(architecture: DEQ, question: Question) -> Certificate:
     """Theorem 1 of Ling 2023, where it applies, and the sharper one."""
     net, x, y, step_size = question
-    assert isinstance(net, DEQNetwork)
+    assert isinstance(net, LoopNetwork)
     try:
         measured = measure_deq(net, x, y)
     except NotContractingError as error:
@@ -34,7 +34,7 @@ def certify_deq(architecture: DEQ, question: Question) -> Certificate:
     sharper = sharper_conclusions(DEQGeometry(measured), SHARPER, step_size=step_size)
     plain = all(scale == 1 for scale in measured.scales.values())
     others: tuple[Conclusion, ...] = ()
-    if plain and covers(architecture.activation):
+    if plain and covers(architecture.activations[0]):
         others = theorem_1(_bounds(measured), step_size=step_size)
     return Certificate(sharper + others, _measurements(architecture, measured, x))
 

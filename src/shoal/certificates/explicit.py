@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.architectures import ConvResNet, FullyConnected
+from shoal.architectures import ConvResNet, FullyConnected, ResNet
 from shoal.certificates.enclosures import least_eigenvalue, spectral_norm
 from shoal.certificates.evaluation import evaluate
 from shoal.certificates.rounding import (
@@ -30,10 +30,8 @@ from shoal.certificates.rounding import (
 )
 from shoal.certificates.smoothness import Smoothness, smoothness
 from shoal.empirical.kernel import contract
-from shoal.gaussian.moments import normalization
+from shoal.models.chain import ChainNetwork
 from shoal.models.conv_resnet import ConvResNetwork
-from shoal.models.fully_connected import FullyConnectedNetwork
-from shoal.models.resnet import ResNetwork
 
 __all__ = [
     "ExplicitNetwork",
@@ -48,7 +46,7 @@ __all__ = [
     "residual_scale",
 ]
 
-ExplicitNetwork = FullyConnectedNetwork | ResNetwork | ConvResNetwork
+ExplicitNetwork = ChainNetwork[FullyConnected] | ChainNetwork[ResNet] | ConvResNetwork
 
 
 @dataclass(frozen=True)
@@ -217,10 +215,7 @@ class _Pass(NamedTuple):
 
 def activations(net: ExplicitNetwork) -> tuple[Activation, ...]:
     """The activation of each layer."""
-    architecture = net.architecture
-    if isinstance(architecture, ConvResNet):
-        return (architecture.activation,) * architecture.depth
-    return architecture.activations
+    return tuple(cell.activation for cell in net.layers.cells)
 
 
 def patch_pixels(net: ExplicitNetwork) -> int:
@@ -239,22 +234,12 @@ def residual_scale(net: ExplicitNetwork) -> float | None:
 
 def _layers(net: ExplicitNetwork) -> list[_Layer]:
     reach, layers = up(math.sqrt(patch_pixels(net))), []
-    for number, sigma in enumerate(activations(net), start=1):
-        name = f"layer{number}"
+    for cell in net.layers.cells:
+        name, factor = cell.weights.group, cell.gain / math.sqrt(net.spec.width)
         weight = net.get_parameter(name)
-        values = weight.detach().double().cpu().flatten(1)
-        skip, factor = _scale(net, number, sigma)
-        layers.append(_Layer(name, weight.requires_grad, values, skip, factor, sigma, reach))
+        values, trained = weight.detach().double().cpu().flatten(1), weight.requires_grad
+        layers.append(_Layer(name, trained, values, cell.skip, factor, cell.activation, reach))
     return layers
-
-
-def _scale(net: ExplicitNetwork, number: int, sigma: Activation) -> tuple[float, float]:
-    """$e$ and $k$ of a layer, counted from one."""
-    scale, architecture, width = residual_scale(net), net.architecture, net.spec.width
-    if scale is not None and number > 1:
-        return 1.0, scale / (architecture.depth * math.sqrt(width))
-    plain = isinstance(architecture, FullyConnected) and not architecture.normalized
-    return 0.0, math.sqrt((1.0 if plain else normalization(sigma)) / width)
 
 
 def _see(net: ExplicitNetwork, x: Tensor) -> Callable[[Tensor], Tensor]:

@@ -6,7 +6,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from shoal.activations import Activation
 from shoal.architectures import Architecture, ConvResNet, FullyConnected, ResNet
 from shoal.certificates.du2018 import (
     Du2018Bounds,
@@ -59,7 +58,7 @@ def _known(
     architecture: FullyConnected | ResNet | ConvResNet, x: Tensor, labels: float, failure: float
 ) -> Du2018Bounds:
     """All that does not depend on the width, which is set to one."""
-    phi, full = _activations(architecture)[0], isinstance(architecture, FullyConnected)
+    phi, full = architecture.activations[0], isinstance(architecture, FullyConnected)
     smooth = smoothness(phi)
     gram = kernel(architecture, x, trainable={f"layer{architecture.depth}"}).ntk
     limit = float(torch.linalg.eigvalsh(gram)[0])
@@ -90,15 +89,9 @@ def _known(
     )
 
 
-def _activations(architecture: FullyConnected | ResNet | ConvResNet) -> tuple[Activation, ...]:
-    if isinstance(architecture, ConvResNet):
-        return (architecture.activation,)
-    return architecture.activations
-
-
 def _why_not(architecture: FullyConnected | ResNet | ConvResNet, draw: Draw) -> NoLaw | None:
     """Why networks are not those of Du 2018, if so."""
-    sigmas = _activations(architecture)
+    sigmas = architecture.activations
     smooth = smoothness(sigmas[0])
     if smooth.jump or math.isinf(smooth.curvature) or len(set(sigmas)) > 1:
         return "the theorems of Du 2018 are for networks with one activation, which is smooth"

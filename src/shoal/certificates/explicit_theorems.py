@@ -33,6 +33,7 @@ from shoal.exceptions import AccuracyError, ConvergenceError
 from shoal.gaussian import dual
 from shoal.gaussian.moments import normalization
 from shoal.kernels import kernel, pair_eigenvalue
+from shoal.models.chain import ChainNetwork
 
 __all__ = ["certify_explicit", "du2018_bounds", "separation"]
 
@@ -45,9 +46,7 @@ SHARPER = "shoal's theorem for explicit networks"
 def certify_explicit(architecture: Architecture, question: Question) -> Certificate:
     """The theorem of Du 2018 for the architecture, where it applies, and the sharper one."""
     net, x, y, step_size = question
-    assert isinstance(net, ExplicitNetwork)
-    if isinstance(architecture, FullyConnected) and architecture.norm_gated:
-        raise TypeError("no theorem is known for networks that are gated by the norm, like net")
+    assert isinstance(net, ChainNetwork)
     for phi in activations(net):
         if smoothness(phi).jump or math.isinf(smoothness(phi).curvature):
             return not_smooth(smoothness(phi), SHARPER)

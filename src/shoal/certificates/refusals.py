@@ -3,10 +3,28 @@
 import math
 import sys
 
+from shoal.architectures import Architecture, ImplicitNetwork
 from shoal.certificates.smoothness import Smoothness
 from shoal.certificates.values import Certificate, Conclusion, at_most
 
-__all__ = ["not_contracting", "not_smooth"]
+__all__ = ["not_contracting", "not_smooth", "uncovered"]
+
+
+def uncovered(architecture: Architecture) -> str | None:
+    """The kind of networks that no theorem is about, in words after "networks"; ``None`` if one is.
+
+    Architectures of one's own are refused elsewhere, by having no theorem registered.
+    """
+    if isinstance(architecture, ImplicitNetwork):
+        return None
+    layers = architecture.layers()
+    if layers.gated:
+        return "that are gated by the norm"
+    if any(cell.bias is not None for cell in layers.cells):
+        return "with biases"
+    if layers.injection is not None and len(layers.cells) > 1:
+        return "with several layers in their loop"
+    return None
 
 
 def not_contracting(gain: float, theorem: str) -> Certificate:

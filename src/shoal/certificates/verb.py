@@ -9,6 +9,7 @@ from torch import Tensor
 
 from shoal import checks
 from shoal.architectures import Architecture
+from shoal.certificates.refusals import uncovered
 from shoal.certificates.resolution import with_resolution
 from shoal.certificates.values import Certificate
 from shoal.gradients import OneStep
@@ -81,6 +82,8 @@ def certify(
     problem = Problem.checked(net, x, y)
     if (largest := float(problem.x.abs().max())) > _LARGEST:
         raise ValueError(f"x must have entries up to {_LARGEST:g} in size, got {largest:.4g}")
+    if (kind := uncovered(net.architecture)) is not None:
+        raise TypeError(f"no theorem is known for networks {kind}, like net")
     _check_groups(net)
     _check_gradient(net)
     for name, weights in net.state_dict().items():

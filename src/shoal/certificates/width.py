@@ -12,6 +12,7 @@ from torch import Tensor
 from shoal import checks
 from shoal.architectures import Architecture, ConvResNet
 from shoal.architectures.base import ImplicitArchitecture
+from shoal.certificates.refusals import uncovered
 from shoal.certificates.trial import trains
 from shoal.certificates.values import Conclusion
 from shoal.certificates.verb import certify
@@ -121,7 +122,8 @@ def required_width(
     labels = checked_labels("y", y, len(inputs)).double().cpu()
     labels = labels[:, None] if labels.dim() == 1 else labels
     draw = Draw(inputs, labels, 1 - confidence, scale)
-    law = random_networks(architecture, draw)
+    kind = uncovered(architecture)
+    law = random_networks(architecture, draw) if kind is None else f"none is about networks {kind}"
 
     def attempt(test: Callable[[Network[Any]], bool]) -> int | None:
         def holds(width: int) -> bool:

@@ -47,7 +47,7 @@ def random_networks(architecture: Architecture, draw: Draw) -> Law | NoLaw:  # n
 
 @random_networks.register
 def _deq(architecture: DEQ, draw: Draw) -> Law | NoLaw:
-    if architecture.parametrization != "standard" or not covers(architecture.activation):
+    if architecture.parametrization != "standard" or not covers(architecture.activations[0]):
         return (
             "Theorem 1 of Ling 2023 is for DEQs with parametrization='standard' and an activation "
             "that is zero at zero, with slopes up to one"

@@ -68,7 +68,7 @@ class Recipe:
             )
         if trainable is None:
             trainable = [name for name, p in network.groups.items() if p.requires_grad]
-        if width is None and getattr(architecture, "parametrization", "ntk") == "standard":
+        if width is None and architecture.width_matters:
             width = network.spec.width
         scale = network.spec.readout_scale if readout_scale is None else readout_scale
         return cls.of(architecture, trainable, width, scale)

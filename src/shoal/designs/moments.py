@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from types import ModuleType
 
-from shoal.architectures import Architecture, FullyConnected
+from shoal.architectures import Architecture, Cell, FullyConnected, ImplicitNetwork
 from shoal.checks import one_of
 from shoal.designs import hard_tanh, leaky_relu, sinusoids
 from shoal.designs.energies import Numbers, Proposal, kernel_slant, names, target_numbers
@@ -47,6 +47,11 @@ def moment_design(
     """Design by the coefficients of the equivalents; see :func:`shoal.design`."""
     if family is not None:
         one_of("family", family, FAMILIES)
+    if any(cell.bias is not None for cell in _cells(architecture)):
+        raise ValueError(
+            f"designs by moments are for networks without biases, got {architecture!r}; "
+            "method='sphere' designs for one norm of the inputs"
+        )
     wanted = coefficients(architecture, tau0=tau0, trainable=trainable, width=width)
     target = replace(target_numbers(wanted, match), slant=kernel_slant(wanted, match))
     if target.own == 0:
@@ -60,6 +65,11 @@ def moment_design(
     best = min(tried, key=lambda name: target.error(proposals[name].numbers(match)))
     reasons = [FAMILIES[name].violation(target, match) for name in tried]
     return _nearest(wanted, match, best, proposals[best], reasons)
+
+
+def _cells(architecture: Architecture) -> tuple[Cell, ...]:
+    """The cells, if the architecture is made of any."""
+    return () if isinstance(architecture, ImplicitNetwork) else architecture.layers().cells
 
 
 def _feasible(wanted: Coefficients, match: str, family: str, found: list[Proposal]) -> Design:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from shoal.activations import Activation
-from shoal.architectures import DEQ, Architecture, FullyConnected, ResNet
+from shoal.architectures import DEQ, Architecture, ImplicitNetwork
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,8 +42,9 @@ def plot_activations(design: "Design") -> "Figure":
 
 def layer_activations(architecture: Architecture) -> list[tuple[str, Activation]]:
     """The activations of a network, with the names of its layers."""
-    if isinstance(architecture, DEQ):
-        return [("DEQ", phi) for phi in architecture.activations]
-    if isinstance(architecture, FullyConnected | ResNet):
-        return [(f"layer {i}", s) for i, s in enumerate(architecture.activations, start=1)]
-    return []
+    if isinstance(architecture, ImplicitNetwork):
+        return []
+    cells = architecture.layers().cells
+    if isinstance(architecture, DEQ) and len(cells) == 1:
+        return [("DEQ", cells[0].activation)]
+    return [(f"layer {i}", cell.activation) for i, cell in enumerate(cells, start=1)]

@@ -37,10 +37,9 @@ def rival(name: str, deq: DEQ) -> Architecture:
         return shoal.design(deq, tau0=1.0, match=match, method="sphere").architecture
     if name == "moments":
         return shoal.design(deq, tau0=1.0, match="ck").architecture
-    plain = deq.activations[0]
-    if isinstance(plain, shoal.Affine):  # what centering made of it
-        plain = plain.activation
-    return shoal.FullyConnected((plain,) * (2 if name == "naive2" else 1))
+    # without what centering made of them
+    plain = (phi.activation if isinstance(phi, shoal.Affine) else phi for phi in deq.activations)
+    return shoal.FullyConnected((*plain,) * (2 if name == "naive2" else 1))
 
 
 def wide_kernels(name: str, deq: DEQ, x: Tensor) -> shoal.Kernels:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shoal.gradients.batching import looped
-from shoal.gradients.methods import Gradient, Implicit, OneStep, check_gradient
+from shoal.gradients.methods import Gradient, Implicit, OneStep, Unrolled, check_gradient
 from shoal.gradients.options import SolveOptions
 from shoal.solvers import Solution, Solver
 from shoal.solvers.driver import Outcome, repeat
@@ -24,7 +24,7 @@ from shoal.solvers.typed import (
     vjp,
 )
 
-__all__ = ["fixed_point"]
+__all__ = ["differentiable_fixed_point", "fixed_point"]
 
 _HIDDEN = (
     "f uses a tensor that requires a gradient but is not among its arguments; the implicit "
@@ -118,22 +118,42 @@ def fixed_point(
         check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
     )
     start = z0.detach().reshape(len(z0), -1).clone()
-    if isinstance(options.gradient, Implicit):
-        _refuse_hidden(problem, start)
-        call = _Call(f, z0.shape[1:], len(inputs), separable, options)
-        flat, status, residual, steps = apply(_Implicit, call, start, *inputs, *parameters)
-        value = options.held(flat, status)
-    else:
-        outcome = options.solve_forward(problem, start)
-        found = outcome.solution
-        status, residual, steps = found.status, found.residual, found.steps
-        value = options.attached(outcome, _followed(problem, options, start, outcome))
-    value = value.view(z0.shape)
+    flat, status, residual, steps = differentiable_fixed_point(problem, start, options)
+    value = flat.view(z0.shape)
     if options.on_failure != "status":
         return value
     known = options.log.forward
     assert known is not None
     return Solution(value, status, residual, steps, known.evaluations, known.note, options.log)
+
+
+def differentiable_fixed_point(
+    problem: FunctionProblem, start: Tensor, options: SolveOptions
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The fixed point of a function in its inputs and parameters, for arguments that were checked.
+
+    Args:
+        problem: The function, its inputs and its parameters.
+        start: Where to start, of shape (samples, size).
+        options: How to solve and to differentiate.
+
+    Returns:
+        The fixed points, with a gradient; status, residual and steps of each sample.
+    """
+    if isinstance(options.gradient, Implicit):
+        _refuse_hidden(problem, start)
+        call = _Call(
+            problem.function, problem.shape, len(problem.inputs), problem.separable, options
+        )
+        tensors = (*problem.inputs, *problem.parameters)
+        flat, status, residual, steps = apply(_Implicit, call, start, *tensors)
+        return options.held(flat, status), status, residual, steps
+    if isinstance(options.gradient, Unrolled):  # the very iteration that is repeated: a cold start
+        options = options.without_recall()
+    outcome = options.solve_forward(problem, start)
+    found = outcome.solution
+    value = options.attached(outcome, _followed(problem, options, start, outcome))
+    return value, found.status, found.residual, found.steps
 
 
 def _followed(problem: Problem, options: SolveOptions, start: Tensor, outcome: Outcome) -> Tensor:
@@ -265,8 +285,11 @@ class _Implicit(torch.autograd.Function):
         call: _Call = ctx.call
         shape = (len(value), *call.shape)
         z, v = value.view(shape), cotangent.view(shape)
+        options = call.options
+        if isinstance(call.function, _Adjoint):  # of higher order: not the next of a series
+            options = options.without_recall()
         adjoint = _Call(
-            _Adjoint(call.function), call.shape, call.count + 2, call.separable, call.options
+            _Adjoint(call.function), call.shape, call.count + 2, call.separable, options
         )
         g: Tensor = apply(_Implicit, adjoint, cotangent, v, z, *tensors)[0]
         _, pull = vjp(lambda *ts: call.function(z, *ts), *tensors)

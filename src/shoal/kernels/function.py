@@ -177,7 +177,7 @@ def check_width(architecture: Architecture, width: int | None) -> int | None:
     if width is None:
         return None
     width = integer("width", width, at_least=1)
-    if getattr(architecture, "parametrization", "ntk") == "ntk":
+    if not architecture.width_matters:
         raise ValueError(f"width has no meaning for the kernels of {architecture!r}")
     return width
 

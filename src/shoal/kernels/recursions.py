@@ -127,10 +127,11 @@ def network_kernels(layers: Layers, calculus: Calculus[S], trainable: frozenset[
     start, scale = calculus.start(gated=layers.gated)
     of = _chain if layers.injection is None else _equilibrium
     state, tangent = of(layers, calculus, start, trainable)
-    ck = calculus.covariance(state)
-    if layers.readout is not None and layers.readout.group in trainable:
-        tangent = tangent + layers.readout.share * ck
-    return Network(scale * ck, scale * tangent, state)
+    ck, readout = calculus.covariance(state), layers.readout
+    own = _share(readout, trainable) * ck
+    if readout is not None:
+        ck, tangent = readout.variance * ck, readout.variance * tangent
+    return Network(scale * ck, scale * (tangent + own), state)
 
 
 def _chain(

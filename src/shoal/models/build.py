@@ -1,32 +1,21 @@
 """Build finite networks of architectures."""
 
 from collections.abc import Iterable, Mapping
-from functools import singledispatch
 from typing import Any, Required, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
 
 from shoal import checks
-from shoal.architectures import (
-    DEQ,
-    Architecture,
-    ConvResNet,
-    FullyConnected,
-    ImplicitNetwork,
-    ResNet,
-)
+from shoal.architectures import Architecture, ImplicitArchitecture
 from shoal.gradients import Gradient
 from shoal.gradients.methods import check_gradient
 from shoal.gradients.options import SolveOptions
-from shoal.models.conv_resnet import ConvResNetwork, draw_conv_resnet
-from shoal.models.deq import DEQNetwork, draw_deq
+from shoal.models.conv_resnet import ConvResNetwork
 from shoal.models.draw import Source, check_law
 from shoal.models.equilibrium import EquilibriumNetwork
-from shoal.models.fully_connected import FullyConnectedNetwork, draw_fully_connected
-from shoal.models.implicit_network import ImplicitNetworkModule, draw_implicit_network
 from shoal.models.network import Network, NetworkSpec
-from shoal.models.resnet import ResNetwork, draw_resnet
+from shoal.models.registry import network_class
 from shoal.settings import standard_settings
 from shoal.solvers import Solver
 from shoal.solvers.solution import check_on_failure
@@ -58,7 +47,7 @@ class BuildOptions(TypedDict, total=False):
 
 @overload
 def build(
-    architecture: DEQ | ImplicitNetwork, **options: Unpack[BuildOptions]
+    architecture: ImplicitArchitecture, **options: Unpack[BuildOptions]
 ) -> EquilibriumNetwork[Any]: ...
 @overload
 def build(architecture: Architecture, **options: Unpack[BuildOptions]) -> Network[Any]: ...
@@ -146,7 +135,7 @@ def build(
     )
     options_given = (options, checks.flag("warm_start", warm_start))
     with standard_settings():  # built in inference mode it can be trained, too
-        drawn = draw(architecture, spec, Source(seed, dtype, place))
+        drawn = network_class(architecture).draw(spec, Source(seed, dtype, place))
         return assemble(spec, drawn, options_given)
 
 
@@ -178,7 +167,7 @@ def check_spec(
 
 def _check_pixel_axes(architecture: Architecture, value: int | None) -> int:
     """How many axes of pixels inputs have; none unless the network is convolutional."""
-    if isinstance(architecture, ConvResNet):
+    if issubclass(network_class(architecture), ConvResNetwork):
         axes = checks.integer("pixel_axes", 2 if value is None else value, at_least=1)
         if axes > 3:
             raise ValueError(f"pixel_axes must be 1, 2 or 3, got {axes}")
@@ -201,57 +190,11 @@ def _check_trainable(architecture: Architecture, trainable: Iterable[str] | None
     return frozenset(names) if names == ("readout",) else architecture.check_trainable(names)
 
 
-@singledispatch
-def draw(
-    architecture: Architecture,
-    spec: NetworkSpec[Any],  # noqa: ARG001
-    source: Source,  # noqa: ARG001
-) -> dict[str, Tensor]:
-    """The initial weights of a network, by the names of their groups."""
-    raise TypeError(f"no network is known for {type(architecture).__name__}")
-
-
-@draw.register
-def _(architecture: DEQ, spec: NetworkSpec[DEQ], source: Source) -> dict[str, Tensor]:  # noqa: ARG001
-    return draw_deq(spec, source)
-
-
-@draw.register
-def _(
-    architecture: ImplicitNetwork,  # noqa: ARG001
-    spec: NetworkSpec[ImplicitNetwork],
-    source: Source,
-) -> dict[str, Tensor]:
-    return draw_implicit_network(spec, source)
-
-
-@draw.register
-def _(
-    architecture: FullyConnected,  # noqa: ARG001
-    spec: NetworkSpec[FullyConnected],
-    source: Source,
-) -> dict[str, Tensor]:
-    return draw_fully_connected(spec, source)
-
-
-@draw.register
-def _(architecture: ResNet, spec: NetworkSpec[ResNet], source: Source) -> dict[str, Tensor]:  # noqa: ARG001
-    return draw_resnet(spec, source)
-
-
-@draw.register
-def _(
-    architecture: ConvResNet,  # noqa: ARG001
-    spec: NetworkSpec[ConvResNet],
-    source: Source,
-) -> dict[str, Tensor]:
-    return draw_conv_resnet(spec, source)
-
-
 def shapes(spec: NetworkSpec[Any]) -> dict[str, tuple[int, ...]]:
     """The shapes of a network's weights, without drawing them."""
     source = Source(0, torch.float32, torch.device("meta"))
-    return {name: tuple(w.shape) for name, w in draw(spec.architecture, spec, source).items()}
+    drawn = network_class(spec.architecture).draw(spec, source)
+    return {name: tuple(weights.shape) for name, weights in drawn.items()}
 
 
 def assemble(
@@ -259,18 +202,14 @@ def assemble(
 ) -> Network[Any]:
     """Make a network of weights that are there already."""
     solve, warm_start = options
-    architecture = spec.architecture
-    if isinstance(architecture, DEQ):
-        return DEQNetwork(spec, weights, solve, warm_start=warm_start)
-    if isinstance(architecture, ImplicitNetwork):
-        return ImplicitNetworkModule(spec, weights, solve, warm_start=warm_start)
+    kind = network_class(spec.architecture)
+    if issubclass(kind, EquilibriumNetwork):
+        return kind(spec, weights, solve, warm_start=warm_start)
     default = SolveOptions()
     given = (solve.solver, solve.gradient, solve.on_failure, warm_start)
     if given != (default.solver, default.gradient, default.on_failure, False):
         raise TypeError(
             "solver, gradient, on_failure and warm_start are for implicit architectures, "
-            f"got {type(architecture).__name__}"
+            f"got {type(spec.architecture).__name__}"
         )
-    if isinstance(architecture, FullyConnected):
-        return FullyConnectedNetwork(spec, weights)
-    return (ResNetwork if isinstance(architecture, ResNet) else ConvResNetwork)(spec, weights)
+    return kind(spec, weights)

@@ -10,7 +10,6 @@ from torch.utils.hooks import RemovableHandle
 from shoal.checks import instance, real
 from shoal.models.equilibrium import EquilibriumNetwork
 from shoal.models.gain import GainBound, gain_factor
-from shoal.models.norms import operator_norm_bounds
 
 __all__ = ["GainConstraint"]
 
@@ -18,7 +17,7 @@ _SLACK = 0.02  # how far below the bound weights are moved, so that not every st
 
 
 class GainConstraint:
-    r"""Keeps the gain $s L \|W\|$ of a network's recurrent layer below a bound.
+    r"""Keeps the gain $s L \|W\|$ of a network's recurrent layer, or loop of them, below a bound.
 
     Call ``apply`` after each step of an optimizer, or ``attach`` it to one. The bound is certified
     at every step, rounding included, at little cost: since $\|W'\| \le \|W\| + \|W' - W\|_F$, the
@@ -49,37 +48,40 @@ class GainConstraint:
             raise TypeError(f"network must have a recurrent layer, got {type(network).__name__}")
         self.network = network
         self.max_gain = real("max_gain", max_gain, above=0)
-        self._gain = GainBound(gain_factor(network.layer))
-        if math.isinf(self._gain.factor):
-            activation = network.layer.activation
+        layers = [layer for layer, _ in network.turn]
+        self._gain = GainBound([gain_factor(layer) for layer in layers])
+        if math.inf in self._gain.factors:
+            activation = layers[self._gain.factors.index(math.inf)].activation
             raise ValueError(f"network must have a Lipschitz activation, got {activation!r}")
 
     @torch.no_grad()
     def apply(self) -> float:
         """Scale the weights down if they need it; returns a certified bound of the gain."""
-        weight = self.network.recurrent
-        bound = self._gain.upper(weight, self.max_gain)
+        weights = [weight for _, weight in self.network.turn]
+        bound = self._gain.upper(weights, self.max_gain)
         if not math.isfinite(bound):
             raise ValueError("network must have finite recurrent weights, got NaN or infinity")
         if bound > self.max_gain:
-            bound = self._scale_down(weight, bound)
-            self._gain.learn(weight, bound)
+            bounds = self._scale_down(weights, [bound for _, bound in self._gain.known])
+            self._gain.learn(weights, bounds)
+            bound = math.prod(bounds)
         return bound
 
-    def _scale_down(self, weight: Tensor, bound: float) -> float:
-        """Scale weights whose gain has a bound that is too large; returns the new bound."""
+    def _scale_down(self, weights: list[Tensor], bounds: list[float]) -> list[float]:
+        """Scale weights whose gains have bounds that are too large; returns the new bounds."""
         slack = _SLACK
         # rounding adds at most ε‖W‖_F ≤ ε√m‖W‖ to the norm; mostly that is little
-        rounding = math.sqrt(len(weight)) * torch.finfo(weight.dtype).eps
-        while bound > self.max_gain:
-            target = (1 - slack) * self.max_gain
-            weight.mul_(target / bound)
-            bound = target * (1 + 2 * rounding)
-            if bound > self.max_gain or weight.dtype.itemsize < 4:
+        rounding = math.sqrt(len(weights[0])) * torch.finfo(weights[0].dtype).eps
+        while (product := math.prod(bounds)) > self.max_gain:
+            factor = ((1 - slack) * self.max_gain / product) ** (1 / len(weights))
+            for weight in weights:
+                weight.mul_(factor)
+            bounds = [bound * factor * (1 + 2 * rounding) for bound in bounds]
+            if math.prod(bounds) > self.max_gain or weights[0].dtype.itemsize < 4:
                 # the worst case is too bad, or small numbers lose more: see what has come of it
-                bound = self._gain.factor * operator_norm_bounds(weight).upper
+                bounds = self._gain.measure(weights)
                 slack = min(2 * slack, 0.5)
-        return bound
+        return bounds
 
     def attach(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:
         """Apply the constraint now and after every step of an optimizer, until removed."""

@@ -15,7 +15,7 @@ _ARCHITECTURES: dict[str, type] = {
     name: getattr(architectures, name)
     for name in ("DEQ", "ConvResNet", "FullyConnected", "ImplicitNetwork", "ResNet")
 }
-_ACTIVATIONS: dict[str, type] = {
+_KNOWN: dict[str, type] = _ARCHITECTURES | {
     name: value
     for name in activations.__all__
     if isinstance(value := getattr(activations, name), type)
@@ -34,12 +34,12 @@ def _to_plain(value: Any) -> Any:
         fields = {
             field.name: _to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)
         }
-        if isinstance(value, Activation) and set(vars(value)) - set(fields):
+        if set(vars(value)) - set(fields):
             raise TypeError(
                 f"{type(value).__name__} cannot be saved: it has attributes that are not fields "
                 "of a dataclass"
             )
-        return {"class": type(value).__name__, **fields}
+        return {"class": _name(type(value)), **fields}
     if isinstance(value, tuple):
         return [_to_plain(entry) for entry in value]
     if value is None or isinstance(value, bool | int | float | str):
@@ -47,25 +47,48 @@ def _to_plain(value: Any) -> Any:
     raise TypeError(f"architectures with a {type(value).__name__} in them cannot be saved")
 
 
-def decode(text: str, custom: Iterable[type[Activation]]) -> Architecture:
-    """The architecture of a JSON; activations that are not shoal's must be given."""
-    known = {**_ARCHITECTURES, **_ACTIVATIONS, **{cls.__name__: cls for cls in custom}}
-    architecture = _from_plain(json.loads(text), known)
+def _name(kind: type) -> str:
+    """What a class is called: shoal's by its name alone, one's own also by its module."""
+    if _KNOWN.get(kind.__name__) is kind:
+        return kind.__name__
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def decode(text: str, own: Iterable[type[Activation] | type[Architecture]]) -> Architecture:
+    """The architecture of a JSON; classes that are not shoal's must be given."""
+    given = {}
+    for kind in own:
+        if not (isinstance(kind, type) and issubclass(kind, Activation | Architecture)):
+            raise TypeError(
+                "activations and architectures must be classes of activations and architectures, "
+                f"got {kind!r}"
+            )
+        given[kind.__name__] = kind
+    architecture = _from_plain(json.loads(text), given)
     if not isinstance(architecture, Architecture):
         raise ValueError("it does not describe an architecture")  # noqa: TRY004
     return architecture
 
 
-def _from_plain(value: Any, known: Mapping[str, type]) -> Any:
+def _from_plain(value: Any, given: Mapping[str, type]) -> Any:
     if isinstance(value, list):
-        return tuple(_from_plain(entry, known) for entry in value)
+        return tuple(_from_plain(entry, given) for entry in value)
     if not isinstance(value, dict):
         return value
     fields = dict(value)
     name = fields.pop("class", None)
-    if name not in known:
+    kind = _class(name, given)
+    return kind(**{key: _from_plain(entry, given) for key, entry in fields.items()})
+
+
+def _class(name: object, given: Mapping[str, type]) -> type:
+    """The class of a name: one that is given, whatever its module was, or one of shoal's."""
+    last = str(name).rpartition(".")[2]
+    if last in given:
+        return given[last]
+    if not isinstance(name, str) or name not in _KNOWN:
         raise ValueError(
-            f"it uses {name!r}, which shoal does not know; an activation of one's own is given by "
-            "load(..., activations=[...])"
+            f"it uses {name!r}, which shoal does not know; a class of one's own is given by "
+            "load(..., activations=[...]) or load(..., architectures=[...])"
         )
-    return known[name](**{key: _from_plain(entry, known) for key, entry in fields.items()})
+    return _KNOWN[name]

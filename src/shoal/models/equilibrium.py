@@ -7,14 +7,13 @@ from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
 from shoal.architectures import ImplicitArchitecture
 from shoal.gradients.equilibrium import equilibrium
-from shoal.gradients.layer import Layer, LayerProblem
+from shoal.gradients.layer import Layer
+from shoal.gradients.loop import loop_equilibrium, recurrent_problem
 from shoal.gradients.options import SolveOptions
 from shoal.gradients.warm import WarmStart
-from shoal.models.gain import gain_factor
 from shoal.models.network import Network, NetworkSpec
 from shoal.models.well_posedness import WellPosedness, well_posedness
 from shoal.solvers import Solution
@@ -28,14 +27,14 @@ A = TypeVar("A", bound=ImplicitArchitecture)
 
 
 class EquilibriumNetwork(Network[A], Generic[A]):
-    r"""A network whose features are the equilibrium $Z = \varphi(s Z W^\top + U)$.
+    r"""A network whose features are an equilibrium.
+
+    That is $Z = \varphi(s Z W^\top + U)$ for one recurrent layer; the output of the last one for
+    several, the first of which sees $Z$.
 
     Attributes:
         options: How the equilibrium is solved for and differentiated.
     """
-
-    recurrent: Parameter
-    readout: Parameter
 
     def __init__(
         self,
@@ -52,12 +51,21 @@ class EquilibriumNetwork(Network[A], Generic[A]):
 
     @property
     @abstractmethod
+    def turn(self) -> list[tuple[Layer, Tensor]]:
+        r"""The recurrent layers, one after the other: $\varphi$, $s$ and $W$."""
+
+    @property
     def layer(self) -> Layer:
-        r"""$\varphi$ and $s$."""
+        """The first of them, in most networks the only one."""
+        return self.turn[0][0]
 
     @abstractmethod
     def inject(self, x: Tensor) -> Tensor:
-        """$U$, what the inputs add to the recurrent layer."""
+        """$U$, what the inputs add to the first recurrent layer."""
+
+    def injections(self, x: Tensor) -> tuple[Tensor, ...]:
+        """What is added to each of them."""
+        return (self.inject(x),)
 
     @property
     @abstractmethod
@@ -89,7 +97,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
     def features(self, x: Tensor) -> Tensor:
         """The equilibrium $z$ for inputs ``x``, differentiable; shape (samples, width)."""
         x = self.check_input(x)
-        return self.equilibrium(self.inject(x), x) * self.feature_scale
+        return self.equilibrium(self.injections(x), x) * self.feature_scale
 
     def solve(self, x: Tensor) -> Solution:
         """The equilibrium with its status, residual and steps for each sample; no gradient.
@@ -102,20 +110,23 @@ class EquilibriumNetwork(Network[A], Generic[A]):
                 ``on_failure="raise"``.
         """
         with torch.no_grad():
-            injection = self.inject(self.check_input(x)).to(self.recurrent.dtype)
+            injections = self.injections(self.check_input(x))
             with full_precision(x):
-                problem = LayerProblem(self.layer, injection, self.recurrent)
-                found = drive(problem, self.options.solver, problem.start()).solution
+                problem, start = recurrent_problem(self.turn, injections)
+                found = drive(problem, self.options.solver, start).solution
             scale = self.feature_scale
             solution = replace(found, value=found.value * scale, residual=found.residual * scale)
         handle_failure(solution, self.options.on_failure, "The equilibrium")
         return solution
 
     @uncompiled
-    def equilibrium(self, injection: Tensor, x: Tensor | None = None) -> Tensor:
+    def equilibrium(self, injections: tuple[Tensor, ...], x: Tensor | None = None) -> Tensor:
         """$Z$, from a warm start if this pass is one of a series on the same inputs ``x``."""
         options = self.options.with_recall(self._warm(x))
-        return equilibrium(injection, self.recurrent, self.layer, options)
+        if len(injections) > 1:
+            return loop_equilibrium(self.turn, injections, options)
+        ((layer, weight),) = self.turn
+        return equilibrium(injections[0], weight, layer, options)
 
     def exact(self, *, silent: bool = False) -> "EquilibriumNetwork[A]":
         """The same network, of the same weights, with exact gradients, whatever it trains with.
@@ -136,7 +147,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         return other
 
     def well_posedness(self, *, tightness: float = 1e-3) -> WellPosedness:
-        """Say whether the recurrent layer is a contraction, with certified bounds.
+        """Say whether the loop of recurrent layers is a contraction, with certified bounds.
 
         Args:
             tightness: By what fraction the bound of the weights' norm may exceed the norm.
@@ -148,8 +159,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
             >>> net.well_posedness().contraction
             True
         """
-        gain = gain_factor(self.layer)
-        return well_posedness(self.recurrent, gain, self.architecture, tightness)
+        return well_posedness(self.turn, self.architecture, tightness)
 
     def _warm(self, x: Tensor | None) -> WarmStart | None:
         if not (self.warm_start and self.training and torch.is_grad_enabled()):

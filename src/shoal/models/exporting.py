@@ -13,7 +13,7 @@ from torch.nn import Module
 
 from shoal.checks import as_path
 from shoal.files import staged, write_together
-from shoal.models.fully_connected import FullyConnectedNetwork
+from shoal.models.chain import ChainNetwork
 from shoal.models.network import Network
 from shoal.models.source import WRITTEN, module_source
 
@@ -24,7 +24,7 @@ _ONNX_NEEDS = ("onnx", "onnxscript")
 
 
 def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
-    """Export a fully connected network, trained or not, as a program that needs no shoal.
+    """Export an explicit network of vectors, trained or not, as a program that needs no shoal.
 
     What comes of it is decided by the ending of ``path``:
 
@@ -36,8 +36,8 @@ def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
       onnx and onnxscript must be installed.
 
     Args:
-        network: A network of a ``FullyConnected`` architecture, such as a design's, with shoal's
-            own activations.
+        network: A network of a ``FullyConnected`` architecture, such as a design's, of a
+            ``ResNet``, or of one's own explicit architecture, with shoal's own activations.
         path: Where to; for ``.py`` its name must be one that Python can import.
 
     Raises:
@@ -59,10 +59,10 @@ def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
     target = export_target("path", path)
     if not isinstance(network, Network):
         raise TypeError(f"network must be a network made by shoal.build, got {network!r}")
-    if not isinstance(network, FullyConnectedNetwork):
+    if type(network) is not ChainNetwork:
         raise TypeError(
-            "network must be one of a FullyConnected architecture, "
-            f"got one of {type(network.architecture).__name__}"
+            "network must be an explicit one of vectors, such as one of a FullyConnected "
+            f"architecture, got one of {type(network.architecture).__name__}"
         )
     if target.suffix == ".py":
         _export_python(network, target)
@@ -103,7 +103,7 @@ def _weights(target: Path) -> Path:
     return target.with_name(f"{target.stem}_weights.safetensors")
 
 
-def _export_python(network: FullyConnectedNetwork, target: Path) -> None:
+def _export_python(network: ChainNetwork[Any], target: Path) -> None:
     weights = _weights(target)
     source, state = module_source(network, module=target.stem, weights=weights.name)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
@@ -116,7 +116,7 @@ def _export_python(network: FullyConnectedNetwork, target: Path) -> None:
     )
 
 
-def _export_onnx(network: FullyConnectedNetwork, target: Path) -> None:
+def _export_onnx(network: ChainNetwork[Any], target: Path) -> None:
     model = plain_module(network, by_bits=False).eval()
     x = network.readout.new_ones(2, network.spec.in_features)
     program = torch.onnx.export(
@@ -133,7 +133,7 @@ def _export_onnx(network: FullyConnectedNetwork, target: Path) -> None:
         program.save(place / target.name)  # weights beyond 2 GB go to a file beside it
 
 
-def plain_module(network: FullyConnectedNetwork, *, by_bits: bool = True) -> Module:
+def plain_module(network: ChainNetwork[Any], *, by_bits: bool = True) -> Module:
     """The network as the module that its source defines, with copies of its weights."""
     source, state = module_source(
         network, module="exported", weights="exported.safetensors", by_bits=by_bits

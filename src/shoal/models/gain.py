@@ -1,5 +1,8 @@
 """A certified bound of a recurrent layer's gain, followed through training at little cost."""
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -15,32 +18,42 @@ def gain_factor(layer: Layer) -> float:
 
 
 class GainBound:
-    r"""Bounds the gain $s L \|W\|$ of changing weights from above, rounding included.
+    r"""Bounds the gain of recurrent layers from above while weights change, rounding included.
 
-    Since $\|W'\| \le \|W\| + \|W' - W\|_F$, the norm itself is bounded anew only when the weights
-    have moved far enough for it to matter.
+    It is $s L \|W\|$, or the product of those of several layers. Since
+    $\|W'\| \le \|W\| + \|W' - W\|_F$, the norms themselves are bounded anew only when the
+    weights have moved far enough for it to matter.
 
     Args:
-        factor: $s L$.
+        factors: $s L$ of each layer.
     """
 
-    def __init__(self, factor: float) -> None:
-        self.factor = factor
-        self.known: tuple[Tensor, float] | None = None  # weights, and a bound of their gain
+    def __init__(self, factors: Sequence[float]) -> None:
+        self.factors = tuple(factors)
+        self.known: list[tuple[Tensor, float]] = []  # weights, and bounds of their gains
 
     @torch.no_grad()
-    def upper(self, weight: Tensor, limit: float) -> float:
+    def upper(self, weights: Sequence[Tensor], limit: float) -> float:
         """A bound; above ``limit`` only if that is within a thousandth of the truth."""
-        if self.known is not None:
-            before, bound = self.known
-            drift = float(torch.linalg.matrix_norm((weight - before).double()))
-            bound += self.factor * drift * (1 + 1e-9 + torch.finfo(weight.dtype).eps)
+        if self.known:
+            drifted = zip(self.factors, weights, self.known, strict=True)
+            bound = math.prod(_after_drift(*one) for one in drifted)
             if bound <= limit:
                 return bound
-        bound = self.factor * operator_norm_bounds(weight).upper
-        self.learn(weight, bound)
-        return bound
+        self.learn(weights, self.measure(weights))
+        return math.prod(bound for _, bound in self.known)
 
-    def learn(self, weight: Tensor, bound: float) -> None:
-        """Take over a bound that was found elsewhere."""
-        self.known = (weight.detach().clone(), bound)
+    def measure(self, weights: Sequence[Tensor]) -> list[float]:
+        """Bounds of the gains of all layers, as their weights are."""
+        pairs = zip(self.factors, weights, strict=True)
+        return [factor * operator_norm_bounds(weight).upper for factor, weight in pairs]
+
+    def learn(self, weights: Sequence[Tensor], bounds: Sequence[float]) -> None:
+        """Take over bounds that are known."""
+        self.known = [(w.detach().clone(), b) for w, b in zip(weights, bounds, strict=True)]
+
+
+def _after_drift(factor: float, weight: Tensor, known: tuple[Tensor, float]) -> float:
+    before, bound = known
+    drift = float(torch.linalg.matrix_norm((weight - before).double()))
+    return bound + factor * drift * (1 + 1e-9 + torch.finfo(weight.dtype).eps)

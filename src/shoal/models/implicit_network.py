@@ -1,7 +1,7 @@
 """Implicit networks of finite width."""
 
 import math
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from shoal.models.draw import Source
 from shoal.models.equilibrium import EquilibriumNetwork
 from shoal.models.network import LinearMap, NetworkSpec, Trace
 
-__all__ = ["ImplicitNetworkModule", "draw_implicit_network"]
+__all__ = ["ImplicitNetworkModule"]
 
 
 @final
@@ -26,14 +26,27 @@ class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
     Lemma 2.3.
     """
 
-    readout: Parameter
     skip: Parameter
     input: Parameter
+    recurrent: Parameter
+
+    @staticmethod
+    def draw(spec: NetworkSpec[Any], source: Source) -> dict[str, Tensor]:
+        """The initial weights; both readouts are Rademacher, as in the paper."""
+        width, law = spec.width, spec.weights
+        readouts = (spec.out_features, width)
+        return {
+            "readout": source.draw("rademacher", *readouts, scale=spec.readout_scale),
+            "skip": source.draw("rademacher", *readouts, scale=spec.readout_scale),
+            "recurrent": source.draw(law, width, width),
+            "input": source.draw(law, width, spec.in_features),
+        }
 
     @property
-    def layer(self) -> Layer:
-        r"""The ReLU and $\gamma/\sqrt m$."""
-        return Layer(ReLU(), self.architecture.gamma / math.sqrt(self.spec.width))
+    def turn(self) -> list[tuple[Layer, Tensor]]:
+        r"""The ReLU and $\gamma/\sqrt m$, with $A$."""
+        layer = Layer(ReLU(), self.architecture.gamma / math.sqrt(self.spec.width))
+        return [(layer, self.recurrent)]
 
     @property
     def feature_scale(self) -> float:
@@ -49,7 +62,7 @@ class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
 
     def _forward(self, x: Tensor) -> Tensor:
         injection = self.inject(x)
-        return self._read(self.equilibrium(injection, x), injection)
+        return self._read(self.equilibrium((injection,), x), injection)
 
     def _read(self, z: Tensor, injection: Tensor) -> Tensor:
         return torch.addmm(torch.mm(injection, self.skip.t()), z, self.readout.t())
@@ -61,7 +74,7 @@ class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
         mapped = self._feature_map(inner)
         # the recurrence sees the feature map as a term of its own, apart from the skip
         injection = mapped * 1.0
-        z = self.exact(silent=True).equilibrium(injection)
+        z = self.exact(silent=True).equilibrium((injection,))
         output = self._read(z, mapped)
         maps = {
             "readout": LinearMap(z[:, None], output, 1.0),
@@ -70,15 +83,3 @@ class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
             "input": LinearMap(x[:, None], inner, 1.0),
         }
         return Trace(output, torch.cat([z, mapped], 1), maps)
-
-
-def draw_implicit_network(spec: NetworkSpec[ImplicitNetwork], source: Source) -> dict[str, Tensor]:
-    """The initial weights; both readouts are Rademacher, as in the paper."""
-    width, law = spec.width, spec.weights
-    readouts = (spec.out_features, width)
-    return {
-        "readout": source.draw("rademacher", *readouts, scale=spec.readout_scale),
-        "skip": source.draw("rademacher", *readouts, scale=spec.readout_scale),
-        "recurrent": source.draw(law, width, width),
-        "input": source.draw(law, width, spec.in_features),
-    }

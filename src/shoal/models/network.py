@@ -4,7 +4,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,9 +12,9 @@ from torch.nn import Module, Parameter
 
 from shoal.architectures import Architecture
 from shoal.checks import float_tensor
-from shoal.models.draw import Law
+from shoal.models.draw import Law, Source
 
-__all__ = ["LinearMap", "Network", "NetworkSpec", "Trace"]
+__all__ = ["LinearMap", "Network", "NetworkSpec", "Trace", "bias_map"]
 
 A = TypeVar("A", bound=Architecture)
 
@@ -58,6 +58,11 @@ class LinearMap(NamedTuple):
     scale: float
 
 
+def bias_map(output: Tensor, scale: float) -> LinearMap:
+    """Where biases act: on ones, at each pixel if there are any."""
+    return LinearMap(output.new_ones(len(output), output[0, 0].numel(), 1), output, scale)
+
+
 class Trace(NamedTuple):
     """A pass through a network, with all that its kernels are made of.
 
@@ -80,7 +85,10 @@ class Network(Module, ABC, Generic[A]):
 
     Attributes:
         spec: What it is made of.
+        readout: Its last weights, fixed or not.
     """
+
+    readout: Tensor
 
     def __init__(self, spec: NetworkSpec[A], weights: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -93,6 +101,11 @@ class Network(Module, ABC, Generic[A]):
             else:
                 self.register_buffer(name, value)
 
+    @staticmethod
+    @abstractmethod
+    def draw(spec: NetworkSpec[Any], source: Source) -> dict[str, Tensor]:
+        """The initial weights of such a network, by the names of their groups."""
+
     @property
     def architecture(self) -> A:
         """The architecture."""
@@ -102,6 +115,11 @@ class Network(Module, ABC, Generic[A]):
     def groups(self) -> dict[str, Parameter]:
         """The parameters by the name of their group, trained or not."""
         return dict(self.named_parameters())
+
+    def _weight(self, group: str) -> Tensor:
+        """The weights of a group, also where they are made of other parameters."""
+        found: Tensor = getattr(self, group)
+        return found
 
     def forward(self, x: Tensor) -> Tensor:
         """The network's outputs, of shape (samples, outputs)."""

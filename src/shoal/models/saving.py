@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from shoal.activations import Activation
+from shoal.architectures import Architecture
 from shoal.checks import FLOATS, as_path, device_of, flag, items, shown
 from shoal.files import checksum, write_whole
 from shoal.gradients import Gradient
@@ -44,7 +45,8 @@ def save(network: Network[Any], path: str | os.PathLike[str]) -> None:
         path: Where to.
 
     Raises:
-        TypeError: If ``network`` is none, or its activation is of one's own and not a dataclass.
+        TypeError: If ``network`` is none, or its architecture or an activation is of one's own and
+            not a dataclass.
 
     Example:
         >>> import pathlib, tempfile, torch, shoal
@@ -80,6 +82,7 @@ def load(
     *,
     device: torch.device | str | None = None,
     activations: Iterable[type[Activation]] = (),
+    architectures: Iterable[type[Architecture]] = (),
     solver: Solver | None = None,
     gradient: Gradient | None = None,
     on_failure: str = "raise",
@@ -90,7 +93,9 @@ def load(
     Args:
         path: Where from.
         device: Where to put it.
-        activations: Classes of one's own that the architecture uses.
+        activations: Classes of one's own that the architecture uses. A file only names them:
+            nothing that it says is imported or run.
+        architectures: The class of the architecture, if it is one's own.
         solver: As for :func:`~shoal.models.build`, like the following.
         gradient: How equilibria are differentiated.
         on_failure: What happens if a solve does not converge.
@@ -104,7 +109,11 @@ def load(
         check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
     )
     flag("warm_start", warm_start)
-    file, classes = as_path("path", path), _activation_classes(activations)
+    file = as_path("path", path)
+    classes = [
+        *_classes("activations", activations, Activation),
+        *_classes("architectures", architectures, Architecture),
+    ]
     place = torch.get_default_device() if device is None else device_of("device", device)
     with standard_settings():  # as in build
         metadata, tensors = _read(file)
@@ -117,11 +126,11 @@ def load(
     return network
 
 
-def _activation_classes(activations: Iterable[type[Activation]]) -> tuple[type[Activation], ...]:
-    classes = items("activations", activations)
+def _classes(name: str, given: Iterable[type], kind: type) -> tuple[Any, ...]:
+    classes = items(name, given)
     for one in classes:
-        if not isinstance(one, type) or not issubclass(one, Activation):
-            raise TypeError(f"activations must be classes of activations, got {shown(one)}")
+        if not isinstance(one, type) or not issubclass(one, kind):
+            raise TypeError(f"{name} must be classes of {name}, got {shown(one)}")
     return classes
 
 
@@ -145,11 +154,11 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 
 def _spec(
-    path: str | os.PathLike[str], metadata: Mapping[str, str], custom: Iterable[type[Activation]]
+    path: str | os.PathLike[str], metadata: Mapping[str, str], own: Iterable[Any]
 ) -> tuple[NetworkSpec[Any], list[str]]:
     """What a network is made of, and the names of the weights that require a gradient."""
     try:
-        architecture = decode(metadata["architecture"], custom)
+        architecture = decode(metadata["architecture"], own)
         sizes = json.loads(metadata["network"])
         sizes = {name: sizes[name] for name in _SIZES}
         sizes["pixel_axes"] = sizes["pixel_axes"] or None

@@ -1,10 +1,11 @@
-"""Fully connected networks as Python source that needs nothing but PyTorch."""
+"""Explicit networks of vectors as Python source that needs nothing but PyTorch."""
+
+from typing import Any
 
 from torch import Tensor
 
-from shoal.gaussian.moments import normalization
 from shoal.models.activation_source import Expressions
-from shoal.models.fully_connected import FullyConnectedNetwork
+from shoal.models.chain import ChainNetwork
 
 __all__ = ["WRITTEN", "module_source"]
 
@@ -42,7 +43,7 @@ def load(path: str | Path = WEIGHTS, device: torch.device | str = "cpu") -> Mode
 
 
 def module_source(
-    network: FullyConnectedNetwork, *, module: str, weights: str, by_bits: bool = True
+    network: ChainNetwork[Any], *, module: str, weights: str, by_bits: bool = True
 ) -> tuple[str, dict[str, Tensor]]:
     """The source of a module with the class ``Model`` and ``load``, and its state.
 
@@ -63,16 +64,19 @@ def module_source(
         weights=weights,
     )
     parts = [head, *expressions.helpers, model, _LOAD]
-    state = {f"{name}.weight": value for name, value in network.state_dict().items()}
+    state = {
+        name if value.dim() == 1 else f"{name}.weight": value
+        for name, value in network.state_dict().items()
+    }
     state |= expressions.state(network.readout.device)
     return "\n\n\n".join(part.strip() for part in parts) + "\n", state
 
 
-def _title(network: FullyConnectedNetwork) -> str:
+def _title(network: ChainNetwork[Any]) -> str:
     spec = network.spec
     counts = {
         "input": spec.in_features,
-        "hidden layer": spec.architecture.depth,
+        "hidden layer": len(network.layers.cells),
         "unit": spec.width,
         "output": spec.out_features,
     }
@@ -82,21 +86,26 @@ def _title(network: FullyConnectedNetwork) -> str:
     return f"A fully connected network: {inputs}, {layers} of {units}, {outputs}."
 
 
-def _model(network: FullyConnectedNetwork, tables: list[str], forward: list[str]) -> str:
+def _model(network: ChainNetwork[Any], tables: list[str], forward: list[str]) -> str:
     """The class."""
-    spec = network.spec
-    sizes = [spec.in_features] + [spec.width] * spec.architecture.depth
-    layers = [f"layer{k}" for k in range(1, spec.architecture.depth + 1)]
+    spec, layers = network.spec, network.layers
+    sizes = [spec.in_features] + [spec.width] * len(layers.cells)
+    shapes = {
+        cell.weights.group: (size, spec.width)
+        for cell, size in zip(layers.cells, sizes, strict=False)
+    }
+    shapes["readout"] = (spec.width, spec.out_features)
+    biases = [cell.bias.group for cell in layers.cells if cell.bias is not None]
     lines = [
-        f"self.{name} = nn.Linear({size}, {spec.width}, bias=False, dtype=DTYPE)"
-        for name, size in zip(layers, sizes, strict=False)
+        f"self.{name} = nn.Linear({size}, {units}, bias=False, dtype=DTYPE)"
+        for name, (size, units) in shapes.items()
     ]
-    lines.append(
-        f"self.readout = nn.Linear({spec.width}, {spec.out_features}, bias=False, dtype=DTYPE)"
-    )
+    lines += [
+        f"self.{name} = nn.Parameter(torch.zeros({spec.width}, dtype=DTYPE))" for name in biases
+    ]
     lines += tables
     trained = {name for name, p in network.groups.items() if p.requires_grad}
-    frozen = [name for name in [*layers, "readout"] if name not in trained]
+    frozen = [name for name in [*shapes, *biases] if name not in trained]
     lines += [f"self.{name}.requires_grad_(False)" for name in frozen]
     return "\n".join(
         [
@@ -114,22 +123,32 @@ def _model(network: FullyConnectedNetwork, tables: list[str], forward: list[str]
     )
 
 
-def _forward(network: FullyConnectedNetwork, expressions: Expressions) -> list[str]:
-    """The body of ``forward``; see :class:`FullyConnectedNetwork`."""
-    architecture, lines = network.architecture, []
-    if architecture.norm_gated:
+def _forward(network: ChainNetwork[Any], expressions: Expressions) -> list[str]:
+    """The body of ``forward``; see :class:`ChainNetwork`."""
+    layers, lines = network.layers, []
+    if layers.gated:
         lines += [
             "norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)",
             "x = x / norm.clamp(min=torch.finfo(x.dtype).tiny)",
         ]
-    for layer, sigma in enumerate(architecture.activations, start=1):
-        constant = repr(normalization(sigma)) if architecture.normalized else "1"
+    for cell in layers.cells:
+        if cell.skip:
+            lines.append(f"below = {_times('x', cell.skip)}")
+        inner = _times(f"self.{cell.weights.group}(x)", network.scales[cell.weights.group])
+        if cell.bias is not None:
+            inner += f" + {_times(f'self.{cell.bias.group}', network.scales[cell.bias.group])}"
         lines += [
-            f"x = self.layer{layer}(x)",
-            f"x = {expressions.of(sigma)}",
-            f"x = x * math.sqrt({constant} / {network.spec.width})",
+            f"x = {inner}",
+            f"x = {expressions.of(cell.activation)}",
+            f"x = {_times('x', cell.gain)} / math.sqrt({network.spec.width})",
         ]
-    if architecture.norm_gated:
+        if cell.skip:
+            lines.append("x = below + x")
+    if layers.gated:
         lines.append("x = x * norm")
-    lines.append("return self.readout(x)")
+    lines.append(f"return {_times('self.readout(x)', network.scales['readout'])}")
     return lines
+
+
+def _times(expression: str, factor: float) -> str:
+    return expression if factor == 1 else f"{expression} * {factor!r}"

@@ -1,11 +1,14 @@
 """Whether a recurrent layer has a unique equilibrium: what is certain, what theory says."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from shoal.architectures import ImplicitArchitecture
+from shoal.gradients.layer import Layer
+from shoal.models.gain import gain_factor
 from shoal.models.norms import operator_norm_bounds
 
 __all__ = ["WellPosedness", "well_posedness"]
@@ -13,10 +16,11 @@ __all__ = ["WellPosedness", "well_posedness"]
 
 @dataclass(frozen=True)
 class WellPosedness:
-    r"""Whether the recurrent layer of a network is a contraction.
+    r"""Whether the recurrent layer of a network, or a loop of several, is a contraction.
 
     Attributes:
-        gain_lower: The gain $s L \|W\|$ is at least this, $L$ the activation's Lipschitz constant.
+        gain_lower: The gain $s L \|W\|$ is at least this, $L$ the activation's Lipschitz constant;
+            that of several layers is their product.
         gain_upper: It is at most this. Below one, the layer is a contraction: the equilibrium
             exists, is unique, and Picard iteration converges to it at least at this rate.
         contraction: Whether ``gain_upper`` is below one.
@@ -58,11 +62,14 @@ def _word(holds: bool) -> str:
 
 
 def well_posedness(
-    weight: Tensor, gain: float, architecture: ImplicitArchitecture, tightness: float
+    turn: Sequence[tuple[Layer, Tensor]], architecture: ImplicitArchitecture, tightness: float
 ) -> WellPosedness:
-    """The report for a recurrent weight that is multiplied by ``gain`` at most."""
-    bounds = operator_norm_bounds(weight, tightness=tightness)
-    lower, upper = (0.0 if bound == 0 else gain * bound for bound in bounds)
+    """The report for recurrent layers and their weights."""
+    lower = upper = 1.0
+    for layer, weight in turn:
+        factor, bounds = gain_factor(layer), operator_norm_bounds(weight, tightness=tightness)
+        least, most = (0.0 if bound == 0 else factor * bound for bound in bounds)
+        lower, upper = lower * least, upper * most
     if math.isnan(upper):
         upper = math.inf
     return WellPosedness(

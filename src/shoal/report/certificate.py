@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 import shoal
-from shoal import Architecture, ConvResNet, FullyConnected
+from shoal import Architecture, ConvResNet
 from shoal.certificates import Condition
+from shoal.certificates.refusals import uncovered
 from shoal.convergence import LinearTraining
 from shoal.experiments.figures import COLORS, GRAY
 from shoal.models import Network
@@ -125,8 +126,8 @@ def _curves(
     architecture, steps = network.architecture, torch.arange(_STEPS + 1, dtype=torch.float64)
     # a readout of zero hides all other weights from the gradient
     seen = {"readout"} & set(architecture.parameter_groups) or None
-    standard = getattr(architecture, "parametrization", "ntk") == "standard"
-    kernels = shoal.kernel(architecture, x, trainable=seen, width=_WIDTH if standard else None)
+    width = _WIDTH if architecture.width_matters else None
+    kernels = shoal.kernel(architecture, x, trainable=seen, width=width)
     wide = LinearTraining(kernels, y, initial="zero", reduction="sum").run(
         steps=list(range(_STEPS + 1)), step_size=found.step_size
     )
@@ -157,9 +158,8 @@ def _why_not(architecture: Architecture) -> str | None:
     """Why there is nothing to certify, if so."""
     if isinstance(architecture, ConvResNet):
         return "the inputs are vectors, not images"
-    if isinstance(architecture, FullyConnected) and architecture.norm_gated:
-        return "no theorem is known for networks that are gated by the norm"
-    return None
+    kind = uncovered(architecture)
+    return None if kind is None else f"no theorem is known for networks {kind}"
 
 
 def certificate_findings(

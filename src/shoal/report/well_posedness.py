@@ -71,9 +71,7 @@ def _measure(architecture: ImplicitArchitecture, subject: Subject) -> WellPosedn
         dtype=torch.float64,
         device=subject.x.device,
     )
-    report = network.well_posedness()  # type: ignore[operator]
-    assert isinstance(report, WellPosedness)
-    return report
+    return network.well_posedness()
 
 
 def _word(holds: bool) -> str:

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from shoal.architectures import DEQ
 from shoal.models import EquilibriumNetwork, Network
-from shoal.models.deq import DEQNetwork
+from shoal.models.loop import LoopNetwork
 from shoal.training.promises import Promises
 
 __all__ = ["LOWER", "Bounds", "Conclusion", "limits_of", "promises_of"]
@@ -24,7 +23,7 @@ def promises_of(network: Network[Any]) -> frozenset[str]:
     promises = {"loss", "least_eigenvalue", "pl_ratio"}
     if isinstance(network, EquilibriumNetwork):
         promises |= {"gain", "equilibrium"}
-    if not isinstance(network.architecture, DEQ):
+    if not isinstance(network, LoopNetwork):
         promises.add("drift")
     return frozenset(promises)
 
@@ -65,7 +64,7 @@ def limits_of(promises: Promises, network: Network[Any]) -> dict[str, float]:
     limits = {f"distance.{g}": far for g, far in promises.travel.items() if g in trained}
     if promises.gain is not None:
         limits["gain"] = promises.gain
-    if promises.singular_value is not None and isinstance(network, DEQNetwork):
+    if promises.singular_value is not None and isinstance(network, LoopNetwork):
         root = promises.singular_value * network.feature_scale
         if root > 0 and "readout" in trained:
             limits["least_eigenvalue"] = root * root

@@ -33,17 +33,26 @@ def gram_group(network: Network[Any]) -> str:
         ValueError: If nothing is trained but parameters that weights are made of, or added ones.
     """
     trained = [name for name, p in network.groups.items() if p.requires_grad]
-    own = network.architecture.parameter_groups
-    layers = sorted((n for n in own if n.startswith("layer")), key=lambda n: -int(n[5:]))
-    order: tuple[str, ...] = (*_LINEAR, *layers, "recurrent", "input")
-    for name in order:
+    for name in (*_LINEAR, *_below_readout(network)):
         if name in trained:
             return name
+    own = network.architecture.parameter_groups
     raise ValueError(
         f"net must train weights of its own, such as {', '.join(sorted(own))}, for the monitors, "
         f"which watch the share that one of them has in the NTK, got {', '.join(trained)}: undo "
         "parametrizations, or train with monitor=False"
     )
+
+
+def _below_readout(network: Network[Any]) -> list[str]:
+    """The groups below the readout: matrices from the last to the first, then biases likewise."""
+    if isinstance(network, ImplicitNetworkModule):
+        return ["recurrent", "input"]
+    layers = network.architecture.layers()
+    last_first = layers.cells[::-1]
+    matrices = [cell.weights for cell in last_first]
+    found = (*matrices, layers.injection, *(cell.bias for cell in last_first))
+    return [weights.group for weights in found if weights is not None]
 
 
 def gram_matrix(network: Network[Any], x: Tensor, group: str) -> Tensor:

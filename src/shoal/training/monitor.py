@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import mul
 
 import torch
 from torch import Tensor
@@ -69,9 +70,9 @@ class Watch:
     def __init__(self, objective: Objective) -> None:
         self.objective = objective
         self.group = gram_group(objective.network)
-        self.gain_bound = GainBound(0.0)
-        if isinstance(objective.network, EquilibriumNetwork):
-            self.gain_bound = GainBound(gain_factor(objective.network.layer))
+        network = objective.network
+        turn = network.turn if isinstance(network, EquilibriumNetwork) else []
+        self.gain_bound = GainBound([gain_factor(layer) for layer, _ in turn])
         self._initial: Tensor | None = None  # the first Gram matrix
         self._vectors: dict[str, Tensor] = {}
 
@@ -98,12 +99,13 @@ class Watch:
         network = self.objective.network
         if not isinstance(network, EquilibriumNetwork):
             return {}
-        weight, factor = network.recurrent.detach(), self.gain_bound.factor
-        if math.isinf(factor):
+        factors, weights = self.gain_bound.factors, [w.detach() for _, w in network.turn]
+        if math.inf in factors:
             return {"gain": math.inf, "gain_upper": math.inf}
         below_one = math.nextafter(1.0, 0.0)
-        upper = self.gain_bound.upper(weight, below_one)
-        return {"gain": factor * self._norm("gain", weight), "gain_upper": upper}
+        upper = self.gain_bound.upper(weights, below_one)
+        norms = (self._norm(f"gain{layer}", weight) for layer, weight in enumerate(weights))
+        return {"gain": math.prod(map(mul, factors, norms)), "gain_upper": upper}
 
     def _square_gradient(self, evaluation: Evaluation) -> float:
         """That of the exact gradient, which theorems are about, whatever the weights move along."""
@@ -129,14 +131,16 @@ class Watch:
         state = {f"vector.{name}": vector for name, vector in self._vectors.items()}
         if self._initial is not None:
             state["gram"] = self._initial
-        if self.gain_bound.known is not None:
-            weight, bound = self.gain_bound.known
-            state |= {"weight": weight, "bound": torch.tensor(bound, dtype=torch.float64)}
+        for layer, (weight, bound) in enumerate(self.gain_bound.known):
+            state[f"weight{layer}"] = weight
+            state[f"bound{layer}"] = torch.tensor(bound, dtype=torch.float64)
         return state
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a state."""
         self._initial = state.get("gram")
         self._vectors = {n[7:]: v for n, v in state.items() if n.startswith("vector.")}
-        if "weight" in state:
-            self.gain_bound.known = (state["weight"], float(state["bound"]))
+        layers = range(len(self.gain_bound.factors) if "weight0" in state else 0)
+        self.gain_bound.known = [
+            (state[f"weight{layer}"], float(state[f"bound{layer}"])) for layer in layers
+        ]

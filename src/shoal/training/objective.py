@@ -62,7 +62,7 @@ class Objective:
         if not self.weights:
             raise ValueError("net must have weights that require a gradient, got none")
         self.initial = {name: p.detach().clone() for name, p in self.weights.items()}
-        self._initial_gain: tuple[Tensor, float] | None = None  # with the weights that have it
+        self._initial_gain: list[tuple[Tensor, float]] = []  # with the weights that have it
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -113,14 +113,16 @@ class Objective:
         network = self.network
         if not isinstance(network, EquilibriumNetwork):
             return 0.0
-        bound = GainBound(gain_factor(network.layer))
-        if math.isinf(bound.factor):
+        layers, weights = zip(*network.turn, strict=True)
+        bound = GainBound([gain_factor(layer) for layer in layers])
+        if math.inf in bound.factors:
             return math.inf
         bound.known, below_one = self._initial_gain, math.nextafter(1.0, 0.0)
-        if bound.known is None:
-            bound.upper(self.initial.get("recurrent", network.recurrent.detach()), below_one)
+        if not bound.known:
+            before = {id(p): self.initial[name] for name, p in self.weights.items()}
+            bound.upper([before.get(id(w), w.detach()) for w in weights], below_one)
             self._initial_gain = bound.known
-        return bound.upper(network.recurrent.detach(), below_one)
+        return bound.upper([w.detach() for w in weights], below_one)
 
     def feature_error(self, now: Evaluation, gain: float) -> float:
         r"""A bound of how far the features are from those of exact equilibria.

@@ -30,7 +30,8 @@ def estimated_kernels(deq: DEQ, x: Tensor, *, width: int, seed: int) -> Kernels:
     assert isinstance(network, EquilibriumNetwork)  # it is a DEQ
     with torch.no_grad():
         z = network.solve(x).value
-        arguments = deq.recurrent_variance**0.5 * (z @ network.recurrent.T) + network.inject(x)
+        recurrent = network.get_parameter("recurrent")
+        arguments = deq.recurrent_variance**0.5 * (z @ recurrent.T) + network.inject(x)
         slopes = deq.activations[0].derivative(arguments)
     ck = z @ z.T
     spread = deq.recurrent_variance / width * (slopes @ slopes.T)

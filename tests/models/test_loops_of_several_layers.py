@@ -1,0 +1,220 @@
+"""Networks whose loop passes several layers, and networks with biases."""
+
+import math
+
+import pytest
+import torch
+
+import shoal
+from shoal import DEQ, ConvResNet, FullyConnected, ReLU, ResNet, Softplus, Tanh
+
+LOOP = DEQ((Tanh(), Softplus()), 0.3, 0.8, hidden_variances=(0.5,), bias_variance=0.4)
+STANDARD = DEQ((Tanh(), Softplus()), 0.3, 0.8, bias_variance=0.4, parametrization="standard")
+
+
+def inputs(count=4, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 3, generator=generator, dtype=torch.float64)
+
+
+def network(architecture=LOOP, width=12, **options):
+    options = {"in_features": 3, "out_features": 2, "dtype": torch.float64, "seed": 4, **options}
+    return shoal.build(architecture, width=width, **options)
+
+
+def iterated(net, x, turns=200):
+    """The output by plain iteration of the definition, in the scale z = Z/√m."""
+    deq, m, weights = net.architecture, net.spec.width, dict(net.groups)
+    roots = {"recurrent": 0.3, "layer2": deq.hidden_variances[0], "input": 0.8, "readout": 1.0}
+    roots |= {"bias": 0.4, "bias2": 0.4}
+    act = {name: math.sqrt(v) * weights[name] for name, v in roots.items()}
+    if deq.parametrization == "standard":
+        grown = {"recurrent", "layer2", "readout"}
+        act = {n: w * (math.sqrt(m) if n in grown else 1.0) for n, w in weights.items()}
+    z = torch.zeros(len(x), m, dtype=x.dtype)
+    for _ in range(turns):
+        inner = z @ act["recurrent"].T + x @ act["input"].T + act["bias"]
+        hidden = torch.tanh(inner) / math.sqrt(m)
+        z = torch.nn.functional.softplus(hidden @ act["layer2"].T + act["bias2"]) / math.sqrt(m)
+    return z @ act["readout"].T
+
+
+@pytest.mark.parametrize("architecture", [LOOP, STANDARD], ids=["ntk", "standard"])
+@pytest.mark.parametrize("gradient", [shoal.Implicit(), shoal.Unrolled()], ids=repr)
+def test_outputs_and_gradients_are_those_of_plain_iteration(architecture, gradient):
+    net, x = network(architecture, gradient=gradient), inputs()
+    parameters = list(net.parameters())
+    wanted = iterated(net, x)
+    torch.testing.assert_close(net(x), wanted, rtol=1e-9, atol=1e-10)
+    found = torch.autograd.grad(net(x).square().sum(), parameters)
+    for one, other in zip(
+        found, torch.autograd.grad(wanted.square().sum(), parameters), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("architecture", [LOOP, STANDARD], ids=["ntk", "standard"])
+def test_weights_have_their_scales(architecture):
+    net = network(architecture, width=400)
+    shapes = {name: tuple(p.shape) for name, p in net.groups.items()}
+    assert shapes == {
+        "readout": (2, 400), "recurrent": (400, 400), "layer2": (400, 400), "input": (400, 3),
+        "bias": (400,), "bias2": (400,),
+    }  # fmt: skip
+    second = architecture.hidden_variances[0]
+    own = {"recurrent": 0.3 / 400, "layer2": second / 400, "input": 0.8, "bias": 0.4, "bias2": 0.4}
+    for name, variance in own.items():
+        wanted = variance if architecture.parametrization == "standard" else 1.0
+        assert float(net.groups[name].detach().var()) == pytest.approx(wanted, rel=0.25)
+
+
+def test_higher_derivatives():
+    net, x = network(), inputs(2)
+    weight = net.get_parameter("layer2")
+    (first,) = torch.autograd.grad(net(x).sum(), weight, create_graph=True)
+    (second,) = torch.autograd.grad(first.square().sum(), weight)
+    (first,) = torch.autograd.grad(iterated(net, x).sum(), weight, create_graph=True)
+    (wanted,) = torch.autograd.grad(first.square().sum(), weight)
+    torch.testing.assert_close(second, wanted, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "solver", [shoal.Anderson(), shoal.Broyden(), shoal.NewtonKrylov()], ids=repr
+)
+def test_all_solvers_find_it(solver):
+    net, x = network(), inputs()
+    torch.testing.assert_close(network(solver=solver)(x), net(x), rtol=1e-9, atol=1e-10)
+    solution = network(solver=solver).solve(x)
+    assert bool(solution.converged.all())
+    torch.testing.assert_close(solution.value, net.features(x), rtol=1e-9, atol=1e-10)
+
+
+def test_one_step_gradients_and_failures():
+    net, x = network(gradient=shoal.OneStep()), inputs()
+    net(x).sum().backward()
+    assert all(p.grad is not None for p in net.parameters())
+    lost = network(solver=shoal.Picard(max_steps=1), on_failure="status")
+    lost(x)
+    assert not bool(lost.last_solve.converged.any())
+    with pytest.raises(shoal.ConvergenceError):
+        network(solver=shoal.Picard(max_steps=1))(x)
+
+
+def test_warm_starts_save_steps_and_change_nothing():
+    x, y = inputs(), inputs(seed=1)[:, :2]
+    runs = []
+    for warm in (False, True):
+        net = network(warm_start=warm)
+        runs.append(shoal.train(net, x, y, steps=12, step_size=0.02))
+        steps = int(net.last_solve.steps.max())
+        assert steps < 12 if warm else steps > 12
+    torch.testing.assert_close(runs[0].losses, runs[1].losses, rtol=1e-8, atol=0)
+
+
+def test_autocast_and_copies():
+    net, x = network(dtype=torch.float32), inputs().float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rough = net(x)
+    torch.testing.assert_close(rough.float(), net(x), rtol=0.1, atol=0.1)
+    assert network(dtype=torch.float32).exact().options is not net.options
+
+
+def test_a_run_goes_on_after_an_interruption(tmp_path):
+    x, y = inputs(), inputs(seed=1)[:, :2]
+
+    def run(steps, path=None):
+        net = network(width=20)
+        return shoal.train(net, x, y, steps=steps, step_size=0.02, monitor=2, checkpoint=path)
+
+    path = tmp_path / "run"
+    run(6, path)
+    found, wanted = run(12, path), run(12)
+    assert torch.equal(found.losses, wanted.losses)
+    for name, values in wanted.monitors.items():
+        assert torch.equal(found.monitors[name], values), name
+
+
+def test_the_watched_gain_is_that_of_the_loop():
+    net, x = network(DEQ((Tanh(), Tanh()), 0.05, 0.8), width=30), inputs()
+    norms = [
+        float(torch.linalg.matrix_norm(net.get_parameter(n).detach(), 2))
+        for n in ("recurrent", "layer2")
+    ]
+    exact = math.sqrt(0.05) / 30 * math.prod(norms)
+    run = shoal.train(net, x, x[:, :2], steps=0, step_size=0.01)
+    assert float(run.monitors["gain"][0]) == pytest.approx(exact, rel=1e-4)
+    assert exact <= float(run.monitors["gain_upper"][0]) <= 1.01 * exact
+
+
+@pytest.mark.parametrize(
+    ("architecture", "message"),
+    [
+        (DEQ(Tanh(), 0.1, 0.8, bias_variance=0.1), "with biases"),
+        (DEQ((Tanh(), Tanh()), 0.1, 0.8), "with several layers in their loop"),
+        (FullyConnected((Tanh(),), bias_variance=0.1), "with biases"),
+        (ResNet(Tanh(), 2, bias_variance=0.1), "with biases"),
+    ],
+    ids=repr,
+)
+def test_no_certificates(architecture, message):
+    x = inputs()
+    with pytest.raises(TypeError, match=message):
+        shoal.certify(network(architecture), x, x[:, :2])
+    assert message in shoal.required_width(architecture, x, x[:, :2], largest_width=0).assumption
+
+
+def test_no_moment_designs_with_biases():
+    with pytest.raises(ValueError, match="without biases"):
+        shoal.design(DEQ(Tanh(), 0.1, 0.8, bias_variance=0.1), tau0=1.0, match="ck")
+
+
+def test_biases_of_explicit_networks_by_hand():
+    x = inputs()
+    net = network(FullyConnected((Tanh(), ReLU()), bias_variance=0.4), width=9)
+    w = dict(net.groups)
+    first = torch.tanh(x @ w["layer1"].T + math.sqrt(0.4) * w["bias1"]) / 3
+    second = torch.relu(first @ w["layer2"].T + math.sqrt(0.4) * w["bias2"]) / 3
+    torch.testing.assert_close(net(x), second @ w["readout"].T)
+    conv = shoal.build(
+        ConvResNet(Tanh(), 1, bias_variance=0.4, patch_size=1), in_features=3, width=9,
+        pixel_axes=1, dtype=torch.float64,
+    )  # fmt: skip
+    assert tuple(conv.groups["bias1"].shape) == (9,)
+    scale = conv.layers.cells[0].gain / 3
+    inner = torch.einsum("nip,ui->nup", x[:, :, None], conv.groups["layer1"][:, :, 0])
+    inner = inner + math.sqrt(0.4) * conv.groups["bias1"][:, None]
+    wanted = (scale * torch.tanh(inner)).sum(2) @ conv.readout.T
+    torch.testing.assert_close(conv(x[:, :, None]), wanted)
+
+
+def test_biases_change_no_other_weights():
+    plain = network(FullyConnected((Tanh(), ReLU())))
+    biased = network(FullyConnected((Tanh(), ReLU()), bias_variance=0.4))
+    assert all(torch.equal(p, biased.groups[name]) for name, p in plain.groups.items())
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        LOOP,
+        DEQ(ReLU(), 0.2, 0.8, bias_variance=0.3),
+        FullyConnected((Tanh(), ReLU()), bias_variance=0.4, norm_gated=True),
+        ResNet(Tanh(), 2, bias_variance=0.3),
+    ],
+    ids=repr,
+)
+def test_they_are_saved(tmp_path, architecture):
+    net, x = network(architecture), inputs()
+    shoal.save(net, tmp_path / "net")
+    same = shoal.load(tmp_path / "net")
+    assert same.architecture == architecture
+    assert torch.equal(same(x), net(x))
+
+
+def test_explicit_networks_with_biases_and_skips_are_exported(tmp_path):
+    architecture = ResNet((Tanh(), ReLU()), 2, residual_scale=0.5, bias_variance=0.3)
+    net, x = network(architecture), inputs()
+    shoal.export(net, tmp_path / "residual.py")
+    scope = {"__file__": str(tmp_path / "residual.py"), "__name__": "residual"}
+    exec((tmp_path / "residual.py").read_text(), scope)
+    torch.testing.assert_close(scope["load"]()(x), net(x), rtol=1e-12, atol=1e-12)

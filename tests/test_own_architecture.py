@@ -1,0 +1,291 @@
+"""A user's own architectures, made of public names alone, have every verb."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import shoal
+
+
+@dataclass(frozen=True)
+class TwoLayerLoop(shoal.ImplicitArchitecture):
+    """A DEQ whose loop passes two layers, with a readout of its own scale."""
+
+    first: shoal.Activation
+    second: shoal.Activation
+    recurrent_variance: float = 0.3
+    input_variance: float = 0.8
+    readout_variance: float = 2.0
+
+    def layers(self, width: int | None = None) -> shoal.Layers:  # noqa: ARG002
+        recurrent = shoal.Weights("recurrent", self.recurrent_variance, field="recurrent_variance")
+        return shoal.Layers(
+            (
+                shoal.Cell(self.first, recurrent),
+                shoal.Cell(self.second, shoal.Weights("between"), gain=0.9),
+            ),
+            readout=shoal.Weights("readout", self.readout_variance, field="readout_variance"),
+            injection=shoal.Weights("input", self.input_variance, field="input_variance"),
+        )
+
+
+@dataclass(frozen=True)
+class Blend(shoal.Architecture):
+    """A chain in which each layer replaces a part of the features."""
+
+    activations: tuple[shoal.Activation, ...]
+    part: float = 0.6
+
+    def layers(self, width: int | None = None) -> shoal.Layers:  # noqa: ARG002
+        first, *others = self.activations
+        cells = [shoal.Cell(first, shoal.Weights("entry", 1.5))]
+        cells += [
+            shoal.Cell(
+                sigma,
+                shoal.Weights(f"blend{number}"),
+                gain=self.part,
+                skip=math.sqrt(1 - self.part**2),
+            )
+            for number, sigma in enumerate(others, start=2)
+        ]
+        return shoal.Layers(tuple(cells))
+
+
+LOOP, CHAIN = (
+    TwoLayerLoop(shoal.Tanh(), shoal.ReLU()),
+    Blend((shoal.Tanh(), shoal.Tanh(), shoal.Tanh())),
+)
+BOTH = pytest.mark.parametrize("architecture", [LOOP, CHAIN], ids=["loop", "chain"])
+
+
+def inputs(count: int, features: int = 10, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, features, generator=generator, dtype=torch.float64)
+    return x / x.norm(dim=1, keepdim=True)
+
+
+def network(architecture: shoal.Architecture, width: int, **options: Any) -> shoal.Network[Any]:
+    return shoal.build(architecture, in_features=10, width=width, dtype=torch.float64, **options)
+
+
+def by_hand(architecture: shoal.Architecture, x: Tensor, width: int, seed: int) -> Tensor:
+    """The features of a random network, from their definition."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    if isinstance(architecture, Blend):
+        weights = [math.sqrt(1.5) * draw(10, width), draw(width, width), draw(width, width)]
+        z = torch.tanh(x @ weights[0]) / math.sqrt(width)
+        for weight in weights[1:]:
+            z = 0.8 * z + 0.6 * torch.tanh(z @ weight) / math.sqrt(width)
+        return z
+    w, between, u = draw(width, width), draw(width, width), draw(10, width)
+    z = torch.zeros(len(x), width, dtype=torch.float64)
+    for _ in range(60):
+        hidden = torch.tanh(math.sqrt(0.3) * z @ w + math.sqrt(0.8) * x @ u) / math.sqrt(width)
+        z = 0.9 * torch.relu(hidden @ between) / math.sqrt(width)
+    return math.sqrt(2.0) * z
+
+
+@BOTH
+def test_kernels_are_the_limits_of_networks_written_by_hand(architecture):
+    x = inputs(4)
+    wide = torch.stack([by_hand(architecture, x, 400, seed) for seed in range(12)])
+    samples = wide @ wide.transpose(1, 2)
+    error = 4 * samples.std(0) / math.sqrt(12) + 0.01  # the mean converges like 1/m
+    assert ((samples.mean(0) - shoal.kernel(architecture, x).ck).abs() <= error).all()
+
+
+@BOTH
+def test_kernel_functions(architecture):
+    x = inputs(5)
+    function = shoal.kernel_function(architecture)
+    whole = shoal.kernel(architecture, x)
+    one = torch.ones(5, dtype=torch.float64)
+    for found, wanted in zip(function(one[:, None], one, x @ x.T), whole, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+    shares = [
+        shoal.kernel(architecture, x, trainable={g}).ntk for g in architecture.parameter_groups
+    ]
+    torch.testing.assert_close(torch.stack(shares).sum(0), whole.ntk, rtol=1e-10, atol=1e-10)
+
+
+def test_kernels_are_differentiable_in_named_variances():
+    x, value = inputs(3), torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    shoal.kernel(LOOP, x, variances={"readout_variance": value}).ck.sum().backward()
+    assert value.grad is not None
+    wanted = shoal.kernel(LOOP, x).ck.sum() / 2
+    assert float(value.grad) == pytest.approx(float(wanted), rel=1e-9)
+
+
+@BOTH
+def test_coefficients_equivalents_and_spectra(architecture):
+    found, closed = (
+        shoal.coefficients(architecture, tau0=1.0, method=method)
+        for method in ("derivatives", "closed")
+    )
+    for name in ("gamma2", "alpha1", "alpha2", "alpha3", "kappa2", "beta1", "beta2", "beta3"):
+        assert getattr(found, name) == pytest.approx(getattr(closed, name), rel=1e-8)
+    mixture = shoal.GaussianMixture([[0.0] * 300], 1.0)
+    x, labels = mixture.sample(150, seed=1)
+    assert max(shoal.equivalent(architecture, x, labels).error(150)) < 0.1
+    values = torch.linalg.eigvalsh(shoal.kernel(shoal.centered(architecture, tau0=1.0), x).ck)
+    low, high = shoal.spectrum(architecture, mixture, n=150).ck.edges[-1]
+    assert float(((values > 0.9 * low) & (values < 1.1 * high)).double().mean()) > 0.95
+
+
+@BOTH
+def test_designs(architecture):
+    x = inputs(6)
+    sphere = shoal.design(architecture, tau0=1.0, match="ck", method="sphere")
+    found, wanted = shoal.kernel(sphere.architecture, x).ck, shoal.kernel(architecture, x).ck
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5 * float(wanted.max()))
+    assert shoal.design(architecture, tau0=1.0, match="ck").residual < 0.01
+
+
+@BOTH
+def test_training_and_regression_are_predicted(architecture):
+    x, x_test = inputs(12), inputs(4, seed=1)
+    y = torch.sin(3 * x[:, 0])
+    flow = shoal.gradient_flow(architecture, x, y, x_test, [0.0, 1.0, math.inf])
+    kernels, cross = shoal.kernel(architecture, x), shoal.kernel(architecture, x_test, x)
+    limit = cross.ntk @ torch.linalg.solve(kernels.ntk, y)
+    torch.testing.assert_close(flow.test_mean[-1], limit, rtol=1e-6, atol=1e-8)
+    regression = shoal.kernel_regression(architecture, x, y, ridge=1e-3)
+    noisy = kernels.ntk + 1e-3 * torch.eye(12, dtype=torch.float64)
+    wanted = cross.ntk @ torch.linalg.solve(noisy, y)
+    torch.testing.assert_close(regression.predict(x_test), wanted, rtol=1e-6, atol=1e-8)
+
+
+@BOTH
+def test_networks_converge_to_the_kernel(architecture):
+    x = inputs(4)
+    limit, errors = shoal.kernel(architecture, x), {}
+    for width in (128, 512):
+        found = [
+            shoal.empirical_kernel(network(architecture, width, seed=seed), x) for seed in range(6)
+        ]
+        errors[width] = [
+            math.sqrt(sum(float((k[i] - limit[i]).square().mean()) for k in found) / 6)
+            / float(limit[i].max())
+            for i in range(2)
+        ]
+    for narrow, wide in zip(errors[128], errors[512], strict=True):
+        assert wide < 0.15
+        assert 1.2 < narrow / wide < 3.4  # about two, as for m^(-1/2)
+
+
+@pytest.mark.slow
+@BOTH
+def test_wide_networks(architecture):
+    x = inputs(4)
+    limit = shoal.kernel(architecture, x)
+    for i, wanted in enumerate(limit):
+        nets = (network(architecture, 3000, seed=seed) for seed in range(3))
+        found = torch.stack([shoal.empirical_kernel(net, x)[i] for net in nets]).mean(0)
+        assert float((found - wanted).abs().max()) < 0.06 * float(wanted.max())
+
+
+@BOTH
+def test_the_ntk_is_the_gram_matrix_of_gradients(architecture):
+    net, x = network(architecture, 20, seed=2), inputs(3)
+    rows = [
+        torch.cat(
+            [g.flatten() for g in torch.autograd.grad(net(one[None]).sum(), net.parameters())]
+        )
+        for one in x
+    ]
+    jacobian = torch.stack(rows)
+    torch.testing.assert_close(
+        shoal.empirical_kernel(net, x).ntk, jacobian @ jacobian.T, rtol=1e-7, atol=1e-9
+    )
+
+
+@BOTH
+def test_networks_train_as_predicted(architecture):
+    x = inputs(5)
+    y = torch.sin(3 * x[:, 0])
+    net = network(architecture, 256, seed=1)
+    run = shoal.train(net, x, y, steps=20, step_size="auto", monitor=5)
+    assert run.status == "finished"
+    assert run.losses[-1] < 0.5 * run.losses[0]
+
+
+@BOTH
+def test_networks_are_saved(architecture, tmp_path):
+    net, x, path = network(architecture, 20, seed=3), inputs(3), tmp_path / "net.safetensors"
+    shoal.save(net, path)
+    with pytest.raises(ValueError, match=r"load\(\.\.\., architectures=\[\.\.\.\]\)"):
+        shoal.load(path)
+    same = shoal.load(path, architectures=[type(architecture)])
+    assert same.architecture == architecture
+    assert torch.equal(same(x), net(x))
+
+
+def test_an_explicit_network_is_exported(tmp_path):
+    net, x = network(CHAIN, 20), inputs(3)
+    shoal.export(net, tmp_path / "blend.py")
+    scope: dict[str, Any] = {"__file__": str(tmp_path / "blend.py"), "__name__": "blend"}
+    exec((tmp_path / "blend.py").read_text(), scope)
+    torch.testing.assert_close(scope["load"]()(x), net(x), rtol=1e-12, atol=1e-12)
+
+
+def test_the_gain_of_a_loop_is_bounded():
+    net = network(LOOP, 64)
+    found = net.well_posedness()
+    matrices = math.prod(
+        float(torch.linalg.matrix_norm(net.get_parameter(n).detach(), 2))
+        for n in ("recurrent", "between")
+    )
+    exact = math.sqrt(0.3) * 0.9 / 64 * matrices
+    assert found.gain_lower <= exact <= found.gain_upper <= 1.01 * exact
+    assert shoal.GainConstraint(net, max_gain=0.8).apply() <= 0.8
+    assert net.well_posedness().gain_upper <= 0.8
+
+
+@BOTH
+def test_no_theorem_is_made_up(architecture):
+    x = inputs(3)
+    with pytest.raises(TypeError, match="no theorem is known"):
+        shoal.certify(network(architecture, 16), x, x[:, 0])
+
+
+@dataclass(frozen=True)
+class Named(shoal.Architecture):
+    """One layer of a group that is given."""
+
+    group: str
+
+    def layers(self, width: int | None = None) -> shoal.Layers:  # noqa: ARG002
+        return shoal.Layers((shoal.Cell(shoal.Tanh(), shoal.Weights(self.group)),))
+
+
+@pytest.mark.parametrize("group", ["forward", "spec", "training", "a.b", ""])
+def test_names_that_no_parameter_can_have(group):
+    with pytest.raises(ValueError, match="leaves free"):
+        network(Named(group), 8)
+
+
+def test_groups_are_named_once():
+    with pytest.raises(ValueError, match="'readout' again"):
+        Named("readout").layers()
+
+
+@dataclass(frozen=True)
+class ExplicitLoop(shoal.Architecture):
+    """A loop that does not say so."""
+
+    def layers(self, width: int | None = None) -> shoal.Layers:  # noqa: ARG002
+        cell = shoal.Cell(shoal.Tanh(), shoal.Weights("recurrent", 0.1))
+        return shoal.Layers((cell,), injection=shoal.Weights("input"))
+
+
+def test_loops_are_implicit_architectures():
+    with pytest.raises(TypeError, match="must be an ImplicitArchitecture"):
+        network(ExplicitLoop(), 8)
