@@ -280,8 +280,7 @@ def test_rounding_breaks_no_promise() -> None:
     x, y = data(n=2, dtype=torch.float32)
     net = network(dtype=torch.float32, trainable={"readout"})
     run = train(net, x, y, step_size=1 / largest(net, x), steps=400, monitor=100)
-    assert run.losses[-1] > 0
-    assert run.loss_bound[-1] < run.losses[-1]
+    assert run.loss_bound[-1] < 1e-12 * run.losses[0]  # below what float32 can tell from zero
     assert run.kept["loss"]
 
 

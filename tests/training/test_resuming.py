@@ -83,6 +83,7 @@ def test_interrupted_runs_go_on_bit_by_bit(
 
 def test_killed_processes_leave_a_run_that_goes_on(tmp_path) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment["CUDA_VISIBLE_DEVICES"] = ""  # a forked child cannot use what its parent has begun
     command = [sys.executable, killing.__file__, str(tmp_path), "3", "5"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
