@@ -1,15 +1,87 @@
 """Argument checks that name the argument, what was expected and what came."""
 
 import math
+import os
+import reprlib
 from collections.abc import Iterable
+from functools import cache
 from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
-__all__ = ["FLOATS", "float_tensor", "integer", "one_of", "real", "size"]
+__all__ = [
+    "FLOATS",
+    "as_path",
+    "check_layout",
+    "check_values",
+    "dense_tensor",
+    "device_of",
+    "flag",
+    "float_dtype",
+    "float_tensor",
+    "function",
+    "host_array",
+    "instance",
+    "integer",
+    "items",
+    "known_tensor",
+    "number",
+    "one_of",
+    "real",
+    "real_array",
+    "room",
+    "seeded",
+    "shaped",
+    "shown",
+    "size",
+    "unmasked",
+    "writable",
+]
 
 FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})  # to compute in
+
+T = TypeVar("T")
+
+
+class _Repr(reprlib.Repr):
+    """The standard library's short representations, of huge integers too."""
+
+    def repr_int(self, x: int, level: int) -> str:  # noqa: ARG002
+        bits = abs(x).bit_length()
+        return repr(x) if bits <= 128 else f"an integer of {bits} bits"
+
+
+_REPR = _Repr()
+_REPR.maxother = _REPR.maxstring = 200
+_REPR.maxlist = _REPR.maxtuple = _REPR.maxset = _REPR.maxfrozenset = 8
+
+
+def shown(value: object) -> str:
+    """The value as a message shows it: short, and whatever it is.
+
+    Example:
+        >>> shown([10**400, "a"])
+        "[an integer of 1329 bits, 'a']"
+    """
+    return _REPR.repr(value)
+
+
+def number(name: str, value: object) -> float:
+    """Return a real number as a float, perhaps infinite or NaN, or say why it is not one."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a real number, got {shown(value)}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(
+            f"{name} must be a number that double precision can hold, got {shown(value)}"
+        ) from None
 
 
 def real(
@@ -22,63 +94,241 @@ def real(
     at_most: float = math.inf,
 ) -> float:
     """Return ``value`` as a finite float in the given range, or say why it is not one."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be a real number, got {value!r}")
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(f"{name} must be finite, got {number}")
+    found = number(name, value)
+    if not math.isfinite(found):
+        raise ValueError(f"{name} must be finite, got {found}")
     limits = [
-        (number > above, f"> {above:g}"),
-        (number < below, f"< {below:g}"),
-        (number >= at_least, f">= {at_least:g}"),
-        (number <= at_most, f"<= {at_most:g}"),
+        (found > above, f"> {above:g}"),
+        (found < below, f"< {below:g}"),
+        (found >= at_least, f">= {at_least:g}"),
+        (found <= at_most, f"<= {at_most:g}"),
     ]
     for holds, limit in limits:
         if not holds:
-            raise ValueError(f"{name} must be {limit}, got {number:g}")
-    return number
+            raise ValueError(f"{name} must be {limit}, got {found:g}")
+    return found
 
 
 def size(name: str, value: object) -> int:
     """Return ``value`` as the size of a tensor: an int from 1 that torch can count to."""
-    number = integer(name, value, at_least=1)
-    if number >= 2**63:
-        raise ValueError(f"{name} must be < 2**63, got {number}")
-    return number
+    return integer(name, value, at_least=1)
 
 
-def integer(name: str, value: object, *, at_least: int) -> int:
-    """Return ``value`` as an int that is ``at_least`` so large, or say why it is not one."""
+def room(name: str, *shape: int) -> None:
+    """Say that ``name`` asks for a tensor of float64 that this machine's memory cannot hold."""
+    needed, there = 8 * math.prod(shape), _machine_memory()
+    if needed > there:
+        raise ValueError(
+            f"{name} must be smaller: a tensor of shape {shape} takes {needed / 2**30:.3g} GiB, "
+            f"and this machine has {there / 2**30:.3g} GiB"
+        )
+
+
+@cache
+def _machine_memory() -> int:
+    """The bytes of memory, or of a 64-bit address where the system does not tell."""
+    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return 2**47
+
+
+def integer(name: str, value: object, *, at_least: int, below: int = 2**63) -> int:
+    """Return ``value`` as an int in the given range, or say why it is not one.
+
+    The range ends where torch's integers do, unless another end is given.
+    """
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
-    if value < at_least:
-        raise ValueError(f"{name} must be >= {at_least}, got {value}")
-    return int(value)
+        raise TypeError(f"{name} must be an integer, got {shown(value)}")
+    found = int(value)
+    if found < at_least:
+        raise ValueError(f"{name} must be >= {at_least}, got {shown(found)}")
+    if found >= below:
+        limit = f"2**{below.bit_length() - 1}" if below.bit_count() == 1 else str(below)
+        raise ValueError(f"{name} must be < {limit}, got {shown(found)}")
+    return found
 
 
-def one_of(name: str, value: str, options: Iterable[str]) -> str:
+def flag(name: str, value: object) -> bool:
+    """Return ``value`` if it is True or False, or say that it is not."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {shown(value)}")
+    return value
+
+
+def unmasked(name: str, value: object) -> None:
+    """Say that an array has masked entries, which would silently be taken as numbers, if it has."""
+    if isinstance(value, np.ma.MaskedArray) and (count := int(np.sum(value.mask))):
+        raise ValueError(
+            f"{name} must not have masked entries, got {count} of {value.size}; fill them, or "
+            "leave out their rows"
+        )
+
+
+def one_of(name: str, value: object, options: Iterable[str]) -> str:
     """Return ``value`` if it is one of ``options``, or list them."""
     options = tuple(options)
-    if value not in options:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, options))}, got {value!r}")
+    if not isinstance(value, str) or value not in options:
+        listed = ", ".join(map(repr, options))
+        raise ValueError(f"{name} must be one of {listed}, got {shown(value)}")
     return value
+
+
+def items(name: str, value: object, kind: str = "a collection") -> tuple[Any, ...]:
+    """Return what a collection holds, or say that it is none; text is not one."""
+    single = isinstance(value, str | bytes) or getattr(value, "ndim", 1) == 0
+    if single or not isinstance(value, Iterable):
+        raise TypeError(f"{name} must be {kind}, got {shown(value)}")
+    return tuple(value)
+
+
+def instance(name: str, value: object, kind: type[T]) -> T:
+    """Return ``value`` if it is of a class, or say that it is not."""
+    if not isinstance(value, kind):
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise TypeError(f"{name} must be {article} {kind.__name__}, got {shown(value)}")
+    return value
+
+
+def function(name: str, value: object) -> None:
+    """Say that ``value`` cannot be called, if it cannot; ``None`` is for what is left out."""
+    if value is not None and not callable(value):
+        raise TypeError(f"{name} must be callable, got {shown(value)}")
+
+
+def seeded(name: str, seed: object) -> torch.Generator:
+    """Return a generator of random numbers on the CPU, from a seed below 2**64."""
+    start = integer(name, seed, at_least=0, below=2**64)
+    return torch.Generator().manual_seed(start)
+
+
+def as_path(name: str, value: object) -> Path:
+    """Return ``value`` as the path of a file or folder, or say why it cannot be one."""
+    if not isinstance(value, str | os.PathLike):
+        raise TypeError(f"{name} must be a path, got {shown(value)}")
+    text = os.fspath(value)
+    if not isinstance(text, str):
+        raise TypeError(f"{name} must be a path of text, got {shown(text)}")
+    if not text or "\0" in text:
+        raise ValueError(f"{name} must be a path without NUL and not empty, got {shown(text)}")
+    return Path(text)
+
+
+def float_dtype(name: str, value: object) -> torch.dtype:
+    """Return ``value`` if it is a dtype to compute in, or say that it is not."""
+    if not isinstance(value, torch.dtype) or value not in FLOATS:
+        raise TypeError(
+            f"{name} must be a floating-point dtype of 16 bits or more, got {shown(value)}"
+        )
+    return value
+
+
+def device_of(name: str, value: object, known: str = "cpu, cuda or cuda:N") -> torch.device:
+    """Return a device that torch can use here, or say why it is none."""
+    if not isinstance(value, str | torch.device):
+        raise TypeError(f"{name} must be a device, such as 'cpu' or 'cuda:0', got {shown(value)}")
+    try:
+        device = torch.device(value)
+    except RuntimeError:
+        raise ValueError(f"{name} must be {known}, got {shown(value)}") from None
+    if device.type in ("cpu", "meta"):
+        return device
+    backend: Any = getattr(torch, device.type, None)  # torch.cuda and its like
+    count = backend.device_count() if hasattr(backend, "device_count") else 0
+    if (device.index or 0) >= count:
+        raise ValueError(
+            f"{name} must be one that this machine has, and torch can use {count} of type "
+            f"{device.type!r} here; got {shown(value)}"
+        )
+    return device
+
+
+def dense_tensor(name: str, value: object) -> Tensor:
+    """Return a floating-point tensor that holds its entries one by one; of any values and size."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a floating-point tensor, got {type(value).__name__}")
+    if value.dtype not in FLOATS:
+        raise TypeError(
+            f"{name} must be a floating-point tensor of 16 bits or more, got dtype {value.dtype}"
+        )
+    check_layout(name, value)
+    return value
+
+
+def check_layout(name: str, tensor: Tensor) -> None:
+    """Say that a tensor does not hold its entries one by one, if it does not."""
+    if tensor.layout != torch.strided or tensor.is_nested:
+        kind = "a nested tensor" if tensor.is_nested else f"layout {tensor.layout}"
+        raise TypeError(f"{name} must be a dense tensor, got {kind}")
+
+
+def check_values(name: str, tensor: Tensor) -> None:
+    """Say that a tensor has a shape and no values, if so."""
+    if tensor.is_meta or isinstance(tensor, FakeTensor):
+        raise TypeError(f"{name} must be a tensor with values, got one of shapes alone")
+
+
+def known_tensor(name: str, value: object) -> Tensor:
+    """Return a dense floating-point tensor that has values, perhaps none and perhaps NaN."""
+    tensor = dense_tensor(name, value)
+    check_values(name, tensor)
+    return tensor.resolve_neg()  # views of imaginary parts, of which torch cannot do all
+
+
+def shaped(name: str, value: object, *shape: int | None) -> Tensor:
+    """Return a dense floating-point tensor of a shape, of which ``None`` may be any size."""
+    tensor = known_tensor(name, value)
+    sizes = tuple(tensor.shape)
+    fits = (want in (None, size) for want, size in zip(shape, sizes, strict=False))
+    if len(sizes) != len(shape) or not all(fits):
+        wanted = ", ".join("any" if size is None else str(size) for size in shape)
+        raise ValueError(f"{name} must have shape ({wanted}), got {sizes}")
+    return tensor
+
+
+def writable(name: str, tensor: Tensor) -> None:
+    """Say that entries cannot be written to a tensor one by one, if they cannot."""
+    shared = any(
+        step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
+    )
+    if shared or tensor.requires_grad:
+        kind = "one whose entries share memory" if shared else "one that requires gradients"
+        raise ValueError(f"{name} must be a tensor to write to, got {kind}")
+
+
+def host_array(name: str, tensor: Tensor) -> NDArray[Any]:
+    """Return the entries of a dense tensor of numbers as a NumPy array, without its gradient."""
+    if tensor.is_quantized or (tensor.dtype.is_floating_point and tensor.dtype not in FLOATS):
+        raise TypeError(f"{name} must hold plain numbers, got dtype {tensor.dtype}")
+    check_layout(name, tensor)
+    check_values(name, tensor)
+    wide = tensor.detach().double() if tensor.dtype == torch.bfloat16 else tensor.detach()
+    array: NDArray[Any] = wide.cpu().resolve_conj().resolve_neg().numpy()
+    return array
+
+
+def real_array(name: str, value: object) -> NDArray[np.float64]:
+    """Return a tensor, an array or a sequence of real numbers as a new array in float64."""
+    given = host_array(name, value) if isinstance(value, Tensor) else value
+    if isinstance(given, np.ndarray) and given.dtype.kind not in "iufO":
+        raise TypeError(f"{name} must be real numbers, got dtype {given.dtype}")
+    try:
+        return np.array(given, np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"{name} must be real numbers, got {shown(value)}: {error}") from None
 
 
 def float_tensor(name: str, value: object) -> Tensor:
     """Return a non-empty, finite, floating-point tensor; real numbers become float64."""
     if isinstance(value, Real) and not isinstance(value, bool):
-        value = torch.tensor(float(value), dtype=torch.float64)
+        value = torch.tensor(number(name, value), dtype=torch.float64)
     if not isinstance(value, Tensor):
         raise TypeError(
             f"{name} must be a floating-point tensor or a number, got {type(value).__name__}"
         )
-    if value.dtype not in FLOATS:
-        raise TypeError(
-            f"{name} must be a floating-point tensor of 16 bits or more, got dtype {value.dtype}"
-        )
-    if value.numel() == 0:
-        raise ValueError(f"{name} must not be empty, got shape {tuple(value.shape)}")
+    tensor = known_tensor(name, value)
+    if tensor.numel() == 0:
+        raise ValueError(f"{name} must not be empty, got shape {tuple(tensor.shape)}")
     # extremes instead of a mask: NaN propagates, and nothing of the tensor's size is made
-    if not all(map(math.isfinite, torch.stack(torch.aminmax(value.detach())).tolist())):
+    if not all(map(math.isfinite, torch.stack(torch.aminmax(tensor.detach())).tolist())):
         raise ValueError(f"{name} must be finite, got NaN or infinity among its entries")
-    return value
+    return tensor

@@ -13,6 +13,7 @@ import shoal
 from shoal import AccuracyError
 from shoal.activations import Activation
 from shoal.gaussian import dual, moments
+from shoal.gaussian.moments import normalization
 
 
 def own(function, *, derivative=None, kinks=None):
@@ -230,3 +231,46 @@ def test_kink_locations_must_be_numbers():
         moments(own(torch.tanh, kinks=0.5), 1.0)
     with pytest.raises(ValueError, match="must be finite, got nan"):
         moments(own(torch.tanh, kinks=(float("nan"),)), 1.0)
+
+
+def test_a_changed_class_attribute_makes_another_activation():
+    class Scaled(Activation):
+        scale = 1.0
+
+        def function(self, x):
+            return torch.tanh(self.scale * x)
+
+    @dataclass(frozen=True)
+    class Shifted(Scaled):
+        shift: float = 0.0
+
+        def function(self, x):
+            return super().function(x) + self.shift
+
+    for phi, make in ((Scaled(), Scaled), (Shifted(0.5), lambda: Shifted(0.5))):
+        Scaled.scale = 1.0
+        before = normalization(phi)  # kept for later calls
+        assert make() == phi
+        assert hash(make()) == hash(phi)
+        Scaled.scale = 2.0
+        shift = getattr(phi, "shift", 0.0)
+        exact = float(moments(shoal.Tanh(), 2.0).square) + shift**2
+        assert 1 / normalization(make()) == pytest.approx(exact, rel=1e-12)
+        assert 1 / before != pytest.approx(exact, rel=1e-3)
+
+
+def test_derivatives_that_autograd_loses_far_out():
+    phi = own(lambda x: x * torch.tanh(torch.log1p(torch.exp(x))))  # e^x overflows in its third
+    x = torch.tensor([-800.0, -2.0, 3.0, 356.0, 1e5], dtype=torch.float64)
+    for order in range(4):
+        found = phi.derivative(x, order)
+        torch.testing.assert_close(found, Mish().derivative(x, order), rtol=1e-12, atol=1e-14)
+    near, far = (moments(a, 300.0) for a in (phi, Mish()))
+    for name in ("mean", "first", "square", "first_square", "square_second"):
+        assert float(getattr(near, name)) == pytest.approx(float(getattr(far, name)), rel=1e-11)
+
+
+def test_a_derivative_that_is_lost_for_good_is_told_in_the_users_words():
+    phi = own(lambda x: torch.log1p(torch.exp(x)) ** 1.5)
+    with pytest.raises(AccuracyError, match=r"^Own\(\) is not .* x = 24.*softplus"):
+        moments(phi, 300.0)

@@ -160,3 +160,30 @@ def test_hyperparameters_that_make_no_sense() -> None:
         _ = SklearnKernel(shoal.Hermite((0.0, 0.1, 0.1))).bounds
     with pytest.raises(ValueError, match="eval_gradient must be False where Y is given"):
         SklearnKernel()(inputs(3), inputs(2), eval_gradient=True)
+
+
+@pytest.mark.parametrize("which", ["ck", "ntk"])
+@pytest.mark.parametrize("activation", ["relu", "erf"])
+def test_gradients_at_duplicated_inputs(activation: str, which: str) -> None:
+    x = inputs(5)
+    x = np.vstack((x, x[:2]))  # the only parallel pairs are copies
+    kernel = SklearnKernel(activation, 0.4, 0.7, which=which)
+    gradient = kernel(x, eval_gradient=True)[1]
+    np.testing.assert_allclose(gradient[:2, 5:], gradient[:2, :2], rtol=1e-13)
+    np.testing.assert_allclose(gradient[5:, 5:], gradient[:2, :2], rtol=1e-13)
+    for place in range(2):
+        step = np.zeros(2)
+        step[place] = 1e-4
+        up, down = (kernel.clone_with_theta(kernel.theta + s * step)(x) for s in (1, -1))
+        np.testing.assert_allclose(gradient[..., place], (up - down) / 2e-4, atol=1e-8)
+
+
+@pytest.mark.parametrize("which", ["ck", "ntk"])
+def test_gradients_at_parallel_inputs(which: str) -> None:
+    # a positively homogeneous kernel is the product of the norms times that of a unit vector
+    norms = np.array([1.0, 3.0, 5.0, 1.0, 1.0 + 1e-15])
+    x = norms[:, None] * np.array([0.6, 0.8])
+    kernel = SklearnKernel("relu", 0.4, 0.7, which=which)
+    gradient = kernel(x, eval_gradient=True)[1]
+    unit = kernel(np.array([[0.6, 0.8]]), eval_gradient=True)[1][0, 0]
+    np.testing.assert_allclose(gradient, np.outer(norms, norms)[..., None] * unit, rtol=1e-12)

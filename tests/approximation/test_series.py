@@ -70,7 +70,7 @@ def test_values_match_numpy(degree: int) -> None:
 
 
 def test_values_at_too_few_nodes() -> None:
-    with pytest.raises(ValueError, match=r"degree must be at least .* 4, got 3"):
+    with pytest.raises(ValueError, match="degree must be >= 4, got 3"):
         values_from_coefficients(random(5), degree=3)
 
 

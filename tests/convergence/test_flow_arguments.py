@@ -105,7 +105,7 @@ def test_bad_values(options, complaint):
         ({"y": Y.float()}, "y must have the dtype and device of x"),
         ({"x_test": X_TEST.float()}, "x_test must have the dtype and device of x"),
         ({"times": "1"}, "times must be a number or a sequence"),
-        ({"times": [True]}, "times must be real numbers"),
+        ({"times": [True]}, "times must be a real number"),
         ({"times": None}, "either times or steps must be given, got neither"),
         ({"steps": 1}, "either times or steps must be given, got both"),
         ({"times": np.array([True])}, "times must be real numbers"),
@@ -156,3 +156,10 @@ def test_another_architecture_than_the_network():
     net = shoal.build(DEQ(ReLU(), 0.2, 1.0), in_features=2, width=8, dtype=torch.float64)
     with pytest.raises(ValueError, match="initial must be a network of"):
         flow(initial=net)
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [(torch.float64, 1e300), (torch.float32, 1e25)])
+def test_losses_that_overflow_are_refused(dtype, scale):
+    x, y = X.to(dtype), torch.full((len(X),), scale, dtype=dtype)
+    with pytest.raises(shoal.AccuracyError, match="the initial loss overflows"):
+        flow(x, y=y, x_test=x[:1])

@@ -57,7 +57,7 @@ def test_relu_in_closed_form():
     """Var[max(τξ, 0)] = τ²(1/2 - 1/2π), so τ_*² = σ_b²τ₀²/(1 - σ_a²(1/2 - 1/2π))."""
     deq = centered(DEQ(ReLU(), 0.9, 0.7), tau0=1.3)
     variance = 0.7 * 1.3**2 / (1 - 0.9 * (0.5 - 0.5 / math.pi))
-    assert deq.activation.shift == pytest.approx(-math.sqrt(variance / (2 * math.pi)), rel=1e-15)
+    assert deq.activation.shift == pytest.approx(-math.sqrt(variance / (2 * math.pi)), rel=1e-14)
 
 
 def test_cosine_by_mpmath():
@@ -81,7 +81,7 @@ def test_shifts_do_not_matter(recurrent, injection, tau0, shift):
 def test_the_factor_is_that_of_the_shifted_activation():
     network = centered(FullyConnected([ReLU(), ReLU()], normalized=True), tau0=2.0)
     first, second = network.activations
-    assert first.shift == pytest.approx(-2 / math.sqrt(2 * math.pi), rel=1e-15)
+    assert first.shift == pytest.approx(-2 / math.sqrt(2 * math.pi), rel=1e-14)
     t = -first.shift
     unit = 0.5 - 2 * t / math.sqrt(2 * math.pi) + t * t  # E[(max(ξ, 0) - t)²]
     tau = 2 * math.sqrt((0.5 - 0.5 / math.pi) / unit)

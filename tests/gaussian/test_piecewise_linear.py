@@ -96,7 +96,7 @@ def test_affine_hard_tanh():
     error = (dual(phi, a, b, c) - mixed_dual(phi, 0, 0, a, b, c)).abs()
     assert (error <= 1e-14 * scale).all()
     inner = dual_derivative(HardTanh(0.7), a, b, c)
-    assert torch.equal(dual_derivative(phi, a, b, c), 4 * inner)
+    torch.testing.assert_close(dual_derivative(phi, a, b, c), 4 * inner, rtol=1e-14, atol=0.0)
 
 
 def test_one_kink_at_zero_is_the_arc_cosine_form():
@@ -107,18 +107,18 @@ def test_one_kink_at_zero_is_the_arc_cosine_form():
         bound = (a * b).sqrt()
         for quantity in ("dual", "covariance"):
             difference = getattr(found, quantity)(a, b, c) - getattr(expected, quantity)(a, b, c)
-            assert (difference.abs() <= 1e-15 * bound).all()
+            assert (difference.abs() <= 1e-14 * bound).all()
         difference = found.derivative_dual(a, b, c) - expected.derivative_dual(a, b, c)
-        assert difference.abs().max() <= 1e-15
+        assert difference.abs().max() <= 1e-14
 
 
 def test_variances_that_reach_no_kink_see_a_line():
     a, b, c = triples(1e-9, 6e-3)
-    torch.testing.assert_close(dual(HardTanh(), a, b, c), c, rtol=4e-16, atol=0.0)
-    assert torch.equal(dual_derivative(HardTanh(), a, b, c), torch.ones_like(c))
+    torch.testing.assert_close(dual(HardTanh(), a, b, c), c, rtol=4e-15, atol=0.0)
+    assert (dual_derivative(HardTanh(), a, b, c) - 1).abs().max() <= 1e-14
     six, expected = OWN["ReLU6"].closed_form, closed_form(ReLU())
     difference = six.dual(a, b, c) - expected.dual(a, b, c)
-    assert (difference.abs() <= 1e-15 * (a * b).sqrt()).all()
+    assert (difference.abs() <= 1e-14 * (a * b).sqrt()).all()
     tiny, zero = torch.tensor([1e-160, 0.0]).double(), torch.zeros(2).double()
     assert torch.equal(dual(HardTanh(), tiny, 1.0, zero), zero)
 
@@ -158,14 +158,16 @@ def test_symmetry_of_many():
 
 def test_parity_of_many():
     a, b, c = triples(1e-3, 1e3, count=5000)
-    assert torch.equal(dual(HardTanh(), a, b, -c), -dual(HardTanh(), a, b, c))
-    assert torch.equal(dual_derivative(HardTanh(), a, b, -c), dual_derivative(HardTanh(), a, b, c))
+    for function, sign in ((dual, -1), (dual_derivative, 1)):
+        mirrored = sign * function(HardTanh(), a, b, -c)
+        torch.testing.assert_close(mirrored, function(HardTanh(), a, b, c), rtol=1e-13, atol=1e-14)
 
 
 def test_gradients_at_many_points():
     a, b, c = (t.requires_grad_() for t in triples(0.1, 10.0, count=64))
     (slope,) = torch.autograd.grad(dual(HardTanh(), a, b, c).sum(), c)
-    assert torch.equal(slope, dual_derivative(HardTanh(), a, b, c).detach())
+    expected = dual_derivative(HardTanh(), a, b, c).detach()
+    torch.testing.assert_close(slope, expected, rtol=1e-14, atol=0.0)
 
 
 def test_identity_minus_hard_tanh():

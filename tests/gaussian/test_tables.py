@@ -7,7 +7,8 @@ from shoal.activations import ELU, Activation, HardTanh, Softplus, Swish, Tanh
 from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.domain import covariance
 from shoal.gaussian.mixed import mixed_dual
-from shoal.gaussian.tables import Tables, _is_smooth, _table
+from shoal.gaussian.sections import Sections, tabulable
+from shoal.gaussian.tables import Tables, _table
 
 
 def triples(count, low, high, seed=0):
@@ -44,15 +45,23 @@ def test_variances_beyond_the_table_are_integrated():
     a[:3], c[:3] = torch.tensor([0.0, 1e-9, 2e4]), 0.0
     result = dual_derivative(Softplus(), a, b, c)
     alone = dual_derivative(Softplus(), a[:3], b[:3], c[:3])
-    assert torch.equal(result[:3], alone)
+    torch.testing.assert_close(result[:3], alone, rtol=1e-13, atol=0.0)
 
 
-def test_kinks_away_from_zero_and_deltas_have_no_table():
-    assert _is_smooth(Tanh(), 2)
-    assert _is_smooth(ELU(0.5), 1)
-    assert not _is_smooth(ELU(0.5), 2)
-    assert not _is_smooth(HardTanh(), 0)
-    assert not Tables.of(HardTanh(), 0, 0, covariance(*triples(5000, 0.5, 2.0)), 1e-12).tables
+def test_deltas_have_no_table_and_kinks_away_from_zero_none_near_equal_inputs():
+    assert all(tabulable(Tanh(), 2, part) for part in range(3))
+    assert all(tabulable(ELU(0.5), 1, part) for part in range(3))
+    assert not any(tabulable(ELU(0.5), 2, part) for part in range(3))
+    assert [tabulable(HardTanh(), 0, part) for part in range(3)] == [False, True, False]
+    a, b, c = triples(5000, 0.5, 2.0)
+    tables = Tables.of(HardTanh(), 0, 0, covariance(a, b, c), 1e-12)
+    assert tables.tables
+    assert (tables(a, b, c) - dual(HardTanh(), a, b, c)).abs().max() <= 1e-12
+
+
+def test_an_input_and_itself_need_no_table():
+    a = torch.linspace(0.5, 2.0, 300, dtype=torch.float64)
+    assert Tables.of(Tanh(), 0, 0, covariance(a, a, a), 1e-12) is None
 
 
 def test_few_points_need_no_table():
@@ -76,6 +85,29 @@ def test_variances_of_many_sizes_in_one_call():
     assert ((result[few] - exact).abs() <= 1e-12 * exact.abs()).all()  # it is positive
 
 
+class Clipped(Activation):
+    """Kinks away from zero, known by search only."""
+
+    def function(self, x):
+        return x.clamp(-1.0, 1.5)
+
+
+@pytest.mark.parametrize("phi", [Tanh(), Softplus(), Clipped()], ids=repr)
+@pytest.mark.parametrize("order", [0, 1])
+def test_sections_of_few_variances_one_of_them_large_and_one_zero(phi, order):
+    values = torch.tensor([0.0, 0.3, 0.5, 0.9, 1.0, 1.2, 8e3], dtype=torch.float64)
+    a, b = (t.flatten().repeat_interleave(9) for t in torch.meshgrid(values, values, indexing="ij"))
+    angle = torch.linspace(0.03, 3.1, 9, dtype=torch.float64).repeat(len(values) ** 2)
+    c = (a * b).sqrt() * angle.cos()
+    sections = Sections.of(phi, order, covariance(a, b, c), 1e-12)
+    assert 1 in sections.parts
+    few = slice(1, None, 17)
+    found, (a, b, c) = sections(a, b, c)[few], (t[few] for t in (a, b, c))
+    exact = mixed_dual(phi, order, order, a, b, c)
+    squares = [mixed_dual(phi, order, order, t, t, t).sqrt() for t in (a, b)]
+    assert ((found - exact).abs() <= 1e-12 * squares[0] * squares[1] + 1e-300).all()
+
+
 class Ripples(Activation):
     """So fast that no table resolves it."""
 
@@ -88,7 +120,7 @@ class Ripples(Activation):
 
 
 def test_no_table_where_it_cannot_be_accurate():
-    assert _table(Ripples(), 0, 0, (-1.0, 1.0), (-1.0, 1.0), (0.25, 2.8), 1e-12) is None
+    assert _table(Ripples(), 0, 0, (-1.0, 1.0), (-1.0, 1.0), (0.0, 0.25), 0, 1e-12) is None
 
 
 def test_gradients_at_many_points():

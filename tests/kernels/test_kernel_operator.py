@@ -1,10 +1,12 @@
 """Kernels as operators against the dense matrices."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
-from shoal import DEQ, ConvergenceError, ReLU, Tanh, kernel, kernel_operator
+from shoal import DEQ, ConvergenceError, ReLU, Tanh, equivalent, kernel, kernel_operator
 
 
 def inputs(count, features=5, seed=0, *, dtype=torch.float64):
@@ -91,3 +93,28 @@ def test_parts_of_a_matrix_are_kept_in_float32():
     torch.testing.assert_close(matrix.triu(), kernel(deq, x).ntk.triu().float())
     with pytest.raises(ValueError, match="precision must be"):
         kernel_operator(deq, x, precision=torch.float16)
+
+
+def operators():
+    x, deq = inputs(12), DEQ(ReLU(), 0.2, 0.8)
+    with pytest.warns(UserWarning, match="the squared norms of x vary"):  # few dimensions
+        near = equivalent(deq, x)
+    return [kernel_operator(deq, x).ck, near.ck, near.cross(inputs(12, seed=1)).ck]
+
+
+def test_factors_are_neither_detached_nor_moved():
+    b = inputs(12, 1, seed=2)
+    for operator in operators():
+        expected = operator @ b
+        applied = [operator.__matmul__]
+        if hasattr(operator, "solve"):
+            applied.append(partial(operator.solve, shift=1.0))
+        for apply in applied:
+            with pytest.raises(ValueError, match="must not require gradients"):
+                apply(b.clone().requires_grad_())
+            with pytest.raises(ValueError, match="must be on the operator's device, cpu, got meta"):
+                apply(b.to("meta"))
+        with torch.no_grad():
+            assert torch.equal(operator @ b.clone().requires_grad_(), expected)
+    with pytest.raises(ValueError, match="x1 must not require gradients"):
+        kernel_operator(DEQ(ReLU(), 0.2, 0.8), b.clone().requires_grad_())

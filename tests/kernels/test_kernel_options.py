@@ -18,7 +18,7 @@ def test_memory_limits_change_nothing(limit):
     for phi in (ReLU(), Tanh()):
         whole, part = kernel(DEQ(phi, 0.15, 0.8), x), kernel(DEQ(phi, 0.15, 0.8), x, memory=limit)
         for left, right in zip(whole, part, strict=True):
-            assert (left - right).abs().max() <= 1e-14 * left.max()
+            assert (left - right).abs().max() <= 1e-13 * left.max()
             assert torch.equal(right, right.T)
 
 
@@ -120,7 +120,7 @@ def test_files_in_use_are_left_alone(tmp_path):
         ({"diag": "no"}, TypeError, "diag must be True or False, got 'no'"),
         ({"compile": "yes"}, TypeError, "compile must be True or False"),
         ({"diag": True, "out": "folder"}, ValueError, "cannot be combined with diag"),
-        ({"out": ""}, ValueError, "out must be a folder, got ''"),
+        ({"out": ""}, ValueError, "out must be a path .* not empty, got ''"),
     ],
 )
 def test_bad_options(options, error, message):

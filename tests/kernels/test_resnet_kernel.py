@@ -209,7 +209,8 @@ def test_the_papers_residual_scale():
     assert found == pytest.approx(least, rel=1e-12)
     assert shoal.pair_eigenvalue(torch.from_numpy(3 * x)) == pytest.approx(9 * least, rel=1e-12)
     net = ResNet.du2018(Softplus(), 4, eigenvalue=found, constant=0.5)
-    assert net == ResNet(Softplus(), 4, residual_scale=0.5 * found**1.5)
+    assert net.residual_scale == pytest.approx(0.5 * found**1.5, rel=1e-14)
+    assert net == ResNet(Softplus(), 4, residual_scale=net.residual_scale)
 
 
 def test_pairs_that_are_nearly_parallel():

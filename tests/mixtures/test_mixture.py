@@ -216,7 +216,7 @@ def test_bad_mixtures(arguments: tuple, error: type, message: str) -> None:
 
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match=r"classes must be 2 different labels, got \('a', 'a'\)"):
-        GaussianMixture(np.zeros((2, 2)), 1.0, classes="aa")
+        GaussianMixture(np.zeros((2, 2)), 1.0, classes=["a", "a"])
     with pytest.raises(ValueError, match="dimension must be >= 9, got 8"):
         GaussianMixture.ling2024(8)
     mixture = three()
@@ -226,7 +226,7 @@ def test_bad_arguments() -> None:
         mixture.sample(4, seed=None)
     with pytest.raises(ValueError, match="counts must be one of 'exact', 'random', got 'some'"):
         mixture.sample(4, seed=0, counts="some")
-    with pytest.raises(TypeError, match=r"dtype must be a floating-point dtype, got torch.int32"):
+    with pytest.raises(TypeError, match=r"dtype must be .*, got torch.int32"):
         mixture.sample(4, seed=0, dtype=torch.int32)
 
 

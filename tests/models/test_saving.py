@@ -199,7 +199,7 @@ def test_a_damaged_description(tmp_path, field, value, message):
 @pytest.mark.parametrize(
     ("depth", "message"),
     [
-        (10**8, "depth must be <= 100000"),
+        (10**8, "depth must be < 100001"),
         (10**5, "tensors, its description says at least 100000"),
     ],
 )

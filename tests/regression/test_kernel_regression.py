@@ -1,5 +1,6 @@
 """Kernel regression against dense solutions, scikit-learn and identities of Gaussian processes."""
 
+import importlib
 import math
 import warnings
 
@@ -23,7 +24,7 @@ CASES = [
     {"method": "cg", "preconditioner": "equivalent"},
     {"method": "cg", "preconditioner": "combined", "rank": 30},
     {"method": "cg", "rank": 60, "precision": torch.float32},
-    {"method": "cg", "rank": 60, "memory": 1},  # nothing is kept
+    {"method": "cg", "rank": 60, "memory": "9MiB"},
 ]
 
 
@@ -246,3 +247,58 @@ def test_a_misfit_of_the_equivalent_is_no_warning():
         warnings.simplefilter("error")
         options = {"method": "cg", "preconditioner": "equivalent"}
         assert shoal.kernel_regression(RELU, 5 * x, y, ridge=RIDGE, **options).report.converged
+
+
+def test_preconditioners_leave_the_warnings_of_others_alone(monkeypatch):
+    x, y = data(80, p=4)
+    module = importlib.import_module("shoal.equivalents.equivalent")
+    real = module.coefficients
+
+    def warning_coefficients(*arguments, **options):
+        warnings.warn("of another thread, say", UserWarning, stacklevel=1)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(module, "coefficients", warning_coefficients)
+    with pytest.warns(UserWarning, match="of another thread, say") as seen:
+        shoal.kernel_regression(
+            RELU, 5 * x, y, ridge=RIDGE, method="cg", preconditioner="equivalent"
+        )
+    assert len(seen) == 1  # none of the misfit
+
+
+def test_later_changes_of_the_data_do_not_matter():
+    x, y = data(30)
+    fit = shoal.kernel_regression(RELU, x, y, ridge=RIDGE)
+    new = x[:4] + 0.1
+    expected = fit.predict(new), fit.variance(new), fit.log_marginal_likelihood
+    x.mul_(2)
+    y.zero_()
+    found = fit.predict(new), fit.variance(new), fit.log_marginal_likelihood
+    torch.testing.assert_close(found, expected, rtol=0.0, atol=0.0)
+
+
+@pytest.mark.parametrize("name", ["x", "y"])
+def test_gradients_are_refused(name):
+    arguments = dict(zip("xy", data(8), strict=True))
+    arguments[name].requires_grad_()
+    with pytest.raises(ValueError, match=f"{name} must not require gradients"):
+        shoal.kernel_regression(RELU, **arguments, ridge=RIDGE)
+    with torch.no_grad():
+        assert shoal.kernel_regression(RELU, **arguments, ridge=RIDGE).report.converged
+
+
+def test_the_least_limit_of_memory_is_told():
+    x, y = data(300)
+    options = {"ridge": RIDGE, "method": "cg", "rank": 60}
+    with pytest.raises(ValueError, match="memory must be at least '9MiB'"):
+        shoal.kernel_regression(RELU, x, y, memory="1MiB", **options)
+    assert shoal.kernel_regression(RELU, x, y, memory="9MiB", **options).report.converged
+
+
+def test_less_memory_changes_no_result():
+    (x, y), (new, _) = data(300), data(40, seed=1)
+    options = {"ridge": RIDGE, "method": "cg", "rank": 60, "tolerance": 1e-10}
+    much = shoal.kernel_regression(RELU, x, y, **options)
+    little = shoal.kernel_regression(RELU, x, y, memory="9MiB", **options)
+    torch.testing.assert_close(little.predict(new), much.predict(new), rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(little.variance(new), much.variance(new), rtol=1e-7, atol=1e-9)

@@ -1,5 +1,6 @@
 """Factors in place, preconditioners, checkpoints and memory."""
 
+import errno
 import math
 import pickle
 import signal
@@ -258,27 +259,83 @@ def peak():
 deq = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 x = torch.nn.functional.normalize(torch.randn(5000, 50, generator=torch.manual_seed(0))).double()
 options = dict(ridge=0.1, method=sys.argv[1], precision=getattr(torch, sys.argv[3]), rank=50)
-shoal.kernel_regression(deq, x[:500], x[:500, 0], **options)
+warm = shoal.kernel_regression(deq, x[:300], x[:300, 0], **options)
+warm.predict(x[:10]), warm.variance(x[:2])
 before = peak()
 fit = shoal.kernel_regression(deq, x, x[:, 0], memory=sys.argv[2], **options)
-fit.predict(x[:100])
+fit.predict(x[:2000])
+fit.variance(x[: int(sys.argv[4])])
 print(peak() - before, fit.report.converged)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("method", "memory", "precision", "bound"),
+    ("method", "bound", "precision", "variances"),
     [
-        ("cholesky", "400MiB", "float64", 400),  # the matrix has 191 MiB
-        ("cholesky", "200MiB", "float32", 200),
-        ("cg", "150MiB", "float64", 150),  # not all of the upper half is kept
-        ("cg", "120MiB", "float32", 120),
+        ("cholesky", 400, "float64", 1000),  # the matrix has 191 MiB
+        ("cholesky", 200, "float32", 4),
+        ("cg", 150, "float64", 20),  # not all of the upper half is kept
+        ("cg", 120, "float32", 4),
+        ("cg", 25, "float64", 4),
     ],
 )
-def test_memory_stays_below_its_limit(method, memory, precision, bound):
-    command = [sys.executable, "-c", _PEAK, method, memory, precision]
+def test_memory_stays_below_its_limit(method, bound, precision, variances):
+    command = [sys.executable, "-c", _PEAK, method, f"{bound}MiB", precision, str(variances)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     used, converged = done.stdout.split()
     assert converged == "True"
     assert int(used) < bound * 2**20
+
+
+@pytest.mark.parametrize("power", [-1000, -600, 600, 1000])
+@pytest.mark.parametrize(
+    ("method", "precision"),
+    [("cholesky", torch.float64), ("cholesky", torch.float32), ("cg", torch.float64)],
+)
+def test_targets_may_have_any_size(power, method, precision):
+    x = normal(40, 5) / math.sqrt(5)
+    y = torch.stack([x[:, 0].sin(), x[:, 1]], 1)
+    options = {"ridge": 0.1, "tolerance": 1e-10, "precision": precision, "method": method}
+    plain = shoal.kernel_regression(RELU, x, y, **options)
+    scale = torch.tensor([2.0**power, 1.0], dtype=torch.float64)
+    scaled = shoal.kernel_regression(RELU, x, y * scale, **options)
+    matrix = shoal.kernel(RELU, x).ntk + 0.1 * torch.eye(40, dtype=torch.float64)
+    expected = torch.linalg.solve(matrix, y)
+    torch.testing.assert_close(scaled.coefficients / scale, expected, rtol=1e-7, atol=1e-8)
+    torch.testing.assert_close(scaled.report.residual, plain.report.residual, rtol=1.0, atol=1e-12)
+
+
+def test_steps_of_tiny_targets_go_on_from_their_file(tmp_path):
+    x = normal(60, 5) / math.sqrt(5)
+    y = x[:, 0].sin() * 2.0**-700
+    options = {"ridge": 1e-3, "method": "cg", "preconditioner": None, "tolerance": 1e-10}
+    whole = shoal.kernel_regression(RELU, x, y, **options)
+    path = tmp_path / "state"
+    with pytest.raises(shoal.ConvergenceError):
+        shoal.kernel_regression(RELU, x, y, max_steps=4, checkpoint=path, **options)
+    resumed = shoal.kernel_regression(RELU, x, y, checkpoint=path, **options)
+    again = shoal.kernel_regression(RELU, x, y, checkpoint=path, **options)  # only verified
+    torch.testing.assert_close(resumed.coefficients / whole.coefficients, torch.ones_like(y))
+    assert torch.equal(again.coefficients, resumed.coefficients)
+
+
+def test_likelihoods_that_overflow_are_refused():
+    x = normal(10, 3)
+    fit = shoal.kernel_regression(RELU, x, 2.0**700 * x[:, 0], ridge=0.1)
+    with pytest.raises(shoal.AccuracyError, match="the likelihood of these targets overflows"):
+        _ = fit.log_marginal_likelihood
+
+
+@pytest.mark.parametrize("seconds", [0.0, 30.0])
+def test_full_disks_do_not_lose_a_solution(seconds, tmp_path, monkeypatch):
+    def full(path, write):  # noqa: ARG001
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    whole = interrupted(None, step=-1)
+    monkeypatch.setattr(shoal.checkpoints, "write_whole", full)
+    monkeypatch.setattr(shoal.regression.checkpoints, "_SECONDS", seconds)
+    with pytest.warns(RuntimeWarning, match="No space left on device"):
+        found = interrupted(tmp_path / "state", step=-1)
+    assert found.report.converged
+    assert torch.equal(found.coefficients, whole.coefficients)

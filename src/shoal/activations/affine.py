@@ -43,7 +43,7 @@ class Affine(Activation):
 
     def first_derivative(self, x: Tensor) -> Tensor:
         """Evaluate the derivative away from the kinks."""
-        return self.scale * self.activation.first_derivative(x)
+        return self.scale * self.activation.derivative(x)
 
     @property
     def kink_locations(self) -> tuple[float, ...] | None:

@@ -1,15 +1,17 @@
 """What every activation function is: a value with a function, derivatives and kinks."""
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from contextlib import nullcontext
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from shoal.activations import panels
 from shoal.activations.panels import Kink
-from shoal.checks import integer
+from shoal.checks import dense_tensor, integer
 
 __all__ = ["Activation"]
 
@@ -36,12 +38,20 @@ class Activation(ABC):
         1.0
     """
 
+    def __init_subclass__(cls) -> None:
+        """Keep dataclasses from generating comparisons that know fields only."""
+        super().__init_subclass__()
+        if not {"__eq__", "__hash__"} & vars(cls).keys():
+            cls.__eq__, cls.__hash__ = Activation.__eq__, Activation.__hash__  # type: ignore[method-assign]
+
     def __eq__(self, other: object) -> bool:
         """Whether two activations are of one class and have equal attributes."""
-        return type(self) is type(other) and vars(self) == vars(other)
+        return type(self) is type(other) and _attributes(self) == _attributes(other)
 
     def __hash__(self) -> int:
-        return hash((type(self), tuple(sorted(vars(self).items()))))
+        """Of the class, the attributes and those of the class as they are now."""
+        values = {**_class_attributes(type(self)), **_attributes(self)}
+        return hash((type(self), tuple(sorted(values.items()))))
 
     @abstractmethod
     def function(self, x: Tensor) -> Tensor:
@@ -83,10 +93,7 @@ class Activation(ABC):
 
     def __call__(self, x: Tensor) -> Tensor:
         r"""Evaluate $\varphi$ elementwise."""
-        if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
-            kind = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
-            raise TypeError(f"x must be a floating-point tensor, got {kind}")
-        return self.function(x)
+        return self.function(dense_tensor("x", x))
 
     def derivative(self, x: Tensor, order: int = 1) -> Tensor:
         r"""Evaluate the pointwise derivative $\varphi^{(k)}$, $k$ = ``order``, away from kinks.
@@ -99,16 +106,52 @@ class Activation(ABC):
             A tensor like ``x``. At a kink it is one of the two one-sided values.
         """
         order = integer("order", order, at_least=0)
+        low, high = (-math.inf, math.inf) if _is_ours(type(self)) else panels.linear_beyond(self)
+        if math.isinf(low) and math.isinf(high):
+            return self.raw_derivative(x, order)
+        near = x.clamp(low, high)
+        value = self.raw_derivative(near, order)
+        if order > 1:
+            return torch.where(near == x, value, 0.0)
+        return value if order else value + self.raw_derivative(near.detach(), 1) * (x - near)
+
+    def raw_derivative(self, x: Tensor, order: int) -> Tensor:
+        """The same by autograd alone, which may not be finite where the function is."""
         if order == 0:
             return self(x)
-        return _differentiate(self.first_derivative, x, order - 1)
+        return _differentiate(self.first_derivative, dense_tensor("x", x), order - 1)
+
+
+def _attributes(phi: Activation) -> dict[str, object]:
+    """All values of an instance, those in slots too."""
+    compared = {f.name: getattr(phi, f.name) for f in fields(phi) if f.compare}
+    others = vars(phi).keys() - {f.name for f in fields(phi)}
+    return compared | {name: vars(phi)[name] for name in others}
+
+
+def _class_attributes(kind: type) -> dict[str, object]:
+    """The values among the attributes of a user's classes, which may be changed at any time."""
+    own = [c for c in reversed(kind.__mro__) if issubclass(c, Activation) and not _is_ours(c)]
+    return {
+        name: value if isinstance(value, Hashable) else repr(value)
+        for c in own
+        for name, value in vars(c).items()
+        if not name.startswith(("__", "_abc_")) and not hasattr(value, "__get__")
+    }
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.split(".")[0] == __name__.split(".")[0]
 
 
 def _differentiate(function: Callable[[Tensor], Tensor], x: Tensor, order: int) -> Tensor:
     """Differentiate an elementwise function ``order`` times; keep the graph if ``x`` has one."""
     keep_graph = x.requires_grad and torch.is_grad_enabled()
-    with torch.enable_grad():
-        x = x if keep_graph else x.detach().requires_grad_()
+    # nothing is recorded in inference mode, not even here: all derivatives would be zero
+    inference = torch.is_inference_mode_enabled()
+    with torch.inference_mode(mode=False) if inference else nullcontext(), torch.enable_grad():
+        if not keep_graph:
+            x = (x.clone() if x.is_inference() else x.detach()).requires_grad_()
         value = function(x)
         for _ in range(order):
             if not value.requires_grad:  # a function that is constant between its kinks

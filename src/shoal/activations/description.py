@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from shoal.activations.base import Activation
+from shoal.fields import stated_fields
 from shoal.files import checksum
 
 __all__ = ["description"]
@@ -65,8 +66,10 @@ def _own(cls: type) -> bool:
 
 def _attributes(value: Any) -> dict[str, Any]:
     """Fields first, then what else was set; of classes that are not shoal's, their attributes."""
-    found = {field.name: getattr(value, field.name) for field in fields(value)}
-    found |= dict(sorted(getattr(value, "__dict__", {}).items()))
+    found = stated_fields(value)
+    named = {field.name for field in fields(value)}
+    others = getattr(value, "__dict__", {}).keys() - named
+    found |= {name: vars(value)[name] for name in sorted(others)}
     for cls in type(value).__mro__:
         if _own(cls) or cls is object:
             continue

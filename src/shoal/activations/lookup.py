@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from shoal.settings import in_standard_settings
+
 if TYPE_CHECKING:
     from shoal.activations.piecewise_polynomial import PiecewisePolynomial
 
@@ -153,6 +155,7 @@ def _fused() -> ModuleType | None:
 
 
 @lru_cache(maxsize=256)
+@in_standard_settings
 def table(
     phi: "PiecewisePolynomial", order: int, dtype: torch.dtype, device: torch.device
 ) -> Table:

@@ -14,8 +14,10 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from shoal.activations.user_checks import check_function, declared_breaks
+from shoal.activations.user_checks import check_function, declared_breaks, innermost
+from shoal.checks import items, real
 from shoal.exceptions import AccuracyError
+from shoal.settings import in_standard_settings
 
 if TYPE_CHECKING:
     from shoal.activations.base import Activation
@@ -29,6 +31,7 @@ __all__ = [
     "gauss_legendre",
     "jump",
     "kinks",
+    "linear_beyond",
     "lipschitz",
     "reach",
     "vanishes",
@@ -46,6 +49,10 @@ _MIDDLE = np.linspace(-8.03, 7.97, 401)
 _LARGEST = 2.0**32  # beyond, a panel has no digits left
 _ONE_SIDED = 2.0**-51  # how far from a kink a one-sided limit is taken, relative to max(1, |x|)
 _OFF = 1e-8  # the same where a declared kink may be a little off
+_REMEDY = (
+    "write function in operations whose derivatives stay finite (softplus(x), say, for "
+    "log(1 + exp(x))), give first_derivative, or scale the inputs down"
+)
 _MOST_PANELS = 20_000
 _MOST_PASSES = 6  # new edges may bring kinks to light that lay on old ones
 
@@ -62,8 +69,17 @@ class Kink:
     location: float
     jumps: tuple[float, float, float]
 
+    def __post_init__(self) -> None:
+        location = real("location", self.location)
+        jumps = tuple(real("jumps", jump) for jump in items("jumps", self.jumps))
+        if len(jumps) != 3:
+            raise ValueError(f"jumps must be three, of the function and two derivatives: {jumps}")
+        object.__setattr__(self, "location", location)
+        object.__setattr__(self, "jumps", jumps)
+
 
 @lru_cache(maxsize=32)
+@in_standard_settings
 def gauss_legendre(order: int) -> tuple[Tensor, Tensor]:
     """Nodes and weights of the Gauss-Legendre rule on [-1, 1]."""
     nodes, weights = np.polynomial.legendre.leggauss(order)
@@ -81,6 +97,7 @@ def reach(phi: "Activation", radius: float = 0.0) -> float:
 
 
 @lru_cache(maxsize=512)
+@in_standard_settings
 def _finite_radius(phi: "Activation") -> float:
     """How far out the function and its derivatives are finite, at most ``RADIUS``."""
     check_function(phi)
@@ -92,6 +109,29 @@ def _finite_radius(phi: "Activation") -> float:
 
 
 @lru_cache(maxsize=512)
+@in_standard_settings
+def linear_beyond(phi: "Activation") -> tuple[float, float]:
+    """Ends beyond which a user's function is seen to be linear, though autograd has lost it.
+
+    A formula such as log(1 + exp(x)) is right far out, where its derivatives by autograd are not
+    finite. The ends are infinite if all is finite, or the function is not linear there.
+    """
+    ends = []
+    for sign in (-1.0, 1.0):
+        x = sign * 2.0 ** np.arange(2, 32.5, 0.25)
+        points = torch.from_numpy(x)
+        rows = [phi.raw_derivative(points, order).numpy() for order in range(_DERIVATIVES + 2)]
+        bad = ~np.isfinite(np.stack(rows)).all(axis=0)
+        last = int(bad.argmax()) - 4 if bad.any() else 0  # an octave before
+        line = rows[0][last] + rows[1][last] * (x - x[last])
+        misses = np.abs(rows[0] - line)[last:] > 1e-15 * (np.abs(x) + np.abs(line))[last:]
+        linear = last > 0 and np.isfinite(rows[0]).all() and not misses.any()
+        ends.append(float(x[last]) if linear else sign * math.inf)
+    return ends[0], ends[1]
+
+
+@lru_cache(maxsize=512)
+@in_standard_settings
 def edges(phi: "Activation", radius: float) -> Tensor:
     """The edges of the panels that resolve ``phi`` on [-radius, radius], kinks among them."""
     if phi.panels_of is not phi:
@@ -116,6 +156,7 @@ def edges(phi: "Activation", radius: float) -> Tensor:
 
 
 @lru_cache(maxsize=512)
+@in_standard_settings
 def breaks(phi: "Activation", radius: float) -> tuple[float, ...]:
     """Where the function is not analytic: the kinks, and jumps of the third derivative."""
     if phi.panels_of is not phi:
@@ -128,6 +169,7 @@ def breaks(phi: "Activation", radius: float) -> tuple[float, ...]:
 
 
 @lru_cache(maxsize=512)
+@in_standard_settings
 def kinks(phi: "Activation") -> tuple[Kink, ...]:
     """The breaks at which the function or one of its first two derivatives jumps."""
     every = (
@@ -138,6 +180,7 @@ def kinks(phi: "Activation") -> tuple[Kink, ...]:
 
 
 @lru_cache(maxsize=512)
+@in_standard_settings
 def vanishes(phi: "Activation", order: int, radius: float) -> bool:
     """Whether the ``order``-th derivative is zero on every panel up to ``radius``."""
     x = torch.from_numpy(_nodes(edges(phi, radius).numpy()))
@@ -145,12 +188,14 @@ def vanishes(phi: "Activation", order: int, radius: float) -> bool:
 
 
 @lru_cache(maxsize=4096)
+@in_standard_settings
 def jump(phi: "Activation", location: float, order: int) -> float:
     """Right minus left limit of the ``order``-th derivative at ``location``."""
     return float(_jumps(phi, np.array([location]), order)[0])
 
 
 @lru_cache(maxsize=512)
+@in_standard_settings
 def lipschitz(phi: "Activation") -> float:
     """The supremum of |φ'|, found on the panels and polished; infinite if it keeps growing."""
     if any(kink.jumps[0] for kink in kinks(phi)):
@@ -249,7 +294,10 @@ def _is_resolved(phi: "Activation", panels: np.ndarray, scales: np.ndarray) -> n
     if not np.isfinite(rows).all():
         bad = x[~np.isfinite(rows).all(axis=0)]
         nearest = bad[np.abs(bad).argmin()]
-        raise ValueError(f"{phi!r} or a derivative of it is not finite at x = {nearest:.6g}")
+        raise ValueError(
+            f"{innermost(phi)!r} or a derivative of it is not finite at x = {nearest:.6g}: "
+            f"{_REMEDY}"
+        )
     rows, checks = rows[..., :ORDER], rows[..., ORDER:]
     to_tail, to_checks = _transforms()
     largest = np.abs(rows).max(axis=2)  # shape: (_DERIVATIVES, panels)
@@ -263,9 +311,10 @@ def _is_resolved(phi: "Activation", panels: np.ndarray, scales: np.ndarray) -> n
 
 def _not_smooth(phi: "Activation", brackets: np.ndarray) -> AccuracyError:
     return AccuracyError(
-        f"{phi!r} is not piecewise smooth near x = {np.median(brackets):.6g}: a derivative is "
-        "unbounded there, kinks are too close to be told apart, the function oscillates or jumps "
-        "too often, or it is noisy"
+        f"{innermost(phi)!r} is not piecewise smooth near x = {np.median(brackets):.6g}: a "
+        "derivative is unbounded there, kinks are too close to be told apart, the function "
+        "oscillates or jumps too often, it is noisy, or autograd loses its derivatives; if so, "
+        f"{_REMEDY}"
     )
 
 

@@ -12,7 +12,7 @@ from torch._compile import _disable_dynamo
 
 from shoal.activations.base import Activation
 from shoal.activations.lookup import evaluate
-from shoal.checks import real
+from shoal.checks import items, real
 
 __all__ = ["PiecewisePolynomial"]
 
@@ -173,6 +173,7 @@ def _differential(
 
 
 def _numbers(name: str, values: object) -> tuple[float, ...]:
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise TypeError(f"{name} must be a sequence of numbers, got {values!r}")
-    return tuple(real(f"{name}[{k}]", value) for k, value in enumerate(values))
+    return tuple(
+        real(f"{name}[{k}]", value)
+        for k, value in enumerate(items(name, values, "a sequence of numbers"))
+    )

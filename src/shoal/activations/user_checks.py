@@ -12,7 +12,7 @@ from shoal.checks import real
 if TYPE_CHECKING:
     from shoal.activations.base import Activation
 
-__all__ = ["check_function", "declared_breaks"]
+__all__ = ["check_function", "declared_breaks", "innermost"]
 
 _POINTS = torch.linspace(-5.9, 6.1, 97, dtype=torch.float64) + 0.0137
 
@@ -25,6 +25,14 @@ def declared_breaks(phi: "Activation") -> tuple[float, ...] | None:
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise TypeError(f"kink_locations of {phi!r} must be a tuple of numbers, got {given!r}")
     return tuple(sorted({real(f"kink_locations of {phi!r}", x) for x in given}))
+
+
+def innermost(phi: "Activation") -> "Activation":
+    """The user's activation, of which others, such as its square, are made."""
+    from shoal.activations.base import Activation
+
+    parts = [value for value in vars(phi).values() if isinstance(value, Activation)]
+    return innermost(parts[0]) if parts else phi
 
 
 def check_function(phi: "Activation") -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.adapters.limits import GUARANTEES, recurrent_limit
 from shoal.architectures import Architecture
-from shoal.checks import one_of
+from shoal.checks import float_tensor, items, known_tensor, one_of, shown
 from shoal.kernels import kernel, kernel_function
 
 try:
@@ -142,8 +142,12 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         if name not in self.learned:
             raise AttributeError(f"{name} is not among the learned variances {self.learned}")
         raw = getattr(self, f"raw_{name}")
-        number = torch.as_tensor(value).to(raw).reshape(())
         constraint = getattr(self, f"raw_{name}_constraint")
+        low, high = float(constraint.lower_bound), float(constraint.upper_bound)
+        given = float_tensor("value", value)
+        if given.numel() != 1 or not low < float(given) < high:
+            raise ValueError(f"value must be between {low:g} and {high:g}, got {shown(value)}")
+        number = given.detach().to(raw).reshape(())
         self.initialize(**{f"raw_{name}": constraint.inverse_transform(number)})
 
     @property
@@ -161,6 +165,8 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         **params: Any,  # noqa: ARG002
     ) -> Tensor:
         """The kernel between two sets of inputs, of shape (..., n, m); (..., n) with ``diag``."""
+        for name, x in (("x1", x1), ("x2", x2)):
+            known_tensor(name, x)
         # one set has an exactly symmetric matrix; but gradients must reach the tensor they are of
         one = x1 is x2 or (not (x1.requires_grad or x2.requires_grad) and torch.equal(x1, x2))
         if last_dim_is_batch:
@@ -187,9 +193,7 @@ def _names(
     """The given names, or say which there are."""
     if given is None:
         return default
-    if isinstance(given, str):
-        raise TypeError(f"{argument} must be a collection of names, got {given!r}")
-    names = tuple(given)
+    names = items(argument, given, "a collection of names")
     if names and not options:
         raise ValueError(
             f"{argument} must be empty, as there is no variance to learn, got {names!r}"

@@ -33,5 +33,5 @@ def described_function(
     one_of("which", which, ("ck", "ntk"))
     if architecture is None:
         phi = described_activation(activation)
-        architecture = DEQ(phi, float(recurrent_variance), float(input_variance))
+        architecture = DEQ(phi, recurrent_variance, input_variance)
     return kernel_function(architecture, trainable=trainable)

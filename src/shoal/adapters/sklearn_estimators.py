@@ -1,14 +1,17 @@
 """A regressor and a classifier with the kernels of infinitely wide networks."""
 
 from collections.abc import Iterable
+from numbers import Real
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.adapters.networks import described_function
 from shoal.architectures import Architecture
+from shoal.checks import host_array, real_array
 from shoal.regression import kernel_regression
 
 try:
@@ -89,7 +92,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
     def _values(self, x: Any) -> Array:
         """The regression function."""
         check_is_fitted(self)
-        inputs = validate_data(self, x, dtype=np.float64, reset=False)
+        inputs = validate_data(self, _array("X", x), dtype=np.float64, reset=False)
         values: Array = self.regression_.predict(inputs) + self.intercept_
         return values
 
@@ -131,7 +134,14 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, _KernelEstimator):  # ty
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit targets of shape (n,) or (n, outputs) at inputs of shape (n, p)."""
-        x, targets = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        x, targets = validate_data(
+            self,
+            _array("X", X),
+            _array("y", y),
+            dtype=np.float64,
+            multi_output=True,
+            y_numeric=True,
+        )
         return self._fit(x, np.asarray(targets, dtype=np.float64))
 
     def predict(self, X: Any) -> Array:
@@ -170,7 +180,8 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit classes of shape (n,) at inputs of shape (n, p)."""
-        x, labels = validate_data(self, X, column_or_1d(y, warn=True), dtype=np.float64)
+        classes = column_or_1d(_array("y", y), warn=True)
+        x, labels = validate_data(self, _array("X", X), classes, dtype=np.float64)
         check_classification_targets(labels)
         self.classes_, places = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
@@ -189,3 +200,11 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
         places = (values > 0).astype(int) if values.ndim == 1 else values.argmax(axis=1)
         found: Array = self.classes_[places]
         return found
+
+
+def _array(name: str, values: Any) -> Any:
+    """A tensor or numbers beyond all dtypes as an array; scikit-learn checks all else."""
+    if isinstance(values, Tensor):
+        return host_array(name, values)
+    is_plain = isinstance(values, Real | list | tuple)
+    return real_array(name, values) if is_plain and np.asarray(values).dtype == object else values

@@ -11,7 +11,7 @@ from shoal.activations import Activation
 from shoal.adapters.limits import GUARANTEES, recurrent_limit
 from shoal.adapters.networks import described_activation, described_function
 from shoal.architectures import Architecture
-from shoal.checks import one_of, real
+from shoal.checks import one_of, real, real_array
 from shoal.kernels import KernelFunction, kernel
 from shoal.kernels.tangents import variance_tangents
 
@@ -122,11 +122,11 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
         Returns:
             The matrix, of shape (n, m), and the gradient, of shape (n, n, len(theta)).
         """
-        function, x = self._function(), _inputs(X)
+        function, x = self._function(), _inputs("X", X)
         if Y is not None:
             if eval_gradient:
                 raise ValueError("eval_gradient must be False where Y is given, got True")
-            return self._kernel(function, x, _inputs(Y))
+            return self._kernel(function, x, _inputs("Y", Y))
         matrix = self._kernel(function, x)
         if not eval_gradient:
             return matrix
@@ -139,7 +139,7 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
 
     def diag(self, X: Any) -> Array:
         """The kernel of each input with itself. shape: (n,)."""
-        return self._kernel(self._function(), _inputs(X), diag=True)
+        return self._kernel(self._function(), _inputs("X", X), diag=True)
 
     def is_stationary(self) -> bool:
         """No: it depends on norms and angles, not on differences."""
@@ -174,6 +174,6 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
         return result
 
 
-def _inputs(x: Any) -> Array:
+def _inputs(name: str, x: Any) -> Array:
     """Inputs in float64, in which a marginal likelihood is computed."""
-    return np.atleast_2d(np.asarray(x, dtype=np.float64))
+    return np.atleast_2d(real_array(name, x))

@@ -5,7 +5,7 @@ does not do, and the results are called like functions, at millions of points, d
 """
 
 from .chebyshev import Chebyshev
-from .fitting import fit
+from .fitting import fit, off_grid_error
 from .piecewise import PiecewiseChebyshev, fit_piecewise
 from .series import (
     chebyshev_basis,
@@ -25,6 +25,7 @@ __all__ = [
     "differentiate",
     "fit",
     "fit_piecewise",
+    "off_grid_error",
     "supremum",
     "values_from_coefficients",
 ]

@@ -86,6 +86,7 @@ class Chebyshev:
 
     def evaluate_block(self, points: Sequence[Tensor]) -> Tensor:
         """Return the values at equally long float64 vectors, unchecked and in one block."""
+        points = [checks.dense_tensor("points", x) for x in checks.items("points", points)]
         bases = []
         for x, (low, high), degree in zip(points, self.box, self.degrees, strict=True):
             # Exact near both ends, where a series of high degree is most sensitive.

@@ -8,6 +8,9 @@ from typing import Any, Protocol, Self, TypeAlias
 import torch
 from torch import Tensor
 
+from shoal import checks
+from shoal.settings import in_standard_settings
+
 __all__ = ["Box", "Evaluable", "evaluate", "fill"]
 
 Box: TypeAlias = tuple[tuple[float, float], ...]
@@ -103,6 +106,7 @@ class _Evaluate(torch.autograd.Function):
         ctx.save_for_backward(*points)
 
     @staticmethod
+    @in_standard_settings
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         points = ctx.saved_tensors
         results: list[Tensor | None] = []
@@ -118,8 +122,8 @@ class _Evaluate(torch.autograd.Function):
 def _as_tensors(points: Sequence[Tensor | float]) -> list[Tensor]:
     """Return all points as floating-point tensors on one device; floats follow the tensors."""
     for axis, point in enumerate(points):
-        if isinstance(point, Tensor) and not point.dtype.is_floating_point:
-            raise TypeError(f"points of axis {axis} must be floating-point, got {point.dtype}")
+        if isinstance(point, Tensor):
+            checks.dense_tensor(f"points of axis {axis}", point)
         if not isinstance(point, Tensor | float):
             kind = type(point).__name__
             raise TypeError(f"points of axis {axis} must be a tensor or a float, got {kind}")
@@ -128,6 +132,8 @@ def _as_tensors(points: Sequence[Tensor | float]) -> list[Tensor]:
     for tensor in tensors:
         if tensor.device != device:
             raise ValueError(f"points must share a device, got {device} and {tensor.device}")
+    for tensor in tensors:
+        checks.known_tensor("points", tensor)
     dtype = reduce(torch.promote_types, [t.dtype for t in tensors] or [torch.float64])
     return [
         point if isinstance(point, Tensor) else torch.tensor(point, dtype=dtype, device=device)

@@ -5,8 +5,9 @@ axis have died away; since a fibre holds true values of the function, an axis is
 the resolution of the others. Doubling keeps all values, so no point is ever computed twice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -17,14 +18,16 @@ from shoal.exceptions import AccuracyError
 from .chebyshev import Chebyshev, checked_box, rounding
 from .evaluation import Box
 from .sampling import Function, Samples, check_points, sampled_function
-from .series import coefficients_from_values, supremum
+from .series import chebyshev_basis, coefficients_from_values, supremum
 
-__all__ = ["Shortfall", "attempt", "checked_degrees", "fit"]
+__all__ = ["Shortfall", "attempt", "checked_degrees", "fit", "off_grid_error"]
 
 DEFAULT_MAX_DEGREE = (1024, 256, 64)
 """Largest degree per axis for one, two, three variables: up to 300 000 values of the function."""
 _FLAT = 0.8
 """Ratio of dyadic sums of coefficients from which on they count as not decaying."""
+_FEW_CHECKS = 24
+"""Off-grid points at which functions of one variable are checked that are expensive."""
 _EPSILON = torch.finfo(torch.float64).eps
 
 
@@ -225,13 +228,36 @@ def _residual(samples: Samples, series: Chebyshev, points: Sequence[Tensor]) -> 
     return float((samples.function(*points) - series(*grid)).abs().max())
 
 
+def off_grid_error(
+    function: Callable[[Tensor], Tensor], coefficients: Tensor, span: tuple[float, float]
+) -> float:
+    """Return the largest error of series of one variable at a few check points off the grid.
+
+    Args:
+        function: Maps points to values of all series, points in the last dimension.
+        coefficients: Those of the series, in the last dimension.
+        span: Lower and upper end.
+
+    Example:
+        >>> constant = torch.ones(1, dtype=torch.float64)  # right at the nodes of degree 2
+        >>> off_grid_error(lambda x: 1 + (4 * x * (x**2 - 1)), constant, (-1.0, 1.0)) > 1
+        True
+    """
+    (points,) = check_points((span,), coefficients.device, _FEW_CHECKS)
+    low, high = span
+    t = ((points - low) - (high - points)) / (high - low)
+    found = coefficients @ chebyshev_basis(t, coefficients.shape[-1] - 1)
+    return float((function(points) - found).abs().max())
+
+
 def checked_degrees(
     max_degree: int | Sequence[int] | None, axes: int, defaults: Sequence[int]
 ) -> tuple[int, ...]:
     """Return the largest degree for each axis."""
     if max_degree is None:
         max_degree = defaults[axes - 1]
-    degrees = [max_degree] * axes if isinstance(max_degree, int) else list(max_degree)
+    one = isinstance(max_degree, Integral)
+    degrees = (max_degree,) * axes if one else checks.items("max_degree", max_degree)
     if len(degrees) != axes:
         raise ValueError(f"max_degree must be one number or {axes}, got {max_degree!r}")
     return tuple(checks.integer("max_degree", degree, at_least=4) for degree in degrees)

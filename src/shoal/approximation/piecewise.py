@@ -264,6 +264,7 @@ def _checked_breaks(
     """Return the breaks per axis, ascending, or say which is not inside the box."""
     if breaks is None:
         return ((),) * len(box)
+    breaks = [checks.items("breaks", places) for places in checks.items("breaks", breaks)]
     if len(breaks) != len(box):
         raise ValueError(f"breaks must be given for {len(box)} axes, got {len(breaks)}")
     return tuple(

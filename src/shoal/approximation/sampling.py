@@ -88,14 +88,20 @@ def _grid(box: Box, degrees: Sequence[int], device: torch.device | str) -> list[
     return [chebyshev_nodes(degree, low, high, device=device) for (low, high), degree in pairs]
 
 
-def check_points(box: Box, device: torch.device | str) -> list[Tensor]:
+def check_points(box: Box, device: torch.device | str, count: int | None = None) -> list[Tensor]:
     """Return ascending quasi-random points per axis, as dense as Chebyshev nodes near the ends.
+
+    Args:
+        box: Lower and upper end per axis.
+        device: Where the points are made.
+        count: How many there are per axis; by default up to 1000 in all.
 
     Example:
         >>> [len(points) for points in check_points(((0.0, 1.0), (0.0, 2.0)), "cpu")]
         [24, 24]
     """
-    steps = torch.arange(_CHECK_POINTS[len(box) - 1], dtype=torch.float64, device=device) + 0.5
+    count = _CHECK_POINTS[len(box) - 1] if count is None else count
+    steps = torch.arange(count, dtype=torch.float64, device=device) + 0.5
     points = []
     for (low, high), irrational in zip(box, _IRRATIONALS, strict=False):
         t = torch.cos(math.pi * (steps * irrational).frac()).sort().values
@@ -115,6 +121,7 @@ def sampled_function(function: Function, sampler: str) -> Function:
         ValueError: The sampler is unknown; or, when called, the values are not finite or not of
             the shape of the grid.
     """
+    checks.function("function", function)
     checks.one_of("sampler", sampler, ("tensor", "elementwise"))
     elementwise = sampler == "elementwise"
 

@@ -15,6 +15,8 @@ import math
 import torch
 from torch import Tensor
 
+from shoal import checks
+
 __all__ = [
     "chebyshev_basis",
     "chebyshev_nodes",
@@ -42,6 +44,10 @@ def chebyshev_nodes(
         >>> chebyshev_nodes(2, 0.0, 4.0)
         tensor([0., 2., 4.], dtype=torch.float64)
     """
+    degree = checks.integer("degree", degree, at_least=0)
+    checks.room("degree", degree)
+    low, high = checks.real("low", low), checks.real("high", high)
+    device = checks.device_of("device", device)
     steps = torch.arange(-degree, degree + 1, 2, dtype=torch.float64, device=device)
     t = torch.sin(steps * (math.pi / (2 * max(degree, 1))))
     return (low * (1 - t) + high * (1 + t)) / 2
@@ -54,7 +60,7 @@ def coefficients_from_values(values: Tensor, dim: int = -1) -> Tensor:
         >>> coefficients_from_values(chebyshev_nodes(4) ** 2).abs() > 1e-9
         tensor([ True, False,  True, False, False])
     """
-    degree = values.shape[dim] - 1
+    degree = _degree("values", values, dim)
     if degree == 0:
         return values.clone()
     sums = _cosine_sums(values.movedim(dim, -1).flip(-1)) / degree
@@ -76,10 +82,8 @@ def values_from_coefficients(
         >>> values_from_coefficients(torch.tensor([1.0, 2.0], dtype=torch.float64))
         tensor([-1.,  3.], dtype=torch.float64)
     """
-    own = coefficients.shape[dim] - 1
-    degree = own if degree is None else degree
-    if degree < own:
-        raise ValueError(f"degree must be at least that of the series, {own}, got {degree}")
+    own = _degree("coefficients", coefficients, dim)
+    degree = own if degree is None else checks.integer("degree", degree, at_least=own)
     if degree == 0:
         return coefficients.clone()
     moved = coefficients.movedim(dim, -1)
@@ -87,6 +91,18 @@ def values_from_coefficients(
     padded[..., : own + 1] = moved
     padded[..., 1:-1] /= 2
     return _cosine_sums(padded).flip(-1).movedim(-1, dim)
+
+
+def _degree(name: str, series: Tensor, dim: int) -> int:
+    """The degree of a series along a dimension, or what is wrong with the two."""
+    axes = checks.dense_tensor(name, series).dim()
+    if series.dtype not in (torch.float32, torch.float64):  # what transforms can take
+        raise TypeError(f"{name} must be float32 or float64, got {series.dtype}")
+    if isinstance(dim, bool) or not isinstance(dim, int) or not -axes <= dim < axes:
+        raise ValueError(f"dim must be one of the {axes} of {name}, got {checks.shown(dim)}")
+    if series.shape[dim] == 0:
+        raise ValueError(f"{name} must not be empty, got shape {tuple(series.shape)}")
+    return series.shape[dim] - 1
 
 
 def _cosine_sums(a: Tensor) -> Tensor:
@@ -113,6 +129,9 @@ def chebyshev_basis(t: Tensor, degree: int) -> Tensor:
         >>> chebyshev_basis(torch.tensor([0.5], dtype=torch.float64), 2).squeeze()
         tensor([ 1.0000,  0.5000, -0.5000], dtype=torch.float64)
     """
+    if checks.dense_tensor("t", t).dim() != 1:
+        raise ValueError(f"t must have shape (n,), got {tuple(t.shape)}")
+    degree = checks.integer("degree", degree, at_least=0)
     rows = t.new_empty(degree + 1, t.shape[0])
     rows[0] = 1.0
     if degree > 0:
@@ -142,7 +161,7 @@ def differentiate(coefficients: Tensor, dim: int = -1) -> Tensor:
         >>> differentiate(torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64))  # T_2' = 4 T_1
         tensor([0., 4.], dtype=torch.float64)
     """
-    degree = coefficients.shape[dim] - 1
+    degree = _degree("coefficients", coefficients, dim)
     if degree == 0:
         return torch.zeros_like(coefficients)
     column = torch.arange(degree + 1, dtype=coefficients.dtype, device=coefficients.device)
@@ -164,8 +183,8 @@ def supremum(coefficients: Tensor) -> float:
         >>> supremum(torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)) / 2**0.5  # 1 + T_2 <= 2
         2.0
     """
-    values, factor = coefficients, 1.0
-    for dim, size in enumerate(coefficients.shape):
+    values, factor = checks.float_tensor("coefficients", coefficients), 1.0
+    for dim, size in enumerate(values.shape):
         if size > 1:
             values = values_from_coefficients(values, dim, degree=2 * (size - 1))
             factor *= math.sqrt(2)

@@ -54,7 +54,7 @@ def hosvd(tensor: Tensor, budget: float) -> Tucker:
         torch.Size([3, 3])
     """
     core, factors = tensor, []
-    allowed = budget**2 / tensor.ndim
+    allowed = budget * budget / tensor.ndim
     for axis in range(tensor.ndim):
         unfolded = core.movedim(axis, 0).flatten(1) if core.ndim > 1 else core[:, None]
         left, singular, _ = torch.linalg.svd(unfolded, full_matrices=False)

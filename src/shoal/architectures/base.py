@@ -9,6 +9,7 @@ from typing import Self
 from shoal import checks
 from shoal.activations import Activation
 from shoal.architectures.layers import Cell, Layers, Weights
+from shoal.fields import stated_fields
 from shoal.gaussian.moments import normalization
 
 __all__ = [
@@ -16,7 +17,6 @@ __all__ = [
     "ImplicitArchitecture",
     "biases",
     "check_activation",
-    "check_flag",
     "one_or_several",
     "residual_layers",
     "scale_of_data",
@@ -98,13 +98,7 @@ class Architecture(ABC):
 
     def __repr__(self) -> str:
         """The call that makes it, without biases and hidden layers where there are none."""
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.repr}
-        absent = {"bias_variance": 0.0, "hidden_variances": ()}
-        arguments = (
-            f"{name}={value!r}"
-            for name, value in values.items()
-            if name not in absent or value != absent[name]
-        )
+        arguments = (f"{name}={value!r}" for name, value in stated_fields(self).items())
         return f"{type(self).__name__}({', '.join(arguments)})"
 
     def check_trainable(self, trainable: Iterable[str] | None = None) -> frozenset[str]:
@@ -124,15 +118,14 @@ class Architecture(ABC):
         """
         if trainable is None:
             return frozenset(self.parameter_groups)
-        if isinstance(trainable, str) or not isinstance(trainable, Iterable):
-            raise TypeError(f"trainable must be a set of group names, got {trainable!r}")
-        names = tuple(trainable)
+        names = checks.items("trainable", trainable, "a set of group names")
         groups = ", ".join(map(repr, self.parameter_groups))
         if not names:
             raise ValueError(f"trainable must name at least one of {groups}, got none")
         for name in names:
-            if name not in self.parameter_groups:
-                raise ValueError(f"trainable must be chosen from {groups}, got {name!r}")
+            if not isinstance(name, str) or name not in self.parameter_groups:
+                shown = checks.shown(name)
+                raise ValueError(f"trainable must be chosen from {groups}, got {shown}")
         return frozenset(names)
 
 
@@ -187,19 +180,11 @@ def one_or_several(value: object) -> Activation | tuple[Activation, ...]:
     """Return a field ``activation`` that holds one activation or several, one after the other."""
     if isinstance(value, Activation | str) or not isinstance(value, Iterable):
         return check_activation("activation", value)
-    several = tuple(
-        check_activation(f"activation[{index}]", phi) for index, phi in enumerate(value)
-    )
+    given = enumerate(checks.items("activation", value))
+    several = tuple(check_activation(f"activation[{index}]", phi) for index, phi in given)
     if not several:
         raise ValueError("activation must be an activation or several, got none")
     return several if len(several) > 1 else several[0]
-
-
-def check_flag(name: str, value: object) -> bool:
-    """Return ``value`` if it is True or False, or say that it is not."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, got {value!r}")
-    return value
 
 
 def scale_of_data(eigenvalue: float, constant: float) -> float:
@@ -229,7 +214,4 @@ def residual_layers(
 
 def check_depth(value: object) -> int:
     """Return ``value`` if it is a number of layers that can be gone through, or say why not."""
-    depth = checks.integer("depth", value, at_least=1)
-    if depth > _MOST_LAYERS:
-        raise ValueError(f"depth must be <= {_MOST_LAYERS}, got {depth}")
-    return depth
+    return checks.integer("depth", value, at_least=1, below=_MOST_LAYERS + 1)

@@ -13,6 +13,7 @@ from shoal.architectures.base import (
     scale_of_data,
 )
 from shoal.architectures.layers import Layers
+from shoal.fields import later
 
 __all__ = ["ConvResNet"]
 
@@ -61,7 +62,7 @@ class ConvResNet(Architecture):
     patch_size: int = field(default=3, kw_only=True)
     residual_scale: float = field(default=1.0, kw_only=True)
     padding: Literal["zeros", "circular"] = field(default="zeros", kw_only=True)
-    bias_variance: float = field(default=0.0, kw_only=True)
+    bias_variance: float = later(0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the fields."""

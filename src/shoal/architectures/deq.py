@@ -10,6 +10,7 @@ from shoal import checks
 from shoal.activations import Activation, ReLU
 from shoal.architectures.base import ImplicitArchitecture, biases, one_or_several
 from shoal.architectures.layers import Cell, Layers, Weights
+from shoal.fields import later
 
 __all__ = ["DEQ"]
 
@@ -69,8 +70,8 @@ class DEQ(ImplicitArchitecture):
     recurrent_variance: float
     input_variance: float
     parametrization: Literal["ntk", "standard"] = field(default="ntk", kw_only=True)
-    bias_variance: float = field(default=0.0, kw_only=True)
-    hidden_variances: tuple[float, ...] = field(default=(), kw_only=True)
+    bias_variance: float = later(0.0, kw_only=True)
+    hidden_variances: tuple[float, ...] = later((), kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the fields; one activation in a sequence is that activation."""

@@ -1,7 +1,6 @@
 """The fully connected explicit networks of Ling 2024 and Du 2018."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import final
 
@@ -12,9 +11,10 @@ from shoal.architectures.base import (
     biases,
     check_activation,
     check_depth,
-    check_flag,
 )
 from shoal.architectures.layers import Cell, Layers, Weights
+from shoal.checks import flag
+from shoal.fields import later
 from shoal.gaussian.moments import normalization
 
 __all__ = ["FullyConnected"]
@@ -63,24 +63,21 @@ class FullyConnected(Architecture):
     normalized: bool = field(default=False, kw_only=True)
     fixed_readout: bool = field(default=False, kw_only=True)
     norm_gated: bool = field(default=False, kw_only=True)
-    bias_variance: float = field(default=0.0, kw_only=True)
+    bias_variance: float = later(0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the fields, and make a tuple of the activations."""
-        if not isinstance(self.activations, Iterable):
-            raise TypeError(
-                "activations must be a sequence of Activation, one per layer, "
-                f"got {self.activations!r}"
-            )
-        activations = tuple(self.activations)
+        activations = checks.items(
+            "activations", self.activations, "a sequence of Activation, one per layer"
+        )
         if not activations:
             raise ValueError("activations must have at least one entry, got none")
         for index, activation in enumerate(activations):
             check_activation(f"activations[{index}]", activation)
         object.__setattr__(self, "activations", activations)
-        check_flag("normalized", self.normalized)
-        check_flag("fixed_readout", self.fixed_readout)
-        check_flag("norm_gated", self.norm_gated)
+        flag("normalized", self.normalized)
+        flag("fixed_readout", self.fixed_readout)
+        flag("norm_gated", self.norm_gated)
         bias = checks.real("bias_variance", self.bias_variance, at_least=0)
         object.__setattr__(self, "bias_variance", bias)
 

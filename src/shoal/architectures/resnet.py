@@ -13,6 +13,7 @@ from shoal.architectures.base import (
     scale_of_data,
 )
 from shoal.architectures.layers import Layers
+from shoal.fields import later
 
 __all__ = ["ResNet"]
 
@@ -55,7 +56,7 @@ class ResNet(Architecture):
     activation: Activation | tuple[Activation, ...]
     depth: int
     residual_scale: float = field(default=1.0, kw_only=True)
-    bias_variance: float = field(default=0.0, kw_only=True)
+    bias_variance: float = later(0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the fields, and make a tuple of several activations."""

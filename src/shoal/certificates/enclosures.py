@@ -43,6 +43,7 @@ def least_eigenvalue(matrix: Tensor, *, error: float = 0.0) -> float:
         True
     """
     matrix = _checked(matrix)
+    _check_error(error)
     size = len(matrix)
     if matrix.shape != (size, size):
         raise ValueError(f"matrix must be square, got shape {tuple(matrix.shape)}")
@@ -91,6 +92,7 @@ def least_singular_value(matrix: Tensor, *, error: float = 0.0) -> float:
         ValueError: If it is not a matrix of finite numbers.
     """
     matrix = _checked(matrix)
+    _check_error(error)
     rows, columns = matrix.shape
     if rows < columns:
         return 0.0
@@ -151,6 +153,11 @@ def _checked(matrix: Tensor) -> Tensor:
     if matrix.dim() != 2:
         raise ValueError(f"matrix must have two dimensions, got shape {tuple(matrix.shape)}")
     return matrix.detach().double().cpu()
+
+
+def _check_error(error: float) -> None:
+    if not checks.number("error", error) >= 0:  # NaN neither
+        raise ValueError(f"error must be >= 0, got {error}")
 
 
 def _scale(matrix: Tensor) -> float:

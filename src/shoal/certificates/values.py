@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from shoal.certificates.rounding import nearest
+from shoal.checks import one_of
 from shoal.files import finite
 from shoal.training import Promises
 
@@ -201,6 +202,7 @@ class Certificate:
             rate = conclusion.rate or 0.0
             return _ORDER.index(conclusion.status), -rate if conclusion.step_size else rate
 
+        one_of("dynamics", dynamics, ("gradient flow", "gradient descent"))
         mine = [c for c in self.conclusions if c.dynamics == dynamics and c.sound]
         return max(mine, key=merit)
 

@@ -14,6 +14,7 @@ from shoal.certificates.resolution import with_resolution
 from shoal.certificates.values import Certificate
 from shoal.gradients import OneStep
 from shoal.models import EquilibriumNetwork, Network
+from shoal.settings import in_standard_settings
 from shoal.training.problem import Problem
 
 __all__ = ["Question", "certify", "certify_architecture"]
@@ -37,6 +38,7 @@ class Question(NamedTuple):
     step_size: float | None
 
 
+@in_standard_settings
 def certify(
     net: Network[Any], x: Tensor, y: Tensor, *, step_size: float | None = None
 ) -> Certificate:
@@ -88,7 +90,7 @@ def certify(
         checks.float_tensor(f"net.{name}", weights.detach())
     if step_size is not None:
         step_size = checks.real("step_size", step_size, above=0)
-    with torch.inference_mode(mode=False), torch.no_grad():
+    with torch.no_grad():
         inputs, labels = problem.x.clone().double().cpu(), problem.y.clone().double().cpu()
         found = certify_architecture(net.architecture, Question(net, inputs, labels, step_size))
         found = with_resolution(found, net, problem.y)

@@ -20,6 +20,7 @@ from shoal.certificates.width_laws import Draw, Law, random_networks
 from shoal.convergence.arguments import checked_labels
 from shoal.kernels.arguments import as_tensor, checked_image_samples, checked_samples
 from shoal.models import Network, build
+from shoal.settings import in_standard_settings
 
 __all__ = ["RequiredWidth", "required_width"]
 
@@ -65,6 +66,7 @@ class RequiredWidth:
         return "\n".join(lines if self.theorems else [f"no theorem: {self.assumption}", *lines])
 
 
+@in_standard_settings
 def required_width(
     architecture: Architecture,
     x: Tensor,

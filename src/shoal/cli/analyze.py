@@ -20,6 +20,7 @@ from shoal.cli.options import (
     Json,
     RecurrentVariance,
     Save,
+    Standardize,
     Threads,
     Verbose,
     check_count,
@@ -31,6 +32,7 @@ from shoal.experiments.figures import require_matplotlib
 from shoal.experiments.provenance import resolve_device
 from shoal.report import SECTIONS, Findings, Section, Subject, document, load_data, save
 from shoal.report import analyze as sections_of
+from shoal.report.analysis import drawable
 from shoal.report.data import NAMES
 from shoal.report.page import require_jinja
 
@@ -61,9 +63,20 @@ def analyze(
     n: Annotated[
         int | None,
         typer.Option(
-            "--n", "-n", help="How many of the first samples.", show_default="at most 1000"
+            "--n",
+            "-n",
+            help="How many samples, of each class its share.",
+            show_default="at most 1000",
         ),
     ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Draws samples, where not all are taken.",
+            show_default="0 for files; the first samples of named data",
+        ),
+    ] = None,
+    standardize: Standardize = None,
     only: Annotated[
         list[str] | None,
         typer.Option(
@@ -87,8 +100,10 @@ def analyze(
     """Analyze a DEQ on data: kernels, spectrum, shallow designs, training, certificate.
 
     The DEQ is f(x) = a·z, where z = φ(σ_a A z + σ_b B x)/√m has m units. Inputs are centered
-    and scaled to a mean squared norm of one. Without DATA, handwritten digits are taken. It takes
-    a minute; after Ctrl-C the finished sections are kept as partial.html.
+    and scaled to a mean squared norm of one; columns of a file on very different scales are
+    standardized before. What the data contradict is listed after the table. Without DATA,
+    handwritten digits are taken. It takes a minute; after Ctrl-C the finished sections are kept
+    as partial.html.
     """
     sections = _chosen(only, skip)
     check_count("--threads", threads)
@@ -98,7 +113,12 @@ def analyze(
         check_folder(output)
     deq = architecture_of(activation, recurrent_variance, input_variance)
     place = resolve_device(device)
-    inputs = load_data(data, label=label, n=n, dtype=dtype.torch, device=place, most=1000)
+    if seed is not None:
+        checks.integer("--seed", seed, at_least=0)
+    inputs = load_data(
+        data, label=label, n=n, dtype=dtype.torch, device=place, most=1000, seed=seed,
+        standardize=standardize,
+    )  # fmt: skip
     subject = Subject(deq, inputs)
     with limited(threads):
         found, interrupted = _find(subject, sections, quiet=json)
@@ -121,6 +141,7 @@ def _keep(
     """Write what was finished before Ctrl-C, marked as a part, and print it for machines."""
     files: list[Path] = []
     if found and output is not None:
+        found = drawable(found)
         files = save(subject, found, output, complete=False, command=command_line())
     if json and found:
         emit(document(subject, found, complete=False))
@@ -135,7 +156,10 @@ def _finish(
     subject: Subject, found: dict[Section, Findings], output: Path | None, *, json: bool
 ) -> None:
     """Write and print what was found; what was not found makes the command fail."""
-    files = [] if output is None else save(subject, found, output, command=command_line())
+    files: list[Path] = []
+    if output is not None:
+        found = drawable(found)
+        files = save(subject, found, output, command=command_line())
     if json:
         emit(document(subject, found))
     elif files:
@@ -200,18 +224,21 @@ def _find(
 def _show(subject: Subject, found: dict[Section, Findings]) -> None:
     x = subject.x
     dtype = str(x.dtype).removeprefix("torch.")
-    table = Table(
-        title=f"{subject.architecture}\n{subject.data.name}, n = {x.shape[0]}, p = {x.shape[1]}, "
-        f"{dtype}, {x.device}",
-        title_justify="left",
-    )
+    head = [
+        str(subject.architecture),
+        f"{subject.data.name}, n = {x.shape[0]}, p = {x.shape[1]}, {dtype}, {x.device}",
+        *subject.data.notes,
+    ]
+    table = Table(title="\n".join(head), title_justify="left")
     table.add_column("", no_wrap=True)
     for name in ("value", "meaning"):
         table.add_column(name, overflow="fold")
     told: set[str] = set()
     for section, findings in found.items():
         table.add_section()
-        table.add_row(Text(section.title, "bold"), "", "")
+        count = len(findings.warnings)
+        mark = f"! {count} warning{'s' if count > 1 else ''}, below" if count else ""
+        table.add_row(Text(section.title, "bold"), Text(mark, "yellow"), "")
         for row in findings.rows:
             table.add_row(Text.assemble(_MARKS[row.holds], row.quantity), row.value, row.meaning)
         if findings.error:
@@ -220,3 +247,7 @@ def _show(subject: Subject, found: dict[Section, Findings]) -> None:
             table.add_row(Text("  none", "red"), "", reason)
             told.add(findings.error)
     console().print(table)
+    for section, findings in found.items():
+        for warning in findings.warnings:
+            words = Text.assemble(("! ", "yellow"), f"{section.title}: {warning}")
+            console().print(words, soft_wrap=True)

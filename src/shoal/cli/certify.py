@@ -16,6 +16,7 @@ from shoal.cli.options import (
     Debug,
     Json,
     Save,
+    Standardize,
     Threads,
     Verbose,
     check_count,
@@ -66,10 +67,13 @@ def certify(
     ] = None,
     n: Annotated[
         int | None,
-        typer.Option("--n", "-n", help="How many of the first samples.", show_default="at most 8"),
+        typer.Option(
+            "--n", "-n", help="How many samples, of each class its share.", show_default="at most 8"
+        ),
     ] = None,
     target_scale: Annotated[float, typer.Option(help="What labels are multiplied by.")] = 0.1,
     raw: Annotated[bool, typer.Option("--raw", help="Take the inputs as they are.")] = False,
+    standardize: Standardize = None,
     network: Annotated[
         str | None,
         typer.Option(
@@ -131,12 +135,16 @@ def certify(
     }
     given = {name: value for name, value in chosen.items() if value is not None}
     _check_choices(network, given, load)
+    if raw and standardize is not None:
+        raise ValueError(
+            "--standardize must be left out with --raw, which takes inputs as they are"
+        )
     if step_size is not None:
         checks.real("--step-size", step_size, above=0)
     checks.real("--target-scale", target_scale)
     samples = load_data(
         data, label=label, n=n, dtype=torch.float64, device=torch.device("cpu"), most=_SAMPLES,
-        prepared=not raw,
+        prepared=not raw, standardize=standardize,
     )  # fmt: skip
     net = _loaded(load) if load is not None else _built(network or "ling2023", given, samples)
     x = samples.x if raw or not _by_dimension(net) else samples.x * samples.x.shape[1] ** 0.5
@@ -177,7 +185,7 @@ def _check_choices(network: str | None, given: dict[str, Any], load: Path | None
     for name, value in numbers.items():
         checks.real(_option(name), value, at_least=0)
     checks.size("--width", given.get("width", 1))
-    checks.integer("--seed", given.get("seed", 0), at_least=0)
+    checks.integer("--seed", given.get("seed", 0), at_least=0, below=2**64)
 
 
 def _option(name: str) -> str:
@@ -224,7 +232,14 @@ def _document(
     spec = net.spec
     return {
         "shoal": shoal.__version__,
-        "data": {"name": samples.name, "samples": len(samples.x), "target_scale": scale},
+        "data": {
+            "name": samples.name,
+            "samples": len(samples.x),
+            "rows": samples.rows,
+            "standardized": samples.standardized,
+            "notes": list(samples.notes),
+            "target_scale": scale,
+        },
         "network": {
             "architecture": plain(spec.architecture),
             "in_features": spec.in_features,
@@ -252,9 +267,10 @@ def _show(found: shoal.Certificate, record: dict[str, Any], files: list[Path]) -
     out, best, of = console(), found.gradient_descent, record["data"]
     network = record["network"]
     outputs = network["out_features"]
+    notes = "".join(f"\n{sentence}" for sentence in of["notes"])
     title = (
         f"{best.dynamics}, {best.theorem}: {best.status}\n{of['name']}, n = {of['samples']}, "
-        f"width {network['width']}, {outputs} output{'s' if outputs > 1 else ''}"
+        f"width {network['width']}, {outputs} output{'s' if outputs > 1 else ''}{notes}"
     )
     table = Table(title=title, title_justify="left")
     for name in ("", "condition", "found", "needed", "margin", "says"):

@@ -165,7 +165,7 @@ def _inputs(data: str, label: str | None, n: int | None) -> torch.Tensor:
         raise ValueError(f"-n must be between 2 and {len(loaded.x)} for {loaded.name}, got {n}")
     if not bool(loaded.x.any()):
         raise ValueError(f"--data must not be zero everywhere, got {loaded.name}")
-    return loaded.x
+    return loaded.x[loaded.drawn()]  # the first are compared, and a file may be sorted
 
 
 def _norm(x: torch.Tensor, method: str) -> float:
@@ -239,8 +239,8 @@ def _show(found: shoal.Design, gap: Any, files: list[Path]) -> None:
     out.print(found.explanation, soft_wrap=True)
     if gap is not None:
         out.print(
-            f"On the data, the {found.match.upper()} matrices differ by {gap.relative:.2e} in "
-            "spectral norm, relative to the DEQ's.",
+            f"On the data, the {found.match.upper()} matrices of both networks, infinitely wide, "
+            f"differ by {gap.relative:.2e} in spectral norm, relative to the DEQ's.",
             soft_wrap=True,
         )
     if files:

@@ -25,6 +25,7 @@ __all__ = [
     "Output",
     "RecurrentVariance",
     "Save",
+    "Standardize",
     "Threads",
     "Verbose",
     "check_count",
@@ -150,6 +151,14 @@ Json = Annotated[
 ]
 Device = Annotated[
     str, typer.Option(help="auto (the GPU where there is one), cpu, cuda or cuda:N.")
+]
+Standardize = Annotated[
+    bool | None,
+    typer.Option(
+        "--standardize/--no-standardize",
+        help="Give all columns a mean of 0 and a variance of 1.",
+        show_default="if those of a file are on very different scales",
+    ),
 ]
 Threads = Annotated[int, typer.Option(help="How many threads compute.")]
 Output = Annotated[

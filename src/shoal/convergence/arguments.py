@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.checks import float_tensor, real
+from shoal.checks import float_tensor, number, real, real_array
 from shoal.kernels import Kernels
 from shoal.kernels.arguments import as_tensor
 
@@ -33,21 +33,19 @@ def checked_times(name: str, values: object, *, whole: bool = False) -> list[flo
     if isinstance(values, Tensor | np.ndarray):  # integers too, which no other array may hold
         if values.ndim > 1:
             raise ValueError(f"{name} must have one axis, got shape {tuple(values.shape)}")
-        values = values.reshape(-1).tolist()
+        values = real_array(name, values).reshape(-1).tolist()
     elif isinstance(values, Real):
         values = [values]
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise TypeError(f"{name} must be a number or a sequence of numbers, got {values!r}")
     numbers = []
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, Real):
-            raise TypeError(f"{name} must be real numbers, got {value!r}")
-        number = float(value)
-        if not number >= 0:  # NaN neither
-            raise ValueError(f"{name} must be >= 0, got {number:g}")
-        if whole and math.isfinite(number) and number != int(number):
-            raise ValueError(f"{name} must be whole numbers or infinity, got {number:g}")
-        numbers.append(number)
+        found = number(name, value)
+        if not found >= 0:  # NaN neither
+            raise ValueError(f"{name} must be >= 0, got {found:g}")
+        if whole and math.isfinite(found) and found != int(found):
+            raise ValueError(f"{name} must be whole numbers or infinity, got {found:g}")
+        numbers.append(found)
     if not numbers:
         raise ValueError(f"{name} must not be empty")
     return numbers
@@ -67,7 +65,7 @@ def checked_schedule(times: object, steps: object, step_size: object) -> list[fl
 
 def checked_labels(name: str, y: object, samples: int) -> Tensor:
     """Return labels, of shape (n,) or (n, k)."""
-    labels = float_tensor(name, as_tensor(y))
+    labels = float_tensor(name, as_tensor(y, name))
     if labels.dim() not in (1, 2) or len(labels) != samples:
         raise ValueError(
             f"{name} must have shape (n,) or (n, outputs) with n = {samples}, "
@@ -83,7 +81,7 @@ def checked_kernels(
     if not isinstance(kernels, tuple) or len(kernels) != 2:
         raise TypeError(f"{name} must be Kernels, got {type(kernels).__name__}")
     named = {f"{name}.{part}": k for part, k in zip(("ck", "ntk"), kernels, strict=True)}
-    pair = {part: float_tensor(part, as_tensor(k)).detach() for part, k in named.items()}
+    pair = {part: float_tensor(part, as_tensor(k, part)).detach() for part, k in named.items()}
     for part, matrix in pair.items():
         shape = (rows or len(matrix), columns or len(matrix)) if matrix.dim() else ()
         if matrix.shape != shape:
@@ -116,7 +114,7 @@ def initial_function(initial: object, y: Tensor, tests: int | None) -> Initial:
 
 
 def _values(name: str, values: object, samples: int, y: Tensor) -> Tensor:
-    tensor = float_tensor(name, as_tensor(values)).detach()
+    tensor = float_tensor(name, as_tensor(values, name)).detach()
     shape = (samples, *y.shape[1:])
     if y.dim() == 1 and tensor.shape == (samples, 1):  # what a network of one output returns
         tensor = tensor[:, 0]

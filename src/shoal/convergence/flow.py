@@ -15,10 +15,12 @@ from shoal.convergence.result import GradientFlow
 from shoal.convergence.scaling import Recipe
 from shoal.kernels.arguments import as_tensor
 from shoal.models import Network
+from shoal.settings import in_standard_settings
 
 __all__ = ["gradient_flow"]
 
 
+@in_standard_settings
 def gradient_flow(
     architecture: Architecture,
     x: Tensor,
@@ -79,6 +81,7 @@ def gradient_flow(
     Raises:
         ValueError: If shapes do not fit, a time is negative, or the step size is too large.
         TypeError: If an argument is not of its kind, or the architecture has no kernel.
+        AccuracyError: If the initial loss overflows the dtype of the labels.
 
     Warns:
         ConvergenceWarning: If the answer depends on directions in which $\Theta$ is singular
@@ -99,7 +102,7 @@ def gradient_flow(
         >>> round(curve.training.time_to(0.01), 6)
         2.917167
     """
-    inputs, tests = _inputs("x", as_tensor(x)), as_tensor(x_test)
+    inputs, tests = _inputs("x", as_tensor(x, "x")), as_tensor(x_test, "x_test")
     if tests is not None:
         tests = _like(_inputs("x_test", tests), inputs, "x_test")
         if tests.shape[1] != inputs.shape[1]:

@@ -34,9 +34,10 @@ from shoal.convergence.ensemble import Ensemble, TestPrior
 from shoal.convergence.result import GradientFlow
 from shoal.convergence.search import first_step, first_time
 from shoal.convergence.spectrum import Spectrum
-from shoal.exceptions import ConvergenceWarning
+from shoal.exceptions import AccuracyError, ConvergenceWarning
 from shoal.kernels import Kernels
 from shoal.kernels.arguments import as_tensor
+from shoal.settings import in_standard_settings
 
 __all__ = ["LinearTraining"]
 
@@ -67,6 +68,7 @@ class LinearTraining:
     Raises:
         ValueError: If the shapes do not fit, or the NTK is not positive semidefinite.
         TypeError: If an argument is not of its kind.
+        AccuracyError: If the initial loss overflows the dtype of the labels.
 
     Example:
         >>> import torch, shoal
@@ -79,6 +81,7 @@ class LinearTraining:
         tensor([2.0000, 0.1357], dtype=torch.float64)
     """
 
+    @in_standard_settings
     def __init__(
         self,
         kernels: Kernels,
@@ -95,7 +98,7 @@ class LinearTraining:
         self._arrays = isinstance(y, np.ndarray)
         self._y = checked_labels("y", y, samples)
         if cross is not None:
-            rows = len(as_tensor(cross[0])) if isinstance(cross, tuple) else None
+            rows = len(as_tensor(cross[0], "cross.ck")) if isinstance(cross, tuple) else None
             cross = checked_kernels("cross", cross, rows, samples)
         self._start = _start(initial, self._y, None if cross is None else len(cross.ck))
         one_of("reduction", reduction, ("sum", "mean"))
@@ -113,6 +116,8 @@ class LinearTraining:
         if self._start is None:
             test = _test_prior(self._spectrum, cross, prior)
             self._ensemble = Ensemble.of(self._spectrum, ck, test)
+        if not self._loss(Flow(), 0.0) <= torch.finfo(self._y.dtype).max:
+            raise AccuracyError(f"the initial loss overflows {self._y.dtype}: scale y down")
 
     @property
     def eigenvalues(self) -> Tensor:
@@ -133,6 +138,7 @@ class LinearTraining:
         largest = float(self.eigenvalues[-1])
         return 2 / largest if largest > 0 else math.inf
 
+    @in_standard_settings
     def run(
         self,
         times: Any = None,
@@ -164,6 +170,7 @@ class LinearTraining:
         )
         return _as_arrays(result) if self._arrays else result
 
+    @in_standard_settings
     def time_to(self, loss: float, *, step_size: float | None = None) -> float:
         """The time that the (expected) training loss takes to fall to a value.
 
@@ -260,7 +267,7 @@ class LinearTraining:
                 f"below {self.resolution:g} and taken as zero; the errors in these directions, "
                 f"{share:.2g} of the initial loss, are taken never to be learned",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
 
@@ -296,7 +303,7 @@ def _test_prior(spectrum: Spectrum, cross: Kernels | None, prior: object) -> Tes
         return None
     if cross is None:
         raise ValueError("prior is for test inputs: it needs cross")
-    own = float_tensor("prior", as_tensor(prior)).detach()
+    own = float_tensor("prior", as_tensor(prior, "prior")).detach()
     tests = len(cross.ck)
     if own.shape not in ((tests,), (tests, tests)):
         raise ValueError(

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from shoal.checks import as_path, flag, shown
 from shoal.data.dataset import Dataset
 from shoal.data.files import damaged, read_content
 from shoal.data.tables import table_dataset
@@ -65,7 +66,10 @@ def read_csv(
     """
     if isinstance(label, bool) or not isinstance(label, str | int):
         raise TypeError(f"label must be the name or the index of a column, got {label!r}")
-    file = Path(path)
+    if header is not None:
+        flag("header", header)
+    flag("regression", regression)
+    file = as_path("path", path)
     table = _read(file, delimiter, label, header)
     if not table.features.shape[1]:
         wanted = f"a column of labels and at least one of features, separated by {delimiter!r}"
@@ -138,6 +142,8 @@ def _read(path: Path, delimiter: str, label: str | int | None, header: bool | No
 
 def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """The rows that are not empty, all of the same length, with the numbers of their last lines."""
+    if not isinstance(delimiter, str) or len(delimiter) != 1:
+        raise ValueError(f"delimiter must be one character, got {shown(delimiter)}")
     text = io.TextIOWrapper(io.BytesIO(read_content(path)), encoding="utf-8-sig", newline="")
     reader = csv.reader(text, delimiter=delimiter, strict=True)
     width = None

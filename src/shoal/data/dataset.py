@@ -8,6 +8,8 @@ from typing import Concatenate, ParamSpec
 import torch
 from torch import Tensor
 
+from shoal.checks import check_layout, check_values, float_dtype, instance, items, size
+
 __all__ = ["Dataset", "check_dataset", "class_labels", "float_samples", "resolve_dtype"]
 
 _Options = ParamSpec("_Options")
@@ -45,6 +47,9 @@ class Dataset:
     source: str = ""
 
     def __post_init__(self) -> None:
+        instance("name", self.name, str)
+        instance("source", self.source, str)
+        items("classes", self.classes)
         _check_samples(self.x, self.image_shape)
         _check_targets(self.y, len(self.x), len(self.classes))
 
@@ -82,6 +87,8 @@ class Dataset:
 def _check_samples(x: object, image_shape: tuple[int, int, int] | None) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"x must be a tensor, got {type(x).__name__}")
+    check_layout("x", x)
+    check_values("x", x)
     if x.dtype.is_complex or x.dtype == torch.bool:
         raise TypeError(f"x must hold real numbers, got dtype {x.dtype}")
     if x.ndim < 2 or x.numel() == 0:
@@ -89,6 +96,8 @@ def _check_samples(x: object, image_shape: tuple[int, int, int] | None) -> None:
     if image_shape is None:
         return
     shape = tuple(x.shape[1:])
+    for length in items("image_shape", image_shape):
+        size("image_shape", length)
     if len(image_shape) != 3 or shape not in {tuple(image_shape), (math.prod(image_shape),)}:
         raise ValueError(
             f"x must have samples of image_shape {tuple(image_shape)}, flattened or not, "
@@ -99,6 +108,8 @@ def _check_samples(x: object, image_shape: tuple[int, int, int] | None) -> None:
 def _check_targets(y: object, samples: int, classes: int) -> None:
     if not isinstance(y, Tensor):
         raise TypeError(f"y must be a tensor, got {type(y).__name__}")
+    check_layout("y", y)
+    check_values("y", y)
     if y.dtype != torch.int64 and not y.dtype.is_floating_point:
         raise TypeError(f"y must be int64 or floating-point, got dtype {y.dtype}")
     if y.ndim not in (1, 2) or len(y) != samples:
@@ -145,6 +156,4 @@ def float_samples(dataset: Dataset) -> Tensor:
 def resolve_dtype(dtype: torch.dtype | None) -> torch.dtype:
     """The dtype of samples: ``dtype``, or PyTorch's default."""
     chosen = torch.get_default_dtype() if dtype is None else dtype
-    if not isinstance(chosen, torch.dtype) or not chosen.is_floating_point:
-        raise TypeError(f"dtype must be a floating-point dtype, got {dtype!r}")
-    return chosen
+    return float_dtype("dtype", chosen)

@@ -135,7 +135,9 @@ def perturb_parallel(dataset: Dataset, *, seed: int, scale: float = 0.01) -> Dat
         turned = _parallel_to_earlier(directions)
         if len(turned) == 0:
             return replace(dataset, x=rows.to(x.dtype).reshape(x.shape))
-        noise = torch.randn(len(turned), rows.shape[1], generator=generator, dtype=torch.float64)
+        noise = torch.randn(
+            len(turned), rows.shape[1], generator=generator, dtype=torch.float64, device="cpu"
+        )
         moved = rows[turned] / norms[turned] + noise.to(rows) * scale / rows.shape[1] ** 0.5
         rows[turned] = moved * (norms[turned] / moved.norm(dim=1, keepdim=True))
     raise ValueError(f"scale must be large enough to part parallel samples, got {scale:g}")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from shoal.checks import integer
+from shoal.checks import integer, room
 from shoal.data.dataset import Dataset, check_dataset, float_samples
 
 __all__ = ["resize", "to_gray"]
@@ -67,6 +67,7 @@ def resize(dataset: Dataset, height: int, width: int) -> Dataset:
     size = (integer("height", height, at_least=1), integer("width", width, at_least=1))
     if images.shape[2:] == size:
         return dataset
+    room("height or width", len(images), images.shape[1], *size)
     half = images.dtype.itemsize < 4  # which torch does not interpolate on CPUs
     resized = torch.nn.functional.interpolate(
         images.float() if half else images,

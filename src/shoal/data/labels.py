@@ -82,7 +82,9 @@ def subsample(dataset: Dataset, n_per_class: int, *, seed: int) -> Dataset:
                 f"n_per_class must be <= {len(members)}, the size of class {name!r} of "
                 f"{dataset.name!r}, got {n_per_class}"
             )
-        drawn.append(members[torch.randperm(len(members), generator=generator)[:n_per_class]])
+        drawn.append(
+            members[torch.randperm(len(members), generator=generator, device="cpu")[:n_per_class]]
+        )
     rows = torch.cat(drawn).sort().values.to(dataset.y.device)
     return replace(dataset, x=dataset.x[rows], y=dataset.y[rows])
 

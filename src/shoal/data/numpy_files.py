@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from shoal.checks import as_path, shown
 from shoal.data.dataset import Dataset
 from shoal.data.files import damaged
 from shoal.data.numpy_sizes import check_size
@@ -54,16 +55,16 @@ def read_numpy(
         >>> points.classes, points.y
         (('cat', 'dog'), tensor([0, 1, 0]))
     """
-    file = Path(path)
+    file = as_path("path", path)
     if file.suffix == ".npz":
         if labels is not None:
-            raise ValueError(f"labels must be None for an .npz file, got {os.fspath(labels)!r}")
+            raise ValueError(f"labels must be None for an .npz file, got {shown(labels)}")
         origins = (file, file)
         arrays = _pair(file)
     elif file.suffix == ".npy":
         if labels is None:
             raise ValueError(f"labels must be the .npy file with the labels of {file}, got None")
-        origins = (file, Path(labels))
+        origins = (file, as_path("labels", labels))
         arrays = (_loaded(origins[0]), _loaded(origins[1]))
     else:
         raise ValueError(f"path must end in .npz or .npy, got {str(file)!r}")

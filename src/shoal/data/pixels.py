@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from shoal.checks import flag
 from shoal.data.dataset import Dataset, resolve_dtype
 from shoal.data.files import damaged
 
@@ -46,8 +47,7 @@ def image_dataset(
         white: The largest value of a pixel.
     """
     kind = resolve_dtype(dtype)
-    if not isinstance(raw, bool):
-        raise TypeError(f"raw must be True or False, got {raw!r}")
+    flag("raw", raw)
     pixels = torch.from_numpy(images.copy())  # a tensor must own its memory, and may be written to
     channels, height, width = images.shape[1:]
     return Dataset(

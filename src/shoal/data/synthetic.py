@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from shoal import checks
 from shoal.checks import integer
 from shoal.data.dataset import Dataset, resolve_dtype
 from shoal.mixtures import GaussianMixture
@@ -13,7 +14,7 @@ __all__ = ["seeded", "sphere", "two_gaussians"]
 
 def seeded(seed: int) -> torch.Generator:
     """A generator on the CPU, so that a seed means the same everywhere."""
-    return torch.Generator().manual_seed(integer("seed", seed, at_least=0))
+    return checks.seeded("seed", seed)
 
 
 def sphere(samples: int, dimension: int, *, seed: int, dtype: torch.dtype | None = None) -> Dataset:
@@ -34,10 +35,11 @@ def sphere(samples: int, dimension: int, *, seed: int, dtype: torch.dtype | None
     """
     integer("samples", samples, at_least=1)
     integer("dimension", dimension, at_least=1)
+    checks.room("samples or dimension", samples, dimension)
     kind, generator = resolve_dtype(dtype), seeded(seed)
-    points = torch.randn(samples, dimension, generator=generator, dtype=torch.float64)
+    points = torch.randn(samples, dimension, generator=generator, dtype=torch.float64, device="cpu")
     points *= math.sqrt(dimension) / points.norm(dim=1, keepdim=True)
-    targets = torch.randn(samples, generator=generator, dtype=torch.float64)
+    targets = torch.randn(samples, generator=generator, dtype=torch.float64, device="cpu")
     source = f"sphere(samples={samples}, dimension={dimension}, seed={seed})"
     return Dataset(points.to(kind), targets.to(kind), "sphere", source=source)
 

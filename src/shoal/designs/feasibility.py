@@ -17,7 +17,7 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.architectures.base import check_activation
-from shoal.checks import one_of, real
+from shoal.checks import items, one_of, real
 from shoal.designs.energies import Numbers
 from shoal.designs.moments import FAMILIES
 from shoal.gaussian import moments
@@ -73,9 +73,12 @@ def feasibility(
     check_activation("activation", activation)
     one_of("match", match, ("ck", "ntk"))
     recurrent = np.array(
-        [real("recurrent_variances", v, at_least=0.0) for v in recurrent_variances]
+        [
+            real("recurrent_variances", v, at_least=0.0)
+            for v in items("recurrent_variances", recurrent_variances)
+        ]
     )
-    inputs = np.array([real("injected", v, above=0.0) for v in injected])
+    inputs = np.array([real("injected", v, above=0.0) for v in items("injected", injected)])
     if not (recurrent.size and inputs.size):
         raise ValueError("recurrent_variances and injected must not be empty")
     pairs = torch.cartesian_prod(torch.from_numpy(recurrent), torch.from_numpy(inputs))

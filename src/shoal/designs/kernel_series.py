@@ -70,7 +70,7 @@ def kernel_series(
         >>> kernel_series(shoal.FullyConnected([shoal.ReLU()]), degree=4).ck.round(6)
         array([0.159155, 0.25    , 0.079577, 0.      , 0.006631])
     """
-    norm = real("norm", norm, above=0.0)
+    norm = real("norm", norm, above=0.0, below=1e150)
     degree = integer("degree", degree, at_least=2)
     function = kernel_function(architecture, trainable=trainable, width=width)
     return series_of(function, norm, degree)

@@ -152,7 +152,8 @@ def _verified(
                 f"{numbers} by moments"
             )
     residual = max(_residual(target, numbers) for numbers in (got, closed))
-    words = [*filter(None, words), f"Largest relative difference of a coefficient: {residual:.1e}."]
+    verdict = f"Largest relative difference of a coefficient, at infinite width: {residual:.1e}."
+    words = [*filter(None, words), verdict]
     return Design(
         architecture=designed,
         original=wanted.architecture,

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture
+from shoal.designs.networks import NetworkGap
 from shoal.kernels import Kernels, kernel
 from shoal.kernels.arguments import as_tensor, checked_samples
+from shoal.settings import in_standard_settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +33,7 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Design:
-    """An explicit network designed to have the kernel of another one.
+    """An explicit network designed to have the kernel of another one, both infinitely wide.
 
     Attributes:
         architecture: The designed network, for ``build``, ``kernel`` and all else.
@@ -55,6 +57,8 @@ class Design:
         explanation: All of this in words.
         family: The kind of network, for ``"moments"``.
         alternatives: Other networks of this kind that have the target's numbers.
+        network: Where a network was given, how far its own kernels are from those of its
+            architecture at infinite width, of which all else speaks.
     """
 
     architecture: Architecture
@@ -72,6 +76,7 @@ class Design:
     explanation: str
     family: str = ""
     alternatives: tuple["Design", ...] = ()
+    network: NetworkGap | None = None
 
     def __repr__(self) -> str:
         family = f", family={self.family!r}" if self.family else ""
@@ -86,16 +91,18 @@ class Design:
         rows += [f"{k:24} {v:14.8g} {self.obtained[k]:14.8g}" for k, v in self.target.items()]
         return "\n".join([self.explanation, *rows])
 
+    @in_standard_settings
     def kernels(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The matched kernel of the original and of the designed network on inputs.
 
         Args:
             x: Inputs, of shape (n, p): a tensor, or a NumPy array, and then so are the kernels.
         """
-        checked_samples("x", as_tensor(x))
+        checked_samples("x", as_tensor(x, "x"))
         first = kernel(self.original, x, trainable=self.trainable, width=self.width)
         return self._matched(first), self._matched(kernel(self.architecture, x))
 
+    @in_standard_settings
     def gap(self, x: Tensor) -> Gap:
         r"""How far the kernel matrices of both networks are apart, by their exact kernels.
 
@@ -109,7 +116,7 @@ class Design:
             >>> shoal.design(deq, tau0=1.0, match="ck").gap(x).relative < 0.02
             True
         """
-        inputs = checked_samples("x", as_tensor(x)).detach()
+        inputs = checked_samples("x", as_tensor(x, "x")).detach()
         if inputs.dim() != 2:
             raise ValueError(f"x must have shape (samples, features), got {tuple(inputs.shape)}")
         original, designed = self.kernels(inputs)

@@ -204,7 +204,8 @@ def _explanation(task: Task, made_of: str, error: np.ndarray) -> str:
         f"One hidden layer with the {task.match.upper()} of {architecture!r}{trained}, "
         f"for all pairs of inputs of {where}.",
         made_of,
-        f"Relative to the diagonal, the kernels differ by at most {inner:.1e} for cosines up to "
+        "At infinite width and random weights, the kernels of both networks differ, relative to "
+        f"the diagonal, by at most {inner:.1e} for cosines up to "
         f"0.95 in size, and by {whole:.1e} for all cosines tried.",
     ]
     return " ".join(parts)

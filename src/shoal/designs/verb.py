@@ -2,22 +2,26 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from shoal.architectures import Architecture
-from shoal.architectures.base import check_flag
-from shoal.checks import one_of
+from shoal.checks import flag, one_of, shown
 from shoal.designs.moments import moment_design
+from shoal.designs.networks import network_gap
 from shoal.designs.result import Design
 from shoal.designs.sphere import sphere_design
 from shoal.kernels import kernel_function
+from shoal.models import Network
+from shoal.settings import in_standard_settings
 
 __all__ = ["design"]
 
 _TOLERANCE = 1e-6
 
 
+@in_standard_settings
 def design(
-    architecture: Architecture,
+    architecture: Architecture | Network[Any],
     *,
     tau0: float,
     match: str | None = None,
@@ -42,8 +46,14 @@ def design(
     architecture's for every pair of inputs of norm ``tau0``, the architecture being taken as it
     is.
 
+    All kernels are those of infinitely wide networks with random weights. A finite or trained
+    network has others: give it instead of its architecture, and the design says how far they are
+    from what is imitated.
+
     Args:
-        architecture: Whose kernel is wanted.
+        architecture: Whose kernel is wanted. A network made by ``build`` stands for its
+            architecture, its trained groups and, where the NTK depends on it, its width, and its
+            own kernels are measured too.
         tau0: The norm of the inputs; for ``"moments"`` their typical one.
         match: ``"ck"`` or ``"ntk"``. By default what ``trainable`` asks for: the CK decides when
             the readout alone is trained, the NTK otherwise.
@@ -80,7 +90,7 @@ def design(
         ['0.371594', '0.371594']
     """
     one_of("method", method, ("moments", "sphere"))
-    gated = check_flag("norm_gated", norm_gated)
+    gated = flag("norm_gated", norm_gated)
     foreign: dict[str, tuple[object, object]] = {"family": (family, None)}
     if method == "moments":
         foreign = {"norm_gated": (gated, False), "degree": (degree, None)}
@@ -88,9 +98,16 @@ def design(
     for name, (value, default) in foreign.items():
         if value != default:
             raise ValueError(f"{name} must be left out with method={method!r}, got {value!r}")
+    network = architecture if isinstance(architecture, Network) else None
+    if network is not None:
+        architecture, trainable, width = _described(network, trainable, width)
+    if not isinstance(architecture, Architecture):
+        raise TypeError(
+            f"architecture must be an Architecture or a network, got {shown(architecture)}"
+        )
     groups = kernel_function(architecture, trainable=trainable, width=width).trainable
     trained = [group for group in architecture.parameter_groups if group in groups]
-    chosen, reason = _kernel(match, trained, asked=trainable is not None)
+    chosen, reason = _kernel(match, trained, asked=trainable is not None and network is None)
     if method == "moments":
         found = moment_design(
             architecture, tau0, chosen, trainable=groups, width=width, family=family
@@ -106,7 +123,23 @@ def design(
             tolerance=tolerance,
             norm_gated=gated,
         )
-    return replace(found, explanation=f"{found.explanation} {reason}".strip())
+    words = [found.explanation, reason]
+    gap = None if network is None else network_gap(network, tau0, groups, width)
+    if gap is not None:
+        words.append(str(gap))
+    return replace(found, explanation=" ".join(filter(None, words)), network=gap)
+
+
+def _described(
+    network: Network[Any], trainable: Iterable[str] | None, width: int | None
+) -> tuple[Architecture, Iterable[str] | None, int | None]:
+    """What a network says where nothing else is asked for."""
+    architecture = network.architecture
+    if trainable is None:
+        trainable = network.spec.trainable & set(architecture.parameter_groups) or None
+    if width is None and getattr(architecture, "parametrization", "ntk") == "standard":
+        width = network.spec.width
+    return architecture, trainable, width
 
 
 def _kernel(match: str | None, groups: list[str], *, asked: bool) -> tuple[str, str]:

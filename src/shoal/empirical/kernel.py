@@ -15,11 +15,12 @@ from torch import Tensor
 from shoal.kernels import Kernels
 from shoal.models import Network
 from shoal.models.network import LinearMap, Trace
-from shoal.solvers.typed import full_precision
+from shoal.settings import in_standard_settings
 
 __all__ = ["contract", "empirical_kernel", "reactions"]
 
 
+@in_standard_settings
 def empirical_kernel(
     network: Network[Any],
     x1: Tensor,
@@ -69,13 +70,11 @@ def empirical_kernel(
     groups, network = _groups(network, trainable), network.exact()
     x1 = network.check_input(x1, "x1")
     x2 = None if x2 is None else network.check_input(x2, "x2")
-    # derivatives are needed whatever the caller wants of its own
-    with torch.inference_mode(mode=False), full_precision(x1):
-        left = _Gradients(network, x1.clone(), groups)
-        right = left if x2 is None else _Gradients(network, x2.clone(), groups)
-        ck = left.features @ right.features.T
-        shares = [left.share(right, name) for name in groups]
-        return Kernels(ck, sum(shares, torch.zeros_like(ck)))
+    left = _Gradients(network, x1, groups)
+    right = left if x2 is None else _Gradients(network, x2, groups)
+    ck = left.features @ right.features.T
+    shares = [left.share(right, name) for name in groups]
+    return Kernels(ck, sum(shares, torch.zeros_like(ck)))
 
 
 def _groups(network: Network[Any], trainable: Iterable[str] | None) -> list[str]:

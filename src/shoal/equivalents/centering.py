@@ -26,6 +26,7 @@ from shoal.gaussian import hermite
 from shoal.gaussian.moments import mean_square
 from shoal.kernels.calculi.own import fixed_variance
 from shoal.kernels.recursions import Loop
+from shoal.settings import in_standard_settings
 
 __all__ = ["LARGEST_NORM", "SMALLEST_NORM", "added_shift", "centered", "norm_of_inputs"]
 
@@ -40,6 +41,7 @@ _NARROWEST = 1e-8  # scale of a layer's arguments below which a shifted kink los
 _SPAN, _PER_OCTAVE = 40, 16  # octaves, and points in them, where a root is looked for
 
 
+@in_standard_settings
 def centered(architecture: A, tau0: float) -> A:
     r"""The same architecture with every activation shifted to mean zero at its own scale.
 

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture, ImplicitArchitecture, ImplicitNetwork
-from shoal.checks import one_of, real
+from shoal.checks import flag, one_of, real
 from shoal.equivalents.centering import added_shift, centered, norm_of_inputs
 from shoal.kernels import KernelFunction, kernel_function
 from shoal.kernels.calculi.jets import Jet, Jets, gradients
 from shoal.kernels.calculi.own import Own
 from shoal.kernels.function import kernels_in
+from shoal.settings import in_standard_settings
 
 __all__ = ["Coefficients", "KernelCoefficients", "coefficients", "sooner"]
 
@@ -50,6 +51,17 @@ class KernelCoefficients:
     def of(cls, own: float, jet: Jet) -> "KernelCoefficients":
         """Those of a kernel with these derivatives."""
         return cls(own, jet.c, jet.ab, jet.cc / 2, jet.value, jet.a, jet.aa)
+
+
+def _one(kernel: str, name: str) -> property:
+    """A paper's name for a coefficient of one of the kernels."""
+
+    def value(self: "Coefficients") -> float:
+        found: float = getattr(getattr(self, kernel), name)
+        return found
+
+    value.__doc__ = f"``{kernel}.{name}``."
+    return property(value)
 
 
 @dataclass(frozen=True)
@@ -88,23 +100,35 @@ class Coefficients:
     ck: KernelCoefficients
     ntk: KernelCoefficients
 
-    architecture = property(lambda self: self.function.architecture)
-    trainable = property(lambda self: self.function.trainable)
-    width = property(lambda self: self.function.width)
-    gamma2 = property(lambda self: self.ck.gamma2)
-    alpha1 = property(lambda self: self.ck.alpha1)
-    alpha2 = property(lambda self: self.ck.alpha2)
-    alpha3 = property(lambda self: self.ck.alpha3)
-    kappa2 = property(lambda self: self.ntk.gamma2)
-    beta1 = property(lambda self: self.ntk.alpha1)
-    beta2 = property(lambda self: self.ntk.alpha2)
-    beta3 = property(lambda self: self.ntk.alpha3)
-    ck_offset = property(lambda self: self.ck.offset)
-    ck_slope = property(lambda self: self.ck.slope)
-    ck_bend = property(lambda self: self.ck.bend)
-    ntk_offset = property(lambda self: self.ntk.offset)
-    ntk_slope = property(lambda self: self.ntk.slope)
-    ntk_bend = property(lambda self: self.ntk.bend)
+    gamma2 = _one("ck", "gamma2")
+    alpha1 = _one("ck", "alpha1")
+    alpha2 = _one("ck", "alpha2")
+    alpha3 = _one("ck", "alpha3")
+    kappa2 = _one("ntk", "gamma2")
+    beta1 = _one("ntk", "alpha1")
+    beta2 = _one("ntk", "alpha2")
+    beta3 = _one("ntk", "alpha3")
+    ck_offset = _one("ck", "offset")
+    ck_slope = _one("ck", "slope")
+    ck_bend = _one("ck", "bend")
+    ntk_offset = _one("ntk", "offset")
+    ntk_slope = _one("ntk", "slope")
+    ntk_bend = _one("ntk", "bend")
+
+    @property
+    def architecture(self) -> Architecture:
+        """Whose kernels these are."""
+        return self.function.architecture
+
+    @property
+    def trainable(self) -> frozenset[str]:
+        """The groups of parameters that the NTK counts."""
+        return self.function.trainable
+
+    @property
+    def width(self) -> int | None:
+        """The width, where the NTK depends on it and it was given."""
+        return self.function.width
 
     def __str__(self) -> str:
         """The numbers as a table."""
@@ -131,6 +155,7 @@ class Coefficients:
         return "\n".join((*head, *lines))
 
 
+@in_standard_settings
 def coefficients(
     architecture: Architecture,
     *,
@@ -167,8 +192,7 @@ def coefficients(
     """
     tau0 = norm_of_inputs(tau0)
     one_of("method", method, ("derivatives", "closed"))
-    if not isinstance(center, bool):
-        raise TypeError(f"center must be True or False, got {center!r}")
+    flag("center", center)
     function = kernel_function(architecture, trainable=trainable, width=width)
     if "input_variance" in architecture.variances:
         real("input_variance", architecture.input_variance, above=0.0)  # type: ignore[attr-defined]

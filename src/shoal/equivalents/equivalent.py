@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture
-from shoal.checks import integer, one_of
+from shoal.checks import integer, one_of, seeded
 from shoal.equivalents.basis import Basis
 from shoal.equivalents.centering import norm_of_inputs
 from shoal.equivalents.coefficients import (
@@ -31,6 +31,7 @@ from shoal.kernels import kernel
 from shoal.kernels.arguments import as_tensor, checked_samples
 from shoal.mixtures import GaussianMixture, class_indices
 from shoal.mixtures.labels import Labels
+from shoal.settings import in_standard_settings
 
 __all__ = ["Equivalent", "Errors", "equivalent"]
 
@@ -70,6 +71,7 @@ class Equivalent:
     statistics: SampleStatistics = field(repr=False)
     form: Form
 
+    @in_standard_settings
     def cross(self, x: Any, labels: Labels | None = None) -> CrossOperators:
         """The equivalents between new inputs (rows) and the samples (columns), for predictions.
 
@@ -80,7 +82,7 @@ class Equivalent:
         if self.form == "paper":
             raise ValueError("cross needs form='norms': the paper's form is of samples with labels")
         old = self.ck.basis
-        new = checked_samples("x", as_tensor(x))
+        new = checked_samples("x", as_tensor(x, "x"))
         if new.dim() != 2 or new.shape[1] != old.inputs.shape[1] or new.dtype != old.inputs.dtype:
             raise ValueError(
                 f"x must have shape (inputs, {old.inputs.shape[1]}) and dtype {old.inputs.dtype}, "
@@ -106,6 +108,7 @@ class Equivalent:
             )
         )
 
+    @in_standard_settings
     def error(self, count: int = 500, *, seed: int = 0) -> Errors:
         """Compare with the exact kernels of some of the samples.
 
@@ -115,7 +118,7 @@ class Equivalent:
         """
         integer("count", count, at_least=1)
         basis, c = self.ck.basis, self.coefficients
-        generator = torch.Generator().manual_seed(integer("seed", seed, at_least=0))
+        generator = seeded("seed", seed)
         order = torch.randperm(basis.samples, generator=generator)
         rows = order[:count].to(basis.inputs.device)
         x, columns = basis.inputs[rows], basis.columns[rows]
@@ -131,6 +134,7 @@ class Equivalent:
         return Errors(*errors)
 
 
+@in_standard_settings
 def equivalent(
     architecture: Architecture,
     x: Any,
@@ -183,6 +187,34 @@ def equivalent(
         >>> max(eq.error(200)) < 0.03
         True
     """
+    found, norm = unchecked_equivalent(
+        architecture,
+        x,
+        labels,
+        trainable=trainable,
+        width=width,
+        center=center,
+        mixture=mixture,
+        tau0=tau0,
+        form=form,
+    )
+    warn_of_misfits(found.statistics, norm)
+    return found
+
+
+def unchecked_equivalent(
+    architecture: Architecture,
+    x: Any,
+    labels: Labels | None = None,
+    *,
+    trainable: Iterable[str] | None = None,
+    width: int | None = None,
+    center: bool = True,
+    mixture: GaussianMixture | None = None,
+    tau0: float | None = None,
+    form: Form = "norms",
+) -> tuple[Equivalent, float | None]:
+    """The same without warnings of misfits, and the norm that is expected of the samples."""
     one_of("form", form, ("norms", "paper"))
     if form == "paper" and center is not True:
         raise ValueError(f"form='paper' needs center=True, got center={center!r}")
@@ -198,7 +230,6 @@ def equivalent(
         square, products = statistics.mean_square, pair_products(samples, statistics)
     norm = math.sqrt(expected[0]) if expected is not None else tau0
     tau0 = math.sqrt(square) if tau0 is None else norm_of_inputs(tau0)
-    warn_of_misfits(statistics, norm)
     c = coefficients(
         architecture,
         tau0=tau0,
@@ -223,11 +254,11 @@ def equivalent(
         )
         for k, core in zip((c.ck, c.ntk), cores, strict=True)
     )
-    return Equivalent(ck, ntk, c, products, statistics, form)
+    return Equivalent(ck, ntk, c, products, statistics, form), norm
 
 
 def _samples(x: Any) -> Tensor:
-    samples = checked_samples("x", as_tensor(x))
+    samples = checked_samples("x", as_tensor(x, "x"))
     if samples.dim() != 2:
         raise ValueError(f"x must have shape (samples, features), got {tuple(samples.shape)}")
     return samples.detach()

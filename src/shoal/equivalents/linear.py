@@ -8,6 +8,7 @@ from torch import Tensor
 
 from shoal.equivalents.basis import Basis
 from shoal.equivalents.operator import EquivalentOperator
+from shoal.settings import in_standard_settings
 
 with warnings.catch_warnings():
     # raised by its import, with Python 3.11 and recent versions of torch
@@ -84,11 +85,13 @@ class EquivalentLinearOperator(LinearOperator):  # type: ignore[misc]
     def _transpose_nonbatch(self) -> "EquivalentLinearOperator":
         return self
 
+    @in_standard_settings
     def _matmul(self, rhs: Tensor) -> Tensor:
         linear = self.scale * (self.inputs @ (self.inputs.T @ rhs))
         low = self.columns @ (self.core @ (self.columns.T @ rhs))
         return linear + low + self.diagonal_shift * rhs
 
+    @in_standard_settings
     def _diagonal(self) -> Tensor:
         low = ((self.columns @ self.core) * self.columns).sum(-1)
         return self.scale * self.inputs.square().sum(-1) + low + self.diagonal_shift
@@ -176,6 +179,7 @@ class _Solve(torch.autograd.Function):
         return result
 
     @staticmethod
+    @in_standard_settings
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (solution,) = ctx.saved_tensors
@@ -196,6 +200,7 @@ class _LogDeterminant(torch.autograd.Function):
         return result
 
     @staticmethod
+    @in_standard_settings
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Each is the derivative of the matrix against its inverse."""

@@ -4,14 +4,15 @@ import math
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from shoal.checks import float_tensor, real
 from shoal.equivalents.basis import Basis
 from shoal.exceptions import AccuracyError
-from shoal.kernels.arguments import as_tensor
+from shoal.kernels.conjugate_gradients import relative
+from shoal.kernels.factors import checked_factor, like_factor
+from shoal.settings import in_standard_settings
 
 if TYPE_CHECKING:
     from linear_operator import LinearOperator
@@ -25,7 +26,8 @@ class EquivalentOperator:
     $X$ has shape (n, p), $U$ a few columns, and $S$ may be indefinite. Products cost $O(np)$. All
     else rests on one factorization in float64, of $O(np \min(n, p))$ operations, which is made when
     first needed, kept, and shared with the other kernel of the same data. NumPy arrays give NumPy
-    arrays.
+    arrays. Factors must be on its device and must not require gradients; :meth:`linear_operator`
+    has those.
 
     Args:
         basis: $X$ and $U$.
@@ -46,6 +48,7 @@ class EquivalentOperator:
         tensor([1., 1., 1., 1.], dtype=torch.float64)
     """
 
+    @in_standard_settings
     def __init__(
         self, basis: Basis, *, scale: float, core: Tensor, shift: float, arrays: bool = False
     ) -> None:
@@ -83,11 +86,13 @@ class EquivalentOperator:
         """The transpose, which is the same."""
         return self
 
+    @in_standard_settings
     def __matmul__(self, other: Any) -> Any:
         """The product with a vector or a matrix."""
         vectors = self._vectors(other).to(self.dtype)
-        return _like(other, self._product(vectors, self.shift))
+        return like_factor(other, self._product(vectors, self.shift))
 
+    @in_standard_settings
     def to_dense(self) -> Any:
         """The matrix itself."""
         x, columns = self.basis.inputs, self.basis.columns
@@ -95,16 +100,19 @@ class EquivalentOperator:
         result.diagonal().add_(self.shift)
         return self._out((result + result.T) / 2)  # symmetric to the last digit
 
+    @in_standard_settings
     def diagonal(self) -> Any:
         """The diagonal."""
         x, columns = self.basis.inputs, self.basis.columns
         low = ((columns @ self.core.to(columns)) * columns).sum(1)
         return self._out(self.scale * x.square().sum(1) + low + self.shift)
 
+    @in_standard_settings
     def eigvalsh(self) -> Any:
         """All eigenvalues, ascending; their error is that of a dense method in float64."""
         return self._out(self._eigenvalues.to(self.dtype))
 
+    @in_standard_settings
     def solve(self, other: Any, *, shift: float = 0.0, rtol: float = 1e-6) -> Any:
         r"""Solve $(M + \lambda I) x = b$ directly; $M + \lambda I$ may be indefinite.
 
@@ -127,15 +135,15 @@ class EquivalentOperator:
             self._check_regular(abs(total), total)
             inner = torch.cat((inner, rotated[rank:] / total))
         x = self.basis.rotate(inner, back=True)
-        residual = torch.linalg.vector_norm(b - self._product(x, total), dim=0)
-        reached = residual / torch.linalg.vector_norm(b, dim=0).clamp_min(torch.finfo(b.dtype).tiny)
+        reached = relative(b - self._product(x, total), b)
         if not bool((reached <= rtol).all()):
             raise AccuracyError(
                 f"the solution has a relative residual of {float(reached.max()):.1e}, above the "
                 f"rtol of {rtol:.1e}: the matrix is nearly singular, or rtol below round-off"
             )
-        return _like(other, x.to(self.dtype))
+        return like_factor(other, x.to(self.dtype))
 
+    @in_standard_settings
     def logdet(self, *, shift: float = 0.0) -> Any:
         r"""$\log\det(M + \lambda I)$ of a positive definite matrix, as a number of the dtype.
 
@@ -209,7 +217,7 @@ class EquivalentOperator:
         return self.basis.product(self.scale, self.core, vectors) + shift * vectors
 
     def _vectors(self, other: Any) -> Tensor:
-        return _columns(other, self.basis.inputs, self.basis.samples)
+        return checked_factor("other", other, self.basis.samples, self.device)
 
     def _out(self, result: Tensor) -> Any:
         return result.cpu().numpy() if self._arrays else result
@@ -246,14 +254,16 @@ class CrossOperator:
         """That of the inputs."""
         return self.left.inputs.dtype
 
+    @in_standard_settings
     def __matmul__(self, other: Any) -> Any:
         """The product with a vector or a matrix."""
         left, right = self.left, self.right
-        vectors = _columns(other, right.inputs, right.samples).to(self.dtype)
+        vectors = checked_factor("other", other, right.samples, right.inputs.device).to(self.dtype)
         linear = self.scale * (left.inputs @ (right.inputs.T @ vectors))
         low = left.columns @ (self.core.to(vectors) @ (right.columns.T @ vectors))
-        return _like(other, linear + low)
+        return like_factor(other, linear + low)
 
+    @in_standard_settings
     def to_dense(self) -> Any:
         """The matrix itself."""
         left, right = self.left, self.right
@@ -272,22 +282,6 @@ class CrossOperators(NamedTuple):
 
     ck: CrossOperator
     ntk: CrossOperator
-
-
-def _columns(other: Any, like: Tensor, size: int) -> Tensor:
-    vectors = float_tensor("other", as_tensor(other)).detach()
-    if vectors.dim() not in (1, 2) or vectors.shape[0] != size:
-        raise ValueError(
-            f"other must have {size} rows and at most two dimensions, "
-            f"got shape {tuple(vectors.shape)}"
-        )
-    return vectors.to(like.device).reshape(size, -1)
-
-
-def _like(other: Any, result: Tensor) -> Any:
-    """The result in the shape and kind of the factor."""
-    shaped = result[:, 0] if other.ndim == 1 else result
-    return shaped.cpu().numpy() if isinstance(other, np.ndarray) else shaped
 
 
 def _log(value: float, needed: int) -> float:

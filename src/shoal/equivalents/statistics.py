@@ -164,7 +164,7 @@ def warn_of_misfits(statistics: SampleStatistics, expected: float | None) -> Non
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, UserWarning, stacklevel=4)
+    warnings.warn(text, UserWarning, stacklevel=5)
 
 
 def _membership(indices: Tensor, count: int) -> Tensor:

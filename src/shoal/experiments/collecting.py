@@ -1,9 +1,9 @@
 """Results that were computed elsewhere."""
 
 from os import PathLike
-from pathlib import Path
 
-from shoal.experiments.experiment import Experiment, Result, point_names
+from shoal.checks import as_path
+from shoal.experiments.experiment import Experiment, Result, check_experiment, point_names
 from shoal.experiments.identity import plain
 from shoal.experiments.records import check_record
 from shoal.experiments.storage import read_arrays, read_json
@@ -24,7 +24,8 @@ def collect(experiment: Experiment, folder: str | PathLike[str]) -> list[Result]
         FileNotFoundError: If there is no ``run.json``.
         ValueError: If the folder holds another configuration, or points are missing or damaged.
     """
-    place = Path(folder)
+    check_experiment(experiment)
+    place = as_path("folder", folder)
     record = read_json(place / "run.json")
     if record is None:
         raise FileNotFoundError(f"{place} must be the folder of a run, with a run.json")

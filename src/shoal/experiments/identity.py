@@ -6,18 +6,9 @@ import json
 from typing import Any
 
 from shoal.experiments.experiment import Experiment, Point
+from shoal.fields import stated_fields
 
-__all__ = ["digest", "later", "plain", "seed_of"]
-
-_LATER = "later"
-
-
-def later(default: Any) -> Any:
-    """A field that an experiment got after results had been published.
-
-    At its default it is no part of the identity: earlier configurations keep their seeds.
-    """
-    return dataclasses.field(default=default, metadata={_LATER: True})
+__all__ = ["digest", "plain", "seed_of"]
 
 
 def plain(value: Any) -> Any:
@@ -35,13 +26,8 @@ def plain(value: Any) -> Any:
         kind = type(value)
         own = kind.__module__.partition(".")[0] == "shoal"
         name = kind.__qualname__ if own else f"{kind.__module__}.{kind.__qualname__}"
-        fields = [(field, getattr(value, field.name)) for field in _fields(value)]
-        kept = {
-            field.name: plain(entry)
-            for field, entry in fields
-            if _LATER not in field.metadata or entry != field.default
-        }
-        return {"class": name, **kept}
+        _check_fields(value)
+        return {"class": name, **{f: plain(entry) for f, entry in stated_fields(value).items()}}
     if isinstance(value, tuple | list):
         return [plain(entry) for entry in value]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
@@ -54,14 +40,13 @@ def plain(value: Any) -> Any:
     )
 
 
-def _fields(value: Any) -> tuple[dataclasses.Field[Any], ...]:
-    fields = dataclasses.fields(value)
-    if set(getattr(value, "__dict__", ())) - {field.name for field in fields}:
+def _check_fields(value: Any) -> None:
+    names = {field.name for field in dataclasses.fields(value)}
+    if set(getattr(value, "__dict__", ())) - names:
         raise TypeError(
             "a configuration must not have attributes that are no fields of a dataclass, "
             f"got {value!r}"
         )
-    return fields
 
 
 def digest(value: Any) -> str:

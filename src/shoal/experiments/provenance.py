@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 import shoal
+from shoal.checks import device_of
 
 __all__ = ["hardware", "resolve_device", "versions"]
 
@@ -83,15 +84,7 @@ def resolve_device(name: str) -> torch.device:
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}") from None
+    device = device_of("device", name, "auto, cpu, cuda or cuda:N")
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(
-            f"device must be one that this machine has, and it has "
-            f"{torch.cuda.device_count()} GPUs that torch can use; got {name!r}"
-        )
     return device

@@ -2,6 +2,7 @@
 
 from typing import TypeVar
 
+from shoal.checks import shown
 from shoal.experiments.experiment import Experiment
 
 __all__ = ["find", "register", "registered"]
@@ -17,6 +18,8 @@ def register(experiment: E) -> E:
     Raises:
         ValueError: If another experiment has the name.
     """
+    if not isinstance(experiment, type) or not issubclass(experiment, Experiment):
+        raise TypeError(f"experiment must be a class of experiments, got {shown(experiment)}")
     known = _KNOWN.setdefault(experiment.name, experiment)
     if known is not experiment and known.__qualname__ != experiment.__qualname__:
         raise ValueError(f"the name {experiment.name} is that of {known.__name__} already")
@@ -43,7 +46,7 @@ def find(paper: str, figure: str | None = None) -> list[type[Experiment]]:
     known = registered()
     papers = sorted({name for name, _ in known})
     if paper not in papers:
-        raise ValueError(f"PAPER must be one of {', '.join(papers)}, got {paper!r}")
+        raise ValueError(f"PAPER must be one of {', '.join(papers)}, got {shown(paper)}")
     if figure is None:
         return [experiment for name, experiment in known.items() if name[0] == paper]
     figures = [name[1] for name in known if name[0] == paper]

@@ -135,9 +135,8 @@ def run(
         ValueError: If an argument is out of range, or the folder holds something else.
         RuntimeError: If another run is writing to the folder.
     """
-    return execute(
-        Run(experiment, Path(output), device, threads), jobs=jobs, on_progress=on_progress
-    )
+    place = checks.as_path("output", output)
+    return execute(Run(experiment, place, device, threads), jobs=jobs, on_progress=on_progress)
 
 
 def execute(

@@ -17,11 +17,11 @@ class Square(Activation):
 
     def function(self, x: Tensor) -> Tensor:
         """Evaluate the square."""
-        return self.root.function(x) ** 2
+        return self.root.derivative(x, 0) ** 2
 
     def first_derivative(self, x: Tensor) -> Tensor:
         """Evaluate the derivative of the square."""
-        return 2 * self.root.function(x) * self.root.first_derivative(x)
+        return 2 * self.root.derivative(x, 0) * self.root.derivative(x, 1)
 
     @property
     def kink_locations(self) -> tuple[float, ...] | None:

@@ -8,6 +8,7 @@ $\varphi$ times a Lagrange polynomial, and $D = \sum_{ij} w_i\,p(\xi_i, \eta_j)\
 """
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -17,7 +18,7 @@ from shoal.activations import Activation
 from shoal.activations.panels import ORDER, gauss_legendre
 from shoal.gaussian.quadrature import normal_density, panel_nodes, resolved_edges
 
-__all__ = ["SMALLEST_SINE", "condensed_dual", "pays"]
+__all__ = ["SMALLEST_SINE", "CondensedRule", "condensed_dual", "pays"]
 
 SMALLEST_SINE = 0.01  # below, panels are too many
 _WIDTH = 3.0  # of a panel, in sines: ORDER nodes interpolate the density to rounding
@@ -49,8 +50,11 @@ def condensed_dual(
         sine: The same; at least ``SMALLEST_SINE``.
         window: How far to integrate, in standard deviations.
     """
-    count = 2 ** math.ceil(math.log2(2 * window / (_WIDTH * sine)))  # so that weights are shared
-    left, right = (_weights(phi, n, s, window, count) for n, s in zip(orders, stds, strict=True))
+    count = _panels(window, sine)
+    left, right = (
+        _weights(phi, n, s, window, count).view(count, ORDER)
+        for n, s in zip(orders, stds, strict=True)
+    )
     width = 2 * window / count
     near = math.ceil(_REACH * sine / width) + 1
     right = torch.nn.functional.pad(right, (0, 0, near, near))
@@ -70,9 +74,53 @@ def condensed_dual(
     return total / (sine * math.sqrt(2 * math.pi))
 
 
-@lru_cache(maxsize=64)
+@dataclass(frozen=True)
+class CondensedRule:
+    """The same at all pairs of some variances, whose weights know nothing of the angle.
+
+    Args:
+        window: How far to integrate, in standard deviations.
+    """
+
+    window: float
+
+    def dual_grid(
+        self, phi: Activation, j: int, k: int, a: Tensor, b: Tensor, angle: Tensor
+    ) -> Tensor:
+        r"""$\mathbb{E}[\varphi^{(j)}(u)\varphi^{(k)}(v)]$ of the smooth pieces.
+
+        The sines of the angles must not be small, since all pairs of nodes are summed.
+
+        Returns:
+            A tensor of shape (len(a), len(b), len(angle)).
+        """
+        layers, node = [], gauss_legendre(ORDER)[0] / 2
+        for cosine, sine in zip(angle.cos().tolist(), angle.sin().tolist(), strict=True):
+            count = _panels(self.window, sine)
+            left, right = (
+                torch.stack([_weights(phi, n, s, self.window, count) for s in v.sqrt().tolist()])
+                for n, v in ((j, a), (k, b))
+            )
+            place = torch.arange(count, dtype=torch.float64)[:, None] + 0.5 + node
+            xi = (place * (2 * self.window / count) - self.window).flatten()
+            z = (xi - cosine * xi[:, None]).div_(sine)
+            density = z.square_().mul_(-0.5).exp_().mul_(normal_density(xi)[:, None])
+            layers.append(left @ density @ right.T / (sine * math.sqrt(2 * math.pi)))
+        return torch.stack(layers, dim=-1)
+
+    def square_grid(self, phi: Activation, j: int, variances: Tensor, angle: Tensor) -> Tensor:
+        r"""$\mathbb{E}[\varphi^{(j)}(u)\varphi^{(j)}(v)]$ at all pairs of some variances."""
+        return self.dual_grid(phi, j, j, variances, variances, angle)
+
+
+def _panels(window: float, sine: float) -> int:
+    """How many panels the density needs, rounded up so that weights are shared."""
+    return int(2 ** math.ceil(math.log2(2 * window / (_WIDTH * sine))))
+
+
+@lru_cache(maxsize=1024)
 def _weights(phi: Activation, order: int, std: float, window: float, count: int) -> Tensor:
-    """The weights of the nodes of equal panels, in rows."""
+    """The weights of the nodes of equal panels."""
     fixed = tuple(window * (2 * k / count - 1) for k in range(count + 1))
     cuts = resolved_edges(phi, window * std, torch.device("cpu")) / std
     nodes = panel_nodes(cuts[None], fixed)
@@ -84,7 +132,7 @@ def _weights(phi: Activation, order: int, std: float, window: float, count: int)
     sums = torch.zeros(count, ORDER, dtype=torch.float64)
     sums.index_add_(0, number, (value[..., None] * _legendre(place)).sum(1))
     degrees = torch.arange(ORDER, dtype=torch.float64)
-    return (sums * (degrees + 0.5)) @ _legendre(points).T * weights
+    return ((sums * (degrees + 0.5)) @ _legendre(points).T * weights).flatten()
 
 
 def _legendre(t: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from shoal.gaussian.mixed import mixed_dual
 from shoal.gaussian.sections import Sections
 from shoal.gaussian.smoothing import smoothed
 from shoal.gaussian.tables import Tables
+from shoal.settings import in_standard_settings
 
 __all__ = ["dual", "dual_derivative"]
 
@@ -23,6 +24,7 @@ _FINEST = 1e-13  # what the quadrature guarantees
 _BLOCK = 1 << 16  # triples that are evaluated together
 
 
+@in_standard_settings
 def dual(
     phi: Activation,
     a: Tensor | float,
@@ -35,9 +37,9 @@ def dual(
 
     $(u, v)$ is a centred Gaussian pair with variances $a$, $b$ and covariance $c$. Closed forms are
     used where they exist, quadrature split at the kinks otherwise, and from a few thousand triples
-    on a table with a verified error (unless the activation has kinks away from zero). Memory beyond
-    the result does not grow with the number of triples. All of it is differentiable to any order,
-    by $\partial_c D_{\varphi\psi} = D_{\varphi'\psi'}$ and
+    on a table with a verified error (with kinks away from zero, at angles between 1/4 and π - 1/4
+    only). Memory beyond the result does not grow with the number of triples. All of it is
+    differentiable to any order, by $\partial_c D_{\varphi\psi} = D_{\varphi'\psi'}$ and
     $\partial_a D_{\varphi\psi} = \tfrac12 D_{\varphi''\psi}$ with the kinks' jumps included.
 
     Args:
@@ -64,6 +66,7 @@ def dual(
     return _differentiable(phi, 0, a, b, c, tolerance)
 
 
+@in_standard_settings
 def dual_derivative(
     phi: Activation,
     a: Tensor | float,
@@ -145,6 +148,7 @@ class _Dual(torch.autograd.Function):
         ctx.arguments = inputs[3:]
 
     @staticmethod
+    @in_standard_settings
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         a, b, c = ctx.saved_tensors
         phi, (j, k), tolerance = ctx.arguments

@@ -14,6 +14,7 @@ from shoal.gaussian.composites import Derivative
 from shoal.gaussian.domain import checked_activation, scale_tensor
 from shoal.gaussian.polynomials import normalized_hermite
 from shoal.gaussian.quadrature import normal_density, panel_nodes, resolved_edges, window_edges
+from shoal.settings import in_standard_settings
 
 __all__ = ["hermite"]
 
@@ -22,6 +23,7 @@ _MOST = 10**6  # degrees, each of which takes a step
 _BLOCK = 256  # scales that are integrated at a time
 
 
+@in_standard_settings
 def hermite(phi: Activation, tau: Tensor | float, order: int) -> Tensor:
     r"""Hermite coefficients $c_k(\tau) = \mathbb{E}[\varphi(\tau\xi) h_k(\xi)]$, $k \le$ ``order``.
 
@@ -67,6 +69,7 @@ class _Hermite(torch.autograd.Function):
         ctx.arguments = inputs[1:]
 
     @staticmethod
+    @in_standard_settings
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None]:
         (tau,) = ctx.saved_tensors
         phi, order = ctx.arguments

@@ -12,6 +12,7 @@ from shoal.gaussian.composites import Derivative, Square
 from shoal.gaussian.domain import checked_activation, scale_tensor
 from shoal.gaussian.hermite_series import as_series, series_coefficients
 from shoal.gaussian.smoothing import smoothed
+from shoal.settings import in_standard_settings
 
 __all__ = ["Moments", "mean", "mean_square", "moments", "normalization", "slope_square"]
 
@@ -39,6 +40,7 @@ class Moments:
     square_second: Tensor
 
 
+@in_standard_settings
 def moments(phi: Activation, tau: Tensor | float) -> Moments:
     r"""Moments of $\varphi(\tau\xi)$ and its derivatives; see :class:`Moments`.
 
@@ -67,13 +69,14 @@ def moments(phi: Activation, tau: Tensor | float) -> Moments:
     if series is not None:
         return _series_moments(series, scale)
     zero, variance = torch.zeros_like(scale), scale**2
+    first_square = slope_square(phi, variance)  # looks at kinks, hence at whether phi is finite
     return Moments(
         mean=smoothed(phi, zero, variance),
         first=smoothed(phi, zero, variance, order=1),
         second=smoothed(phi, zero, variance, order=2),
         third=smoothed(phi, zero, variance, order=3),
         square=smoothed(Square(phi), zero, variance),
-        first_square=slope_square(phi, variance),
+        first_square=first_square,
         square_second=smoothed(Square(phi), zero, variance, order=2),
     )
 
@@ -108,6 +111,7 @@ def slope_square(phi: Activation, variance: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=256)
+@in_standard_settings
 def normalization(phi: Activation) -> float:
     r"""$c_\varphi = 1/\mathbb{E}[\varphi(\xi)^2]$, kept, as each pass of a network wants it."""
     return float(1 / moments(phi, 1.0).square)

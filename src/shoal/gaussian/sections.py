@@ -12,19 +12,26 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
+from shoal.activations.panels import breaks, jump, reach
 from shoal.approximation import chebyshev_nodes, coefficients_from_values
 from shoal.exceptions import AccuracyError
 from shoal.gaussian.composites import Derivative, Square
+from shoal.gaussian.condensed import CondensedRule
 from shoal.gaussian.domain import Covariance, correlation
 from shoal.gaussian.mixed import mixed_dual
-from shoal.gaussian.polar import resolving_rule
+from shoal.gaussian.polar import PolarRule, resolving_rule
+from shoal.gaussian.quadrature import window_edges
 from shoal.gaussian.smoothing import smoothed
 
-__all__ = ["CUTS", "Sections", "part_of"]
+__all__ = ["CUTS", "Sections", "grid_rule", "part_of", "tabulable"]
 
 CUTS = (0.0, 0.25, math.pi - 0.25, math.pi)  # of the angle: at large variances its ends are rough
 _MARGIN = 1e-6  # the angle of a point may be rounded to the other side of a cut
-_MOST_VARIANCES = 72
+_MIDDLE = 1  # the part of the angle where its sine is not small
+_SMALLEST, _LARGEST = 2.0**-22, 2.0**26  # variances beyond are integrated pair by pair
+_MOST_VARIANCES = 256
+_FEW = 32  # points of a part for which no series is made
+_PAIR = 1e6  # values of φ that cost as much as a few integrals of one pair
 _MOST_POINTS = 1 << 21
 _DEGREES = (16, 32, 64, 128, 256)
 _CHECKS = 12  # points at which sections are compared with the other quadrature
@@ -32,10 +39,12 @@ _CHECKS = 12  # points at which sections are compared with the other quadrature
 
 @dataclass(frozen=True, eq=False)
 class Sections:
-    """$D_{jj}$ at all pairs of some variances, as series in the angle."""
+    """$D_{jj}$ at all pairs of some variances, as series in the angle where these pay."""
 
+    phi: Activation
+    order: int
     variances: Tensor  # ascending
-    parts: dict[int, Tensor]  # coefficients by part of the angle. shapes: (degree + 1, pairs)
+    parts: dict[int, Tensor]  # coefficients by part of the angle, of the pairs i >= j in rows
 
     @classmethod
     def of(cls, phi: Activation, j: int, pair: Covariance, tolerance: float) -> "Sections | None":
@@ -43,34 +52,92 @@ class Sections:
         if math.prod(pair.shape) > _MOST_POINTS:
             return None
         distinct = torch.cat([_collapsed(pair.a), _collapsed(pair.b)]).double().unique()
-        if len(distinct) > _MOST_VARIANCES or float(distinct[0]) < 2.0**-22:
-            return None
-        if float(distinct[-1]) > 2.0**26:
+        distinct = distinct[(distinct >= _SMALLEST) & (distinct <= _LARGEST)]
+        if not 0 < len(distinct) <= _MOST_VARIANCES:
             return None
         a, b, c = pair[()]
-        needed = part_of(a, b, c).unique().tolist()
+        counts = part_of(a, b, c).flatten().bincount(minlength=len(CUTS) - 1).tolist()
         values = tuple(distinct.tolist())
-        made = {part: _series(phi, j, values, part, tolerance) for part in needed}
+        wanted = [p for p, n in enumerate(counts) if _pays(phi, j, values, p, n, tolerance)]
+        made = {part: _series(phi, j, values, part, tolerance) for part in wanted}
         kept = {part: series for part, series in made.items() if series is not None}
-        if len(kept) < len(made):
+        if not kept or len(kept) < len(made):
             return None
-        return cls(distinct, {part: series.to(a.device) for part, series in kept.items()})
+        return cls(phi, j, distinct, {part: s.to(a.device) for part, s in kept.items()})
 
     def __call__(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         """Evaluate at vectors of covariances."""
         a, b = torch.maximum(a, b), torch.minimum(a, b)  # so that the result is symmetric
-        i, j = (torch.searchsorted(self.variances, t) for t in (a, b))
-        number, part = i * len(self.variances) + j, part_of(a, b, c)
+        rest = (b < self.variances[0]) | (a > self.variances[-1])
+        last = len(self.variances) - 1
+        i, j = (torch.searchsorted(self.variances, t).clamp(max=last) for t in (a, b))
+        number, part = _number(i, j), part_of(a, b, c)
         cosine, sine = correlation(a, b, c)
         angle, result = torch.atan2(sine, cosine), torch.empty_like(a)
         for p, coefficients in self.parts.items():
-            inside = part == p
+            inside = (part == p) & ~rest
             if bool(inside.any()):
                 low, high = _span(p)
                 x = angle[inside]
                 t = (((x - low) - (high - x)) / (high - low)).clamp(-1.0, 1.0)
                 result[inside] = _clenshaw(coefficients, number[inside], t)
+        for p in {0, 1, 2} - self.parts.keys():
+            rest |= part == p
+        if bool(rest.any()):
+            result[rest] = mixed_dual(self.phi, self.order, self.order, a[rest], b[rest], c[rest])
         return result
+
+
+def tabulable(phi: Activation, order: int, part: int) -> bool:
+    """Whether duals are analytic on a part of the angle: without deltas, and near 0 and π ...
+
+    ... with kinks at zero only, since others make a layer there.
+    """
+    places = breaks(phi, reach(phi))
+    if any(jump(phi, x, n) for x in places for n in range(order)):
+        return False
+    return part == _MIDDLE or not any(places)
+
+
+def grid_rule(
+    phi: Activation, j: int, k: int, largest: tuple[float, float], part: int, tolerance: float
+) -> PolarRule | CondensedRule:
+    """The rule for duals of variances up to the largest on a part of the angle.
+
+    Raises:
+        AccuracyError: If there is none.
+    """
+    if part != _MIDDLE:
+        return resolving_rule(phi, j, k, *largest, tolerance)
+    pairs = zip((j, k), largest, strict=True)
+    return CondensedRule(max(window_edges(phi, n, math.sqrt(v))[-1] for n, v in pairs))
+
+
+def _pays(
+    phi: Activation,
+    j: int,
+    variances: tuple[float, ...],
+    part: int,
+    points: int,
+    tolerance: float,
+) -> bool:
+    """Whether series cost less than the quadrature of some points does in a few calls."""
+    if points < _FEW or not tabulable(phi, j, part):
+        return False
+    try:
+        rule = _rule(phi, j, variances[-1], part, tolerance)
+    except AccuracyError:
+        return False
+    if isinstance(rule, CondensedRule):  # it hardly knows how many variances there are
+        return True
+    return 4 * rule.order**2 * len(variances) * _DEGREES[2] < _PAIR * points
+
+
+@lru_cache(maxsize=256)
+def _rule(
+    phi: Activation, j: int, largest: float, part: int, tolerance: float
+) -> PolarRule | CondensedRule:
+    return grid_rule(phi, j, j, (largest, largest), part, tolerance / 32)
 
 
 def part_of(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -91,6 +158,11 @@ def _collapsed(tensor: Tensor) -> Tensor:
     return tensor.detach().reshape(-1)
 
 
+def _number(i: Tensor, j: Tensor) -> Tensor:
+    """The number of the pair i >= j in the lower half of a matrix."""
+    return i * (i + 1) // 2 + j
+
+
 def _clenshaw(coefficients: Tensor, number: Tensor, t: Tensor) -> Tensor:
     """The series of each point's own pair."""
     twice, first, second = 2 * t, torch.zeros_like(t), torch.zeros_like(t)
@@ -99,7 +171,7 @@ def _clenshaw(coefficients: Tensor, number: Tensor, t: Tensor) -> Tensor:
     return t * first + (coefficients[0][number] - second)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=32)
 def _series(
     phi: Activation, j: int, variances: tuple[float, ...], part: int, tolerance: float
 ) -> Tensor | None:
@@ -108,7 +180,7 @@ def _series(
     square = Square(Derivative(phi, j) if j else phi)
     try:
         norm = smoothed(square, torch.zeros_like(v), v).sqrt()
-        rule = resolving_rule(phi, j, j, variances[-1], variances[-1], tolerance / 32)
+        rule = _rule(phi, j, variances[-1], part, tolerance)
     except AccuracyError:
         return None
     size = torch.outer(norm, norm)[..., None]
@@ -127,7 +199,8 @@ def _series(
         coefficients = coefficients_from_values(values)
         tail = coefficients[..., 3 * degree // 4 :].abs().sum(-1)
         if float(tail.max()) <= tolerance / 4:
-            series = (coefficients * size).flatten(0, 1).T.contiguous()
+            lower = torch.tril_indices(len(v), len(v))
+            series = (coefficients * size)[lower[0], lower[1]].T.contiguous()
             return series if _agrees(phi, j, v, norm, span, series, tolerance) else None
     return None
 
@@ -147,5 +220,5 @@ def _agrees(
     t = 2 * torch.rand(_CHECKS, dtype=torch.float64, generator=generator) - 1
     angle = (span[0] + span[1]) / 2 + t * (span[1] - span[0]) / 2
     exact = mixed_dual(phi, j, j, v[i], v[k], angle.cos() * (v[i] * v[k]).sqrt())
-    found = _clenshaw(series, i * len(v) + k, t)
+    found = _clenshaw(series, _number(torch.maximum(i, k), torch.minimum(i, k)), t)
     return float(((found - exact).abs() / (norm[i] * norm[k])).max()) <= tolerance

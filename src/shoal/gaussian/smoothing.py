@@ -27,6 +27,7 @@ from shoal.gaussian.quadrature import (
     resolved_edges,
     window_edges,
 )
+from shoal.settings import in_standard_settings
 
 __all__ = ["TINY", "smoothed", "smoothed_regular", "spread"]
 
@@ -79,6 +80,7 @@ class _Smoothed(torch.autograd.Function):
         ctx.arguments = inputs[2:]
 
     @staticmethod
+    @in_standard_settings
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         mean, variance = ctx.saved_tensors
         phi, order, first_jump = ctx.arguments

@@ -3,7 +3,7 @@ r"""Duals at many points: one table in $(\log a, \log b, \theta)$, evaluated eve
 The table holds the dual divided by $\sqrt{\mathbb{E}\varphi(u)^2\,\mathbb{E}\varphi(v)^2}$, so its
 error is the relative one. An activation that is analytic, or analytic on both sides of zero, has a
 dual that is analytic in the three variables up to $\theta = 0$ and $\pi$; kinks elsewhere make a
-layer there, and no table is made.
+layer there, and a table is made for the angles between only.
 """
 
 import math
@@ -15,14 +15,13 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.activations.panels import breaks, jump, reach, vanishes
+from shoal.activations.panels import reach, vanishes
 from shoal.approximation import Chebyshev, fit
 from shoal.exceptions import AccuracyError
 from shoal.gaussian.composites import Derivative, Square
 from shoal.gaussian.domain import Covariance, correlation
 from shoal.gaussian.mixed import mixed_dual
-from shoal.gaussian.polar import resolving_rule
-from shoal.gaussian.sections import CUTS, Sections, part_of
+from shoal.gaussian.sections import CUTS, Sections, grid_rule, part_of, tabulable
 from shoal.gaussian.smoothing import smoothed
 
 __all__ = ["Tables"]
@@ -74,22 +73,25 @@ class Tables:
         cls, phi: Activation, j: int, k: int, pair: Covariance, tolerance: float
     ) -> "Tables | Sections | None":
         """The tables for some covariances; ``None`` if there are too few of them."""
-        if math.prod(pair.shape) < _MANY:
-            return None
-        if j == k and _is_smooth(phi, j):
-            sections = Sections.of(phi, j, pair, tolerance)
-            if sections is not None:
-                return sections
+        blocks = (pair[index] for index in pair.blocks(_BLOCK))
+        if sum(int(((a != b) | (c != a)).sum()) for a, b, c in blocks) < _MANY:
+            return None  # an input and itself need no table
+        sections = Sections.of(phi, j, pair, tolerance) if j == k else None
+        if sections is not None:
+            return sections
         edges = _edges(pair)
         boxes = (len(edges) - 1) ** 2 * _PARTS
         counts = torch.zeros(boxes, dtype=torch.int64, device=pair.a.device)
         for index in pair.blocks(_BLOCK):
             numbers = _box_number(edges, *_ordered(j, k, *pair[index]))
             counts += torch.bincount(numbers.reshape(-1), minlength=boxes)
-        many = (counts >= _FEW).nonzero()[:, 0].tolist() if _is_smooth(phi, max(j, k)) else []
         high, low = max(j, k), min(j, k)
+        often = (counts >= _FEW).nonzero()[:, 0].tolist()
+        many = [n for n in often if tabulable(phi, high, n % _PARTS)]
         spans = {n: _spans(edges, n) for n in many}
-        made = {n: _table(phi, high, low, *span, tolerance) for n, span in spans.items()}
+        made = {
+            n: _table(phi, high, low, *span, n % _PARTS, tolerance) for n, span in spans.items()
+        }
         kept = {n: table for n, table in made.items() if table is not None}
         return cls(phi, (j, k), edges, kept)
 
@@ -144,12 +146,6 @@ def _spans(edges: tuple[float, ...], number: int) -> tuple[_Span, _Span, _Span]:
     return (edges[first], edges[first + 1]), (edges[second], edges[second + 1]), angles
 
 
-def _is_smooth(phi: Activation, order: int) -> bool:
-    """Whether kinks are at zero only, and no delta is among the derivatives."""
-    places = breaks(phi, reach(phi))
-    return all(x == 0 and not any(jump(phi, x, n) for n in range(order)) for x in places)
-
-
 @lru_cache(maxsize=512)  # images of many variances need hundreds, again and again
 def _table(
     phi: Activation,
@@ -158,6 +154,7 @@ def _table(
     span_a: _Span,
     span_b: _Span,
     span_angle: _Span,
+    part: int,
     tolerance: float,
 ) -> _Table | None:
     """Fit a table to spans of log₂ of the variances and of the angle; ``None`` if it fails."""
@@ -171,7 +168,8 @@ def _table(
         return values / (_norm(phi, j, log_a)[:, None, None] * _norm(phi, k, log_b)[:, None])
 
     try:
-        rule = resolving_rule(phi, j, k, 2 ** span_a[1], 2 ** span_b[1], tolerance / 32)
+        largest = (2 ** span_a[1], 2 ** span_b[1])
+        rule = grid_rule(phi, j, k, largest, part, tolerance / 32)
         norm_u, norm_v = (
             fit(lambda x, n=order: _norm(phi, n, x).log(), [span], tolerance=tolerance / 16)
             for order, span in ((j, span_a), (k, span_b))

@@ -1,12 +1,12 @@
 """Conjugate gradients for several right-hand sides at once."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-__all__ = ["Iteration", "conjugate_gradients", "relative"]
+__all__ = ["Iteration", "conjugate_gradients", "relative", "unit"]
 
 Map = Callable[[Tensor], Tensor]
 
@@ -14,6 +14,8 @@ Map = Callable[[Tensor], Tensor]
 @dataclass(eq=False)
 class Iteration:
     r"""Where conjugate gradients for $AX = B$ are: all that is needed to go on.
+
+    On the way, columns whose squares would underflow or overflow are in units of :func:`unit`.
 
     Attributes:
         solution: $X$. shape: (n, q), like the next two
@@ -39,7 +41,7 @@ class Iteration:
     def start(cls, b: Tensor) -> "Iteration":
         """From zero."""
         counts = torch.zeros(b.shape[1], dtype=torch.long, device=b.device)
-        return cls(torch.zeros_like(b), b.clone(), torch.zeros_like(b), None, 0, counts)
+        return cls(torch.zeros_like(b), b / unit(b), torch.zeros_like(b), None, 0, counts)
 
 
 def conjugate_gradients(
@@ -72,6 +74,8 @@ def conjugate_gradients(
     Returns:
         The last iteration, which says whether it converged.
     """
+    scale = unit(b)
+    b = b / scale
     aim = rtol if exact is None else rtol / 2  # a second look at true residuals costs more
     exact = product if exact is None else exact
     s = Iteration.start(b) if state is None else state
@@ -82,7 +86,7 @@ def conjugate_gradients(
             moving = ~(relative(s.residual, b) <= rtol)
             s.converged = not bool(moving.any())
             if s.converged or s.steps >= max_steps:
-                return s
+                return replace(s, solution=s.solution * scale, residual=s.residual * scale)
         if s.energy is None:
             s.direction = precondition(s.residual)
             s.energy = (s.residual * s.direction).sum(0)
@@ -107,9 +111,21 @@ def conjugate_gradients(
             on_step(s)
 
 
+def unit(b: Tensor) -> Tensor:
+    """Powers of two by which columns are divided where their squares are no ordinary numbers.
+
+    All others get one, so that their iterations are those of the columns themselves.
+    """
+    largest = b.abs().amax(0)
+    low, high = torch.finfo(b.dtype).tiny ** 0.25, torch.finfo(b.dtype).max ** 0.25
+    ordinary = (largest == 0) | ((largest >= low) & (largest <= high))
+    powers = largest / (2 * torch.frexp(largest).mantissa)
+    return torch.where(ordinary, 1.0, powers)
+
+
 def relative(residual: Tensor, b: Tensor) -> Tensor:
     """Norms of columns relative to those of others; a column of zeros has none."""
-    tiny = torch.finfo(b.dtype).tiny
-    size: Tensor = torch.linalg.vector_norm(b, dim=0)
-    result: Tensor = torch.linalg.vector_norm(residual, dim=0) / size.clamp_min(tiny)
+    scale, tiny = unit(b), torch.finfo(b.dtype).tiny
+    size: Tensor = torch.linalg.vector_norm(b / scale, dim=0)
+    result: Tensor = torch.linalg.vector_norm(residual / scale, dim=0) / size.clamp_min(tiny)
     return result

@@ -20,6 +20,8 @@ __all__ = ["geometric", "solve"]
 _MOST_STEPS = 200
 _ROUNDING = 1e-15  # relative residual at which an equation counts as solved
 _DIVERGED = 1e12  # growth, relative to what is injected, after which nothing converges any more
+_LOOKS = 8  # places on the way to a solution at which another one is looked for ...
+_HALVINGS = 60  # ... and how it is found
 _STALLED = 1e-12  # relative residual up to which rounding may have stopped the progress
 
 Equation = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -38,16 +40,57 @@ def geometric(ratio: Tensor) -> Tensor:
 
 
 def solve(
-    equation: Equation, start: Tensor, size: Tensor, name: str, *, differentiable: bool
+    equation: Equation,
+    start: Tensor,
+    size: Tensor,
+    name: str,
+    *,
+    differentiable: bool,
+    unique: bool = True,
 ) -> Tensor:
-    """Newton's method, with plain iteration wherever it does not reduce the residual."""
+    """Newton's method, with plain iteration wherever it does not reduce the residual.
+
+    If the solution may not be ``unique``, it is the one that the plain iteration reaches first.
+    """
     with torch.no_grad():
         solution = _converged(equation, start, size, name)
+        if not unique:
+            solution = _first(equation, start, solution, size, name)
     if differentiable:
         for _ in range(2):
             value, slope = equation(solution)
             solution = solution - (solution - value) / (1 - slope)
     return solution
+
+
+def _first(equation: Equation, start: Tensor, solution: Tensor, size: Tensor, name: str) -> Tensor:
+    """The first fixed point on the way to a solution: a long step of Newton's may have passed it.
+
+    The iteration of an increasing function moves towards the solution until it meets one.
+    """
+    way = solution - start
+    rounding = _STALLED * torch.maximum(size, solution.abs())
+
+    def ahead(share: Tensor) -> Tensor:  # how far the iteration moves on from there
+        point = start + share * way
+        return (equation(point)[0] - point) * way.sign()
+
+    share = torch.ones_like(start)
+    for k in range(_LOOKS - 1, -1, -1):
+        back = ahead(torch.full_like(start, k / _LOOKS)) < -rounding
+        share = torch.where(back, k / _LOOKS, share)
+    if bool((share == 0).any()):
+        raise ConvergenceError(
+            f"the equation of the {name} has several fixed points, and the iteration leads away "
+            "from the one that was found: the kernel may not exist. It surely does if "
+            "recurrent_variance times the squared Lipschitz constant of the activation is below 1"
+        )
+    before, after = share - 1 / _LOOKS, share
+    for _ in range(_HALVINGS if bool((share < 1).any()) else 0):
+        middle = (before + after) / 2
+        back = ahead(middle) < 0
+        before, after = torch.where(back, before, middle), torch.where(back, middle, after)
+    return torch.where(share < 1, start + after * way, solution)
 
 
 def _converged(equation: Equation, start: Tensor, size: Tensor, name: str) -> Tensor:

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from shoal.architectures import Architecture, ConvResNet, ImplicitArchitecture
 from shoal.checks import integer
-from shoal.gaussian.domain import covariance
+from shoal.gaussian.domain import covariance, scale_tensor
 from shoal.kernels.calculi import Angles, HalfAngle, Own, Pairs
 from shoal.kernels.calculi.angles import NoAngleError
 from shoal.kernels.recursions import Network, network_kernels
 from shoal.kernels.result import Kernels
 from shoal.kernels.variances import checked_variances, with_values
+from shoal.settings import in_standard_settings
 
 __all__ = ["KernelFunction", "check_width", "kernel_function", "kernels_in"]
 
@@ -65,12 +66,14 @@ class KernelFunction:
     width: int | None = None
     variances: tuple[tuple[str, Tensor], ...] = field(default=(), compare=False)
 
+    @in_standard_settings
     def __call__(self, a: Tensor | float, b: Tensor | float, c: Tensor | float) -> Kernels:
         """Evaluate both kernels; arguments broadcast as in :func:`shoal.gaussian.dual`."""
         pair = covariance(a, b, c)
         kernels = self._pairs(*pair.in_double())
         return Kernels(*(k.to(pair.dtype) for k in kernels))
 
+    @in_standard_settings
     def derivative(
         self,
         a: Tensor | float,
@@ -97,12 +100,14 @@ class KernelFunction:
             derivatives = [_differentiate(k, point, orders) for k in kernels]
         return Kernels(*(d.detach().to(pair.dtype) for d in derivatives))
 
+    @in_standard_settings
     def own(self, a: Tensor) -> Kernels:
         """Both kernels of inputs with themselves, given their squared norms in float64.
 
         They are differentiable also where those of pairs are not (with kinks, these have an
         infinite derivative in $c$ there).
         """
+        a = scale_tensor("a", a, at_least=0)
         return self._in(lambda wanted: Own(a, wanted), a)
 
     def at_angles(self, squared_norm: float, half: HalfAngle) -> Kernels:
@@ -131,6 +136,7 @@ class KernelFunction:
         return Kernels(found.ck, found.ntk)
 
 
+@in_standard_settings
 def kernel_function(
     architecture: Architecture,
     *,

@@ -25,6 +25,7 @@ from shoal.kernels.slopes import Slopes, own_slopes
 from shoal.kernels.sources import Strip, variance_gradients
 from shoal.kernels.special import add_pairs
 from shoal.kernels.sums import Sums
+from shoal.settings import in_standard_settings
 
 __all__ = ["Job", "differentiable_kernel"]
 
@@ -86,6 +87,7 @@ class _Matrix(torch.autograd.Function):
         return ck, ntk
 
     @staticmethod
+    @in_standard_settings
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         with torch.no_grad():
             into = _Matrix.first_order(ctx, *gradients)

@@ -120,8 +120,15 @@ def own_lines(plan: Plan, names: tuple[str, ...], norm: Tensor) -> Tensor:
     """:func:`own_slopes`, at one norm where there is but one."""
     one = plan.surface is not None and plan.surface.norms is None
     if one and not plan.function.architecture.positively_homogeneous:
-        return own_slopes(plan.function, names, norm.mean()[None]).expand(-1, -1, len(norm))
+        common = norm.new_full((1,), _common_norm(plan))
+        norm = torch.where(norm > common / 2, common, norm)  # the others stand for zero
     return own_slopes(plan.function, names, norm)
+
+
+def _common_norm(plan: Plan) -> float:
+    """That of all inputs but zero."""
+    norms = torch.cat([plan.left.norm, plan.right.norm])
+    return float(norms[norms > 0].mean())
 
 
 def _slopes(plan: Plan, angles: Span) -> Slopes | None:
@@ -133,12 +140,12 @@ def _slopes(plan: Plan, angles: Span) -> Slopes | None:
         return None
     norms, dtype = torch.cat([left.norm, right.norm]), left.points.dtype
     if plan.surface.norms is None:
-        square = 1.0 if homogeneous else float(norms.mean()) ** 2
+        square = 1.0 if homogeneous else _common_norm(plan) ** 2
         return angular_slopes(function, square, angles, ANGULAR_TOLERANCE[dtype])
     chosen, (low, high) = plan.surface, plan.surface.angles
     if angles[0] < low or angles[1] > high:
         try:
-            chosen = surface(function, norm_span(norms[norms > 0]), angles, TOLERANCE[dtype])
+            chosen = surface(function, norm_span(norms[norms > 0]), angles, TOLERANCE[dtype], pairs)
         except AccuracyError as error:
             _LOGGER.info("entries at rare angles are differentiated one by one: %s", error)
     return Slopes(chosen)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shoal import checks
 from shoal.architectures import Architecture, ConvResNet
 from shoal.kernels.arguments import (
     checked_images,
@@ -24,16 +25,20 @@ from shoal.kernels.function import KernelFunction, check_width, kernel_function
 from shoal.kernels.gradients import Job, differentiable_kernel
 from shoal.kernels.image_matrix import Blocks, image_kernels
 from shoal.kernels.inputs import Inputs
+from shoal.kernels.partners import own_diagonal, partner_diagonal
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
 from shoal.kernels.storage import memory_mapped
 from shoal.kernels.variances import checked_variances
+from shoal.settings import in_standard_settings
 
 __all__ = ["kernel", "strips"]
 
+_PAIRS = 4096  # whose scalar equations are solved together at least
 _FUSE = 1 << 27  # entries from which on compiling pays
 
 
+@in_standard_settings
 @with_arrays
 def kernel(
     architecture: Architecture,
@@ -107,6 +112,7 @@ def kernel(
     for name, option in (("diag", diag), ("compile", compile)):
         if not isinstance(option, bool | None):
             raise TypeError(f"{name} must be True or False, got {option!r}")
+    checks.function("on_progress", on_progress)
     if diag and out is not None:
         raise ValueError("out is for matrices: it cannot be combined with diag=True")
     if isinstance(architecture, ConvResNet):
@@ -123,7 +129,10 @@ def kernel(
     function = kernel_function(architecture, trainable=trainable, width=width, variances=variances)
     first, second = checked_inputs(x1, x2, diag=diag)
     if diag:
-        return _diagonal(function, first, second)
+        gradients = _wants_gradients(first, second, *(value for _, value in function.variances))
+        if second is None:
+            return own_diagonal(function, first, gradients=gradients)
+        return partner_diagonal(function, first, second, gradients=gradients)
     batch = torch.broadcast_shapes(first.shape[:-2], () if second is None else second.shape[:-2])
     first = first.expand(*batch, *first.shape[-2:])
     second = None if second is None else second.expand(*batch, *second.shape[-2:])
@@ -178,6 +187,8 @@ def strips(plan: Plan, limit: int | None) -> Iterator[slice]:
     series = 0 if plan.surface is None else plan.surface.coefficients[:, 0].numel()
     bytes_per_row = (6 * len(plan.right) + 3 * series) * points.element_size()
     step = max(1, work_space(limit, points.device) // bytes_per_row)
+    if plan.surface is None:  # pairs share series of the duals, whose memory is more than theirs
+        step = max(step, _PAIRS // len(plan.right))
     for start in range(0, len(plan.left), step):
         yield slice(start, min(start + step, len(plan.left)))
 
@@ -192,21 +203,3 @@ def _fill(plan: Plan, result: Kernels, limit: int | None, *, fuse: bool) -> Iter
             for matrix in result:
                 mirror(matrix, rows)
         yield rows
-
-
-def _diagonal(function: KernelFunction, first: Tensor, second: Tensor | None) -> Kernels:
-    """Each input with its partner."""
-    if second is None:
-        square = torch.linalg.vector_norm(first, dim=-1, dtype=torch.float64) ** 2
-        wanted = _wants_gradients(first, *(value for _, value in function.variances))
-        if function.architecture.positively_homogeneous and not wanted:
-            one = function(1.0, 1.0, 1.0)
-            return Kernels(*((k * square).to(first.dtype) for k in one))
-        kernels = function.own(square) if wanted else function(square, square, square)
-        return Kernels(*(k.to(first.dtype) for k in kernels))
-    left, right = (
-        torch.linalg.vector_norm(x, dim=-1, dtype=torch.float64) for x in (first, second)
-    )
-    products = (first.double() * second.double()).sum(-1)
-    products = torch.minimum(torch.maximum(products, -left * right), left * right)
-    return Kernels(*(k.to(first.dtype) for k in function(left**2, right**2, products)))

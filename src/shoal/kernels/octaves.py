@@ -9,12 +9,12 @@ as far as the nearer of these, so that few terms are enough for each octave of t
 import logging
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
 
-from shoal.approximation import chebyshev_nodes, coefficients_from_values
+from shoal.approximation import chebyshev_nodes, coefficients_from_values, off_grid_error
 from shoal.exceptions import AccuracyError
 from shoal.kernels.calculi import HalfAngle
 from shoal.kernels.function import KernelFunction
@@ -26,7 +26,7 @@ _LOGGER = logging.getLogger(__name__)
 
 _DEGREES = (8, 16, 32, 64, 128)
 _LAST = -15  # the octaves from 2^-15 down count as one
-_FEW = 16  # pairs of an octave that are computed one by one
+_FEW = 40  # pairs of an octave that are computed one by one
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,11 @@ def part_surface(
             values[:, ::2], values[:, 1::2] = known, between
         coefficients = coefficients_from_values(values)
         tail = float(coefficients[:, 3 * degree // 4 :].abs().sum(1).max())
-        if tail <= tolerance / 4:
+        if tail > tolerance / 4:
+            continue
+        exact = partial(_values, function, squared_norm)
+        tail = max(tail, off_grid_error(exact, coefficients, angles))
+        if tail <= tolerance:
             constant = torch.ones(1, 1, dtype=torch.float64)
             own = _own(function, squared_norm).tolist()
             series = coefficients[:, None, None].contiguous()

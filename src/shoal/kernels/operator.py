@@ -3,21 +3,22 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture
-from shoal.checks import float_tensor, integer, real
+from shoal.checks import integer, real, shaped, writable
 from shoal.exceptions import ConvergenceError
 from shoal.kernels.arguments import as_tensor, checked_inputs, memory_limit
 from shoal.kernels.conjugate_gradients import conjugate_gradients, relative
 from shoal.kernels.evaluation import mirror
+from shoal.kernels.factors import checked_factor, like_factor, refuse_gradients
 from shoal.kernels.function import kernel_function
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.matrix import strips
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
+from shoal.settings import in_standard_settings
 
 __all__ = ["KernelOperator", "KernelOperators", "kernel_operator"]
 
@@ -31,6 +32,7 @@ class KernelOperator:
 
     It is computed strip by strip whenever it is applied, and strips are kept as far as the memory
     allows: a matrix that fits is computed once. Of a symmetric one only the upper half counts.
+    Factors must be on its device, and products have no gradients: those are refused.
     """
 
     def __init__(
@@ -62,11 +64,13 @@ class KernelOperator:
         """That of the inputs."""
         return self._plan.left.points.device
 
+    @in_standard_settings
     def diagonal(self) -> Tensor:
         """The kernel of each input with itself; only of a symmetric matrix."""
         self._check_symmetric("diagonal")
         return self._plan.diagonal[self._kernel].to(self.dtype)
 
+    @in_standard_settings
     def to_dense(self) -> Tensor:
         """The matrix itself."""
         result = torch.empty(self.shape, dtype=self.dtype, device=self.device)
@@ -76,18 +80,21 @@ class KernelOperator:
                 mirror(result, rows)
         return result
 
+    @in_standard_settings
     def keep(self) -> None:
         """Compute now what is kept, and not with the first product."""
         for rows, _, _ in self._strips():
             if rows.start not in self._kept:
                 return
 
+    @in_standard_settings
     def write(self, out: Tensor) -> None:
         """Write the matrix into ``out``; of a symmetric one the part from the diagonal on.
 
         What is below it then is not to be used. ``out`` may have another dtype, and nothing else
         of its size is made.
         """
+        writable("out", shaped("out", out, *self.shape))
         for rows in strips(self._plan, self._work):
             view = out[rows, self._plan.columns_from(rows.start) :]
             if out.dtype == self.dtype:
@@ -95,6 +102,7 @@ class KernelOperator:
             else:
                 view.copy_(self._fill(rows))
 
+    @in_standard_settings
     def __matmul__(self, other: Any) -> Any:
         """The product with a vector or a matrix; NumPy arrays give NumPy arrays."""
         vectors = self._vectors(other, self.shape[1])
@@ -107,8 +115,9 @@ class KernelOperator:
                 result[rows] += piece @ vectors[columns]
                 if self._plan.symmetric:  # the part below the diagonal
                     result[columns] += piece.T @ vectors[rows]
-        return _like(other, result)
+        return like_factor(other, result)
 
+    @in_standard_settings
     def solve(
         self, other: Any, *, shift: float = 0.0, rtol: float = 1e-6, max_steps: int = 1000
     ) -> Any:
@@ -142,7 +151,7 @@ class KernelOperator:
                 f"{float(relative(found.residual, b).max()):.1e} instead of {rtol:.1e} in "
                 f"{max_steps} steps: allow more of them, a larger rtol, or a larger shift"
             )
-        return _like(other, found.solution)
+        return like_factor(other, found.solution)
 
     def _strips(self) -> Iterator[tuple[slice, int, Tensor]]:
         """Strips of rows, with their first column."""
@@ -178,13 +187,7 @@ class KernelOperator:
         return out
 
     def _vectors(self, other: Any, size: int) -> Tensor:
-        vectors = float_tensor("the factor", as_tensor(other))
-        if vectors.dim() not in (1, 2) or vectors.shape[0] != size:
-            raise ValueError(
-                f"the factor must have {size} rows and at most two dimensions, "
-                f"got shape {tuple(vectors.shape)}"
-            )
-        return vectors.detach().to(dtype=self.dtype, device=self.device).reshape(size, -1)
+        return checked_factor("the factor", other, size, self.device).to(self.dtype)
 
     def _check_symmetric(self, name: str) -> None:
         if not self._plan.symmetric:
@@ -203,6 +206,7 @@ class KernelOperators(NamedTuple):
     ntk: KernelOperator
 
 
+@in_standard_settings
 def kernel_operator(
     architecture: Architecture,
     x1: Any,
@@ -226,6 +230,10 @@ def kernel_operator(
         precision: The dtype in which parts of the matrix are kept, such as ``torch.float32`` for
             twice as many; that of the inputs by default. Products with what is kept have its error.
 
+    Raises:
+        ValueError: If an argument does not fit, or inputs require gradients, which operators do not
+            have.
+
     Example:
         >>> import torch, shoal
         >>> x = torch.eye(3, dtype=torch.float64)
@@ -234,9 +242,12 @@ def kernel_operator(
         tensor([0.7424, 0.7424, 0.7424], dtype=torch.float64)
     """
     function = kernel_function(architecture, trainable=trainable, width=width)
-    first, second = checked_inputs(as_tensor(x1), as_tensor(x2))
+    first, second = checked_inputs(as_tensor(x1, "x1"), as_tensor(x2, "x2"))
     if first.dim() != 2 or (second is not None and second.dim() != 2):
         raise ValueError("x1 and x2 must have shape (samples, features): no batches of operators")
+    refuse_gradients(
+        {"x1": first, "x2": second}, "operators are not differentiated; shoal.kernel has gradients"
+    )
     left = Inputs(first.detach())
     right = left if second is None else Inputs(second.detach())
     plan, limit = Plan.of(function, left, right), memory_limit(memory)
@@ -244,9 +255,3 @@ def kernel_operator(
     if precision not in (None, torch.float32, torch.float64):
         raise ValueError(f"precision must be torch.float32 or torch.float64, got {precision!r}")
     return KernelOperators(*(KernelOperator(plan, kernel, limit, precision) for kernel in (0, 1)))
-
-
-def _like(other: Any, result: Tensor) -> Any:
-    """The result in the shape and kind of the factor."""
-    shaped = result[:, 0] if other.ndim == 1 else result
-    return shaped.cpu().numpy() if isinstance(other, np.ndarray) else shaped

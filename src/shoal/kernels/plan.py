@@ -31,7 +31,8 @@ _ONE_NORM = {torch.float64: 1e-13, torch.float32: 1e-6}  # spread of norms that 
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-7}
 ANGULAR_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-8}
 FEW_PAIRS = 256  # pairs that are cheaper one by one when derivatives are wanted, ...
-_FEW_PAIRS = 2080  # ... and when they are not: those of 64 inputs
+_FEW_PAIRS = 4095  # ... and when they are not: those of 90 inputs, fewer than a surface needs
+_MANY_PAIRS = 100_000  # pairs that deserve a word if computed one by one
 _SAMPLE = 256  # rows and columns whose angles are looked at first
 _GRID = 8  # ranges of angles end at multiples of 1/8 ...
 _MARGIN = 1 / 16  # ... this far beyond the angles of the sample, ...
@@ -80,15 +81,13 @@ class Plan:
         few_pairs: int = _FEW_PAIRS,
     ) -> "Plan":
         """Choose the way for some inputs; up to ``few_pairs`` are computed one by one."""
+        check_overflow(left.norm**2, right.norm**2, torch.float64)  # in which they are computed
         chosen, wide = _choose(function, left, right, few_pairs)
         own = _diagonal(function, chosen, left)
-        largest = torch.finfo(left.points.dtype).max
-        if not bool((own <= largest).all()):
-            raise AccuracyError(f"the kernel of these inputs overflows {left.points.dtype}")
+        other = own if right is left else _diagonal(function, chosen, right)
+        check_overflow(own, other, left.points.dtype)
         rows = _factors(chosen, left, own)
-        columns = (
-            rows if right is left else _factors(chosen, right, _diagonal(function, chosen, right))
-        )
+        columns = rows if right is left else _factors(chosen, right, other)
         return cls(function, chosen, wide, left, right, rows, columns, own)
 
     def columns_from(self, start: int) -> int:
@@ -116,7 +115,7 @@ class Plan:
                 where, values = special
                 for matrix, value in zip(out, values, strict=True):
                     matrix[where] = value.to(matrix)
-            if self.surface.norms is not None:
+            if not self.function.architecture.positively_homogeneous:
                 self._fill_zeros(strip, out)
         if self.symmetric:
             for q, matrix in enumerate(out):
@@ -162,10 +161,8 @@ class Plan:
 
     def _exact(self, i: Tensor, j: Tensor, cosine: Tensor) -> Tensor:
         """Pairs by their scalar equations. shape: (2, n)."""
-        left, right = self.left.norm[i], self.right.norm[j]
         angle = pair_angles(self.left, self.right, i, j, cosine)
-        product = torch.where((left == right) & (angle == 0), left**2, left * right * angle.cos())
-        return torch.stack(tuple(self.function(left**2, right**2, product)))
+        return pairs_at_angles(self.function, self.left.norm[i], self.right.norm[j], angle)
 
     def _fill_zeros(self, strip: "_Strip", out: tuple[Tensor, Tensor]) -> None:
         """The rows and columns of inputs that are zero, which the surface does not know."""
@@ -193,17 +190,40 @@ class _Strip:
         return where[0] + self.rows.start, where[1] + self.columns.start
 
 
+def check_overflow(rows: Tensor, columns: Tensor, dtype: torch.dtype) -> None:
+    """Refuse kernels if the bound of their entries, by both diagonals, is beyond a dtype."""
+    largest = float(rows.max()) ** 0.5 * float(columns.max()) ** 0.5
+    if not largest <= torch.finfo(dtype).max:
+        raise AccuracyError(f"the kernel of these inputs overflows {dtype}")
+
+
+def common_norm(function: KernelFunction, norms: Tensor, dtype: torch.dtype) -> float | None:
+    """The squared norm of all inputs, or one if norms are but factors; ``None`` if they differ."""
+    if function.architecture.positively_homogeneous:
+        return 1.0
+    smallest, largest = (float(end) for end in torch.aminmax(norms))
+    one = largest > 0 and largest - smallest <= _ONE_NORM[dtype] * largest
+    return float(norms.mean()) ** 2 if one else None
+
+
+def pairs_at_angles(function: KernelFunction, left: Tensor, right: Tensor, angle: Tensor) -> Tensor:
+    """Both kernels at pairs of norms and their angles, by scalar equations. shape: (2, n)."""
+    product = torch.where((left == right) & (angle == 0), left**2, left * right * angle.cos())
+    return torch.stack(tuple(function(left**2, right**2, product)))
+
+
 def _choose(
     function: KernelFunction, left: Inputs, right: Inputs, few_pairs: int
 ) -> tuple[Surface | None, Surface | Octaves | None]:
     """The surface for nearly all entries, and the one for the rest."""
     dtype = left.points.dtype
     norms = torch.cat([left.norm, right.norm])
-    smallest, largest = (float(end) for end in torch.aminmax(norms))
-    homogeneous = function.architecture.positively_homogeneous
-    one_norm = homogeneous or (largest > 0 and largest - smallest <= _ONE_NORM[dtype] * largest)
-    squared_norm = 1.0 if homogeneous else float(norms.mean()) ** 2
-    if one_norm:
+    norms = norms[norms > 0]
+    if not len(norms):
+        return None, None
+    squared_norm = common_norm(function, norms, dtype)
+    one_norm = squared_norm is not None
+    if squared_norm is not None:
         tolerance = ANGULAR_TOLERANCE[dtype]
         try:
             wide = angular_surface(function, squared_norm, tolerance)
@@ -211,32 +231,35 @@ def _choose(
         except AccuracyError as error:
             _LOGGER.info("no series in the angle: %s", error)
     pairs = len(left) * (len(left) + 1) // 2 if right is left else len(left) * len(right)
-    if largest == 0 or pairs <= (min(few_pairs, FEW_PAIRS) if one_norm else few_pairs):
+    if pairs <= (min(few_pairs, FEW_PAIRS) if one_norm else few_pairs):
         return None, None
     angles, tolerance = _typical_angles(left, right), TOLERANCE[dtype]
     smooth = (max(angles[0], _SMOOTH_ANGLES[0]), min(angles[1], _SMOOTH_ANGLES[1]))
-    if one_norm:
+    if squared_norm is not None:
         try:
             chosen = part_surface(function, squared_norm, smooth, tolerance)
             return chosen, Octaves(function, squared_norm, tolerance)
         except AccuracyError as error:
             _LOGGER.info("no series at angles from %.3g to %.3g: %s", *smooth, error)
-    return _any_norms(function, norm_span(norms[norms > 0]), (angles, smooth), tolerance), None
+    return _any_norms(function, norm_span(norms), (angles, smooth), tolerance, pairs), None
 
 
 def _any_norms(
-    function: KernelFunction, norms: Span, boxes: Iterable[Span], tolerance: float
+    function: KernelFunction, norms: Span, boxes: Iterable[Span], tolerance: float, pairs: int
 ) -> Surface | None:
     """The surface for different norms on the first range of angles that has one."""
     for angles in dict.fromkeys(boxes):
         try:
-            return surface(function, norms, angles, tolerance)
+            return surface(function, norms, angles, tolerance, pairs)
         except AccuracyError as error:
-            _LOGGER.info("no surface at angles from %.3g to %.3g: %s", *angles, error)
-    _LOGGER.warning(
-        "the kernel of %r is rough: its entries are computed one by one, which is slow",
-        function.architecture,
-    )
+            _LOGGER.log(
+                logging.WARNING if pairs > _MANY_PAIRS else logging.INFO,
+                "the entries of the kernel of %r at angles from %.3g to %.3g are computed one by "
+                "one, which is slow: %s",
+                function.architecture,
+                *angles,
+                error,
+            )
     return None
 
 
@@ -269,7 +292,7 @@ def _diagonal(function: KernelFunction, chosen: Surface | None, inputs: Inputs) 
     own = inputs.norm.new_tensor(chosen.diagonal)[:, None]
     if function.architecture.positively_homogeneous:
         return own * inputs.norm**2
-    return own.expand(2, len(inputs))
+    return torch.where(inputs.norm > 0, own, diagonal(function, inputs.norm.new_zeros(1)))
 
 
 def _factors(chosen: Surface | None, inputs: Inputs, own: Tensor) -> Factors:

@@ -86,6 +86,19 @@ class Loop:
         value = calculus.combine([(recurrent, turn.state), (1.0, injected)])
         return value, recurrent * turn.through
 
+    @property
+    def contracts(self) -> bool:
+        """Whether its equations surely have one solution."""
+        gain = 1.0
+        for cell in self.cells:
+            variance = cell.weights.variance
+            if isinstance(variance, Tensor):
+                variance = float(variance.detach().max())
+            if variance == 0:  # also where the activation is not Lipschitz
+                return True
+            gain *= variance * cell.gain**2 * cell.activation.lipschitz**2
+        return gain < 1
+
 
 class _Turn(NamedTuple, Generic[S]):
     """Features after all cells, their NTK, and the factor of changes of the first argument."""

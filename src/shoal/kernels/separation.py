@@ -6,8 +6,10 @@ from typing import Any
 import torch
 
 from shoal.architectures import ConvResNet
+from shoal.exceptions import AccuracyError
 from shoal.kernels.arguments import as_tensor, checked_image_samples, checked_samples
 from shoal.kernels.convolutional import patch_grams
+from shoal.settings import in_standard_settings
 
 __all__ = ["pair_eigenvalue"]
 
@@ -15,6 +17,7 @@ _BLOCK = 1024  # rows of the Gram matrix at a time
 _PAIRS = 1 << 22  # numbers of the inputs whose pairs are decomposed together
 
 
+@in_standard_settings
 def pair_eigenvalue(x: Any, *, architecture: ConvResNet | None = None) -> float:
     r"""The least eigenvalue $\lambda$ of the Gram matrices of all pairs of different inputs.
 
@@ -47,10 +50,12 @@ def pair_eigenvalue(x: Any, *, architecture: ConvResNet | None = None) -> float:
     """
     if architecture is not None:
         return _patch_eigenvalue(architecture, x)
-    points = checked_samples("x", as_tensor(x)).detach().double()
+    points = checked_samples("x", as_tensor(x, "x")).detach().double()
     if points.dim() != 2 or len(points) < 2:
         raise ValueError(f"x must have shape (n, p) with n >= 2, got {tuple(points.shape)}")
     squares, least = points.square().sum(1), math.inf
+    if not bool(squares.isfinite().all()):
+        raise AccuracyError("the squared norms of x overflow in float64: scale x down")
     step = max(1, min(_BLOCK, _PAIRS // points.shape[1]))
     for start in range(0, len(points), step):
         rows = slice(start, start + step)
@@ -71,7 +76,7 @@ def _patch_eigenvalue(architecture: ConvResNet, x: Any) -> float:
     """The same for the patches of images."""
     if not isinstance(architecture, ConvResNet):
         raise TypeError(f"architecture must be a ConvResNet, got {architecture!r}")
-    images = checked_image_samples("x", as_tensor(x), architecture).detach()
+    images = checked_image_samples("x", as_tensor(x, "x"), architecture).detach()
     if len(images) < 2:
         raise ValueError(f"x must have at least two images, got shape {tuple(images.shape)}")
     pixels, axes = images[0, 0].numel(), images.dim() - 2

@@ -13,6 +13,7 @@ from shoal.approximation import (
     chebyshev_nodes,
     coefficients_from_values,
     fit_piecewise,
+    off_grid_error,
 )
 from shoal.exceptions import AccuracyError
 from shoal.kernels.adjoint import padded
@@ -177,5 +178,7 @@ def _series(line: Callable[[Tensor], Tensor], span: Span) -> Tensor:
         rest = coefficients.abs().flip(-1).cumsum(-1).flip(-1).flatten(0, -2).amax(0)
         needed = int((rest > _TOLERANCE).sum())
         if needed + _MARGIN <= degree:
-            return coefficients[..., : needed + _MARGIN]
+            kept = coefficients[..., : needed + _MARGIN]
+            if off_grid_error(line, kept, span) <= 10 * _TOLERANCE:
+                return kept
     raise AccuracyError(f"the derivative in the norm needs a degree above {_DEGREES[-1]}")

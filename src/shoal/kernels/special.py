@@ -46,14 +46,32 @@ def pair_tangents(plan: Plan, names: tuple[str, ...], i: Tensor, j: Tensor) -> T
     cosine = (plan.left.unit[i] * plan.right.unit[j]).sum(-1)
     angle = pair_angles(plan.left, plan.right, i, j, cosine)
     result = torch.empty(len(names), 2, len(i), dtype=torch.float64, device=i.device)
-    twins = _twins(plan, i, j, angle)
-    if bool(twins.any()):
-        norm = plan.left.norm[i[twins]].clamp(min=_SMALLEST_NORM)
-        result[..., twins] = own_slopes(plan.function, names, norm)[2:]
-    for some in (~twins).nonzero()[:, 0].split(_PAIRS):
+    # along one direction, where the derivative in c has lost the angle, there is a better way
+    along, own = _along(plan, names, i, j, angle)
+    others = (~(along & (angle == 0))).nonzero()[:, 0]
+    for some in others.split(_PAIRS) if len(others) else ():  # nothing is split into one part
         point = _point(plan, (i[some], j[some]), angle[some])
         result[..., some] = derivatives(plan.function, names, _kernels, *point)[1][3:]
+    share = (angle[along] / _SMALLEST_ANGLE).clamp(max=1.0)
+    result[..., along] = torch.where(share > 0, own + share * (result[..., along] - own), own)
     return result
+
+
+def _along(
+    plan: Plan, names: tuple[str, ...], i: Tensor, j: Tensor, angle: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Which pairs have one direction and are as an input with itself, and their derivatives.
+
+    These are pairs of one norm, and all of a positively homogeneous kernel.
+    """
+    left, right = plan.left.norm[i], plan.right.norm[j]
+    along = angle < _SMALLEST_ANGLE
+    if not plan.function.architecture.positively_homogeneous:
+        along &= left == right
+    if not bool(along.any()):
+        return along, angle.new_empty(len(names), 2, 0)
+    norm = (left[along].sqrt() * right[along].sqrt()).clamp(min=_SMALLEST_NORM)
+    return along, own_slopes(plan.function, names, norm)[2:]
 
 
 def _twins(plan: Plan, i: Tensor, j: Tensor, angle: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from shoal.checks import as_path
 from shoal.files import made, staged
 from shoal.kernels.result import Kernels
 
@@ -30,8 +31,8 @@ def memory_mapped(
     Raises:
         OSError: If the disk has no room for them.
     """
-    place = Path(folder)
-    if not str(folder) or (place.exists() and not place.is_dir()):
+    place = as_path("out", folder)
+    if place.exists() and not place.is_dir():
         raise ValueError(f"out must be a folder, got {str(folder)!r}")
     numbers = np.dtype(np.float64 if dtype == torch.float64 else np.float32)
     with made(place), staged(place) as new:

@@ -10,6 +10,7 @@ any norms if the activations are positively homogeneous, there is one $f$, the c
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias
@@ -47,6 +48,7 @@ _DEGREES = (32, 64, 128)  # tried on lines; what lies beyond the needed degree i
 _CHECKS = 9  # points per axis, off the grid, at which the error is measured
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _MARGIN = 2  # degrees beyond those that the lines need
+_MANY = 8192  # entries from which on long lines are tried
 _FEW = 64  # norms at which the diagonal is computed one by one
 _GRID = 4  # ranges of norms end at multiples of 1/4 in log₂
 _DIAGONAL = 1e-13  # error of the interpolated logarithm of the diagonal
@@ -117,13 +119,13 @@ def to_unit(x: Tensor, span: Span) -> Tensor:
 def diagonal(function: KernelFunction, norm: Tensor) -> Tensor:
     """Both kernels of each input with itself, given its norm in float64. shape: (2, n)."""
     distinct, inverse = norm.unique(return_inverse=True)
-    if len(distinct) > _FEW and float(distinct[0]) > 0:
-        series = _diagonal_series(function, norm_span(distinct))
-        if series is not None:
-            log = distinct.log2()
-            return torch.stack([s(log).exp2() for s in series])[:, inverse]
-    square = distinct**2
-    return torch.stack(tuple(function(square, square, square)))[:, inverse]
+    series = _diagonal_series(function, norm_span(distinct[1:])) if len(distinct) > _FEW else None
+    square = distinct**2 if series is None else distinct[:1] ** 2  # the first may be zero
+    values = torch.stack(tuple(function(square, square, square)))
+    if series is not None:
+        log = distinct[1:].log2()
+        values = torch.cat([values, torch.stack([s(log).exp2() for s in series])], dim=1)
+    return values[:, inverse]
 
 
 def norm_span(norm: Tensor) -> Span:
@@ -173,16 +175,35 @@ def angular_surface(function: KernelFunction, squared_norm: float, tolerance: fl
     return Surface(None, ANY_ANGLE, basis, coefficients[:, None, None], error, (own[0], own[1]))
 
 
-@lru_cache(maxsize=32)
-def surface(function: KernelFunction, norms: Span, angles: Span, tolerance: float) -> Surface:
+def surface(
+    function: KernelFunction, norms: Span, angles: Span, tolerance: float, entries: int
+) -> Surface:
     """The surface for inputs of different norms; kept for later calls.
 
     Raises:
-        AccuracyError: If the kernel is too rough on this box.
+        AccuracyError: If the kernel is too rough on this box, or the surface needs more solutions
+            of scalar equations than there are entries.
     """
+    across, around = _degrees(function, norms, angles, tolerance, entries >= _MANY)
+    equations = (across + 1) * (across + 2) // 2 * (around + 1) + _CHECKS**3
+    if equations > entries:
+        raise AccuracyError(f"a surface costs {equations} equations, the entries {entries}")
+    return _surface(function, norms, angles, tolerance)
+
+
+@lru_cache(maxsize=64)
+def _degrees(
+    function: KernelFunction, norms: Span, angles: Span, tolerance: float, many: bool
+) -> tuple[int, int]:
+    """Those that lines through the box need; few entries do not pay for long lines."""
+    tried = _DEGREES if many else _DEGREES[:1]
+    return _Sampler(function, norms, angles).degrees(tolerance, tried)
+
+
+@lru_cache(maxsize=32)
+def _surface(function: KernelFunction, norms: Span, angles: Span, tolerance: float) -> Surface:
     sampler = _Sampler(function, norms, angles)
-    across, around = sampler.degrees(tolerance)
-    values = sampler.grid(across, around)
+    values = sampler.grid(*_degrees(function, norms, angles, tolerance, True))
     for dim in (1, 2, 3):
         values = coefficients_from_values(values, dim)
     basis, core = _compressed(values, tolerance)
@@ -220,14 +241,17 @@ class _Sampler:
     def _diagonal(self, norm: Tensor) -> tuple[Tensor, Tensor]:
         return self.function(norm**2, norm**2, norm**2)
 
-    def degrees(self, tolerance: float) -> tuple[int, int]:
+    def degrees(self, tolerance: float, tried: Sequence[int]) -> tuple[int, int]:
         """The degrees that lines through the box need, in the norms and in the angle."""
         few, mid = (torch.linspace(*span, 3, dtype=torch.float64) for span in self._spans)
         across = _needed(
-            lambda x: self.values(x, few[:, None, None], mid[:, None]), self.norms, tolerance
+            lambda x: self.values(x, few[:, None, None], mid[:, None]), self.norms, tolerance, tried
         )
         around = _needed(
-            lambda x: self.values(few[:, None, None], few[:, None], x), self.angles, tolerance
+            lambda x: self.values(few[:, None, None], few[:, None], x),
+            self.angles,
+            tolerance,
+            tried,
         )
         return across, around
 
@@ -260,16 +284,16 @@ class _Sampler:
         return float((found - exact).abs().max())
 
 
-def _needed(values, span: Span, tolerance: float) -> int:  # type: ignore[no-untyped-def]
+def _needed(values, span: Span, tolerance: float, tried: Sequence[int]) -> int:  # type: ignore[no-untyped-def]
     """The degree that a family of lines needs."""
-    for degree in _DEGREES:
+    for degree in tried:
         coefficients = coefficients_from_values(values(chebyshev_nodes(degree, *span)))
         profile = coefficients.abs().flatten(0, -2).amax(0)
         rest = profile.flip(0).cumsum(0).flip(0)
         needed = int((rest > tolerance / 4).sum())
         if needed + _MARGIN <= degree:
             return needed + _MARGIN
-    raise AccuracyError(f"the kernel needs a degree above {_DEGREES[-1]} on {span}")
+    raise AccuracyError(f"the kernel needs a degree above {tried[-1]} on {span}")
 
 
 def _compressed(coefficients: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from shoal.architectures import Architecture
+from shoal.checks import float_tensor, shown
 
 __all__ = ["Variances", "checked_variances", "with_values"]
 
@@ -27,10 +28,12 @@ def checked_variances(
                 f"variances must be among those of {type(architecture).__name__} ({known}), "
                 f"got {name!r}"
             )
-        if not isinstance(value, Tensor) or value.dim() or not value.dtype.is_floating_point:
+        if not isinstance(value, Tensor) or value.dim():
             raise TypeError(
-                f"variances[{name!r}] must be a floating-point tensor of shape (), got {value!r}"
+                f"variances[{name!r}] must be a floating-point tensor of shape (), "
+                f"got {shown(value)}"
             )
+        float_tensor(f"variances[{name!r}]", value)
     return tuple(variances.items())
 
 

@@ -8,10 +8,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shoal.checks import float_tensor
+from shoal.checks import float_tensor, unmasked
 
 __all__ = ["Numbers", "numbers", "samples"]
 
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _FLOATS = tuple(map(np.dtype, (np.float16, np.float32, np.float64)))  # of torch as well
 
 Numbers = Tensor | NDArray[Any] | Sequence[float]
@@ -20,17 +21,18 @@ Numbers = Tensor | NDArray[Any] | Sequence[float]
 def numbers(name: str, value: object) -> Tensor:
     """Return a copy of ``value`` as a finite tensor of its dtype; what is no float is float64."""
     if isinstance(value, Tensor):
-        tensor = value.detach().cpu().clone()
+        tensor = value.detach()
     elif isinstance(value, np.ndarray | Sequence) and not isinstance(value, str | bytes):
         tensor = _from_array(name, value)
     else:
         raise TypeError(f"{name} must be a tensor, an array or a sequence, got {value!r}")
-    if tensor.dtype == torch.bool or tensor.is_complex():
-        raise TypeError(f"{name} must hold real numbers, got dtype {tensor.dtype}")
-    return float_tensor(name, tensor if tensor.dtype.is_floating_point else tensor.double())
+    if tensor.dtype in _INTEGERS:
+        tensor = tensor.double()
+    return float_tensor(name, tensor).cpu().clone()
 
 
 def _from_array(name: str, value: "NDArray[Any] | Sequence[object]") -> Tensor:
+    unmasked(name, value)
     try:
         array = np.array(value)
     except ValueError:

@@ -13,7 +13,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from shoal.checks import integer, real
+from shoal.checks import float_dtype, float_tensor, instance, integer, real, room
 from shoal.mixtures.arguments import Numbers, numbers
 
 __all__ = [
@@ -104,7 +104,7 @@ class ScalarCovariance(Covariance):
     def draw(  # noqa: D102
         self, count: int, generator: torch.Generator, dtype: torch.dtype = torch.float64
     ) -> Tensor:
-        return (normal(count, self.dimension, generator) * math.sqrt(self.variance)).to(dtype)
+        return rounded(normal(count, self.dimension, generator) * math.sqrt(self.variance), dtype)
 
     def trace(self) -> float:  # noqa: D102
         return self.variance * self.dimension
@@ -143,7 +143,7 @@ class DiagonalCovariance(Covariance):
     def draw(  # noqa: D102
         self, count: int, generator: torch.Generator, dtype: torch.dtype = torch.float64
     ) -> Tensor:
-        return (normal(count, self.dimension, generator) * self.variances().sqrt()).to(dtype)
+        return rounded(normal(count, self.dimension, generator) * self.variances().sqrt(), dtype)
 
     def _inner(self, other: Covariance) -> float:
         return float(self.variances() @ other.variances())
@@ -198,7 +198,7 @@ class LowRankCovariance(Covariance):
         rows = normal(count, self.factor.shape[1], generator) @ self.factor.T
         if bool(self.diagonal.any()):
             rows += normal(count, self.dimension, generator) * self.diagonal.sqrt()
-        return rows.to(dtype)
+        return rounded(rows, dtype)
 
     def _inner(self, other: Covariance) -> float:
         low_rank = (self.factor * other.apply(self.factor)).sum()
@@ -245,7 +245,7 @@ class FullCovariance(Covariance):
     def draw(  # noqa: D102
         self, count: int, generator: torch.Generator, dtype: torch.dtype = torch.float64
     ) -> Tensor:
-        return (normal(count, self.dimension, generator) @ self._root.T).to(dtype)
+        return rounded(normal(count, self.dimension, generator) @ self._root.T, dtype)
 
     @cached_property
     def _root(self) -> Tensor:
@@ -269,7 +269,7 @@ class FullCovariance(Covariance):
 def as_covariance(name: str, value: object, dimension: int) -> Covariance:
     """A number, a vector of variances, a matrix or a covariance, as a covariance."""
     if isinstance(value, Real) and not isinstance(value, bool):
-        result: Covariance = ScalarCovariance(float(value), dimension)
+        result: Covariance = ScalarCovariance(real(name, value), dimension)
     elif isinstance(value, Covariance):
         result = value
     else:
@@ -291,8 +291,7 @@ def check_dimension(name: str, value: Covariance, dimension: int) -> Covariance:
 
 def check_columns(v: Tensor, dimension: int) -> Tensor:
     """Return columns of this dimension in float64, or say why they are none."""
-    if not isinstance(v, Tensor):
-        raise TypeError(f"v must be a tensor, got {type(v).__name__}")
+    v = float_tensor("v", v)
     if v.dim() not in (1, 2) or len(v) != dimension:
         raise ValueError(f"v must have {dimension} rows, got shape {tuple(v.shape)}")
     return v.double()
@@ -332,7 +331,15 @@ def scale_rows(scales: Tensor, v: Tensor) -> Tensor:
 
 def normal(count: int, dimension: int, generator: torch.Generator) -> Tensor:
     """Standard normal rows."""
+    count = integer("count", count, at_least=0)
+    room("count", count, dimension)
+    instance("generator", generator, torch.Generator)
     return torch.randn(count, dimension, generator=generator, dtype=torch.float64)
+
+
+def rounded(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rows in a floating-point dtype."""
+    return rows.to(float_dtype("dtype", dtype))
 
 
 def set_fields(value: Covariance, **fields: object) -> None:

@@ -22,6 +22,7 @@ from shoal.mixtures.sums import (
     quadratic_sums,
     spread_rows,
 )
+from shoal.settings import in_standard_settings
 
 __all__ = ["estimate", "estimate_from", "sums_of_classes"]
 
@@ -30,6 +31,7 @@ _LARGEST = 1e30
 _PAIRED = 512  # samples of a class whose pairs give the variance of second order
 
 
+@in_standard_settings
 def estimate(x: Numbers, labels: Labels) -> MixtureStatistics:
     r"""Estimate what the theory needs of a mixture, without bias and with standard errors.
 

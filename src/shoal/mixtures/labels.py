@@ -8,6 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from shoal.checks import host_array, items, unmasked
+
 __all__ = ["Class", "Labels", "class_indices", "classes_of"]
 
 Class = int | str
@@ -40,7 +42,7 @@ def class_indices(labels: Labels, classes: Sequence[Class]) -> Tensor:
         tensor([1, 0, 0])
     """
     array = _array(labels)
-    places = {name: place for place, name in enumerate(classes)}
+    places = {name: place for place, name in enumerate(items("classes", classes))}
     names, inverse = np.unique(array, return_inverse=True)
     unknown = [name for name in names.tolist() if name not in places]
     if unknown:
@@ -50,7 +52,11 @@ def class_indices(labels: Labels, classes: Sequence[Class]) -> Tensor:
 
 
 def _array(labels: object) -> NDArray[Any]:
-    array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    unmasked("labels", labels)
+    try:
+        array = host_array("labels", labels) if isinstance(labels, Tensor) else np.asarray(labels)
+    except ValueError:
+        raise ValueError("labels must have shape (samples,), got a ragged sequence") from None
     if array.ndim != 1 or array.size == 0:
         raise ValueError(f"labels must have shape (samples,), got {array.shape}")
     if array.dtype.kind == "O" and all(isinstance(item, str) for item in array):

@@ -10,13 +10,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from shoal.checks import FLOATS, integer, one_of, real
+from shoal.checks import flag, float_dtype, integer, items, one_of, real, room, seeded
 from shoal.mixtures.arguments import Numbers, numbers
 from shoal.mixtures.covariances import Covariance, as_covariance
 from shoal.mixtures.estimation import estimate_from, sums_of_classes
 from shoal.mixtures.fitting import FORMS, sample_covariance
 from shoal.mixtures.labels import Class, Labels
 from shoal.mixtures.statistics import MixtureStatistics, known_statistics
+from shoal.settings import in_standard_settings
 
 __all__ = ["GaussianMixture"]
 
@@ -59,6 +60,7 @@ class GaussianMixture:
     classes: tuple[Class, ...]
     estimates: MixtureStatistics | None = field(default=None)
 
+    @in_standard_settings
     def __init__(
         self,
         means: Numbers | Sequence[Numbers],
@@ -85,6 +87,7 @@ class GaussianMixture:
         return f"GaussianMixture(classes={self.classes}, dimension={self.dimension})"
 
     @classmethod
+    @in_standard_settings
     def ling2024(cls, dimension: int, classes: int = 2) -> "GaussianMixture":
         r"""The mixture of all experiments of Ling 2024 (figures 1, 2 and 4 to 7).
 
@@ -101,11 +104,13 @@ class GaussianMixture:
         """
         integer("classes", classes, at_least=1)
         integer("dimension", dimension, at_least=_SHIFT * (classes - 1) + 1)
+        room("dimension", classes, dimension)
         means = torch.zeros(classes, dimension, dtype=torch.float64)
         means[torch.arange(classes), _SHIFT * torch.arange(classes)] = _SHIFT
         return cls(means, [1 + _SHIFT * a / math.sqrt(dimension) for a in range(classes)])
 
     @classmethod
+    @in_standard_settings
     def fit(
         cls,
         x: Numbers,
@@ -179,6 +184,7 @@ class GaussianMixture:
         r"""$\mu_a^\top \mu_b / p$."""
         return self.statistics.mean_products.value
 
+    @in_standard_settings
     def sample(
         self,
         n: int,
@@ -209,9 +215,10 @@ class GaussianMixture:
         """
         integer("n", n, at_least=1)
         one_of("counts", counts, ("exact", "random"))
-        if dtype not in FLOATS:
-            raise TypeError(f"dtype must be a floating-point dtype, got {dtype!r}")
-        generator = torch.Generator().manual_seed(integer("seed", seed, at_least=0))
+        flag("shuffle", shuffle)
+        float_dtype("dtype", dtype)
+        room("n", n, self.dimension)
+        generator = seeded("seed", seed)
         if counts == "exact":
             sizes = _shares(n, self.proportions)
         else:
@@ -278,7 +285,11 @@ def _proportions(proportions: object, count: int) -> Tensor:
 
 
 def _classes(classes: Sequence[Class] | None, count: int) -> tuple[Class, ...]:
-    names = tuple(range(count)) if classes is None else tuple(classes)
+    names = (
+        tuple(range(count))
+        if classes is None
+        else items("classes", classes, "a sequence of labels")
+    )
     for name in names:
         if isinstance(name, bool) or not isinstance(name, Integral | str):
             raise TypeError(f"classes must be integers or strings, got {name!r}")

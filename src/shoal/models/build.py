@@ -8,7 +8,6 @@ from torch import Tensor
 
 from shoal import checks
 from shoal.architectures import Architecture, ImplicitArchitecture
-from shoal.architectures.base import check_flag
 from shoal.gradients import Gradient
 from shoal.gradients.methods import check_gradient
 from shoal.gradients.options import SolveOptions
@@ -17,6 +16,7 @@ from shoal.models.draw import Source, check_law
 from shoal.models.equilibrium import EquilibriumNetwork
 from shoal.models.network import Network, NetworkSpec
 from shoal.models.registry import network_class
+from shoal.settings import standard_settings
 from shoal.solvers import Solver
 from shoal.solvers.solution import check_on_failure
 from shoal.solvers.solve import check_solver
@@ -128,15 +128,15 @@ def build(
         pixel_axes=pixel_axes,
     )
     dtype = torch.get_default_dtype() if dtype is None else dtype
-    if dtype not in checks.FLOATS:
-        raise TypeError(f"dtype must be a floating-point dtype of 16 bits or more, got {dtype!r}")
-    place = torch.get_default_device() if device is None else torch.device(device)
+    dtype = checks.float_dtype("dtype", dtype)
+    place = torch.get_default_device() if device is None else checks.device_of("device", device)
     options = SolveOptions(
         check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
     )
-    options_given = (options, check_flag("warm_start", warm_start))
-    drawn = network_class(architecture).draw(spec, Source(seed, dtype, place))
-    return assemble(spec, drawn, options_given)
+    options_given = (options, checks.flag("warm_start", warm_start))
+    with standard_settings():  # built in inference mode it can be trained, too
+        drawn = network_class(architecture).draw(spec, Source(seed, dtype, place))
+        return assemble(spec, drawn, options_given)
 
 
 def check_spec(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from shoal.checks import real
+from shoal.checks import instance, real
 from shoal.models.equilibrium import EquilibriumNetwork
 from shoal.models.gain import GainBound, gain_factor
 
@@ -85,5 +85,6 @@ class GainConstraint:
 
     def attach(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:
         """Apply the constraint now and after every step of an optimizer, until removed."""
+        instance("optimizer", optimizer, torch.optim.Optimizer)
         self.apply()
         return optimizer.register_step_post_hook(lambda *_: (self.apply(), None)[1])

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from shoal.checks import integer, one_of
+from shoal.checks import one_of, room, seeded
 
 __all__ = ["LAWS", "Law", "Source", "check_law"]
 
@@ -32,16 +32,14 @@ class Source:
     """
 
     def __init__(self, seed: int, dtype: torch.dtype, device: torch.device) -> None:
-        seed = integer("seed", seed, at_least=0)
-        if seed >= 2**64:
-            raise ValueError(f"seed must be < 2**64, got {seed}")
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = seeded("seed", seed)
         self._dtype, self._device = dtype, device
 
     def draw(self, law: Law, *shape: int, scale: float = 1.0) -> Tensor:
         """The next weights, times ``scale``."""
         if self._device.type == "meta":  # shapes alone are wanted
             return torch.empty(shape, dtype=self._dtype, device="meta")
+        room("width (or another size)", *shape)
         generator, dtype = self._generator, torch.float64
         if law == "gaussian":
             weights = torch.randn(shape, generator=generator, dtype=dtype)

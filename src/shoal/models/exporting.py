@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import Module
 
+from shoal.checks import as_path
 from shoal.files import staged, write_together
 from shoal.models.chain import ChainNetwork
 from shoal.models.network import Network
@@ -71,7 +72,7 @@ def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
 
 def export_target(name: str, path: str | os.PathLike[str]) -> Path:
     """Return the path of an export, or say why nothing can be exported there."""
-    target = Path(path)
+    target = as_path(name, path)
     if target.suffix not in (".py", ".onnx"):
         raise ValueError(f"{name} must end in .py or .onnx, got {str(target)!r}")
     if not target.absolute().parent.is_dir():

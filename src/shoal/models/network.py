@@ -143,7 +143,7 @@ class Network(Module, ABC, Generic[A]):
             return x
         if isinstance(x, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x):
             return x  # values are not known
-        if self._is_checked(x):
+        if isinstance(x, Tensor) and self._is_checked(x):
             return x
         x = float_tensor(name, x)
         shape = "(samples, in_features" + ", pixels" * self.spec.pixel_axes + ")"

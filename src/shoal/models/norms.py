@@ -48,10 +48,10 @@ def operator_norm_bounds(matrix: Tensor, *, tightness: float = 1e-3) -> NormBoun
         >>> f"{lower:.3f} {upper:.3f}"
         '3.000 3.000'
     """
-    float_tensor("matrix", matrix)
+    matrix = float_tensor("matrix", matrix)
     if matrix.dim() != 2:
         raise ValueError(f"matrix must have shape (rows, columns), got {tuple(matrix.shape)}")
-    tightness = real("tightness", tightness, above=0)
+    tightness = real("tightness", tightness, above=0, at_least=1e-15)
     w = matrix.detach().double()
     w = w if w.shape[0] >= w.shape[1] else w.t()
     scale = float(w.abs().max())

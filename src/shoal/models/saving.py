@@ -13,8 +13,7 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.architectures import Architecture
-from shoal.architectures.base import check_flag
-from shoal.checks import FLOATS
+from shoal.checks import FLOATS, as_path, device_of, flag, items, shown
 from shoal.files import checksum, write_whole
 from shoal.gradients import Gradient
 from shoal.gradients.methods import check_gradient
@@ -22,6 +21,7 @@ from shoal.gradients.options import SolveOptions
 from shoal.models.build import assemble, check_spec, shapes
 from shoal.models.encoding import decode, encode
 from shoal.models.network import Network, NetworkSpec
+from shoal.settings import standard_settings
 from shoal.solvers import Solver
 from shoal.solvers.solution import check_on_failure
 from shoal.solvers.solve import check_solver
@@ -60,6 +60,7 @@ def save(network: Network[Any], path: str | os.PathLike[str]) -> None:
     """
     if not isinstance(network, Network):
         raise TypeError(f"network must be a network made by shoal.build, got {network!r}")
+    target = as_path("path", path)
     spec = network.spec
     tensors = {
         name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()
@@ -73,7 +74,7 @@ def save(network: Network[Any], path: str | os.PathLike[str]) -> None:
         "requires_grad": json.dumps(trained),
     }
     metadata["sha256"] = checksum(metadata, tensors)
-    write_whole(Path(path), lambda file: save_file(tensors, file, metadata=metadata))
+    write_whole(target, lambda file: save_file(tensors, file, metadata=metadata))
 
 
 def load(
@@ -107,16 +108,31 @@ def load(
     options = SolveOptions(
         check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
     )
-    check_flag("warm_start", warm_start)
-    metadata, tensors = _read(Path(path))
-    spec, trained = _spec(path, metadata, [*activations, *architectures])
-    _check_tensors(path, metadata, tensors, spec)
-    place = torch.get_default_device() if device is None else torch.device(device)
-    weights = {name: tensors[name].to(place) for name in shapes(spec)}
-    network = assemble(spec, weights, (options, warm_start))
+    flag("warm_start", warm_start)
+    file = as_path("path", path)
+    own = [
+        *_classes("activations", activations, Activation),
+        *_classes("architectures", architectures, Architecture),
+    ]
+    place = torch.get_default_device() if device is None else device_of("device", device)
+    with standard_settings():  # as in build
+        metadata, tensors = _read(file)
+        spec, trained = _spec(path, metadata, own)
+        _check_tensors(path, metadata, tensors, spec)
+        weights = {name: tensors[name].to(place) for name in shapes(spec)}
+        network = assemble(spec, weights, (options, warm_start))
     for name, parameter in network.groups.items():
         parameter.requires_grad_(name in trained)
     return network
+
+
+def _classes(name: str, given: object, base: type) -> list[Any]:
+    """Classes of one's own, or what is wrong with them."""
+    classes = list(items(name, given))
+    for one in classes:
+        if not isinstance(one, type) or not issubclass(one, base):
+            raise TypeError(f"{name} must be classes of {name}, got {shown(one)}")
+    return classes
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from shoal.checks import real, shaped, writable
 from shoal.exceptions import AccuracyError
 
 __all__ = ["Cholesky"]
@@ -47,9 +48,13 @@ class Cholesky:
         *,
         on_panel: Callable[[float], object] | None = None,
     ) -> None:
-        self.matrix = matrix
-        self.diagonal = diagonal.to(matrix)
-        self.ridge = ridge
+        size = len(shaped("matrix", matrix, None, None))
+        if matrix.dtype not in (torch.float32, torch.float64):
+            raise TypeError(f"matrix must be float32 or float64, got {matrix.dtype}")
+        writable("matrix", matrix)
+        self.matrix = shaped("matrix", matrix, size, size)
+        self.diagonal = shaped("diagonal", diagonal, size).to(matrix)
+        self.ridge = real("ridge", ridge)
         for panel in self._panels():
             self._eliminate(panel)
             if on_panel is not None:
@@ -85,9 +90,16 @@ class Cholesky:
         upper = self.matrix[panel, panel].triu(1)
         return upper + upper.T + self.diagonal[panel].diag()
 
+    def _columns(self, name: str, given: Tensor) -> Tensor:
+        """Columns in the dtype of the matrix, or what is wrong with them."""
+        columns = shaped(name, given, len(self.matrix), None)
+        if columns.dtype != self.matrix.dtype:
+            raise TypeError(f"{name} must be {self.matrix.dtype}, got {columns.dtype}")
+        return columns
+
     def product(self, vectors: Tensor) -> Tensor:
         r"""$(K + \lambda I) V$."""
-        result = self.ridge * vectors
+        result = self.ridge * self._columns("vectors", vectors)
         for panel in self._panels():
             beyond = self.matrix[panel, panel.stop :]
             result[panel] += (
@@ -98,7 +110,7 @@ class Cholesky:
 
     def forward(self, b: Tensor) -> Tensor:
         r"""$L^{-1} B$."""
-        result = b.clone()
+        result = self._columns("b", b).clone()
         for panel in self._panels():
             result[panel] -= self.matrix[panel, : panel.start] @ result[: panel.start]
             block = self.matrix[panel, panel]

@@ -11,8 +11,6 @@ from shoal.kernels import KernelOperator, kernel, kernel_operator
 
 __all__ = ["Problem", "Shifted"]
 
-_BLOCK = {"cpu": 2**28, "cuda": 2**32}  # bytes that a product with new inputs takes
-
 
 @dataclass(frozen=True, eq=False)
 class Problem:
@@ -68,15 +66,15 @@ class Problem:
         r"""$K + \lambda I$."""
         return Shifted(operator, self.ridge)
 
-    def cross(self, left: Tensor, right: Tensor) -> KernelOperator:
-        """The kernel between inputs."""
+    def cross(self, left: Tensor, right: Tensor, memory: int) -> KernelOperator:
+        """The kernel between inputs, in so many bytes."""
         return kernel_operator(
             self.architecture,
             left,
             right,
             trainable=self.trainable,
             width=self.width,
-            memory=_BLOCK.get(left.device.type, 2**28),
+            memory=memory,
         )[self.kernel]
 
 

@@ -8,10 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.checks import integer
+from shoal.checks import integer, room, seeded
+from shoal.exceptions import AccuracyError
 from shoal.kernels.arguments import as_tensor, checked_samples
 from shoal.regression.problem import Problem
 from shoal.regression.solver import Solver
+from shoal.settings import in_standard_settings
 
 __all__ = ["Estimate", "KernelRegression", "Report"]
 
@@ -79,16 +81,24 @@ class KernelRegression:
         r"""$\lambda$, the variance of the noise."""
         return self._problem.ridge
 
+    @in_standard_settings
     def predict(self, x: Any) -> Any:
         r"""$k(x, X) \alpha$: the regression function, or the posterior mean.
 
         Args:
             x: New inputs of shape (m, p); a NumPy array gives a NumPy array.
         """
-        inputs = self._inputs(x)
-        values = self._problem.cross(inputs, self._problem.x) @ self._alpha
+        own, block = self._problem.x, self._solver.block
+        rows = max(1, block // 8 // (own.shape[1] * own.itemsize))  # with directions and copies
+        values = torch.cat(
+            [
+                self._problem.cross(some, own, block // 2) @ self._alpha
+                for some in self._inputs(x).split(rows)
+            ]
+        )
         return self._like(x, values[:, 0] if self.coefficients.ndim == 1 else values)
 
+    @in_standard_settings
     def variance(self, x: Any, *, batch: int = 1024) -> Any:
         r"""$k(x, x) - k(x, X) (K + \lambda I)^{-1} k(X, x)$: the posterior variance of $f(x)$.
 
@@ -97,25 +107,30 @@ class KernelRegression:
 
         Args:
             x: New inputs of shape (m, p); a NumPy array gives a NumPy array.
-            batch: How many of them are treated together: that many columns are in memory.
+            batch: How many of them are treated together at most: that many columns are in memory,
+                or fewer, if the regression was given less of it.
 
         Raises:
             ConvergenceError: If a system is not solved to the tolerance.
         """
-        inputs = self._inputs(x)
+        inputs, block = self._inputs(x), self._solver.block
+        column = self._solver.columns * self._alpha.itemsize * len(self._alpha)
+        most = max(1, block // 2 // column)
         parts = []
-        for some in inputs.split(integer("batch", batch, at_least=1)):
-            cross = self._problem.cross(self._problem.x, some).to_dense()
+        for some in inputs.split(min(integer("batch", batch, at_least=1), most)):
+            cross = self._problem.cross(self._problem.x, some, block // 2).to_dense()
             reduction = self._solver.quadratic(cross)
             parts.append((self._problem.own(some) - reduction).clamp_min(0.0))  # but for rounding
         return self._like(x, torch.cat(parts))
 
     @property
+    @in_standard_settings
     def log_marginal_likelihood(self) -> float:
         r"""$\log N(y; 0, K + \lambda I)$, summed over the columns of $y$.
 
         Raises:
             ValueError: If there is no factorization in float64, which the determinant is read from.
+            AccuracyError: If it overflows.
         """
         logdet = self._solver.logdet()
         if logdet is None:
@@ -125,6 +140,7 @@ class KernelRegression:
             )
         return self._likelihood(logdet)
 
+    @in_standard_settings
     def estimate_log_marginal_likelihood(self, *, probes: int = 16, seed: int = 0) -> Estimate:
         r"""The same by stochastic Lanczos quadrature, for matrices that are not factored.
 
@@ -137,7 +153,8 @@ class KernelRegression:
             seed: Of these.
         """
         probes = integer("probes", probes, at_least=2)
-        generator = torch.Generator().manual_seed(integer("seed", seed, at_least=0))
+        room("probes", self._problem.size, probes)
+        generator = seeded("seed", seed)
         signs = torch.randint(0, 2, (self._problem.size, probes), generator=generator)
         samples = self._solver.logdet_samples((2 * signs - 1).to(self._alpha))
         columns = self._alpha.shape[1]
@@ -147,6 +164,8 @@ class KernelRegression:
     def _likelihood(self, logdet: float) -> float:
         fit = float((self._problem.y * self._alpha).sum())
         columns = self._alpha.shape[1]
+        if not math.isfinite(fit):
+            raise AccuracyError("the likelihood of these targets overflows: scale y down")
         constant = self._problem.size * math.log(2 * math.pi)
         return -0.5 * (fit + columns * (logdet + constant))
 

@@ -16,6 +16,7 @@ from shoal.regression.preconditioners import (
     LowRank,
     Preconditioner,
     preconditioner,
+    preconditioner_bytes,
 )
 from shoal.regression.problem import Problem
 from shoal.regression.quadrature import logdet_samples
@@ -28,10 +29,12 @@ __all__ = [
     "explain",
     "factorized",
     "iterative",
+    "least_memory",
     "seconds",
 ]
 
-_LEAST = 2**26  # bytes that an operator gets, whatever the limit
+_LEAST = 2**21  # bytes with which strips of a matrix are still worth their while
+_BLOCK = {"cpu": 2**28, "cuda": 2**32}  # most bytes that work with new inputs takes
 
 
 class Progress(NamedTuple):
@@ -87,6 +90,7 @@ class Solver:
         rtol: Largest relative residual.
         max_steps: Most steps.
         times: What it took to form the matrix and to prepare the preconditioner.
+        block: Bytes that work with new inputs may take.
     """
 
     product: Map = field(repr=False)
@@ -95,6 +99,7 @@ class Solver:
     rtol: float
     max_steps: int
     times: tuple[float, float]
+    block: int
 
     @property
     def factor(self) -> Cholesky | None:
@@ -120,6 +125,11 @@ class Solver:
             state=state,
             on_step=on_step,
         )
+
+    @property
+    def columns(self) -> int:
+        """How many vectors of the size of the problem :meth:`quadratic` holds for each column."""
+        return 4 if self.factor is not None else 12
 
     def quadratic(self, b: Tensor) -> Tensor:
         r"""$b^T (K + \lambda I)^{-1} b$ of each column.
@@ -160,7 +170,8 @@ def factorized(problem: Problem, options: Options, report: Listener) -> Solver:
     report(Progress("form", 0.0))
     shape = (problem.size, problem.size)
     matrix = torch.empty(shape, dtype=options.precision, device=problem.x.device)
-    operator = problem.operator(max(options.memory - matrix.nbytes, _LEAST))
+    left = options.memory - matrix.nbytes
+    operator = problem.operator(left // 2)
     operator.write(matrix)
     formed = seconds(problem.x)
     factor = Cholesky(
@@ -172,25 +183,40 @@ def factorized(problem: Problem, options: Options, report: Listener) -> Solver:
     times = (formed - begin, seconds(problem.x) - formed)
     whole = options.precision == torch.float64
     product = factor.product if whole else problem.shifted(operator)
-    return Solver(product, None, factor, options.rtol, options.max_steps, times)
+    block = _block(problem, left // 2)
+    return Solver(product, None, factor, options.rtol, options.max_steps, times, block)
 
 
 def iterative(problem: Problem, options: Options, report: Listener) -> Solver:
     """By conjugate gradients with a preconditioner, on a matrix that is kept as far as it fits."""
     begin = seconds(problem.x)
     report(Progress("precondition", 0.0))
-    near = preconditioner(options.preconditioner, problem, options.rank, options.seed)
+    name, rank = options.preconditioner, options.rank
+    spare = options.memory - preconditioner_bytes(name, problem, rank)
+    near = preconditioner(name, problem, rank, options.seed, _block(problem, spare))
     prepared = seconds(problem.x)
     report(Progress("form", 0.0))
     left = options.memory - (near.vectors.nbytes if isinstance(near, LowRank) else 0)
+    block = _block(problem, max(left // 4, _LEAST))
     rounded = options.precision != torch.float64
     aside = max(left // 16, _LEAST) if rounded else 0  # for true residuals
-    operator = problem.operator(max(left - aside, _LEAST), options.precision)
+    operator = problem.operator(left - block - aside, options.precision)
     operator.keep()
     times = (seconds(problem.x) - prepared, prepared - begin)
     product = problem.shifted(operator)
     exact = problem.shifted(problem.operator(aside)) if rounded else None
-    return Solver(product, exact, near, options.rtol, options.max_steps, times)
+    return Solver(product, exact, near, options.rtol, options.max_steps, times, block)
+
+
+def least_memory(problem: Problem, options: Options) -> int:
+    """The fewest bytes with which conjugate gradients are prepared and run."""
+    strips = max(_LEAST, 64 * problem.size)  # a few rows at once, or one
+    return preconditioner_bytes(options.preconditioner, problem, options.rank) + 4 * strips
+
+
+def _block(problem: Problem, memory: int) -> int:
+    """Bytes for work with inputs other than those of the problem."""
+    return min(memory, _BLOCK.get(problem.x.device.type, 2**28))
 
 
 def explain(found: Iteration, b: Tensor, solver: Solver) -> str:

@@ -11,11 +11,12 @@ import torch
 
 from shoal.architectures import Architecture
 from shoal.checkpoints import Checkpoint
-from shoal.checks import float_tensor, integer, one_of, real
+from shoal.checks import float_tensor, function, integer, one_of, real
 from shoal.exceptions import ConvergenceError, ConvergenceWarning
 from shoal.kernels import kernel_function
 from shoal.kernels.arguments import as_tensor, checked_samples, memory_limit
 from shoal.kernels.conjugate_gradients import Iteration, relative
+from shoal.kernels.factors import refuse_gradients
 from shoal.mixtures.labels import Labels, class_indices, classes_of
 from shoal.regression import checkpoints
 from shoal.regression.preconditioners import Preconditioner
@@ -29,18 +30,22 @@ from shoal.regression.solver import (
     explain,
     factorized,
     iterative,
+    least_memory,
     seconds,
 )
+from shoal.settings import in_standard_settings
 
 __all__ = ["kernel_regression"]
 
 _DEFAULT_MEMORY = 8 * 2**30
 _WORK = {"cpu": 2**29, "cuda": 6 * 2**30}  # besides the matrix: strips and panels
-_VECTORS = 8  # of the size of the targets, that conjugate gradients hold
+_COPIES = 4  # of the inputs, as they are and as directions
+_VECTORS = 12  # of the size of the targets, that conjugate gradients hold
 
 Method = Literal["auto", "cholesky", "cg"]
 
 
+@in_standard_settings
 def kernel_regression(
     architecture: Architecture,
     x: Any,
@@ -98,7 +103,8 @@ def kernel_regression(
         memory: Most bytes to use, such as ``"8GiB"``, which is the default on a CPU; on a GPU it is
             nine tenths of what is free.
         checkpoint: A file in which conjugate gradients are kept, every half minute and when they
-            end in any way, and from which they go on.
+            end in any way, and from which they go on. What cannot be written, to a full disk for
+            one, is warned of, and the work goes on.
         on_progress: Called as the work proceeds.
         on_failure: Whether to ``"raise"`` if the tolerance is not met, or to ``"warn"``.
         seed: Of the random samples of the preconditioner.
@@ -124,10 +130,17 @@ def kernel_regression(
         _checked_precision(precision),
         real("tolerance", tolerance, above=0.0),
         integer("max_steps", max_steps, at_least=1),
-        _left(problem, memory),
+        (limit := _limit(problem, memory)) - _data_bytes(problem),
     )
     one_of("on_failure", on_failure, ("raise", "warn"))
     chosen = _method(method, problem, options, checkpoint)
+    least = least_memory(problem, options) + _data_bytes(problem)
+    if chosen == "cg" and limit < least:
+        raise ValueError(
+            f"memory must be at least '{math.ceil(least / 2**20)}MiB' for these inputs and targets "
+            f"and this preconditioner (a smaller rank takes less), got {limit} bytes"
+        )
+    function("on_progress", on_progress)
     listener = on_progress or (lambda _: None)
     file = None if checkpoint is None else checkpoints.of_problem(checkpoint, problem, options)
     kept = None if file is None else file.read(problem.y.device)  # refused before the work
@@ -140,9 +153,9 @@ def kernel_regression(
         text = f"the regression did not converge: {explain(found, problem.y, solver)}"
         if on_failure == "raise":
             raise ConvergenceError(text)
-        warnings.warn(text, ConvergenceWarning, stacklevel=2)
+        warnings.warn(text, ConvergenceWarning, stacklevel=3)
     shaped = found.solution if y.ndim == 2 else found.solution[:, 0]
-    dtype = as_tensor(x[:1]).dtype
+    dtype = as_tensor(x[:1], "x").dtype
     return KernelRegression(
         shaped.to(dtype).cpu().numpy() if isinstance(x, np.ndarray) else shaped.to(dtype),
         _report(chosen, options, found, problem, (*solver.times, spent)),
@@ -184,15 +197,16 @@ def _problem(
 ) -> Problem:
     """Checked arguments, in float64."""
     function = kernel_function(architecture, trainable=trainable, width=width)
-    inputs = checked_samples("x", as_tensor(x, "x")).detach()
+    inputs = checked_samples("x", as_tensor(x, "x"))
     if inputs.dim() != 2:
         raise ValueError(f"x must have shape (samples, features), got {tuple(inputs.shape)}")
-    targets = float_tensor("y", as_tensor(y, "y")).detach()
+    targets = float_tensor("y", as_tensor(y, "y"))
     if targets.dim() not in (1, 2) or len(targets) != len(inputs):
         raise ValueError(
             f"y must have shape (n,) or (n, outputs) with n = {len(inputs)}, "
             f"got {tuple(targets.shape)}"
         )
+    refuse_gradients({"x": inputs, "y": targets}, "a regression is not differentiated; detach() it")
     places = None if labels is None else class_indices(labels, classes_of(labels))
     if places is not None and len(places) != len(inputs):
         raise ValueError(
@@ -200,8 +214,8 @@ def _problem(
         )
     return Problem(
         architecture,
-        inputs.double(),
-        targets.reshape(len(targets), -1).to(inputs.device, torch.float64),
+        inputs.detach().to(torch.float64, copy=True),  # what the caller changes later is not seen
+        targets.detach().reshape(len(targets), -1).to(inputs.device, torch.float64, copy=True),
         real("ridge", ridge, at_least=0.0),
         ("ck", "ntk").index(one_of("which", which, ("ck", "ntk"))),
         function.trainable,
@@ -222,15 +236,20 @@ def _checked_precision(precision: torch.dtype) -> torch.dtype:
     return precision
 
 
-def _left(problem: Problem, memory: int | str | None) -> int:
-    """Bytes for the matrix and the work on it: all but inputs, their directions, and vectors."""
+def _limit(problem: Problem, memory: int | str | None) -> int:
+    """Bytes for all."""
     limit, device = memory_limit(memory), problem.x.device
     if limit is None:
         limit = _DEFAULT_MEMORY
         if device.type == "cuda":
             held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
             limit = (torch.cuda.mem_get_info(device)[0] + held) * 9 // 10
-    return limit - 2 * problem.x.nbytes - _VECTORS * problem.y.nbytes
+    return limit
+
+
+def _data_bytes(problem: Problem) -> int:
+    """What is not for the matrix and the work on it: inputs, their directions, and vectors."""
+    return _COPIES * problem.x.nbytes + _VECTORS * problem.y.nbytes
 
 
 def _method(
@@ -264,9 +283,18 @@ def _run(
 ) -> Iteration:
     """Solve for the targets, and keep on file how far it is."""
 
+    def keep(now: Iteration) -> None:
+        """Write the file; a full disk must not lose what is solved."""
+        if file is None:
+            return
+        try:
+            file.write(checkpoints.snapshot(now))
+        except OSError as error:
+            warnings.warn(f"checkpoint was not written: {error}", RuntimeWarning, stacklevel=4)
+
     def on_step(now: Iteration) -> None:
         if file is not None and file.due:
-            file.write(checkpoints.snapshot(now))
+            keep(now)
         largest = float(now.history[-1].max())
         digits = math.log(max(largest, options.rtol)) / math.log(options.rtol)
         listener(Progress("solve", min(max(digits, 0.0), 1.0), now.steps, largest))
@@ -274,5 +302,4 @@ def _run(
     try:
         return solver.run(problem.y, state, on_step)
     finally:
-        if file is not None:
-            file.write(checkpoints.snapshot(state))
+        keep(state)

@@ -1,5 +1,6 @@
 """The section on width: how well finite networks with trained readouts do, and infinite ones."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -24,6 +25,7 @@ _NETWORKS = ("deq", "ck-design", "naive")
 _WIDTHS = (32, 64, 128, 256, 512)
 _DRAWS = 3
 _SAMPLES, _LEAST = 1000, 16
+_FAR = 0.1  # in the share of what is right, of finite and of infinite width
 _RIDGE = 0.01  # over the mean of the CK's diagonal
 
 
@@ -72,6 +74,8 @@ def _find(subject: Subject) -> Findings:
 def _findings(
     problem: _Problem, words: str, finite: dict[str, Tensor], infinite: dict[str, float]
 ) -> Findings:
+    # what says the same of all samples: the most frequent class, or the mean
+    constant = problem.score(problem.y.mean(0).expand_as(problem.y_test))
     what = "of the classes are right" if problem.classes else "of the variance is explained"
     split = f"{len(problem.x)} samples of norm one learned, {len(problem.x_test)} tested; {words}"
     head = Row(f"width {_WIDTHS[0]}, {_WIDTHS[-1]}, infinite", f"% {what}", split)
@@ -87,9 +91,29 @@ def _findings(
         "measure": "accuracy" if problem.classes else "explained variance",
         "learned": len(problem.x), "tested": len(problem.x_test), "widths": list(_WIDTHS),
         "finite": {name: scores.tolist() for name, scores in finite.items()},
-        "infinite": infinite,
+        "infinite": infinite, "constant": constant,
     }  # fmt: skip
-    return Findings((head, *rows), numbers, lambda axes: _panel(axes, what, finite, infinite))
+    return Findings(
+        (head, *rows),
+        numbers,
+        lambda axes: _panel(axes, what, finite, infinite),
+        warnings=tuple(_contradicted(constant, finite, infinite)),
+    )
+
+
+def _contradicted(
+    constant: float, finite: dict[str, Tensor], infinite: dict[str, float]
+) -> Iterator[str]:
+    """Which networks have learned nothing, or have not the accuracy of infinite width."""
+    for name, score in infinite.items():
+        own = float(finite[name][-1].mean())
+        if not score > constant:
+            yield (
+                f"{TITLES[name]}: infinitely wide, it scores {score:.1%}; the same answer for all "
+                f"samples scores {constant:.1%}."
+            )
+        if not abs(own - score) <= _FAR:
+            yield f"{TITLES[name]}: {own:.1%} at width {_WIDTHS[-1]} are not {score:.1%}."
 
 
 def _network(name: str, deq: DEQ) -> Architecture:

@@ -3,10 +3,12 @@
 import logging
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import shoal
+from shoal.checks import instance, items
 from shoal.exceptions import AccuracyError, ConvergenceError
 from shoal.experiments.figures import style
 from shoal.experiments.identity import plain
@@ -20,6 +22,7 @@ from shoal.report.page import render
 from shoal.report.saving import forget_parts, save_results
 from shoal.report.section import Findings, Section, Subject
 from shoal.report.spectra import SPECTRUM
+from shoal.report.svg import inline_panel
 from shoal.report.timing import TIMING
 from shoal.report.training import TRAINING
 from shoal.report.well_posedness import WELL_POSEDNESS
@@ -27,7 +30,7 @@ from shoal.report.well_posedness import WELL_POSEDNESS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["SECTIONS", "analyze", "document", "draw", "save"]
+__all__ = ["SECTIONS", "analyze", "document", "draw", "drawable", "save"]
 
 _logger = logging.getLogger(__name__)
 
@@ -52,19 +55,50 @@ _COLUMNS = 4  # of the figure
 def analyze(
     subject: Subject, sections: Sequence[Section] = SECTIONS
 ) -> Iterator[tuple[Section, Findings]]:
-    """The findings section by section; where something does not exist, an error instead.
+    """The findings section by section; where one fails, its error instead.
 
     Args:
         subject: What is analyzed.
         sections: What is looked at.
     """
-    for section in sections:
+    instance("subject", subject, Subject)
+    for section in items("sections", sections):
+        instance("sections", section, Section)
         _logger.info("section %s", section.name)
         try:
-            yield section, section.find(subject)
-        except (ConvergenceError, AccuracyError) as error:
+            findings = section.find(subject)
+        except Exception as error:  # whatever it is, what is found before and after it is not lost
             _logger.debug("section %s", section.name, exc_info=True)
-            yield section, Findings(error=" ".join(str(error).split()))
+            findings = Findings(error=_reason(error))
+        yield section, findings
+
+
+def _reason(error: Exception) -> str:
+    """What an error says; one that the library does not raise itself, with its kind."""
+    text = " ".join(str(error).split())
+    expected = isinstance(error, ConvergenceError | AccuracyError | ValueError)
+    return text if expected and text else f"{type(error).__name__.strip('_')}: {text}"
+
+
+def drawable(found: Analysis) -> Analysis:
+    """Findings whose panels can be drawn; of others the rest is kept, and the error says why.
+
+    Args:
+        found: The findings.
+    """
+    return {section: _drawn(section, findings) for section, findings in found.items()}
+
+
+def _drawn(section: Section, findings: Findings) -> Findings:
+    if findings.panel is None:
+        return findings
+    try:
+        inline_panel(findings.panel, section.name)
+    except Exception as error:  # as in analyze: a plot must not take the numbers with it
+        _logger.debug("panel of section %s", section.name, exc_info=True)
+        reason = f"its figure cannot be drawn: {_reason(error)}"
+        return replace(findings, panel=None, error=reason)
+    return findings
 
 
 def document(subject: Subject, found: Analysis, *, complete: bool = True) -> dict[str, Any]:
@@ -79,10 +113,19 @@ def document(subject: Subject, found: Analysis, *, complete: bool = True) -> dic
             "features": subject.x.shape[1],
             "dtype": str(subject.x.dtype).removeprefix("torch."),
             "device": str(subject.x.device),
+            "standardized": subject.data.standardized,
+            "seed": subject.data.seed,
+            "notes": list(subject.data.notes),
         },
         "sections": {
-            section.name: {"error": findings.error} if findings.error else finite(findings.numbers)
+            section.name: finite(findings.numbers)
+            | ({"error": findings.error} if findings.error else {})
             for section, findings in found.items()
+        },
+        "warnings": {
+            section.name: list(findings.warnings)
+            for section, findings in found.items()
+            if findings.warnings
         },
     }
 
@@ -104,7 +147,7 @@ def draw(subject: Subject, found: Analysis, *, complete: bool = True) -> "Figure
         places: Any = figure.subplots(rows, columns, squeeze=False)
         for axes, (section, panel) in zip(places.flat, panels, strict=False):
             panel(axes)
-            axes.set_title(section.title)
+            axes.set_title(f"{section.title}{' (!)' if found[section].warnings else ''}")
         for axes in places.flat[len(panels) :]:
             axes.set_axis_off()
     return figure

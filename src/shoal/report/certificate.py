@@ -1,6 +1,6 @@
 """The section on the certificate: a checklist of what a proof of convergence needs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,8 @@ __all__ = ["CERTIFICATE", "certificate_findings"]
 
 _SAMPLES, _WIDTH = 8, 1000
 _STEPS = 60  # of the certified training
+_FAR = 0.25  # of the predicted loss: training was not as predicted
+_ROUNDING = 1e-9  # of losses and their bound
 _ROOM = 0.9  # of the largest scale of targets that is hoped for
 
 
@@ -38,9 +40,8 @@ def _find(subject: Subject) -> Findings:
     architecture = subject.architecture
     if (reason := _why_not(architecture)) is not None:
         return Findings((Row("certificate", "none", reason),))
-    x = subject.x[:_SAMPLES].double().cpu()
-    targets = learnable(subject.data)
-    y = targets.values[:_SAMPLES].double().cpu()
+    drawn, targets = subject.data.drawn(_SAMPLES), learnable(subject.data)
+    x, y = (values[drawn].double().cpu() for values in (subject.x, targets.values))
     trained = "readout" in architecture.parameter_groups  # else zero is where it would stay
     network = shoal.build(
         architecture,
@@ -56,7 +57,9 @@ def _find(subject: Subject) -> Findings:
         start = torch.zeros_like(y) if trained else network(x)
     found, scale = _certified(network, x, start, y)
     size = "as they are" if scale == 1 else f"times {scale:.2g}"
-    words = f"the first {len(x)} samples, {targets.words}"
+    seed = subject.data.seed
+    which = f"the first {len(x)} samples" if seed is None else f"{len(x)} samples, seed {seed}"
+    words = f"{which}, {targets.words}"
     readout = "zero at the start" if trained else "fixed"
     words += "" if trained else ", added to the initial outputs"
     words += "" if scale == 1 else "; much larger ones are not certified"
@@ -65,19 +68,39 @@ def _find(subject: Subject) -> Findings:
         Row("targets", size, words),
     )
     numbers: dict[str, Any] = {"target_scale": scale, "width": _WIDTH}
+    one = bool(subject.data.classes) and bool((y == y[0]).all())
+    told = (f"All {len(x)} samples are of one class.",) if one else ()
     if not found.holds:
-        return certificate_findings(found, rows, numbers)
+        return replace(certificate_findings(found, rows, numbers), warnings=told)
     curves = _curves(network, x, start, scale * y, found)
     last = {name: float(losses[-1]) for name, losses in curves.items()}
-    told = Row(
+    trace = Row(
         f"loss after {_STEPS} steps",
         f"{last['measured']:.3g}",
         f"at most {last['bound']:.3g} by the certificate; {last['predicted']:.3g} predicted at "
         f"infinite width; {float(curves['bound'][0]):.3g} before",
     )
     numbers |= {"losses": {name: losses.tolist() for name, losses in curves.items()}}
-    section = certificate_findings(found, (*rows, told), numbers)
-    return replace(section, panel=lambda axes: _draw_curves(axes, curves))
+    section = certificate_findings(found, (*rows, trace), numbers)
+    warnings = (*told, *_contradicted(curves))
+    return replace(section, panel=lambda axes: _draw_curves(axes, curves), warnings=warnings)
+
+
+def _contradicted(curves: Mapping[str, Tensor]) -> Iterator[str]:
+    """Where the training of the certified network is not as it was said to be."""
+    measured, bound, predicted = (curves[name] for name in ("measured", "bound", "predicted"))
+    above = (~(measured <= bound * (1 + _ROUNDING))).nonzero()
+    if len(above):
+        step = int(above[0])
+        yield (
+            f"The loss after {step} steps is {float(measured[step]):.3g}, above the bound of the "
+            f"certificate, {float(bound[step]):.3g}."
+        )
+    if not abs(float(measured[-1] - predicted[-1])) <= _FAR * float(predicted[-1]):
+        yield (
+            f"The loss after {_STEPS} steps is {float(measured[-1]):.3g} at width {_WIDTH}, and "
+            f"{float(predicted[-1]):.3g} was predicted for infinite width."
+        )
 
 
 def _certified(

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from shoal import data
+from shoal.checks import as_path, device_of, flag, float_dtype, instance
 from shoal.data.csv_files import read_columns, read_csv
 from shoal.data.numpy_sizes import check_size
 from shoal.data.tables import indexed_classes
+from shoal.report.preparation import Scales, drawn_order, normalized, scales, standardized
 
 __all__ = ["FILES", "NAMES", "Data", "load_data"]
 
@@ -31,12 +33,29 @@ class Data:
         x: The inputs, of shape (n, p).
         y: Class indices, or real targets in the dtype of ``x``, of shape (n,), where there are any.
         classes: The names of the classes; empty if there are none.
+        seed: What draws fewer samples from these; without one, the first are taken.
+        rows: Where the samples are in what was loaded, if not all of it was taken.
+        standardized: Whether the columns were given a mean of zero and a variance of one.
+        notes: Sentences on what was done to the data.
     """
 
     name: str
     x: Tensor
     y: Tensor | None = None
     classes: tuple[str, ...] = ()
+    seed: int | None = None
+    rows: tuple[int, ...] | None = None
+    standardized: bool = False
+    notes: tuple[str, ...] = ()
+
+    def drawn(self, most: int | None = None) -> Tensor:
+        """Indices of some samples, of each class its share, in the order in which they are drawn.
+
+        Args:
+            most: How many; all by default, and where there are fewer.
+        """
+        classes = self.y if self.classes else None
+        return drawn_order(len(self.x), classes, self.seed)[:most].to(self.x.device)
 
     def targets(self, outputs: int | None = None) -> Tensor:
         """What a network learns, of shape (n, outputs), in the dtype of the inputs.
@@ -88,8 +107,14 @@ def load_data(
     n: int | None = None,
     most: int | None = None,
     prepared: bool = True,
+    standardize: bool | None = None,
+    seed: int | None = None,
 ) -> Data:
     """Load inputs, center them, and scale them to a mean squared norm of one.
+
+    The columns of a table may be lengths and prices: where many of them hardly count beside the
+    largest, they are standardized before, and ``notes`` of what is returned says so. The pixels of
+    named datasets have one scale.
 
     Args:
         source: One of ``NAMES``, such as ``"digits"``, for :func:`shoal.data.load`, or a file: a
@@ -98,21 +123,32 @@ def load_data(
         device: Where they go.
         label: Where the labels are: a column of a CSV file, by name or by index, or an ``.npy``
             file beside one. An ``.npz`` file has them in ``y`` (or ``labels``), if anywhere.
-        n: How many of the first samples to take; all by default.
+        n: How many samples to take; all by default.
         most: How many to take at most where ``n`` does not say.
         prepared: Whether to center and scale them.
+        standardize: Whether to give all columns the same variance; by default those of a file, if
+            they are on very different scales.
+        seed: What draws the samples, of each class its share, where not all are taken; 0 by default
+            for a file, which may be sorted. Of a named dataset, which is mixed, the first are
+            taken unless there is a seed.
 
     Raises:
         FileNotFoundError: If the files of a dataset are not there.
         ImportError: If what reads the data is not installed.
         ValueError: If there is no such data, or it is not a matrix of finite numbers.
     """
-    path = Path(source)
+    flag("prepared", prepared)
+    if standardize is not None:
+        flag("standardize", standardize)
+    as_path("source", instance("source", source, str))
+    dtype, device = float_dtype("dtype", dtype), device_of("device", device)
     _check_label(source, label)
     if source in NAMES:
         name, raw = source, _named(source)
     elif source.endswith(FILES):
-        name, raw = path.name, _from_file(path, label)
+        name, raw = Path(source).name, _from_file(Path(source), label)
+        standardize = scales(raw.x).differ if standardize is None else standardize
+        seed = seed or 0
     else:
         raise ValueError(
             f"DATA must be one of {', '.join(NAMES)}, or a file that ends in {', '.join(FILES)}, "
@@ -120,14 +156,51 @@ def load_data(
         )
     if n is not None and not 2 <= n <= len(raw.x):
         raise ValueError(f"-n must be between 2 and {len(raw.x)} for {name}, got {n}")
-    count = most if n is None else n
-    x = raw.x[:count]
+    order = drawn_order(len(raw.x), raw.y if raw.classes else None, seed)
+    rows = order[: most if n is None else n].sort().values
+    x, notes = raw.x, _sampling(raw, len(rows), seed)
     if prepared:
-        x = _prepared(name, x)
+        notes += _scaling(scales(x), standardize)
+        x = normalized(name, (standardized(x) if standardize else x)[rows])
+    else:
+        x = x[rows]
     y = raw.y
     if y is not None:
-        y = y[:count].to(device=device, dtype=None if raw.classes else dtype)
-    return Data(name, x.to(dtype=dtype, device=device), y, raw.classes)
+        y = y[rows].to(device=device, dtype=None if raw.classes else dtype)
+    return Data(
+        name,
+        x.to(dtype=dtype, device=device),
+        y,
+        raw.classes,
+        seed=seed,
+        rows=tuple(rows.tolist()) if len(rows) < len(raw.x) else None,
+        standardized=prepared and bool(standardize),
+        notes=notes,
+    )
+
+
+def _sampling(raw: _Raw, taken: int, seed: int | None) -> tuple[str, ...]:
+    """Which samples were taken, in words, if not all."""
+    count = len(raw.x)
+    if taken == count:
+        return ()
+    if seed is None:
+        return (f"The first {taken} of {count} samples.",)
+    shares = ", of each class its share" if raw.classes else ""
+    return (f"{taken} of {count} samples, drawn with seed {seed}{shares}.",)
+
+
+def _scaling(found: Scales, standardize: bool | None) -> tuple[str, ...]:
+    """What was done to the columns, in words; ``None`` is for those whose scales are one."""
+    notes = []
+    if standardize:
+        reason = f": {found.words}" if found.differ else ""
+        notes.append(f"The columns are standardized{reason} (--no-standardize keeps them).")
+    elif standardize is not None and found.small:
+        notes.append(f"{found.words[0].upper()}{found.words[1:]} (--standardize).")
+    if found.constant and standardize is not None:
+        notes.append(f"{found.constant} of {found.columns + found.constant} columns are constant.")
+    return tuple(notes)
 
 
 def _check_label(source: str, label: str | None) -> None:
@@ -139,17 +212,6 @@ def _check_label(source: str, label: str | None) -> None:
         "--label must name a column of a CSV file, or an .npy file beside one, "
         f"got {label!r} for {source}"
     )
-
-
-def _prepared(name: str, x: Tensor) -> Tensor:
-    """Inputs with a mean of zero and a mean squared norm of one."""
-    largest = x.abs().max() if x.numel() else torch.zeros(())
-    x = x / largest if largest > 0 else x  # so that no square overflows
-    x = x - x.mean(dim=0)
-    size = x.square().sum(dim=1).mean().sqrt()
-    if size == 0:
-        raise ValueError(f"{name} must have samples that differ")
-    return x / size
 
 
 def _named(name: str) -> _Raw:

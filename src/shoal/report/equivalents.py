@@ -1,6 +1,7 @@
 """The section on high dimension: the equivalents of the kernels, and how far they are from them."""
 
 import warnings
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +10,7 @@ from torch import Tensor
 
 import shoal
 from shoal.experiments.figures import COLORS
-from shoal.report.section import Findings, Row, Section, Subject
+from shoal.report.section import Findings, Row, Section, Subject, as_sentence, of_each
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["EQUIVALENTS"]
 
 _ROUNDING = 1e-15
+_FAR = 0.2  # of a kernel: its equivalent is another one
 _NUMBERS = [
     "tau",
     "shift",
@@ -33,8 +35,8 @@ _NUMBERS = [
 
 
 def _find(subject: Subject) -> Findings:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of norms that spread: a row says how far
+    with warnings.catch_warnings(record=True) as caught:  # of norms that spread
+        warnings.simplefilter("always", UserWarning)
         equivalent = shoal.equivalent(subject.architecture, subject.x)
     c = equivalent.coefficients
     exact = shoal.kernel(c.architecture, subject.x)
@@ -58,7 +60,22 @@ def _find(subject: Subject) -> Findings:
     numbers = {name: getattr(c, name) for name in _NUMBERS}
     numbers |= {"norm_spread": spread, "ck_error": errors[0], "ntk_error": errors[1]}
     pair = (torch.linalg.eigvalsh(exact.ntk).flip(0), equivalent.ntk.eigvalsh().flip(0))
-    return Findings(rows, numbers, lambda axes: _panel(axes, *pair))
+    return Findings(
+        rows,
+        numbers,
+        lambda axes: _panel(axes, *pair),
+        warnings=(*_contradicted(errors), *(as_sentence(w.message) for w in caught)),
+    )
+
+
+def _contradicted(errors: Sequence[float]) -> Iterator[str]:
+    """Where an equivalent is not the kernel of these data."""
+    found = dict(zip(("CK", "NTK"), errors, strict=True))
+    if far := {name: f"{error:.0%}" for name, error in found.items() if not error <= _FAR}:
+        yield (
+            f"The equivalent is {of_each(far)} away from the kernel: these data are not in the "
+            "high-dimensional regime, and the coefficients do not describe their kernel."
+        )
 
 
 def _both(ck: float, ntk: float) -> str:

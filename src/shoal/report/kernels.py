@@ -1,5 +1,6 @@
 """The section on the kernels of the infinitely wide network: size, spectrum, effective rank."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,15 @@ from torch import Tensor
 
 import shoal
 from shoal.experiments.figures import COLORS
-from shoal.report.section import Findings, Row, Section, Subject
+from shoal.report.section import Findings, Row, Section, Subject, of_each
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["KERNELS", "Spectrum", "spectrum"]
+
+_LOW_RANK = 2.0  # of kernels that say nearly the same of all samples
+_LOST = 1e-4  # rounding times the condition: fewer than four digits are left
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,35 @@ def _find(subject: Subject) -> Findings:
             f"exp(spectral entropy), at most {len(ck_values)}",
         ),
     )
-    numbers = {"ck": asdict(ck), "ntk": asdict(ntk)}
-    return Findings(rows, numbers, lambda axes: _panel(axes, ck_values, ntk_values))
+    return Findings(
+        rows,
+        {"ck": asdict(ck), "ntk": asdict(ntk)},
+        lambda axes: _panel(axes, ck_values, ntk_values),
+        warnings=tuple(_warnings({"CK": ck, "NTK": ntk}, kernels.ck)),
+    )
+
+
+def _warnings(found: dict[str, Spectrum], like: Tensor) -> Iterator[str]:
+    """Where kernels are nearly of rank one, or too ill-conditioned for their dtype."""
+    ranks = {name: one.effective_rank for name, one in found.items()}
+    if low := {name: f"{rank:.3g}" for name, rank in ranks.items() if rank < _LOW_RANK}:
+        yield (
+            f"The effective rank is {of_each(low)}, of at most {len(like)}: nearly all of the "
+            "kernel is one direction, and tells samples hardly apart."
+        )
+    dtype, rounding = str(like.dtype).removeprefix("torch."), torch.finfo(like.dtype).eps
+    singular = [name for name, one in found.items() if one.condition is None]
+    if singular:
+        yield (
+            f"Singular to rounding in {dtype}: {', '.join(singular)}. Nothing can be solved with "
+            "it without a ridge."
+        )
+    conditions = {name: one.condition for name, one in found.items() if one.condition is not None}
+    if high := {name: f"{c:.1e}" for name, c in conditions.items() if c * rounding > _LOST}:
+        yield (
+            f"The condition is {of_each(high)}: solutions in {dtype} have fewer than four correct "
+            "digits; a ridge helps."
+        )
 
 
 def _both(ck: float | None, ntk: float | None) -> str:

@@ -50,6 +50,7 @@ def render(
         device=x.device,
         command=command,
         complete=complete,
+        notes=subject.data.notes,
     )
 
 
@@ -61,6 +62,7 @@ def render_page(
     device: torch.device,
     command: str | None = None,
     complete: bool = True,
+    notes: Sequence[str] = (),
 ) -> str:
     """An HTML page that refers to nothing outside of itself, light or dark as the reader's system.
 
@@ -71,6 +73,7 @@ def render_page(
         device: Where it was computed; the page names the machine.
         command: What makes the page again, if it was made by a command.
         complete: Whether everything was finished.
+        notes: What else there is to say of it before all else, in sentences.
 
     Returns:
         The text of the page.
@@ -88,6 +91,7 @@ def render_page(
     return environment.get_template("page.html").render(
         title=title,
         lead=lead,
+        notes=notes,
         sections=[_block(part) for part in parts],
         command=command,
         complete=complete,
@@ -108,6 +112,7 @@ def _block(part: Part) -> dict[str, Any]:
         "rows": [row for row in findings.rows if row.holds is None],
         "checks": [row for row in findings.rows if row.holds is not None],
         "notes": findings.notes,
+        "warnings": findings.warnings,
         "error": findings.error,
         # made here, from numbers and from text that matplotlib has escaped
         "plot": None if panel is None else Markup(inline_panel(panel, name)),

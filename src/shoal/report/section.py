@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Findings", "Part", "Row", "Section", "Subject"]
+__all__ = ["Findings", "Part", "Row", "Section", "Subject", "as_sentence", "of_each"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class Findings:
         panel: Draws the section's part of the figure; ``None`` if it has none.
         error: Why there is nothing, if there is nothing.
         notes: Sentences that are too long for a table.
+        warnings: What the data contradict, and which numbers do not carry far; sentences.
         figure: A whole figure for the page, where a panel is not enough.
     """
 
@@ -68,7 +69,28 @@ class Findings:
     panel: "Callable[[Axes], None] | None" = None
     error: str | None = None
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     figure: "Figure | None" = None
+
+
+def as_sentence(message: object) -> str:
+    """A message of the library as a sentence.
+
+    Args:
+        message: Text that begins with a small letter and has no full stop.
+    """
+    text = str(message)
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def of_each(values: Mapping[str, str]) -> str:
+    """Values with what they are of.
+
+    Example:
+        >>> of_each({"CK": "1.1", "NTK": "1.3"})
+        '1.1 (CK), 1.3 (NTK)'
+    """
+    return ", ".join(f"{value} ({name})" for name, value in values.items())
 
 
 class Part(NamedTuple):

@@ -1,6 +1,7 @@
 """The section on the limiting spectrum: a Gaussian with the covariance of the data."""
 
 import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 
 import shoal
 from shoal.experiments.figures import COLORS
-from shoal.report.section import Findings, Row, Section, Subject
+from shoal.report.section import Findings, Row, Section, Subject, as_sentence, of_each
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +19,8 @@ __all__ = ["SPECTRUM"]
 _LEAST = 5  # samples, for an estimate of the covariance
 _MOST = 4096  # features, whose covariance is diagonalized
 _BINS = 48
+_MOST_OF_THEM = 0.5  # of the eigenvalues, which have to be near their prediction
+_FAR = 0.25  # of the largest or the mean eigenvalue: it was not predicted
 _TAU0 = 1.0  # the inputs of an analysis have a mean squared norm of one
 
 
@@ -47,24 +50,62 @@ def _find(subject: Subject) -> Findings:
             _both(found, "distance", ".2g"),
             "mean distance of predicted eigenvalues, over the mean eigenvalue",
         ),
+        Row("as predicted", _both(found, "as_predicted", ".0%"), "within a factor of 2"),
     )
-    notes = [
+    numbers = dict(zip(("ck", "ntk"), found, strict=True))
+    told = [*_contradicted(dict(zip(("CK", "NTK"), found, strict=True)))]
+    told += [as_sentence(w.message) for w in caught]
+    note = (
         f"The prediction is for {count} samples of one Gaussian with the covariance of the data; "
-        "what the data have beyond their covariance it does not know."
-    ]
-    notes += [f"{str(w.message)[0].upper()}{str(w.message)[1:]}." for w in caught]
+        "what the data have beyond their covariance it does not know. The covariance is that of "
+        "the samples themselves, which widens the prediction where features are not much fewer."
+    )
     return Findings(
         rows,
-        dict(zip(("ck", "ntk"), found, strict=True)),
+        numbers,
         lambda axes: _panel(axes, limits.ntk, values[1]),
-        notes=tuple(dict.fromkeys(notes)),
+        notes=(note,),
+        warnings=tuple(dict.fromkeys(told)),
     )
+
+
+def _contradicted(found: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """What is predicted of the kernels and is not so."""
+    share = {k: f"{f['as_predicted']:.0%}" for k, f in found.items() if not _expected(f)}
+    if share:
+        last = found[list(share)[-1]]
+        low, high = last["middle"]
+        atom = (
+            f"{last['atom_mass']:.0%} of them at {last['atom']:.2g}, and " if last["atom"] else ""
+        )
+        yield (
+            f"Of the eigenvalues {of_each(share)} are within a factor of 2 of their prediction: of "
+            f"the {list(share)[-1]} it has {atom}the middle 80% are from {low:.2g} to {high:.2g}."
+        )
+    ends = {
+        k: f"{f['largest']:.3g} where {f['upper_end']:.3g} is predicted"
+        for k, f in found.items()
+        if not abs(f["upper_end"] - f["largest"]) <= _FAR * f["largest"]
+    }
+    if ends:
+        yield f"The largest eigenvalue is {of_each(ends)}."
+    distances = {k: f"{f['distance']:.0%}" for k, f in found.items() if not f["distance"] <= _FAR}
+    if distances:
+        yield f"The eigenvalues are off their prediction by {of_each(distances)} of their mean."
+
+
+def _expected(found: dict[str, Any]) -> bool:
+    return bool(found["as_predicted"] >= _MOST_OF_THEM)
 
 
 def _numbers(limit: Any, values: Any) -> dict[str, Any]:
     """A limit beside the eigenvalues that it predicts."""
     levels = (np.arange(len(values)) + 0.5) / len(values)
     predicted = limit.quantile(levels)
+    rounding = len(values) * np.finfo(np.float64).eps * abs(values[-1])  # of what is zero
+    near = (np.abs(values - predicted) <= rounding) | (
+        (values > predicted / 2) & (values < 2 * predicted)
+    )
     atom = limit.atoms[0] if limit.atoms else None
     ends = [*limit.edges.flat, *(spike.value for spike in limit.spikes)]
     return {
@@ -75,6 +116,8 @@ def _numbers(limit: Any, values: Any) -> dict[str, Any]:
         "upper_end": float(max(ends)),
         "largest": float(values[-1]),
         "distance": float(np.abs(values - predicted).mean() / values.mean()),
+        "as_predicted": float(near.mean()),
+        "middle": np.quantile(values, (0.1, 0.9)).tolist(),
     }
 
 

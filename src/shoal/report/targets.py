@@ -33,14 +33,15 @@ def learnable(data: Data) -> Targets:
 
 
 def on_sphere(data: Data, most: int) -> tuple[Tensor, Targets]:
-    """The first samples, scaled to norm one, with targets; without direction they are left out.
+    """Drawn samples, scaled to norm one, with targets; without direction they are left out.
 
     Args:
         data: The data.
         most: How many samples at most.
     """
     values, words = learnable(data)
-    there = (data.x.norm(dim=1) > 0).nonzero()[:most, 0]
+    order = data.drawn()
+    there = order[data.x[order].norm(dim=1) > 0][:most]
     x = torch.nn.functional.normalize(data.x[there].double())
     return x, Targets(values[there].double(), words)
 

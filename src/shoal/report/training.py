@@ -1,6 +1,7 @@
 """The section on training: the DEQ, its designs and a naive network, predicted and measured."""
 
 import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -11,7 +12,7 @@ from shoal.experiments.descent import full_batch, make
 from shoal.experiments.figures import COLORS, GRAY
 from shoal.experiments.rivals import TITLES, rival, wide_kernels
 from shoal.report.designs import designed
-from shoal.report.section import Findings, Row, Section, Subject
+from shoal.report.section import Findings, Row, Section, Subject, as_sentence
 from shoal.report.targets import on_sphere
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ __all__ = ["TRAINING"]
 
 _NETWORKS = ("deq", "ntk-design", "ck-design", "naive")
 _SAMPLES, _WIDTH = 128, 512  # of the trained networks
+_FAR = 0.25  # of the predicted loss: training was not as predicted
 _STEPS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 
 
@@ -62,8 +64,22 @@ def _find(subject: Subject) -> Findings:
         (head, *rows),
         numbers,
         lambda axes: _panel(axes, predicted, measured),
-        notes=tuple(dict.fromkeys(f"Warning: {w.message}." for w in caught)),
+        warnings=(
+            *_contradicted(predicted, measured),
+            *dict.fromkeys(as_sentence(w.message) for w in caught),
+        ),
     )
+
+
+def _contradicted(predicted: dict[str, Tensor], measured: dict[str, Tensor]) -> Iterator[str]:
+    """Which networks were not trained as predicted."""
+    for name in _NETWORKS:
+        own, other = float(measured[name][-1]), float(predicted[name][-1])
+        if not abs(own - other) <= _FAR * other:
+            yield (
+                f"{TITLES[name]}: a loss of {own:.3g} after {_STEPS[-1]} steps at width {_WIDTH}, "
+                f"where {other:.3g} was predicted for infinite width."
+            )
 
 
 def _network(name: str, deq: DEQ) -> Architecture:

@@ -53,7 +53,13 @@ def _find(subject: Subject) -> Findings:
         "gain_upper": measured.gain_upper,
         "contraction": measured.contraction,
     }
-    return Findings(rows, numbers, lambda axes: _panel(axes, gain, measured))
+    told: tuple[str, ...] = ()
+    if architecture.contraction_guaranteed and not measured.contraction:
+        told = (
+            f"Wide networks contract, but of the one of width {_WIDTH} this is not certified: its "
+            f"gain is between {measured.gain_lower:.4g} and {measured.gain_upper:.4g}.",
+        )
+    return Findings(rows, numbers, lambda axes: _panel(axes, gain, measured), warnings=told)
 
 
 def _measure(architecture: ImplicitArchitecture, subject: Subject) -> WellPosedness:

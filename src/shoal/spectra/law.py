@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
+from shoal.checks import items, real_array
 from shoal.exceptions import AccuracyError
 from shoal.spectra.edges import single_class_edges
 from shoal.spectra.equation import Equation
@@ -248,7 +249,7 @@ def _missing_rank(population: Population, ratios: Array) -> tuple[float, bool]:
 
 def _checked(covariances: Sequence[Array], counts: Array) -> tuple[list[Array], Array]:
     """The arguments of a law, or what is wrong with them."""
-    arrays = [np.asarray(covariance, float) for covariance in covariances]
+    arrays = [real_array("covariances", one) for one in items("covariances", covariances)]
     shapes = {array.shape for array in arrays}
     sizes = {shape[0] for shape in shapes if shape and len(set(shape)) == 1 and len(shape) <= 2}
     if len(sizes) != 1 or 0 in sizes or not all(s and set(s) == sizes for s in shapes):
@@ -259,7 +260,7 @@ def _checked(covariances: Sequence[Array], counts: Array) -> tuple[list[Array], 
         lowest = float((array if array.ndim == 1 else _eigenvalues(array)).min())
         if lowest < -1e-10 * np.abs(array).max():
             raise ValueError(f"covariances must be semidefinite, got the eigenvalue {lowest:.3g}")
-    numbers = np.asarray(counts, float)
+    numbers = real_array("counts", counts)
     if numbers.shape != (len(arrays),) or not ((numbers > 0) & np.isfinite(numbers)).all():
         raise ValueError(
             f"counts must be one positive number for each of {len(arrays)} covariances, "

@@ -51,4 +51,4 @@ def _warn_of_bias(mixture: GaussianMixture) -> None:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, UserWarning, stacklevel=4)
+    warnings.warn(text, UserWarning, stacklevel=5)

@@ -12,11 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from shoal.architectures import Architecture
-from shoal.checks import integer
+from shoal.checks import host_array, integer, real_array, shown, unmasked
 from shoal.equivalents import KernelCoefficients, coefficients
 from shoal.equivalents.coefficients import sooner
 from shoal.equivalents.statistics import mixture_pair_products
 from shoal.mixtures import Covariance, DiagonalCovariance, GaussianMixture, ScalarCovariance
+from shoal.settings import in_standard_settings
 from shoal.spectra.law import Law
 from shoal.spectra.misfits import warn_of_misfits
 from shoal.spectra.populations import Array
@@ -101,7 +102,11 @@ class Spectrum:
 
     def stieltjes(self, z: complex | ArrayLike) -> NDArray[np.complex128]:
         """The limit of the mean of 1/(λ − z) over the eigenvalues λ, off the real axis."""
-        points = np.asarray(z, complex)
+        given = host_array("z", z) if isinstance(z, Tensor) else z
+        try:
+            points = np.asarray(given, complex)
+        except (TypeError, ValueError, OverflowError):
+            raise TypeError(f"z must be complex numbers, got {shown(z)}") from None
         if not np.isfinite(points).all() or (points.imag == 0).any():
             raise ValueError("z must be finite and off the real axis")
         inner = (points.reshape(-1) - self.shift) / self.slope
@@ -139,6 +144,7 @@ class Spectra(NamedTuple):
     ntk: Spectrum
 
 
+@in_standard_settings
 def spectrum(
     architecture: Architecture,
     mixture: GaussianMixture,
@@ -276,11 +282,8 @@ def _array(covariance: Covariance) -> Array:
 
 def _pointwise(name: str, points: Points, function: Callable[[Array], Array]) -> Points:
     """Apply a function of arrays to a tensor or to what NumPy takes for an array."""
-    given = points.detach().cpu().numpy() if isinstance(points, Tensor) else points
-    try:
-        array = np.array(given, np.float64)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must be real numbers, got {type(points).__name__}") from None
+    unmasked(name, points)
+    array = real_array(name, points)
     if not np.isfinite(array).all():
         raise ValueError(f"{name} must be finite, got NaN or infinity among its entries")
     result = function(array.reshape(-1)).reshape(array.shape)

@@ -94,7 +94,7 @@ def _features(network: EquilibriumNetwork[Any], x: Tensor, group: str) -> Tensor
 def start_vector(size: int, like: Tensor) -> Tensor:
     """Where iterations begin; the same one every time."""
     generator = torch.Generator().manual_seed(size)
-    return torch.randn(size, dtype=torch.float64, generator=generator).to(like.device)
+    return torch.randn(size, dtype=torch.float64, generator=generator, device="cpu").to(like.device)
 
 
 def least_eigenvalue(gram: Tensor, near: Tensor | None = None) -> Eigenpair:

@@ -8,7 +8,7 @@ from operator import mul
 import torch
 from torch import Tensor
 
-from shoal.checks import integer, one_of
+from shoal.checks import integer, items, one_of
 from shoal.models import EquilibriumNetwork
 from shoal.models.gain import GainBound, gain_factor
 from shoal.training.gram import gram_group, gram_matrix, least_eigenvalue, spectral_norm
@@ -43,10 +43,8 @@ class Monitor:
         """Check the fields."""
         object.__setattr__(self, "every", integer("every", self.every, at_least=1))
         if self.promises is not None:
-            names = frozenset(self.promises)
-            for name in sorted(names):
-                one_of("promises", name, _KNOWN)
-            object.__setattr__(self, "promises", names)
+            names = [one_of("promises", name, _KNOWN) for name in items("promises", self.promises)]
+            object.__setattr__(self, "promises", frozenset(names))
 
 
 def as_monitor(value: object) -> Monitor | None:

@@ -15,8 +15,8 @@ from shoal.activations import Activation
 from shoal.architectures import DEQ
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
 from shoal.experiments.figures import style
-from shoal.experiments.identity import later
 from shoal.experiments.ling2024.setting import by_name, title_of
+from shoal.fields import later
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -86,7 +86,9 @@ class Own:
     def squares(self, phi: Activation, variance: Tensor, *, mean: bool) -> Variances:
         """Mean squares, and means, of an activation alone."""
         some = variance.clamp(min=SMALLEST)
-        means = activation_mean(phi, some) if mean else 0.0
+        means = (
+            torch.where(variance > 0, activation_mean(phi, some), phi(0 * some)) if mean else 0.0
+        )
         if self.differentiable:  # duals of kinks have no second derivatives where u = v
             return Variances(mean_square(phi, some)[0], means, variance)
         return Variances(dual(phi, variance, variance, variance), means, variance)
@@ -136,9 +138,10 @@ def fixed_variance(loop: Loop, injected: Tensor, *, differentiable: bool) -> Ten
     if differentiable or injected.numel() <= _FEW:
         return _solved(loop, injected, differentiable=differentiable)
     distinct, inverse = injected.unique(return_inverse=True)
-    if len(distinct) > _FEW and float(distinct[0]) > 0:
+    if len(distinct) > _FEW:
         with suppress(AccuracyError, ConvergenceError):  # the range is wider than the data
-            return _interpolated(loop, distinct)[inverse]
+            first = _solved(loop, distinct[:1], differentiable=False)  # which may be zero
+            return torch.cat([first, _interpolated(loop, distinct[1:])])[inverse]
     return _solved(loop, distinct, differentiable=False)[inverse]
 
 
@@ -150,7 +153,14 @@ def _solved(loop: Loop, injected: Tensor, *, differentiable: bool) -> Tensor:
         value, rate = _turn(loop, guess)
         return recurrent * value + injected, recurrent * rate
 
-    return solve(equation, injected, injected, "variance", differentiable=differentiable)
+    return solve(
+        equation,
+        injected,
+        injected,
+        "variance",
+        differentiable=differentiable,
+        unique=loop.contracts,
+    )
 
 
 def _turn(loop: Loop, variance: Tensor) -> tuple[Tensor, Tensor]:

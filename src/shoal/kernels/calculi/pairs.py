@@ -124,7 +124,14 @@ class Pairs:
             return value.covariance, slope
 
         start, size = injected.covariance, a.sqrt() * b.sqrt()
-        found = solve(equation, start, size, "covariance", differentiable=self.differentiable)
+        found = solve(
+            equation,
+            start,
+            size,
+            "covariance",
+            differentiable=self.differentiable,
+            unique=loop.contracts,
+        )
         return within_bound(a, b, found)
 
     def geometric(self, ratio: Tensor) -> Tensor:

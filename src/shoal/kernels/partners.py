@@ -1,0 +1,68 @@
+"""Kernels of inputs with their partners: the diagonal of a matrix, and nothing else of it."""
+
+import torch
+from torch import Tensor
+
+from shoal.exceptions import AccuracyError
+from shoal.kernels.function import KernelFunction
+from shoal.kernels.inputs import Inputs, pair_angles
+from shoal.kernels.plan import ANGULAR_TOLERANCE, check_overflow, common_norm, pairs_at_angles
+from shoal.kernels.result import Kernels
+from shoal.kernels.surface import angular_surface
+
+__all__ = ["own_diagonal", "partner_diagonal"]
+
+
+def own_diagonal(function: KernelFunction, x: Tensor, *, gradients: bool) -> Kernels:
+    """Both kernels of each input with itself, in the dtype of the inputs. shapes: (..., n)."""
+    square = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float64) ** 2
+    check_overflow(square.detach(), square.detach(), torch.float64)
+    if function.architecture.positively_homogeneous and not gradients:
+        kernels = Kernels(*(k * square for k in function(1.0, 1.0, 1.0)))
+    else:
+        kernels = function.own(square) if gradients else function(square, square, square)
+    return _rounded(kernels, x.dtype)
+
+
+def partner_diagonal(
+    function: KernelFunction, first: Tensor, second: Tensor, *, gradients: bool
+) -> Kernels:
+    """Both kernels of each input with its partner, from angles as exact as those of a matrix."""
+    dtype = first.dtype
+    batch = torch.broadcast_shapes(first.shape[:-1], second.shape[:-1])
+    first, second = (x.expand(*batch, x.shape[-1]).double() for x in (first, second))
+    left, right = (Inputs(x.detach().reshape(-1, x.shape[-1])) for x in (first, second))
+    check_overflow(left.norm**2, right.norm**2, torch.float64)
+    values = _values(function, left, right).view(2, *batch)
+    kernels = Kernels(values[0], values[1])
+    if gradients:  # values as above, derivatives by the products
+        norms = [torch.linalg.vector_norm(x, dim=-1) for x in (first, second)]
+        bound = norms[0] * norms[1]
+        products = torch.minimum(torch.maximum((first * second).sum(-1), -bound), bound)
+        smooth = function(norms[0] ** 2, norms[1] ** 2, products)
+        kernels = Kernels(*(k + (s - s.detach()) for k, s in zip(kernels, smooth, strict=True)))
+    return _rounded(kernels, dtype)
+
+
+def _values(function: KernelFunction, left: Inputs, right: Inputs) -> Tensor:
+    """By a series in the angle where norms do not matter, and otherwise by scalar equations."""
+    each = torch.arange(len(left), device=left.points.device)
+    angle = pair_angles(left, right, each, each, (left.unit * right.unit).sum(-1))
+    square = common_norm(function, torch.cat([left.norm, right.norm]), torch.float64)
+    if square is not None:
+        try:
+            series = angular_surface(function, square, ANGULAR_TOLERANCE[torch.float64])
+        except AccuracyError:  # too rough for one series
+            return pairs_at_angles(function, left.norm, right.norm, angle)
+        own = angle.new_tensor(series.diagonal)[:, None]
+        if function.architecture.positively_homogeneous:
+            own = own * left.norm * right.norm
+        ones = series.features(left.norm)
+        return own * series.pairs(ones, ones, angle)
+    return pairs_at_angles(function, left.norm, right.norm, angle)
+
+
+def _rounded(kernels: Kernels, dtype: torch.dtype) -> Kernels:
+    for values in kernels:
+        check_overflow(values.detach(), values.detach(), dtype)
+    return Kernels(*(k.to(dtype) for k in kernels))

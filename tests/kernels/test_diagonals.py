@@ -1,0 +1,111 @@
+"""Diagonals of kernel matrices, and what overflows in either."""
+
+import math
+
+import pytest
+import torch
+
+from shoal import (
+    DEQ,
+    GELU,
+    AccuracyError,
+    FullyConnected,
+    Identity,
+    ReLU,
+    Tanh,
+    kernel,
+    kernel_operator,
+)
+
+ARCHITECTURES = [DEQ(ReLU(), 0.2, 0.8), DEQ(Identity(), 0.2, 0.8), FullyConnected([GELU()])]
+
+
+def nearly_parallel():
+    """Pairs at known angles, of different norms."""
+    angle = torch.tensor([0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.1, 1.0]).double()
+    angle = torch.cat([angle, math.pi - angle])
+    norms = 0.5 + torch.arange(len(angle)).double() / 10
+    zero = torch.zeros_like(angle)
+    x1 = torch.stack([norms, zero, zero], 1)
+    sine = torch.where(angle > 3, (math.pi - angle).sin(), angle.sin())  # π has a rounding
+    return x1, torch.stack([angle.cos(), sine, zero], 1) * 1.3, angle, norms * 1.3
+
+
+def test_partners_that_are_nearly_parallel():
+    x1, x2, angle, product = nearly_parallel()
+    found = kernel(FullyConnected([ReLU()]), x1, x2, diag=True)
+    share = (math.pi - angle) / (2 * math.pi)  # of the half-planes that overlap
+    ck = product * (angle.sin() / (2 * math.pi) + share * angle.cos())
+    for left, right in zip(found, (ck, ck + product * share * angle.cos()), strict=True):
+        assert ((left - right).abs() <= 1e-12 * product).all()
+
+
+@pytest.mark.parametrize("one_norm", [True, False])
+@pytest.mark.parametrize("phi", [ReLU(), Tanh()], ids=repr)
+def test_partners_are_as_exact_as_the_matrix(phi, one_norm):
+    x1, x2, *_ = nearly_parallel()
+    if one_norm:
+        x1, x2 = (x / x.norm(dim=1, keepdim=True) for x in (x1, x2))
+    deq = DEQ(phi, 0.2, 0.8)
+    found, matrix = kernel(deq, x1, x2, diag=True), kernel(deq, x1, x2)
+    for left, right in zip(found, matrix, strict=True):
+        assert (left - right.diagonal()).abs().max() <= 1e-11 * right.abs().max()
+
+
+def test_partners_of_batches_and_in_single_precision():
+    generator = torch.Generator().manual_seed(0)
+    x1 = torch.randn(2, 1, 4, 6, generator=generator, dtype=torch.float64)
+    x2 = torch.randn(3, 4, 6, generator=generator, dtype=torch.float64)
+    deq = DEQ(ReLU(), 0.2, 0.8)
+    matrix = kernel(deq, x1, x2).ntk.diagonal(dim1=-2, dim2=-1)
+    found = kernel(deq, x1, x2, diag=True).ntk
+    assert found.shape == (2, 3, 4)
+    assert (found - matrix).abs().max() <= 1e-12 * matrix.abs().max()
+    single = kernel(deq, x1.float(), x2.float(), diag=True).ntk
+    assert single.dtype == torch.float32
+    assert (single - matrix).abs().max() <= 1e-6 * matrix.abs().max()
+
+
+def test_gradients_do_not_change_the_values():
+    x1, x2, *_ = nearly_parallel()
+    deq = DEQ(ReLU(), 0.2, 0.8)
+    plain = kernel(deq, x1, x2, diag=True).ntk
+    found = kernel(deq, x1.clone().requires_grad_(), x2, diag=True).ntk
+    assert found.requires_grad
+    assert (found - plain).abs().max() <= 1e-13 * plain.max()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=repr)
+@pytest.mark.parametrize(
+    ("dtype", "large"), [(torch.float64, 1e200), (torch.float32, 1e30)], ids=str
+)
+def test_what_overflows(architecture, dtype, large):
+    x = torch.eye(3, dtype=dtype)
+    huge, more = large * x, math.sqrt(large) * x
+    for call in (
+        lambda: kernel(architecture, huge),
+        lambda: kernel(architecture, huge, more),
+        lambda: kernel(architecture, more, huge),
+        lambda: kernel(architecture, huge, diag=True),
+        lambda: kernel(architecture, more, huge, diag=True),
+        lambda: kernel_operator(architecture, more, huge),
+    ):
+        with pytest.raises(AccuracyError, match=r"overflows torch\.float"):
+            call()
+
+
+def test_what_does_not_overflow():
+    """A large input times a small one is none too large, on either side."""
+    x, deq = torch.eye(3), DEQ(ReLU(), 0.2, 0.8)
+    expected = 1e30 * kernel(deq, x.double()).ntk
+    for found in (kernel(deq, 1e30 * x, x).ntk, kernel(deq, x, 1e30 * x).ntk):
+        assert (found.double() - expected).abs().max() <= 1e-6 * expected.max()
+    found = kernel(deq, x, 1e30 * x, diag=True).ntk
+    assert (found.double() - expected.diagonal()).abs().max() <= 1e-6 * expected.max()
+
+
+def test_norms_beyond_all_numbers():
+    x = 1e200 * torch.eye(2, dtype=torch.float64)
+    for options in ({}, {"diag": True}):
+        with pytest.raises(AccuracyError, match=r"overflows torch\.float64"):
+            kernel(DEQ(Tanh(), 0.2, 0.8), x, **options)

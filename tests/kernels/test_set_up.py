@@ -1,0 +1,133 @@
+"""What kernel matrices of few inputs may cost, and that unusual rows spoil nothing for others."""
+
+import pytest
+import torch
+
+import shoal
+from shoal.activations import Activation
+from shoal.kernels import octaves, slopes
+from shoal.kernels.fixed_points import solve
+from shoal.kernels.inputs import Inputs
+from shoal.kernels.plan import Plan
+from shoal.kernels.recursions import Loop
+
+PLACES = []  # numbers of arguments, call by call
+
+
+class Counted(Activation):
+    """An activation that counts at how many places it is evaluated."""
+
+    def function(self, x):
+        PLACES.append(x.numel())
+        return x / (1 + x * x).sqrt()
+
+
+def points(count: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 20, dtype=torch.float64, generator=generator) / 20**0.5
+
+
+def directly(architecture, x):
+    square = (x * x).sum(1)
+    return shoal.kernel_function(architecture)(square[:, None], square, x @ x.T)
+
+
+@pytest.mark.parametrize("rows", [66, 100])
+def test_one_large_norm_costs_no_surface(rows):
+    x = points(rows)
+    x[0] *= 100
+    architecture = shoal.DEQ(Counted(), 0.2, 0.8)
+    PLACES.clear()
+    found = shoal.kernel(architecture, x)
+    assert sum(PLACES) <= 3e7  # a surface takes 2e9
+    some = torch.cat([x[:3], x[-2:]])
+    for matrix, exact in zip(found, directly(architecture, some), strict=True):
+        part = matrix[[0, 1, 2, -2, -1]][:, [0, 1, 2, -2, -1]]
+        scale = (exact.diagonal()[:, None] * exact.diagonal()).sqrt()
+        assert ((part - exact).abs() <= 1e-11 * scale).all()
+
+
+def test_a_zero_row_leaves_one_norm_one_norm():
+    x = torch.nn.functional.normalize(points(40))
+    x[7] = 0
+    architecture = shoal.DEQ(shoal.Sigmoid(), 0.5, 1.0)
+    plan = Plan.of(shoal.kernel_function(architecture), Inputs(x), Inputs(x[:30]))
+    assert plan.surface is not None
+    assert plan.surface.norms is None
+    for found, exact in zip(shoal.kernel(architecture, x), directly(architecture, x), strict=True):
+        assert ((found - exact).abs() <= 1e-10 * exact.diagonal().max()).all()
+
+
+def test_gradients_beside_a_zero_row():
+    x = torch.nn.functional.normalize(points(24))
+    x[7] = 0
+    architecture = shoal.DEQ(shoal.Tanh(), 0.5, 1.0)
+    some = [0, 1, 7, 23]
+    z = x.clone().requires_grad_()
+    ntk = shoal.kernel(architecture, z).ntk[some][:, some].triu(1)
+    (found,) = torch.autograd.grad((ntk * ntk).sum(), z)
+    z = x[some].requires_grad_()
+    ntk = directly(architecture, z).ntk.triu(1)
+    (exact,) = torch.autograd.grad((ntk * ntk).sum(), z)
+    present = [0, 1, 3]
+    assert (found[some] - exact)[present].abs().max() <= 1e-8
+
+
+@pytest.mark.parametrize("phi", [shoal.Tanh(), shoal.Sigmoid()], ids=repr)
+def test_a_zero_row_leaves_the_variances_of_others_interpolated(phi, monkeypatch):
+    from shoal.kernels.calculi import own
+
+    sizes = []
+    one_by_one = own._solved
+
+    def counted(loop, injected, *, differentiable):
+        sizes.append(injected.numel())
+        return one_by_one(loop, injected, differentiable=differentiable)
+
+    injected = torch.linspace(0.5, 2.0, 5000, dtype=torch.float64)
+    injected[0] = 0
+    loop = Loop(shoal.DEQ(phi, 0.3, 1.0).layers().cells)
+    exact = one_by_one(loop, injected, differentiable=False)
+    monkeypatch.setattr(own, "_solved", counted)
+    found = own.fixed_variance(loop, injected, differentiable=False)
+    assert sum(sizes) < 1000
+    torch.testing.assert_close(found, exact, rtol=1e-12, atol=0.0)
+
+
+def test_newton_does_not_pass_a_fixed_point_that_the_iteration_reaches():
+    def equation(x):
+        return x + 0.5 * x.cos(), 1 - 0.5 * x.sin()
+
+    start = torch.tensor([0.1, 0.0, 1.2], dtype=torch.float64)  # Newton's first step is 10 and more
+    reached = start
+    for _ in range(200):
+        reached = equation(reached)[0]
+    one = torch.ones_like(start)
+    found = solve(equation, start, one, "variance", differentiable=False, unique=False)
+    torch.testing.assert_close(found, reached, rtol=1e-12, atol=0.0)
+    far = solve(equation, start, one, "variance", differentiable=False)
+    assert (far - reached).abs().max() > 1
+
+
+def test_octaves_are_checked_off_their_grid(monkeypatch):
+    def wave(_, __, angle):  # a constant at the nodes of degree 8
+        t = (angle - 1.5) / 0.5
+        return torch.stack([1 + 0.1 * torch.cos(16 * t.clamp(-1, 1).acos())] * 2)
+
+    monkeypatch.setattr(octaves, "_values", wave)
+    function = shoal.kernel_function(shoal.FullyConnected([shoal.Tanh()]))
+    part = octaves.part_surface(function, 3.0, (1.0, 2.0), 1e-11)
+    angle = torch.linspace(1.0, 2.0, 50, dtype=torch.float64)
+    one = torch.ones(50, 1, dtype=torch.float64)
+    assert (part.pairs(one, one, angle) - wave(None, None, angle)).abs().max() <= 1e-11
+    octaves.part_surface.cache_clear()
+
+
+def test_slopes_are_checked_off_their_grid():
+    def wave(angle):  # a constant at the nodes of degree 24
+        return torch.cos(48 * (angle - 1).clamp(-1, 1).acos())[None]
+
+    series = slopes._series(wave, (0.0, 2.0))
+    angle = torch.linspace(0.0, 2.0, 99, dtype=torch.float64)
+    basis = torch.cos(torch.arange(series.shape[-1])[:, None] * (angle - 1).clamp(-1, 1).acos())
+    assert (series @ basis - wave(angle)).abs().max() <= 1e-10

@@ -1,0 +1,292 @@
+"""Results do not depend on what the caller has set in PyTorch."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from threading import Barrier
+
+import pytest
+import torch
+from torch import Tensor
+
+import shoal
+from shoal.settings import standard_settings
+
+DEQ = shoal.DEQ(shoal.Tanh(), 0.2, 0.8)
+RELU = shoal.DEQ(shoal.ReLU(), 0.2, 0.8)
+
+
+class Bump(shoal.Activation):
+    """One that only autograd differentiates."""
+
+    def function(self, x: Tensor) -> Tensor:
+        return torch.tanh(x) + 0.1 * torch.sin(3 * x)
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def float32_products(precision: str) -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def one_by_one() -> Iterator[None]:
+    """TF32 as set for one back end, of which the older functions of PyTorch refuse to speak."""
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.matmul.fp32_precision = before
+
+
+# a default device that any tensor without one would notice, on a machine without a GPU too
+SETTINGS: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    "inference mode": torch.inference_mode,
+    "no_grad": torch.no_grad,
+    "autocast": partial(torch.autocast, "cpu", torch.bfloat16),
+    "default device": partial(torch.device, "meta"),
+    "default dtype half": partial(default_dtype, torch.float16),
+    "default dtype double": partial(default_dtype, torch.float64),
+    "fast products": partial(float32_products, "medium"),
+    "fast products of one back end": one_by_one,
+}
+
+
+def normals(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=dtype, device="cpu").div_(shape[-1] ** 0.5)
+
+
+def data(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    x = normals(count, 12, seed=seed)
+    return x, x[:, 0].sign() * x[:, 1].cos()
+
+
+def forget() -> None:
+    """What was kept from other calls might have been made in other settings."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("shoal"):
+            for value in list(vars(module).values()):
+                if hasattr(value, "cache_clear"):
+                    value.cache_clear()
+
+
+def kernels(architecture: shoal.Architecture, dtype: torch.dtype) -> list[Tensor]:
+    x = normals(6, 12, dtype=dtype)
+    operator = shoal.kernel_operator(architecture, x)
+    return [
+        *shoal.kernel(architecture, x),
+        *shoal.kernel(architecture, x, x[:2]),
+        *shoal.kernel(architecture, x[:2], diag=True),
+        operator.ntk @ x[:, :2],
+        operator.ck.solve(x[:, 0], shift=0.1),
+    ]
+
+
+def functions() -> list[Tensor]:
+    f = shoal.kernel_function(DEQ)
+    c = torch.tensor([0.1, 0.5], dtype=torch.float64, device="cpu")
+    return [*f(1.0, 0.7, c), *f.derivative(1.0, 0.7, c, orders=(0, 1, 1))]
+
+
+def calculus() -> list[Tensor]:
+    found = []
+    for phi in (shoal.ReLU(), Bump()):
+        m = shoal.gaussian.moments(phi, 0.9)
+        found += [m.mean, m.second, m.square_second, shoal.gaussian.hermite(phi, 0.9, 4)]
+        found += [shoal.gaussian.dual(phi, 1.0, 0.5, 0.3), phi.derivative(normals(5), 2)]
+        found += [torch.tensor(phi.lipschitz, dtype=torch.float64, device="cpu")]
+    return found
+
+
+def high_dimension() -> list[Tensor]:
+    mixture = shoal.GaussianMixture(normals(2, 400) / 10, [1.0, 1.1], [0.5, 0.5])
+    x, labels = mixture.sample(50, seed=0)
+    c = shoal.coefficients(RELU, tau0=1.0)
+    numbers = [c.alpha1, c.alpha2, c.beta3, c.gamma2]
+    eq = shoal.equivalent(RELU, x, labels)
+    rho = shoal.spectrum(RELU, mixture, n=50)
+    numbers += [s.value for s in rho.ck.spikes] + rho.ntk.edges.flatten().tolist()
+    numbers += list(eq.error(20))
+    return [
+        torch.tensor(numbers, dtype=torch.float64, device="cpu"),
+        eq.ck.to_dense(),
+        eq.ntk @ x[:, 0],
+        eq.ck.solve(x[:, 0]),
+        eq.ck.eigvalsh(),
+        eq.cross(x[:3]).ntk.to_dense(),
+    ]
+
+
+def regression() -> list[Tensor]:
+    (x, y), (new, _) = data(30), data(4, seed=1)
+    fits: list[shoal.KernelRegression] = [
+        shoal.kernel_regression(RELU, x, y, ridge=0.1, method=method, rank=10)
+        for method in ("cholesky", "cg")
+    ]
+    flow = shoal.gradient_flow(RELU, x, y, new, [0.0, 1.0])
+    return [
+        *(f.coefficients for f in fits),
+        fits[0].predict(new),
+        fits[0].variance(new),
+        flow.loss,
+        flow.test_mean,
+        flow.test_std,
+    ]
+
+
+def designs() -> list[Tensor]:
+    found = shoal.design(RELU, tau0=1.0, match="ck", family="leaky_relu")
+    return [found.kernels(normals(6, 12))[1]]
+
+
+def networks() -> list[Tensor]:
+    net = shoal.build(DEQ, in_features=12, width=16, dtype=torch.float64, device="cpu")
+    kernels = shoal.empirical_kernel(net, normals(4, 12))
+    return [*(p.detach() for p in net.parameters()), *kernels]
+
+
+def gradients() -> list[Tensor]:
+    """Nothing is to be seen in inference mode, and the gradient of a matrix elsewhere."""
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        x = normals(20, 12, dtype=torch.float32).requires_grad_()
+        v = torch.tensor(0.2, dtype=torch.float64, device="cpu", requires_grad=True)
+        both = shoal.kernel(RELU, x, variances={"recurrent_variance": v})
+        (both.ck.sum() + both.ntk.square().sum()).backward()
+        assert x.grad is not None
+        assert v.grad is not None
+        return [x.grad, v.grad]
+
+
+CALCULATIONS: dict[str, tuple[Callable[[], list[Tensor]], float]] = {
+    "kernels": (partial(kernels, DEQ, torch.float64), 1e-12),
+    "kernels in single precision": (partial(kernels, RELU, torch.float32), 1e-5),
+    "functions": (functions, 1e-13),
+    "calculus": (calculus, 1e-13),
+    "high dimension": (high_dimension, 1e-10),
+    "regression": (regression, 1e-9),
+    "designs": (designs, 1e-11),
+    "networks": (networks, 1e-10),
+    "gradients": (gradients, 1e-5),
+}
+_EXPECTED: dict[str, list[Tensor]] = {}
+
+
+def check(name: str, settings: Iterable[str]) -> None:
+    calculate, tolerance = CALCULATIONS[name]
+    if name not in _EXPECTED:
+        _EXPECTED[name] = calculate()
+    forget()
+    with ExitStack() as stack:
+        for setting in settings:
+            stack.enter_context(SETTINGS[setting]())
+        found = calculate()
+    forget()
+    for left, right in zip(found, _EXPECTED[name], strict=True):
+        assert left.dtype == right.dtype
+        assert float((left - right).abs().max()) <= tolerance * float(right.abs().max())
+
+
+@pytest.mark.parametrize("name", CALCULATIONS)
+def test_settings_do_not_matter(name: str) -> None:
+    check(name, [s for s in SETTINGS if s != "default dtype double"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("name", CALCULATIONS)
+def test_no_single_setting_matters(name: str, setting: str) -> None:
+    check(name, [setting])
+
+
+def test_tensors_of_inference_mode_are_welcome() -> None:
+    with torch.inference_mode():
+        x = normals(20, 12)
+        fit = shoal.kernel_regression(RELU, x, x[:, 0], ridge=0.1)
+        found = [*shoal.kernel(RELU, x), fit.coefficients, shoal.gaussian.hermite(Bump(), 1.0, 2)]
+        found += [
+            shoal.kernel_operator(RELU, x).ck @ x,
+            shoal.kernel_function(RELU)(1.0, 1.0, 0.5).ck,
+        ]
+    assert not any(result.is_inference() for result in found)
+    v = torch.tensor(0.2, dtype=torch.float64, requires_grad=True)
+    shoal.kernel(RELU, x, variances={"recurrent_variance": v}).ck.sum().backward()
+    assert v.grad is not None
+    torch.testing.assert_close(shoal.kernel(RELU, x).ck, shoal.kernel(RELU, normals(20, 12)).ck)
+    weight = torch.ones(20, dtype=torch.float64, requires_grad=True)
+    (weight * fit.predict(x)).sum().backward()  # which autograd keeps
+    torch.testing.assert_close(weight.grad, fit.predict(normals(20, 12)))
+
+
+def test_a_network_of_inference_mode_can_be_trained(tmp_path) -> None:
+    with torch.inference_mode():
+        net = shoal.build(DEQ, in_features=12, width=16)
+        shoal.save(net, tmp_path / "net")
+        same = shoal.load(tmp_path / "net")
+    for network in (net, same):
+        network(normals(3, 12, dtype=torch.float32)).sum().backward()
+        assert all(p.grad is not None for p in network.parameters())
+
+
+def test_build_keeps_to_the_default_dtype_and_device() -> None:
+    with torch.device("meta"), default_dtype(torch.float64):
+        net = shoal.build(DEQ, in_features=12, width=16)
+    assert {(p.device.type, p.dtype) for p in net.parameters()} == {("meta", torch.float64)}
+
+
+@pytest.mark.parametrize(
+    "settings", [partial(float32_products, "high"), partial(float32_products, "medium"), one_by_one]
+)
+def test_settings_come_back(settings) -> None:
+    def state() -> list[str]:
+        back_ends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+        return [end.fp32_precision for end in back_ends]
+
+    with settings():
+        before = state()
+        with standard_settings():
+            assert set(state()) <= {"none", "ieee"}
+            with standard_settings():
+                pass
+            assert set(state()) <= {"none", "ieee"}
+        assert state() == before
+        with pytest.raises(ValueError, match="stop"), standard_settings():
+            raise ValueError("stop")
+        assert state() == before
+
+
+def test_threads_share_the_precision_of_products() -> None:
+    """The one that ends first leaves it to the other, the last one restores it."""
+    both, first_left = Barrier(2, timeout=60), Barrier(2, timeout=60)
+
+    def work(number: int) -> str:
+        with standard_settings():
+            both.wait()
+            if number:
+                first_left.wait()
+            inside = torch.get_float32_matmul_precision()
+        if not number:
+            first_left.wait()
+        return inside
+
+    with float32_products("high"):
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(work, range(2))) == ["highest", "highest"]
+        assert torch.get_float32_matmul_precision() == "high"
