@@ -1,6 +1,7 @@
 """Every architecture in every calculus: all of them mean the same network, and finite ones too."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -31,8 +32,18 @@ CASES: dict[str, shoal.Architecture] = {
     "resnet, biases": ResNet((Tanh(), ReLU(), Softplus()), 3, bias_variance=0.3),
     "implicit network": ImplicitNetwork(0.4),
 }
-EVERY = pytest.mark.parametrize("name", CASES)
-LAYERED = pytest.mark.parametrize("name", [n for n in CASES if n != "implicit network"])
+COSTLY = {"deq, biases, standard", "deq, two layers, biases", "deq, three layers, standard"}
+
+
+def every(names: Iterable[str]) -> pytest.MarkDecorator:
+    """A test for each of some architectures; the costly ones are slow."""
+    slow = pytest.mark.slow
+    cases = [pytest.param(name, marks=slow if name in COSTLY else ()) for name in names]
+    return pytest.mark.parametrize("name", cases)
+
+
+EVERY = every(CASES)
+LAYERED = every(name for name in CASES if name != "implicit network")
 COSINES = torch.tensor([-0.9, -0.5, 0.0, 0.3, 0.8], dtype=torch.float64)
 SQUARE = 1.44  # of the norms of inputs
 
@@ -70,23 +81,23 @@ def test_angles(name):
 
 @LAYERED
 def test_jets(name):
-    """The derivatives at a right angle, by moments and by autograd."""
-    function, norm = function_of(name), math.sqrt(SQUARE)
-    found = shoal.coefficients(
-        function.architecture, tau0=norm, width=function.width, center=False, method="closed"
+    """The derivatives at a right angle, by moments and by autograd, of pairs."""
+    architecture = CASES[name]
+    closed, wanted = (
+        shoal.coefficients(
+            architecture,
+            tau0=math.sqrt(SQUARE),
+            width=width_of(architecture, 50),
+            center=False,
+            method=method,
+        )
+        for method in ("closed", "derivatives")
     )
-    orders = {
-        "offset": (0, 0, 0), "slope": (1, 0, 0), "alpha1": (0, 0, 1),
-        "bend": (2, 0, 0), "alpha2": (1, 1, 0), "alpha3": (0, 0, 2),
-    }  # fmt: skip
-    for field, order in orders.items():
-        wanted = function.derivative(SQUARE, SQUARE, 0.0, orders=order)
-        factor = 2.0 if field == "alpha3" else 1.0
-        for which, value in zip(("ck", "ntk"), wanted, strict=True):
-            named = field if field.startswith("alpha") else f"{which}_{field}"
-            named = named.replace("alpha", "beta") if which == "ntk" else named
-            got = factor * getattr(found, named)
-            assert got == pytest.approx(float(value), rel=1e-8, abs=1e-10), (which, field)
+    ck = ("gamma2", "alpha1", "alpha2", "alpha3", "ck_offset", "ck_slope", "ck_bend")
+    ntk = ("kappa2", "beta1", "beta2", "beta3", "ntk_offset", "ntk_slope", "ntk_bend")
+    for field in (*ck, *ntk):
+        value = getattr(wanted, field)
+        assert getattr(closed, field) == pytest.approx(value, rel=1e-8, abs=1e-10), field
 
 
 @EVERY
@@ -122,7 +133,7 @@ def test_groups_add_up(name):
     torch.testing.assert_close(torch.stack(shares).sum(0), whole(*point).ntk, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].variances])
+@every(name for name in CASES if CASES[name].variances)
 def test_derivatives_in_variances(name):
     """Against central differences of another architecture."""
     x, architecture = inputs(), CASES[name]

@@ -56,15 +56,7 @@ def _name(kind: type) -> str:
 
 def decode(text: str, own: Iterable[type[Activation] | type[Architecture]]) -> Architecture:
     """The architecture of a JSON; classes that are not shoal's must be given."""
-    given = {}
-    for kind in own:
-        if not (isinstance(kind, type) and issubclass(kind, Activation | Architecture)):
-            raise TypeError(
-                "activations and architectures must be classes of activations and architectures, "
-                f"got {kind!r}"
-            )
-        given[kind.__name__] = kind
-    architecture = _from_plain(json.loads(text), given)
+    architecture = _from_plain(json.loads(text), {kind.__name__: kind for kind in own})
     if not isinstance(architecture, Architecture):
         raise ValueError("it does not describe an architecture")  # noqa: TRY004
     return architecture

@@ -110,14 +110,14 @@ def load(
     )
     flag("warm_start", warm_start)
     file = as_path("path", path)
-    classes = [
+    own = [
         *_classes("activations", activations, Activation),
         *_classes("architectures", architectures, Architecture),
     ]
     place = torch.get_default_device() if device is None else device_of("device", device)
     with standard_settings():  # as in build
         metadata, tensors = _read(file)
-        spec, trained = _spec(path, metadata, classes)
+        spec, trained = _spec(path, metadata, own)
         _check_tensors(path, metadata, tensors, spec)
         weights = {name: tensors[name].to(place) for name in shapes(spec)}
         network = assemble(spec, weights, (options, warm_start))
@@ -126,10 +126,11 @@ def load(
     return network
 
 
-def _classes(name: str, given: Iterable[type], kind: type) -> tuple[Any, ...]:
-    classes = items(name, given)
+def _classes(name: str, given: object, base: type) -> list[Any]:
+    """Classes of one's own, or what is wrong with them."""
+    classes = list(items(name, given))
     for one in classes:
-        if not isinstance(one, type) or not issubclass(one, kind):
+        if not isinstance(one, type) or not issubclass(one, base):
             raise TypeError(f"{name} must be classes of {name}, got {shown(one)}")
     return classes
 
