@@ -42,9 +42,9 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
     r"""The conjugate or neural tangent kernel of an architecture, with variances to learn.
 
     It adds and multiplies with other kernels and stands in a ``ScaleKernel`` like any other.
-    Learned variances are constrained: $\sigma_b^2$ is positive, and $\sigma_a^2$ lies below the
-    limit of well-posedness of the activation. Inputs may have batch dimensions; variances have
-    none.
+    Learned variances are constrained: $\sigma_b^2$ and that of biases are positive, and
+    $\sigma_a^2$ lies below the limit of well-posedness of the activation. Inputs may have batch
+    dimensions; variances have none.
 
     Where the activation is positively homogeneous, the input variance is a factor of the kernel,
     and does what the ``outputscale`` of a ``ScaleKernel`` does: learn one of them.
@@ -78,6 +78,7 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
     has_lengthscale = False
     recurrent_variance = _variance("recurrent_variance")
     input_variance = _variance("input_variance")
+    bias_variance = _variance("bias_variance")
 
     def __init__(
         self,

@@ -28,10 +28,11 @@ def described_function(
     architecture: Architecture | None,
     which: str,
     trainable: Iterable[str] | None,
+    bias_variance: float = 0.0,
 ) -> KernelFunction:
     """The kernels of a DEQ, or of the architecture that is given instead of it."""
     one_of("which", which, ("ck", "ntk"))
     if architecture is None:
         phi = described_activation(activation)
-        architecture = DEQ(phi, recurrent_variance, input_variance)
+        architecture = DEQ(phi, recurrent_variance, input_variance, bias_variance=bias_variance)
     return kernel_function(architecture, trainable=trainable)

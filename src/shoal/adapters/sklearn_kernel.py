@@ -51,6 +51,9 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
             Lipschitz constant $L$; with ``"contraction"``, where wide networks are contractions,
             $4 \sigma_a^2 L^2 < 1$.
         input_variance_bounds: A pair, or ``"fixed"``.
+        bias_variance: The variance of the biases; none by default. Inputs of few features want
+            some: without them, kernels of one feature have rank two.
+        bias_variance_bounds: A pair, or ``"fixed"``; no biases stay none.
         which: ``"ck"``, the prior of the network's function at initialization, or ``"ntk"``.
         trainable: The groups of parameters that the NTK counts; all by default.
         architecture: Any architecture, instead of the DEQ. It has no hyperparameters, and the
@@ -72,6 +75,8 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
         recurrent_variance_bounds: Bounds = "kernel",
         input_variance_bounds: Bounds = (1e-5, 1e5),
         *,
+        bias_variance: float = 0.0,
+        bias_variance_bounds: Bounds = (1e-5, 1e5),
         which: Literal["ck", "ntk"] = "ck",
         trainable: Iterable[str] | None = None,
         architecture: Architecture | None = None,
@@ -81,6 +86,8 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
         self.input_variance = input_variance
         self.recurrent_variance_bounds = recurrent_variance_bounds
         self.input_variance_bounds = input_variance_bounds
+        self.bias_variance = bias_variance
+        self.bias_variance_bounds = bias_variance_bounds
         self.which = which
         self.trainable = trainable
         self.architecture = architecture
@@ -102,6 +109,14 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
         """Its bounds; fixed where an architecture is given."""
         bounds = "fixed" if self.architecture is not None else self.input_variance_bounds
         return self._hyperparameter("input_variance", bounds)
+
+    @property
+    def hyperparameter_bias_variance(self) -> Hyperparameter:
+        """Its bounds; fixed where an architecture is given, or there are no biases."""
+        absent = self.architecture is not None or self.bias_variance == 0
+        return self._hyperparameter(
+            "bias_variance", "fixed" if absent else self.bias_variance_bounds
+        )
 
     def _hyperparameter(self, name: str, bounds: Bounds) -> Hyperparameter:
         """One that is optimized by its logarithm, unless it is fixed."""
@@ -149,10 +164,11 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
         if self.architecture is not None:
             return f"{type(self).__name__}({self.architecture!r}, which={self.which!r})"
         activation = described_activation(self.activation)
+        biases = f"bias_variance={self.bias_variance:.3g}, " if self.bias_variance else ""
         return (
             f"{type(self).__name__}({activation!r}, "
             f"recurrent_variance={self.recurrent_variance:.3g}, "
-            f"input_variance={self.input_variance:.3g}, which={self.which!r})"
+            f"input_variance={self.input_variance:.3g}, {biases}which={self.which!r})"
         )
 
     def _function(self) -> KernelFunction:
@@ -163,6 +179,7 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
             architecture=self.architecture,
             which=self.which,
             trainable=self.trainable,
+            bias_variance=self.bias_variance,
         )
 
     def _kernel(
