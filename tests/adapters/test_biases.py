@@ -30,8 +30,8 @@ def test_gradients_of_scikit_learn_are_those_of_differences():
 
 def test_one_feature_is_enough_with_biases():
     x = np.linspace(-2, 2, 9)[:, None]
-    assert np.linalg.matrix_rank(SklearnKernel("relu")(x)) == 2
-    assert np.linalg.matrix_rank(SklearnKernel("relu", bias_variance=0.5)(x)) == 9
+    assert np.linalg.matrix_rank(SklearnKernel("relu")(x), tol=1e-9) == 2
+    assert np.linalg.matrix_rank(SklearnKernel("relu", bias_variance=0.5)(x), tol=1e-9) == 9
     assert "bias_variance=0.5" in repr(SklearnKernel("relu", bias_variance=0.5))
 
 
