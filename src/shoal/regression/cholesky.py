@@ -8,13 +8,13 @@ from torch import Tensor
 from shoal.checks import real, shaped, writable
 from shoal.exceptions import AccuracyError
 
-__all__ = ["Cholesky"]
+__all__ = ["CholeskyFactor"]
 
 _PANEL = {"cpu": 1024, "cuda": 4096}  # columns that are eliminated together
 _ROWS = 16384  # of a product; BLAS counts some things in 32 bits
 
 
-class Cholesky:
+class CholeskyFactor:
     r"""$LL^T = K + \lambda I$, with $L$ below the diagonal of the array that has $K$ above it.
 
     So nothing but panels is allocated, products with $K$ remain possible, and the same array can be
@@ -33,9 +33,9 @@ class Cholesky:
 
     Example:
         >>> import torch
-        >>> from shoal.regression import Cholesky
+        >>> from shoal.regression import CholeskyFactor
         >>> k = torch.tensor([[3.0, 1.0], [1.0, 3.0]]).double()
-        >>> factor = Cholesky(k, k.diagonal().clone(), ridge=1.0)
+        >>> factor = CholeskyFactor(k, k.diagonal().clone(), ridge=1.0)
         >>> factor.solve(torch.tensor([[5.0], [5.0]]).double()).T.round(decimals=9)
         tensor([[1., 1.]], dtype=torch.float64)
     """

@@ -1,19 +1,27 @@
 r"""Matrices near $K + \lambda I$ that are easy to invert."""
 
-from dataclasses import dataclass
-from typing import Literal
+from abc import ABC, abstractmethod
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from shoal.checks import real, shaped
+from shoal.checks import integer, real, shaped
 from shoal.equivalents import EquivalentOperator
 from shoal.equivalents.equivalent import unchecked_equivalent
+from shoal.mixtures.labels import Labels, class_indices, classes_of
 from shoal.regression.problem import Problem
 
-__all__ = ["Diagonal", "LowRank", "Preconditioner", "preconditioner", "preconditioner_bytes"]
-
-Preconditioner = Literal["equivalent", "nystrom", "combined", "diagonal"]
+__all__ = [
+    "CombinedPreconditioner",
+    "Diagonal",
+    "DiagonalPreconditioner",
+    "EquivalentPreconditioner",
+    "LowRank",
+    "Nystrom",
+    "Preconditioner",
+]
 
 _DROPPED = 1e-12  # eigenvalues, relative to the largest, that are rounding
 
@@ -110,54 +118,183 @@ class LowRank:
         return outside * vectors + self.vectors @ parts
 
 
-def preconditioner(
-    name: Preconditioner | None, problem: Problem, rank: int, seed: int, memory: int
-) -> Diagonal | LowRank:
-    """The matrix of that name; kernels for it are computed in ``memory`` bytes more than it has."""
-    if name == "equivalent":
-        return _of_equivalent(problem)
-    if name == "nystrom":
-        return _of_features(problem, _nystrom(problem, rank, seed, memory))
-    if name == "combined":
-        return _combined(problem, rank, seed, memory)
-    own = problem.diagonal + problem.ridge
-    return Diagonal(own.where((own > 0) & (name == "diagonal"), 1.0))  # zero inputs, no ridge
+class Preconditioner(ABC):
+    r"""How a matrix near $K + \lambda I$ is made that is easy to invert.
+
+    Attributes:
+        name: What reports and checkpoints call it.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def matrix(self, problem: Problem, memory: int) -> Diagonal | LowRank:
+        """The matrix; kernels for it are computed in ``memory`` bytes more than it has."""
+
+    @abstractmethod
+    def size_in_bytes(self, problem: Problem) -> int:
+        """What making it takes."""
 
 
-def preconditioner_bytes(name: Preconditioner | None, problem: Problem, rank: int) -> int:
-    """What making it takes: features, as often as there are copies of them, and small matrices."""
-    count, features = problem.size, problem.x.shape[1]
-    rank = min(rank, count)
-    columns = {"nystrom": (2, rank), "combined": (3, rank + features + 1)}
-    columns["equivalent"] = (5, min(count, features + 8))
-    copies, width = columns.get(name or "", (2, 1))
-    return 8 * (copies * count * width + 4 * width**2)
+@dataclass(frozen=True)
+class DiagonalPreconditioner(Preconditioner):
+    r"""The diagonal of $K + \lambda I$."""
+
+    name: ClassVar[str] = "diagonal"
+
+    def matrix(self, problem: Problem, memory: int) -> Diagonal:  # noqa: ARG002
+        """The diagonal, and one where it is zero: of inputs of zero, without a ridge."""
+        own = problem.diagonal + problem.ridge
+        return Diagonal(own.where(own > 0, 1.0))
+
+    def size_in_bytes(self, problem: Problem) -> int:
+        """The diagonal, twice."""
+        return _bytes(problem, 2, 1)
 
 
-def _equivalent(problem: Problem) -> tuple[EquivalentOperator, float]:
+@dataclass(frozen=True)
+class Nystrom(Preconditioner):
+    r"""The kernel projected to random samples, plus $\lambda$ and the mean of what is left.
+
+    Args:
+        rank: How many samples; at most all.
+        seed: Of their choice.
+
+    Example:
+        >>> import shoal
+        >>> shoal.ConjugateGradients(shoal.Nystrom(2000)).preconditioner
+        Nystrom(rank=2000, seed=0)
+    """
+
+    rank: int = 1000
+    _: KW_ONLY
+    seed: int = 0
+
+    name: ClassVar[str] = "nystrom"
+
+    def __post_init__(self) -> None:
+        _check_choice(self.rank, self.seed)
+
+    def matrix(self, problem: Problem, memory: int) -> LowRank:
+        """The projection."""
+        return _of_features(problem, _nystrom(problem, self.rank, self.seed, memory))
+
+    def size_in_bytes(self, problem: Problem) -> int:
+        """Features, twice."""
+        return _bytes(problem, 2, min(self.rank, problem.size))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EquivalentPreconditioner(Preconditioner):
+    r"""The high-dimensional equivalent of the kernel, not centered, plus $\lambda I$.
+
+    Args:
+        labels: Classes of the samples: of use for mixtures in high dimension, and harmful for
+            images, whose inner products do not concentrate.
+    """
+
+    labels: Labels | None = None
+
+    name: ClassVar[str] = "equivalent"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", _indices(self.labels))
+
+    def __repr__(self) -> str:
+        return f"EquivalentPreconditioner({_shown(self.labels)})"
+
+    def matrix(self, problem: Problem, memory: int) -> LowRank:  # noqa: ARG002
+        """The equivalent; its negative eigenvalues, if there are any, count as zero."""
+        chosen, _ = _equivalent(problem, self.labels)
+        values, small = torch.linalg.eigh(chosen.basis.compress(chosen.scale, chosen.core))
+        padded = small.new_zeros(problem.size, len(small))
+        padded[: len(small)] = small
+        vectors = chosen.basis.rotate(padded, back=True)
+        shift = max(chosen.shift, 0.0) + problem.ridge
+        return LowRank.shifted(vectors, values.clamp_min(0.0), shift)
+
+    def size_in_bytes(self, problem: Problem) -> int:
+        """The inputs with a few columns, and their factors."""
+        return _bytes(problem, 5, min(problem.size, problem.x.shape[1] + 8))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CombinedPreconditioner(Preconditioner):
+    """The part of the equivalent that is linear in the inputs, and a projection of the rest.
+
+    For inputs of one norm the rest is a kernel too: all coefficients of its power series in the
+    inner product are positive (Schoenberg).
+
+    Args:
+        rank: How many random samples the rest is projected to; at most all.
+        seed: Of their choice.
+        labels: Classes of the samples, as for :class:`EquivalentPreconditioner`.
+    """
+
+    rank: int = 1000
+    _: KW_ONLY
+    seed: int = 0
+    labels: Labels | None = None
+
+    name: ClassVar[str] = "combined"
+
+    def __post_init__(self) -> None:
+        _check_choice(self.rank, self.seed)
+        object.__setattr__(self, "labels", _indices(self.labels))
+
+    def __repr__(self) -> str:
+        shown = f", {_shown(self.labels)}" if self.labels is not None else ""
+        return f"CombinedPreconditioner(rank={self.rank}, seed={self.seed}{shown})"
+
+    def matrix(self, problem: Problem, memory: int) -> LowRank:
+        """Both together."""
+        chosen, offset = _equivalent(problem, self.labels)
+        offset, slope = max(offset, 0.0), max(chosen.scale, 0.0)
+        rest = _nystrom(problem, self.rank, self.seed, memory, offset, slope)
+        constant = problem.x.new_full((problem.size, 1), offset**0.5)
+        return _of_features(problem, torch.cat([constant, slope**0.5 * problem.x, rest], dim=1))
+
+    def size_in_bytes(self, problem: Problem) -> int:
+        """Features, three times."""
+        rank = min(self.rank, problem.size)
+        return _bytes(problem, 3, rank + problem.x.shape[1] + 1)
+
+
+def _check_choice(rank: int, seed: int) -> None:
+    integer("rank", rank, at_least=1)
+    integer("seed", seed, at_least=0)
+
+
+def _indices(labels: Labels | None) -> Tensor | None:
+    return None if labels is None else class_indices(labels, classes_of(labels))
+
+
+def _shown(labels: Labels | None) -> str:
+    return "" if labels is None else f"labels of {len(labels)} samples"
+
+
+def _bytes(problem: Problem, copies: int, width: int) -> int:
+    """Columns, as often as there are copies of them, and small matrices."""
+    return 8 * (copies * problem.size * width + 4 * width**2)
+
+
+def _equivalent(problem: Problem, labels: Labels | None) -> tuple[EquivalentOperator, float]:
     """The high-dimensional equivalent of the kernel as it is, not centered, and its offset."""
+    if labels is not None and len(labels) != problem.size:
+        raise ValueError(
+            f"labels must be as many as inputs, got {len(labels)} for {problem.size} inputs"
+        )
     # misfits are not told of: a preconditioner may be wrong, only not too much
     both, _ = unchecked_equivalent(
         problem.architecture,
         problem.x,
-        problem.labels,
+        labels,
         trainable=problem.trainable,
         width=problem.width,
         center=False,
     )
     c = both.coefficients
     return (both.ck, both.ntk)[problem.kernel], (c.ck, c.ntk)[problem.kernel].offset
-
-
-def _of_equivalent(problem: Problem) -> LowRank:
-    """Negative eigenvalues, if there are any, count as zero."""
-    chosen, _ = _equivalent(problem)
-    values, small = torch.linalg.eigh(chosen.basis.compress(chosen.scale, chosen.core))
-    padded = small.new_zeros(problem.size, len(small))
-    padded[: len(small)] = small
-    vectors = chosen.basis.rotate(padded, back=True)
-    shift = max(chosen.shift, 0.0) + problem.ridge
-    return LowRank.shifted(vectors, values.clamp_min(0.0), shift)
 
 
 def _nystrom(
@@ -177,19 +314,6 @@ def _nystrom(
     kept = values > max(_DROPPED * float(values[-1]), -2 * float(values[0]))
     features: Tensor = cross @ (vectors[:, kept] / values[kept].sqrt())
     return features
-
-
-def _combined(problem: Problem, rank: int, seed: int, memory: int) -> LowRank:
-    """The part of the equivalent that is linear in the inputs, and a projection of the rest.
-
-    For inputs of one norm the rest is a kernel too: all coefficients of its power series in the
-    inner product are positive (Schoenberg).
-    """
-    chosen, offset = _equivalent(problem)
-    offset, slope = max(offset, 0.0), max(chosen.scale, 0.0)
-    rest = _nystrom(problem, rank, seed, memory, offset, slope)
-    constant = problem.x.new_full((problem.size, 1), offset**0.5)
-    return _of_features(problem, torch.cat([constant, slope**0.5 * problem.x, rest], dim=1))
 
 
 def _of_features(problem: Problem, features: Tensor) -> LowRank:
