@@ -13,8 +13,8 @@ import torch
 from safetensors import safe_open
 
 import shoal
-from shoal.kernels.conjugate_gradients import conjugate_gradients
-from shoal.regression import CholeskyFactor, Diagonal, LowRank, checkpoints, cholesky
+from shoal.linalg import CholeskyFactor, Diagonal, LowRank, cholesky, conjugate_gradients
+from shoal.regression import checkpoints
 
 RELU = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 

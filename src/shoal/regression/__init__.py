@@ -1,14 +1,12 @@
 """Regression with the kernels of infinitely wide networks, for many samples."""
 
-from shoal.regression.cholesky import CholeskyFactor
+from shoal.linalg import CholeskyFactor, Diagonal, LowRank
 from shoal.regression.kernel_regression import kernel_regression
 from shoal.regression.methods import Cholesky, ConjugateGradients
 from shoal.regression.preconditioners import (
     CombinedPreconditioner,
-    Diagonal,
     DiagonalPreconditioner,
     EquivalentPreconditioner,
-    LowRank,
     Nystrom,
     Preconditioner,
 )

@@ -8,7 +8,7 @@ from torch import Tensor
 from shoal.activations.description import description
 from shoal.checkpoints import Checkpoint, Snapshot
 from shoal.files import checksum
-from shoal.kernels.conjugate_gradients import Iteration
+from shoal.linalg import Iteration
 from shoal.regression.methods import ConjugateGradients
 from shoal.regression.preconditioners import Preconditioner
 from shoal.regression.problem import Problem

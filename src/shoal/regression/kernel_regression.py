@@ -15,8 +15,8 @@ from shoal.checks import float_tensor, function, one_of, real, shown
 from shoal.exceptions import ConvergenceError, ConvergenceWarning
 from shoal.kernels import kernel_function
 from shoal.kernels.arguments import as_tensor, checked_samples, memory_limit
-from shoal.kernels.conjugate_gradients import Iteration, relative
-from shoal.kernels.factors import refuse_gradients
+from shoal.linalg.krylov import Iteration, relative
+from shoal.linalg.operator import refuse_gradients
 from shoal.regression import checkpoints
 from shoal.regression.methods import Cholesky, ConjugateGradients
 from shoal.regression.problem import Problem

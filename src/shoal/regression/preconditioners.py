@@ -7,115 +7,21 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from shoal.checks import integer, real, shaped
+from shoal.checks import integer
 from shoal.equivalents import EquivalentOperator
 from shoal.equivalents.equivalent import unchecked_equivalent
+from shoal.linalg import Diagonal, LowRank
+from shoal.linalg.low_rank import DROPPED
 from shoal.mixtures.labels import Labels, class_indices, classes_of
 from shoal.regression.problem import Problem
 
 __all__ = [
     "CombinedPreconditioner",
-    "Diagonal",
     "DiagonalPreconditioner",
     "EquivalentPreconditioner",
-    "LowRank",
     "Nystrom",
     "Preconditioner",
 ]
-
-_DROPPED = 1e-12  # eigenvalues, relative to the largest, that are rounding
-
-
-@dataclass(frozen=True, eq=False)
-class Diagonal:
-    """A diagonal matrix.
-
-    Attributes:
-        values: The diagonal. shape: (n,)
-    """
-
-    values: Tensor
-
-    def __post_init__(self) -> None:
-        shaped(
-            "values",
-            self.values,
-            None,
-        )
-
-    def solve(self, vectors: Tensor) -> Tensor:
-        """The inverse times columns."""
-        shaped("vectors", vectors, len(self.values), None)
-        return vectors / self.values[:, None]
-
-    def root(self, vectors: Tensor) -> Tensor:
-        """The root times columns."""
-        shaped("vectors", vectors, len(self.values), None)
-        return vectors * self.values.sqrt()[:, None]
-
-    def logdet(self) -> float:
-        """The logarithm of the determinant."""
-        return float(self.values.log().sum())
-
-
-@dataclass(frozen=True, eq=False)
-class LowRank:
-    r"""$U \Theta U^T + \rho (I - U U^T)$, where $U$ has orthonormal columns.
-
-    Attributes:
-        vectors: $U$. shape: (n, r)
-        values: $\Theta$, positive. shape: (r,)
-        outside: $\rho > 0$.
-    """
-
-    vectors: Tensor
-    values: Tensor
-    outside: float
-
-    def __post_init__(self) -> None:
-        shaped("vectors", self.vectors, None, None)
-        shaped(
-            "values",
-            self.values,
-            self.vectors.shape[1],
-        )
-        real("outside", self.outside, above=0)
-
-    @classmethod
-    def shifted(cls, vectors: Tensor, values: Tensor, shift: float) -> "LowRank":
-        r"""$U \Theta U^T + \rho I$ with $\Theta \geq 0$, and $\rho$ a shift above rounding.
-
-        Without a ridge the shift may be zero: what the columns leave is then not known to be less
-        than the rounding of what they hold.
-        """
-        shaped(
-            "values",
-            values,
-            None,
-        )
-        shift = real("shift", shift, at_least=0)
-        largest = float(values.max()) if len(values) else 0.0
-        outside = max(shift, _DROPPED * largest) or 1.0  # of a matrix of zeros: any
-        return cls(vectors, values + outside, outside)
-
-    def solve(self, vectors: Tensor) -> Tensor:
-        """The inverse times columns."""
-        return self._function(vectors, 1 / self.values, 1 / self.outside)
-
-    def root(self, vectors: Tensor) -> Tensor:
-        """The root times columns."""
-        return self._function(vectors, self.values.sqrt(), self.outside**0.5)
-
-    def logdet(self) -> float:
-        """The logarithm of the determinant."""
-        others = len(self.vectors) - len(self.values)
-        inside = self.values.log().sum()
-        return float(inside + others * self.values.new_tensor(self.outside).log())
-
-    def _function(self, vectors: Tensor, inside: Tensor, outside: float) -> Tensor:
-        shaped("vectors", vectors, len(self.vectors), None)
-        parts = (inside - outside)[:, None] * (self.vectors.T @ vectors)
-        return outside * vectors + self.vectors @ parts
 
 
 class Preconditioner(ABC):
@@ -311,7 +217,7 @@ def _nystrom(
         cross.addmm_(problem.x, problem.x[chosen].T, alpha=-slope).sub_(offset)
     values, vectors = torch.linalg.eigh(cross[chosen])
     # the rest of a kernel need not be one: what is no larger than its negative part says nothing
-    kept = values > max(_DROPPED * float(values[-1]), -2 * float(values[0]))
+    kept = values > max(DROPPED * float(values[-1]), -2 * float(values[0]))
     features: Tensor = cross @ (vectors[:, kept] / values[kept].sqrt())
     return features
 
@@ -319,7 +225,7 @@ def _nystrom(
 def _of_features(problem: Problem, features: Tensor) -> LowRank:
     r"""$FF^T + \rho I$, where $\rho$ is $\lambda$ and the mean of what $FF^T$ leaves."""
     values, small = torch.linalg.eigh(features.T @ features)
-    kept = values > _DROPPED * values[-1:]
+    kept = values > DROPPED * values[-1:]
     values, small = values[kept], small[:, kept]
     left = float(problem.diagonal.sum() - values.sum()) / problem.size
     vectors = features @ (small / values.sqrt())

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from shoal.exceptions import ConvergenceError
-from shoal.kernels.conjugate_gradients import Iteration, Map, conjugate_gradients, relative
-from shoal.regression.cholesky import CholeskyFactor
+from shoal.linalg import CholeskyFactor, Diagonal, LowRank
+from shoal.linalg.krylov import Iteration, Map, conjugate_gradients, logdet_samples, relative
 from shoal.regression.methods import Cholesky, ConjugateGradients
-from shoal.regression.preconditioners import Diagonal, DiagonalPreconditioner, LowRank
+from shoal.regression.preconditioners import DiagonalPreconditioner
 from shoal.regression.problem import Problem
-from shoal.regression.quadrature import logdet_samples
 
 __all__ = [
     "Listener",
@@ -77,7 +76,7 @@ class Solver:
     def factor(self) -> CholeskyFactor | None:
         """The factorization in float64, if there is one."""
         near = self.near
-        whole = isinstance(near, CholeskyFactor) and near.matrix.dtype == torch.float64
+        whole = isinstance(near, CholeskyFactor) and near.dtype == torch.float64
         return near if whole else None  # type: ignore[return-value]
 
     def run(
@@ -131,9 +130,7 @@ class Solver:
         raise ValueError("estimates need method='cg', or a factorization in float64")
 
     def _precondition(self, residual: Tensor) -> Tensor:
-        if isinstance(self.near, CholeskyFactor):
-            return self.near.solve(residual.to(self.near.matrix.dtype)).to(residual.dtype)
-        return self.near.solve(residual)
+        return self.near.solve(residual.to(self.near.dtype)).to(residual.dtype)
 
 
 def factorized(problem: Problem, method: Cholesky, memory: int, report: Listener) -> Solver:
