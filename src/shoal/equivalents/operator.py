@@ -160,7 +160,11 @@ class EquivalentOperator(Operator):
         return self._out(values.log().sum().to(self.dtype))
 
     def linear_operator(self) -> "LinearOperator":
-        """The same matrix for GPyTorch: a ``LinearOperator`` with exact solves and determinants."""
+        """The same matrix for GPyTorch: a ``LinearOperator`` with exact solves and determinants.
+
+        Raises:
+            ImportError: If ``linear_operator`` is not installed; the extra ``gpytorch`` brings it.
+        """
         from shoal.equivalents.linear import EquivalentLinearOperator
 
         return EquivalentLinearOperator.of(self)
