@@ -51,9 +51,8 @@ for count in [options.samples // k for k in (16, 8, 4, 2, 1)]:
     print(f"{count:7} {8 * count**2 / 2**20:15.0f} MiB {errors[count]:16.4f}")
 
 # %% In one call, with a preconditioner: fewer steps, and the same answer.
-fit = shoal.kernel_regression(
-    deq, x, y, ridge=RIDGE, method="cg", rank=200, tolerance=1e-4, precision=torch.float32
-)
+method = shoal.ConjugateGradients(shoal.Nystrom(200), tolerance=1e-4, precision=torch.float32)
+fit = shoal.kernel_regression(deq, x, y, ridge=RIDGE, method=method)
 same = (fit.predict(new) - predicted).abs().max() < 1e-3
 steps = int(fit.report.iterations.max())
 print(f"kernel_regression: {steps} steps, the same predictions: {bool(same)}")

@@ -206,7 +206,7 @@ def kernel_cases(folder: Path) -> dict[str, Case]:
     options = {"variances": None, "memory": "1GiB", "out": folder / "kernels", "on_progress": None}
     function, operator = shoal.kernel_function(DEQ), shoal.kernel_operator(DEQ, X).ck
     fitted = shoal.kernel_regression(DEQ, X, Y, ridge=0.1)
-    fit = {"architecture": DEQ, "x": X, "y": Y, "ridge": 0.1, "which": "ntk", "rank": 3}
+    fit = {"architecture": DEQ, "x": X, "y": Y, "ridge": 0.1, "which": "ntk"}
     flow = {"architecture": DEQ, "x": X, "y": Y, "x_test": X[:4], "times": [1.0]}
     linear = convergence.LinearTraining(shoal.kernel(DEQ, X), Y)
     equivalent = shoal.equivalent(DEQ, X, LABELS)
@@ -225,7 +225,7 @@ def kernel_cases(folder: Path) -> dict[str, Case]:
         "KernelFunction": (function, {"a": 1.0, "b": 1.0, "c": 0.5}),
         "KernelFunction.own": (function.own, {"a": ONES}),
         "pair_eigenvalue": (shoal.pair_eigenvalue, {"x": X}),
-        "kernel_regression": (shoal.kernel_regression, {**fit, "tolerance": 1e-6}),
+        "kernel_regression": (shoal.kernel_regression, {**fit, "method": "cg"}),
         "predict": (fitted.predict, {"x": X}),
         "likelihood": (fitted.estimate_log_marginal_likelihood, {"probes": 2, "seed": 0}),
         "gradient_flow": (shoal.gradient_flow, {**flow, "readout_scale": 1.0}),
@@ -294,14 +294,25 @@ def data_cases(folder: Path) -> dict[str, Case]:
 def inner_cases() -> dict[str, Case]:
     matrix = X @ X.T
     series = approximation.Chebyshev(((-1.0, 1.0),), ONES)
-    factor = regression.Cholesky(matrix.clone(), matrix.diagonal().clone(), 0.1)
+    factor = regression.CholeskyFactor(matrix.clone(), matrix.diagonal().clone(), 0.1)
     box = {"box": [(-1.0, 1.0)], "tolerance": 1e-6, "max_degree": 30, "device": "cpu"}
     return {
-        "Cholesky": (
-            regression.Cholesky,
+        "Cholesky": (shoal.Cholesky, {"precision": DOUBLE, "tolerance": 1e-6}),
+        "ConjugateGradients": (
+            shoal.ConjugateGradients,
+            {"preconditioner": None, "tolerance": 1e-6, "max_steps": 9, "precision": DOUBLE},
+        ),
+        "Nystrom": (shoal.Nystrom, {"rank": 3, "seed": 0}),
+        "EquivalentPreconditioner": (shoal.EquivalentPreconditioner, {"labels": LABELS}),
+        "CombinedPreconditioner": (
+            shoal.CombinedPreconditioner,
+            {"rank": 3, "seed": 0, "labels": LABELS},
+        ),
+        "CholeskyFactor": (
+            regression.CholeskyFactor,
             {"matrix": matrix, "diagonal": matrix.diagonal(), "ridge": 0.1},
         ),
-        "Cholesky.solve": (factor.solve, {"b": X}),
+        "CholeskyFactor.solve": (factor.solve, {"b": X}),
         "Diagonal.solve": (regression.Diagonal(ONES).solve, {"vectors": X}),
         "LowRank": (regression.LowRank, {"vectors": X, "values": ONES[:3], "outside": 0.1}),
         "chebyshev_nodes": (approximation.chebyshev_nodes, {"degree": 3, "low": 0.0, "high": 1.0}),

@@ -138,8 +138,8 @@ def high_dimension() -> list[Tensor]:
 def regression() -> list[Tensor]:
     (x, y), (new, _) = data(30), data(4, seed=1)
     fits: list[shoal.KernelRegression] = [
-        shoal.kernel_regression(RELU, x, y, ridge=0.1, method=method, rank=10)
-        for method in ("cholesky", "cg")
+        shoal.kernel_regression(RELU, x, y, ridge=0.1, method=method)
+        for method in (shoal.Cholesky(), shoal.ConjugateGradients(shoal.Nystrom(10)))
     ]
     flow = shoal.gradient_flow(RELU, x, y, new, [0.0, 1.0])
     return [

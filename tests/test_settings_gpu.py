@@ -96,7 +96,8 @@ def test_equivalents_and_regression(setting):
     y = x[:, 0].sign()
 
     def compute() -> list[Tensor]:
-        fit = shoal.kernel_regression(DEQ, x, y, ridge=0.1, method="cg", rank=50)
+        method = shoal.ConjugateGradients(shoal.Nystrom(50))
+        fit = shoal.kernel_regression(DEQ, x, y, ridge=0.1, method=method)
         eq = shoal.equivalent(DEQ, torch.nn.functional.normalize(x))
         flow = shoal.gradient_flow(DEQ, x, y, x[:5], [0.0, 1.0])
         return [fit.coefficients, fit.predict(x[:5]), eq.ck @ y, eq.ntk.to_dense(), flow.test_mean]

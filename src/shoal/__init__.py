@@ -56,7 +56,16 @@ from shoal.kernels import (
 )
 from shoal.mixtures import GaussianMixture
 from shoal.models import GainConstraint, Network, WellPosedness, build, export, load, save
-from shoal.regression import KernelRegression, kernel_regression
+from shoal.regression import (
+    Cholesky,
+    CombinedPreconditioner,
+    ConjugateGradients,
+    DiagonalPreconditioner,
+    EquivalentPreconditioner,
+    KernelRegression,
+    Nystrom,
+    kernel_regression,
+)
 from shoal.solvers import (
     Anderson,
     Broyden,
@@ -82,14 +91,19 @@ __all__ = [
     "Broyden",
     "Cell",
     "Certificate",
+    "Cholesky",
     "Coefficients",
+    "CombinedPreconditioner",
+    "ConjugateGradients",
     "ConvResNet",
     "ConvergenceError",
     "ConvergenceWarning",
     "Cosine",
     "DampedPicard",
     "Design",
+    "DiagonalPreconditioner",
     "Equivalent",
+    "EquivalentPreconditioner",
     "Erf",
     "FullyConnected",
     "GainConstraint",
@@ -112,6 +126,7 @@ __all__ = [
     "Monitor",
     "Network",
     "NewtonKrylov",
+    "Nystrom",
     "OneStep",
     "Picard",
     "PiecewisePolynomial",

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 __all__ = [
     "FLOATS",
     "as_path",
+    "as_tensor",
     "check_layout",
     "check_values",
     "dense_tensor",
@@ -304,6 +305,16 @@ def host_array(name: str, tensor: Tensor) -> NDArray[Any]:
     wide = tensor.detach().double() if tensor.dtype == torch.bfloat16 else tensor.detach()
     array: NDArray[Any] = wide.cpu().resolve_conj().resolve_neg().numpy()
     return array
+
+
+def as_tensor(x: Any, name: str) -> Any:
+    """Return a NumPy array, an argument of some name, as a tensor, and all else as it is."""
+    if not isinstance(x, np.ndarray):
+        return x
+    unmasked(name, x)
+    if x.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
+        raise TypeError(f"{name} must be float32 or float64, in native byte order, got {x.dtype}")
+    return torch.from_numpy(np.array(x, order="C"))  # a copy, which has no negative strides
 
 
 def real_array(name: str, value: object) -> NDArray[np.float64]:

@@ -10,7 +10,13 @@ import shoal
 
 RECURRENT, INJECTION = 0.2, 0.8
 DEQ = shoal.DEQ(shoal.ReLU(), RECURRENT, INJECTION)
-NAMES = (None, "diagonal", "nystrom", "combined", "equivalent")
+PRECONDITIONERS = (
+    None,
+    shoal.DiagonalPreconditioner(),
+    shoal.Nystrom(4),
+    shoal.CombinedPreconditioner(4),
+    shoal.EquivalentPreconditioner(),
+)
 
 
 def relu_deq(first, second, *, same):
@@ -54,20 +60,22 @@ def test_fits_in_fifty_digits(which, ridge):
         logdet = mp.log(mpmath.det(shifted))
         likelihood = float(-(quadratic + logdet + 10 * mp.log(2 * mp.pi)) / 2)
         alpha = np.array([float(t) for t in alpha])
-    options = [{"method": "cholesky"}, *({"method": "cg", "preconditioner": p} for p in NAMES)]
-    for option in options:
-        fit = shoal.kernel_regression(
-            DEQ, x, y, ridge=ridge, which=which, tolerance=1e-11, rank=4, **option
-        )
+    iterative = [shoal.ConjugateGradients(p, tolerance=1e-11) for p in PRECONDITIONERS]
+    for method in [shoal.Cholesky(tolerance=1e-11), *iterative]:
+        fit = shoal.kernel_regression(DEQ, x, y, ridge=ridge, which=which, method=method)
         scale = np.abs(alpha).max()
         np.testing.assert_allclose(fit.coefficients, alpha, rtol=0, atol=1e-8 * scale)
         np.testing.assert_allclose(fit.predict(new), mean, rtol=0, atol=1e-8)
         np.testing.assert_allclose(fit.variance(new), variance, rtol=0, atol=1e-10)
-        if option["method"] == "cholesky":
+        if fit.report.method == "cholesky":
             assert fit.log_marginal_likelihood == pytest.approx(likelihood, rel=1e-8)
 
 
-@pytest.mark.parametrize("preconditioner", NAMES)
+@pytest.mark.parametrize(
+    "preconditioner",
+    [*PRECONDITIONERS, shoal.Nystrom(), shoal.CombinedPreconditioner()],
+    ids=str,
+)
 def test_without_a_ridge(preconditioner):
     """A linear network, whose kernel is a multiple of the Gram matrix: nothing is left of it."""
     generator = torch.Generator().manual_seed(0)
@@ -79,9 +87,7 @@ def test_without_a_ridge(preconditioner):
         x,
         x[:, 0] ** 2,
         ridge=0.0,
-        method="cg",
-        preconditioner=preconditioner,
-        tolerance=1e-9,
+        method=shoal.ConjugateGradients(preconditioner, tolerance=1e-9),
     )
     expected = torch.linalg.solve(gram, x[:, 0] ** 2)
     torch.testing.assert_close(fit.coefficients, expected, rtol=0, atol=1e-7)
@@ -118,7 +124,11 @@ def test_steps_are_those_of_dense_matrices(preconditioner):
     near, y = near + ridge * eye, labels.double()
     assert float(torch.linalg.eigvalsh(near)[0]) > 0
     expected = plain_steps(kernel + ridge * eye, near, y, 1e-6)
-    fit = shoal.kernel_regression(
-        DEQ, x, y, ridge=ridge, method="cg", preconditioner=preconditioner, rank=80, labels=labels
-    )
+    preconditioners = {
+        "diagonal": shoal.DiagonalPreconditioner(),
+        "nystrom": shoal.Nystrom(80),
+        "equivalent": shoal.EquivalentPreconditioner(labels),
+    }
+    method = shoal.ConjugateGradients(preconditioners[preconditioner])
+    fit = shoal.kernel_regression(DEQ, x, y, ridge=ridge, method=method)
     assert abs(int(fit.report.iterations.max()) - expected) <= 1

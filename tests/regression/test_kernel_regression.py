@@ -3,6 +3,7 @@
 import importlib
 import math
 import warnings
+from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
@@ -15,16 +16,22 @@ import shoal
 
 RELU = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 RIDGE = 0.03
+PRECONDITIONERS = [
+    None,
+    shoal.DiagonalPreconditioner(),
+    shoal.Nystrom(60),
+    shoal.EquivalentPreconditioner(),
+    shoal.CombinedPreconditioner(30),
+]
+SMALL = shoal.ConjugateGradients(shoal.Nystrom(60), tolerance=1e-11)
+PLAIN = shoal.ConjugateGradients(None)
+TWO_LABELS = shoal.ConjugateGradients(shoal.EquivalentPreconditioner([0, 1]))
 CASES = [
-    {},
-    {"method": "cholesky", "precision": torch.float32},
-    {"method": "cg", "preconditioner": None},
-    {"method": "cg", "preconditioner": "diagonal"},
-    {"method": "cg", "preconditioner": "nystrom", "rank": 60},
-    {"method": "cg", "preconditioner": "equivalent"},
-    {"method": "cg", "preconditioner": "combined", "rank": 30},
-    {"method": "cg", "rank": 60, "precision": torch.float32},
-    {"method": "cg", "rank": 60, "memory": "9MiB"},
+    {"method": shoal.Cholesky(tolerance=1e-11)},
+    {"method": shoal.Cholesky(precision=torch.float32, tolerance=1e-11)},
+    *({"method": replace(SMALL, preconditioner=p)} for p in PRECONDITIONERS),
+    {"method": replace(SMALL, precision=torch.float32)},
+    {"method": SMALL, "memory": "9MiB"},
 ]
 
 
@@ -39,7 +46,7 @@ def data(n, p=12, outputs=2, seed=0):
 @pytest.mark.parametrize("which", ["ck", "ntk"])
 def test_all_methods_agree_with_a_dense_solution(options, which):
     (x, y), (new, _) = data(300), data(9, seed=1)
-    fit = shoal.kernel_regression(RELU, x, y, ridge=RIDGE, which=which, tolerance=1e-11, **options)
+    fit = shoal.kernel_regression(RELU, x, y, ridge=RIDGE, which=which, **options)
     matrix = getattr(shoal.kernel(RELU, x), which) + RIDGE * torch.eye(300, dtype=torch.float64)
     cross = getattr(shoal.kernel(RELU, new, x), which)
     own = getattr(shoal.kernel(RELU, new, diag=True), which)
@@ -101,19 +108,20 @@ def test_likelihoods_are_products_of_predictions():
 
 def test_without_a_ridge_the_targets_are_interpolated():
     x, y = data(60, outputs=1)
-    fit = shoal.kernel_regression(RELU, x, y[:, 0], ridge=0.0, tolerance=1e-9)
+    fit = shoal.kernel_regression(
+        RELU, x, y[:, 0], ridge=0.0, method=shoal.Cholesky(tolerance=1e-9)
+    )
     torch.testing.assert_close(fit.predict(x), y[:, 0], rtol=1e-6, atol=1e-6)
     assert float(fit.variance(x).max()) < 1e-8
     assert fit.coefficients.shape == (60,)
 
 
-@pytest.mark.parametrize("preconditioner", [None, "diagonal", "nystrom", "equivalent", "combined"])
+@pytest.mark.parametrize("preconditioner", PRECONDITIONERS, ids=str)
 def test_estimated_likelihoods(preconditioner):
     x, y = data(300)
     exact = shoal.kernel_regression(RELU, x, y, ridge=RIDGE).log_marginal_likelihood
-    fit = shoal.kernel_regression(
-        RELU, x, y, ridge=RIDGE, method="cg", preconditioner=preconditioner, rank=40
-    )
+    method = shoal.ConjugateGradients(preconditioner)
+    fit = shoal.kernel_regression(RELU, x, y, ridge=RIDGE, method=method)
     value, error = fit.estimate_log_marginal_likelihood(probes=60, seed=1)
     assert abs(value - exact) < 4 * error
     assert error < 0.1 * abs(exact)
@@ -124,15 +132,12 @@ def test_estimated_likelihoods(preconditioner):
 def test_equivalents_precondition_mixtures_better_than_projections():
     x, labels = shoal.GaussianMixture.ling2024(400).sample(600, seed=0)
     y = torch.nn.functional.one_hot(labels).double()
-    steps = {
-        name: int(
-            shoal.kernel_regression(
-                RELU, x, y, ridge=1e-3, method="cg", preconditioner=name, rank=200, labels=labels
-            ).report.iterations.max()
-        )
-        for name in (None, "nystrom", "equivalent")
-    }
-    assert 2 * steps["equivalent"] <= steps["nystrom"] < steps[None]
+    near = (None, shoal.Nystrom(200), shoal.EquivalentPreconditioner(labels))
+    methods = [shoal.ConjugateGradients(preconditioner) for preconditioner in near]
+    reports = [shoal.kernel_regression(RELU, x, y, ridge=1e-3, method=m).report for m in methods]
+    none, nystrom, equivalent = (int(report.iterations.max()) for report in reports)
+    assert 2 * equivalent <= nystrom < none
+    assert [report.preconditioner for report in reports] == [None, "nystrom", "equivalent"]
 
 
 def test_float32_comes_back_with_the_accuracy_of_float64():
@@ -148,16 +153,14 @@ def test_columns_end_on_their_own():
     x, y = data(200, outputs=3)
     eigenvectors = torch.linalg.eigh(shoal.kernel(RELU, x).ntk)[1]
     y = torch.stack([eigenvectors[:, -1], torch.zeros_like(y[:, 0]), y[:, 2]], 1)
-    report = shoal.kernel_regression(
-        RELU, x, y, ridge=RIDGE, method="cg", preconditioner=None
-    ).report
+    report = shoal.kernel_regression(RELU, x, y, ridge=RIDGE, method=PLAIN).report
     assert report.iterations[:2].tolist() == [1, 0]  # an eigenvector takes one step
     assert report.iterations[2] == len(report.history) > 10
 
 
 def test_what_does_not_converge_says_so():
     x, y = data(200)
-    options = {"ridge": 1e-8, "method": "cg", "preconditioner": None, "max_steps": 3}
+    options = {"ridge": 1e-8, "method": replace(PLAIN, max_steps=3)}
     with pytest.raises(shoal.ConvergenceError, match=r"2 of 2 right-hand sides .* after 3 steps"):
         shoal.kernel_regression(RELU, x, y, **options)
     with pytest.warns(shoal.ConvergenceWarning, match="the regression did not converge"):
@@ -207,15 +210,14 @@ def test_progress():
         ({"ridge": math.nan}, ValueError, "ridge must be finite"),
         ({"which": "nngp"}, ValueError, "which must be one of 'ck', 'ntk'"),
         ({"method": "lu"}, ValueError, "method must be one of"),
-        ({"preconditioner": "ilu"}, ValueError, "preconditioner must be one of"),
-        ({"rank": 0}, ValueError, "rank must be >= 1"),
-        ({"precision": torch.float16}, ValueError, "precision must be torch.float32"),
-        ({"tolerance": 0.0}, ValueError, "tolerance must be > 0"),
+        ({"method": shoal.Nystrom()}, TypeError, "method must be a shoal.Cholesky or"),
+        ({"method": shoal.Cholesky}, TypeError, "method must be a shoal.Cholesky or"),
         ({"memory": "much"}, ValueError, "memory must be a size"),
         ({"memory": "1KiB", "method": "cholesky"}, ValueError, "method='cholesky' needs"),
         ({"checkpoint": "x", "method": "cholesky"}, ValueError, "checkpoint is for method='cg'"),
+        ({"memory": "1KiB", "method": shoal.Cholesky()}, ValueError, "method='cholesky' needs"),
         ({"on_failure": "ignore"}, ValueError, "on_failure must be one of"),
-        ({"labels": [0, 1]}, ValueError, "labels must be as many as inputs"),
+        ({"method": TWO_LABELS}, ValueError, "labels must be as many as inputs, got 2 for 10"),
         ({"y": torch.ones(3)}, ValueError, r"y must have shape \(n,\)"),
         ({"y": torch.full((10,), math.inf)}, ValueError, "y must be finite"),
         ({"x": torch.ones(2, 10, 3)}, ValueError, "x must have shape"),
@@ -228,6 +230,46 @@ def test_bad_arguments_are_named(change, error, message):
     arguments = {"architecture": RELU, "x": x, "y": y, "ridge": RIDGE} | change
     with pytest.raises(error, match=message):
         shoal.kernel_regression(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: shoal.ConjugateGradients("ilu"), TypeError, "preconditioner must be None or"),
+        (lambda: shoal.ConjugateGradients(shoal.Nystrom), TypeError, "preconditioner must be"),
+        (lambda: shoal.ConjugateGradients(max_steps=0), ValueError, "max_steps must be >= 1"),
+        (lambda: shoal.ConjugateGradients(tolerance=0.0), ValueError, "tolerance must be > 0"),
+        (lambda: shoal.ConjugateGradients(precision=torch.float16), ValueError, "precision must"),
+        (lambda: shoal.Cholesky(precision="float32"), ValueError, "precision must be torch.float"),
+        (lambda: shoal.Cholesky(tolerance=math.nan), ValueError, "tolerance must be finite"),
+        (lambda: shoal.Nystrom(0), ValueError, "rank must be >= 1"),
+        (lambda: shoal.Nystrom(seed=-1), ValueError, "seed must be >= 0"),
+        (lambda: shoal.CombinedPreconditioner(1.5), TypeError, "rank must be an integer"),
+        (lambda: shoal.CombinedPreconditioner(labels=[[1]]), ValueError, "labels must have shape"),
+        (lambda: shoal.EquivalentPreconditioner([0.5]), TypeError, "labels must be integers or"),
+    ],
+)
+def test_bad_options_of_methods_are_named(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_methods_are_values():
+    default = shoal.ConjugateGradients()
+    assert default == shoal.ConjugateGradients(shoal.Nystrom(rank=1000, seed=0))
+    assert "Nystrom(rank=1000, seed=0), tolerance=1e-06, max_steps=1000" in repr(default)
+    labeled = shoal.CombinedPreconditioner(30, labels=["krill"] * 500)
+    assert repr(labeled) == "CombinedPreconditioner(rank=30, seed=0, labels of 500 samples)"
+    with pytest.raises(FrozenInstanceError):
+        default.max_steps = 3
+
+
+def test_names_are_the_methods_with_their_defaults():
+    x, y = data(40)
+    for name, method in (("cholesky", shoal.Cholesky()), ("cg", shoal.ConjugateGradients())):
+        fits = [shoal.kernel_regression(RELU, x, y, ridge=RIDGE, method=m) for m in (name, method)]
+        assert torch.equal(fits[0].coefficients, fits[1].coefficients)
+        assert fits[1].report.method == name
 
 
 def test_bad_inputs_to_predict_for_are_named():
@@ -245,8 +287,8 @@ def test_a_misfit_of_the_equivalent_is_no_warning():
     x, y = data(80, p=4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        options = {"method": "cg", "preconditioner": "equivalent"}
-        assert shoal.kernel_regression(RELU, 5 * x, y, ridge=RIDGE, **options).report.converged
+        method = shoal.ConjugateGradients(shoal.EquivalentPreconditioner())
+        assert shoal.kernel_regression(RELU, 5 * x, y, ridge=RIDGE, method=method).report.converged
 
 
 def test_preconditioners_leave_the_warnings_of_others_alone(monkeypatch):
@@ -259,10 +301,9 @@ def test_preconditioners_leave_the_warnings_of_others_alone(monkeypatch):
         return real(*arguments, **options)
 
     monkeypatch.setattr(module, "coefficients", warning_coefficients)
+    method = shoal.ConjugateGradients(shoal.EquivalentPreconditioner())
     with pytest.warns(UserWarning, match="of another thread, say") as seen:
-        shoal.kernel_regression(
-            RELU, 5 * x, y, ridge=RIDGE, method="cg", preconditioner="equivalent"
-        )
+        shoal.kernel_regression(RELU, 5 * x, y, ridge=RIDGE, method=method)
     assert len(seen) == 1  # none of the misfit
 
 
@@ -289,7 +330,7 @@ def test_gradients_are_refused(name):
 
 def test_the_least_limit_of_memory_is_told():
     x, y = data(300)
-    options = {"ridge": RIDGE, "method": "cg", "rank": 60}
+    options = {"ridge": RIDGE, "method": SMALL}
     with pytest.raises(ValueError, match="memory must be at least '9MiB'"):
         shoal.kernel_regression(RELU, x, y, memory="1MiB", **options)
     assert shoal.kernel_regression(RELU, x, y, memory="9MiB", **options).report.converged
@@ -297,7 +338,7 @@ def test_the_least_limit_of_memory_is_told():
 
 def test_less_memory_changes_no_result():
     (x, y), (new, _) = data(300), data(40, seed=1)
-    options = {"ridge": RIDGE, "method": "cg", "rank": 60, "tolerance": 1e-10}
+    options = {"ridge": RIDGE, "method": replace(SMALL, tolerance=1e-10)}
     much = shoal.kernel_regression(RELU, x, y, **options)
     little = shoal.kernel_regression(RELU, x, y, memory="9MiB", **options)
     torch.testing.assert_close(little.predict(new), much.predict(new), rtol=1e-8, atol=1e-8)

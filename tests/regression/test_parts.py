@@ -6,14 +6,15 @@ import pickle
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors import safe_open
 
 import shoal
-from shoal.kernels.conjugate_gradients import conjugate_gradients
-from shoal.regression import Cholesky, Diagonal, LowRank, checkpoints, cholesky
+from shoal.linalg import CholeskyFactor, Diagonal, LowRank, cholesky, conjugate_gradients
+from shoal.regression import checkpoints
 
 RELU = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 
@@ -31,7 +32,7 @@ def test_factors_in_place(panel, rows, monkeypatch):
     shifted = kernel + 0.3 * torch.eye(50, dtype=torch.float64)
     array = kernel.triu() + torch.full((50, 50), 1e9).tril(-1)  # nobody looks below
     place = array.data_ptr()
-    factor = Cholesky(array, kernel.diagonal().clone(), 0.3)
+    factor = CholeskyFactor(array, kernel.diagonal().clone(), 0.3)
     assert factor.matrix.data_ptr() == place
     torch.testing.assert_close(array.tril(), torch.linalg.cholesky(shifted))
     assert torch.equal(array.triu(1), kernel.triu(1))
@@ -41,7 +42,7 @@ def test_factors_in_place(panel, rows, monkeypatch):
     quadratic = (b * torch.linalg.solve(shifted, b)).sum(0)
     torch.testing.assert_close(factor.forward(b).square().sum(0), quadratic)
     assert factor.logdet() == pytest.approx(float(torch.logdet(shifted)))
-    again = Cholesky(array, kernel.diagonal().clone(), 2.0)  # another ridge, the same array
+    again = CholeskyFactor(array, kernel.diagonal().clone(), 2.0)  # another ridge, the same array
     other = kernel + 2.0 * torch.eye(50, dtype=torch.float64)
     torch.testing.assert_close(again.solve(b), torch.linalg.solve(other, b))
 
@@ -49,7 +50,7 @@ def test_factors_in_place(panel, rows, monkeypatch):
 def test_indefinite_matrices_have_no_factor():
     matrix = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
     with pytest.raises(shoal.AccuracyError, match="not positive definite in"):
-        Cholesky(matrix, torch.ones(2), 0.0)
+        CholeskyFactor(matrix, torch.ones(2), 0.0)
 
 
 @pytest.mark.parametrize("kind", ["diagonal", "low rank"])
@@ -106,7 +107,8 @@ def interrupted(path, step, **options):
 
     x = normal(120, 10) / math.sqrt(10)
     y = x[:, :2].sin()
-    options = {"ridge": 1e-3, "method": "cg", "rank": 10, "tolerance": 1e-10} | options
+    method = shoal.ConjugateGradients(shoal.Nystrom(10), tolerance=1e-10)
+    options = {"ridge": 1e-3, "method": method} | options
     return shoal.kernel_regression(RELU, x, y, checkpoint=path, on_progress=stop, **options)
 
 
@@ -133,8 +135,9 @@ def test_interrupted_iterations_go_on_with_the_same_bits(tmp_path):
 
 def test_more_steps_go_on_where_too_few_ended(tmp_path):
     path = tmp_path / "state.safetensors"
+    few = shoal.ConjugateGradients(shoal.Nystrom(10), tolerance=1e-10, max_steps=6)
     with pytest.raises(shoal.ConvergenceError, match="after 6 steps"):
-        interrupted(path, step=-1, max_steps=6)
+        interrupted(path, step=-1, method=few)
     assert steps_in(path) == 6
     assert len(interrupted(path, step=-1).report.history) > 6
 
@@ -147,9 +150,9 @@ def test_checkpoints_are_written_on_the_way(tmp_path, monkeypatch):
         if progress.stage == "solve":
             seen.append(steps_in(path) == progress.step)
 
-    x = normal(50, 10)
+    x, method = normal(50, 10), shoal.ConjugateGradients(shoal.Nystrom(5))
     shoal.kernel_regression(
-        RELU, x, x[:, 0], ridge=0.1, method="cg", rank=5, checkpoint=path, on_progress=look
+        RELU, x, x[:, 0], ridge=0.1, method=method, checkpoint=path, on_progress=look
     )
     assert len(seen) > 3
     assert all(seen)
@@ -164,7 +167,8 @@ def die(progress):
     if progress.step == int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)
 deq = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
-fit = shoal.kernel_regression(deq, x, x[:, :2].sin(), ridge=1e-3, method="cg", rank=10,
+method = shoal.ConjugateGradients(shoal.Nystrom(10))
+fit = shoal.kernel_regression(deq, x, x[:, :2].sin(), ridge=1e-3, method=method,
                               checkpoint=sys.argv[1], on_progress=die)
 torch.save(fit.coefficients, sys.argv[1] + ".pt")
 """
@@ -196,32 +200,44 @@ def test_checkpoints_of_trainings_are_refused(tmp_path):
         interrupted(path, step=-1)
 
 
-@pytest.mark.parametrize("preconditioner", ["nystrom", "equivalent", "combined", "diagonal", None])
+@pytest.mark.parametrize(
+    "preconditioner",
+    [
+        shoal.Nystrom(),
+        shoal.EquivalentPreconditioner(),
+        shoal.CombinedPreconditioner(),
+        shoal.DiagonalPreconditioner(),
+        None,
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("ridge", [0.0, 1e-320, 1e-12])
 def test_ridges_may_be_nothing(preconditioner, ridge):
     x = torch.nn.functional.normalize(normal(40, 60))
     exact = torch.linalg.solve(shoal.kernel(RELU, x).ntk, x[:, 0])
-    found = shoal.kernel_regression(
-        RELU, x, x[:, 0], ridge=ridge, method="cg", preconditioner=preconditioner, tolerance=1e-9
-    )
+    method = shoal.ConjugateGradients(preconditioner, tolerance=1e-9)
+    found = shoal.kernel_regression(RELU, x, x[:, 0], ridge=ridge, method=method)
     torch.testing.assert_close(found.coefficients, exact, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("preconditioner", ["nystrom", "diagonal", None])
+@pytest.mark.parametrize(
+    "preconditioner", [shoal.Nystrom(), shoal.DiagonalPreconditioner(), None], ids=str
+)
 def test_inputs_of_zero_leave_the_ridge(preconditioner):
     x, y = torch.zeros(5, 3, dtype=torch.float64), normal(5)
-    options = {"method": "cg", "preconditioner": preconditioner}
-    found = shoal.kernel_regression(RELU, x, y, ridge=0.5, **options)
+    method = shoal.ConjugateGradients(preconditioner, max_steps=5)
+    found = shoal.kernel_regression(RELU, x, y, ridge=0.5, method=method)
     torch.testing.assert_close(found.coefficients, 2 * y)
     with pytest.raises(shoal.ConvergenceError, match="did not converge"):
-        shoal.kernel_regression(RELU, x, y, ridge=0.0, max_steps=5, **options)
+        shoal.kernel_regression(RELU, x, y, ridge=0.0, method=method)
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.float64])
-@pytest.mark.parametrize("method", ["cg", "cholesky"])
+@pytest.mark.parametrize("method", [shoal.ConjugateGradients, shoal.Cholesky])
 def test_regressions_can_be_pickled(method, precision):
     x = normal(30, 4)
-    fit = shoal.kernel_regression(RELU, x, x[:, 0], ridge=0.1, method=method, precision=precision)
+    method = method(precision=precision)
+    fit = shoal.kernel_regression(RELU, x, x[:, 0], ridge=0.1, method=method)
     again = pickle.loads(pickle.dumps(fit))
     assert torch.equal(again.predict(x), fit.predict(x))
     assert torch.equal(again.variance(x), fit.variance(x))
@@ -235,13 +251,39 @@ def test_files_that_are_no_checkpoints_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", [{"ridge": 0.5}, {"which": "ck"}, {"rank": 11}, {"trainable": {"readout"}}]
+    "change", [{"ridge": 0.5}, {"which": "ck"}, {"trainable": {"readout"}}], ids=str
 )
 def test_checkpoints_of_other_problems_are_refused(change, tmp_path):
     path = tmp_path / "state.safetensors"
     interrupted(path, step=-1)
     with pytest.raises(ValueError, match=f"of another regression: {next(iter(change))} differ"):
         interrupted(path, step=-1, **change)
+
+
+COMBINED = shoal.CombinedPreconditioner(5, labels=[0, 1] * 60)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "difference"),
+    [
+        (shoal.Nystrom(5), shoal.Nystrom(6), "rank"),
+        (shoal.Nystrom(5), shoal.Nystrom(5, seed=1), "seed"),
+        (shoal.DiagonalPreconditioner(), None, "preconditioner"),
+        (COMBINED, shoal.CombinedPreconditioner(5, labels=[0, 0, 1] * 40), "labels"),
+        (COMBINED, shoal.CombinedPreconditioner(5), "labels"),
+    ],
+    ids=str,
+)
+def test_checkpoints_of_other_preconditioners_are_refused(first, second, difference, tmp_path):
+    path = tmp_path / "state.safetensors"
+    before, after = (shoal.ConjugateGradients(near, tolerance=1e-4) for near in (first, second))
+    interrupted(path, step=-1, method=before)
+    interrupted(path, step=-1, method=replace(before, tolerance=1e-5))  # it goes on
+    with pytest.raises(ValueError, match=f"of another regression: {difference} differ"):
+        interrupted(path, step=-1, method=after)
+    rounded = replace(before, precision=torch.float32)
+    with pytest.raises(ValueError, match="of another regression: precision differ"):
+        interrupted(path, step=-1, method=rounded)
 
 
 def test_damaged_checkpoints_are_refused(tmp_path):
@@ -258,7 +300,11 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 deq = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 x = torch.nn.functional.normalize(torch.randn(5000, 50, generator=torch.manual_seed(0))).double()
-options = dict(ridge=0.1, method=sys.argv[1], precision=getattr(torch, sys.argv[3]), rank=50)
+precision = getattr(torch, sys.argv[3])
+method = shoal.ConjugateGradients(shoal.Nystrom(50), precision=precision)
+if sys.argv[1] == "cholesky":
+    method = shoal.Cholesky(precision=precision)
+options = dict(ridge=0.1, method=method)
 warm = shoal.kernel_regression(deq, x[:300], x[:300, 0], **options)
 warm.predict(x[:10]), warm.variance(x[:2])
 before = peak()
@@ -290,13 +336,18 @@ def test_memory_stays_below_its_limit(method, bound, precision, variances):
 
 @pytest.mark.parametrize("power", [-1000, -600, 600, 1000])
 @pytest.mark.parametrize(
-    ("method", "precision"),
-    [("cholesky", torch.float64), ("cholesky", torch.float32), ("cg", torch.float64)],
+    "method",
+    [
+        shoal.Cholesky(tolerance=1e-10),
+        shoal.Cholesky(tolerance=1e-10, precision=torch.float32),
+        shoal.ConjugateGradients(tolerance=1e-10),
+    ],
+    ids=str,
 )
-def test_targets_may_have_any_size(power, method, precision):
+def test_targets_may_have_any_size(power, method):
     x = normal(40, 5) / math.sqrt(5)
     y = torch.stack([x[:, 0].sin(), x[:, 1]], 1)
-    options = {"ridge": 0.1, "tolerance": 1e-10, "precision": precision, "method": method}
+    options = {"ridge": 0.1, "method": method}
     plain = shoal.kernel_regression(RELU, x, y, **options)
     scale = torch.tensor([2.0**power, 1.0], dtype=torch.float64)
     scaled = shoal.kernel_regression(RELU, x, y * scale, **options)
@@ -309,11 +360,13 @@ def test_targets_may_have_any_size(power, method, precision):
 def test_steps_of_tiny_targets_go_on_from_their_file(tmp_path):
     x = normal(60, 5) / math.sqrt(5)
     y = x[:, 0].sin() * 2.0**-700
-    options = {"ridge": 1e-3, "method": "cg", "preconditioner": None, "tolerance": 1e-10}
+    method = shoal.ConjugateGradients(None, tolerance=1e-10)
+    options = {"ridge": 1e-3, "method": method}
     whole = shoal.kernel_regression(RELU, x, y, **options)
+    few = options | {"method": replace(method, max_steps=4)}
     path = tmp_path / "state"
     with pytest.raises(shoal.ConvergenceError):
-        shoal.kernel_regression(RELU, x, y, max_steps=4, checkpoint=path, **options)
+        shoal.kernel_regression(RELU, x, y, checkpoint=path, **few)
     resumed = shoal.kernel_regression(RELU, x, y, checkpoint=path, **options)
     again = shoal.kernel_regression(RELU, x, y, checkpoint=path, **options)  # only verified
     torch.testing.assert_close(resumed.coefficients / whole.coefficients, torch.ones_like(y))

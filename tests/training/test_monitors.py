@@ -8,8 +8,9 @@ import torch
 from torch.nn.functional import softplus
 
 import shoal
+from shoal.linalg.norms import least_eigenvalue, spectral_norm
 from shoal.training import Monitor, TrainingError, train
-from shoal.training.gram import gram_group, gram_matrix, least_eigenvalue, spectral_norm
+from shoal.training.gram import gram_group, gram_matrix
 from shoal.training.objective import Objective
 from training.small import CONV, DU, GAO, LING, RESNET, SHALLOW, TANH, data, network
 

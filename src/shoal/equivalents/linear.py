@@ -13,8 +13,14 @@ from shoal.settings import in_standard_settings
 with warnings.catch_warnings():
     # raised by its import, with Python 3.11 and recent versions of torch
     warnings.filterwarnings("ignore", r"`torch\.jit\.script`", DeprecationWarning)
-    from linear_operator import LinearOperator
-    from linear_operator.operators import ConstantDiagLinearOperator, MatmulLinearOperator
+    try:
+        from linear_operator import LinearOperator
+        from linear_operator.operators import ConstantDiagLinearOperator, MatmulLinearOperator
+    except ImportError as error:
+        raise ImportError(
+            "EquivalentOperator.linear_operator() needs the package linear_operator, which is not "
+            "installed: pip install 'shoal[gpytorch]'"
+        ) from error
 
 __all__ = ["EquivalentLinearOperator"]
 

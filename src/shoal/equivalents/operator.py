@@ -10,8 +10,8 @@ from torch import Tensor
 from shoal.checks import float_tensor, real
 from shoal.equivalents.basis import Basis
 from shoal.exceptions import AccuracyError
-from shoal.kernels.conjugate_gradients import relative
-from shoal.kernels.factors import checked_factor, like_factor
+from shoal.linalg.krylov import relative
+from shoal.linalg.operator import Operator, like_factor
 from shoal.settings import in_standard_settings
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["CrossOperator", "CrossOperators", "EquivalentOperator"]
 
 
-class EquivalentOperator:
+class EquivalentOperator(Operator):
     r"""A symmetric matrix $\alpha X X^T + U S U^T + \delta I$, in the memory of $X$.
 
     $X$ has shape (n, p), $U$ a few columns, and $S$ may be indefinite. Products cost $O(np)$. All
@@ -63,9 +63,6 @@ class EquivalentOperator:
                 f"core must be symmetric and of shape {(size, size)}, got {tuple(core.shape)}"
             )
 
-    def __repr__(self) -> str:
-        return f"EquivalentOperator(shape={tuple(self.shape)}, dtype={self.dtype})"
-
     @property
     def shape(self) -> torch.Size:
         """Rows and columns."""
@@ -86,11 +83,8 @@ class EquivalentOperator:
         """The transpose, which is the same."""
         return self
 
-    @in_standard_settings
-    def __matmul__(self, other: Any) -> Any:
-        """The product with a vector or a matrix."""
-        vectors = self._vectors(other).to(self.dtype)
-        return like_factor(other, self._product(vectors, self.shift))
+    def _product(self, vectors: Tensor) -> Tensor:
+        return self._shifted_product(vectors, self.shift)
 
     @in_standard_settings
     def to_dense(self) -> Any:
@@ -127,7 +121,7 @@ class EquivalentOperator:
         """
         total = self.shift + real("shift", shift)
         rtol = real("rtol", rtol, above=0.0)
-        b = self._vectors(other).double()
+        b = self._columns(other, self.basis.samples).double()
         rank = self.basis.rank
         rotated = self.basis.rotate(b)
         inner = self._solve_core(rotated[:rank], total)
@@ -135,7 +129,7 @@ class EquivalentOperator:
             self._check_regular(abs(total), total)
             inner = torch.cat((inner, rotated[rank:] / total))
         x = self.basis.rotate(inner, back=True)
-        reached = relative(b - self._product(x, total), b)
+        reached = relative(b - self._shifted_product(x, total), b)
         if not bool((reached <= rtol).all()):
             raise AccuracyError(
                 f"the solution has a relative residual of {float(reached.max()):.1e}, above the "
@@ -166,7 +160,11 @@ class EquivalentOperator:
         return self._out(values.log().sum().to(self.dtype))
 
     def linear_operator(self) -> "LinearOperator":
-        """The same matrix for GPyTorch: a ``LinearOperator`` with exact solves and determinants."""
+        """The same matrix for GPyTorch: a ``LinearOperator`` with exact solves and determinants.
+
+        Raises:
+            ImportError: If ``linear_operator`` is not installed; the extra ``gpytorch`` brings it.
+        """
         from shoal.equivalents.linear import EquivalentLinearOperator
 
         return EquivalentLinearOperator.of(self)
@@ -213,17 +211,14 @@ class EquivalentOperator:
                 f"about {largest:.1e}; add a shift"
             )
 
-    def _product(self, vectors: Tensor, shift: float) -> Tensor:
+    def _shifted_product(self, vectors: Tensor, shift: float) -> Tensor:
         return self.basis.product(self.scale, self.core, vectors) + shift * vectors
-
-    def _vectors(self, other: Any) -> Tensor:
-        return checked_factor("other", other, self.basis.samples, self.device)
 
     def _out(self, result: Tensor) -> Any:
         return result.cpu().numpy() if self._arrays else result
 
 
-class CrossOperator:
+class CrossOperator(Operator):
     r"""A rectangular matrix $\alpha X' X^T + U' S U^T$: an equivalent between new inputs and old.
 
     Args:
@@ -241,9 +236,6 @@ class CrossOperator:
         self.scale, self.core = scale, core
         self._arrays = arrays
 
-    def __repr__(self) -> str:
-        return f"CrossOperator(shape={tuple(self.shape)}, dtype={self.dtype})"
-
     @property
     def shape(self) -> torch.Size:
         """Rows and columns."""
@@ -254,14 +246,16 @@ class CrossOperator:
         """That of the inputs."""
         return self.left.inputs.dtype
 
-    @in_standard_settings
-    def __matmul__(self, other: Any) -> Any:
-        """The product with a vector or a matrix."""
+    @property
+    def device(self) -> torch.device:
+        """That of the inputs."""
+        return self.right.inputs.device
+
+    def _product(self, vectors: Tensor) -> Tensor:
         left, right = self.left, self.right
-        vectors = checked_factor("other", other, right.samples, right.inputs.device).to(self.dtype)
         linear = self.scale * (left.inputs @ (right.inputs.T @ vectors))
         low = left.columns @ (self.core.to(vectors) @ (right.columns.T @ vectors))
-        return like_factor(other, linear + low)
+        return linear + low
 
     @in_standard_settings
     def to_dense(self) -> Any:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import ConvResNet
-from shoal.checks import float_tensor, integer, unmasked
+from shoal.checks import as_tensor, float_tensor, integer
 from shoal.kernels.result import Kernels
 
 __all__ = [
@@ -148,13 +148,3 @@ def with_arrays(function: Function) -> Function:
         return result
 
     return wrapped  # type: ignore[return-value]
-
-
-def as_tensor(x: Any, name: str) -> Any:
-    """Return a NumPy array, an argument of some name, as a tensor, and all else as it is."""
-    if not isinstance(x, np.ndarray):
-        return x
-    unmasked(name, x)
-    if x.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
-        raise TypeError(f"{name} must be float32 or float64, in native byte order, got {x.dtype}")
-    return torch.from_numpy(np.array(x, order="C"))  # a copy, which has no negative strides

@@ -10,14 +10,14 @@ from shoal.architectures import Architecture
 from shoal.checks import integer, real, shaped, writable
 from shoal.exceptions import ConvergenceError
 from shoal.kernels.arguments import as_tensor, checked_inputs, memory_limit
-from shoal.kernels.conjugate_gradients import conjugate_gradients, relative
 from shoal.kernels.evaluation import mirror
-from shoal.kernels.factors import checked_factor, like_factor, refuse_gradients
 from shoal.kernels.function import kernel_function
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.matrix import strips
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
+from shoal.linalg.krylov import conjugate_gradients, relative
+from shoal.linalg.operator import Operator, like_factor, refuse_gradients
 from shoal.settings import in_standard_settings
 
 __all__ = ["KernelOperator", "KernelOperators", "kernel_operator"]
@@ -27,7 +27,7 @@ _PIECE = 2**18  # entries that are converted together
 _WORK = {"cpu": 2**28, "cuda": 3 * 2**30}  # most bytes that the computation of a strip takes
 
 
-class KernelOperator:
+class KernelOperator(Operator):
     """One kernel matrix as a linear map.
 
     It is computed strip by strip whenever it is applied, and strips are kept as far as the memory
@@ -102,10 +102,7 @@ class KernelOperator:
             else:
                 view.copy_(self._fill(rows))
 
-    @in_standard_settings
-    def __matmul__(self, other: Any) -> Any:
-        """The product with a vector or a matrix; NumPy arrays give NumPy arrays."""
-        vectors = self._vectors(other, self.shape[1])
+    def _product(self, vectors: Tensor) -> Tensor:
         result = vectors.new_zeros(self.shape[0], vectors.shape[1])
         for rows, start, strip in self._strips():
             corner = start + (len(strip) if self._plan.symmetric else 0)  # what is on the diagonal
@@ -115,7 +112,7 @@ class KernelOperator:
                 result[rows] += piece @ vectors[columns]
                 if self._plan.symmetric:  # the part below the diagonal
                     result[columns] += piece.T @ vectors[rows]
-        return like_factor(other, result)
+        return result
 
     @in_standard_settings
     def solve(
@@ -135,7 +132,7 @@ class KernelOperator:
         self._check_symmetric("solve")
         shift = real("shift", shift, at_least=0.0)
         rtol, max_steps = real("rtol", rtol, above=0.0), integer("max_steps", max_steps, at_least=1)
-        b = self._vectors(other, self.shape[0])
+        b = self._columns(other, self.shape[0]).to(self.dtype)
         scale = (self.diagonal() + shift)[:, None]  # a preconditioner: the diagonal
         scale = torch.where(scale > 0, scale, 1.0)
         found = conjugate_gradients(
@@ -185,9 +182,6 @@ class KernelOperator:
             both.reverse()
         plan.fill(rows, (both[0], both[1]))
         return out
-
-    def _vectors(self, other: Any, size: int) -> Tensor:
-        return checked_factor("the factor", other, size, self.device).to(self.dtype)
 
     def _check_symmetric(self, name: str) -> None:
         if not self._plan.symmetric:

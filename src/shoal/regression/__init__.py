@@ -1,17 +1,31 @@
 """Regression with the kernels of infinitely wide networks, for many samples."""
 
-from shoal.regression.cholesky import Cholesky
-from shoal.regression.preconditioners import Diagonal, LowRank
+from shoal.linalg import CholeskyFactor, Diagonal, LowRank
+from shoal.regression.kernel_regression import kernel_regression
+from shoal.regression.methods import Cholesky, ConjugateGradients
+from shoal.regression.preconditioners import (
+    CombinedPreconditioner,
+    DiagonalPreconditioner,
+    EquivalentPreconditioner,
+    Nystrom,
+    Preconditioner,
+)
 from shoal.regression.result import Estimate, KernelRegression, Report
 from shoal.regression.solver import Progress
-from shoal.regression.verb import kernel_regression
 
 __all__ = [
     "Cholesky",
+    "CholeskyFactor",
+    "CombinedPreconditioner",
+    "ConjugateGradients",
     "Diagonal",
+    "DiagonalPreconditioner",
+    "EquivalentPreconditioner",
     "Estimate",
     "KernelRegression",
     "LowRank",
+    "Nystrom",
+    "Preconditioner",
     "Progress",
     "Report",
     "kernel_regression",

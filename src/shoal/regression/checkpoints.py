@@ -8,30 +8,30 @@ from torch import Tensor
 from shoal.activations.description import description
 from shoal.checkpoints import Checkpoint, Snapshot
 from shoal.files import checksum
-from shoal.kernels.conjugate_gradients import Iteration
+from shoal.linalg import Iteration
+from shoal.regression.methods import ConjugateGradients
+from shoal.regression.preconditioners import Preconditioner
 from shoal.regression.problem import Problem
-from shoal.regression.solver import Options
 
 __all__ = ["of_problem", "resumed", "snapshot"]
 
 _SECONDS = 30.0  # between writes
 
 
-def of_problem(path: str | PathLike[str], problem: Problem, options: Options) -> Checkpoint:
+def of_problem(
+    path: str | PathLike[str], problem: Problem, method: ConjugateGradients
+) -> Checkpoint:
     """The file of a problem, with all that the bits of an iteration depend on."""
     identity = {
         "architecture": description(problem.architecture),
         "x": _hash(problem.x),
         "y": _hash(problem.y),
-        "labels": _hash(problem.labels),
         "ridge": repr(problem.ridge),
         "which": str(problem.kernel),
         "trainable": " ".join(sorted(problem.trainable)),
         "width": str(problem.width),
-        "preconditioner": str(options.preconditioner),
-        "rank": str(options.rank),
-        "seed": str(options.seed),
-        "precision": str(options.precision),
+        "precision": str(method.precision),
+        **_options(method.preconditioner),
     }
     return Checkpoint(path, "regression", identity, _SECONDS)
 
@@ -64,5 +64,14 @@ def resumed(kept: Snapshot) -> Iteration:
     )
 
 
-def _hash(tensor: Tensor | None) -> str:
-    return "" if tensor is None else checksum({}, {"": tensor.cpu().contiguous()})
+def _options(preconditioner: Preconditioner | None) -> dict[str, str]:
+    """All that decides what a preconditioner is."""
+    if preconditioner is None:
+        return {"preconditioner": "None"}
+    given = vars(preconditioner).items()
+    texts = {name: _hash(v) if isinstance(v, Tensor) else str(v) for name, v in given}
+    return {"preconditioner": preconditioner.name, **texts}
+
+
+def _hash(tensor: Tensor) -> str:
+    return checksum({}, {"": tensor.cpu().contiguous()})

@@ -1,163 +1,206 @@
 r"""Matrices near $K + \lambda I$ that are easy to invert."""
 
-from dataclasses import dataclass
-from typing import Literal
+from abc import ABC, abstractmethod
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from shoal.checks import real, shaped
+from shoal.checks import integer
 from shoal.equivalents import EquivalentOperator
 from shoal.equivalents.equivalent import unchecked_equivalent
+from shoal.linalg import Diagonal, LowRank
+from shoal.linalg.low_rank import DROPPED
+from shoal.mixtures.labels import Labels, class_indices, classes_of
 from shoal.regression.problem import Problem
 
-__all__ = ["Diagonal", "LowRank", "Preconditioner", "preconditioner", "preconditioner_bytes"]
-
-Preconditioner = Literal["equivalent", "nystrom", "combined", "diagonal"]
-
-_DROPPED = 1e-12  # eigenvalues, relative to the largest, that are rounding
-
-
-@dataclass(frozen=True, eq=False)
-class Diagonal:
-    """A diagonal matrix.
-
-    Attributes:
-        values: The diagonal. shape: (n,)
-    """
-
-    values: Tensor
-
-    def __post_init__(self) -> None:
-        shaped(
-            "values",
-            self.values,
-            None,
-        )
-
-    def solve(self, vectors: Tensor) -> Tensor:
-        """The inverse times columns."""
-        shaped("vectors", vectors, len(self.values), None)
-        return vectors / self.values[:, None]
-
-    def root(self, vectors: Tensor) -> Tensor:
-        """The root times columns."""
-        shaped("vectors", vectors, len(self.values), None)
-        return vectors * self.values.sqrt()[:, None]
-
-    def logdet(self) -> float:
-        """The logarithm of the determinant."""
-        return float(self.values.log().sum())
+__all__ = [
+    "CombinedPreconditioner",
+    "DiagonalPreconditioner",
+    "EquivalentPreconditioner",
+    "Nystrom",
+    "Preconditioner",
+]
 
 
-@dataclass(frozen=True, eq=False)
-class LowRank:
-    r"""$U \Theta U^T + \rho (I - U U^T)$, where $U$ has orthonormal columns.
+class Preconditioner(ABC):
+    r"""How a matrix near $K + \lambda I$ is made that is easy to invert.
 
     Attributes:
-        vectors: $U$. shape: (n, r)
-        values: $\Theta$, positive. shape: (r,)
-        outside: $\rho > 0$.
+        name: What reports and checkpoints call it.
     """
 
-    vectors: Tensor
-    values: Tensor
-    outside: float
+    name: ClassVar[str]
+
+    @abstractmethod
+    def matrix(self, problem: Problem, memory: int) -> Diagonal | LowRank:
+        """The matrix; kernels for it are computed in ``memory`` bytes more than it has."""
+
+    @abstractmethod
+    def size_in_bytes(self, problem: Problem) -> int:
+        """What making it takes."""
+
+
+@dataclass(frozen=True)
+class DiagonalPreconditioner(Preconditioner):
+    r"""The diagonal of $K + \lambda I$."""
+
+    name: ClassVar[str] = "diagonal"
+
+    def matrix(self, problem: Problem, memory: int) -> Diagonal:  # noqa: ARG002
+        """The diagonal, and one where it is zero: of inputs of zero, without a ridge."""
+        own = problem.diagonal + problem.ridge
+        return Diagonal(own.where(own > 0, 1.0))
+
+    def size_in_bytes(self, problem: Problem) -> int:
+        """The diagonal, twice."""
+        return _bytes(problem, 2, 1)
+
+
+@dataclass(frozen=True)
+class Nystrom(Preconditioner):
+    r"""The kernel projected to random samples, plus $\lambda$ and the mean of what is left.
+
+    Args:
+        rank: How many samples; at most all.
+        seed: Of their choice.
+
+    Example:
+        >>> import shoal
+        >>> shoal.ConjugateGradients(shoal.Nystrom(2000)).preconditioner
+        Nystrom(rank=2000, seed=0)
+    """
+
+    rank: int = 1000
+    _: KW_ONLY
+    seed: int = 0
+
+    name: ClassVar[str] = "nystrom"
 
     def __post_init__(self) -> None:
-        shaped("vectors", self.vectors, None, None)
-        shaped(
-            "values",
-            self.values,
-            self.vectors.shape[1],
-        )
-        real("outside", self.outside, above=0)
+        _check_choice(self.rank, self.seed)
 
-    @classmethod
-    def shifted(cls, vectors: Tensor, values: Tensor, shift: float) -> "LowRank":
-        r"""$U \Theta U^T + \rho I$ with $\Theta \geq 0$, and $\rho$ a shift above rounding.
+    def matrix(self, problem: Problem, memory: int) -> LowRank:
+        """The projection."""
+        return _of_features(problem, _nystrom(problem, self.rank, self.seed, memory))
 
-        Without a ridge the shift may be zero: what the columns leave is then not known to be less
-        than the rounding of what they hold.
-        """
-        shaped(
-            "values",
-            values,
-            None,
-        )
-        shift = real("shift", shift, at_least=0)
-        largest = float(values.max()) if len(values) else 0.0
-        outside = max(shift, _DROPPED * largest) or 1.0  # of a matrix of zeros: any
-        return cls(vectors, values + outside, outside)
-
-    def solve(self, vectors: Tensor) -> Tensor:
-        """The inverse times columns."""
-        return self._function(vectors, 1 / self.values, 1 / self.outside)
-
-    def root(self, vectors: Tensor) -> Tensor:
-        """The root times columns."""
-        return self._function(vectors, self.values.sqrt(), self.outside**0.5)
-
-    def logdet(self) -> float:
-        """The logarithm of the determinant."""
-        others = len(self.vectors) - len(self.values)
-        inside = self.values.log().sum()
-        return float(inside + others * self.values.new_tensor(self.outside).log())
-
-    def _function(self, vectors: Tensor, inside: Tensor, outside: float) -> Tensor:
-        shaped("vectors", vectors, len(self.vectors), None)
-        parts = (inside - outside)[:, None] * (self.vectors.T @ vectors)
-        return outside * vectors + self.vectors @ parts
+    def size_in_bytes(self, problem: Problem) -> int:
+        """Features, twice."""
+        return _bytes(problem, 2, min(self.rank, problem.size))
 
 
-def preconditioner(
-    name: Preconditioner | None, problem: Problem, rank: int, seed: int, memory: int
-) -> Diagonal | LowRank:
-    """The matrix of that name; kernels for it are computed in ``memory`` bytes more than it has."""
-    if name == "equivalent":
-        return _of_equivalent(problem)
-    if name == "nystrom":
-        return _of_features(problem, _nystrom(problem, rank, seed, memory))
-    if name == "combined":
-        return _combined(problem, rank, seed, memory)
-    own = problem.diagonal + problem.ridge
-    return Diagonal(own.where((own > 0) & (name == "diagonal"), 1.0))  # zero inputs, no ridge
+@dataclass(frozen=True, eq=False, repr=False)
+class EquivalentPreconditioner(Preconditioner):
+    r"""The high-dimensional equivalent of the kernel, not centered, plus $\lambda I$.
+
+    Args:
+        labels: Classes of the samples: of use for mixtures in high dimension, and harmful for
+            images, whose inner products do not concentrate.
+    """
+
+    labels: Labels | None = None
+
+    name: ClassVar[str] = "equivalent"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", _indices(self.labels))
+
+    def __repr__(self) -> str:
+        return f"EquivalentPreconditioner({_shown(self.labels)})"
+
+    def matrix(self, problem: Problem, memory: int) -> LowRank:  # noqa: ARG002
+        """The equivalent; its negative eigenvalues, if there are any, count as zero."""
+        chosen, _ = _equivalent(problem, self.labels)
+        values, small = torch.linalg.eigh(chosen.basis.compress(chosen.scale, chosen.core))
+        padded = small.new_zeros(problem.size, len(small))
+        padded[: len(small)] = small
+        vectors = chosen.basis.rotate(padded, back=True)
+        shift = max(chosen.shift, 0.0) + problem.ridge
+        return LowRank.shifted(vectors, values.clamp_min(0.0), shift)
+
+    def size_in_bytes(self, problem: Problem) -> int:
+        """The inputs with a few columns, and their factors."""
+        return _bytes(problem, 5, min(problem.size, problem.x.shape[1] + 8))
 
 
-def preconditioner_bytes(name: Preconditioner | None, problem: Problem, rank: int) -> int:
-    """What making it takes: features, as often as there are copies of them, and small matrices."""
-    count, features = problem.size, problem.x.shape[1]
-    rank = min(rank, count)
-    columns = {"nystrom": (2, rank), "combined": (3, rank + features + 1)}
-    columns["equivalent"] = (5, min(count, features + 8))
-    copies, width = columns.get(name or "", (2, 1))
-    return 8 * (copies * count * width + 4 * width**2)
+@dataclass(frozen=True, eq=False, repr=False)
+class CombinedPreconditioner(Preconditioner):
+    """The part of the equivalent that is linear in the inputs, and a projection of the rest.
+
+    For inputs of one norm the rest is a kernel too: all coefficients of its power series in the
+    inner product are positive (Schoenberg).
+
+    Args:
+        rank: How many random samples the rest is projected to; at most all.
+        seed: Of their choice.
+        labels: Classes of the samples, as for :class:`EquivalentPreconditioner`.
+    """
+
+    rank: int = 1000
+    _: KW_ONLY
+    seed: int = 0
+    labels: Labels | None = None
+
+    name: ClassVar[str] = "combined"
+
+    def __post_init__(self) -> None:
+        _check_choice(self.rank, self.seed)
+        object.__setattr__(self, "labels", _indices(self.labels))
+
+    def __repr__(self) -> str:
+        shown = f", {_shown(self.labels)}" if self.labels is not None else ""
+        return f"CombinedPreconditioner(rank={self.rank}, seed={self.seed}{shown})"
+
+    def matrix(self, problem: Problem, memory: int) -> LowRank:
+        """Both together."""
+        chosen, offset = _equivalent(problem, self.labels)
+        offset, slope = max(offset, 0.0), max(chosen.scale, 0.0)
+        rest = _nystrom(problem, self.rank, self.seed, memory, offset, slope)
+        constant = problem.x.new_full((problem.size, 1), offset**0.5)
+        return _of_features(problem, torch.cat([constant, slope**0.5 * problem.x, rest], dim=1))
+
+    def size_in_bytes(self, problem: Problem) -> int:
+        """Features, three times."""
+        rank = min(self.rank, problem.size)
+        return _bytes(problem, 3, rank + problem.x.shape[1] + 1)
 
 
-def _equivalent(problem: Problem) -> tuple[EquivalentOperator, float]:
+def _check_choice(rank: int, seed: int) -> None:
+    integer("rank", rank, at_least=1)
+    integer("seed", seed, at_least=0)
+
+
+def _indices(labels: Labels | None) -> Tensor | None:
+    return None if labels is None else class_indices(labels, classes_of(labels))
+
+
+def _shown(labels: Labels | None) -> str:
+    return "" if labels is None else f"labels of {len(labels)} samples"
+
+
+def _bytes(problem: Problem, copies: int, width: int) -> int:
+    """Columns, as often as there are copies of them, and small matrices."""
+    return 8 * (copies * problem.size * width + 4 * width**2)
+
+
+def _equivalent(problem: Problem, labels: Labels | None) -> tuple[EquivalentOperator, float]:
     """The high-dimensional equivalent of the kernel as it is, not centered, and its offset."""
+    if labels is not None and len(labels) != problem.size:
+        raise ValueError(
+            f"labels must be as many as inputs, got {len(labels)} for {problem.size} inputs"
+        )
     # misfits are not told of: a preconditioner may be wrong, only not too much
     both, _ = unchecked_equivalent(
         problem.architecture,
         problem.x,
-        problem.labels,
+        labels,
         trainable=problem.trainable,
         width=problem.width,
         center=False,
     )
     c = both.coefficients
     return (both.ck, both.ntk)[problem.kernel], (c.ck, c.ntk)[problem.kernel].offset
-
-
-def _of_equivalent(problem: Problem) -> LowRank:
-    """Negative eigenvalues, if there are any, count as zero."""
-    chosen, _ = _equivalent(problem)
-    values, small = torch.linalg.eigh(chosen.basis.compress(chosen.scale, chosen.core))
-    padded = small.new_zeros(problem.size, len(small))
-    padded[: len(small)] = small
-    vectors = chosen.basis.rotate(padded, back=True)
-    shift = max(chosen.shift, 0.0) + problem.ridge
-    return LowRank.shifted(vectors, values.clamp_min(0.0), shift)
 
 
 def _nystrom(
@@ -174,28 +217,15 @@ def _nystrom(
         cross.addmm_(problem.x, problem.x[chosen].T, alpha=-slope).sub_(offset)
     values, vectors = torch.linalg.eigh(cross[chosen])
     # the rest of a kernel need not be one: what is no larger than its negative part says nothing
-    kept = values > max(_DROPPED * float(values[-1]), -2 * float(values[0]))
+    kept = values > max(DROPPED * float(values[-1]), -2 * float(values[0]))
     features: Tensor = cross @ (vectors[:, kept] / values[kept].sqrt())
     return features
-
-
-def _combined(problem: Problem, rank: int, seed: int, memory: int) -> LowRank:
-    """The part of the equivalent that is linear in the inputs, and a projection of the rest.
-
-    For inputs of one norm the rest is a kernel too: all coefficients of its power series in the
-    inner product are positive (Schoenberg).
-    """
-    chosen, offset = _equivalent(problem)
-    offset, slope = max(offset, 0.0), max(chosen.scale, 0.0)
-    rest = _nystrom(problem, rank, seed, memory, offset, slope)
-    constant = problem.x.new_full((problem.size, 1), offset**0.5)
-    return _of_features(problem, torch.cat([constant, slope**0.5 * problem.x, rest], dim=1))
 
 
 def _of_features(problem: Problem, features: Tensor) -> LowRank:
     r"""$FF^T + \rho I$, where $\rho$ is $\lambda$ and the mean of what $FF^T$ leaves."""
     values, small = torch.linalg.eigh(features.T @ features)
-    kept = values > _DROPPED * values[-1:]
+    kept = values > DROPPED * values[-1:]
     values, small = values[kept], small[:, kept]
     left = float(problem.diagonal.sum() - values.sum()) / problem.size
     vectors = features @ (small / values.sqrt())

@@ -24,7 +24,6 @@ class Problem:
         kernel: 0 for the CK, 1 for the NTK.
         trainable: The groups that the NTK counts.
         width: Where the NTK depends on it.
-        labels: Classes of the inputs, as indices, if they are known.
     """
 
     architecture: Architecture
@@ -34,7 +33,6 @@ class Problem:
     kernel: int
     trainable: frozenset[str]
     width: int | None
-    labels: Tensor | None
 
     @property
     def size(self) -> int:

@@ -9,21 +9,14 @@ import torch
 from torch import Tensor
 
 from shoal.exceptions import ConvergenceError
-from shoal.kernels.conjugate_gradients import Iteration, Map, conjugate_gradients, relative
-from shoal.regression.cholesky import Cholesky
-from shoal.regression.preconditioners import (
-    Diagonal,
-    LowRank,
-    Preconditioner,
-    preconditioner,
-    preconditioner_bytes,
-)
+from shoal.linalg import CholeskyFactor, Diagonal, LowRank
+from shoal.linalg.krylov import Iteration, Map, conjugate_gradients, logdet_samples, relative
+from shoal.regression.methods import Cholesky, ConjugateGradients
+from shoal.regression.preconditioners import DiagonalPreconditioner
 from shoal.regression.problem import Problem
-from shoal.regression.quadrature import logdet_samples
 
 __all__ = [
     "Listener",
-    "Options",
     "Progress",
     "Solver",
     "explain",
@@ -34,6 +27,7 @@ __all__ = [
 ]
 
 _LEAST = 2**21  # bytes with which strips of a matrix are still worth their while
+_REFINEMENTS = 1000  # most steps with a factor; more than a few mean that it says nothing
 _BLOCK = {"cpu": 2**28, "cuda": 2**32}  # most bytes that work with new inputs takes
 
 
@@ -56,29 +50,6 @@ class Progress(NamedTuple):
 Listener = Callable[[Progress], object]
 
 
-@dataclass(frozen=True)
-class Options:
-    """How to solve.
-
-    Attributes:
-        preconditioner: Of conjugate gradients.
-        rank: Of the preconditioner.
-        seed: Of its random choices.
-        precision: The dtype of what is stored.
-        rtol: Largest relative residual.
-        max_steps: Most steps.
-        memory: Bytes for the matrix and the work on it.
-    """
-
-    preconditioner: Preconditioner | None
-    rank: int
-    seed: int
-    precision: torch.dtype
-    rtol: float
-    max_steps: int
-    memory: int
-
-
 @dataclass(frozen=True, eq=False)
 class Solver:
     r"""A system with its preconditioner.
@@ -95,17 +66,17 @@ class Solver:
 
     product: Map = field(repr=False)
     exact: Map | None = field(repr=False)
-    near: Cholesky | Diagonal | LowRank = field(repr=False)
+    near: CholeskyFactor | Diagonal | LowRank = field(repr=False)
     rtol: float
     max_steps: int
     times: tuple[float, float]
     block: int
 
     @property
-    def factor(self) -> Cholesky | None:
+    def factor(self) -> CholeskyFactor | None:
         """The factorization in float64, if there is one."""
         near = self.near
-        whole = isinstance(near, Cholesky) and near.matrix.dtype == torch.float64
+        whole = isinstance(near, CholeskyFactor) and near.dtype == torch.float64
         return near if whole else None  # type: ignore[return-value]
 
     def run(
@@ -159,59 +130,61 @@ class Solver:
         raise ValueError("estimates need method='cg', or a factorization in float64")
 
     def _precondition(self, residual: Tensor) -> Tensor:
-        if isinstance(self.near, Cholesky):
-            return self.near.solve(residual.to(self.near.matrix.dtype)).to(residual.dtype)
-        return self.near.solve(residual)
+        return self.near.solve(residual.to(self.near.dtype)).to(residual.dtype)
 
 
-def factorized(problem: Problem, options: Options, report: Listener) -> Solver:
+def factorized(problem: Problem, method: Cholesky, memory: int, report: Listener) -> Solver:
     """By a Cholesky factorization; one in float32 is refined with products in float64."""
     begin = seconds(problem.x)
     report(Progress("form", 0.0))
     shape = (problem.size, problem.size)
-    matrix = torch.empty(shape, dtype=options.precision, device=problem.x.device)
-    left = options.memory - matrix.nbytes
+    matrix = torch.empty(shape, dtype=method.precision, device=problem.x.device)
+    left = memory - matrix.nbytes
     operator = problem.operator(left // 2)
     operator.write(matrix)
     formed = seconds(problem.x)
-    factor = Cholesky(
+    factor = CholeskyFactor(
         matrix,
         problem.diagonal,
         problem.ridge,
         on_panel=lambda share: report(Progress("factor", share)),
     )
     times = (formed - begin, seconds(problem.x) - formed)
-    whole = options.precision == torch.float64
+    whole = method.precision == torch.float64
     product = factor.product if whole else problem.shifted(operator)
     block = _block(problem, left // 2)
-    return Solver(product, None, factor, options.rtol, options.max_steps, times, block)
+    return Solver(product, None, factor, method.tolerance, _REFINEMENTS, times, block)
 
 
-def iterative(problem: Problem, options: Options, report: Listener) -> Solver:
+def iterative(
+    problem: Problem, method: ConjugateGradients, memory: int, report: Listener
+) -> Solver:
     """By conjugate gradients with a preconditioner, on a matrix that is kept as far as it fits."""
     begin = seconds(problem.x)
     report(Progress("precondition", 0.0))
-    name, rank = options.preconditioner, options.rank
-    spare = options.memory - preconditioner_bytes(name, problem, rank)
-    near = preconditioner(name, problem, rank, options.seed, _block(problem, spare))
+    near: Diagonal | LowRank = Diagonal(torch.ones_like(problem.x[:, 0]))
+    if method.preconditioner is not None:
+        spare = memory - method.preconditioner.size_in_bytes(problem)
+        near = method.preconditioner.matrix(problem, _block(problem, spare))
     prepared = seconds(problem.x)
     report(Progress("form", 0.0))
-    left = options.memory - (near.vectors.nbytes if isinstance(near, LowRank) else 0)
+    left = memory - (near.vectors.nbytes if isinstance(near, LowRank) else 0)
     block = _block(problem, max(left // 4, _LEAST))
-    rounded = options.precision != torch.float64
+    rounded = method.precision != torch.float64
     aside = max(left // 16, _LEAST) if rounded else 0  # for true residuals
-    operator = problem.operator(left - block - aside, options.precision)
+    operator = problem.operator(left - block - aside, method.precision)
     operator.keep()
     times = (seconds(problem.x) - prepared, prepared - begin)
     product = problem.shifted(operator)
     exact = problem.shifted(problem.operator(aside)) if rounded else None
-    return Solver(product, exact, near, options.rtol, options.max_steps, times, block)
+    return Solver(product, exact, near, method.tolerance, method.max_steps, times, block)
 
 
-def least_memory(problem: Problem, options: Options) -> int:
+def least_memory(problem: Problem, method: ConjugateGradients) -> int:
     """The fewest bytes with which conjugate gradients are prepared and run."""
     strips = max(_LEAST, 64 * problem.size)  # a few rows at once, or one
-    return preconditioner_bytes(options.preconditioner, problem, options.rank) + 4 * strips
+    near = method.preconditioner or DiagonalPreconditioner()
+    return near.size_in_bytes(problem) + 4 * strips
 
 
 def _block(problem: Problem, memory: int) -> int:

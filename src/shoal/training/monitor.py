@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from shoal.checks import integer, items, one_of
+from shoal.linalg.norms import least_eigenvalue, spectral_norm
 from shoal.models import EquilibriumNetwork
 from shoal.models.gain import GainBound, gain_factor
-from shoal.training.gram import gram_group, gram_matrix, least_eigenvalue, spectral_norm
+from shoal.training.gram import gram_group, gram_matrix
 from shoal.training.objective import Evaluation, Objective
 
 __all__ = ["Monitor", "Watch", "as_monitor"]

@@ -10,7 +10,7 @@ import shoal
 from shoal.activations import Activation
 from shoal.architectures import DEQ
 from shoal.equivalents import Equivalent
-from shoal.experiments.norms import spectral_norm
+from shoal.linalg import symmetric_norm
 
 __all__ = [
     "FORMS",
@@ -74,9 +74,9 @@ def equivalent_of(
 
 def matrix_norm(matrix: Tensor) -> float:
     """The spectral norm of a symmetric matrix."""
-    return spectral_norm(lambda v: matrix @ v, len(matrix), device=matrix.device)
+    return symmetric_norm(lambda v: matrix @ v, len(matrix), device=matrix.device)
 
 
 def difference_norm(matrix: Tensor, other: Callable[[Tensor], Tensor]) -> float:
     """The spectral norm of a symmetric matrix less one that is known by its products."""
-    return spectral_norm(lambda v: matrix @ v - other(v), len(matrix), device=matrix.device)
+    return symmetric_norm(lambda v: matrix @ v - other(v), len(matrix), device=matrix.device)

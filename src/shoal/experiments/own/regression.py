@@ -142,7 +142,6 @@ class Regression(Experiment):
         return _mixture(*self.mixture, 0, device), _mixture(*self.mixture, 1, device)
 
     def _fit(self, point: Point, samples: Samples, seed: int) -> shoal.KernelRegression:
-        solver = str(point["solver"])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # it is recorded
             return shoal.kernel_regression(
@@ -151,15 +150,28 @@ class Regression(Experiment):
                 samples.y,
                 ridge=float(point["ridge"]),
                 which=cast(Any, point["kernel"]),
-                method="cholesky" if solver == "cholesky" else "cg",
-                preconditioner=None if solver in ("cholesky", "none") else cast(Any, solver),
-                rank=self.rank,
-                labels=samples.labels if point["dataset"] == "mixture" else None,
-                tolerance=self.tolerance,
-                max_steps=self.max_steps,
+                method=self._method(point, samples, seed),
                 on_failure="warn",
-                seed=seed,
             )
+
+    def _method(
+        self, point: Point, samples: Samples, seed: int
+    ) -> shoal.Cholesky | shoal.ConjugateGradients:
+        if point["solver"] == "cholesky":
+            return shoal.Cholesky(tolerance=self.tolerance)
+        labels = samples.labels if point["dataset"] == "mixture" else None
+        preconditioners = {
+            "none": None,
+            "diagonal": shoal.DiagonalPreconditioner(),
+            "equivalent": shoal.EquivalentPreconditioner(labels),
+            "combined": shoal.CombinedPreconditioner(self.rank, seed=seed, labels=labels),
+            "nystrom": shoal.Nystrom(self.rank, seed=seed),
+        }
+        return shoal.ConjugateGradients(
+            preconditioners[str(point["solver"])],
+            tolerance=self.tolerance,
+            max_steps=self.max_steps,
+        )
 
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
         """All numbers of all points."""

@@ -1,4 +1,4 @@
-"""Conjugate gradients for several right-hand sides at once."""
+"""Conjugate gradients for several right-hand sides at once: solutions and determinants."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -6,7 +6,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-__all__ = ["Iteration", "conjugate_gradients", "relative", "unit"]
+from shoal.exceptions import ConvergenceError
+from shoal.linalg.low_rank import Diagonal, LowRank
+
+__all__ = ["Iteration", "Map", "conjugate_gradients", "logdet_samples", "relative", "step", "unit"]
 
 Map = Callable[[Tensor], Tensor]
 
@@ -87,28 +90,90 @@ def conjugate_gradients(
             s.converged = not bool(moving.any())
             if s.converged or s.steps >= max_steps:
                 return replace(s, solution=s.solution * scale, residual=s.residual * scale)
-        if s.energy is None:
-            s.direction = precondition(s.residual)
-            s.energy = (s.residual * s.direction).sum(0)
-        image = product(s.direction)
-        curvature = (s.direction * image).sum(0)
-        length = torch.where(moving & (curvature > 0), s.energy / curvature, 0.0)
-        residual = s.residual - length * image
-        step = precondition(residual)
-        energy = (residual * step).sum(0)
-        ratio = torch.where(moving & (s.energy > 0), energy / s.energy, 0.0)
-        # all at once: whoever keeps the state of an interrupted iteration has a whole step
-        vars(s).update(
-            solution=s.solution + length * s.direction,
-            residual=residual,
-            direction=step + ratio * s.direction,
-            energy=energy,
-            steps=s.steps + 1,
-            counts=s.counts + moving,
-            history=[*s.history, relative(residual, b)],
-        )
+        step(s, product, b, precondition=precondition, moving=moving)
         if on_step is not None:
             on_step(s)
+
+
+def step(
+    s: Iteration, product: Map, b: Tensor, *, precondition: Map, moving: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One step of all columns that are moving; the state is changed as a whole, or not at all.
+
+    Returns:
+        How far each column went, and the ratio of its energies after and before: these are the
+        entries of the tridiagonal matrix to which $M^{-1} A$ is reduced.
+    """
+    if s.energy is None:
+        s.direction = precondition(s.residual)
+        s.energy = (s.residual * s.direction).sum(0)
+    image = product(s.direction)
+    curvature = (s.direction * image).sum(0)
+    length = torch.where(moving & (curvature > 0), s.energy / curvature, 0.0)
+    residual = s.residual - length * image
+    next_step = precondition(residual)
+    energy = (residual * next_step).sum(0)
+    ratio = torch.where(moving & (s.energy > 0), energy / s.energy, 0.0)
+    # all at once: whoever keeps the state of an interrupted iteration has a whole step
+    vars(s).update(
+        solution=s.solution + length * s.direction,
+        residual=residual,
+        direction=next_step + ratio * s.direction,
+        energy=energy,
+        steps=s.steps + 1,
+        counts=s.counts + moving,
+        history=[*s.history, relative(residual, b)],
+    )
+    return length, ratio
+
+
+def logdet_samples(
+    product: Map,
+    near: Diagonal | LowRank,
+    probes: Tensor,
+    *,
+    rtol: float,
+    max_steps: int,
+) -> Tensor:
+    r"""Unbiased samples of $\log\det A$ by preconditioned Lanczos quadrature.
+
+    $\log\det A = \log\det M + \mathrm{tr} \log(M^{-1/2} A M^{-1/2})$; conjugate gradients with the
+    right-hand sides $M^{1/2} \epsilon$ give Gauss quadratures of $\epsilon^T \log(\cdot) \epsilon$.
+
+    Args:
+        product: $V \mapsto AV$.
+        near: $M$.
+        probes: $\epsilon$, columns of signs. shape: (n, q)
+        rtol: Where the iterations end, relative to their start, in the norm of $M^{-1}$.
+        max_steps: Most steps.
+
+    Raises:
+        ConvergenceError: If these are not enough.
+    """
+    s, moving = Iteration.start(near.root(probes)), torch.ones_like(probes[0], dtype=torch.bool)
+    b, s.direction = s.residual, near.solve(s.residual)
+    s.energy = first = (s.residual * s.direction).sum(0)
+    found: list[tuple[Tensor, Tensor]] = []
+    while bool((s.energy > rtol**2 * first).any()):
+        if s.steps == max_steps:
+            reached = float((s.energy / first).max().sqrt())
+            raise ConvergenceError(
+                f"the quadrature reached a relative residual of {reached:.1e} instead of "
+                f"{rtol:.1e} in {max_steps} steps: take a better preconditioner, or a larger ridge"
+            )
+        found.append(step(s, product, b, precondition=near.solve, moving=moving))
+    length, ratio = (torch.stack(parts, 1) for parts in zip(*found, strict=True))
+    values, vectors = torch.linalg.eigh(_tridiagonals(length, ratio))
+    inside: Tensor = (vectors[:, 0].square() * values.log()).sum(1)
+    return near.logdet() + probes.square().sum(0) * inside
+
+
+def _tridiagonals(length: Tensor, ratio: Tensor) -> Tensor:
+    r"""What $M^{-1/2} A M^{-1/2}$ is in the basis of Lanczos. shapes: (q, steps)."""
+    diagonal = 1 / length
+    diagonal[:, 1:] += ratio[:, :-1] / length[:, :-1]
+    beside = (ratio[:, :-1].sqrt() / length[:, :-1]).diag_embed(1)
+    return diagonal.diag_embed() + beside + beside.mT
 
 
 def unit(b: Tensor) -> Tensor:

@@ -4,27 +4,25 @@ import math
 import warnings
 from collections.abc import Callable, Iterable
 from os import PathLike
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from shoal.architectures import Architecture
 from shoal.checkpoints import Checkpoint
-from shoal.checks import float_tensor, function, integer, one_of, real
+from shoal.checks import float_tensor, function, one_of, real, shown
 from shoal.exceptions import ConvergenceError, ConvergenceWarning
 from shoal.kernels import kernel_function
 from shoal.kernels.arguments import as_tensor, checked_samples, memory_limit
-from shoal.kernels.conjugate_gradients import Iteration, relative
-from shoal.kernels.factors import refuse_gradients
-from shoal.mixtures.labels import Labels, class_indices, classes_of
+from shoal.linalg.krylov import Iteration, relative
+from shoal.linalg.operator import refuse_gradients
 from shoal.regression import checkpoints
-from shoal.regression.preconditioners import Preconditioner
+from shoal.regression.methods import Cholesky, ConjugateGradients
 from shoal.regression.problem import Problem
 from shoal.regression.result import KernelRegression, Report
 from shoal.regression.solver import (
     Listener,
-    Options,
     Progress,
     Solver,
     explain,
@@ -42,7 +40,7 @@ _WORK = {"cpu": 2**29, "cuda": 6 * 2**30}  # besides the matrix: strips and pane
 _COPIES = 4  # of the inputs, as they are and as directions
 _VECTORS = 12  # of the size of the targets, that conjugate gradients hold
 
-Method = Literal["auto", "cholesky", "cg"]
+Method = Literal["auto", "cholesky", "cg"] | Cholesky | ConjugateGradients
 
 
 @in_standard_settings
@@ -56,17 +54,10 @@ def kernel_regression(
     trainable: Iterable[str] | None = None,
     width: int | None = None,
     method: Method = "auto",
-    preconditioner: Preconditioner | None = "nystrom",
-    rank: int = 1000,
-    labels: Labels | None = None,
-    precision: torch.dtype = torch.float64,
-    tolerance: float = 1e-6,
-    max_steps: int = 1000,
     memory: int | str | None = None,
     checkpoint: str | PathLike[str] | None = None,
     on_progress: Callable[[Progress], object] | None = None,
     on_failure: Literal["raise", "warn"] = "raise",
-    seed: int = 0,
 ) -> KernelRegression:
     r"""Regression with the kernel of an infinitely wide network: $\alpha = (K + \lambda I)^{-1} y$.
 
@@ -87,19 +78,9 @@ def kernel_regression(
         which: The kernel.
         trainable: Groups of parameters that the NTK counts; all by default.
         width: See :func:`~shoal.kernels.kernel_function`.
-        method: ``"cholesky"``, ``"cg"`` or, with ``"auto"``, the former if the matrix fits into the
-            memory and no checkpoint is wanted.
-        preconditioner: Of conjugate gradients. ``"equivalent"``: the high-dimensional equivalent of
-            the kernel. ``"nystrom"``: the kernel projected to ``rank`` random samples.
-            ``"combined"``: the equivalent's part that is linear in the inputs, and a projection of
-            the rest. ``"diagonal"``, or none at all with ``None``.
-        rank: How many samples ``"nystrom"`` and ``"combined"`` use; at most all.
-        labels: Classes of the samples, for the equivalent: of use for mixtures in high dimension,
-            and harmful for images, whose inner products do not concentrate.
-        precision: The dtype of what is stored: the factor, or the kept part of the matrix. With
-            ``torch.float32``, half the memory, solutions are refined in float64.
-        tolerance: Largest $\|y - (K + \lambda I)\alpha\| / \|y\|$ of each column.
-        max_steps: Most steps of conjugate gradients.
+        method: A :class:`Cholesky` or :class:`ConjugateGradients` with its options, or
+            ``"cholesky"`` or ``"cg"`` with the defaults of these. With ``"auto"`` the former, if
+            the matrix fits into the memory and no checkpoint is wanted.
         memory: Most bytes to use, such as ``"8GiB"``, which is the default on a CPU; on a GPU it is
             nine tenths of what is free.
         checkpoint: A file in which conjugate gradients are kept, every half minute and when they
@@ -107,7 +88,6 @@ def kernel_regression(
             one, is warned of, and the work goes on.
         on_progress: Called as the work proceeds.
         on_failure: Whether to ``"raise"`` if the tolerance is not met, or to ``"warn"``.
-        seed: Of the random samples of the preconditioner.
 
     Raises:
         ValueError: If an argument does not fit; for one, the matrix into the memory.
@@ -122,32 +102,20 @@ def kernel_regression(
         >>> fit.predict(torch.tensor([[0.6, 0.0, 0.8]]).double())
         tensor([0.3555], dtype=torch.float64)
     """
-    problem = _problem(architecture, x, y, labels, ridge, which, trainable, width)
-    options = Options(
-        _checked_preconditioner(preconditioner),
-        integer("rank", rank, at_least=1),
-        integer("seed", seed, at_least=0),
-        _checked_precision(precision),
-        real("tolerance", tolerance, above=0.0),
-        integer("max_steps", max_steps, at_least=1),
-        (limit := _limit(problem, memory)) - _data_bytes(problem),
-    )
+    problem = _problem(architecture, x, y, ridge, which, trainable, width)
     one_of("on_failure", on_failure, ("raise", "warn"))
-    chosen = _method(method, problem, options, checkpoint)
-    least = least_memory(problem, options) + _data_bytes(problem)
-    if chosen == "cg" and limit < least:
-        raise ValueError(
-            f"memory must be at least '{math.ceil(least / 2**20)}MiB' for these inputs and targets "
-            f"and this preconditioner (a smaller rank takes less), got {limit} bytes"
-        )
+    limit = _limit(problem, memory)
+    chosen = _chosen(method, problem, limit, checkpoint)
     function("on_progress", on_progress)
     listener = on_progress or (lambda _: None)
-    file = None if checkpoint is None else checkpoints.of_problem(checkpoint, problem, options)
-    kept = None if file is None else file.read(problem.y.device)  # refused before the work
-    solver = (factorized if chosen == "cholesky" else iterative)(problem, options, listener)
+    file, kept = None, None
+    if checkpoint is not None and isinstance(chosen, ConjugateGradients):
+        file = checkpoints.of_problem(checkpoint, problem, chosen)
+        kept = file.read(problem.y.device)  # refused before the work
+    solver = _prepared(problem, chosen, limit, listener)
     begin = seconds(problem.x)
     state = Iteration.start(problem.y) if kept is None else checkpoints.resumed(kept)
-    found = _run(problem, solver, options, state, file, listener)
+    found = _run(problem, solver, state, file, listener)
     spent = seconds(problem.x) - begin
     if not found.converged:
         text = f"the regression did not converge: {explain(found, problem.y, solver)}"
@@ -158,7 +126,7 @@ def kernel_regression(
     dtype = as_tensor(x[:1], "x").dtype
     return KernelRegression(
         shaped.to(dtype).cpu().numpy() if isinstance(x, np.ndarray) else shaped.to(dtype),
-        _report(chosen, options, found, problem, (*solver.times, spent)),
+        _report(chosen, found, problem, (*solver.times, spent)),
         problem,
         solver,
         found.solution,
@@ -167,16 +135,16 @@ def kernel_regression(
 
 
 def _report(
-    method: Literal["cholesky", "cg"],
-    options: Options,
+    method: Cholesky | ConjugateGradients,
     found: Iteration,
     problem: Problem,
     times: tuple[float, float, float],
 ) -> Report:
     history = torch.stack(found.history) if found.history else problem.y[:0]
+    near = method.preconditioner if isinstance(method, ConjugateGradients) else None
     return Report(
-        method,
-        options.preconditioner if method == "cg" else None,
+        method.name,
+        None if near is None else near.name,
         found.counts.cpu(),
         relative(found.residual, problem.y).cpu(),
         history.cpu(),
@@ -189,7 +157,6 @@ def _problem(
     architecture: Architecture,
     x: Any,
     y: Any,
-    labels: Labels | None,
     ridge: float,
     which: str,
     trainable: Iterable[str] | None,
@@ -207,11 +174,6 @@ def _problem(
             f"got {tuple(targets.shape)}"
         )
     refuse_gradients({"x": inputs, "y": targets}, "a regression is not differentiated; detach() it")
-    places = None if labels is None else class_indices(labels, classes_of(labels))
-    if places is not None and len(places) != len(inputs):
-        raise ValueError(
-            f"labels must be as many as inputs, got {len(places)} for {len(inputs)} inputs"
-        )
     return Problem(
         architecture,
         inputs.detach().to(torch.float64, copy=True),  # what the caller changes later is not seen
@@ -220,20 +182,7 @@ def _problem(
         ("ck", "ntk").index(one_of("which", which, ("ck", "ntk"))),
         function.trainable,
         width,
-        places,
     )
-
-
-def _checked_preconditioner(name: Preconditioner | None) -> Preconditioner | None:
-    if name is not None:
-        one_of("preconditioner", name, get_args(Preconditioner))
-    return name
-
-
-def _checked_precision(precision: torch.dtype) -> torch.dtype:
-    if precision not in (torch.float32, torch.float64):
-        raise ValueError(f"precision must be torch.float32 or torch.float64, got {precision!r}")
-    return precision
 
 
 def _limit(problem: Problem, memory: int | str | None) -> int:
@@ -252,31 +201,64 @@ def _data_bytes(problem: Problem) -> int:
     return _COPIES * problem.x.nbytes + _VECTORS * problem.y.nbytes
 
 
-def _method(
-    method: Method, problem: Problem, options: Options, checkpoint: object
-) -> Literal["cholesky", "cg"]:
-    """The method that fits."""
-    one_of("method", method, get_args(Method))
-    needed = problem.size**2 * options.precision.itemsize
-    needed += min(needed, _WORK.get(problem.x.device.type, 0))
-    fits = needed <= options.memory
-    if method == "cholesky" and checkpoint is not None:
+def _chosen(
+    method: Method, problem: Problem, limit: int, checkpoint: object
+) -> Cholesky | ConjugateGradients:
+    """What is asked for, if it fits into the memory, or with "auto" what does."""
+    if not isinstance(method, Cholesky | ConjugateGradients):
+        if not isinstance(method, str):
+            raise TypeError(
+                "method must be a shoal.Cholesky or shoal.ConjugateGradients, or the name of one, "
+                f"got {shown(method)}"
+            )
+        if one_of("method", method, ("auto", "cholesky", "cg")) == "auto":
+            direct = Cholesky()
+            fits = _matrix_bytes(problem, direct) <= limit - _data_bytes(problem)
+            method = "cholesky" if fits and checkpoint is None else "cg"
+        method = Cholesky() if method == "cholesky" else ConjugateGradients()
+    if isinstance(method, Cholesky):
+        _check_factor(method, problem, limit, checkpoint)
+        return method
+    least = least_memory(problem, method) + _data_bytes(problem)
+    if limit < least:
+        raise ValueError(
+            f"memory must be at least '{math.ceil(least / 2**20)}MiB' for these inputs and targets "
+            f"and this preconditioner (a smaller rank takes less), got {limit} bytes"
+        )
+    return method
+
+
+def _check_factor(method: Cholesky, problem: Problem, limit: int, checkpoint: object) -> None:
+    if checkpoint is not None:
         raise ValueError("checkpoint is for method='cg': a factorization is not kept")
-    if method == "cholesky" and not fits:
+    needed, left = _matrix_bytes(problem, method), limit - _data_bytes(problem)
+    if needed > left:
         raise ValueError(
             f"method='cholesky' needs {needed / 2**30:.3g} GiB besides inputs and targets, and "
-            f"memory leaves {options.memory / 2**30:.3g} GiB: give more, take "
-            "precision=torch.float32, or method='cg'"
+            f"memory leaves {left / 2**30:.3g} GiB: give more, take "
+            "shoal.Cholesky(precision=torch.float32), or method='cg'"
         )
-    if method == "auto":
-        return "cholesky" if fits and checkpoint is None else "cg"
-    return method
+
+
+def _matrix_bytes(problem: Problem, method: Cholesky) -> int:
+    """What a factorization takes: the matrix, and the work on it."""
+    matrix = problem.size**2 * method.precision.itemsize
+    return matrix + min(matrix, _WORK.get(problem.x.device.type, 0))
+
+
+def _prepared(
+    problem: Problem, method: Cholesky | ConjugateGradients, limit: int, listener: Listener
+) -> Solver:
+    """The system, with its factor or preconditioner."""
+    memory = limit - _data_bytes(problem)
+    if isinstance(method, Cholesky):
+        return factorized(problem, method, memory, listener)
+    return iterative(problem, method, memory, listener)
 
 
 def _run(
     problem: Problem,
     solver: Solver,
-    options: Options,
     state: Iteration,
     file: Checkpoint | None,
     listener: Listener,
@@ -296,7 +278,7 @@ def _run(
         if file is not None and file.due:
             keep(now)
         largest = float(now.history[-1].max())
-        digits = math.log(max(largest, options.rtol)) / math.log(options.rtol)
+        digits = math.log(max(largest, solver.rtol)) / math.log(solver.rtol)
         listener(Progress("solve", min(max(digits, 0.0), 1.0), now.steps, largest))
 
     try:

@@ -7,14 +7,15 @@ from torch import Tensor
 
 from shoal.checks import real, shaped, writable
 from shoal.exceptions import AccuracyError
+from shoal.linalg.operator import Operator
 
-__all__ = ["Cholesky"]
+__all__ = ["CholeskyFactor"]
 
 _PANEL = {"cpu": 1024, "cuda": 4096}  # columns that are eliminated together
 _ROWS = 16384  # of a product; BLAS counts some things in 32 bits
 
 
-class Cholesky:
+class CholeskyFactor(Operator):
     r"""$LL^T = K + \lambda I$, with $L$ below the diagonal of the array that has $K$ above it.
 
     So nothing but panels is allocated, products with $K$ remain possible, and the same array can be
@@ -33,9 +34,9 @@ class Cholesky:
 
     Example:
         >>> import torch
-        >>> from shoal.regression import Cholesky
+        >>> from shoal.linalg import CholeskyFactor
         >>> k = torch.tensor([[3.0, 1.0], [1.0, 3.0]]).double()
-        >>> factor = Cholesky(k, k.diagonal().clone(), ridge=1.0)
+        >>> factor = CholeskyFactor(k, k.diagonal().clone(), ridge=1.0)
         >>> factor.solve(torch.tensor([[5.0], [5.0]]).double()).T.round(decimals=9)
         tensor([[1., 1.]], dtype=torch.float64)
     """
@@ -53,12 +54,31 @@ class Cholesky:
             raise TypeError(f"matrix must be float32 or float64, got {matrix.dtype}")
         writable("matrix", matrix)
         self.matrix = shaped("matrix", matrix, size, size)
-        self.diagonal = shaped("diagonal", diagonal, size).to(matrix)
+        self._diagonal = shaped("diagonal", diagonal, size).to(matrix)
         self.ridge = real("ridge", ridge)
         for panel in self._panels():
             self._eliminate(panel)
             if on_panel is not None:
                 on_panel((panel.stop / len(matrix)) ** 2 * (3 - 2 * panel.stop / len(matrix)))
+
+    @property
+    def shape(self) -> torch.Size:
+        """Rows and columns."""
+        return self.matrix.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the array."""
+        return self.matrix.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """That of the array."""
+        return self.matrix.device
+
+    def diagonal(self) -> Tensor:
+        r"""That of $K + \lambda I$."""
+        return self._diagonal + self.ridge
 
     def _panels(self) -> Iterator[slice]:
         size, step = len(self.matrix), _PANEL.get(self.matrix.device.type, 1024)
@@ -88,9 +108,9 @@ class Cholesky:
     def _symmetric(self, panel: slice) -> Tensor:
         """A block of $K$ on the diagonal."""
         upper = self.matrix[panel, panel].triu(1)
-        return upper + upper.T + self.diagonal[panel].diag()
+        return upper + upper.T + self._diagonal[panel].diag()
 
-    def _columns(self, name: str, given: Tensor) -> Tensor:
+    def _checked(self, name: str, given: Tensor) -> Tensor:
         """Columns in the dtype of the matrix, or what is wrong with them."""
         columns = shaped(name, given, len(self.matrix), None)
         if columns.dtype != self.matrix.dtype:
@@ -99,7 +119,7 @@ class Cholesky:
 
     def product(self, vectors: Tensor) -> Tensor:
         r"""$(K + \lambda I) V$."""
-        result = self.ridge * self._columns("vectors", vectors)
+        result = self.ridge * self._checked("vectors", vectors)
         for panel in self._panels():
             beyond = self.matrix[panel, panel.stop :]
             result[panel] += (
@@ -108,9 +128,12 @@ class Cholesky:
             result[panel.stop :] += beyond.T @ vectors[panel]
         return result
 
+    def _product(self, vectors: Tensor) -> Tensor:
+        return self.product(vectors)
+
     def forward(self, b: Tensor) -> Tensor:
         r"""$L^{-1} B$."""
-        result = self._columns("b", b).clone()
+        result = self._checked("b", b).clone()
         for panel in self._panels():
             result[panel] -= self.matrix[panel, : panel.start] @ result[: panel.start]
             block = self.matrix[panel, panel]

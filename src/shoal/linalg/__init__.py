@@ -1,0 +1,21 @@
+"""Linear algebra of matrices that are never formed, and of those that are."""
+
+from shoal.linalg.cholesky import CholeskyFactor
+from shoal.linalg.krylov import Iteration, conjugate_gradients, logdet_samples
+from shoal.linalg.lanczos import Eigenpair, dominant_eigenpair
+from shoal.linalg.low_rank import Diagonal, LowRank
+from shoal.linalg.norms import symmetric_norm
+from shoal.linalg.operator import Operator
+
+__all__ = [
+    "CholeskyFactor",
+    "Diagonal",
+    "Eigenpair",
+    "Iteration",
+    "LowRank",
+    "Operator",
+    "conjugate_gradients",
+    "dominant_eigenpair",
+    "logdet_samples",
+    "symmetric_norm",
+]

@@ -1,0 +1,93 @@
+"""Matrices that are known by their products, and the vectors that they are applied to."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.checks import as_tensor, float_tensor
+from shoal.settings import in_standard_settings
+
+__all__ = ["Operator", "like_factor", "refuse_gradients"]
+
+
+class Operator(ABC):
+    """A matrix that is known by its products with vectors.
+
+    Factors are tensors on the operator's device that require no gradients, or NumPy arrays, which
+    give NumPy arrays. Some operators have ``diagonal``, ``solve`` and ``logdet`` too.
+    """
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(shape={tuple(self.shape)}, dtype={self.dtype})"
+
+    @property
+    @abstractmethod
+    def shape(self) -> torch.Size:
+        """Rows and columns."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """In which products are."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where factors and products are."""
+
+    @in_standard_settings
+    def __matmul__(self, other: Any) -> Any:
+        """The product with a vector or a matrix; NumPy arrays give NumPy arrays."""
+        vectors = self._columns(other, self.shape[1]).to(self.dtype)
+        return like_factor(other, self._product(vectors))
+
+    @in_standard_settings
+    def to_dense(self) -> Any:
+        """The matrix itself."""
+        return self._product(torch.eye(self.shape[1], dtype=self.dtype, device=self.device))
+
+    @abstractmethod
+    def _product(self, vectors: Tensor) -> Tensor:
+        """The product with columns that are checked, in the operator's dtype."""
+
+    def _columns(self, other: Any, size: int) -> Tensor:
+        """Return a factor as columns of shape (size, q), or say what is wrong with it.
+
+        Tensors must be on the device of the operator; arrays are copied there.
+
+        Raises:
+            TypeError: If it is no floating-point tensor or array.
+            ValueError: If its shape or device does not fit, or gradients of it are wanted.
+        """
+        if isinstance(other, Tensor) and other.device != self.device:
+            raise ValueError(
+                f"other must be on the operator's device, {self.device}, got {other.device}"
+            )
+        vectors = float_tensor("other", as_tensor(other, "other"))
+        if vectors.dim() not in (1, 2) or vectors.shape[0] != size:
+            raise ValueError(
+                f"other must have {size} rows and at most two dimensions, "
+                f"got shape {tuple(vectors.shape)}"
+            )
+        refuse_gradients({"other": vectors}, "operators are not differentiated; detach() it")
+        return vectors.detach().to(self.device).reshape(size, -1)
+
+
+def like_factor(other: Any, result: Tensor) -> Any:
+    """The result in the shape and kind of the factor."""
+    shaped = result[:, 0] if other.ndim == 1 else result
+    return shaped.cpu().numpy() if isinstance(other, np.ndarray) else shaped
+
+
+def refuse_gradients(given: dict[str, Tensor | None], why: str) -> None:
+    """Refuse tensors, by their names, of which gradients would silently be lost.
+
+    Raises:
+        ValueError: If one of them requires gradients where these are enabled.
+    """
+    for name, tensor in given.items():
+        if tensor is not None and tensor.requires_grad and torch.is_grad_enabled():
+            raise ValueError(f"{name} must not require gradients: {why}")
