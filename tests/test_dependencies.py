@@ -17,6 +17,7 @@ BASE = {
     "files",
     "interrupts",
     "lanczos",
+    "rounding",
     "settings",
 }
 
@@ -25,6 +26,7 @@ LIBRARY: dict[str, set[str]] = {
     "exceptions": set(),
     "checks": {"exceptions"},
     "lanczos": {"exceptions"},
+    "rounding": set(),
     "settings": set(),
     "fields": set(),
     "files": set(),

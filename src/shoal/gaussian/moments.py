@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation, Hermite
+from shoal.activations.hermite import series_coefficients
 from shoal.gaussian.composites import Derivative, Square
 from shoal.gaussian.domain import checked_activation, scale_tensor
-from shoal.gaussian.hermite_series import as_series, series_coefficients
+from shoal.gaussian.hermite_series import as_series
 from shoal.gaussian.smoothing import smoothed
 from shoal.settings import in_standard_settings
 

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
+from shoal.activations.closed_forms.correlation import correlation
 from shoal.activations.panels import breaks, jump, reach
 from shoal.approximation import chebyshev_nodes, coefficients_from_values
 from shoal.exceptions import AccuracyError
 from shoal.gaussian.composites import Derivative, Square
 from shoal.gaussian.condensed import CondensedRule
-from shoal.gaussian.domain import Covariance, correlation
+from shoal.gaussian.domain import Covariance
 from shoal.gaussian.mixed import mixed_dual
 from shoal.gaussian.polar import PolarRule, resolving_rule
 from shoal.gaussian.quadrature import window_edges

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
+from shoal.activations.closed_forms.correlation import correlation
 from shoal.activations.panels import reach, vanishes
 from shoal.approximation import Chebyshev, fit
 from shoal.exceptions import AccuracyError
 from shoal.gaussian.composites import Derivative, Square
-from shoal.gaussian.domain import Covariance, correlation
+from shoal.gaussian.domain import Covariance
 from shoal.gaussian.mixed import mixed_dual
 from shoal.gaussian.sections import CUTS, Sections, grid_rule, part_of, tabulable
 from shoal.gaussian.smoothing import smoothed
