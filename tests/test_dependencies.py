@@ -10,6 +10,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "shoal"
 
 BASE = {
+    "caches",
     "checkpoints",
     "checks",
     "exceptions",
@@ -26,6 +27,7 @@ LIBRARY: dict[str, set[str]] = {
     "exceptions": set(),
     "checks": {"exceptions"},
     "lanczos": {"exceptions"},
+    "caches": set(),
     "rounding": set(),
     "settings": set(),
     "fields": set(),

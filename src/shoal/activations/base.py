@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -64,8 +65,9 @@ class Activation(ABC):
             cls.__eq__, cls.__hash__ = Activation.__eq__, Activation.__hash__  # type: ignore[method-assign]
         for name in _OF_THE_FUNCTION if "function" in vars(cls) else ():
             giver = next(c for c in cls.__mro__ if name in vars(c))
-            inherited = giver is not cls and issubclass(giver, Activation)
-            if inherited and not getattr(giver.function, "__isabstractmethod__", False):
+            if giver is cls or not issubclass(giver, Activation):
+                continue
+            if not getattr(giver.function, "__isabstractmethod__", False):
                 setattr(cls, name, vars(Activation)[name])  # it was that of another function
 
     def __eq__(self, other: object) -> bool:
@@ -179,11 +181,20 @@ def _class_attributes(kind: type) -> dict[str, object]:
     """The values among the attributes of a user's classes, which may be changed at any time."""
     own = [c for c in reversed(kind.__mro__) if issubclass(c, Activation) and not is_ours(c)]
     return {
-        name: value if isinstance(value, Hashable) else repr(value)
+        name: _fixed(value)
         for c in own
         for name, value in vars(c).items()
-        if not name.startswith(("__", "_abc_")) and not hasattr(value, "__get__")
+        if not name.startswith(("__", "_abc_"))
     }
+
+
+def _fixed(value: object) -> Hashable:
+    """Something that differs when the value does, also when it was changed in place."""
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    return value if isinstance(value, Hashable) else repr(value)
 
 
 def is_ours(kind: type) -> bool:

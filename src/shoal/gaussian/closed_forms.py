@@ -1,13 +1,12 @@
 r"""Closed forms of means and duals, as far as activations know them."""
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 
 from shoal.activations import Activation, ClosedForm
 from shoal.activations.base import is_ours
 from shoal.activations.user_checks import innermost
+from shoal.caches import cached
 from shoal.gaussian.mixed import mixed_dual
 from shoal.gaussian.smoothing import smoothed
 
@@ -37,7 +36,7 @@ def closed_dual(
     return value
 
 
-@lru_cache(maxsize=256)
+@cached
 def _check(phi: Activation) -> None:
     """Compare the closed form of a user with quadrature, once."""
     given: object = phi.closed_form()

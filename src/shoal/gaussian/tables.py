@@ -8,7 +8,6 @@ layer there, and a table is made for the angles between only.
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TypeAlias
 
 import torch
@@ -18,6 +17,7 @@ from shoal.activations import Activation
 from shoal.activations.closed_forms.correlation import correlation
 from shoal.activations.panels import reach, vanishes
 from shoal.approximation import Chebyshev, fit
+from shoal.caches import cached
 from shoal.exceptions import AccuracyError
 from shoal.gaussian.composites import Derivative, Square
 from shoal.gaussian.domain import Covariance
@@ -147,7 +147,7 @@ def _spans(edges: tuple[float, ...], number: int) -> tuple[_Span, _Span, _Span]:
     return (edges[first], edges[first + 1]), (edges[second], edges[second + 1]), angles
 
 
-@lru_cache(maxsize=512)  # images of many variances need hundreds, again and again
+@cached  # images of many variances need hundreds, again and again
 def _table(
     phi: Activation,
     j: int,
