@@ -1,6 +1,5 @@
 """Results do not depend on what the caller has set in PyTorch."""
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -77,15 +76,6 @@ def normals(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> T
 def data(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     x = normals(count, 12, seed=seed)
     return x, x[:, 0].sign() * x[:, 1].cos()
-
-
-def forget() -> None:
-    """What was kept from other calls might have been made in other settings."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("shoal"):
-            for value in list(vars(module).values()):
-                if hasattr(value, "cache_clear"):
-                    value.cache_clear()
 
 
 def kernels(architecture: shoal.Architecture, dtype: torch.dtype) -> list[Tensor]:
@@ -193,12 +183,12 @@ def check(name: str, settings: Iterable[str]) -> None:
     calculate, tolerance = CALCULATIONS[name]
     if name not in _EXPECTED:
         _EXPECTED[name] = calculate()
-    forget()
+    shoal.clear_caches()
     with ExitStack() as stack:
         for setting in settings:
             stack.enter_context(SETTINGS[setting]())
         found = calculate()
-    forget()
+    shoal.clear_caches()
     for left, right in zip(found, _EXPECTED[name], strict=True):
         assert left.dtype == right.dtype
         assert float((left - right).abs().max()) <= tolerance * float(right.abs().max())

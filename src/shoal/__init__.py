@@ -37,6 +37,7 @@ from shoal.architectures import (
     ResNet,
     Weights,
 )
+from shoal.caches import clear_caches
 from shoal.certificates import Certificate, RequiredWidth, certify, required_width
 from shoal.convergence import GradientFlow, gradient_flow
 from shoal.designs import Design, design
@@ -152,6 +153,7 @@ __all__ = [
     "build",
     "centered",
     "certify",
+    "clear_caches",
     "coefficients",
     "data",
     "design",

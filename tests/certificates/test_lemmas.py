@@ -195,7 +195,8 @@ def test_the_bounds_are_not_idle(name: str) -> None:
 
 def test_an_activation_of_unknown_curvature_has_no_descent() -> None:
     class Mine(shoal.Tanh):
-        pass
+        def function(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(x)
 
     x, y = data(2, IN, norm=2.0, label=0.1)
     net = shoal.build(deq(Mine()), in_features=IN, width=50, dtype=torch.float64)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.special import ndtr, owens_t
 
-from shoal.gaussian.orthants import Quadrant
+from shoal.activations.closed_forms.orthants import Quadrant
 
 THRESHOLDS = [  # h, k - h
     (0.0, 0.3),

@@ -120,7 +120,7 @@ def test_octaves_are_checked_off_their_grid(monkeypatch):
     angle = torch.linspace(1.0, 2.0, 50, dtype=torch.float64)
     one = torch.ones(50, 1, dtype=torch.float64)
     assert (part.pairs(one, one, angle) - wave(None, None, angle)).abs().max() <= 1e-11
-    octaves.part_surface.cache_clear()
+    shoal.clear_caches()
 
 
 def test_slopes_are_checked_off_their_grid():
@@ -131,3 +131,21 @@ def test_slopes_are_checked_off_their_grid():
     angle = torch.linspace(0.0, 2.0, 99, dtype=torch.float64)
     basis = torch.cos(torch.arange(series.shape[-1])[:, None] * (angle - 1).clamp(-1, 1).acos())
     assert (series @ basis - wave(angle)).abs().max() <= 1e-10
+
+
+@pytest.mark.parametrize(
+    ("radius", "dtype"),
+    [(1.0, torch.float64), (20**0.5, torch.float64), (1.0, torch.float32)],
+)
+def test_another_batch_of_one_norm_fits_nothing_again(radius, dtype):
+    architecture = shoal.DEQ(Counted(), 0.2, 0.8)
+    shoal.clear_caches()
+    places = []
+    for seed in range(3):
+        rotation = torch.linalg.qr(points(20, seed))[0]  # other norms to rounding, the same angles
+        x = torch.nn.functional.normalize((points(30) @ rotation).to(dtype)) * radius
+        PLACES.clear()
+        shoal.kernel(architecture, x)
+        shoal.kernel(architecture, x.requires_grad_()).ntk.sum().backward()
+        places.append(sum(PLACES))
+    assert max(places[1:]) < 0.03 * places[0]

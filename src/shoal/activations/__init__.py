@@ -2,6 +2,8 @@
 
 from shoal.activations.affine import Affine
 from shoal.activations.base import Activation
+from shoal.activations.bounds import Evaluated, Smoothness
+from shoal.activations.closed_forms import ClosedForm, PiecewiseLinear
 from shoal.activations.hermite import Hermite
 from shoal.activations.panels import Kink
 from shoal.activations.piecewise import ELU, HardTanh, Identity, LeakyReLU, ReLU
@@ -17,24 +19,30 @@ from shoal.activations.smooth import (
     Swish,
     Tanh,
 )
+from shoal.activations.source import Program
 
 __all__ = [
     "ELU",
     "GELU",
     "Activation",
     "Affine",
+    "ClosedForm",
     "Cosine",
     "Erf",
+    "Evaluated",
     "HardTanh",
     "Hermite",
     "Identity",
     "Kink",
     "LeakyReLU",
+    "PiecewiseLinear",
     "PiecewisePolynomial",
+    "Program",
     "ReLU",
     "Sigmoid",
     "Sine",
     "Sinusoid",
+    "Smoothness",
     "Softplus",
     "Swish",
     "Tanh",

@@ -1,11 +1,15 @@
 """Scaled and shifted activations."""
 
+import ast
 import math
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from shoal.activations.base import Activation
+from shoal.activations.bounds import Evaluated, Smoothness
+from shoal.activations.closed_forms import AffineForm, ClosedForm
+from shoal.activations.source import Program
 from shoal.checks import real
 
 __all__ = ["Affine"]
@@ -70,3 +74,23 @@ class Affine(Activation):
         """That of the composed activation times the absolute scale."""
         inner = self.activation.lipschitz
         return 0.0 if self.scale == 0 else math.fabs(self.scale) * inner
+
+    def closed_form(self) -> ClosedForm | None:
+        """That of the composed activation, scaled and shifted."""
+        inner = self.activation.closed_form()
+        return None if inner is None else AffineForm(inner, self.scale, self.shift)
+
+    def smoothness(self) -> Smoothness:
+        """That of the composed activation, scaled."""
+        return self.activation.smoothness().scaled(self.scale)
+
+    def evaluated(self, x: Tensor) -> Evaluated:
+        """The composed activation, scaled and shifted."""
+        return self.activation.evaluated(x).affine(self.scale, self.shift)
+
+    def source(self, program: Program) -> str:
+        """That of the composed activation, scaled and shifted."""
+        inner = program.expression(self.activation)
+        simple = isinstance(ast.parse(inner, mode="eval").body, ast.Call | ast.Name)
+        scaled = f"{self.scale!r} * {inner if simple else f'({inner})'}"
+        return f"{scaled} + {self.shift!r}" if self.shift else scaled

@@ -6,14 +6,29 @@ from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from shoal.activations import panels
+from shoal.activations.bounds import Evaluated, Smoothness
+from shoal.activations.closed_forms.base import ClosedForm
 from shoal.activations.panels import Kink
+from shoal.activations.source import Program
 from shoal.checks import dense_tensor, integer
 
-__all__ = ["Activation"]
+__all__ = ["Activation", "is_ours"]
+
+_OF_THE_FUNCTION = (  # what a subclass with a function of its own does not inherit
+    "closed_form",
+    "evaluated",
+    "lipschitz",
+    "panel_edges",
+    "panels_of",
+    "positively_homogeneous",
+    "smoothness",
+    "source",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +39,11 @@ class Activation(ABC):
     ``first_derivative`` (otherwise autograd differentiates ``function``) and ``kink_locations``
     (otherwise the kinks in $|x| \le 512$ are found). Both are checked against ``function`` when
     they are first used. Subclasses with parameters are frozen dataclasses.
+
+    What is known of $\varphi$ in closed form can be given too: ``closed_form`` (its Gaussian
+    expectations, used by duals and kernels instead of quadrature), ``smoothness`` and ``evaluated``
+    (bounds that certificates use), ``source`` (what ``export`` writes). It is checked as well. A
+    subclass that overrides ``function`` inherits none of it.
 
     Example:
         >>> import torch
@@ -43,6 +63,12 @@ class Activation(ABC):
         super().__init_subclass__()
         if not {"__eq__", "__hash__"} & vars(cls).keys():
             cls.__eq__, cls.__hash__ = Activation.__eq__, Activation.__hash__  # type: ignore[method-assign]
+        for name in _OF_THE_FUNCTION if "function" in vars(cls) else ():
+            giver = next(c for c in cls.__mro__ if name in vars(c))
+            if giver is cls or not issubclass(giver, Activation):
+                continue
+            if not getattr(giver.function, "__isabstractmethod__", False):
+                setattr(cls, name, vars(Activation)[name])  # it was that of another function
 
     def __eq__(self, other: object) -> bool:
         """Whether two activations are of one class and have equal attributes."""
@@ -91,6 +117,28 @@ class Activation(ABC):
         r"""The Lipschitz constant $\sup |\varphi'|$ (infinite if $\varphi$ jumps or grows so)."""
         return panels.lipschitz(self)
 
+    def closed_form(self) -> ClosedForm | None:
+        r"""The Gaussian expectations of $\varphi$ in closed form, or ``None`` if none is known."""
+        return None
+
+    def smoothness(self) -> Smoothness:
+        r"""Bounds of $\varphi'$, its jumps and $\varphi''$; as measured unless overridden."""
+        found = [kink for kink in self.kinks if kink.jumps[1]]
+        return Smoothness(
+            lipschitz=self.lipschitz,
+            kinks=tuple(kink.location for kink in found),
+            jump=sum(abs(kink.jumps[1]) for kink in found),
+            curvature=math.inf,
+        )
+
+    def evaluated(self, x: Tensor) -> Evaluated:
+        r"""$\varphi$ and $\varphi'$ with bounds of their errors; estimates unless overridden."""
+        return Evaluated.estimated(self(x), self.derivative(x), x)
+
+    def source(self, program: Program) -> str | None:  # noqa: ARG002
+        r"""$\varphi$ as an expression in ``x`` that needs torch alone, or ``None`` if unknown."""
+        return None
+
     def __call__(self, x: Tensor) -> Tensor:
         r"""Evaluate $\varphi$ elementwise."""
         return self.function(dense_tensor("x", x))
@@ -106,7 +154,7 @@ class Activation(ABC):
             A tensor like ``x``. At a kink it is one of the two one-sided values.
         """
         order = integer("order", order, at_least=0)
-        low, high = (-math.inf, math.inf) if _is_ours(type(self)) else panels.linear_beyond(self)
+        low, high = (-math.inf, math.inf) if is_ours(type(self)) else panels.linear_beyond(self)
         if math.isinf(low) and math.isinf(high):
             return self.raw_derivative(x, order)
         near = x.clamp(low, high)
@@ -131,16 +179,26 @@ def _attributes(phi: Activation) -> dict[str, object]:
 
 def _class_attributes(kind: type) -> dict[str, object]:
     """The values among the attributes of a user's classes, which may be changed at any time."""
-    own = [c for c in reversed(kind.__mro__) if issubclass(c, Activation) and not _is_ours(c)]
+    own = [c for c in reversed(kind.__mro__) if issubclass(c, Activation) and not is_ours(c)]
     return {
-        name: value if isinstance(value, Hashable) else repr(value)
+        name: _fixed(value)
         for c in own
         for name, value in vars(c).items()
-        if not name.startswith(("__", "_abc_")) and not hasattr(value, "__get__")
+        if not name.startswith(("__", "_abc_"))
     }
 
 
-def _is_ours(kind: type) -> bool:
+def _fixed(value: object) -> Hashable:
+    """Something that differs when the value does, also when it was changed in place."""
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    return value if isinstance(value, Hashable) else repr(value)
+
+
+def is_ours(kind: type) -> bool:
+    """Whether a class is one of shoal's."""
     return kind.__module__.split(".")[0] == __name__.split(".")[0]
 
 

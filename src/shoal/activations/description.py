@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.activations.base import Activation
+from shoal.activations.base import Activation, is_ours
 from shoal.fields import stated_fields
 from shoal.files import checksum
 
@@ -46,7 +46,7 @@ def description(value: object) -> str:
         return f"{type(value).__name__}{tuple(tensor.shape)} {checksum({}, {'': tensor})}"
     if is_dataclass(value) and not isinstance(value, type):
         parts = [f"{name}={description(entry)}" for name, entry in _attributes(value).items()]
-        if isinstance(value, Activation) and not _own(type(value)):
+        if isinstance(value, Activation) and not is_ours(type(value)):
             parts.append(f"values {_values(value)}")
         return f"{type(value).__qualname__}({', '.join(parts)})"
     if isinstance(value, Mapping):
@@ -60,10 +60,6 @@ def description(value: object) -> str:
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))  # functions and the like by their names
 
 
-def _own(cls: type) -> bool:
-    return cls.__module__.partition(".")[0] == "shoal"
-
-
 def _attributes(value: Any) -> dict[str, Any]:
     """Fields first, then what else was set; of classes that are not shoal's, their attributes."""
     found = stated_fields(value)
@@ -71,7 +67,7 @@ def _attributes(value: Any) -> dict[str, Any]:
     others = getattr(value, "__dict__", {}).keys() - named
     found |= {name: vars(value)[name] for name in sorted(others)}
     for cls in type(value).__mro__:
-        if _own(cls) or cls is object:
+        if is_ours(cls) or cls is object:
             continue
         for name, entry in sorted(vars(cls).items()):
             code = callable(entry) or isinstance(entry, _CODE)

@@ -8,9 +8,21 @@ import torch
 from torch import Tensor
 
 from shoal.activations.base import Activation
+from shoal.activations.closed_forms import ClosedForm
+from shoal.activations.source import Program
 from shoal.checks import real
 
-__all__ = ["Hermite"]
+__all__ = ["Hermite", "series_coefficients"]
+
+_HERMITE = '''
+def hermite(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
+    """A series of normalized probabilists' Hermite polynomials, by Clenshaw's recurrence."""
+    ahead, after = torch.zeros_like(x), torch.zeros_like(x)
+    for k in range(len(coefficients) - 1, -1, -1):
+        step = x * ahead / math.sqrt(k + 1) - math.sqrt((k + 1) / (k + 2)) * after
+        ahead, after = coefficients[k] + step, ahead
+    return ahead
+'''
 
 
 @dataclass(frozen=True)
@@ -69,3 +81,75 @@ class Hermite(Activation):
         """Infinite from degree two on."""
         slopes = self.differentiated().coefficients
         return math.inf if any(slopes[1:]) else abs(slopes[0])
+
+    def closed_form(self) -> ClosedForm:
+        """Mehler's formula."""
+        return HermiteForm(self)
+
+    def source(self, program: Program) -> str:
+        """A call of a helper."""
+        program.need(_HERMITE)
+        return f"hermite(x / {self.scale!r}, {self.coefficients!r})"
+
+
+@dataclass(frozen=True)
+class HermiteForm(ClosedForm):
+    r"""Mehler's formula for a finite Hermite series of any scale.
+
+    It stands on the change of scale of $h_n$, $h_n(\gamma\xi) =
+    \sum_i \gamma^{n-2i} (\gamma^2-1)^i \sqrt{n!/(n-2i)!} / (2^i i!)\; h_{n-2i}(\xi)$.
+    """
+
+    phi: Hermite
+
+    def mean(self, a: Tensor) -> Tensor:
+        r"""$\mathbb{E}[\varphi(u)]$."""
+        return scaled_coefficients(self.phi, a)[..., 0]
+
+    def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        r"""$\mathrm{Cov}(\varphi(u), \varphi(v))$."""
+        return self._series(self.phi, a, b, c, start=1)
+
+    def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        r"""$\mathbb{E}[\varphi'(u)\varphi'(v)]$."""
+        return self._series(self.phi.differentiated(), a, b, c, start=0)
+
+    def coefficients(self, tau: Tensor, order: int) -> Tensor:
+        """The Hermite coefficients."""
+        return series_coefficients(self.phi, tau, order)
+
+    @staticmethod
+    def _series(phi: Hermite, a: Tensor, b: Tensor, c: Tensor, start: int) -> Tensor:
+        products = scaled_coefficients(phi, a) * scaled_coefficients(phi, b)
+        ratio = c / phi.scale**2
+        total = torch.zeros_like(ratio * a * b)
+        for k in range(products.shape[-1] - 1, start - 1, -1):
+            total = total * ratio + products[..., k]
+        return total * ratio**start
+
+
+def scaled_coefficients(phi: Hermite, variance: Tensor) -> Tensor:
+    r"""$c_k(\sqrt a)\,(r/\sqrt a)^k$, polynomials in $a$; shape (*variance.shape, degree + 1)."""
+    degree = len(phi.coefficients) - 1
+    rows = []  # by power of a/r² - 1
+    factor = torch.ones(degree + 1, dtype=torch.float64)
+    k = torch.arange(degree + 1, dtype=torch.float64)
+    for i in range(degree // 2 + 1):
+        if i:
+            factor = factor * ((k + 2 * i - 1) * (k + 2 * i)).sqrt() / (2 * i)
+        shifted = torch.tensor([*phi.coefficients[2 * i :], *[0.0] * (2 * i)], dtype=torch.float64)
+        rows.append((factor * shifted).to(variance.device))
+    excess = (variance / phi.scale**2 - 1)[..., None]
+    total = torch.zeros_like(excess) + rows[-1]
+    for row in reversed(rows[:-1]):
+        total = total * excess + row
+    return total
+
+
+def series_coefficients(phi: Hermite, tau: Tensor, order: int) -> Tensor:
+    r"""The Hermite coefficients $c_0(\tau), \dots$ up to ``order``; zero beyond the degree."""
+    scaled = scaled_coefficients(phi, tau**2)
+    powers = torch.arange(scaled.shape[-1], dtype=tau.dtype, device=tau.device)
+    coefficients = scaled * (tau[..., None] / phi.scale) ** powers
+    missing = max(0, order + 1 - coefficients.shape[-1])
+    return torch.nn.functional.pad(coefficients, (0, missing))[..., : order + 1]

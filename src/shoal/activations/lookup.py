@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from shoal.caches import cached
 from shoal.settings import in_standard_settings
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def _fused() -> ModuleType | None:
     return fused_lookup
 
 
-@lru_cache(maxsize=256)
+@cached
 @in_standard_settings
 def table(
     phi: "PiecewisePolynomial", order: int, dtype: torch.dtype, device: torch.device
@@ -191,7 +192,7 @@ def _pieces(phi: "PiecewisePolynomial") -> Table:
     return Table(knots, scale, offset, powers)
 
 
-@lru_cache(maxsize=64)
+@cached
 def _graded(phi: "PiecewisePolynomial") -> Table | None:
     """Cubics on graded cells, ``None`` if there are kinks or there would be too many cells."""
     end = phi.knots[-1]

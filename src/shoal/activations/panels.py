@@ -6,7 +6,6 @@ first three derivatives are resolved by a Gauss-Legendre rule of ``ORDER`` nodes
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +14,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from shoal.activations.user_checks import check_function, declared_breaks, innermost
+from shoal.caches import cached
 from shoal.checks import items, real
 from shoal.exceptions import AccuracyError
 from shoal.settings import in_standard_settings
@@ -78,7 +78,7 @@ class Kink:
         object.__setattr__(self, "jumps", jumps)
 
 
-@lru_cache(maxsize=32)
+@cached
 @in_standard_settings
 def gauss_legendre(order: int) -> tuple[Tensor, Tensor]:
     """Nodes and weights of the Gauss-Legendre rule on [-1, 1]."""
@@ -96,7 +96,7 @@ def reach(phi: "Activation", radius: float = 0.0) -> float:
     return max(_finite_radius(phi.panels_of), 2.0 ** math.ceil(math.log2(max(radius, 1.0))))
 
 
-@lru_cache(maxsize=512)
+@cached
 @in_standard_settings
 def _finite_radius(phi: "Activation") -> float:
     """How far out the function and its derivatives are finite, at most ``RADIUS``."""
@@ -108,7 +108,7 @@ def _finite_radius(phi: "Activation") -> float:
     return min(RADIUS, 2.0 ** math.floor(math.log2(bad.min())))
 
 
-@lru_cache(maxsize=512)
+@cached
 @in_standard_settings
 def linear_beyond(phi: "Activation") -> tuple[float, float]:
     """Ends beyond which a user's function is seen to be linear, though autograd has lost it.
@@ -130,7 +130,7 @@ def linear_beyond(phi: "Activation") -> tuple[float, float]:
     return ends[0], ends[1]
 
 
-@lru_cache(maxsize=512)
+@cached
 @in_standard_settings
 def edges(phi: "Activation", radius: float) -> Tensor:
     """The edges of the panels that resolve ``phi`` on [-radius, radius], kinks among them."""
@@ -155,7 +155,7 @@ def edges(phi: "Activation", radius: float) -> Tensor:
     raise _not_smooth(phi, singular)
 
 
-@lru_cache(maxsize=512)
+@cached
 @in_standard_settings
 def breaks(phi: "Activation", radius: float) -> tuple[float, ...]:
     """Where the function is not analytic: the kinks, and jumps of the third derivative."""
@@ -168,7 +168,7 @@ def breaks(phi: "Activation", radius: float) -> tuple[float, ...]:
     return tuple(where[_all_jumps(phi, where).any(axis=0)].tolist())
 
 
-@lru_cache(maxsize=512)
+@cached
 @in_standard_settings
 def kinks(phi: "Activation") -> tuple[Kink, ...]:
     """The breaks at which the function or one of its first two derivatives jumps."""
@@ -179,7 +179,7 @@ def kinks(phi: "Activation") -> tuple[Kink, ...]:
     return tuple(kink for kink in every if any(kink.jumps))
 
 
-@lru_cache(maxsize=512)
+@cached
 @in_standard_settings
 def vanishes(phi: "Activation", order: int, radius: float) -> bool:
     """Whether the ``order``-th derivative is zero on every panel up to ``radius``."""
@@ -187,14 +187,14 @@ def vanishes(phi: "Activation", order: int, radius: float) -> bool:
     return not bool(phi.derivative(x, order).any())
 
 
-@lru_cache(maxsize=4096)
+@cached
 @in_standard_settings
 def jump(phi: "Activation", location: float, order: int) -> float:
     """Right minus left limit of the ``order``-th derivative at ``location``."""
     return float(_jumps(phi, np.array([location]), order)[0])
 
 
-@lru_cache(maxsize=512)
+@cached
 @in_standard_settings
 def lipschitz(phi: "Activation") -> float:
     """The supremum of |φ'|, found on the panels and polished; infinite if it keeps growing."""
@@ -246,7 +246,7 @@ def _nodes(cuts: np.ndarray) -> np.ndarray:
     return spread
 
 
-@lru_cache(maxsize=1)
+@cached
 def _transforms() -> tuple[np.ndarray, np.ndarray]:
     """From values at the nodes to the last Legendre coefficients, and to the check points."""
     nodes, weights = (t.numpy() for t in gauss_legendre(ORDER))

@@ -1,12 +1,22 @@
 """Piecewise elementary activations: ReLU, LeakyReLU, HardTanh, ELU, Identity."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from shoal.activations.base import Activation
+from shoal.activations.bounds import ERROR, Evaluated, Smoothness, exponential
+from shoal.activations.closed_forms import (
+    ArcCosineForm,
+    ClosedForm,
+    IdentityForm,
+    PiecewiseLinear,
+)
+from shoal.activations.source import Program
 from shoal.checks import real
+from shoal.rounding import up
 
 __all__ = ["ELU", "HardTanh", "Identity", "LeakyReLU", "ReLU"]
 
@@ -38,6 +48,22 @@ class Identity(Activation):
         """One."""
         return 1.0
 
+    def closed_form(self) -> ClosedForm:
+        """The covariance itself."""
+        return IdentityForm()
+
+    def smoothness(self) -> Smoothness:
+        """Exact bounds."""
+        return Smoothness(self.lipschitz, (), 0.0, curvature=0.0)
+
+    def evaluated(self, x: Tensor) -> Evaluated:
+        """Exact but for one rounding."""
+        return Evaluated.of_lines(self(x), self.derivative(x))
+
+    def source(self, program: Program) -> str:  # noqa: ARG002
+        """The function."""
+        return "x"
+
 
 @dataclass(frozen=True)
 class ReLU(Activation):
@@ -65,6 +91,22 @@ class ReLU(Activation):
     def lipschitz(self) -> float:
         """One."""
         return 1.0
+
+    def closed_form(self) -> ClosedForm:
+        """The arc-cosine kernel."""
+        return ArcCosineForm(0.0)
+
+    def smoothness(self) -> Smoothness:
+        """Exact bounds."""
+        return Smoothness(self.lipschitz, (0.0,), 1.0, curvature=0.0)
+
+    def evaluated(self, x: Tensor) -> Evaluated:
+        """Exact but for one rounding."""
+        return Evaluated.of_lines(self(x), self.derivative(x))
+
+    def source(self, program: Program) -> str:  # noqa: ARG002
+        """The function."""
+        return "torch.relu(x)"
 
 
 @dataclass(frozen=True)
@@ -103,6 +145,22 @@ class LeakyReLU(Activation):
         """The larger of the two slopes."""
         return max(1.0, abs(self.slope))
 
+    def closed_form(self) -> ClosedForm:
+        """The arc-cosine kernel with a slope."""
+        return ArcCosineForm(self.slope)
+
+    def smoothness(self) -> Smoothness:
+        """Exact bounds."""
+        return Smoothness(self.lipschitz, (0.0,), up(math.fabs(1 - self.slope)), curvature=0.0)
+
+    def evaluated(self, x: Tensor) -> Evaluated:
+        """Exact but for one rounding."""
+        return Evaluated.of_lines(self(x), self.derivative(x))
+
+    def source(self, program: Program) -> str:  # noqa: ARG002
+        """The function."""
+        return f"torch.where(x > 0, x, {self.slope!r} * x)"
+
 
 @dataclass(frozen=True)
 class HardTanh(Activation):
@@ -135,6 +193,22 @@ class HardTanh(Activation):
         """One."""
         return 1.0
 
+    def closed_form(self) -> ClosedForm:
+        """That of piecewise linear functions."""
+        return PiecewiseLinear(0.0, 1.0, ((-self.bound, 1.0), (self.bound, -1.0)))
+
+    def smoothness(self) -> Smoothness:
+        """Exact bounds."""
+        return Smoothness(self.lipschitz, self.kink_locations, 2.0, curvature=0.0)
+
+    def evaluated(self, x: Tensor) -> Evaluated:
+        """Exact but for one rounding."""
+        return Evaluated.of_lines(self(x), self.derivative(x))
+
+    def source(self, program: Program) -> str:  # noqa: ARG002
+        """The function."""
+        return f"x.clamp({-self.bound!r}, {self.bound!r})"
+
 
 @dataclass(frozen=True)
 class ELU(Activation):
@@ -166,3 +240,20 @@ class ELU(Activation):
     def lipschitz(self) -> float:
         r"""The larger of one and $|\alpha|$."""
         return max(1.0, abs(self.alpha))
+
+    def smoothness(self) -> Smoothness:
+        r"""$|\alpha|$ bounds the curvature."""
+        jump = up(math.fabs(1 - self.alpha))
+        return Smoothness(self.lipschitz, (0.0,) if jump else (), jump, math.fabs(self.alpha))
+
+    def evaluated(self, x: Tensor) -> Evaluated:
+        """By an exponential with a proved error."""
+        e = exponential((-x).clamp(min=0))
+        values = torch.where(x > 0, x, self.alpha * (e - 1))
+        slopes = torch.where(x > 0, 1.0, self.alpha * e)
+        error = torch.full_like(x, ERROR * math.fabs(self.alpha))
+        return Evaluated(values, slopes, error, error, proved=True)
+
+    def source(self, program: Program) -> str:  # noqa: ARG002
+        """The function."""
+        return f"torch.where(x > 0, x, {self.alpha!r} * torch.expm1(x.clamp(max=0.0)))"

@@ -12,6 +12,7 @@ from torch._compile import _disable_dynamo
 
 from shoal.activations.base import Activation
 from shoal.activations.lookup import evaluate
+from shoal.activations.source import Program
 from shoal.checks import items, real
 
 __all__ = ["PiecewisePolynomial"]
@@ -105,6 +106,10 @@ class PiecewisePolynomial(Activation):
     def panel_edges(self) -> tuple[float, ...] | None:
         """The knots, unless pieces have so high a degree that their squares need finer panels."""
         return self.knots if len(self.pieces[0]) <= _PANEL_DEGREE + 1 else None
+
+    def source(self, program: Program) -> str:
+        """A call of a table."""
+        return program.table(self)
 
 
 class _Lookup(torch.autograd.Function):

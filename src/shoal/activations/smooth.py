@@ -7,9 +7,22 @@ import torch
 from torch import Tensor
 
 from shoal.activations.base import Activation
+from shoal.activations.bounds import ERROR, Evaluated, Smoothness, exponential, logarithm
+from shoal.activations.closed_forms import (
+    ClosedForm,
+    CosineForm,
+    ErfForm,
+    GELUForm,
+    SineForm,
+    SinusoidForm,
+)
+from shoal.activations.source import Program
 from shoal.checks import real
+from shoal.rounding import ROUND_UP, UNIT
 
 __all__ = ["GELU", "Cosine", "Erf", "Sigmoid", "Sine", "Sinusoid", "Softplus", "Swish", "Tanh"]
+
+_SWISH_SLOPE = 1.09984  # the largest slope is 1.099839319..., where x tanh(x/2) = 2
 
 
 @dataclass(frozen=True)
@@ -39,6 +52,19 @@ class Tanh(_Analytic):
         """One."""
         return 1.0
 
+    def smoothness(self) -> Smoothness:
+        """A supremum, rounded up."""
+        return Smoothness(self.lipschitz, (), 0.0, curvature=4 / (3 * math.sqrt(3)) * ROUND_UP)
+
+    def evaluated(self, x: Tensor) -> Evaluated:
+        """By an exponential with a proved error."""
+        e = exponential(2 * x.abs())
+        return Evaluated.by_exponential(x.sign() * (1 - e) / (1 + e), 4 * e / (1 + e) ** 2)
+
+    def source(self, program: Program) -> str:  # noqa: ARG002
+        """The function."""
+        return "torch.tanh(x)"
+
 
 @dataclass(frozen=True)
 class Sigmoid(_Analytic):
@@ -56,6 +82,20 @@ class Sigmoid(_Analytic):
     def lipschitz(self) -> float:
         """One quarter."""
         return 0.25
+
+    def smoothness(self) -> Smoothness:
+        """A supremum, rounded up."""
+        return Smoothness(self.lipschitz, (), 0.0, curvature=1 / (6 * math.sqrt(3)) * ROUND_UP)
+
+    def evaluated(self, x: Tensor) -> Evaluated:
+        """By an exponential with a proved error."""
+        e = exponential(x.abs())
+        values = torch.where(x >= 0, 1.0, e) / (1 + e)
+        return Evaluated.by_exponential(values, e / (1 + e) ** 2)
+
+    def source(self, program: Program) -> str:  # noqa: ARG002
+        """The function."""
+        return "torch.sigmoid(x)"
 
 
 @dataclass(frozen=True)
@@ -75,6 +115,20 @@ class Erf(_Analytic):
         r"""$2 / \sqrt\pi$."""
         return 2 / math.sqrt(math.pi)
 
+    def closed_form(self) -> ClosedForm:
+        r"""Williams 1997."""
+        return ErfForm()
+
+    def smoothness(self) -> Smoothness:
+        """A supremum, rounded up."""
+        return Smoothness(
+            self.lipschitz, (), 0.0, curvature=math.sqrt(8 / (math.pi * math.e)) * ROUND_UP
+        )
+
+    def source(self, program: Program) -> str:  # noqa: ARG002
+        """The function."""
+        return "torch.erf(x)"
+
 
 @dataclass(frozen=True)
 class Swish(_Analytic):
@@ -87,6 +141,21 @@ class Swish(_Analytic):
     def first_derivative(self, x: Tensor) -> Tensor:
         """Evaluate the derivative."""
         return torch.sigmoid(x) * (1 + x * torch.sigmoid(-x))
+
+    def smoothness(self) -> Smoothness:
+        """The curvature is largest at zero."""
+        return Smoothness(_SWISH_SLOPE, (), 0.0, curvature=1 / 2)
+
+    def evaluated(self, x: Tensor) -> Evaluated:
+        """By an exponential with a proved error."""
+        share = Sigmoid().evaluated(x)
+        values, slopes = x * share.values, share.values + x * share.slopes
+        error = ERROR * (2 + 2 * x.abs())  # roundings are a small part of it
+        return Evaluated(values, slopes, error, error, proved=True)
+
+    def source(self, program: Program) -> str:  # noqa: ARG002
+        """The function."""
+        return "x * torch.sigmoid(x)"
 
 
 @dataclass(frozen=True)
@@ -107,6 +176,18 @@ class GELU(_Analytic):
         r"""The value of $\varphi'$ at $x = \sqrt 2$, where $\varphi''$ vanishes."""
         return float(self.first_derivative(torch.tensor(math.sqrt(2), dtype=torch.float64)))
 
+    def closed_form(self) -> ClosedForm:
+        r"""By Stein's identity."""
+        return GELUForm()
+
+    def smoothness(self) -> Smoothness:
+        """A supremum, rounded up."""
+        return Smoothness(self.lipschitz, (), 0.0, curvature=math.sqrt(2 / math.pi) * ROUND_UP)
+
+    def source(self, program: Program) -> str:  # noqa: ARG002
+        """The function."""
+        return "x * torch.erfc(x * -math.sqrt(0.5)) / 2"
+
 
 @dataclass(frozen=True)
 class Softplus(_Analytic):
@@ -124,6 +205,21 @@ class Softplus(_Analytic):
     def lipschitz(self) -> float:
         """One."""
         return 1.0
+
+    def smoothness(self) -> Smoothness:
+        """The curvature is largest at zero."""
+        return Smoothness(self.lipschitz, (), 0.0, curvature=1 / 4)
+
+    def evaluated(self, x: Tensor) -> Evaluated:
+        """By an exponential with a proved error."""
+        e = exponential(x.abs())
+        values = x.clamp(min=0) + logarithm(e)
+        found = Evaluated.by_exponential(values, torch.where(x >= 0, 1.0, e) / (1 + e))
+        return found._replace(error=found.error + 2 * UNIT * values)
+
+    def source(self, program: Program) -> str:  # noqa: ARG002
+        """The function."""
+        return "-nn.functional.logsigmoid(-x)"
 
 
 @dataclass(frozen=True)
@@ -143,6 +239,18 @@ class Sine(_Analytic):
         """One."""
         return 1.0
 
+    def closed_form(self) -> ClosedForm:
+        r"""$e^{-(a+b)/2} \sinh c$."""
+        return SineForm()
+
+    def smoothness(self) -> Smoothness:
+        """That of a sine."""
+        return Smoothness(self.lipschitz, (), 0.0, curvature=1.0)
+
+    def source(self, program: Program) -> str:  # noqa: ARG002
+        """The function."""
+        return "torch.sin(x)"
+
 
 @dataclass(frozen=True)
 class Cosine(_Analytic):
@@ -160,6 +268,18 @@ class Cosine(_Analytic):
     def lipschitz(self) -> float:
         """One."""
         return 1.0
+
+    def closed_form(self) -> ClosedForm:
+        r"""$e^{-(a+b)/2} \cosh c$."""
+        return CosineForm()
+
+    def smoothness(self) -> Smoothness:
+        """That of a cosine."""
+        return Smoothness(self.lipschitz, (), 0.0, curvature=1.0)
+
+    def source(self, program: Program) -> str:  # noqa: ARG002
+        """The function."""
+        return "torch.cos(x)"
 
 
 @dataclass(frozen=True)
@@ -193,6 +313,16 @@ class Sinusoid(_Analytic):
     def lipschitz(self) -> float:
         """The frequency plus the absolute slope."""
         return self.frequency + abs(self.slope)
+
+    def closed_form(self) -> ClosedForm:
+        """That of a sine, a cosine and a line."""
+        odd, even = math.cos(self.phase), math.sin(self.phase)
+        return SinusoidForm(self.frequency, odd, even, self.slope)
+
+    def source(self, program: Program) -> str:  # noqa: ARG002
+        """The function."""
+        wave = f"torch.sin({self.frequency!r} * x + {self.phase!r})"
+        return f"{wave} + {self.slope!r} * x" if self.slope else wave
 
 
 def _normal_distribution(x: Tensor) -> Tensor:

@@ -11,8 +11,15 @@ from shoal.checks import real
 
 if TYPE_CHECKING:
     from shoal.activations.base import Activation
+    from shoal.activations.bounds import Evaluated
 
-__all__ = ["check_function", "declared_breaks", "innermost"]
+__all__ = [
+    "check_evaluated",
+    "check_function",
+    "check_smoothness",
+    "declared_breaks",
+    "innermost",
+]
 
 _POINTS = torch.linspace(-5.9, 6.1, 97, dtype=torch.float64) + 0.0137
 
@@ -69,6 +76,54 @@ def check_function(phi: "Activation") -> None:
             f"but its difference quotient is {narrow[at]:.9g}: correct first_derivative, or write "
             "function in differentiable torch operations that keep float64"
         )
+
+
+def check_smoothness(phi: "Activation") -> None:
+    """See that the bounds that a user gives are bounds, as far as a few points can tell."""
+    from shoal.activations.base import is_ours
+    from shoal.activations.bounds import Smoothness
+
+    phi = innermost(phi)
+    if is_ours(type(phi)):
+        return
+    given: object = phi.smoothness()
+    if not isinstance(given, Smoothness):
+        raise TypeError(f"smoothness of {phi!r} must return a Smoothness, got {given!r}")
+    for name, order, bound in (
+        ("lipschitz", 1, given.lipschitz),
+        ("curvature", 2, given.curvature),
+    ):
+        size = phi.derivative(_POINTS, order).abs()
+        if not bool((size <= bound * (1 + 1e-9)).all()):
+            at = int(size.argmax())
+            raise ValueError(
+                f"{name} in smoothness of {phi!r} must bound derivative {order}, got {bound:.9g}, "
+                f"and it is {float(size[at]):.9g} at x = {float(_POINTS[at]):.4g}"
+            )
+
+
+def check_evaluated(phi: "Activation", x: Tensor, found: "Evaluated") -> None:
+    """See that what a user gives is the function and its derivative, up to the errors stated."""
+    from shoal.activations.base import is_ours
+    from shoal.activations.bounds import Evaluated
+
+    if is_ours(type(innermost(phi))):
+        return
+    if not isinstance(found, Evaluated):
+        raise TypeError(f"evaluated of {phi!r} must return an Evaluated, got {found!r}")
+    plain = Evaluated.estimated(phi(x), phi.derivative(x), x)
+    for name, value, other, error in zip(
+        ("values", "slopes"),
+        found[:2],
+        plain[:2],
+        (found.error + plain.error, found.slope_error + plain.slope_error),
+        strict=True,
+    ):
+        if not bool(((value - other).abs() <= error).all()):
+            raise ValueError(
+                f"{name} in evaluated of {phi!r} must be within their errors of the function's, "
+                f"and are off by up to {float((value - other).abs().max()):.3g}"
+            )
 
 
 def _check_elementwise(phi: "Activation") -> None:

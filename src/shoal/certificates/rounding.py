@@ -12,6 +12,8 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from shoal.rounding import ROUND_UP, UNIT, down, nearest, up
+
 __all__ = [
     "ROUND_UP",
     "TINY",
@@ -26,8 +28,6 @@ __all__ = [
     "up",
 ]
 
-UNIT = 2.0**-53  # u of float64
-ROUND_UP = 1 + 64 * UNIT  # what a few operations with positive numbers lose, and more
 TINY = 2.0**-1000  # more than all underflows together
 
 
@@ -37,24 +37,6 @@ def gamma(terms: int) -> float:
     if share >= 0.01:
         raise ValueError(f"{terms} terms are too many for the bounds of rounding errors")
     return share / (1 - share) * (1 + 8 * UNIT)
-
-
-def nearest(number: Fraction | float) -> float:
-    """The number as a float, infinite beyond the range of floats."""
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf if number > 0 else -math.inf
-
-
-def up(number: Fraction | float) -> float:
-    """The number as a float that is not smaller; zero stays zero."""
-    return math.nextafter(nearest(number), math.inf) if number else 0.0
-
-
-def down(number: Fraction | float) -> float:
-    """The number as a float that is not larger."""
-    return math.nextafter(nearest(number), -math.inf)
 
 
 def exact(number: float) -> Fraction:

@@ -2,10 +2,10 @@
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
+from shoal.caches import cached
 from shoal.designs.carriers import carriers
 
 __all__ = ["END", "Profile", "Quadrature", "hermite_rows", "quadrature"]
@@ -67,7 +67,7 @@ class Quadrature:
         return slopes
 
 
-@lru_cache(maxsize=4)
+@cached
 def quadrature(degree: int) -> Quadrature:
     """The nodes that resolve a degree; kept for later calls."""
     step = _STEP * min(1.0, math.sqrt(256 / degree))

@@ -1,6 +1,5 @@
 """Gaussian expectations of activations: moments, Hermite coefficients and duals."""
 
-from shoal.gaussian import piecewise_linear  # noqa: F401  (it registers its closed form)
 from shoal.gaussian.dual import dual, dual_derivative
 from shoal.gaussian.hermite import hermite
 from shoal.gaussian.moments import Moments, moments

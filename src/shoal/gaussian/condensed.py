@@ -9,13 +9,13 @@ $\varphi$ times a Lagrange polynomial, and $D = \sum_{ij} w_i\,p(\xi_i, \eta_j)\
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.activations.panels import ORDER, gauss_legendre
+from shoal.caches import cached
 from shoal.gaussian.quadrature import normal_density, panel_nodes, resolved_edges
 
 __all__ = ["SMALLEST_SINE", "CondensedRule", "condensed_dual", "pays"]
@@ -118,7 +118,7 @@ def _panels(window: float, sine: float) -> int:
     return int(2 ** math.ceil(math.log2(2 * window / (_WIDTH * sine))))
 
 
-@lru_cache(maxsize=1024)
+@cached
 def _weights(phi: Activation, order: int, std: float, window: float, count: int) -> Tensor:
     """The weights of the nodes of equal panels."""
     fixed = tuple(window * (2 * k / count - 1) for k in range(count + 1))

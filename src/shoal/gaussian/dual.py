@@ -9,7 +9,7 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.checks import real
 from shoal.exceptions import AccuracyError
-from shoal.gaussian.closed_forms import ClosedForm, closed_form
+from shoal.gaussian.closed_forms import closed_dual, closed_form
 from shoal.gaussian.composites import Derivative, Square
 from shoal.gaussian.domain import Covariance, checked_activation, covariance
 from shoal.gaussian.mixed import mixed_dual
@@ -104,7 +104,7 @@ def _differentiable(
     pair = covariance(a, b, c)
     closed = closed_form(phi)
     if closed is not None and closed.analytic and pair.requires_grad:
-        value = _evaluate_closed(closed, order, *pair.in_double())
+        value = closed_dual(phi, closed, order, *pair.in_double())
     elif pair.requires_grad:
         value = _mixed(*pair.in_double(), phi, (order, order), tolerance)
     else:
@@ -175,7 +175,7 @@ def _evaluate(phi: Activation, j: int, k: int, pair: Covariance, *, tolerance: f
         shape = result[index].shape
         flat = tuple(t.reshape(-1) for t in (a, b, c))
         if known is not None:
-            value = _evaluate_closed(known, j, *flat)
+            value = closed_dual(phi, known, j, flat[0], flat[1], flat[2])
         elif j == k and j < 2:
             value = _evaluate_pairs(phi, j, flat[0], flat[1], flat[2], tables)
         else:
@@ -208,7 +208,3 @@ def _mean_squares(phi: Activation, j: int, variance: Tensor) -> Tensor:
         return smoothed(square, torch.zeros_like(variance), variance)
     except AccuracyError:  # a square may grow too fast for what its root is not
         return mixed_dual(phi, j, j, variance, variance, variance)
-
-
-def _evaluate_closed(closed: ClosedForm, order: int, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    return closed.derivative_dual(a, b, c) if order else closed.dual(a, b, c)

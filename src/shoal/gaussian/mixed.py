@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
+from shoal.activations.closed_forms.correlation import correlation
 from shoal.activations.panels import jump, reach, vanishes
 from shoal.gaussian.condensed import SMALLEST_SINE, condensed_dual, pays
-from shoal.gaussian.domain import correlation
 from shoal.gaussian.polynomials import probabilists_hermite
 from shoal.gaussian.quadrature import (
     DELTA_WINDOW,

@@ -2,15 +2,16 @@
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from shoal.activations import Activation, Hermite
+from shoal.activations.hermite import series_coefficients
+from shoal.caches import cached
 from shoal.gaussian.composites import Derivative, Square
 from shoal.gaussian.domain import checked_activation, scale_tensor
-from shoal.gaussian.hermite_series import as_series, series_coefficients
+from shoal.gaussian.hermite_series import as_series
 from shoal.gaussian.smoothing import smoothed
 from shoal.settings import in_standard_settings
 
@@ -110,7 +111,7 @@ def slope_square(phi: Activation, variance: Tensor) -> Tensor:
     return smoothed(Square(Derivative(phi, 1)), zero, variance)
 
 
-@lru_cache(maxsize=256)
+@cached
 @in_standard_settings
 def normalization(phi: Activation) -> float:
     r"""$c_\varphi = 1/\mathbb{E}[\varphi(\xi)^2]$, kept, as each pass of a network wants it."""

@@ -6,18 +6,19 @@ asks for the same variances again and again, with other covariances.
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from shoal.activations import Activation
+from shoal.activations.closed_forms.correlation import correlation
 from shoal.activations.panels import breaks, jump, reach
 from shoal.approximation import chebyshev_nodes, coefficients_from_values
+from shoal.caches import cached
 from shoal.exceptions import AccuracyError
 from shoal.gaussian.composites import Derivative, Square
 from shoal.gaussian.condensed import CondensedRule
-from shoal.gaussian.domain import Covariance, correlation
+from shoal.gaussian.domain import Covariance
 from shoal.gaussian.mixed import mixed_dual
 from shoal.gaussian.polar import PolarRule, resolving_rule
 from shoal.gaussian.quadrature import window_edges
@@ -133,7 +134,7 @@ def _pays(
     return 4 * rule.order**2 * len(variances) * _DEGREES[2] < _PAIR * points
 
 
-@lru_cache(maxsize=256)
+@cached
 def _rule(
     phi: Activation, j: int, largest: float, part: int, tolerance: float
 ) -> PolarRule | CondensedRule:
@@ -171,7 +172,7 @@ def _clenshaw(coefficients: Tensor, number: Tensor, t: Tensor) -> Tensor:
     return t * first + (coefficients[0][number] - second)
 
 
-@lru_cache(maxsize=32)
+@cached
 def _series(
     phi: Activation, j: int, variances: tuple[float, ...], part: int, tolerance: float
 ) -> Tensor | None:

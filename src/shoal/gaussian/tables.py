@@ -8,18 +8,19 @@ layer there, and a table is made for the angles between only.
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from shoal.activations import Activation
+from shoal.activations.closed_forms.correlation import correlation
 from shoal.activations.panels import reach, vanishes
 from shoal.approximation import Chebyshev, fit
+from shoal.caches import cached
 from shoal.exceptions import AccuracyError
 from shoal.gaussian.composites import Derivative, Square
-from shoal.gaussian.domain import Covariance, correlation
+from shoal.gaussian.domain import Covariance
 from shoal.gaussian.mixed import mixed_dual
 from shoal.gaussian.sections import CUTS, Sections, grid_rule, part_of, tabulable
 from shoal.gaussian.smoothing import smoothed
@@ -146,7 +147,7 @@ def _spans(edges: tuple[float, ...], number: int) -> tuple[_Span, _Span, _Span]:
     return (edges[first], edges[first + 1]), (edges[second], edges[second + 1]), angles
 
 
-@lru_cache(maxsize=512)  # images of many variances need hundreds, again and again
+@cached  # images of many variances need hundreds, again and again
 def _table(
     phi: Activation,
     j: int,

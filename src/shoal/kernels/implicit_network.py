@@ -11,13 +11,13 @@ of the paper's $H$.
 """
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from shoal.architectures import ImplicitNetwork
+from shoal.caches import cached
 from shoal.exceptions import ConvergenceError
 from shoal.kernels.calculi.own import Variances
 from shoal.kernels.fixed_points import solve
@@ -44,7 +44,7 @@ def implicit_network_kernels(
     return Network(ck, scale * unit.ntk, Variances(ck, argument=argument))
 
 
-@lru_cache(maxsize=64)
+@cached
 def state_square(gamma: float) -> float:
     r"""$P$ of an input of norm one with itself, by Newton's method.
 

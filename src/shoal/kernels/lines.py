@@ -12,7 +12,7 @@ from torch import Tensor
 from shoal.approximation import differentiate
 from shoal.exceptions import AccuracyError
 from shoal.kernels.inputs import CLOSE, Inputs
-from shoal.kernels.plan import ANGULAR_TOLERANCE, FEW_PAIRS, TOLERANCE, Plan
+from shoal.kernels.plan import ANGULAR_TOLERANCE, FEW_PAIRS, TOLERANCE, Plan, shared_norm
 from shoal.kernels.slopes import Slopes, angular_slopes, own_slopes
 from shoal.kernels.sources import has_sources
 from shoal.kernels.surface import Span, norm_span, surface
@@ -128,7 +128,7 @@ def own_lines(plan: Plan, names: tuple[str, ...], norm: Tensor) -> Tensor:
 def _common_norm(plan: Plan) -> float:
     """That of all inputs but zero."""
     norms = torch.cat([plan.left.norm, plan.right.norm])
-    return float(norms[norms > 0].mean())
+    return shared_norm(norms[norms > 0], plan.left.points.dtype)
 
 
 def _slopes(plan: Plan, angles: Span) -> Slopes | None:

@@ -9,12 +9,13 @@ as far as the nearer of these, so that few terms are enough for each octave of t
 import logging
 import math
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from shoal.approximation import chebyshev_nodes, coefficients_from_values, off_grid_error
+from shoal.caches import cached
 from shoal.exceptions import AccuracyError
 from shoal.kernels.calculi import HalfAngle
 from shoal.kernels.function import KernelFunction
@@ -72,7 +73,7 @@ class Octaves:
             return None
 
 
-@lru_cache(maxsize=128)
+@cached
 def part_surface(
     function: KernelFunction, squared_norm: float, angles: Span, tolerance: float
 ) -> Surface:
@@ -114,6 +115,6 @@ def _values(function: KernelFunction, squared_norm: float, angle: Tensor) -> Ten
     return torch.stack(tuple(kernels)) / torch.where(own == 0, 1.0, own)[:, None]
 
 
-@lru_cache(maxsize=128)
+@cached
 def _own(function: KernelFunction, squared_norm: float) -> Tensor:
     return diagonal(function, torch.tensor([squared_norm], dtype=torch.float64).sqrt())[:, 0]

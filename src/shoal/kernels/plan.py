@@ -23,11 +23,12 @@ from shoal.kernels.surface import (
     surface,
 )
 
-__all__ = ["ANGULAR_TOLERANCE", "FEW_PAIRS", "TOLERANCE", "Plan"]
+__all__ = ["ANGULAR_TOLERANCE", "FEW_PAIRS", "TOLERANCE", "Plan", "shared_norm"]
 
 _LOGGER = logging.getLogger(__name__)
 
 _ONE_NORM = {torch.float64: 1e-13, torch.float32: 1e-6}  # spread of norms that count as one
+_NORM_STEPS = {torch.float64: 2**44, torch.float32: 2**24}  # of a common norm, in each octave
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-7}
 ANGULAR_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-8}
 FEW_PAIRS = 256  # pairs that are cheaper one by one when derivatives are wanted, ...
@@ -203,7 +204,13 @@ def common_norm(function: KernelFunction, norms: Tensor, dtype: torch.dtype) -> 
         return 1.0
     smallest, largest = (float(end) for end in torch.aminmax(norms))
     one = largest > 0 and largest - smallest <= _ONE_NORM[dtype] * largest
-    return float(norms.mean()) ** 2 if one else None
+    return shared_norm(norms, dtype) ** 2 if one else None
+
+
+def shared_norm(norms: Tensor, dtype: torch.dtype) -> float:
+    """The mean of norms that count as one, rounded: another batch of them has the same series."""
+    fraction, exponent = math.frexp(float(norms.mean()))
+    return math.ldexp(round(fraction * _NORM_STEPS[dtype]) / _NORM_STEPS[dtype], exponent)
 
 
 def pairs_at_angles(function: KernelFunction, left: Tensor, right: Tensor, angle: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ $R = \tfrac14 \mathbb{E}[(\varphi(u) + \varphi(-u))^2]$, which is zero if $\varp
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.activations.panels import gauss_legendre
 from shoal.approximation import Chebyshev, fit
+from shoal.caches import cached
 from shoal.exceptions import AccuracyError
 from shoal.gaussian.composites import Square
 from shoal.gaussian.mixed import mixed_dual_at_angle
@@ -97,7 +97,7 @@ class Section:
         return HalfAngle(sine2, cosine2)
 
 
-@lru_cache(maxsize=256)
+@cached
 def section(phi: Activation, variance: float) -> Section:
     """Make a section; kept for later calls.
 

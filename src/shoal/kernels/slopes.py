@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from shoal.approximation import (
     fit_piecewise,
     off_grid_error,
 )
+from shoal.caches import cached
 from shoal.exceptions import AccuracyError
 from shoal.kernels.adjoint import padded
 from shoal.kernels.function import KernelFunction
@@ -117,7 +117,7 @@ def _own_slopes(function: KernelFunction, names: tuple[str, ...], log_norm: Tens
     return torch.cat([values[None], slopes])
 
 
-@lru_cache(maxsize=32)
+@cached
 def _own_series(
     function: KernelFunction, names: tuple[str, ...], norms: Span
 ) -> list[PiecewiseChebyshev] | None:
@@ -139,7 +139,7 @@ def _own_series(
         return None
 
 
-@lru_cache(maxsize=64)
+@cached
 def angular_slopes(
     function: KernelFunction, squared_norm: float, angles: Span, tolerance: float
 ) -> Slopes:

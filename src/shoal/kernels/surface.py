@@ -12,7 +12,6 @@ any norms if the activations are positively homogeneous, there is one $f$, the c
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TypeAlias
 
 import torch
@@ -26,6 +25,7 @@ from shoal.approximation import (
     fit,
     fit_piecewise,
 )
+from shoal.caches import cached
 from shoal.exceptions import AccuracyError
 from shoal.kernels.calculi import HalfAngle
 from shoal.kernels.function import KernelFunction
@@ -135,7 +135,7 @@ def norm_span(norm: Tensor) -> Span:
     return first, max(math.ceil(high * _GRID) / _GRID, first + 1 / _GRID)
 
 
-@lru_cache(maxsize=64)
+@cached
 def _diagonal_series(
     function: KernelFunction, norms: Span
 ) -> tuple[PiecewiseChebyshev, PiecewiseChebyshev] | None:
@@ -155,7 +155,7 @@ def _diagonal_series(
     return first, second
 
 
-@lru_cache(maxsize=128)
+@cached
 def angular_surface(function: KernelFunction, squared_norm: float, tolerance: float) -> Surface:
     """The surface for inputs of one norm, exact at all angles; kept for later calls."""
 
@@ -191,7 +191,7 @@ def surface(
     return _surface(function, norms, angles, tolerance)
 
 
-@lru_cache(maxsize=64)
+@cached
 def _degrees(
     function: KernelFunction, norms: Span, angles: Span, tolerance: float, many: bool
 ) -> tuple[int, int]:
@@ -200,7 +200,7 @@ def _degrees(
     return _Sampler(function, norms, angles).degrees(tolerance, tried)
 
 
-@lru_cache(maxsize=32)
+@cached
 def _surface(function: KernelFunction, norms: Span, angles: Span, tolerance: float) -> Surface:
     sampler = _Sampler(function, norms, angles)
     values = sampler.grid(*_degrees(function, norms, angles, tolerance, True))

@@ -1,46 +1,17 @@
 """Activations as Python source that needs nothing but PyTorch."""
 
-import ast
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from shoal.activations import (
-    ELU,
-    GELU,
-    Activation,
-    Affine,
-    Cosine,
-    Erf,
-    HardTanh,
-    Hermite,
-    Identity,
-    LeakyReLU,
-    PiecewisePolynomial,
-    ReLU,
-    Sigmoid,
-    Sine,
-    Sinusoid,
-    Softplus,
-    Swish,
-    Tanh,
-)
+from shoal.activations import Activation, PiecewisePolynomial
+from shoal.activations.base import is_ours
 from shoal.activations.lookup import GradedCells, table
 
-__all__ = ["GRADED", "HERMITE", "PIECEWISE", "Expressions"]
-
-HERMITE = '''
-def hermite(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
-    """A series of normalized probabilists' Hermite polynomials, by Clenshaw's recurrence."""
-    ahead, after = torch.zeros_like(x), torch.zeros_like(x)
-    for k in range(len(coefficients) - 1, -1, -1):
-        step = x * ahead / math.sqrt(k + 1) - math.sqrt((k + 1) / (k + 2)) * after
-        ahead, after = coefficients[k] + step, ahead
-    return ahead
-'''
+__all__ = ["GRADED", "PIECEWISE", "Expressions"]
 
 PIECEWISE = '''
 class PiecewisePolynomial(nn.Module):
@@ -101,28 +72,6 @@ class GradedPolynomial(nn.Module):
         return value.to(x.dtype)
 '''
 
-_PLAIN: dict[type[Activation], Callable[..., str]] = {
-    Identity: lambda _: "x",
-    ReLU: lambda _: "torch.relu(x)",
-    LeakyReLU: lambda phi: f"torch.where(x > 0, x, {phi.slope!r} * x)",
-    HardTanh: lambda phi: f"x.clamp({-phi.bound!r}, {phi.bound!r})",
-    ELU: lambda phi: f"torch.where(x > 0, x, {phi.alpha!r} * torch.expm1(x.clamp(max=0.0)))",
-    Tanh: lambda _: "torch.tanh(x)",
-    Sigmoid: lambda _: "torch.sigmoid(x)",
-    Erf: lambda _: "torch.erf(x)",
-    Swish: lambda _: "x * torch.sigmoid(x)",
-    GELU: lambda _: "x * torch.erfc(x * -math.sqrt(0.5)) / 2",
-    Softplus: lambda _: "-nn.functional.logsigmoid(-x)",
-    Sine: lambda _: "torch.sin(x)",
-    Cosine: lambda _: "torch.cos(x)",
-    Sinusoid: lambda phi: (
-        f"torch.sin({phi.frequency!r} * x + {phi.phase!r}) + {phi.slope!r} * x"
-        if phi.slope
-        else f"torch.sin({phi.frequency!r} * x + {phi.phase!r})"
-    ),
-    Hermite: lambda phi: f"hermite(x / {phi.scale!r}, {phi.coefficients!r})",
-}
-
 
 @dataclass
 class Expressions:
@@ -140,33 +89,54 @@ class Expressions:
     tables: list[PiecewisePolynomial] = field(default_factory=list)
     helpers: list[str] = field(default_factory=list)
 
-    def of(self, activation: Activation) -> str:
+    def expression(self, phi: Activation) -> str:
         """The expression of an activation.
 
         Raises:
             TypeError: If its source is not known.
+            ValueError: If the source that a user gives is that of another function.
         """
-        if isinstance(activation, Affine):
-            inner = self.of(activation.activation)
-            simple = isinstance(ast.parse(inner, mode="eval").body, ast.Call | ast.Name)
-            scaled = f"{activation.scale!r} * {inner if simple else f'({inner})'}"
-            return f"{scaled} + {activation.shift!r}" if activation.shift else scaled
-        if isinstance(activation, PiecewisePolynomial):
-            self._need(PIECEWISE if self._graded(activation) is None else GRADED)
-            if activation not in self.tables:
-                self.tables.append(activation)
-            return f"self.table{self.tables.index(activation) + 1}(x)"
-        if type(activation) not in _PLAIN:
+        found = phi.source(self)
+        if found is None:
             raise TypeError(
-                f"network must have activations of shoal, whose source is known, got {activation!r}"
+                "network must have activations of shoal, or of one's own with a method source, "
+                f"got {phi!r}"
             )
-        if isinstance(activation, Hermite):
-            self._need(HERMITE)
-        return _PLAIN[type(activation)](activation)
+        if not is_ours(type(phi)):
+            self._check(phi, found)
+        return found
 
-    def _need(self, helper: str) -> None:
+    def need(self, helper: str) -> None:
+        """Have the source of a function or class among the helpers."""
         if helper not in self.helpers:
             self.helpers.append(helper)
+
+    def table(self, phi: PiecewisePolynomial) -> str:
+        """A call of the module that the activation becomes."""
+        self.need(PIECEWISE if self._graded(phi) is None else GRADED)
+        if phi not in self.tables:
+            self.tables.append(phi)
+        return f"self.table{self.tables.index(phi) + 1}(x)"
+
+    def _check(self, phi: Activation, source: object) -> None:
+        """See that a user's source is an expression with the values of the activation."""
+        x = torch.linspace(-6.1, 5.9, 97, dtype=torch.float64)
+        names: dict[str, Any] = {"math": math, "torch": torch, "nn": nn, "Tensor": Tensor}
+        try:
+            for helper in self.helpers:
+                exec(helper, names | {"DTYPE": x.dtype})
+            value = eval(str(source), names | {"x": x.clone()})
+            difference = float((value - phi(x)).abs().max())
+        except Exception as error:
+            raise ValueError(
+                f"source of {phi!r} must be an expression in x, got {source!r}, which fails: "
+                f"{error}"
+            ) from error
+        if not difference <= 1e-9 * (1 + float(phi(x).abs().max())):
+            raise ValueError(
+                f"source of {phi!r} must have its values, got {source!r}, which is off by "
+                f"{difference:.3g}"
+            )
 
     def state(self, device: torch.device) -> dict[str, Tensor]:
         """The numbers of the tables, by the names of the buffers."""

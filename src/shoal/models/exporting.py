@@ -37,11 +37,12 @@ def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
 
     Args:
         network: A network of a ``FullyConnected`` architecture, such as a design's, of a
-            ``ResNet``, or of one's own explicit architecture, with shoal's own activations.
+            ``ResNet``, or of one's own explicit architecture, with shoal's own activations or
+            others that give their ``source``.
         path: Where to; for ``.py`` its name must be one that Python can import.
 
     Raises:
-        TypeError: If the network is of another kind, or an activation is of one's own.
+        TypeError: If the network is of another kind, or an activation does not give its source.
         ValueError: If the path has another ending, no name for a module, or no folder, or a program
             or weights are there that are of no export.
         ImportError: If a package that the format needs is not installed.

@@ -139,7 +139,7 @@ def _forward(network: ChainNetwork[Any], expressions: Expressions) -> list[str]:
             inner += f" + {_times(f'self.{cell.bias.group}', network.scales[cell.bias.group])}"
         lines += [
             f"x = {inner}",
-            f"x = {expressions.of(cell.activation)}",
+            f"x = {expressions.expression(cell.activation)}",
             f"x = {_times('x', cell.gain)} / math.sqrt({network.spec.width})",
         ]
         if cell.skip:

@@ -1,11 +1,11 @@
 """The section on the shallow networks inside: designs by moments and on the sphere."""
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 import shoal
+from shoal.caches import cached
 from shoal.designs.plot import layer_activations
 from shoal.exceptions import AccuracyError, ConvergenceError
 from shoal.experiments.figures import COLORS, GRAY
@@ -22,7 +22,7 @@ _FAR = 0.05  # of the kernel: a design that differs by more has another one on t
 _REACH = 3.0
 
 
-@lru_cache(maxsize=16)
+@cached
 def designed(architecture: shoal.Architecture, match: str, method: str) -> shoal.Design:
     """The design for inputs of norm one; more than one section wants it.
 

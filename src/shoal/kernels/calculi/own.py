@@ -3,13 +3,13 @@
 import math
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.approximation import Chebyshev, PiecewiseChebyshev, fit_piecewise
+from shoal.caches import cached
 from shoal.exceptions import AccuracyError, ConvergenceError
 from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.moments import mean as activation_mean
@@ -183,7 +183,7 @@ def _interpolated(loop: Loop, injected: Tensor) -> Tensor:
     return injected * _gain(loop, span)(injected.log2()).exp2()
 
 
-@lru_cache(maxsize=64)
+@cached
 def _gain(loop: Loop, span: tuple[float, float]) -> Chebyshev | PiecewiseChebyshev:
     """The series for one range, kept for later calls."""
 

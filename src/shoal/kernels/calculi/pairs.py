@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
+from shoal.activations.closed_forms.correlation import correlation
 from shoal.gaussian import dual, dual_derivative
-from shoal.gaussian.domain import correlation, within_bound
+from shoal.gaussian.domain import within_bound
 from shoal.kernels.calculi.own import SMALLEST, Own, Variances, weighted
 from shoal.kernels.fixed_points import geometric, solve
 from shoal.kernels.recursions import Loop, Pushed, Scalar

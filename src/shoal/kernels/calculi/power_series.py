@@ -7,7 +7,6 @@ correlation of $u$ and $v$ is $\lambda$, itself a series in $\rho$.
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from shoal.approximation.power_series import (
     needed_order,
     product,
 )
+from shoal.caches import cached
 from shoal.exceptions import AccuracyError
 from shoal.gaussian import hermite
 from shoal.gaussian.moments import mean_square
@@ -175,7 +175,7 @@ class _Duals:
         return value, composed(slopes, inner) / (step * self.variance)
 
 
-@lru_cache(maxsize=32)
+@cached
 def _duals(phi: Activation, variance: float, place: float, degree: int) -> _Duals:
     place = 0.0 if place < _ROUNDING else place
     if not 1 - place > _CONSTANT:

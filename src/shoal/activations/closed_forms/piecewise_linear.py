@@ -9,9 +9,9 @@ $\mathrm{Cov}(\varphi(u), \varphi(v)) = c\,\mathbb{E}\varphi'(u)\,\mathbb{E}\var
 \sqrt{ab} \sum_{ij} J_i J_j V(\kappa_i/\sqrt a, \kappa_j/\sqrt b)$
 
 with the integrals $W$ and $V$ of the bivariate density over correlations
-(:mod:`shoal.gaussian.orthants`). Slopes are counted from zero outwards, so nothing cancels at
-variances too small to reach a kink. At larger ones the integrals are taken less their values for
-kinks at zero, and these values add up to an arc-cosine dual.
+(:mod:`shoal.activations.closed_forms.orthants`). Slopes are counted from zero outwards, so nothing
+cancels at variances too small to reach a kink. At larger ones the integrals are taken less their
+values for kinks at zero, and these values add up to an arc-cosine dual.
 """
 
 import math
@@ -21,11 +21,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shoal.activations import Activation, HardTanh
-from shoal.gaussian.closed_forms import ClosedForm, closed_form
-from shoal.gaussian.domain import correlation
-from shoal.gaussian.mixed import mixed_dual
-from shoal.gaussian.orthants import Quadrant, bell, tails
+from shoal.activations.closed_forms.base import ClosedForm
+from shoal.activations.closed_forms.correlation import correlation
+from shoal.activations.closed_forms.orthants import Quadrant, bell, tails
 
 __all__ = ["PiecewiseLinear"]
 
@@ -35,30 +33,22 @@ _SMALLEST = 1e-75  # stands in for a standard deviation of zero
 _LOSS = 128.0  # units of rounding that may be lost to cancellation
 
 
-@closed_form.register
-def _(phi: HardTanh) -> ClosedForm:
-    kinks = ((-phi.bound, 1.0), (phi.bound, -1.0))
-    return PiecewiseLinear(phi, value=0.0, slope=1.0, kinks=kinks)
-
-
 @dataclass(frozen=True)
 class PiecewiseLinear(ClosedForm):
     r"""Continuous functions with $\varphi'' = \sum_i J_i \delta_{\kappa_i}$.
 
     The error of a dual is a few units of rounding, except for a bounded activation at standard
     deviations far beyond its kinks, if the pair is nearly aligned or its variances are very
-    unequal: there the terms cancel, and where they would lose more than two digits the dual is
-    integrated instead. This supposes that the kinks are of one order of magnitude, and that the
-    activation vanishes neither around zero nor at both ends.
+    unequal: there the terms cancel, and entries that would lose more than two digits are ``lost``.
+    This supposes that the kinks are of one order of magnitude, and that the activation vanishes
+    neither around zero nor at both ends.
 
     Attributes:
-        phi: The activation itself.
-        value: Its value at zero.
+        value: That of the activation at zero.
         slope: Its slope just left of zero.
         kinks: The places $\kappa_i$, in any order, and the jumps $J_i$ of the slope.
     """
 
-    phi: Activation
     value: float
     slope: float
     kinks: tuple[tuple[float, float], ...]
@@ -71,21 +61,12 @@ class PiecewiseLinear(ClosedForm):
     def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         r"""$\mathrm{Cov}(\varphi(u), \varphi(v))$, exactly symmetric."""
         a, b = torch.maximum(a, b), torch.minimum(a, b)
-        result = _in_two_forms(self._covariance, self._is_near(b), a, b, c)
-        lost = self._is_lost(0, a, b, c)
-        if bool(lost.any()):
-            a, b, c = (t[lost] for t in (a, b, c))
-            result[lost] = mixed_dual(self.phi, 0, 0, a, b, c) - self.mean(a) * self.mean(b)
-        return result
+        return _in_two_forms(self._covariance, self._is_near(b), a, b, c)
 
     def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         r"""$\mathbb{E}[\varphi'(u)\varphi'(v)]$, exactly symmetric."""
         a, b = torch.maximum(a, b), torch.minimum(a, b)
-        result = _in_two_forms(self._derivative_dual, self._is_near(b), a, b, c)
-        lost = self._is_lost(1, a, b, c)
-        if bool(lost.any()):
-            result[lost] = mixed_dual(self.phi, 1, 1, a[lost], b[lost], c[lost])
-        return result
+        return _in_two_forms(self._derivative_dual, self._is_near(b), a, b, c)
 
     @property
     def _farthest(self) -> float:
@@ -102,13 +83,14 @@ class PiecewiseLinear(ClosedForm):
         """Whether all kinks are near, at these variances."""
         return _NEAR * variance.sqrt() >= self._farthest
 
-    def _is_lost(self, order: int, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        """Whether the terms are too much larger than their sum, for a >= b.
+    def lost(self, order: int, a: Tensor, b: Tensor, c: Tensor) -> Tensor | None:
+        """Where the terms are too much larger than their sum.
 
         Of a bounded activation the sum stays bounded, and the terms grow with the variances.
         """
+        a, b = torch.maximum(a, b), torch.minimum(a, b)
         if not self._is_bounded or math.sqrt(float(a.max())) <= _LOSS * self._farthest:
-            return torch.zeros_like(a, dtype=torch.bool)
+            return None
         h, k = (_distance(self._farthest, variance) for variance in (a, b))
         unequal = torch.exp(-(k**2 - 1).clamp(min=0.0) / 2) * k / h
         if order:

@@ -1,0 +1,225 @@
+"""Closed forms of elementary activations: rectifiers, the error function, GELU, waves."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shoal.activations.closed_forms.base import ClosedForm
+from shoal.activations.closed_forms.correlation import correlation, determinant
+
+__all__ = [
+    "ArcCosineForm",
+    "CosineForm",
+    "ErfForm",
+    "GELUForm",
+    "IdentityForm",
+    "SineForm",
+    "SinusoidForm",
+]
+
+
+@dataclass(frozen=True)
+class IdentityForm(ClosedForm):
+    """The identity: the dual is c."""
+
+    def mean(self, a: Tensor) -> Tensor:
+        r"""$\mathbb{E}[\varphi(u)]$."""
+        return 0.0 * a
+
+    def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        r"""$\mathrm{Cov}(\varphi(u), \varphi(v))$."""
+        return c + 0.0 * a * b
+
+    def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        r"""$\mathbb{E}[\varphi'(u)\varphi'(v)]$."""
+        return 1.0 + 0.0 * a * b * c
+
+
+@dataclass(frozen=True)
+class ArcCosineForm(ClosedForm):
+    r"""Leaky rectifiers: $\varphi(x) = \tfrac{1+s}{2} x + \tfrac{1-s}{2} |x|$.
+
+    Odd and even part are independent in the dual, and that of $|x|$ is
+    $\tfrac{2}{\pi}\sqrt{ab}(\sin\theta + (\tfrac{\pi}{2}-\theta)\cos\theta)$ (Cho and Saul 2009).
+    """
+
+    slope: float
+    analytic = False  # the angle has a square-root singularity at its ends
+
+    def mean(self, a: Tensor) -> Tensor:
+        r"""$\mathbb{E}[\varphi(u)]$."""
+        return (1 - self.slope) * (a / (2 * math.pi)).sqrt()
+
+    def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        r"""$\mathrm{Cov}(\varphi(u), \varphi(v))$."""
+        cosine, sine = correlation(a, b, c)
+        # sin θ - 1 = -cos²θ / (1 + sin θ) keeps the digits of small correlations
+        even = _quarter_turn(cosine, sine) * cosine - cosine**2 / (1 + sine)
+        odd_share, even_share = (1 + self.slope) ** 2 / 4, (1 - self.slope) ** 2 / (2 * math.pi)
+        return odd_share * c + even_share * even * (a.sqrt() * b.sqrt())
+
+    def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        r"""$\mathbb{E}[\varphi'(u)\varphi'(v)]$."""
+        cosine, sine = correlation(a, b, c)
+        odd_share, even_share = (1 + self.slope) ** 2 / 4, (1 - self.slope) ** 2 / (2 * math.pi)
+        return odd_share + even_share * _quarter_turn(cosine, sine)
+
+
+def _quarter_turn(cosine: Tensor, sine: Tensor) -> Tensor:
+    """π/2 - θ, between -π/2 and π/2."""
+    return torch.atan2(cosine, sine)
+
+
+@dataclass(frozen=True)
+class ErfForm(ClosedForm):
+    r"""$\tfrac{2}{\pi} \arcsin(2c / \sqrt{(1+2a)(1+2b)})$ (Williams 1997)."""
+
+    def mean(self, a: Tensor) -> Tensor:
+        r"""$\mathbb{E}[\varphi(u)]$."""
+        return 0.0 * a
+
+    def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        r"""$\mathrm{Cov}(\varphi(u), \varphi(v))$."""
+        return 2 / math.pi * torch.atan2(2 * c, self._remainder(a, b, c))
+
+    def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        r"""$\mathbb{E}[\varphi'(u)\varphi'(v)]$."""
+        return 4 / math.pi / self._remainder(a, b, c)
+
+    @staticmethod
+    def _remainder(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return (1 + 2 * (a + b) + 4 * determinant(a, b, c)).sqrt()
+
+
+@dataclass(frozen=True)
+class GELUForm(ClosedForm):
+    r"""$x \Phi(x)$: Stein's identity twice on $\mathbb{E}[uv\,\Phi(u)\Phi(v)]$."""
+
+    def mean(self, a: Tensor) -> Tensor:
+        r"""$\mathbb{E}[\varphi(u)]$."""
+        return a / (2 * math.pi * (1 + a)).sqrt()
+
+    def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        r"""$\mathrm{Cov}(\varphi(u), \varphi(v))$."""
+        root, product = self._roots(a, b, c)
+        orthant = 0.25 + torch.atan2(c, root) / (2 * math.pi)
+        # the part of ab/root that is not the product of the means
+        excess = a * b * c**2 / (root * product * (root + product))
+        rest = self._mixed(a, b) * c**2 / root
+        return c * orthant + (excess + rest) / (2 * math.pi)
+
+    def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        r"""$\mathbb{E}[\varphi'(u)\varphi'(v)]$."""
+        root, product = self._roots(a, b, c)
+        orthant = 0.25 + torch.atan2(c, root) / (2 * math.pi)
+        # 1 + 2(1-ab)/P + (ab + c²(1-ab)/P)/Δ, P = (1+a)(1+b), Δ = P - c², without cancellation
+        total, rest = a + b, determinant(a, b, c)
+        bracket = (3 + total) * (1 + total) + (2 + total) * rest + a * b
+        return orthant + c * bracket / (2 * math.pi * product**2 * root**3)
+
+    @staticmethod
+    def _roots(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        root = (1 + (a + b) + determinant(a, b, c)).sqrt()  # √((1+a)(1+b) - c²)
+        return root, ((1 + a) * (1 + b)).sqrt()
+
+    @staticmethod
+    def _mixed(a: Tensor, b: Tensor) -> Tensor:
+        return (1 - a * b) / ((1 + a) * (1 + b))  # 1 - a/(1+a) - b/(1+b)
+
+
+@dataclass(frozen=True)
+class SineForm(ClosedForm):
+    r"""$e^{-(a+b)/2} \sinh c$."""
+
+    def mean(self, a: Tensor) -> Tensor:
+        r"""$\mathbb{E}[\varphi(u)]$."""
+        return 0.0 * a
+
+    def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        r"""$\mathrm{Cov}(\varphi(u), \varphi(v))$."""
+        # sinh keeps the digits of a small c, and the two exponentials never overflow
+        small = torch.exp(-(a + b) / 2) * torch.sinh(c.clamp(-1.0, 1.0))
+        large = (torch.exp(c - (a + b) / 2) - torch.exp(-c - (a + b) / 2)) / 2
+        return torch.where(c.abs() <= 1, small, large)
+
+    def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        r"""$\mathbb{E}[\varphi'(u)\varphi'(v)]$."""
+        return (torch.exp(c - (a + b) / 2) + torch.exp(-c - (a + b) / 2)) / 2
+
+    def coefficients(self, tau: Tensor, order: int) -> Tensor:
+        """The Hermite coefficients."""
+        return _wave_coefficients(tau, order, first=1)
+
+
+@dataclass(frozen=True)
+class CosineForm(ClosedForm):
+    r"""$e^{-(a+b)/2} \cosh c$."""
+
+    def mean(self, a: Tensor) -> Tensor:
+        r"""$\mathbb{E}[\varphi(u)]$."""
+        return torch.exp(-a / 2)
+
+    def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        r"""$\mathrm{Cov}(\varphi(u), \varphi(v))$."""
+        small = 2 * (torch.exp(-(a + b) / 4) * torch.sinh(c.clamp(-1.0, 1.0) / 2)) ** 2
+        large = SineForm().derivative_dual(a, b, c) - torch.exp(-(a + b) / 2)
+        return torch.where(c.abs() <= 1, small, large)
+
+    def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        r"""$\mathbb{E}[\varphi'(u)\varphi'(v)]$."""
+        return SineForm().covariance(a, b, c)
+
+    def coefficients(self, tau: Tensor, order: int) -> Tensor:
+        """The Hermite coefficients."""
+        return _wave_coefficients(tau, order, first=0)
+
+
+@dataclass(frozen=True)
+class SinusoidForm(ClosedForm):
+    r"""$p \sin\omega x + q \cos\omega x + sx$; odd and even part are uncorrelated."""
+
+    frequency: float
+    odd: float
+    even: float
+    slope: float
+
+    def mean(self, a: Tensor) -> Tensor:
+        r"""$\mathbb{E}[\varphi(u)]$."""
+        return self.even * CosineForm().mean(self.frequency**2 * a)
+
+    def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        r"""$\mathrm{Cov}(\varphi(u), \varphi(v))$."""
+        scaled = [self.frequency**2 * x for x in (a, b, c)]
+        odd, even = SineForm().covariance(*scaled), CosineForm().covariance(*scaled)
+        return self.odd**2 * odd + self.even**2 * even + self._mixed(a, b) * c
+
+    def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        r"""$\mathbb{E}[\varphi'(u)\varphi'(v)]$."""
+        scaled = [self.frequency**2 * x for x in (a, b, c)]
+        odd, even = SineForm().derivative_dual(*scaled), CosineForm().derivative_dual(*scaled)
+        waves = self.frequency**2 * (self.odd**2 * odd + self.even**2 * even)
+        return waves + self._mixed(a, b)
+
+    def coefficients(self, tau: Tensor, order: int) -> Tensor:
+        """The Hermite coefficients."""
+        scaled = self.frequency * tau
+        odd, even = (_wave_coefficients(scaled, order, first=first) for first in (1, 0))
+        straight = torch.zeros_like(odd)
+        straight[..., 1:2] = self.slope * tau[..., None]
+        return self.odd * odd + self.even * even + straight
+
+    def _mixed(self, a: Tensor, b: Tensor) -> Tensor:
+        r"""The part of the duals that the slope adds; $\mathbb{E}[u\sin\omega v] \propto c$."""
+        waves = CosineForm().mean(self.frequency**2 * a) + CosineForm().mean(self.frequency**2 * b)
+        return self.slope**2 + self.slope * self.frequency * self.odd * waves
+
+
+def _wave_coefficients(tau: Tensor, order: int, *, first: int) -> Tensor:
+    r"""$\pm e^{-\tau^2/2} \tau^k / \sqrt{k!}$ at every second $k$ from ``first`` on, else zero."""
+    k = torch.arange(order + 1, dtype=tau.dtype, device=tau.device)
+    signs = torch.zeros_like(k)
+    signs[first::4], signs[first + 2 :: 4] = 1.0, -1.0
+    exponent = torch.xlogy(k, tau[..., None]) - tau[..., None] ** 2 / 2 - torch.lgamma(k + 1) / 2
+    return signs * torch.exp(exponent)
