@@ -5,7 +5,7 @@ import torch
 
 import shoal
 from shoal.activations import Activation
-from shoal.kernels import octaves, slopes
+from shoal.kernels import piecewise_surface, slopes
 from shoal.kernels.fixed_points import solve
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import Plan
@@ -109,18 +109,18 @@ def test_newton_does_not_pass_a_fixed_point_that_the_iteration_reaches():
     assert (far - reached).abs().max() > 1
 
 
-def test_octaves_are_checked_off_their_grid(monkeypatch):
+def test_pieces_are_checked_off_their_grid(monkeypatch):
     def wave(_, __, angle):  # a constant at the nodes of degree 8
         t = (angle - 1.5) / 0.5
         return torch.stack([1 + 0.1 * torch.cos(16 * t.clamp(-1, 1).acos())] * 2)
 
-    monkeypatch.setattr(octaves, "_values", wave)
+    monkeypatch.setattr(piecewise_surface, "_values", wave)
     function = shoal.kernel_function(shoal.FullyConnected([shoal.Tanh()]))
-    part = octaves.part_surface(function, 3.0, (1.0, 2.0), 1e-11)
+    part = piecewise_surface.part_surface(function, 3.0, (1.0, 2.0), 1e-11)
     angle = torch.linspace(1.0, 2.0, 50, dtype=torch.float64)
     one = torch.ones(50, 1, dtype=torch.float64)
     assert (part.pairs(one, one, angle) - wave(None, None, angle)).abs().max() <= 1e-11
-    octaves.part_surface.cache_clear()
+    piecewise_surface.part_surface.cache_clear()
 
 
 def test_slopes_are_checked_off_their_grid():

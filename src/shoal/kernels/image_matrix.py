@@ -12,8 +12,8 @@ from torch import Tensor
 from shoal.architectures import ConvResNet
 from shoal.exceptions import AccuracyError
 from shoal.kernels.convolutional import Images, pixel_pairs, summed_kernels
+from shoal.kernels.memory_mapped import memory_mapped
 from shoal.kernels.result import Kernels
-from shoal.kernels.storage import memory_mapped
 
 __all__ = ["Blocks", "image_kernels"]
 

@@ -20,15 +20,15 @@ from shoal.kernels.arguments import (
     with_arrays,
     work_space,
 )
+from shoal.kernels.diagonal import own_diagonal, partner_diagonal
 from shoal.kernels.evaluation import mirror
 from shoal.kernels.function import KernelFunction, check_width, kernel_function
 from shoal.kernels.gradients import Job, differentiable_kernel
 from shoal.kernels.image_matrix import Blocks, image_kernels
 from shoal.kernels.inputs import Inputs
-from shoal.kernels.partners import own_diagonal, partner_diagonal
+from shoal.kernels.memory_mapped import memory_mapped
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
-from shoal.kernels.storage import memory_mapped
 from shoal.kernels.variances import checked_variances
 from shoal.settings import in_standard_settings
 

@@ -12,7 +12,7 @@ from shoal.exceptions import AccuracyError
 from shoal.kernels.evaluation import Factors, evaluate
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.inputs import CLOSE, Inputs, pair_angles
-from shoal.kernels.octaves import Octaves, part_surface
+from shoal.kernels.piecewise_surface import PiecewiseSurface, part_surface
 from shoal.kernels.surface import (
     ANY_ANGLE,
     Span,
@@ -59,7 +59,7 @@ class Plan:
 
     function: KernelFunction
     surface: Surface | None
-    wide: Surface | Octaves | None
+    wide: Surface | PiecewiseSurface | None
     left: Inputs
     right: Inputs
     rows: Factors
@@ -214,7 +214,7 @@ def pairs_at_angles(function: KernelFunction, left: Tensor, right: Tensor, angle
 
 def _choose(
     function: KernelFunction, left: Inputs, right: Inputs, few_pairs: int
-) -> tuple[Surface | None, Surface | Octaves | None]:
+) -> tuple[Surface | None, Surface | PiecewiseSurface | None]:
     """The surface for nearly all entries, and the one for the rest."""
     dtype = left.points.dtype
     norms = torch.cat([left.norm, right.norm])
@@ -238,7 +238,7 @@ def _choose(
     if squared_norm is not None:
         try:
             chosen = part_surface(function, squared_norm, smooth, tolerance)
-            return chosen, Octaves(function, squared_norm, tolerance)
+            return chosen, PiecewiseSurface(function, squared_norm, tolerance)
         except AccuracyError as error:
             _LOGGER.info("no series at angles from %.3g to %.3g: %s", *smooth, error)
     return _any_norms(function, norm_span(norms), (angles, smooth), tolerance, pairs), None
