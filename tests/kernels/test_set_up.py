@@ -5,7 +5,7 @@ import torch
 
 import shoal
 from shoal.activations import Activation
-from shoal.kernels import piecewise_surface, slopes
+from shoal.kernels import derivatives, piecewise_surface
 from shoal.kernels.fixed_points import solve
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import Plan
@@ -123,11 +123,11 @@ def test_pieces_are_checked_off_their_grid(monkeypatch):
     piecewise_surface.part_surface.cache_clear()
 
 
-def test_slopes_are_checked_off_their_grid():
+def test_derivatives_are_checked_off_their_grid():
     def wave(angle):  # a constant at the nodes of degree 24
         return torch.cos(48 * (angle - 1).clamp(-1, 1).acos())[None]
 
-    series = slopes._series(wave, (0.0, 2.0))
+    series = derivatives._series(wave, (0.0, 2.0))
     angle = torch.linspace(0.0, 2.0, 99, dtype=torch.float64)
     basis = torch.cos(torch.arange(series.shape[-1])[:, None] * (angle - 1).clamp(-1, 1).acos())
     assert (series @ basis - wave(angle)).abs().max() <= 1e-10
