@@ -33,7 +33,7 @@ NEEDS = {
     "shoal.adapters.sklearn_estimators": "sklearn",
     "shoal.adapters.sklearn_kernel": "sklearn",
     "shoal.data.digits": "sklearn",
-    "shoal.kernels.tiled": "triton",
+    "shoal.kernels.backends.tiled": "triton",
 }
 
 

@@ -179,6 +179,26 @@ def test_nearly_parallel_inputs(gap):
     assert found[0, 1].item() == pytest.approx(float(expected), rel=1e-9)
 
 
+def test_parallel_inputs():
+    """Along one direction the NTK of a hidden layer is x·x'/2, and homogeneous in each input."""
+    x = torch.tensor([[1.0, 2.0]], dtype=torch.float64, requires_grad=True)
+    value = kernel(FullyConnected([ReLU()]), x, 2 * x.detach(), trainable={"layer1"}).ntk
+    (found,) = torch.autograd.grad(value.sum(), x)
+    torch.testing.assert_close(found, x.detach(), rtol=1e-14, atol=0)
+
+
+def test_variances_at_parallel_inputs():
+    deq, x = DEQ(ReLU(), 0.2, 0.8), inputs(1, 3)
+    names = ("recurrent_variance", "input_variance")
+    leaves = {n: torch.tensor(getattr(deq, n)).double().requires_grad_() for n in names}
+    pair = kernel(deq, x, 2 * x, variances=leaves).ntk.sum()
+    own = kernel(deq, x, diag=True, variances=leaves).ntk.sum()
+    for one, two in zip(
+        *(torch.autograd.grad(k, leaves.values()) for k in (pair, own)), strict=True
+    ):
+        assert float(one) == pytest.approx(2 * float(two), rel=1e-13)
+
+
 def test_without_gradients_nothing_changes():
     deq, x = DEQ(ReLU(), 0.2, 0.8), inputs(20, 3)
     plain = kernel(deq, x)

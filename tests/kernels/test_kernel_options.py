@@ -96,8 +96,8 @@ def test_without_a_compiler(monkeypatch, caplog):
     def broken(*_):
         raise RuntimeError("no compiler here")
 
-    monkeypatch.setattr("shoal.kernels.compiled._compiled", lambda: broken)
-    monkeypatch.setattr("shoal.kernels.compiled._Compiler.works", True)
+    monkeypatch.setattr("shoal.kernels.backends.compiled._compiled", lambda: broken)
+    monkeypatch.setattr("shoal.kernels.backends.compiled._Compiler.works", True)
     x = inputs(20, 30, one_norm=True)
     fused, eager = (kernel(DEQ(ReLU(), 0.2, 0.8), x, compile=c) for c in (True, False))
     assert torch.equal(fused.ck, eager.ck)

@@ -5,7 +5,7 @@ import torch
 
 import shoal
 from shoal.activations import Activation
-from shoal.kernels import octaves, slopes
+from shoal.kernels import derivatives, piecewise_surface
 from shoal.kernels.fixed_points import solve
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import Plan
@@ -109,25 +109,25 @@ def test_newton_does_not_pass_a_fixed_point_that_the_iteration_reaches():
     assert (far - reached).abs().max() > 1
 
 
-def test_octaves_are_checked_off_their_grid(monkeypatch):
+def test_pieces_are_checked_off_their_grid(monkeypatch):
     def wave(_, __, angle):  # a constant at the nodes of degree 8
         t = (angle - 1.5) / 0.5
         return torch.stack([1 + 0.1 * torch.cos(16 * t.clamp(-1, 1).acos())] * 2)
 
-    monkeypatch.setattr(octaves, "_values", wave)
+    monkeypatch.setattr(piecewise_surface, "_values", wave)
     function = shoal.kernel_function(shoal.FullyConnected([shoal.Tanh()]))
-    part = octaves.part_surface(function, 3.0, (1.0, 2.0), 1e-11)
+    part = piecewise_surface.part_surface(function, 3.0, (1.0, 2.0), 1e-11)
     angle = torch.linspace(1.0, 2.0, 50, dtype=torch.float64)
     one = torch.ones(50, 1, dtype=torch.float64)
     assert (part.pairs(one, one, angle) - wave(None, None, angle)).abs().max() <= 1e-11
     shoal.clear_caches()
 
 
-def test_slopes_are_checked_off_their_grid():
+def test_derivatives_are_checked_off_their_grid():
     def wave(angle):  # a constant at the nodes of degree 24
         return torch.cos(48 * (angle - 1).clamp(-1, 1).acos())[None]
 
-    series = slopes._series(wave, (0.0, 2.0))
+    series = derivatives._series(wave, (0.0, 2.0))
     angle = torch.linspace(0.0, 2.0, 99, dtype=torch.float64)
     basis = torch.cos(torch.arange(series.shape[-1])[:, None] * (angle - 1).clamp(-1, 1).acos())
     assert (series @ basis - wave(angle)).abs().max() <= 1e-10

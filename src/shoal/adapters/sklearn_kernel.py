@@ -13,7 +13,7 @@ from shoal.adapters.networks import described_activation, described_function
 from shoal.architectures import Architecture
 from shoal.checks import one_of, real, real_array
 from shoal.kernels import KernelFunction, kernel
-from shoal.kernels.tangents import variance_tangents
+from shoal.kernels.gradients import variance_tangents
 
 try:
     from sklearn.gaussian_process.kernels import Hyperparameter, Kernel

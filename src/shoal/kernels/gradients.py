@@ -1,35 +1,49 @@
-r"""Gradients of kernel matrices in inputs and variances.
+r"""Gradients of kernel matrices in inputs and variances, and their tangents in variances.
 
 Nothing is unrolled. Most entries are those of a surface, whose coefficients and functions are
-differentiated (see :mod:`shoal.kernels.adjoint`); the diagonal of a symmetric matrix is a function
-of the norms alone; the rest, such as pairs of nearly parallel inputs, are differentiated one by one
-at their fixed points. Strips of rows are formed again, so that nothing of the size of the matrix is
-kept between forward and backward.
+differentiated; the diagonal of a symmetric matrix is a function of the norms alone; the rest, such
+as pairs of nearly parallel inputs, are differentiated one by one at their fixed points. Strips of
+rows are formed again, so that nothing of the size of the matrix is kept between forward and
+backward.
 """
 
-from collections.abc import Callable, Iterator
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.kernels.adjoint import adjoint
+from shoal.approximation import differentiate
+from shoal.exceptions import AccuracyError
+from shoal.kernels.arguments import checked_samples
+from shoal.kernels.backends import DifferentiableFactors, Entries, backend_for
+from shoal.kernels.derivatives import (
+    angle_gradients,
+    differentiable_angular_surface,
+    own_derivatives,
+    pair_derivatives,
+    variance_derivatives,
+    variances_from_inputs,
+)
 from shoal.kernels.function import KernelFunction
-from shoal.kernels.inputs import Inputs
-from shoal.kernels.lines import Lines, own_lines
-from shoal.kernels.plan import FEW_PAIRS, Plan
+from shoal.kernels.inputs import Inputs, pair_angles
+from shoal.kernels.plan import ANGULAR_TOLERANCE, FEW_PAIRS, TOLERANCE, Plan, known_cosines
 from shoal.kernels.result import Kernels
-from shoal.kernels.slopes import Slopes, own_slopes
-from shoal.kernels.sources import Strip, variance_gradients
-from shoal.kernels.special import add_pairs
-from shoal.kernels.sums import Sums
+from shoal.kernels.strips import Strip
+from shoal.kernels.surface import Span, Surface, norm_span, surface
 from shoal.settings import in_standard_settings
 
-__all__ = ["Job", "differentiable_kernel"]
+__all__ = ["Job", "differentiable_kernel", "variance_tangents"]
 
-Pair = tuple[Tensor, Tensor]
+_LOGGER = logging.getLogger(__name__)
+
+_PAIRS = 1 << 14  # pairs that are differentiated together
+_FEW_TANGENTS = 1 << 13  # pairs whose tangents are cheaper one by one than by a surface
 
 
 @dataclass(frozen=True)
@@ -39,12 +53,12 @@ class Job:
     Attributes:
         function: The kernels; tensors stand for some variances.
         values: Makes the matrices from both inputs.
-        strips: Which rows are computed together.
+        limit: Bytes that a strip of rows may take.
     """
 
     function: KernelFunction
     values: Callable[[Tensor, Tensor | None], Kernels]
-    strips: Callable[[Plan], Iterator[slice]]
+    limit: int | None
 
 
 def differentiable_kernel(job: Job, first: Tensor, second: Tensor | None) -> Kernels:
@@ -106,15 +120,15 @@ class _Matrix(torch.autograd.Function):
         second, variances = (None, rest) if ctx.symmetric else (rest[0], rest[1:])
         total = {name: 0.0 for name, _ in ctx.job.function.variances}
         into = [torch.empty_like(x) for x in (first, second) if x is not None]
+        function = replace(ctx.job.function, variances=())
         for index in np.ndindex(*first.shape[:-2]):
             left = Inputs(first[index])
             right = left if second is None else Inputs(second[index])
-            function = replace(ctx.job.function, variances=())
             plan = Plan.of(function, left, right, few_pairs=FEW_PAIRS)
-            upstream = (gradients[0][index], gradients[1][index])
-            sums = _Backward(Lines(plan, ctx.names, ctx.job.strips), upstream).run()
-            for x, side, inputs in zip(into, (sums.left, sums.right), (left, right), strict=False):
-                x[index] = side.total(inputs)
+            sums = _Gradients(_Derivatives(plan, ctx.names, ctx.job.limit))
+            sums.add((gradients[0][index], gradients[1][index]))
+            for x, side in zip(into, (sums.left, sums.right), strict=False):
+                x[index] = side.total()
             for name, value in zip(ctx.names, sums.variances.tolist(), strict=True):
                 total[name] += value
         shares = [v.new_tensor(t) for v, t in zip(variances, total.values(), strict=True)]
@@ -136,97 +150,231 @@ class _Refusal(torch.autograd.Function):
         )
 
 
+def variance_tangents(
+    function: KernelFunction, x: Tensor, names: Iterable[str]
+) -> dict[str, Kernels]:
+    """Derivatives of both kernel matrices of some inputs in variances, entry by entry.
+
+    Args:
+        function: The kernels.
+        x: The inputs. shape: (n, p)
+        names: Of the variances, none of which is zero.
+
+    Returns:
+        Two symmetric matrices for each name.
+
+    Example:
+        >>> import torch, shoal
+        >>> f = shoal.kernel_function(shoal.DEQ(shoal.ReLU(), 0.2, 0.8))
+        >>> variance_tangents(f, torch.eye(2).double(), ["input_variance"])["input_variance"].ck
+        tensor([[0.5556, 0.1863],
+                [0.1863, 0.5556]], dtype=torch.float64)
+    """
+    names = tuple(names)
+    inputs = Inputs(checked_samples("x", x))
+    plan = Plan.of(function, inputs, inputs, few_pairs=_FEW_TANGENTS)
+    matrix = _Derivatives(plan, names, None)
+    result = x.new_empty(len(names), 2, len(inputs), len(inputs))
+    for strip in plan.strips(None):
+        block = result[..., strip.rows, strip.columns]
+        cosine = plan.cosines(strip)
+        single = matrix.single(strip, cosine).triu(1)
+        cosine.masked_fill_(~single.logical_not().triu(1), 0.0)
+        for part, entries, left, right in matrix.entries(strip, cosine):
+            block[..., part, :] = variance_derivatives(function, names, entries, left, right)
+        where = single.nonzero(as_tuple=True)
+        for some, _, _, _, slopes in matrix.pairs(*strip.inputs(where)):
+            block[..., where[0][some], where[1][some]] = slopes[2:-1].to(block)
+        own = own_derivatives(plan, names, inputs.norm[strip.rows])[2:]
+        block.diagonal(dim1=-2, dim2=-1).copy_(own)
+        for each in result.flatten(0, 1):
+            plan.mirror(each, strip)
+    return {name: Kernels(*matrices) for name, matrices in zip(names, result, strict=True)}
+
+
 @dataclass(frozen=True, eq=False)
-class _Backward:
-    """One matrix, strip by strip."""
+class _Derivatives:
+    """A matrix to first order.
 
-    lines: Lines
-    upstream: Pair
+    Attributes:
+        plan: How the matrix is computed.
+        names: Of the variances in which it is differentiated.
+        limit: Bytes that a strip of rows may take.
+    """
 
-    @property
-    def plan(self) -> Plan:
-        """How the matrix is computed."""
-        return self.lines.plan
+    plan: Plan
+    names: tuple[str, ...]
+    limit: int | None
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the variances."""
-        return self.lines.names
+    def single(self, strip: Strip, cosine: Tensor) -> Tensor:
+        """Which entries the surface does not know to first order."""
+        if self.surface is None:
+            return torch.ones_like(cosine, dtype=torch.bool)
+        least, most = known_cosines(self.surface)
+        single = (cosine > most) | (cosine < least)
+        single |= (self.plan.left.norm[strip.rows] == 0)[:, None]
+        return single.logical_or_(self.plan.right.norm[strip.columns] == 0)
 
-    def run(self) -> Sums:
-        """All gradients."""
-        plan = self.plan
-        sums = Sums.of(self.names, plan.left, plan.right)
-        for rows in self.lines.strips(plan):
-            self._add_strip(sums, rows)
+    def entries(
+        self, strip: Strip, cosine: Tensor
+    ) -> Iterator[tuple[slice, Entries, DifferentiableFactors, DifferentiableFactors]]:
+        """Some rows of a strip at a time, by the surface, and what rows and columns contribute."""
+        if self.surface is None:
+            return
+        left, right = self._factors[0][strip.rows], self._factors[1][strip.columns]
+        backend = backend_for(cosine.device)
+        for part, entries in backend.derivatives(self.surface, left, right, cosine):
+            yield part, entries, left[part], right
+
+    def pairs(self, i: Tensor, j: Tensor) -> Iterator[tuple[slice, Tensor, Tensor, Tensor, Tensor]]:
+        """Some pairs at a time: which, rows, columns, angles, :func:`pair_derivatives`."""
+        left, right = self.plan.left, self.plan.right
+        for start in range(0, len(i), _PAIRS):
+            some = slice(start, start + _PAIRS)
+            rows, columns = i[some], j[some]
+            cosine = (left.unit[rows] * right.unit[columns]).sum(-1)
+            angle = pair_angles(left, right, rows, columns, cosine)
+            slopes = pair_derivatives(self.plan, self.names, rows, columns, angle)
+            yield some, rows, columns, angle, slopes
+
+    @cached_property
+    def surface(self) -> Surface | None:
+        """With its derivative in one norm; ``None`` if pairs are differentiated one by one."""
+        plan, architecture = self.plan, self.plan.function.architecture
+        few = plan.pairs < FEW_PAIRS and not architecture.positively_homogeneous
+        if plan.surface is None or few or (self.names and not variances_from_inputs(architecture)):
+            return None
+        try:
+            return self._surface(plan.surface, plan.angles(self.limit))
+        except AccuracyError as error:
+            _LOGGER.warning("gradients are computed pair by pair, which is slow: %s", error)
+            return None
+
+    def _surface(self, chosen: Surface, angles: Span) -> Surface:
+        """The one for these angles if there is one, or that of the values."""
+        plan, dtype = self.plan, self.plan.left.points.dtype
+        if plan.squared_norm is not None:
+            tolerance = ANGULAR_TOLERANCE[dtype]
+            return differentiable_angular_surface(
+                plan.function, plan.squared_norm, angles, tolerance
+            )
+        if angles[0] >= chosen.angles[0] and angles[1] <= chosen.angles[1]:
+            return chosen
+        norms = torch.cat([plan.left.norm, plan.right.norm])
+        span = norm_span(norms[norms > 0])
+        try:
+            return surface(plan.function, span, angles, TOLERANCE[dtype], plan.pairs)
+        except AccuracyError as error:
+            _LOGGER.info("entries at rare angles are differentiated one by one: %s", error)
+            return chosen
+
+    @cached_property
+    def _factors(self) -> tuple[DifferentiableFactors, DifferentiableFactors]:
+        """What rows and columns contribute."""
+        left = self._factors_of(self.plan.left)
+        return left, left if self.plan.symmetric else self._factors_of(self.plan.right)
+
+    def _factors_of(self, inputs: Inputs) -> DifferentiableFactors:
+        chosen, dtype = self.surface, inputs.points.dtype
+        assert chosen is not None
+        norm = torch.where(inputs.norm > 0, inputs.norm, inputs.norm.max().clamp(min=1e-100))
+        own = own_derivatives(self.plan, (), norm)
+        scale = own[0].sqrt()[:, :, None]
+        values = scale * chosen.features(norm)
+        slopes = values  # at inputs of one norm, the series itself is differentiated
+        if chosen.radial is None:
+            low, high = chosen.norms or (0.0, 1.0)
+            basis = differentiate(chosen.basis) * (2 / (high - low) / math.log(2))
+            features = replace(chosen, basis=basis).features(norm)
+            slopes = scale * features + (own[1] / own[0] / 2)[:, :, None] * values
+        return DifferentiableFactors(values.to(dtype), slopes.to(dtype), norm, own[0, 0])
+
+
+class _InputGradients:
+    """Gradients of the inputs of the rows, or of the columns, while they are summed up."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs = inputs
+        self.units = torch.zeros_like(inputs.points)  # in the directions, not yet projected
+        self.logs = torch.zeros_like(inputs.norm)  # in the logarithms of the norms
+        self.direct = torch.zeros_like(inputs.points, dtype=torch.float64)  # in the inputs
+
+    def total(self) -> Tensor:
+        """The gradient of the inputs, in their dtype."""
+        inputs, norm = self.inputs, self.inputs.norm[:, None]
+        unit = inputs.unit.double()
+        units = self.units.double()
+        along = self.logs[:, None] - (units * unit).sum(-1, keepdim=True)
+        total = (units + along * unit) / torch.where(norm > 0, norm, 1.0)
+        return (torch.where(norm > 0, total, 0.0) + self.direct).to(inputs.points.dtype)
+
+
+class _Gradients:
+    """All gradients of one matrix, while they are summed up."""
+
+    def __init__(self, matrix: _Derivatives) -> None:
+        plan = matrix.plan
+        self.matrix = matrix
+        self.left = _InputGradients(plan.left)
+        self.right = self.left if plan.symmetric else _InputGradients(plan.right)
+        self.variances = plan.left.norm.new_zeros(len(matrix.names))
+
+    def add(self, upstream: tuple[Tensor, Tensor]) -> None:
+        """Add what all entries contribute, given the gradients of both kernels."""
+        plan = self.matrix.plan
+        for strip in plan.strips(self.matrix.limit):
+            above = torch.stack([_above(plan, strip, gradient) for gradient in upstream])
+            cosine = plan.cosines(strip)
+            single = self.matrix.single(strip, cosine)
+            where = (single & (above != 0).any(0)).nonzero(as_tuple=True)
+            self._add_pairs(*strip.inputs(where), above[:, where[0], where[1]].double())
+            self._add_entries(strip, cosine.masked_fill_(single, 0.0), above, single)
         if plan.symmetric:
-            self._add_diagonal(sums)
-        return sums
+            gradient = torch.stack([u.diagonal().double() for u in upstream])
+            own = own_derivatives(plan, self.matrix.names, plan.left.norm)
+            weighted = (own * gradient).sum(1)
+            self.left.logs.add_(weighted[1])
+            self.variances.add_(weighted[2:].sum(1))
 
-    def _add_strip(self, sums: Sums, rows: slice) -> None:
-        plan = self.plan
-        columns = slice(plan.columns_from(rows.start), len(plan.right))
-        upstream = (self._block(rows, columns, 0), self._block(rows, columns, 1))
-        cosine = plan.left.unit[rows] @ plan.right.unit[columns].T
-        special = self.lines.special(cosine, rows, columns)
-        where = (special & ((upstream[0] != 0) | (upstream[1] != 0))).nonzero(as_tuple=True)
-        if len(where[0]):
-            single = torch.stack([u[where].double() for u in upstream])
-            add_pairs(plan, sums, where[0] + rows.start, where[1] + columns.start, single)
-        if self.lines.slopes is not None:
-            for tensor in (*upstream, cosine):
-                tensor.masked_fill_(special, 0.0)
-            self._add_surface(self.lines.slopes, sums, (rows, columns), cosine, upstream)
-
-    def _add_surface(
-        self,
-        slopes: Slopes,
-        sums: Sums,
-        parts: tuple[slice, slice],
-        cosine: Tensor,
-        upstream: Pair,
-    ) -> None:
+    def _add_entries(self, strip: Strip, cosine: Tensor, upstream: Tensor, single: Tensor) -> None:
         """What the entries of a strip contribute that the surface knows."""
-        sides = [side[part] for side, part in zip(self.lines.sides, parts, strict=True)]
-        weights = (sides[0].weights, sides[1].weights)
-        surface, radial = slopes.surface, slopes.radial
-        found = adjoint(slopes.angles, surface.coefficients, radial, weights, cosine, upstream)
-        logs = [
-            (weight * side.slopes).sum((0, 2)).double()
-            for weight, side in zip((found.rows, found.columns), sides, strict=True)
-        ]
-        units = self.plan.left.unit, self.plan.right.unit
-        sums.left.units[parts[0]] += found.cosine @ units[1][parts[1]]
-        sums.right.units[parts[1]] += found.cosine.T @ units[0][parts[0]]
-        sums.left.logs[parts[0]] += logs[0]
-        sums.right.logs[parts[1]] += logs[1]
-        if self.names:
-            (norm, own), (other_norm, other_own) = ((s.norm, s.own) for s in sides)
-            ends = (norm, other_norm), (logs[0], logs[1]), (own, other_own)
-            strip = Strip(found, upstream[1], cosine, *ends)
-            found_there = variance_gradients(self.plan.function, strip)
-            sums.variances.add_(torch.stack([found_there[name] for name in self.names]))
+        matrix = self.matrix
+        if matrix.surface is None:
+            return
+        upstream.masked_fill_(single, 0.0)
+        turning = torch.empty_like(cosine)
+        rows, columns = self.left.logs[strip.rows], self.right.logs[strip.columns]
+        for part, entries, left, right in matrix.entries(strip, cosine):
+            gradient = upstream[:, part]
+            torch.sum(entries.in_cosine * gradient, dim=0, out=turning[part])
+            rows[part] += (entries.in_left * gradient).sum((0, 2), dtype=torch.float64)
+            columns += (entries.in_right * gradient).sum((0, 1), dtype=torch.float64)
+            if matrix.names:
+                function = matrix.plan.function
+                found = variance_derivatives(function, matrix.names, entries, left, right)
+                self.variances.add_((found * gradient).sum((1, 2, 3), dtype=torch.float64))
+        units = matrix.plan.left.unit[strip.rows], matrix.plan.right.unit[strip.columns]
+        self.left.units[strip.rows] += turning @ units[1]
+        self.right.units[strip.columns] += turning.T @ units[0]
 
-    def _block(self, rows: slice, columns: slice, q: int) -> Tensor:
-        """The gradient of a strip; of a symmetric matrix both halves in the upper one."""
-        gradient = self.upstream[q]
-        block = gradient[rows, columns].clone(memory_format=torch.contiguous_format)
-        if self.plan.symmetric:
-            block += gradient[columns, rows].T
-            square = block[:, : len(block)]
-            square.copy_(square.triu(1))
-        return block
+    def _add_pairs(self, rows: Tensor, columns: Tensor, upstream: Tensor) -> None:
+        """What single pairs contribute, given their gradients. shape of these: (2, n)."""
+        plan = self.matrix.plan
+        for some, i, j, angle, slopes in self.matrix.pairs(rows, columns):
+            weighted = (slopes * upstream[:, some]).sum(1)
+            self.variances.add_(weighted[2:-1].sum(1))
+            turning = angle_gradients(plan, i, j, angle)
+            for q, (side, k) in enumerate(((self.left, i), (self.right, j))):
+                side.logs.index_add_(0, k, weighted[q])
+                side.direct.index_add_(0, k, weighted[-1][:, None] * turning[q])
 
-    def _add_diagonal(self, sums: Sums) -> None:
-        """What inputs with themselves contribute."""
-        gradient = torch.stack([u.diagonal().double() for u in self.upstream])
-        norm = self.plan.left.norm
-        present = norm > 0
-        if bool(present.any()):
-            own = own_lines(self.plan, self.names, norm[present])
-            weighted = (own * gradient[:, present]).sum(1)
-            sums.left.logs[present] += weighted[1]
-            sums.variances.add_(weighted[2:].sum(1))
-        if self.names and not bool(present.all()):
-            nothing = own_slopes(self.plan.function, self.names, norm.new_full((1,), 1e-100))
-            sums.variances.add_((nothing * gradient[:, ~present]).sum((1, 2))[2:])
+
+def _above(plan: Plan, strip: Strip, gradient: Tensor) -> Tensor:
+    """The gradient of a strip; of a symmetric matrix both halves in the upper one."""
+    rows, columns = strip
+    block = gradient[rows, columns].clone(memory_format=torch.contiguous_format)
+    if plan.symmetric:
+        block += gradient[columns, rows].T
+        square = block[:, : len(block)]
+        square.copy_(square.triu(1))
+    return block

@@ -12,8 +12,9 @@ from torch import Tensor
 from shoal.architectures import ConvResNet
 from shoal.exceptions import AccuracyError
 from shoal.kernels.convolutional import Images, pixel_pairs, summed_kernels
+from shoal.kernels.memory_mapped import memory_mapped
 from shoal.kernels.result import Kernels
-from shoal.kernels.storage import memory_mapped
+from shoal.kernels.strips import strips
 
 __all__ = ["Blocks", "image_kernels"]
 
@@ -79,9 +80,9 @@ def _entries(
             yield numbers, numbers
         return
     height = min(shape[0], math.isqrt(size))
-    for rows in torch.arange(shape[0]).split(height):
-        start = int(rows[0]) if symmetric else 0
-        for columns in torch.arange(start, shape[1]).split(size // height):
+    for strip in strips((shape[0], shape[1]), height, symmetric=symmetric):
+        rows, across = (torch.arange(part.start, part.stop) for part in strip)
+        for columns in across.split(size // height):
             i, j = (t.reshape(-1) for t in torch.meshgrid(rows, columns, indexing="ij"))
             above = i <= j if symmetric else torch.ones_like(i, dtype=torch.bool)
             yield i[above], j[above]

@@ -1,7 +1,7 @@
 """Kernel matrices: one matrix product and one function of the angle."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -20,21 +20,19 @@ from shoal.kernels.arguments import (
     with_arrays,
     work_space,
 )
-from shoal.kernels.evaluation import mirror
+from shoal.kernels.diagonal import own_diagonal, partner_diagonal
 from shoal.kernels.function import KernelFunction, check_width, kernel_function
 from shoal.kernels.gradients import Job, differentiable_kernel
 from shoal.kernels.image_matrix import Blocks, image_kernels
 from shoal.kernels.inputs import Inputs
-from shoal.kernels.partners import own_diagonal, partner_diagonal
+from shoal.kernels.memory_mapped import memory_mapped
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
-from shoal.kernels.storage import memory_mapped
 from shoal.kernels.variances import checked_variances
 from shoal.settings import in_standard_settings
 
-__all__ = ["kernel", "strips"]
+__all__ = ["kernel"]
 
-_PAIRS = 4096  # whose scalar equations are solved together at least
 _FUSE = 1 << 27  # entries from which on compiling pays
 
 
@@ -140,7 +138,7 @@ def kernel(
     values = partial(_matrices, plain, limit=limit, fuse=compile, out=out, on_progress=on_progress)
     if not _wants_gradients(first, second, *(value for _, value in function.variances)):
         return values(first.detach(), None if second is None else second.detach())
-    job = Job(function, values, partial(strips, limit=limit and max(1, limit // 2)))
+    job = Job(function, values, limit and max(1, limit // 2))
     return differentiable_kernel(job, first, second)
 
 
@@ -173,33 +171,11 @@ def _matrices(
             part = Kernels(*(k[index] for k in result))
             large = part.ck.numel() >= _FUSE
             plan = Plan.of(function, own, other)
-            for rows in _fill(plan, part, limit, fuse=large if fuse is None else fuse):
+            for strip in plan.strips(limit):
+                views = (part.ck[strip], part.ntk[strip])
+                plan.fill(strip, views, fuse=large if fuse is None else fuse)
+                for matrix in part:
+                    plan.mirror(matrix, strip)
                 if on_progress is not None:
-                    on_progress((done + rows.stop / len(own)) / math.prod(batch))
+                    on_progress((done + strip.rows.stop / len(own)) / math.prod(batch))
     return result
-
-
-def strips(plan: Plan, limit: int | None) -> Iterator[slice]:
-    """Rows of a matrix that are computed together within a limit of memory."""
-    points = plan.left.points
-    # the cosines, both kernels, a mask and the work space of the evaluation; the series of the
-    # row, which outweigh them in tall matrices
-    series = 0 if plan.surface is None else plan.surface.coefficients[:, 0].numel()
-    bytes_per_row = (6 * len(plan.right) + 3 * series) * points.element_size()
-    step = max(1, work_space(limit, points.device) // bytes_per_row)
-    if plan.surface is None:  # pairs share series of the duals, whose memory is more than theirs
-        step = max(step, _PAIRS // len(plan.right))
-    for start in range(0, len(plan.left), step):
-        yield slice(start, min(start + step, len(plan.left)))
-
-
-def _fill(plan: Plan, result: Kernels, limit: int | None, *, fuse: bool) -> Iterator[slice]:
-    """Compute a matrix strip by strip; the lower part of a symmetric one is copied."""
-    for rows in strips(plan, limit):
-        start = plan.columns_from(rows.start)
-        views = (result.ck[rows, start:], result.ntk[rows, start:])
-        plan.fill(rows, views, fuse=fuse)
-        if plan.symmetric:
-            for matrix in result:
-                mirror(matrix, rows)
-        yield rows

@@ -10,12 +10,11 @@ from shoal.architectures import Architecture
 from shoal.checks import integer, real, shaped, writable
 from shoal.exceptions import ConvergenceError
 from shoal.kernels.arguments import as_tensor, checked_inputs, memory_limit
-from shoal.kernels.evaluation import mirror
 from shoal.kernels.function import kernel_function
 from shoal.kernels.inputs import Inputs
-from shoal.kernels.matrix import strips
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
+from shoal.kernels.strips import Strip
 from shoal.linalg.krylov import conjugate_gradients, relative
 from shoal.linalg.operator import Operator, like_factor, refuse_gradients
 from shoal.settings import in_standard_settings
@@ -75,16 +74,15 @@ class KernelOperator(Operator):
         """The matrix itself."""
         result = torch.empty(self.shape, dtype=self.dtype, device=self.device)
         self.write(result)
-        if self._plan.symmetric:
-            for rows in strips(self._plan, self._work):
-                mirror(result, rows)
+        for strip in self._plan.strips(self._work):
+            self._plan.mirror(result, strip)
         return result
 
     @in_standard_settings
     def keep(self) -> None:
         """Compute now what is kept, and not with the first product."""
-        for rows, _, _ in self._strips():
-            if rows.start not in self._kept:
+        for strip, _ in self._strips():
+            if strip.rows.start not in self._kept:
                 return
 
     @in_standard_settings
@@ -95,19 +93,19 @@ class KernelOperator(Operator):
         of its size is made.
         """
         writable("out", shaped("out", out, *self.shape))
-        for rows in strips(self._plan, self._work):
-            view = out[rows, self._plan.columns_from(rows.start) :]
+        for strip in self._plan.strips(self._work):
             if out.dtype == self.dtype:
-                self._fill(rows, view)
+                self._fill(strip, out[strip])
             else:
-                view.copy_(self._fill(rows))
+                out[strip].copy_(self._fill(strip))
 
     def _product(self, vectors: Tensor) -> Tensor:
         result = vectors.new_zeros(self.shape[0], vectors.shape[1])
-        for rows, start, strip in self._strips():
-            corner = start + (len(strip) if self._plan.symmetric else 0)  # what is on the diagonal
-            result[rows] += strip[:, : corner - start].to(result) @ vectors[start:corner]
-            for begin, piece in self._pieces(strip, corner - start):
+        for (rows, across), values in self._strips():
+            start = across.start
+            corner = len(values) if self._plan.symmetric else 0  # what is on the diagonal
+            result[rows] += values[:, :corner].to(result) @ vectors[start : start + corner]
+            for begin, piece in self._pieces(values, corner):
                 columns = slice(start + begin, start + begin + piece.shape[1])
                 result[rows] += piece @ vectors[columns]
                 if self._plan.symmetric:  # the part below the diagonal
@@ -150,18 +148,18 @@ class KernelOperator(Operator):
             )
         return like_factor(other, found.solution)
 
-    def _strips(self) -> Iterator[tuple[slice, int, Tensor]]:
-        """Strips of rows, with their first column."""
-        for rows in strips(self._plan, self._work):
-            strip = self._kept.get(rows.start)
-            if strip is None:
-                strip = self._fill(rows)
-                if self._plan.symmetric:
-                    mirror(strip[:, : len(strip)], slice(0, len(strip)))
+    def _strips(self) -> Iterator[tuple[Strip, Tensor]]:
+        """Strips and their entries."""
+        for strip in self._plan.strips(self._work):
+            values = self._kept.get(strip.rows.start)
+            if values is None:
+                values = self._fill(strip)
+                square = slice(0, len(values))
+                self._plan.mirror(values[:, square], Strip(square, square))
                 kept = sum(s.nbytes for s in self._kept.values())
-                if kept + strip.numel() * self._precision.itemsize <= self._keep:
-                    strip = self._kept[rows.start] = strip.to(self._precision)
-            yield rows, self._plan.columns_from(rows.start), strip
+                if kept + values.numel() * self._precision.itemsize <= self._keep:
+                    values = self._kept[strip.rows.start] = values.to(self._precision)
+            yield strip, values
 
     def _pieces(self, strip: Tensor, begin: int) -> Iterator[tuple[int, Tensor]]:
         """Columns of a strip in the dtype of the operator, and the first of them."""
@@ -171,16 +169,14 @@ class KernelOperator(Operator):
         for first in range(begin, strip.shape[1], size):
             yield first, strip[:, first : first + size].to(self.dtype)
 
-    def _fill(self, rows: slice, out: Tensor | None = None) -> Tensor:
+    def _fill(self, strip: Strip, out: Tensor | None = None) -> Tensor:
         """Compute a strip, in place where there is one."""
-        plan = self._plan
-        shape = (rows.stop - rows.start, len(plan.right) - plan.columns_from(rows.start))
         if out is None:
-            out = torch.empty(shape, dtype=self.dtype, device=self.device)
+            out = torch.empty(strip.shape, dtype=self.dtype, device=self.device)
         both = [out, torch.empty_like(out)]  # the other kernel comes with it
         if self._kernel:
             both.reverse()
-        plan.fill(rows, (both[0], both[1]))
+        self._plan.fill(strip, (both[0], both[1]))
         return out
 
     def _check_symmetric(self, name: str) -> None:

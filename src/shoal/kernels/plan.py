@@ -2,17 +2,20 @@
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from shoal.exceptions import AccuracyError
-from shoal.kernels.evaluation import Factors, evaluate
+from shoal.kernels.arguments import work_space
+from shoal.kernels.backends import Factors, backend_for
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.inputs import CLOSE, Inputs, pair_angles
-from shoal.kernels.octaves import Octaves, part_surface
+from shoal.kernels.piecewise_surface import PiecewiseSurface, part_surface
+from shoal.kernels.strips import Strip, strips
 from shoal.kernels.surface import (
     ANY_ANGLE,
     Span,
@@ -33,12 +36,14 @@ TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-7}
 ANGULAR_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-8}
 FEW_PAIRS = 256  # pairs that are cheaper one by one when derivatives are wanted, ...
 _FEW_PAIRS = 4095  # ... and when they are not: those of 90 inputs, fewer than a surface needs
+_PAIRS = 4096  # whose scalar equations are solved together at least
 _MANY_PAIRS = 100_000  # pairs that deserve a word if computed one by one
 _SAMPLE = 256  # rows and columns whose angles are looked at first
 _GRID = 8  # ranges of angles end at multiples of 1/8 ...
 _MARGIN = 1 / 16  # ... this far beyond the angles of the sample, ...
 _TAIL = 0.35  # ... or this share of half their range, whichever is more
 _NARROWEST = 0.5
+_INSET = 1e-3  # next to 0 and π derivatives in norms and variances are lost
 _SMOOTH_ANGLES: Span = (0.25, math.pi - 0.25)  # where kinks away from zero do no harm
 
 
@@ -60,7 +65,7 @@ class Plan:
 
     function: KernelFunction
     surface: Surface | None
-    wide: Surface | Octaves | None
+    wide: Surface | PiecewiseSurface | None
     left: Inputs
     right: Inputs
     rows: Factors
@@ -91,27 +96,69 @@ class Plan:
         columns = rows if right is left else _factors(chosen, right, other)
         return cls(function, chosen, wide, left, right, rows, columns, own)
 
-    def columns_from(self, start: int) -> int:
-        """The first column of a strip of rows: of a symmetric matrix only the upper part counts."""
-        return start if self.symmetric else 0
+    @cached_property
+    def squared_norm(self) -> float | None:
+        """That of all inputs but zero; ``None`` if the surface knows different ones."""
+        if self.surface is None or self.surface.norms is not None:
+            return None
+        norms = torch.cat([self.left.norm, self.right.norm])
+        return common_norm(self.function, norms[norms > 0], self.left.points.dtype)
 
-    def fill(self, rows: slice, out: tuple[Tensor, Tensor], *, fuse: bool = False) -> None:
-        """Write both kernels of a strip of rows into ``out``; see :func:`evaluate` for ``fuse``.
+    @property
+    def pairs(self) -> int:
+        """How many entries are computed."""
+        return _pairs(self.left, self.right)
+
+    def strips(self, limit: int | None) -> Iterator[Strip]:
+        """Parts of the matrix that are computed together within a limit of memory."""
+        points, size = self.left.points, len(self.right)
+        # the cosines, both kernels, a mask and the work space of the evaluation; the series of the
+        # row, which outweigh them in tall matrices
+        series = 0 if self.surface is None else self.surface.coefficients[:, 0].numel()
+        bytes_per_row = (6 * size + 3 * series) * points.element_size()
+        step = max(1, work_space(limit, points.device) // bytes_per_row)
+        if self.surface is None:  # pairs share series of the duals, which take more memory
+            step = max(step, _PAIRS // size)
+        return strips((len(self.left), size), step, symmetric=self.symmetric)
+
+    def cosines(self, strip: Strip) -> Tensor:
+        """Cosines of the angles of a strip."""
+        units = self.left.unit[strip.rows], self.right.unit[strip.columns]
+        return backend_for(units[0].device).cosines(*units)
+
+    def angles(self, limit: int | None) -> Span:
+        """A range that holds all angles but those near 0 and π, rounded outwards."""
+        ends = [0.0, 0.0]
+        for strip in self.strips(limit):
+            cosine = self.cosines(strip)
+            cosine.masked_fill_(cosine.abs() > 1 - CLOSE, 0.0)
+            found = torch.aminmax(cosine)
+            ends = [min(ends[0], float(found[0])), max(ends[1], float(found[1]))]
+        low = math.floor(math.acos(ends[1]) * _GRID) / _GRID
+        high = math.ceil(math.acos(ends[0]) * _GRID) / _GRID
+        return max(low, _INSET), min(high, math.pi - _INSET)
+
+    def mirror(self, matrix: Tensor, strip: Strip) -> None:
+        """Copy what a strip of a symmetric matrix has above the diagonal to below it."""
+        if self.symmetric:
+            backend_for(matrix.device).mirror(matrix, strip.rows)
+
+    def fill(self, strip: Strip, out: tuple[Tensor, Tensor], *, fuse: bool = False) -> None:
+        """Write both kernels of a strip into ``out``; see :func:`backend_for` for ``fuse``.
 
         The strip of a symmetric matrix begins at its diagonal, which is exact; what lies below it
         is not to be used.
         """
-        columns = slice(self.columns_from(rows.start), len(self.right))
-        cosine = self.left.unit[rows] @ self.right.unit[columns].T
+        cosine = self.cosines(strip)
         if self.symmetric:
             angles = ANY_ANGLE if self.surface is None else self.surface.angles
             cosine.diagonal().fill_(math.cos(sum(angles) / 2))  # any that needs no care
-        strip = _Strip(rows, columns, cosine)
         if self.surface is None:
-            self._fill_directly(strip, out)
+            self._fill_directly(strip, cosine, out)
         else:
-            special = self._special(self.surface, strip)
-            evaluate(self.surface, self.rows[rows], self.columns[columns], cosine, out, fuse=fuse)
+            special = self._special(self.surface, strip, cosine)
+            factors = self.rows[strip.rows], self.columns[strip.columns]
+            backend_for(cosine.device, fuse=fuse).evaluate(self.surface, *factors, cosine, out)
             if special is not None:
                 where, values = special
                 for matrix, value in zip(out, values, strict=True):
@@ -120,33 +167,32 @@ class Plan:
                 self._fill_zeros(strip, out)
         if self.symmetric:
             for q, matrix in enumerate(out):
-                matrix.diagonal().copy_(self.diagonal[q, rows])
+                matrix.diagonal().copy_(self.diagonal[q, strip.rows])
 
-    def _fill_directly(self, strip: "_Strip", out: tuple[Tensor, Tensor]) -> None:
+    def _fill_directly(self, strip: Strip, cosine: Tensor, out: tuple[Tensor, Tensor]) -> None:
         """By the scalar equations of every entry."""
-        where = torch.ones_like(strip.cosine, dtype=torch.bool)
+        where = torch.ones_like(cosine, dtype=torch.bool)
         if self.symmetric:
             where = where.triu(1)
         indices = where.nonzero(as_tuple=True)
         if len(indices[0]):
-            i, j = strip.numbers(indices)
-            values = self._exact(i, j, strip.cosine[indices])
+            i, j = strip.inputs(indices)
+            values = self._exact(i, j, cosine[indices])
             for matrix, value in zip(out, values, strict=True):
                 matrix[indices] = value.to(matrix)
 
     def _special(
-        self, chosen: Surface, strip: "_Strip"
+        self, chosen: Surface, strip: Strip, cosine: Tensor
     ) -> tuple[tuple[Tensor, Tensor], Tensor] | None:
         """Entries whose angle the product has lost or the surface does not know, if any."""
-        low, high = chosen.angles
-        most, least = min(math.cos(low), 1 - CLOSE), max(math.cos(high), CLOSE - 1)
-        smallest, largest = torch.aminmax(strip.cosine)
+        least, most = known_cosines(chosen)
+        smallest, largest = torch.aminmax(cosine)
         if float(smallest) >= least and float(largest) <= most:
             return None
-        beyond = (strip.cosine > most) | (strip.cosine < least)
+        beyond = (cosine > most) | (cosine < least)
         where = (beyond.triu(1) if self.symmetric else beyond).nonzero(as_tuple=True)
-        i, j = strip.numbers(where)
-        found = strip.cosine[where]
+        i, j = strip.inputs(where)
+        found = cosine[where]
         angle = pair_angles(self.left, self.right, i, j, found)
         known = chosen if self.wide is None else self.wide
         inside = (angle >= known.angles[0]) & (angle <= known.angles[1])
@@ -165,7 +211,7 @@ class Plan:
         angle = pair_angles(self.left, self.right, i, j, cosine)
         return pairs_at_angles(self.function, self.left.norm[i], self.right.norm[j], angle)
 
-    def _fill_zeros(self, strip: "_Strip", out: tuple[Tensor, Tensor]) -> None:
+    def _fill_zeros(self, strip: Strip, out: tuple[Tensor, Tensor]) -> None:
         """The rows and columns of inputs that are zero, which the surface does not know."""
         left, right = self.left.norm[strip.rows], self.right.norm[strip.columns]
         for dim, own, other in ((0, left, right), (1, right, left)):
@@ -176,19 +222,6 @@ class Plan:
                     out, self.function(nothing, other**2, nothing), strict=True
                 ):
                     matrix.index_copy_(dim, zero, torch.stack([values.to(matrix)] * len(zero), dim))
-
-
-@dataclass(frozen=True, eq=False)
-class _Strip:
-    """Rows and columns of a matrix, and the cosines of their angles."""
-
-    rows: slice
-    columns: slice
-    cosine: Tensor
-
-    def numbers(self, where: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """Indices of the strip as indices of the inputs."""
-        return where[0] + self.rows.start, where[1] + self.columns.start
 
 
 def check_overflow(rows: Tensor, columns: Tensor, dtype: torch.dtype) -> None:
@@ -213,6 +246,16 @@ def shared_norm(norms: Tensor, dtype: torch.dtype) -> float:
     return math.ldexp(round(fraction * _NORM_STEPS[dtype]) / _NORM_STEPS[dtype], exponent)
 
 
+def known_cosines(chosen: Surface) -> Span:
+    """The least and the most that are those of angles of a surface, and tell these well."""
+    low, high = chosen.angles
+    return max(math.cos(high), CLOSE - 1), min(math.cos(low), 1 - CLOSE)
+
+
+def _pairs(left: Inputs, right: Inputs) -> int:
+    return len(left) * (len(left) + 1) // 2 if right is left else len(left) * len(right)
+
+
 def pairs_at_angles(function: KernelFunction, left: Tensor, right: Tensor, angle: Tensor) -> Tensor:
     """Both kernels at pairs of norms and their angles, by scalar equations. shape: (2, n)."""
     product = torch.where((left == right) & (angle == 0), left**2, left * right * angle.cos())
@@ -221,7 +264,7 @@ def pairs_at_angles(function: KernelFunction, left: Tensor, right: Tensor, angle
 
 def _choose(
     function: KernelFunction, left: Inputs, right: Inputs, few_pairs: int
-) -> tuple[Surface | None, Surface | Octaves | None]:
+) -> tuple[Surface | None, Surface | PiecewiseSurface | None]:
     """The surface for nearly all entries, and the one for the rest."""
     dtype = left.points.dtype
     norms = torch.cat([left.norm, right.norm])
@@ -237,7 +280,7 @@ def _choose(
             return wide.restricted(_typical_angles(left, right), tolerance), wide
         except AccuracyError as error:
             _LOGGER.info("no series in the angle: %s", error)
-    pairs = len(left) * (len(left) + 1) // 2 if right is left else len(left) * len(right)
+    pairs = _pairs(left, right)
     if pairs <= (min(few_pairs, FEW_PAIRS) if one_norm else few_pairs):
         return None, None
     angles, tolerance = _typical_angles(left, right), TOLERANCE[dtype]
@@ -245,7 +288,7 @@ def _choose(
     if squared_norm is not None:
         try:
             chosen = part_surface(function, squared_norm, smooth, tolerance)
-            return chosen, Octaves(function, squared_norm, tolerance)
+            return chosen, PiecewiseSurface(function, squared_norm, tolerance)
         except AccuracyError as error:
             _LOGGER.info("no series at angles from %.3g to %.3g: %s", *smooth, error)
     return _any_norms(function, norm_span(norms), (angles, smooth), tolerance, pairs), None

@@ -37,6 +37,7 @@ __all__ = [
     "angular_surface",
     "diagonal",
     "norm_span",
+    "padded",
     "surface",
     "to_unit",
 ]
@@ -65,6 +66,8 @@ class Surface:
         coefficients: $C$ of both kernels. shape: (2, rank, rank, angular degree + 1)
         error: Largest error found at points off the grid, relative to the diagonal.
         diagonal: Both kernels of an input with itself; ``None`` if they depend on the norm.
+        radial: Coefficients of the derivative in the logarithm of one norm, at inputs of one norm;
+            ``None`` if the functions $f_r$ tell it, or it is not wanted.
     """
 
     norms: Span | None
@@ -73,6 +76,7 @@ class Surface:
     coefficients: Tensor
     error: float
     diagonal: tuple[float, float] | None = None
+    radial: Tensor | None = None
 
     @property
     def rank(self) -> int:
@@ -114,6 +118,11 @@ def to_unit(x: Tensor, span: Span) -> Tensor:
     """The span as [-1, 1], exact near both ends."""
     low, high = span
     return (((x - low) - (high - x)) / (high - low)).clamp(-1.0, 1.0)
+
+
+def padded(coefficients: Tensor, size: int) -> Tensor:
+    """The same series with so many coefficients."""
+    return torch.nn.functional.pad(coefficients, (0, size - coefficients.shape[-1]))
 
 
 def diagonal(function: KernelFunction, norm: Tensor) -> Tensor:

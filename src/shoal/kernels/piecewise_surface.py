@@ -21,7 +21,7 @@ from shoal.kernels.calculi import HalfAngle
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.surface import ANY_ANGLE, Span, Surface, diagonal
 
-__all__ = ["Octaves", "part_surface"]
+__all__ = ["PiecewiseSurface", "part_surface"]
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _FEW = 40  # pairs of an octave that are computed one by one
 
 
 @dataclass(frozen=True)
-class Octaves:
+class PiecewiseSurface:
     """Both kernels at all angles, divided by their diagonals, like a ``Surface``.
 
     Attributes:

@@ -11,12 +11,42 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-__all__ = ["evaluate_tiles", "mirror_tiles"]
+from shoal.kernels.backends.base import Factors
+from shoal.kernels.backends.blocks import Blocks, row_series
+from shoal.kernels.surface import Surface
+
+__all__ = ["Tiles", "evaluate_tiles", "mirror_tiles"]
 
 _COLUMNS = {torch.float64: 256, torch.float32: 512}  # of a tile, which has one row; measured
 _WARPS = 2
 _UNROLLED = 4  # steps of the recurrence
 _MIRRORED = 64  # rows and columns of a tile that is transposed
+
+
+class Tiles(Blocks):
+    """The back end of a GPU; derivatives are those of blocks."""
+
+    def evaluate(
+        self,
+        surface: Surface,
+        rows: Factors,
+        columns: Factors,
+        cosine: Tensor,
+        out: tuple[Tensor, Tensor],
+    ) -> None:
+        """Write both kernels of a block into ``out``."""
+        low, high = surface.angles
+        weights = columns.features.T * columns.scale[:, None]
+        series = row_series(surface, rows).permute(1, 2, 3, 0)
+        ends = (low + high) / 2, (high - low) / 2
+        evaluate_tiles(cosine, series, weights.contiguous(), *ends, out)
+
+    def mirror(self, matrix: Tensor, rows: slice) -> None:
+        """Copy what a strip of rows of a square matrix has above the diagonal to below it."""
+        if matrix.stride(1) == 1:
+            mirror_tiles(matrix, rows)
+        else:
+            super().mirror(matrix, rows)
 
 
 def evaluate_tiles(

@@ -1,0 +1,101 @@
+r"""What a back end does for kernel matrices: all that is done with every entry of a block.
+
+Entries are $K_{ij} = s_i s_j \sum_{rsk} C_{rsk} f_r(u_i) f_s(v_j) T_k(\theta_{ij})$, linear in each
+factor. So the derivatives of a block are sums of the same kind, and gradients and tangents are
+these times what they are summed against: a back end need not know of either.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from shoal.kernels.surface import Surface
+
+__all__ = ["Backend", "DifferentiableFactors", "Entries", "Factors"]
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """What the rows or the columns of a matrix contribute, in the dtype of the matrix.
+
+    Attributes:
+        scale: Roots of the diagonals of both kernels. shape: (2, n)
+        features: Functions of the norms. shape: (n, rank)
+    """
+
+    scale: Tensor
+    features: Tensor
+
+    def __getitem__(self, part: slice) -> "Factors":
+        return Factors(self.scale[:, part], self.features[part])
+
+
+@dataclass(frozen=True, eq=False)
+class DifferentiableFactors:
+    """The same where derivatives are wanted.
+
+    Attributes:
+        values: Scales times functions of the norms. shape: (2, n, rank)
+        slopes: The derivatives of these in the logarithms of the norms, of the same shape.
+        norm: Norms, those of zero replaced. shape: (n,)
+        own: Conjugate kernels of inputs with themselves. shape: (n,)
+    """
+
+    values: Tensor
+    slopes: Tensor
+    norm: Tensor
+    own: Tensor
+
+    def __getitem__(self, part: slice) -> "DifferentiableFactors":
+        return DifferentiableFactors(
+            self.values[:, part], self.slopes[:, part], self.norm[part], self.own[part]
+        )
+
+
+class Entries(NamedTuple):
+    """Entries of both kernels to first order.
+
+    Attributes:
+        cosine: Cosines of the angles. shape: (n, m)
+        ck: The conjugate kernel. shape: (n, m)
+        in_left: Derivatives of both kernels in the logarithms of the rows' norms. shape: (2, n, m)
+        in_right: In those of the columns.
+        in_cosine: In the cosines.
+    """
+
+    cosine: Tensor
+    ck: Tensor
+    in_left: Tensor
+    in_right: Tensor
+    in_cosine: Tensor
+
+
+class Backend(Protocol):
+    """One way to compute with blocks of kernel matrices."""
+
+    def cosines(self, left: Tensor, right: Tensor) -> Tensor:
+        """Cosines of the angles between unit vectors. shapes: (n, p), (m, p) -> (n, m)."""
+
+    def evaluate(
+        self,
+        surface: Surface,
+        rows: Factors,
+        columns: Factors,
+        cosine: Tensor,
+        out: tuple[Tensor, Tensor],
+    ) -> None:
+        """Write both kernels of a block into ``out``; the cosines are used up."""
+
+    def derivatives(
+        self,
+        surface: Surface,
+        rows: DifferentiableFactors,
+        columns: DifferentiableFactors,
+        cosine: Tensor,
+    ) -> Iterator[tuple[slice, Entries]]:
+        """The entries of a block to first order, some rows at a time; no cosine is ±1."""
+
+    def mirror(self, matrix: Tensor, rows: slice) -> None:
+        """Copy what a strip of rows of a square matrix has above the diagonal to below it."""

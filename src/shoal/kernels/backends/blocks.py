@@ -1,0 +1,130 @@
+"""Blocks of a kernel matrix by the operations of torch, some rows at a time."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from shoal.approximation import chebyshev_basis, differentiate
+from shoal.kernels.backends.base import DifferentiableFactors, Entries, Factors
+from shoal.kernels.surface import Surface, padded, to_unit
+
+__all__ = ["Blocks", "row_series", "scale_series"]
+
+_WORK = 1 << 18  # numbers of the basis that stay in the cache of a CPU
+_WORK_ELSEWHERE = 1 << 26
+
+
+class Blocks:
+    """The back end of every device."""
+
+    def cosines(self, left: Tensor, right: Tensor) -> Tensor:
+        """Cosines of the angles between unit vectors. shapes: (n, p), (m, p) -> (n, m)."""
+        return left @ right.T
+
+    def evaluate(
+        self,
+        surface: Surface,
+        rows: Factors,
+        columns: Factors,
+        cosine: Tensor,
+        out: tuple[Tensor, Tensor],
+    ) -> None:
+        """Write both kernels of a block into ``out``; the cosines are used up."""
+        low, high = surface.angles
+        middle, half_width = (low + high) / 2, (high - low) / 2
+        t = cosine.clamp_(-1.0, 1.0).acos_().sub_(middle).mul_(1 / half_width).clamp_(-1.0, 1.0)
+        block = _constant_block if surface.rank == 1 else _block
+        for part in _parts(t, surface.coefficients.shape[-1] + 2 * surface.rank):
+            block(surface, rows[part], columns, t[part], (out[0][part], out[1][part]))
+
+    def derivatives(
+        self,
+        surface: Surface,
+        rows: DifferentiableFactors,
+        columns: DifferentiableFactors,
+        cosine: Tensor,
+    ) -> Iterator[tuple[slice, Entries]]:
+        """The entries of a block to first order, some rows at a time; no cosine is ±1."""
+        low, high = surface.angles
+        values, terms = surface.coefficients, surface.coefficients.shape[-1]
+        around = padded(differentiate(values) * (2 / (high - low)), terms)
+        radial = values if surface.radial is None else surface.radial
+        series = torch.stack([values, radial, around]).to(cosine)
+        for part in _parts(cosine, terms + 6 * surface.rank):
+            own = rows[part]
+            weights = torch.stack([own.values, own.slopes, own.values])
+            angle = cosine[part].clamp(-1.0, 1.0).acos()
+            sums = _row_sums(
+                torch.einsum("dqnr,dqrsk->ndqsk", weights, series), to_unit(angle, surface.angles)
+            )
+            other = sums[:, 0 if surface.radial is None else 1]
+            entries = Entries(
+                cosine[part],
+                (sums[:, 0, 0] * columns.values[0].T).sum(1),
+                _weighted(sums[:, 1], columns.values),
+                _weighted(other, columns.slopes),
+                _weighted(sums[:, 2], columns.values).div_(angle.sin_().neg_()),
+            )
+            yield part, entries
+
+    def mirror(self, matrix: Tensor, rows: slice) -> None:
+        """Copy what a strip of rows of a square matrix has above the diagonal to below it."""
+        block = matrix[rows, rows]
+        block.copy_(block.triu() + block.triu(1).T)
+        matrix[rows.stop :, rows] = matrix[rows, rows.stop :].T
+
+
+def _parts(t: Tensor, width: int) -> Iterator[slice]:
+    """Rows of a block that are computed together, given the numbers that each entry needs."""
+    work = _WORK if t.device.type == "cpu" else _WORK_ELSEWHERE
+    step = max(1, work // (width * t.shape[1]))
+    for start in range(0, len(t), step):
+        yield slice(start, start + step)
+
+
+def _constant_block(
+    surface: Surface, rows: Factors, columns: Factors, t: Tensor, out: tuple[Tensor, Tensor]
+) -> None:
+    """One function of the angle, times scales."""
+    coefficients = surface.coefficients[:, 0, 0].to(t)
+    basis = chebyshev_basis(t.reshape(-1), coefficients.shape[1] - 1)
+    scale_series((coefficients @ basis).view(2, *t.shape), rows, columns, out)
+
+
+def scale_series(
+    values: Tensor, rows: Factors, columns: Factors, out: tuple[Tensor, Tensor]
+) -> None:
+    """Write both kernels, given those of unit diagonal, which are used up. shape: (2, n, m)."""
+    for q in range(2):
+        torch.mul(values[q].mul_(rows.scale[q, :, None]), columns.scale[q], out=out[q])
+
+
+def _block(
+    surface: Surface, rows: Factors, columns: Factors, t: Tensor, out: tuple[Tensor, Tensor]
+) -> None:
+    """Each row is a function of the angle and the other norm: a product of small matrices."""
+    sums = _row_sums(row_series(surface, rows), t)
+    weights = columns.features.T * columns.scale[:, None]  # shape: (2, rank, size)
+    for q in range(2):
+        torch.sum(sums[:, q].mul_(weights[q]), dim=1, out=out[q])
+
+
+def row_series(surface: Surface, rows: Factors) -> Tensor:
+    """Coefficients in the angle, for each row. shape: (n, 2, rank, angular degree + 1)."""
+    coefficients = surface.coefficients.to(rows.features)
+    series = torch.einsum("nr,qrsk->nqsk", rows.features, coefficients)
+    return series * rows.scale.T[:, :, None, None]
+
+
+def _row_sums(series: Tensor, t: Tensor) -> Tensor:
+    """Series that belong to rows, (n, ..., k), at points of these, (n, m). shape: (n, ..., m)."""
+    count, size = t.shape
+    terms = series.shape[-1]
+    basis = chebyshev_basis(t.reshape(-1), terms - 1).view(terms, count, size).transpose(0, 1)
+    return torch.bmm(series.reshape(count, -1, terms), basis).view(*series.shape[:-1], size)
+
+
+def _weighted(sums: Tensor, weights: Tensor) -> Tensor:
+    """Sums, (n, 2, rank, m), times weights of the columns, (2, m, rank). shape: (2, n, m)."""
+    return (sums * weights.transpose(1, 2)).sum(2).transpose(0, 1)

@@ -1,0 +1,358 @@
+r"""Derivatives of kernels in norms, angles and variances, by the implicit function theorem.
+
+They are exact at single pairs of inputs and at inputs with themselves, and for the many entries of
+a matrix they are those of its surface (see :mod:`shoal.kernels.surface`).
+
+Variances need no surface of their own. A DEQ sees its inputs as $\alpha = \sigma_b^2 a$,
+$\beta = \sigma_b^2 b$, $\gamma = \sigma_b^2 c$, and a change of $\sigma_a^2$ moves its fixed points
+as a change of these by the conjugate kernels $G_{ii}$, $G_{jj}$, $G_{ij}$ does, so that
+
+$\partial_{\sigma_a^2} \kappa = G_{ii}\,\partial_\alpha \kappa + G_{jj}\,\partial_\beta \kappa
++ G_{ij}\,\partial_\gamma \kappa$,
+
+up to the places where $\sigma_a^2$ and $\gamma$ stand in the shares of the NTK themselves, beside
+$G$ and $M = \partial_\gamma G$. A bias is added to all three.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from shoal.approximation import (
+    PiecewiseChebyshev,
+    chebyshev_basis,
+    chebyshev_nodes,
+    coefficients_from_values,
+    differentiate,
+    fit_piecewise,
+    off_grid_error,
+)
+from shoal.architectures import DEQ, Architecture
+from shoal.caches import cached
+from shoal.exceptions import AccuracyError
+from shoal.kernels.backends import DifferentiableFactors, Entries
+from shoal.kernels.function import KernelFunction
+from shoal.kernels.plan import Plan
+from shoal.kernels.result import Kernels
+from shoal.kernels.surface import Span, Surface, angular_surface, norm_span, padded, to_unit
+
+__all__ = [
+    "angle_gradients",
+    "derivatives",
+    "differentiable_angular_surface",
+    "own_derivatives",
+    "pair_derivatives",
+    "variance_derivatives",
+    "variances_from_inputs",
+]
+
+_FEW = 4096  # norms whose diagonal is differentiated one by one: a series costs as much
+_DEGREES = (24, 48, 96, 192)  # of the derivative in one norm
+_MARGIN = 2  # degrees beyond those that it needs
+_TOLERANCE = 1e-10  # error of derivatives, relative to the diagonal
+_SMALLEST_ANGLE = 1e-7  # at which c still tells an angle
+_SMALLEST_NORM = 1e-100  # stands in for a norm of zero, of an input with itself
+_NOTHING = 1e-8  # stands in for a norm of zero, relative to the other
+
+
+def derivatives(
+    function: KernelFunction,
+    names: tuple[str, ...],
+    kernels: Callable[..., Kernels],
+    *point: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Both kernels and their derivatives in the point and in variances, elementwise.
+
+    Args:
+        function: Whose variances they are.
+        names: Of the variances.
+        kernels: Maps a function, in which tensors stand for the variances, and a point to kernels.
+        point: Tensors of one shape, in float64.
+
+    Returns:
+        Values, of shape (2, ...), and derivatives, of shape (len(point) + len(names), 2, ...).
+    """
+    values = [torch.full_like(point[0], getattr(function.architecture, name)) for name in names]
+    with torch.enable_grad():
+        leaves = [t.detach().clone().requires_grad_() for t in (*point, *values)]
+        tensors = tuple(zip(names, leaves[len(point) :], strict=True))
+        found = kernels(replace(function, variances=tensors), *leaves[: len(point)])
+        slopes = [
+            torch.stack(
+                torch.autograd.grad(k.sum(), leaves, retain_graph=True, materialize_grads=True)
+            )
+            for k in found
+        ]
+    return torch.stack([k.detach() for k in found]), torch.stack(slopes, dim=1)
+
+
+def own_derivatives(plan: Plan, names: tuple[str, ...], norm: Tensor) -> Tensor:
+    """Kernels of inputs with themselves: values, derivatives in the norm's log and in variances.
+
+    Args:
+        plan: How the matrix is computed; inputs of one norm are taken at that.
+        names: Of the variances.
+        norm: Norms in float64. shape: (n,)
+
+    Returns:
+        All of them. shape: (2 + len(names), 2, n)
+    """
+    function = plan.function
+    if function.architecture.positively_homogeneous:
+        return _own(function, names, norm.new_zeros(1)) * norm**2
+    if plan.squared_norm is not None:
+        common = math.sqrt(plan.squared_norm)
+        norm = torch.where(norm > common / 2, common, norm)  # the others stand for zero
+    distinct, inverse = norm.clamp(min=_SMALLEST_NORM).unique(return_inverse=True)
+    log, series = distinct.log2(), None
+    if len(distinct) > _FEW:
+        series = _own_series(function, names, norm_span(distinct[1:]))  # the first may be zero
+    if series is None:
+        return _own(function, names, log)[..., inverse]
+    others = torch.stack([s(log[1:]) for s in series]).view(2 + len(names), 2, -1)
+    return torch.cat([_own(function, names, log[:1]), others], dim=-1)[..., inverse]
+
+
+def _own(function: KernelFunction, names: tuple[str, ...], log_norm: Tensor) -> Tensor:
+    """The same one by one, given log₂ of the norms."""
+
+    def kernels(f: KernelFunction, log: Tensor) -> Kernels:
+        return f.own(torch.exp(2 * log))
+
+    values, slopes = derivatives(function, names, kernels, log_norm * math.log(2))
+    return torch.cat([values[None], slopes])
+
+
+@cached
+def _own_series(
+    function: KernelFunction, names: tuple[str, ...], norms: Span
+) -> list[PiecewiseChebyshev] | None:
+    """The same as functions of log₂ of the norm; ``None`` if one is rough."""
+    ends = torch.tensor(norms, dtype=torch.float64)
+    sizes = _own(function, names, ends).abs().amax(-1).flatten().tolist()
+
+    def value(log_norm: Tensor, row: int) -> Tensor:
+        return _own(function, names, log_norm).flatten(0, 1)[row]
+
+    try:
+        return [
+            fit_piecewise(
+                lambda x, row=row: value(x, row), (norms,), tolerance=0.01 * _TOLERANCE * (s or 1.0)
+            )
+            for row, s in enumerate(sizes)
+        ]
+    except (AccuracyError, ValueError):
+        return None
+
+
+def pair_derivatives(
+    plan: Plan, names: tuple[str, ...], i: Tensor, j: Tensor, angle: Tensor
+) -> Tensor:
+    """Derivatives of both kernels at some pairs of rows and columns, whose angles are known.
+
+    Returns:
+        Those in the logarithms of both norms at a fixed angle, in variances, and in the angle at
+        fixed norms. They remain finite where inputs are parallel. shape: (3 + len(names), 2, n)
+    """
+    result = angle.new_zeros(3 + len(names), 2, len(i))
+    # Along one direction, where c does not tell the angle, pairs of one norm, and all of a
+    # positively homogeneous kernel, are as an input with itself.
+    norms = plan.left.norm[i], plan.right.norm[j]
+    along = angle < _SMALLEST_ANGLE
+    if not plan.function.architecture.positively_homogeneous:
+        along &= norms[0] == norms[1]
+    others = (~(along & (angle == 0))).nonzero()[:, 0]
+    if len(others):
+        result[..., others] = _distinct_pairs(plan, names, i[others], j[others], angle[others])
+    if bool(along.any()):
+        own = own_derivatives(plan, names, norms[0][along].sqrt() * norms[1][along].sqrt())
+        exact = torch.cat([own[1:2] / 2, own[1:2] / 2, own[2:]])
+        share = (angle[along] / _SMALLEST_ANGLE).clamp(max=1.0)
+        result[:-1, :, along] = exact + share * (result[:-1, :, along] - exact)
+    return result
+
+
+def _distinct_pairs(
+    plan: Plan, names: tuple[str, ...], i: Tensor, j: Tensor, angle: Tensor
+) -> Tensor:
+    """Those at the nearest angle that the inner product tells."""
+    left, right = _nonzero_norms(plan, i, j)
+    nearest = angle.clamp(_SMALLEST_ANGLE, math.pi - _SMALLEST_ANGLE)
+    a, b, c = left**2, right**2, left * right * nearest.cos()
+    _, slopes = derivatives(plan.function, names, lambda f, *point: f(*point), a, b, c)
+    in_a, in_b, in_c = slopes[:3]
+    around = -left * right * nearest.sin() * in_c
+    if isinstance(plan.wide, Surface):  # its series is exact at small angles too
+        ordinary = (plan.left.norm[i] > 0) & (plan.right.norm[j] > 0)
+        around = torch.where(ordinary, _around(plan, plan.wide, i, j, angle), around)
+    logs = torch.stack([2 * a * in_a + c * in_c, 2 * b * in_b + c * in_c])
+    return torch.cat([logs, slopes[3:], around[None]])
+
+
+def _nonzero_norms(plan: Plan, i: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
+    """Norms of pairs, and next to nothing instead of zero."""
+    left, right = plan.left.norm[i], plan.right.norm[j]
+    return (
+        torch.where(left > 0, left, _NOTHING * torch.where(right > 0, right, 1.0)),
+        torch.where(right > 0, right, _NOTHING * torch.where(left > 0, left, 1.0)),
+    )
+
+
+def angle_gradients(plan: Plan, i: Tensor, j: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of the angles of some pairs in both inputs; zero where there is none.
+
+    That in an input of zero is the one in an input next to it, orthogonal to the other.
+    """
+    first, second = (
+        inputs.points[k].double() / inputs.norm[k, None].clamp(min=1e-300)
+        for inputs, k in ((plan.left, i), (plan.right, j))
+    )
+    sign = torch.where(angle < math.pi / 2, 1.0, -1.0)[:, None]
+    gap, (left, right) = second - sign * first, _nonzero_norms(plan, i, j)
+    both = []
+    for own, away, norm, other in (
+        (first, gap, left, plan.right.norm[j]),
+        (second, -sign * gap, right, plan.left.norm[i]),
+    ):
+        away = away - (away * own).sum(-1, keepdim=True) * own
+        size = (norm * torch.linalg.vector_norm(away, dim=-1)).clamp(min=1e-300)
+        both.append(torch.where((other > 0)[:, None], -away / size[:, None], 0.0))
+    return both[0], both[1]
+
+
+def _around(plan: Plan, wide: Surface, i: Tensor, j: Tensor, angle: Tensor) -> Tensor:
+    """The derivative in the angle by the series for all angles. shape: (2, n)."""
+    low, high = wide.angles
+    series = differentiate(wide.coefficients[:, 0, 0]).to(angle) * (2 / (high - low))
+    slopes = series @ chebyshev_basis(to_unit(angle, wide.angles), series.shape[1] - 1)
+    return slopes * plan.rows.scale[:, i].double() * plan.columns.scale[:, j].double()
+
+
+@cached
+def differentiable_angular_surface(
+    function: KernelFunction, squared_norm: float, angles: Span, tolerance: float
+) -> Surface:
+    """The surface of inputs of one norm, or any if the kernel is positively homogeneous.
+
+    Args:
+        function: The kernels.
+        squared_norm: The squared norm.
+        angles: Range of the angles, without 0 and π.
+        tolerance: Largest error of the values.
+    """
+    surface = angular_surface(function, squared_norm, tolerance).restricted(angles, tolerance)
+    if function.architecture.positively_homogeneous:
+        return replace(surface, radial=surface.coefficients)
+    own = torch.tensor([d or 1.0 for d in surface.diagonal or (1.0, 1.0)], dtype=torch.float64)
+    log_norm = math.log(squared_norm) / 2
+
+    def kernels(f: KernelFunction, log: Tensor, angle: Tensor) -> Kernels:
+        square = torch.exp(2 * log)
+        return f(square, square, square * angle.detach().cos())
+
+    def line(angle: Tensor) -> Tensor:  # half of the derivative in both norms
+        point = (torch.full_like(angle, log_norm), angle)
+        return derivatives(function, (), kernels, *point)[1][0] / (2 * own[:, None])
+
+    radial = _series(line, angles)[:, None, None]
+    size = max(radial.shape[-1], surface.coefficients.shape[-1])
+    coefficients = padded(surface.coefficients, size)
+    return replace(surface, coefficients=coefficients, radial=padded(radial, size))
+
+
+def _series(line: Callable[[Tensor], Tensor], span: Span) -> Tensor:
+    """Chebyshev coefficients of lines that are expensive to evaluate."""
+    for degree in _DEGREES:
+        coefficients = coefficients_from_values(line(chebyshev_nodes(degree, *span)))
+        rest = coefficients.abs().flip(-1).cumsum(-1).flip(-1).flatten(0, -2).amax(0)
+        needed = int((rest > _TOLERANCE).sum())
+        if needed + _MARGIN <= degree:
+            kept = coefficients[..., : needed + _MARGIN]
+            if off_grid_error(line, kept, span) <= 10 * _TOLERANCE:
+                return kept
+    raise AccuracyError(f"the derivative in the norm needs a degree above {_DEGREES[-1]}")
+
+
+def variances_from_inputs(architecture: Architecture) -> bool:
+    """Whether there is :func:`variance_derivatives` for an architecture: a DEQ of one layer."""
+    return (
+        isinstance(architecture, DEQ)
+        and architecture.input_variance > 0
+        and len(architecture.activations) == 1
+    )
+
+
+def variance_derivatives(
+    function: KernelFunction,
+    names: tuple[str, ...],
+    entries: Entries,
+    left: DifferentiableFactors,
+    right: DifferentiableFactors,
+) -> Tensor:
+    """Derivatives of entries in variances of a DEQ. shape: (len(names), 2, n, m)."""
+    deq, f = function.architecture, _ntk_factors(function)
+    assert isinstance(deq, DEQ)
+    squares = [deq.input_variance * side.norm**2 for side in (left, right)]  # α and β
+    scale = (squares[0].sqrt()[:, None] * squares[1].sqrt()).to(entries.cosine)
+    product, through = scale * entries.cosine, entries.in_cosine[0] / scale
+
+    def moved(owns: tuple[Tensor, Tensor], pair: Tensor, direct: float) -> Tensor:
+        """If α, β and γ grow by these: norms and cosines move with them."""
+        rows, columns = ((own / (2 * s)).to(pair) for own, s in zip(owns, squares, strict=True))
+        turn = pair / scale - entries.cosine * (rows[:, None] + columns)
+        change = entries.in_left * rows[:, None] + entries.in_right * columns
+        change += entries.in_cosine * turn
+        change[1] += (direct - f.inputs) * pair * through
+        return change
+
+    def change(name: str) -> Tensor:
+        if name == "bias_variance":
+            ones = torch.ones_like(left.norm), torch.ones_like(right.norm)
+            return moved(ones, torch.ones_like(entries.ck), f.own_bias)
+        if name == "recurrent_variance":
+            recurrent = moved((left.own, right.own), entries.ck, f.own_recurrent)
+            shares = f.recurrent * entries.ck + f.inputs * product + f.bias
+            recurrent[1] += shares * through**2
+            return recurrent
+        seen = (entries.in_left + entries.in_right) / 2
+        if deq.parametrization == "standard":
+            seen[1] -= f.inputs * product * through
+        return seen / deq.input_variance
+
+    return torch.stack([change(name) for name in names])
+
+
+class _NTKFactors(NamedTuple):
+    r"""How the shares of the NTK of a DEQ depend on its variances.
+
+    Attributes:
+        recurrent: The weight of $GM$, and ...
+        own_recurrent: ... its derivative in $\sigma_a^2$.
+        inputs: The weight of $\sigma_b^2 c\,M$.
+        bias: The weight of $M$, and ...
+        own_bias: ... its derivative in the variance of the biases.
+    """
+
+    recurrent: float
+    own_recurrent: float
+    inputs: float
+    bias: float
+    own_bias: float
+
+
+def _ntk_factors(function: KernelFunction) -> _NTKFactors:
+    deq = function.architecture
+    assert isinstance(deq, DEQ)
+    recurrent, inputs, bias = (
+        float(group in function.trainable) for group in ("recurrent", "input", "bias")
+    )
+    if deq.parametrization == "ntk":
+        spread = recurrent * deq.recurrent_variance
+        return _NTKFactors(spread, recurrent, inputs, bias * deq.bias_variance, bias)
+    growing, fixed = (1.0, 0.0) if function.width is None else (float(function.width), 1.0)
+    inputs *= fixed / deq.input_variance
+    return _NTKFactors(recurrent * growing, 0.0, inputs, bias * fixed, 0.0)
