@@ -61,7 +61,7 @@ def test_bytes_are_bounded_and_what_is_used_stays(store):
         assert zeros(0)["k"] == 0
         assert store.size <= store.most
     assert store.size > store.most / 2
-    kept = [key[1][0] for key in store.entries]
+    kept = [key.parts[1][0] for key in store.entries]
     assert 0 in kept
     assert 1 not in kept
 

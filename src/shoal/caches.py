@@ -23,6 +23,21 @@ _LEAST = 2**10  # bytes that each counts for, with its key
 _NOTHING = (type, ModuleType, FunctionType, BuiltinFunctionType, torch.dtype, torch.device)
 
 
+class _Key:
+    """A function and its arguments; hashes of activations take long, and may change later."""
+
+    __slots__ = ("number", "parts")
+
+    def __init__(self, *parts: Hashable) -> None:
+        self.parts, self.number = parts, hash(parts)
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self.parts == other.parts
+
+
 class _Store:
     """Results by functions and arguments; those unused for longest make room for others."""
 
@@ -33,10 +48,10 @@ class _Store:
     def clear(self) -> None:
         """Forget everything; also after a fork, as another thread may have held the lock."""
         self.lock = RLock()  # comparing keys may run a user's code
-        self.entries: OrderedDict[Hashable, tuple[object, int]] = OrderedDict()
+        self.entries: OrderedDict[_Key, tuple[object, int]] = OrderedDict()
         self.size = 0
 
-    def get(self, key: Hashable) -> tuple[object, int] | None:
+    def get(self, key: _Key) -> tuple[object, int] | None:
         """A result and its size, which is then the one used last."""
         with self.lock:
             found = self.entries.get(key)
@@ -44,7 +59,7 @@ class _Store:
                 self.entries.move_to_end(key)
             return found
 
-    def put(self, key: Hashable, value: object) -> None:
+    def put(self, key: _Key, value: object) -> None:
         """Keep a result, unless it is larger than the store."""
         size = _LEAST + _bytes(value, set())
         with self.lock:
@@ -70,7 +85,7 @@ def cached(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @wraps(function)
     def kept(*arguments: _P.args, **options: _P.kwargs) -> _R:
-        key = (function, arguments, tuple(sorted(options.items())))
+        key = _Key(function, arguments, tuple(sorted(options.items())))
         found = _STORE.get(key)
         if found is not None:
             return found[0]  # type: ignore[return-value]
