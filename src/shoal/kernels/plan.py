@@ -26,7 +26,7 @@ from shoal.kernels.surface import (
     surface,
 )
 
-__all__ = ["ANGULAR_TOLERANCE", "FEW_PAIRS", "TOLERANCE", "Plan", "shared_norm"]
+__all__ = ["ANGULAR_TOLERANCE", "FEW_PAIRS", "TOLERANCE", "Plan", "known_cosines", "shared_norm"]
 
 _LOGGER = logging.getLogger(__name__)
 
