@@ -175,13 +175,18 @@ def _is_centered_loop(layers: Layers, injected: float) -> bool:
 
 def _centered_variance(architecture: Architecture, injected: float) -> float:
     r"""Solve $v = \sigma_a^2 \operatorname{Var}[\varphi(\sqrt v \xi)] + \beta$ for $v$."""
-    recurrent = float(architecture.layers().cells[0].weights.variance)
+    cells = architecture.layers().cells
+    recurrent = float(cells[0].weights.variance)
 
     def excess(variance: float) -> float:
-        spread = _centered_cells(architecture, variance, argument=True)[1]
+        spread = variance
+        for place, cell in enumerate(cells):
+            seen = _seen(cell, spread) if place else spread
+            shifted = _minus(cell.activation, _mean(cell.activation, seen))
+            spread = cell.gain**2 * _square(shifted, seen)
         return recurrent * spread + injected - variance
 
-    biased = any(cell.bias is not None for cell in architecture.layers().cells[1:])
+    biased = any(cell.bias is not None for cell in cells[1:])
     if isinstance(architecture, ImplicitArchitecture) and not biased:
         gain = architecture.recurrent_gain
         if gain < 1:

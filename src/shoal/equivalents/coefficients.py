@@ -16,7 +16,7 @@ from torch import Tensor
 from shoal.architectures import Architecture, ImplicitArchitecture, ImplicitNetwork
 from shoal.checks import flag, one_of, real
 from shoal.equivalents.centering import added_shift, centered, norm_of_inputs
-from shoal.kernels import KernelFunction, kernel_function
+from shoal.kernels import KernelFunction, Kernels, kernel_function
 from shoal.kernels.calculi.jets import Jet, Jets, gradients
 from shoal.kernels.calculi.own import Own
 from shoal.kernels.function import kernels_in
@@ -203,8 +203,7 @@ def coefficients(
         ck, ntk = closed_jets(function, tau0, vanishing)
     else:
         ck, ntk = _differentiated(function, tau0, vanishing)
-    own = function.own(torch.tensor(tau0**2, dtype=torch.float64))
-    tau, growth = _last_layer(function, tau0)
+    own, tau, growth = _own(function, tau0)
     shift = 0.0
     if center:
         before, after = (network.layers().cells[-1] for network in (architecture, chosen))
@@ -235,15 +234,16 @@ def closed_jets(function: KernelFunction, tau0: float, vanishing: bool) -> tuple
     return found.ck, found.ntk
 
 
-def _last_layer(function: KernelFunction, tau0: float) -> tuple[float, float]:
-    r"""$\tau_*$ and $\alpha_4$."""
+def _own(function: KernelFunction, tau0: float) -> tuple[Kernels, float, float]:
+    r"""Both kernels of an input with itself, $\tau_*$ and $\alpha_4$."""
     with torch.enable_grad():
         squared = torch.tensor(tau0**2, dtype=torch.float64, requires_grad=True)
         network = kernels_in(function.architecture, Own(squared, differentiable=True), function)
-        argument, features = network.features.argument, network.features.values
+        argument = network.features.argument
         implicit = isinstance(function.architecture, ImplicitArchitecture)
-        (growth,) = gradients(argument if implicit else features, squared)
-    return float(argument.detach()) ** 0.5, float(growth.detach())
+        (growth,) = gradients(argument if implicit else network.ck, squared)
+    own = Kernels(network.ck.detach(), network.ntk.detach())
+    return own, float(argument.detach()) ** 0.5, float(growth.detach())
 
 
 def _differentiated(function: KernelFunction, tau0: float, vanishing: bool) -> tuple[Jet, ...]:
