@@ -165,7 +165,7 @@ class Jets:
     def push(self, phi: Activation, state: _State, *, mean: bool) -> Pushed[_State]:
         """Duals of an activation and of its derivative."""
         own = state.own
-        squares, means = self._squares(phi, own.value), Taylor()
+        squares, means = _squares(phi, own.value, self.center), Taylor()
         if mean:
             means = own.mapped(_taylor(partial(activation_mean, phi), own.value))
             means = replace(means, value=0.0) if self.center else means
@@ -173,13 +173,6 @@ class Jets:
         table = _products(phi, own.value) if centered else _duals(phi, own.value, state.inner.value)
         inner, slope = (_composed(table, order, own, state.inner) for order in (0, 1))
         return Pushed(_State(own.mapped(squares), inner, means), slope)
-
-    def _squares(self, phi: Activation, variance: float) -> Taylor:
-        r"""$\mathbb{E}[\varphi(\sqrt p\,\xi)^2]$; what is centered does not need the last one."""
-        if not self.center:
-            return _taylor(lambda p: mean_square(phi, p)[0], variance)
-        value, first = mean_square(phi, torch.tensor(variance, dtype=torch.float64))
-        return Taylor(float(value), float(first))
 
     def fixed_point(self, loop: Loop, injected: _State) -> _State:
         """The equilibrium: its values, then one order after the other."""
@@ -225,6 +218,7 @@ def _composed(duals: Duals, order: int, own: Taylor, inner: Jet) -> Jet:
     )
 
 
+@lru_cache(maxsize=64)  # a loop asks for the same duals at every turn
 def _products(phi: Activation, variance: float) -> Duals:
     """Duals of independent arguments, that is products of moments, the first one zero."""
     m = moments(phi, math.sqrt(variance))
@@ -237,6 +231,7 @@ def _products(phi: Activation, variance: float) -> Duals:
     return table
 
 
+@lru_cache(maxsize=64)
 def _duals(phi: Activation, variance: float, inner: float) -> Duals:
     r"""Duals of correlated arguments, $D_{2i+l, l} = 2^i \partial_p^i \partial_c^l D$."""
 
@@ -252,6 +247,15 @@ def _duals(phi: Activation, variance: float, inner: float) -> Duals:
         return math.ldexp(float(value.detach()), (j - k) // 2)
 
     return table
+
+
+@lru_cache(maxsize=64)
+def _squares(phi: Activation, variance: float, center: bool) -> Taylor:
+    r"""$\mathbb{E}[\varphi(\sqrt p\,\xi)^2]$; what is centered does not need the last one."""
+    if not center:
+        return _taylor(lambda p: mean_square(phi, p)[0], variance)
+    value, first = mean_square(phi, torch.tensor(variance, dtype=torch.float64))
+    return Taylor(float(value), float(first))
 
 
 def _taylor(function: Callable[[Tensor], Tensor], place: float) -> Taylor:
