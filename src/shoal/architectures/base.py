@@ -8,7 +8,7 @@ from typing import Self
 
 from shoal import checks
 from shoal.activations import Activation
-from shoal.architectures.layers import Cell, Layers, Weights
+from shoal.architectures.layers import Cell, Layers, Weights, squared_gain
 from shoal.fields import stated_fields
 from shoal.gaussian.moments import normalization
 
@@ -140,13 +140,7 @@ class ImplicitArchitecture(Architecture):
     @property
     def recurrent_gain(self) -> float:
         r"""The squared gain of the loop, $\sigma_a^2 L^2$; the product over all cells."""
-        gain = 1.0
-        for cell in self.layers().cells:
-            variance = float(cell.weights.variance)
-            if variance == 0:  # also where the activation is not Lipschitz
-                return 0.0
-            gain *= variance * cell.gain**2 * cell.activation.lipschitz**2
-        return gain
+        return squared_gain(self.layers().cells)
 
     @property
     def kernel_guaranteed(self) -> bool:

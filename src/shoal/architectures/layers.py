@@ -16,7 +16,7 @@ from torch import Tensor
 
 from shoal.activations import Activation
 
-__all__ = ["Cell", "Layers", "Weights"]
+__all__ = ["Cell", "Layers", "Weights", "squared_gain"]
 
 
 @dataclass(frozen=True)
@@ -144,3 +144,16 @@ class Layers:
             readout=exchanged(self.readout),
             injection=exchanged(self.injection),
         )
+
+
+def squared_gain(cells: tuple[Cell, ...]) -> float:
+    r"""The squared gain of cells in turn, $\prod v k^2 L^2$, with Lipschitz constants $L$."""
+    gain = 1.0
+    for cell in cells:
+        variance = cell.weights.variance
+        if isinstance(variance, Tensor):
+            variance = float(variance.detach().max())
+        if variance == 0:  # also where the activation is not Lipschitz
+            return 0.0
+        gain *= variance * cell.gain**2 * cell.activation.lipschitz**2
+    return gain

@@ -21,7 +21,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.architectures.layers import Cell, Layers, Weights
+from shoal.architectures.layers import Cell, Layers, Weights, squared_gain
 
 __all__ = ["Calculus", "Loop", "Network", "Pushed", "network_kernels"]
 
@@ -89,15 +89,7 @@ class Loop:
     @property
     def contracts(self) -> bool:
         """Whether its equations surely have one solution."""
-        gain = 1.0
-        for cell in self.cells:
-            variance = cell.weights.variance
-            if isinstance(variance, Tensor):
-                variance = float(variance.detach().max())
-            if variance == 0:  # also where the activation is not Lipschitz
-                return True
-            gain *= variance * cell.gain**2 * cell.activation.lipschitz**2
-        return gain < 1
+        return squared_gain(self.cells) < 1
 
 
 class _Turn(NamedTuple, Generic[S]):
