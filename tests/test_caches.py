@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import shoal
-from shoal import caches
-from shoal.caches import cached
+from shoal.core import caches
+from shoal.core.caches import cached
 from shoal.kernels.plan import shared_norm
 
 

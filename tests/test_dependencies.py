@@ -9,29 +9,9 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "shoal"
 
-BASE = {
-    "caches",
-    "checkpoints",
-    "checks",
-    "exceptions",
-    "fields",
-    "files",
-    "interrupts",
-    "rounding",
-    "settings",
-}
-
-# package -> packages it may import, besides BASE; what those may import, it may import too
+# package -> packages it may import, besides core; what those may import, it may import too
 LIBRARY: dict[str, set[str]] = {
-    "exceptions": set(),
-    "checks": {"exceptions"},
-    "caches": set(),
-    "rounding": set(),
-    "fields": set(),
-    "settings": set(),
-    "files": set(),
-    "checkpoints": {"files"},
-    "interrupts": set(),
+    "core": set(),
     "mixtures": set(),
     "data": {"mixtures"},
     "linalg": set(),
@@ -39,21 +19,17 @@ LIBRARY: dict[str, set[str]] = {
     "approximation": set(),
     "gaussian": {"activations", "approximation", "linalg"},
     "architectures": {"gaussian"},
-    # finite networks
-    "solvers": {"architectures"},
-    "gradients": {"solvers"},
-    "models": {"gradients"},
-    # infinite ones
+    "equilibrium": {"architectures"},
     "kernels": {"architectures"},
     "equivalents": {"kernels", "mixtures"},
     "spectra": {"equivalents"},
     "regression": {"equivalents"},
     "adapters": {"regression"},
-    # both
-    "empirical": {"models", "kernels"},
-    "designs": {"equivalents", "empirical"},
-    "convergence": {"models", "designs"},
-    "training": {"convergence", "empirical"},
+    # finite networks and their limits
+    "networks": {"equilibrium", "kernels"},
+    "designs": {"equivalents", "networks"},
+    "convergence": {"designs"},
+    "training": {"convergence"},
     "certificates": {"training"},
 }
 
@@ -68,7 +44,7 @@ APPLICATIONS: dict[str, set[str]] = {
 
 def order() -> dict[str, set[str]]:
     """The two tables and shoal/__init__.py, here called "shoal", as one table."""
-    below = {n: allowed if n in BASE else allowed | BASE for n, allowed in LIBRARY.items()}
+    below = {n: allowed | {"core"} - {n} for n, allowed in LIBRARY.items()}
     below["shoal"] = set(LIBRARY)
     return below | {name: allowed | {"shoal"} for name, allowed in APPLICATIONS.items()}
 
@@ -145,8 +121,8 @@ def test_nothing_in_the_library_stands_on_an_application() -> None:
         ("linalg", {"activations", "approximation", "gaussian", "shoal"}),
         ("activations", {"approximation", "gaussian", "shoal"}),
         ("approximation", {"activations", "gaussian", "shoal"}),
-        ("models", {"kernels", "equivalents", "designs"}),
-        ("equivalents", {"solvers", "gradients", "models"}),
+        ("equilibrium", {"kernels", "equivalents", "designs"}),
+        ("equivalents", {"equilibrium", "networks"}),
         ("data", {"activations", "kernels"}),
         ("mixtures", {"data", "activations", "kernels"}),
     ],
@@ -167,10 +143,14 @@ def test_branches_stay_apart(package: str, others: set[str]) -> None:
         ("gaussian/__init__.py", "from ..kernels import deq", "gaussian must not import kernels"),
         ("gaussian/dual.py", "from shoal import Tanh", "gaussian must not import shoal"),
         ("gaussian/dual.py", "import shoal", "gaussian must not import shoal"),
-        ("gaussian/dual.py", "def f():\n    import shoal.models", "must not import models"),
+        ("gaussian/dual.py", "def f():\n    import shoal.networks", "must not import networks"),
         ("activations/tanh.py", "import shoal.approximation", "must not import approximation"),
-        ("exceptions.py", "from shoal.checks import real", "exceptions must not import checks"),
-        ("kernels/deq.py", "from shoal.solvers import x", "kernels must not import solvers"),
+        ("core/checks.py", "from shoal.linalg import x", "core must not import linalg"),
+        (
+            "kernels/deq.py",
+            "from shoal.equilibrium import x",
+            "kernels must not import equilibrium",
+        ),
         ("convergence/a.py", "from shoal.cli import x", "convergence must not import cli"),
         ("__init__.py", "from shoal.cli import app", "shoal must not import cli"),
         ("__init__.py", "from .experiments import run", "shoal must not import experiments"),
@@ -191,8 +171,8 @@ def test_a_violation_is_found(tmp_path: Path, path: str, code: str, complaint: s
         ("gaussian/dual.py", "from shoal.activations import Tanh"),
         ("gaussian/dual.py", "from . import quadrature\nfrom .quadrature import nodes"),
         ("gaussian/dual.py", "import math, torch\nfrom kernels import shoal"),
-        ("designs/moments.py", "from shoal import activations\nfrom shoal.checks import real"),
-        ("empirical/ntk.py", "from shoal.models import x\nfrom shoal.kernels import y"),
+        ("designs/moments.py", "from shoal import activations\nfrom shoal.core.checks import real"),
+        ("networks/ntk.py", "from shoal.equilibrium import x\nfrom shoal.kernels import y"),
         ("__init__.py", "from shoal.gaussian import dual\nfrom .designs import design"),
         ("cli/main.py", "import shoal\nfrom shoal import Tanh, report"),
     ],

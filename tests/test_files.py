@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import save_file
 
 import shoal
-from shoal.checkpoints import Checkpoint, Snapshot
-from shoal.files import checksum, remove_leftovers, write_together, write_whole
+from shoal.core.checkpoints import Checkpoint, Snapshot
+from shoal.core.files import checksum, remove_leftovers, write_together, write_whole
 
 
 def test_all_are_written(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_files_can_be_read_by_those_who_may_read_others(tmp_path: Path) -> None:
 LIVE = """
 import sys, time
 from pathlib import Path
-from shoal.files import staged
+from shoal.core.files import staged
 
 with staged(Path(sys.argv[1])) as place:
     (place / "run.2").write_text("half")

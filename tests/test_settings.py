@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import shoal
-from shoal.settings import standard_settings
+from shoal.core.settings import standard_settings
 
 DEQ = shoal.DEQ(shoal.Tanh(), 0.2, 0.8)
 RELU = shoal.DEQ(shoal.ReLU(), 0.2, 0.8)

@@ -1,6 +1,6 @@
 """shoal finds the shallow network inside an infinitely deep one."""
 
-from shoal import interrupts as _interrupts  # noqa: F401, before all that takes time
+from shoal.core import AccuracyError, ConvergenceError, ConvergenceWarning, clear_caches  # first
 
 # isort: split
 from shoal import adapters, data, gaussian
@@ -37,14 +37,24 @@ from shoal.architectures import (
     ResNet,
     Weights,
 )
-from shoal.caches import clear_caches
 from shoal.certificates import Certificate, RequiredWidth, certify, required_width
 from shoal.convergence import GradientFlow, gradient_flow
 from shoal.designs import Design, design
-from shoal.empirical import empirical_kernel
+from shoal.equilibrium import (
+    Anderson,
+    Broyden,
+    DampedPicard,
+    Implicit,
+    NewtonKrylov,
+    OneStep,
+    Picard,
+    Solution,
+    Status,
+    Unrolled,
+    fixed_point,
+    solve,
+)
 from shoal.equivalents import Coefficients, Equivalent, centered, coefficients, equivalent
-from shoal.exceptions import AccuracyError, ConvergenceError, ConvergenceWarning
-from shoal.gradients import Implicit, OneStep, Unrolled, fixed_point
 from shoal.kernels import (
     KernelFunction,
     KernelOperator,
@@ -56,7 +66,16 @@ from shoal.kernels import (
     pair_eigenvalue,
 )
 from shoal.mixtures import GaussianMixture
-from shoal.models import GainConstraint, Network, WellPosedness, build, export, load, save
+from shoal.networks import (
+    GainConstraint,
+    Network,
+    WellPosedness,
+    build,
+    empirical_kernel,
+    export,
+    load,
+    save,
+)
 from shoal.regression import (
     Cholesky,
     CombinedPreconditioner,
@@ -66,16 +85,6 @@ from shoal.regression import (
     KernelRegression,
     Nystrom,
     kernel_regression,
-)
-from shoal.solvers import (
-    Anderson,
-    Broyden,
-    DampedPicard,
-    NewtonKrylov,
-    Picard,
-    Solution,
-    Status,
-    solve,
 )
 from shoal.spectra import Spectra, Spectrum, spectrum
 from shoal.training import Monitor, TrainingError, TrainingRun, train

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from approximation.helpers import Box, largest_error, scattered
 from shoal.approximation import Chebyshev, evaluation, fit
-from shoal.exceptions import AccuracyError
+from shoal.core.exceptions import AccuracyError
 
 EPSILON = torch.finfo(torch.float64).eps
 BOX = ((-1.0, 1.0), (0.0, 2.0), (1.0, 4.0))

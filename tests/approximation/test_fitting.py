@@ -10,7 +10,7 @@ from torch import Tensor
 
 from approximation.helpers import Box, largest_error, scattered
 from shoal.approximation import fit
-from shoal.exceptions import AccuracyError
+from shoal.core.exceptions import AccuracyError
 
 EPSILON = torch.finfo(torch.float64).eps
 

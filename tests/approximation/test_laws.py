@@ -10,7 +10,7 @@ from torch import Tensor
 
 from approximation.helpers import scattered
 from shoal.approximation import Chebyshev, fit
-from shoal.exceptions import AccuracyError
+from shoal.core.exceptions import AccuracyError
 
 EPSILON = torch.finfo(torch.float64).eps
 

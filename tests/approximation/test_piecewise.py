@@ -10,7 +10,7 @@ from torch import Tensor
 
 from approximation.helpers import Box, largest_error, scattered
 from shoal.approximation import Chebyshev, PiecewiseChebyshev, evaluation, fit, fit_piecewise
-from shoal.exceptions import AccuracyError
+from shoal.core.exceptions import AccuracyError
 
 LINE = ((-1.0, 2.0),)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import shoal
-from shoal.models import Network
+from shoal.networks import Network
 
 DEQ = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 

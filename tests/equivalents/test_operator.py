@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from shoal.core.exceptions import AccuracyError
 from shoal.equivalents import Basis, CrossOperator, EquivalentOperator
-from shoal.exceptions import AccuracyError
 
 # fewer samples than features, as many, a few more than features (but not than columns), many more
 SHAPES = [(7, 20), (20, 20), (22, 20), (23, 20), (24, 20), (60, 20), (5, 1), (1, 3)]

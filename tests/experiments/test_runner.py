@@ -14,11 +14,11 @@ import torch
 
 import shoal
 from experiments.small import Small
+from shoal.core.files import write_whole
 from shoal.experiments import Run, WidthError, collect, execute, results, run
 from shoal.experiments.identity import seed_of
 from shoal.experiments.provenance import versions
 from shoal.experiments.storage import locked, packed, read_arrays
-from shoal.files import write_whole
 
 
 def stored(one: Run) -> dict[str, bytes]:

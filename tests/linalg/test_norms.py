@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.exceptions import ConvergenceError
+from shoal.core.exceptions import ConvergenceError
 from shoal.linalg import symmetric_norm
 
 

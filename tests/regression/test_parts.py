@@ -386,7 +386,7 @@ def test_full_disks_do_not_lose_a_solution(seconds, tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     whole = interrupted(None, step=-1)
-    monkeypatch.setattr(shoal.checkpoints, "write_whole", full)
+    monkeypatch.setattr(shoal.core.checkpoints, "write_whole", full)
     monkeypatch.setattr(shoal.regression.checkpoints, "_SECONDS", seconds)
     with pytest.warns(RuntimeWarning, match="No space left on device"):
         found = interrupted(tmp_path / "state", step=-1)

@@ -10,7 +10,7 @@ from shoal.activations.base import Activation
 from shoal.activations.bounds import Evaluated, Smoothness
 from shoal.activations.closed_forms import AffineForm, ClosedForm
 from shoal.activations.source import Program
-from shoal.checks import real
+from shoal.core.checks import real
 
 __all__ = ["Affine"]
 

@@ -15,7 +15,7 @@ from shoal.activations.bounds import Evaluated, Smoothness
 from shoal.activations.closed_forms.base import ClosedForm
 from shoal.activations.panels import Kink
 from shoal.activations.source import Program
-from shoal.checks import dense_tensor, integer
+from shoal.core.checks import dense_tensor, integer
 
 __all__ = ["Activation", "is_ours"]
 

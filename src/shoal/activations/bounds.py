@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.rounding import UNIT, up
+from shoal.core.rounding import UNIT, up
 
 __all__ = ["ERROR", "Evaluated", "Smoothness", "exponential", "logarithm"]
 

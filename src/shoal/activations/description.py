@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from shoal.activations.base import Activation, is_ours
-from shoal.fields import stated_fields
-from shoal.files import checksum
+from shoal.core.fields import stated_fields
+from shoal.core.files import checksum
 
 __all__ = ["description"]
 

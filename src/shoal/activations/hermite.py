@@ -10,7 +10,7 @@ from torch import Tensor
 from shoal.activations.base import Activation
 from shoal.activations.closed_forms import ClosedForm
 from shoal.activations.source import Program
-from shoal.checks import real
+from shoal.core.checks import real
 
 __all__ = ["Hermite", "series_coefficients"]
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from shoal.caches import cached
-from shoal.settings import in_standard_settings
+from shoal.core.caches import cached
+from shoal.core.settings import in_standard_settings
 
 if TYPE_CHECKING:
     from shoal.activations.piecewise_polynomial import PiecewisePolynomial

@@ -14,10 +14,10 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from shoal.activations.user_checks import check_function, declared_breaks, innermost
-from shoal.caches import cached
-from shoal.checks import items, real
-from shoal.exceptions import AccuracyError
-from shoal.settings import in_standard_settings
+from shoal.core.caches import cached
+from shoal.core.checks import items, real
+from shoal.core.exceptions import AccuracyError
+from shoal.core.settings import in_standard_settings
 
 if TYPE_CHECKING:
     from shoal.activations.base import Activation

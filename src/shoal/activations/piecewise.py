@@ -15,8 +15,8 @@ from shoal.activations.closed_forms import (
     PiecewiseLinear,
 )
 from shoal.activations.source import Program
-from shoal.checks import real
-from shoal.rounding import up
+from shoal.core.checks import real
+from shoal.core.rounding import up
 
 __all__ = ["ELU", "HardTanh", "Identity", "LeakyReLU", "ReLU"]
 

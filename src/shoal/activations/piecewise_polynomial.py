@@ -13,7 +13,7 @@ from torch._compile import _disable_dynamo
 from shoal.activations.base import Activation
 from shoal.activations.lookup import evaluate
 from shoal.activations.source import Program
-from shoal.checks import items, real
+from shoal.core.checks import items, real
 
 __all__ = ["PiecewisePolynomial"]
 

@@ -17,8 +17,8 @@ from shoal.activations.closed_forms import (
     SinusoidForm,
 )
 from shoal.activations.source import Program
-from shoal.checks import real
-from shoal.rounding import ROUND_UP, UNIT
+from shoal.core.checks import real
+from shoal.core.rounding import ROUND_UP, UNIT
 
 __all__ = ["GELU", "Cosine", "Erf", "Sigmoid", "Sine", "Sinusoid", "Softplus", "Swish", "Tanh"]
 

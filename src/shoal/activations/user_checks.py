@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.checks import real
+from shoal.core.checks import real
 
 if TYPE_CHECKING:
     from shoal.activations.base import Activation

@@ -11,7 +11,7 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.adapters.limits import GUARANTEES, recurrent_limit
 from shoal.architectures import Architecture
-from shoal.checks import float_tensor, items, known_tensor, one_of, shown
+from shoal.core.checks import float_tensor, items, known_tensor, one_of, shown
 from shoal.kernels import kernel, kernel_function
 
 try:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from shoal.activations import Activation
 from shoal.activations.names import parse_activation
 from shoal.architectures import DEQ, Architecture
-from shoal.checks import one_of
+from shoal.core.checks import one_of
 from shoal.kernels import KernelFunction, kernel_function
 
 __all__ = ["described_activation", "described_function"]

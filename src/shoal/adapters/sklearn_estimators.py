@@ -11,7 +11,7 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.adapters.networks import described_function
 from shoal.architectures import Architecture
-from shoal.checks import host_array, real_array
+from shoal.core.checks import host_array, real_array
 from shoal.regression import kernel_regression
 
 try:

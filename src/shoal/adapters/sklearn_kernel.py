@@ -11,7 +11,7 @@ from shoal.activations import Activation
 from shoal.adapters.limits import GUARANTEES, recurrent_limit
 from shoal.adapters.networks import described_activation, described_function
 from shoal.architectures import Architecture
-from shoal.checks import one_of, real, real_array
+from shoal.core.checks import one_of, real, real_array
 from shoal.kernels import KernelFunction, kernel
 from shoal.kernels.gradients import variance_tangents
 

@@ -8,8 +8,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from shoal import checks
-from shoal.exceptions import AccuracyError
+from shoal.core import checks
+from shoal.core.exceptions import AccuracyError
 
 from .evaluation import Box, evaluate
 from .series import chebyshev_basis, differentiate, supremum

@@ -8,8 +8,8 @@ from typing import Any, Protocol, Self, TypeAlias
 import torch
 from torch import Tensor
 
-from shoal import checks
-from shoal.settings import in_standard_settings
+from shoal.core import checks
+from shoal.core.settings import in_standard_settings
 
 __all__ = ["Box", "Evaluable", "evaluate", "fill"]
 

@@ -12,8 +12,8 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from shoal import checks
-from shoal.exceptions import AccuracyError
+from shoal.core import checks
+from shoal.core.exceptions import AccuracyError
 
 from .chebyshev import Chebyshev, checked_box, rounding
 from .evaluation import Box

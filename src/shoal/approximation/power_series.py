@@ -9,7 +9,7 @@ import math
 import numpy as np
 from scipy.stats import binom
 
-from shoal.exceptions import AccuracyError
+from shoal.core.exceptions import AccuracyError
 
 __all__ = ["Series", "about", "composed", "geometric", "inverted", "needed_order", "product"]
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from shoal import checks
+from shoal.core import checks
 
 from .evaluation import Box
 from .series import chebyshev_nodes, coefficients_from_values

@@ -15,7 +15,7 @@ import math
 import torch
 from torch import Tensor
 
-from shoal import checks
+from shoal.core import checks
 
 __all__ = [
     "chebyshev_basis",

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Self
 
-from shoal import checks
 from shoal.activations import Activation
 from shoal.architectures.layers import Cell, Layers, Weights, squared_gain
-from shoal.fields import stated_fields
+from shoal.core import checks
+from shoal.core.fields import stated_fields
 from shoal.gaussian.moments import normalization
 
 __all__ = [

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Literal, final
 
-from shoal import checks
 from shoal.activations import Activation
 from shoal.architectures.base import (
     Architecture,
@@ -13,7 +12,8 @@ from shoal.architectures.base import (
     scale_of_data,
 )
 from shoal.architectures.layers import Layers
-from shoal.fields import later
+from shoal.core import checks
+from shoal.core.fields import later
 
 __all__ = ["ConvResNet"]
 

@@ -6,11 +6,11 @@ from typing import Literal, final
 
 from torch import Tensor
 
-from shoal import checks
 from shoal.activations import Activation, ReLU
 from shoal.architectures.base import ImplicitArchitecture, biases, one_or_several
 from shoal.architectures.layers import Cell, Layers, Weights
-from shoal.fields import later
+from shoal.core import checks
+from shoal.core.fields import later
 
 __all__ = ["DEQ"]
 

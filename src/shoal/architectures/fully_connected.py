@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass, field
 from typing import final
 
-from shoal import checks
 from shoal.activations import Activation
 from shoal.architectures.base import (
     Architecture,
@@ -13,8 +12,9 @@ from shoal.architectures.base import (
     check_depth,
 )
 from shoal.architectures.layers import Cell, Layers, Weights
-from shoal.checks import flag
-from shoal.fields import later
+from shoal.core import checks
+from shoal.core.checks import flag
+from shoal.core.fields import later
 from shoal.gaussian.moments import normalization
 
 __all__ = ["FullyConnected"]

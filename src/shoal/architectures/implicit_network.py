@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import final
 
-from shoal import checks
 from shoal.architectures.base import ImplicitArchitecture
 from shoal.architectures.layers import Layers
+from shoal.core import checks
 
 __all__ = ["ImplicitNetwork"]
 

@@ -24,7 +24,7 @@ from shoal.certificates.rounding import (
     row_norms,
     up,
 )
-from shoal.models.loop import LoopNetwork
+from shoal.networks.loop import LoopNetwork
 
 __all__ = ["DEQGeometry", "MeasuredDEQ", "measure_deq"]
 

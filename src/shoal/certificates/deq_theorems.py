@@ -13,9 +13,9 @@ from shoal.certificates.ling2023 import DEQBounds, covers, theorem_1
 from shoal.certificates.refusals import not_contracting
 from shoal.certificates.values import Certificate, Conclusion
 from shoal.certificates.verb import Question, certify_architecture
-from shoal.exceptions import AccuracyError, ConvergenceError
+from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.kernels import kernel
-from shoal.models.loop import LoopNetwork
+from shoal.networks.loop import LoopNetwork
 
 __all__ = ["certify_deq"]
 

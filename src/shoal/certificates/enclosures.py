@@ -11,9 +11,9 @@ import math
 import torch
 from torch import Tensor
 
-from shoal import checks
 from shoal.certificates.rounding import UNIT, down, gamma, norm_upper, up
-from shoal.exceptions import ConvergenceError
+from shoal.core import checks
+from shoal.core.exceptions import ConvergenceError
 from shoal.linalg.lanczos import dominant_eigenpair
 
 __all__ = ["least_eigenvalue", "least_singular_value", "spectral_norm"]

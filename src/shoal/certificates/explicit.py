@@ -29,9 +29,9 @@ from shoal.certificates.rounding import (
     up,
 )
 from shoal.certificates.smoothness import Smoothness, smoothness
-from shoal.empirical.kernel import contract
-from shoal.models.chain import ChainNetwork
-from shoal.models.conv_resnet import ConvResNetwork
+from shoal.networks.chain import ChainNetwork
+from shoal.networks.conv_resnet import ConvResNetwork
+from shoal.networks.empirical_kernel import contract
 
 __all__ = [
     "ExplicitNetwork",

@@ -29,11 +29,11 @@ from shoal.certificates.rounding import nearest
 from shoal.certificates.smoothness import smoothness
 from shoal.certificates.values import Certificate, Conclusion
 from shoal.certificates.verb import Question, certify_architecture
-from shoal.exceptions import AccuracyError, ConvergenceError
+from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.gaussian import dual
 from shoal.gaussian.moments import normalization
 from shoal.kernels import kernel, pair_eigenvalue
-from shoal.models.chain import ChainNetwork
+from shoal.networks.chain import ChainNetwork
 
 __all__ = ["certify_explicit", "du2018_bounds", "separation"]
 

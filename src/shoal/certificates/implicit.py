@@ -32,7 +32,7 @@ from shoal.certificates.rounding import (
     row_norms,
     up,
 )
-from shoal.models.implicit_network import ImplicitNetworkModule
+from shoal.networks.implicit_network import ImplicitNetworkModule
 
 __all__ = ["ImplicitGeometry", "MeasuredImplicit", "measure_implicit"]
 

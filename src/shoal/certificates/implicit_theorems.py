@@ -9,7 +9,7 @@ from shoal.certificates.refusals import not_contracting
 from shoal.certificates.rounding import down
 from shoal.certificates.values import Certificate
 from shoal.certificates.verb import Question, certify_architecture
-from shoal.models.implicit_network import ImplicitNetworkModule
+from shoal.networks.implicit_network import ImplicitNetworkModule
 
 __all__ = ["certify_implicit"]
 

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from shoal.certificates.values import Certificate, Conclusion
-from shoal.gradients import Implicit
-from shoal.models import EquilibriumNetwork, Network
+from shoal.equilibrium import Implicit
+from shoal.networks import EquilibriumNetwork, Network
 
 __all__ = ["with_resolution"]
 

@@ -12,7 +12,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from shoal.rounding import ROUND_UP, UNIT, down, nearest, up
+from shoal.core.rounding import ROUND_UP, UNIT, down, nearest, up
 
 __all__ = [
     "ROUND_UP",

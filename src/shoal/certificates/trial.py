@@ -5,8 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoal.empirical import empirical_kernel
-from shoal.models import Network
+from shoal.networks import Network, empirical_kernel
 from shoal.training import TrainingError, train
 from shoal.training.gram import gram_group
 

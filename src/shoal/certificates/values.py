@@ -7,8 +7,8 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from shoal.certificates.rounding import nearest
-from shoal.checks import one_of
-from shoal.files import finite
+from shoal.core.checks import one_of
+from shoal.core.files import finite
 from shoal.training import Promises
 
 __all__ = ["Certificate", "Conclusion", "Condition", "Status", "at_least", "at_most"]

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from shoal import checks
 from shoal.architectures import Architecture
 from shoal.certificates.refusals import uncovered
 from shoal.certificates.resolution import with_resolution
 from shoal.certificates.values import Certificate
-from shoal.gradients import OneStep
-from shoal.models import EquilibriumNetwork, Network
-from shoal.settings import in_standard_settings
+from shoal.core import checks
+from shoal.core.settings import in_standard_settings
+from shoal.equilibrium import OneStep
+from shoal.networks import EquilibriumNetwork, Network
 from shoal.training.problem import Problem
 
 __all__ = ["Question", "certify", "certify_architecture"]

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoal import checks
 from shoal.architectures import Architecture, ConvResNet
 from shoal.architectures.base import ImplicitArchitecture
 from shoal.certificates.refusals import uncovered
@@ -18,9 +17,10 @@ from shoal.certificates.values import Conclusion
 from shoal.certificates.verb import certify
 from shoal.certificates.width_laws import Draw, Law, random_networks
 from shoal.convergence.arguments import checked_labels
+from shoal.core import checks
+from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import as_tensor, checked_image_samples, checked_samples
-from shoal.models import Network, build
-from shoal.settings import in_standard_settings
+from shoal.networks import Network, build
 
 __all__ = ["RequiredWidth", "required_width"]
 

@@ -8,7 +8,6 @@ from rich.table import Table
 from rich.text import Text
 
 import shoal
-from shoal import checks
 from shoal.activations.names import parse_activation
 from shoal.cli.errors import FAILED, INTERRUPTED, note
 from shoal.cli.options import (
@@ -28,6 +27,7 @@ from shoal.cli.options import (
     limited,
 )
 from shoal.cli.output import command_line, console, emit, progress
+from shoal.core import checks
 from shoal.experiments.figures import require_matplotlib
 from shoal.experiments.provenance import resolve_device
 from shoal.report import SECTIONS, Findings, Section, Subject, document, load_data, save

@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 import shoal
-from shoal import checks
 from shoal.cli.analyze import architecture_of
 from shoal.cli.errors import note
 from shoal.cli.options import (
@@ -24,9 +23,10 @@ from shoal.cli.options import (
     limited,
 )
 from shoal.cli.output import command_line, console, emit, working
+from shoal.core import checks
 from shoal.experiments.figures import require_matplotlib
 from shoal.experiments.identity import plain
-from shoal.models import Network
+from shoal.networks import Network
 from shoal.report import Data, Row, Subject, load_data, render
 from shoal.report.certificate import CERTIFICATE, certificate_findings
 from shoal.report.page import require_jinja

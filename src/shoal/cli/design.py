@@ -8,7 +8,6 @@ import typer
 from rich.table import Table
 
 import shoal
-from shoal import checks
 from shoal.cli.analyze import architecture_of
 from shoal.cli.errors import note
 from shoal.cli.options import (
@@ -22,10 +21,11 @@ from shoal.cli.options import (
     check_folder,
 )
 from shoal.cli.output import command_line, console, emit, working
+from shoal.core import checks
 from shoal.equivalents.centering import LARGEST_NORM, SMALLEST_NORM
 from shoal.experiments.figures import require_matplotlib
 from shoal.experiments.identity import plain
-from shoal.models.exporting import export_target
+from shoal.networks.exporting import export_target
 from shoal.report import load_data
 from shoal.report.design_page import design_page
 from shoal.report.page import require_jinja

@@ -12,8 +12,8 @@ from typer.core import TyperGroup
 
 from shoal import AccuracyError
 from shoal.cli.logs import state
-from shoal.files import printable
-from shoal.interrupts import loaded
+from shoal.core.files import printable
+from shoal.core.interrupts import loaded
 
 __all__ = ["BAD_INPUT", "FAILED", "INTERRUPTED", "Commands", "fail", "note"]
 

@@ -11,9 +11,9 @@ from typing import Annotated
 import torch
 import typer
 
-from shoal import checks
 from shoal.activations.names import known_activations
 from shoal.cli.logs import state
+from shoal.core import checks
 
 __all__ = [
     "Activation",

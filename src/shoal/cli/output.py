@@ -18,7 +18,7 @@ from rich.progress import (
 )
 from rich.segment import Segment
 
-from shoal.files import json_text, printable
+from shoal.core.files import json_text, printable
 
 __all__ = ["PlainConsole", "command_line", "console", "emit", "progress", "working"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.checks import float_tensor, number, real, real_array
+from shoal.core.checks import float_tensor, number, real, real_array
 from shoal.kernels import Kernels
 from shoal.kernels.arguments import as_tensor
 

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture
-from shoal.checks import float_tensor, one_of
 from shoal.convergence.arguments import Initial, checked_labels, checked_schedule
 from shoal.convergence.linear import LinearTraining
 from shoal.convergence.result import GradientFlow
 from shoal.convergence.scaling import Recipe
+from shoal.core.checks import float_tensor, one_of
+from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import as_tensor
-from shoal.models import Network
-from shoal.settings import in_standard_settings
+from shoal.networks import Network
 
 __all__ = ["gradient_flow"]
 

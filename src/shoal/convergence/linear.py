@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.checks import float_tensor, one_of, real
 from shoal.convergence.arguments import (
     Initial,
     checked_kernels,
@@ -34,10 +33,11 @@ from shoal.convergence.ensemble import Ensemble, TestPrior
 from shoal.convergence.result import GradientFlow
 from shoal.convergence.search import first_step, first_time
 from shoal.convergence.spectrum import Spectrum
-from shoal.exceptions import AccuracyError, ConvergenceWarning
+from shoal.core.checks import float_tensor, one_of, real
+from shoal.core.exceptions import AccuracyError, ConvergenceWarning
+from shoal.core.settings import in_standard_settings
 from shoal.kernels import Kernels
 from shoal.kernels.arguments import as_tensor
-from shoal.settings import in_standard_settings
 
 __all__ = ["LinearTraining"]
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture
-from shoal.checks import real
+from shoal.core.checks import real
 from shoal.kernels import Kernels, kernel, kernel_function
-from shoal.models import Network
+from shoal.networks import Network
 
 __all__ = ["Recipe"]
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shoal.checks import as_path, flag, shown
+from shoal.core.checks import as_path, flag, shown
 from shoal.data.dataset import Dataset
 from shoal.data.files import damaged, read_content
 from shoal.data.tables import table_dataset

@@ -8,7 +8,7 @@ from typing import Concatenate, ParamSpec
 import torch
 from torch import Tensor
 
-from shoal.checks import check_layout, check_values, float_dtype, instance, items, size
+from shoal.core.checks import check_layout, check_values, float_dtype, instance, items, size
 
 __all__ = ["Dataset", "check_dataset", "class_labels", "float_samples", "resolve_dtype"]
 

@@ -5,7 +5,7 @@ import os
 import zlib
 from pathlib import Path
 
-from shoal.files import printable
+from shoal.core.files import printable
 
 __all__ = ["damaged", "expansion_limit", "read_content"]
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from shoal.checks import real
+from shoal.core.checks import real
 from shoal.data.dataset import Dataset, check_dataset, float_samples
 from shoal.data.synthetic import seeded
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from shoal.checks import integer, room
+from shoal.core.checks import integer, room
 from shoal.data.dataset import Dataset, check_dataset, float_samples
 
 __all__ = ["resize", "to_gray"]

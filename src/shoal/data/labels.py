@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from shoal.checks import integer
+from shoal.core.checks import integer
 from shoal.data.dataset import Dataset, check_dataset, class_labels
 from shoal.data.synthetic import seeded
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from shoal.checks import one_of
+from shoal.core.checks import one_of
 from shoal.data.cifar10 import read_cifar10
 from shoal.data.dataset import Dataset
 from shoal.data.digits import read_digits

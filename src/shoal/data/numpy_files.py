@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shoal.checks import as_path, shown
+from shoal.core.checks import as_path, shown
 from shoal.data.dataset import Dataset
 from shoal.data.files import damaged
 from shoal.data.numpy_sizes import check_size

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
-from shoal.files import printable
+from shoal.core.files import printable
 
 __all__ = ["UnofficialDataWarning", "check_official", "warn_unofficial"]
 

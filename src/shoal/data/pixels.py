@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shoal.checks import flag
+from shoal.core.checks import flag
 from shoal.data.dataset import Dataset, resolve_dtype
 from shoal.data.files import damaged
 

@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from shoal import checks
-from shoal.checks import integer
+from shoal.core import checks
+from shoal.core.checks import integer
 from shoal.data.dataset import Dataset, resolve_dtype
 from shoal.mixtures import GaussianMixture
 

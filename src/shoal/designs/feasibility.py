@@ -17,7 +17,7 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.architectures.base import check_activation
-from shoal.checks import items, one_of, real
+from shoal.core.checks import items, one_of, real
 from shoal.designs.energies import Numbers
 from shoal.designs.moments import FAMILIES
 from shoal.gaussian import moments

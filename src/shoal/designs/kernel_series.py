@@ -8,7 +8,7 @@ import numpy as np
 from shoal.activations import ReLU
 from shoal.approximation.power_series import Series, geometric, product
 from shoal.architectures import Architecture, ImplicitNetwork
-from shoal.checks import integer, real
+from shoal.core.checks import integer, real
 from shoal.designs.equilibrium_series import equilibrium_series
 from shoal.gaussian import hermite
 from shoal.kernels import KernelFunction, kernel_function

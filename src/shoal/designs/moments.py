@@ -12,12 +12,12 @@ from dataclasses import replace
 from types import ModuleType
 
 from shoal.architectures import Architecture, Cell, FullyConnected, ImplicitNetwork
-from shoal.checks import one_of
+from shoal.core.checks import one_of
+from shoal.core.exceptions import AccuracyError
 from shoal.designs import hard_tanh, leaky_relu, sinusoids
 from shoal.designs.energies import Numbers, Proposal, kernel_slant, names, target_numbers
 from shoal.designs.result import Design
 from shoal.equivalents import Coefficients, coefficients
-from shoal.exceptions import AccuracyError
 
 __all__ = ["FAMILIES", "moment_design"]
 

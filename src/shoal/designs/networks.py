@@ -4,9 +4,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from shoal.empirical import empirical_kernel
 from shoal.kernels import kernel
-from shoal.models import Network
+from shoal.networks import Network, empirical_kernel
 
 __all__ = ["NetworkGap", "network_gap"]
 

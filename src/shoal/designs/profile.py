@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.caches import cached
+from shoal.core.caches import cached
 from shoal.designs.carriers import carriers
 
 __all__ = ["END", "Profile", "Quadrature", "hermite_rows", "quadrature"]

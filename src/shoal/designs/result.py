@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture
+from shoal.core.settings import in_standard_settings
 from shoal.designs.networks import NetworkGap
 from shoal.kernels import Kernels, kernel
 from shoal.kernels.arguments import as_tensor, checked_samples
-from shoal.settings import in_standard_settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

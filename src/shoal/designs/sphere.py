@@ -13,13 +13,13 @@ import torch
 
 from shoal.activations import PiecewisePolynomial
 from shoal.architectures import Architecture, FullyConnected
-from shoal.checks import integer, real
+from shoal.core.checks import integer, real
+from shoal.core.exceptions import AccuracyError
 from shoal.designs.kernel_series import series_of
 from shoal.designs.profile import END, Profile, Quadrature, quadrature
 from shoal.designs.result import Design
 from shoal.designs.signs import Choice, choose
 from shoal.designs.table import tabulated
-from shoal.exceptions import AccuracyError
 from shoal.kernels import KernelFunction, kernel_function
 
 __all__ = ["sphere_design"]

@@ -5,14 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.architectures import Architecture
-from shoal.checks import flag, one_of, shown
+from shoal.core.checks import flag, one_of, shown
+from shoal.core.settings import in_standard_settings
 from shoal.designs.moments import moment_design
 from shoal.designs.networks import network_gap
 from shoal.designs.result import Design
 from shoal.designs.sphere import sphere_design
 from shoal.kernels import kernel_function
-from shoal.models import Network
-from shoal.settings import in_standard_settings
+from shoal.networks import Network
 
 __all__ = ["design"]
 

@@ -20,13 +20,13 @@ from scipy.optimize import brentq
 
 from shoal.activations import Activation, Affine
 from shoal.architectures import Architecture, Cell, ImplicitArchitecture, ImplicitNetwork, Layers
-from shoal.checks import real
-from shoal.exceptions import AccuracyError, ConvergenceError
+from shoal.core.checks import real
+from shoal.core.exceptions import AccuracyError, ConvergenceError
+from shoal.core.settings import in_standard_settings
 from shoal.gaussian import hermite
 from shoal.gaussian.moments import mean_square
 from shoal.kernels.calculi.own import fixed_variance
 from shoal.kernels.recursions import Loop
-from shoal.settings import in_standard_settings
 
 __all__ = ["LARGEST_NORM", "SMALLEST_NORM", "added_shift", "centered", "norm_of_inputs"]
 

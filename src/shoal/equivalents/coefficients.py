@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture, ImplicitArchitecture, ImplicitNetwork
-from shoal.checks import flag, one_of, real
+from shoal.core.checks import flag, one_of, real
+from shoal.core.settings import in_standard_settings
 from shoal.equivalents.centering import added_shift, centered, norm_of_inputs
 from shoal.kernels import KernelFunction, Kernels, kernel_function
 from shoal.kernels.calculi.jets import Jet, Jets, gradients
 from shoal.kernels.calculi.own import Own
 from shoal.kernels.function import kernels_in
-from shoal.settings import in_standard_settings
 
 __all__ = ["Coefficients", "KernelCoefficients", "coefficients", "sooner"]
 

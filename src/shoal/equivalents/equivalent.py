@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture
-from shoal.checks import integer, one_of, seeded
+from shoal.core.checks import integer, one_of, seeded
+from shoal.core.settings import in_standard_settings
 from shoal.equivalents.basis import Basis
 from shoal.equivalents.centering import norm_of_inputs
 from shoal.equivalents.coefficients import (
@@ -31,7 +32,6 @@ from shoal.kernels import kernel
 from shoal.kernels.arguments import as_tensor, checked_samples
 from shoal.mixtures import GaussianMixture, class_indices
 from shoal.mixtures.labels import Labels
-from shoal.settings import in_standard_settings
 
 __all__ = ["Equivalent", "Errors", "equivalent"]
 

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from shoal.core.settings import in_standard_settings
 from shoal.equivalents.basis import Basis
 from shoal.equivalents.operator import EquivalentOperator
-from shoal.settings import in_standard_settings
 
 with warnings.catch_warnings():
     # raised by its import, with Python 3.11 and recent versions of torch

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.checks import float_tensor, real
+from shoal.core.checks import float_tensor, real
+from shoal.core.exceptions import AccuracyError
+from shoal.core.settings import in_standard_settings
 from shoal.equivalents.basis import Basis
-from shoal.exceptions import AccuracyError
 from shoal.linalg.krylov import relative
 from shoal.linalg.operator import Operator, like_factor
-from shoal.settings import in_standard_settings
 
 if TYPE_CHECKING:
     from linear_operator import LinearOperator

@@ -2,7 +2,7 @@
 
 from os import PathLike
 
-from shoal.checks import as_path
+from shoal.core.checks import as_path
 from shoal.experiments.experiment import Experiment, Result, check_experiment, point_names
 from shoal.experiments.identity import plain
 from shoal.experiments.records import check_record

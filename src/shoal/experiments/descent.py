@@ -9,7 +9,7 @@ from torch import Tensor
 
 import shoal
 from shoal.architectures import DEQ, Architecture
-from shoal.models import Network
+from shoal.networks import Network
 
 __all__ = ["Descent", "full_batch", "make", "mini_batches", "synchronize"]
 

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.files import write_together
+from shoal.core.files import write_together
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +65,7 @@ def save_figure(figure: "Figure", path: Path) -> list[Path]:
 
 
 def figure_writers(figure: "Figure", name: str) -> dict[str, Callable[[Path], None]]:
-    """What writes a figure, for :func:`shoal.files.write_together`: ``name.png``, ``name.svg``."""
+    """What writes a figure as ``name.png`` and ``name.svg``, for ``write_together``."""
 
     def png(path: Path) -> None:
         with style():

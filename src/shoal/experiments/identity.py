@@ -5,8 +5,8 @@ import hashlib
 import json
 from typing import Any
 
+from shoal.core.fields import stated_fields
 from shoal.experiments.experiment import Experiment, Point
-from shoal.fields import stated_fields
 
 __all__ = ["digest", "plain", "seed_of"]
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import shoal
-from shoal.checks import device_of
+from shoal.core.checks import device_of
 
 __all__ = ["hardware", "resolve_device", "versions"]
 

@@ -2,7 +2,7 @@
 
 from typing import TypeVar
 
-from shoal.checks import shown
+from shoal.core.checks import shown
 from shoal.experiments.experiment import Experiment
 
 __all__ = ["find", "register", "registered"]

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from shoal import checks
+from shoal.core import checks
+from shoal.core.files import write_whole
 from shoal.experiments.experiment import (
     Arrays,
     Experiment,
@@ -29,7 +30,6 @@ from shoal.experiments.provenance import all_versions, hardware, resolve_device,
 from shoal.experiments.records import check_record
 from shoal.experiments.storage import locked, packed, read_arrays, read_json, write_json
 from shoal.experiments.workers import Work, computed
-from shoal.files import write_whole
 
 __all__ = ["Progress", "Run", "execute", "results", "run"]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from shoal.core.files import json_text, lock_file, remove_leftovers, write_whole
 from shoal.experiments.experiment import Arrays
-from shoal.files import json_text, lock_file, remove_leftovers, write_whole
 
 __all__ = [
     "locked",

@@ -12,7 +12,7 @@ from shoal.architectures import Architecture
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
 from shoal.experiments.figures import COLORS, GRAY
 from shoal.experiments.fits import PowerLaw, power_law
-from shoal.models import Network
+from shoal.networks import Network
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.activations.panels import ORDER, gauss_legendre
-from shoal.caches import cached
+from shoal.core.caches import cached
 from shoal.gaussian.quadrature import normal_density, panel_nodes, resolved_edges
 
 __all__ = ["SMALLEST_SINE", "CondensedRule", "condensed_dual", "pays"]

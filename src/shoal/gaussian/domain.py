@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.checks import float_tensor
+from shoal.core.checks import float_tensor
 
 __all__ = [
     "Covariance",

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.checks import real
-from shoal.exceptions import AccuracyError
+from shoal.core.checks import real
+from shoal.core.exceptions import AccuracyError
+from shoal.core.settings import in_standard_settings
 from shoal.gaussian.closed_forms import closed_dual, closed_form
 from shoal.gaussian.composites import Derivative, Square
 from shoal.gaussian.domain import Covariance, checked_activation, covariance
@@ -16,7 +17,6 @@ from shoal.gaussian.mixed import mixed_dual
 from shoal.gaussian.sections import Sections
 from shoal.gaussian.smoothing import smoothed
 from shoal.gaussian.tables import Tables
-from shoal.settings import in_standard_settings
 
 __all__ = ["dual", "dual_derivative"]
 

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.activations.panels import ORDER
-from shoal.checks import integer
+from shoal.core.checks import integer
+from shoal.core.settings import in_standard_settings
 from shoal.gaussian.closed_forms import closed_form
 from shoal.gaussian.composites import Derivative
 from shoal.gaussian.domain import checked_activation, scale_tensor
 from shoal.gaussian.polynomials import normalized_hermite
 from shoal.gaussian.quadrature import normal_density, panel_nodes, resolved_edges, window_edges
-from shoal.settings import in_standard_settings
 
 __all__ = ["hermite"]
 

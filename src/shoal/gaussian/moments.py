@@ -8,12 +8,12 @@ from torch import Tensor
 
 from shoal.activations import Activation, Hermite
 from shoal.activations.hermite import series_coefficients
-from shoal.caches import cached
+from shoal.core.caches import cached
+from shoal.core.settings import in_standard_settings
 from shoal.gaussian.composites import Derivative, Square
 from shoal.gaussian.domain import checked_activation, scale_tensor
 from shoal.gaussian.hermite_series import as_series
 from shoal.gaussian.smoothing import smoothed
-from shoal.settings import in_standard_settings
 
 __all__ = ["Moments", "mean", "mean_square", "moments", "normalization", "slope_square"]
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.activations.panels import gauss_legendre
-from shoal.exceptions import AccuracyError
+from shoal.core.exceptions import AccuracyError
 
 __all__ = ["PolarRule", "resolving_rule"]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.activations.panels import ORDER, breaks, edges, gauss_legendre, reach
-from shoal.exceptions import AccuracyError
+from shoal.core.exceptions import AccuracyError
 
 __all__ = [
     "DELTA_WINDOW",

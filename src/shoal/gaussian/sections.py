@@ -14,8 +14,8 @@ from shoal.activations import Activation
 from shoal.activations.closed_forms.correlation import correlation
 from shoal.activations.panels import breaks, jump, reach
 from shoal.approximation import chebyshev_nodes, coefficients_from_values
-from shoal.caches import cached
-from shoal.exceptions import AccuracyError
+from shoal.core.caches import cached
+from shoal.core.exceptions import AccuracyError
 from shoal.gaussian.composites import Derivative, Square
 from shoal.gaussian.condensed import CondensedRule
 from shoal.gaussian.domain import Covariance

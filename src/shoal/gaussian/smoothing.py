@@ -16,6 +16,7 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.activations.panels import ORDER, gauss_legendre, jump
+from shoal.core.settings import in_standard_settings
 from shoal.gaussian.polynomials import probabilists_hermite
 from shoal.gaussian.quadrature import (
     DELTA_WINDOW,
@@ -27,7 +28,6 @@ from shoal.gaussian.quadrature import (
     resolved_edges,
     window_edges,
 )
-from shoal.settings import in_standard_settings
 
 __all__ = ["TINY", "smoothed", "smoothed_regular", "spread"]
 

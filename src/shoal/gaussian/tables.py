@@ -17,8 +17,8 @@ from shoal.activations import Activation
 from shoal.activations.closed_forms.correlation import correlation
 from shoal.activations.panels import reach, vanishes
 from shoal.approximation import Chebyshev, fit
-from shoal.caches import cached
-from shoal.exceptions import AccuracyError
+from shoal.core.caches import cached
+from shoal.core.exceptions import AccuracyError
 from shoal.gaussian.composites import Derivative, Square
 from shoal.gaussian.domain import Covariance
 from shoal.gaussian.mixed import mixed_dual

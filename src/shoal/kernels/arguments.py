@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import ConvResNet
-from shoal.checks import as_tensor, float_tensor, integer
+from shoal.core.checks import as_tensor, float_tensor, integer
 from shoal.kernels.result import Kernels
 
 __all__ = [

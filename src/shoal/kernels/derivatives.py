@@ -32,8 +32,8 @@ from shoal.approximation import (
     off_grid_error,
 )
 from shoal.architectures import DEQ, Architecture
-from shoal.caches import cached
-from shoal.exceptions import AccuracyError
+from shoal.core.caches import cached
+from shoal.core.exceptions import AccuracyError
 from shoal.kernels.backends import DifferentiableFactors, Entries
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.plan import Plan

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from shoal.exceptions import AccuracyError
+from shoal.core.exceptions import AccuracyError
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.inputs import Inputs, pair_angles
 from shoal.kernels.plan import ANGULAR_TOLERANCE, check_overflow, common_norm, pairs_at_angles

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture, ConvResNet, ImplicitArchitecture
-from shoal.checks import integer
+from shoal.core.checks import integer
+from shoal.core.settings import in_standard_settings
 from shoal.gaussian.domain import covariance, scale_tensor
 from shoal.kernels.calculi import Angles, HalfAngle, Own, Pairs
 from shoal.kernels.calculi.angles import NoAngleError
 from shoal.kernels.recursions import Network, network_kernels
 from shoal.kernels.result import Kernels
 from shoal.kernels.variances import checked_variances, with_values
-from shoal.settings import in_standard_settings
 
 __all__ = ["KernelFunction", "check_width", "kernel_function", "kernels_in"]
 

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from shoal.approximation import differentiate
-from shoal.exceptions import AccuracyError
+from shoal.core.exceptions import AccuracyError
+from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import checked_samples
 from shoal.kernels.backends import DifferentiableFactors, Entries, backend_for
 from shoal.kernels.derivatives import (
@@ -36,7 +37,6 @@ from shoal.kernels.plan import ANGULAR_TOLERANCE, FEW_PAIRS, TOLERANCE, Plan, kn
 from shoal.kernels.result import Kernels
 from shoal.kernels.strips import Strip
 from shoal.kernels.surface import Span, Surface, norm_span, surface
-from shoal.settings import in_standard_settings
 
 __all__ = ["Job", "differentiable_kernel", "variance_tangents"]
 

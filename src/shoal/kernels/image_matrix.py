@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import ConvResNet
-from shoal.exceptions import AccuracyError
+from shoal.core.exceptions import AccuracyError
 from shoal.kernels.convolutional import Images, pixel_pairs, summed_kernels
 from shoal.kernels.memory_mapped import memory_mapped
 from shoal.kernels.result import Kernels

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import ImplicitNetwork
-from shoal.caches import cached
-from shoal.exceptions import ConvergenceError
+from shoal.core.caches import cached
+from shoal.core.exceptions import ConvergenceError
 from shoal.kernels.calculi.own import Variances
 from shoal.kernels.fixed_points import solve
 from shoal.kernels.function import KernelFunction, kernels_in

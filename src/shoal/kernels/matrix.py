@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal import checks
 from shoal.architectures import Architecture, ConvResNet
+from shoal.core import checks
+from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import (
     checked_images,
     checked_inputs,
@@ -29,7 +30,6 @@ from shoal.kernels.memory_mapped import memory_mapped
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
 from shoal.kernels.variances import checked_variances
-from shoal.settings import in_standard_settings
 
 __all__ = ["kernel"]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from shoal.checks import as_path
-from shoal.files import made, staged
+from shoal.core.checks import as_path
+from shoal.core.files import made, staged
 from shoal.kernels.result import Kernels
 
 __all__ = ["memory_mapped"]

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture
-from shoal.checks import integer, real, shaped, writable
-from shoal.exceptions import ConvergenceError
+from shoal.core.checks import integer, real, shaped, writable
+from shoal.core.exceptions import ConvergenceError
+from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import as_tensor, checked_inputs, memory_limit
 from shoal.kernels.function import kernel_function
 from shoal.kernels.inputs import Inputs
@@ -17,7 +18,6 @@ from shoal.kernels.result import Kernels
 from shoal.kernels.strips import Strip
 from shoal.linalg.krylov import conjugate_gradients, relative
 from shoal.linalg.operator import Operator, like_factor, refuse_gradients
-from shoal.settings import in_standard_settings
 
 __all__ = ["KernelOperator", "KernelOperators", "kernel_operator"]
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from shoal.approximation import chebyshev_nodes, coefficients_from_values, off_grid_error
-from shoal.caches import cached
-from shoal.exceptions import AccuracyError
+from shoal.core.caches import cached
+from shoal.core.exceptions import AccuracyError
 from shoal.kernels.calculi import HalfAngle
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.surface import ANY_ANGLE, Span, Surface, diagonal

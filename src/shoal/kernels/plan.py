@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from shoal.exceptions import AccuracyError
+from shoal.core.exceptions import AccuracyError
 from shoal.kernels.arguments import work_space
 from shoal.kernels.backends import Factors, backend_for
 from shoal.kernels.function import KernelFunction

@@ -21,8 +21,8 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.activations.panels import gauss_legendre
 from shoal.approximation import Chebyshev, fit
-from shoal.caches import cached
-from shoal.exceptions import AccuracyError
+from shoal.core.caches import cached
+from shoal.core.exceptions import AccuracyError
 from shoal.gaussian.composites import Square
 from shoal.gaussian.mixed import mixed_dual_at_angle
 from shoal.gaussian.quadrature import resolved_edges

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 
 from shoal.architectures import ConvResNet
-from shoal.exceptions import AccuracyError
+from shoal.core.exceptions import AccuracyError
+from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import as_tensor, checked_image_samples, checked_samples
 from shoal.kernels.convolutional import patch_grams
-from shoal.settings import in_standard_settings
 
 __all__ = ["pair_eigenvalue"]
 

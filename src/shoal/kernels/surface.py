@@ -25,8 +25,8 @@ from shoal.approximation import (
     fit,
     fit_piecewise,
 )
-from shoal.caches import cached
-from shoal.exceptions import AccuracyError
+from shoal.core.caches import cached
+from shoal.core.exceptions import AccuracyError
 from shoal.kernels.calculi import HalfAngle
 from shoal.kernels.function import KernelFunction
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from shoal.architectures import Architecture
-from shoal.checks import float_tensor, shown
+from shoal.core.checks import float_tensor, shown
 
 __all__ = ["Variances", "checked_variances", "with_values"]
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from shoal.checks import real, shaped, writable
-from shoal.exceptions import AccuracyError
+from shoal.core.checks import real, shaped, writable
+from shoal.core.exceptions import AccuracyError
 from shoal.linalg.operator import Operator
 
 __all__ = ["CholeskyFactor"]

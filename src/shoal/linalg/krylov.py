@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from shoal.exceptions import ConvergenceError
+from shoal.core.exceptions import ConvergenceError
 from shoal.linalg.low_rank import Diagonal, LowRank
 
 __all__ = ["Iteration", "Map", "conjugate_gradients", "logdet_samples", "relative", "step", "unit"]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.exceptions import ConvergenceError
+from shoal.core.exceptions import ConvergenceError
 
 __all__ = ["Eigenpair", "dominant_eigenpair"]
 

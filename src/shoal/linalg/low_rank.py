@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shoal.checks import real, shaped
+from shoal.core.checks import real, shaped
 from shoal.linalg.operator import Operator
 
 __all__ = ["DROPPED", "Diagonal", "LowRank"]

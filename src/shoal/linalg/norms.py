@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from shoal.exceptions import ConvergenceError
+from shoal.core.exceptions import ConvergenceError
 from shoal.linalg.lanczos import Eigenpair, dominant_eigenpair
 
 __all__ = ["least_eigenvalue", "spectral_norm", "start_vector", "symmetric_norm"]

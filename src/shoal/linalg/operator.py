@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.checks import as_tensor, float_tensor
-from shoal.settings import in_standard_settings
+from shoal.core.checks import as_tensor, float_tensor
+from shoal.core.settings import in_standard_settings
 
 __all__ = ["Operator", "like_factor", "refuse_gradients"]
 

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shoal.checks import float_tensor, unmasked
+from shoal.core.checks import float_tensor, unmasked
 
 __all__ = ["Numbers", "numbers", "samples"]
 

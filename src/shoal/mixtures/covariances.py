@@ -13,7 +13,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from shoal.checks import float_dtype, float_tensor, instance, integer, real, room
+from shoal.core.checks import float_dtype, float_tensor, instance, integer, real, room
 from shoal.mixtures.arguments import Numbers, numbers
 
 __all__ = [

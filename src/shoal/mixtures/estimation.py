@@ -12,6 +12,7 @@ twice, and in high dimension that part is not small. It is estimated by itself a
 import torch
 from torch import Tensor
 
+from shoal.core.settings import in_standard_settings
 from shoal.mixtures.arguments import Numbers, samples
 from shoal.mixtures.labels import Class, Labels, class_indices, classes_of
 from shoal.mixtures.statistics import Estimate, MixtureStatistics
@@ -22,7 +23,6 @@ from shoal.mixtures.sums import (
     quadratic_sums,
     spread_rows,
 )
-from shoal.settings import in_standard_settings
 
 __all__ = ["estimate", "estimate_from", "sums_of_classes"]
 

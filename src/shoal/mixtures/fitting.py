@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from shoal.checks import integer
+from shoal.core.checks import integer
 from shoal.mixtures.covariances import (
     Covariance,
     DiagonalCovariance,

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shoal.checks import host_array, items, unmasked
+from shoal.core.checks import host_array, items, unmasked
 
 __all__ = ["Class", "Labels", "class_indices", "classes_of"]
 

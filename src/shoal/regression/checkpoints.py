@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from shoal.activations.description import description
-from shoal.checkpoints import Checkpoint, Snapshot
-from shoal.files import checksum
+from shoal.core.checkpoints import Checkpoint, Snapshot
+from shoal.core.files import checksum
 from shoal.linalg import Iteration
 from shoal.regression.methods import ConjugateGradients
 from shoal.regression.preconditioners import Preconditioner

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from shoal.architectures import Architecture
-from shoal.checkpoints import Checkpoint
-from shoal.checks import float_tensor, function, one_of, real, shown
-from shoal.exceptions import ConvergenceError, ConvergenceWarning
+from shoal.core.checkpoints import Checkpoint
+from shoal.core.checks import float_tensor, function, one_of, real, shown
+from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
+from shoal.core.settings import in_standard_settings
 from shoal.kernels import kernel_function
 from shoal.kernels.arguments import as_tensor, checked_samples, memory_limit
 from shoal.linalg.krylov import Iteration, relative
@@ -31,7 +32,6 @@ from shoal.regression.solver import (
     least_memory,
     seconds,
 )
-from shoal.settings import in_standard_settings
 
 __all__ = ["kernel_regression"]
 

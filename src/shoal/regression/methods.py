@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from shoal.checks import integer, real
+from shoal.core.checks import integer, real
 from shoal.regression.preconditioners import Nystrom, Preconditioner
 
 __all__ = ["Cholesky", "ConjugateGradients"]

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from shoal.checks import integer
+from shoal.core.checks import integer
 from shoal.equivalents import EquivalentOperator
 from shoal.equivalents.equivalent import unchecked_equivalent
 from shoal.linalg import Diagonal, LowRank

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.checks import integer, room, seeded
-from shoal.exceptions import AccuracyError
+from shoal.core.checks import integer, room, seeded
+from shoal.core.exceptions import AccuracyError
+from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import as_tensor, checked_samples
 from shoal.regression.problem import Problem
 from shoal.regression.solver import Solver
-from shoal.settings import in_standard_settings
 
 __all__ = ["Estimate", "KernelRegression", "Report"]
 

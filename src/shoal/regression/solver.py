@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.exceptions import ConvergenceError
+from shoal.core.exceptions import ConvergenceError
 from shoal.linalg import CholeskyFactor, Diagonal, LowRank
 from shoal.linalg.krylov import Iteration, Map, conjugate_gradients, logdet_samples, relative
 from shoal.regression.methods import Cholesky, ConjugateGradients

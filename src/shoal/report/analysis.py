@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import shoal
-from shoal.checks import instance, items
-from shoal.exceptions import AccuracyError, ConvergenceError
+from shoal.core.checks import instance, items
+from shoal.core.exceptions import AccuracyError, ConvergenceError
+from shoal.core.files import finite
 from shoal.experiments.figures import style
 from shoal.experiments.identity import plain
-from shoal.files import finite
 from shoal.report.accuracy import ACCURACY
 from shoal.report.certificate import CERTIFICATE
 from shoal.report.designs import DESIGN

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 import shoal
-from shoal import checks
+from shoal.core import checks
 from shoal.report.timing import best_times
 
 __all__ = ["BENCHMARKS", "Benchmark", "Measurement", "measure"]

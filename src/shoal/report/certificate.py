@@ -13,7 +13,7 @@ from shoal.certificates import Condition
 from shoal.certificates.refusals import uncovered
 from shoal.convergence import LinearTraining
 from shoal.experiments.figures import COLORS, GRAY
-from shoal.models import Network
+from shoal.networks import Network
 from shoal.report.bars import Bar, draw_bars
 from shoal.report.section import Findings, Row, Section, Subject
 from shoal.report.targets import learnable

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from shoal import data
-from shoal.checks import as_path, device_of, flag, float_dtype, instance
+from shoal.core.checks import as_path, device_of, flag, float_dtype, instance
 from shoal.data.csv_files import read_columns, read_csv
 from shoal.data.numpy_sizes import check_size
 from shoal.data.tables import indexed_classes

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import shoal
-from shoal.caches import cached
+from shoal.core.caches import cached
+from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.designs.plot import layer_activations
-from shoal.exceptions import AccuracyError, ConvergenceError
 from shoal.experiments.figures import COLORS, GRAY
 from shoal.report.section import Findings, Row, Section, Subject, of_each
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoal.core.files import json_text, write_together
 from shoal.experiments.figures import figure_writers
-from shoal.files import json_text, write_together
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shoal.exceptions import AccuracyError
+from shoal.core.exceptions import AccuracyError
 from shoal.spectra.equation import Equation
 from shoal.spectra.populations import Array, Values
 

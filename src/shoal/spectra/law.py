@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
-from shoal.checks import items, real_array
-from shoal.exceptions import AccuracyError
+from shoal.core.checks import items, real_array
+from shoal.core.exceptions import AccuracyError
 from shoal.spectra.edges import single_class_edges
 from shoal.spectra.equation import Equation
 from shoal.spectra.folds import Scan

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
-from shoal.exceptions import AccuracyError
+from shoal.core.exceptions import AccuracyError
 from shoal.spectra.equation import Equation
 from shoal.spectra.populations import Array, Values
 

@@ -12,12 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from shoal.architectures import Architecture
-from shoal.checks import host_array, integer, real_array, shown, unmasked
+from shoal.core.checks import host_array, integer, real_array, shown, unmasked
+from shoal.core.settings import in_standard_settings
 from shoal.equivalents import KernelCoefficients, coefficients
 from shoal.equivalents.coefficients import sooner
 from shoal.equivalents.statistics import mixture_pair_products
 from shoal.mixtures import Covariance, DiagonalCovariance, GaussianMixture, ScalarCovariance
-from shoal.settings import in_standard_settings
 from shoal.spectra.law import Law
 from shoal.spectra.misfits import warn_of_misfits
 from shoal.spectra.populations import Array

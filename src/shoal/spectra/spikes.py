@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 from scipy.optimize import brentq
 
-from shoal.exceptions import AccuracyError, ConvergenceError
+from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.spectra.law import Law
 from shoal.spectra.populations import Array
 

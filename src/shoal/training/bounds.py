@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from shoal.models import EquilibriumNetwork, Network
-from shoal.models.loop import LoopNetwork
+from shoal.networks import EquilibriumNetwork, Network
+from shoal.networks.loop import LoopNetwork
 from shoal.training.promises import Promises
 
 __all__ = ["LOWER", "Bounds", "Conclusion", "limits_of", "promises_of"]

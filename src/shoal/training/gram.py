@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoal.empirical.kernel import contract, reactions
-from shoal.models import EquilibriumNetwork, Network
-from shoal.models.implicit_network import ImplicitNetworkModule
+from shoal.networks import EquilibriumNetwork, Network
+from shoal.networks.empirical_kernel import contract, reactions
+from shoal.networks.implicit_network import ImplicitNetworkModule
 
 __all__ = ["gram_group", "gram_matrix"]
 

@@ -8,10 +8,10 @@ from operator import mul
 import torch
 from torch import Tensor
 
-from shoal.checks import integer, items, one_of
+from shoal.core.checks import integer, items, one_of
 from shoal.linalg.norms import least_eigenvalue, spectral_norm
-from shoal.models import EquilibriumNetwork
-from shoal.models.gain import GainBound, gain_factor
+from shoal.networks import EquilibriumNetwork
+from shoal.networks.gain import GainBound, gain_factor
 from shoal.training.gram import gram_group, gram_matrix
 from shoal.training.objective import Evaluation, Objective
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from shoal.models import EquilibriumNetwork, Network
-from shoal.models.gain import GainBound, gain_factor
+from shoal.networks import EquilibriumNetwork, Network
+from shoal.networks.gain import GainBound, gain_factor
 
 __all__ = ["Evaluation", "Objective"]
 

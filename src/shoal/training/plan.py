@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.checks import one_of, real
-from shoal.models import Network
+from shoal.core.checks import one_of, real
+from shoal.networks import Network
 from shoal.training.bounds import Bounds, Conclusion, limits_of, promises_of
 from shoal.training.curvature import largest_eigenvalue
 from shoal.training.monitor import Monitor

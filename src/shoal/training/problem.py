@@ -6,11 +6,11 @@ from typing import Any, NamedTuple, Self
 from torch import Tensor
 
 from shoal.activations.description import description
-from shoal.checks import float_tensor
 from shoal.convergence.arguments import checked_labels
-from shoal.files import checksum
+from shoal.core.checks import float_tensor
+from shoal.core.files import checksum
 from shoal.kernels.arguments import as_tensor
-from shoal.models import EquilibriumNetwork, Network
+from shoal.networks import EquilibriumNetwork, Network
 
 __all__ = ["Problem"]
 

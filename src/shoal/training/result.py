@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from shoal.exceptions import ConvergenceError
+from shoal.core.exceptions import ConvergenceError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

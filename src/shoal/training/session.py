@@ -8,9 +8,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from shoal.checkpoints import Checkpoint, Snapshot
-from shoal.exceptions import ConvergenceError
-from shoal.models import EquilibriumNetwork
+from shoal.core.checkpoints import Checkpoint, Snapshot
+from shoal.core.exceptions import ConvergenceError
+from shoal.networks import EquilibriumNetwork
 from shoal.training.ledger import Ledger
 from shoal.training.monitor import Watch
 from shoal.training.objective import Evaluation, Objective

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from shoal.exceptions import ConvergenceError
+from shoal.core.exceptions import ConvergenceError
 from shoal.training.objective import Evaluation, Objective
 
 __all__ = ["Descent", "Flow", "LostEquilibriumError", "Stepper"]

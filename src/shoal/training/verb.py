@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from shoal.activations.description import description
-from shoal.checkpoints import Checkpoint
-from shoal.checks import integer, one_of, real
-from shoal.exceptions import ConvergenceWarning
-from shoal.files import checksum
-from shoal.models import EquilibriumNetwork, Network
+from shoal.core.checkpoints import Checkpoint
+from shoal.core.checks import integer, one_of, real
+from shoal.core.exceptions import ConvergenceWarning
+from shoal.core.files import checksum
+from shoal.networks import EquilibriumNetwork, Network
 from shoal.training.collect import collect
 from shoal.training.monitor import Monitor, as_monitor
 from shoal.training.objective import Objective

@@ -6,7 +6,7 @@ from torch import Tensor
 import shoal
 from shoal.architectures import DEQ
 from shoal.kernels import Kernels
-from shoal.models import EquilibriumNetwork
+from shoal.networks import EquilibriumNetwork
 
 __all__ = ["estimated_kernels"]
 

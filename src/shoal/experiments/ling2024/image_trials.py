@@ -13,10 +13,10 @@ import shoal
 from shoal import data
 from shoal.activations import Activation
 from shoal.architectures import DEQ
+from shoal.core.fields import later
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
 from shoal.experiments.figures import style
 from shoal.experiments.ling2024.setting import by_name, title_of
-from shoal.fields import later
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoal.models import EquilibriumNetwork, Network
+from shoal.networks import EquilibriumNetwork, Network
 
 __all__ = ["accuracy", "features", "ridge_readout"]
 

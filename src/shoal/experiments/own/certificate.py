@@ -12,12 +12,12 @@ from torch import Tensor
 
 import shoal
 from shoal import data
-from shoal.exceptions import ConvergenceWarning
+from shoal.core.exceptions import ConvergenceWarning
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
 from shoal.experiments.figures import COLORS, GRAY, style
 from shoal.experiments.monitored import run_arrays
 from shoal.experiments.registry import register
-from shoal.models import EquilibriumNetwork
+from shoal.networks import EquilibriumNetwork
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,7 +12,7 @@ import torch
 
 import shoal
 from shoal.architectures import DEQ
-from shoal.exceptions import ConvergenceWarning
+from shoal.core.exceptions import ConvergenceWarning
 from shoal.experiments.curves import matching
 from shoal.experiments.experiment import Arrays, Experiment, Point, Result
 from shoal.experiments.figures import COLORS, style

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.exceptions import ConvergenceError
+from shoal.core.exceptions import ConvergenceError
 from shoal.gaussian import dual, moments
 from shoal.gaussian.moments import mean as activation_mean
 from shoal.gaussian.moments import mean_square

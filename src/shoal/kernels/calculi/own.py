@@ -9,8 +9,8 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.approximation import Chebyshev, PiecewiseChebyshev, fit_piecewise
-from shoal.caches import cached
-from shoal.exceptions import AccuracyError, ConvergenceError
+from shoal.core.caches import cached
+from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.moments import mean as activation_mean
 from shoal.gaussian.moments import mean_square, slope_square

@@ -20,8 +20,8 @@ from shoal.approximation.power_series import (
     needed_order,
     product,
 )
-from shoal.caches import cached
-from shoal.exceptions import AccuracyError
+from shoal.core.caches import cached
+from shoal.core.exceptions import AccuracyError
 from shoal.gaussian import hermite
 from shoal.gaussian.moments import mean_square
 from shoal.kernels.calculi.own import fixed_variance

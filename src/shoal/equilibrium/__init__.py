@@ -1,0 +1,29 @@
+"""Equilibria of any map: solvers, one driver that owns their loop, and gradients of the result."""
+
+from shoal.equilibrium.anderson import Anderson
+from shoal.equilibrium.base import Solver
+from shoal.equilibrium.broyden import Broyden
+from shoal.equilibrium.fixed_point import fixed_point
+from shoal.equilibrium.methods import Gradient, Implicit, OneStep, Unrolled
+from shoal.equilibrium.newton_krylov import NewtonKrylov
+from shoal.equilibrium.picard import DampedPicard, Picard
+from shoal.equilibrium.solution import Solution
+from shoal.equilibrium.solve import solve
+from shoal.equilibrium.status import Status
+
+__all__ = [
+    "Anderson",
+    "Broyden",
+    "DampedPicard",
+    "Gradient",
+    "Implicit",
+    "NewtonKrylov",
+    "OneStep",
+    "Picard",
+    "Solution",
+    "Solver",
+    "Status",
+    "Unrolled",
+    "fixed_point",
+    "solve",
+]

@@ -1,0 +1,97 @@
+"""The one loop of all solvers: when to look, and when to drop the samples that are done."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from shoal.core.torch_internals import full_precision
+from shoal.equilibrium.base import Solver, State, select
+from shoal.equilibrium.problem import Evaluation, Problem
+from shoal.equilibrium.records import PATIENCE, Outcome, Records
+
+__all__ = ["Outcome", "drive", "repeat"]
+
+_SHRINK = 0.75  # a batch is packed when at most this share of it is left
+_SOON = 8.0  # a forecast of so few steps is believed without another look
+
+
+def drive(problem: Problem, solver: Solver, start: Tensor) -> Outcome:
+    """Solve for all rows of ``start``, of shape (samples, size); no graph is built."""
+    with torch.no_grad(), full_precision(start):
+        return _Run(problem, solver, start.detach()).finish()
+
+
+def repeat(problem: Problem, solver: Solver, start: Tensor, steps: Tensor) -> Tensor:
+    """Make the steps of a solve again without looking; autograd sees them if it is on.
+
+    Args:
+        problem: The map.
+        solver: A method whose steps do not depend on how far off a sample is.
+        start: Where the solve began.
+        steps: How many steps each sample makes. It rests after them, but makes one at least, as
+            no step would have no gradient.
+    """
+    z, state = start, solver.init(start)
+    counts = steps.clamp_min(1)
+    least, most = (int(bound) for bound in torch.aminmax(counts))
+    for made in range(most):
+        new, state, _ = solver.step(problem, state, z, problem.evaluate(z), 0.0)
+        z = new if made < least else torch.where((counts > made)[:, None], new, z)
+    return z
+
+
+class _Run:
+    """One solve: the batch as it shrinks, and the records about its samples."""
+
+    def __init__(self, problem: Problem, solver: Solver, start: Tensor) -> None:
+        self.solver, self.problem, self.z = solver, problem, start
+        self.state: State = solver.init(start)
+        self.records = Records(start.shape, solver, start.dtype)
+
+    def finish(self) -> Outcome:
+        step, look, evaluations, forecast = 0, 0, 0, _Forecast()
+        records, solver = self.records, self.solver
+        while True:
+            evaluation = self.problem.evaluate(self.z)
+            evaluations += 1
+            if step >= look:
+                records.look(evaluation.value, self.z, evaluation.kept, step)
+                if records.running == 0:
+                    return records.outcome(evaluations)
+                evaluation = self._pack(evaluation, records.running)
+                ahead = forecast.steps(step, records.worst) if solver.steady else 1
+                look = min(step + ahead, solver.max_steps)
+            self.z, self.state, products = solver.step(
+                self.problem, self.state, self.z, evaluation, records.worst
+            )
+            evaluations += products
+            step += 1
+
+    def _pack(self, evaluation: Evaluation, running: int) -> Evaluation:
+        """Drop the samples that are done, if they are many enough to be worth it."""
+        count = len(self.z)
+        if running > _SHRINK * count or not self.problem.packing_pays(count - running):
+            return evaluation
+        index = self.records.pack().to(self.z.device)
+        self.problem, self.z = self.problem.rows(index), self.z.index_select(0, index)
+        self.state = select(self.state, index)
+        kept = None if evaluation.kept is None else evaluation.kept.index_select(0, index)
+        return Evaluation(evaluation.value.index_select(0, index), kept)
+
+
+class _Forecast:
+    """After how many steps it pays to look again, if the residual falls at a steady rate."""
+
+    def __init__(self) -> None:
+        self.last: tuple[int, float] | None = None
+
+    def steps(self, step: int, excess: float) -> int:
+        last, self.last = self.last, (step, excess)
+        if last is None or not 1 < excess < last[1] < math.inf:
+            return 1
+        rate = math.log(last[1] / excess) / (step - last[0])
+        left = math.log(excess) / rate
+        # halfway first, as rates change, but no longer than divergence may go unnoticed
+        ahead = left if left <= _SOON else left / 2
+        return max(1, min(math.ceil(ahead), PATIENCE))

@@ -1,0 +1,62 @@
+r"""The equilibrium of several recurrent layers, one after the other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shoal.core.torch_internals import full_precision, uncompiled
+from shoal.equilibrium.fixed_point import differentiable_fixed_point
+from shoal.equilibrium.layer import Layer, LayerProblem
+from shoal.equilibrium.options import SolveOptions
+from shoal.equilibrium.problem import FunctionProblem, Problem
+
+__all__ = ["loop_equilibrium", "recurrent_problem"]
+
+Turn = Sequence[tuple[Layer, Tensor]]  # layers and their weights
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """Once through some layers, as a function of the state, the injections and the weights."""
+
+    layers: tuple[Layer, ...]
+
+    def __call__(self, z: Tensor, *tensors: Tensor) -> Tensor:
+        count = len(self.layers)
+        for layer, into, weight in zip(self.layers, tensors[:count], tensors[count:], strict=True):
+            z = layer.activation.function(layer.preactivation(z, into, weight))
+        return z
+
+
+@uncompiled
+def loop_equilibrium(turn: Turn, injections: tuple[Tensor, ...], options: SolveOptions) -> Tensor:
+    """The fixed point for each row of the injections, differentiable in them and in the weights.
+
+    Args:
+        turn: The layers.
+        injections: What is added in each of them, of shape (samples, width).
+        options: How to solve and to differentiate.
+    """
+    with full_precision(injections[0]):
+        problem, start = _loop_problem(turn, injections)
+        return differentiable_fixed_point(problem, start, options)[0]
+
+
+def recurrent_problem(turn: Turn, injections: tuple[Tensor, ...]) -> tuple[Problem, Tensor]:
+    """The equation of one layer, or of several, and where to start."""
+    if len(turn) > 1:
+        return _loop_problem(turn, injections)
+    ((layer, weight),) = turn
+    problem = LayerProblem(layer, injections[0].to(weight.dtype), weight)
+    return problem, problem.start()
+
+
+def _loop_problem(turn: Turn, injections: tuple[Tensor, ...]) -> tuple[FunctionProblem, Tensor]:
+    layers, weights = zip(*turn, strict=True)
+    inputs = [into.to(weights[0].dtype) for into in injections]
+    loop = _Loop(layers)
+    with torch.no_grad():
+        start = loop(torch.zeros_like(inputs[0]), *inputs, *weights).detach()
+    return FunctionProblem(loop, start.shape[1:], inputs, weights, separable=True), start

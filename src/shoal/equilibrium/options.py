@@ -1,0 +1,158 @@
+"""What the solves inside a differentiable equilibrium share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from shoal.equilibrium.base import Solver
+from shoal.equilibrium.driver import Outcome, drive
+from shoal.equilibrium.methods import Gradient, Implicit, Unrolled, exact_gradient
+from shoal.equilibrium.picard import DampedPicard, Picard
+from shoal.equilibrium.problem import Problem
+from shoal.equilibrium.solution import OnFailure, Solution, SolveLog, handle_failure
+from shoal.equilibrium.status import Status
+from shoal.equilibrium.warm import Recall, WarmStart
+
+__all__ = ["SolveOptions"]
+
+
+@dataclass(frozen=True, eq=False)
+class SolveOptions:
+    """How to solve, forward and backward, and what to do if that fails.
+
+    Attributes:
+        solver: The method of the forward pass.
+        gradient: How to differentiate.
+        on_failure: What to do about samples that do not converge, in both passes.
+        warm: Where to start from, if similar problems were solved before.
+        log: Where the outcomes are written.
+    """
+
+    solver: Solver = field(default_factory=Picard)
+    gradient: Gradient = field(default_factory=Implicit)
+    on_failure: OnFailure = "raise"
+    warm: WarmStart | None = None
+    log: SolveLog = field(default_factory=SolveLog)
+
+    def __post_init__(self) -> None:
+        """See that the solver can be differentiated that way."""
+        unrolled = isinstance(self.gradient, Unrolled)
+        if unrolled and not isinstance(self.solver, Picard | DampedPicard):
+            raise ValueError(
+                "gradient must be Implicit() or OneStep() for the solver "
+                f"{type(self.solver).__name__}, got Unrolled(), which is for Picard and "
+                "DampedPicard: Implicit() is exact with every solver"
+            )
+
+    def solve_forward(self, problem: Problem, start: Tensor) -> Outcome:
+        """Solve for the fixed point."""
+        recall = None if self.warm is None else self.warm.forward
+        guess = None if recall is None else recall.guess(start)
+        outcome = drive(problem, self.solver, start if guess is None else guess)
+        # detached: autograd will attach the graph to the value itself, and logs must not hold it
+        found = outcome.solution
+        value = found.value.detach()
+        self.log.forward = replace(found, value=value)
+        _keep(recall, outcome, value)
+        if found.note or not outcome.converged:
+            handle_failure(found, self.on_failure, "The equilibrium")
+        return outcome
+
+    def solve_backward(self, problem_of: Callable[[Tensor], Problem], right: Tensor) -> Solution:
+        """Solve a linear equation of the implicit gradient.
+
+        Samples that fail get the iterate of least residual, or zero, as the gradient method says.
+
+        Args:
+            problem_of: Makes the equation of its right-hand side.
+            right: The right-hand side, of any size: each row is solved for at size one, so that
+                no gradient is too small to be exact.
+        """
+        recall = None if self.warm is None else self.warm.backward
+        gradient = self.gradient if isinstance(self.gradient, Implicit) else Implicit()
+        size: Tensor = torch.linalg.vector_norm(right, torch.inf, dim=1, keepdim=True)
+        size = size.clamp_min_(torch.finfo(right.dtype).tiny)
+        unit = right / size
+        guess = None if recall is None else recall.guess(unit, linear=True)
+        solver = gradient.adjoint_solver(self.solver)
+        outcome = drive(problem_of(unit), solver, unit if guess is None else guess)
+        found = outcome.solution
+        _keep(recall, outcome, found.value, unit)
+        if self.gradient.failed == "zero" and not outcome.converged:
+            found = _without_failures(found, unit)
+        found = replace(found, value=found.value * size, residual=found.residual * size[:, 0])
+        self.log.backward = replace(found, value=found.value.detach())
+        if found.note or not outcome.converged:
+            what = "The backward pass of the equilibrium"
+            handle_failure(self.log.backward, self.on_failure, what)
+        return found
+
+    def held(self, z: Tensor, status: Tensor) -> Tensor:
+        """A solution without the gradient of the samples that failed, if those shall have none.
+
+        Args:
+            z: The solution, of shape (samples, size), with a gradient.
+            status: How the solve of each sample ended.
+        """
+        if self.gradient.failed == "best":
+            return z
+        return torch.where((status == Status.CONVERGED)[:, None], z, z.detach())
+
+    def attached(self, outcome: Outcome, followed: Tensor) -> Tensor:
+        """A solution with the gradient of steps that autograd has followed.
+
+        Args:
+            outcome: The solution, without a gradient.
+            followed: The same, or one step further, with one.
+        """
+        found = outcome.solution
+        change = followed - followed.detach()
+        if not outcome.converged:  # where the map is not finite, no gradient is
+            change = torch.where((found.status != Status.NOT_FINITE)[:, None], change, 0.0)
+        return self.held(found.value.detach() + change, found.status)
+
+    def exact(self, *, silent: bool) -> "SolveOptions":
+        """The same for what is measured of a network, not trained: with exact gradients.
+
+        Args:
+            silent: Whether failures may be left to a status. That is logged apart from training, so
+                that nobody may see it.
+        """
+        on_failure = self.on_failure
+        if on_failure == "status" and not silent:
+            on_failure = "warn"
+        return SolveOptions(self.solver, exact_gradient(self.gradient), on_failure)
+
+    def without_recall(self) -> "SolveOptions":
+        """The same for a problem that is not the next of a series."""
+        return self.with_recall(None)
+
+    def with_recall(self, warm: WarmStart | None) -> "SolveOptions":
+        """The same for a problem of a series, or of none."""
+        if warm is self.warm:
+            return self
+        return SolveOptions(self.solver, self.gradient, self.on_failure, warm, self.log)
+
+
+def _without_failures(found: Solution, right: Tensor) -> Solution:
+    """The solution of a linear equation with zeros for the samples that failed."""
+    residual: Tensor = torch.linalg.vector_norm(right, dim=1)
+    return replace(
+        found,
+        value=torch.where(found.converged[:, None], found.value, 0.0),
+        residual=torch.where(found.converged, found.residual, residual.to(found.residual.dtype)),
+    )
+
+
+def _keep(
+    recall: Recall | None, outcome: Outcome, value: Tensor, right: Tensor | None = None
+) -> None:
+    """Remember a solution; after a failure start afresh."""
+    if recall is None:
+        return
+    if not outcome.converged or torch._C._functorch.is_functorch_wrapped_tensor(value):
+        recall.clear()
+    else:
+        recall.remember(value, right)

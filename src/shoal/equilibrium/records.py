@@ -1,0 +1,260 @@
+"""What is known of each sample while a solve runs, and how each of them ended.
+
+The records are kept on the host: a look at the device is one transfer of two norms per sample, and
+all that follows from them is a little arithmetic with arrays.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shoal.equilibrium.base import Solver
+from shoal.equilibrium.best import BestIterate
+from shoal.equilibrium.solution import Solution
+from shoal.equilibrium.status import RUNNING, Status
+
+__all__ = ["PATIENCE", "Outcome", "Records"]
+
+Array = NDArray[Any]
+
+PATIENCE = 30  # steps without a lower residual after which a sample has stagnated
+_LOWER = 0.999  # by which factor it must be lower to count
+_WORSE = 1e5  # growth of the residual, or of the iterate, that is divergence
+_LARGEST = float(np.finfo(np.float64).max)
+_FALLEN = 1e3  # by which factor a residual falls at least where a large iterate is a solution
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A solution, and what is known besides.
+
+    Attributes:
+        solution: The solution.
+        kept: What the problem wanted to keep of it.
+        converged: Whether all samples converged, without asking the device again.
+        reached: After how many steps each sample had the value that is returned: all of them if it
+            converged, else those to the least residual.
+    """
+
+    solution: Solution
+    kept: Tensor | None
+    converged: bool
+    reached: Tensor
+
+
+class Records:
+    """The residuals of a batch as it shrinks, and the outcomes of the samples that are done.
+
+    Attributes:
+        worst: By what factor the worst sample that runs was off at the last look.
+        running: How many samples run.
+    """
+
+    def __init__(self, shape: torch.Size, solver: Solver, dtype: torch.dtype) -> None:
+        (count, width), self.max_steps = shape, solver.max_steps
+        self.count = count
+        self.rtol, self.atol = solver.tolerances(dtype)
+        self._explicit = solver.atol is not None
+        self._finest = torch.finfo(dtype).tiny * torch.finfo(dtype).eps
+        # norms between which no square overflows, or is so small that its rounding counts
+        computed = torch.finfo(torch.float32 if dtype.itemsize < 4 else dtype)
+        self._least = math.sqrt(width * computed.tiny / computed.eps)
+        self._most = math.sqrt(computed.max)
+        self.worst, self.running = math.inf, count
+        self._rows: Array | None = None  # which samples the batch holds; None means all
+        self._codes: Array | None = None  # of the batch; None means that all run
+        self._thorough = PATIENCE // 3  # when each sample is judged again at the latest
+        self._value: Tensor | None = None
+        self._kept: Tensor | None = None
+        self._residual: Tensor | None = None  # only if all converged at once
+        self._step = 0
+        # status, residual, steps, and the step that the value is of
+        self._ends: tuple[Array, Array, Array, Array] | None = None
+        self._note = ""
+
+    def look(self, value: Tensor, z: Tensor, kept: Tensor | None, step: int) -> None:
+        """Judge all samples of the batch by the map's value at ``z``, and note who is done."""
+        norms = _norms(value, z)
+        residual, size = known = _to_host(norms)
+        if not (self._least <= known.min() and known.max() <= self._most):
+            residual, size = known = _safe_norms(value, z)
+            norms = torch.from_numpy(known)
+        with np.errstate(all="ignore"):
+            if step == 0:
+                self._begin(residual, size, z, kept)
+            else:
+                better = (residual < _LOWER * self._best.residual) & ~self._escaped(residual, size)
+                if self._codes is not None:
+                    better |= self._codes != RUNNING  # whatever has become of them
+                self._best.improve(better, z, kept, residual, step)
+            codes = self._judge(residual, size, step)
+        if codes is not None:
+            self._close(codes, z, kept, residual, step)
+        elif self.running == 0:  # all at once: nothing to be copied
+            self._value, self._kept, self._residual, self._step = z, kept, norms[0], step
+
+    def _begin(self, residual: Array, size: Array, z: Tensor, kept: Tensor | None) -> None:
+        """Note how the batch starts, and how far off each sample may be.
+
+        An absolute tolerance that the user has not given is for solutions of the order of one; it
+        shrinks with states that are smaller, which it would otherwise declare to be zero.
+        """
+        self._start = residual
+        self._first = np.maximum(size, residual)
+        self._best = BestIterate(z, kept, residual)
+        scale = 1.0 if self._explicit else np.fmin(self._first, 1.0)
+        self._atol = np.maximum(self.atol * scale, self._finest) + np.zeros(len(residual))
+        vain = (self._first <= self.atol) & (residual > self.rtol * size)
+        if self._explicit and vain.any():
+            self._note = (
+                f"atol = {self.atol:g} exceeds the start and its residual for {int(vain.sum())} "
+                f"of {self.count} samples, which count as converged wherever they are"
+            )
+
+    def _judge(self, residual: Array, size: Array, step: int) -> Array | None:
+        """The codes of the batch, or ``None`` if all run on or all have converged at once."""
+        size = np.fmin(size, _LARGEST)  # a norm may overflow where no number does
+        excess = residual / (size * self.rtol + self._atol)
+        if self._codes is not None:
+            excess[self._codes != RUNNING] = 0.0  # whatever has become of them
+        worst = float(excess.max())
+        # mostly it is enough to know that no sample is worse than before, or large
+        falls = worst < self.worst and step < min(self._thorough, self.max_steps)
+        if (falls or worst <= 1) and (step == 0 or (size <= _WORSE * self._first).all()):
+            return self._sort(excess, worst)
+        self._thorough = step + PATIENCE // 3
+        codes = self._codes_of(residual, size, excess, step)
+        running = codes == RUNNING
+        self.running = int(running.sum())
+        self.worst = float(np.where(running, excess, 0.0).max())
+        return codes if self.running < len(codes) else None
+
+    def _sort(self, excess: Array, worst: float) -> Array | None:
+        """The codes of samples of which each has converged or goes on."""
+        if worst <= 1 and self._value is None:
+            self.running = 0
+            return None
+        self.worst = worst
+        on = excess > 1
+        self.running = int(np.count_nonzero(on))
+        if self.running == len(on):
+            return None
+        codes = np.where(on, np.int8(RUNNING), np.int8(Status.CONVERGED))
+        return codes if self._codes is None else np.where(self._codes < 0, codes, self._codes)
+
+    def _codes_of(self, residual: Array, size: Array, excess: Array, step: int) -> Array:
+        """Judge each sample; those that were done before keep their codes."""
+        escaped = self._escaped(residual, size)
+        diverged = escaped | (residual > _WORSE * self._best.residual)
+        otherwise = RUNNING if step < self.max_steps else Status.OUT_OF_STEPS
+        codes = np.full(len(residual), otherwise, dtype=np.int8)
+        codes[step - self._best.step >= PATIENCE] = Status.STAGNATED
+        codes[diverged] = Status.DIVERGED
+        codes[~np.isfinite(residual)] = Status.NOT_FINITE
+        codes[(excess <= 1) & ~escaped] = Status.CONVERGED
+        return codes if self._codes is None else np.where(self._codes < 0, codes, self._codes)
+
+    def _escaped(self, residual: Array, size: Array) -> Array:
+        """Which samples run to infinity, where residuals become small only relatively."""
+        escaped: Array = (size > _WORSE * self._first) & (residual > self._start / _FALLEN)
+        return escaped
+
+    def _close(
+        self, codes: Array, z: Tensor, kept: Tensor | None, residual: Array, step: int
+    ) -> None:
+        """Write down the outcome of the samples that are done with this step."""
+        done = codes != RUNNING
+        if self._codes is not None:
+            done &= self._codes == RUNNING
+        self._codes = codes
+        where = done.nonzero()[0]
+        if not len(where):
+            return
+        failed = done & (codes != Status.CONVERGED)
+        z, kept = self._best.instead(failed, z, kept)
+        self._write(where, z, kept)
+        if self._ends is None:
+            status, steps = np.zeros(self.count, np.int8), np.zeros(self.count, np.int32)
+            self._ends = (status, np.zeros(self.count), steps, steps.copy())
+        rows = where if self._rows is None else self._rows[where]
+        self._ends[0][rows], self._ends[2][rows] = codes[where], step
+        self._ends[1][rows] = np.where(failed, self._best.residual, residual)[where]
+        self._ends[3][rows] = np.where(failed, self._best.step, step)[where]
+
+    def _write(self, where: Array, z: Tensor, kept: Tensor | None) -> None:
+        """Keep the values of some rows of the batch; the first time, all of them."""
+        if self._value is None:
+            self._value, self._kept = z, kept
+            return
+        if self._rows is None:
+            mask = np.zeros((self.count, 1), dtype=np.bool_)
+            mask[where] = True
+            chosen = torch.from_numpy(mask).to(z.device)
+            self._value = torch.where(chosen, z, self._value)
+            if kept is not None and self._kept is not None:
+                self._kept = torch.where(chosen, kept, self._kept)
+            return
+        pair = torch.from_numpy(np.stack([where, self._rows[where]])).to(z.device)
+        self._value = self._value.index_copy(0, pair[1], z.index_select(0, pair[0]))
+        if kept is not None and self._kept is not None:
+            self._kept = self._kept.index_copy(0, pair[1], kept.index_select(0, pair[0]))
+
+    def pack(self) -> Tensor:
+        """Keep only the rows of the batch that run; returns which."""
+        assert self._codes is not None
+        index = (self._codes == RUNNING).nonzero()[0]
+        self._rows = index if self._rows is None else self._rows[index]
+        self._codes = None
+        self._start, self._first = self._start[index], self._first[index]
+        self._atol = self._atol[index]
+        self._best.select(index)
+        return torch.from_numpy(index)
+
+    def outcome(self, evaluations: int) -> "Outcome":
+        """The end of the solve."""
+        assert self._value is not None
+        device, dtype = self._value.device, self._value.dtype
+        if self._residual is not None:
+            status = torch.zeros(self.count, dtype=torch.int8, device=device)
+            steps = torch.full((self.count,), self._step, dtype=torch.int32, device=device)
+            exact = self._residual.to(device, dtype)
+            solution = Solution(self._value, status, exact, steps, evaluations, self._note)
+            return Outcome(solution, self._kept, True, steps)
+        assert self._ends is not None
+        status, residual, steps, of = (torch.from_numpy(end).to(device) for end in self._ends)
+        solution = Solution(self._value, status, residual.to(dtype), steps, evaluations, self._note)
+        return Outcome(solution, self._kept, not self._ends[0].any(), of)
+
+
+def _norms(value: Tensor, z: Tensor) -> Tensor:
+    """The norms of the residual and of the iterate for each sample; shape (2, samples)."""
+    norm = torch.linalg.vector_norm
+    dtype = torch.float32 if z.dtype.itemsize < 4 else None
+    return torch.stack([norm(value - z, dim=1, dtype=dtype), norm(z, dim=1, dtype=dtype)])
+
+
+def _safe_norms(value: Tensor, z: Tensor) -> Array:
+    """The same, on the host, for numbers of any size: their squares may not be in range."""
+    both = torch.stack([value - z, z])
+    both = both.float() if both.dtype.itemsize < 4 else both
+    scale: Tensor = torch.linalg.vector_norm(both, torch.inf, dim=2)
+    unit = both / torch.where(scale > 0, scale, 1.0)[:, :, None]
+    scaled, scale = torch.stack([torch.linalg.vector_norm(unit, dim=2), scale])
+    with np.errstate(all="ignore"):
+        product: Array = _to_host(scaled) * _to_host(scale)
+    return product
+
+
+def _to_host(norms: Tensor) -> Array:
+    """Their numbers in float64."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(norms):  # no memory to be read
+        return np.array(norms.tolist(), dtype=np.float64)
+    host = norms.detach().cpu()
+    if host.dtype.itemsize < 4:
+        host = host.float()
+    return host.numpy().astype(np.float64)

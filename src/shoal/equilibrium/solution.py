@@ -1,0 +1,124 @@
+"""What a solve returns, and what is done about a solve that failed."""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from shoal.core.checks import one_of
+from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
+from shoal.equilibrium.status import Status
+
+__all__ = ["OnFailure", "Solution", "SolveLog", "check_on_failure", "handle_failure"]
+
+OnFailure = Literal["raise", "warn", "status"]
+_SHOWN = 5  # failed samples that a message names
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Solution:
+    r"""A fixed point for each sample, or the best that the search for it has found.
+
+    Attributes:
+        value: $z$, of shape (samples, ...); of samples that failed, the iterate of least residual.
+        status: A :class:`Status` per sample, as an int8 tensor.
+        residual: $\|f(z) - z\|$ per sample, of the very ``value`` that is returned.
+        steps: How many steps each sample took.
+        evaluations: How often the map, a cheaper approximation of it, or a product with its
+            Jacobian was evaluated for the batch.
+        note: What else to know about how it went; mostly nothing.
+        log: Where the outcomes of backward passes through ``value`` are written, if it has any.
+    """
+
+    value: Tensor
+    status: Tensor
+    residual: Tensor
+    steps: Tensor
+    evaluations: int
+    note: str = ""
+    log: "SolveLog | None" = None
+
+    @property
+    def adjoint(self) -> "Solution | None":
+        """How the last backward pass through ``value`` ended; ``None`` before there was one."""
+        return None if self.log is None else self.log.backward
+
+    @property
+    def converged(self) -> Tensor:
+        """Which samples met the tolerance, as a bool tensor."""
+        return self.status == Status.CONVERGED
+
+    @property
+    def failures(self) -> dict[Status, int]:
+        """How many samples failed, by how they did; empty if all converged."""
+        counts = torch.bincount(self.status.long(), minlength=len(Status)).tolist()
+        return {s: counts[s] for s in Status if s != Status.CONVERGED and counts[s]}
+
+    def __repr__(self) -> str:
+        """One line, without the values."""
+        converged = int(self.converged.sum())
+        steps = int(self.steps.max()) if len(self.steps) else 0
+        return (
+            f"Solution({converged} of {len(self.status)} samples converged, "
+            f"at most {steps} steps, largest residual {_largest(self.residual):.1e}"
+            + (f"; {self.note})" if self.note else ")")
+        )
+
+    def explain(self) -> str:
+        """Say for each kind of failure what happened, to which samples, and what to try."""
+        return "\n".join(self._lines()) or "all samples converged"
+
+    def _lines(self) -> Iterator[str]:
+        for status, count in self.failures.items():
+            where = (self.status == status).nonzero()[:, 0]
+            named = ", ".join(map(str, where[:_SHOWN].tolist())) + (", ..." * (count > _SHOWN))
+            yield (
+                f"{count} of {len(self.status)} samples ({named}): {status.message} "
+                f"(largest residual {_largest(self.residual[where]):.1e} after "
+                f"{int(self.steps[where].max())} steps). Remedy: {status.remedy}."
+            )
+        if self.note:
+            yield f"{self.note}."
+
+
+@dataclass(eq=False)
+class SolveLog:
+    """The outcome of the last forward and of the last backward solve."""
+
+    forward: Solution | None = None
+    backward: Solution | None = None
+
+
+def _largest(residual: Tensor) -> float:
+    """The largest residual, NaN if there is one."""
+    return float(residual.max()) if residual.numel() else 0.0
+
+
+def check_on_failure(value: str) -> OnFailure:
+    """Return ``value`` if it is a way to treat failures, or list them."""
+    one_of("on_failure", value, ("raise", "warn", "status"))
+    return value  # type: ignore[return-value]
+
+
+def handle_failure(
+    solution: Solution, on_failure: OnFailure, what: str, *, extra: str = ""
+) -> None:
+    """Raise or warn if a sample has not converged, as ``on_failure`` says; warn of a note.
+
+    Args:
+        solution: The outcome of a solve.
+        on_failure: ``"raise"``, ``"warn"`` or ``"status"`` (the caller looks at the status).
+        what: What was solved, to begin the message.
+        extra: What else to say.
+    """
+    converged = bool(solution.converged.all())
+    if on_failure == "status" or (converged and not solution.note):
+        return
+    verdict = "may not have converged" if converged else "did not converge"
+    text = f"{what} {verdict}.\n{solution.explain()}{extra}"
+    if on_failure == "raise" and not converged:
+        raise ConvergenceError(text, solution=solution)
+    warnings.warn(text, ConvergenceWarning, stacklevel=3)

@@ -1,0 +1,214 @@
+"""Build finite networks of architectures."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Required, TypedDict, Unpack, overload
+
+import torch
+from torch import Tensor
+
+from shoal.architectures import Architecture, ImplicitArchitecture
+from shoal.core import checks
+from shoal.core.settings import standard_settings
+from shoal.equilibrium import Gradient, Solver
+from shoal.equilibrium.methods import check_gradient
+from shoal.equilibrium.options import SolveOptions
+from shoal.equilibrium.solution import check_on_failure
+from shoal.equilibrium.solve import check_solver
+from shoal.networks.conv_resnet import ConvResNetwork
+from shoal.networks.draw import Source, check_law
+from shoal.networks.equilibrium import EquilibriumNetwork
+from shoal.networks.network import Network, NetworkSpec
+from shoal.networks.registry import network_class
+
+__all__ = ["assemble", "build", "check_spec", "shapes"]
+
+Options = tuple[SolveOptions, bool]  # how to solve, and whether from warm starts
+
+
+class BuildOptions(TypedDict, total=False):
+    """The keywords of ``build``, for type checkers."""
+
+    in_features: Required[int]
+    width: Required[int]
+    out_features: int
+    seed: int
+    dtype: torch.dtype | None
+    device: torch.device | str | None
+    weights: str
+    readout_scale: float
+    trainable: Iterable[str] | None
+    solver: Solver | None
+    gradient: Gradient | None
+    on_failure: str
+    warm_start: bool
+    pixel_axes: int | None
+
+
+@overload
+def build(
+    architecture: ImplicitArchitecture, **options: Unpack[BuildOptions]
+) -> EquilibriumNetwork[Any]: ...
+@overload
+def build(architecture: Architecture, **options: Unpack[BuildOptions]) -> Network[Any]: ...
+def build(
+    architecture: Architecture,
+    *,
+    in_features: int,
+    width: int,
+    out_features: int = 1,
+    seed: int = 0,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    weights: str = "gaussian",
+    readout_scale: float = 1.0,
+    trainable: Iterable[str] | None = None,
+    solver: Solver | None = None,
+    gradient: Gradient | None = None,
+    on_failure: str = "raise",
+    warm_start: bool = False,
+    pixel_axes: int | None = None,
+) -> Network[Any]:
+    r"""Build a finite network of an architecture, an ordinary ``torch.nn.Module``.
+
+    Weights are drawn on the CPU in float64, then rounded and moved, so that a seed means the same
+    on every device and in every dtype.
+
+    Args:
+        architecture: What to build.
+        in_features: The size of an input; the number of its channels for a ``ConvResNet``.
+        width: The number of units, or channels, of each hidden layer.
+        out_features: The number of outputs.
+        seed: Where the random weights begin, below 2**64.
+        dtype: Of the weights, hence of inputs and outputs; PyTorch's default dtype by default.
+        device: Of the weights.
+        weights: Their law, of mean zero and unit variance: ``"gaussian"``, ``"rademacher"`` (signs)
+            or ``"uniform"``. Readouts that the architecture wants Rademacher are so in any case.
+        readout_scale: A factor of the readout at initialization; with 0 the network starts at 0.
+        trainable: The groups to train, out of ``architecture.parameter_groups``; all of them by
+            default. ``"all"`` trains a readout too that the architecture keeps fixed.
+        solver: How equilibria are solved for, only for implicit architectures; ``Picard()`` by
+            default.
+        gradient: How they are differentiated: ``Implicit()``, the default and exact,
+            ``Unrolled()`` (for ``Picard`` and ``DampedPicard``) or ``OneStep()``.
+        on_failure: What happens if an equilibrium, or its gradient, does not converge:
+            ``"raise"`` a ``ConvergenceError``, ``"warn"``, or only note the ``"status"`` in
+            ``last_solve`` and ``last_adjoint``. Samples that failed have the iterate of least
+            residual, and the gradient that ``gradient.failed`` says.
+        warm_start: Whether solves in training begin at an extrapolation of the solutions of the
+            steps before, as long as the inputs stay the same. If the equilibrium is not unique,
+            another start may lead to another one. Not with ``Unrolled()``, which starts cold.
+        pixel_axes: Only for a ``ConvResNet``: along how many axes pixels lie, 1, 2 (the default) or
+            3.
+
+    Returns:
+        The network; its parameters are named like the architecture's groups.
+
+    Raises:
+        TypeError: If an argument is not of its kind, or an option does not apply.
+        ValueError: If an argument is out of range, or an option is unknown.
+
+    Example:
+        >>> import torch, shoal
+        >>> deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
+        >>> net = shoal.build(deq, in_features=3, width=64, out_features=2)
+        >>> net(torch.ones(5, 3)).shape
+        torch.Size([5, 2])
+        >>> {name: tuple(p.shape) for name, p in net.groups.items()}
+        {'readout': (2, 64), 'recurrent': (64, 64), 'input': (64, 3)}
+    """
+    spec = check_spec(
+        architecture,
+        in_features=in_features,
+        width=width,
+        out_features=out_features,
+        weights=weights,
+        readout_scale=readout_scale,
+        trainable=trainable,
+        pixel_axes=pixel_axes,
+    )
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    dtype = checks.float_dtype("dtype", dtype)
+    place = torch.get_default_device() if device is None else checks.device_of("device", device)
+    options = SolveOptions(
+        check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
+    )
+    options_given = (options, checks.flag("warm_start", warm_start))
+    with standard_settings():  # built in inference mode it can be trained, too
+        drawn = network_class(architecture).draw(spec, Source(seed, dtype, place))
+        return assemble(spec, drawn, options_given)
+
+
+def check_spec(
+    architecture: Architecture,
+    *,
+    in_features: int,
+    width: int,
+    out_features: int,
+    weights: str,
+    readout_scale: float,
+    trainable: Iterable[str] | None,
+    pixel_axes: int | None,
+) -> NetworkSpec[Any]:
+    """Check what a network is to be made of."""
+    if not isinstance(architecture, Architecture):
+        raise TypeError(f"architecture must be an Architecture, got {architecture!r}")
+    return NetworkSpec(
+        architecture=architecture,
+        in_features=checks.size("in_features", in_features),
+        width=checks.size("width", width),
+        out_features=checks.size("out_features", out_features),
+        weights=check_law(weights),
+        readout_scale=checks.real("readout_scale", readout_scale),
+        trainable=_check_trainable(architecture, trainable),
+        pixel_axes=_check_pixel_axes(architecture, pixel_axes),
+    )
+
+
+def _check_pixel_axes(architecture: Architecture, value: int | None) -> int:
+    """How many axes of pixels inputs have; none unless the network is convolutional."""
+    if issubclass(network_class(architecture), ConvResNetwork):
+        axes = checks.integer("pixel_axes", 2 if value is None else value, at_least=1)
+        if axes > 3:
+            raise ValueError(f"pixel_axes must be 1, 2 or 3, got {axes}")
+        return axes
+    if value is not None:
+        raise TypeError(f"pixel_axes is for a ConvResNet, got {type(architecture).__name__}")
+    return 0
+
+
+def _check_trainable(architecture: Architecture, trainable: Iterable[str] | None) -> frozenset[str]:
+    """The groups to train; a fixed readout is one of them only if it is named or all are meant."""
+    if trainable == "all":
+        return frozenset(architecture.parameter_groups) | {"readout"}
+    if trainable is None or isinstance(trainable, str) or not isinstance(trainable, Iterable):
+        return architecture.check_trainable(trainable)
+    names = tuple(trainable)
+    others = tuple(name for name in names if name != "readout")
+    if "readout" in names and others:
+        return architecture.check_trainable(others) | {"readout"}
+    return frozenset(names) if names == ("readout",) else architecture.check_trainable(names)
+
+
+def shapes(spec: NetworkSpec[Any]) -> dict[str, tuple[int, ...]]:
+    """The shapes of a network's weights, without drawing them."""
+    source = Source(0, torch.float32, torch.device("meta"))
+    drawn = network_class(spec.architecture).draw(spec, source)
+    return {name: tuple(weights.shape) for name, weights in drawn.items()}
+
+
+def assemble(
+    spec: NetworkSpec[Any], weights: Mapping[str, Tensor], options: Options
+) -> Network[Any]:
+    """Make a network of weights that are there already."""
+    solve, warm_start = options
+    kind = network_class(spec.architecture)
+    if issubclass(kind, EquilibriumNetwork):
+        return kind(spec, weights, solve, warm_start=warm_start)
+    default = SolveOptions()
+    given = (solve.solver, solve.gradient, solve.on_failure, warm_start)
+    if given != (default.solver, default.gradient, default.on_failure, False):
+        raise TypeError(
+            "solver, gradient, on_failure and warm_start are for implicit architectures, "
+            f"got {type(spec.architecture).__name__}"
+        )
+    return kind(spec, weights)

@@ -1,0 +1,189 @@
+"""What networks with a recurrent layer have in common: how they solve for its equilibrium."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from shoal.architectures import ImplicitArchitecture
+from shoal.core.torch_internals import full_precision, uncompiled
+from shoal.equilibrium import Solution
+from shoal.equilibrium.driver import drive
+from shoal.equilibrium.layer import Layer
+from shoal.equilibrium.layer_equilibrium import equilibrium
+from shoal.equilibrium.loop import loop_equilibrium, recurrent_problem
+from shoal.equilibrium.options import SolveOptions
+from shoal.equilibrium.solution import SolveLog, handle_failure
+from shoal.equilibrium.warm import WarmStart
+from shoal.networks.network import Network, NetworkSpec
+from shoal.networks.well_posedness import WellPosedness, well_posedness
+
+__all__ = ["EquilibriumNetwork"]
+
+A = TypeVar("A", bound=ImplicitArchitecture)
+
+
+class EquilibriumNetwork(Network[A], Generic[A]):
+    r"""A network whose features are an equilibrium.
+
+    That is $Z = \varphi(s Z W^\top + U)$ for one recurrent layer; the output of the last one for
+    several, the first of which sees $Z$.
+
+    Attributes:
+        options: How the equilibrium is solved for and differentiated.
+    """
+
+    def __init__(
+        self,
+        spec: NetworkSpec[A],
+        weights: Mapping[str, Tensor],
+        options: SolveOptions,
+        *,
+        warm_start: bool = False,
+    ) -> None:
+        super().__init__(spec, weights)
+        self.options = replace(options, log=SolveLog(), warm=None)
+        self.warm_start = warm_start
+        self._recalled: tuple[WarmStart, Tensor, int] | None = None
+
+    @property
+    @abstractmethod
+    def turn(self) -> list[tuple[Layer, Tensor]]:
+        r"""The recurrent layers, one after the other: $\varphi$, $s$ and $W$."""
+
+    @property
+    def layer(self) -> Layer:
+        """The first of them, in most networks the only one."""
+        return self.turn[0][0]
+
+    @abstractmethod
+    def inject(self, x: Tensor) -> Tensor:
+        """$U$, what the inputs add to the first recurrent layer."""
+
+    def injections(self, x: Tensor) -> tuple[Tensor, ...]:
+        """What is added to each of them."""
+        return (self.inject(x),)
+
+    @property
+    @abstractmethod
+    def feature_scale(self) -> float:
+        """By what the equilibrium $Z$ is multiplied to make the architecture's $z$."""
+
+    @property
+    def last_solve(self) -> Solution | None:
+        """The outcome of the last forward pass; its value is $Z$."""
+        return self.options.log.forward
+
+    @property
+    def last_adjoint(self) -> Solution | None:
+        """The outcome of the last backward pass's solve."""
+        return self.options.log.backward
+
+    def forget(self) -> None:
+        """Let the next solves start cold, whatever came before."""
+        self._recalled = None
+
+    def recalled(self) -> dict[str, Tensor]:
+        """What warm starts know now, as tensors; to be kept and given to :meth:`recall`."""
+        return {} if self._recalled is None else self._recalled[0].state()
+
+    def recall(self, x: Tensor, state: Mapping[str, Tensor]) -> None:
+        """Let the next solves for inputs ``x`` start as if all had been solved that was."""
+        self._recalled = (WarmStart.of(state), x, x._version)
+
+    def features(self, x: Tensor) -> Tensor:
+        """The equilibrium $z$ for inputs ``x``, differentiable; shape (samples, width)."""
+        x = self.check_input(x)
+        return self.equilibrium(self.injections(x), x) * self.feature_scale
+
+    def solve(self, x: Tensor) -> Solution:
+        """The equilibrium with its status, residual and steps for each sample; no gradient.
+
+        Args:
+            x: Inputs, of shape (samples, in_features).
+
+        Raises:
+            ConvergenceError: If a sample does not converge and the network was built with
+                ``on_failure="raise"``.
+        """
+        with torch.no_grad():
+            injections = self.injections(self.check_input(x))
+            with full_precision(x):
+                problem, start = recurrent_problem(self.turn, injections)
+                found = drive(problem, self.options.solver, start).solution
+            scale = self.feature_scale
+            solution = replace(found, value=found.value * scale, residual=found.residual * scale)
+        handle_failure(solution, self.options.on_failure, "The equilibrium")
+        return solution
+
+    @uncompiled
+    def equilibrium(self, injections: tuple[Tensor, ...], x: Tensor | None = None) -> Tensor:
+        """$Z$, from a warm start if this pass is one of a series on the same inputs ``x``."""
+        options = self.options.with_recall(self._warm(x))
+        if len(injections) > 1:
+            return loop_equilibrium(self.turn, injections, options)
+        ((layer, weight),) = self.turn
+        return equilibrium(injections[0], weight, layer, options)
+
+    def exact(self, *, silent: bool = False) -> "EquilibriumNetwork[A]":
+        """The same network, of the same weights, with exact gradients, whatever it trains with.
+
+        It has no warm starts, and leaves :attr:`last_solve` and :attr:`last_adjoint` alone.
+
+        Args:
+            silent: Whether it may leave failures to a status, if this network does; else it warns.
+        """
+        other = object.__new__(type(self))  # no copy: of parametrized modules there is none
+        other.__dict__ = {
+            **self.__dict__,
+            "options": self.options.exact(silent=silent),
+            "warm_start": False,
+            "_recalled": None,
+            "_checked": None,
+        }
+        return other
+
+    def well_posedness(self, *, tightness: float = 1e-3) -> WellPosedness:
+        """Say whether the loop of recurrent layers is a contraction, with certified bounds.
+
+        Args:
+            tightness: By what fraction the bound of the weights' norm may exceed the norm.
+
+        Example:
+            >>> import shoal
+            >>> deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
+            >>> net = shoal.build(deq, in_features=3, width=64, out_features=1)
+            >>> net.well_posedness().contraction
+            True
+        """
+        return well_posedness(self.turn, self.architecture, tightness)
+
+    def _warm(self, x: Tensor | None) -> WarmStart | None:
+        if not (self.warm_start and self.training and torch.is_grad_enabled()):
+            return None
+        if x is None or torch._C._functorch.is_functorch_wrapped_tensor(x):
+            return None
+        if self._recalled is not None:
+            warm, before, version = self._recalled
+            unchanged = before._version == version
+            if unchanged and (before is x or _equal(before, x)):
+                return warm
+        self._recalled = (WarmStart(), x, x._version)
+        return self._recalled[0]
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without what was recalled: copies start cold."""
+        return {
+            **super().__getstate__(),
+            "_recalled": None,
+            "options": replace(self.options, log=SolveLog()),
+        }
+
+
+def _equal(first: Tensor, second: Tensor) -> bool:
+    return (first.shape, first.device) == (second.shape, second.device) and torch.equal(
+        first, second
+    )

@@ -1,0 +1,85 @@
+"""Implicit networks of finite width."""
+
+import math
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from shoal.activations import ReLU
+from shoal.architectures import ImplicitNetwork
+from shoal.equilibrium.layer import Layer
+from shoal.networks.draw import Source
+from shoal.networks.equilibrium import EquilibriumNetwork
+from shoal.networks.network import LinearMap, NetworkSpec, Trace
+
+__all__ = ["ImplicitNetworkModule"]
+
+
+@final
+class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
+    r"""An implicit network.
+
+    $z = \sigma(\gamma m^{-1/2} A z + \phi)$ and $\hat y = u^\top z + v^\top\phi$, with the feature
+    map $\phi = m^{-1/2}\sigma(Wx)$ and $\sigma$ the ReLU. Its gradients are those of Gao 2022,
+    Lemma 2.3.
+    """
+
+    skip: Parameter
+    input: Parameter
+    recurrent: Parameter
+
+    @staticmethod
+    def draw(spec: NetworkSpec[Any], source: Source) -> dict[str, Tensor]:
+        """The initial weights; both readouts are Rademacher, as in the paper."""
+        width, law = spec.width, spec.weights
+        readouts = (spec.out_features, width)
+        return {
+            "readout": source.draw("rademacher", *readouts, scale=spec.readout_scale),
+            "skip": source.draw("rademacher", *readouts, scale=spec.readout_scale),
+            "recurrent": source.draw(law, width, width),
+            "input": source.draw(law, width, spec.in_features),
+        }
+
+    @property
+    def turn(self) -> list[tuple[Layer, Tensor]]:
+        r"""The ReLU and $\gamma/\sqrt m$, with $A$."""
+        layer = Layer(ReLU(), self.architecture.gamma / math.sqrt(self.spec.width))
+        return [(layer, self.recurrent)]
+
+    @property
+    def feature_scale(self) -> float:
+        """One."""
+        return 1.0
+
+    def inject(self, x: Tensor) -> Tensor:
+        r"""The feature map $\phi$."""
+        return self._feature_map(torch.mm(x, self.input.t()))
+
+    def _feature_map(self, inner: Tensor) -> Tensor:
+        return torch.relu(inner) / math.sqrt(self.spec.width)
+
+    def _forward(self, x: Tensor) -> Tensor:
+        injection = self.inject(x)
+        return self._read(self.equilibrium((injection,), x), injection)
+
+    def _read(self, z: Tensor, injection: Tensor) -> Tensor:
+        return torch.addmm(torch.mm(injection, self.skip.t()), z, self.readout.t())
+
+    def trace(self, x: Tensor) -> Trace:
+        """A pass that keeps the feature map, the equilibrium and what makes them."""
+        x = self.check_input(x).detach().requires_grad_()
+        inner = torch.mm(x, self.input.t())
+        mapped = self._feature_map(inner)
+        # the recurrence sees the feature map as a term of its own, apart from the skip
+        injection = mapped * 1.0
+        z = self.exact(silent=True).equilibrium((injection,))
+        output = self._read(z, mapped)
+        maps = {
+            "readout": LinearMap(z[:, None], output, 1.0),
+            "skip": LinearMap(mapped[:, None], output, 1.0),
+            "recurrent": LinearMap(z[:, None], injection, self.layer.scale),
+            "input": LinearMap(x[:, None], inner, 1.0),
+        }
+        return Trace(output, torch.cat([z, mapped], 1), maps)

@@ -1,0 +1,70 @@
+"""What networks of cells have in common: how their weights are drawn, and how they act."""
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from shoal.architectures import Layers, Weights
+from shoal.networks.draw import Source
+from shoal.networks.network import NetworkSpec
+
+__all__ = ["acting_scales", "draw_layers"]
+
+
+def acting_scales(layers: Layers, width: int) -> dict[str, float]:
+    r"""By what each group of weights is multiplied where it acts.
+
+    Features of a chain have the factor $m^{-1/2}$ in them; those of a loop are solved for without
+    it, so that what acts on them has it.
+    """
+    looped = layers.injection is not None
+    on_features = {"readout", *(cell.weights.group for cell in layers.cells)} if looped else set()
+    scales = {"readout": 1 / math.sqrt(width) if looped else 1.0}  # also where it is fixed
+    for weights in layers.weights:
+        size = width if weights.group in on_features else 1
+        scales[weights.group] = math.sqrt(weights.share / size)
+    return scales
+
+
+def draw_layers(
+    spec: NetworkSpec[Any], source: Source, patch: tuple[int, ...] = ()
+) -> dict[str, Tensor]:
+    """The initial weights of a chain or a loop, in the scale in which they are trained.
+
+    Args:
+        spec: The network.
+        source: Where they come from.
+        patch: The pixels that a unit of a convolutional network sees, along each axis.
+    """
+    width, law, layers = spec.width, spec.weights, spec.architecture.layers(spec.width)
+    looped, readout = layers.injection is not None, layers.readout
+    signs = "rademacher" if readout is None else law
+    scale = 1.0 if readout is None else _deviation(readout)
+    shape, sizes = (spec.out_features, width), [width] * len(layers.cells)
+    weights = {"readout": source.draw(signs, *shape, scale=scale * spec.readout_scale)}
+    if not looped:
+        sizes[0] = spec.in_features
+    for cell, size in zip(layers.cells, sizes, strict=True):
+        scale = _deviation(cell.weights)
+        weights[cell.weights.group] = source.draw(law, width, size, *patch, scale=scale)
+    if layers.injection is not None:
+        scale = _deviation(layers.injection)
+        weights[layers.injection.group] = source.draw(law, width, spec.in_features, scale=scale)
+    for bias in (cell.bias for cell in layers.cells if cell.bias is not None):
+        weights[bias.group] = source.draw(law, width, scale=_deviation(bias))
+    return weights
+
+
+def _deviation(weights: Weights) -> float:
+    """The standard deviation of weights, which act times the root of their share in the NTK."""
+    if weights.tangent is None:
+        return 1.0
+    if not weights.tangent > 0:
+        raise ValueError(
+            f"the weights {weights.group!r} must have a positive tangent at every width, "
+            f"got {weights.tangent!r}"
+        )
+    if weights.group == "readout":  # rounded as ever: a seed keeps its weights
+        return math.sqrt(weights.variance) / math.sqrt(weights.tangent)
+    return math.sqrt(weights.variance / weights.tangent)

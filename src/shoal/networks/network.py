@@ -1,0 +1,183 @@
+"""What all networks have in common."""
+
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+
+from shoal.architectures import Architecture
+from shoal.core.checks import float_tensor
+from shoal.networks.draw import Law, Source
+
+__all__ = ["LinearMap", "Network", "NetworkSpec", "Trace", "bias_map"]
+
+A = TypeVar("A", bound=Architecture)
+
+
+@dataclass(frozen=True)
+class NetworkSpec(Generic[A]):
+    """What a network is made of, besides the numbers in its weights.
+
+    Attributes:
+        architecture: How the function is made of the weights.
+        in_features: The size of an input; its channels if it is made of pixels.
+        width: $m$, the number of units, or channels, of each hidden layer.
+        out_features: The number of outputs.
+        weights: The law that weights were drawn from.
+        readout_scale: The factor of the readout at initialization.
+        trainable: The groups that are trained.
+        pixel_axes: How many axes of pixels inputs have; zero if they are vectors.
+    """
+
+    architecture: A
+    in_features: int
+    width: int
+    out_features: int
+    weights: Law
+    readout_scale: float
+    trainable: frozenset[str]
+    pixel_axes: int = 0
+
+
+class LinearMap(NamedTuple):
+    r"""Where a group of weights $W$ acts: $y = s W h$, at each pixel if there are any.
+
+    Attributes:
+        input: $h$, of shape (samples, pixels, size).
+        output: $y$ or a sum that it is a term of, as autograd knows it; (samples, units, ...).
+        scale: $s$.
+    """
+
+    input: Tensor
+    output: Tensor
+    scale: float
+
+
+def bias_map(output: Tensor, scale: float) -> LinearMap:
+    """Where biases act: on ones, at each pixel if there are any."""
+    return LinearMap(output.new_ones(len(output), output[0, 0].numel(), 1), output, scale)
+
+
+class Trace(NamedTuple):
+    """A pass through a network, with all that its kernels are made of.
+
+    Attributes:
+        output: What the network returns; shape (samples, outputs).
+        features: What the readout sees, in the scale of the conjugate kernel.
+        maps: Where each group of weights acts.
+    """
+
+    output: Tensor
+    features: Tensor
+    maps: Mapping[str, LinearMap]
+
+
+class Network(Module, ABC, Generic[A]):
+    """A finite network of an architecture: an ordinary module, made by ``shoal.build``.
+
+    Its parameters are named like the architecture's ``parameter_groups``; those that are not
+    trained have ``requires_grad=False``, and a readout that is fixed is a buffer.
+
+    Attributes:
+        spec: What it is made of.
+        readout: Its last weights, fixed or not.
+    """
+
+    readout: Tensor
+
+    def __init__(self, spec: NetworkSpec[A], weights: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.spec = spec
+        self._checked: tuple[weakref.ref[Tensor], int, torch.dtype, torch.device] | None = None
+        for name, value in weights.items():
+            if name in spec.architecture.parameter_groups or name in spec.trainable:
+                trained = name in spec.trainable
+                self.register_parameter(name, Parameter(value, requires_grad=trained))
+            else:
+                self.register_buffer(name, value)
+
+    @staticmethod
+    @abstractmethod
+    def draw(spec: NetworkSpec[Any], source: Source) -> dict[str, Tensor]:
+        """The initial weights of such a network, by the names of their groups."""
+
+    @property
+    def architecture(self) -> A:
+        """The architecture."""
+        return self.spec.architecture
+
+    @property
+    def groups(self) -> dict[str, Parameter]:
+        """The parameters by the name of their group, trained or not."""
+        return dict(self.named_parameters())
+
+    def _weight(self, group: str) -> Tensor:
+        """The weights of a group, also where they are made of other parameters."""
+        found: Tensor = getattr(self, group)
+        return found
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The network's outputs, of shape (samples, outputs)."""
+        return self._forward(self.check_input(x))
+
+    @abstractmethod
+    def _forward(self, x: Tensor) -> Tensor:
+        """The outputs for inputs that were checked."""
+
+    @abstractmethod
+    def trace(self, x: Tensor) -> Trace:
+        """A pass that keeps what the empirical kernels need."""
+
+    def exact(self, *, silent: bool = False) -> "Network[A]":  # noqa: ARG002
+        """The same network, of the same weights, with exact gradients."""
+        return self
+
+    def check_input(self, x: Tensor, name: str = "x") -> Tensor:
+        """Return the inputs if they fit the network, or say why not."""
+        if torch.compiler.is_compiling():
+            return x
+        if isinstance(x, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x):
+            return x  # values are not known
+        if isinstance(x, Tensor) and self._is_checked(x):
+            return x
+        x = float_tensor(name, x)
+        shape = "(samples, in_features" + ", pixels" * self.spec.pixel_axes + ")"
+        if x.dim() != 2 + self.spec.pixel_axes or x.shape[1] != self.spec.in_features:
+            raise ValueError(
+                f"{name} must have shape {shape} with in_features = {self.spec.in_features}, "
+                f"got {tuple(x.shape)}"
+            )
+        weight = next(self.parameters())
+        if (x.dtype, x.device) != (weight.dtype, weight.device):
+            raise TypeError(
+                f"{name} must have the network's dtype and device, {weight.dtype} on "
+                f"{weight.device}, got {x.dtype} on {x.device}"
+            )
+        if not x.is_inference():  # those have no version
+            self._checked = (weakref.ref(x), x._version, weight.dtype, weight.device)
+        return x
+
+    def _is_checked(self, x: Tensor) -> bool:
+        """Whether these are the inputs of last time, unchanged: then no device is asked again."""
+        if self._checked is None or self._checked[0]() is not x:
+            return False
+        weight = next(self.parameters())
+        return self._checked[1:] == (x._version, weight.dtype, weight.device)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without what was noted about the last inputs."""
+        return {**self.__dict__, "_checked": None}
+
+    def extra_repr(self) -> str:
+        """The sizes, and what is trained."""
+        spec = self.spec
+        groups = ", ".join(name for name, p in self.groups.items() if p.requires_grad)
+        return (
+            f"{spec.architecture!r}, in_features={spec.in_features}, width={spec.width}, "
+            f"out_features={spec.out_features}, trainable: {groups or 'nothing'}"
+        )

@@ -1,0 +1,154 @@
+"""Explicit networks of vectors as Python source that needs nothing but PyTorch."""
+
+from typing import Any
+
+from torch import Tensor
+
+from shoal.networks.activation_source import Expressions
+from shoal.networks.chain import ChainNetwork
+
+__all__ = ["WRITTEN", "module_source"]
+
+WRITTEN = "Written by shoal, which it does not need"
+
+_HEAD = f'''"""{{title}}
+
+{WRITTEN}: only torch, and safetensors to load the weights.
+
+    import {{module}}
+    model = {{module}}.load()
+    y = model(x)  # x: (samples, {{in_features}}), {{dtype}}
+"""
+
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+DTYPE = {{dtype}}
+WEIGHTS = Path(__file__).with_name("{{weights}}")
+'''
+
+_LOAD = '''
+
+def load(path: str | Path = WEIGHTS, device: torch.device | str = "cpu") -> Model:
+    """The network with its weights, from the file beside this one unless ``path`` says another."""
+    from safetensors.torch import load_file
+
+    model = Model()
+    model.load_state_dict(load_file(path))
+    return model.to(device)
+'''
+
+
+def module_source(
+    network: ChainNetwork[Any], *, module: str, weights: str, by_bits: bool = True
+) -> tuple[str, dict[str, Tensor]]:
+    """The source of a module with the class ``Model`` and ``load``, and its state.
+
+    Args:
+        network: The network.
+        module: The name of the module.
+        weights: The name of the file of weights beside it.
+        by_bits: As for ``Expressions``.
+    """
+    spec, expressions = network.spec, Expressions(network.readout.dtype, by_bits)
+    forward = _forward(network, expressions)
+    model = _model(network, expressions.modules(), forward)
+    head = _HEAD.format(
+        title=_title(network),
+        module=module,
+        in_features=spec.in_features,
+        dtype=network.readout.dtype,
+        weights=weights,
+    )
+    parts = [head, *expressions.helpers, model, _LOAD]
+    state = {
+        name if value.dim() == 1 else f"{name}.weight": value
+        for name, value in network.state_dict().items()
+    }
+    state |= expressions.state(network.readout.device)
+    return "\n\n\n".join(part.strip() for part in parts) + "\n", state
+
+
+def _title(network: ChainNetwork[Any]) -> str:
+    spec = network.spec
+    counts = {
+        "input": spec.in_features,
+        "hidden layer": len(network.layers.cells),
+        "unit": spec.width,
+        "output": spec.out_features,
+    }
+    inputs, layers, units, outputs = (
+        f"{count} {word}{'s' if count > 1 else ''}" for word, count in counts.items()
+    )
+    return f"A fully connected network: {inputs}, {layers} of {units}, {outputs}."
+
+
+def _model(network: ChainNetwork[Any], tables: list[str], forward: list[str]) -> str:
+    """The class."""
+    spec, layers = network.spec, network.layers
+    sizes = [spec.in_features] + [spec.width] * len(layers.cells)
+    shapes = {
+        cell.weights.group: (size, spec.width)
+        for cell, size in zip(layers.cells, sizes, strict=False)
+    }
+    shapes["readout"] = (spec.width, spec.out_features)
+    biases = [cell.bias.group for cell in layers.cells if cell.bias is not None]
+    lines = [
+        f"self.{name} = nn.Linear({size}, {units}, bias=False, dtype=DTYPE)"
+        for name, (size, units) in shapes.items()
+    ]
+    lines += [
+        f"self.{name} = nn.Parameter(torch.zeros({spec.width}, dtype=DTYPE))" for name in biases
+    ]
+    lines += tables
+    trained = {name for name, p in network.groups.items() if p.requires_grad}
+    frozen = [name for name in [*shapes, *biases] if name not in trained]
+    lines += [f"self.{name}.requires_grad_(False)" for name in frozen]
+    return "\n".join(
+        [
+            "class Model(nn.Module):",
+            '    """The network."""',
+            "",
+            "    def __init__(self) -> None:",
+            "        super().__init__()",
+            *(f"        {line}" for line in lines),
+            "",
+            "    def forward(self, x: Tensor) -> Tensor:",
+            '        """The outputs."""',
+            *(f"        {line}" for line in forward),
+        ]
+    )
+
+
+def _forward(network: ChainNetwork[Any], expressions: Expressions) -> list[str]:
+    """The body of ``forward``; see :class:`ChainNetwork`."""
+    layers, lines = network.layers, []
+    if layers.gated:
+        lines += [
+            "norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)",
+            "x = x / norm.clamp(min=torch.finfo(x.dtype).tiny)",
+        ]
+    for cell in layers.cells:
+        if cell.skip:
+            lines.append(f"below = {_times('x', cell.skip)}")
+        inner = _times(f"self.{cell.weights.group}(x)", network.scales[cell.weights.group])
+        if cell.bias is not None:
+            inner += f" + {_times(f'self.{cell.bias.group}', network.scales[cell.bias.group])}"
+        lines += [
+            f"x = {inner}",
+            f"x = {expressions.expression(cell.activation)}",
+            f"x = {_times('x', cell.gain)} / math.sqrt({network.spec.width})",
+        ]
+        if cell.skip:
+            lines.append("x = below + x")
+    if layers.gated:
+        lines.append("x = x * norm")
+    lines.append(f"return {_times('self.readout(x)', network.scales['readout'])}")
+    return lines
+
+
+def _times(expression: str, factor: float) -> str:
+    return expression if factor == 1 else f"{expression} * {factor!r}"

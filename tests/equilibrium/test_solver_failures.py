@@ -1,0 +1,103 @@
+"""What is returned of a search that fails, or that has nothing to go by."""
+
+import math
+
+import pytest
+import torch
+
+from shoal import ConvergenceWarning
+from shoal.equilibrium import Anderson, Broyden, DampedPicard, NewtonKrylov, Picard, Status, solve
+
+SOLVERS = [Picard(), DampedPicard(0.7), Anderson(), Broyden(), NewtonKrylov()]
+every_solver = pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: type(s).__name__)
+
+
+def column(*numbers):
+    return torch.tensor(numbers, dtype=torch.float64)[:, None]
+
+
+@pytest.mark.parametrize("separable", [False, True])
+def test_the_best_iterate_is_returned_of_each_sample_that_fails(separable):
+    """Sample 0 converges, 1 diverges from its start, 2 comes close first, 3 leaves the domain."""
+    slope, far = column(0.5, 1.5, 0.5, 0.5), column(0.0, 0.0, 1e-3, 0.0)
+    edge = column(math.inf, math.inf, math.inf, 1.5)
+
+    def f(z, slope, far, edge):
+        near = slope * z + 1 + torch.where(z > 1.99, far * 1e9, 0.0)
+        return torch.where(z > edge, math.nan, near)
+
+    solution = solve(
+        f,
+        column(0.0, 0.0, 0.0, 0.0),
+        inputs=(slope, far, edge),
+        separable=separable,
+        on_failure="status",
+    )
+    expected = [Status.CONVERGED, Status.DIVERGED, Status.DIVERGED, Status.NOT_FINITE]
+    assert solution.status.tolist() == expected
+    assert solution.value[:, 0].tolist()[1] == 0
+    # iterates 2 - 2^(1-k), not all of which are looked at, before they pass 1.99
+    assert 1.9 < solution.value[2].item() < 1.99
+    assert 1.0 <= solution.value[3].item() <= 1.5
+    rows = solution.value
+    true = (f(rows, slope, far, edge) - rows)[:, 0].abs()
+    torch.testing.assert_close(solution.residual, true, rtol=1e-3, atol=1e-12)
+
+
+@every_solver
+def test_values_are_finite_whatever_the_map_returns(solver):
+    for bad in (math.nan, math.inf):
+        solution = solve(
+            lambda z, bad=bad: torch.full_like(z, bad),
+            column(1.0, 2.0),
+            solver=solver,
+            on_failure="status",
+        )
+        assert solution.status.tolist() == [Status.NOT_FINITE] * 2
+        assert solution.value[:, 0].tolist() == [1.0, 2.0]
+        assert solution.residual.tolist() == [math.inf] * 2
+
+
+def test_an_iterate_that_runs_away_is_not_the_best():
+    """The residual falls on the way to infinity, where there is no solution, but hardly."""
+    solution = solve(lambda z: z + 1e3 * torch.exp(-z / 1e9), column(1.0), on_failure="status")
+    assert solution.failures == {Status.STAGNATED: 1}
+    assert solution.value.item() == 1
+
+
+def test_a_large_norm_is_no_excuse():
+    """Entries are in range, their norm is not: the residual is 1e-5 of it all the same."""
+    z0 = torch.full((1, 100), 1e308, dtype=torch.float64)
+    solution = solve(lambda z: z * (1 - 1e-5), z0, on_failure="status", solver=Picard(max_steps=3))
+    assert solution.failures == {Status.OUT_OF_STEPS: 1}
+
+
+@every_solver
+@pytest.mark.parametrize("atol", [None, 0.0])
+@pytest.mark.parametrize("size", [1.0, 1e-20, 1e-160, 1e-290])
+def test_small_states_are_not_zero(solver, atol, size):
+    """0.5z + u has the fixed point 2u, whatever the size of u, from wherever it starts."""
+    solver = solver.with_tolerances(None, atol)
+    for start in (0.0, size):
+        solution = solve(lambda z: 0.5 * z + size, column(start), solver=solver)
+        assert solution.value.item() == pytest.approx(2 * size, rel=1e-10)
+
+
+@every_solver
+def test_a_fixed_point_at_zero_is_still_found(solver):
+    for start in (1.0, 1e-100):
+        solution = solve(lambda z: 0.5 * z, column(start), solver=solver)
+        assert abs(solution.value.item()) <= 3e-15 * start
+
+
+def test_an_absolute_tolerance_above_the_state_is_told():
+    z0 = column(1.0)
+    with pytest.warns(ConvergenceWarning, match=r"(?s)may not have converged.*atol = 2 exceeds"):
+        solution = solve(torch.cos, z0, solver=Picard(atol=2))
+    assert "atol = 2 exceeds" in repr(solution)
+    assert "atol = 2 exceeds" in solution.explain()
+    solution = solve(torch.cos, z0, solver=Picard(atol=2), on_failure="status")
+    assert "atol = 2 exceeds" in solution.note
+    # tolerances that mean something, and states that are exactly right, need no words
+    assert not solve(torch.cos, z0, solver=Picard(atol=0.1)).note
+    assert not solve(lambda z: 0.5 * z, column(1.0, 0.0), solver=Picard(atol=1e-6)).note

@@ -1,0 +1,353 @@
+"""What every solver must do, whatever its method."""
+
+import math
+
+import pytest
+import torch
+
+import shoal
+from shoal import ConvergenceError, ConvergenceWarning
+from shoal.equilibrium import Anderson, Broyden, DampedPicard, NewtonKrylov, Picard, Status, solve
+
+SOLVERS = [Picard(), DampedPicard(0.7), Anderson(), Broyden(), NewtonKrylov()]
+every_solver = pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: type(s).__name__)
+
+
+META = torch.ones(2, 1, device="meta")
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def codes(solution):
+    return {Status(code) for code in solution.status.tolist()}
+
+
+def check_converged(solution, f, solver):
+    """The residual is the true one, of the value returned, and within the tolerance."""
+    value = solution.value.flatten(1)
+    true = (f(solution.value).flatten(1) - value).norm(dim=1)
+    torch.testing.assert_close(solution.residual, true, rtol=1e-6, atol=1e-15)
+    rtol, atol = solver.tolerances(value.dtype)
+    assert (true <= 1.001 * (atol + rtol * value.norm(dim=1))).all()
+    assert solution.converged.all()
+    assert codes(solution) == {Status.CONVERGED}
+    assert solution.failures == {}
+
+
+@every_solver
+def test_affine_maps_with_a_known_fixed_point(solver):
+    matrix = 0.5 * normal(6, 6) / math.sqrt(6)
+    shift = normal(4, 6, seed=1)
+    expected = torch.linalg.solve(torch.eye(6).double() - matrix, shift.T).T
+    solution = solve(lambda z: z @ matrix.T + shift, torch.zeros_like(shift), solver=solver)
+    check_converged(solution, lambda z: z @ matrix.T + shift, solver)
+    torch.testing.assert_close(solution.value, expected, rtol=1e-10, atol=1e-10)
+
+
+@every_solver
+@pytest.mark.parametrize(
+    ("f", "z0", "expected"),
+    [
+        (torch.cos, 0.0, 0.7390851332151607),
+        (lambda z: (z + 2 / z) / 2, 1.0, math.sqrt(2)),
+        (lambda z: z / 2, 1.0, 0.0),
+        (lambda z: torch.full_like(z, 3.0), 0.0, 3.0),
+    ],
+)
+def test_scalar_maps_with_a_known_fixed_point(solver, f, z0, expected):
+    start = torch.full((2, 1), z0, dtype=torch.float64)
+    solution = solve(f, start, solver=solver)
+    check_converged(solution, f, solver)
+    torch.testing.assert_close(solution.value, torch.full_like(start, expected), atol=1e-10, rtol=0)
+
+
+@every_solver
+def test_any_shape_and_a_start_at_the_solution(solver):
+    shift = normal(3, 2, 4)
+
+    def f(z):
+        return 0.3 * torch.tanh(z) + shift
+
+    solution = solve(f, torch.zeros_like(shift), solver=solver)
+    assert solution.value.shape == shift.shape
+    check_converged(solution, f, solver)
+    again = solve(f, solution.value, solver=solver)
+    assert (again.steps == 0).all()
+    assert torch.equal(again.value, solution.value)
+
+
+@every_solver
+def test_several_fixed_points(solver):
+    """Multiples of π; each sample ends at one of them, and says so only if it does."""
+
+    def f(z):
+        return z + 0.5 * torch.sin(z)
+
+    solution = solve(f, torch.tensor([[1.0], [4.0], [-9.0]]).double(), solver=solver)
+    check_converged(solution, f, solver)
+    assert (torch.sin(solution.value).abs() < 1e-10).all()
+
+
+@every_solver
+def test_a_slow_contraction_converges_or_says_that_it_is_out_of_steps(solver):
+    factors = torch.full((3, 4), 0.999, dtype=torch.float64)
+    solution = solve(
+        lambda z: factors * z + 1, torch.zeros_like(factors), solver=solver, on_failure="status"
+    )
+    if isinstance(solver, Picard | DampedPicard):
+        assert codes(solution) == {Status.OUT_OF_STEPS}
+        assert (solution.steps == solver.max_steps).all()
+    else:
+        check_converged(solution, lambda z: factors * z + 1, solver)
+        assert (solution.value - 1000).abs().max() < 1e-6
+
+
+@every_solver
+def test_an_expanding_map(solver):
+    """Its fixed point -1 repels: found by methods that can, and else called divergence."""
+    solution = solve(
+        lambda z: 2 * z + 1, torch.zeros(3, 4).double(), solver=solver, on_failure="status"
+    )
+    if isinstance(solver, Picard | DampedPicard):
+        assert codes(solution) == {Status.DIVERGED}
+    else:
+        check_converged(solution, lambda z: 2 * z + 1, solver)
+        assert (solution.value + 1).abs().max() < 1e-10
+
+
+@every_solver
+@pytest.mark.parametrize(
+    "f", [lambda z: z + 1, lambda z: z * z + 1, lambda z: torch.exp(z)], ids=["z+1", "z²+1", "exp"]
+)
+def test_maps_without_a_fixed_point(solver, f):
+    start = torch.full((2, 3), 0.3, dtype=torch.float64)
+    solution = solve(f, start, solver=solver, on_failure="status")
+    assert not solution.converged.any()
+
+
+@every_solver
+def test_a_cycle(solver):
+    solution = solve(
+        lambda z: 1 - z, torch.zeros(2, 1).double(), solver=solver, on_failure="status"
+    )
+    if isinstance(solver, Picard):
+        assert codes(solution) == {Status.STAGNATED}
+    else:
+        assert (solution.value - 0.5).abs().max() < 1e-10
+
+
+@every_solver
+def test_one_bad_sample_does_not_spoil_the_others(solver):
+    u = torch.tensor([[0.1], [math.nan], [0.3]], dtype=torch.float64)
+
+    def f(z, u):
+        return 0.4 * torch.sin(z) + u
+
+    for separable in (False, True):
+        solution = solve(
+            f,
+            torch.zeros_like(u),
+            inputs=(u,),
+            separable=separable,
+            solver=solver,
+            on_failure="status",
+        )
+        assert solution.status.tolist() == [0, Status.NOT_FINITE, 0]
+        good = solution.value[[0, 2]]
+        torch.testing.assert_close(f(good, u[[0, 2]]), good, rtol=1e-11, atol=1e-12)
+
+
+@every_solver
+def test_nan_from_the_first_step(solver):
+    with pytest.raises(ConvergenceError, match="NaN or infinity"):
+        solve(lambda z: torch.sqrt(z - 2), torch.ones(2, 3).double(), solver=solver)
+
+
+@every_solver
+def test_converged_samples_stop_costing_work(solver):
+    """Nine samples contract fast, one slowly; rows that are done are not evaluated any more."""
+    factors = torch.tensor([0.1] * 9 + [0.95]).double()[:, None]
+    rows = []
+
+    def f(z, factor):
+        rows.append(len(z))
+        return factor * torch.sqrt(1 + z * z) + 1
+
+    solution = solve(
+        f, torch.zeros(10, 1).double(), inputs=(factors,), separable=True, solver=solver
+    )
+    assert rows[0] == 10
+    assert rows[-1] == 1
+    assert sum(rows) < 10 * len(rows)
+    check_converged(solution, lambda z: factors * torch.sqrt(1 + z * z) + 1, solver)
+    whole = solve(f, torch.zeros(10, 1).double(), inputs=(factors,), solver=solver)
+    torch.testing.assert_close(solution.value, whole.value, rtol=1e-10, atol=1e-10)
+
+
+@every_solver
+def test_single_precision(solver):
+    matrix = (0.5 * normal(50, 50) / math.sqrt(50)).float()
+    shift = normal(4, 50, seed=1).float()
+
+    def f(z):
+        return torch.tanh(z @ matrix.T + shift)
+
+    solution = solve(f, torch.zeros_like(shift), solver=solver)
+    assert solution.value.dtype == torch.float32
+    assert (solution.residual <= 1.01e-6 * solution.value.norm(dim=1)).all()
+
+
+@every_solver
+def test_a_tolerance_below_rounding_stagnates(solver):
+    strict = solver.with_tolerances(0.0, 0.0)
+    matrix = 0.5 * normal(30, 30) / math.sqrt(30)
+    shift = normal(4, 30, seed=1)
+    solution = solve(
+        lambda z: torch.tanh(z @ matrix.T + shift),
+        torch.zeros_like(shift),
+        solver=strict,
+        on_failure="status",
+    )
+    failed = ~solution.converged
+    assert (solution.residual[solution.converged] == 0).all()
+    assert (solution.residual[failed] < 1e-13).all()
+    assert codes(solution) <= {Status.CONVERGED, Status.STAGNATED, Status.OUT_OF_STEPS}
+
+
+@every_solver
+def test_solvers_are_values(solver):
+    assert solver == type(solver)(**vars(solver))
+    assert hash(solver) == hash(type(solver)(**vars(solver)))
+    with pytest.raises(AttributeError):
+        solver.rtol = 1.0
+    assert solver.tolerances(torch.float64) == (1e-12, 1e-15)
+    assert solver.with_tolerances(1e-3, 0.5).tolerances(torch.float32) == (1e-3, 0.5)
+
+
+def test_failures_are_raised_warned_of_or_returned():
+    arguments = (lambda z: 2 * z + 1, torch.zeros(7, 2).double())
+    with pytest.raises(
+        ConvergenceError, match=r"(?s)7 of 7 samples \(0, 1, 2, 3, 4, \.\.\.\).*Rem"
+    ):
+        solve(*arguments)
+    with pytest.warns(ConvergenceWarning, match="grew without bound"):
+        solution = solve(*arguments, on_failure="warn")
+    assert solution.failures == {Status.DIVERGED: 7}
+    assert "0 of 7 samples converged" in repr(solution)
+    with pytest.raises(ConvergenceError) as error:
+        solve(*arguments)
+    assert error.value.solution.failures == {Status.DIVERGED: 7}
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_each_status_has_a_message_and_a_remedy(status):
+    assert status.message
+    assert status.remedy
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: Picard(rtol=-1), ValueError, "rtol must be >= 0"),
+        (lambda: Picard(rtol=2), ValueError, "rtol must be < 1"),
+        (lambda: Picard(max_steps=0), ValueError, "max_steps must be >= 1"),
+        (lambda: Picard(tolerance=1), TypeError, "tolerance"),
+        (lambda: Picard(coarse_steps=-1), ValueError, "coarse_steps must be >= 0"),
+        (lambda: DampedPicard(0), ValueError, "damping must be > 0"),
+        (lambda: DampedPicard(1.5), ValueError, "damping must be <= 1"),
+        (lambda: Anderson(memory=0), ValueError, "memory must be >= 1"),
+        (lambda: Anderson(mixing=0), ValueError, "mixing must be > 0"),
+        (lambda: Broyden(memory=1.5), TypeError, "memory must be an integer"),
+        (lambda: NewtonKrylov(inner_rtol=0), ValueError, "inner_rtol must be > 0"),
+        (lambda: NewtonKrylov(inner_steps=0), ValueError, "inner_steps must be >= 1"),
+    ],
+)
+def test_bad_options(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("f", "z0", "options", "error", "message"),
+    [
+        (1, torch.ones(2, 1), {}, TypeError, "f must be callable"),
+        (torch.cos, [1.0], {}, TypeError, "z0 must be a floating-point tensor"),
+        (torch.cos, torch.tensor(1.0), {}, ValueError, r"z0 must have shape \(samples"),
+        (torch.cos, torch.ones(2, 1) * math.nan, {}, ValueError, "z0 must be finite"),
+        (lambda z: z[:1], torch.ones(2, 1), {}, ValueError, r"shape \(2, 1\), got \(1, 1\)"),
+        (lambda _: 1.0, torch.ones(2, 1), {}, ValueError, "got float"),
+        (lambda z: z.double(), torch.ones(2, 1), {}, TypeError, "dtype torch.float32"),
+        (torch.cos, torch.ones(2, 1), {"solver": "anderson"}, TypeError, "must be a Solver"),
+        (torch.cos, torch.ones(2, 1), {"on_failure": "no"}, ValueError, "one of 'raise'"),
+        (torch.cos, torch.ones(2, 1), {"inputs": (1.0,)}, TypeError, "inputs must be tensors"),
+        (torch.cos, torch.ones(2, 1), {"inputs": (torch.ones(3),)}, ValueError, "entry per sample"),
+        (torch.cos, 1.0, {}, ValueError, r"z0 must have shape \(samples"),
+        (torch.cos, torch.ones(2, 1), {"separable": 1}, TypeError, "separable must be True or"),
+        (torch.cos, torch.ones(2, 1), {"inputs": torch.ones(2)}, TypeError, "must be a sequence"),
+        (torch.cos, torch.ones(2, 1), {"parameters": 2.0}, TypeError, "must be a sequence of"),
+        (torch.cos, torch.ones(2, 1), {"parameters": (META,)}, TypeError, "got a meta tensor"),
+        (torch.cos, torch.ones(2, 1), {"inputs": (META,)}, TypeError, "got a meta tensor"),
+    ],
+)
+def test_bad_arguments(f, z0, options, error, message):
+    with pytest.raises(error, match=message):
+        solve(f, z0, **options)
+    with pytest.raises(error, match=message):
+        shoal.fixed_point(f, z0, **options)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_tensors_of_other_kinds_are_refused_by_name():
+    nested = torch.nested.nested_tensor([torch.zeros(1), torch.zeros(1)])
+    for tensor, kind in ((nested, "nested"), (torch.zeros(2, 1).to_mkldnn(), "MKL-DNN")):
+        for name in ("inputs", "parameters"):
+            with pytest.raises(TypeError, match=f"{name} must be ordinary tensors, got a {kind}"):
+                solve(lambda z, u: z + u, torch.ones(2, 1), **{name: (tensor,)})
+
+
+def test_a_residual_that_tends_to_zero_converges_by_definition():
+    z0 = torch.ones(1, 1, dtype=torch.float64)
+    solution = solve(lambda z: z + torch.exp(-z), z0, solver=NewtonKrylov())  # no fixed point
+    assert solution.converged.all()
+    assert (solution.residual <= 2e-12 * solution.value).all()
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_the_start_is_left_alone(inference):
+    with torch.inference_mode(inference):
+        z0 = torch.full((2, 1), 2.0, dtype=torch.float64)
+        solution = solve(lambda z: z / 2 + 1, z0)  # there already
+        solution.value.zero_()
+        assert (z0 == 2).all()
+
+
+def test_a_function_that_works_in_place_is_refused():
+    z0 = torch.zeros(2, 1, dtype=torch.float64)
+    with pytest.raises(ValueError, match="f must not change z in place"):
+        solve(lambda z: z.mul_(0.5).add_(1), z0)
+    with pytest.raises(ValueError, match="f must not change z in place"):
+        shoal.fixed_point(lambda z: z.mul_(0.5).add_(1), z0)
+    assert (z0 == 0).all()
+    with torch.inference_mode():  # where changes leave no trace: it works on a copy
+        assert (solve(lambda z: z.mul_(0.5).add_(1), z0).value - 2).abs().max() < 1e-11
+    assert (z0 == 0).all()
+
+
+def test_unknown_options_are_not_swallowed():
+    with pytest.raises(TypeError, match="max_iter"):
+        solve(torch.cos, torch.ones(2, 1), max_iter=3)
+
+
+def test_picard_is_nearly_optimal_for_random_weights():
+    r"""The best combination of k products is smaller than Picard's by √(1-ρ²) only."""
+    size, rho = 1000, 0.8
+    matrix = rho * normal(size, size) / math.sqrt(size)
+    powers = [normal(size, seed=1) / math.sqrt(size)]
+    for _ in range(8):
+        powers.append(matrix @ powers[-1])
+    gram = torch.stack(powers) @ torch.stack(powers).T
+    best = 1 / torch.linalg.inv(gram).sum().sqrt()  # least norm of Σ c_j J^j r with Σ c_j = 1
+    ratio = float(best / powers[-1].norm())
+    assert abs(ratio - math.sqrt((1 - rho**2) / (1 - rho**18))) < 0.15

@@ -1,0 +1,321 @@
+"""Implicit networks: values, the papers' gradients, failures, warm starts."""
+
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+
+import shoal
+from networks.small import inputs, network
+from shoal import (
+    DEQ,
+    Anderson,
+    ConvergenceError,
+    ConvergenceWarning,
+    Implicit,
+    ImplicitNetwork,
+    OneStep,
+    Picard,
+    ReLU,
+    Softplus,
+    Status,
+    Tanh,
+    Unrolled,
+)
+
+IMPLICIT = [
+    DEQ(Tanh(), 0.2, 0.8),
+    DEQ(Softplus(), 0.2, 0.5, parametrization="standard"),
+    DEQ(ReLU(), 0.0, 1.0),
+    DEQ.ling2023(0.1, 4),
+    ImplicitNetwork(gamma=0.4),
+]
+
+
+def test_the_equation_of_the_deq():
+    net, x = network(out_features=3), inputs()
+    z = net.solve(x).value
+    layer = torch.tanh(
+        math.sqrt(0.2) * z @ net.recurrent.T + math.sqrt(0.8) * x @ net.input.T
+    ) / math.sqrt(32)
+    torch.testing.assert_close(z, layer, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(net(x), z @ net.readout.T)
+    torch.testing.assert_close(net.features(x), z)
+
+
+def test_the_equation_of_the_standard_parametrization():
+    deq = DEQ.ling2023(0.1, 4)
+    net, x = network(deq, width=64), 2 * inputs()
+    z = net.solve(x).value
+    torch.testing.assert_close(z, torch.relu(z @ net.recurrent.T + x @ net.input.T))
+    torch.testing.assert_close(net(x), z @ net.readout.T)
+    # the same function as in the other parametrization
+    same = network(DEQ(ReLU(), deq.recurrent_variance, deq.input_variance), width=64)
+    torch.testing.assert_close(same(x), net(x), rtol=1e-9, atol=1e-10)
+    assert abs(float(net.recurrent.detach().var()) - 0.2 / 64) < 0.1 * 0.2 / 64
+    assert abs(float(net.readout.detach().var()) - 1 / 64) < 0.5 / 64
+
+
+def test_the_equation_of_the_implicit_network():
+    net, x = network(ImplicitNetwork(gamma=0.4), out_features=2), inputs()
+    z, mapped = net.solve(x).value, torch.relu(x @ net.input.T) / math.sqrt(32)
+    layer = torch.relu(0.4 / math.sqrt(32) * z @ net.recurrent.T + mapped)
+    torch.testing.assert_close(z, layer, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(net(x), z @ net.readout.T + mapped @ net.skip.T)
+    for readout in (net.readout, net.skip):
+        assert set(readout.flatten().tolist()) == {-1.0, 1.0}
+
+
+def kronecker(a, b):
+    return torch.kron(a.contiguous(), b.contiguous())
+
+
+def test_gradients_of_ling_2023():
+    """Lemma 2 with R = (I ⊗ aᵀ) J⁻¹ D, the whole batch at once."""
+    net, x = network(DEQ.ling2023(0.1, 4), width=10), 2 * inputs(3)
+    y = inputs(3, 1, seed=1)
+    predicted = net(x)
+    (0.5 * (predicted - y).square().sum()).backward()
+    with torch.no_grad():
+        n, m = 3, 10
+        w, u, a = net.recurrent, net.input, net.readout[0]
+        z = net.solve(x).value.T  # (m, n), as in the paper
+        slopes = (w @ z + u @ x.T >= 0).double()
+        d = torch.diag(slopes.T.reshape(-1))  # vec stacks columns
+        jacobian = torch.eye(m * n).double() - d @ kronecker(torch.eye(n).double(), w)
+        r = kronecker(torch.eye(n).double(), a[None]) @ torch.linalg.inv(jacobian) @ d
+        error = (predicted - y)[:, 0]
+        identity = torch.eye(m).double()
+        for found, left in ((net.recurrent.grad, z), (net.input.grad, x.T)):
+            expected = kronecker(left, identity) @ r.T @ error
+            assert (found.T.reshape(-1) - expected).abs().max() < 1e-10
+        assert (net.readout.grad[0] - z @ error).abs().max() < 1e-10
+
+
+def test_gradients_of_gao_2022():
+    """Lemma 2.3, sample by sample."""
+    net, x = network(ImplicitNetwork(gamma=0.4), width=10), inputs(3)
+    y = inputs(3, 1, seed=1)
+    predicted = net(x)
+    (0.5 * (predicted - y).square().sum()).backward()
+    with torch.no_grad():
+        m, scale = 10, 0.4 / math.sqrt(10)
+        expected = {name: torch.zeros_like(p) for name, p in net.groups.items()}
+        for i in range(3):
+            error = (predicted - y)[i, 0]
+            z, mapped = net.solve(x[i : i + 1]).value[0], torch.relu(net.input @ x[i]) / m**0.5
+            d = torch.diag((scale * net.recurrent @ z + mapped > 0).double())
+            e = torch.diag((net.input @ x[i] > 0).double())
+            inverse = torch.linalg.inv(torch.eye(m).double() - scale * d @ net.recurrent)
+            through = d @ inverse.T @ net.readout[0]
+            expected["readout"] += error * z
+            expected["skip"] += error * mapped
+            expected["recurrent"] += scale * error * torch.outer(through, z)
+            expected["input"] += error / m**0.5 * torch.outer(e @ (through + net.skip[0]), x[i])
+        for name, parameter in net.groups.items():
+            assert (parameter.grad - expected[name]).abs().max() < 1e-10, name
+
+
+@pytest.mark.parametrize("architecture", IMPLICIT, ids=repr)
+@pytest.mark.parametrize("solver", [Picard(), Anderson()], ids=repr)
+def test_gradients_are_those_of_the_iteration(architecture, solver):
+    x = inputs()
+    gradients = []
+    for method in ({"solver": solver}, {"gradient": Unrolled()}):
+        net = network(architecture, out_features=2, **method)
+        net(x).sin().sum().backward()
+        gradients.append([p.grad for p in net.parameters()])
+    for implicit, unrolled in zip(*gradients, strict=True):
+        torch.testing.assert_close(implicit, unrolled, rtol=1e-8, atol=1e-9)
+
+
+def test_gradient_checks_of_the_module():
+    net, x = network(width=4, out_features=2), inputs(2, 4).requires_grad_()
+    parameters = {name: p.detach().requires_grad_() for name, p in net.groups.items()}
+
+    def function(x, *values):
+        named = dict(zip(parameters, values, strict=True))
+        return torch.func.functional_call(net, named, (x,))
+
+    assert torch.autograd.gradcheck(function, (x, *parameters.values()))
+    assert torch.autograd.gradgradcheck(function, (x, *parameters.values()))
+
+
+def test_one_step_is_cheaper_and_another_gradient():
+    x = inputs()
+    nets = [network(gradient=g) for g in (Implicit(), OneStep())]
+    for net in nets:
+        net(x).sum().backward()
+    assert not torch.allclose(nets[0].recurrent.grad, nets[1].recurrent.grad, rtol=1e-3)
+    torch.testing.assert_close(nets[0].readout.grad, nets[1].readout.grad)
+    assert nets[1].last_adjoint is None
+
+
+def test_function_transforms_over_parameters():
+    net, x = network(width=8), inputs()
+    parameters = {name: p.detach() for name, p in net.groups.items()}
+
+    def loss(parameters):
+        return torch.func.functional_call(net, parameters, (x,)).square().sum()
+
+    net(x).square().sum().backward()
+    for name, gradient in torch.func.grad(loss)(parameters).items():
+        torch.testing.assert_close(gradient, net.groups[name].grad)
+    ensemble = {name: torch.stack([p, 0.5 * p]) for name, p in parameters.items()}
+    halved = {name: 0.5 * p for name, p in parameters.items()}
+    torch.testing.assert_close(
+        torch.func.vmap(loss)(ensemble), torch.stack([loss(parameters), loss(halved)])
+    )
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of dynamo's
+def test_compilation_of_the_surrounding_model():
+    net, x = network(features=6, out_features=3), inputs(4, 6)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 6), net, torch.nn.Tanh()).double()
+    compiled = torch.compile(model, backend="aot_eager")
+    expected = torch.autograd.grad(model(x).sum(), model.parameters())
+    found = torch.autograd.grad(compiled(x).sum(), model.parameters())
+    for left, right in zip(found, expected, strict=True):
+        torch.testing.assert_close(left, right)
+
+
+def test_failures_in_both_passes():
+    wild = DEQ(Tanh(), 9.0, 0.1)
+    x = inputs()
+    with pytest.raises(
+        ConvergenceError, match=r"(?s)equilibrium did not converge.*Remedy"
+    ) as error:
+        network(wild)(x)
+    assert not error.value.solution.converged.any()
+    with pytest.warns(ConvergenceWarning, match="did not converge"):
+        network(wild, on_failure="warn")(x)
+    net = network(wild, on_failure="status")
+    assert net(x).shape == (5, 1)
+    assert not net.last_solve.converged.any()
+    assert net.solve(x).failures
+    with pytest.raises(ConvergenceError):
+        network(wild).solve(x)
+    net = network(gradient=Implicit(Picard(max_steps=1)))
+    loss = net(x).sum()
+    with pytest.raises(ConvergenceError, match="backward pass"):
+        loss.backward()
+    net = network(gradient=Implicit(Picard(max_steps=1)), on_failure="status")
+    net(x).sum().backward()
+    assert net.last_adjoint.failures == {Status.OUT_OF_STEPS: 5}
+
+
+@pytest.mark.parametrize("architecture", IMPLICIT, ids=repr)
+def test_warm_starts_change_the_time_and_nothing_else(architecture):
+    x, y = inputs(20), inputs(20, 1, seed=1)
+    ends, evaluations = [], []
+    for warm_start in (False, True):
+        net = network(architecture, warm_start=warm_start)
+        standard = getattr(architecture, "parametrization", "") == "standard"
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-4 if standard else 1e-2)
+        count = 0
+        for _ in range(20):
+            optimizer.zero_grad()
+            (net(x) - y).square().mean().backward()
+            count += net.last_solve.evaluations + net.last_adjoint.evaluations
+            optimizer.step()
+        ends.append(torch.cat([p.detach().flatten() for p in net.parameters()]))
+        evaluations.append(count)
+    torch.testing.assert_close(*ends, rtol=1e-8, atol=1e-9)
+    if architecture != DEQ(ReLU(), 0.0, 1.0):  # no recurrence, nothing to be saved
+        smooth = architecture in IMPLICIT[:2]  # kinks spoil the extrapolation to 1e-12
+        assert evaluations[1] < (0.7 if smooth else 0.9) * evaluations[0]
+
+
+def test_warm_starts_are_for_the_same_inputs_in_training():
+    net = network(warm_start=True)
+    x, other = inputs(), inputs(seed=3)
+    net(x)
+    net(x)
+    assert int(net.last_solve.steps.max()) == 0
+    net(x.clone())  # equal inputs are the same inputs
+    assert int(net.last_solve.steps.max()) == 0
+    net(other)
+    assert int(net.last_solve.steps.max()) > 5
+    net(other)
+    assert int(net.last_solve.steps.max()) == 0
+    other.mul_(-1)  # changed in place
+    warm = net._recalled[0]
+    net(other)
+    assert net._recalled[0] is not warm
+    assert int(net.last_solve.steps.max()) > 5
+    net(other)
+    net.forget()
+    net(other)
+    assert int(net.last_solve.steps.max()) > 5
+    net.eval()
+    net(other)
+    assert int(net.last_solve.steps.max()) > 5
+
+
+def test_nothing_that_is_kept_holds_a_graph():
+    net, x = network(warm_start=True), inputs()
+    for _ in range(3):
+        net(x).sum().backward()
+    warm = net._recalled[0]
+    kept = [past for recall in (warm.forward, warm.backward) for past in recall.past]
+    kept += [net.last_solve.value, net.last_adjoint.value, net.solve(x).value]
+    assert len(kept) == 9
+    assert not any(tensor.requires_grad for tensor in kept)
+
+
+def test_converged_samples_stop_costing_work():
+    """Inputs near zero are done at once; the rest goes on without them."""
+    net = network(width=64)
+    x = torch.cat([1e-9 * inputs(30), inputs(3)])
+    solution = net.solve(torch.cat([torch.zeros(30, 4).double(), inputs(3)]))
+    assert (solution.steps[:30] < solution.steps[30:].min()).all()
+    assert net.solve(x).converged.all()
+
+
+def test_copies_and_pickles_are_equal_and_apart():
+    net, x = network(warm_start=True), inputs()
+    expected = net(x)
+    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        torch.testing.assert_close(other(x), expected)
+        assert other.spec == net.spec
+        other.recurrent.data.zero_()
+    torch.testing.assert_close(net(x), expected)
+
+
+def test_inference_mode():
+    net, x = network(), inputs()
+    with torch.inference_mode():
+        torch.testing.assert_close(net(x).clone(), net(x))
+    assert pickle.loads(pickle.dumps(ConvergenceError("why"))).args == ("why",)
+
+
+def test_well_posedness_says_what_is_certain():
+    report = network(width=200).well_posedness()
+    true = float(torch.linalg.matrix_norm(network(width=200).recurrent.detach(), 2)) * math.sqrt(
+        0.2 / 200
+    )
+    assert report.gain_lower <= true <= report.gain_upper <= 1.001 * true
+    assert report.contraction
+    assert report.sufficient
+    assert "certified" in str(report)
+    report = network(DEQ(Tanh(), 0.5, 0.5), width=200).well_posedness()
+    assert not report.contraction
+    assert not report.sufficient
+    assert report.kernel
+    assert "may expand" in str(report)
+    assert network(DEQ(ReLU(), 0.0, 1.0)).well_posedness().gain_upper == 0
+    gao = network(ImplicitNetwork(gamma=0.3), width=200).well_posedness()
+    assert gao.contraction
+    steep = network(DEQ(shoal.Hermite((0.0, 0.1, 0.1)), 0.01, 0.1)).well_posedness()
+    assert steep.gain_upper == math.inf
+    assert not steep.contraction
+
+
+def test_numbers_are_no_inputs():
+    net = network()
+    calls = (net, net.solve, net.features, net.trace, lambda x: shoal.empirical_kernel(net, x))
+    for call in calls:
+        with pytest.raises(ValueError, match=r"x1? must have shape \(samples, in_features\).*got"):
+            call(1.0)

@@ -1,0 +1,310 @@
+"""Saved networks come back as they were, and damaged or foreign files do not."""
+
+import dataclasses
+import json
+import os
+import pickle
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from shoal import (
+    DEQ,
+    Affine,
+    Anderson,
+    ConvResNet,
+    FullyConnected,
+    Hermite,
+    ImplicitNetwork,
+    LeakyReLU,
+    ReLU,
+    ResNet,
+    Softplus,
+    Tanh,
+    build,
+    load,
+    save,
+)
+from shoal.activations import Activation
+
+ARCHITECTURES = [
+    DEQ(Affine(Tanh(), 0.9, -0.1), 0.2, 0.8),
+    DEQ.ling2023(0.1, 3),
+    DEQ(Hermite((0.1, 0.2), 1.5), 0.1, 0.2),
+    ImplicitNetwork(gamma=0.3),
+    FullyConnected((ReLU(), LeakyReLU(0.2))),
+    FullyConnected.du2018(Softplus(), depth=2),
+    ResNet(Softplus(), depth=2, residual_scale=0.3),
+    ConvResNet(Softplus(), depth=2, padding="circular"),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Bent(Activation):
+    strength: float = 0.5
+
+    def function(self, x):
+        return self.strength * torch.atan(x)
+
+
+def network(architecture, **options):
+    pixels = {"pixel_axes": 1} if isinstance(architecture, ConvResNet) else {}
+    options = {"dtype": torch.float64, **pixels, **options}
+    return build(architecture, in_features=3, width=8, out_features=2, **options)
+
+
+def inputs(architecture):
+    shape = (4, 3, 5) if isinstance(architecture, ConvResNet) else (4, 3)
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=repr)
+@pytest.mark.parametrize("trainable", [None, "all"])
+def test_round_trip(tmp_path, architecture, trainable):
+    net = network(architecture, weights="uniform", readout_scale=0.5, trainable=trainable)
+    save(net, tmp_path / "net.safetensors")
+    again = load(tmp_path / "net.safetensors")
+    assert again.spec == net.spec
+    assert type(again) is type(net)
+    x = inputs(architecture)
+    assert torch.equal(again(x), net(x))
+    assert {n: p.requires_grad for n, p in again.named_parameters()} == {
+        n: p.requires_grad for n, p in net.named_parameters()
+    }
+    assert [path.name for path in tmp_path.iterdir()] == ["net.safetensors"]
+
+
+def test_options_are_given_when_loading(tmp_path):
+    path = tmp_path / "net"
+    save(network(DEQ(Tanh(), 0.2, 0.8), dtype=torch.float32), path)
+    net = load(path, solver=Anderson(), on_failure="warn", warm_start=True)
+    assert net.options.solver == Anderson()
+    assert net.options.on_failure == "warn"
+    assert net.warm_start
+    assert net.recurrent.dtype == torch.float32
+    with pytest.raises(ValueError, match="on_failure must be one of"):
+        load(path, on_failure="no")
+
+
+def test_an_activation_of_ones_own(tmp_path):
+    net = network(DEQ(Bent(0.7), 0.2, 0.8))
+    save(net, tmp_path / "net")
+    with pytest.raises(ValueError, match="Bent', which shoal does not know"):
+        load(tmp_path / "net")
+    assert load(tmp_path / "net", activations=[Bent]).architecture == net.architecture
+
+
+def saved(tmp_path):
+    path = tmp_path / "net"
+    save(network(DEQ(Tanh(), 0.2, 0.8)), path)
+    return path
+
+
+def rewrite(path, change=None, **metadata):
+    """Write the file anew with other tensors or another description."""
+    content = path.read_bytes()
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    tensors = load_file(path)
+    if change is not None:
+        change(tensors)
+    save_file(tensors, path, metadata={**header["__metadata__"], **metadata})
+
+
+def test_flipped_bits_are_found(tmp_path):
+    path = saved(tmp_path)
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="damaged: its weights and its description"):
+        load(path)
+
+
+def test_a_loaded_network_does_not_depend_on_the_file(tmp_path):
+    path = saved(tmp_path)
+    net = load(path)
+    before = net.recurrent.detach().clone()
+    path.write_bytes(bytes(path.stat().st_size))
+    assert torch.equal(net.recurrent, before)
+
+
+@pytest.mark.parametrize("size", [0, 4, 20, 500, -1])
+def test_truncated_files(tmp_path, size):
+    path = saved(tmp_path)
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(ValueError, match="damaged or no safetensors file"):
+        load(path)
+
+
+def test_foreign_files(tmp_path):
+    path = tmp_path / "foreign"
+    path.write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(ValueError, match="damaged or no safetensors file"):
+        load(path)
+    save_file({"weight": torch.ones(2)}, path)
+    with pytest.raises(ValueError, match="no network of shoal"):
+        load(path)
+    with pytest.raises(FileNotFoundError, match="path must be a file"):
+        load(tmp_path / "nothing")
+    with pytest.raises(FileNotFoundError, match="path must be a file"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"format": "shoal network 99"}, "no network of shoal"),
+        ({"architecture": "{"}, "cannot be read"),
+        ({"architecture": '{"class": "os.system", "command": "true"}'}, "does not know"),
+        ({"architecture": '{"class": "Tanh"}'}, "does not describe an architecture"),
+        ({"architecture": '{"class": "DEQ", "activation": 3}'}, "cannot be read"),
+        ({"network": "[]"}, "cannot be read"),
+        ({"network": '{"width": 3}'}, "cannot be read"),
+        ({"trainable": '["everything"]'}, "trainable must be chosen"),
+        ({"sha256": "0"}, "checksum"),
+        ({"requires_grad": "[]"}, "checksum"),
+        ({"more": "of it"}, "checksum"),
+        ({"trainable": '["input"]'}, "checksum"),
+        ({"architecture": "[" * 100_000 + "]" * 100_000}, "cannot be read"),
+        ({"architecture": '{"a":' * 100_000 + "1" + "}" * 100_000}, "cannot be read"),
+    ],
+)
+def test_wrong_descriptions(tmp_path, metadata, message):
+    path = saved(tmp_path)
+    rewrite(path, **metadata)
+    with pytest.raises(ValueError, match=message):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("width", 10**30, r"width must be < 2\*\*63"),
+        ("width", 10**13, "impossible sizes|its description says"),
+        ("width", 9, "its description says"),
+        ("readout_scale", 7.0, "checksum"),
+        ("weights", "uniform", "checksum"),
+    ],
+)
+def test_a_damaged_description(tmp_path, field, value, message):
+    path = saved(tmp_path)
+    with safe_open(path, framework="pt") as file:
+        sizes = json.loads(file.metadata()["network"])
+    rewrite(path, network=json.dumps({**sizes, field: value}))
+    with pytest.raises(ValueError, match=message):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("depth", "message"),
+    [
+        (10**8, "depth must be < 100001"),
+        (10**5, "tensors, its description says at least 100000"),
+    ],
+)
+def test_a_small_file_of_a_deep_network(tmp_path, depth, message):
+    path = tmp_path / "net.safetensors"
+    save(build(ResNet(Softplus(), depth=2), in_features=3, width=8), path)
+    with safe_open(path, framework="pt") as file:
+        text = file.metadata()["architecture"]
+    rewrite(path, architecture=text.replace('"depth": 2', f'"depth": {depth}'))
+    with pytest.raises(ValueError, match=message):
+        load(path)
+
+
+def test_every_byte_of_the_description_is_covered(tmp_path):
+    """Each flipped bit is found, or leaves all as it was."""
+    path = saved(tmp_path)
+    content = path.read_bytes()
+    net = load(path)
+    for position in range(8 + int.from_bytes(content[:8], "little")):
+        damaged = bytearray(content)
+        damaged[position] ^= 1
+        path.write_bytes(damaged)
+        try:
+            other = load(path)
+        except ValueError:
+            continue
+        assert other.spec == net.spec, position
+        for name, tensor in net.state_dict().items():
+            assert torch.equal(tensor, other.state_dict()[name]), position
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.int64, torch.uint8, torch.bool, torch.complex64, torch.float8_e4m3fn]
+)
+def test_dtypes_that_no_network_has(tmp_path, dtype):
+    path = saved(tmp_path)
+    rewrite(path, lambda t: t.update({name: one.to(dtype) for name, one in t.items()}))
+    with pytest.raises(ValueError, match="which no network has"):
+        load(path)
+    with pytest.raises(TypeError, match="dtype must be a floating-point dtype"):
+        network(ARCHITECTURES[0], dtype=dtype)
+
+
+@pytest.mark.parametrize("trainable", [None, "all"])
+@pytest.mark.parametrize("frozen", [["recurrent"], ["recurrent", "input", "readout"]])
+def test_frozen_weights_stay_frozen(tmp_path, trainable, frozen):
+    net = network(ARCHITECTURES[0], trainable=trainable)
+    for name in frozen:
+        net.get_parameter(name).requires_grad_(False)
+    save(net, tmp_path / "net")
+    other = load(tmp_path / "net")
+    assert other.spec == net.spec
+    assert {name: p.requires_grad for name, p in other.groups.items()} == {
+        name: name not in frozen for name in net.groups
+    }
+
+
+def test_nan_comes_back_as_it_was(tmp_path):
+    net = network(ARCHITECTURES[0])
+    net.input.data[0, 0] = torch.nan
+    save(net, tmp_path / "net")
+    assert load(tmp_path / "net").input.isnan().sum() == 1
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o027])
+def test_files_have_the_mode_of_new_files(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        path = saved(tmp_path)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.pop("input"), "its description says"),
+        (lambda t: t.update(extra=torch.ones(2)), "its description says"),
+        (lambda t: t.update(input=torch.ones(8, 4).double()), "its description says"),
+        (lambda t: t.update(input=t["input"].float()), "several dtypes"),
+        (lambda t: t.update(input=-t["input"]), "checksum"),
+    ],
+)
+def test_wrong_tensors(tmp_path, change, message):
+    path = saved(tmp_path)
+    rewrite(path, change)
+    with pytest.raises(ValueError, match=message):
+        load(path)
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
+    path = saved(tmp_path)
+    before = path.read_bytes()
+
+    def fail(*_args, **_options):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("shoal.networks.saving.save_file", fail)
+    with pytest.raises(OSError, match="disk full"):
+        save(network(DEQ(ReLU(), 0.1, 0.1)), path)
+    assert path.read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_only_networks_are_saved(tmp_path):
+    with pytest.raises(TypeError, match="must be a network made by"):
+        save(torch.nn.Linear(2, 2), tmp_path / "net")
