@@ -298,22 +298,57 @@ def test_autocast_does_not_reach_into_the_solve(gradient):
     with torch.autocast("cpu", torch.bfloat16):
         loss = function(u, w).square().sum()
         solution = solve(lambda z: torch.tanh(0.2 * z @ w.T + u), u)
-    # the steps of the other methods are PyTorch's, which does cast their products
-    with torch.autocast("cpu", torch.bfloat16, enabled=isinstance(gradient, Implicit)):
-        found = torch.autograd.grad(loss, (u, w))
+    found = torch.autograd.grad(loss, (u, w))
     torch.testing.assert_close(found, expected)
     assert solution.value.dtype == torch.float32
     assert (solution.residual < 1e-5).all()
 
 
-def test_a_hidden_tensor_is_refused():
-    _, w = tensors()
-    with pytest.raises(TypeError, match="requires a gradient but is not among its arguments"):
-        fixed_point(lambda z: torch.tanh(z @ w), torch.ones(2, 3).double())
-    z = fixed_point(
-        lambda z: torch.tanh(0.1 * z @ w + 1), torch.ones(2, 3).double(), gradient=Unrolled()
-    )
-    assert z.requires_grad  # the others see what it does
+class Opaque(torch.autograd.Function):
+    """A product that PyTorch cannot look into."""
+
+    @staticmethod
+    def forward(ctx, z, w):
+        ctx.save_for_backward(z, w)
+        return z @ w
+
+    @staticmethod
+    def backward(ctx, g):
+        z, w = ctx.saved_tensors
+        return g @ w.T, z.T @ g
+
+
+@pytest.mark.parametrize("product", [torch.matmul, Opaque.apply], ids=["torch", "opaque"])
+@pytest.mark.parametrize("leaf", [True, False])
+def test_tensors_that_are_not_among_the_arguments(product, leaf):
+    u, w = tensors()
+    expected = torch.autograd.grad(function_fixed_point()(u, w).square().sum(), (u, w))
+
+    def through(u, w):
+        given, weight = (u, w.T) if leaf else (1 * u, 1 * w.T)
+        return fixed_point(lambda z: torch.tanh(0.2 * product(z, weight) + given), 0 * u.detach())
+
+    found = torch.autograd.grad(through(u, w).square().sum(), (u, w))
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    if product is torch.matmul:
+        assert gradgradcheck(through, (u, w))
+    else:
+        with pytest.raises(TypeError, match="First derivatives are right; for second ones pass it"):
+            torch.autograd.grad(through(u, w).sum(), (u, w), create_graph=True)
+
+
+def test_tensors_that_depend_on_each_other():
+    """A weight that also makes what is put in, as with tied weights: nothing is counted twice."""
+    u, w = tensors()
+
+    def through(u, w):
+        made = torch.sin(u @ w)
+        return fixed_point(
+            lambda z, made: torch.tanh(0.2 * z @ w + made), 0 * u.detach(), inputs=(made,)
+        )
+
+    assert gradcheck(through, (u, w))
+    assert gradgradcheck(through, (u, w))
 
 
 @pytest.mark.parametrize(

@@ -241,9 +241,9 @@ def test_warm_starts_are_for_the_same_inputs_in_training():
     net(other)
     assert int(net.last_solve.steps.max()) == 0
     other.mul_(-1)  # changed in place
-    warm = net._recalled[0]
+    warm = net._series._last[0]
     net(other)
-    assert net._recalled[0] is not warm
+    assert net._series._last[0] is not warm
     assert int(net.last_solve.steps.max()) > 5
     net(other)
     net.forget()
@@ -258,7 +258,7 @@ def test_nothing_that_is_kept_holds_a_graph():
     net, x = network(warm_start=True), inputs()
     for _ in range(3):
         net(x).sum().backward()
-    warm = net._recalled[0]
+    warm = net._series._last[0]
     kept = [past for recall in (warm.forward, warm.backward) for past in recall.past]
     kept += [net.last_solve.value, net.last_adjoint.value, net.solve(x).value]
     assert len(kept) == 9

@@ -1,23 +1,29 @@
 """Parts of PyTorch that we use, with the types that they lack."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._compile import _disable_dynamo
-from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+from torch.nn.utils import stateless
 
 __all__ = [
     "apply",
     "full_precision",
-    "has_gradient",
+    "in_forward_mode",
     "in_full_precision",
     "is_transformed",
+    "kept_as_they_are",
+    "lent_tensors",
+    "named_tensors",
+    "next_operation",
+    "outside_tensors",
     "uncompiled",
     "vjp",
+    "without_forward_mode",
 ]
 
 _P = ParamSpec("_P")
@@ -67,31 +73,108 @@ def _autocast(kind: str) -> bool:
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
-def has_gradient(tensor: Tensor) -> bool:
-    """Whether autograd, in either mode and at any level of ``torch.func``, follows a tensor."""
-    functorch = torch._C._functorch
-    tangent = None
-    if not functorch.is_batchedtensor(tensor):  # of which forward mode tells nothing here
-        tangent = torch.autograd.forward_ad.unpack_dual(tensor, level=0).tangent
-    if tensor.requires_grad or tangent is not None:
-        return True
-    top = functorch.peek_interpreter_stack()
-    if top is None:
-        return False
-    if functorch.maybe_get_level(tensor) == top.level():
-        tensor = functorch.get_unwrapped(tensor)
-    with temporarily_pop_interpreter_stack():
-        return has_gradient(tensor)
-
-
 def vjp(
-    function: Callable[..., Tensor], *primals: Tensor
-) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, ...]]]:
-    """The value of a function, and the product with its transposed Jacobian."""
+    function: Callable[[Tensor], Tensor], point: Tensor
+) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """The value of a function, and the product with its transposed Jacobian.
+
+    Both are differentiable in all that the function depends on. Outside of ``torch.func`` they are
+    made by plain autograd, which every operation knows.
+    """
+    if is_transformed(point):
+        found = torch.func.vjp(function, point)
+        return found[0], lambda cotangent: cast("Tensor", found[1](cotangent)[0])
+    with torch.enable_grad():
+        start = point.view_as(point) if point.requires_grad else point.detach().requires_grad_()
+        value = function(start)
+
+    def pull(cotangent: Tensor) -> Tensor:
+        if not value.requires_grad:
+            return torch.zeros_like(start)
+        (product,) = torch.autograd.grad(
+            value,
+            start,
+            cotangent,
+            retain_graph=True,
+            create_graph=torch.is_grad_enabled(),
+            materialize_grads=True,
+        )
+        return product
+
+    return value, pull
+
+
+def named_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters and buffers of a module, or what stands in for them at the moment."""
+    return {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+
+
+def lent_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> AbstractContextManager[Any]:
+    """Where a module has other parameters and buffers, as in ``torch.func.functional_call``."""
+    return stateless._reparametrize_module(module, dict(tensors))
+
+
+def next_operation() -> int:
+    """The number that the next operation gets in the graph of autograd."""
+    return torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+
+
+def outside_tensors(
+    value: Tensor, point: Tensor, known: Iterable[Tensor], since: int
+) -> tuple[Tensor, ...] | None:
+    """The tensors that a value was computed from and that autograd follows, but for one point.
+
+    Args:
+        value: The value.
+        point: The tensor to leave out.
+        known: Tensors that may be among them.
+        since: The number of the first operation that belongs to the computation.
+
+    Returns:
+        Them, or ``None`` if there are some that are neither leaves nor known.
+    """
+    by_edge = {(t.grad_fn, t.output_nr): t for t in known if t.grad_fn is not None}
+    found: dict[int, Tensor] = {}
+    seen, left = set(), [(value.grad_fn, 0)]
+    while left:
+        edge = left.pop()
+        node = edge[0]
+        if node is None or edge in seen:
+            continue
+        seen.add(edge)
+        if node.name() == "torch::autograd::AccumulateGrad":
+            leaf: Tensor = node.variable  # type: ignore[attr-defined]
+            if leaf is not point:
+                found[id(leaf)] = leaf
+        elif edge in by_edge:
+            found[id(by_edge[edge])] = by_edge[edge]
+        elif node._sequence_nr() < since:
+            return None
+        else:
+            left += node.next_functions
+    return tuple(found.values())
+
+
+def kept_as_they_are() -> AbstractContextManager[Any]:
+    """Where autograd keeps tensors itself, whatever hooks say, such as those of checkpointing."""
+    if not torch._C._autograd._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
+        return nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+
+
+def without_forward_mode() -> AbstractContextManager[Any]:
+    """Where forward mode follows nothing."""
     return cast(
-        "tuple[Tensor, Callable[[Tensor], tuple[Tensor, ...]]]",
-        torch.func.vjp(function, *primals),
+        "AbstractContextManager[Any]", torch.autograd.forward_ad._set_fwd_grad_enabled(False)
     )
+
+
+def in_forward_mode() -> bool:
+    """Whether forward mode may follow something, outside of ``torch.func``."""
+    return torch.autograd.forward_ad._current_level >= 0
 
 
 def uncompiled(function: Callable[_P, _R]) -> Callable[_P, _R]:

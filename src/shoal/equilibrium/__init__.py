@@ -4,7 +4,8 @@ from shoal.equilibrium.anderson import Anderson
 from shoal.equilibrium.base import Solver
 from shoal.equilibrium.broyden import Broyden
 from shoal.equilibrium.fixed_point import fixed_point
-from shoal.equilibrium.methods import Gradient, Implicit, OneStep, Unrolled
+from shoal.equilibrium.methods import Gradient, Implicit, Neumann, OneStep, Unrolled
+from shoal.equilibrium.module import Equilibrium, GradientError
 from shoal.equilibrium.newton_krylov import NewtonKrylov
 from shoal.equilibrium.picard import DampedPicard, Picard
 from shoal.equilibrium.solution import Solution
@@ -15,8 +16,11 @@ __all__ = [
     "Anderson",
     "Broyden",
     "DampedPicard",
+    "Equilibrium",
     "Gradient",
+    "GradientError",
     "Implicit",
+    "Neumann",
     "NewtonKrylov",
     "OneStep",
     "Picard",

@@ -1,6 +1,7 @@
 """The one loop of all solvers: when to look, and when to drop the samples that are done."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from shoal.equilibrium.base import Solver, State, select
 from shoal.equilibrium.problem import Evaluation, Problem
 from shoal.equilibrium.records import PATIENCE, Outcome, Records
 
-__all__ = ["Outcome", "drive", "repeat"]
+__all__ = ["Outcome", "drive", "drive_through", "repeat"]
 
 _SHRINK = 0.75  # a batch is packed when at most this share of it is left
 _SOON = 8.0  # a forecast of so few steps is believed without another look
@@ -20,6 +21,17 @@ def drive(problem: Problem, solver: Solver, start: Tensor) -> Outcome:
     """Solve for all rows of ``start``, of shape (samples, size); no graph is built."""
     with torch.no_grad(), full_precision(start):
         return _Run(problem, solver, start.detach()).finish()
+
+
+def drive_through(problem: Problem, solvers: Sequence[Solver], start: Tensor) -> Outcome:
+    """Solve by one method, and go on with the next where it fails."""
+    outcome = drive(problem, solvers[0], start)
+    for solver in solvers[1:]:
+        if outcome.converged:
+            break
+        # samples that have converged are done at once, where they are
+        outcome = outcome.improved(drive(problem, solver, outcome.solution.value))
+    return outcome
 
 
 def repeat(problem: Problem, solver: Solver, start: Tensor, steps: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 r"""The recurrent layer $Z \mapsto \varphi(s Z W^\top + U)$ as a problem, and its linearizations."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,9 +9,9 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.core.torch_internals import vjp
 from shoal.equilibrium.coarse import STEPS, packing_pays, products_pay
-from shoal.equilibrium.problem import Evaluation, Problem
+from shoal.equilibrium.problem import Evaluation, Linearization, LinearProblem, Problem
 
-__all__ = ["AdjointProblem", "Layer", "LayerProblem", "TangentProblem"]
+__all__ = ["Layer", "LayerProblem"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Layer:
             return self.activation.first_derivative(preactivation)
         function = self.activation.function  # a user's: by a product that composes with all else
         value, pull = vjp(function, preactivation)
-        return pull(torch.ones_like(value))[0]
+        return pull(torch.ones_like(value))
 
 
 class LayerProblem(Problem):
@@ -43,7 +44,7 @@ class LayerProblem(Problem):
             layer.scale,
             weight.t(),
         )
-        self._linearized: tuple[Tensor, Tensor] | None = None
+        self._linearized: tuple[Tensor, LayerLinearization] | None = None
         self._rounded: Tensor | None = None
 
     def start(self) -> Tensor:
@@ -55,12 +56,16 @@ class LayerProblem(Problem):
         inner = torch.addmm(self.injection, z, self._transposed, alpha=self._scale)
         return Evaluation(self._function(inner), inner)
 
+    def linearize(self, z: Tensor, kept: Tensor | None = None) -> "LayerLinearization":
+        """Of the slopes; no product is needed where the preactivations were kept."""
+        inner = self.layer.preactivation(z, self.injection, self.weight) if kept is None else kept
+        return LayerLinearization(self.layer, z, inner, self.weight)
+
     def jacobian_product(self, z: Tensor, tangent: Tensor) -> Tensor:
         """One product; the slopes at ``z`` are kept for the next one."""
         if self._linearized is None or self._linearized[0] is not z:
-            inner = self.layer.preactivation(z, self.injection, self.weight)
-            self._linearized = (z, self.layer.slope(inner))
-        return self._linearized[1] * torch.mm(tangent, self.weight.t()).mul(self.layer.scale)
+            self._linearized = (z, self.linearize(z))
+        return self._linearized[1].push(tangent)
 
     def coarse(self, z: Tensor, evaluation: Evaluation, steps: int) -> Tensor | None:
         """Steps whose product with the change since ``z`` is in bfloat16."""
@@ -93,70 +98,84 @@ class LayerProblem(Problem):
         return part
 
 
-class AdjointProblem(Problem):
+class LayerLinearization(Linearization):
+    r"""The layer near a point: its slopes $D$, and all else that follows from them."""
+
+    has_formulas = True
+
+    def __init__(
+        self, layer: Layer, z: Tensor, inner: Tensor, weight: Tensor, slope: Tensor | None = None
+    ) -> None:
+        self.layer, self.z, self.inner, self.weight = layer, z, inner, weight
+        self.slope = layer.slope(inner) if slope is None else slope
+        self.rounded: Tensor | None = None
+
+    @property
+    def value(self) -> Tensor:
+        """The layer at the point."""
+        return self.layer.activation.function(self.inner)
+
+    def pull(self, g: Tensor) -> Tensor:
+        r"""$s (g \circ D) W$."""
+        return torch.mm(g * self.slope, self.weight).mul(self.layer.scale)
+
+    def push(self, k: Tensor) -> Tensor:
+        r"""$D \circ (s k W^\top)$."""
+        return torch.mm(k, self.weight.t()).mul(self.layer.scale).mul(self.slope)
+
+    def partials(self, g: Tensor, needed: Sequence[bool]) -> list[Tensor | None]:
+        r"""$G \circ D$ for the injection, $s (G \circ D)^\top Z$ for the weights."""
+        inner = g * self.slope
+        return [
+            inner if needed[0] else None,
+            torch.mm(inner.t(), self.z).mul(self.layer.scale) if needed[1] else None,
+        ]
+
+    def adjoint(self, right: Tensor) -> "LayerAdjoint":
+        """Its equation, in one product per step."""
+        return LayerAdjoint(self, right, adjoint=True)
+
+    def packing_pays(self, dropped: int) -> bool:
+        """If the products are large."""
+        return packing_pays(dropped, self.weight)
+
+    def rows(self, index: Tensor) -> "LayerLinearization":
+        """Their slopes."""
+        z, inner, slope = (t.index_select(0, index) for t in (self.z, self.inner, self.slope))
+        part = LayerLinearization(self.layer, z, inner, self.weight, slope)
+        part.rounded = self.rounded
+        return part
+
+
+class LayerAdjoint(LinearProblem):
     r"""$G = V + s (G \circ D) W$, $D$ the slopes."""
 
-    def __init__(self, scale: float, right: Tensor, slope: Tensor, weight: Tensor) -> None:
-        self.scale, self.right, self.slope, self.weight = scale, right, slope, weight
-        self._rounded: Tensor | None = None
+    near: LayerLinearization
+
+    def evaluate(self, z: Tensor) -> Evaluation:
+        """One product, which adds the right-hand side too."""
+        near = self.near
+        inner = z * near.slope
+        return Evaluation(torch.addmm(self.right, inner, near.weight, alpha=near.layer.scale))
 
     def coarse(self, z: Tensor, evaluation: Evaluation, steps: int) -> Tensor | None:
         """Steps whose product with the change since ``z`` is in bfloat16."""
         if z.dtype != torch.float32:
             return None
-        if self._rounded is None:
-            self._rounded = self.weight.bfloat16()
+        near = self.near
+        if near.rounded is None:
+            near.rounded = near.weight.bfloat16()
         new = evaluation.value
         for _ in range(steps):
-            change = torch.mm(((new - z) * self.slope).bfloat16(), self._rounded)
-            new = evaluation.value.add(change, alpha=self.scale)
+            change = torch.mm(((new - z) * near.slope).bfloat16(), near.rounded)
+            new = evaluation.value.add(change, alpha=near.layer.scale)
         return new
 
     @property
     def coarse_steps(self) -> int:
         """A few, where the device is fast in bfloat16."""
-        return STEPS if products_pay(len(self.right), self.weight) else 0
+        return STEPS if products_pay(len(self.right), self.near.weight) else 0
 
-    def evaluate(self, z: Tensor) -> Evaluation:
-        """One product."""
-        return Evaluation(torch.addmm(self.right, z * self.slope, self.weight, alpha=self.scale))
-
-    def jacobian_product(self, z: Tensor, tangent: Tensor) -> Tensor:  # noqa: ARG002
-        """One product."""
-        return torch.mm(tangent * self.slope, self.weight).mul(self.scale)
-
-    def packing_pays(self, dropped: int) -> bool:
-        """If the products are large."""
-        return packing_pays(dropped, self.weight)
-
-    def rows(self, index: Tensor) -> "AdjointProblem":
+    def rows(self, index: Tensor) -> "LayerAdjoint":
         """Their right-hand sides and slopes."""
-        right, slope = (t.index_select(0, index) for t in (self.right, self.slope))
-        part = AdjointProblem(self.scale, right, slope, self.weight)
-        part._rounded = self._rounded
-        return part
-
-
-class TangentProblem(Problem):
-    r"""$K = C + D \circ (s K W^\top)$, the transposed equation."""
-
-    def __init__(self, scale: float, right: Tensor, slope: Tensor, weight: Tensor) -> None:
-        self.scale, self.right, self.slope, self.weight = scale, right, slope, weight
-
-    def evaluate(self, z: Tensor) -> Evaluation:
-        """One product."""
-        product = torch.mm(z, self.weight.t())
-        return Evaluation(torch.addcmul(self.right, product, self.slope, value=self.scale))
-
-    def jacobian_product(self, z: Tensor, tangent: Tensor) -> Tensor:  # noqa: ARG002
-        """One product."""
-        return torch.mm(tangent, self.weight.t()).mul(self.scale).mul(self.slope)
-
-    def packing_pays(self, dropped: int) -> bool:
-        """If the products are large."""
-        return packing_pays(dropped, self.weight)
-
-    def rows(self, index: Tensor) -> "TangentProblem":
-        """Their right-hand sides and slopes."""
-        right, slope = (t.index_select(0, index) for t in (self.right, self.slope))
-        return TangentProblem(self.scale, right, slope, self.weight)
+        return LayerAdjoint(self.near.rows(index), self.right.index_select(0, index), adjoint=True)

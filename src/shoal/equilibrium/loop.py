@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from shoal.core.torch_internals import full_precision, uncompiled
-from shoal.equilibrium.fixed_point import differentiable_fixed_point
+from shoal.equilibrium.implicit import OfFunction, equilibrium_of
 from shoal.equilibrium.layer import Layer, LayerProblem
 from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.problem import FunctionProblem, Problem
+from shoal.equilibrium.state import StateLayout
 
 __all__ = ["loop_equilibrium", "recurrent_problem"]
 
@@ -41,7 +42,7 @@ def loop_equilibrium(turn: Turn, injections: tuple[Tensor, ...], options: SolveO
     """
     with full_precision(injections[0]):
         problem, start = _loop_problem(turn, injections)
-        return differentiable_fixed_point(problem, start, options)[0]
+        return equilibrium_of(*OfFunction.now(problem).with_tensors(start), start, options).value
 
 
 def recurrent_problem(turn: Turn, injections: tuple[Tensor, ...]) -> tuple[Problem, Tensor]:
@@ -59,4 +60,5 @@ def _loop_problem(turn: Turn, injections: tuple[Tensor, ...]) -> tuple[FunctionP
     loop = _Loop(layers)
     with torch.no_grad():
         start = loop(torch.zeros_like(inputs[0]), *inputs, *weights).detach()
-    return FunctionProblem(loop, start.shape[1:], inputs, weights, separable=True), start
+    layout = StateLayout.of(start)
+    return FunctionProblem(loop, layout, inputs, weights, separable=True), start

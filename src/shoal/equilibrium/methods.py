@@ -4,10 +4,18 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import final
 
-from shoal.core.checks import one_of, real
+from shoal.core.checks import integer, one_of, real
 from shoal.equilibrium.base import Solver
 
-__all__ = ["Gradient", "Implicit", "OneStep", "Unrolled", "check_gradient", "exact_gradient"]
+__all__ = [
+    "Gradient",
+    "Implicit",
+    "Neumann",
+    "OneStep",
+    "Unrolled",
+    "check_gradient",
+    "exact_gradient",
+]
 
 
 @dataclass(frozen=True)
@@ -44,8 +52,7 @@ class Implicit(Gradient):
         failed: ``"best"`` or ``"zero"``, see :class:`Gradient`.
 
     Example:
-        >>> from shoal.equilibrium import Implicit
-        >>> from shoal.equilibrium import Anderson
+        >>> from shoal.equilibrium import Anderson, Implicit
         >>> Implicit(Anderson(memory=3), rtol=1e-4).solver.memory
         3
     """
@@ -100,6 +107,28 @@ class OneStep(Gradient):
     It leaves out the factor $(I - J^\top)^{-1}$ of the exact gradient. It costs no solve, and is a
     descent direction only if the map contracts strongly enough.
     """
+
+
+@final
+@dataclass(frozen=True)
+class Neumann(Gradient):
+    r"""The implicit gradient with a partial sum of its Neumann series (inexact).
+
+    Instead of $(I - J^\top)^{-1} v$ it takes $\sum_{i=0}^{k} (J^\top)^i v$: $k$ products and no
+    solve. It is off by $(J^\top)^{k+1}(I - J^\top)^{-1} v$: little where the map contracts
+    strongly, and without bound where it does not. What it is off by in a case at hand,
+    :meth:`shoal.Equilibrium.gradient_error` measures.
+
+    Args:
+        terms: $k$, how many terms follow the first. Zero is :class:`OneStep`.
+    """
+
+    terms: int = 5
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        object.__setattr__(self, "terms", integer("terms", self.terms, at_least=0))
 
 
 def exact_gradient(gradient: Gradient) -> Implicit:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from shoal.equilibrium.base import Solver
-from shoal.equilibrium.driver import Outcome, drive
+from shoal.equilibrium.driver import Outcome, drive_through
 from shoal.equilibrium.methods import Gradient, Implicit, Unrolled, exact_gradient
 from shoal.equilibrium.picard import DampedPicard, Picard
 from shoal.equilibrium.problem import Problem
@@ -24,6 +24,7 @@ class SolveOptions:
 
     Attributes:
         solver: The method of the forward pass.
+        fallbacks: What goes on where it fails, one after the other, in both passes.
         gradient: How to differentiate.
         on_failure: What to do about samples that do not converge, in both passes.
         warm: Where to start from, if similar problems were solved before.
@@ -31,6 +32,7 @@ class SolveOptions:
     """
 
     solver: Solver = field(default_factory=Picard)
+    fallbacks: tuple[Solver, ...] = field(default=(), kw_only=True)
     gradient: Gradient = field(default_factory=Implicit)
     on_failure: OnFailure = "raise"
     warm: WarmStart | None = None
@@ -50,20 +52,22 @@ class SolveOptions:
         """Solve for the fixed point."""
         recall = None if self.warm is None else self.warm.forward
         guess = None if recall is None else recall.guess(start)
-        outcome = drive(problem, self.solver, start if guess is None else guess)
+        solvers = (self.solver, *self.fallbacks)
+        outcome = drive_through(problem, solvers, start if guess is None else guess)
         # detached: autograd will attach the graph to the value itself, and logs must not hold it
         found = outcome.solution
         value = found.value.detach()
-        self.log.forward = replace(found, value=value)
+        kept = replace(found, value=value)
         _keep(recall, outcome, value)
-        if found.note or not outcome.converged:
+        if self.log.keep("forward", kept, converged=outcome.converged):
             handle_failure(found, self.on_failure, "The equilibrium")
         return outcome
 
-    def solve_backward(self, problem_of: Callable[[Tensor], Problem], right: Tensor) -> Solution:
+    def solve_backward(self, problem_of: Callable[[Tensor], Problem], right: Tensor) -> Outcome:
         """Solve a linear equation of the implicit gradient.
 
         Samples that fail get the iterate of least residual, or zero, as the gradient method says.
+        A right-hand side that is not finite is passed on as it is, as gradient scalers expect.
 
         Args:
             problem_of: Makes the equation of its right-hand side.
@@ -73,21 +77,25 @@ class SolveOptions:
         recall = None if self.warm is None else self.warm.backward
         gradient = self.gradient if isinstance(self.gradient, Implicit) else Implicit()
         size: Tensor = torch.linalg.vector_norm(right, torch.inf, dim=1, keepdim=True)
+        finite = size.isfinite()
         size = size.clamp_min_(torch.finfo(right.dtype).tiny)
-        unit = right / size
+        unit = torch.where(finite, right / size, 0.0)
         guess = None if recall is None else recall.guess(unit, linear=True)
-        solver = gradient.adjoint_solver(self.solver)
-        outcome = drive(problem_of(unit), solver, unit if guess is None else guess)
+        solvers = tuple(gradient.adjoint_solver(s) for s in (self.solver, *self.fallbacks))
+        outcome = drive_through(problem_of(unit), solvers, unit if guess is None else guess)
         found = outcome.solution
         _keep(recall, outcome, found.value, unit)
         if self.gradient.failed == "zero" and not outcome.converged:
             found = _without_failures(found, unit)
-        found = replace(found, value=found.value * size, residual=found.residual * size[:, 0])
-        self.log.backward = replace(found, value=found.value.detach())
-        if found.note or not outcome.converged:
-            what = "The backward pass of the equilibrium"
-            handle_failure(self.log.backward, self.on_failure, what)
-        return found
+        found = replace(
+            found,
+            value=torch.where(finite, found.value * size, right),
+            residual=torch.where(finite[:, 0], found.residual * size[:, 0], 0.0),
+        )
+        kept = replace(found, value=found.value.detach())
+        if self.log.keep("backward", kept, converged=outcome.converged):
+            handle_failure(kept, self.on_failure, "The backward pass of the equilibrium")
+        return replace(outcome, solution=found)
 
     def held(self, z: Tensor, status: Tensor) -> Tensor:
         """A solution without the gradient of the samples that failed, if those shall have none.
@@ -123,7 +131,8 @@ class SolveOptions:
         on_failure = self.on_failure
         if on_failure == "status" and not silent:
             on_failure = "warn"
-        return SolveOptions(self.solver, exact_gradient(self.gradient), on_failure)
+        gradient = exact_gradient(self.gradient)
+        return SolveOptions(self.solver, gradient, on_failure, fallbacks=self.fallbacks)
 
     def without_recall(self) -> "SolveOptions":
         """The same for a problem that is not the next of a series."""
@@ -133,7 +142,7 @@ class SolveOptions:
         """The same for a problem of a series, or of none."""
         if warm is self.warm:
             return self
-        return SolveOptions(self.solver, self.gradient, self.on_failure, warm, self.log)
+        return replace(self, warm=warm)
 
 
 def _without_failures(found: Solution, right: Tensor) -> Solution:

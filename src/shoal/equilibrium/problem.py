@@ -2,14 +2,19 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from shoal.core.torch_internals import vjp
+from shoal.equilibrium.state import State, StateLayout
 
-__all__ = ["Evaluation", "FunctionProblem", "Problem", "sizes"]
+__all__ = ["Evaluation", "FunctionProblem", "LinearProblem", "Linearization", "Problem", "sizes"]
+
+Product = Callable[[Tensor], Tensor]
 
 
 class Evaluation(NamedTuple):
@@ -22,6 +27,54 @@ class Evaluation(NamedTuple):
 
     value: Tensor
     kept: Tensor | None = None
+
+
+class Linearization(ABC):
+    """The map near a point, differentiable in all that the map depends on.
+
+    Attributes:
+        has_formulas: Whether it knows its partial derivatives by all of its problem's tensors.
+    """
+
+    has_formulas = False
+
+    @property
+    @abstractmethod
+    def value(self) -> Tensor:
+        """$f(z)$."""
+
+    @abstractmethod
+    def pull(self, g: Tensor) -> Tensor:
+        r"""$J^\top g$."""
+
+    @abstractmethod
+    def push(self, k: Tensor) -> Tensor:
+        """$J k$."""
+
+    def packing_pays(self, dropped: int) -> bool:  # noqa: ARG002
+        """Whether its equations can go on without so many samples, and are the faster for it."""
+        return False
+
+    def rows(self, index: Tensor) -> "Linearization":
+        """The same for some of the samples alone."""
+        raise NotImplementedError
+
+    def partials(self, g: Tensor, needed: Sequence[bool]) -> list[Tensor | None]:
+        """Cotangents of the tensors that the problem is made of, where there are formulas.
+
+        Args:
+            g: A cotangent of the value.
+            needed: Which of them are wanted; the others get ``None``.
+        """
+        raise NotImplementedError
+
+    def adjoint(self, right: Tensor) -> "Problem":
+        r"""The equation $g = v + J^\top g$."""
+        return LinearProblem(self, right, adjoint=True)
+
+    def tangent(self, right: Tensor) -> "Problem":
+        """The equation $k = c + J k$."""
+        return LinearProblem(self, right, adjoint=False)
 
 
 def sizes(residual: Tensor) -> Tensor:
@@ -42,8 +95,17 @@ class Problem(ABC):
         """The map at ``z``, of shape (samples, size)."""
 
     @abstractmethod
+    def linearize(self, z: Tensor, kept: Tensor | None = None) -> Linearization:
+        """The map near ``z``.
+
+        Args:
+            z: The point.
+            kept: What an evaluation there has kept, if there was one.
+        """
+
     def jacobian_product(self, z: Tensor, tangent: Tensor) -> Tensor:
         """The derivative of the map at ``z`` in the direction ``tangent``, for each row."""
+        return self.linearize(z).push(tangent)
 
     def coarse(self, z: Tensor, evaluation: Evaluation, steps: int) -> Tensor | None:  # noqa: ARG002
         """Some steps of an approximation of the map that agrees with it at ``z``, from there.
@@ -63,67 +125,161 @@ class Problem(ABC):
         """How many such steps pay; zero if none does."""
         return 0
 
-    @abstractmethod
-    def packing_pays(self, dropped: int) -> bool:
+    def packing_pays(self, dropped: int) -> bool:  # noqa: ARG002
         """Whether it can go on without so many samples, and is the faster for it."""
+        return False
 
-    @abstractmethod
     def rows(self, index: Tensor) -> "Problem":
         """The problem of some samples alone."""
+        raise NotImplementedError
 
 
 class FunctionProblem(Problem):
-    r"""The problem of a user's function.
+    r"""The problem of a function or a module.
 
     Args:
-        function: Takes $z$ of shape (samples, \*shape), the inputs and the parameters.
-        shape: The shape of one sample.
-        inputs: Tensors with one entry per sample.
+        function: Takes the state, the inputs and the parameters; returns a state.
+        layout: How states lie in rows.
+        inputs: Trees of tensors, and whatever else the function takes.
         parameters: Tensors that all samples share.
-        separable: Whether the function may be called for some of the samples alone.
+        separable: Whether the function may be called for some of the samples alone: with their
+            rows of the state and of all tensors among the inputs.
+        scope: Makes the context in which the function is called.
+        cast: Whether it may return another dtype than it was given.
     """
 
     def __init__(
         self,
-        function: Callable[..., Tensor],
-        shape: torch.Size,
-        inputs: Sequence[Tensor],
-        parameters: Sequence[Tensor],
+        function: Callable[..., State],
+        layout: StateLayout,
+        inputs: Sequence[Any] = (),
+        parameters: Sequence[Tensor] = (),
         *,
-        separable: bool,
+        separable: bool = False,
+        scope: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        cast: bool = False,
     ) -> None:
-        self.function, self.shape, self.separable = function, shape, separable
+        self.function, self.layout, self.separable = function, layout, separable
         self.inputs, self.parameters = tuple(inputs), tuple(parameters)
+        self.scope, self.cast = scope, cast
 
     def evaluate(self, z: Tensor) -> Evaluation:
         """Call the function, and see that it returns what it was given."""
-        given = z.view(len(z), *self.shape)
-        if given.is_inference():  # those have no version that would tell of a change
-            given = given.clone()
-        version = None if given.is_inference() else given._version
-        value = self.function(given, *self.inputs, *self.parameters)
-        if version is not None and given._version != version:
+        if z.is_inference():  # those have no version that would tell of a change
+            z = z.clone()
+        version = None if z.is_inference() else z._version
+        with self.scope():
+            value = self.function(self.layout.state(z), *self.inputs, *self.parameters)
+        if version is not None and z._version != version:
             raise ValueError(
                 "f must not change z in place, got a function that does; use z.clone()"
             )
-        if not isinstance(value, Tensor) or value.shape != given.shape:
-            kind = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise ValueError(f"f must return a tensor of shape {tuple(given.shape)}, got {kind}")
-        if value.dtype != z.dtype:
-            raise TypeError(f"f must return dtype {z.dtype} for a z of it, got {value.dtype}")
-        return Evaluation(value.reshape(z.shape))
+        return Evaluation(self.layout.returned(value, z, cast=self.cast))
 
-    def jacobian_product(self, z: Tensor, tangent: Tensor) -> Tensor:
-        r"""As the derivative of $g \mapsto J^\top g$, so that reverse mode suffices."""
-        _, pull = vjp(lambda t: self.evaluate(t).value, z)
-        _, push = vjp(lambda g: pull(g)[0], torch.zeros_like(z))
-        return push(tangent)[0]
+    def linearize(self, z: Tensor, kept: Tensor | None = None) -> Linearization:  # noqa: ARG002
+        """One evaluation, whose graph is kept."""
+        return _FunctionLinearization(self, z)
 
     def packing_pays(self, dropped: int) -> bool:  # noqa: ARG002
-        """Whether it can: what a call costs is not known."""
-        return self.separable
+        """Whether it can: what a call costs is not known. Random numbers depend on the shape."""
+        return self.separable and not getattr(self.scope, "random", False)
 
     def rows(self, index: Tensor) -> "FunctionProblem":
         """The inputs' rows; the parameters stay."""
-        inputs = [t.index_select(0, index) for t in self.inputs]
-        return FunctionProblem(self.function, self.shape, inputs, self.parameters, separable=True)
+        inputs = pytree.tree_map_only(Tensor, lambda t: t.index_select(0, index), self.inputs)
+        return FunctionProblem(
+            self.function,
+            self.layout,
+            inputs,
+            self.parameters,
+            separable=True,
+            scope=self.scope,
+            cast=self.cast,
+        )
+
+
+class _FunctionLinearization(Linearization):
+    r"""By reverse mode alone: $Jk$ is the derivative of $g \mapsto J^\top g$."""
+
+    def __init__(self, problem: FunctionProblem, z: Tensor) -> None:
+        self.problem, self.z = problem, z
+        self._value, self._pull = vjp(lambda t: problem.evaluate(t).value, z)
+        self._push: Product | None = None
+
+    @property
+    def value(self) -> Tensor:
+        return self._value
+
+    def pull(self, g: Tensor) -> Tensor:
+        return self._pull(g)
+
+    def push(self, k: Tensor) -> Tensor:
+        if self._push is None:
+            _, self._push = vjp(self._pull, torch.zeros_like(self.z))
+        return self._push(k)
+
+    def packing_pays(self, dropped: int) -> bool:
+        return self.problem.packing_pays(dropped)
+
+    def rows(self, index: Tensor) -> Linearization:
+        return self.problem.rows(index).linearize(self.z.index_select(0, index))
+
+
+class LinearProblem(Problem):
+    r"""$g = c + Mg$, where $M$ is the Jacobian of another map, or its transpose.
+
+    Args:
+        near: The other map near a point.
+        right: $c$, of shape (samples, size).
+        adjoint: Whether it is the transpose.
+    """
+
+    def __init__(self, near: Linearization, right: Tensor, *, adjoint: bool) -> None:
+        self.near, self.right, self.adjoint = near, right, adjoint
+
+    def product(self, g: Tensor) -> Tensor:
+        """$M g$."""
+        return self.near.pull(g) if self.adjoint else self.near.push(g)
+
+    def evaluate(self, z: Tensor) -> Evaluation:
+        """One product."""
+        return Evaluation(self.right + self.product(z))
+
+    def linearize(self, z: Tensor, kept: Tensor | None = None) -> Linearization:  # noqa: ARG002
+        """It is linear."""
+        return _LinearMap(self, z)
+
+    def jacobian_product(self, z: Tensor, tangent: Tensor) -> Tensor:  # noqa: ARG002
+        """One product."""
+        return self.product(tangent)
+
+    def packing_pays(self, dropped: int) -> bool:
+        """Whether it does for the map."""
+        return self.near.packing_pays(dropped)
+
+    def rows(self, index: Tensor) -> "LinearProblem":
+        """Their right-hand sides, and a linearization of their own."""
+        right = self.right.index_select(0, index)
+        return LinearProblem(self.near.rows(index), right, adjoint=self.adjoint)
+
+
+class _LinearMap(Linearization):
+    """The map of a linear equation near a point: itself."""
+
+    def __init__(self, problem: LinearProblem, z: Tensor) -> None:
+        self.problem = problem
+        self._value = problem.evaluate(z).value
+
+    @property
+    def value(self) -> Tensor:
+        """The map at the point."""
+        return self._value
+
+    def pull(self, g: Tensor) -> Tensor:
+        """The product with the transpose, which is the other one of the two."""
+        near = self.problem.near
+        return near.push(g) if self.problem.adjoint else near.pull(g)
+
+    def push(self, k: Tensor) -> Tensor:
+        """The product."""
+        return self.problem.product(k)

@@ -46,6 +46,24 @@ class Outcome:
     converged: bool
     reached: Tensor
 
+    def improved(self, later: "Outcome") -> "Outcome":
+        """With what another solve made of it, from where this one ended."""
+        old, new = self.solution, later.solution
+        worse = ~new.converged & ~(new.residual <= old.residual)
+        value = torch.where(worse[:, None], old.value, new.value)
+        kept = None
+        if self.kept is not None and later.kept is not None:
+            kept = torch.where(worse[:, None], self.kept, later.kept)
+        solution = Solution(
+            value,
+            new.status,
+            torch.where(worse, old.residual, new.residual),
+            old.steps + new.steps,
+            old.evaluations + new.evaluations,
+            old.note or new.note,
+        )
+        return Outcome(solution, kept, later.converged, self.reached + later.reached)
+
 
 class Records:
     """The residuals of a batch as it shrinks, and the outcomes of the samples that are done.

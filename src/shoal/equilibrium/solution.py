@@ -1,8 +1,9 @@
 """What a solve returns, and what is done about a solve that failed."""
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -86,10 +87,56 @@ class Solution:
 
 @dataclass(eq=False)
 class SolveLog:
-    """The outcome of the last forward and of the last backward solve."""
+    """The outcomes of forward and backward solves: the last of each, and all failures counted.
+
+    Attributes:
+        forward: The last forward solve.
+        backward: The last backward solve.
+        once: Whether to speak of each kind of failure only once.
+        solves: How many solves there were, by pass.
+        samples: How many samples they had.
+        failures: How many of these failed, by pass and by how they did.
+    """
 
     forward: Solution | None = None
     backward: Solution | None = None
+    once: bool = False
+    solves: Counter[str] = field(default_factory=Counter)
+    samples: Counter[str] = field(default_factory=Counter)
+    failures: dict[str, Counter[Status]] = field(
+        default_factory=lambda: {"forward": Counter(), "backward": Counter()}
+    )
+
+    def keep(self, where: str, found: Solution, *, converged: bool) -> bool:
+        """Take an outcome in; returns whether there is something to say of it.
+
+        Args:
+            where: ``"forward"`` or ``"backward"``.
+            found: The outcome, without a graph.
+            converged: Whether all samples converged.
+        """
+        setattr(self, where, found)
+        self.solves[where] += 1
+        self.samples[where] += len(found.status)
+        if converged:
+            return bool(found.note)
+        kinds, known = found.failures, self.failures[where]
+        new = not self.once or any(kind not in known for kind in kinds)
+        known.update(kinds)
+        return new
+
+    def __str__(self) -> str:
+        """A line for each pass."""
+        return "\n".join(map(self._line, ("forward", "backward")))
+
+    def _line(self, where: str) -> str:
+        solves, samples, failed = self.solves[where], self.samples[where], self.failures[where]
+        if not failed:
+            return f"{where}: {solves} solves, all {samples} samples converged"
+        kinds = ", ".join(
+            f"{n} {kind.name.lower().replace('_', ' ')}" for kind, n in failed.items()
+        )
+        return f"{where}: {solves} solves, {failed.total()} of {samples} samples failed ({kinds})"
 
 
 def _largest(residual: Tensor) -> float:
@@ -120,5 +167,6 @@ def handle_failure(
     verdict = "may not have converged" if converged else "did not converge"
     text = f"{what} {verdict}.\n{solution.explain()}{extra}"
     if on_failure == "raise" and not converged:
+        text += '\nWith on_failure="warn" it goes on with the iterates of least residual.'
         raise ConvergenceError(text, solution=solution)
     warnings.warn(text, ConvergenceWarning, stacklevel=3)

@@ -11,6 +11,7 @@ from shoal.equilibrium.driver import drive
 from shoal.equilibrium.picard import Picard
 from shoal.equilibrium.problem import FunctionProblem
 from shoal.equilibrium.solution import Solution, check_on_failure, handle_failure
+from shoal.equilibrium.state import StateLayout
 
 __all__ = ["check_solver", "function_problem", "solve"]
 
@@ -58,9 +59,9 @@ def solve(
     """
     solver, on_failure = check_solver("solver", solver), check_on_failure(on_failure)
     problem = function_problem(f, z0, inputs, parameters, separable=separable)
-    start = z0.detach().reshape(len(z0), -1).clone()
+    start = problem.layout.rows(z0).detach().clone()
     solution = drive(problem, solver, start).solution
-    solution = replace(solution, value=solution.value.view(z0.shape))
+    solution = replace(solution, value=problem.layout.state(solution.value))
     handle_failure(solution, on_failure, "The fixed-point solve")
     return solution
 
@@ -87,9 +88,7 @@ def function_problem(
         raise TypeError(f"f must be callable, got {f!r}")
     if not isinstance(separable, bool):
         raise TypeError(f"separable must be True or False, got {separable!r}")
-    z0 = float_tensor("z0", z0)
-    if z0.dim() == 0:
-        raise ValueError("z0 must have shape (samples, ...), got a scalar")
+    layout = StateLayout.of(float_tensor("z0", z0))
     _check_tensors("parameters", parameters)
     for tensor in _check_tensors("inputs", inputs):
         if tensor.dim() == 0 or len(tensor) != len(z0):
@@ -97,7 +96,7 @@ def function_problem(
                 f"inputs must have one entry per sample of z0, {len(z0)}, "
                 f"got shape {tuple(tensor.shape)}"
             )
-    return FunctionProblem(f, z0.shape[1:], inputs, parameters, separable=separable)
+    return FunctionProblem(f, layout, inputs, parameters, separable=separable)
 
 
 def _check_tensors(name: str, tensors: Sequence[Tensor]) -> Sequence[Tensor]:

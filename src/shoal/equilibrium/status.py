@@ -44,9 +44,10 @@ _REMEDIES = {
     Status.CONVERGED: "nothing to do",
     Status.OUT_OF_STEPS: "raise max_steps or rtol; where the map contracts slowly, Anderson and "
     "NewtonKrylov need the fewest steps",
-    Status.DIVERGED: "the map expands or has no fixed point: shrink the recurrent weights (ask "
-    "net.well_posedness()), or try Anderson or NewtonKrylov",
+    Status.DIVERGED: "the map expands or has no fixed point: try Anderson or NewtonKrylov, and "
+    "keep the recurrent weights small while they are trained (GainConstraint, jacobian_penalty)",
     Status.NOT_FINITE: "check the inputs and the weights for NaN, infinity and overflow",
     Status.STAGNATED: "the iteration cycles, or rtol is below what the dtype can resolve: use "
-    "DampedPicard, Anderson or NewtonKrylov, a larger rtol, or float64",
+    "Anderson, NewtonKrylov or DampedPicard, a larger rtol, or float64; recurrent weights that "
+    "have grown in training are kept small by GainConstraint or jacobian_penalty",
 }

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-__all__ = ["Recall", "WarmStart"]
+__all__ = ["Recall", "Series", "WarmStart"]
 
 # Polynomial extrapolation through the last solutions, newest first.
 _COEFFICIENTS = ((1.0,), (2.0, -1.0), (3.0, -3.0, 1.0), (4.0, -6.0, 4.0, -1.0))
@@ -150,6 +150,43 @@ class WarmStart:
         """Forget everything."""
         self.forward.clear()
         self.backward.clear()
+
+
+class Series:
+    """Warm starts for a series of solves on the same inputs; others start a new series."""
+
+    def __init__(self) -> None:
+        self._last: tuple[WarmStart, tuple[tuple[Tensor, int], ...]] | None = None
+
+    def start(self, *inputs: Tensor) -> WarmStart:
+        """What is recalled of the inputs, which must be the last ones, unchanged or equal."""
+        if self._last is not None:
+            warm, before = self._last
+            if len(before) == len(inputs) and all(map(_same, before, inputs)):
+                return warm
+        return self.resume(WarmStart(), *inputs)
+
+    def resume(self, warm: WarmStart, *inputs: Tensor) -> WarmStart:
+        """Go on with a series of which the state is known."""
+        self._last = (warm, tuple((tensor, tensor._version) for tensor in inputs))
+        return warm
+
+    def state(self) -> dict[str, Tensor]:
+        """All that the next solves depend on; nothing if nothing is known."""
+        return {} if self._last is None else self._last[0].state()
+
+    def clear(self) -> None:
+        """Let the next solve start cold."""
+        self._last = None
+
+
+def _same(known: tuple[Tensor, int], now: Tensor) -> bool:
+    before, version = known
+    if before._version != version:
+        return False
+    return before is now or (
+        (before.shape, before.device) == (now.shape, now.device) and torch.equal(before, now)
+    )
 
 
 def _alike(values: Tensor, like: Tensor) -> bool:

@@ -17,7 +17,7 @@ from shoal.equilibrium.layer_equilibrium import equilibrium
 from shoal.equilibrium.loop import loop_equilibrium, recurrent_problem
 from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.solution import SolveLog, handle_failure
-from shoal.equilibrium.warm import WarmStart
+from shoal.equilibrium.warm import Series, WarmStart
 from shoal.networks.network import Network, NetworkSpec
 from shoal.networks.well_posedness import WellPosedness, well_posedness
 
@@ -47,7 +47,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         super().__init__(spec, weights)
         self.options = replace(options, log=SolveLog(), warm=None)
         self.warm_start = warm_start
-        self._recalled: tuple[WarmStart, Tensor, int] | None = None
+        self._series = Series()
 
     @property
     @abstractmethod
@@ -84,15 +84,15 @@ class EquilibriumNetwork(Network[A], Generic[A]):
 
     def forget(self) -> None:
         """Let the next solves start cold, whatever came before."""
-        self._recalled = None
+        self._series.clear()
 
     def recalled(self) -> dict[str, Tensor]:
         """What warm starts know now, as tensors; to be kept and given to :meth:`recall`."""
-        return {} if self._recalled is None else self._recalled[0].state()
+        return self._series.state()
 
     def recall(self, x: Tensor, state: Mapping[str, Tensor]) -> None:
         """Let the next solves for inputs ``x`` start as if all had been solved that was."""
-        self._recalled = (WarmStart.of(state), x, x._version)
+        self._series.resume(WarmStart.of(state), x)
 
     def features(self, x: Tensor) -> Tensor:
         """The equilibrium $z$ for inputs ``x``, differentiable; shape (samples, width)."""
@@ -141,7 +141,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
             **self.__dict__,
             "options": self.options.exact(silent=silent),
             "warm_start": False,
-            "_recalled": None,
+            "_series": Series(),
             "_checked": None,
         }
         return other
@@ -166,24 +166,12 @@ class EquilibriumNetwork(Network[A], Generic[A]):
             return None
         if x is None or torch._C._functorch.is_functorch_wrapped_tensor(x):
             return None
-        if self._recalled is not None:
-            warm, before, version = self._recalled
-            unchanged = before._version == version
-            if unchanged and (before is x or _equal(before, x)):
-                return warm
-        self._recalled = (WarmStart(), x, x._version)
-        return self._recalled[0]
+        return self._series.start(x)
 
     def __getstate__(self) -> dict[str, object]:
         """Without what was recalled: copies start cold."""
         return {
             **super().__getstate__(),
-            "_recalled": None,
+            "_series": Series(),
             "options": replace(self.options, log=SolveLog()),
         }
-
-
-def _equal(first: Tensor, second: Tensor) -> bool:
-    return (first.shape, first.device) == (second.shape, second.device) and torch.equal(
-        first, second
-    )

@@ -1,0 +1,102 @@
+"""The tensors that a function uses without being given them: found, held, replaced by others.
+
+Transforms of ``torch.func`` see only what a differentiable operation is given. What is found here
+is what the operations of PyTorch are called with; those written in other ways are not seen.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from shoal.core.torch_internals import lent_tensors, named_tensors
+
+__all__ = ["HeldModules", "Replaced", "Uses"]
+
+
+class Uses(TorchFunctionMode):
+    """Notes which tensors are used that may be differentiated by and that were made outside.
+
+    Args:
+        known: Tensors to leave out.
+
+    Attributes:
+        tensors: Those found, in the order of their use.
+    """
+
+    def __init__(self, known: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.tensors: list[Tensor] = []
+        self._known = {id(tensor): tensor for tensor in known}  # held: ids are of the living
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Look at the arguments, then call the function."""
+        for leaf in pytree.tree_leaves((args, kwargs)):
+            if isinstance(leaf, Tensor) and id(leaf) not in self._known:
+                self._known[id(leaf)] = leaf
+                if leaf.requires_grad or torch._C._functorch.is_functorch_wrapped_tensor(leaf):
+                    self.tensors.append(leaf)
+        result = func(*args, **(kwargs or {}))
+        self._known.update(
+            (id(leaf), leaf) for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)
+        )
+        return result
+
+
+class Replaced(TorchFunctionMode):
+    """Puts other tensors in the place of some wherever they are used.
+
+    Args:
+        others: The other tensor for the ``id`` of each.
+
+    Attributes:
+        missed: The ids of those that were not used yet.
+    """
+
+    def __init__(self, others: Mapping[int, Tensor]) -> None:
+        super().__init__()
+        self.others, self.missed = others, set(others)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Call the function with the other tensors."""
+
+        def other(tensor: Tensor) -> Tensor:
+            self.missed.discard(id(tensor))
+            return self.others.get(id(tensor), tensor)
+
+        args, kwargs = pytree.tree_map_only(Tensor, other, (tuple(args), kwargs or {}))
+        return func(*args, **kwargs)
+
+
+class HeldModules:
+    """The modules that a function belongs to or refers to, with the tensors that they have now.
+
+    A later call sees the same tensors, whatever the modules have by then: those that
+    ``torch.func.functional_call`` lends to a module are gone after it.
+
+    Args:
+        function: A module, a method of one, or a function that has some in its closure.
+    """
+
+    def __init__(self, function: Any) -> None:
+        candidates = [function, getattr(function, "__self__", None)]
+        for cell in getattr(function, "__closure__", None) or ():
+            with suppress(ValueError):  # of a cell that is still empty
+                candidates += [cell.cell_contents, getattr(cell.cell_contents, "__self__", None)]
+        modules = {id(m): m for m in candidates if isinstance(m, nn.Module)}
+        self._held = [(module, named_tensors(module)) for module in modules.values()]
+
+    def __call__(self) -> AbstractContextManager[Any]:
+        """Where the modules have those tensors."""
+        stack = ExitStack()
+        for module, tensors in self._held:
+            stack.enter_context(lent_tensors(module, tensors))
+        return stack

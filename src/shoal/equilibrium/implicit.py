@@ -1,0 +1,423 @@
+r"""Equilibria as differentiable operations: one theorem for every map.
+
+Let $z = f(z, \theta)$ and let $w = f(z^*, \theta)$ be one evaluation at the solution, of which
+autograd knows how it depends on $\theta$, whatever $\theta$ is. Then $dz = (I - J)^{-1} dw$: a
+cotangent of $z$ becomes one of $w$ by the adjoint equation $g = v + J^\top g$, a tangent of $w$
+one of $z$ by the tangent equation $k = dw + J k$. Both are equilibria of maps themselves, so
+derivatives of any order follow.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from shoal.core.closures import HeldModules, Replaced, Uses
+from shoal.core.torch_internals import (
+    apply,
+    in_forward_mode,
+    in_full_precision,
+    is_transformed,
+    kept_as_they_are,
+    next_operation,
+    outside_tensors,
+    without_forward_mode,
+)
+from shoal.equilibrium.driver import Outcome, repeat
+from shoal.equilibrium.methods import Neumann, OneStep, Unrolled
+from shoal.equilibrium.options import SolveOptions
+from shoal.equilibrium.problem import Evaluation, FunctionProblem, Linearization, Problem
+from shoal.equilibrium.state import StateLayout
+
+__all__ = ["Found", "Map", "OfFunction", "equilibrium_of"]
+
+
+class Map(Protocol):
+    """A map, as what of it is not a tensor: with its tensors, it is a problem."""
+
+    def problem(self, *tensors: Tensor) -> Problem:
+        """The problem of finding its fixed points."""
+        ...
+
+
+class Found(NamedTuple):
+    """A fixed point, with its derivatives, and how each sample ended."""
+
+    value: Tensor
+    status: Tensor
+    residual: Tensor
+    steps: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class OfFunction:
+    """The map of a function, which may use tensors that it is not given.
+
+    Attributes:
+        given: The problem.
+        held: The modules that it uses, as they are now.
+        used: Tensors to differentiate by, given or not.
+        hidden: Whether it uses others that could not be found.
+    """
+
+    given: FunctionProblem
+    held: HeldModules
+    used: tuple[Tensor, ...] = ()
+    hidden: bool = False
+
+    @classmethod
+    def now(cls, given: FunctionProblem) -> "OfFunction":
+        """The map of a function as it is now."""
+        return cls(given, HeldModules(given.function))
+
+    def problem(self, *tensors: Tensor) -> Problem:
+        """The problem with other tensors instead of those that were found."""
+        if not self.used:
+            return self.given
+        others = {id(own): tensor for own, tensor in zip(self.used, tensors, strict=True)}
+        given, scope, held = self.given, self.given.scope, self.held
+
+        def replaced(*arguments: Any) -> Any:
+            with held(), Replaced(others) as uses:
+                value = given.function(*arguments)
+            if uses.missed:
+                raise RuntimeError(
+                    "f must be the same function in the backward pass, got one that no longer "
+                    "uses the same tensors; make it a module, or pass the tensors in `inputs`"
+                )
+            return value
+
+        return FunctionProblem(
+            replaced,
+            given.layout,
+            given.inputs,
+            given.parameters,
+            scope=scope,
+            cast=given.cast,
+        )
+
+    def with_tensors(self, start: Tensor) -> "tuple[Map, tuple[Tensor, ...]]":
+        """The same map, and the tensors that it must be given where transforms are at work."""
+        if not is_transformed(start):
+            return self, ()
+        used = self._uses(start)
+        return replace(self, used=used), used
+
+    def seen(
+        self, value: Tensor, point: Tensor, since: int
+    ) -> "tuple[OfFunction, tuple[Tensor, ...]]":
+        """The same map with the tensors that autograd follows into the function, given or not.
+
+        Args:
+            value: The function's value at a point.
+            point: The point.
+            since: The number of the first operation of that evaluation.
+        """
+        given = pytree.tree_leaves((self.given.inputs, self.given.parameters))
+        known = [leaf for leaf in given if isinstance(leaf, Tensor)]
+        found = outside_tensors(value, point, known, since)
+        if found is None:  # some are neither leaves nor given: look for them where they are used
+            found = outside_tensors(value, point, self._uses(point.detach()), since)
+        return replace(self, used=found or (), hidden=found is None), found or ()
+
+    def _uses(self, z: Tensor) -> tuple[Tensor, ...]:
+        given = self.given
+        state = given.layout.state(z)
+        uses = Uses(pytree.tree_leaves(state))
+        with torch.no_grad(), given.scope(), uses:
+            given.function(state, *given.inputs, *given.parameters)
+        return tuple(uses.tensors)
+
+
+@dataclass(frozen=True, eq=False)
+class _Adjoint:
+    """The adjoint equation of a map: its tensors are the right-hand side, the point, the map's."""
+
+    of: Map
+
+    def problem(self, *tensors: Tensor) -> Problem:
+        right, z, *others = tensors
+        return self.at(self.of.problem(*others).linearize(z), right)
+
+    @staticmethod
+    def at(near: Linearization, right: Tensor) -> Problem:
+        return near.adjoint(right)
+
+
+@dataclass(frozen=True, eq=False)
+class _Tangent(_Adjoint):
+    """The tangent equation, likewise."""
+
+    @staticmethod
+    def at(near: Linearization, right: Tensor) -> Problem:
+        return near.tangent(right)
+
+
+class _RowProblem(FunctionProblem):
+    """The problem of a function of rows, of any length."""
+
+    def evaluate(self, z: Tensor) -> Evaluation:
+        return Evaluation(self.function(z))
+
+
+@dataclass(frozen=True, eq=False)
+class _Mapped:
+    """Several copies of a map, one for each entry of a dimension of some of its tensors."""
+
+    of: Map
+    count: int
+    dims: tuple[int | None, ...]
+
+    def problem(self, *tensors: Tensor) -> Problem:
+        def copies(z: Tensor) -> Tensor:
+            rows = z.view(self.count, len(z) // self.count, z.shape[1])
+            together = torch.vmap(
+                lambda z, *ts: self.of.problem(*ts).evaluate(z).value,
+                in_dims=(0, *self.dims),
+                randomness="same",
+            )
+            return together(rows, *tensors).reshape(z.shape)
+
+        return _RowProblem(copies, StateLayout.of(torch.empty(1, 1)))
+
+
+def equilibrium_of(
+    of: Map, tensors: Sequence[Tensor], start: Tensor, options: SolveOptions
+) -> Found:
+    """The fixed point of a map for each row, differentiable in all that the map depends on.
+
+    Args:
+        of: The map.
+        tensors: Those that its problem is made of.
+        start: Where to start, of shape (samples, size). No gradient flows to it.
+        options: How to solve and to differentiate.
+    """
+    if isinstance(options.gradient, OneStep | Unrolled):
+        return _of_steps(of.problem(*tensors), start, options)
+    if is_transformed(start, *tensors):
+        found = Found(*apply(_Solve, of, options, start.detach(), *tensors))
+        value = of.problem(*tensors).evaluate(found.value).value
+        return _attached(found, value, of, options, None, tensors)
+    problem = of.problem(*tensors)
+    outcome = _solved(of, problem, start, tensors, options)
+    solution = outcome.solution
+    found = Found(solution.value, solution.status, solution.residual, solution.steps)
+    if not torch.is_grad_enabled() and not in_forward_mode():
+        return found
+    point = found.value.detach().requires_grad_()
+    since = next_operation()
+    kept = None if in_forward_mode() else outcome.kept  # which has no tangent
+    with kept_as_they_are():  # one evaluation, whatever is done to more
+        near = problem.linearize(point, kept)
+    if isinstance(of, OfFunction):
+        of, tensors = of.seen(near.value, point, since)
+        followed = bool(tensors) or of.hidden
+    else:
+        followed = any(tensor.requires_grad for tensor in tensors)
+    if not followed and not in_forward_mode():
+        return found
+    # where there are formulas, the value is for its tangent alone
+    value = found.value if near.has_formulas and not in_forward_mode() else near.value
+    return _attached(found, value, of, options, near, tensors)
+
+
+def _solved(
+    of: Map, problem: Problem, start: Tensor, tensors: Sequence[Tensor], options: SolveOptions
+) -> Outcome:
+    """Solve for the fixed point of a map, or a linear equation at size one."""
+    with without_forward_mode():
+        if isinstance(of, _Adjoint):
+            return options.solve_backward(lambda unit: of.problem(unit, *tensors[1:]), tensors[0])
+        return options.solve_forward(problem, start)
+
+
+def _attached(
+    found: Found,
+    value: Tensor,
+    of: Map,
+    options: SolveOptions,
+    near: Linearization | None,
+    tensors: Sequence[Tensor],
+) -> Found:
+    z = apply(_Attached, value, found.value.detach(), of, options, near, *tensors)
+    return found._replace(value=options.held(z, found.status))
+
+
+def _of_steps(problem: Problem, start: Tensor, options: SolveOptions) -> Found:
+    """The fixed point with the derivatives of its last step, or of all steps made again."""
+    if isinstance(options.gradient, Unrolled):  # the very iteration that is repeated: a cold start
+        options = options.without_recall()
+    with without_forward_mode():
+        outcome = options.solve_forward(problem, start)
+    found = outcome.solution
+    if isinstance(options.gradient, OneStep):
+        followed = problem.evaluate(found.value.detach()).value
+    else:
+        followed = repeat(problem, options.solver, start, outcome.reached)
+    value = options.attached(outcome, followed)
+    return Found(value, found.status, found.residual, found.steps)
+
+
+class _Solve(torch.autograd.Function):
+    """A solve without derivatives, as an operation that transforms leave alone."""
+
+    @staticmethod
+    def forward(of: Map, options: SolveOptions, start: Tensor, *tensors: Tensor) -> Any:
+        problem = of.problem(*tensors)
+        found = _solved(of, problem, start, tensors, options).solution
+        return found.value, found.status, found.residual, found.steps
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:  # noqa: ARG004
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def backward(ctx: Any, *_cotangents: Tensor) -> tuple[None, ...]:
+        return (None,) * len(ctx.needs_input_grad)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[None, ...]:  # noqa: ARG004
+        return (None,) * 4
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+        of, options, start, *tensors = arguments
+        count = info.batch_size
+        mapped, tensors = _copies(of, tensors, in_dims[3:], count)
+        rows = _merged(start, in_dims[2], count)
+        results = apply(_Solve, mapped, options, rows, *tensors)
+        split = tuple(r.view(count, len(r) // count, *r.shape[1:]) for r in results)
+        return split, (0,) * len(split)
+
+
+def _copies(
+    of: Map, tensors: Sequence[Tensor], dims: Sequence[int | None], count: int
+) -> tuple[Map, list[Tensor]]:
+    """Copies of a map as one, and its tensors; a linear equation's first two have rows."""
+    if not isinstance(of, _Adjoint):
+        return _Mapped(of, count, tuple(dims)), list(tensors)
+    inner, others = _copies(of.of, tensors[2:], dims[2:], count)
+    rows = [_merged(t, d, count) for t, d in zip(tensors[:2], dims[:2], strict=True)]
+    return type(of)(inner), [*rows, *others]
+
+
+def _merged(tensor: Tensor, dim: int | None, count: int) -> Tensor:
+    """The rows of all copies, one copy after the other."""
+    several = tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+    return several.reshape(-1, *several.shape[2:])
+
+
+class _Attached(torch.autograd.Function):
+    r"""The solution in place of the value of the map there, with the factor $(I - J)^{-1}$."""
+
+    @staticmethod
+    def forward(
+        value: Tensor,  # noqa: ARG004
+        z: Tensor,
+        of: Map,  # noqa: ARG004
+        options: SolveOptions,  # noqa: ARG004
+        near: Linearization | None,  # noqa: ARG004
+        *tensors: Tensor,  # noqa: ARG004
+    ) -> Tensor:
+        return z.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, _, ctx.of, ctx.options, ctx.near, *tensors = inputs
+        ctx.save_for_backward(output, *tensors)
+        ctx.save_for_forward(output, *tensors)
+
+    @staticmethod
+    @in_full_precision
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+        g = _through(ctx, _Adjoint, cotangent)
+        needed = ctx.needs_input_grad[5:]
+        if not _is_last(ctx):
+            return *(None,) * 5, *_partials(ctx.of, g, needed, *ctx.saved_tensors)
+        if ctx.near.has_formulas:
+            return *(None,) * 5, *ctx.near.partials(g, needed)
+        # the rest is autograd's, through the evaluation at hand
+        return g, *(None,) * (len(ctx.needs_input_grad) - 1)
+
+    @staticmethod
+    @in_full_precision
+    def jvp(ctx: Any, tangent: Tensor | None, *_others: Tensor | None) -> Tensor:
+        assert tangent is not None
+        return _through(ctx, _Tangent, tangent)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+        value, z, of, options, _, *tensors = arguments
+        count = info.batch_size
+        rows = (_merged(t, d, count) for t, d in zip((value, z), in_dims[:2], strict=True))
+        mapped, tensors = _copies(of, tensors, in_dims[5:], count)
+        result = apply(_Attached, *rows, mapped, options, None, *tensors)
+        return result.view(count, len(result) // count, *result.shape[1:]), 0
+
+
+def _is_last(ctx: Any) -> bool:
+    """Whether nothing will be differentiated again, so that the evaluation at hand suffices."""
+    return ctx.near is not None and not torch.is_grad_enabled() and not in_forward_mode()
+
+
+def _through(ctx: Any, equation: type[_Adjoint], right: Tensor) -> Tensor:
+    """The solution of a linear equation at the fixed point, differentiable where that is wanted."""
+    options: SolveOptions = ctx.options
+    gradient = options.gradient
+    if _is_last(ctx):
+        if isinstance(gradient, Neumann):
+            return _partial_sum(equation.at(ctx.near, right), right, gradient.terms)
+        near: Linearization = ctx.near
+        return options.solve_backward(lambda unit: equation.at(near, unit), right).solution.value
+    z, *tensors = ctx.saved_tensors
+    if isinstance(gradient, Neumann):
+        problem = equation(ctx.of).problem(right, z, *tensors)
+        return _partial_sum(problem, right, gradient.terms)
+    if isinstance(ctx.of, _Adjoint):  # of higher order: not the next of a series
+        options = options.without_recall()
+    return equilibrium_of(equation(ctx.of), (right, z, *tensors), right, options).value
+
+
+def _partials(
+    of: Map, g: Tensor, needed: Sequence[bool], z: Tensor, *tensors: Tensor
+) -> Sequence[Tensor | None]:
+    """Cotangents of a map's tensors, each with the others held fixed; differentiable again."""
+    if is_transformed(z, *tensors):
+        found = torch.func.vjp(lambda *ts: of.problem(*ts).evaluate(z).value, *tensors)
+        several: tuple[Tensor, ...] = found[1](g)
+        return several
+    since = next_operation()
+    with torch.enable_grad():
+        # tensors may depend on each other, and the point on all of them: what is new does not
+        point, *views = (tensor.view_as(tensor) for tensor in (z, *tensors))
+        near = of.problem(*views).linearize(point)
+    if near.has_formulas:
+        return near.partials(g, needed)
+    if isinstance(of, OfFunction):
+        seen = outside_tensors(near.value, point, [point, *views], since)
+        if of.hidden or seen is None or {id(t) for t in seen} - {id(t) for t in (point, *views)}:
+            raise TypeError(
+                "f uses a tensor that requires a gradient but is not among its arguments, in an "
+                "operation that cannot be looked into. First derivatives are right; for second "
+                "ones pass it in `inputs`"
+            )
+    wanted = [view for view, need in zip(views, needed, strict=True) if need]
+    gradients = iter(
+        torch.autograd.grad(
+            near.value, wanted, g, create_graph=torch.is_grad_enabled(), allow_unused=True
+        )
+        if wanted
+        else ()
+    )
+    return [next(gradients) if need else None for need in needed]
+
+
+def _partial_sum(problem: Problem, right: Tensor, terms: int) -> Tensor:
+    """The first terms of the Neumann series of a linear equation."""
+    total = right
+    for _ in range(terms):
+        total = problem.evaluate(total).value
+    return total

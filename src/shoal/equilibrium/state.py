@@ -1,0 +1,100 @@
+"""States of any shape, tensors or trees of tensors, as rows of numbers: one row per sample."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from shoal.core.checks import float_tensor
+
+__all__ = ["State", "StateLayout"]
+
+State = Any  # a tensor, or a tree of tensors: tuples, lists, dictionaries, as PyTorch knows them
+
+
+@dataclass(frozen=True, eq=False)
+class StateLayout:
+    """How the tensors of a state lie in rows.
+
+    Attributes:
+        tree: How they are arranged in the state.
+        shapes: Their shapes, for one sample.
+        batched: Whether their first dimension counts samples; else all of it is one.
+    """
+
+    tree: pytree.TreeSpec
+    shapes: tuple[torch.Size, ...]
+    batched: bool
+
+    @classmethod
+    def of(cls, state: State, *, batched: bool = True) -> "StateLayout":
+        """The layout of a state to start from, after a look at its tensors."""
+        leaves, tree = pytree.tree_flatten(state)
+        if not leaves:
+            raise ValueError(f"z0 must hold at least one tensor, got {state!r}")
+        tensors = [float_tensor("z0", leaf) for leaf in leaves]
+        kinds = {f"{tensor.dtype} on {tensor.device}" for tensor in tensors}
+        if len(kinds) > 1:
+            raise ValueError(
+                "z0 must have tensors of one dtype on one device, got " + ", ".join(sorted(kinds))
+            )
+        shapes = tuple(tensor.shape for tensor in tensors)
+        if not batched:
+            return cls(tree, shapes, batched)
+        if not all(shapes):
+            raise ValueError("z0 must have shape (samples, ...), got a scalar")
+        if len({shape[0] for shape in shapes}) > 1:
+            raise ValueError(
+                "z0 must have tensors with one entry per sample, got shapes "
+                + ", ".join(str(tuple(shape)) for shape in shapes)
+                + "; with batched=False the whole state is one sample"
+            )
+        return cls(tree, tuple(shape[1:] for shape in shapes), batched)
+
+    def rows(self, state: State) -> Tensor:
+        """A state as rows, of shape (samples, size)."""
+        leaves: list[Tensor] = pytree.tree_leaves(state)
+        count = len(leaves[0]) if self.batched else 1
+        flat = [t.reshape(count, math.prod(s)) for t, s in zip(leaves, self.shapes, strict=True)]
+        return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
+
+    def state(self, rows: Tensor) -> State:
+        """The state that lies in rows, which need not be all of them."""
+        count = (len(rows),) if self.batched else ()
+        parts = [rows]
+        if len(self.shapes) > 1:
+            parts = list(rows.split([math.prod(shape) for shape in self.shapes], 1))
+        leaves = [part.reshape(*count, *s) for part, s in zip(parts, self.shapes, strict=True)]
+        return pytree.tree_unflatten(leaves, self.tree)
+
+    def returned(self, value: State, given: Tensor, *, cast: bool = False) -> Tensor:
+        """What a map returned as rows, or say why it is no state like the one that it was given.
+
+        Args:
+            value: What it returned.
+            given: What it was given, as rows.
+            cast: Whether it may be of another dtype, as under autocast.
+        """
+        leaves, tree = pytree.tree_flatten(value)
+        count = (len(given),) if self.batched else ()
+        expected = [(*count, *shape) for shape in self.shapes]
+        if tree != self.tree or not all(isinstance(leaf, Tensor) for leaf in leaves):
+            wanted = f"a tensor of shape {expected[0]}" if self.tree.is_leaf() else str(self.tree)
+            raise ValueError(f"f must return {wanted}, got {_described(value)}")
+        for leaf, shape in zip(leaves, expected, strict=True):
+            if leaf.shape != shape:
+                raise ValueError(
+                    f"f must return a tensor of shape {shape}, got {tuple(leaf.shape)}"
+                )
+            if leaf.dtype != given.dtype and not (cast and leaf.is_floating_point()):
+                raise TypeError(
+                    f"f must return dtype {given.dtype} for a z of it, got {leaf.dtype}"
+                )
+        return self.rows(value).to(given.dtype)
+
+
+def _described(value: State) -> str:
+    return str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__

@@ -1,0 +1,387 @@
+"""Equilibria of modules that shoal did not write: values, gradients of all kinds, training."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+import shoal
+from equilibrium.foreign_cells import CELLS, Normalized, Pretrained, WithDropout
+from shoal import ConvergenceError, ConvergenceWarning, Equilibrium, Implicit, Neumann, OneStep
+
+# PyTorch's forward mode still loads parts that it calls deprecated itself
+forward_mode = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+gradcheck, gradgradcheck = torch.autograd.gradcheck, torch.autograd.gradgradcheck
+every_cell = pytest.mark.parametrize("kind", CELLS, ids=lambda kind: kind.__name__)
+
+
+def prepared(kind, **options):
+    """A layer of a cell, in evaluation mode but for dropout; a start; inputs."""
+    torch.manual_seed(0)
+    cell = kind().double()
+    z0, inputs, named, own = CELLS[kind]()
+    layer = Equilibrium(cell, on_failure="raise", **own, **options)
+    layer.train(kind is WithDropout)
+    return layer, z0, inputs, named
+
+
+def as_function(layer, z0, inputs, named):
+    """The layer as a function of its parameters and inputs, for gradcheck."""
+    parameters = {n: p for n, p in layer.named_parameters() if p.requires_grad}
+    names = list(parameters)
+
+    def call(*tensors):
+        given = dict(zip(names, tensors, strict=False))
+        rest = tensors[len(names) :]
+        positional, by_name = (
+            rest[: len(inputs)],
+            dict(zip(named, rest[len(inputs) :], strict=True)),
+        )
+        torch.manual_seed(1)  # of the dropout
+        state = torch.func.functional_call(layer, given, (z0, *positional), by_name)
+        return torch.cat([leaf.flatten() for leaf in pytree.tree_leaves(state)])
+
+    tensors = [*parameters.values(), *inputs, *named.values()]
+    return call, tuple(t.detach().clone().requires_grad_() for t in tensors)
+
+
+@every_cell
+def test_it_is_an_equilibrium(kind):
+    layer, z0, inputs, named = prepared(kind)
+    torch.manual_seed(1)
+    state = layer(z0, *inputs, **named)
+    assert layer.solution.converged.all()
+    torch.manual_seed(1)
+    again = layer.cell(state, *inputs, **named)
+    assert pytree.tree_structure(state) == pytree.tree_structure(z0)
+    for left, right in zip(pytree.tree_leaves(state), pytree.tree_leaves(again), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-10)
+
+
+@forward_mode
+@every_cell
+def test_gradients_in_both_modes(kind):
+    function, tensors = as_function(*prepared(kind))
+    assert gradcheck(function, tensors, check_forward_ad=True, fast_mode=True)
+
+
+@every_cell
+def test_second_derivatives(kind):
+    function, tensors = as_function(*prepared(kind))
+    assert gradgradcheck(function, tensors, fast_mode=True)
+
+
+@every_cell
+def test_backward_reaches_every_parameter(kind):
+    """As a training loop calls it: the gradients of 2,000 steps of the cell, unrolled."""
+    layer, z0, inputs, named = prepared(kind)
+    torch.manual_seed(1)
+    sum(leaf.sin().sum() for leaf in pytree.tree_leaves(layer(z0, *inputs, **named))).backward()
+    found = {n: p.grad.clone() for n, p in layer.cell.named_parameters() if p.requires_grad}
+    layer.zero_grad()
+    state = z0
+    for _ in range(400):
+        torch.manual_seed(1)
+        state = layer.cell(state, *inputs, **named)
+    sum(leaf.sin().sum() for leaf in pytree.tree_leaves(state)).backward()
+    for name, parameter in layer.cell.named_parameters():
+        if parameter.requires_grad:
+            torch.testing.assert_close(found[name], parameter.grad, rtol=1e-8, atol=1e-9)
+
+
+@every_cell
+def test_training(kind):
+    layer, z0, inputs, named = prepared(kind)
+    torch.manual_seed(2)
+    target = pytree.tree_map(lambda leaf: 0.1 * torch.randn_like(leaf), z0)
+    optimizer = torch.optim.Adam(layer.parameters(), 1e-2)
+    losses = []
+    for _ in range(15):
+        optimizer.zero_grad()
+        torch.manual_seed(1)
+        state = pytree.tree_leaves(layer(z0, *inputs, **named))
+        pairs = zip(state, pytree.tree_leaves(target), strict=True)
+        loss = sum((leaf - aim).square().mean() for leaf, aim in pairs)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0]
+    assert "all" in str(layer.log)
+
+
+@forward_mode
+def test_function_transforms():
+    layer, z0, (x,), _ = prepared(Normalized)
+    parameters = {n: p.detach() for n, p in layer.named_parameters()}
+
+    def features(parameters, row):
+        return torch.func.functional_call(layer, parameters, (z0[:1], row[None]))[0]
+
+    per_sample = torch.func.vmap(torch.func.jacrev(features), (None, 0))(parameters, x)
+    for index, row in enumerate(x):
+        exact = torch.func.jacfwd(features)(parameters, row)
+        for name, jacobian in per_sample.items():
+            torch.testing.assert_close(jacobian[index], exact[name], rtol=1e-8, atol=1e-10)
+    # rows mapped over one by one are the rows of a batch
+    torch.testing.assert_close(
+        torch.func.vmap(features, (None, 0))(parameters, x), layer(z0, x).detach()
+    )
+
+
+def test_captured_tensors_of_a_function():
+    torch.manual_seed(0)
+    w = (0.2 * torch.randn(3, 3, dtype=torch.float64)).requires_grad_()
+    u = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
+    z = Equilibrium(lambda z: torch.tanh(z @ w + u))(torch.zeros_like(u))
+    found = torch.autograd.grad(z.sum(), (u, w))
+    exact = shoal.fixed_point(
+        lambda z, u, w: torch.tanh(z @ w + u), torch.zeros_like(u), inputs=(u,), parameters=(w,)
+    )
+    torch.testing.assert_close(found, torch.autograd.grad(exact.sum(), (u, w)))
+
+
+def test_a_frozen_layer_has_no_gradient():
+    layer, z0, (x,), _ = prepared(Normalized)
+    layer.requires_grad_(False)
+    assert not layer(z0, x).requires_grad
+    assert layer(z0, x.requires_grad_()).requires_grad
+    with torch.no_grad():
+        assert not layer(z0, x).requires_grad
+
+
+def test_partial_sums_of_the_gradient():
+    """Each term of the Neumann series cuts the error by the contraction's factor, here 0.5."""
+    weight = torch.tensor([[0.5]], dtype=torch.float64, requires_grad=True)
+    x = torch.ones(1, 1, dtype=torch.float64)
+    for terms in (0, 1, 4, 9):
+        layer = Equilibrium(lambda z, x: z @ weight + x, gradient=Neumann(terms))
+        error = layer.gradient_error(torch.zeros_like(x), x.requires_grad_())
+        assert error.relative == pytest.approx(0.5 ** (terms + 1), rel=1e-6)
+        assert error.cosine == pytest.approx(1.0)
+    rough = Equilibrium(lambda z, x: z @ weight + x, gradient=OneStep())
+    assert rough.gradient_error(torch.zeros_like(x), x).relative == pytest.approx(0.5, rel=1e-6)
+    exact = Equilibrium(lambda z, x: z @ weight + x)
+    assert exact.gradient_error(torch.zeros_like(x), x).relative < 1e-9
+
+
+def test_dropout_is_one_draw_for_each_call():
+    layer, z0, (x,), _ = prepared(WithDropout)
+    torch.manual_seed(3)
+    first, second = layer(z0, x), layer(z0, x)
+    assert not torch.equal(first, second)
+    torch.manual_seed(3)
+    torch.testing.assert_close(layer(z0, x), first)
+    # the next random numbers are those after one call of the cell
+    torch.manual_seed(3)
+    layer(z0, x)
+    after = torch.rand(3)
+    torch.manual_seed(3)
+    layer.cell(z0, x)
+    torch.testing.assert_close(torch.rand(3), after)
+
+
+class Owner(nn.Module):
+    """A model with a method as its cell, and one with a function that refers to it."""
+
+    def __init__(self, *, method):
+        super().__init__()
+        self.linear = nn.Linear(3, 3).double()
+        self.layer = Equilibrium(self.step) if method else None
+
+    def step(self, z, x):
+        return torch.tanh(0.3 * self.linear(z) + x)
+
+    def forward(self, x):
+        layer = self.layer or Equilibrium(lambda z, x: self.step(z, x))
+        return layer(torch.zeros_like(x), x)
+
+
+@pytest.mark.parametrize("method", [True, False])
+def test_functional_calls_of_what_surrounds_it(method):
+    """The tensors that a functional call lends are gone when the backward pass comes."""
+    torch.manual_seed(0)
+    model, x = Owner(method=method), torch.randn(2, 3, dtype=torch.float64)
+    others = {n: 0.5 * p.detach() for n, p in model.named_parameters()}
+
+    def loss(parameters):
+        return torch.func.functional_call(model, parameters, (x,)).square().sum()
+
+    found = torch.func.grad(loss)(others)
+    model.load_state_dict(others)
+    model(x).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(found[name], parameter.grad, rtol=1e-9, atol=1e-11)
+
+
+def test_training_goes_on_where_samples_fail():
+    """A map that has no fixed point for some samples: counted, said once, bounded gradients."""
+
+    def cell(z, x):
+        return torch.where(x > 0, z + 1 + w, 0.5 * z + w)
+
+    w = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
+    x = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
+    layer = Equilibrium(cell)
+    with pytest.warns(ConvergenceWarning, match=r"1 of 2 samples \(1\)"):
+        z = layer(torch.zeros_like(x), x)
+    assert layer.solution.converged.tolist() == [True, False]
+    with pytest.warns(ConvergenceWarning, match="backward pass"):
+        z.sum().backward()
+    assert layer.solution.adjoint.converged.tolist() == [True, False]
+    assert w.grad.abs() < 10
+    layer(torch.zeros_like(x), x).sum().backward()  # said before
+    assert layer.log.failures["forward"].total() == 2
+    assert "2 of 4 samples failed" in str(layer.log)
+    strict = Equilibrium(cell, on_failure="raise")
+    with pytest.raises(ConvergenceError, match='on_failure="warn"'):
+        strict(torch.zeros_like(x), x)
+
+
+def test_solvers_one_after_the_other():
+    """Where one method fails, the next goes on: a map with slope -2 needs more than Picard."""
+    x = torch.tensor([[0.3], [0.6]], dtype=torch.float64)
+
+    def cell(z, x):
+        return torch.where(x < 0.5, 0.5 * z + x, 3 - 2 * z)
+
+    alone = Equilibrium(cell, solver=shoal.Picard(), on_failure="status")
+    alone(torch.zeros_like(x), x)
+    assert alone.solution.converged.tolist() == [True, False]
+    together = Equilibrium(cell, solver=(shoal.Picard(), shoal.NewtonKrylov()))
+    found = together(torch.zeros_like(x), x.requires_grad_())
+    torch.testing.assert_close(found, torch.tensor([[0.6], [1.0]], dtype=torch.float64))
+    found.sum().backward()
+    torch.testing.assert_close(x.grad, torch.tensor([[2.0], [0.0]], dtype=torch.float64))
+
+
+def test_copies_and_pickles():
+    layer, z0, (x,), _ = prepared(Normalized)
+    expected = layer(z0, x)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        torch.testing.assert_close(other(z0, x), expected)
+        assert other.log is not layer.log
+    other.load_state_dict(layer.state_dict())
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of dynamo's
+def test_inside_a_compiled_model():
+    layer, _, (x,), _ = prepared(Pretrained)
+    model = nn.Sequential(nn.Linear(4, 4).double(), nn.Tanh())
+
+    def loss(x):
+        return layer(torch.zeros_like(x), model(x)).square().sum() + x.sum()
+
+    compiled = torch.compile(loss, backend="aot_eager")
+    x.requires_grad_()
+    tensors = (x, *model.parameters(), *(p for p in layer.parameters() if p.requires_grad))
+    expected = torch.autograd.grad(loss(x), tensors)
+    torch.testing.assert_close(torch.autograd.grad(compiled(x), tensors), expected)
+
+
+def test_checkpointing_and_accumulation():
+    layer, z0, (x,), _ = prepared(Normalized)
+
+    def through(x):
+        return layer(z0, torch.sin(x)).square().sum()
+
+    x.requires_grad_()
+    tensors = (x, *layer.parameters())
+    expected = torch.autograd.grad(through(x), tensors)
+    again = torch.utils.checkpoint.checkpoint(through, x, use_reentrant=False)
+    torch.testing.assert_close(torch.autograd.grad(again, tensors), expected)
+    for _ in range(2):
+        through(x).backward()
+    torch.testing.assert_close(x.grad, 2 * expected[0])
+    loss = through(x)
+    twice = [torch.autograd.grad(loss, tensors, retain_graph=True) for _ in range(2)]
+    torch.testing.assert_close(twice[1], expected)
+
+
+def test_autocast_and_gradient_scaling():
+    torch.manual_seed(0)
+    cell, x = Normalized(), torch.randn(3, 4)
+    layer = Equilibrium(cell)
+    expected = layer(torch.zeros(3, 4), x)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = layer(torch.zeros(3, 4), x)
+    assert found.dtype == torch.float32
+    assert layer.solution.converged.all()
+    torch.testing.assert_close(found, expected, rtol=0.1, atol=0.1)
+    found.sum().backward()
+    assert all(p.grad.isfinite().all() for p in cell.parameters())
+    # an overflow of scaled gradients is passed on, so that the scaler skips the step
+    (layer(torch.zeros(3, 4), x) * torch.inf).sum().backward()
+    assert not all(p.grad.isfinite().all() for p in cell.parameters())
+    assert not layer.log.failures["backward"]
+
+
+def test_warm_starts():
+    torch.manual_seed(0)
+    x = torch.randn(5, 4, dtype=torch.float64)
+    layer = Equilibrium(Normalized().double(), warm_start=True)
+    for _ in range(2):
+        layer(torch.zeros_like(x), x).sum().backward()
+    assert int(layer.solution.steps.max()) == 0
+    assert int(layer.solution.adjoint.steps.max()) == 0
+    layer(torch.zeros_like(x), 2 * x)
+    assert int(layer.solution.steps.max()) > 3
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: Equilibrium(3), TypeError, "cell must be a module or a function, got int"),
+        (lambda: Equilibrium(torch.cos, solver="anderson"), TypeError, "solver must be a Solver"),
+        (lambda: Equilibrium(torch.cos, solver=()), TypeError, "solver must be a Solver"),
+        (lambda: Equilibrium(torch.cos, gradient="jfb"), TypeError, "gradient must be a Gradient"),
+        (lambda: Equilibrium(torch.cos, on_failure="no"), ValueError, "on_failure must be one of"),
+        (lambda: Equilibrium(torch.cos, batched=1), TypeError, "batched must be True or False"),
+        (
+            lambda: Equilibrium(torch.cos, batched=False, separable=True),
+            ValueError,
+            "separable must be False",
+        ),
+        (lambda: Equilibrium(torch.cos)(torch.tensor(1.0)), ValueError, "z0 must have shape"),
+        (lambda: Equilibrium(torch.cos)([]), ValueError, "z0 must hold at least one tensor"),
+        (lambda: Equilibrium(torch.cos)([1.0]), ValueError, "z0 must have shape"),
+        (lambda: Equilibrium(torch.cos)("z"), TypeError, "z0 must be a"),
+        (
+            lambda: Equilibrium(lambda z: z)((torch.ones(2, 1), torch.ones(3, 1))),
+            ValueError,
+            r"one entry per sample, got shapes \(2, 1\), \(3, 1\)",
+        ),
+        (
+            lambda: Equilibrium(lambda z: z)((torch.ones(2), torch.ones(2).double())),
+            ValueError,
+            "tensors of one dtype",
+        ),
+        (
+            lambda: Equilibrium(lambda z: (z, z))(torch.ones(2, 1)),
+            ValueError,
+            r"f must return a tensor of shape \(2, 1\), got tuple",
+        ),
+        (
+            lambda: Equilibrium(torch.add, separable=True)(torch.ones(2, 1), torch.ones(3)),
+            ValueError,
+            "inputs must have one entry per sample of z0, 2",
+        ),
+        (lambda: Neumann(-1), ValueError, "terms must be"),
+        (
+            lambda: Equilibrium(torch.cos).gradient_error(torch.ones(2, 1)),
+            ValueError,
+            "gradient_error needs parameters or inputs",
+        ),
+    ],
+)
+def test_bad_input(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_it_is_in_the_surface():
+    layer = Equilibrium(Normalized(), gradient=Implicit(rtol=1e-4))
+    assert "gradient=Implicit" in repr(layer)
+    assert isinstance(layer, nn.Module)
