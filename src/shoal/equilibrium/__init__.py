@@ -4,7 +4,7 @@ from shoal.equilibrium.anderson import Anderson
 from shoal.equilibrium.base import Solver
 from shoal.equilibrium.broyden import Broyden
 from shoal.equilibrium.fixed_point import fixed_point
-from shoal.equilibrium.methods import Gradient, Implicit, Neumann, OneStep, Unrolled
+from shoal.equilibrium.methods import Gradient, Implicit, Neumann, OneStep, Reversible, Unrolled
 from shoal.equilibrium.module import Equilibrium, GradientError
 from shoal.equilibrium.newton_krylov import NewtonKrylov
 from shoal.equilibrium.picard import DampedPicard, Picard
@@ -24,6 +24,7 @@ __all__ = [
     "NewtonKrylov",
     "OneStep",
     "Picard",
+    "Reversible",
     "Solution",
     "Solver",
     "Status",

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from shoal.core.torch_internals import in_full_precision, uncompiled
 from shoal.equilibrium.base import Solver
-from shoal.equilibrium.implicit import OfFunction, equilibrium_of
+from shoal.equilibrium.implicit import equilibrium_of
+from shoal.equilibrium.maps import OfFunction
 from shoal.equilibrium.methods import Gradient, check_gradient
 from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.solution import Solution, check_on_failure

@@ -8,14 +8,12 @@ derivatives of any order follow.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
-from shoal.core.closures import HeldModules, Replaced, Uses
 from shoal.core.torch_internals import (
     apply,
     in_forward_mode,
@@ -27,109 +25,14 @@ from shoal.core.torch_internals import (
     without_forward_mode,
 )
 from shoal.equilibrium.driver import Outcome, repeat
-from shoal.equilibrium.methods import Neumann, OneStep, Unrolled
+from shoal.equilibrium.maps import Found, Map, OfFunction
+from shoal.equilibrium.methods import Neumann, OneStep, Reversible, Unrolled
 from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.problem import Evaluation, FunctionProblem, Linearization, Problem
+from shoal.equilibrium.reversible import reversible_equilibrium
 from shoal.equilibrium.state import StateLayout
 
-__all__ = ["Found", "Map", "OfFunction", "equilibrium_of"]
-
-
-class Map(Protocol):
-    """A map, as what of it is not a tensor: with its tensors, it is a problem."""
-
-    def problem(self, *tensors: Tensor) -> Problem:
-        """The problem of finding its fixed points."""
-        ...
-
-
-class Found(NamedTuple):
-    """A fixed point, with its derivatives, and how each sample ended."""
-
-    value: Tensor
-    status: Tensor
-    residual: Tensor
-    steps: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class OfFunction:
-    """The map of a function, which may use tensors that it is not given.
-
-    Attributes:
-        given: The problem.
-        held: The modules that it uses, as they are now.
-        used: Tensors to differentiate by, given or not.
-        hidden: Whether it uses others that could not be found.
-    """
-
-    given: FunctionProblem
-    held: HeldModules
-    used: tuple[Tensor, ...] = ()
-    hidden: bool = False
-
-    @classmethod
-    def now(cls, given: FunctionProblem) -> "OfFunction":
-        """The map of a function as it is now."""
-        return cls(given, HeldModules(given.function))
-
-    def problem(self, *tensors: Tensor) -> Problem:
-        """The problem with other tensors instead of those that were found."""
-        if not self.used:
-            return self.given
-        others = {id(own): tensor for own, tensor in zip(self.used, tensors, strict=True)}
-        given, scope, held = self.given, self.given.scope, self.held
-
-        def replaced(*arguments: Any) -> Any:
-            with held(), Replaced(others) as uses:
-                value = given.function(*arguments)
-            if uses.missed:
-                raise RuntimeError(
-                    "f must be the same function in the backward pass, got one that no longer "
-                    "uses the same tensors; make it a module, or pass the tensors in `inputs`"
-                )
-            return value
-
-        return FunctionProblem(
-            replaced,
-            given.layout,
-            given.inputs,
-            given.parameters,
-            scope=scope,
-            cast=given.cast,
-        )
-
-    def with_tensors(self, start: Tensor) -> "tuple[Map, tuple[Tensor, ...]]":
-        """The same map, and the tensors that it must be given where transforms are at work."""
-        if not is_transformed(start):
-            return self, ()
-        used = self._uses(start)
-        return replace(self, used=used), used
-
-    def seen(
-        self, value: Tensor, point: Tensor, since: int
-    ) -> "tuple[OfFunction, tuple[Tensor, ...]]":
-        """The same map with the tensors that autograd follows into the function, given or not.
-
-        Args:
-            value: The function's value at a point.
-            point: The point.
-            since: The number of the first operation of that evaluation.
-        """
-        given = pytree.tree_leaves((self.given.inputs, self.given.parameters))
-        known = [leaf for leaf in given if isinstance(leaf, Tensor)]
-        found = outside_tensors(value, point, known, since)
-        if found is None:  # some are neither leaves nor given: look for them where they are used
-            found = outside_tensors(value, point, self._uses(point.detach()), since)
-        return replace(self, used=found or (), hidden=found is None), found or ()
-
-    def _uses(self, z: Tensor) -> tuple[Tensor, ...]:
-        given = self.given
-        state = given.layout.state(z)
-        uses = Uses(pytree.tree_leaves(state))
-        with torch.no_grad(), given.scope(), uses:
-            given.function(state, *given.inputs, *given.parameters)
-        return tuple(uses.tensors)
+__all__ = ["equilibrium_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,6 +98,10 @@ def equilibrium_of(
         start: Where to start, of shape (samples, size). No gradient flows to it.
         options: How to solve and to differentiate.
     """
+    if isinstance(options.gradient, Reversible):
+        if isinstance(of, OfFunction):
+            of, tensors = of.differentiated(start)
+        return reversible_equilibrium(of, tensors, start, options)
     if isinstance(options.gradient, OneStep | Unrolled):
         return _of_steps(of.problem(*tensors), start, options)
     if is_transformed(start, *tensors):

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from shoal.core.torch_internals import full_precision, uncompiled
-from shoal.equilibrium.implicit import OfFunction, equilibrium_of
+from shoal.equilibrium.implicit import equilibrium_of
 from shoal.equilibrium.layer import Layer, LayerProblem
+from shoal.equilibrium.maps import OfFunction
 from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.problem import FunctionProblem, Problem
 from shoal.equilibrium.state import StateLayout

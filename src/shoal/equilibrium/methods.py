@@ -12,6 +12,7 @@ __all__ = [
     "Implicit",
     "Neumann",
     "OneStep",
+    "Reversible",
     "Unrolled",
     "check_gradient",
     "exact_gradient",
@@ -129,6 +130,37 @@ class Neumann(Gradient):
         """Check the fields."""
         super().__post_init__()
         object.__setattr__(self, "terms", integer("terms", self.terms, at_least=0))
+
+
+@final
+@dataclass(frozen=True)
+class Reversible(Gradient):
+    r"""The exact gradient of a relaxed iteration that is run backwards, in constant memory.
+
+    Two states take turns, $y' = (1 - \beta) y + \beta f(z)$ and
+    $z' = (1 - \beta) z + \beta f(y')$, instead of the solver's method, to the solver's tolerance or
+    a number of steps. The backward pass computes each step's states from the next one's, and the
+    gradient is that of what the forward pass returned, converged or not: as for
+    :class:`Unrolled`, but without its memory. It costs four evaluations of the map and two products
+    with its Jacobian per step. Rounding grows by $1/(1 - \beta)$ in each step backwards; a pass
+    that does not find back to its start says so. After McCallum et al. 2025.
+
+    Args:
+        damping: $\beta$, above 0 and below 1.
+        steps: How many steps to make; by default until all samples have converged.
+        failed: ``"best"`` or ``"zero"``, see :class:`Gradient`.
+    """
+
+    damping: float = 0.5
+    steps: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        damping = real("damping", self.damping, above=0, below=1)
+        object.__setattr__(self, "damping", damping)
+        if self.steps is not None:
+            object.__setattr__(self, "steps", integer("steps", self.steps, at_least=1))
 
 
 def exact_gradient(gradient: Gradient) -> Implicit:

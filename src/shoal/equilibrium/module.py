@@ -13,7 +13,8 @@ from shoal.core.checks import flag, seeded
 from shoal.core.torch_internals import full_precision, is_transformed, uncompiled
 from shoal.equilibrium.anderson import Anderson
 from shoal.equilibrium.base import Solver
-from shoal.equilibrium.implicit import OfFunction, equilibrium_of
+from shoal.equilibrium.implicit import equilibrium_of
+from shoal.equilibrium.maps import OfFunction
 from shoal.equilibrium.methods import Gradient, Unrolled, check_gradient, exact_gradient
 from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.picard import Picard

@@ -59,8 +59,7 @@ class SolveOptions:
         value = found.value.detach()
         kept = replace(found, value=value)
         _keep(recall, outcome, value)
-        if self.log.keep("forward", kept, converged=outcome.converged):
-            handle_failure(found, self.on_failure, "The equilibrium")
+        self.report("forward", kept, converged=outcome.converged)
         return outcome
 
     def solve_backward(self, problem_of: Callable[[Tensor], Problem], right: Tensor) -> Outcome:
@@ -93,9 +92,17 @@ class SolveOptions:
             residual=torch.where(finite[:, 0], found.residual * size[:, 0], 0.0),
         )
         kept = replace(found, value=found.value.detach())
-        if self.log.keep("backward", kept, converged=outcome.converged):
-            handle_failure(kept, self.on_failure, "The backward pass of the equilibrium")
+        self.report("backward", kept, converged=outcome.converged)
         return replace(outcome, solution=found)
+
+    def report(self, where: str, found: Solution, *, converged: bool) -> None:
+        """Log an outcome, and raise or warn if there is something to say of it."""
+        if self.log.keep(where, found, converged=converged):
+            names = {
+                "forward": "The equilibrium",
+                "backward": "The backward pass of the equilibrium",
+            }
+            handle_failure(found, self.on_failure, names[where])
 
     def held(self, z: Tensor, status: Tensor) -> Tensor:
         """A solution without the gradient of the samples that failed, if those shall have none.

@@ -1,0 +1,156 @@
+r"""Relaxed iterations that can be run backwards: their exact gradient in constant memory.
+
+Two states take turns, $y' = (1 - \beta) y + \beta f(z)$ and $z' = (1 - \beta) z + \beta f(y')$.
+Both equations can be solved for what came before, so the backward pass needs no step to be stored
+(McCallum et al. 2025, "Reversible deep equilibrium models").
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from shoal.core.torch_internals import in_full_precision, is_transformed
+from shoal.equilibrium.maps import Found, Map
+from shoal.equilibrium.methods import Reversible
+from shoal.equilibrium.options import SolveOptions
+from shoal.equilibrium.problem import Problem
+from shoal.equilibrium.solution import Solution
+from shoal.equilibrium.status import Status
+
+__all__ = ["reversible_equilibrium"]
+
+_MISSED = 1e-3  # relative distance between the start and where the reversed iteration arrives
+
+
+def reversible_equilibrium(
+    of: Map, tensors: Sequence[Tensor], start: Tensor, options: SolveOptions
+) -> Found:
+    """The last iterate of a relaxed iteration, with that iteration's own gradient.
+
+    Args:
+        of: The map.
+        tensors: Those that its problem is made of, and that it is differentiated by.
+        start: Where to start.
+        options: How to solve and to differentiate.
+    """
+    if is_transformed(start, *tensors):
+        raise NotImplementedError(
+            "gradient must be Implicit(), OneStep() or Unrolled() in transforms of torch.func, "
+            "got Reversible()"
+        )
+    gradient = options.gradient
+    assert isinstance(gradient, Reversible)
+    with torch.no_grad():
+        y, z, steps, residual, size = _iterate(of.problem(*tensors), start, gradient, options)
+    rtol, atol = options.solver.tolerances(z.dtype)
+    status = torch.full_like(residual, Status.OUT_OF_STEPS, dtype=torch.int8)
+    status[residual <= rtol * size + atol] = Status.CONVERGED
+    status[~residual.isfinite()] = Status.NOT_FINITE
+    counts = torch.full_like(status, steps, dtype=torch.int32)
+    solution = Solution(z, status, residual, counts, 2 * steps + 1)
+    options.report("forward", solution, converged=bool(solution.converged.all()))
+    value = _Reversed.apply(y, z, start, of, options, steps, *tensors)  # type: ignore[no-untyped-call]
+    return Found(options.held(value, status), status, residual, counts)
+
+
+def _iterate(
+    problem: Problem, start: Tensor, gradient: Reversible, options: SolveOptions
+) -> tuple[Tensor, Tensor, int, Tensor, Tensor]:
+    """Iterate until all samples have converged, or as often as is said."""
+    beta, y, z, step = gradient.damping, start, start, 0
+    rtol, atol = options.solver.tolerances(start.dtype)
+    most = options.solver.max_steps if gradient.steps is None else gradient.steps
+    while True:
+        value = problem.evaluate(z).value
+        residual = torch.linalg.vector_norm(value - z, dim=1)
+        size = torch.linalg.vector_norm(z, dim=1)
+        done = gradient.steps is None and bool((residual <= rtol * size + atol).all())
+        if step == most or done:
+            return y, z, step, residual, size
+        y = y.lerp(value, beta)
+        z = z.lerp(problem.evaluate(y).value, beta)
+        step += 1
+
+
+class _Reversed(torch.autograd.Function):
+    """The last iterate; the backward pass makes the steps again, from the last to the first."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        y: Tensor,
+        z: Tensor,
+        start: Tensor,
+        of: Map,
+        options: SolveOptions,
+        steps: int,
+        *tensors: Tensor,
+    ) -> Tensor:
+        ctx.of, ctx.options, ctx.steps = of, options, steps
+        ctx.save_for_backward(y, z, start, *tensors)
+        return z.clone()
+
+    @staticmethod
+    @once_differentiable
+    @in_full_precision
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+        y, z, start, *tensors = ctx.saved_tensors
+        beta = ctx.options.gradient.damping
+        back = _Backward(ctx.of, tensors, ctx.needs_input_grad[6:])
+        y_bar, z_bar = torch.zeros_like(cotangent), cotangent
+        for _ in range(ctx.steps):
+            value, pulled = back.through(y, beta * z_bar)
+            y_bar, z = y_bar + pulled, (z - beta * value) / (1 - beta)
+            value, pulled = back.through(z, beta * y_bar)
+            y, y_bar = (y - beta * value) / (1 - beta), (1 - beta) * y_bar
+            z_bar = (1 - beta) * z_bar + pulled
+        _judge(ctx.options, torch.cat([y, z], 1), torch.cat([start, start], 1), cotangent)
+        return *(None,) * 6, *back.totals
+
+
+class _Backward:
+    """Products with the transposed Jacobian, and what they add to the gradients of tensors."""
+
+    def __init__(self, of: Map, tensors: Sequence[Tensor], needed: Sequence[bool]) -> None:
+        pairs = zip(tensors, needed, strict=True)
+        self.leaves = [tensor.detach().requires_grad_(need) for tensor, need in pairs]
+        self.problem = of.problem(*self.leaves)
+        self.needed = needed
+        self.totals: list[Tensor | None] = [None] * len(self.leaves)
+
+    def through(self, point: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+        point = point.detach().requires_grad_()
+        with torch.enable_grad():
+            value = self.problem.evaluate(point).value
+        wanted = [leaf for leaf, need in zip(self.leaves, self.needed, strict=True) if need]
+        pulled, *found = torch.autograd.grad(
+            value, [point, *wanted], g, allow_unused=True, materialize_grads=True
+        )
+        several = iter(found)
+        for index, need in enumerate(self.needed):
+            if need:
+                total, new = self.totals[index], next(several)
+                self.totals[index] = new if total is None else total + new
+        return value.detach(), pulled
+
+
+def _judge(options: SolveOptions, arrived: Tensor, start: Tensor, cotangent: Tensor) -> None:
+    """See whether the reversed iteration has found back to its start."""
+    residual = torch.linalg.vector_norm(arrived - start, dim=1)
+    size = torch.linalg.vector_norm(start, dim=1).clamp_min(1.0)
+    missed = ~(residual <= _MISSED * size)
+    status = torch.where(missed, Status.STAGNATED, Status.CONVERGED).to(torch.int8)
+    found = Solution(
+        cotangent.detach(), status, residual, torch.zeros_like(status, dtype=torch.int32), 0
+    )
+    if bool(missed.any()):
+        found = replace(
+            found,
+            note="the reversed iteration did not find back to its start, as rounding grows by "
+            "1/(1 - damping) in each step: use fewer steps, less damping, or float64",
+        )
+    options.report("backward", found, converged=not found.note)
