@@ -19,7 +19,7 @@ def row(*numbers):
 def growth(n):
     """The equation for which SciPy's iteration once failed to converge with acceleration."""
     m, ratio = 1.3, 6.0 / 2.0
-    first = (m - 1) / m * (ratio / m) ** (1 / (m - 1) - 1)
+    first = (m - 1) / m * (ratio / m) ** (1 / (m - 1))
     return torch.log(ratio / n) / torch.log(first * n / (n - 1)) + 1
 
 
