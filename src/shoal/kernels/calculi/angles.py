@@ -104,9 +104,9 @@ class Angles:
         """The sum of all powers."""
         return geometric(ratio)
 
-    def of_angle(self) -> tuple[Tensor, float]:
-        """The angles, and the factor of a positively homogeneous kernel."""
-        return self.half.angle, self.squared_norm
+    def angle(self, state: _Rotated) -> tuple[Tensor, float]:
+        """The angles of features, and their variance."""
+        return state.half.angle, state.variance
 
 
 def _sum(shares: list[tuple[float, HalfAngle]], constant: float) -> tuple[float, HalfAngle]:

@@ -135,7 +135,7 @@ class Jets:
         square = self.tau0**2
         if not gated:
             return _State(Taylor(square, 1.0), Jet(c=1.0)), 1.0
-        norms = Jet(square, a=0.5, aa=-0.25 / square, ab=0.25 / square)
+        norms = _both(Taylor(square, 1.0).mapped(_root(square, 0.5)))
         return _State(Taylor(1.0), Jet(c=1 / square)), norms
 
     def covariance(self, state: _State) -> Jet:
@@ -194,10 +194,27 @@ class Jets:
             state = _State(replace(own, value=variance), replace(state.inner + change, value=inner))
         return state
 
+    def cosine(self, state: _State) -> tuple[Jet, Jet]:
+        """The cosine of the angle of features, and the product of their norms."""
+        norm = state.own.mapped(_root(state.own.value, 0.5))
+        inverse = state.own.mapped(_root(state.own.value, -0.5))
+        return state.inner * _both(inverse), _both(norm)
+
     def geometric(self, ratio: Jet) -> Jet:
         """The sum of all powers."""
         rest = 1 - _below_one(ratio.value)
         return ratio.mapped(Taylor(1 / rest, 1 / rest**2, 2 / rest**3))
+
+
+def _root(value: float, power: float) -> Taylor:
+    """A power of a number, with its derivatives."""
+    first = power * value ** (power - 1)
+    return Taylor(value**power, first, (power - 1) * first / value)
+
+
+def _both(own: Taylor) -> Jet:
+    """The product of a function of the first squared norm and the same of the second."""
+    return Jet(own.value**2, own.first * own.value, aa=own.second * own.value, ab=own.first**2)
 
 
 def _composed(duals: Duals, order: int, own: Taylor, inner: Jet) -> Jet:

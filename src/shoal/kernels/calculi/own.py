@@ -102,9 +102,9 @@ class Own:
         """The sum of all powers."""
         return geometric(ratio)
 
-    def of_angle(self) -> tuple[Tensor, Tensor]:
-        """Angles of zero, and the factor of a positively homogeneous kernel."""
-        return torch.zeros_like(self.squared_norms), self.squared_norms
+    def angle(self, state: Variances) -> tuple[Tensor, Tensor]:
+        """Angles of zero, and the variances."""
+        return torch.zeros_like(state.values), state.values
 
 
 def weighted(terms: list[tuple[Scalar, Tensor]], constant: Scalar) -> Tensor:

@@ -139,10 +139,10 @@ class Pairs:
         """The sum of all powers."""
         return geometric(ratio)
 
-    def of_angle(self) -> tuple[Tensor, Tensor]:
-        """The angles, and the factor of a positively homogeneous kernel."""
-        a, b = self._both(self.own.squared_norms)
-        cosine, sine = correlation(a.clamp(min=SMALLEST), b.clamp(min=SMALLEST), self.products)
+    def angle(self, state: _Pair) -> tuple[Tensor, Tensor]:
+        """The angles of features, and the products of their norms."""
+        a, b = self._both(state.own.values)
+        cosine, sine = correlation(a.clamp(min=SMALLEST), b.clamp(min=SMALLEST), state.covariance)
         return torch.atan2(sine, cosine), a.sqrt() * b.sqrt()
 
     def _both(self, values: Tensor | float) -> tuple[Tensor, Tensor]:
