@@ -4,6 +4,7 @@ from shoal.architectures.base import Architecture, ImplicitArchitecture
 from shoal.architectures.conv_resnet import ConvResNet
 from shoal.architectures.deq import DEQ
 from shoal.architectures.fully_connected import FullyConnected
+from shoal.architectures.images import ImageArchitecture
 from shoal.architectures.implicit_network import ImplicitNetwork
 from shoal.architectures.layers import Cell, Layers, Weights
 from shoal.architectures.resnet import ResNet
@@ -14,6 +15,7 @@ __all__ = [
     "Cell",
     "ConvResNet",
     "FullyConnected",
+    "ImageArchitecture",
     "ImplicitArchitecture",
     "ImplicitNetwork",
     "Layers",

@@ -39,7 +39,7 @@ def implicit_network_kernels(
     unit, norms = _equilibrium(architecture.gamma, calculus, seen)
     state, turn = norms * unit.state, architecture.gamma**2 * unit.active
     through = calculus.geometric(turn)
-    entering = unit.passed * through + slope
+    entering = unit.passed * through + slope()
     shares = {
         "readout": state,
         "skip": calculus.covariance(feature),

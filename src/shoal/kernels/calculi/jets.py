@@ -24,7 +24,7 @@ from shoal.gaussian.moments import mean as activation_mean
 from shoal.gaussian.moments import mean_square
 from shoal.kernels.calculi.own import fixed_variance
 from shoal.kernels.calculi.pairs import Pairs
-from shoal.kernels.recursions import Loop, Pushed, Scalar
+from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
 
 __all__ = ["Jet", "Jets", "Taylor", "gradients"]
 
@@ -119,7 +119,7 @@ class _State:
 
 
 @dataclass(frozen=True)
-class Jets:
+class Jets(OfVectors):
     r"""The calculus of derivatives at inputs of norm $\tau_0$ at right angles.
 
     Attributes:
@@ -171,8 +171,11 @@ class Jets:
             means = replace(means, value=0.0) if self.center else means
         centered = self.center and state.inner.value == 0
         table = _products(phi, own.value) if centered else _duals(phi, own.value, state.inner.value)
-        inner, slope = (_composed(table, order, own, state.inner) for order in (0, 1))
-        return Pushed(_State(own.mapped(squares), inner, means), slope)
+        inner = _composed(table, 0, own, state.inner)
+        return Pushed(
+            _State(own.mapped(squares), inner, means),
+            lambda: _composed(table, 1, own, state.inner),
+        )
 
     def fixed_point(self, loop: Loop, injected: _State) -> _State:
         """The equilibrium: its values, then one order after the other."""
