@@ -1,6 +1,7 @@
 """Network architectures as immutable values that know nothing of what is done with them."""
 
 from shoal.architectures.base import Architecture, ImplicitArchitecture
+from shoal.architectures.conv_deq import ConvDEQ
 from shoal.architectures.conv_resnet import ConvResNet
 from shoal.architectures.deq import DEQ
 from shoal.architectures.fully_connected import FullyConnected
@@ -13,6 +14,7 @@ __all__ = [
     "DEQ",
     "Architecture",
     "Cell",
+    "ConvDEQ",
     "ConvResNet",
     "FullyConnected",
     "ImageArchitecture",
