@@ -167,7 +167,11 @@ def activation_cases() -> dict[str, Case]:
         "FullyConnected": (shoal.FullyConnected, {"activations": (RELU,), "normalized": False}),
         "ResNet": (shoal.ResNet, {"activation": RELU, "depth": 2, "residual_scale": 1.0}),
         "ConvResNet": (shoal.ConvResNet, {"activation": RELU, "depth": 2, "patch_size": 3}),
-        "ImplicitNetwork": (shoal.ImplicitNetwork, {"gamma": 0.5}),
+        "ConvDEQ": (
+            shoal.ConvDEQ,
+            {"activation": tanh, "recurrent_variance": 0.2, "input_variance": 1.0},
+        ),
+        "ImplicitNetwork": (shoal.ImplicitNetwork, {"gamma": 0.5, "bias_variance": 0.1}),
         "check_trainable": (DEQ.check_trainable, {"trainable": {"readout"}}),
         "dual": (gaussian.dual, {"phi": RELU, "a": 1.0, "b": ONES, "c": 0.5, "tolerance": 1e-9}),
         "hermite": (gaussian.hermite, {"phi": tanh, "tau": 1.0}),

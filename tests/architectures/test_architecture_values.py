@@ -17,6 +17,7 @@ from shoal.activations import Activation, LeakyReLU, ReLU, Softplus, Tanh
 from shoal.architectures import (
     DEQ,
     Architecture,
+    ConvDEQ,
     ConvResNet,
     FullyConnected,
     ImplicitArchitecture,
@@ -48,6 +49,8 @@ MAKERS = {
     "du2018": lambda: FullyConnected.du2018(Softplus(), 3),
     "resnet": lambda: ResNet(Softplus(), 3, residual_scale=0.1),
     "conv": lambda: ConvResNet(Softplus(), 2, patch_size=5, residual_scale=0.3),
+    "conv_deq": lambda: ConvDEQ(Tanh(), 0.2, 0.8),
+    "conv_deq_pooled": lambda: ConvDEQ(Tanh(), 0.2, 0.8, kernel_size=5, pooling="average"),
     "conv_circular": lambda: ConvResNet(Softplus(), 2, padding="circular"),
 }
 GROUPS = {
@@ -57,6 +60,7 @@ GROUPS = {
     "du2018": ("layer1", "layer2", "layer3"),
     "resnet": ("layer1", "layer2", "layer3"),
     "conv": ("layer1", "layer2"),
+    "conv_deq": ("readout", "recurrent", "input"),
 }
 every = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
 

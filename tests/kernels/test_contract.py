@@ -31,6 +31,7 @@ CASES: dict[str, shoal.Architecture] = {
     "resnet": ResNet(Softplus(), 3, residual_scale=0.8),
     "resnet, biases": ResNet((Tanh(), ReLU(), Softplus()), 3, bias_variance=0.3),
     "implicit network": ImplicitNetwork(0.4),
+    "implicit network, biases": ImplicitNetwork(0.6, bias_variance=0.3),
 }
 COSTLY = {"deq, biases, standard", "deq, two layers, biases", "deq, three layers, standard"}
 
@@ -43,7 +44,6 @@ def every(names: Iterable[str]) -> pytest.MarkDecorator:
 
 
 EVERY = every(CASES)
-LAYERED = every(name for name in CASES if name != "implicit network")
 COSINES = torch.tensor([-0.9, -0.5, 0.0, 0.3, 0.8], dtype=torch.float64)
 SQUARE = 1.44  # of the norms of inputs
 
@@ -79,7 +79,7 @@ def test_angles(name):
         torch.testing.assert_close(angles, pair, rtol=1e-10, atol=1e-12)
 
 
-@LAYERED
+@EVERY
 def test_jets(name):
     """The derivatives at a right angle, by moments and by autograd, of pairs."""
     architecture = CASES[name]

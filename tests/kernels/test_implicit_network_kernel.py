@@ -1,6 +1,7 @@
 """Kernels of the implicit network against Monte Carlo, orthant probabilities and closed forms."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,12 +13,12 @@ from shoal import (
     FullyConnected,
     ImplicitNetwork,
     ReLU,
+    coefficients,
     kernel,
     kernel_function,
     kernel_operator,
 )
-from shoal.kernels.implicit_network import equilibrium, state_square
-from shoal.kernels.rectified import Diagonal, rectified
+from shoal.kernels.rectified import Diagonal, equilibrium, rectified, state_square
 
 POINTS = [(0.5, 1.0, 0.7), (0.1, 2.5, 1.2), (2.0, 0.3, 0.2), (0.7, 3.1, 1.5), (0.01, 2.0, 0.9)]
 
@@ -293,3 +294,43 @@ def test_a_kernel_that_does_not_exist():
     with pytest.raises(ConvergenceError, match=r"gamma² is 2\.25, at least 2"):
         kernel_function(ImplicitNetwork(1.5))(1.0, 1.0, 0.0)
     assert kernel_function(ImplicitNetwork(1.4))(1.0, 1.0, 0.0).ck.isfinite()
+
+
+def test_a_bias_is_an_input_of_its_own():
+    """A network with biases is one without, at inputs (x, √β), whose weights are two groups."""
+    biased, plain = ImplicitNetwork(0.7, bias_variance=0.4), ImplicitNetwork(0.7)
+    x = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    longer = torch.cat([x, math.sqrt(0.4) * torch.ones(6, 1).double()], 1)
+    for groups, same in (
+        ({"readout"}, {"readout"}),
+        ({"skip", "recurrent"}, {"skip", "recurrent"}),
+        ({"input", "bias"}, {"input"}),
+    ):
+        found, wanted = kernel(biased, x, trainable=groups), kernel(plain, longer, trainable=same)
+        for k, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(k, other, rtol=1e-10, atol=1e-12)
+    shares = [kernel_function(biased, trainable={g})(1.0, 1.0, 0.5).ntk for g in ("input", "bias")]
+    assert float(shares[0] / shares[1]) == pytest.approx(0.5 / 0.4, rel=1e-13)
+
+
+def test_derivatives_with_biases():
+    """Coefficients, and derivatives in the variance of the biases, by central differences."""
+    h, point = 1e-3, (1.2, 1.2, 0.0)
+    net = ImplicitNetwork(0.6, bias_variance=0.3)
+    f, found = kernel_function(net), coefficients(net, tau0=math.sqrt(1.2), center=False)
+
+    def at(i, j, k):
+        return torch.stack(f(*(p + h * s for p, s in zip(point, (i, j, k), strict=True))))
+
+    slope = (at(0, 0, 1) - at(0, 0, -1)) / (2 * h)
+    bend = (at(0, 0, 1) + at(0, 0, -1) - 2 * at(0, 0, 0)) / h**2
+    mixed = (at(1, 1, 0) - at(1, -1, 0) - at(-1, 1, 0) + at(-1, -1, 0)) / (4 * h**2)
+    for q, one in enumerate((found.ck, found.ntk)):
+        assert one.offset == pytest.approx(float(at(0, 0, 0)[q]), rel=1e-12)
+        assert one.alpha1 == pytest.approx(float(slope[q]), rel=1e-5)
+        assert one.alpha2 == pytest.approx(float(mixed[q]), abs=1e-5)
+        assert one.alpha3 == pytest.approx(float(bend[q]) / 2, abs=1e-5)
+    variance = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    kernel_function(net, variances={"bias_variance": variance})(*point).ntk.backward()
+    ends = [kernel_function(replace(net, bias_variance=0.3 + s * h))(*point).ntk for s in (1, -1)]
+    assert float(variance.grad) == pytest.approx(float(ends[0] - ends[1]) / (2 * h), rel=1e-5)

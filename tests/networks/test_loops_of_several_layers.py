@@ -1,12 +1,13 @@
 """Networks whose loop passes several layers, and networks with biases."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 import shoal
-from shoal import DEQ, ConvResNet, FullyConnected, ReLU, ResNet, Softplus, Tanh
+from shoal import DEQ, ConvResNet, FullyConnected, ImplicitNetwork, ReLU, ResNet, Softplus, Tanh
 
 LOOP = DEQ((Tanh(), Softplus()), 0.3, 0.8, hidden_variances=(0.5,), bias_variance=0.4)
 STANDARD = DEQ((Tanh(), Softplus()), 0.3, 0.8, bias_variance=0.4, parametrization="standard")
@@ -153,6 +154,7 @@ def test_the_watched_gain_is_that_of_the_loop():
         (DEQ((Tanh(), Tanh()), 0.1, 0.8), "with several layers in their loop"),
         (FullyConnected((Tanh(),), bias_variance=0.1), "with biases"),
         (ResNet(Tanh(), 2, bias_variance=0.1), "with biases"),
+        (ImplicitNetwork(0.1, bias_variance=0.1), "with biases"),
     ],
     ids=repr,
 )
@@ -187,9 +189,22 @@ def test_biases_of_explicit_networks_by_hand():
     torch.testing.assert_close(conv(x[:, :, None]), wanted)
 
 
-def test_biases_change_no_other_weights():
-    plain = network(FullyConnected((Tanh(), ReLU())))
-    biased = network(FullyConnected((Tanh(), ReLU()), bias_variance=0.4))
+def test_biases_of_implicit_networks_by_hand():
+    x = inputs()
+    net = network(ImplicitNetwork(0.3, bias_variance=0.4), width=9)
+    w = dict(net.groups)
+    mapped = torch.relu(x @ w["input"].T + math.sqrt(0.4) * w["bias"]) / 3
+    z = torch.zeros_like(mapped)
+    for _ in range(200):
+        z = torch.relu(0.1 * z @ w["recurrent"].T + mapped)
+    wanted = z @ w["readout"].T + mapped @ w["skip"].T
+    torch.testing.assert_close(net(x), wanted, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("architecture", [FullyConnected((Tanh(), ReLU())), ImplicitNetwork(0.3)])
+def test_biases_change_no_other_weights(architecture):
+    plain = network(architecture)
+    biased = network(replace(architecture, bias_variance=0.4))
     assert all(torch.equal(p, biased.groups[name]) for name, p in plain.groups.items())
 
 
@@ -200,6 +215,7 @@ def test_biases_change_no_other_weights():
         DEQ(ReLU(), 0.2, 0.8, bias_variance=0.3),
         FullyConnected((Tanh(), ReLU()), bias_variance=0.4, norm_gated=True),
         ResNet(Tanh(), 2, bias_variance=0.3),
+        ImplicitNetwork(0.3, bias_variance=0.3),
     ],
     ids=repr,
 )

@@ -1,9 +1,11 @@
 """Network architectures as immutable values that know nothing of what is done with them."""
 
 from shoal.architectures.base import Architecture, ImplicitArchitecture
+from shoal.architectures.conv_deq import ConvDEQ
 from shoal.architectures.conv_resnet import ConvResNet
 from shoal.architectures.deq import DEQ
 from shoal.architectures.fully_connected import FullyConnected
+from shoal.architectures.images import ImageArchitecture
 from shoal.architectures.implicit_network import ImplicitNetwork
 from shoal.architectures.layers import Cell, Layers, Weights
 from shoal.architectures.resnet import ResNet
@@ -12,8 +14,10 @@ __all__ = [
     "DEQ",
     "Architecture",
     "Cell",
+    "ConvDEQ",
     "ConvResNet",
     "FullyConnected",
+    "ImageArchitecture",
     "ImplicitArchitecture",
     "ImplicitNetwork",
     "Layers",

@@ -5,12 +5,12 @@ from typing import Literal, final
 
 from shoal.activations import Activation
 from shoal.architectures.base import (
-    Architecture,
     check_activation,
     check_depth,
     residual_layers,
     scale_of_data,
 )
+from shoal.architectures.images import ImageArchitecture, checked_patch_size
 from shoal.architectures.layers import Layers
 from shoal.core import checks
 from shoal.core.fields import later
@@ -20,7 +20,7 @@ __all__ = ["ConvResNet"]
 
 @final
 @dataclass(frozen=True, repr=False)
-class ConvResNet(Architecture):
+class ConvResNet(ImageArchitecture):
     r"""A convolutional residual network with a skip connection around every layer but the first.
 
     $$x^{(1)} = \sqrt{c_\sigma/m} \, \sigma(W^{(1)} \phi(x)), \qquad
@@ -68,10 +68,8 @@ class ConvResNet(Architecture):
         """Check the fields."""
         check_activation("activation", self.activation)
         object.__setattr__(self, "depth", check_depth(self.depth))
-        patch_size = checks.integer("patch_size", self.patch_size, at_least=1)
+        patch_size = checked_patch_size("patch_size", self.patch_size)
         object.__setattr__(self, "patch_size", patch_size)
-        if self.patch_size % 2 == 0:
-            raise ValueError(f"patch_size must be odd, got {self.patch_size}")
         for name in ("residual_scale", "bias_variance"):
             object.__setattr__(self, name, checks.real(name, getattr(self, name), at_least=0))
         checks.one_of("padding", self.padding, ("zeros", "circular"))
@@ -118,11 +116,12 @@ class ConvResNet(Architecture):
         """A chain of cells with skip connections, but the first, before a fixed readout."""
         return residual_layers(self.activations, self.residual_scale, self.bias_variance)
 
-    def check_pixels(self, name: str, shape: tuple[int, ...]) -> None:
-        """Say why images of shape (samples, channels, pixels...) have too few pixels, if so."""
-        reach = self.patch_size // 2
-        if self.padding == "circular" and min(shape[2:]) < reach:
-            raise ValueError(
-                f"{name} must have at least {reach} pixels along each axis for circular patches "
-                f"of size {self.patch_size}, got {shape}"
-            )
+    @property
+    def pooling(self) -> Literal["sum"]:
+        """The readout has one sign per channel, for all its pixels."""
+        return "sum"
+
+    @property
+    def averaged(self) -> bool:
+        """False: all weights have unit variance."""
+        return False

@@ -6,12 +6,13 @@ from typing import final
 from shoal.architectures.base import ImplicitArchitecture
 from shoal.architectures.layers import Layers
 from shoal.core import checks
+from shoal.core.fields import later
 
 __all__ = ["ImplicitNetwork"]
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ImplicitNetwork(ImplicitArchitecture):
     r"""A ReLU network whose features are an equilibrium and whose input features skip it.
 
@@ -22,15 +23,23 @@ class ImplicitNetwork(ImplicitArchitecture):
     (``"input"``), Rademacher $u$ (``"readout"``) and $v$ (``"skip"``). The theory is
     for inputs of norm 1, no two of them parallel.
 
+    It is no chain or loop of cells. A cell sees Gaussian arguments, and their covariance tells all.
+    Here the features $\phi$ enter the equilibrium unit by unit, by no random matrix, so that a unit
+    sees a Gaussian and a rectified Gaussian: its kernel is a function of two covariances, with
+    a slope in each.
+
     Args:
         gamma: $\gamma \geq 0$, the scale of the recurrent weights. The paper takes it from
             (0, 1). The guarantees hold below 1 (``kernel_guaranteed``) and below 1/2
             (``contraction_guaranteed``, at initialization; the paper's proof, which lets
             $\|A\|$ double during training, wants 1/4). At 0, $z = \phi$.
+        bias_variance: The variance $\beta$ of a bias (group ``"bias"``) beside the input, $\phi =
+            m^{-1/2} \sigma(Wx + b)$; without one by default. The network then sees $(x,
+            \sqrt\beta)$ in place of $x$.
 
     Raises:
-        TypeError: If ``gamma`` is not a real number.
-        ValueError: If ``gamma`` is negative, infinite or NaN.
+        TypeError: If an argument is not a real number.
+        ValueError: If an argument is negative, infinite or NaN.
 
     Example:
         >>> ImplicitNetwork(gamma=0.4)
@@ -40,10 +49,12 @@ class ImplicitNetwork(ImplicitArchitecture):
     """
 
     gamma: float
+    bias_variance: float = later(0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        object.__setattr__(self, "gamma", checks.real("gamma", self.gamma, at_least=0))
+        for name in ("gamma", "bias_variance"):
+            object.__setattr__(self, name, checks.real(name, getattr(self, name), at_least=0))
 
     def layers(self, width: int | None = None) -> Layers:  # noqa: ARG002
         """None: what is injected is not Gaussian, and its kernels have equations of their own."""
@@ -51,13 +62,14 @@ class ImplicitNetwork(ImplicitArchitecture):
 
     @property
     def parameter_groups(self) -> tuple[str, ...]:
-        """The readouts ``u`` and ``v``, the recurrent weights ``A`` and the input weights ``W``."""
-        return ("readout", "skip", "recurrent", "input")
+        """The readouts ``u`` and ``v``, the weights ``A`` and ``W``, and biases if it has any."""
+        groups = ("readout", "skip", "recurrent", "input")
+        return (*groups, "bias") if self.bias_variance else groups
 
     @property
     def variances(self) -> tuple[str, ...]:
-        """None: kernels are not differentiated in the scale of the weights."""
-        return ()
+        """That of the biases if there are any; ``gamma`` is a scale."""
+        return ("bias_variance",) if self.bias_variance else ()
 
     @property
     def width_matters(self) -> bool:
@@ -66,8 +78,8 @@ class ImplicitNetwork(ImplicitArchitecture):
 
     @property
     def positively_homogeneous(self) -> bool:
-        """True: the state and the output grow with the norm of the input."""
-        return True
+        """Whether the state and the output grow with the norm of the input: without biases."""
+        return not self.bias_variance
 
     @property
     def recurrent_gain(self) -> float:

@@ -20,7 +20,8 @@ from shoal.certificates.values import Conclusion
 from shoal.certificates.width_laws import Draw, Law, NoLaw, random_networks
 from shoal.gaussian.moments import normalization
 from shoal.kernels import kernel
-from shoal.kernels.convolutional import Images
+from shoal.kernels.calculi.pixels import Images
+from shoal.kernels.recursions import network_kernels
 
 __all__ = ["explicit_networks"]
 
@@ -65,7 +66,8 @@ def _known(
     squares = kernel(architecture, x, diag=True).ck  # of outputs, on average over readouts
     features, pixels, patch = squares, 1, 1
     if isinstance(architecture, ConvResNet):
-        features = Images.of(architecture, x).squares.flatten(1).sum(1)
+        found = network_kernels(architecture.layers(), Images.of(architecture, x), frozenset())
+        features = found.ck.flatten(1).sum(1)
         pixels, patch = x[0, 0].numel(), architecture.patch_size ** (x.dim() - 2)
     return Du2018Bounds(
         theorem=f"Du 2018, Theorem {_NUMBERS[type(architecture)]}",

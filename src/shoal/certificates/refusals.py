@@ -16,7 +16,7 @@ def uncovered(architecture: Architecture) -> str | None:
     Architectures of one's own are refused elsewhere, by having no theorem registered.
     """
     if isinstance(architecture, ImplicitNetwork):
-        return None
+        return "with biases" if architecture.bias_variance else None
     layers = architecture.layers()
     if layers.gated:
         return "that are gated by the norm"

@@ -5,12 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.activations import ReLU
-from shoal.approximation.power_series import Series, geometric, product
-from shoal.architectures import Architecture, ImplicitNetwork
+from shoal.approximation.power_series import Series
+from shoal.architectures import Architecture
 from shoal.core.checks import integer, real
-from shoal.designs.equilibrium_series import equilibrium_series
-from shoal.gaussian import hermite
 from shoal.kernels import KernelFunction, kernel_function
 from shoal.kernels.calculi.power_series import PowerSeries
 from shoal.kernels.function import kernels_in
@@ -78,25 +75,5 @@ def kernel_series(
 
 def series_of(function: KernelFunction, norm: float, degree: int) -> KernelSeries:
     """The same for arguments that were checked."""
-    if isinstance(function.architecture, ImplicitNetwork):
-        return _implicit_network_series(function.architecture, norm, degree, function.trainable)
     found = kernels_in(function.architecture, PowerSeries(norm, degree), function)
     return KernelSeries(found.ck.coefficients, found.ntk.coefficients, found.features.natural)
-
-
-def _implicit_network_series(
-    architecture: ImplicitNetwork, norm: float, degree: int, trainable: frozenset[str]
-) -> KernelSeries:
-    """As in :mod:`shoal.kernels.implicit_network`."""
-    s = equilibrium_series(architecture.gamma, degree)
-    through, one = geometric(s.active), np.arange(degree + 1) == 1
-    shares = {
-        "readout": s.state,
-        "skip": s.feature,
-        "recurrent": product(product(s.active, through), s.state),
-        "input": product(one, product(s.passed, through) + s.free),
-    }
-    ntk = sum((shares[g] for g in sorted(trainable)), np.zeros(degree + 1))
-    natural = hermite(ReLU(), 1.0, degree).numpy()
-    ck, ntk = (norm**2 * series.clip(min=0.0) for series in (s.state + s.feature, ntk))  # rounding
-    return KernelSeries(ck, ntk, natural)

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from shoal.architectures import Architecture, ImplicitArchitecture, ImplicitNetwork
+from shoal.architectures import Architecture, ImplicitArchitecture
 from shoal.core.checks import flag, one_of, real
 from shoal.core.settings import in_standard_settings
 from shoal.equivalents.centering import added_shift, centered, norm_of_inputs
@@ -22,7 +22,7 @@ from shoal.kernels.calculi.jets import Jet, Jets, gradients
 from shoal.kernels.calculi.own import Own
 from shoal.kernels.function import kernels_in
 
-__all__ = ["Coefficients", "KernelCoefficients", "coefficients", "sooner"]
+__all__ = ["Coefficients", "KernelCoefficients", "coefficients"]
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def coefficients(
             the activations alone (see :mod:`shoal.kernels.calculi.jets`). They agree to round-off.
 
     Raises:
-        TypeError: If no kernel, centering or closed form is known for the architecture.
+        TypeError: If no kernel or centering is known for the architecture.
         ValueError: If an argument is out of its range.
         ConvergenceError: If a DEQ has no kernel, or none when centered.
 
@@ -200,7 +200,8 @@ def coefficients(
     function = replace(function, architecture=chosen)
     vanishing = center and not getattr(architecture, "bias_variance", 0.0)
     if method == "closed":
-        ck, ntk = closed_jets(function, tau0, vanishing)
+        found = kernels_in(chosen, Jets(tau0, vanishing), function)
+        ck, ntk = found.ck, found.ntk
     else:
         ck, ntk = _differentiated(function, tau0, vanishing)
     own, tau, growth = _own(function, tau0)
@@ -218,20 +219,6 @@ def coefficients(
         KernelCoefficients.of(float(own.ck), ck),
         KernelCoefficients.of(float(own.ntk), ntk),
     )
-
-
-def sooner(architecture: Architecture) -> Literal["closed", "derivatives"]:
-    """The method of :func:`~shoal.coefficients` that takes less time; the numbers are the same."""
-    return "derivatives" if isinstance(architecture, ImplicitNetwork) else "closed"
-
-
-def closed_jets(function: KernelFunction, tau0: float, vanishing: bool) -> tuple[Jet, Jet]:
-    """Both kernels and their derivatives by moments, which may be known to vanish."""
-    if isinstance(function.architecture, ImplicitNetwork):
-        name = type(function.architecture).__name__
-        raise TypeError(f"no closed form is known for {name}; use method='derivatives'")
-    found = kernels_in(function.architecture, Jets(tau0, vanishing), function)
-    return found.ck, found.ntk
 
 
 def _own(function: KernelFunction, tau0: float) -> tuple[Kernels, float, float]:

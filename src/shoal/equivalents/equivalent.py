@@ -18,7 +18,6 @@ from shoal.equivalents.coefficients import (
     Coefficients,
     KernelCoefficients,
     coefficients,
-    sooner,
 )
 from shoal.equivalents.operator import CrossOperator, CrossOperators, EquivalentOperator
 from shoal.equivalents.statistics import (
@@ -236,7 +235,7 @@ def unchecked_equivalent(
         trainable=trainable,
         width=width,
         center=center,
-        method=sooner(architecture),
+        method="closed",
     )
     if mixture is not None and form == "paper":
         columns, cores = _paper_form(samples, statistics, mixture, c)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.architectures import ConvResNet
+from shoal.architectures import ImageArchitecture
 from shoal.core.checks import as_tensor, float_tensor, integer
 from shoal.kernels.result import Kernels
 
@@ -56,7 +56,7 @@ def checked_inputs(
 
 
 def checked_images(
-    architecture: ConvResNet, x1: object, x2: object | None, *, diag: bool = False
+    architecture: ImageArchitecture, x1: object, x2: object | None, *, diag: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """The same for images that an architecture takes."""
     first = checked_image_samples("x1", x1, architecture)
@@ -82,7 +82,7 @@ def _check_partners(first: Tensor, second: Tensor, rows: int, columns: int, *, d
         raise ValueError(f"diag needs as many x1 as x2, got {rows} and {columns}")
 
 
-def checked_image_samples(name: str, x: object, architecture: ConvResNet) -> Tensor:
+def checked_image_samples(name: str, x: object, architecture: ImageArchitecture) -> Tensor:
     """Return images of shape (samples, channels, pixels...), or say what is wrong with them."""
     tensor = _floats(name, x)
     if not 3 <= tensor.dim() <= 5:

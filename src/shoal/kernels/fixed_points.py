@@ -5,7 +5,8 @@ one equation per input; then covariances, $\Lambda_{ij} = \sigma_a^2 D_\varphi(\
 \Lambda_{jj}, \Lambda_{ij}) + \sigma_b^2 c$, one equation per pair, independent of all others. Each
 is solved by Newton's method, whose derivative Price's theorem gives, and then differentiated
 implicitly: two more Newton steps from the solution, recorded by autograd, have its derivatives
-up to third order.
+up to third order. Covariances of pixels are solved together, as a field: what one turn of the loop
+makes of a small change is then a linear map of fields, and all turns a series of its powers.
 """
 
 from collections.abc import Callable
@@ -15,13 +16,15 @@ from torch import Tensor
 
 from shoal.core.exceptions import ConvergenceError
 
-__all__ = ["geometric", "solve"]
+__all__ = ["all_turns", "geometric", "solve", "solve_field"]
 
 _MOST_STEPS = 200
+_NEGLIGIBLE = 1e-17  # of a sum
 _ROUNDING = 1e-15  # relative residual at which an equation counts as solved
 _DIVERGED = 1e12  # growth, relative to what is injected, after which nothing converges any more
 _LOOKS = 8  # places on the way to a solution at which another one is looked for ...
 _HALVINGS = 60  # ... and how it is found
+_MOST_TURNS = 20_000  # of a series of powers
 _STALLED = 1e-12  # relative residual up to which rounding may have stopped the progress
 
 Equation = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -37,6 +40,53 @@ def geometric(ratio: Tensor) -> Tensor:
             f"{largest:.4g} at the fixed point, and must be below 1"
         )
     return 1 / (1 - ratio)
+
+
+def all_turns(first: Tensor, turn: Callable[[Tensor], Tensor]) -> Tensor:
+    """The sum of a field, of what a linear map makes of it, of that, and so on."""
+    total = term = first
+    for _ in range(_MOST_TURNS):
+        term = turn(term)
+        total = total + term
+        if float(term.abs().max()) <= _NEGLIGIBLE * float(total.abs().max()):
+            return total
+    raise ConvergenceError(
+        "the kernel may not exist: what a turn of the loop adds to it does not decrease. It surely "
+        "exists if recurrent_variance times the squared Lipschitz constant of the activation is "
+        "below 1"
+    )
+
+
+def solve_field(
+    equation: Equation, start: Tensor, patches: Callable[[Tensor], Tensor], *, unique: bool
+) -> Tensor:
+    """Solve for all pixels together, whose equations are connected by patches.
+
+    By Newton's method, or by plain iteration if the solution may not be ``unique``: then it is the
+    one that this reaches.
+
+    Args:
+        equation: The right-hand side, and by what it multiplies a change before patches add up.
+        start: Where to start.
+        patches: Sums over patches.
+        unique: Whether there is one solution only.
+    """
+    guess, best = start, torch.inf
+    for _ in range(_MOST_STEPS if unique else _MOST_TURNS):
+        value, slope = equation(guess)
+        residual = value - guess
+        error, scale = float(residual.abs().max()), float(guess.abs().max())
+        if error <= _ROUNDING * scale or (error >= best and error <= _STALLED * scale):
+            return guess
+        if not scale <= _DIVERGED * float(start.abs().max().clamp(min=1.0)):
+            break
+        best = min(best, error)
+        guess = guess + (all_turns(residual, _turn(slope, patches)) if unique else residual)
+    raise ConvergenceError(_unreached("covariance of pixels", error))
+
+
+def _turn(slope: Tensor, patches: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda change: patches(slope * change)
 
 
 def solve(
@@ -107,8 +157,12 @@ def _converged(equation: Equation, start: Tensor, size: Tensor, name: str) -> Te
         guess = torch.where(stuck | (slope >= 1), value, newton)
         if not bool((guess.abs() <= _DIVERGED * size.clamp(min=1.0)).all()):
             break
-    raise ConvergenceError(
-        f"the fixed point of the {name} was not reached (largest residual "
-        f"{float(residual.max()):.2g}): the kernel may not exist. It surely does if "
-        "recurrent_variance times the squared Lipschitz constant of the activation is below 1"
+    raise ConvergenceError(_unreached(name, float(residual.max())))
+
+
+def _unreached(name: str, residual: float) -> str:
+    return (
+        f"the fixed point of the {name} was not reached (largest residual {residual:.2g}): the "
+        "kernel may not exist. It surely does if recurrent_variance times the squared Lipschitz "
+        "constant of the activation is below 1"
     )

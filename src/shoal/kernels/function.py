@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoal.architectures import Architecture, ConvResNet, ImplicitArchitecture
+from shoal.architectures import Architecture, ImageArchitecture, ImplicitArchitecture
 from shoal.core.checks import integer
 from shoal.core.settings import in_standard_settings
 from shoal.gaussian.domain import covariance, scale_tensor
@@ -161,10 +161,10 @@ def kernel_function(
     """
     if not isinstance(architecture, Architecture):
         raise TypeError(f"architecture must be an Architecture, got {architecture!r}")
-    if isinstance(architecture, ConvResNet):
+    if isinstance(architecture, ImageArchitecture):
         raise TypeError(
-            "the kernels of a ConvResNet are no functions of norms and inner products; "
-            "shoal.kernel makes its matrices"
+            f"the kernels of a {type(architecture).__name__} are no functions of norms and inner "
+            "products; shoal.kernel makes its matrices"
         )
     width = check_width(architecture, width)
     named = checked_variances(architecture, variances)

@@ -9,16 +9,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.architectures import ConvResNet
+from shoal.architectures import ImageArchitecture
 from shoal.core.exceptions import AccuracyError
-from shoal.kernels.convolutional import Images, pixel_pairs, summed_kernels
+from shoal.kernels.calculi.pixels import Images, Pixels
 from shoal.kernels.memory_mapped import memory_mapped
+from shoal.kernels.pixel_pairs import PixelPairs
+from shoal.kernels.recursions import network_kernels
 from shoal.kernels.result import Kernels
 from shoal.kernels.strips import strips
 
 __all__ = ["Blocks", "image_kernels"]
 
-_BYTES = 144  # that a pair of pixels takes at the peak; measured
+_BYTES = 152  # that a pair of pixels takes at the peak; measured
 
 
 class Blocks(NamedTuple):
@@ -36,7 +38,7 @@ class Blocks(NamedTuple):
 
 
 def image_kernels(
-    architecture: ConvResNet,
+    architecture: ImageArchitecture,
     trainable: frozenset[str],
     first: Tensor,
     second: Tensor | None,
@@ -45,29 +47,31 @@ def image_kernels(
     diag: bool,
 ) -> Kernels:
     """The kernels of images with images or, for ``diag``, with their partners; see ``kernel``."""
-    left = Images.of(architecture, first)
-    right = left if second is None else Images.of(architecture, second)
-    symmetric = second is None and not diag
-    shape = (len(first),) if diag else (len(first), len(right.points))
-    pixels, done = math.prod(first.shape[2:]), 0
-    wanted = pixels * (sum(range(len(first) + 1)) if symmetric else math.prod(shape))
+    images = Images.of(architecture, first if second is None else torch.cat([first, second]))
+    shift, symmetric = 0 if second is None else len(first), second is None and not diag
+    shape = (len(first),) if diag else (len(first), len(images.points) - shift)
+    layers, pixels, done = architecture.layers(), math.prod(first.shape[2:]), 0
+    # a readout of all pixels sees pairs of equal ones only
+    displacements = torch.arange(pixels if architecture.pooling else 1)
+    read = 1.0 if architecture.pooling == "sum" else 1 / (pixels * len(displacements))
+    wanted = len(displacements) * (sum(range(len(first) + 1)) if symmetric else math.prod(shape))
     fitting = max(1, blocks.memory // (_BYTES * pixels))  # pairs of images, times displacements
     with (
         nullcontext(Kernels(first.new_empty(shape), first.new_empty(shape)))
         if blocks.out is None
         else memory_mapped(blocks.out, shape, first.dtype)
     ) as result:
-        for i, j in _entries(shape, max(1, fitting // pixels), symmetric=symmetric):
+        for i, j in _entries(shape, max(1, fitting // len(displacements)), symmetric=symmetric):
             total = torch.zeros(2, len(i), dtype=torch.float64, device=first.device)
-            for some in torch.arange(pixels).split(max(1, fitting // len(i))):
-                pairs = pixel_pairs(architecture, first, some)
-                index = (i.to(first.device), j.to(first.device))
-                part = summed_kernels(architecture, trainable, left, right, index, pairs)
-                total += torch.stack(part)
+            index = (i.to(first.device), j.to(first.device) + shift)
+            for some in displacements.split(max(1, fitting // len(i))):
+                pairs = PixelPairs.of(architecture, first, some)
+                found = network_kernels(layers, Pixels(images, index, pairs), trainable)
+                total += torch.stack([field.flatten(1).sum(1) for field in found[:2]])
                 done += len(i) * len(some)
                 if blocks.on_progress is not None:
                     blocks.on_progress(done / wanted)
-            _store(result, total, (i,) if diag else (i, j), symmetric=symmetric)
+            _store(result, read * total, (i,) if diag else (i, j), symmetric=symmetric)
     return result
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.architectures import Architecture, ConvResNet
+from shoal.architectures import Architecture, ImageArchitecture
 from shoal.core import checks
 from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import (
@@ -71,7 +71,8 @@ def kernel(
 
     Args:
         architecture: The network.
-        x1: Inputs, of shape (..., n, p): a tensor, or a NumPy array. For a ``ConvResNet``, images
+        x1: Inputs, of shape (..., n, p): a tensor, or a NumPy array. For a ``ConvResNet`` or
+            ``ConvDEQ``, images
             of shape (n, channels, pixels), with one to three axes of pixels.
         x2: Other inputs, of shape (..., m, p); ``x1`` again by default, and then the results are
             exactly symmetric. Batch dimensions are broadcast.
@@ -113,7 +114,7 @@ def kernel(
     checks.function("on_progress", on_progress)
     if diag and out is not None:
         raise ValueError("out is for matrices: it cannot be combined with diag=True")
-    if isinstance(architecture, ConvResNet):
+    if isinstance(architecture, ImageArchitecture):
         check_width(architecture, width)
         checked_variances(architecture, variances)
         if compile:

@@ -14,7 +14,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["PixelPairs"]
+from shoal.architectures import ImageArchitecture
+
+__all__ = ["PixelPairs", "patch_grams"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,12 +28,23 @@ class PixelPairs:
         patch_size: The odd side of a patch.
         padding: What lies beyond the border.
         displacements: The numbers of the pixels that the first one is displaced to.
+        share: What a pair of pixels counts in the sum over a patch.
     """
 
     sides: tuple[int, ...]
     patch_size: int
     padding: Literal["zeros", "circular"]
     displacements: Tensor
+    share: float = 1.0
+
+    @classmethod
+    def of(
+        cls, architecture: ImageArchitecture, points: Tensor, displacements: Tensor
+    ) -> "PixelPairs":
+        """The pairs of some displacements in images, with the patches of an architecture."""
+        sides, size = tuple(points.shape[2:]), architecture.patch_size
+        share = size ** -len(sides) if architecture.averaged else 1.0
+        return cls(sides, size, architecture.padding, displacements.to(points.device), share)
 
     @cached_property
     def partner(self) -> Tensor:
@@ -52,6 +65,21 @@ class PixelPairs:
         """
         return images.flatten(1)[:, self.partner]
 
+    def products(self, first: Tensor, second: Tensor) -> Tensor:
+        """Inner products of pixels over channels, in float64.
+
+        Args:
+            first: Images. shape: (pairs, channels, *sides)
+            second: Their partners.
+
+        Returns:
+            Shape: (pairs, displacements, *sides).
+        """
+        products = torch.zeros((), dtype=torch.float64, device=first.device)
+        for mine, theirs in zip(first.unbind(1), second.unbind(1), strict=True):
+            products = products + mine.double()[:, None] * self.of_partner(theirs.double())
+        return products
+
     def patch_sum(self, values: Tensor) -> Tensor:
         """Sums over the patches of both pixels, axis by axis; beyond the border there is nothing.
 
@@ -64,7 +92,7 @@ class PixelPairs:
                 (torch.roll(values, -k, 2 + axis) * within for k, within in inside.items()),
                 torch.zeros_like(values),
             )
-        return values
+        return values if self.share == 1 else self.share * values
 
     @cached_property
     def _inside(self) -> list[dict[int, Tensor]]:
@@ -93,3 +121,22 @@ class PixelPairs:
         shape = [1] * len(self.sides)
         shape[axis] = self.sides[axis]
         return values.view(len(self.displacements), *shape)
+
+
+def patch_grams(architecture: ImageArchitecture, first: Tensor, second: Tensor) -> Tensor:
+    r"""Inner products of the patches of pairs of images, in float64.
+
+    Args:
+        architecture: The network, for its patches.
+        first: Images. shape: (n, channels, *sides)
+        second: Their partners.
+
+    Returns:
+        Shape: (n, pixels, pixels).
+    """
+    pixels = torch.arange(first[0, 0].numel(), device=first.device)
+    pairs = PixelPairs.of(architecture, first, pixels)
+    values = pairs.patch_sum(pairs.products(first, second)).flatten(2)
+    grams = values.new_empty(len(first), len(pixels), len(pixels))
+    grams[:, pixels, pairs.partner.flatten(1)] = values
+    return grams

@@ -18,21 +18,31 @@ $\Psi_{\rho q} = \frac{\pi - \chi}{4\pi^2\sqrt{\det(R + S)}}$
 with the covariances $R$ of $w$, $w'$ and $S$ of $y$, $y'$ and the angles $\omega$, $\omega'$,
 $\chi$ below. On the ray $(t\theta, t\psi)$ from the diagonal, where all is known, they are smooth,
 and what is integrated is what the diagonal has more.
+
+The equilibrium of an implicit network solves $P = \Psi(\rho, \gamma^2 P)$, one equation per angle.
 """
 
 import math
 from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from shoal.activations.panels import gauss_legendre
+from shoal.core.caches import cached
+from shoal.core.exceptions import ConvergenceError
+from shoal.kernels.fixed_points import solve
 
-__all__ = ["Diagonal", "Rectified", "rectified"]
+__all__ = ["Diagonal", "Equilibrium", "Rectified", "equilibrium", "rectified", "state_square"]
 
 _NODES = 16  # on each panel
 _FINEST = 40  # octaves by which the first and the last panel are narrower than the ray, at most
 _PANELS = 3  # octaves that a layer spans
+_NARROWEST = 1e-100  # an angle of zero
+_BLOCK = 4096  # pairs that are integrated at a time
+
+N = TypeVar("N")
 
 
 @dataclass(frozen=True)
@@ -136,3 +146,62 @@ def _rule(std: float) -> tuple[Tensor, Tensor]:
     half = (edges[1:] - edges[:-1])[:, None] / 2
     middle = (edges[1:] + edges[:-1])[:, None] / 2
     return (middle + half * nodes).flatten(), (half * weights).flatten()
+
+
+class Equilibrium(NamedTuple, Generic[N]):
+    r"""An equilibrium for inputs of norm one, as numbers of some kind.
+
+    Attributes:
+        state: $P$.
+        active: $\Psi_q$.
+        passed: $\Psi_\rho$.
+    """
+
+    state: N
+    active: N
+    passed: N
+
+
+@cached
+def state_square(gamma: float) -> float:
+    r"""$P$ of an input of norm one with itself, by Newton's method.
+
+    $\Psi$ on the diagonal is a concave function of $s^2 = \gamma^2 P$ whose slope falls from 3/4
+    to 1/2: there is one solution if $\gamma^2 < 2$, and none otherwise.
+    """
+    if not gamma**2 < 2:
+        raise ConvergenceError(f"the kernel does not exist: gamma² is {gamma**2:.4g}, at least 2")
+    square, step = 1.0, -math.inf
+    while Diagonal.at(gamma * math.sqrt(square)).square > square:
+        square *= 2
+    while True:  # from above, all steps lead down, until rounding ends them
+        here = Diagonal.at(gamma * math.sqrt(square))
+        last, step = step, (here.square - square) / (1 - gamma**2 * here.active)
+        if not last < step < 0:
+            return square
+        square += step
+
+
+def equilibrium(gamma: float, theta: Tensor) -> Equilibrium[Tensor]:
+    r"""The equilibrium of inputs of norm one at some angles, block by block; differentiable."""
+    blocks = [_block(gamma, part) for part in theta.reshape(-1).split(_BLOCK)]
+    return Equilibrium(*(torch.cat(kind).view(theta.shape) for kind in zip(*blocks, strict=True)))
+
+
+def _block(gamma: float, theta: Tensor) -> Equilibrium[Tensor]:
+    theta = theta.clamp(min=_NARROWEST)
+    square = state_square(gamma)
+    std = gamma * math.sqrt(square)
+
+    def angle_of(part: Tensor) -> Tensor:  # part is sin² ψ/2
+        return 2 * torch.asin(part.clamp(min=_NARROWEST**2, max=0.5).sqrt())
+
+    def equation(part: Tensor) -> tuple[Tensor, Tensor]:
+        found = rectified(std, theta, angle_of(part))
+        return found.drop / (2 * square), gamma**2 * found.active
+
+    start = (theta / 2).sin() ** 2 / 2
+    differentiable = torch.is_grad_enabled() and theta.requires_grad
+    part = solve(equation, start, start.detach(), "angle", differentiable=differentiable)
+    found = rectified(std, theta, angle_of(part))
+    return Equilibrium(square * (1 - 2 * part), found.active, found.passed)

@@ -11,10 +11,12 @@ it. If one turn multiplies a change by $\sigma_a^2 P$, all turns together do so 
 $1/(1 - \sigma_a^2 P)$.
 
 What a covariance *is* differs: numbers of single pairs, functions of the angle, derivatives at a
-point, power series. Each is a calculus (see :mod:`shoal.kernels.calculi`) with the few operations
-below; the two functions here are all that there is of networks.
+point, power series, fields of pairs of pixels. Each is a calculus (see
+:mod:`shoal.kernels.calculi`) with the few operations below; the two functions here are all that
+there is of networks.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -22,8 +24,9 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.architectures.layers import Cell, Layers, Weights, squared_gain
+from shoal.kernels.fixed_points import geometric
 
-__all__ = ["Calculus", "Loop", "Network", "Pushed", "network_kernels"]
+__all__ = ["Calculus", "Loop", "Network", "OfVectors", "Pushed", "network_kernels"]
 
 S = TypeVar("S")  # the covariance of features: variances of both sides, covariance, means
 Scalar = float | Tensor
@@ -34,11 +37,11 @@ class Pushed(NamedTuple, Generic[S]):
 
     Attributes:
         state: The covariance of its values.
-        slope: $\mathbb{E}[\varphi'(u)\varphi'(v)]$.
+        slope: Computes $\mathbb{E}[\varphi'(u)\varphi'(v)]$.
     """
 
     state: S
-    slope: Any
+    slope: Callable[[], Any]
 
 
 class Calculus(Protocol[S]):
@@ -50,6 +53,10 @@ class Calculus(Protocol[S]):
 
     def covariance(self, state: S) -> Any:
         """The covariance itself, a number of this calculus."""
+        ...
+
+    def patches(self, field: Any) -> Any:
+        """What weights see of features, given their covariance or a number: of pixels, patches."""
         ...
 
     def combine(self, terms: list[tuple[Scalar, S]], constant: Scalar = 0.0) -> S:
@@ -68,9 +75,25 @@ class Calculus(Protocol[S]):
         r"""The covariance $\Lambda$ of what the first cell of a loop sees."""
         ...
 
+    def turns(self, first: Any, ratio: Any) -> Any:
+        """The sum of what one turn makes, the next one makes of that, and so on."""
+        ...
+
+
+class OfVectors:
+    """What calculi of inputs that are vectors have in common."""
+
+    def patches(self, field: Any) -> Any:
+        """All of them."""
+        return field
+
+    def turns(self, first: Any, ratio: Any) -> Any:
+        """A geometric series."""
+        return first * self.geometric(ratio)
+
     def geometric(self, ratio: Any) -> Any:
         """The sum $1/(1 - r)$ of all powers of a number."""
-        ...
+        return geometric(ratio)
 
 
 @dataclass(frozen=True)
@@ -83,7 +106,7 @@ class Loop:
         """One turn: what the first cell sees next, and the factor of small changes."""
         recurrent = self.cells[0].weights.variance
         turn = _turn(self.cells, calculus, inner, frozenset())
-        value = calculus.combine([(recurrent, turn.state), (1.0, injected)])
+        value = calculus.combine([(recurrent, calculus.patches(turn.state)), (1.0, injected)])
         return value, recurrent * turn.through
 
     @property
@@ -96,7 +119,7 @@ class _Turn(NamedTuple, Generic[S]):
     """Features after all cells, their NTK, and the factor of changes of the first argument."""
 
     state: S
-    tangent: Any
+    tangent: Any | None
     through: Any
 
 
@@ -120,24 +143,41 @@ def network_kernels(layers: Layers, calculus: Calculus[S], trainable: frozenset[
     of = _chain if layers.injection is None else _equilibrium
     state, tangent = of(layers, calculus, start, trainable)
     ck, readout = calculus.covariance(state), layers.readout
-    own = _share(readout, trainable) * ck
+    ntk = _share(readout, trainable) * ck
     if readout is not None:
-        ck, tangent = readout.variance * ck, readout.variance * tangent
-    return Network(scale * ck, scale * (tangent + own), state)
+        ck = _times(readout.variance, ck)
+        tangent = tangent if tangent is None else _times(readout.variance, tangent)
+    return Network(_times(scale, ck), _times(scale, _plus(tangent, ntk)), state)
 
 
 def _chain(
     layers: Layers, calculus: Calculus[S], state: S, trainable: frozenset[str]
-) -> tuple[S, Any]:
+) -> tuple[S, Any | None]:
     """Features and NTK of an explicit network."""
-    tangent = 0.0 * calculus.covariance(state)
+    tangent = None  # up to the first layer that is trained
     residual = any(cell.skip for cell in layers.cells)
     for cell in layers.cells:
-        inner, entering = _entering(cell, calculus, state, tangent, trainable)
-        pushed = calculus.push(cell.activation, inner, mean=residual)
-        tangent = cell.skip**2 * tangent + cell.gain**2 * pushed.slope * entering
-        state = calculus.residual(state, pushed.state, cell.skip, cell.gain)
+        state, tangent = _layer(cell, calculus, state, tangent, trainable, mean=residual)
     return state, tangent
+
+
+def _layer(
+    cell: Cell,
+    calculus: Calculus[S],
+    state: S,
+    tangent: Any | None,
+    trainable: frozenset[str],
+    *,
+    mean: bool,
+) -> tuple[S, Any | None]:
+    """Features and NTK behind one more cell of a chain."""
+    inner, entering = _entering(cell, calculus, state, tangent, trainable)
+    pushed = calculus.push(cell.activation, inner, mean=mean)
+    after = calculus.residual(state, pushed.state, cell.skip, cell.gain)
+    if entering is None:
+        return after, None
+    passed = _times(cell.gain**2, pushed.slope()) * entering
+    return after, passed if tangent is None else _times(cell.skip**2, tangent) + passed
 
 
 def _equilibrium(
@@ -147,17 +187,18 @@ def _equilibrium(
     first, injection = layers.cells[0], layers.injection
     assert injection is not None
     bias = 0.0 if first.bias is None else first.bias.variance
-    injected = calculus.combine([(injection.variance, start)], bias)
+    given = calculus.patches(start)
+    injected = calculus.combine([(injection.variance, given)], bias)
     inner = calculus.fixed_point(Loop(layers.cells), injected)
     turn = _turn(layers.cells, calculus, inner, trainable)
-    recurrent = first.weights
-    entering = _share(recurrent, trainable) * calculus.covariance(turn.state)
-    entering = entering + _share(injection, trainable) * calculus.covariance(start)
-    own = turn.tangent + turn.through * entering
+    recurrent, seen = first.weights, calculus.patches(turn.state)
+    entering = _share(recurrent, trainable) * calculus.covariance(seen)
+    entering = entering + _share(injection, trainable) * calculus.covariance(given)
+    own = _plus(turn.tangent, turn.through * entering)
     own = own + _share(first.bias, trainable) * turn.through
     if isinstance(recurrent.variance, float) and recurrent.variance == 0:
         return turn.state, own  # also where the slope is infinite
-    return turn.state, own * calculus.geometric(recurrent.variance * turn.through)
+    return turn.state, calculus.turns(own, recurrent.variance * turn.through)
 
 
 def _turn(
@@ -167,29 +208,43 @@ def _turn(
     first, *others = cells
     pushed = calculus.push(first.activation, inner, mean=False)
     state = calculus.combine([(first.gain**2, pushed.state)])
-    through = first.gain**2 * pushed.slope
-    tangent = 0.0 * through
+    through, tangent = first.gain**2 * pushed.slope(), None
     for cell in others:
         inner, entering = _entering(cell, calculus, state, tangent, trainable)
         pushed = calculus.push(cell.activation, inner, mean=False)
-        slope = cell.gain**2 * pushed.slope
-        tangent, through = slope * entering, cell.weights.variance * (slope * through)
+        slope = cell.gain**2 * pushed.slope()
+        tangent = None if entering is None else slope * entering
+        through = cell.weights.variance * (slope * through)
         state = calculus.combine([(cell.gain**2, pushed.state)])
     return _Turn(state, tangent, through)
 
 
 def _entering(
-    cell: Cell, calculus: Calculus[S], state: S, tangent: Any, trainable: frozenset[str]
-) -> tuple[S, Any]:
-    """What the activation of a cell sees, and the tangents that enter with it."""
+    cell: Cell, calculus: Calculus[S], state: S, tangent: Any | None, trainable: frozenset[str]
+) -> tuple[S, Any | None]:
+    """What the activation of a cell sees, and the tangents that enter with it, if there are any."""
+    seen = calculus.patches(state)
     bias = 0.0 if cell.bias is None else cell.bias.variance
-    inner = calculus.combine([(cell.weights.variance, state)], bias)
-    entering = cell.weights.variance * tangent
+    inner = calculus.combine([(cell.weights.variance, seen)], bias)
+    if tangent is not None:
+        tangent = _times(cell.weights.variance, calculus.patches(tangent))
     if cell.weights.group in trainable:
-        entering = entering + cell.weights.share * calculus.covariance(state)
-    return inner, entering + _share(cell.bias, trainable)
+        tangent = _plus(tangent, _times(cell.weights.share, calculus.covariance(seen)))
+    if cell.bias is not None and cell.bias.group in trainable:
+        tangent = _plus(tangent, cell.bias.share)
+    return inner, tangent
 
 
 def _share(weights: Weights | None, trainable: frozenset[str]) -> Scalar:
     """How much some weights count in the NTK."""
     return weights.share if weights is not None and weights.group in trainable else 0.0
+
+
+def _plus(number: Any | None, other: Any) -> Any:
+    """A sum, the first term of which may not be there."""
+    return other if number is None else number + other
+
+
+def _times(factor: Any, number: Any) -> Any:
+    """A product, without work for a factor of one."""
+    return number if isinstance(factor, float) and factor == 1 else factor * number

@@ -12,7 +12,7 @@ from shoal.architectures import ImplicitNetwork
 from shoal.equilibrium.layer import Layer
 from shoal.networks.draw import Source
 from shoal.networks.equilibrium import EquilibriumNetwork
-from shoal.networks.network import LinearMap, NetworkSpec, Trace
+from shoal.networks.network import LinearMap, NetworkSpec, Trace, bias_map
 
 __all__ = ["ImplicitNetworkModule"]
 
@@ -22,8 +22,8 @@ class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
     r"""An implicit network.
 
     $z = \sigma(\gamma m^{-1/2} A z + \phi)$ and $\hat y = u^\top z + v^\top\phi$, with the feature
-    map $\phi = m^{-1/2}\sigma(Wx)$ and $\sigma$ the ReLU. Its gradients are those of Gao 2022,
-    Lemma 2.3.
+    map $\phi = m^{-1/2}\sigma(Wx + \sqrt\beta\,b)$ and $\sigma$ the ReLU. Without biases, its
+    gradients are those of Gao 2022, Lemma 2.3.
     """
 
     skip: Parameter
@@ -35,12 +35,15 @@ class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
         """The initial weights; both readouts are Rademacher, as in the paper."""
         width, law = spec.width, spec.weights
         readouts = (spec.out_features, width)
-        return {
+        weights = {
             "readout": source.draw("rademacher", *readouts, scale=spec.readout_scale),
             "skip": source.draw("rademacher", *readouts, scale=spec.readout_scale),
             "recurrent": source.draw(law, width, width),
             "input": source.draw(law, width, spec.in_features),
         }
+        if spec.architecture.bias_variance:
+            weights["bias"] = source.draw(law, width)
+        return weights
 
     @property
     def turn(self) -> list[tuple[Layer, Tensor]]:
@@ -55,7 +58,15 @@ class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
 
     def inject(self, x: Tensor) -> Tensor:
         r"""The feature map $\phi$."""
-        return self._feature_map(torch.mm(x, self.input.t()))
+        return self._feature_map(self._inner(x))
+
+    @property
+    def _bias_scale(self) -> float:
+        return math.sqrt(self.architecture.bias_variance)
+
+    def _inner(self, x: Tensor) -> Tensor:
+        inner = torch.mm(x, self.input.t())
+        return inner + self._bias_scale * self._weight("bias") if self._bias_scale else inner
 
     def _feature_map(self, inner: Tensor) -> Tensor:
         return torch.relu(inner) / math.sqrt(self.spec.width)
@@ -70,7 +81,7 @@ class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
     def trace(self, x: Tensor) -> Trace:
         """A pass that keeps the feature map, the equilibrium and what makes them."""
         x = self.check_input(x).detach().requires_grad_()
-        inner = torch.mm(x, self.input.t())
+        inner = self._inner(x)
         mapped = self._feature_map(inner)
         # the recurrence sees the feature map as a term of its own, apart from the skip
         injection = mapped * 1.0
@@ -82,4 +93,6 @@ class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
             "recurrent": LinearMap(z[:, None], injection, self.layer.scale),
             "input": LinearMap(x[:, None], inner, 1.0),
         }
+        if self._bias_scale:
+            maps["bias"] = bias_map(inner, self._bias_scale)
         return Trace(output, torch.cat([z, mapped], 1), maps)

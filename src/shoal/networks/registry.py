@@ -7,6 +7,7 @@ from torch.nn import Module
 from shoal.architectures import (
     Architecture,
     ConvResNet,
+    ImageArchitecture,
     ImplicitArchitecture,
     ImplicitNetwork,
     Layers,
@@ -37,6 +38,8 @@ def network_class(architecture: Architecture) -> type[Network[Any]]:
     if type(architecture) in _OTHERS:
         return _OTHERS[type(architecture)]
     layers, name = architecture.layers(), type(architecture).__name__
+    if isinstance(architecture, ImageArchitecture):
+        raise TypeError(f"no networks are made of a {name}; shoal.kernel makes its kernels")
     if not isinstance(layers, Layers):
         raise TypeError(f"layers() of {name} must return Layers, got {layers!r}")
     chosen: type[Network[Any]] = ChainNetwork if layers.injection is None else LoopNetwork

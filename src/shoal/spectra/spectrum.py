@@ -15,7 +15,6 @@ from shoal.architectures import Architecture
 from shoal.core.checks import host_array, integer, real_array, shown, unmasked
 from shoal.core.settings import in_standard_settings
 from shoal.equivalents import KernelCoefficients, coefficients
-from shoal.equivalents.coefficients import sooner
 from shoal.equivalents.statistics import mixture_pair_products
 from shoal.mixtures import Covariance, DiagonalCovariance, GaussianMixture, ScalarCovariance
 from shoal.spectra.law import Law
@@ -199,7 +198,7 @@ def spectrum(
         trainable=trainable,
         center=center,
         width=width,
-        method=sooner(architecture),
+        method="closed",
     )
     counts = count * mixture.proportions.numpy()
     law = Law([_array(covariance) for covariance in mixture.covariances], counts)

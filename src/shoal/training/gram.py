@@ -40,7 +40,7 @@ def gram_group(network: Network[Any]) -> str:
 def _below_readout(network: Network[Any]) -> list[str]:
     """The groups below the readout: matrices from the last to the first, then biases likewise."""
     if isinstance(network, ImplicitNetworkModule):
-        return ["recurrent", "input"]
+        return ["recurrent", "input", "bias"]
     layers = network.architecture.layers()
     last_first = layers.cells[::-1]
     matrices = [cell.weights for cell in last_first]

@@ -12,8 +12,8 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.gaussian.moments import mean as activation_mean
 from shoal.kernels.calculi.own import fixed_variance
-from shoal.kernels.fixed_points import geometric, solve
-from shoal.kernels.recursions import Loop, Pushed, Scalar
+from shoal.kernels.fixed_points import solve
+from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
 from shoal.kernels.section import HalfAngle, section
 
 __all__ = ["Angles", "NoAngleError"]
@@ -33,7 +33,7 @@ class _Rotated:
 
 
 @dataclass(frozen=True, eq=False)
-class Angles:
+class Angles(OfVectors):
     """The calculus of inputs of one norm at some angles; nothing is differentiable.
 
     Attributes:
@@ -77,7 +77,7 @@ class Angles:
         variance = torch.tensor(state.variance, dtype=torch.float64)
         average = float(activation_mean(phi, variance)) if mean else 0.0
         pushed = _Rotated(duals.square, duals.passed(state.half), average)
-        return Pushed(pushed, duals.slope(state.half.angle))
+        return Pushed(pushed, lambda: duals.slope(state.half.angle))
 
     def fixed_point(self, loop: Loop, injected: _Rotated) -> _Rotated:
         """The angles at equilibrium, by the smaller of both halves."""
@@ -100,13 +100,9 @@ class Angles:
         start = torch.where(wide, half.cosine2, half.sine2) * (injected.variance / variance)
         return complete(solve(equation, start, start, "angle", differentiable=False))
 
-    def geometric(self, ratio: Tensor) -> Tensor:
-        """The sum of all powers."""
-        return geometric(ratio)
-
-    def of_angle(self) -> tuple[Tensor, float]:
-        """The angles, and the factor of a positively homogeneous kernel."""
-        return self.half.angle, self.squared_norm
+    def angle(self, state: _Rotated) -> tuple[Tensor, float]:
+        """The angles of features, and their variance."""
+        return state.half.angle, state.variance
 
 
 def _sum(shares: list[tuple[float, HalfAngle]], constant: float) -> tuple[float, HalfAngle]:

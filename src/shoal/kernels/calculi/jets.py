@@ -24,7 +24,7 @@ from shoal.gaussian.moments import mean as activation_mean
 from shoal.gaussian.moments import mean_square
 from shoal.kernels.calculi.own import fixed_variance
 from shoal.kernels.calculi.pairs import Pairs
-from shoal.kernels.recursions import Loop, Pushed, Scalar
+from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
 
 __all__ = ["Jet", "Jets", "Taylor", "gradients"]
 
@@ -119,7 +119,7 @@ class _State:
 
 
 @dataclass(frozen=True)
-class Jets:
+class Jets(OfVectors):
     r"""The calculus of derivatives at inputs of norm $\tau_0$ at right angles.
 
     Attributes:
@@ -135,7 +135,7 @@ class Jets:
         square = self.tau0**2
         if not gated:
             return _State(Taylor(square, 1.0), Jet(c=1.0)), 1.0
-        norms = Jet(square, a=0.5, aa=-0.25 / square, ab=0.25 / square)
+        norms = _both(Taylor(square, 1.0).mapped(_root(square, 0.5)))
         return _State(Taylor(1.0), Jet(c=1 / square)), norms
 
     def covariance(self, state: _State) -> Jet:
@@ -171,8 +171,11 @@ class Jets:
             means = replace(means, value=0.0) if self.center else means
         centered = self.center and state.inner.value == 0
         table = _products(phi, own.value) if centered else _duals(phi, own.value, state.inner.value)
-        inner, slope = (_composed(table, order, own, state.inner) for order in (0, 1))
-        return Pushed(_State(own.mapped(squares), inner, means), slope)
+        inner = _composed(table, 0, own, state.inner)
+        return Pushed(
+            _State(own.mapped(squares), inner, means),
+            lambda: _composed(table, 1, own, state.inner),
+        )
 
     def fixed_point(self, loop: Loop, injected: _State) -> _State:
         """The equilibrium: its values, then one order after the other."""
@@ -194,10 +197,27 @@ class Jets:
             state = _State(replace(own, value=variance), replace(state.inner + change, value=inner))
         return state
 
+    def cosine(self, state: _State) -> tuple[Jet, Jet]:
+        """The cosine of the angle of features, and the product of their norms."""
+        norm = state.own.mapped(_root(state.own.value, 0.5))
+        inverse = state.own.mapped(_root(state.own.value, -0.5))
+        return state.inner * _both(inverse), _both(norm)
+
     def geometric(self, ratio: Jet) -> Jet:
         """The sum of all powers."""
         rest = 1 - _below_one(ratio.value)
         return ratio.mapped(Taylor(1 / rest, 1 / rest**2, 2 / rest**3))
+
+
+def _root(value: float, power: float) -> Taylor:
+    """A power of a number, with its derivatives."""
+    first = power * value ** (power - 1)
+    return Taylor(value**power, first, (power - 1) * first / value)
+
+
+def _both(own: Taylor) -> Jet:
+    """The product of a function of the first squared norm and the same of the second."""
+    return Jet(own.value**2, own.first * own.value, aa=own.second * own.value, ab=own.first**2)
 
 
 def _composed(duals: Duals, order: int, own: Taylor, inner: Jet) -> Jet:

@@ -14,8 +14,8 @@ from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.moments import mean as activation_mean
 from shoal.gaussian.moments import mean_square, slope_square
-from shoal.kernels.fixed_points import geometric, solve
-from shoal.kernels.recursions import Loop, Pushed, Scalar
+from shoal.kernels.fixed_points import solve
+from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
 
 __all__ = ["Own", "Variances", "fixed_variance"]
 
@@ -41,7 +41,7 @@ class Variances:
 
 
 @dataclass(frozen=True, eq=False)
-class Own:
+class Own(OfVectors):
     """The calculus of single inputs.
 
     Attributes:
@@ -76,11 +76,12 @@ class Own:
     def push(self, phi: Activation, state: Variances, *, mean: bool) -> Pushed[Variances]:
         """Mean squares of an activation and of its derivative."""
         variance = state.values
-        slope = (
-            slope_square(phi, variance.clamp(min=SMALLEST))
-            if self.differentiable
-            else dual_derivative(phi, variance, variance, variance)
-        )
+
+        def slope() -> Tensor:
+            if self.differentiable:
+                return slope_square(phi, variance.clamp(min=SMALLEST))
+            return dual_derivative(phi, variance, variance, variance)
+
         return Pushed(self.squares(phi, variance, mean=mean), slope)
 
     def squares(self, phi: Activation, variance: Tensor, *, mean: bool) -> Variances:
@@ -98,13 +99,9 @@ class Own:
         values = fixed_variance(loop, injected.values, differentiable=self.differentiable)
         return Variances(values)
 
-    def geometric(self, ratio: Tensor) -> Tensor:
-        """The sum of all powers."""
-        return geometric(ratio)
-
-    def of_angle(self) -> tuple[Tensor, Tensor]:
-        """Angles of zero, and the factor of a positively homogeneous kernel."""
-        return torch.zeros_like(self.squared_norms), self.squared_norms
+    def angle(self, state: Variances) -> tuple[Tensor, Tensor]:
+        """Angles of zero, and the variances."""
+        return torch.zeros_like(state.values), state.values
 
 
 def weighted(terms: list[tuple[Scalar, Tensor]], constant: Scalar) -> Tensor:

@@ -1,7 +1,9 @@
 """Covariances of single pairs of inputs: variances of both, and a number for the pair."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,22 +13,63 @@ from shoal.activations.closed_forms.correlation import correlation
 from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.domain import within_bound
 from shoal.kernels.calculi.own import SMALLEST, Own, Variances, weighted
-from shoal.kernels.fixed_points import geometric, solve
-from shoal.kernels.recursions import Loop, Pushed, Scalar
+from shoal.kernels.fixed_points import solve
+from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
 
-__all__ = ["Pairs"]
+__all__ = ["Pair", "PairCalculus", "Pairs"]
 
 
 @dataclass(frozen=True, eq=False)
-class _Pair:
+class Pair:
     """Variances of all different norms, and covariances of the pairs."""
 
     own: Variances
     covariance: Tensor
 
 
+class PairCalculus(ABC):
+    """What calculi of pairs have in common."""
+
+    own: Any
+    same: Any
+
+    @abstractmethod
+    def _both(self, values: Tensor | float) -> tuple[Tensor, Tensor]:
+        """What belongs to the first and to the second of each pair."""
+
+    def covariance(self, state: Pair) -> Tensor:
+        """The covariances."""
+        return state.covariance
+
+    def combine(self, terms: list[tuple[Scalar, Pair]], constant: Scalar = 0.0) -> Pair:
+        """The weighted sum."""
+        own = self.own.combine([(factor, s.own) for factor, s in terms], constant)
+        total = weighted([(factor, s.covariance) for factor, s in terms], constant)
+        return self._bounded(Pair(own, total))
+
+    def residual(self, below: Pair, pushed: Pair, skip: float, gain: float) -> Pair:
+        """The sum of features and of what a layer makes of them."""
+        own = self.own.residual(below.own, pushed.own, skip, gain)
+        total = skip**2 * below.covariance + gain**2 * pushed.covariance
+        if skip:
+            (m, n), (p, q) = (self._both(s.own.means) for s in (below, pushed))
+            total = total + skip * gain * (m * q + n * p)
+        return self._bounded(Pair(own, total))
+
+    def _bounded(self, pair: Pair) -> Pair:
+        """Covariances of inputs with themselves are their variances."""
+        if self.same is None or not self._any_same:
+            return pair
+        own = self._both(pair.own.values)[0]
+        return Pair(pair.own, torch.where(self.same, own, pair.covariance))
+
+    @cached_property
+    def _any_same(self) -> bool:
+        return self.same is not None and bool(self.same.any())
+
+
 @dataclass(frozen=True, eq=False)
-class Pairs:
+class Pairs(PairCalculus, OfVectors):
     r"""The calculus of pairs with $a = \|x\|^2$, $b = \|x'\|^2$, $c = \langle x, x' \rangle$.
 
     What is equal stays so, to the last bit: equal norms have one variance, and an input and itself
@@ -57,70 +100,47 @@ class Pairs:
         distinct, places = norms.unique(return_inverse=True)
         return cls(Own(distinct, differentiable=False), c, places, (a == b) & (c == a))
 
-    @cached_property
-    def _any_same(self) -> bool:
-        return self.same is not None and bool(self.same.any())
-
     @property
     def differentiable(self) -> bool:
         """Whether autograd may ask for derivatives."""
         return self.own.differentiable
 
-    def start(self, *, gated: bool) -> tuple[_Pair, Tensor | float]:
+    def start(self, *, gated: bool) -> tuple[Pair, Tensor | float]:
         """The inputs, or their directions."""
         own, scale = self.own.start(gated=gated)
         if not isinstance(scale, Tensor):
-            return _Pair(own, self.products), 1.0
+            return Pair(own, self.products), 1.0
         left, right = self._both(scale.clamp(min=SMALLEST).sqrt())
         cosine = self.products / (left * right)
         one = torch.ones_like(cosine)
-        pair = self._bounded(_Pair(own, within_bound(one, one, cosine)))
+        pair = self._bounded(Pair(own, within_bound(one, one, cosine)))
         left, right = self._both(scale)
         return pair, left.sqrt() * right.sqrt()
 
-    def covariance(self, state: _Pair) -> Tensor:
-        """The covariances."""
-        return state.covariance
-
-    def combine(self, terms: list[tuple[Scalar, _Pair]], constant: Scalar = 0.0) -> _Pair:
-        """The weighted sum."""
-        own = self.own.combine([(factor, s.own) for factor, s in terms], constant)
-        total = weighted([(factor, s.covariance) for factor, s in terms], constant)
-        return self._bounded(_Pair(own, total))
-
-    def residual(self, below: _Pair, pushed: _Pair, skip: float, gain: float) -> _Pair:
-        """The sum of features and of what a layer makes of them."""
-        own = self.own.residual(below.own, pushed.own, skip, gain)
-        total = skip**2 * below.covariance + gain**2 * pushed.covariance
-        if skip:
-            (m, n), (p, q) = (self._both(s.own.means) for s in (below, pushed))
-            total = total + skip * gain * (m * q + n * p)
-        return self._bounded(_Pair(own, total))
-
-    def push(self, phi: Activation, state: _Pair, *, mean: bool) -> Pushed[_Pair]:
+    def push(self, phi: Activation, state: Pair, *, mean: bool) -> Pushed[Pair]:
         """Duals of an activation and of its derivative."""
         triple = *self._both(state.own.values), state.covariance
-        pushed = _Pair(self._own(phi, state.own, mean=mean), dual(phi, *triple))
-        return Pushed(self._bounded(pushed), dual_derivative(phi, *triple))
+        pushed = Pair(self._own(phi, state.own, mean=mean), dual(phi, *triple))
+        return Pushed(self._bounded(pushed), lambda: dual_derivative(phi, *triple))
 
-    def fixed_point(self, loop: Loop, injected: _Pair) -> _Pair:
+    def fixed_point(self, loop: Loop, injected: Pair) -> Pair:
         """The covariances at equilibrium, one equation per pair."""
         own = self.own.fixed_point(loop, injected.own)
         if self.same is None:
-            return _Pair(own, self._solved(loop, own, injected))
+            return Pair(own, self._solved(loop, own, injected))
         other, variance = ~self.same, self._both(own.values)[0]
         if not bool(other.any()):
-            return _Pair(own, variance)
-        given = _Pair(injected.own, injected.covariance[other])
-        return _Pair(
+            return Pair(own, variance)
+        given = Pair(injected.own, injected.covariance[other])
+        return Pair(
             own, variance.masked_scatter(other, self._only(other)._solved(loop, own, given))
         )
 
-    def _solved(self, loop: Loop, own: Variances, injected: _Pair) -> Tensor:
+    def _solved(self, loop: Loop, own: Variances, injected: Pair) -> Tensor:
         a, b = self._both(own.values)
 
         def equation(guess: Tensor) -> tuple[Tensor, Tensor]:
-            inner = _Pair(own, within_bound(a, b, guess))
+            inner = Pair(own, within_bound(a, b, guess))
             value, slope = loop(self, inner, injected)
             return value.covariance, slope
 
@@ -135,14 +155,10 @@ class Pairs:
         )
         return within_bound(a, b, found)
 
-    def geometric(self, ratio: Tensor) -> Tensor:
-        """The sum of all powers."""
-        return geometric(ratio)
-
-    def of_angle(self) -> tuple[Tensor, Tensor]:
-        """The angles, and the factor of a positively homogeneous kernel."""
-        a, b = self._both(self.own.squared_norms)
-        cosine, sine = correlation(a.clamp(min=SMALLEST), b.clamp(min=SMALLEST), self.products)
+    def angle(self, state: Pair) -> tuple[Tensor, Tensor]:
+        """The angles of features, and the products of their norms."""
+        a, b = self._both(state.own.values)
+        cosine, sine = correlation(a.clamp(min=SMALLEST), b.clamp(min=SMALLEST), state.covariance)
         return torch.atan2(sine, cosine), a.sqrt() * b.sqrt()
 
     def _both(self, values: Tensor | float) -> tuple[Tensor, Tensor]:
@@ -168,10 +184,3 @@ class Pairs:
             places=None if self.places is None else self.places[:, which],
             same=torch.zeros(int(which.sum()), dtype=torch.bool, device=which.device),
         )
-
-    def _bounded(self, pair: _Pair) -> _Pair:
-        """Covariances of inputs with themselves are their variances."""
-        if self.same is None or not self._any_same:
-            return pair
-        own = self._both(pair.own.values)[0]
-        return _Pair(pair.own, torch.where(self.same, own, pair.covariance))

@@ -26,7 +26,7 @@ from shoal.gaussian import hermite
 from shoal.gaussian.moments import mean_square
 from shoal.kernels.calculi.own import fixed_variance
 from shoal.kernels.calculi.pairs import Pairs
-from shoal.kernels.recursions import Loop, Pushed, Scalar
+from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
 
 __all__ = ["Number", "PowerSeries"]
 
@@ -70,7 +70,7 @@ class _State:
 
 
 @dataclass(frozen=True)
-class PowerSeries:
+class PowerSeries(OfVectors):
     """The calculus of inputs of one norm.
 
     Attributes:
@@ -116,7 +116,7 @@ class PowerSeries:
         value, slope = duals(correlation)
         natural = duals.natural[: self.degree + 1]
         average = float(natural[0]) if mean else 0.0
-        return Pushed(_State(duals.square, Number(value), average, natural), Number(slope))
+        return Pushed(_State(duals.square, Number(value), average, natural), lambda: Number(slope))
 
     def fixed_point(self, loop: Loop, injected: _State) -> _State:
         """The equilibrium: Newton's method doubles the number of known coefficients.

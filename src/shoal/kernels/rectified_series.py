@@ -7,66 +7,50 @@ doubles the number of coefficients that are known.
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from shoal.approximation.power_series import Series, geometric, product
-from shoal.kernels.implicit_network import equilibrium, state_square
+from shoal.approximation.power_series import Series, about, geometric, needed_order, product
+from shoal.kernels.rectified import Equilibrium, equilibrium, state_square
 
-__all__ = ["EquilibriumSeries", "equilibrium_series"]
+__all__ = ["equilibrium_series"]
 
 
-@dataclass(frozen=True, eq=False)
-class EquilibriumSeries:
-    r"""Power series in $\rho$ for inputs of norm one.
+def equilibrium_series(gamma: float, degree: int, *, place: float = 0.0) -> Equilibrium[Series]:
+    r"""Power series for inputs of norm one, up to a degree.
 
-    Attributes:
-        state: $P$.
-        active: $\gamma^2\Psi_q$.
-        passed: $\Psi_\rho$.
-        feature: The kernel of the feature map.
-        free: Its derivative, $(\pi - \theta)/2\pi$.
+    They are series in $\nu$ with $\rho = p + (1 - p)\nu$, where $p$ is the ``place``.
+
+    Raises:
+        AccuracyError: If the place is too close to one.
     """
-
-    state: Series
-    active: Series
-    passed: Series
-    feature: Series
-    free: Series
-
-
-def equilibrium_series(gamma: float, degree: int) -> EquilibriumSeries:
-    """Solve for the series, up to a degree."""
     right_angle = torch.tensor([math.pi / 2], dtype=torch.float64)
-    state, active, passed = (float(value) for value in equilibrium(gamma, right_angle))
-    start = gamma**2 * active, passed
-    found = np.array([state])
-    while len(found) <= degree:
-        known, size = len(found), min(2 * len(found), degree + 1)
+    start = Equilibrium(*map(float, equilibrium(gamma, right_angle)))
+    order, found = needed_order(place, degree), np.array([start.state])
+    while len(found) <= order:
+        known, size = len(found), min(2 * len(found), order + 1)
         found = np.pad(found, (0, size - known))
-        slopes = _slopes(gamma, found, start)
+        active, passed = _slopes(gamma, found, start)
         # what Ψ has beyond the known coefficients: its derivative is Ψ_ρ + γ² Ψ_q P'
-        change = slopes[1][:-1] + product(slopes[0][:-1], _derivative(found))
-        residual = _integral(change, state)
+        change = passed[:-1] + gamma**2 * product(active[:-1], _derivative(found))
+        residual = _integral(change, start.state)
         residual[:known] = 0.0
-        found = found + product(residual, geometric(slopes[0]))
-    free = _arcsine(_series(degree, 0.0, 1.0), _series(degree, 1.0, 0.0, -1.0)) / (2 * math.pi)
-    free[0] = 0.25
-    feature = _integral(free[:-1], 1 / (2 * math.pi))
-    return EquilibriumSeries(found, *_slopes(gamma, found, start), feature, free)
+        found = found + product(residual, geometric(gamma**2 * active))
+    all_three = (found, *_slopes(gamma, found, start))
+    # none is negative but by rounding
+    return Equilibrium(*(about(series.clip(min=0.0), place, degree) for series in all_three))
 
 
-def _slopes(gamma: float, state: Series, start: tuple[float, float]) -> tuple[Series, Series]:
-    r"""$\gamma^2\Psi_q$ and $\Psi_\rho$ along a series $P$, given their values at $\rho = 0$."""
+def _slopes(gamma: float, state: Series, start: Equilibrium[float]) -> tuple[Series, Series]:
+    r"""$\Psi_q$ and $\Psi_\rho$ along a series $P$, given their values at $\rho = 0$."""
     square = state_square(gamma)
     both, one, other = _second_derivatives(gamma * math.sqrt(square), state / square)
     moving = _derivative(state)
-    bend = gamma**2 / square * other + gamma**4 * both  # γ⁴ Ψ_qq, since s² = γ² P(1)
-    active = gamma**2 * both[:-1] + product(bend[:-1], moving)
+    bend = other / square + gamma**2 * both  # γ² Ψ_qq, since s² = γ² P(1)
+    active = both[:-1] + product(bend[:-1], moving)
     passed = (one + both)[:-1] + gamma**2 * product(both[:-1], moving)
-    return _integral(active, start[0]), _integral(passed, start[1])
+    return _integral(active, start.active), _integral(passed, start.passed)
 
 
 def _second_derivatives(std: float, kappa: Series) -> tuple[Series, Series, Series]:

@@ -1,0 +1,90 @@
+"""The convolutional deep equilibrium model."""
+
+from dataclasses import dataclass, field
+from typing import Literal, final
+
+from shoal.activations import Activation
+from shoal.architectures.base import ImplicitArchitecture, biases, check_activation
+from shoal.architectures.images import ImageArchitecture, checked_patch_size
+from shoal.architectures.layers import Cell, Layers, Weights
+from shoal.core import checks
+
+__all__ = ["ConvDEQ"]
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class ConvDEQ(ImplicitArchitecture, ImageArchitecture):
+    r"""A deep equilibrium model of images, whose weights are convolutions.
+
+    $$z = m^{-1/2} \phi(\sigma_a A * z + \sigma_b B * x + b)$$
+
+    with $m$ channels of as many pixels as the image $x$ has. $A$ (group ``"recurrent"``) and $B$
+    (``"input"``) convolve with stride one; their entries are independent, of mean zero and a
+    variance of one divided by the number of pixels of a patch, so that an image of one color
+    with circular padding is what a vector is for a ``DEQ``. The readout (``"readout"``) has
+    entries of variance one divided by the number of pixels, for each channel and pixel, or of
+    variance one for the mean of each channel. How many pixels, along how many axes, is a matter of
+    the data.
+
+    It has kernels, whose matrices ``shoal.kernel`` makes, but ``shoal.build`` makes no networks.
+
+    Args:
+        activation: $\phi$.
+        recurrent_variance: $\sigma_a^2 \geq 0$.
+        input_variance: $\sigma_b^2 \geq 0$.
+        kernel_size: The odd side of a patch in pixels.
+        pooling: ``None`` for a readout of all pixels, ``"average"`` for one of each channel's mean.
+            The kernels of the former need only pairs of equal pixels, those of the latter all.
+        padding: What lies beyond the border: ``"zeros"``, or ``"circular"``, the pixels of the
+            opposite side.
+        bias_variance: The variance of a bias per channel (group ``"bias"``); without biases by
+            default.
+
+    Raises:
+        TypeError: If an argument is not of its kind.
+        ValueError: If a variance is negative, infinite or NaN, ``kernel_size`` not positive and
+            odd, or ``pooling`` or ``padding`` unknown.
+
+    Example:
+        >>> import torch, shoal
+        >>> images = torch.ones(1, 1, 3, 3, dtype=torch.float64)
+        >>> net = ConvDEQ(shoal.ReLU(), 0.2, 0.8, padding="circular")
+        >>> shoal.kernel(net, images).ck
+        tensor([[0.4444]], dtype=torch.float64)
+    """
+
+    activation: Activation
+    recurrent_variance: float
+    input_variance: float
+    kernel_size: int = field(default=3, kw_only=True)
+    pooling: Literal["average"] | None = field(default=None, kw_only=True)
+    padding: Literal["zeros", "circular"] = field(default="zeros", kw_only=True)
+    bias_variance: float = field(default=0.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_activation("activation", self.activation)
+        for name in ("recurrent_variance", "input_variance", "bias_variance"):
+            object.__setattr__(self, name, checks.real(name, getattr(self, name), at_least=0))
+        size = checked_patch_size("kernel_size", self.kernel_size)
+        object.__setattr__(self, "kernel_size", size)
+        if self.pooling is not None:
+            checks.one_of("pooling", self.pooling, ("average",))
+        checks.one_of("padding", self.padding, ("zeros", "circular"))
+
+    @property
+    def patch_size(self) -> int:
+        """The side of a patch."""
+        return self.kernel_size
+
+    @property
+    def averaged(self) -> bool:
+        """True: weights have smaller entries where patches have more pixels."""
+        return True
+
+    def layers(self, width: int | None = None) -> Layers:  # noqa: ARG002
+        """A loop of one cell."""
+        recurrent = Weights("recurrent", self.recurrent_variance)
+        cell = Cell(self.activation, recurrent, bias=biases("bias", self.bias_variance))
+        return Layers((cell,), injection=Weights("input", self.input_variance))

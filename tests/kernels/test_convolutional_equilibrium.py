@@ -1,0 +1,194 @@
+"""Kernels of convolutional equilibria against a direct solution and wide networks."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+import shoal
+from kernels.convolutional_reference import ACTIVATIONS
+from shoal import DEQ, ConvDEQ, ReLU, Tanh
+
+
+def images(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def neighbors(net, sides, pixel):
+    """The pixels of a patch that are inside the image, or ``None``, in one order."""
+    reach = net.kernel_size // 2
+    for step in itertools.product(range(-reach, reach + 1), repeat=len(sides)):
+        moved = tuple(p + k for p, k in zip(pixel, step, strict=True))
+        if net.padding == "circular":
+            moved = tuple(p % side for p, side in zip(moved, sides, strict=True))
+        inside = all(0 <= p < side for p, side in zip(moved, sides, strict=True))
+        yield moved if inside else None
+
+
+def patch_matrix(net, sides):
+    """The linear map from a field over pairs of pixels to its means over patches."""
+    pixels = list(itertools.product(*map(range, sides)))
+    number, share = {pixel: i for i, pixel in enumerate(pixels)}, net.kernel_size ** -len(sides)
+    count = len(pixels)
+    matrix = torch.zeros(count, count, count, count, dtype=torch.float64)
+    for p, q in itertools.product(pixels, repeat=2):
+        for one, other in zip(neighbors(net, sides, p), neighbors(net, sides, q), strict=True):
+            if one is not None and other is not None:
+                matrix[number[p], number[q], number[one], number[other]] += share
+    return matrix.reshape(count**2, count**2)
+
+
+def duals(phi, first, second, cross):
+    """Both duals of all pairs of pixels, given three matrices of covariances."""
+    expectations, _ = ACTIVATIONS[phi]
+    size = len(cross)
+    triples = [
+        (float(first[p, p]), float(second[q, q]), float(cross[p, q]))
+        for p in range(size)
+        for q in range(size)
+    ]
+    found = [expectations(*triple)[2:] for triple in triples]
+    return (torch.tensor(part, dtype=torch.float64) for part in zip(*found, strict=True))
+
+
+def direct(net, x, y):
+    """Both kernels of two images: all covariances by iteration, the NTK by a linear system."""
+    count, sides = x[0].numel(), x.shape[1:]
+    mean = patch_matrix(net, sides)
+    pairs = ((x, x), (y, y), (x, y))
+    given = [mean @ (u.flatten(1).T @ v.flatten(1)).flatten() for u, v in pairs]
+    enter = [net.input_variance * g + net.bias_variance for g in given]
+    fields = [e.view(count, count) for e in enter]
+    for _ in range(60):
+        own = (fields[0], fields[0], fields[0]), (fields[1], fields[1], fields[1]), fields
+        fields = [
+            (net.recurrent_variance * mean @ next(duals(net.activation, *three)) + e).view(
+                count, count
+            )
+            for three, e in zip(own, enter, strict=True)
+        ]
+    g, slope = duals(net.activation, *fields)
+    own = slope * (net.recurrent_variance * mean @ g + net.input_variance * given[2])
+    own = own + slope * net.bias_variance
+    system = torch.eye(count**2).double() - net.recurrent_variance * slope[:, None] * mean
+    ntk = g + torch.linalg.solve(system, own)
+    if net.pooling == "average":
+        return float(g.mean()), float(ntk.mean())
+    return tuple(float(t.view(count, count).diagonal().mean()) for t in (g, ntk))
+
+
+@pytest.mark.parametrize(
+    ("net", "sides"),
+    [
+        (ConvDEQ(ReLU(), 0.6, 0.8), (3, 2)),
+        (ConvDEQ(ReLU(), 0.6, 0.8, pooling="average", bias_variance=0.3), (2, 3)),
+        (ConvDEQ(ReLU(), 0.5, 0.8, padding="circular", pooling="average"), (4,)),
+        (ConvDEQ(ReLU(), 0.7, 0.9, padding="circular", kernel_size=5, bias_variance=0.1), (5,)),
+        (ConvDEQ(Tanh(), 0.7, 0.9, pooling="average"), (3,)),
+    ],
+    ids=repr,
+)
+def test_tiny_images_directly(net, sides):
+    x = images(2, 2, *sides)
+    found = shoal.kernel(net, x)
+    for i, j in ((0, 0), (0, 1)):
+        for k, wanted in zip(found, direct(net, x[i], x[j]), strict=True):
+            assert float(k[i, j]) == pytest.approx(wanted, rel=1e-7)
+
+
+@pytest.mark.parametrize("pooling", [None, "average"])
+@pytest.mark.parametrize("deq", [DEQ(Tanh(), 0.4, 0.8, bias_variance=0.2), DEQ(ReLU(), 1.4, 0.8)])
+def test_images_of_one_pixel_are_vectors(deq, pooling):
+    """Also where the equation of the variance is no contraction, and is iterated."""
+    x = images(4, 3)
+    conv = ConvDEQ(
+        deq.activation, deq.recurrent_variance, deq.input_variance, kernel_size=1,
+        pooling=pooling, bias_variance=deq.bias_variance,
+    )  # fmt: skip
+    for image, vector in zip(shoal.kernel(conv, x[:, :, None]), shoal.kernel(deq, x), strict=True):
+        torch.testing.assert_close(image, vector, rtol=1e-10, atol=1e-10)
+
+
+def test_blocks_and_groups():
+    """Any blocks make the same matrix, and the shares of the groups are the NTK."""
+    x, net = images(4, 2, 3, 3), ConvDEQ(ReLU(), 0.5, 0.7, pooling="average", bias_variance=0.1)
+    whole = shoal.kernel(net, x)
+    for k, small in zip(whole, shoal.kernel(net, x, memory="20KB"), strict=True):
+        torch.testing.assert_close(k, small, rtol=1e-12, atol=1e-14)
+    shares = [shoal.kernel(net, x[:3], x[3:], trainable={g}).ntk for g in net.parameter_groups]
+    torch.testing.assert_close(sum(shares), whole.ntk[:3, 3:], rtol=1e-12, atol=1e-14)
+    own = shoal.kernel(net, x, diag=True)
+    torch.testing.assert_close(own.ntk, whole.ntk.diagonal(), rtol=1e-12, atol=0)
+
+
+def drawn(net, x, width, seed):
+    """Both kernels of a network with pixels in a row, drawn by hand and iterated."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    count, q = x.shape[2], net.kernel_size
+    readout = (width,) if net.pooling else (width, count)
+    weights = [
+        normal(width, width, q),
+        normal(width, x.shape[1], q),
+        normal(width),
+        normal(*readout),
+    ]
+    weights = [w.requires_grad_() for w in weights]
+    mode = "constant" if net.padding == "zeros" else "circular"
+
+    def convolved(features, weight, variance):
+        padded = torch.nn.functional.pad(features, (q // 2, q // 2), mode=mode)
+        return math.sqrt(variance / q) * torch.nn.functional.conv1d(padded, weight)
+
+    given = convolved(x, weights[1], net.input_variance)
+    given = given + math.sqrt(net.bias_variance) * weights[2][:, None]
+    z = torch.zeros_like(given)
+    for _ in range(40):
+        inner = convolved(z, weights[0], net.recurrent_variance) + given
+        z = net.activation.function(inner) / math.sqrt(width)
+    seen = z.mean(2) if net.pooling else z.flatten(1) / math.sqrt(count)
+    output = seen @ weights[3].flatten()
+    rows = [torch.autograd.grad(f, weights, retain_graph=True) for f in output]
+    jacobian = torch.stack([torch.cat([g.flatten() for g in row]) for row in rows])
+    return torch.stack([(seen @ seen.T).detach(), jacobian @ jacobian.T])
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        ConvDEQ(Tanh(), 0.15, 0.8, bias_variance=0.2),
+        ConvDEQ(ReLU(), 0.15, 0.8, bias_variance=0.2, pooling="average", padding="circular"),
+    ],
+    ids=repr,
+)
+def test_finite_networks(net):
+    """A fourfold width halves the error; the mean is the limit."""
+    x, seeds = images(2, 2, 4), 16
+    limit = torch.stack(tuple(shoal.kernel(net, x)))
+    errors = []
+    for width in (32, 128):
+        found = torch.stack([drawn(net, x, width, seed) for seed in range(seeds)])
+        near = 4 * found.std(0) / math.sqrt(seeds) + 4 * limit.max() / width
+        assert bool(((found.mean(0) - limit).abs() <= near).all())
+        errors.append((found - limit).square().mean((0, 2, 3)).sqrt())
+    ratio = errors[0] / errors[1]
+    assert bool(((ratio > 1.3) & (ratio < 3.1)).all())
+
+
+def test_what_is_not_there():
+    net = ConvDEQ(ReLU(), 0.2, 0.8)
+    with pytest.raises(TypeError, match="kernels of a ConvDEQ are no functions"):
+        shoal.kernel_function(net)
+    with pytest.raises(TypeError, match="no networks are made of a ConvDEQ"):
+        shoal.build(net, in_features=3, width=8)
+    with pytest.raises(ValueError, match="kernel_size must be odd, got 2"):
+        ConvDEQ(ReLU(), 0.2, 0.8, kernel_size=2)
+    with pytest.raises(ValueError, match="pooling must be"):
+        ConvDEQ(ReLU(), 0.2, 0.8, pooling="max")
+    with pytest.raises(shoal.ConvergenceError, match="may not exist"):
+        shoal.kernel(ConvDEQ(ReLU(), 2.5, 0.8, padding="circular"), images(2, 1, 3))
