@@ -84,7 +84,7 @@ class _Mapped:
             )
             return together(rows, *tensors).reshape(z.shape)
 
-        return _RowProblem(copies, StateLayout.of(torch.empty(1, 1)))
+        return _RowProblem(copies, StateLayout.of(torch.zeros(1, 1)))
 
 
 def equilibrium_of(
