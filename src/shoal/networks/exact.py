@@ -1,0 +1,45 @@
+"""Modules with exact gradients, whatever the networks in them train with."""
+
+import torch
+from torch.nn import Module
+
+from shoal.networks.network import Network
+
+__all__ = ["exact", "mixing_submodule"]
+
+
+def exact(module: Module, *, silent: bool = False) -> Module:
+    """The same module, of the same parameters, whose equilibria have exact gradients.
+
+    What is copied is the way to networks with an equilibrium, no tensor; a module without any is
+    returned itself, one that was compiled as what it was compiled from.
+
+    Args:
+        module: Any module.
+        silent: As in :meth:`Network.exact`.
+    """
+    if isinstance(module, Network):
+        return module.exact(silent=silent)
+    if (source := module._modules.get("_orig_mod")) is not None:
+        return exact(source, silent=silent)
+    children = {
+        name: None if child is None else exact(child, silent=silent)
+        for name, child in module._modules.items()
+    }
+    if all(children[name] is child for name, child in module._modules.items()):
+        return module
+    other = object.__new__(type(module))
+    other.__dict__ = {**module.__dict__, "_modules": children}
+    return other
+
+
+def mixing_submodule(module: Module) -> str | None:
+    """The name of a submodule, as its mode is, that is random or lets samples see each other."""
+    for name, one in module.named_modules():
+        normalizes = isinstance(one, torch.nn.modules.batchnorm._BatchNorm)
+        drops = isinstance(one, torch.nn.modules.dropout._DropoutNd) and one.p > 0
+        attends = isinstance(one, torch.nn.RNNBase | torch.nn.MultiheadAttention)
+        random = drops or isinstance(one, torch.nn.RReLU) or (attends and one.dropout > 0)
+        if (one.training and (random or normalizes)) or (normalizes and one.running_mean is None):
+            return str(name)
+    return None
