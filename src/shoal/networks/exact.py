@@ -1,11 +1,14 @@
 """Modules with exact gradients, whatever the networks in them train with."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch.nn import Module
 
 from shoal.networks.network import Network
 
-__all__ = ["exact", "mixing_submodule"]
+__all__ = ["evaluating", "exact", "mixing_submodule"]
 
 
 def exact(module: Module, *, silent: bool = False) -> Module:
@@ -31,6 +34,18 @@ def exact(module: Module, *, silent: bool = False) -> Module:
     other = object.__new__(type(module))
     other.__dict__ = {**module.__dict__, "_modules": children}
     return other
+
+
+@contextmanager
+def evaluating(module: Module) -> Iterator[None]:
+    """Where all of a module is in evaluation mode, neither random nor learning statistics."""
+    modes = [(one, one.training) for one in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for one, mode in modes:
+            one.training = mode
 
 
 def mixing_submodule(module: Module) -> str | None:
