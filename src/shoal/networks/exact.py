@@ -6,16 +6,18 @@ from contextlib import contextmanager
 import torch
 from torch.nn import Module
 
+from shoal.equilibrium.options import SolveOptions
 from shoal.networks.network import Network
 
-__all__ = ["evaluating", "exact", "mixing_submodule"]
+__all__ = ["evaluating", "exact", "mixing_submodule", "solve_options"]
 
 
 def exact(module: Module, *, silent: bool = False) -> Module:
     """The same module, of the same parameters, whose equilibria have exact gradients.
 
-    What is copied is the way to networks with an equilibrium, no tensor; a module without any is
-    returned itself, one that was compiled as what it was compiled from.
+    What is copied is the way to layers and networks with an equilibrium, no tensor; a module
+    without any is returned itself, one that was compiled as what it was compiled from. The copy
+    has no warm starts, and the modules' own notes of their last solves stay as they are.
 
     Args:
         module: Any module.
@@ -29,11 +31,22 @@ def exact(module: Module, *, silent: bool = False) -> Module:
         name: None if child is None else exact(child, silent=silent)
         for name, child in module._modules.items()
     }
-    if all(children[name] is child for name, child in module._modules.items()):
+    changes: dict[str, object] = {}
+    if any(children[name] is not child for name, child in module._modules.items()):
+        changes["_modules"] = children
+    if (options := solve_options(module)) is not None:
+        changes |= {"options": options.exact(silent=silent), "warm_start": False}
+    if not changes:
         return module
     other = object.__new__(type(module))
-    other.__dict__ = {**module.__dict__, "_modules": children}
+    other.__dict__ = {**module.__dict__, **changes}
     return other
+
+
+def solve_options(module: Module) -> SolveOptions | None:
+    """How a module solves for an equilibrium, with the notes of its last solves, if it does."""
+    options = getattr(module, "options", None)
+    return options if isinstance(options, SolveOptions) else None
 
 
 @contextmanager

@@ -8,7 +8,8 @@ from shoal.activations.description import description
 from shoal.core.checkpoints import Checkpoint
 from shoal.core.checks import real
 from shoal.core.files import checksum
-from shoal.networks import EquilibriumNetwork, Network
+from shoal.networks import Network
+from shoal.networks.exact import solve_options
 from shoal.training.objective import Objective
 
 __all__ = ["run_checkpoint"]
@@ -50,10 +51,10 @@ def _network_checksum(objective: Objective) -> str:
     net = objective.network
     networks = [one for one in net.modules() if isinstance(one, Network)]
     solves: list[tuple[Any, ...]] = []
-    for one in networks:
-        if isinstance(one, EquilibriumNetwork):
-            how = one.options
-            solves.append((how.solver, how.gradient, how.on_failure, one.warm_start, one.training))
+    for one in net.modules():
+        if (how := solve_options(one)) is not None:
+            warm = getattr(one, "warm_start", False)
+            solves.append((how.solver, how.gradient, how.on_failure, warm, one.training))
     # the settings of modules, and of parametrizations of weights, are plain attributes
     modules = [
         (name, type(module).__qualname__, {k: v for k, v in vars(module).items() if _plain(v)})

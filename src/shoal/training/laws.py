@@ -177,7 +177,7 @@ def promises_of(objective: Objective, method: str | None) -> frozenset[str]:
     """
     net = objective.network
     if not isinstance(net, Network) or objective.loss is not None:
-        return frozenset({"equilibrium"} if objective.equilibria else ())
+        return frozenset({"equilibrium"} if objective.solves else ())
     promises = {"gain", "equilibrium"} if isinstance(net, EquilibriumNetwork) else set()
     if method is not None:
         promises |= {"loss", "least_eigenvalue", "pl_ratio"}
@@ -188,7 +188,9 @@ def promises_of(objective: Objective, method: str | None) -> frozenset[str]:
 
 def _measurable(objective: Objective, method: str | None, *, gram: bool) -> frozenset[str]:
     """What can be promised at all."""
-    found = {"gain", "equilibrium"} if objective.equilibria else set()
+    found = {"equilibrium"} if objective.solves else set()
+    if objective.equilibria:
+        found.add("gain")
     if gram:
         found |= {"least_eigenvalue", "drift"} | ({"pl_ratio"} if objective.loss is None else set())
         if method is not None and objective.loss is None:

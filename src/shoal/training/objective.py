@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from shoal.core.checks import one_of
+from shoal.equilibrium.options import SolveOptions
 from shoal.networks import EquilibriumNetwork, Network
-from shoal.networks.exact import exact
+from shoal.networks.exact import exact, solve_options
 from shoal.networks.gain import GainBound, gain_factor
 from shoal.training.problem import Problem, foreign_data
 
@@ -103,6 +104,12 @@ class Objective:
         return [one for one in self.network.modules() if isinstance(one, EquilibriumNetwork)]
 
     @property
+    def solves(self) -> list[SolveOptions]:
+        """How these, and layers that are no networks, solve for it, with what came of that."""
+        found = [solve_options(one) for one in self.network.modules()]
+        return [options for options in found if options is not None]
+
+    @property
     def parameters(self) -> list[Tensor]:
         """The trained weights, for steps in place."""
         return list(self.weights.values())
@@ -124,8 +131,8 @@ class Objective:
             ConvergenceError: If an equilibrium, or its gradient, is not found and the network was
                 built to raise then.
         """
-        for one in self.equilibria:
-            one.options.log.backward = None  # not every gradient takes a solve
+        for one in self.solves:
+            one.log.backward = None  # not every gradient takes a solve
         x, y, divisor = self.x, self.y, self.divisor
         if rows is not None:
             x, y, divisor = x[rows], y[rows], divisor * len(rows) / len(x)
@@ -147,9 +154,8 @@ class Objective:
 
     def _solved(self) -> tuple[bool, float]:
         """Whether all equilibria and adjoints were found, and the residual of the network's own."""
-        solves = [(one.last_solve, one.last_adjoint) for one in self.equilibria]
-        found = [s for pair in solves for s in pair if s is not None]
-        converged = all(bool(s.converged.all()) for s in found)
+        found = [s for one in self.solves for s in (one.log.forward, one.log.backward)]
+        converged = all(s is None or bool(s.converged.all()) for s in found)
         if not isinstance(self.network, EquilibriumNetwork) or self.network.last_solve is None:
             return converged, 0.0
         residual = self.network.last_solve.residual

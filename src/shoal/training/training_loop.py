@@ -94,7 +94,7 @@ class TrainingLoop:
         while True:
             self._save()
             now = self._watched_step() if self.whole else self._hidden_step()
-            loss = watch.last_loss if now is None else now.loss
+            loss = self._last_loss if now is None else now.loss
             self.report(TrainingProgress(self.made, self.steps, loss, len(watch.violations)))
             if self.stop and watch.violations:
                 return Outcome("stopped", describe(watch.violations))
@@ -122,9 +122,10 @@ class TrainingLoop:
         if self._due:
             start = time.perf_counter()
             try:
-                self.watch.see(self.made, measure=self.every is not None)
+                row = self.watch.see(self.made, measure=self.every is not None)
             except ConvergenceError as error:
                 raise _DivergenceError(f"at step {self.made}: {error}{self._hint}") from error
+            self._last_loss = row["loss"]
             self.monitor_seconds += time.perf_counter() - start
         if self.made == self.steps:
             return None

@@ -238,11 +238,6 @@ class Watch:
             self.violations.setdefault(name, step)
 
     @property
-    def last_loss(self) -> float:
-        """The last loss that was found."""
-        return self._losses[-1]
-
-    @property
     def kept(self) -> dict[str, bool]:
         """For each promise that was looked at, whether it was kept at all steps."""
         seen = {*self._columns, *self.violations}
