@@ -78,6 +78,33 @@ def test_looking_changes_nothing(make):
         assert torch.equal(mine, theirs)
 
 
+def test_looking_changes_no_spectral_norm():
+    x, y = small_data()
+    nets = [network(TANH, 16), network(TANH, 16)]
+    for net in nets:
+        torch.manual_seed(0)
+        nn.utils.parametrizations.spectral_norm(net, "recurrent")
+    shoal.train(nets[0], x, y, step_size=0.05, steps=4, monitor=1)
+    shoal.train(nets[1], x, y, step_size=0.05, steps=4, monitor=False)
+    for name, tensor in nets[0].state_dict().items():
+        assert torch.equal(tensor, nets[1].state_dict()[name]), name
+
+
+def test_a_distributed_module_is_watched(tmp_path):
+    dist = torch.distributed
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        net, (x, y) = mlp(), data()
+        parallel = nn.parallel.DistributedDataParallel(net)
+        watch = by_adam(parallel, x, y, shoal.Watch(parallel, x, y), every=1)
+    finally:
+        dist.destroy_process_group()
+    twin = mlp()
+    alone = by_adam(twin, x, y, shoal.Watch(twin, x, y), every=1)
+    assert torch.equal(watch.records.losses, alone.records.losses)
+    assert watch.records.gram_group == alone.records.gram_group
+
+
 def test_warm_starts_and_solves_of_the_loop_stay():
     x, y = small_data()
     net = network(TANH)

@@ -16,13 +16,15 @@ from torch.nn import Module
 from shoal.core.checks import flag, float_tensor
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import Kernels
-from shoal.kernels.arguments import memory_limit, work_space
+from shoal.kernels.arguments import memory_limit
 from shoal.networks.exact import exact
 from shoal.networks.features import Features, feature_kernel, inner_products
 from shoal.networks.jacobians import Jacobians, chosen_parameters
 from shoal.networks.network import LinearMap, Network, Trace
 
 __all__ = ["TangentKernel", "contract", "empirical_kernel", "reactions"]
+
+_MEMORY = 2**30  # bytes
 
 
 class TangentKernel(NamedTuple):
@@ -112,8 +114,8 @@ def empirical_kernel(
             output it is. By default, for networks, what their readout sees.
         diag: Whether to return the kernels of each input with itself (or with its partner in
             ``x2``) only.
-        memory: Most bytes that derivatives of another module take at once, such as ``"2GiB"``. The
-            less there is, the more of them are computed again.
+        memory: Most bytes that derivatives of another module take at once, such as ``"2GiB"``; by
+            default 1 GiB. If they take more in all, they are computed again for each block.
 
     Returns:
         The two matrices, in the dtype of the network, under autocast too. (Of modules in less than
@@ -155,7 +157,7 @@ def empirical_kernel(
     if isinstance(whole, Network):
         return _of_network(whole, x1, x2, _groups(whole, trainable), features, diag=diag)
     chosen = chosen_parameters(whole, trainable)
-    jacobians = Jacobians(whole, chosen, x1, work_space(room, x1.device))
+    jacobians = Jacobians(whole, chosen, x1, _MEMORY if room is None else room)
     ntk = jacobians.ntk(x1, x2, diag=diag)
     if features is None:
         return TangentKernel(None, ntk)

@@ -11,13 +11,15 @@ from shoal.networks.network import Network
 
 __all__ = ["evaluating", "exact", "mixing_submodule", "solve_options"]
 
+_PARALLEL = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
+
 
 def exact(module: Module, *, silent: bool = False) -> Module:
     """The same module, of the same parameters, whose equilibria have exact gradients.
 
     What is copied is the way to layers and networks with an equilibrium, no tensor; a module
-    without any is returned itself, one that was compiled as what it was compiled from. The copy
-    has no warm starts, and the modules' own notes of their last solves stay as they are.
+    without any is returned itself, one that was compiled or distributed as what that was made
+    from. The copy has no warm starts, and the modules' own notes of their last solves stay.
 
     Args:
         module: Any module.
@@ -25,6 +27,8 @@ def exact(module: Module, *, silent: bool = False) -> Module:
     """
     if isinstance(module, Network):
         return module.exact(silent=silent)
+    if isinstance(module, _PARALLEL):
+        return exact(module.module, silent=silent)
     if (source := module._modules.get("_orig_mod")) is not None:
         return exact(source, silent=silent)
     children = {

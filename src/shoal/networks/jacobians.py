@@ -155,8 +155,7 @@ class Jacobians:
         right = x1 if x2 is None else x2
         shape = (len(x1),) if diag else (len(x1), len(right))
         total = torch.zeros(shape, dtype=self.dtype, device=x1.device)
-        pieces = self._pieces(x1)
-        others = pieces if x2 is None else self._pieces(x2)
+        pieces, others = self._pieces(x1, right)
         for rows in pieces:
             left = self.of(*_at(x1, rows))
             if diag:
@@ -179,29 +178,39 @@ class Jacobians:
         r"""$JJ^\top$ of all outputs, in float64: a row for each sample and each of its outputs."""
         n, k = len(x), self.outputs
         total = torch.zeros(n, k, n, k, dtype=torch.float64, device=x.device)
-        pieces = self._pieces(x)
-        for rows in pieces:
+        (pieces,) = self._pieces(x)
+        for number, rows in enumerate(pieces):
             left = [part.double() for part in self.of(*_at(x, rows))]
-            for columns in pieces:
+            for columns in pieces[number:]:
                 other = left if rows == columns else [p.double() for p in self.of(*_at(x, columns))]
-                block = total[rows.samples, rows.outputs, columns.samples, columns.outputs]
+                block = torch.zeros(
+                    *left[0].shape[:2], *other[0].shape[:2], dtype=torch.float64, device=x.device
+                )
                 for a, b in zip(left, other, strict=True):
                     block += torch.einsum("ikp,jlp->ikjl", a, b)
+                total[rows.samples, rows.outputs, columns.samples, columns.outputs] = block
+                mirrored = block.permute(2, 3, 0, 1)
+                total[columns.samples, columns.outputs, rows.samples, rows.outputs] = mirrored
         return total.view(n * k, n * k)
 
     def _sum(self, parts: Iterator[Tensor]) -> Tensor:
         return torch.stack([part.to(self.dtype) for part in parts]).sum(0)
 
-    def _pieces(self, x: Tensor) -> list[_Piece]:
+    def _pieces(self, *inputs: Tensor) -> list[list[_Piece]]:
         """Samples, and some of their outputs, whose derivatives fit twice into memory."""
         if not self.chosen:
-            return []
-        room = max(1, self.memory // (2 * self._bytes(x[:1])))
-        outputs, samples = min(room, self.outputs), max(1, room // self.outputs)
+            return [[] for _ in inputs]
+        room = max(1, self.memory // (2 * self._bytes(inputs[0][:1])))
+        # outputs do not meet in the NTK: the more samples at once, the fewer are taken again
+        samples = min(room, max(map(len, inputs)))
+        outputs = min(self.outputs, max(1, room // samples))
         return [
-            _Piece(slice(i, i + samples), slice(k, k + outputs))
-            for k in range(0, self.outputs, outputs)
-            for i in range(0, len(x), samples)
+            [
+                _Piece(slice(i, i + samples), slice(k, k + outputs))
+                for k in range(0, self.outputs, outputs)
+                for i in range(0, len(x), samples)
+            ]
+            for x in inputs
         ]
 
     def _bytes(self, x: Tensor) -> int:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from shoal.core.checks import items
-from shoal.kernels.arguments import work_space
 from shoal.networks import EquilibriumNetwork, Network
 from shoal.networks.empirical_kernel import contract, reactions
 from shoal.networks.exact import evaluating, exact
@@ -24,7 +23,8 @@ from shoal.training.objective import Objective
 __all__ = ["Gram", "gram_group", "gram_matrix"]
 
 _LINEAR = ("skip", "readout")  # groups that the output is linear in
-_ROWS = 1000  # of the Gram matrix of a module that is measured without being asked for
+_ROWS, _NUMBERS = 1000, 2**26  # of a Jacobian that is taken without being asked for
+_MEMORY = 2**31  # bytes for it
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class Gram:
                 trained = ", ".join(objective.weights)
                 raise ValueError(f"gram must name one trained group of {trained}, got {names}")
             return cls(names)
-        if gram is None and objective.y.numel() > _ROWS:
+        rows, columns = objective.y.numel(), sum(p.numel() for p in objective.parameters)
+        if gram is None and (rows > _ROWS or rows * columns > _NUMBERS):
             return None
         patterns = None if gram is None or gram is True else items("gram", gram)
         view = exact(net)
@@ -67,7 +68,7 @@ class Gram:
         view = exact(net, silent=True)  # what is not found is a violation already
         with evaluating(view):
             chosen = {name: view.get_parameter(name).detach() for name in self.names}
-            return Jacobians(view, chosen, x, work_space(None, x.device)).gram(x)
+            return Jacobians(view, chosen, x, _MEMORY).gram(x)
 
 
 def gram_group(network: Network[Any]) -> str:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from shoal.linalg.norms import least_eigenvalue, spectral_norm
+from shoal.networks.exact import evaluating
 from shoal.networks.gain import GainBound, gain_factor
 from shoal.training.gram import Gram
 from shoal.training.objective import Evaluation, Objective
@@ -25,9 +26,9 @@ class Measures:
 
     def __init__(self, objective: Objective, gram: bool | Iterable[str] | None) -> None:
         self.gram = Gram.chosen(objective, gram)
-        self.gain_bounds = [
-            GainBound([gain_factor(layer) for layer, _ in one.turn]) for one in objective.equilibria
-        ]
+        with evaluating(objective.network):  # where weights that are computed are not changed
+            turns = [one.turn for one in objective.equilibria]
+        self.gain_bounds = [GainBound([gain_factor(layer) for layer, _ in turn]) for turn in turns]
         self._initial: Tensor | None = None  # the first Gram matrix
         self._vectors: dict[str, Tensor] = {}
 

@@ -66,8 +66,8 @@ class Watch:
         gram: Whether to measure $G$: for networks of ``build`` the share of one group in the NTK,
             which theorems choose or which is named here as ``{"readout"}``. For other modules
             $JJ^\top$ of all outputs with respect to all trained parameters, or those whose names,
-            prefixes or patterns are given here; by default if it has up to 1000 rows. With another
-            loss it is not measured by default.
+            prefixes or patterns are given here; by default if $J$ has up to 1000 rows and
+            64 million numbers. With another loss it is not measured by default.
         on_violation: ``"record"`` a broken promise, or ``"raise"`` a ``TrainingError``.
 
     Raises:
@@ -219,7 +219,8 @@ class Watch:
         self._losses.append(now.loss)
         found: dict[str, float] = {}
         if measure and self.measures is not None:
-            found = self.measures.measure(objective, now)
+            with evaluating(objective.network):  # where weights that are computed are not changed
+                found = self.measures.measure(objective, now)
         if self._bounds is None:
             least = self.law.eigenvalue or found.get("least_eigenvalue", math.nan)
             self._bounds = Bounds(self.law, objective.divisor, now.loss, least)
