@@ -67,6 +67,20 @@ class Around(nn.Module):
         return self.after(self.deq(torch.tanh(self.before(x))))
 
 
+class Loop(nn.Module):
+    """The equilibrium of a cell that is a function, between layers."""
+
+    def __init__(self, gradient):
+        super().__init__()
+        self.before, self.recurrent, self.after = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+        cell = lambda z, x: torch.tanh(0.5 * self.recurrent(z) + x)  # noqa: E731
+        self.loop = shoal.Equilibrium(cell, gradient=gradient)
+
+    def forward(self, x):
+        x = self.before(x)
+        return self.after(self.loop(torch.zeros_like(x), x))
+
+
 def image():
     return nn.Sequential(nn.Conv1d(1, 2, 2), nn.BatchNorm1d(2), nn.GELU(), nn.Flatten())
 
@@ -76,6 +90,7 @@ MODULES = {
     "shared": (Shared, (3,)),
     "branching": (Branching, (3,)),
     "around": (lambda: Around(shoal.Implicit()), (3,)),
+    "loop": (lambda: Loop(shoal.Implicit()), (3,)),
     "image": (image, (1, 5)),
     "normalized": (lambda: parametrizations.weight_norm(nn.Linear(3, 2)), (3,)),
 }
@@ -203,13 +218,17 @@ def test_the_diagonal_of_networks():
 
 
 @pytest.mark.parametrize("gradient", [shoal.OneStep(), shoal.Implicit(rtol=0.5)], ids=repr)
-def test_gradients_of_networks_inside_are_exact(gradient):
+@pytest.mark.parametrize("make", [Around, Loop])
+def test_gradients_of_networks_inside_are_exact(make, gradient):
     x = inputs(4, 3)
-    good, rough = seeded(lambda: Around(shoal.Implicit())), seeded(lambda: Around(gradient))
+    good, rough = seeded(lambda: make(shoal.Implicit())), seeded(lambda: make(gradient))
     expected = shoal.empirical_kernel(good, x).ntk
     found = shoal.empirical_kernel(rough, x).ntk
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)
-    assert rough.deq.last_solve is None
+    if make is Around:
+        assert rough.deq.last_solve is None
+    else:
+        assert rough.loop.solution is None
     wrong = jacobian(rough, x, [n for n, _ in rough.named_parameters()])
     wrong = torch.einsum("ikp,jkp->ij", wrong, wrong) / 2
     assert (wrong - expected).abs().max() > 1e-3

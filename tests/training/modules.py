@@ -44,6 +44,34 @@ def residual(**options):
     return seeded(lambda: Residual(**options))
 
 
+class Cell(nn.Module):
+    """A recurrent cell of one's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.recurrent, self.norm = nn.Linear(6, 6), nn.LayerNorm(6)
+
+    def forward(self, z, x):
+        return torch.tanh(0.5 * self.recurrent(z) + self.norm(x))
+
+
+class Layered(nn.Module):
+    """The equilibrium of that cell between layers of PyTorch."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 6), nn.Linear(6, 2)
+        self.middle = shoal.Equilibrium(Cell(), **options)
+
+    def forward(self, x):
+        y = self.first(x)
+        return self.last(self.middle(torch.zeros_like(y), y))
+
+
+def layered(**options):
+    return seeded(lambda: Layered(**options))
+
+
 def data(n=7, outputs=2):
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(n, 5, generator=generator, dtype=torch.float64)

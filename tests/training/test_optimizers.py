@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import shoal
-from training.modules import data, mlp, residual, restless
+from training.modules import data, layered, mlp, residual, restless
 from training.small import TANH, network
 from training.small import data as small_data
 from training.test_resuming import InterruptionError, interrupting, same
@@ -146,6 +146,8 @@ CASES = {
     "adam on batches, dropout and batch statistics": (restless, {"batch_size": 4}),
     "adam on all samples, dropout": (restless, {}),
     "adam on batches, an equilibrium inside": (residual, {"batch_size": 4}),
+    "adam on batches, a cell of one's own": (lambda: layered(warm_start=True), {"batch_size": 4}),
+    "adam on all samples, a cell of one's own": (lambda: layered(warm_start=True), {}),
     "adam on batches, a network": (lambda: network(TANH, outputs=2), {"batch_size": 4}),
     "adam on all samples, warm starts": (lambda: network(TANH, outputs=2), {}),
 }

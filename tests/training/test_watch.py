@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 import shoal
 from shoal.training import Records, TrainingError
-from training.modules import data, jacobian, mlp, residual, restless
+from training.modules import data, jacobian, layered, mlp, residual, restless
 from training.small import DU, TANH, network
 from training.small import data as small_data
 
@@ -59,7 +59,7 @@ def test_columns_are_what_explicit_formulas_give():
     assert set(seen.kept) == {"least_eigenvalue", "drift"}
 
 
-@pytest.mark.parametrize("make", [mlp, restless, residual], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("make", [mlp, restless, residual, layered], ids=lambda f: f.__name__)
 def test_looking_changes_nothing(make):
     x, y = data()
     nets = [make(), make()]
@@ -105,15 +105,40 @@ def test_a_distributed_module_is_watched(tmp_path):
     assert watch.records.gram_group == alone.records.gram_group
 
 
+@pytest.mark.parametrize("gradient", [shoal.Implicit(), shoal.OneStep()], ids=repr)
+def test_the_equilibrium_of_a_cell_of_ones_own_is_watched(gradient):
+    """Its exact gradient is measured, whatever it trains with, and its failures are told."""
+    x, y = data()
+    net, exact = layered(gradient=gradient), layered()
+    net(x)
+    solution = net.middle.solution
+    watch = shoal.Watch(net, x, y)
+    row = watch.look(0)
+    rows = jacobian(exact, x)
+    least = torch.linalg.eigvalsh(rows @ rows.T)[0].item()
+    assert row["least_eigenvalue"] == pytest.approx(least, rel=1e-5)
+    gradients = torch.autograd.grad(0.5 * (exact(x) - y).square().sum(), list(exact.parameters()))
+    square = sum(g.square().sum().item() for g in gradients)
+    assert row["pl_ratio"] == pytest.approx(square / (least * row["loss"]), rel=1e-5)
+    assert net.middle.solution is solution
+    assert watch.kept == {"equilibrium": True}
+    rough = layered(solver=shoal.Picard(max_steps=2), on_failure="status")
+    watch = shoal.Watch(rough, x, y)
+    watch.look(0)
+    assert watch.kept == {"equilibrium": False}
+
+
 def test_warm_starts_and_solves_of_the_loop_stay():
     x, y = small_data()
     net = network(TANH)
     watch = shoal.Watch(net, x, y)
     net(x[:3]).sum().backward()
-    solve, warm = net.last_solve, net._recalled
+    solve, warm = net.last_solve, net.recalled()
     watch.look(0)
     assert net.last_solve is solve
-    assert net._recalled is warm
+    for name, tensor in net.recalled().items():
+        assert torch.equal(tensor, warm[name])
+    assert warm
 
 
 def test_a_random_module_is_seen_at_rest():

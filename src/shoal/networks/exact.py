@@ -7,9 +7,10 @@ import torch
 from torch.nn import Module
 
 from shoal.equilibrium.options import SolveOptions
+from shoal.equilibrium.warm import Series
 from shoal.networks.network import Network
 
-__all__ = ["evaluating", "exact", "mixing_submodule", "solve_options"]
+__all__ = ["evaluating", "exact", "forget", "mixing_submodule", "solve_options"]
 
 _PARALLEL = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
 
@@ -51,6 +52,13 @@ def solve_options(module: Module) -> SolveOptions | None:
     """How a module solves for an equilibrium, with the notes of its last solves, if it does."""
     options = getattr(module, "options", None)
     return options if isinstance(options, SolveOptions) else None
+
+
+def forget(module: Module) -> None:
+    """Let the next solves of all equilibria in a module start cold, whatever came before."""
+    for one in module.modules():
+        if isinstance(series := getattr(one, "_series", None), Series):
+            series.clear()
 
 
 @contextmanager

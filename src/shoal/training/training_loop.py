@@ -11,6 +11,7 @@ from torch import Tensor
 from shoal.core.checkpoints import Checkpoint, Snapshot
 from shoal.core.exceptions import ConvergenceError
 from shoal.networks import EquilibriumNetwork, Network
+from shoal.networks.exact import forget
 from shoal.training.batches import Batches
 from shoal.training.flow import LostEquilibriumError
 from shoal.training.objective import Evaluation
@@ -79,7 +80,7 @@ class TrainingLoop:
 
     def run(self) -> Outcome:
         """Make all steps, or as many as the run survives."""
-        self._forget()  # what came before is no part of the run
+        forget(self._objective.network)  # what came before is no part of the run
         self._resume()
         self._start = time.perf_counter() - self.seconds
         try:
@@ -138,7 +139,7 @@ class TrainingLoop:
 
     def _evaluate(self, rows: Tensor | None) -> Evaluation:
         if not self._warm:
-            self._forget()
+            forget(self._objective.network)
         try:
             now = self._objective.evaluate(rows)
         except ConvergenceError as error:
@@ -163,10 +164,6 @@ class TrainingLoop:
         self.made += 1
         if not converged:
             self.watch.lose("equilibrium", self.made)
-
-    def _forget(self) -> None:
-        for network in self._objective.equilibria:
-            network.forget()
 
     def _save(self) -> None:
         """Write a checkpoint if one is due, and always before the last step is looked at."""
