@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import shoal
-from training.modules import data, layered, mlp, residual, restless
+from training.modules import data, layered, mlp, residual, restless, seeded
 from training.small import TANH, network
 from training.small import data as small_data
 from training.test_resuming import InterruptionError, interrupting, same
@@ -106,8 +106,12 @@ def test_an_optimizer_that_is_gradient_descent_is_promised_what_that_is():
 def test_an_optimizer_may_evaluate_again():
     """LBFGS on a quadratic problem: the least squares of a linear model."""
     x, y = data(12)
-    net = nn.Linear(5, 2).double()
-    shoal.train(net, x, y, steps=3, optimizer=lambda p: torch.optim.LBFGS(p, lr=1, max_iter=30))
+    net = seeded(lambda: nn.Linear(5, 2))
+
+    def lbfgs(parameters):
+        return torch.optim.LBFGS(parameters, max_iter=30, line_search_fn="strong_wolfe")
+
+    shoal.train(net, x, y, steps=3, optimizer=lbfgs)
     with_ones = torch.cat([x, torch.ones(12, 1).double()], 1)
     best = torch.linalg.lstsq(with_ones, y).solution
     torch.testing.assert_close(net.weight.detach(), best[:5].T, rtol=1e-5, atol=1e-6)
@@ -124,7 +128,7 @@ def test_a_module_of_any_loss_is_trained():
 def test_a_module_is_trained_by_descent_and_flow():
     """A linear model: the flow, and the largest eigenvalue of its NTK, in closed form."""
     x, y = data(4)
-    net = nn.Linear(5, 2, bias=False).double()
+    net = seeded(lambda: nn.Linear(5, 2, bias=False))
     start = net.weight.detach().clone()
     gram = x @ x.T
     values, basis = torch.linalg.eigh(gram)

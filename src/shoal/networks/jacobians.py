@@ -130,7 +130,7 @@ class Jacobians:
                     warnings.filterwarnings("ignore", "There is a performance drop")
                     taken = vmap(jacrev(self._one), (None, 0, None))(self.chosen, x, outputs)
                 return [taken[name].flatten(2) for name in self.chosen]
-            except RuntimeError:  # an error of the module itself comes again below
+            except (RuntimeError, TypeError, ValueError):  # one of the module's own comes again
                 self._batched = False
         with torch.enable_grad():
             leaves = {name: p.detach().requires_grad_() for name, p in self.chosen.items()}
