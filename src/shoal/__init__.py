@@ -92,7 +92,7 @@ from shoal.regression import (
     kernel_regression,
 )
 from shoal.spectra import Spectra, Spectrum, spectrum
-from shoal.training import Monitor, TrainingError, TrainingRun, train
+from shoal.training import Monitor, TrainingError, TrainingRun, Watch, train
 
 __all__ = [
     "DEQ",
@@ -166,6 +166,7 @@ __all__ = [
     "TrainingError",
     "TrainingRun",
     "Unrolled",
+    "Watch",
     "Weights",
     "WellPosedness",
     "adapters",

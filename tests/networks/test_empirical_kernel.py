@@ -240,7 +240,7 @@ def test_neither_inference_mode_nor_autocast_matters(architecture):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda _, x: empirical_kernel(torch.nn.Linear(3, 1), x), TypeError, "shoal.build"),
+        (lambda _, x: empirical_kernel(lambda y: y, x), TypeError, "torch.nn.Module"),
         (lambda net, x: empirical_kernel(net, x[:, :2]), ValueError, "x1 must have shape"),
         (lambda net, x: empirical_kernel(net, x, x.float()), TypeError, "x2 must have the"),
         (lambda net, x: empirical_kernel(net, x, trainable={"skip"}), ValueError, "chosen from"),

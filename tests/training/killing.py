@@ -1,8 +1,9 @@
 """Trains in children that are killed at random moments; a script for the tests.
 
-python killing.py FOLDER KILLS SEED: every child is a process of its own, ended by SIGKILL.
+python killing.py FOLDER KILLS SEED KIND: every child is a process of its own, ended by SIGKILL.
 """
 
+import json
 import os
 import random
 import signal
@@ -14,17 +15,22 @@ import torch
 from safetensors import safe_open
 
 import shoal
+from training import modules
 from training.small import GAO, data, network
 
 STEPS = 60
 
 
-def run(path=None, steps=STEPS, **options):
+def run(kind, path=None, steps=STEPS):
     """The run that is interrupted, and its network."""
-    net = network(GAO, 48, dtype=torch.float32)
-    x, y = data(GAO, dtype=torch.float32)
-    options = {"step_size": 0.05, "monitor": 7, "checkpoint_seconds": 0.0} | options
-    return shoal.train(net, x, y, steps=steps, checkpoint=path, **options), net
+    options = {"monitor": 7, "checkpoint_seconds": 0.0, "checkpoint": path, "steps": steps}
+    if kind == "descent":
+        net, samples = network(GAO, 48, dtype=torch.float32), data(GAO, dtype=torch.float32)
+        return shoal.train(net, *samples, step_size=0.05, **options), net
+    net, samples = modules.restless(), modules.data()
+    options |= {"optimizer": torch.optim.Adam, "batch_size": 4}
+    torch.manual_seed(4)  # of the dropout
+    return shoal.train(net, *samples, **options), net
 
 
 def finished(path):
@@ -32,18 +38,18 @@ def finished(path):
     if not path.exists():
         return 0
     with safe_open(path, framework="pt") as file:
-        return len(file.get_tensor("ledger.losses"))
+        return json.loads(file.metadata()["facts"])["made"]
 
 
-def main(folder, kills, seed):
+def main(folder, kills, seed, kind):
     """Kill so many children, and say how many steps were made after each."""
     path, moments = Path(folder) / "run.safetensors", random.Random(seed)
-    run(steps=1)  # what is loaded on the first use is loaded once
+    run(kind, steps=1)  # what is loaded on the first use is loaded once
     counts = []
     for _ in range(kills):
         child = os.fork()
         if child == 0:
-            run(path)
+            run(kind, path)
             os._exit(0)
         before, start = finished(path), time.monotonic()
         while finished(path) in (before, 0) and time.monotonic() - start < 20:
@@ -56,4 +62,4 @@ def main(folder, kills, seed):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

@@ -6,9 +6,9 @@ from shoal.certificates import (  # noqa: F401  (they register)
     explicit_theorems,
     implicit_theorems,
 )
+from shoal.certificates.certificate import Certificate, Conclusion, Condition
+from shoal.certificates.certify import certify
 from shoal.certificates.enclosures import least_eigenvalue, least_singular_value, spectral_norm
-from shoal.certificates.values import Certificate, Conclusion, Condition
-from shoal.certificates.verb import certify
 from shoal.certificates.width import RequiredWidth, required_width
 from shoal.training import Promises
 

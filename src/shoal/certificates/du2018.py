@@ -16,7 +16,7 @@ differ from printed ones.
 import math
 from dataclasses import dataclass, field
 
-from shoal.certificates.values import Conclusion, Condition, at_least, at_most
+from shoal.certificates.certificate import Conclusion, Condition, at_least, at_most
 from shoal.training import Promises
 
 __all__ = ["Du2018Bounds", "LemmaConstants", "fully_connected_lemmas", "residual_lemmas", "theorem"]

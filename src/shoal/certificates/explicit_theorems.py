@@ -8,6 +8,8 @@ from torch import Tensor
 
 from shoal.architectures import Architecture, ConvResNet, FullyConnected, ResNet
 from shoal.certificates.argument import sharper_conclusions
+from shoal.certificates.certificate import Certificate, Conclusion
+from shoal.certificates.certify import Question, certify_architecture
 from shoal.certificates.du2018 import (
     Du2018Bounds,
     fully_connected_lemmas,
@@ -27,8 +29,6 @@ from shoal.certificates.layers import ExplicitGeometry
 from shoal.certificates.refusals import not_smooth
 from shoal.certificates.rounding import nearest
 from shoal.certificates.smoothness import smoothness
-from shoal.certificates.values import Certificate, Conclusion
-from shoal.certificates.verb import Question, certify_architecture
 from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.gaussian import dual
 from shoal.gaussian.moments import normalization

@@ -14,9 +14,9 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from shoal.certificates.certificate import Conclusion, Condition, at_least, at_most
 from shoal.certificates.enclosures import least_eigenvalue, spectral_norm
 from shoal.certificates.rounding import ROUND_UP, TINY, UNIT, down, exact, gamma, row_norms, up
-from shoal.certificates.values import Conclusion, Condition, at_least, at_most
 from shoal.training import Promises
 
 __all__ = ["ImplicitBounds", "InputBounds", "infinite_gram", "lemma_3_5", "parallel_condition"]

@@ -2,13 +2,13 @@
 
 from shoal.architectures import ImplicitNetwork
 from shoal.certificates.argument import sharper_conclusions
+from shoal.certificates.certificate import Certificate
+from shoal.certificates.certify import Question, certify_architecture
 from shoal.certificates.equilibrium import NotContractingError
 from shoal.certificates.gao2022 import ImplicitBounds, InputBounds, lemma_3_5
 from shoal.certificates.implicit import ImplicitGeometry, measure_implicit
 from shoal.certificates.refusals import not_contracting
 from shoal.certificates.rounding import down
-from shoal.certificates.values import Certificate
-from shoal.certificates.verb import Question, certify_architecture
 from shoal.networks.implicit_network import ImplicitNetworkModule
 
 __all__ = ["certify_implicit"]

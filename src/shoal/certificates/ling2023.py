@@ -17,10 +17,10 @@ from functools import cached_property
 import torch
 
 from shoal.activations import Activation, Affine, Softplus
+from shoal.certificates.certificate import Conclusion, Condition, at_least, at_most
 from shoal.certificates.growth import RANK_REMEDY
 from shoal.certificates.rounding import down, exact, up
 from shoal.certificates.smoothness import smoothness
-from shoal.certificates.values import Conclusion, Condition, at_least, at_most
 from shoal.training import Promises
 
 __all__ = ["DEQBounds", "covers", "theorem_1"]

@@ -4,8 +4,8 @@ import math
 import sys
 
 from shoal.architectures import Architecture, ImplicitNetwork
+from shoal.certificates.certificate import Certificate, Conclusion, at_most
 from shoal.certificates.smoothness import Smoothness
-from shoal.certificates.values import Certificate, Conclusion, at_most
 
 __all__ = ["not_contracting", "not_smooth", "uncovered"]
 

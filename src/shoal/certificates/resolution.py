@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoal.certificates.values import Certificate, Conclusion
+from shoal.certificates.certificate import Certificate, Conclusion
 from shoal.equilibrium import Implicit
 from shoal.networks import EquilibriumNetwork, Network
 

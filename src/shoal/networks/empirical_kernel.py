@@ -7,51 +7,130 @@ theorem.
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
+from shoal.core.checks import flag, float_tensor
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import Kernels
+from shoal.kernels.arguments import memory_limit
+from shoal.networks.exact import exact
+from shoal.networks.features import Features, feature_kernel, inner_products
+from shoal.networks.jacobians import Jacobians, chosen_parameters
 from shoal.networks.network import LinearMap, Network, Trace
 
-__all__ = ["contract", "empirical_kernel", "reactions"]
+__all__ = ["TangentKernel", "contract", "empirical_kernel", "reactions"]
+
+_MEMORY = 2**30  # bytes
 
 
-@in_standard_settings
-def empirical_kernel(
+class TangentKernel(NamedTuple):
+    """The NTK of a module of which it is not said what its features are.
+
+    Attributes:
+        ck: Nothing.
+        ntk: The neural tangent kernel of the parameters that are trained.
+    """
+
+    ck: None
+    ntk: Tensor
+
+
+@overload
+def empirical_kernel(  # type: ignore[overload-overlap]  # a network always has features
     network: Network[Any],
     x1: Tensor,
     x2: Tensor | None = None,
     *,
     trainable: Iterable[str] | None = None,
-) -> Kernels:
+    features: Features | None = None,
+    diag: bool = False,
+    memory: int | str | None = None,
+) -> Kernels: ...
+
+
+@overload
+def empirical_kernel(
+    network: Module,
+    x1: Tensor,
+    x2: Tensor | None = None,
+    *,
+    trainable: Iterable[str] | None = None,
+    features: Features,
+    diag: bool = False,
+    memory: int | str | None = None,
+) -> Kernels: ...
+
+
+@overload
+def empirical_kernel(
+    network: Module,
+    x1: Tensor,
+    x2: Tensor | None = None,
+    *,
+    trainable: Iterable[str] | None = None,
+    features: None = None,
+    diag: bool = False,
+    memory: int | str | None = None,
+) -> TangentKernel: ...
+
+
+@in_standard_settings
+def empirical_kernel(
+    network: Module,
+    x1: Tensor,
+    x2: Tensor | None = None,
+    *,
+    trainable: Iterable[str] | None = None,
+    features: Features | None = None,
+    diag: bool = False,
+    memory: int | str | None = None,
+) -> Kernels | TangentKernel:
     r"""Conjugate kernel and neural tangent kernel of a finite network, as its weights are.
 
-    Gradients are exact, whatever gradient the network was built to train with.
+    It may be any module. Gradients are exact, whatever gradient a network, or one inside the
+    module, was built to train with.
 
-    With several outputs $f_1, \dots, f_K$ the NTK is the mean of the outputs' own,
-    $\frac1K \sum_k \langle \nabla f_k(x), \nabla f_k(x') \rangle$, which has the same limit at
-    infinite width as that of one output.
+    With several outputs $f_1, \dots, f_K$, in whatever shape, the NTK is the mean of the outputs'
+    own, $\frac1K \sum_k \langle \nabla f_k(x), \nabla f_k(x') \rangle$, which for the networks
+    of ``build`` has the same limit at infinite width as that of one output.
 
     Args:
-        network: A network made by ``build``.
-        x1: Inputs, of shape (n, in_features).
+        network: A network made by ``build``, or any module of one tensor, whose first dimension
+            counts the samples; its other inputs must have defaults. Each sample's outputs must be
+            its own: a module that is random or normalizes over samples, as dropout and batch
+            normalization do in training mode, is refused.
+        x1: Inputs, of shape (n, in_features); for another module of any shape and dtype that it
+            takes.
         x2: Other inputs; ``x1`` again by default.
-        trainable: Groups of weights that the NTK counts; by default those whose parameters require
-            a gradient now. ``"all"`` means all groups, also a readout that is kept fixed.
+        trainable: What the NTK counts. Groups of weights of a network, for another module names of
+            parameters, prefixes of names (``"encoder"``), or patterns (``"*.bias"``); by default
+            the parameters that require a gradient now. ``"all"`` means all, also a readout that is
+            kept fixed. A parameter with several names counts once.
+        features: What the CK is made of: a function of inputs, or the name of a submodule whose
+            output it is. By default, for networks, what their readout sees.
+        diag: Whether to return the kernels of each input with itself (or with its partner in
+            ``x2``) only.
+        memory: Most bytes that derivatives of another module take at once, such as ``"2GiB"``; by
+            default 1 GiB. If they take more in all, they are computed again for each block.
 
     Returns:
-        The two matrices, in the dtype of the network, under autocast too. The CK is the inner
-        product of the features that the readout sees, in the scale of the architecture's limit:
-        for a DEQ $z = Z/\sqrt m$, also in the standard parametrization, whose readout sees
-        $Z$ and has the factor $1/\sqrt m$ in its weights; for an ``ImplicitNetwork`` the
-        equilibrium $z$ and the feature map $\phi$ that skips it, one after the other.
+        The two matrices, in the dtype of the network, under autocast too. (Of modules in less than
+        float32, in float32.) The CK is the inner product of the features that the readout sees, in
+        the scale of the architecture's limit: for a DEQ $z = Z/\sqrt m$, also in the standard
+        parametrization, whose readout sees $Z$ and has the factor $1/\sqrt m$ in its weights; for
+        an ``ImplicitNetwork`` the equilibrium $z$ and the feature map $\phi$ that skips it, one
+        after the other. That of ``features`` is their inner product as they are. Without them the
+        ``ck`` of another module is ``None``.
 
     Raises:
-        TypeError: If ``network`` is none, or ``trainable`` another string.
-        ValueError: If the inputs do not fit, or a group does not exist.
+        TypeError: If ``network`` is none, does not return a tensor, or ``trainable`` is another
+            string.
+        ValueError: If the inputs do not fit, a group, parameter or submodule does not exist, or
+            samples depend on each other.
         ConvergenceError: If an equilibrium, or its gradient, is not found. A network that was built
             with another ``on_failure`` warns instead.
 
@@ -63,17 +142,55 @@ def empirical_kernel(
         >>> difference = shoal.empirical_kernel(net, x).ntk - shoal.kernel(deq, x).ntk
         >>> bool(difference.abs().max() < 0.3)
         True
+        >>> linear = torch.nn.Linear(2, 3, dtype=torch.float64)  # a module of one's own
+        >>> shoal.empirical_kernel(linear, x, trainable={"weight"}).ntk.tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
     """
-    if not isinstance(network, Network):
-        raise TypeError(f"network must be a network made by shoal.build, got {network!r}")
-    groups, network = _groups(network, trainable), network.exact()
-    x1 = network.check_input(x1, "x1")
-    x2 = None if x2 is None else network.check_input(x2, "x2")
+    if not isinstance(network, Module):
+        raise TypeError(f"network must be a torch.nn.Module, got {network!r}")
+    flag("diag", diag)
+    room, whole = memory_limit(memory), exact(network)
+    read = whole.check_input if isinstance(whole, Network) else _samples
+    x1, x2 = read(x1, "x1"), None if x2 is None else read(x2, "x2")
+    if diag and x2 is not None and len(x1) != len(x2):
+        raise ValueError(f"diag needs as many x1 as x2, got {len(x1)} and {len(x2)}")
+    if isinstance(whole, Network):
+        return _of_network(whole, x1, x2, _groups(whole, trainable), features, diag=diag)
+    chosen = chosen_parameters(whole, trainable)
+    jacobians = Jacobians(whole, chosen, x1, _MEMORY if room is None else room)
+    ntk = jacobians.ntk(x1, x2, diag=diag)
+    if features is None:
+        return TangentKernel(None, ntk)
+    return Kernels(feature_kernel(whole, features, x1, x2, diag=diag, forward=jacobians), ntk)
+
+
+def _of_network(
+    network: Network[Any],
+    x1: Tensor,
+    x2: Tensor | None,
+    groups: list[str],
+    features: Features | None,
+    *,
+    diag: bool,
+) -> Kernels:
+    """The kernels of a network that says where each group of its weights acts."""
     left = _Gradients(network, x1, groups)
     right = left if x2 is None else _Gradients(network, x2, groups)
-    ck = left.features @ right.features.T
-    shares = [left.share(right, name) for name in groups]
+    if features is None:
+        ck = inner_products(left.features, right.features, diag=diag)
+    else:
+        ck = feature_kernel(network, features, x1, x2, diag=diag, forward=network)
+    shares = [left.share(right, name, diag=diag) for name in groups]
     return Kernels(ck, sum(shares, torch.zeros_like(ck)))
+
+
+def _samples(x: object, name: str) -> Tensor:
+    """Inputs of another module: any tensor that has samples, such as indices of words."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+    if not x.dim() or not len(x):
+        raise ValueError(f"{name} must have samples in its first dimension, got {tuple(x.shape)}")
+    return float_tensor(name, x).detach() if x.is_floating_point() else x
 
 
 def _groups(network: Network[Any], trainable: Iterable[str] | None) -> list[str]:
@@ -104,13 +221,14 @@ class _Gradients:
         self.inputs = {name: one.input.detach() for name, one in maps.items()}
         self.scales = {name: one.scale for name, one in maps.items()}
 
-    def share(self, other: "_Gradients", name: str) -> Tensor:
+    def share(self, other: "_Gradients", name: str, *, diag: bool = False) -> Tensor:
         """What a group adds to the NTK."""
         left, right = self.inputs[name], other.inputs[name]
         outputs = len(self.reactions)
-        total = torch.zeros(len(left), len(right), dtype=left.dtype, device=left.device)
+        total = left.new_zeros((len(left),) if diag else (len(left), len(right)))
+        pairs = contract_partners if diag else contract
         for mine, theirs in zip(self.reactions, other.reactions, strict=True):
-            total += contract(left, mine[name], right, theirs[name])
+            total += pairs(left, mine[name], right, theirs[name])
         return total * (self.scales[name] ** 2 / outputs)
 
 
@@ -149,3 +267,10 @@ def contract(h: Tensor, delta: Tensor, other_h: Tensor, other_delta: Tensor) -> 
         for i in range(len(h))
     ]
     return torch.stack(rows)
+
+
+def contract_partners(h: Tensor, delta: Tensor, other_h: Tensor, other_delta: Tensor) -> Tensor:
+    r"""The diagonal of :func:`contract`, and nothing else of it."""
+    seen = torch.einsum("ipd,iqd->ipq", h, other_h)
+    reacted = torch.einsum("ipm,iqm->ipq", delta, other_delta)
+    return (seen * reacted).flatten(1).sum(1)

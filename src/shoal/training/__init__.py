@@ -1,9 +1,19 @@
-"""Training of finite networks by gradient descent and gradient flow, watched by the theory."""
+"""Training of finite networks, by ``train`` or any other loop, watched by the theory."""
 
 from shoal.training.monitor import Monitor
 from shoal.training.progress import TrainingProgress
 from shoal.training.promises import Promises
-from shoal.training.result import TrainingError, TrainingRun
-from shoal.training.verb import train
+from shoal.training.result import Records, TrainingError, TrainingRun
+from shoal.training.train import train
+from shoal.training.watch import Watch
 
-__all__ = ["Monitor", "Promises", "TrainingError", "TrainingProgress", "TrainingRun", "train"]
+__all__ = [
+    "Monitor",
+    "Promises",
+    "Records",
+    "TrainingError",
+    "TrainingProgress",
+    "TrainingRun",
+    "Watch",
+    "train",
+]

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from shoal.linalg.lanczos import dominant_eigenpair
 from shoal.linalg.norms import start_vector
+from shoal.networks.exact import exact
 from shoal.training.objective import Objective
 
 __all__ = ["largest_eigenvalue"]
@@ -18,7 +19,7 @@ def largest_eigenvalue(objective: Objective) -> float:
     Each step of the Lanczos iteration takes two derivatives, exact ones whatever the network
     trains with.
     """
-    network = objective.network.exact()
+    network = exact(objective.network)
     with torch.enable_grad():
         output, trained = network(objective.x), list(objective.weights.values())
         # Jᵀu is linear in u, so its own derivative is J, wherever it is taken

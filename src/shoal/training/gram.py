@@ -5,18 +5,70 @@ below: the readout's in Ling 2023 ($Z^\top Z$), that of the readout of the featu
 ($\Phi\Phi^\top$), the last hidden layer's in Du 2018 ($G^{(H)}$), whose readout is fixed.
 """
 
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from shoal.core.checks import items
 from shoal.networks import EquilibriumNetwork, Network
 from shoal.networks.empirical_kernel import contract, reactions
+from shoal.networks.exact import evaluating, exact
 from shoal.networks.implicit_network import ImplicitNetworkModule
+from shoal.networks.jacobians import Jacobians, chosen_parameters
+from shoal.training.objective import Objective
 
-__all__ = ["gram_group", "gram_matrix"]
+__all__ = ["Gram", "gram_group", "gram_matrix"]
 
 _LINEAR = ("skip", "readout")  # groups that the output is linear in
+_ROWS, _NUMBERS = 1000, 2**26  # of a Jacobian that is taken without being asked for
+_MEMORY = 2**31  # bytes for it
+
+
+@dataclass(frozen=True)
+class Gram:
+    """Which Gram matrix is watched.
+
+    Attributes:
+        names: The group of a network, or the parameters of another module, whose share of the NTK
+            it is.
+    """
+
+    names: tuple[str, ...]
+
+    @classmethod
+    def chosen(cls, objective: Objective, gram: bool | Iterable[str] | None) -> Self | None:
+        """The one that an argument of ``Watch`` means; ``None`` if there is none."""
+        net = objective.network
+        if gram is False or (gram is None and objective.loss is not None):
+            return None
+        if isinstance(net, Network):
+            names = (gram_group(net),) if gram in (None, True) else items("gram", gram)
+            if len(names) != 1 or names[0] not in objective.weights:
+                trained = ", ".join(objective.weights)
+                raise ValueError(f"gram must name one trained group of {trained}, got {names}")
+            return cls(names)
+        rows, columns = objective.y.numel(), sum(p.numel() for p in objective.parameters)
+        if gram is None and (rows > _ROWS or rows * columns > _NUMBERS):
+            return None
+        patterns = None if gram is None or gram is True else items("gram", gram)
+        view = exact(net)
+        names = tuple(chosen_parameters(view, patterns))
+        if other := [name for name in names if not view.get_parameter(name).requires_grad]:
+            raise ValueError(f"gram must name trained parameters, got {', '.join(other)}")
+        return cls(names)
+
+    def matrix(self, objective: Objective) -> Tensor:
+        """It, as the weights are that were just evaluated."""
+        net, x = objective.network, objective.x
+        if isinstance(net, Network):
+            return gram_matrix(net, x, self.names[0])
+        view = exact(net, silent=True)  # what is not found is a violation already
+        with evaluating(view):
+            chosen = {name: view.get_parameter(name).detach() for name in self.names}
+            return Jacobians(view, chosen, x, _MEMORY).gram(x)
 
 
 def gram_group(network: Network[Any]) -> str:

@@ -1,17 +1,27 @@
-"""The loss of a network on its training set, with its gradient."""
+"""The loss of a module on its training set, with its gradient."""
 
+import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Self
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
+from torch.nn import Module, Parameter
 
+from shoal.core.checks import one_of
+from shoal.equilibrium.options import SolveOptions
 from shoal.networks import EquilibriumNetwork, Network
+from shoal.networks.exact import exact, solve_options
 from shoal.networks.gain import GainBound, gain_factor
+from shoal.training.problem import Problem, foreign_data
 
-__all__ = ["Evaluation", "Objective"]
+__all__ = ["Evaluation", "Loss", "Objective"]
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # of outputs and labels
+
+_DOUBLE = torch.float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,11 +29,12 @@ class Evaluation:
     """The loss at the weights as they are.
 
     Attributes:
-        output: The network's outputs, of shape (samples, outputs).
+        output: The outputs, mostly of shape (samples, outputs).
         loss: The loss, in float64.
         gradients: With respect to each trained weight; none if the loss is not finite.
         converged: Whether all equilibria were found, where there are any.
         residual: What their equation leaves, in the norm of all samples together.
+        rows: The samples that it is about, if not all.
     """
 
     output: Tensor
@@ -31,6 +42,7 @@ class Evaluation:
     gradients: list[Tensor]
     converged: bool
     residual: float = 0.0
+    rows: Tensor | None = None
 
     @property
     def finite(self) -> bool:
@@ -40,62 +52,114 @@ class Evaluation:
     @property
     def square_gradient(self) -> float:
         r"""$\|\nabla\Phi\|^2$, in float64."""
-        norms = [torch.linalg.vector_norm(g, dtype=torch.float64) for g in self.gradients]
+        norms = [torch.linalg.vector_norm(g, dtype=_DOUBLE) for g in self.gradients]
         return float(torch.stack(norms).square().sum())
 
 
 class Objective:
-    r"""$\Phi = \frac1{2c}\|f(X) - y\|_F^2$, where $c$ is 1 or the number of samples.
+    r"""$\Phi = \frac1{2c}\|f(X) - y\|_F^2$, where $c$ is 1 or the number of samples; or another.
 
     Args:
         network: What is trained, in place.
         x: Inputs.
         y: Labels, of the shape of the outputs.
         divisor: $c$.
+        loss: Another loss.
     """
 
-    def __init__(self, network: Network[Any], x: Tensor, y: Tensor, divisor: float) -> None:
-        self.network, self.x, self.y, self.divisor = network, x, y, divisor
+    def __init__(
+        self, network: Module, x: Tensor, y: Tensor, divisor: float = 1.0, loss: Loss | None = None
+    ) -> None:
+        self.network, self.x, self.y, self.divisor, self.loss = network, x, y, divisor, loss
         self.weights: dict[str, Parameter] = {
-            name: p for name, p in network.groups.items() if p.requires_grad
+            name: p for name, p in network.named_parameters() if p.requires_grad
         }
         if not self.weights:
             raise ValueError("net must have weights that require a gradient, got none")
         self.initial = {name: p.detach().clone() for name, p in self.weights.items()}
         self._initial_gain: list[tuple[Tensor, float]] = []  # with the weights that have it
 
+    @classmethod
+    def checked(
+        cls, net: object, x: object, y: object, *, reduction: str, loss: Loss | None
+    ) -> Self:
+        """Take the arguments of ``train`` and ``Watch``, or say what is wrong with them."""
+        one_of("reduction", reduction, ("sum", "mean"))
+        if loss is not None and not callable(loss):
+            raise TypeError(f"loss must be a function of outputs and labels, got {loss!r}")
+        if loss is not None and reduction != "sum":
+            raise ValueError("reduction is for the squared loss, got a loss that has its own")
+        if isinstance(net, Network) and loss is None:
+            net, x, y = Problem.checked(net, x, y)
+        elif isinstance(net, Module):
+            x, y = foreign_data(x, y)
+        else:
+            raise TypeError(f"net must be a torch.nn.Module, got {type(net).__name__}")
+        x = x.clone() if x.is_inference() else x  # to be differentiated
+        return cls(net, x, y, float(len(x)) if reduction == "mean" else 1.0, loss)
+
+    @property
+    def equilibria(self) -> list[EquilibriumNetwork]:  # type: ignore[type-arg]  # of any
+        """The network, or those in it, that have an equilibrium."""
+        return [one for one in self.network.modules() if isinstance(one, EquilibriumNetwork)]
+
+    @property
+    def solves(self) -> list[SolveOptions]:
+        """How these, and layers that are no networks, solve for it, with what came of that."""
+        found = [solve_options(one) for one in self.network.modules()]
+        return [options for options in found if options is not None]
+
     @property
     def parameters(self) -> list[Tensor]:
         """The trained weights, for steps in place."""
         return list(self.weights.values())
 
-    def evaluate(self) -> Evaluation:
-        """One forward and one backward pass.
+    def exactly(self) -> "Objective":
+        """The same, of exact gradients; evaluating it leaves no trace in the network."""
+        other = copy.copy(self)
+        other.network = exact(self.network, silent=True)
+        return other
+
+    def evaluate(self, rows: Tensor | None = None) -> Evaluation:
+        r"""One forward and one backward pass.
+
+        Args:
+            rows: Some of the samples, for an estimate of $\Phi$: their loss times the number of all
+                over theirs. Another loss is taken as it is.
 
         Raises:
             ConvergenceError: If an equilibrium, or its gradient, is not found and the network was
                 built to raise then.
         """
-        if isinstance(self.network, EquilibriumNetwork):
-            self.network.options.log.backward = None  # not every gradient takes a solve
+        for one in self.solves:
+            one.log.backward = None  # not every gradient takes a solve
+        x, y, divisor = self.x, self.y, self.divisor
+        if rows is not None:
+            x, y, divisor = x[rows], y[rows], divisor * len(rows) / len(x)
         with torch.enable_grad():
-            output = self.network(self.x)
-            error = output.detach() - self.y
-            loss = 0.5 * float(error.double().square().sum()) / self.divisor
+            output = self.network(x)
+            if self.loss is None:
+                target, seed = output, output.detach() - _like(output, y)
+                loss = 0.5 * float(seed.double().square().sum()) / divisor
+                seed = seed / divisor
+            else:
+                target, seed = _number(self.loss(output, y)), None
+                loss = float(target.detach())
             gradients: list[Tensor] = []
             if math.isfinite(loss):
                 trained = list(self.weights.values())
-                gradients = list(torch.autograd.grad(output, trained, error / self.divisor))
-        return Evaluation(output.detach(), loss, gradients, *self._solved())
+                found = torch.autograd.grad(target, trained, seed, materialize_grads=True)
+                gradients = list(found)
+        return Evaluation(output.detach(), loss, gradients, *self._solved(), rows)
 
     def _solved(self) -> tuple[bool, float]:
-        """Whether all equilibria and adjoints were found, and the residual of the equilibria."""
-        network = self.network
-        if not isinstance(network, EquilibriumNetwork) or network.last_solve is None:
-            return True, 0.0
-        solves = (network.last_solve, network.last_adjoint)
-        converged = all(s is None or bool(s.converged.all()) for s in solves)
-        return converged, float(torch.linalg.vector_norm(solves[0].residual, dtype=_DOUBLE))
+        """Whether all equilibria and adjoints were found, and the residual of the network's own."""
+        found = [s for one in self.solves for s in (one.log.forward, one.log.backward)]
+        converged = all(s is None or bool(s.converged.all()) for s in found)
+        if not isinstance(self.network, EquilibriumNetwork) or self.network.last_solve is None:
+            return converged, 0.0
+        residual = self.network.last_solve.residual
+        return converged, float(torch.linalg.vector_norm(residual, dtype=_DOUBLE))
 
     def distances(self) -> dict[str, float]:
         """How far each group of weights is from where it began, in the Frobenius norm."""
@@ -140,7 +204,13 @@ class Objective:
 
     def rounding(self, size: float) -> float:
         """What rounding may make of sums over all units, of this size."""
-        return torch.finfo(self.y.dtype).eps * math.sqrt(self.network.spec.width) * size
+        net = self.network
+        if isinstance(net, Network):
+            width, dtype = net.spec.width, self.y.dtype
+        else:
+            width = max(max(p.shape, default=1) for p in net.parameters())
+            dtype = next(iter(self.weights.values())).dtype
+        return torch.finfo(dtype).eps * math.sqrt(width) * size
 
     def output_error(self, now: Evaluation) -> float:
         r"""A bound of $\|f - f_*\|$, where $f_*$ has exact equilibria and no rounding."""
@@ -153,4 +223,22 @@ class Objective:
         return total
 
 
-_DOUBLE = torch.float64
+def _like(output: object, y: Tensor) -> Tensor:
+    """Labels in the shape and dtype of outputs."""
+    if not isinstance(output, Tensor) or not output.is_floating_point():
+        raise TypeError(f"net must return a tensor of real numbers, got {type(output).__name__}")
+    if y.shape == output.shape:
+        return y.to(output.dtype)
+    if y.numel() != output.numel() or y.numel() != len(y):  # of one output it is clear
+        raise ValueError(
+            f"y must have the shape of the outputs, {tuple(output.shape)}, got {tuple(y.shape)}: "
+            "give loss= for labels of another kind"
+        )
+    return y.to(output.dtype).view_as(output)
+
+
+def _number(loss: object) -> Tensor:
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise TypeError(f"loss must return a tensor of one number, got {got}")
+    return loss.view(())

@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from shoal.training.result import TrainingRun
+    from shoal.training.result import Records
 
-__all__ = ["plot_run"]
+__all__ = ["plot_records"]
 
 _COLORS = ("#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_BROKEN, _GRAY = "#D55E00", "#444444"
+_BROKEN, _GRAY, _LIGHT = "#D55E00", "#444444", "#B8CDE0"
 _MUCH = 100.0  # the ratio of values from which a logarithmic axis is taken
 _PANELS = {
     "gain": "gain of the recurrent layer",
@@ -24,7 +24,7 @@ _PANELS = {
 }
 
 
-def plot_run(run: "TrainingRun") -> "Figure":
+def plot_records(run: "Records") -> "Figure":
     """The loss with its bound, and a panel for each monitor."""
     if find_spec("matplotlib") is None:
         raise ImportError("plot needs matplotlib, which is not here: pip install 'shoal[plots]'")
@@ -51,18 +51,21 @@ def plot_run(run: "TrainingRun") -> "Figure":
     return figure
 
 
-def _loss(axes: "Axes", run: "TrainingRun") -> None:
-    steps = range(len(run.losses))  # none if no loss was found
-    axes.plot(steps, run.losses, color=_COLORS[0], label="loss", marker="" if run.steps else ".")
+def _loss(axes: "Axes", run: "Records") -> None:
+    steps, batches = run.loss_steps, getattr(run, "batch_losses", None)  # none if none was found
+    if batches is not None:
+        axes.plot(range(len(batches)), batches, color=_LIGHT, linewidth=0.8, label="of batches")
+    marker = "" if len(steps) > 20 else "."
+    axes.plot(steps, run.losses, color=_COLORS[0], label="loss", marker=marker)
     if run.loss_bound is not None and len(steps) and run.loss_bound[-1] > 0:
         axes.plot(steps, run.loss_bound, "--", color=_GRAY, label="bound")
     _scale(axes, 1.0)
     _mark(axes, run, "loss")
-    axes.set_title(f"loss, {run.status}")
+    axes.set_title(run.title)
     axes.legend(framealpha=0.7, edgecolor="none")
 
 
-def _series(axes: "Axes", run: "TrainingRun", name: str) -> None:
+def _series(axes: "Axes", run: "Records", name: str) -> None:
     """A monitor, with its bound if that is promised."""
     axes.plot(run.monitor_steps, run.monitors[name], ".-", color=_COLORS[0], label="measured")
     if name in run.kept:
@@ -73,7 +76,7 @@ def _series(axes: "Axes", run: "TrainingRun", name: str) -> None:
     axes.legend(framealpha=0.7, edgecolor="none")
 
 
-def _distances(axes: "Axes", run: "TrainingRun") -> None:
+def _distances(axes: "Axes", run: "Records") -> None:
     """How far each group is from its start, below what a certificate allows."""
     for index, (name, values) in enumerate(run.distances.items()):
         color, limit = _COLORS[index % len(_COLORS)], run.bounds.get(f"distance.{name}")
@@ -89,7 +92,7 @@ def _distances(axes: "Axes", run: "TrainingRun") -> None:
     axes.legend(framealpha=0.7, edgecolor="none")
 
 
-def _mark(axes: "Axes", run: "TrainingRun", name: str) -> None:
+def _mark(axes: "Axes", run: "Records", name: str) -> None:
     """Show where a promise was broken."""
     if name in run.violations:
         axes.axvline(run.violations[name], color=_BROKEN, label="broken")

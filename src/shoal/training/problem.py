@@ -12,7 +12,7 @@ from shoal.core.files import checksum
 from shoal.kernels.arguments import as_tensor
 from shoal.networks import EquilibriumNetwork, Network
 
-__all__ = ["Problem"]
+__all__ = ["Problem", "foreign_data"]
 
 
 class Problem(NamedTuple):
@@ -30,7 +30,7 @@ class Problem(NamedTuple):
 
     @classmethod
     def checked(cls, net: object, x: object, y: object) -> Self:
-        """Take the arguments of ``certify`` and ``train``, or say what is wrong with them."""
+        """Take a network and its data as arguments, or say what is wrong with them."""
         if not isinstance(net, Network):
             raise TypeError(f"net must be a network made by shoal.build, got {type(net).__name__}")
         inputs = net.check_input(as_tensor(x, "x")).detach()
@@ -61,6 +61,22 @@ class Problem(NamedTuple):
             "x": _checksum({"x": self.x}),
             "y": _checksum({"y": self.y}),
         }
+
+
+def foreign_data(x: object, y: object) -> tuple[Tensor, Tensor]:
+    """Inputs and labels of a module of any kind, one for each sample."""
+    inputs, targets = as_tensor(x, "x"), as_tensor(y, "y")
+    for name, value in (("x", inputs), ("y", targets)):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} must be a tensor or an array, got {type(value).__name__}")
+        if value.is_floating_point():
+            float_tensor(name, value)
+    if not inputs.dim() or not len(inputs) or targets.shape[:1] != inputs.shape[:1]:
+        raise ValueError(
+            "x and y must have the same samples in their first dimension, at least one, got "
+            f"shapes {tuple(inputs.shape)} and {tuple(targets.shape)}"
+        )
+    return inputs.detach(), targets.detach()
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> str:

@@ -1,11 +1,12 @@
-r"""How weights move from one step to the next: gradient descent, and gradient flow.
+r"""Gradient flow.
 
-The flow $\dot\theta = -\nabla\Phi(\theta)$ is integrated by the pair of Dormand and Prince of
-orders 5 and 4, with steps of its own between the times that are asked for.
+$\dot\theta = -\nabla\Phi(\theta)$ is integrated by the pair of Dormand and Prince of orders 5 and
+4, with steps of its own between the times that are asked for.
 """
 
 import math
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,46 +14,11 @@ from torch import Tensor
 from shoal.core.exceptions import ConvergenceError
 from shoal.training.objective import Evaluation, Objective
 
-__all__ = ["Descent", "Flow", "LostEquilibriumError", "Stepper"]
+__all__ = ["Flow", "LostEquilibriumError"]
 
 
 class LostEquilibriumError(ConvergenceError):
     """There is no equilibrium, or none was found, where a step leads."""
-
-
-class Stepper(Protocol):
-    """What moves weights."""
-
-    size: float  # that the next step will have
-
-    def advance(self, objective: Objective, now: Evaluation) -> bool:
-        """Make a step in place, from where ``now`` was evaluated.
-
-        Returns:
-            Whether all equilibria on the way were found.
-        """
-        ...
-
-    def output_error(self, objective: Objective, now: Evaluation) -> float:
-        """What the method itself may have made wrong, in the norm of all outputs."""
-        ...
-
-
-class Descent:
-    r"""$\theta \leftarrow \theta - \eta\nabla\Phi$."""
-
-    def __init__(self, step_size: float) -> None:
-        self.size = step_size
-
-    @torch.no_grad()
-    def advance(self, objective: Objective, now: Evaluation) -> bool:
-        """One step, with nothing on its way."""
-        torch._foreach_add_(objective.parameters, now.gradients, alpha=-self.size)
-        return True
-
-    def output_error(self, objective: Objective, now: Evaluation) -> float:  # noqa: ARG002
-        """Nothing but rounding."""
-        return 0.0
 
 
 # Dormand and Prince 1980: stages, and the difference of the two orders' weights.
@@ -182,6 +148,14 @@ class Flow:
             return 0.0
         reaction = math.sqrt(now.square_gradient) * objective.divisor / error
         return reaction * self.rtol * self._way(objective)
+
+    def state(self) -> dict[str, Tensor]:
+        """The size of the next internal step."""
+        return {"size": torch.tensor(self.size, dtype=torch.float64)}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a state."""
+        self.size = float(state["size"])
 
 
 def _length(tensors: tuple[Tensor, ...] | list[Tensor]) -> float:

@@ -1,4 +1,4 @@
-"""The verb: will gradient descent train this network?"""
+"""Will gradient descent train this network?"""
 
 from dataclasses import replace
 from functools import singledispatch
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture
+from shoal.certificates.certificate import Certificate
 from shoal.certificates.refusals import uncovered
 from shoal.certificates.resolution import with_resolution
-from shoal.certificates.values import Certificate
 from shoal.core import checks
 from shoal.core.settings import in_standard_settings
 from shoal.equilibrium import OneStep

@@ -1,0 +1,238 @@
+"""The loop of ``train``: evaluate, watch, step; and how it goes on after an interruption."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shoal.core.checkpoints import Checkpoint, Snapshot
+from shoal.core.exceptions import ConvergenceError
+from shoal.networks import EquilibriumNetwork, Network
+from shoal.networks.exact import forget
+from shoal.training.batches import Batches
+from shoal.training.flow import LostEquilibriumError
+from shoal.training.objective import Evaluation
+from shoal.training.optimizers import Stepper
+from shoal.training.progress import TrainingProgress
+from shoal.training.result import TrainingStatus
+from shoal.training.watch import Watch, describe
+
+__all__ = ["Outcome", "TrainingLoop"]
+
+_HINT = " A smaller step_size changes these weights less."
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    status: TrainingStatus
+    message: str
+
+
+class _DivergenceError(Exception):
+    """There is nothing to go on with."""
+
+
+@dataclass(eq=False)
+class TrainingLoop:
+    """A run.
+
+    Attributes:
+        watch: What observes it.
+        stepper: What moves the weights.
+        steps: How many steps to make.
+        batches: The samples of each step, if not all.
+        whole: Whether a step is made for the loss that is watched: that of all samples, where
+            nothing is random.
+        every: After how many steps monitors look, if there are any.
+        stop: Whether a violation ends the run.
+        checkpoint: The file to go on from.
+        report: Called at each step.
+        made: How many steps were made.
+        batch_losses: What each was made for, if not ``whole``.
+        seconds: The time that it took.
+        monitor_seconds: How much of it was for the monitors.
+    """
+
+    watch: Watch
+    stepper: Stepper
+    steps: int
+    batches: Batches | None
+    whole: bool
+    every: int | None
+    stop: bool
+    checkpoint: Checkpoint | None
+    report: Callable[[TrainingProgress], object]
+    made: int = field(default=0, init=False)
+    batch_losses: list[float] = field(default_factory=list, init=False)
+    seconds: float = field(default=0.0, init=False)
+    monitor_seconds: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        """See what is trained."""
+        self._objective = self.watch.objective
+        # equilibria of the step before are of use only for the same inputs
+        self._warm = self.whole and isinstance(self._objective.network, EquilibriumNetwork)
+
+    def run(self) -> Outcome:
+        """Make all steps, or as many as the run survives."""
+        forget(self._objective.network)  # what came before is no part of the run
+        self._resume()
+        self._start = time.perf_counter() - self.seconds
+        try:
+            return self._loop()
+        except _DivergenceError as error:
+            return Outcome("diverged", str(error))
+        finally:
+            self.seconds = time.perf_counter() - self._start
+
+    def _loop(self) -> Outcome:
+        watch = self.watch
+        while True:
+            self._save()
+            now = self._watched_step() if self.whole else self._hidden_step()
+            loss = self._last_loss if now is None else now.loss
+            self.report(TrainingProgress(self.made, self.steps, loss, len(watch.violations)))
+            if self.stop and watch.violations:
+                return Outcome("stopped", describe(watch.violations))
+            if now is None or self.made >= self.steps:
+                return Outcome("finished", describe(watch.violations))
+            self._step(now)
+
+    @property
+    def _due(self) -> bool:
+        """Whether it is time to look: for monitors, or else at the start and at the end."""
+        again = self.made == 0 if self.every is None else self.made % self.every == 0
+        return again or self.made == self.steps
+
+    def _watched_step(self) -> Evaluation:
+        """The loss that the next step is made for, which is watched."""
+        now = self._evaluate(None)
+        start, measure = time.perf_counter(), self._due and self.every is not None
+        error = self.stepper.output_error
+        self.watch.note(self.made, now, self._objective, measure=measure, step_error=error)
+        self.monitor_seconds += time.perf_counter() - start if measure else 0.0
+        return now
+
+    def _hidden_step(self) -> Evaluation | None:
+        """The loss that the next step is made for, if there is one; all samples are watched."""
+        if self._due:
+            start = time.perf_counter()
+            try:
+                row = self.watch.see(self.made, measure=self.every is not None)
+            except ConvergenceError as error:
+                raise _DivergenceError(f"at step {self.made}: {error}{self._hint}") from error
+            self._last_loss = row["loss"]
+            self.monitor_seconds += time.perf_counter() - start
+        if self.made == self.steps:
+            return None
+        rows = None if self.batches is None else self.batches.take(self._objective.x.device)
+        now = self._evaluate(rows)
+        if not now.converged:
+            self.watch.lose("equilibrium", self.made)
+        self.batch_losses.append(now.loss)
+        return now
+
+    def _evaluate(self, rows: Tensor | None) -> Evaluation:
+        if not self._warm:
+            forget(self._objective.network)
+        try:
+            now = self._objective.evaluate(rows)
+        except ConvergenceError as error:
+            self.watch.lose("equilibrium", self.made)
+            raise _DivergenceError(f"at step {self.made}: {error}{self._hint}") from error
+        if not now.finite:
+            self.watch.lose("loss", self.made)
+            raise _DivergenceError(f"the loss at step {self.made} is {now.loss}")
+        return now
+
+    @property
+    def _hint(self) -> str:
+        return _HINT if self.made else ""
+
+    def _step(self, now: Evaluation) -> None:
+        try:
+            converged = self.stepper.advance(self._objective, now)
+        except ConvergenceError as error:
+            if isinstance(error, LostEquilibriumError):
+                self.watch.lose("equilibrium", self.made + 1)
+            raise _DivergenceError(f"after step {self.made}: {error}") from error
+        self.made += 1
+        if not converged:
+            self.watch.lose("equilibrium", self.made)
+
+    def _save(self) -> None:
+        """Write a checkpoint if one is due, and always before the last step is looked at."""
+        if self.checkpoint is None or not self.made:
+            return
+        if self.checkpoint.due or self.made == self.steps:
+            self.checkpoint.write(self._snapshot())
+
+    def _snapshot(self) -> Snapshot:
+        watched = self.watch.state_dict(start=False)
+        facts: dict[str, Any] = {
+            "made": self.made,
+            "violations": watched.pop("violations"),
+            "seconds": time.perf_counter() - self._start,
+            "monitor_seconds": self.monitor_seconds,
+        }
+        parts: dict[str, dict[str, Tensor]] = {
+            "weight": self._changing(),
+            "watch": watched,
+            "stepper": self.stepper.state(),
+            "batches": {} if self.batches is None else self.batches.state(),
+            "run": {"batch_losses": torch.tensor(self.batch_losses, dtype=torch.float64)},
+        }
+        network, x = self._objective.network, self._objective.x
+        if self._warm and isinstance(network, EquilibriumNetwork):
+            parts["warm"] = network.recalled()
+        if not isinstance(network, Network):
+            parts["random"] = {"cpu": torch.get_rng_state()}
+            if x.is_cuda:
+                parts["random"]["cuda"] = torch.cuda.get_rng_state(x.device)
+        tensors = {f"{part}.{n}": t for part, state in parts.items() for n, t in state.items()}
+        return Snapshot(facts, tensors)
+
+    def _changing(self) -> dict[str, Tensor]:
+        """What training changes: trained weights, and buffers such as means of batches."""
+        return {**self._objective.weights, **dict(self._objective.network.named_buffers())}
+
+    @torch.no_grad()
+    def _resume(self) -> None:
+        """Take over the state in the checkpoint, if there is one."""
+        network, x = self._objective.network, self._objective.x
+        snapshot = None if self.checkpoint is None else self.checkpoint.read(x.device)
+        if snapshot is None:
+            return
+        facts, parts = snapshot.facts, _split(snapshot.tensors)
+        if facts["made"] > self.steps:
+            raise ValueError(
+                f"steps must be >= {facts['made']}, which the checkpoint has made already"
+            )
+        for name, tensor in self._changing().items():
+            tensor.copy_(parts["weight"][name])
+        self.made, self.batch_losses = facts["made"], parts["run"]["batch_losses"].tolist()
+        self.seconds, self.monitor_seconds = facts["seconds"], facts["monitor_seconds"]
+        self.watch.load_state_dict({**parts["watch"], "violations": facts["violations"]})
+        self.stepper.restore(parts.get("stepper", {}))
+        if self.batches is not None:
+            self.batches.restore(parts["batches"])
+        if isinstance(network, EquilibriumNetwork) and "warm" in parts:
+            network.recall(x, parts["warm"])
+        if "random" in parts:
+            torch.set_rng_state(parts["random"]["cpu"].cpu())
+            if x.is_cuda:
+                torch.cuda.set_rng_state(parts["random"]["cuda"].cpu(), x.device)
+
+
+def _split(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """The tensors by the part of the run that they belong to."""
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        part, _, rest = name.partition(".")
+        parts.setdefault(part, {})[rest] = tensor
+    return parts

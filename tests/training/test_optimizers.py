@@ -1,0 +1,265 @@
+"""Training by optimizers of PyTorch and mini-batches, against loops written out."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import shoal
+from training.modules import data, layered, mlp, residual, restless, seeded
+from training.small import TANH, network
+from training.small import data as small_data
+from training.test_resuming import InterruptionError, interrupting, same
+
+
+def adam(parameters):
+    return torch.optim.Adam(parameters, lr=0.02)
+
+
+def equal(first, second):
+    for name, tensor in first.state_dict().items():
+        assert torch.equal(tensor, second.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("make", [mlp, residual], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "optimizer", [adam, torch.optim.RMSprop, lambda p: torch.optim.SGD(p, 0.01, momentum=0.9)]
+)
+def test_optimizers_make_their_own_steps(make, optimizer):
+    x, y = data()
+    net, twin = make(), make()
+    run = shoal.train(net, x, y, steps=8, optimizer=optimizer, monitor=3)
+    theirs, losses = optimizer(list(twin.parameters())), []
+    for step in range(9):
+        loss = 0.5 * (twin(x) - y).square().sum()
+        losses.append(loss.item())
+        theirs.zero_grad()
+        loss.backward()
+        if step < 8:
+            theirs.step()
+    torch.testing.assert_close(
+        run.losses, torch.tensor(losses, dtype=torch.float64), rtol=1e-9, atol=0
+    )
+    for mine, other in zip(net.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-8, atol=1e-10)
+        assert mine.grad is None
+    assert run.method == type(theirs).__name__
+    assert run.step_size is None
+    assert run.times.tolist() == list(range(9))
+    assert run.loss_bound is None
+    assert run.batch_losses is None
+    assert run.monitor_steps.tolist() == [0, 3, 6, 8]
+
+
+def test_mini_batches_are_those_of_the_seed():
+    x, y = data()
+    net, twin = mlp(), mlp()
+    run = shoal.train(net, x, y, steps=7, optimizer=adam, batch_size=3, seed=5, monitor=2)
+    generator = torch.Generator().manual_seed(5)
+    batches = [b for _ in range(3) for b in torch.randperm(7, generator=generator).split(3)]
+    theirs, losses, whole = adam(list(twin.parameters())), [], []
+    for step in range(8):
+        whole.append(0.5 * (twin(x) - y).square().sum().item())
+        rows = batches[step]
+        loss = 0.5 * (twin(x[rows]) - y[rows]).square().sum() * 7 / len(rows)
+        losses.append(loss.item())
+        theirs.zero_grad()
+        loss.backward()
+        if step < 7:
+            theirs.step()
+    torch.testing.assert_close(run.batch_losses, torch.tensor(losses[:7], dtype=torch.float64))
+    assert run.loss_steps.tolist() == run.monitor_steps.tolist() == [0, 2, 4, 6, 7]
+    torch.testing.assert_close(run.losses, torch.tensor(whole, dtype=torch.float64)[run.loss_steps])
+    for mine, other in zip(net.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-8, atol=1e-10)
+    other = shoal.train(mlp(), x, y, steps=7, optimizer=adam, batch_size=3, seed=6, monitor=False)
+    assert other.loss_steps.tolist() == [0, 7]
+    assert other.batch_losses[1] != run.batch_losses[1]
+
+
+def test_descent_on_mini_batches_and_reductions():
+    x, y = small_data()
+    runs = [
+        shoal.train(network(), x, y, step_size=size, steps=3, batch_size=2, reduction=reduction)
+        for size, reduction in ((0.05, "sum"), (0.05 * len(x), "mean"))
+    ]
+    torch.testing.assert_close(runs[0].losses, runs[1].losses * len(x))
+    assert set(runs[0].kept) == {"gain", "equilibrium"}  # no theorem is about mini-batches
+    assert runs[0].step_size == 0.05
+    assert runs[0].times.tolist() == [0.0, pytest.approx(0.15)]
+
+
+def test_an_optimizer_that_is_gradient_descent_is_promised_what_that_is():
+    x, y = small_data()
+    net, own = network(), network()
+    mine = shoal.train(own, x, y, steps=5, step_size=0.1, monitor=2)
+    theirs = shoal.train(net, x, y, steps=5, optimizer=lambda p: torch.optim.SGD(p, 0.1), monitor=2)
+    assert theirs.kept == mine.kept
+    torch.testing.assert_close(theirs.losses, mine.losses, rtol=1e-12, atol=0)
+    torch.testing.assert_close(theirs.loss_bound, mine.loss_bound)
+    assert theirs.step_size == 0.1
+    other = shoal.train(network(), x, y, steps=5, optimizer=torch.optim.Adam, monitor=2)
+    assert set(other.kept) == {"gain", "equilibrium"}
+    assert set(other.monitors) == set(mine.monitors)
+
+
+def test_an_optimizer_may_evaluate_again():
+    """LBFGS on a quadratic problem: the least squares of a linear model."""
+    x, y = data(12)
+    net = seeded(lambda: nn.Linear(5, 2))
+
+    def lbfgs(parameters):
+        return torch.optim.LBFGS(parameters, max_iter=30, line_search_fn="strong_wolfe")
+
+    shoal.train(net, x, y, steps=3, optimizer=lbfgs)
+    with_ones = torch.cat([x, torch.ones(12, 1).double()], 1)
+    best = torch.linalg.lstsq(with_ones, y).solution
+    torch.testing.assert_close(net.weight.detach(), best[:5].T, rtol=1e-5, atol=1e-6)
+
+
+def test_a_module_of_any_loss_is_trained():
+    net, (x, _) = mlp(), data()
+    classes = torch.tensor([0, 1, 0, 1, 1, 0, 0])
+    run = shoal.train(net, x, classes, loss=cross_entropy, optimizer=adam, steps=40, monitor=False)
+    assert run.losses[-1] < 0.2 * run.losses[0]
+    assert run.losses[-1] == pytest.approx(cross_entropy(net(x), classes).item())
+
+
+def test_a_module_is_trained_by_descent_and_flow():
+    """A linear model: the flow, and the largest eigenvalue of its NTK, in closed form."""
+    x, y = data(4)
+    net = seeded(lambda: nn.Linear(5, 2, bias=False))
+    start = net.weight.detach().clone()
+    gram = x @ x.T
+    values, basis = torch.linalg.eigh(gram)
+    run = shoal.train(net, x, y, step_size=0.05, steps=4, method="flow", rtol=1e-8)
+    error = basis.T @ (x @ start.T - y)
+    for time, loss in zip(run.times, run.losses, strict=True):
+        left = (-values * time).exp()[:, None] * error
+        assert loss.item() == pytest.approx(0.5 * left.square().sum().item(), rel=1e-6)
+    assert run.initial_eigenvalue == pytest.approx(values[0].item(), rel=1e-6)
+    assert run.kept == {}  # no theorem is about it
+    chosen = shoal.Monitor(promises={"loss", "least_eigenvalue", "pl_ratio"})
+    descent = shoal.train(net, x, y, step_size="auto", steps=4, monitor=chosen)
+    assert descent.step_size == pytest.approx(1 / values[-1].item(), rel=1e-2)
+    assert all(descent.kept.values())
+    assert len(descent.kept) == 3
+
+
+CASES = {
+    "adam on batches, dropout and batch statistics": (restless, {"batch_size": 4}),
+    "adam on all samples, dropout": (restless, {}),
+    "adam on batches, an equilibrium inside": (residual, {"batch_size": 4}),
+    "adam on batches, a cell of one's own": (lambda: layered(warm_start=True), {"batch_size": 4}),
+    "adam on all samples, a cell of one's own": (lambda: layered(warm_start=True), {}),
+    "adam on batches, a network": (lambda: network(TANH, outputs=2), {"batch_size": 4}),
+    "adam on all samples, warm starts": (lambda: network(TANH, outputs=2), {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_interrupted_runs_go_on_bit_by_bit(tmp_path, case):
+    make, options = CASES[case]
+    x, y = data()
+    options = options | {"optimizer": adam, "steps": 9, "monitor": 4}
+
+    def run(**changes):
+        net = make()
+        torch.manual_seed(2)
+        return shoal.train(net, x, y, **options | changes), net
+
+    whole, straight = run()
+    kept = {"checkpoint": tmp_path / "run", "checkpoint_seconds": 0.0}
+    report = interrupting(3, 4, 8)
+    for _ in range(3):
+        with pytest.raises(InterruptionError):
+            run(**kept, progress=report)
+    again, net = run(**kept, progress=report)
+    same(again, whole)
+    equal(net, straight)
+    finished, net = run(**kept)
+    same(finished, whole)
+    equal(net, straight)
+    longer, net = run(**kept | {"steps": 11})
+    whole, straight = run(steps=11)
+    same(longer, whole)
+    equal(net, straight)
+
+
+def test_checkpoints_of_other_optimizers_and_batches_are_refused(tmp_path):
+    x, y = data()
+    options = {"steps": 2, "optimizer": adam, "batch_size": 3, "checkpoint": tmp_path / "run"}
+    shoal.train(mlp(), x, y, **options)
+    for changes, name in (
+        ({"optimizer": torch.optim.Adam}, "optimizer"),
+        ({"optimizer": lambda p: torch.optim.RMSprop(p, lr=0.02)}, "optimizer"),
+        ({"batch_size": 4}, "batches"),
+        ({"seed": 1}, "batches"),
+        ({"loss": nn.functional.mse_loss}, "loss"),
+    ):
+        with pytest.raises(ValueError, match=f"another training: .*{name}.* differ"):
+            shoal.train(mlp(), x, y, **options | changes)
+    with pytest.raises(ValueError, match="another training: net differ"):
+        shoal.train(nn.Sequential(*mlp()[:1], nn.ReLU(), mlp()[2]), x, y, **options)
+
+
+def test_certificates_refuse_what_they_are_not_about():
+    x, y = small_data()
+    certificate = shoal.certify(network(trainable={"readout"}), x, y)
+    for options, words in (
+        ({"optimizer": torch.optim.Adam}, "got the optimizer Adam"),
+        ({"optimizer": lambda p: torch.optim.SGD(p, 0.1, momentum=0.5)}, "the optimizer SGD"),
+        ({"batch_size": 2, "step_size": 0.1}, "got batch_size"),
+    ):
+        with pytest.raises(ValueError, match=f"full-batch gradient descent .*{words}"):
+            shoal.train(
+                network(trainable={"readout"}), x, y, steps=1, certificate=certificate, **options
+            )
+    run = shoal.train(
+        network(trainable={"readout"}),
+        x,
+        y,
+        steps=2,
+        certificate=certificate,
+        optimizer=lambda p: torch.optim.SGD(p, certificate.step_size),
+    )
+    assert "distance.readout" in run.kept
+    assert all(run.kept.values())
+
+
+def test_a_lost_loss_ends_a_run_of_mini_batches():
+    x, y = data()
+    with pytest.warns(shoal.ConvergenceWarning, match="the training diverged"):
+        run = shoal.train(mlp(), x, y, steps=400, step_size=10.0, batch_size=2, monitor=False)
+    assert run.status == "diverged"
+    assert 0 < run.steps < 400
+    assert len(run.batch_losses) == run.steps
+    net = residual(solver=shoal.Picard(max_steps=2))
+    with pytest.warns(shoal.ConvergenceWarning, match="at step 0: .*did not converge"):
+        run = shoal.train(net, x, y, steps=2, optimizer=adam, batch_size=2)
+    assert run.kept == {"equilibrium": False}
+    pytest.importorskip("matplotlib")
+    run.plot().canvas.draw()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"optimizer": torch.optim.Adam(mlp().parameters())}, TypeError, "what makes one of"),
+        ({"optimizer": lambda p: p}, TypeError, "must make a torch.optim.Optimizer"),
+        ({"optimizer": lambda _: adam(mlp().parameters())}, ValueError, "trained parameters of"),
+        ({"optimizer": adam, "step_size": 0.1}, ValueError, "step_size is the optimizer's own"),
+        ({"optimizer": adam, "method": "flow"}, ValueError, "method='flow' is for all samples"),
+        ({"batch_size": 2, "step_size": 1.0, "method": "flow"}, ValueError, "'flow' is for all"),
+        ({"net": restless(), "step_size": 1.0, "method": "flow"}, ValueError, "'flow' is for all"),
+        ({"batch_size": 0, "step_size": 0.1}, ValueError, "batch_size must be >= 1"),
+        ({"batch_size": 8, "step_size": 0.1}, ValueError, "batch_size must be <= 7"),
+        ({"batch_size": 2}, ValueError, "step_size must be given"),
+        ({"optimizer": adam, "batch_size": 2, "seed": -1}, ValueError, "seed"),
+    ],
+)
+def test_bad_arguments(changes, error, message):
+    x, y = data()
+    arguments = {"net": mlp(), "x": x, "y": y, "steps": 1} | changes
+    with pytest.raises(error, match=message):
+        shoal.train(**arguments)
