@@ -133,6 +133,7 @@ def test_groups_add_up(name):
     torch.testing.assert_close(torch.stack(shares).sum(0), whole(*point).ntk, rtol=1e-12, atol=0)
 
 
+@pytest.mark.thorough("deq, biases", "deq, two layers", "gated, biases")
 @every(name for name in CASES if CASES[name].variances)
 def test_derivatives_in_variances(name):
     """Against central differences of another architecture."""
@@ -184,6 +185,7 @@ IMAGES = {
 }
 
 
+@pytest.mark.thorough("convolutional")
 @pytest.mark.parametrize("name", [*CASES, *IMAGES])
 def test_finite_networks(name):
     """A fourfold width halves the error; twenty networks know it to about a quarter."""
