@@ -309,6 +309,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.thorough("recurrent-variance 2.1", "1e-30")
 @pytest.mark.parametrize(("words", "message"), FAILURES.items())
 def test_failures_that_no_option_is_to_blame_for(
     words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -346,6 +347,7 @@ FULL = {
 }
 
 
+@pytest.mark.thorough("design")
 @pytest.mark.parametrize(("words", "file"), FULL.items())
 def test_a_full_disk(words: str, file: str, tmp_path: Path) -> None:
     with full_disk(1500):
@@ -365,6 +367,7 @@ def test_a_disk_that_is_full_keeps_what_was_there(tmp_path: Path) -> None:
     assert {name: (tmp_path / name).read_bytes() for name in files()} == before
 
 
+@pytest.mark.thorough
 def test_points_of_a_disk_that_is_full_are_kept() -> None:
     command = ["reproduce", "shoal", "width", "--quick", "--device", "cpu", "--output", "out"]
     with full_disk(20_000):  # enough for points, not for the figure
