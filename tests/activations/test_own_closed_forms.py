@@ -134,6 +134,7 @@ def certificate(phi):
     return shoal.certify(network, x, y)
 
 
+@pytest.mark.thorough
 def test_certificates_are_as_good_as_the_bounds():
     assert certificate(Softsign()).status == "proved"
     assert certificate(Known()).status == "holds at the measured values"

@@ -74,7 +74,8 @@ def test_analyze_prints_a_table() -> None:
 
 def test_threads_are_as_before_afterwards() -> None:
     before = torch.get_num_threads()
-    run("analyze", "-n", "20", "--only", "kernels", "--threads", str(before + 1))
+    options = ["--activation", "relu", "--only", "kernels", "--threads", str(before + 1)]
+    run("analyze", "-n", "20", *options)
     assert torch.get_num_threads() == before
 
 
@@ -117,6 +118,7 @@ def test_the_numbers_are_those_of_the_library() -> None:
     assert found["effective_rank"] == pytest.approx(rank, rel=1e-8)
 
 
+@pytest.mark.thorough
 def test_files_of_all_kinds_are_the_same_data() -> None:
     x = np.random.default_rng(0).normal(size=(12, 3)).round(6)
     np.save("x.npy", x)
@@ -163,6 +165,7 @@ def test_a_list_needs_no_folder() -> None:
     assert "width" in run("reproduce").stdout
 
 
+@pytest.mark.thorough
 def test_what_has_no_kernel_fails_and_says_so() -> None:
     result = run("analyze", *SMALL, "--recurrent-variance", "2.5", "--json", code=1)
     document = json.loads(result.stdout)
@@ -175,6 +178,7 @@ def test_what_has_no_kernel_fails_and_says_so() -> None:
     assert shown.stdout.count("for the same reason") == 1
 
 
+@pytest.mark.thorough
 def test_what_is_infinite_is_null() -> None:
     options = ["--activation", "hermite:0,1,0.5", "-n", "10", "--json", "--output", "o", *RELU[2:]]
     document = json.loads(run("analyze", *options).stdout)
@@ -324,6 +328,7 @@ def test_a_run_without_a_finished_point_leaves_no_folder(monkeypatch: pytest.Mon
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_interrupted_analyses_keep_what_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -380,6 +385,7 @@ def test_arguments_of_activations() -> None:
         parse_activation("hermite")
 
 
+@pytest.mark.thorough
 def test_names_of_files_are_shown_as_they_are() -> None:
     """Brackets and colons mean something to what draws the tables."""
     np.save("[red]:fish:.npy", np.random.default_rng(0).normal(size=(6, 3)))

@@ -29,6 +29,7 @@ def test_a_table_and_the_reason() -> None:
     assert files() == []
 
 
+@pytest.mark.thorough
 def test_the_numbers_are_those_of_the_library() -> None:
     document = json.loads(run("--activation", "relu", "--match", "ck", "--json").stdout)
     deq = shoal.DEQ(shoal.ReLU(), 0.2, 0.8)

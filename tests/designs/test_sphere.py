@@ -120,6 +120,7 @@ def test_deep_networks_have_shallow_ones_too():
     assert float(differences(deep, d, 1.0, [-0.9, 0.2, 0.9]).max()) < 1e-7
 
 
+@pytest.mark.thorough
 def test_a_wide_finite_network():
     deq = DEQ(Tanh(), 0.2, 0.8)
     x = torch.randn(6, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

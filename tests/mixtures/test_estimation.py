@@ -149,6 +149,7 @@ def test_the_plug_in_is_biased() -> None:
     assert abs(float(found.value) - 1) < 3 * float(found.error) < 0.05
 
 
+@pytest.mark.thorough("60-90", "8-300")
 @pytest.mark.parametrize(("p", "n"), [(60, 90), (100, 60), (8, 300)])
 def test_errors_are_those_of_repetition(p: int, n: int) -> None:
     """Standard errors against the spread of repeated estimates, and their coverage.
