@@ -142,6 +142,7 @@ def test_rates_that_rounding_hides_are_told() -> None:
     assert "Rounding, in the dtype of the network, may hide that." in certificate.explanation
 
 
+@pytest.mark.thorough
 def test_flow_and_descent_are_told_apart() -> None:
     x, y = sphere(2, 1.0)
     net = ling2023(1000)

@@ -25,6 +25,7 @@ CONVERGING = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("architecture", "shape"), CONVERGING, ids=repr)
 def test_convergence_to_infinite_width(architecture, shape):
     """For every layer's weights: means within their error, deviations like m^(-1/2)."""

@@ -78,6 +78,7 @@ def imported(path):
     return module
 
 
+@pytest.mark.thorough
 def test_designs_run_without_shoal(tmp_path):
     x = inputs(scale=3.0).requires_grad_()  # the tails of the activations too
     wanted = {}
