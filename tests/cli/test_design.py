@@ -42,6 +42,7 @@ def test_the_numbers_are_those_of_the_library() -> None:
     assert len(document["alternatives"]) == len(d.alternatives) == 1
 
 
+@pytest.mark.thorough
 def test_data_gives_the_norm_and_the_gap() -> None:
     x = shoal.data.two_gaussians(40, 100, seed=0).x.double().numpy()
     np.save("x.npy", 3 * x)

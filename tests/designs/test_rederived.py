@@ -192,6 +192,7 @@ def coefficients(kernel: Callable[[mpf, mpf, mpf], mpf], v0: mpf) -> list[float]
     return [float(number) for number in found]
 
 
+@pytest.mark.thorough("0.7-0.6")
 @pytest.mark.parametrize(("recurrent", "tau0"), [(0.2, 1.0), (0.7, 0.6)])
 def test_leaky_rectifiers_in_fifty_digits(recurrent: float, tau0: float) -> None:
     d = shoal.design(
@@ -223,6 +224,7 @@ def rectifier_roots(recurrent: float) -> int:
     return int(((real >= alpha1 / gamma2) & (real <= 1)).sum())
 
 
+@pytest.mark.thorough("0.01", "0.8527", "0.95")
 @pytest.mark.parametrize("recurrent", [0.01, 0.5, 0.8527, 0.8529, 0.95])
 def test_where_leaky_rectifiers_end(recurrent: float) -> None:
     d = shoal.design(

@@ -180,6 +180,7 @@ def oracle(phi, kinks, sa, sb, tau0):
     return right, printed
 
 
+@pytest.mark.thorough("ELU", "HardTanh")
 @pytest.mark.parametrize("name", PIECES)
 def test_against_mpmath_and_not_as_printed(name):
     phi, function, kinks = PIECES[name]

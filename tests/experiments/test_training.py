@@ -134,6 +134,7 @@ def gaps(experiment: TrainingCurves, results: Sequence[Result]) -> dict[str, flo
     return {n: summary[f"digits_tanh_{n}_512_gap"] for n in experiment.networks}
 
 
+@pytest.mark.thorough
 def test_a_design_trains_like_its_deq() -> None:
     # with so little input variance the naive network is far from the DEQ
     experiment = replace(

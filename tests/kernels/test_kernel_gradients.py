@@ -94,6 +94,7 @@ def test_differences(architecture, options, symmetric):
     assert slope == pytest.approx(expected, rel=1e-7, abs=1e-8)
 
 
+@pytest.mark.thorough("trainable", "standard")
 @pytest.mark.parametrize("one_norm", [True, False])
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize(
