@@ -50,6 +50,7 @@ def test_a_smooth_network_of_ordinary_size_is_certified() -> None:
     keep_promises(net, x, y, certificate.gradient_descent, steps=5)
 
 
+@pytest.mark.thorough("Affine", "GELU", "Swish", "Softplus", "ELU")
 @pytest.mark.parametrize(
     ("activation", "status"),
     [

@@ -71,6 +71,7 @@ def test_cosine_by_mpmath():
     assert deq.activation.shift == pytest.approx(-float(mpmath.exp(-root / 2)), rel=1e-14)
 
 
+@pytest.mark.thorough
 @settings(max_examples=8, deadline=None)
 @given(
     st.floats(0.0, 0.99), st.floats(0.05, 3.0), st.floats(0.01, 30.0), st.floats(-1000.0, 1000.0)
@@ -92,6 +93,7 @@ def test_the_factor_is_that_of_the_shifted_activation():
     assert second.shift == pytest.approx(-tau / math.sqrt(2 * math.pi), rel=1e-14)
 
 
+@pytest.mark.thorough
 def test_beyond_the_guarantee():
     """ReLU without a fixed point of its own: σ_a²/2 > 1, but σ_a²(1/2 - 1/2π) < 1."""
     with pytest.raises(ConvergenceError):

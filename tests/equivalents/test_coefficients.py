@@ -113,6 +113,7 @@ def test_the_network_of_du_2018():
     assert found.trainable == {"layer1", "layer2"}
 
 
+@pytest.mark.thorough
 @settings(max_examples=8, deadline=None)
 @given(
     st.floats(0.0, 0.95),

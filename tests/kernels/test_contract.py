@@ -70,6 +70,7 @@ def test_inputs_with_themselves(name):
         torch.testing.assert_close(own, pair, rtol=1e-10, atol=0)
 
 
+@pytest.mark.thorough("du2018", "resnet, biases", "gated", "two layers")
 @EVERY
 def test_angles(name):
     function = function_of(name)

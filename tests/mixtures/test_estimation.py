@@ -114,6 +114,7 @@ def stacked(runs: list[MixtureStatistics], name: str) -> tuple[Tensor, Tensor]:
     return torch.stack([f.value for f in found]), torch.stack([f.error for f in found])
 
 
+@pytest.mark.thorough("6-240", "50-30")
 @pytest.mark.parametrize(("p", "n"), [(50, 30), (30, 90), (6, 240)])
 def test_unbiased_for_known_mixtures(p: int, n: int) -> None:
     """By z-tests, with fewer samples of a class than dimensions and with many more."""
