@@ -81,7 +81,6 @@ def test_interrupted_runs_go_on_bit_by_bit(
     same(longer, shoal.train(network(architecture, 32, dtype=dtype), x, y, **options))
 
 
-@pytest.mark.thorough
 def test_killed_processes_leave_a_run_that_goes_on(tmp_path) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     environment["CUDA_VISIBLE_DEVICES"] = ""  # a forked child cannot use what its parent has begun
