@@ -41,6 +41,7 @@ def test_a_proved_certificate_of_an_implicit_network_is_kept() -> None:
     keep_promises(net, x, y, certificate.gradient_descent, steps=21)
 
 
+@pytest.mark.thorough
 def test_a_smooth_network_of_ordinary_size_is_certified() -> None:
     x, y = sphere(2, 1.0)
     deq = shoal.DEQ(shoal.Tanh(), 0.002, 0.2, parametrization="standard")
@@ -106,6 +107,7 @@ def test_a_trained_readout_alone_is_least_squares() -> None:
     assert all(b <= (found.rate or 0) * a for a, b in pairwise(first))
 
 
+@pytest.mark.thorough("activation0")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(
     "activation", [shoal.Affine(shoal.Tanh(), 1.3, -0.1), shoal.Affine(shoal.ReLU(), 1e-3, 1.0)]

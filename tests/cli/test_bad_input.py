@@ -286,6 +286,12 @@ def split(words: str) -> list[str]:
     return ["" if word == "''" else word for word in words.split()]
 
 
+@pytest.mark.thorough(
+    "bench: output of a path too deep",
+    "certify: output of a path too deep",
+    "design: output of a path too deep",
+    "reproduce: output of a path too deep",
+)
 @pytest.mark.parametrize(("words", "message"), CASES)
 def test_bad_input(words: str, message: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if "/proc" in words and not Path("/proc/self").exists():
@@ -380,6 +386,7 @@ def test_points_of_a_disk_that_is_full_are_kept() -> None:
 NASTY = "\x1b]0;title\x07\x1b[2J\x9b31m\x08\u202egnp"
 
 
+@pytest.mark.thorough
 def test_names_from_files_do_nothing_to_the_terminal(tmp_path: Path) -> None:
     """Array names, headers, labels and names of files, in errors, tables and JSON."""
     x = np.random.default_rng(0).normal(size=(8, 3))

@@ -79,6 +79,7 @@ def test_threads_are_as_before_afterwards() -> None:
     assert torch.get_num_threads() == before
 
 
+@pytest.mark.thorough
 def test_sections_are_chosen() -> None:
     options = ["analyze", "-n", "20", "--json"]
     only = json.loads(run(*options, "--only", "timing, kernels").stdout)
@@ -90,6 +91,7 @@ def test_sections_are_chosen() -> None:
     assert list(twice["sections"]) == ["well_posedness", "kernels"]
 
 
+@pytest.mark.thorough
 def test_analyze_for_machines(tmp_path: Path) -> None:
     result = run("analyze", *SMALL, "--dtype", "float64", "--json", "--output", "a/b")
     document = json.loads(result.stdout)
@@ -186,6 +188,7 @@ def test_what_is_infinite_is_null() -> None:
     assert document["sections"]["kernels"]["ck"]["trace"] > 0
 
 
+@pytest.mark.thorough
 def test_the_scale_of_the_data_does_not_matter() -> None:
     x = np.random.default_rng(0).normal(size=(12, 3))
     np.save("x.npy", x)
@@ -199,6 +202,7 @@ def test_the_scale_of_the_data_does_not_matter() -> None:
     assert traces[0] == pytest.approx(traces[1], rel=1e-12)
 
 
+@pytest.mark.thorough("float32")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_dtypes(dtype: str) -> None:
     document = json.loads(run("analyze", *SMALL, "--dtype", dtype, "--json").stdout)
@@ -289,6 +293,7 @@ def test_a_bug_is_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.stderr == "Error: a bug: KeyError: 'x' (--debug shows where)\n"
 
 
+@pytest.mark.thorough
 def test_messages_of_the_library_come_with_verbose() -> None:
     assert "section kernels" in run("analyze", *SMALL, "-v").stderr
     assert "section kernels" not in run("analyze", *SMALL).stderr

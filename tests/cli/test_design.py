@@ -58,6 +58,7 @@ def test_data_gives_the_norm_and_the_gap() -> None:
     assert other["tau0"] == 2.0
 
 
+@pytest.mark.thorough
 def test_files(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = ["--in-features", "5", "--out-features", "2", "--width", "30", "--seed", "7"]
     result = run("--method", "sphere", "--output", "a/b", "--export", "net.py", *sizes)

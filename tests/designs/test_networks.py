@@ -52,6 +52,7 @@ def test_designs_say_whose_kernels_they_are() -> None:
         assert "infinite width" in found.explanation
 
 
+@pytest.mark.thorough
 def test_networks_say_what_is_trained() -> None:
     net = shoal.build(DEQ, in_features=5, width=50, trainable={"readout"}, dtype=torch.float64)
     found = shoal.design(net, tau0=1.0, method="sphere")

@@ -39,7 +39,7 @@ def test_an_implicit_network_at_every_norm():
         assert gap(net, d.architecture, norm, "ntk") < 1e-6
 
 
-@pytest.mark.thorough("ck")
+@pytest.mark.thorough
 @pytest.mark.parametrize("match", ["ck", "ntk"])
 def test_a_residual_network_by_moments(match):
     """On high-dimensional mixtures the kernel matrices of both agree, the better the higher."""

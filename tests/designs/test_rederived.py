@@ -106,6 +106,7 @@ def test_errors_on_the_sphere_are_as_stated(
         assert errors[sign] == pytest.approx(d.errors[f"cosine {sign}"], rel=0.05, abs=1e-11)
 
 
+@pytest.mark.thorough
 def test_gated_neurons_have_the_kernel_on_average() -> None:
     deq = shoal.DEQ(shoal.ReLU(), 0.2, 0.8)
     d = shoal.design(deq, tau0=1.0, match="ntk", method="sphere", norm_gated=True)

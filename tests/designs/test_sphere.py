@@ -48,6 +48,7 @@ def differences(deq, d, norm, cosines, **options):
     return (target - found).abs() / own
 
 
+@pytest.mark.thorough("phi0", "phi1")
 @pytest.mark.parametrize(("phi", "match"), [(Tanh(), "ntk"), (Softplus(), "ck"), (GELU(), "ntk")])
 def test_smooth_activations(phi, match):
     deq = DEQ(phi, 0.2, 0.8)

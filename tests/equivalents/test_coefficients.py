@@ -303,6 +303,7 @@ def test_bad_arguments():
         coefficients(DEQ(ReLU(), 0.2, 0.0), tau0=1.0, center=False)
 
 
+@pytest.mark.thorough("derivatives")
 @pytest.mark.parametrize("method", ["derivatives", "closed"])
 def test_no_ntk_no_coefficients(method):
     """σ_a² E[φ'²] = 2.1/2 for ReLU, although the centered variance converges."""

@@ -45,6 +45,7 @@ def test_the_error_falls_like_the_root_of_the_sample_size(quick_run) -> None:
     assert [axes.get_xscale() for axes in panels] == ["log", "log"]
 
 
+@pytest.mark.thorough("NTK")
 @pytest.mark.parametrize("kind", [CKError, NTKError])
 def test_errors_are_those_of_dense_matrices(kind: type[Any]) -> None:
     experiment = kind(RELU, samples=(90,), trials=1)

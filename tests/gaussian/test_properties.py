@@ -125,7 +125,9 @@ def test_a_centred_activation_keeps_its_digits(phi):
     assert (dual(centred, a, b, c) - expected).abs() <= 1e-12 * dual(centred, a, b, a)
 
 
-@pytest.mark.thorough("Mish", "ELU", "Cubed", "HardTanh", "Swish", "Softplus", "Sigmoid", "Squared")
+@pytest.mark.thorough(
+    "Step", "Shifted", "Mish", "ELU", "Cubed", "HardTanh", "Swish", "Softplus", "Sigmoid", "Squared"
+)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_all_first_and_second_derivatives(name):
     a, b, c = (

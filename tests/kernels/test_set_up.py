@@ -32,7 +32,7 @@ def directly(architecture, x):
     return shoal.kernel_function(architecture)(square[:, None], square, x @ x.T)
 
 
-@pytest.mark.thorough("66")
+@pytest.mark.thorough
 @pytest.mark.parametrize("rows", [66, 100])
 def test_one_large_norm_costs_no_surface(rows):
     x = points(rows)

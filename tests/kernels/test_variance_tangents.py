@@ -51,7 +51,7 @@ def test_entries_in_closed_form(n: int) -> None:
             np.testing.assert_allclose(matrix, expected, rtol=0, atol=1e-7 * scale)
 
 
-@pytest.mark.thorough("activation1-standard", "activation2")
+@pytest.mark.thorough("activation1", "activation2", "activation3")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     ("activation", "parametrization", "width", "one_norm", "n"),

@@ -172,6 +172,7 @@ def test_errors_are_those_of_repetition(p: int, n: int) -> None:
         assert (inside.mean(0)[keep] > 0.89).all(), (name, inside.mean(0))
 
 
+@pytest.mark.thorough
 def test_errors_of_means_that_vanish() -> None:
     """There the jackknife alone would be too large by √2."""
     times, truth = 400, mixture(60)

@@ -56,6 +56,7 @@ def test_no_spike_is_lost_in_round_off():
         shoal.spectrum(RELU, huge, n=100)
 
 
+@pytest.mark.thorough
 def test_singular_covariances_that_do_not_commute():
     rng = np.random.default_rng(0)
     p, n = 40, 4000
