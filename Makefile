@@ -12,10 +12,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo tour test test-slow lint format tables docs docs-serve bench wheel clean
+.PHONY: help demo tour test test-thorough test-slow lint format tables docs docs-serve bench wheel clean
 
 help:  ## Show this list
-	@grep -E '^[a-z-]+:.*  ## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*  ## ' '{printf "make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*  ## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*  ## ' '{printf "make %-13s %s\n", $$1, $$2}'
 
 # The environment is brought up to date only when what it is made from has changed.
 $(STAMP): pyproject.toml constraints.txt
@@ -35,11 +35,17 @@ tour: $(STAMP)  ## Take the tour: the Gaussian calculus, in one script
 	$(BIN)/python examples/tour.py --output build/tour.png
 
 # One thread in each of as many processes as there are cores: small problems gain nothing from threads.
+# Each takes the next tests in order, so that those of a file mostly share what is set up for them.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
 test: $(STAMP)  ## Run the tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
+	$(PYTEST)
+
+test-thorough: $(STAMP)  ## Run the tests that take some time
+	$(PYTEST) -m 'thorough and not slow'
 
 test-slow: $(STAMP)  ## Run the tests that take long
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m slow
+	$(PYTEST) -m slow
 
 lint: $(STAMP)  ## Check style, format and types
 	$(BIN)/ruff check .

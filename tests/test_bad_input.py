@@ -361,6 +361,7 @@ def faults(folder: Path, count: int, seed: int) -> list[str]:
     return [f"{', '.join(one)}: {end}" for one, end in ends if end is not None]
 
 
+@pytest.mark.thorough
 def test_bad_input_is_refused_clearly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # some odd values are good names of files
     assert faults(tmp_path, 400, seed=0) == []

@@ -51,6 +51,7 @@ def namespace(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     return module.__dict__
 
 
+@pytest.mark.thorough("docs/")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_examples_of_the_pages(page: Path, namespace: dict[str, object]) -> None:
     skip_unless_there(page.relative_to(ROOT).as_posix())

@@ -132,6 +132,7 @@ with staged(Path(sys.argv[1])) as place:
 """
 
 
+@pytest.mark.thorough
 def test_leftovers_are_removed_and_live_files_are_not(tmp_path: Path) -> None:
     notes = tmp_path / ".run.notes.txt"
     notes.write_text("mine")
@@ -182,6 +183,7 @@ def test_what_only_looks_like_a_leftover_stays(tmp_path: Path) -> None:
     assert list(target.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_a_killed_kernel_leaves_nothing_for_ever(tmp_path: Path) -> None:
     """The matrices of the process that is killed are removed by the next."""
     code = (

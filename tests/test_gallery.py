@@ -63,6 +63,7 @@ def promised(docstring: str) -> str:
     return re.sub(r"(?m)^    ", "", block).rstrip() + "\n"
 
 
+@pytest.mark.thorough("certified", "predicted", "digits", "own", "mixture", "tour")
 @pytest.mark.usefixtures("drawing")
 @pytest.mark.parametrize("path", cases(SCRIPTS))
 def test_scripts_print_what_they_say_and_draw(
@@ -89,6 +90,7 @@ def matches(wanted: str, printed: str) -> bool:
     return Printed().check_output(*(" ".join(words) for words in zip(*kept, strict=True)), 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("drawing")
 @pytest.mark.parametrize("path", cases(NOTEBOOKS))
 def test_notebooks_print_what_is_stored(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,6 +124,7 @@ def test_kernels_are_differentiable_in_named_variances():
     assert float(value.grad) == pytest.approx(float(wanted), rel=1e-9)
 
 
+@pytest.mark.thorough
 @BOTH
 def test_coefficients_equivalents_and_spectra(architecture):
     derived = shoal.coefficients(architecture, tau0=1.0)
@@ -139,6 +140,7 @@ def test_coefficients_equivalents_and_spectra(architecture):
     assert float(((values > 0.9 * low) & (values < 1.1 * high)).double().mean()) > 0.95
 
 
+@pytest.mark.thorough
 @BOTH
 def test_designs(architecture):
     x = inputs(6)

@@ -194,6 +194,7 @@ def check(name: str, settings: Iterable[str]) -> None:
         assert float((left - right).abs().max()) <= tolerance * float(right.abs().max())
 
 
+@pytest.mark.thorough("designs", "high dimension", "regression", "single precision", "gradients")
 @pytest.mark.parametrize("name", CALCULATIONS)
 def test_settings_do_not_matter(name: str) -> None:
     check(name, [s for s in SETTINGS if s != "default dtype double"])

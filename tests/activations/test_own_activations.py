@@ -112,6 +112,7 @@ def test_missing_kinks_are_refused():
         moments(own(F.relu6, kinks=(0.0,)), 1.0)
 
 
+@pytest.mark.thorough("0.0")
 @pytest.mark.parametrize("location", [0.3, 0.0])
 def test_unbounded_derivatives_are_refused(location):
     phi = own(lambda x: (x - location).abs().sqrt())
@@ -187,6 +188,7 @@ def test_a_kink_declared_a_little_off_is_refused(place, offset):
         moments(phi, 1.0)
 
 
+@pytest.mark.thorough("27")
 @pytest.mark.parametrize("place", [0.3, 27.3, 273.0])
 def test_a_place_may_be_declared_where_the_function_is_steep_but_smooth(place):
     # the limits that are compared are taken at a distance that grows with the place

@@ -111,6 +111,7 @@ def test_duals_come_from_the_closed_form():
     torch.testing.assert_close(slopes, expected, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.thorough("one")
 @pytest.mark.parametrize("norms", ["one", "several"])
 def test_kernels_agree_with_the_default_path(norms):
     generator = torch.Generator().manual_seed(1)
@@ -134,6 +135,7 @@ def certificate(phi):
     return shoal.certify(network, x, y)
 
 
+@pytest.mark.thorough
 def test_certificates_are_as_good_as_the_bounds():
     assert certificate(Softsign()).status == "proved"
     assert certificate(Known()).status == "holds at the measured values"

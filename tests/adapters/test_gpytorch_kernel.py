@@ -113,6 +113,7 @@ def test_gradients_of_the_marginal_likelihood(which: str) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_the_variance_of_largest_marginal_likelihood_is_learned() -> None:
     x = inputs(40)
     random = np.random.default_rng(2)
@@ -271,6 +272,7 @@ def test_what_is_no_architecture_or_not_lipschitz() -> None:
         GPyTorchKernel(quadratic)
 
 
+@pytest.mark.thorough
 def test_nothing_is_imported_before_it_is_used_and_errors_name_the_extra() -> None:
     code = """
 import sys

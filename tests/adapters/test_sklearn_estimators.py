@@ -102,6 +102,7 @@ def test_classes_of_any_kind() -> None:
     np.testing.assert_array_equal(two.predict(x), values > 0.5)
 
 
+@pytest.mark.thorough
 def test_digits_in_a_pipeline_and_a_grid() -> None:
     x, y = load_digits(return_X_y=True)
     x, y, new, truth = x[:300], y[:300], x[300:600], y[300:600]

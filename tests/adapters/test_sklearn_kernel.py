@@ -101,6 +101,7 @@ def test_composition_clones_and_parameters() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_regressor_finds_the_best_variances() -> None:
     x = inputs(25)
     true = relu_deq(x, 0.5, 1.0)[0] + 1e-2 * np.eye(25)
@@ -125,6 +126,7 @@ def test_a_regressor_finds_the_best_variances() -> None:
     assert mean.shape == spread.shape == (3,)
 
 
+@pytest.mark.thorough
 def test_a_classifier_separates_classes() -> None:
     x = inputs(30)
     labels = np.where(x[:, 0] * x[:, 1] > 0, "same", "different")

@@ -96,6 +96,7 @@ def test_frozen(make):
             setattr(value, name, 1)
 
 
+@pytest.mark.thorough
 def test_pickles_into_another_process():
     values = [make() for name, make in MAKERS.items() if "Bent" not in repr(make())]
     script = "import pickle, sys; print(repr(pickle.load(sys.stdin.buffer)))"

@@ -42,6 +42,7 @@ def trio(width: int) -> list[tuple[Any, Tensor]]:
     ]
 
 
+@pytest.mark.thorough("1", "2")
 @pytest.mark.parametrize("index", range(3))
 def test_a_proved_certificate_is_kept_in_training(index: int) -> None:
     net, x = trio(512)[index]

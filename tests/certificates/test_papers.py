@@ -140,6 +140,7 @@ def test_the_repaired_lemma_of_gao_2022_is_evaluated_as_it_is_written() -> None:
     assert found.rate == pytest.approx(least, rel=1e-6)
 
 
+@pytest.mark.thorough("activation1", "activation2", "activation4", "activation5")
 @pytest.mark.parametrize(
     ("activation", "covered"),
     [

@@ -41,6 +41,7 @@ def test_a_proved_certificate_of_an_implicit_network_is_kept() -> None:
     keep_promises(net, x, y, certificate.gradient_descent, steps=21)
 
 
+@pytest.mark.thorough
 def test_a_smooth_network_of_ordinary_size_is_certified() -> None:
     x, y = sphere(2, 1.0)
     deq = shoal.DEQ(shoal.Tanh(), 0.002, 0.2, parametrization="standard")
@@ -50,6 +51,7 @@ def test_a_smooth_network_of_ordinary_size_is_certified() -> None:
     keep_promises(net, x, y, certificate.gradient_descent, steps=5)
 
 
+@pytest.mark.thorough("Affine", "GELU", "Swish", "Softplus", "ELU")
 @pytest.mark.parametrize(
     ("activation", "status"),
     [
@@ -105,6 +107,7 @@ def test_a_trained_readout_alone_is_least_squares() -> None:
     assert all(b <= (found.rate or 0) * a for a, b in pairwise(first))
 
 
+@pytest.mark.thorough("activation0")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(
     "activation", [shoal.Affine(shoal.Tanh(), 1.3, -0.1), shoal.Affine(shoal.ReLU(), 1e-3, 1.0)]
@@ -142,6 +145,7 @@ def test_rates_that_rounding_hides_are_told() -> None:
     assert "Rounding, in the dtype of the network, may hide that." in certificate.explanation
 
 
+@pytest.mark.thorough
 def test_flow_and_descent_are_told_apart() -> None:
     x, y = sphere(2, 1.0)
     net = ling2023(1000)

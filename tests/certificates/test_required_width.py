@@ -18,6 +18,7 @@ FLOW = "Ling 2023, Theorem 1 (corrected), gradient flow"
 DESCENT = "Ling 2023, Theorem 1 (corrected), gradient descent"
 
 
+@pytest.mark.thorough
 def test_smaller_labels_need_less_width_and_a_readout_of_one_none_suffices() -> None:
     x, y = sphere(2, 1.0)
     small, large = (
@@ -71,6 +72,7 @@ def test_rounding_does_not_make_widths_infinite() -> None:
         assert math.isfinite(found.theorems["Gao 2022, Lemma 3.5 (corrected), gradient flow"])
 
 
+@pytest.mark.thorough
 def test_experience_needs_less_than_certificates_and_these_less_than_theorems() -> None:
     x, y = sphere(2, 0.1)
     found = shoal.required_width(DEQ, x, y, readout_scale=0.0, largest_width=64)

@@ -286,6 +286,12 @@ def split(words: str) -> list[str]:
     return ["" if word == "''" else word for word in words.split()]
 
 
+@pytest.mark.thorough(
+    "bench: output of a path too deep",
+    "certify: output of a path too deep",
+    "design: output of a path too deep",
+    "reproduce: output of a path too deep",
+)
 @pytest.mark.parametrize(("words", "message"), CASES)
 def test_bad_input(words: str, message: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if "/proc" in words and not Path("/proc/self").exists():
@@ -309,6 +315,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.thorough("recurrent-variance 2.1", "1e-30")
 @pytest.mark.parametrize(("words", "message"), FAILURES.items())
 def test_failures_that_no_option_is_to_blame_for(
     words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -346,6 +353,7 @@ FULL = {
 }
 
 
+@pytest.mark.thorough("design")
 @pytest.mark.parametrize(("words", "file"), FULL.items())
 def test_a_full_disk(words: str, file: str, tmp_path: Path) -> None:
     with full_disk(1500):
@@ -365,6 +373,7 @@ def test_a_disk_that_is_full_keeps_what_was_there(tmp_path: Path) -> None:
     assert {name: (tmp_path / name).read_bytes() for name in files()} == before
 
 
+@pytest.mark.thorough
 def test_points_of_a_disk_that_is_full_are_kept() -> None:
     command = ["reproduce", "shoal", "width", "--quick", "--device", "cpu", "--output", "out"]
     with full_disk(20_000):  # enough for points, not for the figure
@@ -377,6 +386,7 @@ def test_points_of_a_disk_that_is_full_are_kept() -> None:
 NASTY = "\x1b]0;title\x07\x1b[2J\x9b31m\x08\u202egnp"
 
 
+@pytest.mark.thorough
 def test_names_from_files_do_nothing_to_the_terminal(tmp_path: Path) -> None:
     """Array names, headers, labels and names of files, in errors, tables and JSON."""
     x = np.random.default_rng(0).normal(size=(8, 3))

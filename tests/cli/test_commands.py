@@ -74,10 +74,12 @@ def test_analyze_prints_a_table() -> None:
 
 def test_threads_are_as_before_afterwards() -> None:
     before = torch.get_num_threads()
-    run("analyze", "-n", "20", "--only", "kernels", "--threads", str(before + 1))
+    options = ["--activation", "relu", "--only", "kernels", "--threads", str(before + 1)]
+    run("analyze", "-n", "20", *options)
     assert torch.get_num_threads() == before
 
 
+@pytest.mark.thorough
 def test_sections_are_chosen() -> None:
     options = ["analyze", "-n", "20", "--json"]
     only = json.loads(run(*options, "--only", "timing, kernels").stdout)
@@ -89,6 +91,7 @@ def test_sections_are_chosen() -> None:
     assert list(twice["sections"]) == ["well_posedness", "kernels"]
 
 
+@pytest.mark.thorough
 def test_analyze_for_machines(tmp_path: Path) -> None:
     result = run("analyze", *SMALL, "--dtype", "float64", "--json", "--output", "a/b")
     document = json.loads(result.stdout)
@@ -117,6 +120,7 @@ def test_the_numbers_are_those_of_the_library() -> None:
     assert found["effective_rank"] == pytest.approx(rank, rel=1e-8)
 
 
+@pytest.mark.thorough
 def test_files_of_all_kinds_are_the_same_data() -> None:
     x = np.random.default_rng(0).normal(size=(12, 3)).round(6)
     np.save("x.npy", x)
@@ -163,6 +167,7 @@ def test_a_list_needs_no_folder() -> None:
     assert "width" in run("reproduce").stdout
 
 
+@pytest.mark.thorough
 def test_what_has_no_kernel_fails_and_says_so() -> None:
     result = run("analyze", *SMALL, "--recurrent-variance", "2.5", "--json", code=1)
     document = json.loads(result.stdout)
@@ -175,6 +180,7 @@ def test_what_has_no_kernel_fails_and_says_so() -> None:
     assert shown.stdout.count("for the same reason") == 1
 
 
+@pytest.mark.thorough
 def test_what_is_infinite_is_null() -> None:
     options = ["--activation", "hermite:0,1,0.5", "-n", "10", "--json", "--output", "o", *RELU[2:]]
     document = json.loads(run("analyze", *options).stdout)
@@ -182,6 +188,7 @@ def test_what_is_infinite_is_null() -> None:
     assert document["sections"]["kernels"]["ck"]["trace"] > 0
 
 
+@pytest.mark.thorough
 def test_the_scale_of_the_data_does_not_matter() -> None:
     x = np.random.default_rng(0).normal(size=(12, 3))
     np.save("x.npy", x)
@@ -195,6 +202,7 @@ def test_the_scale_of_the_data_does_not_matter() -> None:
     assert traces[0] == pytest.approx(traces[1], rel=1e-12)
 
 
+@pytest.mark.thorough("float32")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_dtypes(dtype: str) -> None:
     document = json.loads(run("analyze", *SMALL, "--dtype", dtype, "--json").stdout)
@@ -285,6 +293,7 @@ def test_a_bug_is_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.stderr == "Error: a bug: KeyError: 'x' (--debug shows where)\n"
 
 
+@pytest.mark.thorough
 def test_messages_of_the_library_come_with_verbose() -> None:
     assert "section kernels" in run("analyze", *SMALL, "-v").stderr
     assert "section kernels" not in run("analyze", *SMALL).stderr
@@ -324,6 +333,7 @@ def test_a_run_without_a_finished_point_leaves_no_folder(monkeypatch: pytest.Mon
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_interrupted_analyses_keep_what_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -380,6 +390,7 @@ def test_arguments_of_activations() -> None:
         parse_activation("hermite")
 
 
+@pytest.mark.thorough
 def test_names_of_files_are_shown_as_they_are() -> None:
     """Brackets and colons mean something to what draws the tables."""
     np.save("[red]:fish:.npy", np.random.default_rng(0).normal(size=(6, 3)))

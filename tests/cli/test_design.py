@@ -29,6 +29,7 @@ def test_a_table_and_the_reason() -> None:
     assert files() == []
 
 
+@pytest.mark.thorough
 def test_the_numbers_are_those_of_the_library() -> None:
     document = json.loads(run("--activation", "relu", "--match", "ck", "--json").stdout)
     deq = shoal.DEQ(shoal.ReLU(), 0.2, 0.8)
@@ -41,6 +42,7 @@ def test_the_numbers_are_those_of_the_library() -> None:
     assert len(document["alternatives"]) == len(d.alternatives) == 1
 
 
+@pytest.mark.thorough
 def test_data_gives_the_norm_and_the_gap() -> None:
     x = shoal.data.two_gaussians(40, 100, seed=0).x.double().numpy()
     np.save("x.npy", 3 * x)
@@ -56,6 +58,7 @@ def test_data_gives_the_norm_and_the_gap() -> None:
     assert other["tau0"] == 2.0
 
 
+@pytest.mark.thorough
 def test_files(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = ["--in-features", "5", "--out-features", "2", "--width", "30", "--seed", "7"]
     result = run("--method", "sphere", "--output", "a/b", "--export", "net.py", *sizes)

@@ -56,6 +56,7 @@ def test_importing_shoal_imports_no_application(environment: dict[str, str]) -> 
     assert found.stderr.strip() == ""
 
 
+@pytest.mark.thorough
 def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, environment: dict[str, str]) -> None:
     process = subprocess.Popen(
         QUICK,
@@ -255,6 +256,7 @@ def test_an_error_is_a_line_and_a_code(tmp_path: Path, environment: dict[str, st
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_bytes_that_are_no_text(tmp_path: Path, environment: dict[str, str]) -> None:
     command = [*map(os.fsencode, SHOAL), b"analyze", b"--output", b"caf\xe9"]
     found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
@@ -263,6 +265,7 @@ def test_bytes_that_are_no_text(tmp_path: Path, environment: dict[str, str]) -> 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no such device")
 def test_stdout_that_takes_nothing(environment: dict[str, str]) -> None:
     with Path("/dev/full").open("w") as full:
@@ -281,6 +284,7 @@ def test_stdout_that_takes_nothing(environment: dict[str, str]) -> None:
     assert process.returncode == 1
 
 
+@pytest.mark.thorough
 def test_a_terminal_without_greek_letters(tmp_path: Path, environment: dict[str, str]) -> None:
     found = subprocess.run(
         [*SHOAL, "analyze", "-n", "20", "--device", "cpu", "--only", "well_posedness"],

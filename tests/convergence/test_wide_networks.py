@@ -92,6 +92,14 @@ CASES = [
 ]
 
 
+@pytest.mark.thorough(
+    "architecture0",
+    "architecture1",
+    "architecture2",
+    "architecture3",
+    "architecture6",
+    "architecture7",
+)
 @pytest.mark.parametrize(("architecture", "options"), CASES)
 def test_networks_approach_their_prediction(architecture, options):
     narrow, wide = gap(architecture, 32, 16, **options), gap(architecture, 512, 6, **options)

@@ -85,6 +85,7 @@ def test_energies_are_those_of_the_activations(make: Callable[[], Proposal]) -> 
         tau = math.sqrt(layer.total)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("match", ["ck", "ntk"])
 def test_network_numbers_are_derivatives_of_kernels(match: str) -> None:
     for make in PROPOSALS.values():
@@ -149,6 +150,7 @@ def test_identity_of_rectifiers() -> None:
         assert wanted.own - wanted.linear == pytest.approx(K * wanted.norms, rel=1e-13)
 
 
+@pytest.mark.thorough
 def test_gauge_freedom_of_both_kernels() -> None:
     d = shoal.design(shoal.DEQ(shoal.ReLU(), 0.2, 0.8), tau0=1.0, match="ck")
     first, second = d.architecture.activations

@@ -43,6 +43,7 @@ GRID = [
 ]
 
 
+@pytest.mark.thorough("ReLU", "Sine(), 0.3, 3.0, 1.0)-ntk")
 @pytest.mark.parametrize("match", ["ck", "ntk"])
 @pytest.mark.parametrize(("phi", "recurrent", "injected", "tau0"), GRID)
 def test_coefficients_are_met_to_rounding(
@@ -84,6 +85,7 @@ def test_the_simplest_network_is_chosen(
     assert reason in d.explanation
 
 
+@pytest.mark.thorough
 def test_groups_that_are_trained_change_the_target() -> None:
     some = shoal.design(deq(shoal.Tanh()), tau0=1.0, match="ntk", trainable={"readout"})
     c = shoal.coefficients(deq(shoal.Tanh()), tau0=1.0)
@@ -93,9 +95,10 @@ def test_groups_that_are_trained_change_the_target() -> None:
     assert some.target["beta1"] == pytest.approx(c.alpha1, rel=1e-13)
 
 
+@pytest.mark.thorough("sphere")
 @pytest.mark.parametrize("method", ["moments", "sphere"])
 def test_what_is_trained_chooses_the_kernel(method: str) -> None:
-    tanh = deq(shoal.Tanh())
+    erf = deq(shoal.Erf())  # whose kernels cost little
     choices = {
         None: "ntk",
         frozenset({"readout"}): "ck",
@@ -103,18 +106,18 @@ def test_what_is_trained_chooses_the_kernel(method: str) -> None:
         frozenset({"readout", "recurrent", "input"}): "ntk",
     }
     for trainable, match in choices.items():
-        d = shoal.design(tanh, tau0=1.0, method=method, trainable=trainable)
+        d = shoal.design(erf, tau0=1.0, method=method, trainable=trainable)
         assert d.match == match
         assert f"Matched is the {match.upper()}" in d.explanation
-        same = shoal.design(tanh, tau0=1.0, method=method, trainable=trainable, match=match)
+        same = shoal.design(erf, tau0=1.0, method=method, trainable=trainable, match=match)
         assert same.architecture == d.architecture
         assert "Matched is" not in same.explanation
     # an explicit match wins, and a contradiction is named
-    d = shoal.design(tanh, tau0=1.0, method=method, match="ck", trainable={"readout", "input"})
+    d = shoal.design(erf, tau0=1.0, method=method, match="ck", trainable={"readout", "input"})
     assert d.match == "ck"
     assert 'with readout, input trained the NTK does, match="ntk"' in d.explanation
-    assert "But" not in shoal.design(tanh, tau0=1.0, method=method, match="ck").explanation
-    d = shoal.design(tanh, tau0=1.0, method=method, match="ntk", trainable={"readout"})
+    assert "But" not in shoal.design(erf, tau0=1.0, method=method, match="ck").explanation
+    d = shoal.design(erf, tau0=1.0, method=method, match="ntk", trainable={"readout"})
     assert 'match="ck"' in d.explanation
 
 
@@ -130,6 +133,7 @@ def test_a_layer_of_rectifiers_comes_back_as_it_is(match: str) -> None:
 # exact kernels on the mixture of Ling 2024, who print 0.32 and 0.88 for the absolute gaps
 
 
+@pytest.mark.thorough
 def test_rectifier_gap_on_the_mixture() -> None:
     d = shoal.design(deq(shoal.ReLU()), tau0=MIXTURE_TAU, match="ck")
     x = mixture(800, 1000)
@@ -149,6 +153,7 @@ def test_hard_tanh_gap_on_the_mixture() -> None:
     assert d.gap(mixture(800, 1000)).relative < 5e-3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("phi", "match"),
     [
@@ -194,6 +199,7 @@ def test_slant_is_met_by_what_freedom_is_left() -> None:
 # infeasible targets
 
 
+@pytest.mark.thorough
 def test_sine_beyond_the_sign_function() -> None:
     sine = deq(shoal.Sine(), 0.2, 3.0)
     d = shoal.design(sine, tau0=1.0, match="ck", family="hard_tanh")
@@ -227,6 +233,7 @@ def test_a_kernel_with_nearly_no_linear_part(match: str) -> None:
     assert obtained == pytest.approx(linear, rel=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("phi", "match", "family"),
     [(shoal.Tanh(), "ck", "leaky_relu"), (shoal.Softplus(), "ntk", "sinusoid")],

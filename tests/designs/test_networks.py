@@ -13,6 +13,7 @@ def network(width: int) -> Network:
     return shoal.build(DEQ, in_features=5, width=width, dtype=torch.float64, seed=0)
 
 
+@pytest.mark.thorough
 def test_kernels_of_a_changed_network_are_measured() -> None:
     net = network(400)
     with torch.no_grad():
@@ -32,6 +33,7 @@ def test_kernels_of_a_changed_network_are_measured() -> None:
         assert f"{gap:.2%}" in found.explanation
 
 
+@pytest.mark.thorough
 def test_kernels_of_wider_networks_are_nearer() -> None:
     near, far = (
         shoal.design(network(m), tau0=1.0, match="ck", method="sphere").network for m in (2000, 20)
@@ -42,6 +44,7 @@ def test_kernels_of_wider_networks_are_nearer() -> None:
     assert near.ntk < far.ntk
 
 
+@pytest.mark.thorough
 def test_designs_say_whose_kernels_they_are() -> None:
     for method in ("moments", "sphere"):
         found = shoal.design(DEQ, tau0=1.0, match="ck", method=method)
@@ -49,6 +52,7 @@ def test_designs_say_whose_kernels_they_are() -> None:
         assert "infinite width" in found.explanation
 
 
+@pytest.mark.thorough
 def test_networks_say_what_is_trained() -> None:
     net = shoal.build(DEQ, in_features=5, width=50, trainable={"readout"}, dtype=torch.float64)
     found = shoal.design(net, tau0=1.0, method="sphere")

@@ -18,6 +18,7 @@ def gap(one, other, norm, match):
     return float((values[0] - values[1]).abs().max() / values[0].abs().max())
 
 
+@pytest.mark.thorough("ImplicitNetwork")
 @pytest.mark.parametrize("match", ["ck", "ntk"])
 @pytest.mark.parametrize(
     "architecture",
@@ -30,6 +31,7 @@ def test_one_layer_on_the_sphere(architecture, match):
     assert gap(architecture, d.architecture, 1.2, match) < 1e-6
 
 
+@pytest.mark.thorough
 def test_an_implicit_network_at_every_norm():
     net = shoal.ImplicitNetwork(gamma=0.4)
     d = shoal.design(net, tau0=1.0, method="sphere", norm_gated=True)
@@ -37,6 +39,7 @@ def test_an_implicit_network_at_every_norm():
         assert gap(net, d.architecture, norm, "ntk") < 1e-6
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("match", ["ck", "ntk"])
 def test_a_residual_network_by_moments(match):
     """On high-dimensional mixtures the kernel matrices of both agree, the better the higher."""

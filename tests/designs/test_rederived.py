@@ -75,6 +75,7 @@ def hermite_squares(x: np.ndarray, w: np.ndarray, f: np.ndarray, order: int) -> 
     return np.array(found)
 
 
+@pytest.mark.thorough("phi2", "phi3")
 @pytest.mark.parametrize(
     ("phi", "match", "bound"),
     [
@@ -105,6 +106,7 @@ def test_errors_on_the_sphere_are_as_stated(
         assert errors[sign] == pytest.approx(d.errors[f"cosine {sign}"], rel=0.05, abs=1e-11)
 
 
+@pytest.mark.thorough
 def test_gated_neurons_have_the_kernel_on_average() -> None:
     deq = shoal.DEQ(shoal.ReLU(), 0.2, 0.8)
     d = shoal.design(deq, tau0=1.0, match="ntk", method="sphere", norm_gated=True)
@@ -191,6 +193,7 @@ def coefficients(kernel: Callable[[mpf, mpf, mpf], mpf], v0: mpf) -> list[float]
     return [float(number) for number in found]
 
 
+@pytest.mark.thorough("0.7-0.6")
 @pytest.mark.parametrize(("recurrent", "tau0"), [(0.2, 1.0), (0.7, 0.6)])
 def test_leaky_rectifiers_in_fifty_digits(recurrent: float, tau0: float) -> None:
     d = shoal.design(
@@ -222,6 +225,7 @@ def rectifier_roots(recurrent: float) -> int:
     return int(((real >= alpha1 / gamma2) & (real <= 1)).sum())
 
 
+@pytest.mark.thorough("0.01", "0.8527", "0.95")
 @pytest.mark.parametrize("recurrent", [0.01, 0.5, 0.8527, 0.8529, 0.95])
 def test_where_leaky_rectifiers_end(recurrent: float) -> None:
     d = shoal.design(

@@ -48,6 +48,7 @@ def differences(deq, d, norm, cosines, **options):
     return (target - found).abs() / own
 
 
+@pytest.mark.thorough("phi0", "phi1")
 @pytest.mark.parametrize(("phi", "match"), [(Tanh(), "ntk"), (Softplus(), "ck"), (GELU(), "ntk")])
 def test_smooth_activations(phi, match):
     deq = DEQ(phi, 0.2, 0.8)
@@ -120,6 +121,7 @@ def test_deep_networks_have_shallow_ones_too():
     assert float(differences(deep, d, 1.0, [-0.9, 0.2, 0.9]).max()) < 1e-7
 
 
+@pytest.mark.thorough
 def test_a_wide_finite_network():
     deq = DEQ(Tanh(), 0.2, 0.8)
     x = torch.randn(6, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -68,6 +68,7 @@ FORMS = {"layer": layer_fixed_point, "function": function_fixed_point}
 every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
 
 
+@pytest.mark.thorough("NewtonKrylov")
 @every_form
 @pytest.mark.parametrize(
     ("solver", "gradient"),

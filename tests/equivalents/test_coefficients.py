@@ -1,5 +1,6 @@
 """Coefficients against mpmath, finite differences, deep networks, and between the two methods."""
 
+from importlib import import_module
 from itertools import chain, combinations
 
 import mpmath
@@ -26,9 +27,11 @@ from shoal import (
     ReLU,
     Sine,
     Tanh,
+    clear_caches,
     coefficients,
     kernel_function,
 )
+from shoal.gaussian.mixed import mixed_dual
 
 KERNEL = {"gamma2", "alpha1", "alpha2", "alpha3", "ck_offset", "ck_slope", "ck_bend"}
 NTK = {"kappa2", "beta1", "beta2", "beta3", "ntk_offset", "ntk_slope", "ntk_bend"}
@@ -37,7 +40,9 @@ POWERS = {"1": 2, "2": 4, "3": 4, "slope": 2, "bend": 4, "offset": 0}
 
 
 def subsets(groups):
-    return list(chain.from_iterable(combinations(groups, k) for k in range(1, len(groups) + 1)))
+    """Of groups that are trained; each is thorough, but for all groups."""
+    some = chain.from_iterable(combinations(groups, k) for k in range(1, len(groups)))
+    return [*(pytest.param(chosen, marks=pytest.mark.thorough) for chosen in some), groups]
 
 
 def size(c, name):
@@ -60,6 +65,7 @@ def by_both(architecture, **options):
     return found
 
 
+@pytest.mark.thorough("-False", "ELU", "HardTanh", "Sigmoid", "Swish", "Softplus")
 @pytest.mark.parametrize("center", [True, False])
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_derivatives_are_closed_forms(name, center):
@@ -72,7 +78,7 @@ def test_derivatives_are_closed_forms_in_two_layers(name, center):
     by_both(FullyConnected([BUILT_IN[name], Erf()]), tau0=0.9, center=center)
 
 
-@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("center", [True, pytest.param(False, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("trainable", subsets(("readout", "recurrent", "input")))
 def test_all_trained_groups_of_a_deq(trainable, center):
     for phi in (ReLU(), Cosine()):
@@ -90,11 +96,24 @@ def test_all_trained_groups_of_a_fully_connected_network(trainable):
     by_both(FullyConnected(activations, normalized=True), tau0=0.8, trainable=trainable)
 
 
+def test_no_dual_is_integrated_twice(monkeypatch):
+    def counted(phi, j, k, a, b, c):
+        asked.append((phi, j, k, *a.tolist(), *b.tolist(), *c.tolist()))
+        return mixed_dual(phi, j, k, a, b, c)
+
+    asked = []
+    monkeypatch.setattr(import_module("shoal.gaussian.dual"), "mixed_dual", counted)
+    clear_caches()
+    coefficients(DEQ(ReLU(), 0.3, 0.8), tau0=1.7)
+    assert 0 < len(asked) == len(set(asked))
+
+
 def test_the_network_of_du_2018():
     found = by_both(FullyConnected.du2018(ELU(0.5), depth=2), tau0=1.0)
     assert found.trainable == {"layer1", "layer2"}
 
 
+@pytest.mark.thorough
 @settings(max_examples=8, deadline=None)
 @given(
     st.floats(0.0, 0.95),
@@ -162,6 +181,7 @@ def oracle(phi, kinks, sa, sb, tau0):
     return right, printed
 
 
+@pytest.mark.thorough("ELU", "HardTanh")
 @pytest.mark.parametrize("name", PIECES)
 def test_against_mpmath_and_not_as_printed(name):
     phi, function, kinks = PIECES[name]
@@ -283,6 +303,7 @@ def test_bad_arguments():
         coefficients(DEQ(ReLU(), 0.2, 0.0), tau0=1.0, center=False)
 
 
+@pytest.mark.thorough("derivatives")
 @pytest.mark.parametrize("method", ["derivatives", "closed"])
 def test_no_ntk_no_coefficients(method):
     """σ_a² E[φ'²] = 2.1/2 for ReLU, although the centered variance converges."""

@@ -40,6 +40,7 @@ def errors(architecture: shoal.Architecture, p: int, **options: object) -> list[
     ]
 
 
+@pytest.mark.thorough("architecture6", "architecture1-", "architecture10")
 @pytest.mark.parametrize(
     ("architecture", "options"),
     [
@@ -94,6 +95,7 @@ def test_the_papers_form_entry_by_entry(architecture: shoal.Architecture) -> Non
         assert operator.to_dense().numpy() == pytest.approx(expected, abs=1e-13)
 
 
+@pytest.mark.thorough
 def test_norms_are_better_than_the_papers_form() -> None:
     for kind in (RELU, ERF):
         ours, theirs = errors(kind, 200), errors(kind, 200, form="paper")

@@ -217,6 +217,7 @@ def test_bad_arguments() -> None:
         EquivalentOperator(operator.basis, scale=1.0, core=core[:2, :2] * 0, shift=1.0)
 
 
+@pytest.mark.thorough
 def test_linear_operator_is_asked_for_only_where_it_is_used() -> None:
     code = """
 import sys

@@ -28,6 +28,12 @@ class QuickRun(NamedTuple):
         return self.experiment.summarize(self.results)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Leave whole experiments to ``make test-thorough``."""
+    if "quick_run" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.thorough)
+
+
 @pytest.fixture(scope="session")
 def quick_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[type[Experiment]], QuickRun]:
     """A function that gives the quick run of an experiment; the first call makes it."""

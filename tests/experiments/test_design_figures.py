@@ -37,6 +37,7 @@ def test_errors_of_designs_fall_with_the_sample_size(quick_run) -> None:
     assert len(figure.axes[0].get_lines()) == 5  # two DEQs, three layers
 
 
+@pytest.mark.thorough
 def test_errors_of_designs_are_those_of_dense_matrices() -> None:
     families = (("tanh_ntk", ("hard_tanh", "sinusoid")),)
     experiment = DesignError(TANH, families=families, samples=(90,), trials=1)
@@ -109,6 +110,7 @@ def test_printed_differences_stand_only_beside_the_papers_setting() -> None:
     assert "tanh_printed" not in DesignImageSpectra.quick().summarize(ways)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::shoal.data.UnofficialDataWarning")
 def test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_DATA", str(tmp_path))
@@ -132,6 +134,7 @@ def test_missing_images_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         compute(DesignImageSpectra())
 
 
+@pytest.mark.thorough
 def test_designs_on_the_sphere() -> None:
     experiment = SphereError((shoal.Swish(),), variances=(), gains=(0.99,), cosines=5)
     steepest = experiment.deq("swish", "gain0.99").recurrent_variance
@@ -148,6 +151,7 @@ def test_designs_on_the_sphere() -> None:
     assert labels == [r"$\sigma_a^2 L^2 = 0.99$"]
 
 
+@pytest.mark.thorough
 def test_kernels_of_the_sphere_are_those_of_a_random_network() -> None:
     experiment = SphereError(RELU, variances=(0.2,), gains=(), cosines=3)
     (point, _) = experiment.points()

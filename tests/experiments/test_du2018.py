@@ -17,6 +17,7 @@ def test_both_are_registered() -> None:
     assert set(find("du2018")) == {DepthEigenvalue, LinearConvergence}
 
 
+@pytest.mark.thorough
 def test_eigenvalues_fall_like_the_square_of_the_depth() -> None:
     """Exactly so for residuals so small that features do not change with the depth."""
     experiment = DepthEigenvalue(depths=(2, 3, 4), samples=3, features=8, constant=1e-3)
@@ -29,6 +30,7 @@ def test_eigenvalues_fall_like_the_square_of_the_depth() -> None:
     assert axes.get_xscale() == axes.get_yscale() == "log"
 
 
+@pytest.mark.thorough("fully", "conv")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_limit_is_that_of_a_wide_network(kind: str) -> None:
     data = Data(kind, 3, 8, 0)

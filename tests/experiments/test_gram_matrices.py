@@ -56,6 +56,7 @@ def test_population_matrices_are_those_of_the_papers() -> None:
     assert torch.allclose(experiment.limit(x), q / math.pi / 0.92, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_depth_converges_at_the_predicted_rates(quick_run) -> None:
     _, experiment, results = quick_run(ling2023.Depth)
     summary = experiment.summarize(results)

@@ -45,6 +45,7 @@ def test_the_error_falls_like_the_root_of_the_sample_size(quick_run) -> None:
     assert [axes.get_xscale() for axes in panels] == ["log", "log"]
 
 
+@pytest.mark.thorough("NTK")
 @pytest.mark.parametrize("kind", [CKError, NTKError])
 def test_errors_are_those_of_dense_matrices(kind: type[Any]) -> None:
     experiment = kind(RELU, samples=(90,), trials=1)
@@ -64,6 +65,7 @@ def test_errors_are_those_of_dense_matrices(kind: type[Any]) -> None:
         assert found[f"{prefix}norms"] == pytest.approx(error / np.linalg.norm(exact, 2), rel=1e-6)
 
 
+@pytest.mark.thorough
 def test_estimates_approach_the_exact_kernels_with_the_width() -> None:
     deq = shoal.centered(shoal.DEQ(shoal.Swish(), 0.2, 0.8), tau0=1.0)
     x = torch.randn(12, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -129,6 +131,7 @@ def test_published_runs_are_those_of_today(figure: str) -> None:
     assert plain(kind.quick())["dataset"] == "digits"
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::shoal.data.UnofficialDataWarning")
 def test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_DATA", str(tmp_path))

@@ -38,6 +38,7 @@ def test_the_figure_shows_every_interval(quick_run) -> None:
     assert len(last.lines) == 2
 
 
+@pytest.mark.thorough
 def test_likelihoods_are_those_of_gaussian_vectors() -> None:
     experiment = Recovery.quick()
     x = experiment.inputs(12)

@@ -274,11 +274,13 @@ def kill_and_resume(tmp_path: Path, kills: int) -> None:
     assert leftovers(tmp_path) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the script forks")
 def test_killed_at_random_moments_and_resumed(tmp_path: Path) -> None:
     kill_and_resume(tmp_path, 4)
 
 
+@pytest.mark.thorough
 def test_parallel_is_serial(tmp_path: Path) -> None:
     serial, parallel = (Run(Small(), tmp_path / name, "cpu") for name in ("serial", "parallel"))
     execute(serial)

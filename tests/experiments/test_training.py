@@ -39,6 +39,7 @@ def sphere(count: int, features: int) -> torch.Tensor:
     return torch.nn.functional.normalize(x)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("activation", [shoal.Tanh(), shoal.Softplus()])
 def test_the_ntk_of_a_ck_design_is_that_of_frozen_recurrent_weights(activation: Any) -> None:
     deq = shoal.DEQ(activation, 0.2, 0.8)
@@ -51,6 +52,7 @@ def test_the_ntk_of_a_ck_design_is_that_of_frozen_recurrent_weights(activation: 
     assert torch.allclose(found.ck, shoal.kernel(deq, x).ck, atol=1e-12)
 
 
+@pytest.mark.thorough("moments", "ck-design", "ntk-design")
 @pytest.mark.parametrize("name", ["ntk-design", "ck-design", "moments", "naive", "naive2"])
 def test_wide_kernels_are_those_of_wide_networks(name: str) -> None:
     x = sphere(6, 5)
@@ -134,6 +136,7 @@ def gaps(experiment: TrainingCurves, results: Sequence[Result]) -> dict[str, flo
     return {n: summary[f"digits_tanh_{n}_512_gap"] for n in experiment.networks}
 
 
+@pytest.mark.thorough
 def test_a_design_trains_like_its_deq() -> None:
     # with so little input variance the naive network is far from the DEQ
     experiment = replace(

@@ -75,6 +75,7 @@ def errors(phi, a, b, c):
         yield (function(phi, a, b, c) - exact).abs() / (scales[0] * scales[1]).sqrt()
 
 
+@pytest.mark.thorough("0.01-1000000000.0", "100.0-100000.0")
 @pytest.mark.parametrize(("low", "high"), [(1e-3, 1e2), (1e2, 1e5), (1e-2, 1e9), (1e-9, 1e-2)])
 def test_hard_tanh_against_quadrature(low, high):
     a, b, c = triples(low, high, count=80)
@@ -83,6 +84,7 @@ def test_hard_tanh_against_quadrature(low, high):
             assert error.max() <= 1e-13
 
 
+@pytest.mark.thorough("five", "clipped", "hard sigmoid", "ReLU6")
 @pytest.mark.parametrize("name", OWN)
 def test_kinks_anywhere_against_quadrature(name):
     phi = OWN[name]
@@ -142,6 +144,7 @@ def test_huge_variances_see_a_sign():
 variances = st.floats(-20.0, 20.0).map(math.exp)
 
 
+@pytest.mark.thorough
 @given(variances, variances, st.floats(-1.0, 1.0), st.sampled_from([0.3, 1.0, 7.0]))
 def test_symmetry_and_cauchy_schwarz(a, b, rho, bound):
     phi = HardTanh(bound)

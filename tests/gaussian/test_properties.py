@@ -90,6 +90,7 @@ def test_mehlers_formula(phi, a, b, rho):
 factors = st.floats(-3.0, 3.0, allow_subnormal=False)
 
 
+@pytest.mark.thorough
 @given(activations, st.floats(1e-3, 30.0), factors, factors)
 def test_affine_moments(phi, tau, scale, shift):
     plain, moved = moments(phi, tau), moments(Affine(phi, scale, shift), tau)
@@ -124,6 +125,9 @@ def test_a_centred_activation_keeps_its_digits(phi):
     assert (dual(centred, a, b, c) - expected).abs() <= 1e-12 * dual(centred, a, b, a)
 
 
+@pytest.mark.thorough(
+    "Step", "Shifted", "Mish", "ELU", "Cubed", "HardTanh", "Swish", "Softplus", "Sigmoid", "Squared"
+)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_all_first_and_second_derivatives(name):
     a, b, c = (

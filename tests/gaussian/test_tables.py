@@ -18,6 +18,7 @@ def triples(count, low, high, seed=0):
     return a, b, (2 * unit[2] - 1) * (a * b).sqrt()
 
 
+@pytest.mark.thorough("1-", "0-ELU", "0-Softplus", "0-Tanh")
 @pytest.mark.parametrize("phi", [Tanh(), Swish(), Softplus(), ELU(0.5)], ids=repr)
 @pytest.mark.parametrize("order", [0, 1])
 def test_tables_agree_with_quadrature(phi, order):
@@ -40,6 +41,7 @@ def test_many_triples_take_the_table_and_are_symmetric():
     assert (dual(Tanh(), a, b, c)[few] - dual(Tanh(), a[few], b[few], c[few])).abs().max() <= 1e-12
 
 
+@pytest.mark.thorough
 def test_variances_beyond_the_table_are_integrated():
     a, b, c = triples(5000, 0.5, 2.0, seed=2)
     a[:3], c[:3] = torch.tensor([0.0, 1e-9, 2e4]), 0.0
@@ -48,6 +50,7 @@ def test_variances_beyond_the_table_are_integrated():
     torch.testing.assert_close(result[:3], alone, rtol=1e-13, atol=0.0)
 
 
+@pytest.mark.thorough
 def test_deltas_have_no_table_and_kinks_away_from_zero_none_near_equal_inputs():
     assert all(tabulable(Tanh(), 2, part) for part in range(3))
     assert all(tabulable(ELU(0.5), 1, part) for part in range(3))
@@ -68,6 +71,7 @@ def test_few_points_need_no_table():
     assert Tables.of(Tanh(), 0, 0, covariance(*triples(100, 0.5, 2.0)), 1e-12) is None
 
 
+@pytest.mark.thorough
 def test_unequal_orders():
     a, b, c = triples(3000, 0.5, 2.0, seed=5)
     few = slice(0, 16)
@@ -77,6 +81,7 @@ def test_unequal_orders():
         assert (found[few] - exact).abs().max() <= 1e-12
 
 
+@pytest.mark.thorough
 def test_variances_of_many_sizes_in_one_call():
     a, b, c = triples(6000, 1e-3, 50.0, seed=4)
     result = dual(Softplus(), a, b, c)
@@ -92,6 +97,7 @@ class Clipped(Activation):
         return x.clamp(-1.0, 1.5)
 
 
+@pytest.mark.thorough("Clipped", "1-Tanh")
 @pytest.mark.parametrize("phi", [Tanh(), Softplus(), Clipped()], ids=repr)
 @pytest.mark.parametrize("order", [0, 1])
 def test_sections_of_few_variances_one_of_them_large_and_one_zero(phi, order):
@@ -123,6 +129,7 @@ def test_no_table_where_it_cannot_be_accurate():
     assert _table(Ripples(), 0, 0, (-1.0, 1.0), (-1.0, 1.0), (0.0, 0.25), 0, 1e-12) is None
 
 
+@pytest.mark.thorough
 def test_gradients_at_many_points():
     a, b, c = (t.requires_grad_() for t in triples(5000, 0.5, 2.0, seed=3))
     many = torch.autograd.grad(dual(Tanh(), a, b, c).sum(), (a, b, c))

@@ -70,6 +70,7 @@ def test_inputs_with_themselves(name):
         torch.testing.assert_close(own, pair, rtol=1e-10, atol=0)
 
 
+@pytest.mark.thorough("du2018", "resnet, biases", "gated", "two layers")
 @EVERY
 def test_angles(name):
     function = function_of(name)
@@ -133,6 +134,7 @@ def test_groups_add_up(name):
     torch.testing.assert_close(torch.stack(shares).sum(0), whole(*point).ntk, rtol=1e-12, atol=0)
 
 
+@pytest.mark.thorough("deq, biases", "deq, two layers", "gated, biases")
 @every(name for name in CASES if CASES[name].variances)
 def test_derivatives_in_variances(name):
     """Against central differences of another architecture."""
@@ -184,6 +186,7 @@ IMAGES = {
 }
 
 
+@pytest.mark.thorough("convolutional")
 @pytest.mark.parametrize("name", [*CASES, *IMAGES])
 def test_finite_networks(name):
     """A fourfold width halves the error; twenty networks know it to about a quarter."""

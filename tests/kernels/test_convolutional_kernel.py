@@ -41,6 +41,7 @@ CASES = [
 ]
 
 
+@pytest.mark.thorough("Softplus(), depth=3", "Tanh()")
 @pytest.mark.parametrize(("architecture", "shape"), CASES, ids=repr)
 def test_the_recursion_with_loops(architecture, shape):
     x, y = images(2, *shape), images(2, *shape, seed=1)
@@ -53,6 +54,7 @@ def test_the_recursion_with_loops(architecture, shape):
                 assert float(matrix[i, j]) == pytest.approx(value, rel=1e-10)
 
 
+@pytest.mark.thorough("Tanh()", "Softplus()")
 @pytest.mark.parametrize("sigma", [Tanh(), Softplus(), ReLU()], ids=repr)
 @pytest.mark.parametrize("padding", ["zeros", "circular"])
 def test_empty_patches(sigma, padding):
@@ -88,6 +90,7 @@ def of_vectors(architecture):
     )
 
 
+@pytest.mark.thorough("Softplus()")
 @pytest.mark.parametrize(
     ("sigma", "padding"), [(Softplus(), "zeros"), (ReLU(), "circular")], ids=str
 )
@@ -143,6 +146,7 @@ def test_without_residuals_the_first_layer_remains():
     assert not last.ntk.any()
 
 
+@pytest.mark.thorough("Tanh()")
 @pytest.mark.parametrize(
     ("sigma", "memory"),
     [(ReLU(), 1), (ReLU(), 5_000), (ReLU(), "30KB"), (ReLU(), "1GiB"), (Tanh(), "20KB")],

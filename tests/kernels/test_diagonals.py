@@ -40,6 +40,7 @@ def test_partners_that_are_nearly_parallel():
         assert ((left - right).abs() <= 1e-12 * product).all()
 
 
+@pytest.mark.thorough("Tanh()-False")
 @pytest.mark.parametrize("one_norm", [True, False])
 @pytest.mark.parametrize("phi", [ReLU(), Tanh()], ids=repr)
 def test_partners_are_as_exact_as_the_matrix(phi, one_norm):

@@ -239,6 +239,7 @@ def test_norms_are_factors():
     assert [float(k) for k in f(0.0, 1.0, 0.0)] == [0.0, 0.0]
 
 
+@pytest.mark.thorough("0.5")
 @pytest.mark.parametrize("gamma", [0.02, 0.5])
 def test_matrices_agree_with_pairs(gamma):
     net = ImplicitNetwork(gamma)

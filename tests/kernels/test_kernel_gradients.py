@@ -75,6 +75,7 @@ ARCHITECTURES = [
 ]
 
 
+@pytest.mark.thorough("ELU", "Softplus", "False-DEQ(activation=Tanh()")
 @pytest.mark.parametrize(("architecture", "options"), ARCHITECTURES, ids=repr)
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_differences(architecture, options, symmetric):
@@ -93,6 +94,7 @@ def test_differences(architecture, options, symmetric):
     assert slope == pytest.approx(expected, rel=1e-7, abs=1e-8)
 
 
+@pytest.mark.thorough("trainable", "standard")
 @pytest.mark.parametrize("one_norm", [True, False])
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize(
@@ -117,6 +119,7 @@ def test_many_entries(architecture, options, symmetric, one_norm):
         assert (left - right).abs().max() <= 1e-10 * right.abs().max()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("phi", "one_norm"), [(Tanh(), True), (ELU(), False)])
 def test_many_entries_of_a_smooth_kernel(phi, one_norm):
     deq, weights = DEQ(phi, 0.2, 0.8), upstream(24, 24)
@@ -154,6 +157,7 @@ def test_batches_add_up():
         torch.testing.assert_close(found, first + second, rtol=1e-13, atol=1e-14)
 
 
+@pytest.mark.thorough("Softplus")
 @pytest.mark.parametrize("phi", [ReLU(), Softplus()], ids=repr)
 def test_degenerate_inputs(phi):
     """Twins, opposite, parallel and zero inputs have finite gradients."""

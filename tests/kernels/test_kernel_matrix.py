@@ -90,6 +90,7 @@ def test_nearly_equal_and_opposite_inputs(gap):
     assert opposite.item() == pytest.approx(expected, abs=1e-13)  # of a diagonal of 1/2
 
 
+@pytest.mark.thorough("HardTanh")
 @pytest.mark.parametrize("phi", [ReLU(), Tanh(), HardTanh()], ids=repr)
 def test_degenerate_inputs(phi):
     deq = DEQ(phi, 0.2, 0.8)
@@ -154,6 +155,7 @@ def assert_entries_are_exact(architecture, x, tolerance):
         assert torch.equal(matrix, matrix.T)
 
 
+@pytest.mark.thorough("Tanh", "ELU")
 @pytest.mark.parametrize("phi", ACTIVATIONS, ids=repr)
 def test_any_norms(phi):
     assert_entries_are_exact(DEQ(phi, 0.15, 0.8), norms_between(0.7, 1.6, 70, 6, 5), 1e-10)
@@ -168,6 +170,7 @@ def test_norms_from_a_tenth_to_ten(phi, features):
     assert_entries_are_exact(FullyConnected([phi, phi]), x, 1e-10)
 
 
+@pytest.mark.thorough
 def test_zeros_among_different_norms():
     x = norms_between(0.7, 1.6, 70, 6, 5)
     x[7] = 0.0
@@ -179,6 +182,7 @@ def test_zeros_among_different_norms():
             assert torch.equal(matrix, matrix.T)
 
 
+@pytest.mark.thorough
 def test_pairs_beyond_the_range_of_a_surface():
     """Nearly all angles are near a right one, and a few are not."""
     x = norms_between(0.7, 1.6, 70, 400, 8)
@@ -196,6 +200,7 @@ def test_parallel_inputs_of_different_norms():
         assert abs(matrix[0, 1] / matrix[0, 0] - 1.1) <= 1e-12
 
 
+@pytest.mark.thorough("Tanh")
 @pytest.mark.parametrize("phi", [ReLU(), Tanh()], ids=repr)
 def test_batches(phi):
     deq = DEQ(phi, 0.2, 0.8)
@@ -213,6 +218,7 @@ def test_batches(phi):
         kernel(deq, torch.ones(2, 4, 3), torch.ones(3, 4, 3))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("norm", [10.0, 30.0, 100.0])
 def test_large_norms_of_saturating_activations(norm):
     """Erf's kernel is iterated here: D = 2/π arcsin(2c/√((1+2a)(1+2b)))."""
@@ -253,6 +259,7 @@ def test_overflow_is_said():
         kernel(DEQ(ReLU(), 0.2, 0.8), 1e20 * torch.ones(2, 2))
 
 
+@pytest.mark.thorough
 def test_an_activation_that_is_rounded_off_on_a_small_scale():
     # |x|, but a parabola for |x| < 1e-4: no one series in the angle has its kernels
     tiny = 1e-4

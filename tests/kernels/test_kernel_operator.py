@@ -27,6 +27,7 @@ def test_products(memory):
         assert torch.equal(operator.diagonal(), matrix.diagonal())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("memory", ["1GiB", 200])  # the whole matrix has 432 bytes
 def test_rectangular_products(memory):
     x, y, deq = inputs(9), inputs(6, seed=2), DEQ(Tanh(), 0.2, 0.8)

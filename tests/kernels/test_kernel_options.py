@@ -12,6 +12,7 @@ from kernels.points import inputs, norms_between
 from shoal import DEQ, ReLU, Tanh, kernel
 
 
+@pytest.mark.thorough("1]", "7KiB")
 @pytest.mark.parametrize("limit", [1, "7KiB", "1GB"])
 def test_memory_limits_change_nothing(limit):
     x = norms_between(0.7, 1.6, 70, 6, 5)

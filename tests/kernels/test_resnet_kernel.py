@@ -79,6 +79,7 @@ def points(n=4, p=3, seed=0):
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
+@pytest.mark.thorough("4-3.0-norms0")
 @pytest.mark.parametrize("norms", [(1.0, 1.0, 1.0, 1.0), (0.6, 1.0, 1.4, 1.0)])
 @pytest.mark.parametrize(("depth", "scale"), [(2, 1.0), (4, 3.0)])
 def test_du2018_equation_5(norms, depth, scale):

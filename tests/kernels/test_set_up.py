@@ -32,6 +32,7 @@ def directly(architecture, x):
     return shoal.kernel_function(architecture)(square[:, None], square, x @ x.T)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rows", [66, 100])
 def test_one_large_norm_costs_no_surface(rows):
     x = points(rows)
@@ -58,6 +59,7 @@ def test_a_zero_row_leaves_one_norm_one_norm():
         assert ((found - exact).abs() <= 1e-10 * exact.diagonal().max()).all()
 
 
+@pytest.mark.thorough
 def test_gradients_beside_a_zero_row():
     x = torch.nn.functional.normalize(points(24))
     x[7] = 0
@@ -133,6 +135,7 @@ def test_derivatives_are_checked_off_their_grid():
     assert (series @ basis - wave(angle)).abs().max() <= 1e-10
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("radius", "dtype"),
     [(1.0, torch.float64), (20**0.5, torch.float64), (1.0, torch.float32)],

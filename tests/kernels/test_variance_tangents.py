@@ -51,6 +51,7 @@ def test_entries_in_closed_form(n: int) -> None:
             np.testing.assert_allclose(matrix, expected, rtol=0, atol=1e-7 * scale)
 
 
+@pytest.mark.thorough("activation1", "activation2", "activation3")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     ("activation", "parametrization", "width", "one_norm", "n"),
@@ -77,6 +78,7 @@ def test_entries_are_those_of_finite_differences(
         torch.testing.assert_close(matrix, expected, atol=float(2e-7 * scale), rtol=0)
 
 
+@pytest.mark.thorough
 def test_each_group_of_parameters() -> None:
     deq, x = shoal.DEQ(shoal.ReLU(), 0.3, 0.8), inputs(10, one_norm=False)
     for group in deq.parameter_groups:

@@ -25,6 +25,7 @@ CONVERGING = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("architecture", "shape"), CONVERGING, ids=repr)
 def test_convergence_to_infinite_width(architecture, shape):
     """For every layer's weights: means within their error, deviations like m^(-1/2)."""
@@ -45,6 +46,7 @@ def test_convergence_to_infinite_width(architecture, shape):
         assert (ratio < 8).all(), group
 
 
+@pytest.mark.thorough("4")
 @pytest.mark.parametrize("depth", [3, 4])
 def test_the_gram_matrix_is_not_the_printed_one(depth):
     """Each entry within the standard error of its mean over networks; equation 6 is far off."""

@@ -114,6 +114,7 @@ CONVERGING = [
 ]
 
 
+@pytest.mark.thorough("Softplus(), Softplus()", "(Tanh(), Softplus()), normalized")
 @pytest.mark.parametrize(("architecture", "trainable"), CONVERGING, ids=str)
 def test_convergence_to_infinite_width(architecture, trainable):
     """The deviation falls like one over the root of the width: by 4 for a width 16 times larger."""

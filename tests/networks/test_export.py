@@ -78,6 +78,7 @@ def imported(path):
     return module
 
 
+@pytest.mark.thorough
 def test_designs_run_without_shoal(tmp_path):
     x = inputs(scale=3.0).requires_grad_()  # the tails of the activations too
     wanted = {}
@@ -124,6 +125,7 @@ def test_dtypes(tmp_path, dtype, tolerance):
     assert torch.allclose(y, net(inputs(dtype)), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.thorough("bfloat16")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("by_bits", [True, False])
 def test_tables_in_half_precision(dtype, by_bits):

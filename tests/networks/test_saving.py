@@ -196,6 +196,7 @@ def test_a_damaged_description(tmp_path, field, value, message):
         load(path)
 
 
+@pytest.mark.thorough("100000-")
 @pytest.mark.parametrize(
     ("depth", "message"),
     [

@@ -36,6 +36,7 @@ def matrix(first, second, which):
     return mpmath.matrix([[relu_deq(p, q, same=p is q)[which] for q in second] for p in first])
 
 
+@pytest.mark.thorough("0.01-")
 @pytest.mark.parametrize("which", ["ck", "ntk"])
 @pytest.mark.parametrize("ridge", [1e-2, 1e-5])
 def test_fits_in_fifty_digits(which, ridge):

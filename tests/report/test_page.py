@@ -3,6 +3,7 @@
 import re
 import subprocess
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -23,8 +24,6 @@ from shoal.report import (
     Row,
     Section,
     Subject,
-    analyze,
-    load_data,
     render,
 )
 from shoal.report.bench_page import bench_page
@@ -62,14 +61,8 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def subject() -> Subject:
-    data = load_data("digits", n=40, dtype=torch.float64, device=torch.device("cpu"))
-    return Subject(shoal.DEQ(shoal.Tanh(), 0.2, 0.8), data)
-
-
-@pytest.fixture(scope="module")
-def text(subject: Subject) -> str:
-    return render(subject, dict(analyze(subject)), command="shoal analyze -n 40")
+def text(digits: Subject, analysis: Mapping[Section, Findings]) -> str:
+    return render(digits, analysis, command="shoal analyze -n 60")
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +106,7 @@ def test_it_is_well_formed_and_complete(text: str) -> None:
     for section in SECTIONS:
         assert f'<section id="{section.name}">' in text
         assert f"<h2>{section.title}</h2>" in text
-    assert "<code>shoal analyze -n 40</code>" in text
+    assert "<code>shoal analyze -n 60</code>" in text
     assert 'name="viewport"' in text
     assert "prefers-color-scheme: dark" in text
     assert text.count('class="holds"') > 5  # the checklist
@@ -155,8 +148,8 @@ def test_colors_of_plots_follow_the_page(pages: dict[str, str], name: str) -> No
         assert f"{name}:" in dark, name
 
 
-def test_everything_is_escaped(subject: Subject) -> None:
-    evil = Subject(subject.architecture, replace(subject.data, name=EVIL))
+def test_everything_is_escaped(digits: Subject) -> None:
+    evil = Subject(digits.architecture, replace(digits.data, name=EVIL))
     section = Section("evil", EVIL, lambda _: Findings())
     findings = Findings(
         (Row(EVIL, EVIL, EVIL), Row(EVIL, EVIL, EVIL, holds=False)),
@@ -171,8 +164,8 @@ def test_everything_is_escaped(subject: Subject) -> None:
     assert 'class="fails"' in text
 
 
-def test_a_part_is_marked(subject: Subject) -> None:
-    text = render(subject, {}, complete=False)
+def test_a_part_is_marked(digits: Subject) -> None:
+    text = render(digits, {}, complete=False)
     assert "Interrupted" in text
     assert "To reproduce" not in text
 

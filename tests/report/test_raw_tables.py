@@ -149,6 +149,7 @@ def test_kernels_of_raw_tables_are_doubted(folder: Path) -> None:
     assert singular.startswith("Singular to rounding in float64: CK, NTK.")
 
 
+@pytest.mark.thorough
 def test_equivalents_that_are_far_from_the_kernels_are_doubted(folder: Path) -> None:
     far, spread = find(EQUIVALENTS, table(folder, "wine", standardize=False)).warnings
     assert far.startswith("The equivalent is ")
@@ -157,6 +158,7 @@ def test_equivalents_that_are_far_from_the_kernels_are_doubted(folder: Path) -> 
     assert find(EQUIVALENTS, Data("points", x / 200**0.5)).warnings == ()
 
 
+@pytest.mark.thorough
 def test_a_spike_that_is_a_hill_is_doubted(folder: Path) -> None:
     found = find(SPECTRUM, table(folder, "wine"), TANH)
     ntk = found.numbers["ntk"]

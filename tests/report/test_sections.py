@@ -21,16 +21,17 @@ DEQ = shoal.DEQ(shoal.Tanh(), 0.2, 0.8)
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="module")
-def digits() -> Subject:
-    return Subject(DEQ, load_data("digits", n=60, dtype=torch.float64, device=CPU))
+Analysis = Mapping[Section, Findings]
 
 
-def numbers(section: Section, subject: Subject) -> Mapping[str, Any]:
-    findings = section.find(subject)
+def numbers_of(findings: Findings) -> Mapping[str, Any]:
     assert isinstance(findings, Findings)
     assert findings.error is None
     return findings.numbers
+
+
+def numbers(section: Section, subject: Subject) -> Mapping[str, Any]:
+    return numbers_of(section.find(subject))
 
 
 def subject_of(x: torch.Tensor, architecture: shoal.Architecture = DEQ, **labels: Any) -> Subject:
@@ -74,8 +75,8 @@ def test_few_samples_have_no_limit() -> None:
     assert SPECTRUM.find(subject_of(torch.eye(4).double())).rows[0].value == "none"
 
 
-def test_designs_are_those_of_the_library(digits: Subject) -> None:
-    found = numbers(DESIGN, digits)
+def test_designs_are_those_of_the_library(digits: Subject, analysis: Analysis) -> None:
+    found = numbers_of(analysis[DESIGN])
     assert list(found) == ["ntk_moments", "ck_moments", "ntk_sphere", "ck_sphere"]
     assert all(one["feasible"] and one["residual"] < 1e-10 for one in found.values())
     design = shoal.design(DEQ, tau0=1.0, match="ck")
@@ -87,8 +88,8 @@ def test_designs_are_those_of_the_library(digits: Subject) -> None:
     assert found["ck_sphere"]["gap"] < 1e-9
 
 
-def test_training_is_as_predicted(digits: Subject) -> None:
-    found = numbers(TRAINING, digits)
+def test_training_is_as_predicted(digits: Subject, analysis: Analysis) -> None:
+    found = numbers_of(analysis[TRAINING])
     x = torch.nn.functional.normalize(digits.x)
     y = np.eye(10)[digits.data.y]
     step = np.eye(60) - found["step_size"] / 60 * shoal.kernel(DEQ, x).ntk.numpy()
@@ -106,8 +107,8 @@ def test_constant_targets_need_no_training() -> None:
     assert TRAINING.find(subject_of(x, y=y)).rows[0].meaning == "the targets are constant"
 
 
-def test_the_certificate_is_for_targets_that_it_names(digits: Subject) -> None:
-    found = CERTIFICATE.find(digits)
+def test_the_certificate_is_for_targets_that_it_names(digits: Subject, analysis: Analysis) -> None:
+    found = analysis[CERTIFICATE]
     scale = found.numbers["target_scale"]
     assert 0 < scale < 1
     assert found.numbers["holds"]
@@ -125,8 +126,10 @@ def test_the_certificate_is_for_targets_that_it_names(digits: Subject) -> None:
     assert float(ratios.max()) <= found.numbers["rate"]
 
 
-def test_the_certified_curve_is_below_its_bound_and_near_its_prediction(digits: Subject) -> None:
-    found = numbers(CERTIFICATE, digits)
+def test_the_certified_curve_is_below_its_bound_and_near_its_prediction(
+    digits: Subject, analysis: Analysis
+) -> None:
+    found = numbers_of(analysis[CERTIFICATE])
     losses = {name: np.array(values) for name, values in found["losses"].items()}
     y = found["target_scale"] * np.eye(10)[digits.data.y[:8]]
     assert losses["bound"][0] == pytest.approx((y**2).sum() / 2)
@@ -139,8 +142,10 @@ def test_the_certified_curve_is_below_its_bound_and_near_its_prediction(digits: 
     assert losses["measured"] == pytest.approx(losses["predicted"], rel=0.2)
 
 
-def test_accuracies_are_those_of_kernel_ridge_regression(digits: Subject) -> None:
-    found = numbers(ACCURACY, digits)
+def test_accuracies_are_those_of_kernel_ridge_regression(
+    digits: Subject, analysis: Analysis
+) -> None:
+    found = numbers_of(analysis[ACCURACY])
     x = torch.nn.functional.normalize(digits.x).numpy()
     y, test = np.eye(10)[digits.data.y], np.arange(60) % 4 == 3
     for name, phi in (("deq", DEQ), ("naive", shoal.FullyConnected([shoal.Tanh()]))):

@@ -168,6 +168,7 @@ def test_moments(covariances: list[Array], counts: list[float]) -> None:
     assert quadrature_moments(law) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.thorough("True-0.4")
 @pytest.mark.parametrize("ratio", [0.4, 2.5])
 @pytest.mark.parametrize("dense", [False, True])
 def test_random_matrices(ratio: float, dense: bool) -> None:

@@ -99,6 +99,7 @@ def test_the_linear_network_is_the_gram_matrix() -> None:
     assert readout.edges == pytest.approx(ck.edges)
 
 
+@pytest.mark.thorough("1000")
 @pytest.mark.parametrize("center", [True, False])
 @pytest.mark.parametrize("n", [300, 1000])
 @pytest.mark.parametrize(
@@ -123,6 +124,7 @@ def test_sampled_equivalents(architecture: shoal.Architecture, n: int, center: b
         assert mean[-count - 1] < 1.03 * upper
 
 
+@pytest.mark.thorough
 def test_the_equivalents_of_samples_have_this_spectrum() -> None:
     """An even activation sees the means only through the squares of inner products."""
     p, n = 400, 800
@@ -153,6 +155,7 @@ def test_sampled_equivalents_at_size(center: bool) -> None:
         assert np.abs(mean / spike.value - 1).min() < 0.02
 
 
+@pytest.mark.thorough
 def test_alignment_of_sampled_eigenvectors() -> None:
     mix, n = mixture(500, 1.5), 800
     spectrum = shoal.spectrum(RELU, mix, n=n).ck

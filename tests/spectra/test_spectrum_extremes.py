@@ -56,6 +56,7 @@ def test_no_spike_is_lost_in_round_off():
         shoal.spectrum(RELU, huge, n=100)
 
 
+@pytest.mark.thorough
 def test_singular_covariances_that_do_not_commute():
     rng = np.random.default_rng(0)
     p, n = 40, 4000
@@ -70,6 +71,7 @@ def test_singular_covariances_that_do_not_commute():
     assert law.quantile(levels) == pytest.approx(np.mean(found, axis=0), rel=0.02)
 
 
+@pytest.mark.thorough
 def test_covariances_that_miss_a_mean():
     # a mean outside the ranges: its spike is that of a fixed vector, next to the noise of C
     rng = np.random.default_rng(1)

@@ -60,6 +60,7 @@ def test_a_readout_trains_as_linear_theory_says(architecture) -> None:
     assert set(flow.distances) == {"readout"}
 
 
+@pytest.mark.thorough
 def test_the_flow_is_the_limit_of_short_steps() -> None:
     x, y = data()
     flow = shoal.train(network(), x, y, step_size=0.2, steps=5, method="flow", rtol=1e-9)
@@ -74,6 +75,7 @@ def test_the_flow_is_the_limit_of_short_steps() -> None:
     torch.testing.assert_close(kinks.losses, short.losses[::20], rtol=0.02, atol=0)
 
 
+@pytest.mark.thorough("descent")
 @pytest.mark.parametrize("method", ["descent", "flow"])
 def test_wide_networks_train_as_predicted(method) -> None:
     x, y = data()

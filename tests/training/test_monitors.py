@@ -213,6 +213,7 @@ def test_an_adjoint_of_earlier_work_breaks_no_promise() -> None:
     assert run.violations == {}
 
 
+@pytest.mark.thorough
 def test_an_equilibrium_that_the_flow_loses_is_told() -> None:
     """At gains up to 0.6, twelve iterations are enough; the labels lead beyond."""
     x, y = data()

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
+from shoal.core.caches import cached
 from shoal.core.checks import real
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
@@ -140,6 +141,9 @@ class _Dual(torch.autograd.Function):
         tolerance: float,
     ) -> Tensor:
         pair = Covariance(a, b, c, torch.float64)
+        if pair.shape.numel() == 1 and a.device.type == "cpu":
+            value = _evaluate_one(phi, orders, a.item(), b.item(), c.item(), tolerance)
+            return a.new_tensor(value).view(pair.shape)
         return _evaluate(phi, *orders, pair, tolerance=tolerance)
 
     @staticmethod
@@ -162,6 +166,16 @@ class _Dual(torch.autograd.Function):
             slope = _mixed(a, b, c, phi, orders, tolerance) if needed else None
             into.append(None if slope is None else factor * grad * slope)
         return (*into, None, None, None)
+
+
+@cached
+def _evaluate_one(
+    phi: Activation, orders: tuple[int, int], a: float, b: float, c: float, tolerance: float
+) -> float:
+    """$D_{jk}$ at one triple: derivatives of implicit functions ask for the same ones again."""
+    triple = torch.tensor([[a], [b], [c]], dtype=torch.float64)
+    pair = Covariance(triple[0], triple[1], triple[2], torch.float64)
+    return float(_evaluate(phi, *orders, pair, tolerance=tolerance))
 
 
 def _evaluate(phi: Activation, j: int, k: int, pair: Covariance, *, tolerance: float) -> Tensor:
