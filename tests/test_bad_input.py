@@ -302,6 +302,11 @@ def inner_cases() -> dict[str, Case]:
             shoal.ConjugateGradients,
             {"preconditioner": None, "tolerance": 1e-6, "max_steps": 9, "precision": DOUBLE},
         ),
+        "MomentMatching": (shoal.MomentMatching, {"family": "sinusoid"}),
+        "SphereMatching": (
+            shoal.SphereMatching,
+            {"norm_gated": False, "degree": 48, "tolerance": 1e-6},
+        ),
         "Nystrom": (shoal.Nystrom, {"rank": 3, "seed": 0}),
         "EquivalentPreconditioner": (shoal.EquivalentPreconditioner, {"labels": LABELS}),
         "CombinedPreconditioner": (
