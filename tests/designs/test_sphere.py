@@ -28,9 +28,7 @@ from shoal import (
     kernel_function,
 )
 from shoal.activations import Activation
-from shoal.designs.carriers import EPSILON
-from shoal.designs.profile import END, Profile, quadrature
-from shoal.designs.table import tabulated
+from shoal.designs.profile import END, EPSILON, Profile, quadrature, tabulated
 
 ACTIVATIONS = [ReLU(), Tanh(), Swish(), Softplus(), GELU(), LeakyReLU(0.2)]
 

@@ -17,10 +17,9 @@ from shoal.architectures import FullyConnected
 from shoal.core.checks import flag, integer, real
 from shoal.core.exceptions import AccuracyError
 from shoal.designs.kernel_series import series_of
-from shoal.designs.profile import END, Profile, Quadrature, quadrature
+from shoal.designs.profile import END, Profile, Quadrature, quadrature, tabulated
 from shoal.designs.result import Design
 from shoal.designs.signs import Choice, choose
-from shoal.designs.table import tabulated
 from shoal.kernels import KernelFunction, kernel_function
 
 __all__ = ["SphereMatching"]
