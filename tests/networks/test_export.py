@@ -21,10 +21,8 @@ TANH = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
 DESIGNS = {
     "hard_tanh": (TANH, {"match": "ck", "method": shoal.MomentMatching(family="hard_tanh")}),
     "leaky_relu": (RELU, {"match": "ck", "method": shoal.MomentMatching(family="leaky_relu")}),
-    "sinusoid": (
-        RELU,
-        {"match": "ntk", "method": shoal.MomentMatching(family="sinusoid")},
-    ),  # a Hermite series first
+    # a Hermite series first
+    "sinusoid": (RELU, {"match": "ntk", "method": shoal.MomentMatching(family="sinusoid")}),
     "sphere": (TANH, {"match": "ntk", "method": "sphere"}),
     "norm_gated": (RELU, {"match": "ck", "method": shoal.SphereMatching(norm_gated=True)}),
 }

@@ -68,9 +68,7 @@ class MomentMatching:
                 f"designs by moments are for networks without biases, got {architecture!r}; "
                 "method='sphere' designs for one norm of the inputs"
             )
-        wanted = coefficients(
-            architecture, tau0=tau0, trainable=function.trainable, width=function.width
-        )
+        wanted = coefficients(function, tau0=tau0)
         target = replace(target_numbers(wanted, match), slant=kernel_slant(wanted, match))
         if target.own == 0:
             raise ValueError(f"the kernel is zero: {architecture} has an activation that vanishes")

@@ -44,7 +44,7 @@ def network_gap(network: Network[Any], tau0: float, function: KernelFunction) ->
     x = tau0 * torch.nn.functional.normalize(x)
     own = next(network.parameters())
     found = empirical_kernel(network, x.to(own), trainable=function.trainable)
-    limit = kernel(function.architecture, x, trainable=function.trainable, width=function.width)
+    limit = kernel(function, x)
     gaps = []
     for finite, wanted in zip(found, limit, strict=True):
         difference = finite.detach().cpu().double() - wanted
