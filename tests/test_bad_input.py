@@ -306,6 +306,11 @@ def inner_cases() -> dict[str, Case]:
             shoal.ConjugateGradients,
             {"preconditioner": None, "tolerance": 1e-6, "max_steps": 9, "precision": DOUBLE},
         ),
+        "MomentMatching": (shoal.MomentMatching, {"family": "sinusoid"}),
+        "SphereMatching": (
+            shoal.SphereMatching,
+            {"norm_gated": False, "degree": 48, "tolerance": 1e-6},
+        ),
         "Nystrom": (shoal.Nystrom, {"rank": 3, "seed": 0}),
         "EquivalentPreconditioner": (shoal.EquivalentPreconditioner, {"labels": LABELS}),
         "CombinedPreconditioner": (
@@ -323,6 +328,16 @@ def inner_cases() -> dict[str, Case]:
         "differentiate": (approximation.differentiate, {"coefficients": X, "dim": -1}),
         "supremum": (approximation.supremum, {"coefficients": X}),
         "fit": (lambda **rest: approximation.fit(torch.sin, **rest), box),
+        "fit_together": (
+            lambda **rest: approximation.fit_together(torch.sin, **rest),
+            {
+                "box": [(-1.0, 1.0)],
+                "tolerance": 1e-6,
+                "max_degree": 30,
+                "first_degree": 8,
+                "check_points": 5,
+            },
+        ),
         "Chebyshev": (lambda points: series(points), {"points": ONES}),
     }
 

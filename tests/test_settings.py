@@ -143,7 +143,9 @@ def regression() -> list[Tensor]:
 
 
 def designs() -> list[Tensor]:
-    found = shoal.design(RELU, tau0=1.0, match="ck", family="leaky_relu")
+    found = shoal.design(
+        RELU, tau0=1.0, match="ck", method=shoal.MomentMatching(family="leaky_relu")
+    )
     return [found.kernels(normals(6, 12))[1]]
 
 

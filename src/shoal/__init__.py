@@ -40,7 +40,7 @@ from shoal.architectures import (
 )
 from shoal.certificates import Certificate, RequiredWidth, certify, required_width
 from shoal.convergence import GradientFlow, gradient_flow
-from shoal.designs import Design, design
+from shoal.designs import Design, MomentMatching, SphereMatching, design
 from shoal.equilibrium import (
     Anderson,
     Broyden,
@@ -141,6 +141,7 @@ __all__ = [
     "Kink",
     "Layers",
     "LeakyReLU",
+    "MomentMatching",
     "Monitor",
     "Network",
     "Neumann",
@@ -160,6 +161,7 @@ __all__ = [
     "Solution",
     "Spectra",
     "Spectrum",
+    "SphereMatching",
     "Status",
     "Swish",
     "Tanh",

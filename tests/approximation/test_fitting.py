@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from approximation.helpers import Box, largest_error, scattered
-from shoal.approximation import fit
+from shoal.approximation import Chebyshev, fit, fit_together
 from shoal.core.exceptions import AccuracyError
 
 EPSILON = torch.finfo(torch.float64).eps
@@ -251,3 +251,62 @@ def test_bad_arguments(
 ) -> None:
     with pytest.raises(error, match=complaint):
         fit(function, box, **{"tolerance": 1e-6, **options})
+
+
+WAVES = torch.tensor([[1.0, 3.0, 0.2], [9.0, 2.0, 5.0]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-7, 1e-10])
+def test_several_functions_at_once_are_each_within_the_error(tolerance: float) -> None:
+    box = ((-1.0, 2.0),)
+    found = fit_together(lambda x: torch.cos(WAVES[..., None] * x), box, tolerance=tolerance)
+    assert found.coefficients.shape[:2] == WAVES.shape
+    assert found.error <= tolerance
+    for wave, coefficients in zip(WAVES.flatten(), found.coefficients.flatten(0, 1), strict=True):
+        series = Chebyshev(box, coefficients.contiguous())
+        assert largest_error(series, lambda x, w=wave: torch.cos(w * x)) <= found.error
+
+
+def test_several_functions_of_two_variables() -> None:
+    box = ((0.0, 1.0), (-1.0, 1.0))
+
+    def grid(x: Tensor, y: Tensor) -> Tensor:
+        return torch.stack([torch.exp(x[:, None] * y), torch.cos(4 * x[:, None] + y)])
+
+    found = fit_together(grid, box, tolerance=1e-9, check_points=5)
+    one = fit(lambda x, y: grid(x, y)[1], box, tolerance=1e-9)
+    second = Chebyshev(box, found.coefficients[1].contiguous())
+    x, y = scattered(box, 50)
+    torch.testing.assert_close(second(x, y), one(x, y), rtol=0, atol=1e-9)
+
+
+def test_one_rough_function_among_several_is_seen() -> None:
+    def both(x: Tensor) -> Tensor:
+        return torch.stack([x.exp(), (x - 0.3).abs()])
+
+    with pytest.raises(AccuracyError, match="decay slowly"):
+        fit_together(both, ((-1.0, 1.0),), tolerance=1e-8)
+
+
+def test_what_hides_between_the_nodes_of_one_function_among_several_is_found() -> None:
+    def both(x: Tensor) -> Tensor:
+        return torch.stack([x, x + 1e-3 * torch.exp(-((60 * (x - 0.06)) ** 2))])
+
+    found = fit_together(both, ((-1.0, 1.0),), tolerance=1e-6)
+    assert found.sampled[0] > 64
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"check_points": -1}, "check_points must be >= 0"),
+        ({"first_degree": 2}, "first_degree must be >= 4"),
+        ({"tolerance": 0.0}, "tolerance must be > 0"),
+        ({"max_degree": 2}, "max_degree must be >= 4"),
+    ],
+)
+def test_bad_arguments_of_several(options: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fit_together(torch.sin, ((0.0, 1.0),), **{"tolerance": 1e-6, **options})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="must have shape"):
+        fit_together(lambda x: x[:-1], ((0.0, 1.0),), tolerance=1e-6)

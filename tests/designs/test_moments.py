@@ -1,6 +1,7 @@
 """Designs by moments: closed forms, solutions, verified coefficients, exact kernel matrices."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,6 +15,10 @@ MIXTURE_TAU = math.sqrt(1 + 4 / math.sqrt(1000) + 64 / 1000)  # mean squared nor
 
 def deq(phi: shoal.Activation, recurrent: float = 0.2, injected: float = 0.8) -> shoal.DEQ:
     return shoal.DEQ(phi, recurrent_variance=recurrent, input_variance=injected)
+
+
+def by(family: str | None) -> shoal.MomentMatching:
+    return shoal.MomentMatching(family=family)
 
 
 def mixture(samples: int, dimension: int) -> torch.Tensor:
@@ -167,7 +172,7 @@ def test_gap_decays_with_the_dimension(phi: shoal.Activation, match: str) -> Non
     gaps = []
     for dimension in (60, 240, 960):
         tau0 = math.sqrt(1 + 4 / math.sqrt(dimension) + 64 / dimension)
-        d = shoal.design(deq(phi), tau0=tau0, match=match, family="sinusoid")
+        d = shoal.design(deq(phi), tau0=tau0, match=match, method=by("sinusoid"))
         gaps.append(d.gap(mixture(dimension // 2, dimension)).relative)
     # the theorem's rate is a factor of 2; with the slant matched it is nearer to 4
     assert gaps[1] < 0.55 * gaps[0]
@@ -188,7 +193,7 @@ def test_wide_finite_networks_agree() -> None:
 @pytest.mark.slow
 def test_slant_is_met_by_what_freedom_is_left() -> None:
     for phi, match in [(shoal.Erf(), "ck"), (shoal.ReLU(), "ck"), (shoal.GELU(), "ntk")]:
-        d = shoal.design(deq(phi), tau0=1.2, match=match, family="sinusoid")
+        d = shoal.design(deq(phi), tau0=1.2, match=match, method=by("sinusoid"))
         slants = [
             kernel_slant(shoal.coefficients(a, tau0=1.2), match)
             for a in (d.original, d.architecture)
@@ -202,7 +207,7 @@ def test_slant_is_met_by_what_freedom_is_left() -> None:
 @pytest.mark.thorough
 def test_sine_beyond_the_sign_function() -> None:
     sine = deq(shoal.Sine(), 0.2, 3.0)
-    d = shoal.design(sine, tau0=1.0, match="ck", family="hard_tanh")
+    d = shoal.design(sine, tau0=1.0, match="ck", method=by("hard_tanh"))
     assert not d.feasible
     assert d.residual > 0.1
     assert "must be below pi/2 = 1.5708" in d.explanation
@@ -241,7 +246,7 @@ def test_a_kernel_with_nearly_no_linear_part(match: str) -> None:
 def test_what_exceeds_the_predicted_error_is_due_to_the_norms(
     phi: shoal.Activation, match: str, family: str
 ) -> None:
-    d = shoal.design(deq(phi), tau0=1.0, match=match, family=family)
+    d = shoal.design(deq(phi), tau0=1.0, match=match, method=by(family))
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(300, 300, dtype=torch.float64, generator=generator) / math.sqrt(300)
     bound = d.errors["predicted"]
@@ -258,7 +263,7 @@ def test_coefficients_that_vanish_are_zero() -> None:
 
 
 def test_odd_networks_for_even_targets() -> None:
-    d = shoal.design(deq(shoal.ReLU()), tau0=1.0, match="ck", family="hard_tanh")
+    d = shoal.design(deq(shoal.ReLU()), tau0=1.0, match="ck", method=by("hard_tanh"))
     assert not d.feasible
     assert "alpha2 and alpha3 must vanish" in d.explanation
 
@@ -271,7 +276,7 @@ def test_odd_networks_for_even_targets() -> None:
     ],
 )
 def test_rectifiers_without_leaky_rectifiers(recurrent: float, match: str, words: str) -> None:
-    d = shoal.design(deq(shoal.ReLU(), recurrent), tau0=1.0, match=match, family="leaky_relu")
+    d = shoal.design(deq(shoal.ReLU(), recurrent), tau0=1.0, match=match, method=by("leaky_relu"))
     assert not d.feasible
     assert words in d.explanation
     assert 1e-4 < d.errors["predicted"] < 0.03
@@ -326,7 +331,7 @@ def test_even_activations(phi: shoal.Activation) -> None:
     assert d.family == "sinusoid"
     assert d.feasible
     assert abs(d.obtained["alpha1"]) < 1e-12 * d.obtained["gamma2"]
-    d = shoal.design(deq(phi, recurrent=0.1), tau0=1.0, match="ck", family="leaky_relu")
+    d = shoal.design(deq(phi, recurrent=0.1), tau0=1.0, match="ck", method=by("leaky_relu"))
     assert not d.feasible
     assert "alpha1 must be positive, and vanishes" in d.explanation
 
@@ -336,18 +341,38 @@ def test_even_activations(phi: shoal.Activation) -> None:
     [
         ({"match": "nkt"}, "match must be one of"),
         ({"method": "magic"}, "method must be one of"),
-        ({"family": "relu"}, "family must be one of"),
         ({"tau0": 0.0}, "tau0 must be > 0"),
-        ({"degree": 12}, "degree must be left out with method='moments', got 12"),
-        ({"norm_gated": True}, "norm_gated must be left out"),
-        ({"tolerance": 1e-3}, "tolerance must be left out"),
-        ({"method": "sphere", "family": "hard_tanh"}, "family must be left out"),
         ({"trainable": {"readuot"}}, "trainable"),
     ],
 )
 def test_bad_options(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         shoal.design(deq(shoal.Tanh()), **{"tau0": 1.0, **options})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: by("relu"), "family must be one of 'hard_tanh', 'leaky_relu', 'sinusoid', got"),
+        (lambda: shoal.SphereMatching(norm_gated=1), "norm_gated must be True or False, got 1"),
+        (lambda: shoal.SphereMatching(degree=1), "degree must be >= 2, got 1"),
+        (lambda: shoal.SphereMatching(degree=2.5), "degree must be an int"),
+        (lambda: shoal.SphereMatching(tolerance=0.0), "tolerance must be > 0, got 0"),
+        (lambda: shoal.design(deq(shoal.Tanh()), tau0=1.0, method=7), "or the name of one, got 7"),
+    ],
+)
+def test_each_method_checks_its_own_options(make: Callable[[], object], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()
+
+
+def test_a_name_stands_for_the_defaults_of_its_method() -> None:
+    for name, method in (("moments", by(None)), ("sphere", shoal.SphereMatching())):
+        first, second = (
+            shoal.design(deq(shoal.Tanh()), tau0=1.0, match="ck", method=m) for m in (name, method)
+        )
+        assert first == second
+        assert first.method == name == method.name
 
 
 def test_architectures_without_coefficients() -> None:

@@ -34,7 +34,7 @@ def test_one_layer_on_the_sphere(architecture, match):
 @pytest.mark.thorough
 def test_an_implicit_network_at_every_norm():
     net = shoal.ImplicitNetwork(gamma=0.4)
-    d = shoal.design(net, tau0=1.0, method="sphere", norm_gated=True)
+    d = shoal.design(net, tau0=1.0, method=shoal.SphereMatching(norm_gated=True))
     for norm in (0.3, 2.0):
         assert gap(net, d.architecture, norm, "ntk") < 1e-6
 

@@ -17,6 +17,7 @@ from numpy.polynomial.legendre import leggauss
 import shoal
 
 COSINES = np.array([-0.95, -0.7, -0.3, 0.0, 0.2, 0.6, 0.9, 0.95])
+LEAKY_RELU = shoal.MomentMatching(family="leaky_relu")
 Function = Callable[[np.ndarray], np.ndarray]
 
 
@@ -109,7 +110,7 @@ def test_errors_on_the_sphere_are_as_stated(
 @pytest.mark.thorough
 def test_gated_neurons_have_the_kernel_on_average() -> None:
     deq = shoal.DEQ(shoal.ReLU(), 0.2, 0.8)
-    d = shoal.design(deq, tau0=1.0, match="ntk", method="sphere", norm_gated=True)
+    d = shoal.design(deq, tau0=1.0, match="ntk", method=shoal.SphereMatching(norm_gated=True))
     (sigma,) = d.architecture.activations  # type: ignore[attr-defined]
     generator = torch.Generator().manual_seed(0)
     for cosine in (-0.8, 0.1, 0.9, 1.0):
@@ -197,7 +198,7 @@ def coefficients(kernel: Callable[[mpf, mpf, mpf], mpf], v0: mpf) -> list[float]
 @pytest.mark.parametrize(("recurrent", "tau0"), [(0.2, 1.0), (0.7, 0.6)])
 def test_leaky_rectifiers_in_fifty_digits(recurrent: float, tau0: float) -> None:
     d = shoal.design(
-        shoal.DEQ(shoal.ReLU(), recurrent, 0.8), tau0=tau0, match="ck", family="leaky_relu"
+        shoal.DEQ(shoal.ReLU(), recurrent, 0.8), tau0=tau0, match="ck", method=LEAKY_RELU
     )
     with mpmath.workdps(50):
         v0 = mpf(tau0) ** 2
@@ -229,7 +230,7 @@ def rectifier_roots(recurrent: float) -> int:
 @pytest.mark.parametrize("recurrent", [0.01, 0.5, 0.8527, 0.8529, 0.95])
 def test_where_leaky_rectifiers_end(recurrent: float) -> None:
     d = shoal.design(
-        shoal.DEQ(shoal.ReLU(), recurrent, 1.0), tau0=1.0, match="ck", family="leaky_relu"
+        shoal.DEQ(shoal.ReLU(), recurrent, 1.0), tau0=1.0, match="ck", method=LEAKY_RELU
     )
     expected = rectifier_roots(recurrent)
     assert expected == (2 if recurrent < 0.85278 else 0)

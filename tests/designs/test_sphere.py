@@ -1,6 +1,7 @@
 """Designs on the sphere against the kernels they are made for, and wide finite networks."""
 
 import pickle
+from dataclasses import fields
 
 import mpmath
 import numpy as np
@@ -18,6 +19,7 @@ from shoal import (
     LeakyReLU,
     ReLU,
     Softplus,
+    SphereMatching,
     Swish,
     Tanh,
     build,
@@ -26,15 +28,15 @@ from shoal import (
     kernel_function,
 )
 from shoal.activations import Activation
-from shoal.designs.carriers import EPSILON
-from shoal.designs.profile import END, Profile, quadrature
-from shoal.designs.table import tabulated
+from shoal.designs.profile import END, EPSILON, Profile, quadrature, tabulated
 
 ACTIVATIONS = [ReLU(), Tanh(), Swish(), Softplus(), GELU(), LeakyReLU(0.2)]
 
 
 def design(deq, match, **options):
-    return shoal.design(deq, method="sphere", match=match, **{"tau0": 1.0, **options})
+    own = {f.name for f in fields(SphereMatching)}
+    method = SphereMatching(**{name: options.pop(name) for name in own & options.keys()})
+    return shoal.design(deq, method=method, match=match, **{"tau0": 1.0, **options})
 
 
 def differences(deq, d, norm, cosines, **options):

@@ -7,6 +7,7 @@ import torch
 from reference import BUILT_IN
 from torch.autograd import gradcheck, gradgradcheck
 
+import shoal
 from shoal import (
     DEQ,
     ELU,
@@ -291,3 +292,34 @@ def test_bad_arguments():
 def test_derivatives_that_cannot_be_had(orders, message):
     with pytest.raises(ValueError, match=message):
         kernel_function(DEQ(ReLU(), 0.2, 0.8)).derivative(1.0, 1.0, 0.1, orders=orders)
+
+
+def test_a_kernel_function_stands_for_its_architecture() -> None:
+    deq = shoal.DEQ(shoal.Tanh(), 0.2, 0.8)
+    x = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    function = shoal.kernel_function(deq, trainable={"recurrent"})
+    assert shoal.kernel_function(function) is function
+    wanted = shoal.kernel(deq, x, trainable={"recurrent"})
+    assert torch.equal(shoal.kernel(function, x).ntk, wanted.ntk)
+    assert torch.equal(shoal.kernel_operator(function, x).ntk.to_dense(), wanted.ntk)
+    assert shoal.coefficients(function, tau0=1.0) == shoal.coefficients(
+        deq, tau0=1.0, trainable={"recurrent"}
+    )
+    first, second = (
+        shoal.kernel_regression(a, x, x[:, 0], ridge=0.1, **options).coefficients
+        for a, options in ((function, {}), (deq, {"trainable": {"recurrent"}}))
+    )
+    assert torch.equal(first, second)
+    with pytest.raises(ValueError, match="width must be left out with a kernel function"):
+        shoal.kernel(function, x, width=7)
+
+
+def test_operators_refuse_variances_that_require_gradients() -> None:
+    variance = torch.tensor(0.2, dtype=torch.float64, requires_grad=True)
+    function = shoal.kernel_function(
+        shoal.DEQ(shoal.Tanh(), 0.2, 0.8), variances={"recurrent_variance": variance}
+    )
+    x = torch.eye(3, dtype=torch.float64)
+    for ask in (shoal.kernel_operator, lambda f, x: shoal.kernel_regression(f, x, x, ridge=0.1)):
+        with pytest.raises(ValueError, match="recurrent_variance must not require gradients"):
+            ask(function, x)

@@ -125,14 +125,21 @@ def test_pieces_are_checked_off_their_grid(monkeypatch):
     shoal.clear_caches()
 
 
-def test_derivatives_are_checked_off_their_grid():
-    def wave(angle):  # a constant at the nodes of degree 24
-        return torch.cos(48 * (angle - 1).clamp(-1, 1).acos())[None]
+def test_derivatives_are_checked_off_their_grid(monkeypatch):
+    def wave(angle, degree=48):  # a constant at the nodes of degree 24
+        return torch.cos(degree * ((angle - 1.5) / 0.5).clamp(-1, 1).acos())
 
-    series = derivatives._series(wave, (0.0, 2.0))
-    angle = torch.linspace(0.0, 2.0, 99, dtype=torch.float64)
-    basis = torch.cos(torch.arange(series.shape[-1])[:, None] * (angle - 1).clamp(-1, 1).acos())
-    assert (series @ basis - wave(angle)).abs().max() <= 1e-10
+    def slopes(_, __, ___, log_norm, angle):
+        return log_norm, wave(angle).expand(1, 2, -1)
+
+    monkeypatch.setattr(derivatives, "derivatives", slopes)
+    function = shoal.kernel_function(shoal.FullyConnected([shoal.Tanh()]))
+    made = derivatives.differentiable_angular_surface(function, 3.0, (1.0, 2.0), 1e-11)
+    angle = torch.linspace(1.0, 2.0, 99, dtype=torch.float64)
+    basis = wave(angle, torch.arange(made.radial.shape[-1])[:, None])
+    own = torch.tensor(made.diagonal, dtype=torch.float64)[:, None]
+    assert (made.radial[:, 0, 0] @ basis - wave(angle) / (2 * own)).abs().max() <= 1e-9
+    shoal.clear_caches()
 
 
 @pytest.mark.thorough

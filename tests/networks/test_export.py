@@ -19,11 +19,12 @@ TANH = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
 
 # a design of each family, and what it takes
 DESIGNS = {
-    "hard_tanh": (TANH, {"match": "ck", "family": "hard_tanh"}),
-    "leaky_relu": (RELU, {"match": "ck", "family": "leaky_relu"}),
-    "sinusoid": (RELU, {"match": "ntk", "family": "sinusoid"}),  # a Hermite series first
+    "hard_tanh": (TANH, {"match": "ck", "method": shoal.MomentMatching(family="hard_tanh")}),
+    "leaky_relu": (RELU, {"match": "ck", "method": shoal.MomentMatching(family="leaky_relu")}),
+    # a Hermite series first
+    "sinusoid": (RELU, {"match": "ntk", "method": shoal.MomentMatching(family="sinusoid")}),
     "sphere": (TANH, {"match": "ntk", "method": "sphere"}),
-    "norm_gated": (RELU, {"match": "ck", "method": "sphere", "norm_gated": True}),
+    "norm_gated": (RELU, {"match": "ck", "method": shoal.SphereMatching(norm_gated=True)}),
 }
 
 ACTIVATIONS = [

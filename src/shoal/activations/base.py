@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -21,7 +22,9 @@ __all__ = ["Activation", "is_ours"]
 
 _OF_THE_FUNCTION = (  # what a subclass with a function of its own does not inherit
     "closed_form",
+    "_curvature",
     "evaluated",
+    "_expression",
     "lipschitz",
     "panel_edges",
     "panels_of",
@@ -57,6 +60,9 @@ class Activation(ABC):
         >>> phi.lipschitz
         1.0
     """
+
+    _curvature: ClassVar[float] = math.inf  # a bound of |φ''| away from kinks, rounded up
+    _expression: ClassVar[str | None] = None  # what source returns, with fields in braces
 
     def __init_subclass__(cls) -> None:
         """Keep dataclasses from generating comparisons that know fields only."""
@@ -127,8 +133,8 @@ class Activation(ABC):
         return Smoothness(
             lipschitz=self.lipschitz,
             kinks=tuple(kink.location for kink in found),
-            jump=sum(abs(kink.jumps[1]) for kink in found),
-            curvature=math.inf,
+            jump=math.fsum(abs(kink.jumps[1]) for kink in found),
+            curvature=self._curvature,
         )
 
     def evaluated(self, x: Tensor) -> Evaluated:
@@ -137,7 +143,7 @@ class Activation(ABC):
 
     def source(self, program: Program) -> str | None:  # noqa: ARG002
         r"""$\varphi$ as an expression in ``x`` that needs torch alone, or ``None`` if unknown."""
-        return None
+        return None if self._expression is None else self._expression.format_map(vars(self))
 
     def __call__(self, x: Tensor) -> Tensor:
         r"""Evaluate $\varphi$ elementwise."""

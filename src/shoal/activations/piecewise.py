@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,7 +15,6 @@ from shoal.activations.closed_forms import (
     IdentityForm,
     PiecewiseLinear,
 )
-from shoal.activations.source import Program
 from shoal.core.checks import real
 from shoal.core.rounding import up
 
@@ -24,6 +24,9 @@ __all__ = ["ELU", "HardTanh", "Identity", "LeakyReLU", "ReLU"]
 @dataclass(frozen=True)
 class Identity(Activation):
     r"""$\varphi(x) = x$."""
+
+    _expression: ClassVar[str] = "x"
+    _curvature: ClassVar[float] = 0.0
 
     def function(self, x: Tensor) -> Tensor:
         """Evaluate the function."""
@@ -52,22 +55,16 @@ class Identity(Activation):
         """The covariance itself."""
         return IdentityForm()
 
-    def smoothness(self) -> Smoothness:
-        """Exact bounds."""
-        return Smoothness(self.lipschitz, (), 0.0, curvature=0.0)
-
     def evaluated(self, x: Tensor) -> Evaluated:
         """Exact but for one rounding."""
         return Evaluated.of_lines(self(x), self.derivative(x))
-
-    def source(self, program: Program) -> str:  # noqa: ARG002
-        """The function."""
-        return "x"
 
 
 @dataclass(frozen=True)
 class ReLU(Activation):
     r"""$\varphi(x) = \max(x, 0)$."""
+
+    _expression: ClassVar[str] = "torch.relu(x)"
 
     def function(self, x: Tensor) -> Tensor:
         """Evaluate the function."""
@@ -104,10 +101,6 @@ class ReLU(Activation):
         """Exact but for one rounding."""
         return Evaluated.of_lines(self(x), self.derivative(x))
 
-    def source(self, program: Program) -> str:  # noqa: ARG002
-        """The function."""
-        return "torch.relu(x)"
-
 
 @dataclass(frozen=True)
 class LeakyReLU(Activation):
@@ -118,6 +111,8 @@ class LeakyReLU(Activation):
     """
 
     slope: float = 0.01
+
+    _expression: ClassVar[str] = "torch.where(x > 0, x, {slope!r} * x)"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "slope", real("slope", self.slope))
@@ -157,10 +152,6 @@ class LeakyReLU(Activation):
         """Exact but for one rounding."""
         return Evaluated.of_lines(self(x), self.derivative(x))
 
-    def source(self, program: Program) -> str:  # noqa: ARG002
-        """The function."""
-        return f"torch.where(x > 0, x, {self.slope!r} * x)"
-
 
 @dataclass(frozen=True)
 class HardTanh(Activation):
@@ -171,6 +162,8 @@ class HardTanh(Activation):
     """
 
     bound: float = 1.0
+
+    _expression: ClassVar[str] = "x.clamp(-{bound!r}, {bound!r})"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bound", real("bound", self.bound, above=0.0))
@@ -205,10 +198,6 @@ class HardTanh(Activation):
         """Exact but for one rounding."""
         return Evaluated.of_lines(self(x), self.derivative(x))
 
-    def source(self, program: Program) -> str:  # noqa: ARG002
-        """The function."""
-        return f"x.clamp({-self.bound!r}, {self.bound!r})"
-
 
 @dataclass(frozen=True)
 class ELU(Activation):
@@ -219,6 +208,8 @@ class ELU(Activation):
     """
 
     alpha: float = 1.0
+
+    _expression: ClassVar[str] = "torch.where(x > 0, x, {alpha!r} * torch.expm1(x.clamp(max=0.0)))"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "alpha", real("alpha", self.alpha))
@@ -253,7 +244,3 @@ class ELU(Activation):
         slopes = torch.where(x > 0, 1.0, self.alpha * e)
         error = torch.full_like(x, ERROR * math.fabs(self.alpha))
         return Evaluated(values, slopes, error, error, proved=True)
-
-    def source(self, program: Program) -> str:  # noqa: ARG002
-        """The function."""
-        return f"torch.where(x > 0, x, {self.alpha!r} * torch.expm1(x.clamp(max=0.0)))"

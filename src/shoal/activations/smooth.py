@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -39,6 +40,9 @@ class _Analytic(Activation):
 class Tanh(_Analytic):
     r"""$\varphi(x) = \tanh x$."""
 
+    _expression: ClassVar[str] = "torch.tanh(x)"
+    _curvature: ClassVar[float] = 4 / (3 * math.sqrt(3)) * ROUND_UP
+
     def function(self, x: Tensor) -> Tensor:
         """Evaluate the function."""
         return torch.tanh(x)
@@ -52,23 +56,18 @@ class Tanh(_Analytic):
         """One."""
         return 1.0
 
-    def smoothness(self) -> Smoothness:
-        """A supremum, rounded up."""
-        return Smoothness(self.lipschitz, (), 0.0, curvature=4 / (3 * math.sqrt(3)) * ROUND_UP)
-
     def evaluated(self, x: Tensor) -> Evaluated:
         """By an exponential with a proved error."""
         e = exponential(2 * x.abs())
         return Evaluated.by_exponential(x.sign() * (1 - e) / (1 + e), 4 * e / (1 + e) ** 2)
 
-    def source(self, program: Program) -> str:  # noqa: ARG002
-        """The function."""
-        return "torch.tanh(x)"
-
 
 @dataclass(frozen=True)
 class Sigmoid(_Analytic):
     r"""$\varphi(x) = 1 / (1 + e^{-x})$."""
+
+    _expression: ClassVar[str] = "torch.sigmoid(x)"
+    _curvature: ClassVar[float] = 1 / (6 * math.sqrt(3)) * ROUND_UP
 
     def function(self, x: Tensor) -> Tensor:
         """Evaluate the function."""
@@ -83,24 +82,19 @@ class Sigmoid(_Analytic):
         """One quarter."""
         return 0.25
 
-    def smoothness(self) -> Smoothness:
-        """A supremum, rounded up."""
-        return Smoothness(self.lipschitz, (), 0.0, curvature=1 / (6 * math.sqrt(3)) * ROUND_UP)
-
     def evaluated(self, x: Tensor) -> Evaluated:
         """By an exponential with a proved error."""
         e = exponential(x.abs())
         values = torch.where(x >= 0, 1.0, e) / (1 + e)
         return Evaluated.by_exponential(values, e / (1 + e) ** 2)
 
-    def source(self, program: Program) -> str:  # noqa: ARG002
-        """The function."""
-        return "torch.sigmoid(x)"
-
 
 @dataclass(frozen=True)
 class Erf(_Analytic):
     r"""$\varphi(x) = \frac{2}{\sqrt\pi} \int_0^x e^{-t^2} dt$."""
+
+    _expression: ClassVar[str] = "torch.erf(x)"
+    _curvature: ClassVar[float] = math.sqrt(8 / (math.pi * math.e)) * ROUND_UP
 
     def function(self, x: Tensor) -> Tensor:
         """Evaluate the function."""
@@ -119,20 +113,12 @@ class Erf(_Analytic):
         r"""Williams 1997."""
         return ErfForm()
 
-    def smoothness(self) -> Smoothness:
-        """A supremum, rounded up."""
-        return Smoothness(
-            self.lipschitz, (), 0.0, curvature=math.sqrt(8 / (math.pi * math.e)) * ROUND_UP
-        )
-
-    def source(self, program: Program) -> str:  # noqa: ARG002
-        """The function."""
-        return "torch.erf(x)"
-
 
 @dataclass(frozen=True)
 class Swish(_Analytic):
     r"""$\varphi(x) = x / (1 + e^{-x})$, also called SiLU."""
+
+    _expression: ClassVar[str] = "x * torch.sigmoid(x)"
 
     def function(self, x: Tensor) -> Tensor:
         """Evaluate the function."""
@@ -153,14 +139,13 @@ class Swish(_Analytic):
         error = ERROR * (2 + 2 * x.abs())  # roundings are a small part of it
         return Evaluated(values, slopes, error, error, proved=True)
 
-    def source(self, program: Program) -> str:  # noqa: ARG002
-        """The function."""
-        return "x * torch.sigmoid(x)"
-
 
 @dataclass(frozen=True)
 class GELU(_Analytic):
     r"""$\varphi(x) = x \Phi(x)$, with $\Phi$ the Gaussian distribution function."""
+
+    _expression: ClassVar[str] = "x * torch.erfc(x * -math.sqrt(0.5)) / 2"
+    _curvature: ClassVar[float] = math.sqrt(2 / math.pi) * ROUND_UP
 
     def function(self, x: Tensor) -> Tensor:
         """Evaluate the function."""
@@ -180,18 +165,13 @@ class GELU(_Analytic):
         r"""By Stein's identity."""
         return GELUForm()
 
-    def smoothness(self) -> Smoothness:
-        """A supremum, rounded up."""
-        return Smoothness(self.lipschitz, (), 0.0, curvature=math.sqrt(2 / math.pi) * ROUND_UP)
-
-    def source(self, program: Program) -> str:  # noqa: ARG002
-        """The function."""
-        return "x * torch.erfc(x * -math.sqrt(0.5)) / 2"
-
 
 @dataclass(frozen=True)
 class Softplus(_Analytic):
     r"""$\varphi(x) = \log(1 + e^x)$."""
+
+    _expression: ClassVar[str] = "-nn.functional.logsigmoid(-x)"
+    _curvature: ClassVar[float] = 1 / 4  # at zero
 
     def function(self, x: Tensor) -> Tensor:
         """Evaluate the function."""
@@ -206,10 +186,6 @@ class Softplus(_Analytic):
         """One."""
         return 1.0
 
-    def smoothness(self) -> Smoothness:
-        """The curvature is largest at zero."""
-        return Smoothness(self.lipschitz, (), 0.0, curvature=1 / 4)
-
     def evaluated(self, x: Tensor) -> Evaluated:
         """By an exponential with a proved error."""
         e = exponential(x.abs())
@@ -217,14 +193,13 @@ class Softplus(_Analytic):
         found = Evaluated.by_exponential(values, torch.where(x >= 0, 1.0, e) / (1 + e))
         return found._replace(error=found.error + 2 * UNIT * values)
 
-    def source(self, program: Program) -> str:  # noqa: ARG002
-        """The function."""
-        return "-nn.functional.logsigmoid(-x)"
-
 
 @dataclass(frozen=True)
 class Sine(_Analytic):
     r"""$\varphi(x) = \sin x$."""
+
+    _expression: ClassVar[str] = "torch.sin(x)"
+    _curvature: ClassVar[float] = 1.0
 
     def function(self, x: Tensor) -> Tensor:
         """Evaluate the function."""
@@ -243,18 +218,13 @@ class Sine(_Analytic):
         r"""$e^{-(a+b)/2} \sinh c$."""
         return SineForm()
 
-    def smoothness(self) -> Smoothness:
-        """That of a sine."""
-        return Smoothness(self.lipschitz, (), 0.0, curvature=1.0)
-
-    def source(self, program: Program) -> str:  # noqa: ARG002
-        """The function."""
-        return "torch.sin(x)"
-
 
 @dataclass(frozen=True)
 class Cosine(_Analytic):
     r"""$\varphi(x) = \cos x$."""
+
+    _expression: ClassVar[str] = "torch.cos(x)"
+    _curvature: ClassVar[float] = 1.0
 
     def function(self, x: Tensor) -> Tensor:
         """Evaluate the function."""
@@ -272,14 +242,6 @@ class Cosine(_Analytic):
     def closed_form(self) -> ClosedForm:
         r"""$e^{-(a+b)/2} \cosh c$."""
         return CosineForm()
-
-    def smoothness(self) -> Smoothness:
-        """That of a cosine."""
-        return Smoothness(self.lipschitz, (), 0.0, curvature=1.0)
-
-    def source(self, program: Program) -> str:  # noqa: ARG002
-        """The function."""
-        return "torch.cos(x)"
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,11 @@
 
 `fit` finds a Chebyshev series with a stated error, `fit_piecewise` cuts the box where one series
 does not do, and the results are called like functions, at millions of points, differentiably.
+`fit_together` finds the coefficients of several series at once.
 """
 
 from .chebyshev import Chebyshev
-from .fitting import fit, off_grid_error
+from .fitting import Fit, fit, fit_together
 from .piecewise import PiecewiseChebyshev, fit_piecewise
 from .series import (
     chebyshev_basis,
@@ -18,6 +19,7 @@ from .series import (
 
 __all__ = [
     "Chebyshev",
+    "Fit",
     "PiecewiseChebyshev",
     "chebyshev_basis",
     "chebyshev_nodes",
@@ -25,7 +27,7 @@ __all__ = [
     "differentiate",
     "fit",
     "fit_piecewise",
-    "off_grid_error",
+    "fit_together",
     "supremum",
     "values_from_coefficients",
 ]

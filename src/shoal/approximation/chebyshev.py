@@ -157,18 +157,21 @@ class Chebyshev:
             budget /= 2
 
 
-def rounding(coefficients: Tensor) -> float:
+def rounding(coefficients: Tensor, axes: int | None = None) -> float:
     r"""Return a bound of the rounding errors that an evaluation makes, in practice.
 
     Some units in the last place of every term, and of the scaled point through the slope:
-    :math:`4 \epsilon (\sum |c| + \sum_a \max |\partial p / \partial t_a|)`.
+    :math:`4 \epsilon (\sum |c| + \sum_a \max |\partial p / \partial t_a|)`. The arguments are those
+    of `supremum`.
 
     Example:
         >>> rounding(torch.ones(1, dtype=torch.float64)) / torch.finfo(torch.float64).eps
         4.0
     """
-    slopes = sum(supremum(differentiate(coefficients, axis)) for axis in range(coefficients.ndim))
-    return 4 * _EPSILON * (float(coefficients.abs().sum()) + slopes)
+    axes = coefficients.ndim if axes is None else axes
+    slopes = sum(supremum(differentiate(coefficients, dim), axes) for dim in range(-axes, 0))
+    sizes = coefficients.abs().sum(tuple(range(-axes, 0)))
+    return 4 * _EPSILON * (float(sizes.max()) + slopes)
 
 
 def checked_box(box: Sequence[Sequence[float]]) -> Box:

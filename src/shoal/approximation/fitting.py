@@ -5,7 +5,7 @@ axis have died away; since a fibre holds true values of the function, an axis is
 the resolution of the others. Doubling keeps all values, so no point is ever computed twice.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 
@@ -17,18 +17,47 @@ from shoal.core.exceptions import AccuracyError
 
 from .chebyshev import Chebyshev, checked_box, rounding
 from .evaluation import Box
-from .sampling import Function, Samples, check_points, sampled_function
-from .series import chebyshev_basis, coefficients_from_values, supremum
+from .sampling import Function, Samples, off_grid, sampled_function
+from .series import chebyshev_basis, coefficients_from_values, mode_product, supremum
 
-__all__ = ["Shortfall", "attempt", "checked_degrees", "fit", "off_grid_error"]
+__all__ = ["Fit", "Shortfall", "attempt", "checked_degrees", "fit", "fit_together"]
 
 DEFAULT_MAX_DEGREE = (1024, 256, 64)
 """Largest degree per axis for one, two, three variables: up to 300 000 values of the function."""
+FIRST_DEGREE = 8
 _FLAT = 0.8
 """Ratio of dyadic sums of coefficients from which on they count as not decaying."""
-_FEW_CHECKS = 24
-"""Off-grid points at which functions of one variable are checked that are expensive."""
 _EPSILON = torch.finfo(torch.float64).eps
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """The coefficients of one series, or of several on the same box.
+
+    Attributes:
+        box: Lower and upper end per axis.
+        coefficients: The coefficients. shape: (..., n_0 + 1, n_1 + 1, ...), n the degrees
+        error: Bound of the distance of each to its function.
+        sampled: Degrees of the grid on which the functions were seen.
+    """
+
+    box: Box
+    coefficients: Tensor
+    error: float
+    sampled: tuple[int, ...]
+
+    def series(self) -> Chebyshev:
+        """Return the one series."""
+        return Chebyshev(self.box, self.coefficients, self.error, sampled=self.sampled)
+
+    def on_grid(self, points: Sequence[Tensor]) -> Tensor:
+        """Return the values on the tensor grid of points, one vector per axis."""
+        values = self.coefficients
+        for dim, x, (low, high) in zip(range(-len(points), 0), points, self.box, strict=True):
+            # Exact near both ends, where a series of high degree is most sensitive.
+            t = ((x - low) - (high - x)) / (high - low)
+            values = mode_product(chebyshev_basis(t, values.shape[dim] - 1).T, values, dim)
+        return values
 
 
 def fit(
@@ -73,9 +102,61 @@ def fit(
     degrees = checked_degrees(max_degree, len(box), DEFAULT_MAX_DEGREE)
     values = sampled_function(function, sampler)
     outcome = attempt(values, box, tolerance=tolerance, max_degrees=degrees, device=device)
-    if isinstance(outcome, Shortfall):
-        raise AccuracyError(outcome.message)
-    return outcome
+    return _accepted(outcome).series()
+
+
+def fit_together(
+    function: Function,
+    box: Sequence[Sequence[float]],
+    *,
+    tolerance: float,
+    max_degree: int | Sequence[int] | None = None,
+    first_degree: int = FIRST_DEGREE,
+    check_points: int | None = None,
+) -> Fit:
+    """Return Chebyshev series of several functions that are computed together.
+
+    They have the same degrees, those that the worst of them needs.
+
+    Args:
+        function: Called with the float64 nodes of each axis; returns the values on their tensor
+            grid, of shape (..., n_0, n_1, ...), the first dimensions being those of the functions.
+        box: See `fit`.
+        tolerance: Largest error of each, absolute.
+        max_degree: See `fit`.
+        first_degree: The least degree tried. A function that is computed faster at many points than
+            at few wants a larger one.
+        check_points: How many points off the grid there are for each axis at which the error is
+            measured; up to 1000 in all by default. Few are enough for functions that are
+            expensive, if it is known that no narrow peaks hide between the nodes; none if what is
+            made of the series is verified as a whole.
+
+    Raises:
+        AccuracyError: As `fit`.
+        ValueError: As `fit`.
+
+    Example:
+        >>> both = fit_together(lambda x: torch.stack([x.sin(), x.cos()]), ((0.0, 1.0),),
+        ...                     tolerance=1e-10)
+        >>> both.coefficients.shape, both.error < 1e-10
+        (torch.Size([2, 10]), True)
+    """
+    box = checked_box(box)
+    tolerance = checks.real("tolerance", tolerance, above=0.0)
+    degrees = checked_degrees(max_degree, len(box), DEFAULT_MAX_DEGREE)
+    first_degree = checks.integer("first_degree", first_degree, at_least=4)
+    if check_points is not None:
+        checks.room("check_points", checks.integer("check_points", check_points, at_least=0))
+    values = sampled_function(function, "tensor", several=True)
+    outcome = attempt(
+        values,
+        box,
+        tolerance=tolerance,
+        max_degrees=degrees,
+        first_degree=first_degree,
+        check_points=check_points,
+    )
+    return _accepted(outcome)
 
 
 @dataclass(frozen=True)
@@ -107,16 +188,25 @@ class Shortfall:
         )
 
 
+def _accepted(outcome: Fit | Shortfall) -> Fit:
+    """Return the fit, or raise what stood in its way."""
+    if isinstance(outcome, Shortfall):
+        raise AccuracyError(outcome.message)
+    return outcome
+
+
 def attempt(
     function: Function,
     box: Box,
     *,
     tolerance: float,
     max_degrees: Sequence[int],
-    device: torch.device | str,
-) -> Chebyshev | Shortfall:
-    """Return a series within ``tolerance``, or why there is none."""
-    samples = Samples.first(function, box, max_degrees, device)
+    device: torch.device | str = "cpu",
+    first_degree: int = FIRST_DEGREE,
+    check_points: int | None = None,
+) -> Fit | Shortfall:
+    """Return series within ``tolerance``, or why there are none."""
+    samples = Samples.first(function, box, max_degrees, device, first_degree)
     # Unseen, cut and measured errors are each kept so small that they fit in together.
     share = tolerance / (8 * len(box))
     while True:
@@ -125,14 +215,16 @@ def attempt(
         rough = [axis for axis in ranked if decays[axis].unseen > share]
         axes = [axis for axis in rough if decays[axis].level >= _noise(samples)]
         if not axes or _stuck(samples, axes, max_degrees):
-            series = _verified(samples, share, sum(decay.unseen for decay in decays))
-            if series.error <= tolerance:
-                return series
-            lost = (bool(rough) and not axes) or 4 * rounding(series.coefficients) > series.error
-            axes = rough or _aliased(samples, series, share)
+            off = off_grid(box, device, check_points)
+            found = _verified(samples, share, sum(decay.unseen for decay in decays), off)
+            if found.error <= tolerance:
+                return found
+            noise = rounding(found.coefficients, len(box))
+            lost = (bool(rough) and not axes) or 4 * noise > found.error
+            axes = rough or _aliased(samples, found, share, off)
             if lost or _stuck(samples, axes, max_degrees):
                 cause = "rounding" if lost else decays[axes[0]].kind
-                return Shortfall(box, tolerance, series.error, axes[0], samples.degrees, cause)
+                return Shortfall(box, tolerance, found.error, axes[0], samples.degrees, cause)
         for axis in axes:
             samples = samples.refined(axis)
 
@@ -186,18 +278,19 @@ def _ratio(last: float, before: float) -> float:
     return last / before if last < _FLAT * before else _FLAT
 
 
-def _verified(samples: Samples, share: float, unseen: float) -> Chebyshev:
-    """Return the truncated series with its error, measured at points off the grid."""
-    full = samples.values
-    for axis in range(full.ndim):
-        full = coefficients_from_values(full, axis)
-    kept = tuple(slice(_needed(samples, axis, share)) for axis in range(full.ndim))
+def _verified(samples: Samples, share: float, unseen: float, off: Sequence[Tensor]) -> Fit:
+    """Return the truncated series with their error, measured at points off the grid."""
+    full, axes = samples.values, len(samples.box)
+    for dim in range(-axes, 0):
+        full = coefficients_from_values(full, dim)
+    kept = [slice(None)] * (full.ndim - axes)
+    kept += [slice(_needed(samples, axis, share)) for axis in range(axes)]
     dropped = full.clone()
-    dropped[kept] = 0.0
-    series = Chebyshev(samples.box, full[kept].clone(), sampled=samples.degrees)
-    residual = _residual(samples, series, check_points(samples.box, full.device))
-    error = unseen + supremum(dropped) + residual + rounding(series.coefficients)
-    return replace(series, error=error)
+    dropped[tuple(kept)] = 0.0
+    found = Fit(samples.box, full[tuple(kept)].clone(), 0.0, samples.degrees)
+    noise = rounding(found.coefficients, axes)
+    error = unseen + supremum(dropped, axes) + _residual(samples, found, off) + noise
+    return replace(found, error=error)
 
 
 def _needed(samples: Samples, axis: int, share: float) -> int:
@@ -207,47 +300,25 @@ def _needed(samples: Samples, axis: int, share: float) -> int:
     return max(1, int((rest > share).sum()))
 
 
-def _aliased(samples: Samples, series: Chebyshev, share: float) -> list[int]:
-    """Return the axes along which the series misses the function between the nodes, worst first.
+def _aliased(samples: Samples, found: Fit, share: float, off: Sequence[Tensor]) -> list[int]:
+    """Return the axes along which the series miss the functions between the nodes, worst first.
 
     Along one axis off the grid and the others on it, the residual is that axis's own.
     """
-    off = check_points(samples.box, samples.values.device)
     on = [nodes[:: max(1, len(nodes) // 4)] for nodes in samples.nodes]
     residuals = {
-        axis: _residual(samples, series, [*on[:axis], off[axis], *on[axis + 1 :]])
+        axis: _residual(samples, found, [*on[:axis], off[axis], *on[axis + 1 :]])
         for axis in range(len(off))
     }
     blamed = [axis for axis, residual in residuals.items() if residual > share]
     return sorted(blamed or residuals, key=lambda axis: -residuals[axis])
 
 
-def _residual(samples: Samples, series: Chebyshev, points: Sequence[Tensor]) -> float:
-    """Return the largest difference of function and series on a tensor grid."""
-    grid = torch.meshgrid(*points, indexing="ij")
-    return float((samples.function(*points) - series(*grid)).abs().max())
-
-
-def off_grid_error(
-    function: Callable[[Tensor], Tensor], coefficients: Tensor, span: tuple[float, float]
-) -> float:
-    """Return the largest error of series of one variable at a few check points off the grid.
-
-    Args:
-        function: Maps points to values of all series, points in the last dimension.
-        coefficients: Those of the series, in the last dimension.
-        span: Lower and upper end.
-
-    Example:
-        >>> constant = torch.ones(1, dtype=torch.float64)  # right at the nodes of degree 2
-        >>> off_grid_error(lambda x: 1 + (4 * x * (x**2 - 1)), constant, (-1.0, 1.0)) > 1
-        True
-    """
-    (points,) = check_points((span,), coefficients.device, _FEW_CHECKS)
-    low, high = span
-    t = ((points - low) - (high - points)) / (high - low)
-    found = coefficients @ chebyshev_basis(t, coefficients.shape[-1] - 1)
-    return float((function(points) - found).abs().max())
+def _residual(samples: Samples, found: Fit, points: Sequence[Tensor]) -> float:
+    """Return the largest difference of functions and series on a tensor grid."""
+    if not all(map(len, points)):
+        return 0.0
+    return float((samples.function(*points) - found.on_grid(points)).abs().max())
 
 
 def checked_degrees(

@@ -13,7 +13,7 @@ from shoal.core.exceptions import AccuracyError
 
 from .chebyshev import Chebyshev, checked_box
 from .evaluation import Box, evaluate, fill
-from .fitting import Shortfall, attempt, checked_degrees
+from .fitting import Fit, Shortfall, attempt, checked_degrees
 from .sampling import Function, sampled_function
 
 __all__ = ["PiecewiseChebyshev", "fit_piecewise"]
@@ -168,8 +168,8 @@ def fit_piecewise(
         if cut is None:
             inside = _one_sided(values, cell, box)
             outcome = attempt(inside, cell, tolerance=tolerance, max_degrees=degrees, device=device)
-            if isinstance(outcome, Chebyshev):
-                growth.leaf(node, outcome)
+            if isinstance(outcome, Fit):
+                growth.leaf(node, outcome.series())
                 continue
             cut = _halving(outcome, full=growth.leaves >= max_pieces)
         todo += growth.cut_at(node, cell, *cut)

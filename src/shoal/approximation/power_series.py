@@ -11,7 +11,7 @@ from scipy.stats import binom
 
 from shoal.core.exceptions import AccuracyError
 
-__all__ = ["Series", "about", "composed", "geometric", "inverted", "needed_order", "product"]
+__all__ = ["Series", "about", "composed", "geometric", "needed_order", "product"]
 
 Series = np.ndarray
 
@@ -40,34 +40,6 @@ def geometric(f: Series) -> Series:
     for k in range(1, len(f)):
         result[k] = result[0] * (f[1 : k + 1] @ result[k - 1 :: -1][:k])
     return result
-
-
-def inverted(linear: float, outer: Series, slope: float, degree: int) -> Series:
-    r"""The series $\nu(\rho)$, $\nu_0 = 0$, with $l\,\nu = \sum_{j \ge 2} f_j \nu^j + b\rho$.
-
-    By Newton's method, which doubles the number of known coefficients: the residual vanishes at
-    those, and is nonnegative beyond.
-
-    Args:
-        linear: $l > 0$.
-        outer: $f$; its first two coefficients do not count.
-        slope: $b$.
-        degree: The last power.
-    """
-    bent = outer / linear
-    bent[:2] = 0.0
-    steepness = np.arange(1, len(bent)) * bent[1:]
-    known = 1
-    solution = np.array([0.0, slope / linear])
-    while known < degree:
-        order = min(2 * known, degree)
-        guess = np.zeros(order + 1)
-        guess[: known + 1] = solution
-        residual = composed(bent, guess)
-        residual[: known + 1] = 0.0
-        solution = guess + product(residual, geometric(composed(steepness, guess)))
-        known = order
-    return solution[: degree + 1]
 
 
 def needed_order(place: float, degree: int) -> int:

@@ -13,11 +13,10 @@ from shoal.core import checks
 from .evaluation import Box
 from .series import chebyshev_nodes, coefficients_from_values
 
-__all__ = ["Function", "Samples", "check_points", "sampled_function"]
+__all__ = ["Function", "Samples", "off_grid", "sampled_function"]
 
 Function: TypeAlias = Callable[..., Tensor]
 
-_FIRST_DEGREE = 8
 _CHECK_POINTS = (128, 24, 10)
 """Off-grid points per axis for one, two, three variables: up to 1000 values of the function."""
 _IRRATIONALS = (math.sqrt(5) / 2 - 0.5, math.sqrt(2) - 1, math.sqrt(3) - 1)
@@ -25,12 +24,12 @@ _IRRATIONALS = (math.sqrt(5) / 2 - 0.5, math.sqrt(2) - 1, math.sqrt(3) - 1)
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """A function on the tensor grid of Chebyshev nodes of a box.
+    """A function, or several, on the tensor grid of Chebyshev nodes of a box.
 
     Args:
         function: Takes a vector of nodes per axis, returns the values on their tensor grid.
         box: Lower and upper end per axis.
-        values: The values. shape: (n_0 + 1, n_1 + 1, ...), n the degrees
+        values: The values. shape: (..., n_0 + 1, n_1 + 1, ...), n the degrees
     """
 
     function: Function
@@ -44,15 +43,16 @@ class Samples:
         box: Box,
         max_degrees: Sequence[int],
         device: torch.device | str,
+        degree: int,
     ) -> "Samples":
-        """Sample a function on the coarsest grid."""
-        degrees = [min(_FIRST_DEGREE, largest) for largest in max_degrees]
+        """Sample a function on the coarsest grid, of a degree along each axis."""
+        degrees = [min(degree, largest) for largest in max_degrees]
         return cls(function, box, function(*_grid(box, degrees, device)))
 
     @property
     def degrees(self) -> tuple[int, ...]:
         """Degree per axis."""
-        return tuple(size - 1 for size in self.values.shape)
+        return tuple(size - 1 for size in self.values.shape[-len(self.box) :])
 
     @property
     def nodes(self) -> list[Tensor]:
@@ -66,20 +66,21 @@ class Samples:
 
     def profile(self, axis: int) -> Tensor:
         """Return the largest Chebyshev coefficients, by degree, among the fibres of an axis."""
-        fibres = coefficients_from_values(self.values, axis).movedim(axis, 0)
+        dim = axis - len(self.box)
+        fibres = coefficients_from_values(self.values, dim).movedim(dim, 0)
         return fibres.flatten(1).abs().amax(1) if fibres.ndim > 1 else fibres.abs()
 
     def refined(self, axis: int) -> "Samples":
         """Return the samples with twice the degree along ``axis``; only new values are computed."""
         nodes = self.nodes
         low, high = self.box[axis]
-        degree = 2 * self.degrees[axis]
+        degree, dim = 2 * self.degrees[axis], axis - len(self.box)
         nodes[axis] = chebyshev_nodes(degree, low, high, device=self.values.device)[1::2]
         between = self.function(*nodes)
-        shape = [degree + 1 if a == axis else size for a, size in enumerate(self.values.shape)]
-        values = self.values.new_empty(shape)
-        fibres = values.movedim(axis, 0)
-        fibres[::2], fibres[1::2] = self.values.movedim(axis, 0), between.movedim(axis, 0)
+        known = self.values.movedim(dim, 0)
+        fibres = known.new_empty(degree + 1, *known.shape[1:])
+        fibres[::2], fibres[1::2] = known, between.movedim(dim, 0)
+        values = fibres.movedim(0, dim).contiguous()
         return replace(self, values=values)
 
 
@@ -88,7 +89,7 @@ def _grid(box: Box, degrees: Sequence[int], device: torch.device | str) -> list[
     return [chebyshev_nodes(degree, low, high, device=device) for (low, high), degree in pairs]
 
 
-def check_points(box: Box, device: torch.device | str, count: int | None = None) -> list[Tensor]:
+def off_grid(box: Box, device: torch.device | str, count: int | None = None) -> list[Tensor]:
     """Return ascending quasi-random points per axis, as dense as Chebyshev nodes near the ends.
 
     Args:
@@ -97,7 +98,7 @@ def check_points(box: Box, device: torch.device | str, count: int | None = None)
         count: How many there are per axis; by default up to 1000 in all.
 
     Example:
-        >>> [len(points) for points in check_points(((0.0, 1.0), (0.0, 2.0)), "cpu")]
+        >>> [len(points) for points in off_grid(((0.0, 1.0), (0.0, 2.0)), "cpu")]
         [24, 24]
     """
     count = _CHECK_POINTS[len(box) - 1] if count is None else count
@@ -109,13 +110,14 @@ def check_points(box: Box, device: torch.device | str, count: int | None = None)
     return points
 
 
-def sampled_function(function: Function, sampler: str) -> Function:
+def sampled_function(function: Function, sampler: str, *, several: bool = False) -> Function:
     """Return ``function`` as one of node vectors, with its values checked.
 
     Args:
         function: What to sample.
         sampler: ``"tensor"`` if it takes one vector per axis and returns the tensor grid,
             ``"elementwise"`` if it is elementwise.
+        several: Whether dimensions may precede those of the grid, as of several functions.
 
     Raises:
         ValueError: The sampler is unknown; or, when called, the values are not finite or not of
@@ -130,7 +132,7 @@ def sampled_function(function: Function, sampler: str) -> Function:
         given = torch.meshgrid(*nodes, indexing="ij") if elementwise else nodes
         with torch.no_grad():
             values = checks.float_tensor("values of the function", function(*given))
-        if values.shape != shape:
+        if (values.shape[-len(nodes) :] if several else values.shape) != shape:
             raise ValueError(
                 f"values of the function must have shape {tuple(shape)}, one dimension per axis, "
                 f"got {tuple(values.shape)}; an elementwise function needs sampler='elementwise'"

@@ -172,19 +172,24 @@ def differentiate(coefficients: Tensor, dim: int = -1) -> Tensor:
     return mode_product(matrix, coefficients, dim)
 
 
-def supremum(coefficients: Tensor) -> float:
-    r"""Return an upper bound of the largest \|p\| of a (tensor-product) series on its box.
+def supremum(coefficients: Tensor, axes: int | None = None) -> float:
+    r"""Return an upper bound of the largest \|p\| of (tensor-product) series on their box.
 
     It exceeds the largest value by at most :math:`\sqrt 2` per axis: a polynomial of degree n is
     bounded by its largest value at the nodes of degree N over :math:`\cos(\pi n / 2N)` (Ehlich and
     Zeller, Math. Z. 86, 1964), here with N = 2n.
+
+    Args:
+        coefficients: Those of a series; dimensions before its axes count several of them.
+        axes: How many axes there are; by default all dimensions.
 
     Example:
         >>> supremum(torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)) / 2**0.5  # 1 + T_2 <= 2
         2.0
     """
     values, factor = checks.float_tensor("coefficients", coefficients), 1.0
-    for dim, size in enumerate(values.shape):
+    for dim in range(-values.ndim if axes is None else -axes, 0):
+        size = values.shape[dim]
         if size > 1:
             values = values_from_coefficients(values, dim, degree=2 * (size - 1))
             factor *= math.sqrt(2)

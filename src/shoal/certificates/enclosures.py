@@ -14,7 +14,7 @@ from torch import Tensor
 from shoal.certificates.rounding import UNIT, down, gamma, norm_upper, up
 from shoal.core import checks
 from shoal.core.exceptions import ConvergenceError
-from shoal.linalg.lanczos import dominant_eigenpair
+from shoal.linalg.norms import dominant_eigenpair
 
 __all__ = ["least_eigenvalue", "least_singular_value", "spectral_norm"]
 

@@ -1,5 +1,6 @@
 """``shoal design``: the shallow network inside a DEQ, from the command line."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ from shoal.cli.options import (
 )
 from shoal.cli.output import command_line, console, emit, working
 from shoal.core import checks
+from shoal.designs.design import METHODS
 from shoal.equivalents.centering import LARGEST_NORM, SMALLEST_NORM
 from shoal.experiments.figures import require_matplotlib
 from shoal.experiments.identity import plain
@@ -75,14 +77,15 @@ def design(
         str | None, typer.Option(help="By moments: hard_tanh, leaky_relu or sinusoid.")
     ] = None,
     norm_gated: Annotated[
-        bool, typer.Option("--norm-gated", help="On the sphere: for inputs of every norm.")
-    ] = False,
+        bool | None, typer.Option("--norm-gated", help="On the sphere: for inputs of every norm.")
+    ] = None,
     tolerance: Annotated[
-        float,
+        float | None,
         typer.Option(
-            help="On the sphere: the largest error of the kernel, relative to its diagonal."
+            help="On the sphere: the largest error of the kernel, relative to its diagonal.",
+            show_default="1e-06",
         ),
-    ] = 1e-6,
+    ] = None,
     output: Save = None,
     export: Annotated[
         Path | None,
@@ -114,6 +117,8 @@ def design(
         require_jinja()
         check_folder(output)
     deq = architecture_of(activation, recurrent_variance, input_variance)
+    options = {"family": family, "norm_gated": norm_gated, "tolerance": tolerance}
+    chosen = _method(method, options)
     x = None if data is None else _inputs(data, label, n)
     if x is None and (label is not None or n is not None):
         extra = "-n" if label is None else "--label"
@@ -128,11 +133,8 @@ def design(
             deq,
             tau0=norm,
             match=match,
-            method=method,
+            method=chosen,
             trainable=None if trainable is None else [g.strip() for g in trainable.split(",")],
-            family=family,
-            norm_gated=norm_gated,
-            tolerance=checks.real("--tolerance", tolerance, above=0),
         )
         gap = None if x is None else found.gap(x[: n or _COMPARED])
     record = _document(found, gap)
@@ -156,6 +158,16 @@ def design(
     if not found.feasible:
         note("Not feasible: no network of the wanted kind has this kernel; this is the nearest.")
         raise typer.Exit(INFEASIBLE)
+
+
+def _method(name: str, options: dict[str, Any]) -> shoal.MomentMatching | shoal.SphereMatching:
+    """The method with those of the options that are given, which must be its own."""
+    kind = METHODS[checks.one_of("--method", name, METHODS)]
+    given = {option: value for option, value in options.items() if value is not None}
+    for option in given.keys() - {field.name for field in fields(kind)}:
+        flag = option.replace("_", "-")
+        raise ValueError(f"--{flag} must be left out with --method {name}, got {given[option]!r}")
+    return kind(**given)
 
 
 def _inputs(data: str, label: str | None, n: int | None) -> torch.Tensor:

@@ -7,9 +7,9 @@ the target: ``solutions``, all of them or none, ``violation``, why there are non
 """
 
 import math
-from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import ModuleType
+from typing import ClassVar, Literal
 
 from shoal.architectures import Architecture, Cell, FullyConnected, ImplicitNetwork
 from shoal.core.checks import one_of
@@ -18,8 +18,9 @@ from shoal.designs import hard_tanh, leaky_relu, sinusoids
 from shoal.designs.energies import Numbers, Proposal, kernel_slant, names, target_numbers
 from shoal.designs.result import Design
 from shoal.equivalents import Coefficients, coefficients
+from shoal.kernels import KernelFunction
 
-__all__ = ["FAMILIES", "moment_design"]
+__all__ = ["FAMILIES", "MomentMatching"]
 
 FAMILIES: dict[str, ModuleType] = {
     "hard_tanh": hard_tanh,
@@ -35,36 +36,51 @@ _ZERO = 1e-10  # a coefficient so small, relative to the diagonal, counts as non
 _SMALL = 1e-4  # below this share of the diagonal, differences count relative to it
 
 
-def moment_design(
-    architecture: Architecture,
-    tau0: float,
-    match: str,
-    *,
-    trainable: Iterable[str] | None,
-    width: int | None,
-    family: str | None,
-) -> Design:
-    """Design by the coefficients of the equivalents; see :func:`shoal.design`."""
-    if family is not None:
-        one_of("family", family, FAMILIES)
-    if any(cell.bias is not None for cell in _cells(architecture)):
-        raise ValueError(
-            f"designs by moments are for networks without biases, got {architecture!r}; "
-            "method='sphere' designs for one norm of the inputs"
-        )
-    wanted = coefficients(architecture, tau0=tau0, trainable=trainable, width=width)
-    target = replace(target_numbers(wanted, match), slant=kernel_slant(wanted, match))
-    if target.own == 0:
-        raise ValueError(f"the kernel is zero: {architecture} has an activation that vanishes")
-    tried = [family] if family is not None else list(FAMILIES)
-    for name in tried:
-        found = FAMILIES[name].solutions(target, wanted.tau0, match)
-        if found:
-            return _feasible(wanted, match, name, found)
-    proposals = {name: FAMILIES[name].nearest(target, wanted.tau0, match) for name in tried}
-    best = min(tried, key=lambda name: target.error(proposals[name].numbers(match)))
-    reasons = [FAMILIES[name].violation(target, match) for name in tried]
-    return _nearest(wanted, match, best, proposals[best], reasons)
+@dataclass(frozen=True, kw_only=True)
+class MomentMatching:
+    r"""One or two hidden layers with the high-dimensional coefficients of a network.
+
+    They are those of the centered architecture (see ``coefficients``): $\gamma^2, \alpha_1,
+    \alpha_2, \alpha_3$ of the CK, or $\kappa_*^2, \beta_1, \beta_2, \beta_3$ of the NTK, all
+    weights of the designed network being trained. The kernel matrices of both agree on
+    high-dimensional Gaussian mixtures. If no network of the family has the coefficients, the
+    nearest one comes back, ``feasible`` being false.
+
+    Args:
+        family: ``"hard_tanh"``, one layer; ``"leaky_relu"``, one or two; ``"sinusoid"``, one, or
+            two of which the first is a cubic polynomial. By default the first of them that has the
+            coefficients.
+    """
+
+    family: str | None = None
+
+    name: ClassVar[Literal["moments"]] = "moments"
+
+    def __post_init__(self) -> None:
+        if self.family is not None:
+            one_of("family", self.family, FAMILIES)
+
+    def design(self, function: KernelFunction, tau0: float, match: str) -> Design:
+        """Design by the coefficients of the equivalents."""
+        architecture = function.architecture
+        if any(cell.bias is not None for cell in _cells(architecture)):
+            raise ValueError(
+                f"designs by moments are for networks without biases, got {architecture!r}; "
+                "method='sphere' designs for one norm of the inputs"
+            )
+        wanted = coefficients(function, tau0=tau0)
+        target = replace(target_numbers(wanted, match), slant=kernel_slant(wanted, match))
+        if target.own == 0:
+            raise ValueError(f"the kernel is zero: {architecture} has an activation that vanishes")
+        tried = [self.family] if self.family is not None else list(FAMILIES)
+        for name in tried:
+            found = FAMILIES[name].solutions(target, wanted.tau0, match)
+            if found:
+                return _feasible(wanted, match, name, found)
+        proposals = {name: FAMILIES[name].nearest(target, wanted.tau0, match) for name in tried}
+        best = min(tried, key=lambda name: target.error(proposals[name].numbers(match)))
+        reasons = [FAMILIES[name].violation(target, match) for name in tried]
+        return _nearest(wanted, match, best, proposals[best], reasons)
 
 
 def _cells(architecture: Architecture) -> tuple[Cell, ...]:
@@ -158,7 +174,7 @@ def _verified(
         architecture=designed,
         original=wanted.architecture,
         match=match,
-        method="moments",
+        method=MomentMatching.name,
         tau0=wanted.tau0,
         trainable=wanted.trainable,
         width=wanted.width,

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from shoal.kernels import kernel
+from shoal.kernels import KernelFunction, kernel
 from shoal.networks import Network, empirical_kernel
 
 __all__ = ["NetworkGap", "network_gap"]
@@ -31,23 +31,20 @@ class NetworkGap(NamedTuple):
         )
 
 
-def network_gap(
-    network: Network[Any], tau0: float, trainable: frozenset[str], width: int | None
-) -> NetworkGap:
+def network_gap(network: Network[Any], tau0: float, function: KernelFunction) -> NetworkGap:
     """Compare the kernels of a network as it is with the limits of its architecture.
 
     Args:
         network: A network made by ``build``, trained or not.
         tau0: The norm of the inputs, whose directions are random.
-        trainable: The groups of weights that the NTK counts.
-        width: As for ``kernel_function``.
+        function: The kernels of its architecture at infinite width.
     """
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(_INPUTS, network.spec.in_features, generator=generator, dtype=torch.float64)
     x = tau0 * torch.nn.functional.normalize(x)
     own = next(network.parameters())
-    found = empirical_kernel(network, x.to(own), trainable=trainable)
-    limit = kernel(network.architecture, x, trainable=trainable, width=width)
+    found = empirical_kernel(network, x.to(own), trainable=function.trainable)
+    limit = kernel(function, x)
     gaps = []
     for finite, wanted in zip(found, limit, strict=True):
         difference = finite.detach().cpu().double() - wanted

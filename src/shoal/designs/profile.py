@@ -1,20 +1,63 @@
-"""Functions on the line given by Hermite coefficients and carriers, with all their derivatives."""
+r"""Functions on the line given by Hermite coefficients and carriers, with all their derivatives.
+
+Carriers hold the slow tail of a Hermite series, which no polynomial can. The kernel of an
+activation with kinks has coefficients that fall like $k^{-5/2}$. An activation of which all
+coefficients of even degree have that size, with alternating signs, has a kink at zero, like $|x|$;
+with those of odd degree it behaves like $x \log|x|$. What is left after such a function is taken
+off falls faster.
+
+Both are rounded off at $|x| \approx \varepsilon$, which their coefficients notice from degree
+$\varepsilon^{-2}$ on: with $w = x + i\varepsilon$, they are $x (1 - \tfrac2\pi \arg w)$ and
+$x \log|w|$.
+"""
 
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
+from shoal.activations import PiecewisePolynomial
 from shoal.core.caches import cached
-from shoal.designs.carriers import carriers
 
-__all__ = ["END", "Profile", "Quadrature", "hermite_rows", "quadrature"]
+__all__ = [
+    "END",
+    "EPSILON",
+    "Profile",
+    "Quadrature",
+    "carriers",
+    "hermite_rows",
+    "quadrature",
+    "tabulated",
+]
 
 END = 5.5  # standard deviations; beyond, an activation goes on linearly
+EPSILON = 3e-4  # where carriers are rounded off
 _WINDOW = 14.0  # standard deviations; beyond, the density is below 1e-43
 _FINEST = 2.0**-20  # the carriers need nothing finer
 _STEP = 0.35  # of panels whose rule resolves the polynomials
 _NODES = 24
+_DEGREE = 14  # of the Taylor polynomials of a table
+_TOLERANCE = (1e-15, 1e-14, 1e-13, 1e-12, 1e-12)  # of the function and its derivatives, relative
+_SHARE = 0.01  # of the largest size elsewhere that counts where a derivative vanishes
+_KEPT = len(_TOLERANCE) - 1
+_FACTORIALS = np.array([float(math.factorial(j)) for j in range(_DEGREE + 3)])
+
+
+def carriers(x: np.ndarray, order: int) -> np.ndarray:
+    """The even and the odd carrier with their derivatives; shape (2, order + 1, *x.shape)."""
+    w = np.asarray(x) + 1j * EPSILON
+    # those of x g are x g^(n) + n g^(n-1), and those of log w are powers of 1/w
+    logs = [np.log(w)]
+    logs += [(-1) ** (n - 1) * math.factorial(n - 1) * w**-n for n in range(1, order + 1)]
+    even = [-2 / math.pi * log.imag for log in logs]
+    even[0] = even[0] + 1.0
+    odd = [log.real for log in logs]
+    return np.stack(
+        [
+            np.stack([x * g[n] + (n * g[n - 1] if n else 0.0) for n in range(order + 1)])
+            for g in (even, odd)
+        ]
+    )
 
 
 def hermite_rows(x: np.ndarray, degree: int) -> np.ndarray:
@@ -118,3 +161,45 @@ class Profile:
             value[beyond] = height + steepness * (rule.x[beyond] - end)
             slope[beyond] = steepness
         return value, slope
+
+
+def tabulated(profile: Profile, scale: float) -> PiecewisePolynomial:
+    """The profile of x / scale as an activation: a table of Taylor polynomials, fast to evaluate.
+
+    Taylor polynomials have each derivative with its own relative accuracy, so that neighbors fit to
+    rounding; interpolation would not.
+    """
+    pieces = [*reversed(_half(profile, -1.0)), *_half(profile, 1.0)]
+    low = [min(a, b) for a, b, _ in pieces]
+    knots = tuple(scale * x for x in (*low, END))
+    polynomials = tuple(tuple(p.tolist()) for _, _, p in pieces)
+    return PiecewisePolynomial(knots, polynomials, (knots[0], knots[-1]))
+
+
+def _half(profile: Profile, side: float) -> list[tuple[float, float, np.ndarray]]:
+    """The pieces from zero to one end: where they begin and end, and their coefficients."""
+    size = np.abs([profile.derivatives(side * x, _KEPT) for x in np.linspace(0.1, END, 50)]).max(0)
+    pieces, start, half = [], 0.0, END
+    while start < END:
+        half = min(2 * half, (END - start) / 2)
+        while True:
+            middle = side * (start + half)
+            terms = profile.derivatives(middle, _DEGREE + 2) / _FACTORIALS
+            if _converged(terms, half, size):
+                break
+            half *= 0.8
+        end = start + 2 * half
+        end = END if end > END * (1 - 1e-12) else end
+        powers = half ** np.arange(_DEGREE + 1)
+        pieces.append((side * start, side * end, terms[: _DEGREE + 1] * powers))
+        start = end
+    return pieces
+
+
+def _converged(terms: np.ndarray, half: float, size: np.ndarray) -> bool:
+    """Whether what is left out is rounding, for the function and its first derivatives."""
+    rest = np.abs(terms[_DEGREE + 1 :]) @ half ** np.arange(_DEGREE + 1, _DEGREE + 3)
+    orders = np.arange(_KEPT + 1)
+    lost = rest * ((_DEGREE + 2) / half) ** orders
+    local = np.maximum(np.abs(terms[: _KEPT + 1]) * _FACTORIALS[: _KEPT + 1], _SHARE * size)
+    return bool((lost <= np.array(_TOLERANCE) * local).all())

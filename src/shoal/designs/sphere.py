@@ -7,22 +7,22 @@ NTK $\sum_k (1 + k) s_k^2 \rho^k$.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 
 from shoal.activations import PiecewisePolynomial
-from shoal.architectures import Architecture, FullyConnected
-from shoal.core.checks import integer, real
+from shoal.architectures import FullyConnected
+from shoal.core.checks import flag, integer, real
 from shoal.core.exceptions import AccuracyError
 from shoal.designs.kernel_series import series_of
-from shoal.designs.profile import END, Profile, Quadrature, quadrature
+from shoal.designs.profile import END, Profile, Quadrature, quadrature, tabulated
 from shoal.designs.result import Design
 from shoal.designs.signs import Choice, choose
-from shoal.designs.table import tabulated
 from shoal.kernels import KernelFunction, kernel_function
 
-__all__ = ["sphere_design"]
+__all__ = ["SphereMatching"]
 
 _DEGREES = (48, 96, 192, 320)
 _TAIL = 1e-13  # a share of the diagonal beyond the degree that needs no carrier
@@ -32,64 +32,78 @@ _COSINES = tuple(np.linspace(-0.95, 0.95, 21).tolist())
 _OUTER = (-1.0, -0.999, -0.99, 0.99, 0.999, 1.0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SphereMatching:
+    """One hidden layer whose CK *or* NTK is a network's for all pairs of inputs of one norm.
+
+    The architecture is taken as it is, and readout and layer of the designed network are both
+    trained.
+
+    Args:
+        norm_gated: Only for positively homogeneous architectures: the designed network multiplies
+            its output by the norm of the input, whose direction alone it sees otherwise, and the
+            kernels agree for inputs of every norm.
+        degree: The number of Hermite coefficients less one; chosen by default.
+        tolerance: The largest difference of the kernels for cosines up to 0.95 in size, relative
+            to the diagonal.
+
+    Example:
+        >>> import shoal
+        >>> deq = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+        >>> gated = shoal.SphereMatching(norm_gated=True)
+        >>> d = shoal.design(deq, tau0=1.0, match="ck", method=gated)
+        >>> [f"{shoal.kernel_function(a)(4.0, 9.0, 3.0).ck:.6f}" for a in (deq, d.architecture)]
+        ['1.644827', '1.644827']
+    """
+
+    norm_gated: bool = False
+    degree: int | None = None
+    tolerance: float = 1e-6
+
+    name: ClassVar[Literal["sphere"]] = "sphere"
+
+    def __post_init__(self) -> None:
+        flag("norm_gated", self.norm_gated)
+        if self.degree is not None:
+            integer("degree", self.degree, at_least=2)
+        real("tolerance", self.tolerance, above=0.0)
+
+    def design(self, function: KernelFunction, tau0: float, match: str) -> Design:
+        """Design by the power series of the kernel."""
+        norm = real("tau0", tau0, above=0.0)
+        if self.norm_gated and not function.architecture.positively_homogeneous:
+            raise ValueError(
+                "norm_gated must be False unless the kernel is positively homogeneous, as for ReLU "
+                f"and LeakyReLU, got {function.architecture!r}"
+            )
+        task = _Task(function, 1.0 if self.norm_gated else norm, match, self)
+        wanted = _values(function, task.norm, match, (-1.0, 0.0, 1.0))
+        activation, degree, carried = _activation(task, wanted)
+        designed = FullyConnected((activation,), norm_gated=self.norm_gated)
+        return _verified(task, designed, _made_of(degree, carried))
+
+
 @dataclass(frozen=True)
-class Task:
+class _Task:
     """What to design.
 
     Attributes:
         function: The kernels.
         norm: The norm of the inputs.
         match: ``"ck"`` or ``"ntk"``.
-        degree: The degree of the polynomial part; chosen if ``None``.
-        tolerance: Of the kernel.
-        norm_gated: Whether for inputs of every norm.
+        method: How.
     """
 
     function: KernelFunction
     norm: float
     match: str
-    degree: int | None
-    tolerance: float
-    norm_gated: bool
+    method: SphereMatching
 
 
-def sphere_design(
-    architecture: Architecture,
-    tau0: float,
-    match: str,
-    *,
-    trainable: Iterable[str] | None,
-    width: int | None,
-    degree: int | None,
-    tolerance: float,
-    norm_gated: bool,
-) -> Design:
-    """Design by the power series of the kernel; see :func:`shoal.design`."""
-    function = kernel_function(architecture, trainable=trainable, width=width)
-    norm = real("tau0", tau0, above=0.0)
-    if norm_gated and not architecture.positively_homogeneous:
-        raise ValueError(
-            "norm_gated must be False unless the kernel is positively homogeneous, as for ReLU "
-            f"and LeakyReLU, got {architecture!r}"
-        )
-    task = Task(
-        function,
-        1.0 if norm_gated else norm,
-        match,
-        None if degree is None else integer("degree", degree, at_least=2),
-        real("tolerance", tolerance, above=0.0),
-        norm_gated,
-    )
-    wanted = _values(function, task.norm, match, (-1.0, 0.0, 1.0))
-    activation, degree, carried = _activation(task, wanted)
-    designed = FullyConnected((activation,), norm_gated=norm_gated)
-    return _verified(task, function, designed, _made_of(degree, carried))
-
-
-def _activation(task: Task, wanted: np.ndarray) -> tuple[PiecewisePolynomial, int, float]:
+def _activation(task: _Task, wanted: np.ndarray) -> tuple[PiecewisePolynomial, int, float]:
     """The activation, the degree of its polynomial part, and the share that is carried."""
     opposite, _, own = wanted
-    for degree in _DEGREES if task.degree is None else (task.degree,):
+    for degree in _DEGREES if task.method.degree is None else (task.method.degree,):
         series = series_of(task.function, task.norm, degree)
         coefficients = series.ck if task.match == "ck" else series.ntk
         halves = (own + opposite) / 2, (own - opposite) / 2
@@ -146,21 +160,18 @@ def _values(
     return values
 
 
-def _verified(
-    task: Task, function: KernelFunction, designed: FullyConnected, made_of: str
-) -> Design:
+def _verified(task: _Task, designed: FullyConnected, made_of: str) -> Design:
     """Compare the kernels of both networks, which know nothing of how the one was designed."""
     cosines = (*_COSINES, *_OUTER)
-    own_function = kernel_function(designed)
-    target, obtained = (
-        _values(f, task.norm, task.match, cosines) for f in (function, own_function)
-    )
+    functions = task.function, kernel_function(designed)
+    target, obtained = (_values(f, task.norm, task.match, cosines) for f in functions)
+    tolerance = task.method.tolerance
     error = np.abs(target - obtained) / target[-1]
     inner = float(error[: len(_COSINES)].max())
-    if not inner <= task.tolerance:
+    if not inner <= tolerance:
         raise AccuracyError(
             f"the {task.match.upper()} of the designed network is off by {inner:.2g} of its "
-            f"diagonal, above the tolerance {task.tolerance:.2g}; ask for a larger one"
+            f"diagonal, above the tolerance {tolerance:.2g}; ask for a larger one"
         )
     names = {0.0: "at a right angle", 1.0: "of an input with itself", -1.0: "of opposite inputs"}
     picked = {name: cosines.index(place) for place, name in names.items()}
@@ -169,7 +180,7 @@ def _verified(
         architecture=designed,
         original=task.function.architecture,
         match=task.match,
-        method="sphere",
+        method=task.method.name,
         tau0=task.norm,
         trainable=task.function.trainable,
         width=task.function.width,
@@ -195,9 +206,9 @@ def _made_of(degree: int, carried: float) -> str:
     )
 
 
-def _explanation(task: Task, made_of: str, error: np.ndarray) -> str:
+def _explanation(task: _Task, made_of: str, error: np.ndarray) -> str:
     inner, whole = float(error[: len(_COSINES)].max()), float(error.max())
-    where = "every norm" if task.norm_gated else f"norm {task.norm:g}"
+    where = "every norm" if task.method.norm_gated else f"norm {task.norm:g}"
     architecture, groups = task.function.architecture, sorted(task.function.trainable)
     trained = "" if task.match == "ck" else f", trained in {', '.join(groups)}"
     parts = [

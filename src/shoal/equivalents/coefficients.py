@@ -157,7 +157,7 @@ class Coefficients:
 
 @in_standard_settings
 def coefficients(
-    architecture: Architecture,
+    architecture: Architecture | KernelFunction,
     *,
     tau0: float,
     trainable: Iterable[str] | None = None,
@@ -194,10 +194,11 @@ def coefficients(
     one_of("method", method, ("derivatives", "closed"))
     flag("center", center)
     function = kernel_function(architecture, trainable=trainable, width=width)
+    architecture = function.architecture
     if "input_variance" in architecture.variances:
         real("input_variance", architecture.input_variance, above=0.0)  # type: ignore[attr-defined]
     chosen = centered(architecture, tau0) if center else architecture
-    function = replace(function, architecture=chosen)
+    function = replace(function, architecture=chosen, variances=())
     vanishing = center and not getattr(architecture, "bias_variance", 0.0)
     if method == "closed":
         found = kernels_in(chosen, Jets(tau0, vanishing), function)

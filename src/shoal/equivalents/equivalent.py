@@ -27,7 +27,7 @@ from shoal.equivalents.statistics import (
     sample_statistics,
     warn_of_misfits,
 )
-from shoal.kernels import kernel
+from shoal.kernels import KernelFunction, kernel, kernel_function
 from shoal.kernels.arguments import as_tensor, checked_samples
 from shoal.mixtures import GaussianMixture, class_indices
 from shoal.mixtures.labels import Labels
@@ -121,7 +121,7 @@ class Equivalent:
         order = torch.randperm(basis.samples, generator=generator)
         rows = order[:count].to(basis.inputs.device)
         x, columns = basis.inputs[rows], basis.columns[rows]
-        exact = kernel(c.architecture, x, trainable=c.trainable, width=c.width)
+        exact = kernel(c.function, x)
         errors = []
         for operator, matrix in zip((self.ck, self.ntk), exact, strict=True):
             part = EquivalentOperator(
@@ -135,7 +135,7 @@ class Equivalent:
 
 @in_standard_settings
 def equivalent(
-    architecture: Architecture,
+    architecture: Architecture | KernelFunction,
     x: Any,
     labels: Labels | None = None,
     *,
@@ -157,7 +157,7 @@ def equivalent(
     three terms vanish. Samples that do not look like this get a warning.
 
     Args:
-        architecture: The network.
+        architecture: The network, or its kernel function.
         x: Samples of shape (n, p), a tensor or a NumPy array, scaled such that norms are of order
             one: $\sqrt p\,x_i \sim N(\mu_a, C_a)$.
         labels: The classes of the samples; one class by default.
@@ -186,28 +186,19 @@ def equivalent(
         >>> max(eq.error(200)) < 0.03
         True
     """
+    function = kernel_function(architecture, trainable=trainable, width=width)
     found, norm = unchecked_equivalent(
-        architecture,
-        x,
-        labels,
-        trainable=trainable,
-        width=width,
-        center=center,
-        mixture=mixture,
-        tau0=tau0,
-        form=form,
+        function, x, labels, center=center, mixture=mixture, tau0=tau0, form=form
     )
     warn_of_misfits(found.statistics, norm)
     return found
 
 
 def unchecked_equivalent(
-    architecture: Architecture,
+    function: KernelFunction,
     x: Any,
     labels: Labels | None = None,
     *,
-    trainable: Iterable[str] | None = None,
-    width: int | None = None,
     center: bool = True,
     mixture: GaussianMixture | None = None,
     tau0: float | None = None,
@@ -229,14 +220,7 @@ def unchecked_equivalent(
         square, products = statistics.mean_square, pair_products(samples, statistics)
     norm = math.sqrt(expected[0]) if expected is not None else tau0
     tau0 = math.sqrt(square) if tau0 is None else norm_of_inputs(tau0)
-    c = coefficients(
-        architecture,
-        tau0=tau0,
-        trainable=trainable,
-        width=width,
-        center=center,
-        method="closed",
-    )
+    c = coefficients(function, tau0=tau0, center=center, method="closed")
     if mixture is not None and form == "paper":
         columns, cores = _paper_form(samples, statistics, mixture, c)
     else:

@@ -12,7 +12,7 @@ from shoal.core.caches import cached
 from shoal.core.settings import in_standard_settings
 from shoal.gaussian.composites import Derivative, Square
 from shoal.gaussian.domain import checked_activation, scale_tensor
-from shoal.gaussian.hermite_series import as_series
+from shoal.gaussian.polynomials import as_series
 from shoal.gaussian.smoothing import smoothed
 
 __all__ = ["Moments", "mean", "mean_square", "moments", "normalization", "slope_square"]

@@ -1,4 +1,4 @@
-"""Hermite polynomials of the probabilists."""
+"""Hermite polynomials of the probabilists, and activations that are finite sums of them."""
 
 import math
 from collections.abc import Iterator
@@ -6,7 +6,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-__all__ = ["normalized_hermite", "probabilists_hermite"]
+from shoal.activations import Activation, Affine, Hermite
+
+__all__ = ["as_series", "normalized_hermite", "probabilists_hermite"]
 
 
 def probabilists_hermite(x: Tensor, degree: int) -> Tensor:
@@ -23,3 +25,15 @@ def normalized_hermite(x: Tensor, start: Tensor) -> Iterator[Tensor]:
     for k in range(10**9):
         yield value
         before, value = value, (x * value - math.sqrt(k) * before) / math.sqrt(k + 1)
+
+
+def as_series(phi: Activation) -> Hermite | None:
+    """The activation as a Hermite series, if it is one up to scale and shift."""
+    if isinstance(phi, Hermite):
+        return phi
+    if isinstance(phi, Affine):
+        inner = as_series(phi.activation)
+        if inner is not None:
+            first, *rest = (phi.scale * s for s in inner.coefficients)
+            return Hermite((first + phi.shift, *rest), inner.scale)
+    return None

@@ -13,7 +13,7 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.activations.closed_forms.correlation import correlation
 from shoal.activations.panels import breaks, jump, reach
-from shoal.approximation import chebyshev_nodes, coefficients_from_values
+from shoal.approximation import fit_together
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
 from shoal.gaussian.composites import Derivative, Square
@@ -34,7 +34,7 @@ _MOST_VARIANCES = 256
 _FEW = 32  # points of a part for which no series is made
 _PAIR = 1e6  # values of φ that cost as much as a few integrals of one pair
 _MOST_POINTS = 1 << 21
-_DEGREES = (16, 32, 64, 128, 256)
+_FIRST, _USUAL, _DEGREE = 16, 64, 256  # degrees: the least, of most activations, the largest
 _CHECKS = 12  # points at which sections are compared with the other quadrature
 
 
@@ -131,7 +131,7 @@ def _pays(
         return False
     if isinstance(rule, CondensedRule):  # it hardly knows how many variances there are
         return True
-    return 4 * rule.order**2 * len(variances) * _DEGREES[2] < _PAIR * points
+    return 4 * rule.order**2 * len(variances) * _USUAL < _PAIR * points
 
 
 @cached
@@ -187,23 +187,20 @@ def _series(
     size = torch.outer(norm, norm)[..., None]
     if not bool((size > 0).all()):
         return None
-    span, values = _span(part), None
-    for degree in _DEGREES:
-        nodes = chebyshev_nodes(degree, *span)
-        if values is None:
-            values = rule.square_grid(phi, j, v, nodes) / size
-        else:
-            finer = values.new_empty(len(v), len(v), degree + 1)
-            finer[..., ::2] = values
-            finer[..., 1::2] = rule.square_grid(phi, j, v, nodes[1::2]) / size
-            values = finer
-        coefficients = coefficients_from_values(values)
-        tail = coefficients[..., 3 * degree // 4 :].abs().sum(-1)
-        if float(tail.max()) <= tolerance / 4:
-            lower = torch.tril_indices(len(v), len(v))
-            series = (coefficients * size)[lower[0], lower[1]].T.contiguous()
-            return series if _agrees(phi, j, v, norm, span, series, tolerance) else None
-    return None
+    try:
+        found = fit_together(
+            lambda angle: rule.square_grid(phi, j, v, angle) / size,
+            (_span(part),),
+            tolerance=2 * tolerance,  # a quarter for what is cut off; the whole is compared below
+            max_degree=_DEGREE,
+            first_degree=_FIRST,
+            check_points=0,
+        )
+    except AccuracyError:
+        return None
+    i, k = torch.tril_indices(len(v), len(v))
+    series = (found.coefficients * size)[i, k].T.contiguous()
+    return series if _agrees(phi, j, v, norm, _span(part), series, tolerance) else None
 
 
 def _agrees(

@@ -25,11 +25,9 @@ from torch import Tensor
 from shoal.approximation import (
     PiecewiseChebyshev,
     chebyshev_basis,
-    chebyshev_nodes,
-    coefficients_from_values,
     differentiate,
     fit_piecewise,
-    off_grid_error,
+    fit_together,
 )
 from shoal.architectures import DEQ, Architecture
 from shoal.core.caches import cached
@@ -51,8 +49,8 @@ __all__ = [
 ]
 
 _FEW = 4096  # norms whose diagonal is differentiated one by one: a series costs as much
-_DEGREES = (24, 48, 96, 192)  # of the derivative in one norm
-_MARGIN = 2  # degrees beyond those that it needs
+_DEGREES = (24, 192)  # the least and the largest of the derivative in one norm
+_CHECKS = 16  # angles, off the grid, at which its error is measured
 _TOLERANCE = 1e-10  # error of derivatives, relative to the diagonal
 _SMALLEST_ANGLE = 1e-7  # at which c still tells an angle
 _SMALLEST_NORM = 1e-100  # stands in for a norm of zero, of an input with itself
@@ -258,23 +256,18 @@ def differentiable_angular_surface(
         point = (torch.full_like(angle, log_norm), angle)
         return derivatives(function, (), kernels, *point)[1][0] / (2 * own[:, None])
 
-    radial = _series(line, angles)[:, None, None]
+    found = fit_together(
+        line,
+        (angles,),
+        tolerance=10 * _TOLERANCE,
+        max_degree=_DEGREES[-1],
+        first_degree=_DEGREES[0],
+        check_points=_CHECKS,
+    )
+    radial = found.coefficients[:, None, None]
     size = max(radial.shape[-1], surface.coefficients.shape[-1])
     coefficients = padded(surface.coefficients, size)
     return replace(surface, coefficients=coefficients, radial=padded(radial, size))
-
-
-def _series(line: Callable[[Tensor], Tensor], span: Span) -> Tensor:
-    """Chebyshev coefficients of lines that are expensive to evaluate."""
-    for degree in _DEGREES:
-        coefficients = coefficients_from_values(line(chebyshev_nodes(degree, *span)))
-        rest = coefficients.abs().flip(-1).cumsum(-1).flip(-1).flatten(0, -2).amax(0)
-        needed = int((rest > _TOLERANCE).sum())
-        if needed + _MARGIN <= degree:
-            kept = coefficients[..., : needed + _MARGIN]
-            if off_grid_error(line, kept, span) <= 10 * _TOLERANCE:
-                return kept
-    raise AccuracyError(f"the derivative in the norm needs a degree above {_DEGREES[-1]}")
 
 
 def variances_from_inputs(architecture: Architecture) -> bool:

@@ -138,7 +138,7 @@ class KernelFunction:
 
 @in_standard_settings
 def kernel_function(
-    architecture: Architecture,
+    architecture: "Architecture | KernelFunction",
     *,
     trainable: Iterable[str] | None = None,
     width: int | None = None,
@@ -147,7 +147,8 @@ def kernel_function(
     r"""The kernels of an architecture as a function of norms and inner products.
 
     Args:
-        architecture: An architecture that has a kernel of this form.
+        architecture: An architecture that has a kernel of this form. Its kernel function may stand
+            for it, here and wherever kernels are asked for, and brings all else with it.
         trainable: Names out of ``architecture.parameter_groups``; all of them by default.
         width: Only for a ``DEQ`` in the standard parametrization, whose NTK grows with the width
             $m$: the NTK at width $m$; by default the limit of NTK$/m$, to which the input weights
@@ -159,6 +160,15 @@ def kernel_function(
         TypeError: If the architecture has no such kernel.
         ValueError: If ``trainable``, ``width`` or ``variances`` do not fit the architecture.
     """
+    if isinstance(architecture, KernelFunction):
+        given = {"trainable": trainable, "width": width, "variances": variances}
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(
+                    f"{name} must be left out with a kernel function, which has its own, "
+                    f"got {value!r}"
+                )
+        return architecture
     if not isinstance(architecture, Architecture):
         raise TypeError(f"architecture must be an Architecture, got {architecture!r}")
     if isinstance(architecture, ImageArchitecture):

@@ -39,7 +39,7 @@ _FUSE = 1 << 27  # entries from which on compiling pays
 @in_standard_settings
 @with_arrays
 def kernel(
-    architecture: Architecture,
+    architecture: Architecture | KernelFunction,
     x1: Tensor,
     x2: Tensor | None = None,
     *,
@@ -70,7 +70,7 @@ def kernel(
     float64, in blocks within the limit of memory, and have no gradients.
 
     Args:
-        architecture: The network.
+        architecture: The network, or its kernel function.
         x1: Inputs, of shape (..., n, p): a tensor, or a NumPy array. For a ``ConvResNet`` or
             ``ConvDEQ``, images
             of shape (n, channels, pixels), with one to three axes of pixels.

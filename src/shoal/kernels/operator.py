@@ -1,6 +1,7 @@
 """Kernel matrices that are never formed: products, and solutions of linear systems."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +12,7 @@ from shoal.core.checks import integer, real, shaped, writable
 from shoal.core.exceptions import ConvergenceError
 from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import as_tensor, checked_inputs, memory_limit
-from shoal.kernels.function import kernel_function
+from shoal.kernels.function import KernelFunction, kernel_function
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
@@ -198,7 +199,7 @@ class KernelOperators(NamedTuple):
 
 @in_standard_settings
 def kernel_operator(
-    architecture: Architecture,
+    architecture: Architecture | KernelFunction,
     x1: Any,
     x2: Any = None,
     *,
@@ -210,7 +211,7 @@ def kernel_operator(
     """The kernels of :func:`~shoal.kernels.kernel` for products, without forming the matrix.
 
     Args:
-        architecture: The network.
+        architecture: The network, or its kernel function.
         x1: Inputs of shape (n, p), a tensor or a NumPy array.
         x2: Other inputs, of shape (m, p); ``x1`` again by default.
         trainable: Groups of parameters that the NTK counts; all by default.
@@ -236,8 +237,10 @@ def kernel_operator(
     if first.dim() != 2 or (second is not None and second.dim() != 2):
         raise ValueError("x1 and x2 must have shape (samples, features): no batches of operators")
     refuse_gradients(
-        {"x1": first, "x2": second}, "operators are not differentiated; shoal.kernel has gradients"
+        {"x1": first, "x2": second, **dict(function.variances)},
+        "operators are not differentiated; shoal.kernel has gradients",
     )
+    function = replace(function, variances=())
     left = Inputs(first.detach())
     right = left if second is None else Inputs(second.detach())
     plan, limit = Plan.of(function, left, right), memory_limit(memory)

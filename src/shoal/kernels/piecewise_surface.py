@@ -14,18 +14,19 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from shoal.approximation import chebyshev_nodes, coefficients_from_values, off_grid_error
+from shoal.approximation import fit_together
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
 from shoal.kernels.calculi import HalfAngle
 from shoal.kernels.function import KernelFunction
-from shoal.kernels.surface import ANY_ANGLE, Span, Surface, diagonal
+from shoal.kernels.surface import ANY_ANGLE, Span, Surface, diagonal, one_norm_surface
 
 __all__ = ["PiecewiseSurface", "part_surface"]
 
 _LOGGER = logging.getLogger(__name__)
 
-_DEGREES = (8, 16, 32, 64, 128)
+_DEGREE = 128
+_CHECKS = 24  # angles, off the grid, at which the error is measured
 _LAST = -15  # the octaves from 2^-15 down count as one
 _FEW = 40  # pairs of an octave that are computed one by one
 
@@ -69,7 +70,7 @@ class PiecewiseSurface:
         try:
             return part_surface(self.function, self.squared_norm, span, self.tolerance)
         except AccuracyError as error:
-            _LOGGER.info("no series: %s", error)
+            _LOGGER.info("no series for %r: %s", self.function.architecture, error)
             return None
 
 
@@ -82,30 +83,14 @@ def part_surface(
     Raises:
         AccuracyError: If the kernel is too rough at these angles.
     """
-    values, tail = torch.empty(2, 0, dtype=torch.float64), math.inf
-    for degree in _DEGREES:
-        nodes = chebyshev_nodes(degree, *angles)
-        if degree == _DEGREES[0]:
-            values = _values(function, squared_norm, nodes)
-        else:  # every other value is known
-            between = _values(function, squared_norm, nodes[1::2])
-            known, values = values, values.new_empty(2, degree + 1)
-            values[:, ::2], values[:, 1::2] = known, between
-        coefficients = coefficients_from_values(values)
-        tail = float(coefficients[:, 3 * degree // 4 :].abs().sum(1).max())
-        if tail > tolerance / 4:
-            continue
-        exact = partial(_values, function, squared_norm)
-        tail = max(tail, off_grid_error(exact, coefficients, angles))
-        if tail <= tolerance:
-            constant = torch.ones(1, 1, dtype=torch.float64)
-            own = _own(function, squared_norm).tolist()
-            series = coefficients[:, None, None].contiguous()
-            return Surface(None, angles, constant, series, tail, (own[0], own[1]))
-    raise AccuracyError(
-        f"the kernel of {function.architecture!r} at angles from {angles[0]:.3g} to "
-        f"{angles[1]:.3g} is met to {tail:.1e} only"
+    found = fit_together(
+        partial(_values, function, squared_norm),
+        (angles,),
+        tolerance=tolerance,
+        max_degree=_DEGREE,
+        check_points=_CHECKS,
     )
+    return one_norm_surface(found, _own(function, squared_norm))
 
 
 def _values(function: KernelFunction, squared_norm: float, angle: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ any norms if the activations are positively homogeneous, there is one $f$, the c
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 
 from shoal.approximation import (
+    Fit,
     PiecewiseChebyshev,
     chebyshev_basis,
     chebyshev_nodes,
     coefficients_from_values,
-    fit,
     fit_piecewise,
+    fit_together,
 )
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
@@ -37,6 +38,7 @@ __all__ = [
     "angular_surface",
     "diagonal",
     "norm_span",
+    "one_norm_surface",
     "padded",
     "surface",
     "to_unit",
@@ -45,7 +47,8 @@ __all__ = [
 Span: TypeAlias = tuple[float, float]
 
 ANY_ANGLE: Span = (0.0, math.pi)
-_DEGREES = (32, 64, 128)  # tried on lines; what lies beyond the needed degree is cut off
+_DEGREES = (64, 128)  # the largest of lines, for few and for many entries
+_FIRST = 32  # their least: many points at once are fast
 _CHECKS = 9  # points per axis, off the grid, at which the error is measured
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _MARGIN = 2  # degrees beyond those that the lines need
@@ -168,20 +171,22 @@ def _diagonal_series(
 def angular_surface(function: KernelFunction, squared_norm: float, tolerance: float) -> Surface:
     """The surface for inputs of one norm, exact at all angles; kept for later calls."""
 
-    def both(angle: Tensor) -> tuple[Tensor, Tensor]:
-        return function.at_angles(squared_norm, HalfAngle.of(angle))
+    def both(angle: Tensor) -> Tensor:
+        return torch.stack(tuple(function.at_angles(squared_norm, HalfAngle.of(angle))))
 
-    own = tuple(float(k) for k in both(torch.zeros(1, dtype=torch.float64)))
-    series = [
-        fit(lambda x, q=q, s=size or 1.0: both(x)[q] / s, (ANY_ANGLE,), tolerance=tolerance)
-        for q, size in enumerate(own)
-    ]
-    coefficients = torch.nn.utils.rnn.pad_sequence(
-        [s.coefficients for s in series], batch_first=True
-    )
-    basis = torch.ones(1, 1, dtype=torch.float64)
-    error = max(s.error for s in series)
-    return Surface(None, ANY_ANGLE, basis, coefficients[:, None, None], error, (own[0], own[1]))
+    own = both(torch.zeros(1, dtype=torch.float64))
+    unit = torch.where(own == 0, 1.0, own)
+    found = fit_together(lambda x: both(x) / unit, (ANY_ANGLE,), tolerance=tolerance)
+    return one_norm_surface(found, own[:, 0])
+
+
+def one_norm_surface(found: Fit, diagonal: Tensor) -> Surface:
+    """The surface for inputs of one norm, given both series in the angle and both diagonals."""
+    ((low, high),) = found.box
+    constant = torch.ones(1, 1, dtype=torch.float64)
+    series = found.coefficients[:, None, None].contiguous()
+    ck, ntk = diagonal.tolist()
+    return Surface(None, (low, high), constant, series, found.error, (ck, ntk))
 
 
 def surface(
@@ -205,8 +210,7 @@ def _degrees(
     function: KernelFunction, norms: Span, angles: Span, tolerance: float, many: bool
 ) -> tuple[int, int]:
     """Those that lines through the box need; few entries do not pay for long lines."""
-    tried = _DEGREES if many else _DEGREES[:1]
-    return _Sampler(function, norms, angles).degrees(tolerance, tried)
+    return _Sampler(function, norms, angles).degrees(tolerance, _DEGREES[many])
 
 
 @cached
@@ -250,19 +254,17 @@ class _Sampler:
     def _diagonal(self, norm: Tensor) -> tuple[Tensor, Tensor]:
         return self.function(norm**2, norm**2, norm**2)
 
-    def degrees(self, tolerance: float, tried: Sequence[int]) -> tuple[int, int]:
+    def degrees(self, tolerance: float, most: int) -> tuple[int, int]:
         """The degrees that lines through the box need, in the norms and in the angle."""
         few, mid = (torch.linspace(*span, 3, dtype=torch.float64) for span in self._spans)
-        across = _needed(
-            lambda x: self.values(x, few[:, None, None], mid[:, None]), self.norms, tolerance, tried
-        )
-        around = _needed(
+        across, around = (
+            lambda x: self.values(x, few[:, None, None], mid[:, None]),
             lambda x: self.values(few[:, None, None], few[:, None], x),
-            self.angles,
-            tolerance,
-            tried,
         )
-        return across, around
+        return (
+            _needed(across, self.norms, tolerance, most),
+            _needed(around, self.angles, tolerance, most),
+        )
 
     @property
     def _spans(self) -> tuple[Span, Span]:
@@ -293,16 +295,17 @@ class _Sampler:
         return float((found - exact).abs().max())
 
 
-def _needed(values, span: Span, tolerance: float, tried: Sequence[int]) -> int:  # type: ignore[no-untyped-def]
-    """The degree that a family of lines needs."""
-    for degree in tried:
-        coefficients = coefficients_from_values(values(chebyshev_nodes(degree, *span)))
-        profile = coefficients.abs().flatten(0, -2).amax(0)
-        rest = profile.flip(0).cumsum(0).flip(0)
-        needed = int((rest > tolerance / 4).sum())
-        if needed + _MARGIN <= degree:
-            return needed + _MARGIN
-    raise AccuracyError(f"the kernel needs a degree above {tried[-1]} on {span}")
+def _needed(lines: Callable[[Tensor], Tensor], span: Span, tolerance: float, most: int) -> int:
+    """The degree that a family of lines needs; the surface is verified as a whole."""
+    found = fit_together(
+        lines,
+        (span,),
+        tolerance=2 * tolerance,
+        max_degree=most,
+        first_degree=_FIRST,
+        check_points=0,
+    )
+    return found.coefficients.shape[-1] - 1 + _MARGIN
 
 
 def _compressed(coefficients: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:

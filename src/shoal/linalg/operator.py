@@ -1,6 +1,7 @@
 """Matrices that are known by their products, and the vectors that they are applied to."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ def like_factor(other: Any, result: Tensor) -> Any:
     return shaped.cpu().numpy() if isinstance(other, np.ndarray) else shaped
 
 
-def refuse_gradients(given: dict[str, Tensor | None], why: str) -> None:
+def refuse_gradients(given: Mapping[str, Tensor | None], why: str) -> None:
     """Refuse tensors, by their names, of which gradients would silently be lost.
 
     Raises:

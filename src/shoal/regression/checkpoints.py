@@ -23,13 +23,13 @@ def of_problem(
 ) -> Checkpoint:
     """The file of a problem, with all that the bits of an iteration depend on."""
     identity = {
-        "architecture": description(problem.architecture),
+        "architecture": description(problem.function.architecture),
         "x": _hash(problem.x),
         "y": _hash(problem.y),
         "ridge": repr(problem.ridge),
         "which": str(problem.kernel),
-        "trainable": " ".join(sorted(problem.trainable)),
-        "width": str(problem.width),
+        "trainable": " ".join(sorted(problem.function.trainable)),
+        "width": str(problem.function.width),
         "precision": str(method.precision),
         **_options(method.preconditioner),
     }

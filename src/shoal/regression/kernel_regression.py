@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from os import PathLike
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from shoal.core.checkpoints import Checkpoint
 from shoal.core.checks import float_tensor, function, one_of, real, shown
 from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
 from shoal.core.settings import in_standard_settings
-from shoal.kernels import kernel_function
+from shoal.kernels import KernelFunction, kernel_function
 from shoal.kernels.arguments import as_tensor, checked_samples, memory_limit
 from shoal.linalg.krylov import Iteration, relative
 from shoal.linalg.operator import refuse_gradients
@@ -45,7 +46,7 @@ Method = Literal["auto", "cholesky", "cg"] | Cholesky | ConjugateGradients
 
 @in_standard_settings
 def kernel_regression(
-    architecture: Architecture,
+    architecture: Architecture | KernelFunction,
     x: Any,
     y: Any,
     *,
@@ -71,7 +72,7 @@ def kernel_regression(
     whatever the dtype of ``x``.
 
     Args:
-        architecture: The network.
+        architecture: The network, or its kernel function.
         x: Inputs of shape (n, p), a tensor or a NumPy array.
         y: Targets of shape (n,) or (n, q).
         ridge: $\lambda \ge 0$.
@@ -102,7 +103,8 @@ def kernel_regression(
         >>> fit.predict(torch.tensor([[0.6, 0.0, 0.8]]).double())
         tensor([0.3555], dtype=torch.float64)
     """
-    problem = _problem(architecture, x, y, ridge, which, trainable, width)
+    kernels = kernel_function(architecture, trainable=trainable, width=width)
+    problem = _problem(kernels, x, y, ridge, which)
     one_of("on_failure", on_failure, ("raise", "warn"))
     limit = _limit(problem, memory)
     chosen = _chosen(method, problem, limit, checkpoint)
@@ -153,17 +155,8 @@ def _report(
     )
 
 
-def _problem(
-    architecture: Architecture,
-    x: Any,
-    y: Any,
-    ridge: float,
-    which: str,
-    trainable: Iterable[str] | None,
-    width: int | None,
-) -> Problem:
+def _problem(kernels: KernelFunction, x: Any, y: Any, ridge: float, which: str) -> Problem:
     """Checked arguments, in float64."""
-    function = kernel_function(architecture, trainable=trainable, width=width)
     inputs = checked_samples("x", as_tensor(x, "x"))
     if inputs.dim() != 2:
         raise ValueError(f"x must have shape (samples, features), got {tuple(inputs.shape)}")
@@ -173,15 +166,14 @@ def _problem(
             f"y must have shape (n,) or (n, outputs) with n = {len(inputs)}, "
             f"got {tuple(targets.shape)}"
         )
-    refuse_gradients({"x": inputs, "y": targets}, "a regression is not differentiated; detach() it")
+    given = {"x": inputs, "y": targets, **dict(kernels.variances)}
+    refuse_gradients(given, "a regression is not differentiated; detach() it")
     return Problem(
-        architecture,
+        replace(kernels, variances=()),
         inputs.detach().to(torch.float64, copy=True),  # what the caller changes later is not seen
         targets.detach().reshape(len(targets), -1).to(inputs.device, torch.float64, copy=True),
         real("ridge", ridge, at_least=0.0),
         ("ck", "ntk").index(one_of("which", which, ("ck", "ntk"))),
-        function.trainable,
-        width,
     )
 
 

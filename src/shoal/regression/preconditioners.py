@@ -191,14 +191,7 @@ def _equivalent(problem: Problem, labels: Labels | None) -> tuple[EquivalentOper
             f"labels must be as many as inputs, got {len(labels)} for {problem.size} inputs"
         )
     # misfits are not told of: a preconditioner may be wrong, only not too much
-    both, _ = unchecked_equivalent(
-        problem.architecture,
-        problem.x,
-        labels,
-        trainable=problem.trainable,
-        width=problem.width,
-        center=False,
-    )
+    both, _ = unchecked_equivalent(problem.function, problem.x, labels, center=False)
     c = both.coefficients
     return (both.ck, both.ntk)[problem.kernel], (c.ck, c.ntk)[problem.kernel].offset
 

@@ -6,8 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from shoal.architectures import Architecture
-from shoal.kernels import KernelOperator, kernel, kernel_operator
+from shoal.kernels import KernelFunction, KernelOperator, kernel, kernel_operator
 
 __all__ = ["Problem", "Shifted"]
 
@@ -17,22 +16,18 @@ class Problem:
     r"""A kernel matrix, targets and a ridge, all in float64.
 
     Attributes:
-        architecture: Whose kernel it is.
+        function: The kernels.
         x: The inputs. shape: (n, p)
         y: The targets. shape: (n, q)
         ridge: $\lambda$.
         kernel: 0 for the CK, 1 for the NTK.
-        trainable: The groups that the NTK counts.
-        width: Where the NTK depends on it.
     """
 
-    architecture: Architecture
+    function: KernelFunction
     x: Tensor
     y: Tensor
     ridge: float
     kernel: int
-    trainable: frozenset[str]
-    width: int | None
 
     @property
     def size(self) -> int:
@@ -46,19 +41,12 @@ class Problem:
 
     def own(self, x: Tensor) -> Tensor:
         """The kernel of inputs with themselves."""
-        both = kernel(self.architecture, x, trainable=self.trainable, width=self.width, diag=True)
-        return both[self.kernel]
+        return kernel(self.function, x, diag=True)[self.kernel]
 
     def operator(self, memory: int, precision: torch.dtype | None = None) -> KernelOperator:
         """The kernel matrix."""
-        return kernel_operator(
-            self.architecture,
-            self.x,
-            trainable=self.trainable,
-            width=self.width,
-            memory=memory,
-            precision=precision,
-        )[self.kernel]
+        both = kernel_operator(self.function, self.x, memory=memory, precision=precision)
+        return both[self.kernel]
 
     def shifted(self, operator: KernelOperator) -> "Shifted":
         r"""$K + \lambda I$."""
@@ -66,14 +54,7 @@ class Problem:
 
     def cross(self, left: Tensor, right: Tensor, memory: int) -> KernelOperator:
         """The kernel between inputs, in so many bytes."""
-        return kernel_operator(
-            self.architecture,
-            left,
-            right,
-            trainable=self.trainable,
-            width=self.width,
-            memory=memory,
-        )[self.kernel]
+        return kernel_operator(self.function, left, right, memory=memory)[self.kernel]
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from shoal.linalg.lanczos import dominant_eigenpair
-from shoal.linalg.norms import start_vector
+from shoal.linalg.norms import dominant_eigenpair, start_vector
 from shoal.networks.exact import exact
 from shoal.training.objective import Objective
 

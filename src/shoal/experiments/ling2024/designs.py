@@ -31,7 +31,7 @@ _TITLES = {"ck": "conjugate kernels", "ntk": "tangent kernels, all weights train
 @lru_cache(maxsize=64)
 def cached_design(deq: DEQ, tau0: float, kind: Kind, family: str) -> shoal.Design:
     """A design by moments; trials with the same mixture have it in common."""
-    return shoal.design(deq, tau0=tau0, match=kind, family=family)
+    return shoal.design(deq, tau0=tau0, match=kind, method=shoal.MomentMatching(family=family))
 
 
 @register

@@ -5,18 +5,23 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.architectures import Architecture
-from shoal.core.checks import flag, one_of, shown
+from shoal.core.checks import one_of, shown
 from shoal.core.settings import in_standard_settings
-from shoal.designs.moments import moment_design
+from shoal.designs.moments import MomentMatching
 from shoal.designs.networks import network_gap
 from shoal.designs.result import Design
-from shoal.designs.sphere import sphere_design
+from shoal.designs.sphere import SphereMatching
 from shoal.kernels import kernel_function
 from shoal.networks import Network
 
-__all__ = ["design"]
+__all__ = ["METHODS", "design"]
 
-_TOLERANCE = 1e-6
+Method = str | MomentMatching | SphereMatching
+
+METHODS: dict[str, type[MomentMatching | SphereMatching]] = {
+    kind.name: kind for kind in (MomentMatching, SphereMatching)
+}
+"""The methods by their short names."""
 
 
 @in_standard_settings
@@ -25,26 +30,16 @@ def design(
     *,
     tau0: float,
     match: str | None = None,
-    method: str = "moments",
+    method: Method = "moments",
     trainable: Iterable[str] | None = None,
     width: int | None = None,
-    family: str | None = None,
-    norm_gated: bool = False,
-    degree: int | None = None,
-    tolerance: float = _TOLERANCE,
 ) -> Design:
     r"""Design an explicit network that has the kernel of another architecture, such as a DEQ.
 
-    ``"moments"`` gives one or two hidden layers with the high-dimensional coefficients of the
-    centered architecture (see ``coefficients``): $\gamma^2, \alpha_1, \alpha_2, \alpha_3$ of the
-    CK, or $\kappa_*^2, \beta_1, \beta_2, \beta_3$ of the NTK, all weights of the designed network
-    being trained. The kernel matrices of both agree on high-dimensional Gaussian mixtures. If no
-    network of the family has the coefficients, the nearest one comes back, ``feasible`` being
-    false.
-
-    ``"sphere"`` gives one hidden layer whose CK *or* NTK (readout and layer both trained) is the
-    architecture's for every pair of inputs of norm ``tau0``, the architecture being taken as it
-    is.
+    :class:`MomentMatching`, or ``"moments"``, gives one or two hidden layers with the
+    high-dimensional coefficients of the centered architecture; :class:`SphereMatching`, or
+    ``"sphere"``, one hidden layer with the kernel itself, for every pair of inputs of norm
+    ``tau0``. Their options are their own.
 
     All kernels are those of infinitely wide networks with random weights. A finite or trained
     network has others: give it instead of its architecture, and the design says how far they are
@@ -54,22 +49,14 @@ def design(
         architecture: Whose kernel is wanted. A network made by ``build`` stands for its
             architecture, its trained groups and, where the NTK depends on it, its width, and its
             own kernels are measured too.
-        tau0: The norm of the inputs; for ``"moments"`` their typical one.
+        tau0: The norm of the inputs; for moments their typical one.
         match: ``"ck"`` or ``"ntk"``. By default what ``trainable`` asks for: the CK decides when
             the readout alone is trained, the NTK otherwise.
-        method: ``"moments"`` or ``"sphere"``.
+        method: A :class:`MomentMatching` or :class:`SphereMatching` with its options, or
+            ``"moments"`` or ``"sphere"`` with those that are right for most.
         trainable: The groups of the architecture's parameters that will be trained, which the
             wanted NTK counts; all by default.
         width: As for ``kernel_function``.
-        family: For ``"moments"``: ``"hard_tanh"``, one layer; ``"leaky_relu"``, one or two;
-            ``"sinusoid"``, one, or two of which the first is a cubic polynomial. By default the
-            first of them that has the coefficients.
-        norm_gated: For ``"sphere"``, and only for positively homogeneous architectures: the
-            designed network multiplies its output by the norm of the input, whose direction alone
-            it sees otherwise, and the kernels agree for inputs of every norm.
-        degree: For ``"sphere"``: the number of Hermite coefficients less one; chosen by default.
-        tolerance: For ``"sphere"``: the largest difference of the kernels for cosines up to 0.95 in
-            size, relative to the diagonal.
 
     Raises:
         ValueError: If an argument is out of range or an option unknown.
@@ -89,15 +76,7 @@ def design(
         >>> [f"{shoal.kernel_function(a)(1.0, 1.0, 0.5).ntk:.6f}" for a in (deq, d.architecture)]
         ['0.371594', '0.371594']
     """
-    one_of("method", method, ("moments", "sphere"))
-    gated = flag("norm_gated", norm_gated)
-    foreign: dict[str, tuple[object, object]] = {"family": (family, None)}
-    if method == "moments":
-        foreign = {"norm_gated": (gated, False), "degree": (degree, None)}
-        foreign["tolerance"] = (tolerance, _TOLERANCE)
-    for name, (value, default) in foreign.items():
-        if value != default:
-            raise ValueError(f"{name} must be left out with method={method!r}, got {value!r}")
+    chosen = _chosen(method)
     network = architecture if isinstance(architecture, Network) else None
     if network is not None:
         architecture, trainable, width = _described(network, trainable, width)
@@ -105,29 +84,27 @@ def design(
         raise TypeError(
             f"architecture must be an Architecture or a network, got {shown(architecture)}"
         )
-    groups = kernel_function(architecture, trainable=trainable, width=width).trainable
-    trained = [group for group in architecture.parameter_groups if group in groups]
-    chosen, reason = _kernel(match, trained, asked=trainable is not None and network is None)
-    if method == "moments":
-        found = moment_design(
-            architecture, tau0, chosen, trainable=groups, width=width, family=family
-        )
-    else:
-        found = sphere_design(
-            architecture,
-            tau0,
-            chosen,
-            trainable=groups,
-            width=width,
-            degree=degree,
-            tolerance=tolerance,
-            norm_gated=gated,
-        )
+    function = kernel_function(architecture, trainable=trainable, width=width)
+    trained = [group for group in architecture.parameter_groups if group in function.trainable]
+    kind, reason = _kernel(match, trained, asked=trainable is not None and network is None)
+    found = chosen.design(function, tau0, kind)
     words = [found.explanation, reason]
-    gap = None if network is None else network_gap(network, tau0, groups, width)
+    gap = None if network is None else network_gap(network, tau0, function)
     if gap is not None:
         words.append(str(gap))
     return replace(found, explanation=" ".join(filter(None, words)), network=gap)
+
+
+def _chosen(method: Method) -> MomentMatching | SphereMatching:
+    """The method, or the one that a name stands for."""
+    if isinstance(method, MomentMatching | SphereMatching):
+        return method
+    if not isinstance(method, str):
+        raise TypeError(
+            "method must be a shoal.MomentMatching or shoal.SphereMatching, or the name of one, "
+            f"got {shown(method)}"
+        )
+    return METHODS[one_of("method", method, METHODS)]()
 
 
 def _described(
