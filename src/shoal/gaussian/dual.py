@@ -14,6 +14,7 @@ from shoal.core.settings import in_standard_settings
 from shoal.gaussian.closed_forms import closed_dual, closed_form
 from shoal.gaussian.composites import Derivative, Square
 from shoal.gaussian.domain import Covariance, checked_activation, covariance
+from shoal.gaussian.mehler import Mehler
 from shoal.gaussian.mixed import mixed_dual
 from shoal.gaussian.sections import Sections
 from shoal.gaussian.smoothing import smoothed
@@ -179,37 +180,48 @@ def _evaluate_one(
 
 
 def _evaluate(phi: Activation, j: int, k: int, pair: Covariance, *, tolerance: float) -> Tensor:
-    """Evaluate $D_{jk}$ by closed form, table or quadrature, block by block."""
+    """Evaluate $D_{jk}$ by closed form, sum, table or quadrature, block by block."""
     result = torch.empty(pair.shape, dtype=torch.float64, device=pair.a.device)
     closed = closed_form(phi)
     known = closed if j == k and j < 2 else None
-    tables = Tables.of(phi, j, k, pair, tolerance) if known is None else None
+    way = None
+    if known is None:
+        way = Mehler.of(phi, j, k, pair.a, pair.b) or Tables.of(phi, j, k, pair, tolerance)
     for index in pair.blocks(_BLOCK):
-        a, b, c = pair[index]
-        shape = result[index].shape
-        flat = tuple(t.reshape(-1) for t in (a, b, c))
+        a, b, c = (t.reshape(-1) for t in pair[index])
         if known is not None:
-            value = closed_dual(phi, known, j, flat[0], flat[1], flat[2])
-        elif j == k and j < 2:
-            value = _evaluate_pairs(phi, j, flat[0], flat[1], flat[2], tables)
+            value = closed_dual(phi, known, j, a, b, c)
         else:
-            value = tables(*flat) if tables is not None else mixed_dual(phi, j, k, *flat)
-        result[index] = value.view(shape)
+            value = _evaluate_block(phi, j, k, (a, b, c), tolerance, way)
+        result[index] = value.view(result[index].shape)
     return result
 
 
-def _evaluate_pairs(
-    phi: Activation, j: int, a: Tensor, b: Tensor, c: Tensor, tables: Tables | Sections | None
+def _evaluate_block(
+    phi: Activation,
+    j: int,
+    k: int,
+    triple: tuple[Tensor, Tensor, Tensor],
+    tolerance: float,
+    way: Mehler | Tables | Sections | None,
 ) -> Tensor:
-    """$D_{jj}$ at vectors; where u = v it is the mean square, a one-dimensional integral."""
-    same = (a == b) & (c == a)
-    value = torch.empty_like(a)
-    if bool(same.any()):
-        distinct, inverse = a[same].unique(return_inverse=True)
-        value[same] = _mean_squares(phi, j, distinct)[inverse]
-    other = (a[~same], b[~same], c[~same])
-    if len(other[0]):
-        value[~same] = tables(*other) if tables is not None else mixed_dual(phi, j, j, *other)
+    """$D_{jk}$ at vectors; where u = v, $D_{jj}$ is the mean square, a one-dimensional integral."""
+    a, b, c = triple
+    value, rest = torch.empty_like(a), torch.ones_like(a, dtype=torch.bool)
+    if j == k and j < 2:
+        same = (a == b) & (c == a)
+        if bool(same.any()):
+            distinct, inverse = a[same].unique(return_inverse=True)
+            value[same] = _mean_squares(phi, j, distinct)[inverse]
+            rest = ~same
+    if isinstance(way, Mehler) and bool(rest.any()):
+        value[rest], known = way(a[rest], b[rest], c[rest])
+        rest = rest.masked_scatter(rest, ~known)
+        others = Covariance(a[rest], b[rest], c[rest], torch.float64)
+        way = Tables.of(phi, j, k, others, tolerance) if len(others.a) else None
+    if bool(rest.any()):
+        others = (a[rest], b[rest], c[rest])
+        value[rest] = mixed_dual(phi, j, k, *others) if way is None else way(*others)
     return value
 
 

@@ -15,12 +15,13 @@ from shoal.gaussian.composites import Derivative
 from shoal.gaussian.domain import checked_activation, scale_tensor
 from shoal.gaussian.polynomials import normalized_hermite
 from shoal.gaussian.quadrature import normal_density, panel_nodes, resolved_edges, window_edges
+from shoal.gaussian.smoothing import TINY, spread
 
-__all__ = ["hermite"]
+__all__ = ["expansion", "hermite"]
 
 _STRETCH = 1.3  # h_k(ξ) p(ξ) is below exp(-ξ²/4), whatever the degree: a wider window
 _MOST = 10**6  # degrees, each of which takes a step
-_BLOCK = 256  # scales that are integrated at a time
+_BLOCK = 16  # scales that are integrated at a time
 
 
 @in_standard_settings
@@ -60,8 +61,7 @@ class _Hermite(torch.autograd.Function):
 
     @staticmethod
     def forward(tau: Tensor, phi: Activation, order: int) -> Tensor:
-        blocks = [_block(phi, part, order) for part in tau.reshape(-1).split(_BLOCK)]
-        return torch.cat(blocks).view(*tau.shape, order + 1)
+        return expansion(phi, tau.reshape(-1), order)[0].view(*tau.shape, order + 1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
@@ -91,17 +91,41 @@ def _jumps(phi: Activation, tau: Tensor, order: int) -> Tensor:
     return total
 
 
-def _block(phi: Activation, tau: Tensor, order: int) -> Tensor:
-    """The coefficients at a vector of scales; shape (scales, order + 1)."""
+def expansion(
+    phi: Activation, tau: Tensor, order: int, *, derivative: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Coefficients of the pieces of a derivative at some scales, and their mean squares.
+
+    Returns:
+        Tensors of shapes (scales, order + 1) and (scales,).
+    """
+    blocks = [_block(phi, part, order, derivative) for part in tau.split(_BLOCK)]
+    coefficients, squares = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+    return coefficients, squares
+
+
+def _block(phi: Activation, tau: Tensor, order: int, derivative: int) -> tuple[Tensor, Tensor]:
     # h_k oscillates with frequency √k: ORDER nodes resolve ORDER / 2 radians of it and φ.
     width = min(4.0, ORDER / math.sqrt(order + 1))
-    std = tau.clamp(min=1e-75)
-    window = _STRETCH * window_edges(phi, 0, _STRETCH * float(std.max()))[-1]
+    std = tau.clamp(min=TINY)
+    window = _STRETCH * window_edges(phi, derivative, _STRETCH * float(std.max()))[-1]
     panels = math.ceil(window / width)
     fixed = tuple(window * k / panels for k in range(-panels, panels + 1))
     cuts = resolved_edges(phi, float(window * std.max()), tau.device)
     nodes = panel_nodes(cuts / std[:, None], fixed)
-    value = phi.function(nodes.at(tau) * nodes.xi)
-    polynomials = normalized_hermite(nodes.xi, value)
-    columns = [nodes.expectation(next(polynomials), len(tau)) for _ in range(order + 1)]
-    return torch.stack(columns, dim=1)
+    value = phi.derivative(nodes.at(spread(std, derivative)) * nodes.xi, derivative)
+    sums = _panel_sums(nodes.xi, nodes.weighted(value), order)
+    coefficients = value.new_zeros(len(tau), order + 1).index_add_(0, nodes.row, sums.T)
+    return coefficients, nodes.expectation(value * value, len(tau))
+
+
+def _panel_sums(xi: Tensor, start: Tensor, order: int) -> Tensor:
+    r"""The sums of ``start`` times $h_k(\xi)$ over the nodes of each panel; one row for each k."""
+    before, value = torch.zeros_like(xi), start
+    sums = xi.new_empty(order + 1, len(xi))
+    for k in range(order + 1):
+        torch.sum(value, dim=1, out=sums[k])
+        scale = 1 / math.sqrt(k + 1)
+        before.mul_(-math.sqrt(k) * scale).addcmul_(xi, value, value=scale)
+        before, value = value, before
+    return sums

@@ -30,7 +30,8 @@ from shoal.gaussian.smoothing import TINY, smoothed, smoothed_regular, spread
 
 __all__ = ["mixed_dual", "mixed_dual_at_angle"]
 
-_BLOCK = 32  # pairs that are integrated at a time
+_BLOCK = 32  # pairs that are integrated at a time ...
+_JUMPS = 4096  # ... and those whose jumps are added up at a time
 _INFINITE = 1e60
 _LAYER = (-9.0, -6.0, -3.0, 0.0, 3.0, 6.0, 9.0)  # edges around a smoothed kink, in its widths
 
@@ -41,7 +42,8 @@ def mixed_dual(phi: Activation, j: int, k: int, a: Tensor, b: Tensor, c: Tensor)
         j, k, a, b = k, j, b, a
     elif j == k:  # an exactly symmetric result
         a, b = torch.maximum(a, b), torch.minimum(a, b)
-    total = torch.cat([_mixed_block(phi, j, k, pair) for pair in _pairs(a, b, c)])
+    stds = (t.sqrt().clamp(min=TINY) for t in (a, b))
+    total = _total(phi, j, k, *stds, *correlation(a, b, c))
     # a delta of width TINY stands for an infinite one
     return torch.where(total.abs() > _INFINITE, total * math.inf, total)
 
@@ -50,10 +52,8 @@ def mixed_dual_at_angle(
     phi: Activation, j: int, k: int, a: Tensor, b: Tensor, angle: Tensor
 ) -> Tensor:
     r"""$D_{jk}$ at $c = \sqrt{ab}\cos\theta$: near 0 and π an angle has digits that $c$ has not."""
-    cosine, sine = angle.cos(), angle.sin()
     stds = (t.sqrt().clamp(min=TINY) for t in (a, b))
-    pairs = (_Pair(*block) for block in blocks(_BLOCK, *stds, cosine, sine))
-    return torch.cat([_mixed_block(phi, j, k, pair) for pair in pairs])
+    return _total(phi, j, k, *stds, angle.cos(), angle.sin())
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,21 @@ class _Pair:
         return replace(self, std_u=self.std_v, std_v=self.std_u)
 
 
-def _pairs(a: Tensor, b: Tensor, c: Tensor) -> Iterator[_Pair]:
-    for block in blocks(_BLOCK, a, b, c):
-        std_u, std_v = (t.sqrt().clamp(min=TINY) for t in block[:2])
-        yield _Pair(std_u, std_v, *correlation(*block))
+def _total(phi: Activation, j: int, k: int, *vectors: Tensor) -> Tensor:
+    """Jumps of many pairs at a time, as they cost little, and smooth pieces of a few."""
+    parts = []
+    for many in blocks(_JUMPS, *vectors):
+        pair = _Pair(*many)
+        jumps = _jumps(phi, j, k, pair, first_jump=0)
+        jumps = jumps + _jumps(phi, k, j, pair.swapped(), first_jump=j)
+        pieces = [_pieces(phi, j, k, _Pair(*few)) for few in blocks(_BLOCK, *many)]
+        parts.append(jumps + torch.cat(pieces))
+    return torch.cat(parts)
 
 
-def _mixed_block(phi: Activation, j: int, k: int, pair: _Pair) -> Tensor:
-    total = _jumps(phi, j, k, pair, first_jump=0)
-    total = total + _jumps(phi, k, j, pair.swapped(), first_jump=j)
+def _pieces(phi: Activation, j: int, k: int, pair: _Pair) -> Tensor:
+    """The integral of the smooth pieces alone."""
+    total = torch.zeros_like(pair.std_u)
     window = window_edges(phi, j, float(pair.std_u.max()))
     span = window[-1] * float(torch.maximum(pair.std_u, 2 * pair.std_v).max())
     if any(vanishes(phi, order, reach(phi, span)) for order in (j, k)):

@@ -52,12 +52,19 @@ class Nodes:
         """Spread one number per row over that row's panels; shape (panels, 1)."""
         return rows[self.row, None]
 
+    def weighted(self, values: Tensor) -> Tensor:
+        """Values at the nodes times their weights in integrals with the standard normal density."""
+        weights = gauss_legendre(ORDER)[1].to(values.device) * self.half[:, None]
+        density = (self.xi * self.xi).mul_(-0.5).exp_()
+        return density.mul_(values).mul_(weights / math.sqrt(2 * math.pi))
+
+    def sums(self, values: Tensor, rows: int) -> Tensor:
+        """Add up what the nodes of each row have."""
+        return values.new_zeros(rows).index_add_(0, self.row, values.sum(-1))
+
     def expectation(self, values: Tensor, rows: int) -> Tensor:
         """Integrate ``values`` at the nodes against the standard normal density, row by row."""
-        weights = gauss_legendre(ORDER)[1].to(values.device)
-        density = (self.xi * self.xi).mul_(-0.5).exp_()
-        panels = (density.mul_(values) @ weights).mul_(self.half / math.sqrt(2 * math.pi))
-        return panels.new_zeros(rows).index_add_(0, self.row, panels)
+        return self.sums(self.weighted(values), rows)
 
 
 def blocks(rows: int, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:

@@ -19,6 +19,7 @@ from shoal.core.exceptions import AccuracyError
 from shoal.gaussian.composites import Derivative, Square
 from shoal.gaussian.condensed import CondensedRule
 from shoal.gaussian.domain import Covariance
+from shoal.gaussian.mehler import collapsed
 from shoal.gaussian.mixed import mixed_dual
 from shoal.gaussian.polar import PolarRule, resolving_rule
 from shoal.gaussian.quadrature import window_edges
@@ -52,7 +53,7 @@ class Sections:
         """Those for some covariances; ``None`` if there are too many variances or it fails."""
         if math.prod(pair.shape) > _MOST_POINTS:
             return None
-        distinct = torch.cat([_collapsed(pair.a), _collapsed(pair.b)]).double().unique()
+        distinct = torch.cat([collapsed(pair.a), collapsed(pair.b)]).double().unique()
         distinct = distinct[(distinct >= _SMALLEST) & (distinct <= _LARGEST)]
         if not 0 < len(distinct) <= _MOST_VARIANCES:
             return None
@@ -149,14 +150,6 @@ def part_of(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 def _span(part: int) -> tuple[float, float]:
     return max(0.0, CUTS[part] - _MARGIN), min(math.pi, CUTS[part + 1] + _MARGIN)
-
-
-def _collapsed(tensor: Tensor) -> Tensor:
-    """The values of an expanded tensor, each once per place it is stored at."""
-    for dim, stride in enumerate(tensor.stride()):
-        if stride == 0:
-            tensor = tensor.narrow(dim, 0, 1)
-    return tensor.detach().reshape(-1)
 
 
 def _number(i: Tensor, j: Tensor) -> Tensor:

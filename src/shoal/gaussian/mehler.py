@@ -1,0 +1,126 @@
+r"""Duals by Mehler's formula, $D_{jk} = \sum_n c_n(\sqrt a)\,d_n(\sqrt b)\,\rho^n$.
+
+The Hermite coefficients $c$ of $\varphi^{(j)}$ and $d$ of $\varphi^{(k)}$ belong to one variance
+each, so that pairs cost a short sum. By Cauchy and Schwarz, what a sum up to $N$ leaves out is at
+most $|\rho|^{N+1}$ times the root of both rests of Parseval's sums: a bound at each pair.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shoal.activations import Activation
+from shoal.activations.closed_forms.correlation import correlation
+from shoal.activations.panels import jump
+from shoal.core.caches import cached
+from shoal.core.exceptions import AccuracyError
+from shoal.gaussian.hermite import expansion
+from shoal.gaussian.quadrature import DELTA_WINDOW, nearby_breaks
+
+__all__ = ["Mehler", "collapsed"]
+
+_ORDERS = (63, 255, 1023, 4095)  # of the last coefficient, tried in turn
+_COSTS = (0.03, 0.1, 0.3, 1.5)  # of the coefficients of one variance, in integrals of one pair
+_ERROR = 1e-14  # bound of what is left out, relative to the root of both mean squares
+_ROUNDING = 4e-16  # of Parseval's sum, relative
+_MOST_VARIANCES = 1024  # beyond, tables are cheaper
+_BLOCK = 1 << 20  # products that are formed at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Mehler:
+    """$D_{jk}$ of some variances.
+
+    Attributes:
+        phi: The activation, whose derivatives do not jump below the orders.
+        orders: $j$ and $k$.
+        variances: Ascending.
+    """
+
+    phi: Activation
+    orders: tuple[int, int]
+    variances: Tensor
+
+    @classmethod
+    def of(cls, phi: Activation, j: int, k: int, a: Tensor, b: Tensor) -> "Mehler | None":
+        """That of some variances; ``None`` if they are too many, or derivatives jump."""
+        variances = torch.cat([collapsed(a), collapsed(b)]).double().unique()
+        if len(variances) > _MOST_VARIANCES:
+            return None
+        places = nearby_breaks(phi, DELTA_WINDOW * float(variances[-1].sqrt()))
+        if any(jump(phi, x, n) for x in places for n in range(max(j, k))):
+            return None
+        return cls(phi, (j, k), variances)
+
+    def __call__(self, a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        """The sums at vectors of covariances, and at which of them they are accurate."""
+        result, known = torch.zeros_like(a), torch.zeros_like(a, dtype=torch.bool)
+        i, j = (torch.searchsorted(self.variances, t) for t in (a, b))
+        cosine = correlation(a, b, c)[0]
+        for order, cost in zip(_ORDERS, _COSTS, strict=True):
+            rest = (~known).nonzero()[:, 0]
+            needed = torch.cat([i[rest], j[rest]]).unique()
+            if cost * len(needed) > len(rest) or not len(rest):
+                break
+            try:
+                left, right = (self._expansion(needed, n, order) for n in self.orders)
+            except AccuracyError:  # it grows too fast to be integrated
+                break
+            places = (torch.searchsorted(needed, t[rest]) for t in (i, j))
+            where = tuple(places)
+            share = cosine[rest].abs() ** (order + 1)
+            inside = share * left.rest[where[0]] * right.rest[where[1]] <= _ERROR
+            some = inside.nonzero()[:, 0]
+            terms = left.coefficients, right.coefficients, *(t[some] for t in where)
+            result[rest[some]] = _sums(*terms, cosine[rest[some]])
+            known[rest[some]] = True
+        return result, known
+
+    def _expansion(self, which: Tensor, derivative: int, order: int) -> "_Expansion":
+        stds = tuple(self.variances[which].sqrt().tolist())
+        return _expansion(self.phi, derivative, stds, order, self.variances.device)
+
+
+@dataclass(frozen=True, eq=False)
+class _Expansion:
+    """Hermite coefficients at some scales.
+
+    Attributes:
+        coefficients: Up to some order. shape: (scales, order + 1)
+        rest: The root of the share of the mean square that they leave out. shape: (scales,)
+    """
+
+    coefficients: Tensor
+    rest: Tensor
+
+
+@cached
+def _expansion(
+    phi: Activation, derivative: int, stds: tuple[float, ...], order: int, device: torch.device
+) -> _Expansion:
+    """Those of a derivative; kept, as solving an equation asks for them again and again."""
+    tau = torch.tensor(stds, dtype=torch.float64, device=device)
+    coefficients, square = expansion(phi, tau, order, derivative=derivative)
+    share = (square - coefficients.square().sum(1)) / torch.where(square > 0, square, 1.0)
+    return _Expansion(coefficients, share.clamp(min=_ROUNDING).sqrt())
+
+
+def _sums(c: Tensor, d: Tensor, i: Tensor, j: Tensor, cosine: Tensor) -> Tensor:
+    """The sums of products and powers of the correlations of some pairs."""
+    parts = [cosine[:0]]
+    step = _BLOCK // c.shape[1]
+    for rows, columns, rho in zip(*(t.split(step) for t in (i, j, cosine)), strict=True):
+        powers = rho[:, None].repeat(1, c.shape[1])
+        powers[:, 0] = 1.0
+        products = c[rows] * d[columns]
+        parts.append((products * powers.cumprod(1)).sum(1))
+    return torch.cat(parts)
+
+
+def collapsed(tensor: Tensor) -> Tensor:
+    """The values of an expanded tensor, each once per place it is stored at."""
+    for dim, stride in enumerate(tensor.stride()):
+        if stride == 0:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor.detach().reshape(-1)
