@@ -149,12 +149,15 @@ class _Dual(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(*inputs[:3])
         ctx.arguments = inputs[3:]
 
     @staticmethod
     @in_standard_settings
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * 6
         a, b, c = ctx.saved_tensors
         phi, (j, k), tolerance = ctx.arguments
         into: list[Tensor | None] = []

@@ -21,7 +21,7 @@ from shoal.gaussian.quadrature import DELTA_WINDOW, nearby_breaks
 __all__ = ["Mehler", "collapsed"]
 
 _ORDERS = (63, 255, 1023, 4095)  # of the last coefficient, tried in turn
-_COSTS = (0.03, 0.1, 0.3, 1.5)  # of the coefficients of one variance, in integrals of one pair
+_COSTS = (0.01, 0.03, 0.1, 0.5)  # of those of one variance, in integrals of one pair: they are kept
 _ERROR = 1e-14  # bound of what is left out, relative to the root of both mean squares
 _ROUNDING = 4e-16  # of Parseval's sum, relative
 _MOST_VARIANCES = 1024  # beyond, tables are cheaper

@@ -69,22 +69,29 @@ class _Smoothed(torch.autograd.Function):
         order: int,
         first_jump: int,
     ) -> Tensor:
-        shape = mean.shape
+        shape, inverse = mean.shape, None
         mean, std = mean.reshape(-1), variance.reshape(-1).sqrt().clamp(min=TINY)
+        if bool((mean == mean[0]).all()):  # pairs of inputs ask for the same moments many times
+            std, inverse = std.unique(return_inverse=True)
+            mean = mean[: len(std)]
         total = smoothed_regular(phi, mean, std, order=order)
-        return (total + _singular(phi, mean, std, order, first_jump)).view(shape)
+        total = total + _singular(phi, mean, std, order, first_jump)
+        return (total if inverse is None else total[inverse]).view(shape)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(*inputs[:2])
         ctx.arguments = inputs[2:]
 
     @staticmethod
     @in_standard_settings
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
         mean, variance = ctx.saved_tensors
         phi, order, first_jump = ctx.arguments
         into: list[Tensor | None] = [None, None]
+        if grad is None:
+            return (*into, None, None, None)
         if ctx.needs_input_grad[0]:
             slope = smoothed(phi, mean, variance, order=order + 1, first_jump=first_jump)
             into[0] = grad * slope

@@ -5,11 +5,13 @@ one equation per input; then covariances, $\Lambda_{ij} = \sigma_a^2 D_\varphi(\
 \Lambda_{jj}, \Lambda_{ij}) + \sigma_b^2 c$, one equation per pair, independent of all others. Each
 is solved by Newton's method, whose derivative Price's theorem gives, and then differentiated
 implicitly: two more Newton steps from the solution, recorded by autograd, have its derivatives
-up to third order. Covariances of pixels are solved together, as a field: what one turn of the loop
-makes of a small change is then a linear map of fields, and all turns a series of its powers.
+up to third order. Those of the first order pass through the right-hand side of the last step alone.
+Covariances of pixels are solved together, as a field: what one turn of the loop makes of a small
+change is then a linear map of fields, and all turns a series of its powers.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -108,9 +110,31 @@ def solve(
             solution = _first(equation, start, solution, size, name)
     if differentiable:
         for _ in range(2):
-            value, slope = equation(solution)
-            solution = solution - (solution - value) / (1 - slope)
+            guess = _for_higher_orders(solution)
+            value, slope = equation(guess)
+            solution = guess - (guess - value) / (1 - _for_higher_orders(slope))
     return solution
+
+
+def _for_higher_orders(tensor: Tensor) -> Tensor:
+    """The same, of which derivatives of the first order know that it does not matter."""
+    result: Tensor = _ForHigherOrders.apply(tensor)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _ForHigherOrders(torch.autograd.Function):
+    """At a solution, Newton's step changes neither with its start nor with its slope."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.recorded = False
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None) -> Tensor | None:
+        ctx.recorded |= torch.is_grad_enabled()  # then derivatives of derivatives may follow
+        return grad if ctx.recorded else None
 
 
 def _first(equation: Equation, start: Tensor, solution: Tensor, size: Tensor, name: str) -> Tensor:
