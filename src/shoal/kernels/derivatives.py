@@ -52,7 +52,9 @@ _FEW = 4096  # norms whose diagonal is differentiated one by one: a series costs
 _DEGREES = (24, 192)  # the least and the largest of the derivative in one norm
 _CHECKS = 16  # angles, off the grid, at which its error is measured
 _TOLERANCE = 1e-10  # error of derivatives, relative to the diagonal
-_SMALLEST_ANGLE = 1e-7  # at which c still tells an angle
+_SMALLEST_ANGLE = 1e-7  # at which c still tells an angle, ...
+_WIDER = 10.0  # ... unless biases hide it: then angles grow by this factor ...
+_WIDEST = 0.1  # ... up to here
 _SMALLEST_NORM = 1e-100  # stands in for a norm of zero, of an input with itself
 _NOTHING = 1e-8  # stands in for a norm of zero, relative to the other
 
@@ -160,16 +162,18 @@ def pair_derivatives(
     # Along one direction, where c does not tell the angle, pairs of one norm, and all of a
     # positively homogeneous kernel, are as an input with itself.
     norms = plan.left.norm[i], plan.right.norm[j]
-    along = angle < _SMALLEST_ANGLE
+    apart = angle
     if not plan.function.architecture.positively_homogeneous:
-        along &= norms[0] == norms[1]
-    others = (~(along & (angle == 0))).nonzero()[:, 0]
+        apart = torch.maximum(angle, (norms[0] - norms[1]).abs() / torch.maximum(*norms))
+        apart = apart.nan_to_num(0.0)  # both are zero
+    along = apart < _SMALLEST_ANGLE
+    others = (apart > 0).nonzero()[:, 0]
     if len(others):
         result[..., others] = _distinct_pairs(plan, names, i[others], j[others], angle[others])
     if bool(along.any()):
         own = own_derivatives(plan, names, norms[0][along].sqrt() * norms[1][along].sqrt())
         exact = torch.cat([own[1:2] / 2, own[1:2] / 2, own[2:]])
-        share = (angle[along] / _SMALLEST_ANGLE).clamp(max=1.0)
+        share = apart[along] / _SMALLEST_ANGLE
         result[:-1, :, along] = exact + share * (result[:-1, :, along] - exact)
     return result
 
@@ -177,9 +181,24 @@ def pair_derivatives(
 def _distinct_pairs(
     plan: Plan, names: tuple[str, ...], i: Tensor, j: Tensor, angle: Tensor
 ) -> Tensor:
-    """Those at the nearest angle that the inner product tells."""
+    """Those at the nearest angles at which all layers tell the inputs of a pair apart."""
+    smallest, rest = _SMALLEST_ANGLE, torch.arange(len(i), device=i.device)
+    result = _pairs_apart(plan, names, i, j, angle, smallest)
+    while smallest < _WIDEST:
+        rest = rest[(~result[..., rest].isfinite()).flatten(0, -2).any(0)]
+        if not len(rest):
+            return result
+        smallest *= _WIDER
+        result[..., rest] = _pairs_apart(plan, names, i[rest], j[rest], angle[rest], smallest)
+    raise AccuracyError("the derivatives of the kernel at nearly equal inputs are lost to rounding")
+
+
+def _pairs_apart(
+    plan: Plan, names: tuple[str, ...], i: Tensor, j: Tensor, angle: Tensor, smallest: float
+) -> Tensor:
+    """Those at angles that are at least so far from 0 and π."""
     left, right = _nonzero_norms(plan, i, j)
-    nearest = angle.clamp(_SMALLEST_ANGLE, math.pi - _SMALLEST_ANGLE)
+    nearest = angle.clamp(smallest, math.pi - smallest)
     a, b, c = left**2, right**2, left * right * nearest.cos()
     _, slopes = derivatives(plan.function, names, lambda f, *point: f(*point), a, b, c)
     in_a, in_b, in_c = slopes[:3]
