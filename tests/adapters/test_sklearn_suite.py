@@ -150,6 +150,19 @@ def _nothing_is_free(module: ModuleType, kernel: Kernel) -> None:
     assert all(hyperparameter.fixed for hyperparameter in kernel.hyperparameters)
 
 
+def _fixing_one_leaves_the_others(module: ModuleType, kernel: Kernel) -> None:
+    """The test compares θ[:i] as if it were one number: it knows at most two hyperparameters."""
+    gradient, theta = kernel(module.X, eval_gradient=True)[1], kernel.theta
+    np.testing.assert_allclose(
+        theta, np.log([getattr(kernel, h.name) for h in kernel.hyperparameters]), rtol=1e-15
+    )
+    for place, hyperparameter in enumerate(kernel.hyperparameters):
+        fixed = clone(kernel).set_params(**{f"{hyperparameter.name}_bounds": "fixed"})
+        np.testing.assert_array_equal(fixed.theta, np.delete(theta, place))
+        found = fixed(module.X, eval_gradient=True)[1]
+        np.testing.assert_allclose(found, np.delete(gradient, place, axis=2), rtol=1e-12)
+
+
 Instead = Callable[[ModuleType, Kernel], None]
 _INTERPOLATION = ("test_gpr_interpolation", "test_gpr_predict_no_cov_no_std_return")
 _SMALL_EIGENVALUES = ("relu fixed", "tanh fixed", "fully connected")
@@ -172,6 +185,10 @@ CANNOT_HOLD: dict[tuple[str, str, str], Instead] = {
         ("test_kernels", "test_kernel_theta", kernel): _nothing_is_free
         for kernel in ("relu fixed", "tanh fixed", "fully connected")
     },
+    **{
+        ("test_kernels", "test_kernel_theta", kernel): _fixing_one_leaves_the_others
+        for kernel in ("relu", "relu ntk", "tanh")
+    },
 }
 
 
@@ -180,6 +197,8 @@ def test_with_the_kernels_of_networks(place: str, name: str, which: str) -> None
     module, kernel = _module(place), clone(KERNELS[which])
     if name in TUNED and not len(kernel.theta):
         pytest.skip("it has no hyperparameters to tune")
+    if name == "test_kernel_theta" and not isinstance(kernel, SklearnKernel):
+        pytest.skip("it is for kernels that are no products, as scikit-learn has it")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # a variance at its bound
         instead = CANNOT_HOLD.get((place, name, which))

@@ -217,14 +217,14 @@ def _evaluate_block(
             distinct, inverse = a[same].unique(return_inverse=True)
             value[same] = _mean_squares(phi, j, distinct)[inverse]
             rest = ~same
-    if isinstance(way, Mehler) and bool(rest.any()):
+    if isinstance(way, Mehler):
         value[rest], known = way(a[rest], b[rest], c[rest])
         rest = rest.masked_scatter(rest, ~known)
-        others = Covariance(a[rest], b[rest], c[rest], torch.float64)
-        way = Tables.of(phi, j, k, others, tolerance) if len(others.a) else None
+        left = Covariance(a[rest], b[rest], c[rest], torch.float64)
+        way = Tables.of(phi, j, k, left, tolerance) if len(left.a) else None
     if bool(rest.any()):
-        others = (a[rest], b[rest], c[rest])
-        value[rest] = mixed_dual(phi, j, k, *others) if way is None else way(*others)
+        x, y, z = a[rest], b[rest], c[rest]
+        value[rest] = mixed_dual(phi, j, k, x, y, z) if way is None else way(x, y, z)
     return value
 
 

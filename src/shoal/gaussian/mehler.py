@@ -67,13 +67,12 @@ class Mehler:
                 left, right = (self._expansion(needed, n, order) for n in self.orders)
             except AccuracyError:  # it grows too fast to be integrated
                 break
-            places = (torch.searchsorted(needed, t[rest]) for t in (i, j))
-            where = tuple(places)
+            rows, columns = (torch.searchsorted(needed, t[rest]) for t in (i, j))
             share = cosine[rest].abs() ** (order + 1)
-            inside = share * left.rest[where[0]] * right.rest[where[1]] <= _ERROR
+            inside = share * left.rest[rows] * right.rest[columns] <= _ERROR
             some = inside.nonzero()[:, 0]
-            terms = left.coefficients, right.coefficients, *(t[some] for t in where)
-            result[rest[some]] = _sums(*terms, cosine[rest[some]])
+            c_n, d_n = left.coefficients, right.coefficients
+            result[rest[some]] = _sums(c_n, d_n, rows[some], columns[some], cosine[rest[some]])
             known[rest[some]] = True
         return result, known
 
