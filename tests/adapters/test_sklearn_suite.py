@@ -54,6 +54,7 @@ KERNELS: dict[str, Kernel] = {
     ),
 }
 QUICK = {"relu fixed", "fully connected", "factor fully connected", "factor resnet"}
+PROCESSES = {"test_multi_class_n_jobs"}  # which take long to start
 QUICK_TESTS = {"test_kernel_gradient", "test_kernel_theta"}  # with all
 
 
@@ -78,7 +79,7 @@ def _cases() -> Iterator[Any]:
         for name, test in sorted(vars(module).items()):
             if name.startswith("test_") and _takes_a_kernel(test) and name not in NOT_OURS:
                 for kernel in KERNELS:
-                    quick = kernel in QUICK or name in QUICK_TESTS
+                    quick = (kernel in QUICK and name not in PROCESSES) or name in QUICK_TESTS
                     marks = () if quick else pytest.mark.slow
                     yield pytest.param(place, name, kernel, marks=marks)
 
