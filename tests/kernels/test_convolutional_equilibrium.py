@@ -108,7 +108,12 @@ def test_images_of_one_pixel_are_vectors(deq, pooling):
         pooling=pooling, bias_variance=deq.bias_variance,
     )  # fmt: skip
     for image, vector in zip(shoal.kernel(conv, x[:, :, None]), shoal.kernel(deq, x), strict=True):
-        torch.testing.assert_close(image, vector, rtol=1e-10, atol=1e-10)
+        # where a kink's slope in the angle counts, the angle of an image with itself is known to √ε
+        own = image.diagonal()
+        torch.testing.assert_close(own, vector.diagonal(), rtol=1e-7, atol=1e-7)
+        torch.testing.assert_close(
+            image - own.diag(), vector - vector.diagonal().diag(), rtol=1e-10, atol=1e-10
+        )
 
 
 def test_blocks_and_groups():

@@ -19,7 +19,8 @@ def test_memory_limits_change_nothing(limit):
     for phi in (ReLU(), Tanh()):
         whole, part = kernel(DEQ(phi, 0.15, 0.8), x), kernel(DEQ(phi, 0.15, 0.8), x, memory=limit)
         for left, right in zip(whole, part, strict=True):
-            assert (left - right).abs().max() <= 1e-13 * left.max()
+            # each is within 1e-13 of the kernel
+            assert (left - right).abs().max() <= 2e-13 * left.max()
             assert torch.equal(right, right.T)
 
 
