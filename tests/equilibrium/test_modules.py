@@ -266,6 +266,7 @@ def test_copies_and_pickles():
     other.load_state_dict(layer.state_dict())
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of dynamo's
 def test_inside_a_compiled_model():
     layer, _, (x,), _ = prepared(Pretrained)
@@ -326,6 +327,9 @@ def test_warm_starts():
         layer(torch.zeros_like(x), x).sum().backward()
     assert int(layer.solution.steps.max()) == 0
     assert int(layer.solution.adjoint.steps.max()) == 0
+    layer.forget()
+    layer(torch.zeros_like(x), x)
+    assert int(layer.solution.steps.max()) > 3
     layer(torch.zeros_like(x), 2 * x)
     assert int(layer.solution.steps.max()) > 3
 

@@ -34,6 +34,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
 def test_two_processes_train_as_one_does(tmp_path):
     paths = [str(tmp_path / "store"), str(tmp_path / "weights.pt")]
@@ -77,6 +78,7 @@ class Solved(torch.utils.data.Dataset):
         return self.layer(torch.zeros_like(x), x)[0]
 
 
+@pytest.mark.thorough
 def test_workers_of_a_data_loader():
     data = Solved()
     loader = torch.utils.data.DataLoader(

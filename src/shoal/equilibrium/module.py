@@ -134,6 +134,10 @@ class Equilibrium(nn.Module):
         """What the solves of this module came to."""
         return self.options.log
 
+    def forget(self) -> None:
+        """Let the next solves start cold, whatever came before."""
+        self._series.clear()
+
     def extra_repr(self) -> str:
         """The methods."""
         solvers = ", ".join(map(repr, (self.options.solver, *self.options.fallbacks)))
