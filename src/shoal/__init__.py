@@ -57,6 +57,7 @@ from shoal.equilibrium import (
     Status,
     Unrolled,
     fixed_point,
+    jacobian_penalty,
     solve,
 )
 from shoal.equivalents import Coefficients, Equivalent, centered, coefficients, equivalent
@@ -185,6 +186,7 @@ __all__ = [
     "fixed_point",
     "gaussian",
     "gradient_flow",
+    "jacobian_penalty",
     "kernel",
     "kernel_function",
     "kernel_operator",

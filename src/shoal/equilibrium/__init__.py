@@ -7,6 +7,7 @@ from shoal.equilibrium.fixed_point import fixed_point
 from shoal.equilibrium.methods import Gradient, Implicit, Neumann, OneStep, Reversible, Unrolled
 from shoal.equilibrium.module import Equilibrium, GradientError
 from shoal.equilibrium.newton_krylov import NewtonKrylov
+from shoal.equilibrium.penalty import jacobian_penalty
 from shoal.equilibrium.picard import DampedPicard, Picard
 from shoal.equilibrium.solution import Solution
 from shoal.equilibrium.solve import solve
@@ -30,5 +31,6 @@ __all__ = [
     "Status",
     "Unrolled",
     "fixed_point",
+    "jacobian_penalty",
     "solve",
 ]

@@ -18,7 +18,7 @@ from shoal.equilibrium.maps import OfFunction
 from shoal.equilibrium.methods import Gradient, Unrolled, check_gradient, exact_gradient
 from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.picard import Picard
-from shoal.equilibrium.problem import FunctionProblem
+from shoal.equilibrium.problem import FunctionProblem, Problem
 from shoal.equilibrium.solution import Solution, SolveLog, check_on_failure
 from shoal.equilibrium.solve import check_solver
 from shoal.equilibrium.state import State, StateLayout
@@ -128,6 +128,7 @@ class Equilibrium(nn.Module):
             raise ValueError("separable must be False for a state that is one sample, got True")
         self.solution: Solution | None = None
         self._series = Series()
+        self._scope: _Scope | None = None  # of the last solve
 
     @property
     def log(self) -> SolveLog:
@@ -166,6 +167,8 @@ class Equilibrium(nn.Module):
         named: dict[str, Any],
     ) -> State:
         problem, start = self.problem(z0, *inputs, **named)
+        assert isinstance(problem.scope, _Scope)
+        self._scope = problem.scope
         options = _for_autocast(options, start)
         options = options.with_recall(self._warm(start, inputs, named))
         with full_precision(start):
@@ -190,6 +193,17 @@ class Equilibrium(nn.Module):
             function, layout, inputs, separable=self.separable, scope=scope, cast=scope.autocast
         )
         return problem, start
+
+    def problem_at(self, z: State, *inputs: Any, **named: Any) -> tuple[Problem, Tensor]:
+        """The equation near an equilibrium, and that as rows, with its gradient.
+
+        Random numbers are those of the last solve: of the map whose equilibrium it is.
+        """
+        problem, _ = self.problem(z, *inputs, **named)
+        if self._scope is not None:
+            assert isinstance(problem.scope, _Scope)
+            problem.scope.repeat(self._scope)
+        return problem, problem.layout.rows(z)
 
     def gradient_error(
         self, z0: State, *inputs: Any, cotangent: State | None = None, seed: int = 0, **named: Any
@@ -268,6 +282,7 @@ class Equilibrium(nn.Module):
             **super().__getstate__(),  # type: ignore[no-untyped-call]
             "solution": None,
             "_series": Series(),
+            "_scope": None,
             "options": replace(self.options, log=SolveLog(once=True), warm=None),
         }
 
@@ -291,6 +306,11 @@ class _Scope:
 
     def __call__(self) -> AbstractContextManager[None]:
         return self._entered()
+
+    def repeat(self, other: "_Scope") -> None:
+        """Draw the random numbers of another scope, if it was of the same device."""
+        if other.random and other.kind == self.kind:
+            self.before, self.random = other.before, True
 
     @contextmanager
     def _entered(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import ImplicitArchitecture
+from shoal.core.checks import float_tensor
 from shoal.core.torch_internals import full_precision, uncompiled
 from shoal.equilibrium import Solution
 from shoal.equilibrium.driver import drive
@@ -16,6 +17,7 @@ from shoal.equilibrium.layer import Layer
 from shoal.equilibrium.layer_equilibrium import equilibrium
 from shoal.equilibrium.loop import loop_equilibrium, recurrent_problem
 from shoal.equilibrium.options import SolveOptions
+from shoal.equilibrium.problem import Problem
 from shoal.equilibrium.solution import SolveLog, handle_failure
 from shoal.equilibrium.warm import Series, WarmStart
 from shoal.networks.network import Network, NetworkSpec
@@ -118,6 +120,14 @@ class EquilibriumNetwork(Network[A], Generic[A]):
             solution = replace(found, value=found.value * scale, residual=found.residual * scale)
         handle_failure(solution, self.options.on_failure, "The equilibrium")
         return solution
+
+    def problem_at(self, z: Tensor, x: Tensor) -> tuple[Problem, Tensor]:
+        """The equation of the recurrent layers near an equilibrium $z$, and that as rows."""
+        problem, start = recurrent_problem(self.turn, self.injections(self.check_input(x)))
+        z = float_tensor("z", z)
+        if z.shape != start.shape:
+            raise ValueError(f"z must have shape {tuple(start.shape)}, got {tuple(z.shape)}")
+        return problem, z.to(start.dtype) / self.feature_scale
 
     @uncompiled
     def equilibrium(self, injections: tuple[Tensor, ...], x: Tensor | None = None) -> Tensor:

@@ -1,0 +1,86 @@
+r"""A penalty on the Jacobian of a map at its equilibrium (Bai, Koltun and Kolter 2021)."""
+
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from shoal.core.checks import instance, integer
+from shoal.core.torch_internals import full_precision, uncompiled
+from shoal.equilibrium.problem import Problem
+from shoal.equilibrium.state import State
+
+__all__ = ["jacobian_penalty"]
+
+
+@runtime_checkable
+class _HasEquilibrium(Protocol):
+    def problem_at(self, z: State, *inputs: Any, **named: Any) -> tuple[Problem, Tensor]: ...
+
+
+@uncompiled
+def jacobian_penalty(
+    layer: _HasEquilibrium,
+    z: State,
+    *inputs: Any,
+    probes: int = 1,
+    generator: torch.Generator | None = None,
+    **named: Any,
+) -> Tensor:
+    r"""Estimate $\|J\|_F^2$ over the size of a state, averaged over samples, to be added to a loss.
+
+    $J$ is the Jacobian of the layer's map at the equilibrium. For random signs $v$ the mean of
+    $\|J^\top v\|^2$ is $\|J\|_F^2$ (Hutchinson). A small one makes all solvers converge in few
+    steps; it is no certificate, since a matrix of small entries may still have a norm above one.
+
+    The result is differentiable by parameters, by inputs, and by ``z``: if that is what the layer
+    has returned, the gradient counts that the equilibrium moves too, in the solve that the backward
+    pass makes anyway. Bai et al. leave that part out: give ``z.detach()`` to do so.
+
+    Args:
+        layer: An :class:`Equilibrium`, or a network of ``build`` with recurrent layers.
+        z: Its equilibrium, as it has returned it; for a network, ``net.features(x)``.
+        inputs: What the layer was called with besides the start.
+        probes: How many $v$ to draw for each sample: one evaluation of the map in all, and one
+            product with its transposed Jacobian for each. From as many as a sample of the state has
+            entries, all unit vectors are taken instead, and the result is exact.
+        generator: What draws them; PyTorch's own by default.
+        named: Inputs by name.
+
+    Returns:
+        A scalar.
+
+    Example:
+        >>> import torch, shoal
+        >>> cell = torch.nn.Linear(3, 3, dtype=torch.float64)
+        >>> layer = shoal.Equilibrium(lambda z, x: 0.3 * cell(z) + x)
+        >>> x = torch.ones(5, 3, dtype=torch.float64)
+        >>> penalty = shoal.jacobian_penalty(layer, layer(x, x), x, probes=3)
+        >>> torch.isclose(penalty, 0.09 * cell.weight.square().sum() / 3)
+        tensor(True)
+    """
+    if not isinstance(layer, _HasEquilibrium):
+        raise TypeError(
+            "layer must be an Equilibrium or a network with a recurrent layer, got "
+            f"{type(layer).__name__}"
+        )
+    probes = integer("probes", probes, at_least=1)
+    if generator is not None:
+        instance("generator", generator, torch.Generator)
+    problem, rows = layer.problem_at(z, *inputs, **named)
+    with full_precision(rows):
+        near = problem.linearize(rows)
+        samples, size = rows.shape
+        if probes >= size:
+            units = torch.eye(size, dtype=rows.dtype, device=rows.device)
+            squares = [near.pull(unit.expand_as(rows)).square().sum() for unit in units]
+            return torch.stack(squares).sum() / (samples * size)
+        squares = [near.pull(_signs(rows, generator)).square().sum() for _ in range(probes)]
+        return torch.stack(squares).sum() / (probes * samples * size)
+
+
+def _signs(rows: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Independent random signs."""
+    device = rows.device if generator is None else generator.device
+    bits = torch.randint(0, 2, rows.shape, generator=generator, device=device)
+    return bits.to(rows).mul_(2).sub_(1)
