@@ -1,15 +1,19 @@
-"""Keep the recurrent layer of a network a contraction while it is trained."""
+"""Keep the recurrent layer of a network, or the weights of any module, small in training."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from shoal.core.checks import instance, real
+from shoal.equilibrium import Equilibrium
 from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.gain import GainBound, gain_factor
+from shoal.networks.linear_weights import LinearWeight, linear_weights
+from shoal.networks.network import Network
 
 __all__ = ["GainConstraint"]
 
@@ -17,7 +21,14 @@ _SLACK = 0.02  # how far below the bound weights are moved, so that not every st
 
 
 class GainConstraint:
-    r"""Keeps the gain $s L \|W\|$ of a network's recurrent layer, or loop of them, below a bound.
+    r"""Keeps the gain of recurrent layers, or the norm of any module's weights, below a bound.
+
+    For a network of ``build`` that is the gain $s L \|W\|$ of its recurrent layer, or of the loop
+    of them. For any other module, such as the cell of an :class:`Equilibrium`, it is the operator
+    norm of the map that each linear or convolutional weight makes: what the cell is made of
+    besides, such as slopes of activations and sums, is yours to count. If the recurrent weight of a
+    cell $\varphi(Wz + Ux)$ with $|\varphi'| \le 1$ has a norm below one, the equilibrium exists and
+    is unique.
 
     Call ``apply`` after each step of an optimizer, or ``attach`` it to one. The bound is certified
     at every step, rounding included, at little cost: since $\|W'\| \le \|W\| + \|W' - W\|_F$, the
@@ -25,51 +36,79 @@ class GainConstraint:
     Weights that would exceed the bound are scaled down, also if they are frozen
     (``requires_grad=False``): the bound is about the network, not about what is trained.
 
+    The norm of a convolution is bounded by that of its weight as a matrix, of shape (outputs,
+    inputs × kernel positions), times the square root of the number of patches that a pixel lies in:
+    of positions over strides. For images of any size that is certified, but above the norm by up to
+    that root.
+
     Args:
-        network: A network with a recurrent layer.
-        max_gain: The bound, above 0. Below 1 the equilibrium exists and is unique.
+        network: A network with a recurrent layer, or any module, or an :class:`Equilibrium` of one.
+        max_gain: The bound, above 0. Below 1 the equilibrium of a network exists and is unique.
+        weights: For modules, names of the weights or layers to bound, one or several, such as
+            ``"recurrent"`` or ``"blocks.*.weight"``; other matrices among the parameters may be
+            named too. By default the weights of all linear and convolutional layers, transposed
+            ones too, also those that the inputs go through.
 
     Raises:
-        TypeError: If the network has no recurrent layer.
-        ValueError: If ``max_gain`` is not positive, or the activation is not Lipschitz.
+        TypeError: If it is a network of ``build`` without a recurrent layer, or no module.
+        ValueError: If ``max_gain`` is not positive, the activation is not Lipschitz, there are no
+            such weights, or they are made of others by a parametrization.
 
     Example:
-        >>> import shoal
+        >>> import torch, shoal
         >>> deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.5, input_variance=0.5)
         >>> net = shoal.build(deq, in_features=3, width=64)
         >>> shoal.GainConstraint(net, max_gain=0.9).apply() <= 0.9
         True
         >>> net.well_posedness().contraction
         True
+        >>> cell = torch.nn.Conv2d(8, 8, 3, padding=1)
+        >>> shoal.GainConstraint(cell, max_gain=0.5).apply() <= 0.5
+        True
     """
 
-    def __init__(self, network: EquilibriumNetwork[Any], *, max_gain: float = 0.95) -> None:
-        if not isinstance(network, EquilibriumNetwork):
-            raise TypeError(f"network must have a recurrent layer, got {type(network).__name__}")
+    def __init__(
+        self,
+        network: EquilibriumNetwork[Any] | nn.Module,
+        *,
+        max_gain: float = 0.95,
+        weights: str | Sequence[str] | None = None,
+    ) -> None:
         self.network = network
         self.max_gain = real("max_gain", max_gain, above=0)
-        layers = [layer for layer, _ in network.turn]
-        self._gain = GainBound([gain_factor(layer) for layer in layers])
-        if math.inf in self._gain.factors:
-            activation = layers[self._gain.factors.index(math.inf)].activation
-            raise ValueError(f"network must have a Lipschitz activation, got {activation!r}")
+        self._single: list[tuple[LinearWeight, GainBound]] = []
+        self._loop: GainBound | None = None
+        if isinstance(network, EquilibriumNetwork):
+            if weights is not None:
+                raise ValueError(f"weights must be None for a network of build, got {weights!r}")
+            self._loop = _loop_gain(network)
+        else:
+            for weight in linear_weights(_module(network), weights):
+                bound = GainBound([weight.factor], [weight.groups], name=weight.name)
+                self._single.append((weight, bound))
 
     @torch.no_grad()
     def apply(self) -> float:
-        """Scale the weights down if they need it; returns a certified bound of the gain."""
-        weights = [weight for _, weight in self.network.turn]
-        bound = self._gain.upper(weights, self.max_gain)
+        """Scale weights down that need it; returns a certified bound of the gain, or largest norm."""
+        if self._loop is not None:
+            assert isinstance(self.network, EquilibriumNetwork)
+            return self._keep([weight for _, weight in self.network.turn], self._loop)
+        return max(self._keep([weight.read()], gain) for weight, gain in self._single)
+
+    def _keep(self, weights: list[Tensor], gain: GainBound) -> float:
+        """Scale weights down if they need it; returns a certified bound of their gain."""
+        bound = gain.upper(weights, self.max_gain)
         if not math.isfinite(bound):
-            raise ValueError("network must have finite recurrent weights, got NaN or infinity")
+            raise ValueError(f"{gain.name} must have a finite norm, got {bound}")
         if bound > self.max_gain:
-            bounds = self._scale_down(weights, [bound for _, bound in self._gain.known])
-            self._gain.learn(weights, bounds)
+            bounds = self._scale_down(weights, gain)
+            gain.learn(weights, bounds)
             bound = math.prod(bounds)
         return bound
 
-    def _scale_down(self, weights: list[Tensor], bounds: list[float]) -> list[float]:
+    def _scale_down(self, weights: list[Tensor], gain: GainBound) -> list[float]:
         """Scale weights whose gains have bounds that are too large; returns the new bounds."""
-        slack = _SLACK
+        bounds, slack = [bound for _, bound in gain.known], _SLACK
         # rounding adds at most ε‖W‖_F ≤ ε√m‖W‖ to the norm; mostly that is little
         rounding = math.sqrt(len(weights[0])) * torch.finfo(weights[0].dtype).eps
         while (product := math.prod(bounds)) > self.max_gain:
@@ -79,7 +118,7 @@ class GainConstraint:
             bounds = [bound * factor * (1 + 2 * rounding) for bound in bounds]
             if math.prod(bounds) > self.max_gain or weights[0].dtype.itemsize < 4:
                 # the worst case is too bad, or small numbers lose more: see what has come of it
-                bounds = self._gain.measure(weights)
+                bounds = gain.measure(weights)
                 slack = min(2 * slack, 0.5)
         return bounds
 
@@ -88,3 +127,30 @@ class GainConstraint:
         instance("optimizer", optimizer, torch.optim.Optimizer)
         self.apply()
         return optimizer.register_step_post_hook(lambda *_: (self.apply(), None)[1])
+
+
+def _loop_gain(network: EquilibriumNetwork[Any]) -> GainBound:
+    """The gain of a network's recurrent layers, or say why it has none to bound."""
+    layers = [layer for layer, _ in network.turn]
+    gain = GainBound([gain_factor(layer) for layer in layers])
+    if math.inf in gain.factors:
+        activation = layers[gain.factors.index(math.inf)].activation
+        raise ValueError(f"network must have a Lipschitz activation, got {activation!r}")
+    own = {id(tensor) for tensor in (*network.parameters(), *network.buffers())}
+    if not all(id(weight) in own for _, weight in network.turn):
+        raise ValueError(
+            "network must have recurrent weights that are parameters themselves, got some that are "
+            "made of others by a parametrization; remove it"
+        )
+    return gain
+
+
+def _module(network: object) -> nn.Module:
+    """The module whose weights are bounded, or say why there is none."""
+    module = network.cell if isinstance(network, Equilibrium) else network
+    if isinstance(module, Network) or not isinstance(module, nn.Module):
+        raise TypeError(
+            "network must have a recurrent layer, or be a module or an Equilibrium of one, got "
+            f"{type(module).__name__}"
+        )
+    return module

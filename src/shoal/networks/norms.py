@@ -34,7 +34,8 @@ def operator_norm_bounds(matrix: Tensor, *, tightness: float = 1e-3) -> NormBoun
     r"""Bound the operator norm $\|W\|$ from both sides.
 
     Args:
-        matrix: $W$, of any shape (rows, columns).
+        matrix: $W$, of any shape (rows, columns); or (blocks, rows, columns), the blocks of a
+            matrix that is zero elsewhere.
         tightness: By what fraction the upper bound may exceed the norm; up to rounding, it does
             not do so by more. A factor of two costs one matrix product.
 
@@ -49,20 +50,23 @@ def operator_norm_bounds(matrix: Tensor, *, tightness: float = 1e-3) -> NormBoun
         '3.000 3.000'
     """
     matrix = float_tensor("matrix", matrix)
-    if matrix.dim() != 2:
-        raise ValueError(f"matrix must have shape (rows, columns), got {tuple(matrix.shape)}")
+    if matrix.dim() not in (2, 3):
+        raise ValueError(
+            "matrix must have shape (rows, columns) or (blocks, rows, columns), got "
+            f"{tuple(matrix.shape)}"
+        )
     tightness = real("tightness", tightness, above=0, at_least=1e-15)
     w = matrix.detach().double()
-    w = w if w.shape[0] >= w.shape[1] else w.t()
+    w = w if w.shape[-2] >= w.shape[-1] else w.mT
     scale = float(w.abs().max())
     if scale == 0:
         return NormBounds(0.0, 0.0)
     w = w / scale
-    rows, size = w.shape
+    rows, size = w.shape[-2], w[..., 0, :].numel()  # all columns, of all blocks
     squarings = max(0, math.ceil(math.log2(max(1.0, math.log(size) / (4 * math.log1p(tightness))))))
-    power, logarithm, error = w.t() @ w, 0.0, 0.0
+    power, logarithm, error = w.mT @ w, 0.0, 0.0
     for step in range(squarings + 1):
-        frobenius = float(torch.linalg.matrix_norm(power))
+        frobenius = float(torch.linalg.vector_norm(power))
         logarithm += math.log(frobenius) / 2**step  # log of the bound of ‖M‖ so far
         # each product is off by a little, relatively to the norms of its factors
         error += _ROUNDING * math.sqrt(size) * rows * torch.finfo(w.dtype).eps / 2**step
@@ -75,6 +79,9 @@ def operator_norm_bounds(matrix: Tensor, *, tightness: float = 1e-3) -> NormBoun
 
 def _lower(w: Tensor, power: Tensor) -> float:
     """How long the image of the dominant direction is, as a high power of the matrix shows it."""
+    if w.dim() == 3:
+        block = int(torch.linalg.vector_norm(power, dim=(1, 2)).argmax())
+        w, power = w[block], power[block]
     vector = power[:, int(torch.linalg.vector_norm(power, dim=0).argmax())]
     for _ in range(4):
         vector = w.t() @ (w @ vector)
