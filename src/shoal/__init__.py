@@ -74,6 +74,7 @@ from shoal.kernels import (
 from shoal.mixtures import GaussianMixture
 from shoal.networks import (
     GainConstraint,
+    MonotoneCell,
     Network,
     WellPosedness,
     build,
@@ -144,6 +145,7 @@ __all__ = [
     "LeakyReLU",
     "MomentMatching",
     "Monitor",
+    "MonotoneCell",
     "Network",
     "Neumann",
     "NewtonKrylov",

@@ -89,7 +89,7 @@ class GainConstraint:
 
     @torch.no_grad()
     def apply(self) -> float:
-        """Scale weights down that need it; returns a certified bound of the gain, or largest norm."""
+        """Scale weights down that need it; returns a certified bound of the gain or norms."""
         if self._loop is not None:
             assert isinstance(self.network, EquilibriumNetwork)
             return self._keep([weight for _, weight in self.network.turn], self._loop)
