@@ -125,7 +125,7 @@ def test_scaled_proximal_operators(activation, step):
     v = torch.cat([normal(50), 100 * normal(50, seed=1), torch.zeros(1).double()])
     w = _scaled_preactivation(v, torch.tensor(step, dtype=torch.float64), activation)
     missed = step * w + (1 - step) * activation(w) - v
-    assert (missed.abs() <= 1e-14 * (1 + v.abs() + w.abs())).all()
+    assert (missed.abs() <= 1e-14 * (1 + v.abs() + abs(step) * w.abs())).all()
 
 
 def test_norms_are_bounded_anew_when_parameters_change_alone(monkeypatch):

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from shoal.activations import Activation
 from shoal.activations.names import parse_activation
 from shoal.core import ConvergenceError
-from shoal.core.checks import instance, real, size
+from shoal.core.checks import real, shown, size
 from shoal.core.torch_internals import apply, is_transformed
 from shoal.equilibrium.layer import Layer
 from shoal.networks.norms import operator_norm_bounds
@@ -94,8 +94,8 @@ class MonotoneCell(nn.Module):
         in_features, width = size("in_features", in_features), size("width", width)
         if isinstance(activation, str):
             activation = parse_activation(activation)
-        self.activation = _proximal(instance("activation", activation, Activation))
-        self.is_projection = _is_projection(activation)
+        self.activation = _proximal(activation)
+        self.is_projection = _is_projection(self.activation)
         self.margin = real("margin", margin, above=0)
         bound = 1 / math.sqrt(width)
         self.symmetric = nn.Parameter(torch.empty(width, width).uniform_(-bound, bound))
@@ -149,9 +149,8 @@ class MonotoneCell(nn.Module):
             return z.new_tensor(_step_size(self.margin, *self._norms()))
         if self._known is not None and self._known[0][:2] == (id(a), id(b)):
             return z.new_tensor(_step_size(self.margin, *self._known[1]))
-        a, b = a.detach(), b.detach()
-        frobenius = a.square().sum().sqrt(), (b - b.t()).square().sum().sqrt()
-        found: Tensor = _step_size(self.margin, *frobenius)
+        parts = a.detach(), b.detach() - b.detach().t()
+        found: Tensor = _step_size(self.margin, *(part.square().sum().sqrt() for part in parts))
         return found
 
     @torch.no_grad()
@@ -179,8 +178,10 @@ def _grid() -> Tensor:
     return torch.linspace(-7, 7, 1401, dtype=torch.float64).add(1e-4).sinh()
 
 
-def _proximal(activation: Activation) -> Activation:
+def _proximal(activation: object) -> Activation:
     """The activation if it is a proximal operator, or say why not."""
+    if not isinstance(activation, Activation):
+        raise TypeError(f"activation must be an Activation or a name, got {shown(activation)}")
     least = float(activation.derivative(_grid()).min())
     steepest = max(activation.lipschitz, float(activation.derivative(_grid()).max()))
     if least < -1e-12 or steepest > 1 + 1e-9:
@@ -204,7 +205,7 @@ class _ScaledPreactivation(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(v: Tensor, step: Tensor, activation: Activation) -> Tensor:  # type: ignore[override]
+    def forward(v: Tensor, step: Tensor, activation: Activation) -> Tensor:
         return _scaled_preactivation(v, step, activation)
 
     @staticmethod
@@ -214,12 +215,14 @@ class _ScaledPreactivation(torch.autograd.Function):
         ctx.activation = inputs[2]
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        return g / _slope(*ctx.saved_tensors, ctx.activation), None, None
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+        w, step = ctx.saved_tensors
+        return g / _slope(w, step, ctx.activation), None, None
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:  # type: ignore[override]
-        return tangent / _slope(*ctx.saved_tensors, ctx.activation)
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
+        w, step = ctx.saved_tensors
+        return tangent / _slope(w, step, ctx.activation)
 
     @staticmethod
     def vmap(
@@ -242,15 +245,17 @@ def _scaled_preactivation(v: Tensor, step: Tensor, activation: Activation) -> Te
     away = v - (1 - step) * function(torch.zeros_like(v))
     least, most = step.clamp(max=1.0), step.clamp(min=1.0)  # slopes of the left-hand side
     low, high = torch.minimum(away / most, away / least), torch.maximum(away / most, away / least)
-    tolerance = 4 * torch.finfo(v.dtype).eps / least
     w, last = away / most, high - low
     for _ in range(200):
-        residual = step * w + (1 - step) * function(w) - v
+        first, second = step * w, (1 - step) * function(w)
+        residual, slope = first + second - v, _slope(w, step, activation)
+        # what rounding leaves of the residual
+        noise = 2 * torch.finfo(v.dtype).eps * (first.abs() + second.abs() + v.abs())
         low, high = torch.where(residual < 0, w, low), torch.where(residual > 0, w, high)
-        new = w - residual / _slope(w, step, activation)
+        new = w - residual / slope
         fast = (new >= low) & (new <= high) & ((new - w).abs() <= last / 2)
         new = torch.where(fast, new, (low + high) / 2)
         last, w = (new - w).abs(), new
-        if not bool((last > tolerance * (1 + w.abs())).any()):
+        if not bool((last * slope > noise).any()):
             return w
     raise ConvergenceError(f"the proximal operator of {activation!r} was not found in 200 steps")
