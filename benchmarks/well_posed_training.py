@@ -2,7 +2,7 @@
 
 python benchmarks/well_posed_training.py [--remedy none|penalty|constraint|monotone]
 [--activation relu|tanh] [--epochs E] [--width M] [--data FOLDER] [--samples N] [--device D]
-[--learning-rate R] [--output FILE]
+[--learning-rate R] [--penalty P] [--seed S] [--output FILE]
 
 Trains a classifier on an equilibrium with Adam and batches of 256: on the whole of Fashion-MNIST
 from its official files in FOLDER, or on scikit-learn's digits without one. Without a remedy the
@@ -27,7 +27,6 @@ from torch import Tensor, nn
 import shoal
 
 BATCH, EVERY, LOOKED_AT = 256, 10, 16
-PENALTY = 1.0  # the weight of the Jacobian penalty in the loss
 MAX_GAIN = 0.95
 NORMS = {"symmetric": 1.0, "skew": 0.25}  # of a monotone cell: so that few steps suffice
 
@@ -111,7 +110,7 @@ def train(arguments: argparse.Namespace, model: Classifier, x: Tensor, y: Tensor
             scores, z = model(x[batch])
             loss = nn.functional.cross_entropy(scores, y[batch])
             if arguments.remedy == "penalty":
-                loss = loss + PENALTY * shoal.jacobian_penalty(model.layer, z, x[batch])
+                loss = loss + arguments.penalty * shoal.jacobian_penalty(model.layer, z, x[batch])
             loss.backward()
             if step % EVERY == 0:
                 largest = max(largest, jacobian_norm(model.layer, z, x[batch]))
@@ -174,6 +173,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, help="take only so many")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--learning-rate", type=float, default=0.03)
+    parser.add_argument("--penalty", type=float, default=30.0, help="its weight in the loss")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, help="a file to add the line to")
     arguments = parser.parse_args()

@@ -253,9 +253,11 @@ def _scaled_preactivation(v: Tensor, step: Tensor, activation: Activation) -> Te
         noise = 2 * torch.finfo(v.dtype).eps * (first.abs() + second.abs() + v.abs())
         low, high = torch.where(residual < 0, w, low), torch.where(residual > 0, w, high)
         new = w - residual / slope
-        fast = (new >= low) & (new <= high) & ((new - w).abs() <= last / 2)
-        new = torch.where(fast, new, (low + high) / 2)
+        moved = (new - w).abs()
+        found = ~(moved * slope > noise)
+        fast = (new >= low) & (new <= high) & (moved <= last / 2)
+        new = torch.where(found | fast, new, (low + high) / 2)
+        if bool(found.all()):
+            return new
         last, w = (new - w).abs(), new
-        if not bool((last * slope > noise).any()):
-            return w
     raise ConvergenceError(f"the proximal operator of {activation!r} was not found in 200 steps")
