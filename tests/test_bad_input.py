@@ -193,6 +193,14 @@ def network_cases(folder: Path, network: Any) -> dict[str, Case]:
         "Anderson": (shoal.Anderson, {"memory": 5, "mixing": 1.0, **tolerances}),
         "NewtonKrylov": (shoal.NewtonKrylov, {"inner_steps": 5, "inner_rtol": 0.1, **tolerances}),
         "GainConstraint": (shoal.GainConstraint, {"network": network, "max_gain": 0.9}),
+        "MonotoneCell": (
+            shoal.MonotoneCell,
+            {"in_features": 3, "width": 4, "activation": RELU, "margin": 0.5},
+        ),
+        "jacobian_penalty": (
+            lambda **rest: shoal.jacobian_penalty(network, network.features(X), X, **rest),
+            {"probes": 1, "generator": GENERATOR},
+        ),
         "attach": (shoal.GainConstraint(network).attach, {"optimizer": optimizer}),
         "operator_norm_bounds": (networks.operator_norm_bounds, {"matrix": X, "tightness": 1e-3}),
         "well_posedness": (network.well_posedness, {"tightness": 1e-3}),
