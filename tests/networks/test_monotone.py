@@ -90,7 +90,7 @@ def test_it_converges_where_the_plain_layer_diverges():
 
 
 @forward_mode
-@pytest.mark.parametrize("activation", ["relu", "tanh", "leakyrelu:0.2"])
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_gradients(activation):
     cell = cell_of(activation, 0.5, width=2)
     layer = shoal.Equilibrium(cell, on_failure="raise")

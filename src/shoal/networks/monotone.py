@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from shoal.activations import Activation
 from shoal.activations.names import parse_activation
 from shoal.core import ConvergenceError
-from shoal.core.checks import real, shown, size
+from shoal.core.checks import real, room, shown, size
 from shoal.core.torch_internals import apply, is_transformed
 from shoal.equilibrium.layer import Layer
 from shoal.networks.norms import operator_norm_bounds
@@ -92,6 +92,7 @@ class MonotoneCell(nn.Module):
     ) -> None:
         super().__init__()
         in_features, width = size("in_features", in_features), size("width", width)
+        room("width", width, max(width, in_features))
         if isinstance(activation, str):
             activation = parse_activation(activation)
         self.activation = _proximal(activation)
