@@ -145,6 +145,7 @@ class DEQ(nn.Module):
         slices = options.slices(own.pop("f_max_iter", options.f_max_iter))
         counts = options.phantom_steps * (len(slices) // len(options.phantom_steps))
         states: list[State] = []
+        found: Solution | None = None
         for index, (steps, count) in enumerate(zip(slices, counts, strict=True)):
             last = index == len(slices) - 1
             solver = self._solver_with(dict(own), steps)
@@ -152,13 +153,13 @@ class DEQ(nn.Module):
                 layer = self._layer(cell, solver)
                 states.append(layer(z))
                 found = layer.solution
-                assert found is not None
                 break
             problem, found = self._solve(cell, z, solver, silent=not last)
             several = self._phantom(problem, found.value, count)
             states += several
             z = several[-1] if options.core == "sliced" else problem.layout.state(found.value)
             z = pytree.tree_map(Tensor.detach, z)
+        assert found is not None
         return states, _info(found)
 
     def _phantom(self, problem: FunctionProblem, rows: Tensor, count: int) -> list[State]:
