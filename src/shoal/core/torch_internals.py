@@ -109,7 +109,7 @@ def partial_derivatives(
     value: Tensor, tensors: Sequence[Tensor], cotangent: Tensor
 ) -> tuple[Tensor | None, ...]:
     """Derivatives by leaves, inside of a backward pass, whose end is that of the value's graph."""
-    keep = torch._C._autograd._get_current_graph_task_keep_graph()  # type: ignore[attr-defined]
+    keep = torch._C._autograd._get_current_graph_task_keep_graph()
     return torch.autograd.grad(value, tensors, cotangent, retain_graph=keep, allow_unused=True)
 
 
