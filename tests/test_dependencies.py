@@ -24,7 +24,7 @@ LIBRARY: dict[str, set[str]] = {
     "equivalents": {"kernels", "mixtures"},
     "spectra": {"equivalents"},
     "regression": {"equivalents"},
-    "adapters": {"regression"},
+    "adapters": {"equilibrium", "regression"},
     # finite networks and their limits
     "networks": {"equilibrium", "kernels"},
     "designs": {"equivalents", "networks"},

@@ -389,3 +389,63 @@ def test_it_is_in_the_surface():
     layer = Equilibrium(Normalized(), gradient=Implicit(rtol=1e-4))
     assert "gradient=Implicit" in repr(layer)
     assert isinstance(layer, nn.Module)
+
+
+class Counted(nn.Module):
+    """A linear cell that counts its calls, and the products with its weight in backward passes."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([[0.5, 0.1], [0.0, 0.4]], dtype=torch.float64))
+        self.calls, self.products = 0, 0
+
+    def forward(self, z, x):
+        self.calls += 1
+        if z.requires_grad:
+            z.register_hook(self.count)
+        return torch.tanh(z @ self.weight + x)
+
+    def count(self, _gradient):
+        self.products += 1
+
+
+@pytest.mark.parametrize("warm_start", [False, True])
+def test_no_evaluation_is_made_twice(warm_start):
+    """The last look at the residual is also what the gradient is made of, and no more than that."""
+    x = torch.tensor([[0.3, 0.1], [2.0, -1.0]], dtype=torch.float64)
+    layer = Equilibrium(Counted(), warm_start=warm_start)
+    for _ in range(3):
+        layer.cell.calls = layer.cell.products = 0
+        layer(torch.zeros_like(x), x).sum().backward()
+        assert layer.cell.calls == layer.solution.evaluations
+        assert layer.cell.products == layer.solution.adjoint.evaluations
+
+
+def test_inputs_that_depend_on_the_weights():
+    """Nothing is counted twice where an input of the cell was made from its own weight."""
+    cell = Counted()
+    raw = torch.tensor([[0.3, 0.1]], dtype=torch.float64)
+
+    def through(weight):
+        x = raw @ weight
+        return Equilibrium(lambda z: torch.tanh(z @ weight + x))(torch.zeros_like(raw))
+
+    def given(weight):
+        x = raw @ weight
+        f = lambda z, x: torch.tanh(z @ weight + x)  # noqa: E731
+        return Equilibrium(f)(torch.zeros_like(raw), x)
+
+    assert gradcheck(through, (cell.weight,))
+    assert gradcheck(given, (cell.weight,))
+    before = through(cell.weight).sum()
+    first = torch.autograd.grad(before, cell.weight, retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(before, cell.weight), first)
+
+
+def test_backward_frees_the_graph():
+    x = torch.tensor([[0.3, 0.1]], dtype=torch.float64)
+    z = Equilibrium(Counted())(torch.zeros_like(x), x).sum()
+    z.backward(retain_graph=True)
+    z.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        z.backward()

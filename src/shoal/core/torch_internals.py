@@ -1,7 +1,7 @@
 """Parts of PyTorch that we use, with the types that they lack."""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -21,6 +21,7 @@ __all__ = [
     "named_tensors",
     "next_operation",
     "outside_tensors",
+    "partial_derivatives",
     "uncompiled",
     "vjp",
     "without_forward_mode",
@@ -102,6 +103,14 @@ def vjp(
         return product
 
     return value, pull
+
+
+def partial_derivatives(
+    value: Tensor, tensors: Sequence[Tensor], cotangent: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Derivatives by leaves, inside of a backward pass, whose end is that of the value's graph."""
+    keep = torch._C._autograd._get_current_graph_task_keep_graph()
+    return torch.autograd.grad(value, tensors, cotangent, retain_graph=keep, allow_unused=True)
 
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:

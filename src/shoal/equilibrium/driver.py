@@ -65,12 +65,17 @@ class _Run:
         step, look, evaluations, forecast = 0, 0, 0, _Forecast()
         records, solver = self.records, self.solver
         while True:
-            evaluation = self.problem.evaluate(self.z)
             evaluations += 1
-            if step >= look:
-                records.look(evaluation.value, self.z, evaluation.kept, step)
+            if step < look:
+                evaluation = self.problem.evaluate(self.z)
+            else:
+                evaluation, near = self.problem.evaluate_to_look(self.z)
+                records.look(
+                    evaluation.value, self.z, evaluation.kept, step, together=near is not None
+                )
                 if records.running == 0:
-                    return records.outcome(evaluations)
+                    return records.outcome(evaluations, near)
+                near = None  # whose graph is no longer needed
                 evaluation = self._pack(evaluation, records.running)
                 ahead = forecast.steps(step, records.worst) if solver.steady else 1
                 look = min(step + ahead, solver.max_steps)

@@ -22,6 +22,7 @@ from shoal.core.torch_internals import (
     kept_as_they_are,
     next_operation,
     outside_tensors,
+    partial_derivatives,
     without_forward_mode,
 )
 from shoal.equilibrium.driver import Outcome, repeat
@@ -109,26 +110,34 @@ def equilibrium_of(
         value = of.problem(*tensors).evaluate(found.value).value
         return _attached(found, value, of, options, None, tensors)
     problem = of.problem(*tensors)
+    since = next_operation()
+    if isinstance(of, OfFunction) and isinstance(problem, FunctionProblem):
+        problem.is_followed = torch.is_grad_enabled() and not in_forward_mode()
     outcome = _solved(of, problem, start, tensors, options)
     solution = outcome.solution
     found = Found(solution.value, solution.status, solution.residual, solution.steps)
     if not torch.is_grad_enabled() and not in_forward_mode():
         return found
-    point = found.value.detach().requires_grad_()
-    since = next_operation()
-    kept = None if in_forward_mode() else outcome.kept  # which has no tangent
-    with kept_as_they_are():  # one evaluation, whatever is done to more
-        near = problem.linearize(point, kept)
+    near = outcome.near or _linearized(problem, outcome)
     if isinstance(of, OfFunction):
-        of, tensors = of.seen(near.value, point, since)
+        of, tensors = of.seen(near.value, near.z, since)
         followed = bool(tensors) or of.hidden
     else:
         followed = any(tensor.requires_grad for tensor in tensors)
     if not followed and not in_forward_mode():
         return found
-    # where there are formulas, the value is for its tangent alone
-    value = found.value if near.has_formulas and not in_forward_mode() else near.value
+    # where there are formulas, or leaves by which to differentiate, it is for its tangent alone
+    direct = near.has_formulas or (isinstance(of, OfFunction) and of.has_leaves_alone)
+    value = found.value if direct and not in_forward_mode() else near.value
     return _attached(found, value, of, options, near, tensors)
+
+
+def _linearized(problem: Problem, outcome: Outcome) -> Linearization:
+    """The map near the solution, by another evaluation."""
+    point = outcome.solution.value.detach().requires_grad_()
+    kept = None if in_forward_mode() else outcome.kept  # which has no tangent
+    with kept_as_they_are():  # one evaluation, whatever is done to more
+        return problem.linearize(point, kept)
 
 
 def _solved(
@@ -246,6 +255,8 @@ class _Attached(torch.autograd.Function):
             return *(None,) * 5, *_partials(ctx.of, g, needed, *ctx.saved_tensors)
         if ctx.near.has_formulas:
             return *(None,) * 5, *ctx.near.partials(g, needed)
+        if not ctx.needs_input_grad[0]:
+            return *(None,) * 5, *partial_derivatives(ctx.near.value, ctx.of.used, g)
         # the rest is autograd's, through the evaluation at hand
         return g, *(None,) * (len(ctx.needs_input_grad) - 1)
 

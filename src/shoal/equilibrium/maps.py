@@ -52,6 +52,11 @@ class OfFunction:
         """The map of a function as it is now."""
         return cls(given, HeldModules(given.function))
 
+    @property
+    def has_leaves_alone(self) -> bool:
+        """Whether it is differentiated by known tensors, none of which depends on another."""
+        return bool(self.used) and all(tensor.is_leaf for tensor in self.used)
+
     def problem(self, *tensors: Tensor) -> Problem:
         """The problem with other tensors instead of those that were found."""
         if not self.used:

@@ -1,7 +1,7 @@
 """Any module, or any function, as a layer that returns its equilibrium."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -305,7 +305,8 @@ class _Scope:
         self.before = self._state()
 
     def __call__(self) -> AbstractContextManager[None]:
-        return self._entered()
+        nothing = not self.autocast and self.random is False
+        return nullcontext() if nothing else self._entered()
 
     def repeat(self, other: "_Scope") -> None:
         """Draw the random numbers of another scope, if it was of the same device."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from shoal.core.torch_internals import vjp
+from shoal.core.torch_internals import is_transformed, kept_as_they_are, vjp
 from shoal.equilibrium.state import State, StateLayout
 
 __all__ = ["Evaluation", "FunctionProblem", "LinearProblem", "Linearization", "Problem", "sizes"]
@@ -33,9 +33,11 @@ class Linearization(ABC):
     """The map near a point, differentiable in all that the map depends on.
 
     Attributes:
+        z: The point.
         has_formulas: Whether it knows its partial derivatives by all of its problem's tensors.
     """
 
+    z: Tensor
     has_formulas = False
 
     @property
@@ -93,6 +95,10 @@ class Problem(ABC):
     @abstractmethod
     def evaluate(self, z: Tensor) -> Evaluation:
         """The map at ``z``, of shape (samples, size)."""
+
+    def evaluate_to_look(self, z: Tensor) -> tuple[Evaluation, Linearization | None]:
+        """The map at an iterate that may be the last one, and near it if that comes with it."""
+        return self.evaluate(z), None
 
     @abstractmethod
     def linearize(self, z: Tensor, kept: Tensor | None = None) -> Linearization:
@@ -162,6 +168,19 @@ class FunctionProblem(Problem):
         self.function, self.layout, self.separable = function, layout, separable
         self.inputs, self.parameters = tuple(inputs), tuple(parameters)
         self.scope, self.cast = scope, cast
+        self.is_followed = False  # whether it will be linearized at the solution
+
+    def evaluate_to_look(self, z: Tensor) -> tuple[Evaluation, Linearization | None]:
+        """One evaluation, whose graph serves the gradient if the iterate is the solution."""
+        if not self.is_followed or is_transformed(z):
+            return self.evaluate(z), None
+        try:
+            with kept_as_they_are():  # one evaluation, whatever is done to more
+                near = self.linearize(z.detach().requires_grad_())
+        except RuntimeError:
+            self.evaluate(z.clone())  # which says better what is wrong with a function in place
+            raise
+        return Evaluation(near.value.detach()), near
 
     def evaluate(self, z: Tensor) -> Evaluation:
         """Call the function, and see that it returns what it was given."""
@@ -267,7 +286,7 @@ class _LinearMap(Linearization):
     """The map of a linear equation near a point: itself."""
 
     def __init__(self, problem: LinearProblem, z: Tensor) -> None:
-        self.problem = problem
+        self.problem, self.z = problem, z
         self._value = problem.evaluate(z).value
 
     @property

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from shoal.equilibrium.base import Solver
 from shoal.equilibrium.best import BestIterate
+from shoal.equilibrium.problem import Linearization
 from shoal.equilibrium.solution import Solution
 from shoal.equilibrium.status import RUNNING, Status
 
@@ -39,12 +40,14 @@ class Outcome:
         converged: Whether all samples converged, without asking the device again.
         reached: After how many steps each sample had the value that is returned: all of them if it
             converged, else those to the least residual.
+        near: The map near the solution, if the last look has it.
     """
 
     solution: Solution
     kept: Tensor | None
     converged: bool
     reached: Tensor
+    near: Linearization | None = None
 
     def improved(self, later: "Outcome") -> "Outcome":
         """With what another solve made of it, from where this one ended."""
@@ -95,8 +98,19 @@ class Records:
         self._ends: tuple[Array, Array, Array, Array] | None = None
         self._note = ""
 
-    def look(self, value: Tensor, z: Tensor, kept: Tensor | None, step: int) -> None:
-        """Judge all samples of the batch by the map's value at ``z``, and note who is done."""
+    def look(
+        self, value: Tensor, z: Tensor, kept: Tensor | None, step: int, *, together: bool = False
+    ) -> None:
+        """Judge all samples of the batch by the map's value at ``z``, and note who is done.
+
+        Args:
+            value: The map there.
+            z: The iterate.
+            kept: What the problem wants to keep of it.
+            step: After how many steps.
+            together: Whether it is worth more if all samples end with the same step. Otherwise
+                those that converge early rest where they were found.
+        """
         norms = _norms(value, z)
         residual, size = known = _to_host(norms)
         if not (self._least <= known.min() and known.max() <= self._most):
@@ -110,7 +124,7 @@ class Records:
                 if self._codes is not None:
                     better |= self._codes != RUNNING  # whatever has become of them
                 self._best.improve(better, z, kept, residual, step)
-            codes = self._judge(residual, size, step)
+            codes = self._judge(residual, size, step, together=together)
         if codes is not None:
             self._close(codes, z, kept, residual, step)
         elif self.running == 0:  # all at once: nothing to be copied
@@ -134,10 +148,12 @@ class Records:
                 f"of {self.count} samples, which count as converged wherever they are"
             )
 
-    def _judge(self, residual: Array, size: Array, step: int) -> Array | None:
+    def _judge(self, residual: Array, size: Array, step: int, *, together: bool) -> Array | None:
         """The codes of the batch, or ``None`` if all run on or all have converged at once."""
         size = np.fmin(size, _LARGEST)  # a norm may overflow where no number does
         excess = residual / (size * self.rtol + self._atol)
+        if together and self._rows is None and (excess <= 1).all():
+            self._reopen()
         if self._codes is not None:
             excess[self._codes != RUNNING] = 0.0  # whatever has become of them
         worst = float(excess.max())
@@ -151,6 +167,14 @@ class Records:
         self.running = int(running.sum())
         self.worst = float(np.where(running, excess, 0.0).max())
         return codes if self.running < len(codes) else None
+
+    def _reopen(self) -> None:
+        """Let all samples end with this step if those that are done have only converged.
+
+        Their newer iterates are as good, and all of one evaluation.
+        """
+        if self._codes is not None and (self._codes <= Status.CONVERGED).all():
+            self._codes = self._value = self._kept = self._ends = None
 
     def _sort(self, excess: Array, worst: float) -> Array | None:
         """The codes of samples of which each has converged or goes on."""
@@ -233,8 +257,8 @@ class Records:
         self._best.select(index)
         return torch.from_numpy(index)
 
-    def outcome(self, evaluations: int) -> "Outcome":
-        """The end of the solve."""
+    def outcome(self, evaluations: int, near: Linearization | None = None) -> "Outcome":
+        """The end of the solve, with the map near the last iterate."""
         assert self._value is not None
         device, dtype = self._value.device, self._value.dtype
         if self._residual is not None:
@@ -242,7 +266,7 @@ class Records:
             steps = torch.full((self.count,), self._step, dtype=torch.int32, device=device)
             exact = self._residual.to(device, dtype)
             solution = Solution(self._value, status, exact, steps, evaluations, self._note)
-            return Outcome(solution, self._kept, True, steps)
+            return Outcome(solution, self._kept, True, steps, near)
         assert self._ends is not None
         status, residual, steps, of = (torch.from_numpy(end).to(device) for end in self._ends)
         solution = Solution(self._value, status, residual.to(dtype), steps, evaluations, self._note)
