@@ -121,6 +121,8 @@ class Contest:
             max(1, repeats // 3),
             self.x.device,
         )
+        if not found:  # none of its solvers gets there
+            return None
         best = min(found, key=found.__getitem__)
         return best, several[best]
 
@@ -245,7 +247,7 @@ def main() -> None:
         x = torch.randn(shape, generator=generator).to(device)
         contest = Contest(make, x, o.rtol)
         best = contest.rival(o.repeats)
-        print(f"{name}; torchdeq: {'not installed' if best is None else best[0]}")
+        print(f"{name}; torchdeq: {'not there, or not to this residual' if best is None else best[0]}")
         rival = None if best is None else best[1]
         cold(contest, rival, o.repeats)
         memory(contest)

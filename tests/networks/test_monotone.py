@@ -176,7 +176,7 @@ def test_copies():
         ({"activation": shoal.Erf()}, ValueError, "slopes of at most one"),
         ({"activation": shoal.Sine()}, ValueError, "activation must nowhere decrease"),
         ({"activation": "no"}, ValueError, "activation must be one of"),
-        ({"activation": torch.tanh}, TypeError, "activation must be an Activation"),
+        ({"activation": 3.0}, TypeError, "activation must be an Activation"),
         ({"margin": 0}, ValueError, "margin must be > 0"),
         ({"width": 0}, ValueError, "width must be >= 1"),
     ],

@@ -144,7 +144,7 @@ def test_the_bound_of_the_flow() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"net": torch.tanh}, TypeError, "net must be a torch.nn.Module"),
+        ({"net": 3.0}, TypeError, "net must be a torch.nn.Module"),
         ({"x": torch.ones(6, 4).double()}, ValueError, "x must have shape"),
         ({"x": torch.full((6, 5), torch.nan).double()}, ValueError, "x must be finite"),
         ({"y": torch.ones(5).double()}, ValueError, "y must have shape"),

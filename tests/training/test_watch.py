@@ -352,7 +352,7 @@ def test_records_are_drawn():
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"net": torch.tanh}, TypeError, "net must be a torch.nn.Module"),
+        ({"net": 3.0}, TypeError, "net must be a torch.nn.Module"),
         ({"x": [1.0]}, TypeError, "x must be a tensor"),
         ({"y": torch.ones(3, 2).double()}, ValueError, "the same samples"),
         ({"y": torch.ones(7, 3).double()}, ValueError, "the shape of the outputs"),
