@@ -247,7 +247,8 @@ def main() -> None:
         x = torch.randn(shape, generator=generator).to(device)
         contest = Contest(make, x, o.rtol)
         best = contest.rival(o.repeats)
-        print(f"{name}; torchdeq: {'not there, or not to this residual' if best is None else best[0]}")
+        named = "not there, or not to this residual" if best is None else best[0]
+        print(f"{name}; torchdeq: {named}")
         rival = None if best is None else best[1]
         cold(contest, rival, o.repeats)
         memory(contest)
