@@ -2,7 +2,8 @@ r"""Duals by Mehler's formula, $D_{jk} = \sum_n c_n(\sqrt a)\,d_n(\sqrt b)\,\rho
 
 The Hermite coefficients $c$ of $\varphi^{(j)}$ and $d$ of $\varphi^{(k)}$ belong to one variance
 each, so that pairs cost a short sum. By Cauchy and Schwarz, what a sum up to $N$ leaves out is at
-most $|\rho|^{N+1}$ times the root of both rests of Parseval's sums: a bound at each pair.
+most $|\rho|^{N+1}$ times the root of both rests of Parseval's sums: a bound at each pair. Sums
+whose terms cancel are not taken: they would lose the digits of values far below mean squares.
 """
 
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ _ORDERS = (63, 255, 1023, 4095)  # of the last coefficient, tried in turn
 _COSTS = (0.01, 0.03, 0.1, 0.5)  # of those of one variance, in integrals of one pair: they are kept
 _ERROR = 1e-14  # bound of what is left out, relative to the root of both mean squares
 _ROUNDING = 4e-16  # of Parseval's sum, relative
+_CANCELED = 1e-3  # a sum below this times that of its terms' absolute values is left to integrals
 _MOST_VARIANCES = 1024  # beyond, tables are cheaper
 _BLOCK = 1 << 20  # products that are formed at a time
 
@@ -56,10 +58,10 @@ class Mehler:
     def __call__(self, a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         """The sums at vectors of covariances, and at which of them they are accurate."""
         result, known = torch.zeros_like(a), torch.zeros_like(a, dtype=torch.bool)
+        rest = torch.arange(len(a), device=a.device)  # pairs that want more coefficients
         i, j = (torch.searchsorted(self.variances, t) for t in (a, b))
         cosine = correlation(a, b, c)[0]
         for order, cost in zip(_ORDERS, _COSTS, strict=True):
-            rest = (~known).nonzero()[:, 0]
             needed = torch.cat([i[rest], j[rest]]).unique()
             if cost * len(needed) > len(rest) or not len(rest):
                 break
@@ -70,10 +72,10 @@ class Mehler:
             rows, columns = (torch.searchsorted(needed, t[rest]) for t in (i, j))
             share = cosine[rest].abs() ** (order + 1)
             inside = share * left.rest[rows] * right.rest[columns] <= _ERROR
-            some = inside.nonzero()[:, 0]
-            c_n, d_n = left.coefficients, right.coefficients
-            result[rest[some]] = _sums(c_n, d_n, rows[some], columns[some], cosine[rest[some]])
-            known[rest[some]] = True
+            some, c_n, d_n = rest[inside], left.coefficients, right.coefficients
+            sums, sizes = _sums(c_n, d_n, rows[inside], columns[inside], cosine[some])
+            result[some], known[some] = sums, sums.abs() >= _CANCELED * sizes
+            rest = rest[~inside]
         return result, known
 
     def _expansion(self, which: Tensor, derivative: int, order: int) -> "_Expansion":
@@ -105,16 +107,17 @@ def _expansion(
     return _Expansion(coefficients, share.clamp(min=_ROUNDING).sqrt())
 
 
-def _sums(c: Tensor, d: Tensor, i: Tensor, j: Tensor, cosine: Tensor) -> Tensor:
-    """The sums of products and powers of the correlations of some pairs."""
-    parts = [cosine[:0]]
+def _sums(c: Tensor, d: Tensor, i: Tensor, j: Tensor, cosine: Tensor) -> tuple[Tensor, Tensor]:
+    """The sums of products and powers of the correlations of some pairs, and of their sizes."""
+    parts = [cosine.new_empty(2, 0)]
     step = _BLOCK // c.shape[1]
     for rows, columns, rho in zip(*(t.split(step) for t in (i, j, cosine)), strict=True):
         powers = rho[:, None].repeat(1, c.shape[1])
         powers[:, 0] = 1.0
-        products = c[rows] * d[columns]
-        parts.append((products * powers.cumprod(1)).sum(1))
-    return torch.cat(parts)
+        terms = (c[rows] * d[columns]).mul_(powers.cumprod(1))
+        parts.append(torch.stack([terms.sum(1), terms.abs_().sum(1)]))
+    sums, sizes = torch.cat(parts, dim=1)
+    return sums, sizes
 
 
 def collapsed(tensor: Tensor) -> Tensor:
