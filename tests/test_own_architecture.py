@@ -140,6 +140,28 @@ def test_coefficients_equivalents_and_spectra(architecture):
     assert float(((values > 0.9 * low) & (values < 1.1 * high)).double().mean()) > 0.95
 
 
+@dataclass(frozen=True)
+class Offset(shoal.Architecture):
+    """Two layers, the second with biases, whose variance is no field."""
+
+    activations: tuple[shoal.Activation, ...] = (shoal.Tanh(), shoal.ReLU())
+
+    def layers(self, width: int | None = None) -> shoal.Layers:  # noqa: ARG002
+        first, second = self.activations
+        biases = shoal.Weights("threshold", 0.3)
+        last = shoal.Cell(second, shoal.Weights("last"), bias=biases)
+        return shoal.Layers((shoal.Cell(first, shoal.Weights("entry")), last))
+
+
+@pytest.mark.parametrize("method", ["derivatives", "closed"])
+def test_biases_of_any_name_keep_the_kernel_of_orthogonal_inputs(method):
+    c = shoal.coefficients(Offset(), tau0=1.0, method=method)
+    orthogonal = shoal.kernel_function(shoal.centered(Offset(), tau0=1.0))(1.0, 1.0, 0.0)
+    assert not c.center
+    assert c.ck.offset == pytest.approx(float(orthogonal.ck), rel=1e-9)
+    assert c.ntk.offset == pytest.approx(float(orthogonal.ntk), rel=1e-9)
+
+
 @pytest.mark.thorough
 @BOTH
 def test_designs(architecture):

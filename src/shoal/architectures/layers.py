@@ -119,12 +119,17 @@ class Layers:
         return tuple(dict.fromkeys(field for field in fields if field is not None))
 
     @property
+    def biased(self) -> bool:
+        """Whether a cell has biases."""
+        return any(cell.bias is not None for cell in self.cells)
+
+    @property
     def positively_homogeneous(self) -> bool:
         """Whether the output is, with all weights."""
         if self.gated:
             return True
-        biased = any(cell.bias is not None for cell in self.cells)
-        return not biased and all(cell.activation.positively_homogeneous for cell in self.cells)
+        homogeneous = all(cell.activation.positively_homogeneous for cell in self.cells)
+        return homogeneous and not self.biased
 
     def with_variances(self, values: Mapping[str, Tensor]) -> "Layers":
         """The same with tensors that stand for fields of the architecture."""
