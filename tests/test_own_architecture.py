@@ -296,6 +296,49 @@ def test_names_that_no_parameter_can_have(group):
         network(Named(group), 8)
 
 
+BAD_PARTS = [
+    (lambda: shoal.Weights(3), TypeError, "group must be a str, got 3"),
+    (lambda: shoal.Weights("w", -1.0), ValueError, "variance of 'w' must be >= 0, got -1"),
+    (lambda: shoal.Weights("w", math.nan), ValueError, "variance of 'w' must be finite"),
+    (lambda: shoal.Weights("w", "1"), TypeError, "variance of 'w' must be a real number"),
+    (lambda: shoal.Weights("w", tangent=-1.0), ValueError, "tangent of 'w' must be >= 0"),
+    (lambda: cell(activation=torch.tanh), TypeError, "activation must be an Activation"),
+    (lambda: cell(weights="w"), TypeError, "weights must be a Weights, got 'w'"),
+    (lambda: cell(gain=math.inf), ValueError, "gain must be finite"),
+    (lambda: cell(skip="1"), TypeError, "skip must be a real number"),
+    (lambda: cell(bias=0.1), TypeError, "bias must be a Weights, got 0.1"),
+    (lambda: shoal.Layers(()), ValueError, "cells must have at least one"),
+    (lambda: shoal.Layers([cell()]), TypeError, "cells must be a tuple"),
+    (lambda: shoal.Layers((1,)), TypeError, r"cells\[0\] must be a Cell, got 1"),
+    (lambda: shoal.Layers((cell(),), readout=1.0), TypeError, "readout must be a Weights"),
+    (lambda: shoal.Layers((cell(),), injection="in"), TypeError, "injection must be a Weights"),
+]
+
+
+def cell(**changes: Any) -> shoal.Cell:
+    return shoal.Cell(**{"activation": shoal.Tanh(), "weights": shoal.Weights("w")} | changes)
+
+
+class NoLayers(shoal.Architecture):
+    """One whose layers were forgotten."""
+
+    def layers(self, width: int | None = None) -> Any:
+        """Nothing."""
+
+
+def test_layers_that_are_none():
+    with pytest.raises(TypeError, match=r"layers\(\) of NoLayers must be a Layers, got None"):
+        shoal.kernel(NoLayers(), inputs(2))
+    with pytest.raises(TypeError, match=r"layers\(\) of NoLayers must be a Layers, got None"):
+        network(NoLayers(), 8)
+
+
+@pytest.mark.parametrize(("make", "error", "message"), BAD_PARTS)
+def test_parts_that_no_network_has(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
 def test_groups_are_named_once():
     with pytest.raises(ValueError, match="'readout' again"):
         Named("readout").layers()

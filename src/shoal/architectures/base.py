@@ -45,7 +45,7 @@ class Architecture(ABC):
     @property
     def parameter_groups(self) -> tuple[str, ...]:
         """The groups of weights that can be trained or frozen, from which ``trainable`` chooses."""
-        return self.layers().groups
+        return checks.instance(f"layers() of {type(self).__name__}", self.layers(), Layers).groups
 
     @property
     def variances(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from shoal.activations import Activation
+from shoal.core import checks
 
 __all__ = ["Cell", "Layers", "Weights", "squared_gain"]
 
@@ -36,6 +37,14 @@ class Weights:
     variance: float | Tensor = 1.0
     tangent: float | None = None
     field: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check the fields; tensors that stand for variances are checked where they come in."""
+        checks.instance("group", self.group, str)
+        if not isinstance(self.variance, Tensor):
+            checks.real(f"the variance of {self.group!r}", self.variance, at_least=0.0)
+        if self.tangent is not None:
+            checks.real(f"the tangent of {self.group!r}", self.tangent, at_least=0.0)
 
     @property
     def share(self) -> float | Tensor:
@@ -67,6 +76,15 @@ class Cell:
     skip: float = 0.0
     bias: Weights | None = None
 
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        checks.instance("activation", self.activation, Activation)
+        checks.instance("weights", self.weights, Weights)
+        checks.real("gain", self.gain)
+        checks.real("skip", self.skip)
+        if self.bias is not None:
+            checks.instance("bias", self.bias, Weights)
+
 
 @dataclass(frozen=True)
 class Layers:
@@ -89,8 +107,13 @@ class Layers:
 
     def __post_init__(self) -> None:
         """Refuse what no kernel is known for."""
-        if not self.cells:
+        if not checks.instance("cells", self.cells, tuple):
             raise ValueError("cells must have at least one entry, got none")
+        for index, cell in enumerate(self.cells):
+            checks.instance(f"cells[{index}]", cell, Cell)
+        for name, weights in (("readout", self.readout), ("injection", self.injection)):
+            if weights is not None:
+                checks.instance(name, weights, Weights)
         if self.cells[0].skip or (self.injection and any(cell.skip for cell in self.cells)):
             raise ValueError("cells must have no skip connection in a loop, or around the first")
         if self.readout is not None and self.readout.group != "readout":
