@@ -356,3 +356,23 @@ class ExplicitLoop(shoal.Architecture):
 def test_loops_are_implicit_architectures():
     with pytest.raises(TypeError, match="must be an ImplicitArchitecture"):
         network(ExplicitLoop(), 8)
+
+
+@dataclass(frozen=True)
+class Scaled(shoal.Architecture):
+    """Weights whose variance is a multiple of what the field that they name holds."""
+
+    name: str = "variance"
+    variance: float = 0.5
+
+    def layers(self, width: int | None = None) -> shoal.Layers:  # noqa: ARG002
+        weights = shoal.Weights("entry", 2 * self.variance, field=self.name)
+        return shoal.Layers((shoal.Cell(shoal.Tanh(), weights),))
+
+
+@pytest.mark.parametrize("name", ["variance", "nothing"])
+def test_fields_hold_the_variances_that_they_stand_for(name):
+    """Or derivatives in the field would be those in the variance."""
+    variance = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(ValueError, match=f"'entry' of Scaled .* field '{name}', got 1.0"):
+        shoal.kernel(Scaled(name), inputs(3), variances={name: variance})

@@ -50,7 +50,15 @@ class Architecture(ABC):
     @property
     def variances(self) -> tuple[str, ...]:
         """The fields that are variances of weights, in which kernels can be differentiated."""
-        return self.layers().variances
+        layers = self.layers()
+        held = {field.name: getattr(self, field.name) for field in fields(self)}
+        for weights in layers.weights:
+            if weights.field is not None and held.get(weights.field) != weights.variance:
+                raise ValueError(
+                    f"the weights {weights.group!r} of {type(self).__name__} must have the "
+                    f"variance that is in the field {weights.field!r}, got {weights.variance!r}"
+                )
+        return layers.variances
 
     @property
     def positively_homogeneous(self) -> bool:
