@@ -85,6 +85,11 @@ class Cell:
         if self.bias is not None:
             checks.instance("bias", self.bias, Weights)
 
+    @property
+    def bias_variance(self) -> float | Tensor:
+        """The variance of the biases; 0 if there are none."""
+        return 0.0 if self.bias is None else self.bias.variance
+
 
 @dataclass(frozen=True)
 class Layers:
