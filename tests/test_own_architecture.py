@@ -108,7 +108,8 @@ def test_kernel_functions(architecture):
     function = shoal.kernel_function(architecture)
     whole = shoal.kernel(architecture, x)
     one = torch.ones(5, dtype=torch.float64)
-    for found, wanted in zip(function(one[:, None], one, x @ x.T), whole, strict=True):
+    products = (x @ x.T).fill_diagonal_(1.0)  # at an angle of zero, slopes have no last bits
+    for found, wanted in zip(function(one[:, None], one, products), whole, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
     shares = [
         shoal.kernel(architecture, x, trainable={g}).ntk for g in architecture.parameter_groups
@@ -138,6 +139,28 @@ def test_coefficients_equivalents_and_spectra(architecture):
     values = torch.linalg.eigvalsh(found.ck.to_dense())
     low, high = shoal.spectrum(architecture, mixture, n=150).ck.edges[-1]
     assert float(((values > 0.9 * low) & (values < 1.1 * high)).double().mean()) > 0.95
+
+
+@dataclass(frozen=True)
+class Offset(shoal.Architecture):
+    """Two layers, the second with biases, whose variance is no field."""
+
+    activations: tuple[shoal.Activation, ...] = (shoal.Tanh(), shoal.ReLU())
+
+    def layers(self, width: int | None = None) -> shoal.Layers:  # noqa: ARG002
+        first, second = self.activations
+        biases = shoal.Weights("threshold", 0.3)
+        last = shoal.Cell(second, shoal.Weights("last"), bias=biases)
+        return shoal.Layers((shoal.Cell(first, shoal.Weights("entry")), last))
+
+
+@pytest.mark.parametrize("method", ["derivatives", "closed"])
+def test_biases_of_any_name_keep_the_kernel_of_orthogonal_inputs(method):
+    c = shoal.coefficients(Offset(), tau0=1.0, method=method)
+    orthogonal = shoal.kernel_function(shoal.centered(Offset(), tau0=1.0))(1.0, 1.0, 0.0)
+    assert not c.center
+    assert c.ck.offset == pytest.approx(float(orthogonal.ck), rel=1e-9)
+    assert c.ntk.offset == pytest.approx(float(orthogonal.ntk), rel=1e-9)
 
 
 @pytest.mark.thorough
@@ -273,6 +296,49 @@ def test_names_that_no_parameter_can_have(group):
         network(Named(group), 8)
 
 
+BAD_PARTS = [
+    (lambda: shoal.Weights(3), TypeError, "group must be a str, got 3"),
+    (lambda: shoal.Weights("w", -1.0), ValueError, "variance of 'w' must be >= 0, got -1"),
+    (lambda: shoal.Weights("w", math.nan), ValueError, "variance of 'w' must be finite"),
+    (lambda: shoal.Weights("w", "1"), TypeError, "variance of 'w' must be a real number"),
+    (lambda: shoal.Weights("w", tangent=-1.0), ValueError, "tangent of 'w' must be >= 0"),
+    (lambda: cell(activation=torch.tanh), TypeError, "activation must be an Activation"),
+    (lambda: cell(weights="w"), TypeError, "weights must be a Weights, got 'w'"),
+    (lambda: cell(gain=math.inf), ValueError, "gain must be finite"),
+    (lambda: cell(skip="1"), TypeError, "skip must be a real number"),
+    (lambda: cell(bias=0.1), TypeError, "bias must be a Weights, got 0.1"),
+    (lambda: shoal.Layers(()), ValueError, "cells must have at least one"),
+    (lambda: shoal.Layers([cell()]), TypeError, "cells must be a tuple"),
+    (lambda: shoal.Layers((1,)), TypeError, r"cells\[0\] must be a Cell, got 1"),
+    (lambda: shoal.Layers((cell(),), readout=1.0), TypeError, "readout must be a Weights"),
+    (lambda: shoal.Layers((cell(),), injection="in"), TypeError, "injection must be a Weights"),
+]
+
+
+def cell(**changes: Any) -> shoal.Cell:
+    return shoal.Cell(**{"activation": shoal.Tanh(), "weights": shoal.Weights("w")} | changes)
+
+
+class NoLayers(shoal.Architecture):
+    """One whose layers were forgotten."""
+
+    def layers(self, width: int | None = None) -> Any:
+        """Nothing."""
+
+
+def test_layers_that_are_none():
+    with pytest.raises(TypeError, match=r"layers\(\) of NoLayers must be a Layers, got None"):
+        shoal.kernel(NoLayers(), inputs(2))
+    with pytest.raises(TypeError, match=r"layers\(\) of NoLayers must be a Layers, got None"):
+        network(NoLayers(), 8)
+
+
+@pytest.mark.parametrize(("make", "error", "message"), BAD_PARTS)
+def test_parts_that_no_network_has(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
 def test_groups_are_named_once():
     with pytest.raises(ValueError, match="'readout' again"):
         Named("readout").layers()
@@ -290,3 +356,23 @@ class ExplicitLoop(shoal.Architecture):
 def test_loops_are_implicit_architectures():
     with pytest.raises(TypeError, match="must be an ImplicitArchitecture"):
         network(ExplicitLoop(), 8)
+
+
+@dataclass(frozen=True)
+class Scaled(shoal.Architecture):
+    """Weights whose variance is a multiple of what the field that they name holds."""
+
+    name: str = "variance"
+    variance: float = 0.5
+
+    def layers(self, width: int | None = None) -> shoal.Layers:  # noqa: ARG002
+        weights = shoal.Weights("entry", 2 * self.variance, field=self.name)
+        return shoal.Layers((shoal.Cell(shoal.Tanh(), weights),))
+
+
+@pytest.mark.parametrize("name", ["variance", "nothing"])
+def test_fields_hold_the_variances_that_they_stand_for(name):
+    """Or derivatives in the field would be those in the variance."""
+    variance = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(ValueError, match=f"'entry' of Scaled .* field '{name}', got 1.0"):
+        shoal.kernel(Scaled(name), inputs(3), variances={name: variance})

@@ -7,7 +7,13 @@ from dataclasses import dataclass, fields, replace
 from typing import Self
 
 from shoal.activations import Activation
-from shoal.architectures.layers import Cell, Layers, Weights, squared_gain
+from shoal.architectures.layers import (
+    Cell,
+    Layers,
+    Weights,
+    check_activation,
+    squared_gain,
+)
 from shoal.core import checks
 from shoal.core.fields import stated_fields
 from shoal.gaussian.moments import normalization
@@ -16,7 +22,6 @@ __all__ = [
     "Architecture",
     "ImplicitArchitecture",
     "biases",
-    "check_activation",
     "one_or_several",
     "residual_layers",
     "scale_of_data",
@@ -45,12 +50,20 @@ class Architecture(ABC):
     @property
     def parameter_groups(self) -> tuple[str, ...]:
         """The groups of weights that can be trained or frozen, from which ``trainable`` chooses."""
-        return self.layers().groups
+        return checks.instance(f"layers() of {type(self).__name__}", self.layers(), Layers).groups
 
     @property
     def variances(self) -> tuple[str, ...]:
         """The fields that are variances of weights, in which kernels can be differentiated."""
-        return self.layers().variances
+        layers = self.layers()
+        held = {field.name: getattr(self, field.name) for field in fields(self)}
+        for weights in layers.weights:
+            if weights.field is not None and held.get(weights.field) != weights.variance:
+                raise ValueError(
+                    f"the weights {weights.group!r} of {type(self).__name__} must have the "
+                    f"variance that is in the field {weights.field!r}, got {weights.variance!r}"
+                )
+        return layers.variances
 
     @property
     def positively_homogeneous(self) -> bool:
@@ -161,13 +174,6 @@ class ImplicitArchitecture(Architecture):
         $\sigma_a L \|A\| < \sqrt{m}$; measure the norm of its weights.
         """
         return 4.0 ** len(self.layers().cells) * self.recurrent_gain < 1
-
-
-def check_activation(name: str, value: object) -> Activation:
-    """Return ``value`` if it is an activation, or say that it is not one."""
-    if not isinstance(value, Activation):
-        raise TypeError(f"{name} must be an Activation, such as ReLU(), got {value!r}")
-    return value
 
 
 def one_or_several(value: object) -> Activation | tuple[Activation, ...]:

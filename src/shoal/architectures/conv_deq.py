@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from typing import Literal, final
 
 from shoal.activations import Activation
-from shoal.architectures.base import ImplicitArchitecture, biases, check_activation
+from shoal.architectures.base import ImplicitArchitecture, biases
 from shoal.architectures.images import ImageArchitecture, checked_patch_size
-from shoal.architectures.layers import Cell, Layers, Weights
+from shoal.architectures.layers import Cell, Layers, Weights, check_activation
 from shoal.core import checks
 
 __all__ = ["ConvDEQ"]

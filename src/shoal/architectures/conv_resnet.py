@@ -5,13 +5,12 @@ from typing import Literal, final
 
 from shoal.activations import Activation
 from shoal.architectures.base import (
-    check_activation,
     check_depth,
     residual_layers,
     scale_of_data,
 )
 from shoal.architectures.images import ImageArchitecture, checked_patch_size
-from shoal.architectures.layers import Layers
+from shoal.architectures.layers import Layers, check_activation
 from shoal.core import checks
 from shoal.core.fields import later
 

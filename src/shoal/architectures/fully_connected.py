@@ -8,10 +8,9 @@ from shoal.activations import Activation
 from shoal.architectures.base import (
     Architecture,
     biases,
-    check_activation,
     check_depth,
 )
-from shoal.architectures.layers import Cell, Layers, Weights
+from shoal.architectures.layers import Cell, Layers, Weights, check_activation
 from shoal.core import checks
 from shoal.core.checks import flag
 from shoal.core.fields import later

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from shoal.activations import Activation
+from shoal.core import checks
 
-__all__ = ["Cell", "Layers", "Weights", "squared_gain"]
+__all__ = ["Cell", "Layers", "Weights", "check_activation", "squared_gain"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,14 @@ class Weights:
     variance: float | Tensor = 1.0
     tangent: float | None = None
     field: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check the fields; tensors that stand for variances are checked where they come in."""
+        checks.instance("group", self.group, str)
+        if not isinstance(self.variance, Tensor):
+            checks.real(f"the variance of {self.group!r}", self.variance, at_least=0.0)
+        if self.tangent is not None:
+            checks.real(f"the tangent of {self.group!r}", self.tangent, at_least=0.0)
 
     @property
     def share(self) -> float | Tensor:
@@ -67,6 +76,20 @@ class Cell:
     skip: float = 0.0
     bias: Weights | None = None
 
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_activation("activation", self.activation)
+        checks.instance("weights", self.weights, Weights)
+        checks.real("gain", self.gain)
+        checks.real("skip", self.skip)
+        if self.bias is not None:
+            checks.instance("bias", self.bias, Weights)
+
+    @property
+    def bias_variance(self) -> float | Tensor:
+        """The variance of the biases; 0 if there are none."""
+        return 0.0 if self.bias is None else self.bias.variance
+
 
 @dataclass(frozen=True)
 class Layers:
@@ -89,8 +112,13 @@ class Layers:
 
     def __post_init__(self) -> None:
         """Refuse what no kernel is known for."""
-        if not self.cells:
+        if not checks.instance("cells", self.cells, tuple):
             raise ValueError("cells must have at least one entry, got none")
+        for index, cell in enumerate(self.cells):
+            checks.instance(f"cells[{index}]", cell, Cell)
+        for name, weights in (("readout", self.readout), ("injection", self.injection)):
+            if weights is not None:
+                checks.instance(name, weights, Weights)
         if self.cells[0].skip or (self.injection and any(cell.skip for cell in self.cells)):
             raise ValueError("cells must have no skip connection in a loop, or around the first")
         if self.readout is not None and self.readout.group != "readout":
@@ -119,12 +147,17 @@ class Layers:
         return tuple(dict.fromkeys(field for field in fields if field is not None))
 
     @property
+    def biased(self) -> bool:
+        """Whether a cell has biases."""
+        return any(cell.bias is not None for cell in self.cells)
+
+    @property
     def positively_homogeneous(self) -> bool:
         """Whether the output is, with all weights."""
         if self.gated:
             return True
-        biased = any(cell.bias is not None for cell in self.cells)
-        return not biased and all(cell.activation.positively_homogeneous for cell in self.cells)
+        homogeneous = all(cell.activation.positively_homogeneous for cell in self.cells)
+        return homogeneous and not self.biased
 
     def with_variances(self, values: Mapping[str, Tensor]) -> "Layers":
         """The same with tensors that stand for fields of the architecture."""
@@ -157,3 +190,10 @@ def squared_gain(cells: tuple[Cell, ...]) -> float:
             return 0.0
         gain *= variance * cell.gain**2 * cell.activation.lipschitz**2
     return gain
+
+
+def check_activation(name: str, value: object) -> Activation:
+    """Return ``value`` if it is an activation, or say that it is not one."""
+    if not isinstance(value, Activation):
+        raise TypeError(f"{name} must be an Activation, such as ReLU(), got {value!r}")
+    return value

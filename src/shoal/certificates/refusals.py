@@ -20,7 +20,7 @@ def uncovered(architecture: Architecture) -> str | None:
     layers = architecture.layers()
     if layers.gated:
         return "that are gated by the norm"
-    if any(cell.bias is not None for cell in layers.cells):
+    if layers.biased:
         return "with biases"
     if layers.injection is not None and len(layers.cells) > 1:
         return "with several layers in their loop"

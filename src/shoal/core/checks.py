@@ -98,15 +98,15 @@ def real(
     found = number(name, value)
     if not math.isfinite(found):
         raise ValueError(f"{name} must be finite, got {found}")
-    limits = [
-        (found > above, f"> {above:g}"),
-        (found < below, f"< {below:g}"),
-        (found >= at_least, f">= {at_least:g}"),
-        (found <= at_most, f"<= {at_most:g}"),
-    ]
-    for holds, limit in limits:
+    limits = (
+        (found > above, ">", above),
+        (found < below, "<", below),
+        (found >= at_least, ">=", at_least),
+        (found <= at_most, "<=", at_most),
+    )
+    for holds, relation, limit in limits:
         if not holds:
-            raise ValueError(f"{name} must be {limit}, got {found:g}")
+            raise ValueError(f"{name} must be {relation} {limit:g}, got {found:g}")
     return found
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.architectures.base import check_activation
+from shoal.architectures.layers import check_activation
 from shoal.core.checks import items, one_of, real
 from shoal.designs.energies import Numbers
 from shoal.designs.moments import FAMILIES

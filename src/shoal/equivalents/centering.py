@@ -146,15 +146,13 @@ def _centered_loop(architecture: A, tau0: float) -> A:
 def _injected(layers: Layers, tau0: float) -> float:
     """The variance that the input, and biases, add to what the first cell sees."""
     assert layers.injection is not None
-    bias = layers.cells[0].bias
     given = real("input_variance", float(layers.injection.variance), above=0.0) * tau0**2
-    return given + (0.0 if bias is None else float(bias.variance))
+    return given + float(layers.cells[0].bias_variance)
 
 
 def _seen(cell: Cell, variance: float) -> float:
     """The variance of what the activation of a cell sees."""
-    bias = 0.0 if cell.bias is None else float(cell.bias.variance)
-    return float(cell.weights.variance) * variance + bias
+    return float(cell.weights.variance) * variance + float(cell.bias_variance)
 
 
 def _loop_variance(layers: Layers, injected: float) -> float:

@@ -199,7 +199,7 @@ def coefficients(
         real("input_variance", architecture.input_variance, above=0.0)  # type: ignore[attr-defined]
     chosen = centered(architecture, tau0) if center else architecture
     function = replace(function, architecture=chosen, variances=())
-    vanishing = center and not getattr(architecture, "bias_variance", 0.0)
+    vanishing = center and not chosen.layers().biased
     if method == "closed":
         found = kernels_in(chosen, Jets(tau0, vanishing), function)
         ck, ntk = found.ck, found.ntk

@@ -186,9 +186,8 @@ def _equilibrium(
     """Features and NTK of a loop."""
     first, injection = layers.cells[0], layers.injection
     assert injection is not None
-    bias = 0.0 if first.bias is None else first.bias.variance
     given = calculus.patches(start)
-    injected = calculus.combine([(injection.variance, given)], bias)
+    injected = calculus.combine([(injection.variance, given)], first.bias_variance)
     inner = calculus.fixed_point(Loop(layers.cells), injected)
     turn = _turn(layers.cells, calculus, inner, trainable)
     recurrent, seen = first.weights, calculus.patches(turn.state)
@@ -224,8 +223,7 @@ def _entering(
 ) -> tuple[S, Any | None]:
     """What the activation of a cell sees, and the tangents that enter with it, if there are any."""
     seen = calculus.patches(state)
-    bias = 0.0 if cell.bias is None else cell.bias.variance
-    inner = calculus.combine([(cell.weights.variance, seen)], bias)
+    inner = calculus.combine([(cell.weights.variance, seen)], cell.bias_variance)
     if tangent is not None:
         tangent = _times(cell.weights.variance, calculus.patches(tangent))
     if cell.weights.group in trainable:

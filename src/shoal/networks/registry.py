@@ -10,7 +10,6 @@ from shoal.architectures import (
     ImageArchitecture,
     ImplicitArchitecture,
     ImplicitNetwork,
-    Layers,
 )
 from shoal.networks.chain import ChainNetwork
 from shoal.networks.conv_resnet import ConvResNetwork
@@ -40,8 +39,6 @@ def network_class(architecture: Architecture) -> type[Network[Any]]:
     layers, name = architecture.layers(), type(architecture).__name__
     if isinstance(architecture, ImageArchitecture):
         raise TypeError(f"no networks are made of a {name}; shoal.kernel makes its kernels")
-    if not isinstance(layers, Layers):
-        raise TypeError(f"layers() of {name} must return Layers, got {layers!r}")
     chosen: type[Network[Any]] = ChainNetwork if layers.injection is None else LoopNetwork
     if layers.injection is not None and not isinstance(architecture, ImplicitArchitecture):
         raise TypeError(f"{name} must be an ImplicitArchitecture, since its layers are a loop")

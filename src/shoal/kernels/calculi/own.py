@@ -165,8 +165,7 @@ def _turn(loop: Loop, variance: Tensor) -> tuple[Tensor, Tensor]:
     rate = torch.ones_like(variance)
     for place, cell in enumerate(loop.cells):
         if place:
-            bias = 0.0 if cell.bias is None else cell.bias.variance
-            variance = cell.weights.variance * variance + bias
+            variance = cell.weights.variance * variance + cell.bias_variance
             rate = cell.weights.variance * rate
         value, growth = mean_square(cell.activation, variance.clamp(min=SMALLEST))
         variance, rate = cell.gain**2 * value, cell.gain**2 * growth * rate
