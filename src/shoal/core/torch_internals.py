@@ -171,7 +171,23 @@ def kept_as_they_are() -> AbstractContextManager[Any]:
     """Where autograd keeps tensors itself, whatever hooks say, such as those of checkpointing."""
     if not torch._C._autograd._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
         return nullcontext()
-    return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+    return torch.autograd.graph.saved_tensors_hooks(_with_version, _unchanged)
+
+
+def _with_version(tensor: Tensor) -> tuple[Tensor, int | None]:
+    return tensor, None if tensor.is_inference() else tensor._version
+
+
+def _unchanged(kept: tuple[Tensor, int | None]) -> Tensor:
+    """A kept tensor, or the error that autograd raises where there are no hooks."""
+    tensor, version = kept
+    if version is not None and tensor._version != version:
+        raise RuntimeError(
+            "a tensor that the gradient of an equilibrium needs has been modified by an inplace "
+            f"operation: one of shape {tuple(tensor.shape)} is at version {tensor._version}, "
+            f"expected version {version}; call backward before weights or inputs are changed"
+        )
+    return tensor
 
 
 def without_forward_mode() -> AbstractContextManager[Any]:
