@@ -25,7 +25,7 @@ def inputs() -> Tensor:
     return torch.randn(4, 5, generator=torch.Generator().manual_seed(1), dtype=F64)
 
 
-def unrolled(cell: nn.Module, x: Tensor, steps: int = 100) -> Tensor:
+def unrolled(cell: nn.Module, x: Tensor, steps: int = 400) -> Tensor:
     z = torch.zeros_like(x)
     for _ in range(steps):
         z = cell(z, x)
@@ -39,3 +39,42 @@ def test_weights_changed_before_the_backward_pass_are_an_error() -> None:
         layer.cell.weight.mul_(2)
     with pytest.raises(RuntimeError, match="inplace"):
         z.sum().backward()
+
+
+@pytest.mark.parametrize("counted", [4, 1])
+def test_gradients_are_exact_where_samples_see_each_other(counted: int) -> None:
+    """Of each other's rows, and where the loss is of some of them alone."""
+    cell, x = Cell(), inputs().requires_grad_()
+
+    def mixed(z: Tensor, x: Tensor) -> Tensor:
+        return cell(torch.softmax(z @ z.T, 1) @ z, x)
+
+    z = shoal.Equilibrium(mixed, on_failure="raise")(torch.zeros(4, 5, dtype=F64), x)
+    sizes = torch.logspace(-3, 3, 4, dtype=F64)[:, None]
+    of = [cell.weight, x]
+    found, exact = (
+        torch.autograd.grad((value * sizes)[:counted].sum(), of)
+        for value in (z, unrolled(mixed, x))
+    )
+    for one, other in zip(found, exact, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["input", "weight"])
+def test_results_are_tensors_of_their_own(name: str) -> None:
+    """Not the cell's input or weight, which changes of the result would change too."""
+    cell, x = Cell(), torch.ones(5, 5, dtype=F64)
+    given = x if name == "input" else cell.weight
+    with torch.no_grad():
+        z = shoal.Equilibrium(lambda z, x: given)(torch.zeros(5, 5, dtype=F64), x)
+        before = given.clone()
+        z.add_(1)
+    assert torch.equal(given, before)
+
+
+def test_inputs_changed_in_place_by_the_cell_are_refused() -> None:
+    def growing(z: Tensor, x: Tensor) -> Tensor:
+        return z / 2 + x.add_(1)
+
+    with pytest.raises(ValueError, match="must not change its inputs in place"):
+        shoal.Equilibrium(growing)(torch.zeros(4, 5, dtype=F64), inputs())
