@@ -78,3 +78,32 @@ def test_inputs_changed_in_place_by_the_cell_are_refused() -> None:
 
     with pytest.raises(ValueError, match="must not change its inputs in place"):
         shoal.Equilibrium(growing)(torch.zeros(4, 5, dtype=F64), inputs())
+
+
+def test_starts_may_be_mapped_over() -> None:
+    layer, x = shoal.Equilibrium(Cell()), inputs()
+    each = torch.func.vmap(lambda x: layer(torch.zeros_like(x)[None], x[None])[0])(x)
+    torch.testing.assert_close(each, unrolled(layer.cell, x), rtol=1e-9, atol=1e-9)
+
+
+def test_reversible_gradients_are_not_differentiated_again() -> None:
+    layer = shoal.Equilibrium(Cell(), gradient=shoal.Reversible(0.5, steps=8), on_failure="status")
+    x = inputs().requires_grad_()
+    z = layer(torch.zeros(4, 5, dtype=F64), x)
+    with pytest.raises(NotImplementedError, match="create_graph"):
+        torch.autograd.grad(z.square().sum(), x, create_graph=True)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+@pytest.mark.parametrize("outer", [torch.func.jacfwd, torch.func.jacrev])
+def test_forward_mode_is_not_differentiated_again(outer) -> None:
+    layer, x = shoal.Equilibrium(Cell()), inputs()
+
+    def total(t: Tensor) -> Tensor:
+        return layer(torch.zeros(4, 5, dtype=F64), t * x).square().sum()
+
+    one = torch.ones((), dtype=F64)
+    with pytest.raises(NotImplementedError, match="forward mode"):
+        outer(torch.func.jacfwd(total))(one)
+    exact = torch.func.grad(torch.func.grad(total))(one)
+    torch.testing.assert_close(torch.func.hessian(total)(one), exact, rtol=1e-9, atol=1e-9)

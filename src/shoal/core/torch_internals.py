@@ -15,6 +15,8 @@ __all__ = [
     "full_precision",
     "in_forward_mode",
     "in_full_precision",
+    "is_followed",
+    "is_mapped",
     "is_transformed",
     "kept_as_they_are",
     "lent_tensors",
@@ -48,6 +50,27 @@ def is_transformed(*arguments: Any) -> bool:
     return functorch.peek_interpreter_stack() is not None or any(
         isinstance(a, Tensor) and functorch.is_functorch_wrapped_tensor(a) for a in arguments
     )
+
+
+def is_mapped(value: Any) -> bool:
+    """Whether ``torch.func.vmap`` maps over a tensor, in whatever transforms it is wrapped."""
+    functorch = torch._C._functorch
+    while isinstance(value, Tensor) and functorch.is_functorch_wrapped_tensor(value):
+        if functorch.is_batchedtensor(value):
+            return True
+        value = functorch.get_unwrapped(value)
+    return False
+
+
+def is_followed(value: Tensor) -> bool:
+    """Whether derivatives by it are taken by a transform around the one that is at work."""
+    functorch = torch._C._functorch
+    level = functorch.peek_interpreter_stack().level()
+    while functorch.is_functorch_wrapped_tensor(value):
+        if functorch.is_gradtrackingtensor(value) and functorch.maybe_get_level(value) < level:
+            return True
+        value = functorch.get_unwrapped(value)
+    return False
 
 
 def full_precision(tensor: Tensor) -> AbstractContextManager[Any]:
