@@ -66,7 +66,7 @@ def test_results_are_tensors_of_their_own(name: str) -> None:
     cell, x = Cell(), torch.ones(5, 5, dtype=F64)
     given = x if name == "input" else cell.weight
     with torch.no_grad():
-        z = shoal.Equilibrium(lambda z, x: given)(torch.zeros(5, 5, dtype=F64), x)
+        z = shoal.Equilibrium(lambda _z, _x: given)(torch.zeros(5, 5, dtype=F64), x)
         before = given.clone()
         z.add_(1)
     assert torch.equal(given, before)
@@ -107,3 +107,43 @@ def test_forward_mode_is_not_differentiated_again(outer) -> None:
         outer(torch.func.jacfwd(total))(one)
     exact = torch.func.grad(torch.func.grad(total))(one)
     torch.testing.assert_close(torch.func.hessian(total)(one), exact, rtol=1e-9, atol=1e-9)
+
+
+class Inner(nn.Module):
+    """A layer with an equilibrium."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 5, dtype=F64)
+        self.loop = shoal.Equilibrium(lambda z, x: torch.cos(z) / 2 + x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.loop(torch.zeros_like(x), self.linear(x))
+
+
+class Tied(nn.Module):
+    """One layer under two names, and one weight in two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = Inner(), nn.Linear(5, 5, bias=False, dtype=F64)
+        self.second, self.last.weight = self.first, self.first.linear.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.second(self.first(x)))
+
+
+def test_measuring_a_module_leaves_shared_layers_as_they_are() -> None:
+    torch.manual_seed(0)
+    net, x = Tied(), inputs() / 5
+    ntk = shoal.empirical_kernel(net, x).ntk
+    assert isinstance(net.first.linear.weight, nn.Parameter)
+    parameters = list(net.parameters())
+    rows = [
+        torch.cat([g.flatten() for g in torch.autograd.grad(out, parameters, retain_graph=True)])
+        for out in net(x).flatten()
+    ]
+    exact = torch.stack(rows).view(4, 5, -1).flatten(1)
+    torch.testing.assert_close(ntk, exact @ exact.T / 5, rtol=1e-8, atol=1e-8)
+    run = shoal.train(net, x, x, steps=2, optimizer=torch.optim.Adam)
+    assert run.status == "finished"

@@ -137,11 +137,20 @@ def partial_derivatives(
 
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters and buffers of a module, or what stands in for them at the moment."""
-    return {
-        **dict(module.named_parameters(remove_duplicate=False)),
-        **dict(module.named_buffers(remove_duplicate=False)),
-    }
+    """The parameters and buffers of a module, or what stands in for them at the moment.
+
+    By one name for each place that holds one: a layer with two names has one, since what is lent to
+    it twice would not be taken back.
+    """
+    found: dict[str, Tensor] = {}
+    places: set[tuple[int, str]] = set()
+    for prefix, owner in module.named_modules(remove_duplicate=False):
+        for held in (owner._parameters, owner._buffers):  # which copies of a module share
+            for name, tensor in held.items():
+                if tensor is not None and (id(held), name) not in places:
+                    places.add((id(held), name))
+                    found[f"{prefix}.{name}" if prefix else name] = tensor
+    return found
 
 
 def lent_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> AbstractContextManager[Any]:
