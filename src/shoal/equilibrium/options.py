@@ -80,7 +80,9 @@ class SolveOptions:
         size = size.clamp_min_(torch.finfo(right.dtype).tiny)
         unit = torch.where(finite, right / size, 0.0)
         problem = problem_of(unit)
-        if problem.mixes():  # what samples send each other is measured in the same unit
+        if (
+            problem.may_mix and problem.mixes()
+        ):  # what samples send each other is measured in the same unit
             size = torch.where(finite, size, 0.0).amax().expand_as(size)
             unit = torch.where(finite, right / size, 0.0)
             problem = problem_of(unit)
@@ -95,6 +97,7 @@ class SolveOptions:
             found,
             value=torch.where(finite, found.value * size, right),
             residual=torch.where(finite[:, 0], found.residual * size[:, 0], 0.0),
+            evaluations=found.evaluations + problem.may_mix,  # the one that told
         )
         kept = replace(found, value=found.value.detach())
         self.report("backward", kept, converged=outcome.converged)

@@ -141,8 +141,13 @@ class Problem(ABC):
         """The problem of some samples alone."""
         raise NotImplementedError
 
+    @property
+    def may_mix(self) -> bool:
+        """Whether samples of a linear equation may depend on each other, for all that is known."""
+        return False
+
     def mixes(self) -> bool:
-        """Whether samples depend on each other, as far as one product of a linear map tells."""
+        """Whether they do, as far as one product tells, where they may."""
         return False
 
 
@@ -271,10 +276,13 @@ class LinearProblem(Problem):
         """$M g$."""
         return self.near.pull(g) if self.adjoint else self.near.push(g)
 
+    @property
+    def may_mix(self) -> bool:
+        """Whether they may in the map."""
+        return self.near.may_mix
+
     def mixes(self) -> bool:
         """Whether numbers of some samples, chosen without a pattern, reach the others."""
-        if not self.near.may_mix:
-            return False
         index = torch.arange(len(self.right), device=self.right.device)
         chosen = ((index * 2654435769 >> 7) % 2 == 1)[:, None]  # the golden ratio in 32 bits
         reached = self.product(chosen * torch.ones_like(self.right))
