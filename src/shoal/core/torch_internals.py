@@ -15,6 +15,8 @@ __all__ = [
     "full_precision",
     "in_forward_mode",
     "in_full_precision",
+    "is_followed",
+    "is_mapped",
     "is_transformed",
     "kept_as_they_are",
     "lent_tensors",
@@ -48,6 +50,27 @@ def is_transformed(*arguments: Any) -> bool:
     return functorch.peek_interpreter_stack() is not None or any(
         isinstance(a, Tensor) and functorch.is_functorch_wrapped_tensor(a) for a in arguments
     )
+
+
+def is_mapped(value: Any) -> bool:
+    """Whether ``torch.func.vmap`` maps over a tensor, in whatever transforms it is wrapped."""
+    functorch = torch._C._functorch
+    while isinstance(value, Tensor) and functorch.is_functorch_wrapped_tensor(value):
+        if functorch.is_batchedtensor(value):
+            return True
+        value = functorch.get_unwrapped(value)
+    return False
+
+
+def is_followed(value: Tensor) -> bool:
+    """Whether derivatives by it are taken by a transform around the one that is at work."""
+    functorch = torch._C._functorch
+    level = functorch.peek_interpreter_stack().level()
+    while functorch.is_functorch_wrapped_tensor(value):
+        if functorch.is_gradtrackingtensor(value) and functorch.maybe_get_level(value) < level:
+            return True
+        value = functorch.get_unwrapped(value)
+    return False
 
 
 def full_precision(tensor: Tensor) -> AbstractContextManager[Any]:
@@ -114,11 +137,20 @@ def partial_derivatives(
 
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters and buffers of a module, or what stands in for them at the moment."""
-    return {
-        **dict(module.named_parameters(remove_duplicate=False)),
-        **dict(module.named_buffers(remove_duplicate=False)),
-    }
+    """The parameters and buffers of a module, or what stands in for them at the moment.
+
+    By one name for each place that holds one: a layer with two names has one, since what is lent to
+    it twice would not be taken back.
+    """
+    found: dict[str, Tensor] = {}
+    places: set[tuple[int, str]] = set()
+    for prefix, owner in module.named_modules(remove_duplicate=False):
+        for held in (owner._parameters, owner._buffers):  # which copies of a module share
+            for name, tensor in held.items():
+                if tensor is not None and (id(held), name) not in places:
+                    places.add((id(held), name))
+                    found[f"{prefix}.{name}" if prefix else name] = tensor
+    return found
 
 
 def lent_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> AbstractContextManager[Any]:
@@ -171,7 +203,23 @@ def kept_as_they_are() -> AbstractContextManager[Any]:
     """Where autograd keeps tensors itself, whatever hooks say, such as those of checkpointing."""
     if not torch._C._autograd._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
         return nullcontext()
-    return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+    return torch.autograd.graph.saved_tensors_hooks(_with_version, _unchanged)
+
+
+def _with_version(tensor: Tensor) -> tuple[Tensor, int | None]:
+    return tensor, None if tensor.is_inference() else tensor._version
+
+
+def _unchanged(kept: tuple[Tensor, int | None]) -> Tensor:
+    """A kept tensor, or the error that autograd raises where there are no hooks."""
+    tensor, version = kept
+    if version is not None and tensor._version != version:
+        raise RuntimeError(
+            "a tensor that the gradient of an equilibrium needs has been modified by an inplace "
+            f"operation: one of shape {tuple(tensor.shape)} is at version {tensor._version}, "
+            f"expected version {version}; call backward before weights or inputs are changed"
+        )
+    return tensor
 
 
 def without_forward_mode() -> AbstractContextManager[Any]:

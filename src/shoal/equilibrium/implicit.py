@@ -18,6 +18,7 @@ from shoal.core.torch_internals import (
     apply,
     in_forward_mode,
     in_full_precision,
+    is_followed,
     is_transformed,
     kept_as_they_are,
     next_operation,
@@ -115,7 +116,10 @@ def equilibrium_of(
         problem.is_followed = torch.is_grad_enabled() and not in_forward_mode()
     outcome = _solved(of, problem, start, tensors, options)
     solution = outcome.solution
-    found = Found(solution.value, solution.status, solution.residual, solution.steps)
+    value = solution.value
+    if isinstance(of, OfFunction):  # which may have returned a tensor that it was given
+        value = value.clone()
+    found = Found(value, solution.status, solution.residual, solution.steps)
     if not torch.is_grad_enabled() and not in_forward_mode():
         return found
     near = outcome.near or _linearized(problem, outcome)
@@ -264,6 +268,11 @@ class _Attached(torch.autograd.Function):
     @in_full_precision
     def jvp(ctx: Any, tangent: Tensor | None, *_others: Tensor | None) -> Tensor:
         assert tangent is not None
+        if is_transformed(tangent) and any(map(is_followed, (tangent, *ctx.saved_tensors))):
+            raise NotImplementedError(
+                "forward mode of an equilibrium cannot be differentiated again, got jacfwd or jvp "
+                "inside another transform; take it as the outer one: torch.func.hessian does"
+            )
         return _through(ctx, _Tangent, tangent)
 
     @staticmethod

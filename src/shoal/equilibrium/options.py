@@ -71,7 +71,7 @@ class SolveOptions:
         Args:
             problem_of: Makes the equation of its right-hand side.
             right: The right-hand side, of any size: each row is solved for at size one, so that
-                no gradient is too small to be exact.
+                no gradient is too small to be exact; where samples see each other, all of it is.
         """
         recall = None if self.warm is None else self.warm.backward
         gradient = self.gradient if isinstance(self.gradient, Implicit) else Implicit()
@@ -79,9 +79,16 @@ class SolveOptions:
         finite = size.isfinite()
         size = size.clamp_min_(torch.finfo(right.dtype).tiny)
         unit = torch.where(finite, right / size, 0.0)
+        problem = problem_of(unit)
+        if (
+            problem.may_mix and problem.mixes()
+        ):  # what samples send each other is measured in the same unit
+            size = torch.where(finite, size, 0.0).amax().expand_as(size)
+            unit = torch.where(finite, right / size, 0.0)
+            problem = problem_of(unit)
         guess = None if recall is None else recall.guess(unit, linear=True)
         solvers = tuple(gradient.adjoint_solver(s) for s in (self.solver, *self.fallbacks))
-        outcome = drive_through(problem_of(unit), solvers, unit if guess is None else guess)
+        outcome = drive_through(problem, solvers, unit if guess is None else guess)
         found = outcome.solution
         _keep(recall, outcome, found.value, unit)
         if self.gradient.failed == "zero" and not outcome.converged:
@@ -90,6 +97,7 @@ class SolveOptions:
             found,
             value=torch.where(finite, found.value * size, right),
             residual=torch.where(finite[:, 0], found.residual * size[:, 0], 0.0),
+            evaluations=found.evaluations + problem.may_mix,  # the one that told
         )
         kept = replace(found, value=found.value.detach())
         self.report("backward", kept, converged=outcome.converged)

@@ -35,10 +35,12 @@ class Linearization(ABC):
     Attributes:
         z: The point.
         has_formulas: Whether it knows its partial derivatives by all of its problem's tensors.
+        may_mix: Whether samples may depend on each other, for all that is known.
     """
 
     z: Tensor
     has_formulas = False
+    may_mix = False
 
     @property
     @abstractmethod
@@ -139,6 +141,15 @@ class Problem(ABC):
         """The problem of some samples alone."""
         raise NotImplementedError
 
+    @property
+    def may_mix(self) -> bool:
+        """Whether samples of a linear equation may depend on each other, for all that is known."""
+        return False
+
+    def mixes(self) -> bool:
+        """Whether they do, as far as one product tells, where they may."""
+        return False
+
 
 class FunctionProblem(Problem):
     r"""The problem of a function or a module.
@@ -169,6 +180,7 @@ class FunctionProblem(Problem):
         self.inputs, self.parameters = tuple(inputs), tuple(parameters)
         self.scope, self.cast = scope, cast
         self.is_followed = False  # whether it will be linearized at the solution
+        self._tensors = [t for t in pytree.tree_leaves(self.inputs) if isinstance(t, Tensor)]
 
     def evaluate_to_look(self, z: Tensor) -> tuple[Evaluation, Linearization | None]:
         """One evaluation, whose graph serves the gradient if the iterate is the solution."""
@@ -186,13 +198,16 @@ class FunctionProblem(Problem):
         """Call the function, and see that it returns what it was given."""
         if z.is_inference():  # those have no version that would tell of a change
             z = z.clone()
-        version = None if z.is_inference() else z._version
+        watched = [t for t in (z, *self._tensors) if not t.is_inference()]
+        versions = [t._version for t in watched]
         with self.scope():
             value = self.function(self.layout.state(z), *self.inputs, *self.parameters)
-        if version is not None and z._version != version:
-            raise ValueError(
-                "f must not change z in place, got a function that does; use z.clone()"
-            )
+        for tensor, version in zip(watched, versions, strict=True):
+            if tensor._version != version:
+                changed = "z" if tensor is z else "its inputs"
+                raise ValueError(
+                    f"f must not change {changed} in place, got a function that does; use clone()"
+                )
         return Evaluation(self.layout.returned(value, z, cast=self.cast))
 
     def linearize(self, z: Tensor, kept: Tensor | None = None) -> Linearization:  # noqa: ARG002
@@ -224,6 +239,7 @@ class _FunctionLinearization(Linearization):
         self.problem, self.z = problem, z
         self._value, self._pull = vjp(lambda t: problem.evaluate(t).value, z)
         self._push: Product | None = None
+        self.may_mix = len(z) > 1 and not problem.separable
 
     @property
     def value(self) -> Tensor:
@@ -260,6 +276,18 @@ class LinearProblem(Problem):
         """$M g$."""
         return self.near.pull(g) if self.adjoint else self.near.push(g)
 
+    @property
+    def may_mix(self) -> bool:
+        """Whether they may in the map."""
+        return self.near.may_mix
+
+    def mixes(self) -> bool:
+        """Whether numbers of some samples, chosen without a pattern, reach the others."""
+        index = torch.arange(len(self.right), device=self.right.device)
+        chosen = ((index * 2654435769 >> 7) % 2 == 1)[:, None]  # the golden ratio in 32 bits
+        reached = self.product(chosen * torch.ones_like(self.right))
+        return bool(reached.masked_fill(chosen, 0.0).any())
+
     def evaluate(self, z: Tensor) -> Evaluation:
         """One product."""
         return Evaluation(self.right + self.product(z))
@@ -286,7 +314,7 @@ class _LinearMap(Linearization):
     """The map of a linear equation near a point: itself."""
 
     def __init__(self, problem: LinearProblem, z: Tensor) -> None:
-        self.problem, self.z = problem, z
+        self.problem, self.z, self.may_mix = problem, z, problem.near.may_mix
         self._value = problem.evaluate(z).value
 
     @property

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from shoal.core.torch_internals import in_full_precision, is_transformed
 from shoal.equilibrium.maps import Found, Map
@@ -95,9 +94,13 @@ class _Reversed(torch.autograd.Function):
         return z.clone()
 
     @staticmethod
-    @once_differentiable
     @in_full_precision
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # of tensors that are not asked for, autograd would not tell
+            raise NotImplementedError(
+                "gradient must be Implicit(), Neumann() or Unrolled() for second derivatives, "
+                "with create_graph=True, got Reversible()"
+            )
         y, z, start, *tensors = ctx.saved_tensors
         beta = ctx.options.gradient.damping
         back = _Backward(ctx.of, tensors, ctx.needs_input_grad[6:])

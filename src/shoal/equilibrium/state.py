@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from shoal.core.checks import float_tensor
+from shoal.core.checks import float_tensor, known_tensor
+from shoal.core.torch_internals import is_mapped
 
 __all__ = ["State", "StateLayout"]
 
@@ -35,7 +36,9 @@ class StateLayout:
         leaves, tree = pytree.tree_flatten(state)
         if not leaves:
             raise ValueError(f"z0 must hold at least one tensor, got {state!r}")
-        tensors = [float_tensor("z0", leaf) for leaf in leaves]
+        tensors = [  # the numbers of a tensor that is mapped over cannot be looked at
+            (known_tensor if is_mapped(leaf) else float_tensor)("z0", leaf) for leaf in leaves
+        ]
         kinds = {f"{tensor.dtype} on {tensor.device}" for tensor in tensors}
         if len(kinds) > 1:
             raise ValueError(

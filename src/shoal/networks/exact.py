@@ -26,14 +26,25 @@ def exact(module: Module, *, silent: bool = False) -> Module:
         module: Any module.
         silent: As in :meth:`Network.exact`.
     """
+    return _exact(module, silent, {})
+
+
+def _exact(module: Module, silent: bool, copies: dict[int, Module]) -> Module:
+    """The same; a module in several places stays one."""
+    if id(module) not in copies:
+        copies[id(module)] = _copied(module, silent, copies)
+    return copies[id(module)]
+
+
+def _copied(module: Module, silent: bool, copies: dict[int, Module]) -> Module:
     if isinstance(module, Network):
         return module.exact(silent=silent)
     if isinstance(module, _PARALLEL):
-        return exact(module.module, silent=silent)
+        return _exact(module.module, silent, copies)
     if (source := module._modules.get("_orig_mod")) is not None:
-        return exact(source, silent=silent)
+        return _exact(source, silent, copies)
     children = {
-        name: None if child is None else exact(child, silent=silent)
+        name: None if child is None else _exact(child, silent, copies)
         for name, child in module._modules.items()
     }
     changes: dict[str, object] = {}

@@ -11,6 +11,7 @@ from torch.func import functional_call, jacrev, vmap
 from torch.nn import Module
 
 from shoal.core.checks import items
+from shoal.core.torch_internals import named_tensors
 from shoal.networks.exact import mixing_submodule
 
 __all__ = ["Jacobians", "chosen_parameters"]
@@ -76,6 +77,8 @@ class Jacobians:
         self._batched = True  # until it is seen that the module does not allow it
         others = {n: p.detach() for n, p in module.named_parameters() if n not in chosen}
         self._others, self._buffers = others, dict(module.named_buffers())
+        first = {id(t): n for n, t in (*module.named_parameters(), *module.named_buffers())}
+        self._first = {name: first[id(t)] for name, t in named_tensors(module).items()}
         if (name := mixing_submodule(module)) is not None:
             where = f"its submodule {name!r}" if name else "itself"
             raise ValueError(
@@ -94,7 +97,9 @@ class Jacobians:
     def _call(self, chosen: dict[str, Tensor], x: Tensor) -> Tensor:
         # buffers may change on the way, as those of spectral norms do: those are copies
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
-        output = functional_call(self.module, {**self._others, **buffers, **chosen}, (x,))
+        given = {**self._others, **buffers, **chosen}
+        tensors = {name: given[first] for name, first in self._first.items()}
+        output = functional_call(self.module, tensors, (x,), tie_weights=False)
         if not isinstance(output, Tensor) or not output.is_floating_point():
             kind = output.dtype if isinstance(output, Tensor) else type(output).__name__
             raise TypeError(f"network must return a tensor of real numbers, got {kind}")

@@ -1,0 +1,149 @@
+"""What people do to layers, and what must not go wrong in silence."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import shoal
+
+F64 = torch.float64
+
+
+class Cell(nn.Module):
+    """A contraction with weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(5, 5, generator=generator, dtype=F64) / 5)
+
+    def forward(self, z: Tensor, x: Tensor) -> Tensor:
+        return torch.tanh(z @ self.weight) / 2 + x
+
+
+def inputs() -> Tensor:
+    return torch.randn(4, 5, generator=torch.Generator().manual_seed(1), dtype=F64)
+
+
+def unrolled(cell: nn.Module, x: Tensor, steps: int = 400) -> Tensor:
+    z = torch.zeros_like(x)
+    for _ in range(steps):
+        z = cell(z, x)
+    return z
+
+
+def test_weights_changed_before_the_backward_pass_are_an_error() -> None:
+    layer = shoal.Equilibrium(Cell())
+    z = layer(torch.zeros(4, 5, dtype=F64), inputs())
+    with torch.no_grad():
+        layer.cell.weight.mul_(2)
+    with pytest.raises(RuntimeError, match="inplace"):
+        z.sum().backward()
+
+
+@pytest.mark.parametrize("counted", [4, 1])
+def test_gradients_are_exact_where_samples_see_each_other(counted: int) -> None:
+    """Of each other's rows, and where the loss is of some of them alone."""
+    cell, x = Cell(), inputs().requires_grad_()
+
+    def mixed(z: Tensor, x: Tensor) -> Tensor:
+        return cell(torch.softmax(z @ z.T, 1) @ z, x)
+
+    z = shoal.Equilibrium(mixed, on_failure="raise")(torch.zeros(4, 5, dtype=F64), x)
+    sizes = torch.logspace(-3, 3, 4, dtype=F64)[:, None]
+    of = [cell.weight, x]
+    found, exact = (
+        torch.autograd.grad((value * sizes)[:counted].sum(), of)
+        for value in (z, unrolled(mixed, x))
+    )
+    for one, other in zip(found, exact, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["input", "weight"])
+def test_results_are_tensors_of_their_own(name: str) -> None:
+    """Not the cell's input or weight, which changes of the result would change too."""
+    cell, x = Cell(), torch.ones(5, 5, dtype=F64)
+    given = x if name == "input" else cell.weight
+    with torch.no_grad():
+        z = shoal.Equilibrium(lambda _z, _x: given)(torch.zeros(5, 5, dtype=F64), x)
+        before = given.clone()
+        z.add_(1)
+    assert torch.equal(given, before)
+
+
+def test_inputs_changed_in_place_by_the_cell_are_refused() -> None:
+    def growing(z: Tensor, x: Tensor) -> Tensor:
+        return z / 2 + x.add_(1)
+
+    with pytest.raises(ValueError, match="must not change its inputs in place"):
+        shoal.Equilibrium(growing)(torch.zeros(4, 5, dtype=F64), inputs())
+
+
+def test_starts_may_be_mapped_over() -> None:
+    layer, x = shoal.Equilibrium(Cell()), inputs()
+    each = torch.func.vmap(lambda x: layer(torch.zeros_like(x)[None], x[None])[0])(x)
+    torch.testing.assert_close(each, unrolled(layer.cell, x), rtol=1e-9, atol=1e-9)
+
+
+def test_reversible_gradients_are_not_differentiated_again() -> None:
+    layer = shoal.Equilibrium(Cell(), gradient=shoal.Reversible(0.5, steps=8), on_failure="status")
+    x = inputs().requires_grad_()
+    z = layer(torch.zeros(4, 5, dtype=F64), x)
+    with pytest.raises(NotImplementedError, match="create_graph"):
+        torch.autograd.grad(z.square().sum(), x, create_graph=True)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+@pytest.mark.parametrize("outer", [torch.func.jacfwd, torch.func.jacrev])
+def test_forward_mode_is_not_differentiated_again(outer) -> None:
+    layer, x = shoal.Equilibrium(Cell()), inputs()
+
+    def total(t: Tensor) -> Tensor:
+        return layer(torch.zeros(4, 5, dtype=F64), t * x).square().sum()
+
+    one = torch.ones((), dtype=F64)
+    with pytest.raises(NotImplementedError, match="forward mode"):
+        outer(torch.func.jacfwd(total))(one)
+    exact = torch.func.grad(torch.func.grad(total))(one)
+    torch.testing.assert_close(torch.func.hessian(total)(one), exact, rtol=1e-9, atol=1e-9)
+
+
+class Inner(nn.Module):
+    """A layer with an equilibrium."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 5, dtype=F64)
+        self.loop = shoal.Equilibrium(lambda z, x: torch.cos(z) / 2 + x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.loop(torch.zeros_like(x), self.linear(x))
+
+
+class Tied(nn.Module):
+    """One layer under two names, and one weight in two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = Inner(), nn.Linear(5, 5, bias=False, dtype=F64)
+        self.second, self.last.weight = self.first, self.first.linear.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.second(self.first(x)))
+
+
+def test_measuring_a_module_leaves_shared_layers_as_they_are() -> None:
+    torch.manual_seed(0)
+    net, x = Tied(), inputs() / 5
+    ntk = shoal.empirical_kernel(net, x).ntk
+    assert isinstance(net.first.linear.weight, nn.Parameter)
+    parameters = list(net.parameters())
+    rows = [
+        torch.cat([g.flatten() for g in torch.autograd.grad(out, parameters, retain_graph=True)])
+        for out in net(x).flatten()
+    ]
+    exact = torch.stack(rows).view(4, 5, -1).flatten(1)
+    torch.testing.assert_close(ntk, exact @ exact.T / 5, rtol=1e-8, atol=1e-8)
+    run = shoal.train(net, x, x, steps=2, optimizer=torch.optim.Adam)
+    assert run.status == "finished"
