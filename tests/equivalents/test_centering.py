@@ -12,6 +12,7 @@ from reference import BUILT_IN
 from shoal import (
     DEQ,
     Affine,
+    ConvDEQ,
     ConvergenceError,
     Cosine,
     Erf,
@@ -115,6 +116,8 @@ def test_bad_arguments():
         centered(DEQ(ReLU(), 0.2, 0.8), 0.0)
     with pytest.raises(TypeError, match="must be an Architecture"):
         centered(ReLU(), 1.0)
+    with pytest.raises(TypeError, match="cannot be centered, since its pixels have variances"):
+        centered(ConvDEQ(ReLU(), 0.5, 0.8), 1.0)
     with pytest.raises(TypeError, match=r"ImplicitNetwork\(gamma=0.3\) cannot be centered"):
         centered(ImplicitNetwork(gamma=0.3), 1.0)
     with pytest.raises(ValueError, match="input_variance must be > 0"):

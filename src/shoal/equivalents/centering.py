@@ -19,7 +19,14 @@ import torch
 from scipy.optimize import brentq
 
 from shoal.activations import Activation, Affine
-from shoal.architectures import Architecture, Cell, ImplicitArchitecture, ImplicitNetwork, Layers
+from shoal.architectures import (
+    Architecture,
+    Cell,
+    ImageArchitecture,
+    ImplicitArchitecture,
+    ImplicitNetwork,
+    Layers,
+)
 from shoal.core.checks import real
 from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.core.settings import in_standard_settings
@@ -77,6 +84,10 @@ def centered(architecture: A, tau0: float) -> A:
         raise TypeError(
             f"{architecture!r} cannot be centered, since its activation is always the ReLU; take "
             "it as it is: center=False for equivalents and spectra, method='sphere' for designs"
+        )
+    if isinstance(architecture, ImageArchitecture):
+        raise TypeError(
+            f"{architecture!r} cannot be centered, since its pixels have variances of their own"
         )
     layers = architecture.layers()
     if layers.injection is None:
