@@ -131,12 +131,15 @@ class SolveLog:
 
     def _line(self, where: str) -> str:
         solves, samples, failed = self.solves[where], self.samples[where], self.failures[where]
+        if not solves:
+            return f"{where}: no solves"
+        many = f"{solves} solve" + "s" * (solves > 1)
         if not failed:
-            return f"{where}: {solves} solves, all {samples} samples converged"
+            return f"{where}: {many}, all {samples} samples converged"
         kinds = ", ".join(
             f"{n} {kind.name.lower().replace('_', ' ')}" for kind, n in failed.items()
         )
-        return f"{where}: {solves} solves, {failed.total()} of {samples} samples failed ({kinds})"
+        return f"{where}: {many}, {failed.total()} of {samples} samples failed ({kinds})"
 
 
 def _largest(residual: Tensor) -> float:
