@@ -147,3 +147,19 @@ def test_measuring_a_module_leaves_shared_layers_as_they_are() -> None:
     torch.testing.assert_close(ntk, exact @ exact.T / 5, rtol=1e-8, atol=1e-8)
     run = shoal.train(net, x, x, steps=2, optimizer=torch.optim.Adam)
     assert run.status == "finished"
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_a_backward_pass_through_a_tangent_is_refused() -> None:
+    """The tangent itself is exact; how the equilibrium moves is not in its graph."""
+    w = (0.3 * torch.eye(2, dtype=torch.float64)).requires_grad_()
+    x, v = torch.ones(1, 2, dtype=torch.float64), torch.ones(1, 2, dtype=torch.float64)
+    forward_ad = torch.autograd.forward_ad
+    with forward_ad.dual_level():
+        layer = shoal.Equilibrium(lambda z, x: torch.tanh(z @ w + x))
+        z = layer(torch.zeros_like(x), forward_ad.make_dual(x, v))
+        tangent = forward_ad.unpack_dual(z).tangent
+    slope = 1 - z.detach() ** 2
+    torch.testing.assert_close(tangent.detach(), slope / (1 - 0.3 * slope))
+    with pytest.raises(NotImplementedError, match="take forward mode as the outer one"):
+        tangent.sum().backward()

@@ -36,6 +36,11 @@ from shoal.equilibrium.state import StateLayout
 
 __all__ = ["equilibrium_of"]
 
+_FORWARD_MODE_LAST = (
+    "forward mode of an equilibrium cannot be differentiated again, got a derivative of jacfwd, "
+    "jvp or a dual tensor; take forward mode as the outer one: torch.func.hessian does"
+)
+
 
 @dataclass(frozen=True, eq=False)
 class _Adjoint:
@@ -268,12 +273,12 @@ class _Attached(torch.autograd.Function):
     @in_full_precision
     def jvp(ctx: Any, tangent: Tensor | None, *_others: Tensor | None) -> Tensor:
         assert tangent is not None
-        if is_transformed(tangent) and any(map(is_followed, (tangent, *ctx.saved_tensors))):
-            raise NotImplementedError(
-                "forward mode of an equilibrium cannot be differentiated again, got jacfwd or jvp "
-                "inside another transform; take it as the outer one: torch.func.hessian does"
-            )
-        return _through(ctx, _Tangent, tangent)
+        if is_transformed(tangent):
+            if any(map(is_followed, (tangent, *ctx.saved_tensors))):
+                raise NotImplementedError(_FORWARD_MODE_LAST)
+            return _through(ctx, _Tangent, tangent)
+        found: Tensor = apply(_Final, _through(ctx, _Tangent, tangent))
+        return found
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
@@ -283,6 +288,22 @@ class _Attached(torch.autograd.Function):
         mapped, tensors = _copies(of, tensors, in_dims[5:], count)
         result = apply(_Attached, *rows, mapped, options, None, *tensors)
         return result.view(count, len(result) // count, *result.shape[1:]), 0
+
+
+class _Final(torch.autograd.Function):
+    """A tangent that is not to be differentiated: how the point moves is not in its graph."""
+
+    @staticmethod
+    def forward(tangent: Tensor) -> Tensor:
+        return tangent.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Tensor:
+        raise NotImplementedError(_FORWARD_MODE_LAST)
 
 
 def _is_last(ctx: Any) -> bool:
