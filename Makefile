@@ -1,7 +1,7 @@
 # Every target sets up its own environment: a machine with Python >= 3.11 and make needs nothing else.
 
 PYTHON ?= python3
-EXTRAS ?= dev,cli,plots,gpytorch,docs
+EXTRAS ?= dev,cli,plots,gpytorch,fast,docs
 DIST ?= dist
 
 VENV := .venv

@@ -1,6 +1,6 @@
 """Kernel matrices against the matrix product x @ x.T that they cannot do without.
 
-python benchmarks/kernels.py [--device cuda] [--samples N] [--compile] [--peer PYTHON]
+python benchmarks/kernels.py [--device cuda] [--samples N] [--peer PYTHON]
 
 ``--peer`` is an interpreter that has neural-tangents.
 """
@@ -46,7 +46,7 @@ def best(function: Callable[[], object], device: str, repeats: int = 5) -> float
     return min(times)
 
 
-def ratios(device: str, count: int, features: int, *, compiled: bool) -> None:
+def ratios(device: str, count: int, features: int) -> None:
     """CK and NTK together, as a ratio to the matrix product alone."""
     print(f"\nCK and NTK, n = {count}, p = {features}, {device}: ratio to x @ x.T")
     print(f"{'activation':12} {'dtype':8} {'norms':6} {'first s':>8} {'time s':>8} {'ratio':>6}")
@@ -66,7 +66,7 @@ def ratios(device: str, count: int, features: int, *, compiled: bool) -> None:
                 deq = shoal.DEQ(phi, **DEQ)
 
                 def run(deq: shoal.DEQ = deq, x: Tensor = x) -> shoal.Kernels:
-                    return shoal.kernel(deq, x, compile=compiled)
+                    return shoal.kernel(deq, x)
 
                 first = best(run, device, 1)
                 product, both = best(lambda x=x: x @ x.T, device), best(run, device)
@@ -186,11 +186,10 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--samples", type=int, default=4096)
     parser.add_argument("--features", type=int, default=784)
-    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--peer", help="an interpreter that has neural-tangents")
     options = parser.parse_args()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {options.device}")
-    ratios(options.device, options.samples, options.features, compiled=options.compile)
+    ratios(options.device, options.samples, options.features)
     growth(options.device)
     single_precision()
     if options.device == "cpu":

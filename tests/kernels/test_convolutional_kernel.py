@@ -222,7 +222,6 @@ def test_what_overflows():
         (lambda a, x: kernel(a, x, trainable={"readout"}), ValueError, "chosen from 'layer1'"),
         (lambda a, x: kernel(a, x, trainable=()), ValueError, "at least one"),
         (lambda a, x: kernel(a, x, width=5), ValueError, "width has no meaning"),
-        (lambda a, x: kernel(a, x, compile=True), ValueError, "compile is for kernels of vectors"),
         (lambda a, x: kernel(a, x, variances={"v": x}), ValueError, r"ConvResNet \(none\)"),
         (lambda a, x: kernel(a, x, memory="much"), ValueError, "memory must be a size"),
         (lambda a, x: kernel(a, x.requires_grad_()), ValueError, "must not require gradients"),

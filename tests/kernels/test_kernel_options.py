@@ -1,4 +1,4 @@
-"""Kernel matrices in little memory, in files, of arrays, and compiled: always the same ones."""
+"""Kernel matrices in little memory, in files, and of arrays: always the same ones."""
 
 import errno
 import os
@@ -80,32 +80,6 @@ def test_bad_limits(memory, message):
         kernel(DEQ(ReLU(), 0.2, 0.8), torch.ones(2, 2), memory=memory)
 
 
-@pytest.mark.slow
-def test_the_compiled_pass():
-    x = inputs(200, 30, one_norm=True)
-    eager, fused = (kernel(DEQ(Tanh(), 0.2, 0.8), x, compile=c) for c in (False, True))
-    for left, right in zip(eager, fused, strict=True):
-        assert (left - right).abs().max() <= 1e-13 * left.max()
-        assert torch.equal(right, right.T)
-    counters = torch._dynamo.utils.counters
-    before = counters["stats"]["unique_graphs"]
-    for deq, rows in ((DEQ(Tanh(), 0.25, 0.8), 77), (DEQ(Tanh(), 0.2, 0.5), 131)):
-        kernel(deq, x[:rows], compile=True)
-    assert counters["stats"]["unique_graphs"] == before
-
-
-def test_without_a_compiler(monkeypatch, caplog):
-    def broken(*_):
-        raise RuntimeError("no compiler here")
-
-    monkeypatch.setattr("shoal.kernels.backends.compiled._compiled", lambda: broken)
-    monkeypatch.setattr("shoal.kernels.backends.compiled._Compiler.works", True)
-    x = inputs(20, 30, one_norm=True)
-    fused, eager = (kernel(DEQ(ReLU(), 0.2, 0.8), x, compile=c) for c in (True, False))
-    assert torch.equal(fused.ck, eager.ck)
-    assert "torch.compile does not work here (no compiler here)" in caplog.text
-
-
 def test_files_in_use_are_left_alone(tmp_path):
     x = inputs(300, 3)
     before = kernel(DEQ(ReLU(), 0.2, 0.8), x, out=tmp_path)
@@ -120,7 +94,6 @@ def test_files_in_use_are_left_alone(tmp_path):
     ("options", "error", "message"),
     [
         ({"diag": "no"}, TypeError, "diag must be True or False, got 'no'"),
-        ({"compile": "yes"}, TypeError, "compile must be True or False"),
         ({"diag": True, "out": "folder"}, ValueError, "cannot be combined with diag"),
         ({"out": ""}, ValueError, "out must be a path .* not empty, got ''"),
     ],

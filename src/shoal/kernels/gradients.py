@@ -22,7 +22,7 @@ from shoal.approximation import differentiate
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import checked_samples
-from shoal.kernels.backends import DifferentiableFactors, Entries, backend_for
+from shoal.kernels.backends import DifferentiableFactors, Entries
 from shoal.kernels.derivatives import (
     angle_gradients,
     differentiable_angular_surface,
@@ -222,8 +222,7 @@ class _Derivatives:
         if self.surface is None:
             return
         left, right = self._factors[0][strip.rows], self._factors[1][strip.columns]
-        backend = backend_for(cosine.device)
-        for part, entries in backend.derivatives(self.surface, left, right, cosine):
+        for part, entries in self.plan.backend.derivatives(self.surface, left, right, cosine):
             yield part, entries, left[part], right
 
     def pairs(self, i: Tensor, j: Tensor) -> Iterator[tuple[slice, Tensor, Tensor, Tensor, Tensor]]:

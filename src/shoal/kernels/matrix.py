@@ -33,8 +33,6 @@ from shoal.kernels.variances import checked_variances
 
 __all__ = ["kernel"]
 
-_FUSE = 1 << 27  # entries from which on compiling pays
-
 
 @in_standard_settings
 @with_arrays
@@ -48,7 +46,6 @@ def kernel(
     variances: Mapping[str, Tensor] | None = None,
     diag: bool = False,
     memory: int | str | None = None,
-    compile: bool | None = None,  # noqa: A002
     out: str | PathLike[str] | None = None,
     on_progress: Callable[[float], object] | None = None,
 ) -> Kernels:
@@ -83,9 +80,6 @@ def kernel(
         diag: Return only the kernels of each input with itself (or with its partner in ``x2``),
             of shape (..., n).
         memory: Most bytes to use besides inputs and results, such as ``"1GiB"``.
-        compile: Whether to compile one fused pass with torch.compile, on a CPU and where one series
-            in the angle does; by default from 2²⁷ entries on, where half a minute of compiling
-            pays. (GPUs have a fused pass of their own.)
         out: A folder for results that are larger than memory: they are written to ``ck.npy`` and
             ``ntk.npy`` there, and the returned tensors are mapped to these files.
         on_progress: Called with the share of a matrix that is done, up to 1, after every block.
@@ -108,17 +102,13 @@ def kernel(
                 [0.1490, 0.4444]], dtype=torch.float64)
     """
     limit = memory_limit(memory)
-    for name, option in (("diag", diag), ("compile", compile)):
-        if not isinstance(option, bool | None):
-            raise TypeError(f"{name} must be True or False, got {option!r}")
+    checks.flag("diag", diag)
     checks.function("on_progress", on_progress)
     if diag and out is not None:
         raise ValueError("out is for matrices: it cannot be combined with diag=True")
     if isinstance(architecture, ImageArchitecture):
         check_width(architecture, width)
         checked_variances(architecture, variances)
-        if compile:
-            raise ValueError("compile is for kernels of vectors, got True for those of images")
         groups = architecture.check_trainable(trainable)
         first, second = checked_images(architecture, x1, x2, diag=diag)
         if _wants_gradients(first, second):
@@ -136,7 +126,7 @@ def kernel(
     first = first.expand(*batch, *first.shape[-2:])
     second = None if second is None else second.expand(*batch, *second.shape[-2:])
     plain = replace(function, variances=())
-    values = partial(_matrices, plain, limit=limit, fuse=compile, out=out, on_progress=on_progress)
+    values = partial(_matrices, plain, limit=limit, out=out, on_progress=on_progress)
     if not _wants_gradients(first, second, *(value for _, value in function.variances)):
         return values(first.detach(), None if second is None else second.detach())
     job = Job(function, values, limit and max(1, limit // 2))
@@ -153,7 +143,6 @@ def _matrices(
     second: Tensor | None,
     *,
     limit: int | None,
-    fuse: bool | None,
     out: str | PathLike[str] | None,
     on_progress: Callable[[float], object] | None,
 ) -> Kernels:
@@ -170,11 +159,10 @@ def _matrices(
             own = Inputs(first[index])
             other = own if second is None else Inputs(second[index])
             part = Kernels(*(k[index] for k in result))
-            large = part.ck.numel() >= _FUSE
             plan = Plan.of(function, own, other)
             for strip in plan.strips(limit):
                 views = (part.ck[strip], part.ntk[strip])
-                plan.fill(strip, views, fuse=large if fuse is None else fuse)
+                plan.fill(strip, views)
                 for matrix in part:
                     plan.mirror(matrix, strip)
                 if on_progress is not None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shoal.core.exceptions import AccuracyError
 from shoal.kernels.arguments import work_space
-from shoal.kernels.backends import Factors, backend_for
+from shoal.kernels.backends import Backend, Factors, backend_for
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.inputs import CLOSE, Inputs, pair_angles
 from shoal.kernels.piecewise_surface import PiecewiseSurface, part_surface
@@ -37,6 +37,8 @@ ANGULAR_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-8}
 FEW_PAIRS = 256  # pairs that are cheaper one by one when derivatives are wanted, ...
 _FEW_PAIRS = 4095  # ... and when they are not: those of 90 inputs, fewer than a surface needs
 _PAIRS = 4096  # whose scalar equations are solved together at least
+_STRIPS = 24  # of a symmetric matrix on a CPU, at least, ...
+_LEAST_STRIP = 128  # ... but of so many rows, with which products are as fast as with more
 _MANY_PAIRS = 100_000  # pairs that deserve a word if computed one by one
 _SAMPLE = 256  # rows and columns whose angles are looked at first
 _GRID = 8  # ranges of angles end at multiples of 1/8 ...
@@ -109,6 +111,11 @@ class Plan:
         """How many entries are computed."""
         return _pairs(self.left, self.right)
 
+    @cached_property
+    def backend(self) -> Backend:
+        """What computes with blocks of the matrix."""
+        return backend_for(self.left.points.device, self.pairs)
+
     def strips(self, limit: int | None) -> Iterator[Strip]:
         """Parts of the matrix that are computed together within a limit of memory."""
         points, size = self.left.points, len(self.right)
@@ -117,6 +124,8 @@ class Plan:
         series = 0 if self.surface is None else self.surface.coefficients[:, 0].numel()
         bytes_per_row = (6 * size + 3 * series) * points.element_size()
         step = max(1, work_space(limit, points.device) // bytes_per_row)
+        if self.symmetric and points.device.type == "cpu":  # what is below the diagonal is wasted
+            step = min(step, max(_LEAST_STRIP, size // _STRIPS))
         if self.surface is None:  # pairs share series of the duals, which take more memory
             step = max(step, _PAIRS // size)
         return strips((len(self.left), size), step, symmetric=self.symmetric)
@@ -124,7 +133,7 @@ class Plan:
     def cosines(self, strip: Strip) -> Tensor:
         """Cosines of the angles of a strip."""
         units = self.left.unit[strip.rows], self.right.unit[strip.columns]
-        return backend_for(units[0].device).cosines(*units)
+        return self.backend.cosines(*units)
 
     def angles(self, limit: int | None) -> Span:
         """A range that holds all angles but those near 0 and π, rounded outwards."""
@@ -141,10 +150,10 @@ class Plan:
     def mirror(self, matrix: Tensor, strip: Strip) -> None:
         """Copy what a strip of a symmetric matrix has above the diagonal to below it."""
         if self.symmetric:
-            backend_for(matrix.device).mirror(matrix, strip.rows)
+            self.backend.mirror(matrix, strip.rows)
 
-    def fill(self, strip: Strip, out: tuple[Tensor, Tensor], *, fuse: bool = False) -> None:
-        """Write both kernels of a strip into ``out``; see :func:`backend_for` for ``fuse``.
+    def fill(self, strip: Strip, out: tuple[Tensor, Tensor]) -> None:
+        """Write both kernels of a strip into ``out``.
 
         The strip of a symmetric matrix begins at its diagonal, which is exact; what lies below it
         is not to be used.
@@ -158,7 +167,7 @@ class Plan:
         else:
             special = self._special(self.surface, strip, cosine)
             factors = self.rows[strip.rows], self.columns[strip.columns]
-            backend_for(cosine.device, fuse=fuse).evaluate(self.surface, *factors, cosine, out)
+            self.backend.evaluate(self.surface, *factors, cosine, out)
             if special is not None:
                 where, values = special
                 for matrix, value in zip(out, values, strict=True):

@@ -1,4 +1,4 @@
-"""Back ends of kernel matrices: blocks of torch, a compiled pass, and the tiles of a GPU.
+"""Back ends of kernel matrices: blocks of torch, compiled loops on a CPU, and the tiles of a GPU.
 
 Another one is a file with a class like those and a line in :func:`backend_for`.
 """
@@ -10,19 +10,21 @@ import torch
 
 from shoal.kernels.backends.base import Backend, DifferentiableFactors, Entries, Factors
 from shoal.kernels.backends.blocks import Blocks
-from shoal.kernels.backends.compiled import CompiledBlocks
 
 __all__ = ["Backend", "DifferentiableFactors", "Entries", "Factors", "backend_for"]
 
 _LOGGER = logging.getLogger(__name__)
+_MANY = 1 << 18  # entries for which loading compiled loops pays
 
 
-def backend_for(device: torch.device, *, fuse: bool = False) -> Backend:
-    """The back end of a device; ``fuse`` compiles one pass on a CPU, and a GPU has one anyway."""
-    tiles = _tiles() if device.type == "cuda" else None
-    if tiles is not None:
-        return tiles
-    return CompiledBlocks() if fuse else Blocks()
+def backend_for(device: torch.device, entries: int) -> Backend:
+    """The back end of a device, for a matrix of which so many entries are computed."""
+    found = None
+    if device.type == "cuda":
+        found = _tiles()
+    elif device.type == "cpu" and entries >= _MANY:
+        found = _loops()
+    return Blocks() if found is None else found
 
 
 @lru_cache(maxsize=1)
@@ -34,3 +36,14 @@ def _tiles() -> Backend | None:
         _LOGGER.warning("triton is not installed: kernels are evaluated in blocks, more slowly")
         return None
     return Tiles()
+
+
+@lru_cache(maxsize=1)
+def _loops() -> Backend | None:
+    """The loops of a CPU, where their compiler is installed."""
+    try:
+        from shoal.kernels.backends.loops import Loops
+    except ImportError:
+        _LOGGER.info("numba is not installed: kernels are evaluated in blocks, more slowly")
+        return None
+    return Loops()

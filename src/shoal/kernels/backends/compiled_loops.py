@@ -1,0 +1,171 @@
+"""The loops over entries of a kernel matrix, which Numba compiles.
+
+The first call on a machine compiles for a few seconds; what comes out is kept on disk.
+"""
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numba import float64, int64, void
+from numpy.polynomial import Chebyshev, Polynomial
+from numpy.typing import NDArray
+
+__all__ = ["CompiledLoops", "arc_cosine", "compiled_loops"]
+
+Array = NDArray[Any]
+Loop = Callable[..., None]
+
+_MATH = {"contract", "nsz"}  # a*b + c in one rounding; nothing else is rearranged
+_SIDE = 32  # rows and columns that are transposed at once
+
+
+class CompiledLoops(NamedTuple):
+    """The loops for matrices of one dtype, of any strides."""
+
+    evaluate_rows: Loop
+    mirror_columns: Loop
+
+
+@lru_cache(maxsize=2)
+def compiled_loops(dtype: np.dtype[Any]) -> CompiledLoops:
+    """Compile the loops for matrices of a dtype, or load them."""
+    matrix = numba.from_dtype(dtype)[:, :]
+    indices, numbers = int64[::1], float64[:, ::1]
+    ends, tiles = (float64, float64), (indices, indices, float64[:, :, :, ::1])
+    mixed = (float64[:, :, ::1], int64[:, ::1], numbers)
+    rows = void(matrix, *ends, *tiles, *mixed, numbers, numbers, matrix, matrix)
+    columns = void(matrix, int64, int64, int64, int64)
+    return CompiledLoops(_compiled(rows, _evaluate_rows), _compiled(columns, _mirror_columns))
+
+
+def _compiled(signature: Any, function: Loop) -> Loop:
+    """Compile, with the result kept on disk, or in memory where no folder can be written to."""
+    for cache in (True, False):
+        try:
+            found: Loop = numba.njit(signature, nogil=True, fastmath=_MATH, cache=cache)(function)
+        except RuntimeError:
+            if not cache:
+                raise
+        else:
+            return found
+    raise AssertionError
+
+
+def _excess(z: Array) -> Array:
+    r"""$(\arcsin(s)/s - 1)/z$ for $z = s^2 \le 1/4$, by its power series."""
+    total = np.zeros_like(z)
+    for n in range(60, 0, -1):
+        total = total * z + math.comb(2 * n, n) / 4**n / (2 * n + 1)
+    return total
+
+
+_EXCESS = tuple(
+    Chebyshev.interpolate(_excess, 13, domain=[0, 0.25]).convert(kind=Polynomial).coef.tolist()
+)
+
+
+@numba.njit(inline="always", fastmath=_MATH)
+def arc_cosine(c: float) -> float:
+    """The arc cosine to two units in the last place, without branches: loops vectorize."""
+    a = min(abs(c), 1.0)
+    far = a > 0.5
+    z = (1.0 - a) * 0.5 if far else a * a
+    s = math.sqrt(z)
+    p: float = _EXCESS[13]
+    for k in range(12, -1, -1):
+        p = p * z + _EXCESS[k]
+    w = s + s * z * p
+    angle = 2.0 * w if far else math.pi / 2 - w
+    return angle if c >= 0 else math.pi - angle
+
+
+def _evaluate_rows(
+    cosine: Array,
+    middle: float,
+    inverse_half_width: float,
+    order: Array,
+    starts: Array,
+    series: Array,
+    mixing: Array,
+    terms: Array,
+    weights: Array,
+    row_scale: Array,
+    column_scale: Array,
+    ck: Array,
+    ntk: Array,
+) -> None:
+    """Write both kernels of some rows; arguments are those of tiles of columns."""
+    _, most, rank = mixing.shape
+    length = series.shape[2]
+    widest = 0
+    for tile in range(len(starts) - 1):
+        widest = max(widest, starts[tile + 1] - starts[tile])
+    basis, local = np.empty((length, widest)), np.empty((length, 2))
+    a, b = np.empty(widest), np.empty(widest)
+    first, second = np.empty(widest), np.empty(widest)
+    for i in range(cosine.shape[0]):
+        own = series[i % series.shape[0]]
+        for tile in range(len(starts) - 1):
+            start, width = starts[tile], starts[tile + 1] - starts[tile]
+            columns = order[start : start + width]
+            for j in range(width):
+                first[j] = cosine[i, columns[j]]
+            longest = terms[tile].max()
+            for j in range(width):
+                t = (arc_cosine(first[j]) - middle) * inverse_half_width
+                basis[0, j] = 1.0
+                basis[1, j] = min(max(t, -1.0), 1.0)
+                first[j] = 0.0
+                second[j] = 0.0
+            for k in range(2, longest):
+                for j in range(width):
+                    basis[k, j] = 2 * basis[1, j] * basis[k - 1, j] - basis[k - 2, j]
+            for combination in range(most):
+                count = terms[tile, combination]
+                if count == 0:
+                    continue
+                for k in range(count):
+                    local[k, 0] = 0.0
+                    local[k, 1] = 0.0
+                for s in range(rank):
+                    factor = mixing[tile, combination, s]
+                    for k in range(count):
+                        local[k, 0] += factor * own[s, k, 0]
+                        local[k, 1] += factor * own[s, k, 1]
+                for j in range(width):
+                    a[j] = 0.0
+                    b[j] = 0.0
+                for k in range(0, count, 4):
+                    p0, p1, p2, p3 = local[k, 0], local[k + 1, 0], local[k + 2, 0], local[k + 3, 0]
+                    q0, q1, q2, q3 = local[k, 1], local[k + 1, 1], local[k + 2, 1], local[k + 3, 1]
+                    for j in range(width):
+                        t0, t1 = basis[k, j], basis[k + 1, j]
+                        t2, t3 = basis[k + 2, j], basis[k + 3, j]
+                        a[j] += p0 * t0 + p1 * t1 + p2 * t2 + p3 * t3
+                        b[j] += q0 * t0 + q1 * t1 + q2 * t2 + q3 * t3
+                for j in range(width):
+                    weight = weights[combination, start + j]
+                    first[j] += a[j] * weight
+                    second[j] += b[j] * weight
+            left, right = row_scale[0, i], row_scale[1, i]
+            for j in range(width):
+                ck[i, columns[j]] = first[j] * (left * column_scale[0, start + j])
+                ntk[i, columns[j]] = second[j] * (right * column_scale[1, start + j])
+
+
+def _mirror_columns(matrix: Array, start: int, stop: int, begin: int, end: int) -> None:
+    """Copy rows ``start`` to ``stop`` of a square matrix, right of the diagonal, to some columns.
+
+    That is, from columns ``begin`` to ``end`` above the diagonal to the rows of these below it.
+    """
+    for j0 in range(begin, end, _SIDE):
+        j1 = min(j0 + _SIDE, end)
+        for i0 in range(start, min(stop, j1), _SIDE):
+            i1 = min(i0 + _SIDE, stop)
+            for j in range(j0, j1):
+                for i in range(i0, min(i1, j)):
+                    matrix[j, i] = matrix[i, j]

@@ -1,0 +1,121 @@
+"""Compiled loops over the entries of kernel matrices, against scalar equations."""
+
+import numpy as np
+import pytest
+import torch
+
+from kernels.points import inputs, norms_between
+from shoal import DEQ, GELU, FullyConnected, ReLU, Tanh, kernel, kernel_function
+
+numba = pytest.importorskip("numba", reason="compiled loops need Numba")
+
+from shoal.kernels import backends  # noqa: E402
+from shoal.kernels.backends.compiled_loops import arc_cosine, compiled_loops  # noqa: E402
+from shoal.kernels.backends.loops import Loops  # noqa: E402
+
+
+@pytest.fixture
+def loops(monkeypatch):
+    """Loops for matrices of any size, and how often they were used."""
+    used = []
+
+    class Counted(Loops):
+        def evaluate(self, *arguments):
+            used.append(1)
+            super().evaluate(*arguments)
+
+    monkeypatch.setattr(backends, "_MANY", 1)
+    monkeypatch.setattr(backends, "_loops", Counted)
+    return used
+
+
+def test_the_arc_cosine():
+    points = np.cos(np.linspace(0, np.pi, 10_001))
+    points = np.concatenate([points, [-1.0, 1.0, 0.5, -0.5, 0.0, 1e-9, -1e-9, 1 - 1e-15, 1.0001]])
+    found = np.array([arc_cosine(c) for c in points])
+    assert np.abs(found - np.arccos(points.clip(-1, 1))).max() <= 1e-15
+
+
+ARCHITECTURES = [
+    DEQ(ReLU(), 0.2, 0.8),
+    DEQ(Tanh(), 0.2, 0.8),
+    DEQ(GELU(), 0.3, 0.7, bias_variance=0.1),
+    FullyConnected((Tanh(), ReLU())),
+]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=["relu", "tanh", "gelu", "layers"])
+@pytest.mark.parametrize("norms", ["one", "any"])
+def test_entries_are_those_of_the_scalar_equations(architecture, norms, loops):
+    x = inputs(600, 12, one_norm=True) if norms == "one" else norms_between(0.6, 2.5, 600, 12, 0)
+    found = kernel(architecture, x)
+    assert loops
+    i, j = torch.randint(len(x), (2, 300), generator=torch.Generator().manual_seed(0))
+    squares = x.square().sum(1)
+    exact = kernel_function(architecture)(squares[i], squares[j], (x[i] * x[j]).sum(1))
+    for own, true in zip(found, exact, strict=True):
+        size = (own.diagonal()[i] * own.diagonal()[j]).sqrt()
+        distinct = i != j
+        assert ((own[i, j] - true).abs() / size)[distinct].max() <= 1e-11
+        assert torch.equal(own, own.T)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("counts", [(256, 512), (257, 70), (1, 300), (300, 1)])
+def test_blocks_of_any_shape_agree(dtype, counts, loops, monkeypatch):
+    x = norms_between(0.7, 1.6, 900, 9, 5).to(dtype)
+    left, right = x[: counts[0]], x[-counts[1] :]
+    deq = DEQ(ReLU() if 1 in counts else Tanh(), 0.2, 0.8)  # few pairs with Tanh are solved for
+    found = kernel(deq, left, right)
+    assert loops
+    monkeypatch.setattr(backends, "_loops", lambda: None)
+    other = kernel(deq, left, right)
+    tolerance = 1e-11 if dtype == torch.float64 else 2e-6
+    for a, b in zip(found, other, strict=True):
+        assert a.dtype == dtype
+        assert (a - b).abs().max() <= tolerance * b.abs().max()
+
+
+def test_threads_memory_and_zeros_change_nothing(loops):
+    x = norms_between(0.7, 1.6, 200, 6, 5)
+    x[7] = 0
+    x[11] = x[12]
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = kernel(DEQ(Tanh(), 0.15, 0.8), x)
+        torch.set_num_threads(3)
+        together = kernel(DEQ(Tanh(), 0.15, 0.8), x)
+    finally:
+        torch.set_num_threads(threads)
+    parts = kernel(DEQ(Tanh(), 0.15, 0.8), x, memory="64KiB")
+    assert loops
+    for a, b, c in zip(alone, together, parts, strict=True):
+        assert (a - b).abs().max() <= 1e-12 * a.max()
+        assert (a - c).abs().max() <= 1e-11 * a.max()
+        assert (a[7] == 0).all()
+        assert abs(float(a[11, 12] - a[11, 11])) <= 1e-12
+
+
+def test_small_matrices_load_nothing(loops, monkeypatch):
+    monkeypatch.setattr(backends, "_MANY", 1 << 18)
+    kernel(DEQ(ReLU(), 0.2, 0.8), inputs(100, 3))
+    assert not loops
+
+
+def test_without_a_folder_that_can_be_written_to(monkeypatch):
+    compile_for = numba.njit
+    refused = []
+
+    def njit(*arguments, cache=False, **options):
+        if cache:
+            refused.append(1)
+            raise RuntimeError("cannot cache function: no locator available")
+        return compile_for(*arguments, **options)
+
+    monkeypatch.setattr(numba, "njit", njit)
+    loops = compiled_loops.__wrapped__(np.dtype("float64"))
+    matrix = np.arange(9.0).reshape(3, 3)
+    loops.mirror_columns(matrix, 0, 3, 0, 3)
+    assert refused
+    assert np.array_equal(matrix, [[0, 1, 2], [1, 4, 5], [2, 5, 8]])
