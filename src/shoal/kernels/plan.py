@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shoal.core.exceptions import AccuracyError
 from shoal.kernels.arguments import work_space
-from shoal.kernels.backends import Factors, backend_for
+from shoal.kernels.backends import Block, Factors, backend_for
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.inputs import CLOSE, Inputs, pair_angles
 from shoal.kernels.piecewise_surface import PiecewiseSurface, part_surface
@@ -158,7 +158,8 @@ class Plan:
         else:
             special = self._special(self.surface, strip, cosine)
             factors = self.rows[strip.rows], self.columns[strip.columns]
-            backend_for(cosine.device, fuse=fuse).evaluate(self.surface, *factors, cosine, out)
+            block = Block(self.surface, *factors, cosine)
+            backend_for(cosine.device, fuse=fuse).evaluate(block, out)
             if special is not None:
                 where, values = special
                 for matrix, value in zip(out, values, strict=True):

@@ -1,6 +1,6 @@
 """Back ends of kernel matrices: blocks of torch, a compiled pass, and the tiles of a GPU.
 
-Another one is a file with a class like those and a line in :func:`backend_for`.
+Another one is a file with a subclass of :class:`Blocks` and a line in :func:`backend_for`.
 """
 
 import logging
@@ -8,16 +8,16 @@ from functools import lru_cache
 
 import torch
 
-from shoal.kernels.backends.base import Backend, DifferentiableFactors, Entries, Factors
+from shoal.kernels.backends.block import Block, DifferentiableFactors, Entries, Factors
 from shoal.kernels.backends.blocks import Blocks
 from shoal.kernels.backends.compiled import CompiledBlocks
 
-__all__ = ["Backend", "DifferentiableFactors", "Entries", "Factors", "backend_for"]
+__all__ = ["Block", "DifferentiableFactors", "Entries", "Factors", "backend_for"]
 
 _LOGGER = logging.getLogger(__name__)
 
 
-def backend_for(device: torch.device, *, fuse: bool = False) -> Backend:
+def backend_for(device: torch.device, *, fuse: bool = False) -> Blocks:
     """The back end of a device; ``fuse`` compiles one pass on a CPU, and a GPU has one anyway."""
     tiles = _tiles() if device.type == "cuda" else None
     if tiles is not None:
@@ -26,7 +26,7 @@ def backend_for(device: torch.device, *, fuse: bool = False) -> Backend:
 
 
 @lru_cache(maxsize=1)
-def _tiles() -> Backend | None:
+def _tiles() -> Blocks | None:
     """The passes of a GPU, where their compiler is installed."""
     try:
         from shoal.kernels.backends.tiled import Tiles

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoal.kernels.backends.base import Factors
+from shoal.kernels.backends.block import Block
 from shoal.kernels.backends.blocks import Blocks, scale_series
-from shoal.kernels.surface import Surface
 
 __all__ = ["CompiledBlocks", "fused_series"]
 
@@ -24,22 +23,16 @@ _MULTIPLE = 8
 class CompiledBlocks(Blocks):
     """One compiled pass where a surface is one series; elsewhere, and without it, blocks."""
 
-    def evaluate(
-        self,
-        surface: Surface,
-        rows: Factors,
-        columns: Factors,
-        cosine: Tensor,
-        out: tuple[Tensor, Tensor],
-    ) -> None:
+    def evaluate(self, block: Block, out: tuple[Tensor, Tensor]) -> None:
         """Write both kernels of a block into ``out``; the cosines are used up."""
+        surface, rows, columns, cosine = block
         values = None
         if surface.rank == 1:
             low, high = surface.angles
             coefficients = surface.coefficients[:, 0, 0].to(cosine)
             values = fused_series(cosine.view(-1), coefficients, (low + high) / 2, (high - low) / 2)
         if values is None:
-            super().evaluate(surface, rows, columns, cosine, out)
+            super().evaluate(block, out)
         else:
             scale_series(values.view(2, *cosine.shape), rows, columns, out)
 
