@@ -307,7 +307,7 @@ def inner_cases() -> dict[str, Case]:
     matrix = X @ X.T
     series = approximation.Chebyshev(((-1.0, 1.0),), ONES)
     factor = regression.CholeskyFactor(matrix.clone(), matrix.diagonal().clone(), 0.1)
-    box = {"box": [(-1.0, 1.0)], "tolerance": 1e-6, "max_degree": 30, "device": "cpu"}
+    box = {"box": [(-1.0, 1.0)], "tolerance": 1e-6, "max_degree": 30}
     return {
         "Cholesky": (shoal.Cholesky, {"precision": DOUBLE, "tolerance": 1e-6}),
         "ConjugateGradients": (

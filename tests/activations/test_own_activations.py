@@ -276,3 +276,17 @@ def test_a_derivative_that_is_lost_for_good_is_told_in_the_users_words():
     phi = own(lambda x: torch.log1p(torch.exp(x)) ** 1.5)
     with pytest.raises(AccuracyError, match=r"^Own\(\) is not .* x = 24.*softplus"):
         moments(phi, 300.0)
+
+
+def test_an_own_function_takes_nothing_from_the_function_that_it_replaces() -> None:
+    class Doubled(shoal.ReLU):
+        def function(self, x):
+            return 2 * torch.relu(x) - 1
+
+        def first_derivative(self, x):
+            return 2 * super().first_derivative(x)
+
+    phi = Doubled()
+    assert (phi.lipschitz, phi.positively_homogeneous, phi.closed_form()) == (2.0, False, None)
+    assert (phi.smoothness().jump, phi.smoothness().curvature) == (2.0, math.inf)
+    assert not phi.evaluated(torch.ones(1).double()).proved

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from hypothesis import given, reject
 from hypothesis import strategies as st
@@ -66,31 +65,6 @@ def test_compression_never_exceeds_its_tolerance(
     points = scattered(series.box, 200)
     difference = float((small(*points) - series(*points)).abs().max())
     assert difference <= small.error
-
-
-@given(shapes, seeds)
-def test_derivatives_integrate_back(shape: tuple[int, ...], seed: int) -> None:
-    series = random_series(shape, seed)
-    low, high = (
-        [torch.tensor(pair[end], dtype=torch.float64) for pair in series.box] for end in (0, 1)
-    )
-    start = low[0].clone().requires_grad_()
-    (slope,) = torch.autograd.grad(series(start, *high[1:]), start)
-    expected = series.derivative(0)(low[0], *high[1:])
-    assert float(slope) == float(expected)
-    # The mean of the derivative over an axis is the rise of the function (exact quadrature).
-    nodes, mass = _gauss(low[0], high[0])
-    rise = (mass * series.derivative(0)(nodes, *high[1:])).sum()
-    found = series(high[0], *high[1:]) - series(low[0], *high[1:])
-    scale = float(series.coefficients.abs().sum())
-    assert abs(float(rise - found)) <= 2**10 * EPSILON * scale
-
-
-def _gauss(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """Gauss-Legendre nodes and weights, exact for the degrees in use."""
-    nodes, mass = (torch.from_numpy(array) for array in np.polynomial.legendre.leggauss(8))
-    half = (high - low) / 2
-    return low + half * (1 + nodes), half * mass
 
 
 @given(st.floats(-0.999, 0.999), st.sampled_from([1.0, 1.5, 3.0]), st.floats(-1.5, 0))

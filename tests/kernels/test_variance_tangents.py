@@ -1,5 +1,7 @@
 """Derivatives of kernel matrices in variances, entry by entry, against finite differences."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -120,3 +122,25 @@ def test_sums_against_the_backward_pass() -> None:
     for name, leaf in leaves.items():
         expected = float((found[name].ntk * weights).sum())
         assert leaf.grad.item() == pytest.approx(expected, rel=1e-9)
+
+
+@dataclass(frozen=True, repr=False)
+class TiedLoop(shoal.ImplicitArchitecture):
+    """One variance for what comes back and what comes in, and a gain that is not one."""
+
+    activation: shoal.Activation
+    spread: float
+
+    def layers(self, width: int | None = None) -> shoal.Layers:  # noqa: ARG002
+        recurrent, given = (shoal.Weights(g, self.spread, field="spread") for g in ("w", "u"))
+        cell = shoal.Cell(self.activation, recurrent, gain=0.7, bias=shoal.Weights("b", 0.1))
+        return shoal.Layers((cell,), injection=given)
+
+
+@pytest.mark.parametrize("one_norm", [True, False])
+def test_a_variance_of_several_weights_of_an_own_loop(one_norm: bool) -> None:
+    loop, x = TiedLoop(shoal.Erf(), 0.4), inputs(40, one_norm=one_norm)
+    found = variance_tangents(shoal.kernel_function(loop), x, ["spread"])["spread"]
+    for matrix, expected in zip(found, differences(loop, x, "spread", None, 1e-3), strict=True):
+        scale = expected.abs().max()
+        torch.testing.assert_close(matrix, expected, rtol=0, atol=float(1e-8 * scale))

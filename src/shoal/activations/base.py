@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,16 +21,9 @@ from shoal.core.checks import dense_tensor, integer
 __all__ = ["Activation", "is_ours"]
 
 _OF_THE_FUNCTION = (  # what a subclass with a function of its own does not inherit
-    "closed_form",
-    "_curvature",
-    "evaluated",
-    "_expression",
-    "lipschitz",
-    "panel_edges",
-    "panels_of",
-    "positively_homogeneous",
-    "smoothness",
-    "source",
+    *("closed_form", "evaluated", "lipschitz", "panel_edges", "panels_of"),
+    *("positively_homogeneous", "smoothness", "source"),
+    *("_curvature", "_expression", "_form", "_homogeneous", "_lipschitz"),
 )
 
 
@@ -61,19 +54,26 @@ class Activation(ABC):
         1.0
     """
 
+    # what is the same for all instances of a subclass, in place of the methods of these names
     _curvature: ClassVar[float] = math.inf  # a bound of |φ''| away from kinks, rounded up
     _expression: ClassVar[str | None] = None  # what source returns, with fields in braces
+    _form: ClassVar[ClosedForm | None] = None
+    _homogeneous: ClassVar[bool] = False
+    _kinks: ClassVar[tuple[float, ...] | None] = None
+    _lipschitz: ClassVar[float | None] = None
 
     def __init_subclass__(cls) -> None:
         """Keep dataclasses from generating comparisons that know fields only."""
         super().__init_subclass__()
         if not {"__eq__", "__hash__"} & vars(cls).keys():
             cls.__eq__, cls.__hash__ = Activation.__eq__, Activation.__hash__  # type: ignore[method-assign]
-        for name in _OF_THE_FUNCTION if "function" in vars(cls) else ():
+        if "function" not in vars(cls) or _lacks_function(super(cls, cls)):
+            return
+        for name in _OF_THE_FUNCTION:
             giver = next(c for c in cls.__mro__ if name in vars(c))
-            if giver is cls or not issubclass(giver, Activation):
+            if giver in (cls, Activation) or not issubclass(giver, Activation):
                 continue
-            if not getattr(giver.function, "__isabstractmethod__", False):
+            if is_ours(giver) or not _lacks_function(giver):
                 setattr(cls, name, vars(Activation)[name])  # it was that of another function
 
     def __eq__(self, other: object) -> bool:
@@ -96,12 +96,12 @@ class Activation(ABC):
     @property
     def kink_locations(self) -> tuple[float, ...] | None:
         r"""Where $\varphi$ is not analytic, or ``None`` to have the places found."""
-        return None
+        return self._kinks
 
     @property
     def positively_homogeneous(self) -> bool:
         r"""Whether $\varphi(sx) = s\,\varphi(x)$ for all $s \ge 0$; override it if so."""
-        return False
+        return self._homogeneous
 
     @property
     def panels_of(self) -> "Activation":
@@ -121,11 +121,11 @@ class Activation(ABC):
     @property
     def lipschitz(self) -> float:
         r"""The Lipschitz constant $\sup |\varphi'|$ (infinite if $\varphi$ jumps or grows so)."""
-        return panels.lipschitz(self)
+        return panels.lipschitz(self) if self._lipschitz is None else self._lipschitz
 
     def closed_form(self) -> ClosedForm | None:
         r"""The Gaussian expectations of $\varphi$ in closed form, or ``None`` if none is known."""
-        return None
+        return self._form
 
     def smoothness(self) -> Smoothness:
         r"""Bounds of $\varphi'$, its jumps and $\varphi''$; as measured unless overridden."""
@@ -174,6 +174,11 @@ class Activation(ABC):
         if order == 0:
             return self(x)
         return _differentiate(self.first_derivative, dense_tensor("x", x), order - 1)
+
+
+def _lacks_function(kind: Any) -> bool:
+    """Whether a class leaves the function to its subclasses."""
+    return getattr(kind.function, "__isabstractmethod__", False)
 
 
 def _attributes(phi: Activation) -> dict[str, object]:

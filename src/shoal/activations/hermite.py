@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -43,6 +44,8 @@ class Hermite(Activation):
     coefficients: tuple[float, ...]
     scale: float = 1.0
 
+    _kinks: ClassVar[tuple[float, ...]] = ()
+
     def __post_init__(self) -> None:
         if isinstance(self.coefficients, str) or not isinstance(self.coefficients, Iterable):
             raise TypeError(f"coefficients must be a sequence, got {self.coefficients!r}")
@@ -70,11 +73,6 @@ class Hermite(Activation):
         """The derivative, a Hermite series again."""
         slopes = [math.sqrt(k) * s / self.scale for k, s in enumerate(self.coefficients)]
         return Hermite(tuple(slopes[1:]) or (0.0,), self.scale)
-
-    @property
-    def kink_locations(self) -> tuple[float, ...]:
-        """None."""
-        return ()
 
     @property
     def lipschitz(self) -> float:

@@ -22,11 +22,34 @@ __all__ = ["ELU", "HardTanh", "Identity", "LeakyReLU", "ReLU"]
 
 
 @dataclass(frozen=True)
-class Identity(Activation):
+class _Lines(Activation):
+    """An activation of straight lines, whose slope jumps at its kinks."""
+
+    _homogeneous: ClassVar[bool] = True
+    _kinks: ClassVar[tuple[float, ...]] = (0.0,)
+    _lipschitz: ClassVar[float] = 1.0
+
+    @property
+    def _jump(self) -> float:
+        """By how much the slope jumps at most, all jumps together."""
+        return 1.0
+
+    def smoothness(self) -> Smoothness:
+        """Exact bounds."""
+        return Smoothness(self.lipschitz, self.kink_locations or (), self._jump, curvature=0.0)
+
+    def evaluated(self, x: Tensor) -> Evaluated:
+        """Exact but for one rounding."""
+        return Evaluated.of_lines(self(x), self.derivative(x))
+
+
+@dataclass(frozen=True)
+class Identity(_Lines):
     r"""$\varphi(x) = x$."""
 
     _expression: ClassVar[str] = "x"
-    _curvature: ClassVar[float] = 0.0
+    _form: ClassVar[ClosedForm] = IdentityForm()
+    _kinks: ClassVar[tuple[float, ...]] = ()
 
     def function(self, x: Tensor) -> Tensor:
         """Evaluate the function."""
@@ -37,34 +60,16 @@ class Identity(Activation):
         return torch.ones_like(x)
 
     @property
-    def kink_locations(self) -> tuple[float, ...]:
-        """None."""
-        return ()
-
-    @property
-    def positively_homogeneous(self) -> bool:
-        """It is."""
-        return True
-
-    @property
-    def lipschitz(self) -> float:
-        """One."""
-        return 1.0
-
-    def closed_form(self) -> ClosedForm:
-        """The covariance itself."""
-        return IdentityForm()
-
-    def evaluated(self, x: Tensor) -> Evaluated:
-        """Exact but for one rounding."""
-        return Evaluated.of_lines(self(x), self.derivative(x))
+    def _jump(self) -> float:
+        return 0.0
 
 
 @dataclass(frozen=True)
-class ReLU(Activation):
+class ReLU(_Lines):
     r"""$\varphi(x) = \max(x, 0)$."""
 
     _expression: ClassVar[str] = "torch.relu(x)"
+    _form: ClassVar[ClosedForm] = ArcCosineForm(0.0)
 
     def function(self, x: Tensor) -> Tensor:
         """Evaluate the function."""
@@ -74,36 +79,9 @@ class ReLU(Activation):
         """Evaluate the derivative away from zero."""
         return (x > 0).to(x.dtype)
 
-    @property
-    def kink_locations(self) -> tuple[float, ...]:
-        """Zero."""
-        return (0.0,)
-
-    @property
-    def positively_homogeneous(self) -> bool:
-        """It is."""
-        return True
-
-    @property
-    def lipschitz(self) -> float:
-        """One."""
-        return 1.0
-
-    def closed_form(self) -> ClosedForm:
-        """The arc-cosine kernel."""
-        return ArcCosineForm(0.0)
-
-    def smoothness(self) -> Smoothness:
-        """Exact bounds."""
-        return Smoothness(self.lipschitz, (0.0,), 1.0, curvature=0.0)
-
-    def evaluated(self, x: Tensor) -> Evaluated:
-        """Exact but for one rounding."""
-        return Evaluated.of_lines(self(x), self.derivative(x))
-
 
 @dataclass(frozen=True)
-class LeakyReLU(Activation):
+class LeakyReLU(_Lines):
     r"""$\varphi(x) = \max(x, 0) + s \min(x, 0)$.
 
     Args:
@@ -126,35 +104,21 @@ class LeakyReLU(Activation):
         return torch.where(x > 0, torch.ones_like(x), self.slope)
 
     @property
-    def kink_locations(self) -> tuple[float, ...]:
-        """Zero."""
-        return (0.0,)
-
-    @property
-    def positively_homogeneous(self) -> bool:
-        """It is."""
-        return True
-
-    @property
     def lipschitz(self) -> float:
         """The larger of the two slopes."""
         return max(1.0, abs(self.slope))
+
+    @property
+    def _jump(self) -> float:
+        return up(math.fabs(1 - self.slope))
 
     def closed_form(self) -> ClosedForm:
         """The arc-cosine kernel with a slope."""
         return ArcCosineForm(self.slope)
 
-    def smoothness(self) -> Smoothness:
-        """Exact bounds."""
-        return Smoothness(self.lipschitz, (0.0,), up(math.fabs(1 - self.slope)), curvature=0.0)
-
-    def evaluated(self, x: Tensor) -> Evaluated:
-        """Exact but for one rounding."""
-        return Evaluated.of_lines(self(x), self.derivative(x))
-
 
 @dataclass(frozen=True)
-class HardTanh(Activation):
+class HardTanh(_Lines):
     r"""$\varphi(x) = \min(\max(x, -c), c)$.
 
     Args:
@@ -164,6 +128,7 @@ class HardTanh(Activation):
     bound: float = 1.0
 
     _expression: ClassVar[str] = "x.clamp(-{bound!r}, {bound!r})"
+    _homogeneous: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bound", real("bound", self.bound, above=0.0))
@@ -182,21 +147,12 @@ class HardTanh(Activation):
         return (-self.bound, self.bound)
 
     @property
-    def lipschitz(self) -> float:
-        """One."""
-        return 1.0
+    def _jump(self) -> float:
+        return 2.0
 
     def closed_form(self) -> ClosedForm:
         """That of piecewise linear functions."""
         return PiecewiseLinear(0.0, 1.0, ((-self.bound, 1.0), (self.bound, -1.0)))
-
-    def smoothness(self) -> Smoothness:
-        """Exact bounds."""
-        return Smoothness(self.lipschitz, self.kink_locations, 2.0, curvature=0.0)
-
-    def evaluated(self, x: Tensor) -> Evaluated:
-        """Exact but for one rounding."""
-        return Evaluated.of_lines(self(x), self.derivative(x))
 
 
 @dataclass(frozen=True)
@@ -210,6 +166,7 @@ class ELU(Activation):
     alpha: float = 1.0
 
     _expression: ClassVar[str] = "torch.where(x > 0, x, {alpha!r} * torch.expm1(x.clamp(max=0.0)))"
+    _kinks: ClassVar[tuple[float, ...]] = (0.0,)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "alpha", real("alpha", self.alpha))
@@ -221,11 +178,6 @@ class ELU(Activation):
     def first_derivative(self, x: Tensor) -> Tensor:
         """Evaluate the derivative away from zero."""
         return torch.where(x > 0, torch.ones_like(x), self.alpha * torch.exp(x.clamp(max=0.0)))
-
-    @property
-    def kink_locations(self) -> tuple[float, ...]:
-        """Zero."""
-        return (0.0,)
 
     @property
     def lipschitz(self) -> float:

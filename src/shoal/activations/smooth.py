@@ -9,14 +9,7 @@ from torch import Tensor
 
 from shoal.activations.base import Activation
 from shoal.activations.bounds import ERROR, Evaluated, Smoothness, exponential, logarithm
-from shoal.activations.closed_forms import (
-    ClosedForm,
-    CosineForm,
-    ErfForm,
-    GELUForm,
-    SineForm,
-    SinusoidForm,
-)
+from shoal.activations.closed_forms import ClosedForm, ErfForm, GELUForm, SinusoidForm
 from shoal.activations.source import Program
 from shoal.core.checks import real
 from shoal.core.rounding import ROUND_UP, UNIT
@@ -30,10 +23,7 @@ _SWISH_SLOPE = 1.09984  # the largest slope is 1.099839319..., where x tanh(x/2)
 class _Analytic(Activation):
     """An activation without kinks."""
 
-    @property
-    def kink_locations(self) -> tuple[float, ...]:
-        """None."""
-        return ()
+    _kinks: ClassVar[tuple[float, ...]] = ()
 
 
 @dataclass(frozen=True)
@@ -42,6 +32,7 @@ class Tanh(_Analytic):
 
     _expression: ClassVar[str] = "torch.tanh(x)"
     _curvature: ClassVar[float] = 4 / (3 * math.sqrt(3)) * ROUND_UP
+    _lipschitz: ClassVar[float] = 1.0
 
     def function(self, x: Tensor) -> Tensor:
         """Evaluate the function."""
@@ -50,11 +41,6 @@ class Tanh(_Analytic):
     def first_derivative(self, x: Tensor) -> Tensor:
         r"""Evaluate $1 - \tanh^2 x$."""
         return 1 - torch.tanh(x) ** 2
-
-    @property
-    def lipschitz(self) -> float:
-        """One."""
-        return 1.0
 
     def evaluated(self, x: Tensor) -> Evaluated:
         """By an exponential with a proved error."""
@@ -68,6 +54,7 @@ class Sigmoid(_Analytic):
 
     _expression: ClassVar[str] = "torch.sigmoid(x)"
     _curvature: ClassVar[float] = 1 / (6 * math.sqrt(3)) * ROUND_UP
+    _lipschitz: ClassVar[float] = 0.25
 
     def function(self, x: Tensor) -> Tensor:
         """Evaluate the function."""
@@ -76,11 +63,6 @@ class Sigmoid(_Analytic):
     def first_derivative(self, x: Tensor) -> Tensor:
         r"""Evaluate $\varphi(x) \varphi(-x)$."""
         return torch.sigmoid(x) * torch.sigmoid(-x)
-
-    @property
-    def lipschitz(self) -> float:
-        """One quarter."""
-        return 0.25
 
     def evaluated(self, x: Tensor) -> Evaluated:
         """By an exponential with a proved error."""
@@ -95,6 +77,8 @@ class Erf(_Analytic):
 
     _expression: ClassVar[str] = "torch.erf(x)"
     _curvature: ClassVar[float] = math.sqrt(8 / (math.pi * math.e)) * ROUND_UP
+    _lipschitz: ClassVar[float] = 2 / math.sqrt(math.pi)
+    _form: ClassVar[ClosedForm] = ErfForm()  # Williams 1997
 
     def function(self, x: Tensor) -> Tensor:
         """Evaluate the function."""
@@ -103,15 +87,6 @@ class Erf(_Analytic):
     def first_derivative(self, x: Tensor) -> Tensor:
         r"""Evaluate $\frac{2}{\sqrt\pi} e^{-x^2}$."""
         return 2 / math.sqrt(math.pi) * torch.exp(-x * x)
-
-    @property
-    def lipschitz(self) -> float:
-        r"""$2 / \sqrt\pi$."""
-        return 2 / math.sqrt(math.pi)
-
-    def closed_form(self) -> ClosedForm:
-        r"""Williams 1997."""
-        return ErfForm()
 
 
 @dataclass(frozen=True)
@@ -146,6 +121,7 @@ class GELU(_Analytic):
 
     _expression: ClassVar[str] = "x * torch.erfc(x * -math.sqrt(0.5)) / 2"
     _curvature: ClassVar[float] = math.sqrt(2 / math.pi) * ROUND_UP
+    _form: ClassVar[ClosedForm] = GELUForm()  # by Stein's identity
 
     def function(self, x: Tensor) -> Tensor:
         """Evaluate the function."""
@@ -161,10 +137,6 @@ class GELU(_Analytic):
         r"""The value of $\varphi'$ at $x = \sqrt 2$, where $\varphi''$ vanishes."""
         return float(self.first_derivative(torch.tensor(math.sqrt(2), dtype=torch.float64)))
 
-    def closed_form(self) -> ClosedForm:
-        r"""By Stein's identity."""
-        return GELUForm()
-
 
 @dataclass(frozen=True)
 class Softplus(_Analytic):
@@ -172,6 +144,7 @@ class Softplus(_Analytic):
 
     _expression: ClassVar[str] = "-nn.functional.logsigmoid(-x)"
     _curvature: ClassVar[float] = 1 / 4  # at zero
+    _lipschitz: ClassVar[float] = 1.0
 
     def function(self, x: Tensor) -> Tensor:
         """Evaluate the function."""
@@ -180,11 +153,6 @@ class Softplus(_Analytic):
     def first_derivative(self, x: Tensor) -> Tensor:
         """Evaluate the sigmoid."""
         return torch.sigmoid(x)
-
-    @property
-    def lipschitz(self) -> float:
-        """One."""
-        return 1.0
 
     def evaluated(self, x: Tensor) -> Evaluated:
         """By an exponential with a proved error."""
@@ -200,6 +168,8 @@ class Sine(_Analytic):
 
     _expression: ClassVar[str] = "torch.sin(x)"
     _curvature: ClassVar[float] = 1.0
+    _lipschitz: ClassVar[float] = 1.0
+    _form: ClassVar[ClosedForm] = SinusoidForm()
 
     def function(self, x: Tensor) -> Tensor:
         """Evaluate the function."""
@@ -209,15 +179,6 @@ class Sine(_Analytic):
         """Evaluate the cosine."""
         return torch.cos(x)
 
-    @property
-    def lipschitz(self) -> float:
-        """One."""
-        return 1.0
-
-    def closed_form(self) -> ClosedForm:
-        r"""$e^{-(a+b)/2} \sinh c$."""
-        return SineForm()
-
 
 @dataclass(frozen=True)
 class Cosine(_Analytic):
@@ -225,6 +186,8 @@ class Cosine(_Analytic):
 
     _expression: ClassVar[str] = "torch.cos(x)"
     _curvature: ClassVar[float] = 1.0
+    _lipschitz: ClassVar[float] = 1.0
+    _form: ClassVar[ClosedForm] = SinusoidForm(odd=0.0, even=1.0)
 
     def function(self, x: Tensor) -> Tensor:
         """Evaluate the function."""
@@ -233,15 +196,6 @@ class Cosine(_Analytic):
     def first_derivative(self, x: Tensor) -> Tensor:
         """Evaluate minus the sine."""
         return -torch.sin(x)
-
-    @property
-    def lipschitz(self) -> float:
-        """One."""
-        return 1.0
-
-    def closed_form(self) -> ClosedForm:
-        r"""$e^{-(a+b)/2} \cosh c$."""
-        return CosineForm()
 
 
 @dataclass(frozen=True)

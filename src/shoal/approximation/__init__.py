@@ -1,7 +1,7 @@
 """Expensive smooth functions of one to three variables, represented once and evaluated fast.
 
-`fit` finds a Chebyshev series with a stated error, `fit_piecewise` cuts the box where one series
-does not do, and the results are called like functions, at millions of points, differentiably.
+`fit` finds a Chebyshev series with a stated error, `fit_piecewise` cuts an interval where one
+series does not do, and the results are called like functions, at millions of points.
 `fit_together` finds the coefficients of several series at once.
 """
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -26,29 +25,24 @@ class Chebyshev:
     r"""The series :math:`\sum_{ijk} C_{ijk} T_i(t_0) T_j(t_1) T_k(t_2)`, t the box scaled to ±1.
 
     Usually made by `fit`. Calling it with one broadcastable tensor (or float) per axis evaluates
-    it in float64, by blocks, differentiably in the points; the result has the points' dtype.
+    it in float64, by blocks; the result has the points' dtype.
 
     Args:
         box: Lower and upper end per axis, for one to three axes.
         coefficients: The tensor C, float64, one dimension per axis.
         error: Bound of the distance to the function that the series stands for.
         tucker: The same coefficients at low rank, for fast evaluation; see `compress`.
-        sampled: Degrees of the grid on which the function was seen, which tell how rough the
-            error may be (see `derivative`); by default those of the coefficients.
 
     Example:
         >>> square = Chebyshev(((0.0, 2.0),), torch.tensor([1.5, 2.0, 0.5], dtype=torch.float64))
         >>> square(torch.tensor([0.5, 2.0]))
         tensor([0.2500, 4.0000])
-        >>> square.derivative(0)(2.0)
-        tensor(4., dtype=torch.float64)
     """
 
     box: Box
     coefficients: Tensor
     error: float = 0.0
     tucker: Tucker | None = None
-    sampled: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the fields, so that nothing after has to."""
@@ -60,8 +54,6 @@ class Chebyshev:
                 f"{self.coefficients.dtype} of shape {tuple(self.coefficients.shape)}"
             )
         checks.real("error", self.error, at_least=0.0)
-        if not self.sampled:
-            object.__setattr__(self, "sampled", self.degrees)
 
     def __repr__(self) -> str:
         """Say what matters and leave out the numbers."""
@@ -98,32 +90,6 @@ class Chebyshev:
         factors = self.tucker.factors
         bases = [u.to(device).T @ basis for u, basis in zip(factors, bases, strict=True)]
         return contract(self.tucker.core.to(device), bases)
-
-    def derivative(self, axis: int) -> "Chebyshev":
-        """Return the partial derivative along ``axis``.
-
-        Its error is Markov's bound for a polynomial of the sampled degree n: n² times the error
-        on [-1, 1], scaled to the width of the box.
-
-        Example:
-            >>> line = Chebyshev(((0.0, 2.0),), torch.tensor([1.0, 1.0], dtype=torch.float64))
-            >>> line.derivative(0).coefficients
-            tensor([1.], dtype=torch.float64)
-        """
-        axis = checks.integer("axis", axis, at_least=0)
-        if axis >= len(self.box):
-            raise ValueError(f"axis must be below {len(self.box)}, got {axis}")
-        low, high = self.box[axis]
-        scale = 2 / (high - low)
-        slope = scale * differentiate(self.coefficients, axis)
-        tucker = None if self.tucker is None else self.tucker.differentiate(axis, scale)
-        error = scale * self.sampled[axis] ** 2 * self.error + rounding(slope)
-        return replace(self, coefficients=slope, error=error, tucker=tucker)
-
-    @cached_property
-    def gradient(self) -> tuple["Chebyshev", ...]:
-        """The derivatives along all axes, made once."""
-        return tuple(self.derivative(axis) for axis in range(len(self.box)))
 
     def compress(self, tolerance: float) -> "Chebyshev":
         """Return a low-rank (Tucker) series within ``tolerance``, which evaluates faster.

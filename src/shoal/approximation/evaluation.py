@@ -1,15 +1,14 @@
-"""Evaluation at many points: checks, blocks of bounded memory, and the gradient."""
+"""Evaluation at many points: checks, and blocks of bounded memory."""
 
 import math
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from shoal.core import checks
-from shoal.core.settings import in_standard_settings
 
 __all__ = ["Box", "Evaluable", "evaluate", "fill"]
 
@@ -38,14 +37,9 @@ class Evaluable(Protocol):
         """Return the values at equally long, unchecked float64 vectors, one per axis."""
         ...
 
-    @property
-    def gradient(self) -> tuple[Self, ...]:
-        """The partial derivatives, one per axis."""
-        ...
-
 
 def evaluate(approximation: Evaluable, points: Sequence[Tensor | float]) -> Tensor:
-    """Return the values at broadcastable points, differentiable in them any number of times.
+    """Return the values at broadcastable points.
 
     Args:
         approximation: What to evaluate.
@@ -56,7 +50,8 @@ def evaluate(approximation: Evaluable, points: Sequence[Tensor | float]) -> Tens
 
     Raises:
         TypeError: A point is neither a float nor a floating-point tensor.
-        ValueError: The number of axes is wrong, or a point is NaN or outside the box.
+        ValueError: The number of axes is wrong, or a point is NaN, outside the box or requires
+            gradients, which series do not have.
     """
     box = approximation.box
     if len(points) != len(box):
@@ -65,9 +60,10 @@ def evaluate(approximation: Evaluable, points: Sequence[Tensor | float]) -> Tens
     for axis, (tensor, (low, high)) in enumerate(zip(tensors, box, strict=True)):
         _check_range(axis, tensor.detach(), low, high)
     shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
-    shared = [tensor.expand(shape) for tensor in tensors]
-    values: Tensor = _Evaluate.apply(approximation, *shared)  # type: ignore[no-untyped-call]
-    return values
+    dtype = reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+    out = torch.empty(shape, dtype=dtype, device=tensors[0].device)
+    fill(out, [tensor.detach().expand(shape) for tensor in tensors], approximation)
+    return out
 
 
 def fill(out: Tensor, points: Sequence[Tensor], approximation: Evaluable) -> None:
@@ -90,35 +86,6 @@ def fill(out: Tensor, points: Sequence[Tensor], approximation: Evaluable) -> Non
         out.copy_(approximation.evaluate_block(columns).view(out.shape))
 
 
-class _Evaluate(torch.autograd.Function):
-    """Blockwise values; the gradient is the same evaluation of the derivatives."""
-
-    @staticmethod
-    def forward(approximation: Evaluable, *points: Tensor) -> Tensor:
-        dtype = reduce(torch.promote_types, (p.dtype for p in points))
-        out = torch.empty(points[0].shape, dtype=dtype, device=points[0].device)
-        fill(out, points, approximation)
-        return out
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        ctx.approximation, *points = inputs
-        ctx.save_for_backward(*points)
-
-    @staticmethod
-    @in_standard_settings
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        points = ctx.saved_tensors
-        results: list[Tensor | None] = []
-        for axis, point in enumerate(points):
-            if not ctx.needs_input_grad[axis + 1]:
-                results.append(None)
-                continue
-            slope = evaluate(ctx.approximation.gradient[axis], points)
-            results.append((grads[0] * slope).to(point.dtype))
-        return None, *results
-
-
 def _as_tensors(points: Sequence[Tensor | float]) -> list[Tensor]:
     """Return all points as floating-point tensors on one device; floats follow the tensors."""
     for axis, point in enumerate(points):
@@ -132,6 +99,8 @@ def _as_tensors(points: Sequence[Tensor | float]) -> list[Tensor]:
     for tensor in tensors:
         if tensor.device != device:
             raise ValueError(f"points must share a device, got {device} and {tensor.device}")
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise ValueError("points must not require gradients: series are not differentiated")
     for tensor in tensors:
         checks.known_tensor("points", tensor)
     dtype = reduce(torch.promote_types, [t.dtype for t in tensors] or [torch.float64])

@@ -48,7 +48,7 @@ class Fit:
 
     def series(self) -> Chebyshev:
         """Return the one series."""
-        return Chebyshev(self.box, self.coefficients, self.error, sampled=self.sampled)
+        return Chebyshev(self.box, self.coefficients, self.error)
 
     def on_grid(self, points: Sequence[Tensor]) -> Tensor:
         """Return the values on the tensor grid of points, one vector per axis."""
@@ -67,7 +67,6 @@ def fit(
     tolerance: float,
     max_degree: int | Sequence[int] | None = None,
     sampler: str = "tensor",
-    device: torch.device | str = "cpu",
 ) -> Chebyshev:
     """Return a Chebyshev series within ``tolerance`` of a smooth function on a closed box.
 
@@ -83,7 +82,6 @@ def fit(
         max_degree: Largest degree tried, for all axes or for each; degrees are 8, 16, 32, ...
         sampler: ``"tensor"`` hands over one vector per axis, ``"elementwise"`` the whole
             grid, one tensor per axis, as an elementwise function wants it.
-        device: Where the nodes are made and the coefficients stay.
 
     Raises:
         AccuracyError: The tolerance cannot be met; the message says why and what may help.
@@ -101,7 +99,7 @@ def fit(
     tolerance = checks.real("tolerance", tolerance, above=0.0)
     degrees = checked_degrees(max_degree, len(box), DEFAULT_MAX_DEGREE)
     values = sampled_function(function, sampler)
-    outcome = attempt(values, box, tolerance=tolerance, max_degrees=degrees, device=device)
+    outcome = attempt(values, box, tolerance=tolerance, max_degrees=degrees)
     return _accepted(outcome).series()
 
 
@@ -177,7 +175,7 @@ class Shortfall:
             "rounding": "rounding errors leave no more digits; ask for a larger tolerance",
             "steep": "the coefficients still decay fast; raise max_degree or use fit_piecewise",
             "slow": "the coefficients decay slowly, as at a kink or singularity; use "
-            "fit_piecewise, with its place in breaks if known, or a larger tolerance",
+            "fit_piecewise, or a larger tolerance",
             "flat": "the coefficients do not decay: a jump, noise, or fast oscillations; "
             "raise max_degree, use fit_piecewise, or compute the function more accurately",
         }
@@ -201,12 +199,11 @@ def attempt(
     *,
     tolerance: float,
     max_degrees: Sequence[int],
-    device: torch.device | str = "cpu",
     first_degree: int = FIRST_DEGREE,
     check_points: int | None = None,
 ) -> Fit | Shortfall:
     """Return series within ``tolerance``, or why there are none."""
-    samples = Samples.first(function, box, max_degrees, device, first_degree)
+    samples = Samples.first(function, box, max_degrees, first_degree)
     # Unseen, cut and measured errors are each kept so small that they fit in together.
     share = tolerance / (8 * len(box))
     while True:
@@ -215,7 +212,7 @@ def attempt(
         rough = [axis for axis in ranked if decays[axis].unseen > share]
         axes = [axis for axis in rough if decays[axis].level >= _noise(samples)]
         if not axes or _stuck(samples, axes, max_degrees):
-            off = off_grid(box, device, check_points)
+            off = off_grid(box, check_points)
             found = _verified(samples, share, sum(decay.unseen for decay in decays), off)
             if found.error <= tolerance:
                 return found

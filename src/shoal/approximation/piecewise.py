@@ -1,9 +1,8 @@
-"""A function on a box cut into smaller boxes, one Chebyshev series on each."""
+"""A function on an interval cut into smaller ones, one Chebyshev series on each."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,66 +17,31 @@ from .sampling import Function, sampled_function
 
 __all__ = ["PiecewiseChebyshev", "fit_piecewise"]
 
-DEFAULT_MAX_DEGREE = (128, 64, 32)
-"""Largest degree per axis of a piece for one, two, three variables."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Tree:
-    """A binary tree of cuts; the children of a node are neighbours.
-
-    Args:
-        axis: Axis that each node cuts; any at a leaf. shape: (nodes,)
-        cut: Where it cuts; infinity at a leaf. shape: (nodes,)
-        child: The node left of the cut, the right one follows; a leaf itself. shape: (nodes,)
-        piece: The piece at a leaf. shape: (nodes,)
-    """
-
-    axis: Tensor
-    cut: Tensor
-    child: Tensor
-    piece: Tensor
-
-    def locate(self, points: Sequence[Tensor]) -> Tensor:
-        """Return the piece of each point; a point on a cut belongs to the right."""
-        device = points[0].device
-        axis, cut, child = (t.to(device) for t in (self.axis, self.cut, self.child))
-        stacked = torch.stack(tuple(points))  # shape: (axes, n)
-        node = torch.zeros_like(points[0], dtype=torch.long)
-        rest = torch.arange(node.shape[0], device=device)  # points not yet known to be at a leaf
-        while rest.numel() > 0:
-            here = node[rest]
-            there = child[here] + (stacked[axis[here], rest] >= cut[here])
-            node[rest] = there
-            rest = rest[there != here]
-        return self.piece.to(device)[node]
+DEFAULT_MAX_DEGREE = (128,)
+"""Largest degree of a piece."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PiecewiseChebyshev:
-    """Chebyshev series on the pieces of a box; made by `fit_piecewise`, called like `Chebyshev`.
+    """Chebyshev series on the pieces of an interval; made by `fit_piecewise`, called like one.
 
-    On a cut the right-hand piece counts, for values and derivatives.
+    On a cut the right-hand piece counts.
 
     Args:
-        box: Lower and upper end per axis.
-        pieces: The series, whose boxes tile the box.
-        tree: Where the box is cut.
-
-    Example:
-        >>> kink = fit_piecewise(torch.abs, ((-1.0, 2.0),), tolerance=1e-9, breaks=[[0.0]])
-        >>> len(kink.pieces), kink(torch.tensor([-0.25, 1.5]))
-        (2, tensor([0.2500, 1.5000]))
+        pieces: The series, in ascending order, each beginning where the one before it ends.
     """
 
-    box: Box
     pieces: tuple[Chebyshev, ...]
-    tree: _Tree
 
     def __repr__(self) -> str:
         """Say what matters and leave out the numbers."""
         count = len(self.pieces)
         return f"PiecewiseChebyshev(box={self.box}, pieces={count}, error={self.error:.2g})"
+
+    @property
+    def box(self) -> Box:
+        """Lower and upper end."""
+        return ((self.pieces[0].box[0][0], self.pieces[-1].box[0][1]),)
 
     @property
     def error(self) -> float:
@@ -94,30 +58,18 @@ class PiecewiseChebyshev:
         return 8
 
     def evaluate_block(self, points: Sequence[Tensor]) -> Tensor:
-        """Return the values at equally long float64 vectors, unchecked, piece after piece."""
-        piece = self.tree.locate(points)
+        """Return the values at a float64 vector, unchecked, piece after piece."""
+        (x,) = points
+        cuts = x.new_tensor([piece.box[0][0] for piece in self.pieces[1:]])
+        piece = torch.bucketize(x, cuts, right=True)
         order = piece.argsort()
         counts = piece.bincount(minlength=len(self.pieces)).tolist()
-        groups = zip(*(torch.split(p[order], counts) for p in points), strict=True)
-        grouped = torch.empty_like(points[0])
-        for series, out, columns in zip(
-            self.pieces, torch.split(grouped, counts), groups, strict=True
+        grouped = torch.empty_like(x)
+        for series, out, some in zip(
+            self.pieces, grouped.split(counts), x[order].split(counts), strict=True
         ):
-            fill(out, columns, series)
+            fill(out, [some], series)
         return torch.empty_like(grouped).index_copy_(0, order, grouped)
-
-    def derivative(self, axis: int) -> "PiecewiseChebyshev":
-        """Return the partial derivative along ``axis``, piece by piece; see `Chebyshev`."""
-        return replace(self, pieces=tuple(piece.derivative(axis) for piece in self.pieces))
-
-    @cached_property
-    def gradient(self) -> tuple["PiecewiseChebyshev", ...]:
-        """The derivatives along all axes, made once."""
-        return tuple(self.derivative(axis) for axis in range(len(self.box)))
-
-    def compress(self, tolerance: float) -> "PiecewiseChebyshev":
-        """Return the pieces at low rank; see `Chebyshev.compress`."""
-        return replace(self, pieces=tuple(piece.compress(tolerance) for piece in self.pieces))
 
 
 def fit_piecewise(
@@ -125,26 +77,20 @@ def fit_piecewise(
     box: Sequence[Sequence[float]],
     *,
     tolerance: float,
-    max_degree: int | Sequence[int] | None = None,
+    max_degree: int | None = None,
     max_pieces: int = 256,
-    breaks: Sequence[Sequence[float]] | None = None,
-    sampler: str = "tensor",
-    device: torch.device | str = "cpu",
 ) -> PiecewiseChebyshev:
-    """Return Chebyshev series within ``tolerance`` on pieces of a box.
+    """Return Chebyshev series within ``tolerance`` on pieces of an interval.
 
-    A piece that one series does not meet is halved along the axis to blame. The function is
-    sampled just inside of each cut, so that it may jump there.
+    A piece that one series does not meet is halved. The function is sampled just inside of each
+    cut, so that it may jump there.
 
     Args:
-        function: See `fit`.
-        box: See `fit`.
+        function: Called with the float64 nodes of a piece; returns the values there.
+        box: Lower and upper end of the one axis, as for `fit`.
         tolerance: Largest error, absolute.
-        max_degree: Largest degree within a piece, for all axes or for each.
+        max_degree: Largest degree within a piece.
         max_pieces: Largest number of pieces.
-        breaks: Per axis, places of known kinks and jumps, to cut at first.
-        sampler: See `fit`.
-        device: See `fit`.
 
     Raises:
         AccuracyError: The pieces run out, or rounding stands in the way; with the place.
@@ -155,124 +101,46 @@ def fit_piecewise(
         True
     """
     box = checked_box(box)
+    if len(box) > 1:
+        raise ValueError(f"box must have one axis, got {len(box)}")
     tolerance = checks.real("tolerance", tolerance, above=0.0)
     max_pieces = checks.integer("max_pieces", max_pieces, at_least=1)
-    degrees = checked_degrees(max_degree, len(box), DEFAULT_MAX_DEGREE)
-    known = _checked_breaks(breaks, box)
-    values = sampled_function(function, sampler)
-    growth = _Growth()
-    todo = [(0, box)]
-    while todo:
-        node, cell = todo.pop()
-        cut = _known_cut(cell, known)
-        if cut is None:
-            inside = _one_sided(values, cell, box)
-            outcome = attempt(inside, cell, tolerance=tolerance, max_degrees=degrees, device=device)
-            if isinstance(outcome, Fit):
-                growth.leaf(node, outcome.series())
-                continue
-            cut = _halving(outcome, full=growth.leaves >= max_pieces)
-        todo += growth.cut_at(node, cell, *cut)
-    return PiecewiseChebyshev(box, tuple(growth.pieces), growth.tree())
+    degrees = checked_degrees(max_degree, 1, DEFAULT_MAX_DEGREE)
+    values = sampled_function(function, "tensor")
+    pieces: list[Chebyshev] = []
+    rest = list(box)  # the next one last
+    while rest:
+        low, high = rest.pop()
+        inside = _one_sided(values, (low, high), box[0])
+        outcome = attempt(inside, ((low, high),), tolerance=tolerance, max_degrees=degrees)
+        if isinstance(outcome, Fit):
+            pieces.append(outcome.series())
+        else:
+            middle = _halving(outcome, full=len(pieces) + len(rest) + 1 >= max_pieces)
+            rest += [(middle, high), (low, middle)]
+    return PiecewiseChebyshev(tuple(pieces))
 
 
-class _Growth:
-    """The tree while it grows, and the pieces found so far."""
-
-    def __init__(self) -> None:
-        """Start with the root as a leaf."""
-        self.axis, self.cut, self.child, self.piece = [0], [math.inf], [0], [0]
-        self.pieces: list[Chebyshev] = []
-
-    @property
-    def leaves(self) -> int:
-        """Number of leaves, whether they hold a piece yet or not."""
-        return (len(self.axis) + 1) // 2
-
-    def leaf(self, node: int, series: Chebyshev) -> None:
-        """Put the next piece at a leaf."""
-        self.piece[node] = len(self.pieces)
-        self.pieces.append(series)
-
-    def cut_at(self, node: int, cell: Box, axis: int, place: float) -> list[tuple[int, Box]]:
-        """Cut a leaf in two, and return the two with their boxes."""
-        left = len(self.axis)
-        self.axis[node], self.cut[node], self.child[node] = axis, place, left
-        for child in (left, left + 1):
-            self.axis.append(0)
-            self.cut.append(math.inf)
-            self.child.append(child)
-            self.piece.append(0)
-        low, high = cell[axis]
-        halves = [(*cell[:axis], ends, *cell[axis + 1 :]) for ends in ((low, place), (place, high))]
-        return [(left, halves[0]), (left + 1, halves[1])]
-
-    def tree(self) -> _Tree:
-        """Return the finished tree."""
-        cut = torch.tensor(self.cut, dtype=torch.float64)
-        axis, child, piece = (torch.tensor(t) for t in (self.axis, self.child, self.piece))
-        return _Tree(axis, cut, child, piece)
-
-
-def _known_cut(cell: Box, breaks: Sequence[Sequence[float]]) -> tuple[int, float] | None:
-    """Return the axis and place of the middle one of the breaks inside a cell, if any."""
-    for axis, ((low, high), places) in enumerate(zip(cell, breaks, strict=True)):
-        inside = [place for place in places if low < place < high]
-        if inside:
-            return axis, inside[len(inside) // 2]
-    return None
-
-
-def _halving(shortfall: Shortfall, *, full: bool) -> tuple[int, float]:
-    """Return where to halve a cell, or raise if that is no use or not allowed."""
-    axis = shortfall.axis
-    low, high = shortfall.box[axis]
+def _halving(shortfall: Shortfall, *, full: bool) -> float:
+    """Return where to halve an interval, or raise if that is no use or not allowed."""
+    ((low, high),) = shortfall.box
     if shortfall.cause == "rounding":
         raise AccuracyError(shortfall.message)
-    place = (low + high) / 2
     resolution = 64 * torch.finfo(torch.float64).eps * max(abs(low), abs(high))
+    middle = (low + high) / 2
     if full or high - low <= resolution:
-        why = "max_pieces are used up" if full else "the cell cannot be halved again"
-        centre = tuple((low + high) / 2 for low, high in shortfall.box)
+        why = "max_pieces are used up" if full else "the interval cannot be halved again"
         raise AccuracyError(
-            f"{why} near {centre}, where the error is still {shortfall.error:.2g}, above the "
-            f"tolerance {shortfall.tolerance:.2g}; name kinks, jumps and singularities there in "
-            f"breaks, raise max_pieces, or ask for a larger tolerance"
+            f"{why} near {middle}, where the error is still {shortfall.error:.2g}, above the "
+            f"tolerance {shortfall.tolerance:.2g}; raise max_pieces, or ask for a larger tolerance"
         )
-    return axis, place
+    return middle
 
 
-def _one_sided(function: Function, cell: Box, box: Box) -> Function:
+def _one_sided(
+    function: Function, span: tuple[float, float], whole: tuple[float, float]
+) -> Function:
     """Return the function with nodes on a cut moved inside by one unit in the last place."""
-    ends = [
-        (
-            low if low == bottom else math.nextafter(low, math.inf),
-            high if high == top else math.nextafter(high, -math.inf),
-        )
-        for (low, high), (bottom, top) in zip(cell, box, strict=True)
-    ]
-
-    def inside(*nodes: Tensor) -> Tensor:
-        return function(*(x.clamp(*pair) for x, pair in zip(nodes, ends, strict=True)))
-
-    return inside
-
-
-def _checked_breaks(
-    breaks: Sequence[Sequence[float]] | None, box: Box
-) -> tuple[tuple[float, ...], ...]:
-    """Return the breaks per axis, ascending, or say which is not inside the box."""
-    if breaks is None:
-        return ((),) * len(box)
-    breaks = [checks.items("breaks", places) for places in checks.items("breaks", breaks)]
-    if len(breaks) != len(box):
-        raise ValueError(f"breaks must be given for {len(box)} axes, got {len(breaks)}")
-    return tuple(
-        tuple(
-            sorted(
-                checks.real(f"breaks[{axis}][{i}]", place, above=low, below=high)
-                for i, place in enumerate(places)
-            )
-        )
-        for axis, (places, (low, high)) in enumerate(zip(breaks, box, strict=True))
-    )
+    low = span[0] if span[0] == whole[0] else math.nextafter(span[0], math.inf)
+    high = span[1] if span[1] == whole[1] else math.nextafter(span[1], -math.inf)
+    return lambda x: function(x.clamp(low, high))

@@ -38,16 +38,11 @@ class Samples:
 
     @classmethod
     def first(
-        cls,
-        function: Function,
-        box: Box,
-        max_degrees: Sequence[int],
-        device: torch.device | str,
-        degree: int,
+        cls, function: Function, box: Box, max_degrees: Sequence[int], degree: int
     ) -> "Samples":
         """Sample a function on the coarsest grid, of a degree along each axis."""
         degrees = [min(degree, largest) for largest in max_degrees]
-        return cls(function, box, function(*_grid(box, degrees, device)))
+        return cls(function, box, function(*_grid(box, degrees)))
 
     @property
     def degrees(self) -> tuple[int, ...]:
@@ -57,7 +52,7 @@ class Samples:
     @property
     def nodes(self) -> list[Tensor]:
         """Nodes per axis."""
-        return _grid(self.box, self.degrees, self.values.device)
+        return _grid(self.box, self.degrees)
 
     @property
     def scale(self) -> float:
@@ -75,7 +70,7 @@ class Samples:
         nodes = self.nodes
         low, high = self.box[axis]
         degree, dim = 2 * self.degrees[axis], axis - len(self.box)
-        nodes[axis] = chebyshev_nodes(degree, low, high, device=self.values.device)[1::2]
+        nodes[axis] = chebyshev_nodes(degree, low, high)[1::2]
         between = self.function(*nodes)
         known = self.values.movedim(dim, 0)
         fibres = known.new_empty(degree + 1, *known.shape[1:])
@@ -84,25 +79,24 @@ class Samples:
         return replace(self, values=values)
 
 
-def _grid(box: Box, degrees: Sequence[int], device: torch.device | str) -> list[Tensor]:
+def _grid(box: Box, degrees: Sequence[int]) -> list[Tensor]:
     pairs = zip(box, degrees, strict=True)
-    return [chebyshev_nodes(degree, low, high, device=device) for (low, high), degree in pairs]
+    return [chebyshev_nodes(degree, low, high) for (low, high), degree in pairs]
 
 
-def off_grid(box: Box, device: torch.device | str, count: int | None = None) -> list[Tensor]:
+def off_grid(box: Box, count: int | None = None) -> list[Tensor]:
     """Return ascending quasi-random points per axis, as dense as Chebyshev nodes near the ends.
 
     Args:
         box: Lower and upper end per axis.
-        device: Where the points are made.
         count: How many there are per axis; by default up to 1000 in all.
 
     Example:
-        >>> [len(points) for points in off_grid(((0.0, 1.0), (0.0, 2.0)), "cpu")]
+        >>> [len(points) for points in off_grid(((0.0, 1.0), (0.0, 2.0)))]
         [24, 24]
     """
     count = _CHECK_POINTS[len(box) - 1] if count is None else count
-    steps = torch.arange(count, dtype=torch.float64, device=device) + 0.5
+    steps = torch.arange(count, dtype=torch.float64) + 0.5
     points = []
     for (low, high), irrational in zip(box, _IRRATIONALS, strict=False):
         t = torch.cos(math.pi * (steps * irrational).frac()).sort().values

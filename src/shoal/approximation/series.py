@@ -28,13 +28,7 @@ __all__ = [
 ]
 
 
-def chebyshev_nodes(
-    degree: int,
-    low: float = -1.0,
-    high: float = 1.0,
-    *,
-    device: torch.device | str = "cpu",
-) -> Tensor:
+def chebyshev_nodes(degree: int, low: float = -1.0, high: float = 1.0) -> Tensor:
     """Return the ``degree + 1`` extrema of the Chebyshev polynomial, ascending, on an interval.
 
     The sine form of the cosines makes them symmetric about the middle to the last bit, and both
@@ -47,8 +41,7 @@ def chebyshev_nodes(
     degree = checks.integer("degree", degree, at_least=0)
     checks.room("degree", degree)
     low, high = checks.real("low", low), checks.real("high", high)
-    device = checks.device_of("device", device)
-    steps = torch.arange(-degree, degree + 1, 2, dtype=torch.float64, device=device)
+    steps = torch.arange(-degree, degree + 1, 2, dtype=torch.float64)
     t = torch.sin(steps * (math.pi / (2 * max(degree, 1))))
     return (low * (1 - t) + high * (1 + t)) / 2
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .series import differentiate, mode_product
+from .series import mode_product
 
 __all__ = ["Tucker", "contract", "hosvd"]
 
@@ -34,11 +34,6 @@ class Tucker:
         for axis, factor in enumerate(self.factors):
             tensor = mode_product(factor, tensor, axis)
         return tensor
-
-    def differentiate(self, axis: int, scale: float) -> "Tucker":
-        """Return ``scale`` times the Chebyshev derivative along ``axis``: one other factor."""
-        changed = scale * differentiate(self.factors[axis], 0)
-        return Tucker(self.core, (*self.factors[:axis], changed, *self.factors[axis + 1 :]))
 
 
 def hosvd(tensor: Tensor, budget: float) -> Tucker:

@@ -76,6 +76,12 @@ class Architecture(ABC):
         return self.layers(1) != self.layers()
 
     @property
+    def blind(self) -> bool:
+        """Whether it does not see its input, which enters its loop with a variance of zero."""
+        injection = self.layers().injection
+        return injection is not None and bool(injection.variance == 0)
+
+    @property
     def activation_names(self) -> tuple[str, ...]:
         """What the activation of each cell is called among the fields."""
         names: list[str] = []

@@ -82,6 +82,11 @@ class ImplicitNetwork(ImplicitArchitecture):
         return not self.bias_variance
 
     @property
+    def blind(self) -> bool:
+        """False: it always sees its input."""
+        return False
+
+    @property
     def recurrent_gain(self) -> float:
         r"""The squared gain of the recurrent layer, $\gamma^2$, since $L = 1$."""
         return self.gamma * self.gamma

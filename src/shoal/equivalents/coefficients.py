@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture, ImplicitArchitecture
-from shoal.core.checks import flag, one_of, real
+from shoal.core.checks import flag, one_of
 from shoal.core.settings import in_standard_settings
 from shoal.equivalents.centering import added_shift, centered, norm_of_inputs
 from shoal.kernels import KernelFunction, Kernels, kernel_function
@@ -195,8 +195,8 @@ def coefficients(
     flag("center", center)
     function = kernel_function(architecture, trainable=trainable, width=width)
     architecture = function.architecture
-    if "input_variance" in architecture.variances:
-        real("input_variance", architecture.input_variance, above=0.0)  # type: ignore[attr-defined]
+    if architecture.blind:
+        raise ValueError("input_variance must be > 0, got 0")
     chosen = centered(architecture, tau0) if center else architecture
     function = replace(function, architecture=chosen, variances=())
     vanishing = center and not chosen.layers().biased

@@ -69,14 +69,8 @@ class EquivalentOperator(Operator):
         return torch.Size((self.basis.samples, self.basis.samples))
 
     @property
-    def dtype(self) -> torch.dtype:
-        """That of the inputs."""
-        return self.basis.inputs.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """That of the inputs."""
-        return self.basis.inputs.device
+    def _entries(self) -> Tensor:
+        return self.basis.inputs
 
     @property
     def T(self) -> "EquivalentOperator":  # noqa: N802
@@ -242,14 +236,8 @@ class CrossOperator(Operator):
         return torch.Size((self.left.samples, self.right.samples))
 
     @property
-    def dtype(self) -> torch.dtype:
-        """That of the inputs."""
-        return self.left.inputs.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """That of the inputs."""
-        return self.right.inputs.device
+    def _entries(self) -> Tensor:
+        return self.right.inputs
 
     def _product(self, vectors: Tensor) -> Tensor:
         left, right = self.left, self.right

@@ -108,10 +108,6 @@ class CondensedRule:
             layers.append(left @ density @ right.T / (sine * math.sqrt(2 * math.pi)))
         return torch.stack(layers, dim=-1)
 
-    def square_grid(self, phi: Activation, j: int, variances: Tensor, angle: Tensor) -> Tensor:
-        r"""$\mathbb{E}[\varphi^{(j)}(u)\varphi^{(j)}(v)]$ at all pairs of some variances."""
-        return self.dual_grid(phi, j, j, variances, variances, angle)
-
 
 def _panels(window: float, sine: float) -> int:
     """How many panels the density needs, rounded up so that weights are shared."""

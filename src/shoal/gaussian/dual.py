@@ -16,7 +16,6 @@ from shoal.gaussian.composites import Derivative, Square
 from shoal.gaussian.domain import Covariance, checked_activation, covariance
 from shoal.gaussian.mehler import Mehler
 from shoal.gaussian.mixed import mixed_dual
-from shoal.gaussian.sections import Sections
 from shoal.gaussian.smoothing import smoothed
 from shoal.gaussian.tables import Tables
 
@@ -206,7 +205,7 @@ def _evaluate_block(
     k: int,
     triple: tuple[Tensor, Tensor, Tensor],
     tolerance: float,
-    way: Mehler | Tables | Sections | None,
+    way: Mehler | Tables | None,
 ) -> Tensor:
     """$D_{jk}$ at vectors; where u = v, $D_{jj}$ is the mean square, a one-dimensional integral."""
     a, b, c = triple

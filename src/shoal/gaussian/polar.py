@@ -51,30 +51,6 @@ class PolarRule:
         layers = [self._layer(phi, j, k, a.sqrt(), b.sqrt(), float(theta)) for theta in angle]
         return torch.stack(layers, dim=-1)
 
-    def square_grid(self, phi: Activation, j: int, variances: Tensor, angle: Tensor) -> Tensor:
-        r"""$\mathbb{E}[\varphi^{(j)}(u)\varphi^{(j)}(v)]$ at all pairs of some variances.
-
-        On each arc the values of v are those of u in reverse, so only half of them are computed.
-
-        Returns:
-            A tensor of shape (len(variances), len(variances), len(angle)).
-        """
-        std = variances.sqrt()[:, None]
-        radius, radial, arc, _, arc_weights = self._nodes()
-        layers = []
-        for theta in angle.tolist():
-            total = variances.new_zeros(len(variances), len(variances))
-            for length, same in ((math.pi - theta, True), (theta, False)):
-                weight = torch.outer(radial, length * arc_weights).flatten()
-                x = torch.outer(radius, torch.sin(length * arc))
-                plus, minus = (phi.derivative(std * (s * x).flatten(), j) for s in (1, -1))
-                for left, right in ((plus, plus), (minus, minus)) if same else ((plus, minus),):
-                    back = right.view(len(std), *x.shape).flip(-1).flatten(1)
-                    product = (left * weight) @ back.T
-                    total += product if same else product + product.T
-            layers.append((total + total.T) / 2)
-        return torch.stack(layers, dim=-1)
-
     def _nodes(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Radii and their weights, shares of an arc from both ends and their weights."""
         nodes, weights = gauss_legendre(self.order)

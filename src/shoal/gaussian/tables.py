@@ -15,17 +15,19 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.activations.closed_forms.correlation import correlation
-from shoal.activations.panels import reach, vanishes
+from shoal.activations.panels import breaks, jump, reach, vanishes
 from shoal.approximation import Chebyshev, fit
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
 from shoal.gaussian.composites import Derivative, Square
+from shoal.gaussian.condensed import CondensedRule
 from shoal.gaussian.domain import Covariance
 from shoal.gaussian.mixed import mixed_dual
-from shoal.gaussian.sections import CUTS, Sections, grid_rule, part_of, tabulable
+from shoal.gaussian.polar import PolarRule, resolving_rule
+from shoal.gaussian.quadrature import window_edges
 from shoal.gaussian.smoothing import smoothed
 
-__all__ = ["Tables"]
+__all__ = ["Tables", "tabulable"]
 
 _Span: TypeAlias = tuple[float, float]
 
@@ -36,7 +38,9 @@ _WIDTH = 4  # of a bin of a wide range
 _STEP = 1.0  # what the ends of a range are multiples of
 _SMALLEST, _LARGEST = -22.0, 26.0  # no tables are made beyond
 _NOTHING = 2.0**-600  # stands in for a variance of zero
-_PARTS = len(CUTS) - 1
+_CUTS = (0.0, 0.25, math.pi - 0.25, math.pi)  # of the angle: at large variances its ends are rough
+_PARTS = len(_CUTS) - 1
+_MIDDLE = 1  # the part where the sine is not small
 _BLOCK = 1 << 16  # points that are evaluated together
 _CHECKS = 32  # points at which a table is compared with the other quadrature
 
@@ -72,14 +76,11 @@ class Tables:
     @classmethod
     def of(
         cls, phi: Activation, j: int, k: int, pair: Covariance, tolerance: float
-    ) -> "Tables | Sections | None":
+    ) -> "Tables | None":
         """The tables for some covariances; ``None`` if there are too few of them."""
         blocks = (pair[index] for index in pair.blocks(_BLOCK))
         if sum(int(((a != b) | (c != a)).sum()) for a, b, c in blocks) < _MANY:
             return None  # an input and itself need no table
-        sections = Sections.of(phi, j, pair, tolerance) if j == k else None
-        if sections is not None:
-            return sections
         edges = _edges(pair)
         boxes = (len(edges) - 1) ** 2 * _PARTS
         counts = torch.zeros(boxes, dtype=torch.int64, device=pair.a.device)
@@ -135,7 +136,34 @@ def _box_number(edges: tuple[float, ...], a: Tensor, b: Tensor, c: Tensor) -> Te
     """The number of the box of each pair."""
     inner = a.new_tensor(edges[1:-1])
     first, second = (torch.bucketize(t.log2(), inner) for t in (a, b))
-    return (first * (len(edges) - 1) + second) * _PARTS + part_of(a, b, c)
+    return (first * (len(edges) - 1) + second) * _PARTS + _part(a, b, c)
+
+
+def tabulable(phi: Activation, order: int, part: int) -> bool:
+    """Whether duals are analytic on a part of the angle: without deltas, and near 0 and π ...
+
+    ... with kinks at zero only, since others make a layer there.
+    """
+    places = breaks(phi, reach(phi))
+    if any(jump(phi, x, n) for x in places for n in range(order)):
+        return False
+    return part == _MIDDLE or not any(places)
+
+
+def _part(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """The part of the angle, 0, 1 or 2, of each pair."""
+    bound = math.cos(_CUTS[1]) * a.sqrt() * b.sqrt()
+    return 1 - (c > bound).long() + (c < -bound).long()
+
+
+def _rule(
+    phi: Activation, j: int, k: int, largest: tuple[float, float], part: int, tolerance: float
+) -> PolarRule | CondensedRule:
+    """The rule for duals of variances up to the largest on a part of the angle."""
+    if part != _MIDDLE:
+        return resolving_rule(phi, j, k, *largest, tolerance)
+    pairs = zip((j, k), largest, strict=True)
+    return CondensedRule(max(window_edges(phi, n, math.sqrt(v))[-1] for n, v in pairs))
 
 
 def _spans(edges: tuple[float, ...], number: int) -> tuple[_Span, _Span, _Span]:
@@ -143,7 +171,7 @@ def _spans(edges: tuple[float, ...], number: int) -> tuple[_Span, _Span, _Span]:
     bins, part = divmod(number, _PARTS)
     first, second = divmod(bins, len(edges) - 1)
     margin = 1e-6  # the angle of a point may be rounded to the other side of a cut
-    angles = (max(0.0, CUTS[part] - margin), min(math.pi, CUTS[part + 1] + margin))
+    angles = (max(0.0, _CUTS[part] - margin), min(math.pi, _CUTS[part + 1] + margin))
     return (edges[first], edges[first + 1]), (edges[second], edges[second + 1]), angles
 
 
@@ -170,7 +198,7 @@ def _table(
 
     try:
         largest = (2 ** span_a[1], 2 ** span_b[1])
-        rule = grid_rule(phi, j, k, largest, part, tolerance / 32)
+        rule = _rule(phi, j, k, largest, part, tolerance / 32)
         norm_u, norm_v = (
             fit(lambda x, n=order: _norm(phi, n, x).log(), [span], tolerance=tolerance / 16)
             for order, span in ((j, span_a), (k, span_b))

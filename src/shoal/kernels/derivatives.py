@@ -3,15 +3,16 @@ r"""Derivatives of kernels in norms, angles and variances, by the implicit funct
 They are exact at single pairs of inputs and at inputs with themselves, and for the many entries of
 a matrix they are those of its surface (see :mod:`shoal.kernels.surface`).
 
-Variances need no surface of their own. A DEQ sees its inputs as $\alpha = \sigma_b^2 a$,
-$\beta = \sigma_b^2 b$, $\gamma = \sigma_b^2 c$, and a change of $\sigma_a^2$ moves its fixed points
-as a change of these by the conjugate kernels $G_{ii}$, $G_{jj}$, $G_{ij}$ does, so that
+Variances need no surface of their own. A loop of one layer sees its inputs as $\alpha = \sigma_b^2
+a$, $\beta = \sigma_b^2 b$, $\gamma = \sigma_b^2 c$, and a change of $\sigma_a^2$ moves its fixed
+points as a change of these by the conjugate kernels $G_{ii}$, $G_{jj}$, $G_{ij}$ does, so that
 
 $\partial_{\sigma_a^2} \kappa = G_{ii}\,\partial_\alpha \kappa + G_{jj}\,\partial_\beta \kappa
 + G_{ij}\,\partial_\gamma \kappa$,
 
-up to the places where $\sigma_a^2$ and $\gamma$ stand in the shares of the NTK themselves, beside
-$G$ and $M = \partial_\gamma G$. A bias is added to all three.
+up to the places where $\sigma_a^2$ and $c$ stand in the NTK themselves, beside $G$ and $M =
+\partial_\gamma G$: it is $w_r G + M (w_a G + w_b c + w_0)$ with the shares $w$ of the groups. A
+bias is added to all three.
 """
 
 import math
@@ -22,21 +23,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.approximation import (
-    PiecewiseChebyshev,
-    chebyshev_basis,
-    differentiate,
-    fit_piecewise,
-    fit_together,
-)
-from shoal.architectures import DEQ, Architecture
+from shoal.approximation import chebyshev_basis, differentiate, fit_together
+from shoal.architectures import ImplicitNetwork, Weights
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
 from shoal.kernels.backends import DifferentiableFactors, Entries
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
-from shoal.kernels.surface import Span, Surface, angular_surface, norm_span, padded, to_unit
+from shoal.kernels.surface import Span, Surface, angular_surface, padded, to_unit
 
 __all__ = [
     "angle_gradients",
@@ -48,7 +43,6 @@ __all__ = [
     "variances_from_inputs",
 ]
 
-_FEW = 4096  # norms whose diagonal is differentiated one by one: a series costs as much
 _DEGREES = (24, 192)  # the least and the largest of the derivative in one norm
 _CHECKS = 16  # angles, off the grid, at which its error is measured
 _TOLERANCE = 1e-10  # error of derivatives, relative to the diagonal
@@ -108,45 +102,17 @@ def own_derivatives(plan: Plan, names: tuple[str, ...], norm: Tensor) -> Tensor:
         common = math.sqrt(plan.squared_norm)
         norm = torch.where(norm > common / 2, common, norm)  # the others stand for zero
     distinct, inverse = norm.clamp(min=_SMALLEST_NORM).unique(return_inverse=True)
-    log, series = distinct.log2(), None
-    if len(distinct) > _FEW:
-        series = _own_series(function, names, norm_span(distinct[1:]))  # the first may be zero
-    if series is None:
-        return _own(function, names, log)[..., inverse]
-    others = torch.stack([s(log[1:]) for s in series]).view(2 + len(names), 2, -1)
-    return torch.cat([_own(function, names, log[:1]), others], dim=-1)[..., inverse]
+    return _own(function, names, distinct.log())[..., inverse]
 
 
 def _own(function: KernelFunction, names: tuple[str, ...], log_norm: Tensor) -> Tensor:
-    """The same one by one, given log₂ of the norms."""
+    """The same one by one, given the logarithms of the norms."""
 
     def kernels(f: KernelFunction, log: Tensor) -> Kernels:
         return f.own(torch.exp(2 * log))
 
-    values, slopes = derivatives(function, names, kernels, log_norm * math.log(2))
+    values, slopes = derivatives(function, names, kernels, log_norm)
     return torch.cat([values[None], slopes])
-
-
-@cached
-def _own_series(
-    function: KernelFunction, names: tuple[str, ...], norms: Span
-) -> list[PiecewiseChebyshev] | None:
-    """The same as functions of log₂ of the norm; ``None`` if one is rough."""
-    ends = torch.tensor(norms, dtype=torch.float64)
-    sizes = _own(function, names, ends).abs().amax(-1).flatten().tolist()
-
-    def value(log_norm: Tensor, row: int) -> Tensor:
-        return _own(function, names, log_norm).flatten(0, 1)[row]
-
-    try:
-        return [
-            fit_piecewise(
-                lambda x, row=row: value(x, row), (norms,), tolerance=0.01 * _TOLERANCE * (s or 1.0)
-            )
-            for row, s in enumerate(sizes)
-        ]
-    except (AccuracyError, ValueError):
-        return None
 
 
 def pair_derivatives(
@@ -289,13 +255,16 @@ def differentiable_angular_surface(
     return replace(surface, coefficients=coefficients, radial=padded(radial, size))
 
 
-def variances_from_inputs(architecture: Architecture) -> bool:
-    """Whether there is :func:`variance_derivatives` for an architecture: a DEQ of one layer."""
-    return (
-        isinstance(architecture, DEQ)
-        and architecture.input_variance > 0
-        and len(architecture.activations) == 1
-    )
+def variances_from_inputs(function: KernelFunction, names: tuple[str, ...]) -> bool:
+    """Whether :func:`variance_derivatives` knows them: those of a loop of one layer with inputs."""
+    if isinstance(function.architecture, ImplicitNetwork):
+        return False
+    layers = function.architecture.layers(function.width)
+    readout, injection = layers.readout, layers.injection
+    if readout is not None and (readout.variance != 1 or readout.field in names):
+        return False
+    seen = injection is not None and injection.variance > 0 and not layers.gated
+    return bool(seen) and len(layers.cells) == 1
 
 
 def variance_derivatives(
@@ -305,66 +274,60 @@ def variance_derivatives(
     left: DifferentiableFactors,
     right: DifferentiableFactors,
 ) -> Tensor:
-    """Derivatives of entries in variances of a DEQ. shape: (len(names), 2, n, m)."""
-    deq, f = function.architecture, _ntk_factors(function)
-    assert isinstance(deq, DEQ)
-    squares = [deq.input_variance * side.norm**2 for side in (left, right)]  # α and β
+    """Derivatives of entries in variances of a loop. shape: (len(names), 2, n, m)."""
+    layers = function.architecture.layers(function.width)
+    (cell,), injection = layers.cells, layers.injection
+    assert injection is not None
+    recurrent, inputs, bias = (
+        _Share.of(weights, function) for weights in (cell.weights, injection, cell.bias)
+    )
+    spread = float(injection.variance)
+    squares = [spread * side.norm**2 for side in (left, right)]  # α and β
     scale = (squares[0].sqrt()[:, None] * squares[1].sqrt()).to(entries.cosine)
     product, through = scale * entries.cosine, entries.in_cosine[0] / scale
 
-    def moved(owns: tuple[Tensor, Tensor], pair: Tensor, direct: float) -> Tensor:
-        """If α, β and γ grow by these: norms and cosines move with them."""
+    def moved(owns: tuple[Tensor, Tensor], pair: Tensor, growth: float) -> Tensor:
+        """If α, β and γ grow by these: norms and cosines move with them, but c does not."""
         rows, columns = ((own / (2 * s)).to(pair) for own, s in zip(owns, squares, strict=True))
         turn = pair / scale - entries.cosine * (rows[:, None] + columns)
         change = entries.in_left * rows[:, None] + entries.in_right * columns
         change += entries.in_cosine * turn
-        change[1] += (direct - f.inputs) * pair * through
+        change[1] += (growth - inputs.value / spread) * pair * through
         return change
 
-    def change(name: str) -> Tensor:
-        if name == "bias_variance":
-            ones = torch.ones_like(left.norm), torch.ones_like(right.norm)
-            return moved(ones, torch.ones_like(entries.ck), f.own_bias)
-        if name == "recurrent_variance":
-            recurrent = moved((left.own, right.own), entries.ck, f.own_recurrent)
-            shares = f.recurrent * entries.ck + f.inputs * product + f.bias
-            recurrent[1] += shares * through**2
-            return recurrent
-        seen = (entries.in_left + entries.in_right) / 2
-        if deq.parametrization == "standard":
-            seen[1] -= f.inputs * product * through
-        return seen / deq.input_variance
+    def in_recurrent() -> Tensor:
+        change = moved((left.own, right.own), entries.ck, recurrent.growth)
+        shares = recurrent.value * entries.ck + inputs.value / spread * product + bias.value
+        change[1] += shares * through**2
+        return change
 
-    return torch.stack([change(name) for name in names])
+    def in_injection() -> Tensor:
+        change = (entries.in_left + entries.in_right) / (2 * spread)
+        change[1] += (inputs.growth - inputs.value / spread) * product / spread * through
+        return change
 
+    def in_bias() -> Tensor:
+        ones = torch.ones_like(left.norm), torch.ones_like(right.norm)
+        return moved(ones, torch.ones_like(entries.ck), bias.growth)
 
-class _NTKFactors(NamedTuple):
-    r"""How the shares of the NTK of a DEQ depend on its variances.
-
-    Attributes:
-        recurrent: The weight of $GM$, and ...
-        own_recurrent: ... its derivative in $\sigma_a^2$.
-        inputs: The weight of $\sigma_b^2 c\,M$.
-        bias: The weight of $M$, and ...
-        own_bias: ... its derivative in the variance of the biases.
-    """
-
-    recurrent: float
-    own_recurrent: float
-    inputs: float
-    bias: float
-    own_bias: float
-
-
-def _ntk_factors(function: KernelFunction) -> _NTKFactors:
-    deq = function.architecture
-    assert isinstance(deq, DEQ)
-    recurrent, inputs, bias = (
-        float(group in function.trainable) for group in ("recurrent", "input", "bias")
+    ways = ((cell.weights, in_recurrent), (injection, in_injection), (cell.bias, in_bias))
+    return torch.stack(
+        [
+            torch.stack([way() for w, way in ways if w is not None and w.field == name]).sum(0)
+            for name in names
+        ]
     )
-    if deq.parametrization == "ntk":
-        spread = recurrent * deq.recurrent_variance
-        return _NTKFactors(spread, recurrent, inputs, bias * deq.bias_variance, bias)
-    growing, fixed = (1.0, 0.0) if function.width is None else (float(function.width), 1.0)
-    inputs *= fixed / deq.input_variance
-    return _NTKFactors(recurrent * growing, 0.0, inputs, bias * fixed, 0.0)
+
+
+class _Share(NamedTuple):
+    """How much weights count in the NTK, and how fast that grows with their variance."""
+
+    value: float
+    growth: float
+
+    @classmethod
+    def of(cls, weights: Weights | None, function: KernelFunction) -> "_Share":
+        """None at all if they are not there, or not trained."""
+        if weights is None or weights.group not in function.trainable:
+            return cls(0.0, 0.0)
+        return cls(float(weights.share), float(weights.tangent is None))

@@ -72,7 +72,7 @@ def differentiable_kernel(job: Job, first: Tensor, second: Tensor | None) -> Ker
         tensor([[0.8889, 0.0000],
                 [0.0000, 0.8889]], dtype=torch.float64)
     """
-    if getattr(job.function.architecture, "input_variance", 1.0) == 0:
+    if job.function.architecture.blind:
         raise ValueError(
             "a kernel with input_variance = 0 has no gradients: it is at the edge of where kernels "
             "are defined"
@@ -241,7 +241,9 @@ class _Derivatives:
         """With its derivative in one norm; ``None`` if pairs are differentiated one by one."""
         plan, architecture = self.plan, self.plan.function.architecture
         few = plan.pairs < FEW_PAIRS and not architecture.positively_homogeneous
-        if plan.surface is None or few or (self.names and not variances_from_inputs(architecture)):
+        if plan.surface is None or few:
+            return None
+        if self.names and not variances_from_inputs(plan.function, self.names):
             return None
         try:
             return self._surface(plan.surface, plan.angles(self.limit))

@@ -55,14 +55,8 @@ class KernelOperator(Operator):
         return torch.Size((len(self._plan.left), len(self._plan.right)))
 
     @property
-    def dtype(self) -> torch.dtype:
-        """That of the inputs."""
-        return self._plan.left.points.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """That of the inputs."""
-        return self._plan.left.points.device
+    def _entries(self) -> Tensor:
+        return self._plan.left.points
 
     @in_standard_settings
     def diagonal(self) -> Tensor:

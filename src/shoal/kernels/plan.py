@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shoal.core.exceptions import AccuracyError
 from shoal.kernels.arguments import work_space
-from shoal.kernels.backends import Backend, Factors, backend_for
+from shoal.kernels.backends import Block, Blocks, Factors, backend_for
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.inputs import CLOSE, Inputs, pair_angles
 from shoal.kernels.piecewise_surface import PiecewiseSurface, part_surface
@@ -112,7 +112,7 @@ class Plan:
         return _pairs(self.left, self.right)
 
     @cached_property
-    def backend(self) -> Backend:
+    def backend(self) -> Blocks:
         """What computes with blocks of the matrix."""
         return backend_for(self.left.points.device, self.pairs)
 
@@ -167,7 +167,7 @@ class Plan:
         else:
             special = self._special(self.surface, strip, cosine)
             factors = self.rows[strip.rows], self.columns[strip.columns]
-            self.backend.evaluate(self.surface, *factors, cosine, out)
+            self.backend.evaluate(Block(self.surface, *factors, cosine), out)
             if special is not None:
                 where, values = special
                 for matrix, value in zip(out, values, strict=True):

@@ -67,14 +67,8 @@ class CholeskyFactor(Operator):
         return self.matrix.shape
 
     @property
-    def dtype(self) -> torch.dtype:
-        """That of the array."""
-        return self.matrix.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """That of the array."""
-        return self.matrix.device
+    def _entries(self) -> Tensor:
+        return self.matrix
 
     def diagonal(self) -> Tensor:
         r"""That of $K + \lambda I$."""

@@ -32,14 +32,8 @@ class Diagonal(Operator):
         return torch.Size((len(self.values), len(self.values)))
 
     @property
-    def dtype(self) -> torch.dtype:
-        """That of the values."""
-        return self.values.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """That of the values."""
-        return self.values.device
+    def _entries(self) -> Tensor:
+        return self.values
 
     def diagonal(self) -> Tensor:
         """The diagonal."""
@@ -88,14 +82,8 @@ class LowRank(Operator):
         return torch.Size((len(self.vectors), len(self.vectors)))
 
     @property
-    def dtype(self) -> torch.dtype:
-        """That of the vectors."""
-        return self.vectors.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """That of the vectors."""
-        return self.vectors.device
+    def _entries(self) -> Tensor:
+        return self.vectors
 
     def diagonal(self) -> Tensor:
         """The diagonal."""

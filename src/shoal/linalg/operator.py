@@ -31,13 +31,18 @@ class Operator(ABC):
 
     @property
     @abstractmethod
-    def dtype(self) -> torch.dtype:
-        """In which products are."""
+    def _entries(self) -> Tensor:
+        """What the matrix is made of, which tells the dtype and the device."""
 
     @property
-    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """In which products are."""
+        return self._entries.dtype
+
+    @property
     def device(self) -> torch.device:
         """Where factors and products are."""
+        return self._entries.device
 
     @in_standard_settings
     def __matmul__(self, other: Any) -> Any:

@@ -3,11 +3,9 @@
 from shoal.activations.closed_forms.base import AffineForm, ClosedForm
 from shoal.activations.closed_forms.elementary import (
     ArcCosineForm,
-    CosineForm,
     ErfForm,
     GELUForm,
     IdentityForm,
-    SineForm,
     SinusoidForm,
 )
 from shoal.activations.closed_forms.piecewise_linear import PiecewiseLinear
@@ -16,11 +14,9 @@ __all__ = [
     "AffineForm",
     "ArcCosineForm",
     "ClosedForm",
-    "CosineForm",
     "ErfForm",
     "GELUForm",
     "IdentityForm",
     "PiecewiseLinear",
-    "SineForm",
     "SinusoidForm",
 ]

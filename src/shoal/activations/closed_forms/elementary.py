@@ -11,11 +11,9 @@ from shoal.activations.closed_forms.correlation import correlation, determinant
 
 __all__ = [
     "ArcCosineForm",
-    "CosineForm",
     "ErfForm",
     "GELUForm",
     "IdentityForm",
-    "SineForm",
     "SinusoidForm",
 ]
 
@@ -130,77 +128,34 @@ class GELUForm(ClosedForm):
 
 
 @dataclass(frozen=True)
-class SineForm(ClosedForm):
-    r"""$e^{-(a+b)/2} \sinh c$."""
-
-    def mean(self, a: Tensor) -> Tensor:
-        r"""$\mathbb{E}[\varphi(u)]$."""
-        return 0.0 * a
-
-    def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        r"""$\mathrm{Cov}(\varphi(u), \varphi(v))$."""
-        # sinh keeps the digits of a small c, and the two exponentials never overflow
-        small = torch.exp(-(a + b) / 2) * torch.sinh(c.clamp(-1.0, 1.0))
-        large = (torch.exp(c - (a + b) / 2) - torch.exp(-c - (a + b) / 2)) / 2
-        return torch.where(c.abs() <= 1, small, large)
-
-    def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        r"""$\mathbb{E}[\varphi'(u)\varphi'(v)]$."""
-        return (torch.exp(c - (a + b) / 2) + torch.exp(-c - (a + b) / 2)) / 2
-
-    def coefficients(self, tau: Tensor, order: int) -> Tensor:
-        """The Hermite coefficients."""
-        return _wave_coefficients(tau, order, first=1)
-
-
-@dataclass(frozen=True)
-class CosineForm(ClosedForm):
-    r"""$e^{-(a+b)/2} \cosh c$."""
-
-    def mean(self, a: Tensor) -> Tensor:
-        r"""$\mathbb{E}[\varphi(u)]$."""
-        return torch.exp(-a / 2)
-
-    def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        r"""$\mathrm{Cov}(\varphi(u), \varphi(v))$."""
-        small = 2 * (torch.exp(-(a + b) / 4) * torch.sinh(c.clamp(-1.0, 1.0) / 2)) ** 2
-        large = SineForm().derivative_dual(a, b, c) - torch.exp(-(a + b) / 2)
-        return torch.where(c.abs() <= 1, small, large)
-
-    def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        r"""$\mathbb{E}[\varphi'(u)\varphi'(v)]$."""
-        return SineForm().covariance(a, b, c)
-
-    def coefficients(self, tau: Tensor, order: int) -> Tensor:
-        """The Hermite coefficients."""
-        return _wave_coefficients(tau, order, first=0)
-
-
-@dataclass(frozen=True)
 class SinusoidForm(ClosedForm):
-    r"""$p \sin\omega x + q \cos\omega x + sx$; odd and even part are uncorrelated."""
+    r"""$p \sin\omega x + q \cos\omega x + sx$; odd and even part are uncorrelated.
 
-    frequency: float
-    odd: float
-    even: float
-    slope: float
+    The duals of sine and cosine alone are $e^{-(a+b)/2} \sinh c$ and $e^{-(a+b)/2} \cosh c$.
+    """
+
+    frequency: float = 1.0
+    odd: float = 1.0
+    even: float = 0.0
+    slope: float = 0.0
 
     def mean(self, a: Tensor) -> Tensor:
         r"""$\mathbb{E}[\varphi(u)]$."""
-        return self.even * CosineForm().mean(self.frequency**2 * a)
+        return self.even * self._decay(a)
 
     def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         r"""$\mathrm{Cov}(\varphi(u), \varphi(v))$."""
         scaled = [self.frequency**2 * x for x in (a, b, c)]
-        odd, even = SineForm().covariance(*scaled), CosineForm().covariance(*scaled)
-        return self.odd**2 * odd + self.even**2 * even + self._mixed(a, b) * c
+        odd = self.odd**2 * _sinh(*scaled) if self.odd else 0.0
+        even = self.even**2 * _cosh_less_one(*scaled) if self.even else 0.0
+        return odd + even + self._mixed(a, b) * c
 
     def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         r"""$\mathbb{E}[\varphi'(u)\varphi'(v)]$."""
         scaled = [self.frequency**2 * x for x in (a, b, c)]
-        odd, even = SineForm().derivative_dual(*scaled), CosineForm().derivative_dual(*scaled)
-        waves = self.frequency**2 * (self.odd**2 * odd + self.even**2 * even)
-        return waves + self._mixed(a, b)
+        odd = self.odd**2 * _cosh(*scaled) if self.odd else 0.0
+        even = self.even**2 * _sinh(*scaled) if self.even else 0.0
+        return self.frequency**2 * (odd + even) + self._mixed(a, b)
 
     def coefficients(self, tau: Tensor, order: int) -> Tensor:
         """The Hermite coefficients."""
@@ -212,8 +167,31 @@ class SinusoidForm(ClosedForm):
 
     def _mixed(self, a: Tensor, b: Tensor) -> Tensor:
         r"""The part of the duals that the slope adds; $\mathbb{E}[u\sin\omega v] \propto c$."""
-        waves = CosineForm().mean(self.frequency**2 * a) + CosineForm().mean(self.frequency**2 * b)
+        waves = self._decay(a) + self._decay(b)
         return self.slope**2 + self.slope * self.frequency * self.odd * waves
+
+    def _decay(self, a: Tensor) -> Tensor:
+        r"""$\mathbb{E}[\cos\omega u]$."""
+        return torch.exp(-(self.frequency**2) * a / 2)
+
+
+def _sinh(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    r"""$e^{-(a+b)/2} \sinh c$."""
+    # sinh keeps the digits of a small c, and the two exponentials never overflow
+    small = torch.exp(-(a + b) / 2) * torch.sinh(c.clamp(-1.0, 1.0))
+    large = (torch.exp(c - (a + b) / 2) - torch.exp(-c - (a + b) / 2)) / 2
+    return torch.where(c.abs() <= 1, small, large)
+
+
+def _cosh(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    r"""$e^{-(a+b)/2} \cosh c$."""
+    return (torch.exp(c - (a + b) / 2) + torch.exp(-c - (a + b) / 2)) / 2
+
+
+def _cosh_less_one(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    r"""$e^{-(a+b)/2} (\cosh c - 1)$."""
+    small = 2 * (torch.exp(-(a + b) / 4) * torch.sinh(c.clamp(-1.0, 1.0) / 2)) ** 2
+    return torch.where(c.abs() <= 1, small, _cosh(a, b, c) - torch.exp(-(a + b) / 2))
 
 
 def _wave_coefficients(tau: Tensor, order: int, *, first: int) -> Tensor:

@@ -1,6 +1,6 @@
 """Back ends of kernel matrices: blocks of torch, compiled loops on a CPU, and the tiles of a GPU.
 
-Another one is a file with a class like those and a line in :func:`backend_for`.
+Another one is a file with a subclass of :class:`Blocks` and a line in :func:`backend_for`.
 """
 
 import logging
@@ -8,16 +8,16 @@ from functools import lru_cache
 
 import torch
 
-from shoal.kernels.backends.base import Backend, DifferentiableFactors, Entries, Factors
+from shoal.kernels.backends.block import Block, DifferentiableFactors, Entries, Factors
 from shoal.kernels.backends.blocks import Blocks
 
-__all__ = ["Backend", "DifferentiableFactors", "Entries", "Factors", "backend_for"]
+__all__ = ["Block", "Blocks", "DifferentiableFactors", "Entries", "Factors", "backend_for"]
 
 _LOGGER = logging.getLogger(__name__)
 _MANY = 1 << 18  # entries for which loading compiled loops pays
 
 
-def backend_for(device: torch.device, entries: int) -> Backend:
+def backend_for(device: torch.device, entries: int) -> Blocks:
     """The back end of a device, for a matrix of which so many entries are computed."""
     found = None
     if device.type == "cuda":
@@ -28,7 +28,7 @@ def backend_for(device: torch.device, entries: int) -> Backend:
 
 
 @lru_cache(maxsize=1)
-def _tiles() -> Backend | None:
+def _tiles() -> Blocks | None:
     """The passes of a GPU, where their compiler is installed."""
     try:
         from shoal.kernels.backends.tiled import Tiles
@@ -39,7 +39,7 @@ def _tiles() -> Backend | None:
 
 
 @lru_cache(maxsize=1)
-def _loops() -> Backend | None:
+def _loops() -> Blocks | None:
     """The loops of a CPU, where their compiler is installed."""
     try:
         from shoal.kernels.backends.loops import Loops

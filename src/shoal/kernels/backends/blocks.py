@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from shoal.approximation import chebyshev_basis, differentiate
-from shoal.kernels.backends.base import DifferentiableFactors, Entries, Factors
+from shoal.kernels.backends.block import Block, DifferentiableFactors, Entries, Factors
 from shoal.kernels.surface import Surface, padded, to_unit
 
 __all__ = ["Blocks", "row_series", "scale_series"]
@@ -16,27 +16,21 @@ _WORK_ELSEWHERE = 1 << 26
 
 
 class Blocks:
-    """The back end of every device."""
+    """The back end of every device: all that is done with every entry of a block."""
 
     def cosines(self, left: Tensor, right: Tensor) -> Tensor:
         """Cosines of the angles between unit vectors. shapes: (n, p), (m, p) -> (n, m)."""
         return left @ right.T
 
-    def evaluate(
-        self,
-        surface: Surface,
-        rows: Factors,
-        columns: Factors,
-        cosine: Tensor,
-        out: tuple[Tensor, Tensor],
-    ) -> None:
+    def evaluate(self, block: Block, out: tuple[Tensor, Tensor]) -> None:
         """Write both kernels of a block into ``out``; the cosines are used up."""
+        surface, rows, columns, cosine = block
         low, high = surface.angles
         middle, half_width = (low + high) / 2, (high - low) / 2
         t = cosine.clamp_(-1.0, 1.0).acos_().sub_(middle).mul_(1 / half_width).clamp_(-1.0, 1.0)
-        block = _constant_block if surface.rank == 1 else _block
+        fill = _constant_block if surface.rank == 1 else _block
         for part in _parts(t, surface.coefficients.shape[-1] + 2 * surface.rank):
-            block(surface, rows[part], columns, t[part], (out[0][part], out[1][part]))
+            fill(surface, rows[part], columns, t[part], (out[0][part], out[1][part]))
 
     def derivatives(
         self,

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shoal.kernels.backends.base import Factors
+from shoal.kernels.backends.block import Block, Factors
 from shoal.kernels.backends.blocks import Blocks
 from shoal.kernels.backends.compiled_loops import compiled_loops
 from shoal.kernels.surface import Surface
@@ -34,15 +34,9 @@ _ROWS = 8  # least rows of a thread
 class Loops(Blocks):
     """The back end of CPUs that have Numba; derivatives are those of blocks."""
 
-    def evaluate(
-        self,
-        surface: Surface,
-        rows: Factors,
-        columns: Factors,
-        cosine: Tensor,
-        out: tuple[Tensor, Tensor],
-    ) -> None:
+    def evaluate(self, block: Block, out: tuple[Tensor, Tensor]) -> None:
         """Write both kernels of a block into ``out``."""
+        surface, rows, columns, cosine = block
         tiles = _Tiles.of(surface, rows, columns)
         low, high = surface.angles
         row_scale, cosines = rows.scale.double().numpy(), cosine.numpy()

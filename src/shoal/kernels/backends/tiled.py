@@ -11,9 +11,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-from shoal.kernels.backends.base import Factors
+from shoal.kernels.backends.block import Block
 from shoal.kernels.backends.blocks import Blocks, row_series
-from shoal.kernels.surface import Surface
 
 __all__ = ["Tiles", "evaluate_tiles", "mirror_tiles"]
 
@@ -26,15 +25,9 @@ _MIRRORED = 64  # rows and columns of a tile that is transposed
 class Tiles(Blocks):
     """The back end of a GPU; derivatives are those of blocks."""
 
-    def evaluate(
-        self,
-        surface: Surface,
-        rows: Factors,
-        columns: Factors,
-        cosine: Tensor,
-        out: tuple[Tensor, Tensor],
-    ) -> None:
+    def evaluate(self, block: Block, out: tuple[Tensor, Tensor]) -> None:
         """Write both kernels of a block into ``out``."""
+        surface, rows, columns, cosine = block
         low, high = surface.angles
         weights = columns.features.T * columns.scale[:, None]
         series = row_series(surface, rows).permute(1, 2, 3, 0)

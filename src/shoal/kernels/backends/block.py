@@ -1,19 +1,18 @@
-r"""What a back end does for kernel matrices: all that is done with every entry of a block.
+r"""What back ends take and give: blocks of kernel matrices, and their entries to first order.
 
 Entries are $K_{ij} = s_i s_j \sum_{rsk} C_{rsk} f_r(u_i) f_s(v_j) T_k(\theta_{ij})$, linear in each
 factor. So the derivatives of a block are sums of the same kind, and gradients and tangents are
 these times what they are summed against: a back end need not know of either.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from torch import Tensor
 
 from shoal.kernels.surface import Surface
 
-__all__ = ["Backend", "DifferentiableFactors", "Entries", "Factors"]
+__all__ = ["Block", "DifferentiableFactors", "Entries", "Factors"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +29,22 @@ class Factors:
 
     def __getitem__(self, part: slice) -> "Factors":
         return Factors(self.scale[:, part], self.features[part])
+
+
+class Block(NamedTuple):
+    """A part of a matrix, before it is evaluated.
+
+    Attributes:
+        surface: Both kernels.
+        rows: What the rows contribute.
+        columns: What the columns contribute.
+        cosine: Cosines of the angles, contiguous; they may be used up. shape: (n, m)
+    """
+
+    surface: Surface
+    rows: Factors
+    columns: Factors
+    cosine: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,32 +85,3 @@ class Entries(NamedTuple):
     in_left: Tensor
     in_right: Tensor
     in_cosine: Tensor
-
-
-class Backend(Protocol):
-    """One way to compute with blocks of kernel matrices."""
-
-    def cosines(self, left: Tensor, right: Tensor) -> Tensor:
-        """Cosines of the angles between unit vectors. shapes: (n, p), (m, p) -> (n, m)."""
-
-    def evaluate(
-        self,
-        surface: Surface,
-        rows: Factors,
-        columns: Factors,
-        cosine: Tensor,
-        out: tuple[Tensor, Tensor],
-    ) -> None:
-        """Write both kernels of a block into ``out``; the cosines are used up."""
-
-    def derivatives(
-        self,
-        surface: Surface,
-        rows: DifferentiableFactors,
-        columns: DifferentiableFactors,
-        cosine: Tensor,
-    ) -> Iterator[tuple[slice, Entries]]:
-        """The entries of a block to first order, some rows at a time; no cosine is ±1."""
-
-    def mirror(self, matrix: Tensor, rows: slice) -> None:
-        """Copy what a strip of rows of a square matrix has above the diagonal to below it."""
