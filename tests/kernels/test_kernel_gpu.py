@@ -33,6 +33,21 @@ def test_both_devices_agree(phi, one_norm, dtype, tolerance):
         assert (there.cpu() - here).abs().max() <= tolerance * here.max()
 
 
+@pytest.mark.parametrize("phi", [ReLU(), Tanh(), HardTanh()], ids=repr)
+@pytest.mark.parametrize("one_norm", [True, False])
+@pytest.mark.parametrize("rows", [None, 100])
+def test_gradients_agree(phi, one_norm, rows):
+    deq, generator = DEQ(phi, 0.2, 0.8), torch.Generator().manual_seed(1)
+    weights = torch.randn(2, rows or 333, 333, dtype=torch.float64, generator=generator)
+    found = []
+    for device in ("cpu", "cuda"):
+        x = inputs(one_norm).to(device).requires_grad_()
+        both = kernel(deq, x) if rows is None else kernel(deq, x[:rows], x)
+        torch.autograd.backward(list(both), list(weights.to(device)))
+        found.append(x.grad.cpu())
+    assert (found[0] - found[1]).abs().max() <= 1e-8 * found[0].abs().max()
+
+
 def test_rectangles_and_limits():
     x, deq = inputs(one_norm=False), DEQ(Tanh(), 0.2, 0.8)
     whole = kernel(deq, x)

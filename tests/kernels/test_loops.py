@@ -119,3 +119,25 @@ def test_without_a_folder_that_can_be_written_to(monkeypatch):
     loops.mirror_columns(matrix, 0, 3, 0, 3)
     assert refused
     assert np.array_equal(matrix, [[0, 1, 2], [1, 4, 5], [2, 5, 8]])
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=["relu", "tanh", "gelu", "layers"])
+@pytest.mark.parametrize("norms", ["one", "any"])
+@pytest.mark.parametrize("rows", [None, 70])
+def test_gradients_are_those_of_blocks(architecture, norms, rows, loops, monkeypatch):
+    x = inputs(150, 12, one_norm=True) if norms == "one" else norms_between(0.6, 2.5, 150, 12, 0)
+    weights = torch.randn(2, rows or len(x), len(x), generator=torch.Generator().manual_seed(0))
+
+    def gradient():
+        leaf = x.clone().requires_grad_()
+        both = (
+            kernel(architecture, leaf) if rows is None else kernel(architecture, leaf[:rows], leaf)
+        )
+        torch.autograd.backward(list(both), list(weights.double()))
+        return leaf.grad
+
+    found = gradient()
+    assert loops
+    monkeypatch.setattr(backends, "_loops", lambda: None)
+    other = gradient()
+    assert (found - other).abs().max() <= 1e-9 * other.abs().max()

@@ -15,6 +15,7 @@ up to the places where $\sigma_a^2$ and $c$ stand in the NTK themselves, beside 
 bias is added to all three.
 """
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +32,7 @@ from shoal.kernels.backends import DifferentiableFactors, Entries
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
-from shoal.kernels.surface import Span, Surface, angular_surface, padded, to_unit
+from shoal.kernels.surface import Span, Surface, angular_surface, norm_span, padded, to_unit
 
 __all__ = [
     "angle_gradients",
@@ -43,6 +44,8 @@ __all__ = [
     "variances_from_inputs",
 ]
 
+_LOGGER = logging.getLogger(__name__)
+
 _DEGREES = (24, 192)  # the least and the largest of the derivative in one norm
 _CHECKS = 16  # angles, off the grid, at which its error is measured
 _TOLERANCE = 1e-10  # error of derivatives, relative to the diagonal
@@ -50,6 +53,8 @@ _SMALLEST_ANGLE = 1e-7  # at which c still tells an angle, ...
 _WIDER = 10.0  # ... unless biases hide it: then angles grow by this factor ...
 _WIDEST = 0.1  # ... up to here
 _SMALLEST_NORM = 1e-100  # stands in for a norm of zero, of an input with itself
+_MANY_NORMS = 128  # more are interpolated ...
+_WIDEST_SPAN = 8.0  # ... unless their logarithms differ by more
 _NOTHING = 1e-8  # stands in for a norm of zero, relative to the other
 
 
@@ -102,7 +107,32 @@ def own_derivatives(plan: Plan, names: tuple[str, ...], norm: Tensor) -> Tensor:
         common = math.sqrt(plan.squared_norm)
         norm = torch.where(norm > common / 2, common, norm)  # the others stand for zero
     distinct, inverse = norm.clamp(min=_SMALLEST_NORM).unique(return_inverse=True)
-    return _own(function, names, distinct.log())[..., inverse]
+    log = distinct.log()
+    if len(distinct) > _MANY_NORMS and float(log[-1] - log[0]) < _WIDEST_SPAN:
+        try:
+            span = norm_span(distinct)
+            found = _own_series(function, names, span)
+            t = to_unit(distinct.log2(), span)
+            relative = found.to(norm.device) @ chebyshev_basis(t, found.shape[-1] - 1)
+            values = relative[0].exp()
+            return torch.cat([values[None], relative[1:] * values])[..., inverse]
+        except AccuracyError as error:
+            _LOGGER.info("own derivatives are computed one by one: %s", error)
+    return _own(function, names, log)[..., inverse]
+
+
+@cached
+def _own_series(function: KernelFunction, names: tuple[str, ...], norms: Span) -> Tensor:
+    """Series of the logarithms of both kernels and of their relative derivatives, in log₂."""
+
+    def relative(log2: Tensor) -> Tensor:
+        found = _own(function, names, log2 * math.log(2))
+        if not bool((found[0] > 0).all()):
+            raise AccuracyError("a kernel is zero")
+        return torch.cat([found[:1].log(), found[1:] / found[0]])
+
+    tolerance = _TOLERANCE / 100
+    return fit_together(relative, (norms,), tolerance=tolerance, check_points=_CHECKS).coefficients
 
 
 def _own(function: KernelFunction, names: tuple[str, ...], log_norm: Tensor) -> Tensor:

@@ -221,7 +221,7 @@ class _Derivatives:
         """Some rows of a strip at a time, by the surface, and what rows and columns contribute."""
         if self.surface is None:
             return
-        left, right = self._factors[0][strip.rows], self._factors[1][strip.columns]
+        left, right = self.factors[0][strip.rows], self.factors[1][strip.columns]
         for part, entries in self.plan.backend.derivatives(self.surface, left, right, cosine):
             yield part, entries, left[part], right
 
@@ -270,7 +270,7 @@ class _Derivatives:
             return chosen
 
     @cached_property
-    def _factors(self) -> tuple[DifferentiableFactors, DifferentiableFactors]:
+    def factors(self) -> tuple[DifferentiableFactors, DifferentiableFactors]:
         """What rows and columns contribute."""
         left = self._factors_of(self.plan.left)
         return left, left if self.plan.symmetric else self._factors_of(self.plan.right)
@@ -343,17 +343,18 @@ class _Gradients:
         if matrix.surface is None:
             return
         upstream.masked_fill_(single, 0.0)
-        turning = torch.empty_like(cosine)
-        rows, columns = self.left.logs[strip.rows], self.right.logs[strip.columns]
-        for part, entries, left, right in matrix.entries(strip, cosine):
-            gradient = upstream[:, part]
-            torch.sum(entries.in_cosine * gradient, dim=0, out=turning[part])
-            rows[part] += (entries.in_left * gradient).sum((0, 2), dtype=torch.float64)
-            columns += (entries.in_right * gradient).sum((0, 1), dtype=torch.float64)
-            if matrix.names:
-                function = matrix.plan.function
-                found = variance_derivatives(function, matrix.names, entries, left, right)
-                self.variances.add_((found * gradient).sum((1, 2, 3), dtype=torch.float64))
+        left, right = matrix.factors[0][strip.rows], matrix.factors[1][strip.columns]
+
+        def observe(part: slice, entries: Entries) -> None:
+            function, gradient = matrix.plan.function, upstream[:, part]
+            found = variance_derivatives(function, matrix.names, entries, left[part], right)
+            self.variances.add_((found * gradient).sum((1, 2, 3), dtype=torch.float64))
+
+        turning, in_left, in_right = matrix.plan.backend.adjoint(
+            matrix.surface, left, right, cosine, upstream, observe if matrix.names else None
+        )
+        self.left.logs[strip.rows] += in_left
+        self.right.logs[strip.columns] += in_right
         units = matrix.plan.left.unit[strip.rows], matrix.plan.right.unit[strip.columns]
         self.left.units[strip.rows] += turning @ units[1]
         self.right.units[strip.columns] += turning.T @ units[0]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shoal.kernels.surface import Surface
 
-__all__ = ["Block", "DifferentiableFactors", "Entries", "Factors"]
+__all__ = ["Adjoint", "Block", "DifferentiableFactors", "Entries", "Factors"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,3 +85,17 @@ class Entries(NamedTuple):
     in_left: Tensor
     in_right: Tensor
     in_cosine: Tensor
+
+
+class Adjoint(NamedTuple):
+    """What the gradients of both kernels of a block come to.
+
+    Attributes:
+        cosine: Gradients of the cosines. shape: (n, m)
+        left: Gradients of the logarithms of the rows' norms, in float64. shape: (n,)
+        right: Those of the columns' norms. shape: (m,)
+    """
+
+    cosine: Tensor
+    left: Tensor
+    right: Tensor

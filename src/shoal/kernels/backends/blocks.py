@@ -1,15 +1,15 @@
 """Blocks of a kernel matrix by the operations of torch, some rows at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from shoal.approximation import chebyshev_basis, differentiate
-from shoal.kernels.backends.block import Block, DifferentiableFactors, Entries, Factors
+from shoal.kernels.backends.block import Adjoint, Block, DifferentiableFactors, Entries, Factors
 from shoal.kernels.surface import Surface, padded, to_unit
 
-__all__ = ["Blocks", "row_series", "scale_series"]
+__all__ = ["Blocks", "adjoint_series", "row_series", "scale_series"]
 
 _WORK = 1 << 18  # numbers of the basis that stay in the cache of a CPU
 _WORK_ELSEWHERE = 1 << 26
@@ -40,12 +40,8 @@ class Blocks:
         cosine: Tensor,
     ) -> Iterator[tuple[slice, Entries]]:
         """The entries of a block to first order, some rows at a time; no cosine is ±1."""
-        low, high = surface.angles
-        values, terms = surface.coefficients, surface.coefficients.shape[-1]
-        around = padded(differentiate(values) * (2 / (high - low)), terms)
-        radial = values if surface.radial is None else surface.radial
-        series = torch.stack([values, radial, around]).to(cosine)
-        for part in _parts(cosine, terms + 6 * surface.rank):
+        series = first_order(surface).to(cosine)
+        for part in _parts(cosine, series.shape[-1] + 6 * surface.rank):
             own = rows[part]
             weights = torch.stack([own.values, own.slopes, own.values])
             angle = cosine[part].clamp(-1.0, 1.0).acos()
@@ -62,11 +58,60 @@ class Blocks:
             )
             yield part, entries
 
+    def adjoint(
+        self,
+        surface: Surface,
+        rows: DifferentiableFactors,
+        columns: DifferentiableFactors,
+        cosine: Tensor,
+        upstream: Tensor,
+        observe: Callable[[slice, Entries], None] | None = None,
+    ) -> Adjoint:
+        """Gradients of cosines and norms of a block, given those of both kernels.
+
+        Args:
+            surface: Both kernels.
+            rows: What the rows contribute.
+            columns: What the columns contribute.
+            cosine: The cosines, none of which is ±1.
+            upstream: Gradients of both kernels. shape: (2, n, m)
+            observe: Called with the entries to first order, some rows at a time.
+        """
+        left, right = rows.norm.new_zeros(len(rows.norm)), rows.norm.new_zeros(len(columns.norm))
+        turning = torch.empty_like(cosine)
+        for part, entries in self.derivatives(surface, rows, columns, cosine):
+            gradient = upstream[:, part]
+            torch.sum(entries.in_cosine * gradient, dim=0, out=turning[part])
+            left[part] = (entries.in_left * gradient).sum((0, 2), dtype=torch.float64)
+            right += (entries.in_right * gradient).sum((0, 1), dtype=torch.float64)
+            if observe is not None:
+                observe(part, entries)
+        return Adjoint(turning, left, right)
+
     def mirror(self, matrix: Tensor, rows: slice) -> None:
         """Copy what a strip of rows of a square matrix has above the diagonal to below it."""
         block = matrix[rows, rows]
         block.copy_(block.triu() + block.triu(1).T)
         matrix[rows.stop :, rows] = matrix[rows, rows.stop :].T
+
+
+def first_order(surface: Surface) -> Tensor:
+    """Series of values, for slopes in a norm, and of derivatives in the angle, stacked."""
+    low, high = surface.angles
+    values, terms = surface.coefficients, surface.coefficients.shape[-1]
+    around = padded(differentiate(values) * (2 / (high - low)), terms)
+    return torch.stack([values, values if surface.radial is None else surface.radial, around])
+
+
+def adjoint_series(surface: Surface, rows: DifferentiableFactors) -> Tensor:
+    """Series of the rows against the columns' slopes, against their values, and in the angle.
+
+    Returns:
+        Those of both kernels each. shape: (3, 2, n, rank, angular degree + 1)
+    """
+    order = [0, 1, 2] if surface.radial is None else [1, 1, 2]
+    sides = torch.stack([rows.slopes if k == 1 else rows.values for k in order])
+    return torch.einsum("dqnr,dqrsk->dqnsk", sides, first_order(surface)[order].to(sides))
 
 
 def _parts(t: Tensor, width: int) -> Iterator[slice]:

@@ -20,6 +20,7 @@ Array = NDArray[Any]
 Loop = Callable[..., None]
 
 _MATH = {"contract", "nsz"}  # a*b + c in one rounding; nothing else is rearranged
+_WIDTH = 256  # columns whose basis stays in the nearest cache
 _SIDE = 32  # rows and columns that are transposed at once
 
 
@@ -27,6 +28,7 @@ class CompiledLoops(NamedTuple):
     """The loops for matrices of one dtype, of any strides."""
 
     evaluate_rows: Loop
+    adjoint_rows: Loop
     mirror_columns: Loop
 
 
@@ -38,8 +40,17 @@ def compiled_loops(dtype: np.dtype[Any]) -> CompiledLoops:
     ends, tiles = (float64, float64), (indices, indices, float64[:, :, :, ::1])
     mixed = (float64[:, :, ::1], int64[:, ::1], numbers)
     rows = void(matrix, *ends, *tiles, *mixed, numbers, numbers, matrix, matrix)
+    factors = float64[:, :, ::1]
+    adjoint = void(
+        matrix, numba.from_dtype(dtype)[:, :, :], *ends, float64[:, :, :, ::1], indices,
+        factors, factors, matrix, float64[::1], float64[::1],
+    )  # fmt: skip
     columns = void(matrix, int64, int64, int64, int64)
-    return CompiledLoops(_compiled(rows, _evaluate_rows), _compiled(columns, _mirror_columns))
+    return CompiledLoops(
+        _compiled(rows, _evaluate_rows),
+        _compiled(adjoint, _adjoint_rows),
+        _compiled(columns, _mirror_columns),
+    )
 
 
 def _compiled(signature: Any, function: Loop) -> Loop:
@@ -155,6 +166,79 @@ def _evaluate_rows(
             for j in range(width):
                 ck[i, columns[j]] = first[j] * (left * column_scale[0, start + j])
                 ntk[i, columns[j]] = second[j] * (right * column_scale[1, start + j])
+
+
+def _adjoint_rows(
+    cosine: Array,
+    upstream: Array,
+    middle: float,
+    inverse_half_width: float,
+    series: Array,
+    terms: Array,
+    values: Array,
+    slopes: Array,
+    turning: Array,
+    in_left: Array,
+    in_right: Array,
+) -> None:
+    """Gradients of cosines and norms, given those of both kernels of some rows.
+
+    Args:
+        cosine: The cosines. shape: (n, m)
+        upstream: The gradients of both kernels. shape: (2, n, m)
+        middle: The middle of the range of angles.
+        inverse_half_width: One over half of its width.
+        series: Of the rows, for the columns' slopes, the rows' slopes and the derivative in the
+            angle, of both kernels each. shape: (n, rank, terms, 6)
+        terms: How many of them matter. shape: (rank,)
+        values: What the columns contribute. shape: (2, rank, m)
+        slopes: Its derivative in the logarithms of the norms. shape: (2, rank, m)
+        turning: Where the gradients of the cosines go. shape: (n, m)
+        in_left: To which those of the rows' norms are added. shape: (n,)
+        in_right: To which those of the columns' norms are added. shape: (m,)
+    """
+    length, size = series.shape[2], cosine.shape[1]
+    basis, sums = np.empty((length, _WIDTH)), np.empty((6, _WIDTH))
+    first, second, total = np.empty(_WIDTH), np.empty(_WIDTH), np.empty(_WIDTH)
+    for i in range(cosine.shape[0]):
+        own = 0.0
+        for start in range(0, size, _WIDTH):
+            width = min(_WIDTH, size - start)
+            for j in range(width):
+                t = (arc_cosine(cosine[i, start + j]) - middle) * inverse_half_width
+                basis[0, j] = 1.0
+                basis[1, j] = min(max(t, -1.0), 1.0)
+                total[j] = 0.0
+                first[j] = 0.0
+                second[j] = 0.0
+            for k in range(2, length):
+                for j in range(width):
+                    basis[k, j] = 2 * basis[1, j] * basis[k - 1, j] - basis[k - 2, j]
+            for s in range(values.shape[1]):
+                for j in range(width):
+                    for d in range(6):
+                        sums[d, j] = 0.0
+                for k in range(0, terms[s], 2):
+                    for d in range(0, 6, 2):
+                        p0, p1 = series[i, s, k, d], series[i, s, k + 1, d]
+                        q0, q1 = series[i, s, k, d + 1], series[i, s, k + 1, d + 1]
+                        for j in range(width):
+                            t0, t1 = basis[k, j], basis[k + 1, j]
+                            sums[d, j] += p0 * t0 + p1 * t1
+                            sums[d + 1, j] += q0 * t0 + q1 * t1
+                for j in range(width):
+                    ck, ntk = upstream[0, i, start + j], upstream[1, i, start + j]
+                    v, w = ck * values[0, s, start + j], ntk * values[1, s, start + j]
+                    first[j] += sums[4, j] * v + sums[5, j] * w
+                    total[j] += sums[2, j] * v + sums[3, j] * w
+                    second[j] += sums[0, j] * ck * slopes[0, s, start + j]
+                    second[j] += sums[1, j] * ntk * slopes[1, s, start + j]
+            for j in range(width):
+                c = cosine[i, start + j]
+                turning[i, start + j] = -first[j] / math.sqrt(1.0 - c * c)
+                in_right[start + j] += second[j]
+                own += total[j]
+        in_left[i] += own
 
 
 def _mirror_columns(matrix: Array, start: int, stop: int, begin: int, end: int) -> None:

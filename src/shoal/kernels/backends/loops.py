@@ -16,8 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shoal.kernels.backends.block import Block, Factors
-from shoal.kernels.backends.blocks import Blocks
+from shoal.kernels.backends.block import (
+    Adjoint,
+    Block,
+    DifferentiableFactors,
+    Entries,
+    Factors,
+)
+from shoal.kernels.backends.blocks import Blocks, adjoint_series
 from shoal.kernels.backends.compiled_loops import compiled_loops
 from shoal.kernels.surface import Surface
 
@@ -54,6 +60,45 @@ class Loops(Blocks):
             )  # fmt: skip
 
         _in_threads(some, len(cosines))
+
+    def adjoint(
+        self,
+        surface: Surface,
+        rows: DifferentiableFactors,
+        columns: DifferentiableFactors,
+        cosine: Tensor,
+        upstream: Tensor,
+        observe: Callable[[slice, Entries], None] | None = None,
+    ) -> Adjoint:
+        """Gradients of cosines and norms of a block; entries to observe are those of blocks."""
+        if observe is not None:
+            return super().adjoint(surface, rows, columns, cosine, upstream, observe)
+        low, high = surface.angles
+        series = _padded_terms(adjoint_series(surface, rows).double().numpy())
+        size = np.abs(series).max((0, 1, 2))  # shape: (rank, terms)
+        few = _CUT[cosine.dtype] / 10 * size.max()
+        terms = _even((size[:, ::-1].cumsum(1)[:, ::-1] > few).sum(1))
+        series = series.transpose(2, 3, 4, 0, 1).reshape(len(cosine), *size.shape, 6)
+        series = np.ascontiguousarray(series)  # of one row, rank or term, it is a view
+        factors = [
+            np.ascontiguousarray(t.double().numpy().transpose(0, 2, 1))
+            for t in (columns.values, columns.slopes)
+        ]
+        cosines, gradients = cosine.numpy(), upstream.numpy()
+        turning, left = torch.empty_like(cosine), np.zeros(len(cosine))
+        rights: list[Array] = []
+        adjoint = compiled_loops(cosines.dtype).adjoint_rows
+
+        def some(start: int, stop: int) -> None:
+            part, right = slice(start, stop), np.zeros(cosines.shape[1])
+            adjoint(
+                cosines[part], gradients[:, part], (low + high) / 2, 2 / (high - low),
+                series[part], terms, *factors, turning.numpy()[part], left[part], right,
+            )  # fmt: skip
+            rights.append(right)
+
+        _in_threads(some, len(cosines))
+        return Adjoint(turning, torch.from_numpy(left), torch.from_numpy(sum(rights)))
 
     def mirror(self, matrix: Tensor, rows: slice) -> None:
         """Copy what a strip of rows of a square matrix has above the diagonal to below it."""
@@ -158,13 +203,17 @@ class _Cutter(NamedTuple):
         series = np.einsum("ls,qrsk->qrlk", combinations, self.core)
         bound = np.einsum("r,qrlk->lk", self.largest, np.abs(series)) * size[:, None]
         rest = bound[:, ::-1].cumsum(1)[:, ::-1]
-        needed = (rest > self.cut / 2 / len(combinations)).sum(1)
-        found: Array = -(-needed // _UNROLLED) * _UNROLLED
-        return found
+        return _even((rest > self.cut / 2 / len(combinations)).sum(1))
 
 
 def _padded_terms(coefficients: Array) -> Array:
     """The same series with a number of terms that can be unrolled."""
     terms = coefficients.shape[-1]
-    more = -(-terms // _UNROLLED) * _UNROLLED - terms
-    return np.pad(coefficients, [(0, 0), (0, 0), (0, 0), (0, more)])
+    more = int(_even(np.array(terms))) - terms
+    return np.pad(coefficients, [(0, 0)] * (coefficients.ndim - 1) + [(0, more)])
+
+
+def _even(terms: Array) -> Array:
+    """Numbers of terms that can be unrolled."""
+    found: Array = -(-terms // _UNROLLED) * _UNROLLED
+    return found

@@ -1,9 +1,11 @@
-"""Evaluation of a surface on a GPU, tile by tile, in one pass over the matrix.
+"""Evaluation of a surface and its adjoint on a GPU, tile by tile, in one pass over the matrix.
 
 For each function $f_s$ of the columns' norms, Clenshaw's recurrence sums the series in the angle,
 whose coefficients belong to the row; only the cosines are read and only the results written. The
 loops are not unrolled as a whole, so one compilation serves all ranks and degrees.
 """
+
+from collections.abc import Callable
 
 import torch
 import triton
@@ -11,19 +13,21 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-from shoal.kernels.backends.block import Block
-from shoal.kernels.backends.blocks import Blocks, row_series
+from shoal.kernels.backends.block import Adjoint, Block, DifferentiableFactors, Entries
+from shoal.kernels.backends.blocks import Blocks, adjoint_series, row_series
+from shoal.kernels.surface import Surface
 
-__all__ = ["Tiles", "evaluate_tiles", "mirror_tiles"]
+__all__ = ["Tiles", "adjoint_tiles", "evaluate_tiles", "mirror_tiles"]
 
 _COLUMNS = {torch.float64: 256, torch.float32: 512}  # of a tile, which has one row; measured
+_ADJOINT_COLUMNS = 256
 _WARPS = 2
 _UNROLLED = 4  # steps of the recurrence
 _MIRRORED = 64  # rows and columns of a tile that is transposed
 
 
 class Tiles(Blocks):
-    """The back end of a GPU; derivatives are those of blocks."""
+    """The back end of a GPU; entries to first order are those of blocks."""
 
     def evaluate(self, block: Block, out: tuple[Tensor, Tensor]) -> None:
         """Write both kernels of a block into ``out``."""
@@ -33,6 +37,24 @@ class Tiles(Blocks):
         series = row_series(surface, rows).permute(1, 2, 3, 0)
         ends = (low + high) / 2, (high - low) / 2
         evaluate_tiles(cosine, series, weights.contiguous(), *ends, out)
+
+    def adjoint(
+        self,
+        surface: Surface,
+        rows: DifferentiableFactors,
+        columns: DifferentiableFactors,
+        cosine: Tensor,
+        upstream: Tensor,
+        observe: Callable[[slice, Entries], None] | None = None,
+    ) -> Adjoint:
+        """Gradients of cosines and norms of a block; entries to observe are those of blocks."""
+        if observe is not None:
+            return super().adjoint(surface, rows, columns, cosine, upstream, observe)
+        low, high = surface.angles
+        series = adjoint_series(surface, rows).to(cosine).flatten(0, 1).permute(0, 2, 3, 1)
+        factors = torch.cat([columns.values, columns.slopes]).to(cosine).mT
+        ends = (low + high) / 2, (high - low) / 2
+        return adjoint_tiles(cosine, upstream, series, factors.contiguous(), *ends)
 
     def mirror(self, matrix: Tensor, rows: slice) -> None:
         """Copy what a strip of rows of a square matrix has above the diagonal to below it."""
@@ -61,10 +83,8 @@ def evaluate_tiles(
         out: Where the results go; their columns are contiguous.
     """
     count, size = cosine.shape
-    _, rank, terms, _ = series.shape
-    groups = -(-terms // _UNROLLED)
-    falling = series.new_zeros(2, rank, groups * _UNROLLED, count)  # highest degree first
-    falling[:, :, groups * _UNROLLED - terms :] = series.flip(2)
+    falling, groups = _falling(series)
+    rank = series.shape[1]
     ends = torch.tensor([middle, 1 / half_width], dtype=cosine.dtype, device=cosine.device)
     columns = _COLUMNS[cosine.dtype]
     with torch.cuda.device(cosine.device):
@@ -88,6 +108,15 @@ def evaluate_tiles(
             unrolled=_UNROLLED,
             num_warps=_WARPS,
         )
+
+
+def _falling(series: Tensor) -> tuple[Tensor, int]:
+    """Coefficients, highest degree first, and in how many groups that are unrolled."""
+    several, rank, terms, count = series.shape
+    groups = -(-terms // _UNROLLED)
+    falling = series.new_zeros(several, rank, groups * _UNROLLED, count)
+    falling[:, :, groups * _UNROLLED - terms :] = series.flip(2)
+    return falling, groups
 
 
 @triton.jit(
@@ -139,6 +168,114 @@ def _tile(
         second += (d1 - t * d2) * w
     tl.store(ck + row * stride_ck + column, first, mask=inside)
     tl.store(ntk + row * stride_ntk + column, second, mask=inside)
+
+
+def adjoint_tiles(
+    cosine: Tensor,
+    upstream: Tensor,
+    series: Tensor,
+    factors: Tensor,
+    middle: float,
+    half_width: float,
+) -> Adjoint:
+    """Gradients of cosines and norms of a block, given those of both kernels.
+
+    Args:
+        cosine: The cosines, contiguous. shape: (n, m)
+        upstream: Gradients of both kernels, contiguous. shape: (2, n, m)
+        series: Coefficients of the rows, for the columns' slopes, the rows' slopes and the angle,
+            of both kernels each. shape: (6, rank, degree + 1, n)
+        factors: What the columns contribute to both kernels, and its slopes, contiguous.
+            shape: (4, rank, m)
+        middle: The middle of the range of angles.
+        half_width: Half of its width.
+    """
+    count, size = cosine.shape
+    falling, groups = _falling(series)
+    ends = torch.tensor([middle, 1 / half_width], dtype=cosine.dtype, device=cosine.device)
+    tiles = triton.cdiv(size, _ADJOINT_COLUMNS)
+    turning, right = torch.empty_like(cosine), torch.empty_like(cosine)
+    left = cosine.new_empty(count, tiles)
+    with torch.cuda.device(cosine.device):
+        _adjoint[(tiles * count,)](
+            cosine,
+            upstream,
+            falling,
+            factors,
+            ends,
+            turning,
+            left,
+            right,
+            count,
+            size,
+            series.shape[1],
+            groups,
+            tiles,
+            columns=_ADJOINT_COLUMNS,
+            unrolled=_UNROLLED,
+            num_warps=_WARPS,
+        )
+    return Adjoint(turning, left.sum(1, dtype=torch.float64), right.sum(0, dtype=torch.float64))
+
+
+@triton.jit(do_not_specialize=["count", "size", "rank", "groups", "tiles"])
+def _adjoint(
+    cosine,
+    upstream,
+    series,
+    factors,
+    ends,
+    turning,
+    left,
+    right,
+    count,
+    size,
+    rank,
+    groups,
+    tiles,
+    columns: tl.constexpr,
+    unrolled: tl.constexpr,
+):
+    tile = tl.program_id(0) % tiles
+    row = tl.cast(tl.program_id(0) // tiles, tl.int64)
+    column = tile * columns + tl.arange(0, columns)
+    inside = column < size
+    place = row * size + column
+    c = tl.load(cosine + place, mask=inside, other=0.0)
+    ck = tl.load(upstream + place, mask=inside, other=0.0)
+    ntk = tl.load(upstream + tl.cast(count, tl.int64) * size + place, mask=inside, other=0.0)
+    t = (libdevice.acos(tl.minimum(tl.maximum(c, -1.0), 1.0)) - tl.load(ends)) * tl.load(ends + 1)
+    t = tl.minimum(tl.maximum(t, -1.0), 1.0)
+    twice = t + t
+    in_angle, in_left, in_right = tl.zeros_like(t), tl.zeros_like(t), tl.zeros_like(t)
+    one = tl.cast(rank, tl.int64) * groups * unrolled * count  # from one series to the next
+    for s in range(rank):
+        for d in tl.static_range(3):
+            first = series + 2 * d * one + tl.cast(s, tl.int64) * groups * unrolled * count + row
+            a1, a2 = tl.zeros_like(t), tl.zeros_like(t)
+            b1, b2 = tl.zeros_like(t), tl.zeros_like(t)
+            for _ in range(groups):
+                for i in tl.static_range(unrolled):
+                    a = twice * a1 + (tl.load(first + i * count) - a2)
+                    b = twice * b1 + (tl.load(first + one + i * count) - b2)
+                    a2 = a1
+                    a1 = a
+                    b2 = b1
+                    b1 = b
+                first += unrolled * count
+            kind: tl.constexpr = 2 if d == 0 else 0  # slopes or values of the columns
+            v = tl.load(factors + (kind * rank + s) * size + column, mask=inside, other=0.0)
+            w = tl.load(factors + ((kind + 1) * rank + s) * size + column, mask=inside, other=0.0)
+            found = (a1 - t * a2) * ck * v + (b1 - t * b2) * ntk * w
+            if d == 0:
+                in_right += found
+            elif d == 1:
+                in_left += found
+            else:
+                in_angle += found
+    tl.store(turning + place, -in_angle / tl.sqrt(1.0 - c * c), mask=inside)
+    tl.store(right + place, in_right, mask=inside)
+    tl.store(left + row * tiles + tile, tl.sum(in_left))
 
 
 def mirror_tiles(matrix: Tensor, rows: slice) -> None:
