@@ -77,6 +77,33 @@ def ratios(device: str, count: int, features: int) -> None:
                 )
 
 
+def gradients(device: str, count: int, features: int) -> None:
+    """Backward passes in the inputs, as a ratio to forward ones."""
+    print(f"\nGradients in the inputs, float64, n = {count}, p = {features}, {device}")
+    print(f"{'activation':12} {'norms':6} {'forward s':>10} {'backward s':>11} {'ratio':>6}")
+    weights = torch.ones(count, count, dtype=torch.float64, device=device)
+    for one_norm in (True, False):
+        x = inputs(count, features, one_norm=one_norm).to(device).requires_grad_()
+        for phi in (shoal.ReLU(), shoal.Tanh(), shoal.GELU()):
+            deq = shoal.DEQ(phi, **DEQ)
+
+            def forward(deq: shoal.DEQ = deq, x: Tensor = x) -> shoal.Kernels:
+                return shoal.kernel(deq, x)
+
+            both = forward()
+
+            def backward(both: shoal.Kernels = both) -> None:
+                torch.autograd.backward(list(both), [weights, weights], retain_graph=True)
+
+            backward()
+            there, back = best(forward, device), best(backward, device)
+            print(
+                f"{type(phi).__name__:12} {'one' if one_norm else 'any':6} {there:10.4f} "
+                f"{back:11.4f} {back / there:6.2f}",
+                flush=True,
+            )
+
+
 def monte_carlo(width: int, count: int, features: int) -> None:
     """The papers' method: one wide random network, iterated to its fixed point."""
     print(f"\nMonte Carlo at width {width}, n = {count}: time and error in spectral norm")
@@ -190,6 +217,7 @@ def main() -> None:
     options = parser.parse_args()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {options.device}")
     ratios(options.device, options.samples, options.features)
+    gradients(options.device, 2000 if options.device == "cpu" else 8000, options.features)
     growth(options.device)
     single_precision()
     if options.device == "cpu":
