@@ -53,6 +53,7 @@ _SMALLEST_ANGLE = 1e-7  # at which c still tells an angle, ...
 _WIDER = 10.0  # ... unless biases hide it: then angles grow by this factor ...
 _WIDEST = 0.1  # ... up to here
 _SMALLEST_NORM = 1e-100  # stands in for a norm of zero, of an input with itself
+_FEW_NORMS = 2  # that of inputs of one norm, and one that stands for zero
 _MANY_NORMS = 128  # more are interpolated ...
 _WIDEST_SPAN = 8.0  # ... unless their logarithms differ by more
 _NOTHING = 1e-8  # stands in for a norm of zero, relative to the other
@@ -102,23 +103,36 @@ def own_derivatives(plan: Plan, names: tuple[str, ...], norm: Tensor) -> Tensor:
     """
     function = plan.function
     if function.architecture.positively_homogeneous:
-        return _own(function, names, norm.new_zeros(1)) * norm**2
+        return _own_at(function, names, 0.0).to(norm.device) * norm**2
     if plan.squared_norm is not None:
         common = math.sqrt(plan.squared_norm)
         norm = torch.where(norm > common / 2, common, norm)  # the others stand for zero
-    distinct, inverse = norm.clamp(min=_SMALLEST_NORM).unique(return_inverse=True)
+    distinct, inverse = norm.cpu().clamp(min=_SMALLEST_NORM).unique(return_inverse=True)
+    return _own_values(function, names, distinct)[..., inverse].to(norm.device)
+
+
+def _own_values(function: KernelFunction, names: tuple[str, ...], distinct: Tensor) -> Tensor:
+    """The same for norms in order, many of which are interpolated."""
     log = distinct.log()
     if len(distinct) > _MANY_NORMS and float(log[-1] - log[0]) < _WIDEST_SPAN:
         try:
             span = norm_span(distinct)
             found = _own_series(function, names, span)
             t = to_unit(distinct.log2(), span)
-            relative = found.to(norm.device) @ chebyshev_basis(t, found.shape[-1] - 1)
+            relative = found @ chebyshev_basis(t, found.shape[-1] - 1)
             values = relative[0].exp()
-            return torch.cat([values[None], relative[1:] * values])[..., inverse]
+            return torch.cat([values[None], relative[1:] * values])
         except AccuracyError as error:
             _LOGGER.info("own derivatives are computed one by one: %s", error)
-    return _own(function, names, log)[..., inverse]
+    if len(distinct) > _FEW_NORMS:
+        return _own(function, names, log)
+    return torch.cat([_own_at(function, names, point) for point in log.tolist()], -1)
+
+
+@cached
+def _own_at(function: KernelFunction, names: tuple[str, ...], log_norm: float) -> Tensor:
+    """The same of one norm, kept for later calls. shape: (2 + len(names), 2, 1)."""
+    return _own(function, names, torch.tensor([log_norm], dtype=torch.float64))
 
 
 @cached

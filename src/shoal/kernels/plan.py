@@ -351,7 +351,10 @@ def _diagonal(function: KernelFunction, chosen: Surface | None, inputs: Inputs) 
     own = inputs.norm.new_tensor(chosen.diagonal)[:, None]
     if function.architecture.positively_homogeneous:
         return own * inputs.norm**2
-    return torch.where(inputs.norm > 0, own, diagonal(function, inputs.norm.new_zeros(1)))
+    present = inputs.norm > 0
+    if bool(present.all()):
+        return own.expand(-1, len(inputs))
+    return torch.where(present, own, diagonal(function, inputs.norm.new_zeros(1)))
 
 
 def _factors(chosen: Surface | None, inputs: Inputs, own: Tensor) -> Factors:

@@ -129,15 +129,18 @@ def padded(coefficients: Tensor, size: int) -> Tensor:
 
 
 def diagonal(function: KernelFunction, norm: Tensor) -> Tensor:
-    """Both kernels of each input with itself, given its norm in float64. shape: (2, n)."""
-    distinct, inverse = norm.unique(return_inverse=True)
+    """Both kernels of each input with itself, given its norm in float64. shape: (2, n).
+
+    Scalar equations of few inputs are solved on the CPU: a GPU would wait for every operation.
+    """
+    distinct, inverse = norm.cpu().unique(return_inverse=True)
     series = _diagonal_series(function, norm_span(distinct[1:])) if len(distinct) > _FEW else None
     square = distinct**2 if series is None else distinct[:1] ** 2  # the first may be zero
     values = torch.stack(tuple(function(square, square, square)))
     if series is not None:
         log = distinct[1:].log2()
         values = torch.cat([values, torch.stack([s(log).exp2() for s in series])], dim=1)
-    return values[:, inverse]
+    return values[:, inverse].to(norm.device)
 
 
 def norm_span(norm: Tensor) -> Span:

@@ -52,7 +52,7 @@ class Tiles(Blocks):
             return super().adjoint(surface, rows, columns, cosine, upstream, observe)
         low, high = surface.angles
         series = adjoint_series(surface, rows).to(cosine).flatten(0, 1).permute(0, 2, 3, 1)
-        factors = torch.cat([columns.values, columns.slopes]).to(cosine).mT
+        factors = torch.cat([columns.slopes, columns.values]).to(cosine).mT
         ends = (low + high) / 2, (high - low) / 2
         return adjoint_tiles(cosine, upstream, series, factors.contiguous(), *ends)
 
@@ -185,7 +185,7 @@ def adjoint_tiles(
         upstream: Gradients of both kernels, contiguous. shape: (2, n, m)
         series: Coefficients of the rows, for the columns' slopes, the rows' slopes and the angle,
             of both kernels each. shape: (6, rank, degree + 1, n)
-        factors: What the columns contribute to both kernels, and its slopes, contiguous.
+        factors: Slopes of what the columns contribute to both kernels, and that itself, contiguous.
             shape: (4, rank, m)
         middle: The middle of the range of angles.
         half_width: Half of its width.
@@ -263,9 +263,9 @@ def _adjoint(
                     b2 = b1
                     b1 = b
                 first += unrolled * count
-            kind: tl.constexpr = 2 if d == 0 else 0  # slopes or values of the columns
-            v = tl.load(factors + (kind * rank + s) * size + column, mask=inside, other=0.0)
-            w = tl.load(factors + ((kind + 1) * rank + s) * size + column, mask=inside, other=0.0)
+            own = factors + (rank * (2 * (d > 0)) + s) * size + column
+            v = tl.load(own, mask=inside, other=0.0)
+            w = tl.load(own + rank * size, mask=inside, other=0.0)
             found = (a1 - t * a2) * ck * v + (b1 - t * b2) * ntk * w
             if d == 0:
                 in_right += found
