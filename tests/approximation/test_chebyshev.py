@@ -161,8 +161,8 @@ def test_copies_and_pickles(either: Chebyshev) -> None:
 @pytest.mark.parametrize(
     ("box", "coefficients", "error", "complaint"),
     [
-        (((0.0, 1.0),), torch.ones(3), 0.0, "float64 with 1 dimensions, got torch.float32"),
-        (((0.0, 1.0),), torch.ones(3, 3).double(), 0.0, r"got torch.float64 of shape \(3, 3\)"),
+        (((0.0, 1.0),), torch.ones(3), 0.0, "float64 with 1 dimensions or more, got torch.float32"),
+        (((0.0, 1.0),) * 2, torch.ones(3).double(), 0.0, r"got torch.float64 of shape \(3,\)"),
         (((0.0, 1.0),), torch.ones(0).double(), 0.0, "must not be empty"),
         (((0.0, 1.0),), torch.tensor([math.nan]).double(), 0.0, "must be finite"),
         (((0.0, 1.0),), torch.ones(3).double(), -1.0, "error must be >= 0"),

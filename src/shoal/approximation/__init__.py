@@ -6,7 +6,7 @@ series does not do, and the results are called like functions, at millions of po
 """
 
 from .chebyshev import Chebyshev
-from .fitting import Fit, fit, fit_together
+from .fitting import fit, fit_together
 from .piecewise import PiecewiseChebyshev, fit_piecewise
 from .series import (
     chebyshev_basis,
@@ -19,7 +19,6 @@ from .series import (
 
 __all__ = [
     "Chebyshev",
-    "Fit",
     "PiecewiseChebyshev",
     "chebyshev_basis",
     "chebyshev_nodes",

@@ -11,7 +11,7 @@ from shoal.core import checks
 from shoal.core.exceptions import AccuracyError
 
 from .evaluation import Box, evaluate
-from .series import chebyshev_basis, differentiate, supremum
+from .series import chebyshev_basis, differentiate, mode_product, supremum
 from .tucker import Tucker, contract, hosvd
 
 __all__ = ["Chebyshev", "checked_box", "rounding"]
@@ -25,13 +25,15 @@ class Chebyshev:
     r"""The series :math:`\sum_{ijk} C_{ijk} T_i(t_0) T_j(t_1) T_k(t_2)`, t the box scaled to ±1.
 
     Usually made by `fit`. Calling it with one broadcastable tensor (or float) per axis evaluates
-    it in float64, by blocks; the result has the points' dtype.
+    it in float64, by blocks; the result has the points' dtype. It may also hold the coefficients of
+    several series of the same degrees, which are not called.
 
     Args:
         box: Lower and upper end per axis, for one to three axes.
-        coefficients: The tensor C, float64, one dimension per axis.
+        coefficients: The tensor C, float64, one dimension per axis; those before count series.
         error: Bound of the distance to the function that the series stands for.
         tucker: The same coefficients at low rank, for fast evaluation; see `compress`.
+        sampled: Degrees of the grid on which the function was seen, if it was.
 
     Example:
         >>> square = Chebyshev(((0.0, 2.0),), torch.tensor([1.5, 2.0, 0.5], dtype=torch.float64))
@@ -43,14 +45,15 @@ class Chebyshev:
     coefficients: Tensor
     error: float = 0.0
     tucker: Tucker | None = None
+    sampled: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the fields, so that nothing after has to."""
         object.__setattr__(self, "box", checked_box(self.box))
         checks.float_tensor("coefficients", self.coefficients)
-        if self.coefficients.dtype != torch.float64 or self.coefficients.ndim != len(self.box):
+        if self.coefficients.dtype != torch.float64 or self.coefficients.ndim < len(self.box):
             raise ValueError(
-                f"coefficients must be float64 with {len(self.box)} dimensions, got "
+                f"coefficients must be float64 with {len(self.box)} dimensions or more, got "
                 f"{self.coefficients.dtype} of shape {tuple(self.coefficients.shape)}"
             )
         checks.real("error", self.error, at_least=0.0)
@@ -63,11 +66,21 @@ class Chebyshev:
     @property
     def degrees(self) -> tuple[int, ...]:
         """Degree per axis."""
-        return tuple(size - 1 for size in self.coefficients.shape)
+        return tuple(size - 1 for size in self.coefficients.shape[-len(self.box) :])
 
     def __call__(self, *points: Tensor | float) -> Tensor:
         """Return the values at ``points``; raise a ValueError for NaN or points off the box."""
+        if self.coefficients.ndim > len(self.box):
+            raise ValueError("several series are not called: make a Chebyshev of each")
         return evaluate(self, points)
+
+    def on_grid(self, points: Sequence[Tensor]) -> Tensor:
+        """Return the values of all series on the tensor grid of points, one vector per axis."""
+        values = self.coefficients
+        for dim, x, (low, high) in zip(range(-len(points), 0), points, self.box, strict=True):
+            t = ((x - low) - (high - x)) / (high - low)  # exact near both ends
+            values = mode_product(chebyshev_basis(t, values.shape[dim] - 1).T, values, dim)
+        return values
 
     @property
     def workspace(self) -> int:

@@ -18,9 +18,9 @@ from shoal.core.exceptions import AccuracyError
 from .chebyshev import Chebyshev, checked_box, rounding
 from .evaluation import Box
 from .sampling import Function, Samples, off_grid, sampled_function
-from .series import chebyshev_basis, coefficients_from_values, mode_product, supremum
+from .series import coefficients_from_values, supremum
 
-__all__ = ["Fit", "Shortfall", "attempt", "checked_degrees", "fit", "fit_together"]
+__all__ = ["Shortfall", "attempt", "checked_degrees", "fit", "fit_together"]
 
 DEFAULT_MAX_DEGREE = (1024, 256, 64)
 """Largest degree per axis for one, two, three variables: up to 300 000 values of the function."""
@@ -28,36 +28,6 @@ FIRST_DEGREE = 8
 _FLAT = 0.8
 """Ratio of dyadic sums of coefficients from which on they count as not decaying."""
 _EPSILON = torch.finfo(torch.float64).eps
-
-
-@dataclass(frozen=True, eq=False)
-class Fit:
-    """The coefficients of one series, or of several on the same box.
-
-    Attributes:
-        box: Lower and upper end per axis.
-        coefficients: The coefficients. shape: (..., n_0 + 1, n_1 + 1, ...), n the degrees
-        error: Bound of the distance of each to its function.
-        sampled: Degrees of the grid on which the functions were seen.
-    """
-
-    box: Box
-    coefficients: Tensor
-    error: float
-    sampled: tuple[int, ...]
-
-    def series(self) -> Chebyshev:
-        """Return the one series."""
-        return Chebyshev(self.box, self.coefficients, self.error)
-
-    def on_grid(self, points: Sequence[Tensor]) -> Tensor:
-        """Return the values on the tensor grid of points, one vector per axis."""
-        values = self.coefficients
-        for dim, x, (low, high) in zip(range(-len(points), 0), points, self.box, strict=True):
-            # Exact near both ends, where a series of high degree is most sensitive.
-            t = ((x - low) - (high - x)) / (high - low)
-            values = mode_product(chebyshev_basis(t, values.shape[dim] - 1).T, values, dim)
-        return values
 
 
 def fit(
@@ -95,12 +65,8 @@ def fit(
         >>> wave.error < 1e-10
         True
     """
-    box = checked_box(box)
-    tolerance = checks.real("tolerance", tolerance, above=0.0)
-    degrees = checked_degrees(max_degree, len(box), DEFAULT_MAX_DEGREE)
     values = sampled_function(function, sampler)
-    outcome = attempt(values, box, tolerance=tolerance, max_degrees=degrees)
-    return _accepted(outcome).series()
+    return fit_together(values, box, tolerance=tolerance, max_degree=max_degree)
 
 
 def fit_together(
@@ -111,8 +77,8 @@ def fit_together(
     max_degree: int | Sequence[int] | None = None,
     first_degree: int = FIRST_DEGREE,
     check_points: int | None = None,
-) -> Fit:
-    """Return Chebyshev series of several functions that are computed together.
+) -> Chebyshev:
+    """Return the Chebyshev series of several functions that are computed together, as one value.
 
     They have the same degrees, those that the worst of them needs.
 
@@ -154,7 +120,9 @@ def fit_together(
         first_degree=first_degree,
         check_points=check_points,
     )
-    return _accepted(outcome)
+    if isinstance(outcome, Shortfall):
+        raise AccuracyError(outcome.message)
+    return outcome
 
 
 @dataclass(frozen=True)
@@ -186,13 +154,6 @@ class Shortfall:
         )
 
 
-def _accepted(outcome: Fit | Shortfall) -> Fit:
-    """Return the fit, or raise what stood in its way."""
-    if isinstance(outcome, Shortfall):
-        raise AccuracyError(outcome.message)
-    return outcome
-
-
 def attempt(
     function: Function,
     box: Box,
@@ -201,7 +162,7 @@ def attempt(
     max_degrees: Sequence[int],
     first_degree: int = FIRST_DEGREE,
     check_points: int | None = None,
-) -> Fit | Shortfall:
+) -> Chebyshev | Shortfall:
     """Return series within ``tolerance``, or why there are none."""
     samples = Samples.first(function, box, max_degrees, first_degree)
     # Unseen, cut and measured errors are each kept so small that they fit in together.
@@ -275,7 +236,7 @@ def _ratio(last: float, before: float) -> float:
     return last / before if last < _FLAT * before else _FLAT
 
 
-def _verified(samples: Samples, share: float, unseen: float, off: Sequence[Tensor]) -> Fit:
+def _verified(samples: Samples, share: float, unseen: float, off: Sequence[Tensor]) -> Chebyshev:
     """Return the truncated series with their error, measured at points off the grid."""
     full, axes = samples.values, len(samples.box)
     for dim in range(-axes, 0):
@@ -284,7 +245,7 @@ def _verified(samples: Samples, share: float, unseen: float, off: Sequence[Tenso
     kept += [slice(_needed(samples, axis, share)) for axis in range(axes)]
     dropped = full.clone()
     dropped[tuple(kept)] = 0.0
-    found = Fit(samples.box, full[tuple(kept)].clone(), 0.0, samples.degrees)
+    found = Chebyshev(samples.box, full[tuple(kept)].clone(), sampled=samples.degrees)
     noise = rounding(found.coefficients, axes)
     error = unseen + supremum(dropped, axes) + _residual(samples, found, off) + noise
     return replace(found, error=error)
@@ -297,7 +258,7 @@ def _needed(samples: Samples, axis: int, share: float) -> int:
     return max(1, int((rest > share).sum()))
 
 
-def _aliased(samples: Samples, found: Fit, share: float, off: Sequence[Tensor]) -> list[int]:
+def _aliased(samples: Samples, found: Chebyshev, share: float, off: Sequence[Tensor]) -> list[int]:
     """Return the axes along which the series miss the functions between the nodes, worst first.
 
     Along one axis off the grid and the others on it, the residual is that axis's own.
@@ -311,7 +272,7 @@ def _aliased(samples: Samples, found: Fit, share: float, off: Sequence[Tensor]) 
     return sorted(blamed or residuals, key=lambda axis: -residuals[axis])
 
 
-def _residual(samples: Samples, found: Fit, points: Sequence[Tensor]) -> float:
+def _residual(samples: Samples, found: Chebyshev, points: Sequence[Tensor]) -> float:
     """Return the largest difference of functions and series on a tensor grid."""
     if not all(map(len, points)):
         return 0.0

@@ -12,7 +12,7 @@ from shoal.core.exceptions import AccuracyError
 
 from .chebyshev import Chebyshev, checked_box
 from .evaluation import Box, evaluate, fill
-from .fitting import Fit, Shortfall, attempt, checked_degrees
+from .fitting import Shortfall, attempt, checked_degrees
 from .sampling import Function, sampled_function
 
 __all__ = ["PiecewiseChebyshev", "fit_piecewise"]
@@ -113,8 +113,8 @@ def fit_piecewise(
         low, high = rest.pop()
         inside = _one_sided(values, (low, high), box[0])
         outcome = attempt(inside, ((low, high),), tolerance=tolerance, max_degrees=degrees)
-        if isinstance(outcome, Fit):
-            pieces.append(outcome.series())
+        if isinstance(outcome, Chebyshev):
+            pieces.append(outcome)
         else:
             middle = _halving(outcome, full=len(pieces) + len(rest) + 1 >= max_pieces)
             rest += [(middle, high), (low, middle)]

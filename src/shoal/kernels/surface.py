@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from shoal.approximation import (
-    Fit,
+    Chebyshev,
     PiecewiseChebyshev,
     chebyshev_basis,
     chebyshev_nodes,
@@ -183,7 +183,7 @@ def angular_surface(function: KernelFunction, squared_norm: float, tolerance: fl
     return one_norm_surface(found, own[:, 0])
 
 
-def one_norm_surface(found: Fit, diagonal: Tensor) -> Surface:
+def one_norm_surface(found: Chebyshev, diagonal: Tensor) -> Surface:
     """The surface for inputs of one norm, given both series in the angle and both diagonals."""
     ((low, high),) = found.box
     constant = torch.ones(1, 1, dtype=torch.float64)
