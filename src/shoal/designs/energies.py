@@ -19,6 +19,7 @@ from shoal.equivalents import Coefficients
 from shoal.kernels.calculi.jets import gradients
 
 __all__ = [
+    "TWO_LAYERS",
     "Energies",
     "Numbers",
     "Proposal",
@@ -28,6 +29,10 @@ __all__ = [
     "target_numbers",
 ]
 
+TWO_LAYERS = {"ck": (1.0, 1.0, 1.0, 1.0), "ntk": (3.0, 4.0, 5.0, 2.0)}
+r"""$n$, $p_1$, $p_2$, $p_3$ in $nA_3/A_1 = p_1w_1 + p_2w_2f$ and $nA_2/A_1 = p_3w_1 + w_2g^2/f$.
+
+Of a first layer of growth $g$ that keeps the norm, and whose linear energy is its share $f$."""
 _DIMENSIONS = 4.0  # the largest eigenvalue of $X^TX/\tau_0^2$ for as many samples as dimensions
 
 

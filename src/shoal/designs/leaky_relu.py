@@ -31,7 +31,14 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from shoal.activations import Affine, LeakyReLU
-from shoal.designs.energies import Energies, Numbers, Proposal, names, network_numbers
+from shoal.designs.energies import (
+    TWO_LAYERS,
+    Energies,
+    Numbers,
+    Proposal,
+    names,
+    network_numbers,
+)
 
 __all__ = ["nearest", "solutions", "violation", "weights"]
 
@@ -40,8 +47,6 @@ _ORDINARY = 1 / math.pi  # the largest w of slopes a >= b >= 0
 _SAME = 1e-11  # relative to the diagonal
 _EVEN = 1e-13  # a linear part so small, relative to the diagonal, is rounding
 _REAL = 1e-7  # an imaginary part so small is that of a double root
-# n, and the coefficients of w_1 and w_2/F in A_3 and of w_1 in A_2
-_EQUATIONS = {"ck": (1.0, 1.0, 1.0, 1.0), "ntk": (3.0, 4.0, 5.0, 2.0)}
 
 
 def solutions(target: Numbers, tau0: float, match: str) -> list[Proposal]:
@@ -101,7 +106,7 @@ def nearest(target: Numbers, tau0: float, match: str) -> Proposal:
 
 def weights(target: Numbers, match: str) -> list[tuple[float, float]]:
     """Every $(w_1, w_2)$, both not negative, that has $A_1$, $A_2$ and $A_3$."""
-    n, of_first, of_second, of_norms = _EQUATIONS[match]
+    n, of_first, of_second, of_norms = TWO_LAYERS[match]
     square, norms = n * target.square / target.linear, n * target.norms / target.linear
     polynomial = np.polynomial.Polynomial
     first, growth = polynomial([0.0, 1.0]), polynomial([1.0, _K])
@@ -138,7 +143,7 @@ def _candidates(target: Numbers, tau0: float, match: str) -> list[Proposal]:
 
 def _condition(pair: tuple[float, float], match: str) -> tuple[bool, float]:
     """Whether a slope is negative, and how far errors of A_2 and A_3 move the solution."""
-    _, of_first, of_second, of_norms = _EQUATIONS[match]
+    _, of_first, of_second, of_norms = TWO_LAYERS[match]
     first, second = pair
     growth = 1 + _K * first
     jacobian = np.array(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import ClassVar, Literal
 
-from shoal.architectures import Architecture, Cell, FullyConnected, ImplicitNetwork
+from shoal.architectures import FullyConnected, ImplicitNetwork
 from shoal.core.checks import one_of
 from shoal.core.exceptions import AccuracyError
 from shoal.designs import hard_tanh, leaky_relu, sinusoids
@@ -63,7 +63,7 @@ class MomentMatching:
     def design(self, function: KernelFunction, tau0: float, match: str) -> Design:
         """Design by the coefficients of the equivalents."""
         architecture = function.architecture
-        if any(cell.bias is not None for cell in _cells(architecture)):
+        if not isinstance(architecture, ImplicitNetwork) and architecture.layers().biased:
             raise ValueError(
                 f"designs by moments are for networks without biases, got {architecture!r}; "
                 "method='sphere' designs for one norm of the inputs"
@@ -81,11 +81,6 @@ class MomentMatching:
         best = min(tried, key=lambda name: target.error(proposals[name].numbers(match)))
         reasons = [FAMILIES[name].violation(target, match) for name in tried]
         return _nearest(wanted, match, best, proposals[best], reasons)
-
-
-def _cells(architecture: Architecture) -> tuple[Cell, ...]:
-    """The cells, if the architecture is made of any."""
-    return () if isinstance(architecture, ImplicitNetwork) else architecture.layers().cells
 
 
 def _feasible(wanted: Coefficients, match: str, family: str, found: list[Proposal]) -> Design:

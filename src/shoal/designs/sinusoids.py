@@ -27,7 +27,14 @@ import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
 from shoal.activations import Activation, Affine, Hermite, Sinusoid
-from shoal.designs.energies import Energies, Numbers, Proposal, names, network_numbers
+from shoal.designs.energies import (
+    TWO_LAYERS,
+    Energies,
+    Numbers,
+    Proposal,
+    names,
+    network_numbers,
+)
 
 __all__ = ["nearest", "solutions", "violation"]
 
@@ -36,7 +43,6 @@ _SLOWEST = 0.1  # v below which a sinusoid has large parts that cancel
 _FASTEST = 4.0  # v beyond which it oscillates within two standard deviations
 _TYPICAL = 0.1  # relative deviation of a squared norm, by which the slant counts
 _GRID = np.linspace(0.0, 1.0, 65) ** 2
-_EQUATIONS = {"ck": (1.0, 1.0, 1.0, 1.0), "ntk": (3.0, 4.0, 5.0, 2.0)}
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,7 @@ def _best(target: Numbers, tau0: float, match: str) -> _Plan:
         return one
     if target.linear <= _SAME * target.own:
         return _two_even(target, tau0, match)
-    n, of_first, _, of_norms = _EQUATIONS[match]
+    n, of_first, _, of_norms = TWO_LAYERS[match]
     end = n * min(target.square / of_first, target.norms / of_norms) / target.linear
 
     def rest(share: float) -> float:
@@ -123,7 +129,7 @@ def _one(target: Numbers, match: str) -> _Plan:
 
 def _two(target: Numbers, w: float, tau0: float, match: str) -> _Plan:
     """Two layers, the first one with this much of second order relative to its linear part."""
-    n, of_first, of_second, of_norms = _EQUATIONS[match]
+    n, of_first, of_second, of_norms = TWO_LAYERS[match]
     square = n * target.square / target.linear - of_first * w
     norms = n * target.norms / target.linear - of_norms * w
     infeasible = _Plan((), 0.0, 0.0, 0.0, -math.inf)
@@ -145,7 +151,7 @@ def _two(target: Numbers, w: float, tau0: float, match: str) -> _Plan:
 
 def _two_even(target: Numbers, tau0: float, match: str) -> _Plan:
     """Two layers for an even kernel: the first one is of second order alone."""
-    _, of_first, _, of_norms = _EQUATIONS[match]
+    _, of_first, _, of_norms = TWO_LAYERS[match]
     layer, activation = _cubic((0.0, 0.0, 1.0), tau0)
     linear = target.square / of_first
     square = (target.norms - of_norms * linear) / (layer.growth / layer.total) ** 2

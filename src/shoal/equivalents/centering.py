@@ -32,7 +32,7 @@ from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.core.settings import in_standard_settings
 from shoal.gaussian import hermite
 from shoal.gaussian.moments import mean_square
-from shoal.kernels.calculi.own import fixed_variance
+from shoal.kernels.calculi.own import loop_variance
 from shoal.kernels.recursions import Loop
 
 __all__ = ["LARGEST_NORM", "SMALLEST_NORM", "added_shift", "centered", "norm_of_inputs"]
@@ -91,7 +91,7 @@ def centered(architecture: A, tau0: float) -> A:
         )
     layers = architecture.layers()
     if layers.injection is None:
-        return _centered_cells(architecture, 1.0 if layers.gated else tau0**2)[0]
+        return _centered_cells(architecture, 1.0 if layers.gated else tau0**2)
     return _centered_loop(architecture, tau0)
 
 
@@ -107,16 +107,13 @@ def added_shift(before: Activation, after: Activation) -> float:
     return after.shift - (before.shift if isinstance(before, Affine) else 0.0)
 
 
-def _centered_cells(architecture: A, variance: float, *, argument: bool = False) -> tuple[A, float]:
+def _centered_cells(architecture: A, variance: float, *, argument: bool = False) -> A:
     """Center one cell after the other; where all below are, features have no means.
 
     Args:
         architecture: The architecture.
         variance: That of what enters the first cell, or ...
         argument: ... of what its activation sees.
-
-    Returns:
-        The centered architecture, and the variance of its features.
     """
     activations = [cell.activation for cell in architecture.layers().cells]
     for place, name in enumerate(architecture.activation_names):
@@ -126,7 +123,7 @@ def _centered_cells(architecture: A, variance: float, *, argument: bool = False)
         architecture = architecture.with_activations(activations)
         cell = architecture.layers().cells[place]  # whose gain may depend on its activation
         variance = cell.skip**2 * variance + cell.gain**2 * _square(cell.activation, seen)
-    return architecture, variance
+    return architecture
 
 
 def _centered_loop(architecture: A, tau0: float) -> A:
@@ -134,14 +131,15 @@ def _centered_loop(architecture: A, tau0: float) -> A:
     layers = architecture.layers()
     injected = _injected(layers, tau0)
     with suppress(ConvergenceError):  # before centering there may be no fixed point
-        if _is_centered_loop(layers, injected):
+        if _is_centered_loop(layers, loop_variance(Loop(layers.cells), injected)):
             return architecture
     variance = _centered_variance(architecture, injected)
     result = architecture
     for _ in range(_PASSES):
-        result = _centered_cells(result, variance, argument=True)[0]
-        found = _loop_variance(result.layers(), injected)
-        if _is_centered_loop(result.layers(), injected):
+        result = _centered_cells(result, variance, argument=True)
+        layers = result.layers()
+        found = loop_variance(Loop(layers.cells), injected)
+        if _is_centered_loop(layers, found):
             return result
         if abs(found - variance) > _SAME * variance:
             raise ConvergenceError(
@@ -166,41 +164,42 @@ def _seen(cell: Cell, variance: float) -> float:
     return float(cell.weights.variance) * variance + float(cell.bias_variance)
 
 
-def _loop_variance(layers: Layers, injected: float) -> float:
-    """The variance at which the kernel, as it is, has its fixed point."""
-    given = torch.tensor(injected, dtype=torch.float64)
-    return float(fixed_variance(Loop(layers.cells), given, differentiable=False))
+def _around(
+    layers: Layers, variance: float, *, center: bool
+) -> tuple[list[tuple[Activation, float]], float]:
+    """Once around a loop: its activations with the variances that they see, and that of features.
 
-
-def _is_centered_loop(layers: Layers, injected: float) -> bool:
-    variance = _loop_variance(layers, injected)
+    Args:
+        layers: The loop.
+        variance: What the first activation sees.
+        center: Whether means are subtracted on the way.
+    """
+    passed = []
     for place, cell in enumerate(layers.cells):
         seen = _seen(cell, variance) if place else variance
-        if not _is_centered(cell.activation, seen):
-            return False
-        variance = cell.gain**2 * _square(cell.activation, seen)
-    return True
+        phi = cell.activation
+        phi = _minus(phi, _mean(phi, seen)) if center else phi
+        passed.append((phi, seen))
+        variance = cell.gain**2 * _square(phi, seen)
+    return passed, variance
+
+
+def _is_centered_loop(layers: Layers, variance: float) -> bool:
+    return all(_is_centered(*each) for each in _around(layers, variance, center=False)[0])
 
 
 def _centered_variance(architecture: Architecture, injected: float) -> float:
     r"""Solve $v = \sigma_a^2 \operatorname{Var}[\varphi(\sqrt v \xi)] + \beta$ for $v$."""
-    cells = architecture.layers().cells
-    recurrent = float(cells[0].weights.variance)
+    layers = architecture.layers()
+    recurrent = float(layers.cells[0].weights.variance)
 
     def excess(variance: float) -> float:
-        spread = variance
-        for place, cell in enumerate(cells):
-            seen = _seen(cell, spread) if place else spread
-            shifted = _minus(cell.activation, _mean(cell.activation, seen))
-            spread = cell.gain**2 * _square(shifted, seen)
-        return recurrent * spread + injected - variance
+        return recurrent * _around(layers, variance, center=True)[1] + injected - variance
 
-    biased = any(cell.bias is not None for cell in cells[1:])
-    if isinstance(architecture, ImplicitArchitecture) and not biased:
+    if isinstance(architecture, ImplicitArchitecture) and not layers.biased:
         gain = architecture.recurrent_gain
         if gain < 1:
-            low, high = injected, injected / (1 - gain) * (1 + 1e-9)
-            return _root(excess, low, high)
+            return _root(excess, injected, injected / (1 - gain) * (1 + 1e-9))
     steps = (injected * 2 ** (step / _PER_OCTAVE) for step in range(_SPAN * _PER_OCTAVE + 1))
     last = next(steps)
     for variance in steps:

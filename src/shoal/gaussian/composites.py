@@ -10,51 +10,45 @@ __all__ = ["Derivative", "Square"]
 
 
 @dataclass(frozen=True)
-class Square(Activation):
-    """The square of an activation."""
+class _Composite(Activation):
+    """Made of another activation, and smooth where that is."""
 
-    root: Activation
-
-    def function(self, x: Tensor) -> Tensor:
-        """Evaluate the square."""
-        return self.root.derivative(x, 0) ** 2
-
-    def first_derivative(self, x: Tensor) -> Tensor:
-        """Evaluate the derivative of the square."""
-        return 2 * self.root.derivative(x, 0) * self.root.derivative(x, 1)
+    inner: Activation
 
     @property
     def kink_locations(self) -> tuple[float, ...] | None:
-        """Those of the root."""
-        return self.root.kink_locations
+        """Those of the other one."""
+        return self.inner.kink_locations
 
     @property
     def panel_edges(self) -> tuple[float, ...] | None:
-        """Those of the root."""
-        return self.root.panel_edges
+        """Those of the other one."""
+        return self.inner.panel_edges
 
 
 @dataclass(frozen=True)
-class Derivative(Activation):
+class Square(_Composite):
+    """The square of an activation."""
+
+    def function(self, x: Tensor) -> Tensor:
+        """Evaluate the square."""
+        return self.inner.derivative(x, 0) ** 2
+
+    def first_derivative(self, x: Tensor) -> Tensor:
+        """Evaluate the derivative of the square."""
+        return 2 * self.inner.derivative(x, 0) * self.inner.derivative(x, 1)
+
+
+@dataclass(frozen=True)
+class Derivative(_Composite):
     """The pointwise derivative of an activation, of some order."""
 
-    primitive: Activation
     order: int
 
     def function(self, x: Tensor) -> Tensor:
         """Evaluate the derivative."""
-        return self.primitive.derivative(x, self.order)
+        return self.inner.derivative(x, self.order)
 
     def first_derivative(self, x: Tensor) -> Tensor:
         """Evaluate the next derivative."""
-        return self.primitive.derivative(x, self.order + 1)
-
-    @property
-    def kink_locations(self) -> tuple[float, ...] | None:
-        """Those of the primitive."""
-        return self.primitive.kink_locations
-
-    @property
-    def panel_edges(self) -> tuple[float, ...] | None:
-        """Those of the primitive."""
-        return self.primitive.panel_edges
+        return self.inner.derivative(x, self.order + 1)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.gaussian.moments import mean as activation_mean
-from shoal.kernels.calculi.own import fixed_variance
+from shoal.kernels.calculi.own import loop_variance
 from shoal.kernels.fixed_points import solve
 from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
 from shoal.kernels.section import HalfAngle, section
@@ -81,8 +81,7 @@ class Angles(OfVectors):
 
     def fixed_point(self, loop: Loop, injected: _Rotated) -> _Rotated:
         """The angles at equilibrium, by the smaller of both halves."""
-        given = torch.tensor(injected.variance, dtype=torch.float64)
-        variance = float(fixed_variance(loop, given, differentiable=False))
+        variance = loop_variance(loop, injected.variance)
         if variance == 0:
             raise NoAngleError
         half = injected.half

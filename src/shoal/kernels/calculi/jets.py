@@ -22,8 +22,8 @@ from shoal.core.exceptions import ConvergenceError
 from shoal.gaussian import dual, moments
 from shoal.gaussian.moments import mean as activation_mean
 from shoal.gaussian.moments import mean_square
-from shoal.kernels.calculi.own import fixed_variance
-from shoal.kernels.calculi.pairs import Pairs
+from shoal.kernels.calculi.own import loop_variance
+from shoal.kernels.calculi.pairs import loop_covariance
 from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
 
 __all__ = ["Jet", "Jets", "Taylor", "gradients"]
@@ -179,13 +179,9 @@ class Jets(OfVectors):
 
     def fixed_point(self, loop: Loop, injected: _State) -> _State:
         """The equilibrium: its values, then one order after the other."""
-        given = torch.tensor(injected.own.value, dtype=torch.float64)
-        variance = float(fixed_variance(loop, given, differentiable=False))
-        product = torch.tensor(injected.inner.value, dtype=torch.float64)
-        inner = 0.0
+        variance, inner = loop_variance(loop, injected.own.value), 0.0
         if not (self.center and injected.inner.value == 0):
-            pairs = Pairs.of(given, given, product, differentiable=False)
-            inner = float(pairs.fixed_point(loop, pairs.start(gated=False)[0]).covariance)
+            inner = loop_covariance(loop, injected.own.value, injected.inner.value)
         nothing = _State(Taylor(injected.own.value), Jet(injected.inner.value))
         probe, slope = loop(self, _State(Taylor(variance, 1.0), Jet(inner)), nothing)
         rate, around = _below_one(probe.own.first), _below_one(slope.value)

@@ -17,7 +17,7 @@ from shoal.gaussian.moments import mean_square, slope_square
 from shoal.kernels.fixed_points import solve
 from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
 
-__all__ = ["Own", "Variances", "fixed_variance"]
+__all__ = ["Own", "Variances", "fixed_variance", "loop_variance"]
 
 SMALLEST = 1e-300  # a variance of zero
 _FEW = 64  # variances that are solved one by one
@@ -140,6 +140,12 @@ def fixed_variance(loop: Loop, injected: Tensor, *, differentiable: bool) -> Ten
             first = _solved(loop, distinct[:1], differentiable=False)  # which may be zero
             return torch.cat([first, _interpolated(loop, distinct[1:])])[inverse]
     return _solved(loop, distinct, differentiable=False)[inverse]
+
+
+def loop_variance(loop: Loop, injected: float) -> float:
+    """The same for one number."""
+    given = torch.tensor(injected, dtype=torch.float64)
+    return float(fixed_variance(loop, given, differentiable=False))
 
 
 def _solved(loop: Loop, injected: Tensor, *, differentiable: bool) -> Tensor:

@@ -16,7 +16,7 @@ from shoal.kernels.calculi.own import SMALLEST, Own, Variances, weighted
 from shoal.kernels.fixed_points import solve
 from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
 
-__all__ = ["Pair", "PairCalculus", "Pairs"]
+__all__ = ["Pair", "PairCalculus", "Pairs", "loop_covariance"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,3 +184,10 @@ class Pairs(PairCalculus, OfVectors):
             places=None if self.places is None else self.places[:, which],
             same=torch.zeros(int(which.sum()), dtype=torch.bool, device=which.device),
         )
+
+
+def loop_covariance(loop: Loop, injected: float, product: float) -> float:
+    """What the covariance of one pair of inputs of one norm settles to around a loop."""
+    norm, inner = (torch.tensor(x, dtype=torch.float64) for x in (injected, product))
+    pairs = Pairs.of(norm, norm, inner, differentiable=False)
+    return float(pairs.fixed_point(loop, pairs.start(gated=False)[0]).covariance)

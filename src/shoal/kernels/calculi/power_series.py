@@ -24,8 +24,8 @@ from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
 from shoal.gaussian import hermite
 from shoal.gaussian.moments import mean_square
-from shoal.kernels.calculi.own import fixed_variance
-from shoal.kernels.calculi.pairs import Pairs
+from shoal.kernels.calculi.own import loop_variance
+from shoal.kernels.calculi.pairs import loop_covariance
 from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
 
 __all__ = ["Number", "PowerSeries"]
@@ -123,14 +123,12 @@ class PowerSeries(OfVectors):
 
         The residual vanishes at those, and is nonnegative beyond: nothing cancels.
         """
-        given = torch.tensor(injected.variance, dtype=torch.float64)
-        variance = float(fixed_variance(loop, given, differentiable=False))
+        variance = loop_variance(loop, injected.variance)
         if variance == 0:
             raise ValueError("the kernel is zero: nothing can be designed from it")
-        product = torch.tensor(float(injected.covariance.coefficients[0]), dtype=torch.float64)
-        pairs = Pairs.of(given, given, product, differentiable=False)
+        product = float(injected.covariance.coefficients[0])
         solution = np.zeros(self.degree + 1)
-        solution[0] = float(pairs.fixed_point(loop, pairs.start(gated=False)[0]).covariance)
+        solution[0] = loop_covariance(loop, injected.variance, product)
         known = 0
         while known < self.degree:
             turn, slope = loop(self, _State(variance, Number(solution)), injected)
