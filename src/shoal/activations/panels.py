@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import scipy  # whose parts are imported where they are first used
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from shoal.activations.user_checks import check_function, declared_breaks, innermost
@@ -210,7 +210,7 @@ def lipschitz(phi: "Activation") -> float:
         return math.inf
     best = max(near, *far)
     for panel in np.argsort(slope)[-4:]:
-        polished = minimize_scalar(
+        polished = scipy.optimize.minimize_scalar(
             lambda t: -float(_size(phi, np.array([t]))[0]),
             bounds=(float(cuts[panel]), float(cuts[panel + 1])),
             method="bounded",

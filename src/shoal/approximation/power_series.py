@@ -7,7 +7,7 @@ Series are arrays $f_0, f_1, \dots$ of one length, and everything is modulo the 
 import math
 
 import numpy as np
-from scipy.stats import binom
+import scipy  # whose parts are imported where they are first used
 
 from shoal.core.exceptions import AccuracyError
 
@@ -67,5 +67,5 @@ def about(f: Series, place: float, degree: int) -> Series:
     if place == 0:
         return f[: degree + 1].copy()
     powers, orders = np.arange(degree + 1)[:, None], np.arange(len(f))
-    result: Series = binom.pmf(powers, orders, 1 - place) @ f
+    result: Series = scipy.stats.binom.pmf(powers, orders, 1 - place) @ f
     return result

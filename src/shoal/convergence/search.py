@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from scipy.optimize import brentq
+import scipy  # whose parts are imported where they are first used
 
 __all__ = ["first_step", "first_time"]
 
@@ -39,7 +39,7 @@ def first_time(curve: Callable[[float], float], level: float, unit: float) -> fl
         return before
     if excess(high) >= 0:
         return after
-    return math.exp(brentq(excess, low, high, xtol=_ACCURACY, rtol=_ACCURACY))
+    return math.exp(scipy.optimize.brentq(excess, low, high, xtol=_ACCURACY, rtol=_ACCURACY))
 
 
 def first_step(curve: Callable[[float], float], level: float) -> float:

@@ -16,7 +16,7 @@ tells them from the sign function, whose derivative is zero.
 
 import math
 
-from scipy.optimize import brentq, least_squares
+import scipy  # whose parts are imported where they are first used
 
 from shoal.activations import Affine, HardTanh
 from shoal.designs.energies import Energies, Numbers, Proposal, names, network_numbers
@@ -87,7 +87,7 @@ def solutions(target: Numbers, tau0: float, match: str) -> list[Proposal]:
         return ratio(math.exp(logarithm), match) - wanted
 
     ends = math.log(_LEAST), math.log(_LARGEST)
-    h = math.exp(float(brentq(excess, *ends, xtol=1e-15, rtol=8.9e-16)))
+    h = math.exp(float(scipy.optimize.brentq(excess, *ends, xtol=1e-15, rtol=8.9e-16)))
     return [_proposal(h, target.linear, tau0, match)]
 
 
@@ -101,7 +101,9 @@ def nearest(target: Numbers, tau0: float, match: str) -> Proposal:
 
     start = [max(target.linear, 1e-3 * target.own), 0.0]
     bounds = ([0.0, math.log(_STEEPEST)], [math.inf, math.log(_LARGEST)])
-    found = least_squares(miss, start, bounds=bounds, x_scale=[start[0], 1.0], xtol=1e-12)
+    found = scipy.optimize.least_squares(
+        miss, start, bounds=bounds, x_scale=[start[0], 1.0], xtol=1e-12
+    )
     linear, h = map(float, found.x)
     return _proposal(math.exp(h), max(linear, 1e-9 * target.own), tau0, match)
 

@@ -28,7 +28,7 @@ import math
 from itertools import product
 
 import numpy as np
-from scipy.optimize import least_squares
+import scipy  # whose parts are imported where they are first used
 
 from shoal.activations import Affine, LeakyReLU
 from shoal.designs.energies import (
@@ -97,7 +97,9 @@ def nearest(target: Numbers, tau0: float, match: str) -> Proposal:
     for shares in [*product((0.02, 0.15, 0.3), repeat=2), (0.02,), (0.3,)]:
         ends = ([0.0] * (1 + len(shares)), [math.inf, *[_ORDINARY] * len(shares)])
         scale = [linear, *[0.1] * len(shares)]
-        found = least_squares(miss, [linear, *shares], bounds=ends, x_scale=scale, xtol=1e-12)
+        found = scipy.optimize.least_squares(
+            miss, [linear, *shares], bounds=ends, x_scale=scale, xtol=1e-12
+        )
         if best is None or found.cost < best.cost * (1 - 1e-6):
             best = found
     assert best is not None  # the loop ran

@@ -24,7 +24,7 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import brentq, minimize_scalar
+import scipy  # whose parts are imported where they are first used
 
 from shoal.activations import Activation, Affine, Hermite, Sinusoid
 from shoal.designs.energies import (
@@ -116,7 +116,9 @@ def _best(target: Numbers, tau0: float, match: str) -> _Plan:
     rests = [rest(float(share)) for share in _GRID[:-1]]
     best = int(np.argmax(rests))
     low, high = float(_GRID[max(best - 1, 0)]), float(_GRID[best + 1])
-    found = minimize_scalar(lambda s: -rest(float(s)), bounds=(low, high), method="bounded")
+    found = scipy.optimize.minimize_scalar(
+        lambda s: -rest(float(s)), bounds=(low, high), method="bounded"
+    )
     share = float(found.x) if rest(float(found.x)) > rests[best] else float(_GRID[best])
     return _two(target, share * end, tau0, match)
 
@@ -215,7 +217,7 @@ def _last(plan: _Plan, third: float, tau: float) -> tuple[Energies, Activation]:
         return square * _odd_excess(plan, v) + _even_excess(plan, v) - rest
 
     ends = (_SLOWEST * (1 - 1e-9), _FASTEST * (1 + 1e-9))
-    v = float(brentq(excess, *ends, xtol=1e-18, rtol=8.9e-16))
+    v = float(scipy.optimize.brentq(excess, *ends, xtol=1e-18, rtol=8.9e-16))
     return _wave(plan, sign * math.sqrt(square), v, tau)
 
 

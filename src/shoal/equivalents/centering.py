@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
+import scipy  # whose parts are imported where they are first used
 import torch
-from scipy.optimize import brentq
 
 from shoal.activations import Activation, Affine
 from shoal.architectures import (
@@ -217,7 +217,7 @@ def _root(excess, low: float, high: float) -> float:  # type: ignore[no-untyped-
         return low
     if excess(high) >= 0:  # by rounding
         return high
-    return float(brentq(excess, low, high, xtol=1e-300, rtol=_FINEST))
+    return float(scipy.optimize.brentq(excess, low, high, xtol=1e-300, rtol=_FINEST))
 
 
 def _shifted(name: str, phi: Activation, variance: float) -> Activation:

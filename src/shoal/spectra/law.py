@@ -5,8 +5,8 @@ from functools import cached_property
 from itertools import combinations
 
 import numpy as np
+import scipy  # whose parts are imported where they are first used
 from numpy.typing import NDArray
-from scipy.sparse.csgraph import connected_components
 
 from shoal.core.checks import items, real_array
 from shoal.core.exceptions import AccuracyError
@@ -115,7 +115,7 @@ class Law:
         self.class_ratios = counts / size
         dimension = size / float(counts.sum())
         links = self.population.products > 1e-14 * self.population.norm**2
-        number, labels = connected_components(links, directed=False)
+        number, labels = scipy.sparse.csgraph.connected_components(links, directed=False)
         self._members = [np.flatnonzero(labels == label) for label in range(number)]
         self.components = [
             _Component(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy  # whose parts are imported where they are first used
 
 from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.spectra.law import Law
@@ -288,4 +288,6 @@ def _zero(function: _Function, branch: int, lower: float, upper: float) -> float
     def eigenvalue(z: float) -> float:
         return float(function.eigenvalues(z)[branch])
 
-    return float(brentq(eigenvalue, lower, upper, xtol=1e-13 * abs(upper - lower), rtol=1e-13))
+    return float(
+        scipy.optimize.brentq(eigenvalue, lower, upper, xtol=1e-13 * abs(upper - lower), rtol=1e-13)
+    )
