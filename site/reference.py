@@ -49,10 +49,9 @@ def public_names(path: Path) -> list[str]:
 
 def imports(path: Path) -> set[tuple[str, str]]:
     """The names that a package imports from packages of shoal, each with its origin."""
-    nodes = ast.parse(path.read_text(encoding="utf-8")).body
     return {
-        ((node.module or "").removeprefix("shoal."), alias.name)
-        for node in nodes
+        ((node.module or "").removeprefix("shoal.").partition(".")[0], alias.name)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
