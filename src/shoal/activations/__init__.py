@@ -5,7 +5,7 @@ from shoal.activations.base import Activation
 from shoal.activations.bounds import Evaluated, Smoothness
 from shoal.activations.closed_forms import ClosedForm, PiecewiseLinear
 from shoal.activations.hermite import Hermite
-from shoal.activations.panels import Kink
+from shoal.activations.kink import Kink
 from shoal.activations.piecewise import ELU, HardTanh, Identity, LeakyReLU, ReLU
 from shoal.activations.piecewise_polynomial import PiecewisePolynomial
 from shoal.activations.smooth import (

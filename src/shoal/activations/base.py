@@ -14,7 +14,7 @@ from torch import Tensor
 from shoal.activations import panels
 from shoal.activations.bounds import Evaluated, Smoothness
 from shoal.activations.closed_forms.base import ClosedForm
-from shoal.activations.panels import Kink
+from shoal.activations.kink import Kink
 from shoal.activations.source import Program
 from shoal.core.checks import dense_tensor, integer
 

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from shoal.activations import Activation, Evaluated
-from shoal.activations.user_checks import check_evaluated
+from shoal.activations.consistency import check_evaluated
 
 __all__ = ["Evaluated", "evaluate"]
 

@@ -1,7 +1,7 @@
 """How far activations are from linear: the constants that the theorems ask for."""
 
 from shoal.activations import Activation, Smoothness
-from shoal.activations.user_checks import check_smoothness
+from shoal.activations.consistency import check_smoothness
 
 __all__ = ["Smoothness", "smoothness"]
 

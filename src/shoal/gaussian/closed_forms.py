@@ -5,7 +5,7 @@ from torch import Tensor
 
 from shoal.activations import Activation, ClosedForm
 from shoal.activations.base import is_ours
-from shoal.activations.user_checks import innermost
+from shoal.activations.consistency import innermost
 from shoal.core.caches import cached
 from shoal.gaussian.mixed import mixed_dual
 from shoal.gaussian.smoothing import smoothed

@@ -1,4 +1,4 @@
-"""What a user's activation must be, checked when it is first used."""
+"""Whether what a user's activation says of itself agrees with its function."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
