@@ -141,7 +141,7 @@ def test_a_classifier_separates_classes() -> None:
     ("options", "error", "message"),
     [
         ({"activation": "whale"}, ValueError, "activation must be one of"),
-        ({"activation": 3}, TypeError, "activation must be an Activation or its name"),
+        ({"activation": 3}, TypeError, "activation must be an Activation, such as"),
         ({"which": "nngp"}, ValueError, "which must be one of"),
         ({"recurrent_variance": -0.1}, ValueError, "recurrent_variance must be >= 0"),
         ({"architecture": "deq"}, TypeError, "architecture must be an Architecture"),

@@ -52,7 +52,7 @@ def test_bad_gamma(value, error, message):
         ImplicitNetwork(value)
 
 
-@pytest.mark.parametrize("value", [Tanh, torch.tanh, torch.nn.Tanh(), "tanh", None])
+@pytest.mark.parametrize("value", [Tanh, torch.tanh, torch.nn.Linear(1, 1), None])
 def test_bad_activation(value):
     with pytest.raises(TypeError, match=r"^activation must be an Activation, .* got"):
         DEQ(value, 0.2, 0.8)

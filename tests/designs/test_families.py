@@ -220,4 +220,4 @@ def test_map_of_feasibility() -> None:
     with pytest.raises(ValueError, match="injected must be > 0"):
         feasibility(shoal.ReLU(), [0.1], [0.0])
     with pytest.raises(TypeError):
-        feasibility("relu", [0.1], [1.0])  # type: ignore[arg-type]
+        feasibility(torch.relu, [0.1], [1.0])  # type: ignore[arg-type]

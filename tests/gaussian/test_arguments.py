@@ -98,7 +98,7 @@ def test_bad_activations_and_tolerances():
     with pytest.raises(TypeError, match="phi must be an Activation"):
         moments(torch.tanh, 1.0)
     with pytest.raises(TypeError, match="phi must be an Activation"):
-        hermite("tanh", 1.0, 3)
+        hermite(torch.tanh, 1.0, 3)
     with pytest.raises(AccuracyError, match="below 1e-13"):
         dual(Tanh(), 1.0, 1.0, 0.0, tolerance=1e-16)
     with pytest.raises(ValueError, match="tolerance must be > 0"):

@@ -1,12 +1,74 @@
-"""Activations by name: ``tanh``, or with arguments ``leakyrelu:0.1``."""
+"""Activations by other names: ``tanh``, ``leakyrelu:0.1``, and the modules of PyTorch."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
 
 from shoal.activations.affine import Affine
 from shoal.activations.base import Activation
+from shoal.activations.piecewise import ELU, HardTanh, Identity, LeakyReLU, ReLU
 from shoal.activations.piecewise_polynomial import PiecewisePolynomial
+from shoal.activations.smooth import GELU, Mish, Sigmoid, Softplus, Swish, Tanh
 
-__all__ = ["known_activations", "parse_activation"]
+__all__ = ["as_activation", "known_activations", "parse_activation"]
+
+SELU = Affine(ELU(1.6732632423543772), scale=1.0507009873554805)  # Klambauer 2017
+_ALIASES: dict[str, Activation] = {"silu": Swish(), "selu": SELU}
+
+
+def _hard_tanh(module: Any) -> Activation | None:
+    return HardTanh(module.max_val) if module.max_val == -module.min_val else None
+
+
+_MODULES: dict[type[nn.Module], Callable[[Any], Activation | None]] = {
+    nn.ReLU: lambda _: ReLU(),
+    nn.LeakyReLU: lambda module: LeakyReLU(module.negative_slope),
+    nn.Tanh: lambda _: Tanh(),
+    nn.Hardtanh: _hard_tanh,
+    nn.SiLU: lambda _: Swish(),
+    nn.Mish: lambda _: Mish(),
+    nn.GELU: lambda module: GELU() if module.approximate == "none" else None,
+    nn.Softplus: lambda module: Softplus() if module.beta == 1 else None,
+    nn.Sigmoid: lambda _: Sigmoid(),
+    nn.ELU: lambda module: ELU(module.alpha),
+    nn.SELU: lambda _: SELU,
+    nn.Identity: lambda _: Identity(),
+}
+
+
+def as_activation(argument: str, value: object) -> Activation:
+    """An activation, given as such, by name, or as a module of PyTorch.
+
+    Args:
+        argument: What errors call it.
+        value: What was given.
+
+    Raises:
+        TypeError: If it is none of them.
+        ValueError: If the name is unknown, or a module has options that no activation has.
+
+    Example:
+        >>> import torch
+        >>> as_activation("activation", "silu"), as_activation("activation", torch.nn.ELU(0.5))
+        (Swish(), ELU(alpha=0.5))
+    """
+    if isinstance(value, Activation):
+        return value
+    if isinstance(value, str):
+        return parse_activation(value, argument=argument)
+    if isinstance(value, nn.Module) and type(value) in _MODULES:
+        found = _MODULES[type(value)](value)
+        if found is None:
+            raise ValueError(
+                f"{argument} {value!r} has options that no activation here has; subclass Activation"
+            )
+        return found
+    raise TypeError(
+        f"{argument} must be an Activation, such as ReLU(), its name, such as 'relu', or one of the "
+        f"modules {', '.join(kind.__name__ for kind in _MODULES)} of torch.nn, got {value!r}"
+    )
 
 
 def known_activations() -> dict[str, type[Activation]]:
@@ -40,10 +102,14 @@ def parse_activation(text: str, *, argument: str = "activation") -> Activation:
         Hermite(coefficients=(0.0, 1.0, 0.5), scale=1.0)
     """
     name, colon, rest = text.partition(":")
-    kinds = known_activations()
-    kind = kinds.get(name.strip().lower())
+    kinds, name = known_activations(), name.strip()
+    plain = name.lower().replace("_", "")
+    if plain in _ALIASES and not colon:
+        return _ALIASES[plain]
+    kind = kinds.get(plain)
     if kind is None:
-        raise ValueError(f"{argument} must be one of {', '.join(sorted(kinds))}, got {name!r}")
+        known = ", ".join(sorted([*kinds, *_ALIASES]))
+        raise ValueError(f"{argument} must be one of {known}, got {name!r}")
     try:
         numbers = tuple(float(part) for part in rest.split(",")) if colon else ()
     except ValueError:

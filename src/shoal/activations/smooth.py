@@ -14,7 +14,18 @@ from shoal.activations.source import Program
 from shoal.core.checks import real
 from shoal.core.rounding import ROUND_UP, UNIT
 
-__all__ = ["GELU", "Cosine", "Erf", "Sigmoid", "Sine", "Sinusoid", "Softplus", "Swish", "Tanh"]
+__all__ = [
+    "GELU",
+    "Cosine",
+    "Erf",
+    "Mish",
+    "Sigmoid",
+    "Sine",
+    "Sinusoid",
+    "Softplus",
+    "Swish",
+    "Tanh",
+]
 
 _SWISH_SLOPE = 1.09984  # the largest slope is 1.099839319..., where x tanh(x/2) = 2
 
@@ -160,6 +171,22 @@ class Softplus(_Analytic):
         values = x.clamp(min=0) + logarithm(e)
         found = Evaluated.by_exponential(values, torch.where(x >= 0, 1.0, e) / (1 + e))
         return found._replace(error=found.error + 2 * UNIT * values)
+
+
+@dataclass(frozen=True)
+class Mish(_Analytic):
+    r"""$\varphi(x) = x \tanh\log(1 + e^x)$."""
+
+    _expression: ClassVar[str] = "nn.functional.mish(x)"
+
+    def function(self, x: Tensor) -> Tensor:
+        """Evaluate the function."""
+        return torch.nn.functional.mish(x)
+
+    def first_derivative(self, x: Tensor) -> Tensor:
+        """Evaluate the derivative."""
+        tanh = torch.tanh(torch.nn.functional.softplus(x))
+        return tanh + x * torch.sigmoid(x) * (1 - tanh * tanh)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ import torch
 from numpy.typing import NDArray
 
 from shoal.activations import Activation
+from shoal.activations.names import as_activation
 from shoal.adapters.limits import GUARANTEES, recurrent_limit
-from shoal.adapters.networks import described_activation, described_function
+from shoal.adapters.networks import described_function
 from shoal.architectures import Architecture
 from shoal.core.checks import one_of, real, real_array
 from shoal.kernels import KernelFunction, kernel
@@ -100,7 +101,7 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
             bounds = "fixed"
         elif isinstance(bounds, str) and bounds != "fixed":
             one_of("recurrent_variance_bounds", bounds, ("fixed", *GUARANTEES))
-            limit = recurrent_limit(described_activation(self.activation), bounds)
+            limit = recurrent_limit(as_activation("activation", self.activation), bounds)
             bounds = (_LEAST * min(1.0, limit), _NEARLY * min(limit, 1 / _LEAST))
         return self._hyperparameter("recurrent_variance", bounds)
 
@@ -163,7 +164,7 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
     def __repr__(self) -> str:
         if self.architecture is not None:
             return f"{type(self).__name__}({self.architecture!r}, which={self.which!r})"
-        activation = described_activation(self.activation)
+        activation = as_activation("activation", self.activation)
         biases = f"bias_variance={self.bias_variance:.3g}, " if self.bias_variance else ""
         return (
             f"{type(self).__name__}({activation!r}, "

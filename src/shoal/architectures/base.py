@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Self
 
 from shoal.activations import Activation
+from shoal.activations.names import as_activation
 from shoal.architectures.layers import (
     Cell,
     Layers,
     Weights,
-    check_activation,
     squared_gain,
 )
 from shoal.core import checks
@@ -185,9 +185,9 @@ class ImplicitArchitecture(Architecture):
 def one_or_several(value: object) -> Activation | tuple[Activation, ...]:
     """Return a field ``activation`` that holds one activation or several, one after the other."""
     if isinstance(value, Activation | str) or not isinstance(value, Iterable):
-        return check_activation("activation", value)
+        return as_activation("activation", value)
     given = enumerate(checks.items("activation", value))
-    several = tuple(check_activation(f"activation[{index}]", phi) for index, phi in given)
+    several = tuple(as_activation(f"activation[{index}]", phi) for index, phi in given)
     if not several:
         raise ValueError("activation must be an activation or several, got none")
     return several if len(several) > 1 else several[0]

@@ -4,9 +4,10 @@ from dataclasses import dataclass, field
 from typing import Literal, final
 
 from shoal.activations import Activation
+from shoal.activations.names import as_activation
 from shoal.architectures.base import ImplicitArchitecture, biases
 from shoal.architectures.images import ImageArchitecture, checked_patch_size
-from shoal.architectures.layers import Cell, Layers, Weights, check_activation
+from shoal.architectures.layers import Cell, Layers, Weights
 from shoal.core import checks
 
 __all__ = ["ConvDEQ"]
@@ -64,7 +65,7 @@ class ConvDEQ(ImplicitArchitecture, ImageArchitecture):
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        check_activation("activation", self.activation)
+        object.__setattr__(self, "activation", as_activation("activation", self.activation))
         for name in ("recurrent_variance", "input_variance", "bias_variance"):
             object.__setattr__(self, name, checks.real(name, getattr(self, name), at_least=0))
         size = checked_patch_size("kernel_size", self.kernel_size)

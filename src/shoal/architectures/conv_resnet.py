@@ -4,13 +4,14 @@ from dataclasses import dataclass, field
 from typing import Literal, final
 
 from shoal.activations import Activation
+from shoal.activations.names import as_activation
 from shoal.architectures.base import (
     check_depth,
     residual_layers,
     scale_of_data,
 )
 from shoal.architectures.images import ImageArchitecture, checked_patch_size
-from shoal.architectures.layers import Layers, check_activation
+from shoal.architectures.layers import Layers
 from shoal.core import checks
 from shoal.core.fields import later
 
@@ -65,7 +66,7 @@ class ConvResNet(ImageArchitecture):
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        check_activation("activation", self.activation)
+        object.__setattr__(self, "activation", as_activation("activation", self.activation))
         object.__setattr__(self, "depth", check_depth(self.depth))
         patch_size = checked_patch_size("patch_size", self.patch_size)
         object.__setattr__(self, "patch_size", patch_size)

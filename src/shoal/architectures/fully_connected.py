@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 from typing import final
 
 from shoal.activations import Activation
+from shoal.activations.names import as_activation
 from shoal.architectures.base import (
     Architecture,
     biases,
     check_depth,
 )
-from shoal.architectures.layers import Cell, Layers, Weights, check_activation
+from shoal.architectures.layers import Cell, Layers, Weights
 from shoal.core import checks
 from shoal.core.checks import flag
 from shoal.core.fields import later
@@ -71,9 +72,8 @@ class FullyConnected(Architecture):
         )
         if not activations:
             raise ValueError("activations must have at least one entry, got none")
-        for index, activation in enumerate(activations):
-            check_activation(f"activations[{index}]", activation)
-        object.__setattr__(self, "activations", activations)
+        found = (as_activation(f"activations[{k}]", phi) for k, phi in enumerate(activations))
+        object.__setattr__(self, "activations", tuple(found))
         flag("normalized", self.normalized)
         flag("fixed_readout", self.fixed_readout)
         flag("norm_gated", self.norm_gated)
@@ -103,9 +103,10 @@ class FullyConnected(Architecture):
             >>> FullyConnected.du2018(Softplus(), depth=3).parameter_groups
             ('layer1', 'layer2', 'layer3')
         """
-        check_activation("activation", activation)
         depth = check_depth(depth)
-        return cls((activation,) * depth, normalized=True, fixed_readout=True)
+        return cls(
+            (as_activation("activation", activation),) * depth, normalized=True, fixed_readout=True
+        )
 
     @property
     def depth(self) -> int:

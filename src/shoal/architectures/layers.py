@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from shoal.activations import Activation
+from shoal.activations.names import as_activation
 from shoal.core import checks
 
-__all__ = ["Cell", "Layers", "Weights", "check_activation", "squared_gain"]
+__all__ = ["Cell", "Layers", "Weights", "squared_gain"]
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Cell:
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        check_activation("activation", self.activation)
+        object.__setattr__(self, "activation", as_activation("activation", self.activation))
         checks.instance("weights", self.weights, Weights)
         checks.real("gain", self.gain)
         checks.real("skip", self.skip)
@@ -190,10 +191,3 @@ def squared_gain(cells: tuple[Cell, ...]) -> float:
             return 0.0
         gain *= variance * cell.gain**2 * cell.activation.lipschitz**2
     return gain
-
-
-def check_activation(name: str, value: object) -> Activation:
-    """Return ``value`` if it is an activation, or say that it is not one."""
-    if not isinstance(value, Activation):
-        raise TypeError(f"{name} must be an Activation, such as ReLU(), got {value!r}")
-    return value

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.architectures.layers import check_activation
+from shoal.activations.names import as_activation
 from shoal.core.checks import items, one_of, real
 from shoal.designs.energies import Numbers
 from shoal.designs.moments import FAMILIES
@@ -70,7 +70,7 @@ def feasibility(
         >>> {name: where[:, 0].tolist() for name, where in grid.families.items()}
         {'hard_tanh': [False, False], 'leaky_relu': [True, False], 'sinusoid': [True, True]}
     """
-    check_activation("activation", activation)
+    activation = as_activation("activation", activation)
     one_of("match", match, ("ck", "ntk"))
     recurrent = np.array(
         [

@@ -8,12 +8,10 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from shoal.activations import Activation
 from shoal.core.checks import float_tensor
 
 __all__ = [
     "Covariance",
-    "checked_activation",
     "covariance",
     "scale_tensor",
     "within_bound",
@@ -22,13 +20,6 @@ __all__ = [
 _BLOCK = 1 << 16  # entries that are checked together
 _SLACK = 1e3  # |c| may exceed √(ab) by this many units of rounding of the inputs' dtype ...
 _MOST_SLACK = 1e-4  # ... but not by more than this, and four units where one is larger
-
-
-def checked_activation(phi: object) -> Activation:
-    """Return ``phi`` if it is an activation, or say that it is not one."""
-    if not isinstance(phi, Activation):
-        raise TypeError(f"phi must be an Activation, such as Tanh(), got {phi!r}")
-    return phi
 
 
 def scale_tensor(

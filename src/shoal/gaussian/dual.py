@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
+from shoal.activations.names import as_activation
 from shoal.core.caches import cached
 from shoal.core.checks import real
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
 from shoal.gaussian.closed_forms import closed_dual, closed_form
 from shoal.gaussian.composites import Derivative, Square
-from shoal.gaussian.domain import Covariance, checked_activation, covariance
+from shoal.gaussian.domain import Covariance, covariance
 from shoal.gaussian.mehler import Mehler
 from shoal.gaussian.mixed import mixed_dual
 from shoal.gaussian.smoothing import smoothed
@@ -98,7 +99,7 @@ def _differentiable(
     tolerance: float,
 ) -> Tensor:
     """Check the arguments and evaluate $D_{jj}$, j = ``order``."""
-    checked_activation(phi)
+    phi = as_activation("phi", phi)
     tolerance = real("tolerance", tolerance, above=0.0)
     if tolerance < _FINEST:
         raise AccuracyError(f"tolerance {tolerance:g} is below {_FINEST:g}, the best in float64")

@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
+from shoal.activations.names import as_activation
 from shoal.activations.panels import ORDER
 from shoal.core.checks import integer
 from shoal.core.settings import in_standard_settings
 from shoal.gaussian.closed_forms import closed_form
 from shoal.gaussian.composites import Derivative
-from shoal.gaussian.domain import checked_activation, scale_tensor
+from shoal.gaussian.domain import scale_tensor
 from shoal.gaussian.polynomials import normalized_hermite
 from shoal.gaussian.quadrature import normal_density, panel_nodes, resolved_edges, window_edges
 from shoal.gaussian.smoothing import TINY, spread
@@ -43,7 +44,7 @@ def hermite(phi: Activation, tau: Tensor | float, order: int) -> Tensor:
         >>> shoal.gaussian.hermite(shoal.ReLU(), 1.0, 2)
         tensor([0.3989, 0.5000, 0.2821], dtype=torch.float64)
     """
-    checked_activation(phi)
+    phi = as_activation("phi", phi)
     scale = scale_tensor("tau", tau, at_least=0.0)
     order = integer("order", order, at_least=0)
     if order > _MOST:

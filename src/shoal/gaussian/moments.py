@@ -8,10 +8,11 @@ from torch import Tensor
 
 from shoal.activations import Activation, Hermite
 from shoal.activations.hermite import series_coefficients
+from shoal.activations.names import as_activation
 from shoal.core.caches import cached
 from shoal.core.settings import in_standard_settings
 from shoal.gaussian.composites import Derivative, Square
-from shoal.gaussian.domain import checked_activation, scale_tensor
+from shoal.gaussian.domain import scale_tensor
 from shoal.gaussian.polynomials import as_series
 from shoal.gaussian.smoothing import smoothed
 
@@ -64,7 +65,7 @@ def moments(phi: Activation, tau: Tensor | float) -> Moments:
         >>> f"{m.square:.3f} {m.first:.3f} {m.second:.5f}"  # E[ReLU''] is a delta: 1/(2√(2π))
         '2.000 0.500 0.19947'
     """
-    checked_activation(phi)
+    phi = as_activation("phi", phi)
     scale = scale_tensor("tau", tau, above=0.0)
     series = as_series(phi)
     if series is not None:

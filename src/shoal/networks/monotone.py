@@ -26,9 +26,9 @@ import torch
 from torch import Tensor, nn
 
 from shoal.activations import Activation
-from shoal.activations.names import parse_activation
+from shoal.activations.names import as_activation
 from shoal.core import ConvergenceError
-from shoal.core.checks import real, room, shown, size
+from shoal.core.checks import real, room, size
 from shoal.core.torch_internals import apply, is_transformed
 from shoal.equilibrium.layer import Layer
 from shoal.networks.norms import operator_norm_bounds
@@ -93,9 +93,7 @@ class MonotoneCell(nn.Module):
         super().__init__()
         in_features, width = size("in_features", in_features), size("width", width)
         room("width", width, max(width, in_features))
-        if isinstance(activation, str):
-            activation = parse_activation(activation)
-        self.activation = _proximal(activation)
+        self.activation = _proximal(as_activation("activation", activation))
         self.is_projection = _is_projection(self.activation)
         self.margin = real("margin", margin, above=0)
         bound = 1 / math.sqrt(width)
@@ -179,10 +177,8 @@ def _grid() -> Tensor:
     return torch.linspace(-7, 7, 1401, dtype=torch.float64).add(1e-4).sinh()
 
 
-def _proximal(activation: object) -> Activation:
+def _proximal(activation: Activation) -> Activation:
     """The activation if it is a proximal operator, or say why not."""
-    if not isinstance(activation, Activation):
-        raise TypeError(f"activation must be an Activation or a name, got {shown(activation)}")
     least = float(activation.derivative(_grid()).min())
     steepest = max(activation.lipschitz, float(activation.derivative(_grid()).max()))
     if least < -1e-12 or steepest > 1 + 1e-9:
