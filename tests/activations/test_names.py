@@ -62,12 +62,17 @@ def test_a_kernel_of_mish_is_that_of_wide_networks():
     deq = shoal.DEQ(nn.Mish(), 0.2, 0.8)
     exact = shoal.kernel(deq, x.double()).ck
     errors = []
-    for width in (500, 8000):
-        nets = [shoal.build(deq, 5, width, 1, seed=s, dtype=torch.float64) for s in range(4)]
+    for width in (100, 1600):
+        nets = [
+            shoal.build(
+                deq, in_features=5, width=width, out_features=1, seed=s, dtype=torch.float64
+            )
+            for s in range(4)
+        ]
         found = [shoal.empirical_kernel(net, x.double()).ck for net in nets]
         errors.append(float(torch.stack([(k - exact).norm() for k in found]).mean()))
     assert errors[1] <= errors[0] / 2  # a quarter is expected
-    assert errors[1] <= 0.05 * float(exact.norm())
+    assert errors[1] <= 0.1 * float(exact.norm())
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,8 @@ def as_activation(argument: str, value: object) -> Activation:
             )
         return found
     raise TypeError(
-        f"{argument} must be an Activation, such as ReLU(), its name, such as 'relu', or one of the "
-        f"modules {', '.join(kind.__name__ for kind in _MODULES)} of torch.nn, got {value!r}"
+        f"{argument} must be an Activation, such as ReLU(), its name, such as 'relu', or one of "
+        f"the modules {', '.join(kind.__name__ for kind in _MODULES)} of torch.nn, got {value!r}"
     )
 
 
