@@ -18,7 +18,7 @@ from shoal.activations.names import known_activations, parse_activation
 from shoal.cli.app import app
 from shoal.cli.examples import EXAMPLES
 from shoal.cli.options import check_folder
-from shoal.experiments import find
+from shoal.lab import find
 from shoal.report import Measurement
 
 FAST = ["well_posedness", "kernels", "equivalents", "timing"]
@@ -327,7 +327,7 @@ def test_a_run_without_a_finished_point_leaves_no_folder(monkeypatch: pytest.Mon
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("shoal.experiments.WidthError.compute", interrupt)
+    monkeypatch.setattr("shoal.reproductions.findings.width.WidthError.compute", interrupt)
     result = run("reproduce", "shoal", "width", "--quick", "--output", "a/b", code=130)
     assert "0 of 24 points are finished, nothing is written" in result.stderr
     assert list(Path().iterdir()) == []

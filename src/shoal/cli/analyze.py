@@ -28,8 +28,8 @@ from shoal.cli.options import (
 )
 from shoal.cli.output import command_line, console, emit, progress
 from shoal.core import checks
-from shoal.experiments.figures import require_matplotlib
-from shoal.experiments.provenance import resolve_device
+from shoal.lab.figures import require_matplotlib
+from shoal.lab.provenance import resolve_device
 from shoal.report import SECTIONS, Findings, Section, Subject, document, load_data, save
 from shoal.report import analyze as sections_of
 from shoal.report.analysis import drawable

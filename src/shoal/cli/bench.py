@@ -12,8 +12,8 @@ from shoal import __version__
 from shoal.cli.errors import INTERRUPTED, note
 from shoal.cli.options import Debug, Device, Json, Save, Verbose, check_folder
 from shoal.cli.output import command_line, console, emit, progress
-from shoal.experiments.figures import require_matplotlib
-from shoal.experiments.provenance import hardware, resolve_device
+from shoal.lab.figures import require_matplotlib
+from shoal.lab.provenance import hardware, resolve_device
 from shoal.report import BENCHMARKS, Measurement, measure
 from shoal.report.bench_page import bench_page, milliseconds
 from shoal.report.page import require_jinja

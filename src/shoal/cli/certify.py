@@ -24,8 +24,8 @@ from shoal.cli.options import (
 )
 from shoal.cli.output import command_line, console, emit, working
 from shoal.core import checks
-from shoal.experiments.figures import require_matplotlib
-from shoal.experiments.identity import plain
+from shoal.lab.figures import require_matplotlib
+from shoal.lab.identity import plain
 from shoal.networks import Network
 from shoal.report import Data, Row, Subject, load_data, render
 from shoal.report.certificate import CERTIFICATE, certificate_findings

@@ -25,8 +25,8 @@ from shoal.cli.output import command_line, console, emit, working
 from shoal.core import checks
 from shoal.designs.design import METHODS
 from shoal.equivalents.centering import LARGEST_NORM, SMALLEST_NORM
-from shoal.experiments.figures import require_matplotlib
-from shoal.experiments.identity import plain
+from shoal.lab.figures import require_matplotlib
+from shoal.lab.identity import plain
 from shoal.networks.exporting import export_target
 from shoal.report import load_data
 from shoal.report.design_page import design_page

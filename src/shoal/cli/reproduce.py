@@ -11,9 +11,9 @@ from rich.table import Table
 from shoal.cli.errors import FAILED, INTERRUPTED, note
 from shoal.cli.options import Debug, Device, Json, Output, Verbose, check_count, check_folder
 from shoal.cli.output import command_line, console, emit, progress
-from shoal.experiments import Experiment, Progress, Run, execute, find, registered
-from shoal.experiments.figures import require_matplotlib
-from shoal.experiments.storage import read_json
+from shoal.lab import Progress, Run, execute, find, registered
+from shoal.lab.figures import require_matplotlib
+from shoal.lab.storage import read_json
 from shoal.report.page import require_jinja
 from shoal.report.reproduction import Finished, paper_page, run_page
 from shoal.report.saving import save_results
@@ -132,9 +132,10 @@ def _run(one: Run, *, jobs: int, quick: bool, quiet: bool) -> tuple[Finished, di
     page = run_page(finished, command=_command(one, quick=quick))
     (file,) = save_results(one.folder, pages={"report.html": page})
     if not quiet:
-        _show(one, record, resumed, file)
+        _show(finished, resumed, file)
+    verdicts = {claim.statement: claim.verdict for claim in finished.claims}
     places = {"folder": str(one.folder), "figures": _figures(one), "report": str(file)}
-    return finished, {**places, "resumed": resumed, **record}
+    return finished, {**places, "resumed": resumed, "verdicts": verdicts, **record}
 
 
 def _command(one: Run, *, quick: bool) -> str:
@@ -159,9 +160,9 @@ def _figures(one: Run) -> list[str]:
     return [str(one.folder / f"figure.{ending}") for ending in ("png", "svg")]
 
 
-def _show(one: Run, record: dict[str, Any], resumed: int, report: Path) -> None:
-    experiment: Experiment = one.experiment
-    console().print(f"{' '.join(experiment.name)}: {experiment.title}", soft_wrap=True)
+def _show(finished: Finished, resumed: int, report: Path) -> None:
+    one, record = finished.run, finished.record
+    console().print(f"{finished.name}: {one.experiment.title}", soft_wrap=True)
     table = Table(show_header=False)
     for name, value in record["summary"].items():
         table.add_row(name.replace("_", " "), f"{value:.4g}")
@@ -169,5 +170,7 @@ def _show(one: Run, record: dict[str, Any], resumed: int, report: Path) -> None:
     table.add_row("points", f"{len(one.files)}, of which {resumed} were there")
     table.add_row("seconds", f"{record['wall_seconds']:.3g}")
     console().print(table)
+    for claim in finished.claims:
+        console().print(f"{claim.statement}: {claim.verdict}", soft_wrap=True)
     console().print(f"Figure: {_figures(one)[0]}", soft_wrap=True)
     console().print(f"Report: {report}", soft_wrap=True)

@@ -8,10 +8,10 @@ from torch import Tensor
 
 import shoal
 from shoal import DEQ, Architecture
-from shoal.experiments.descent import make
-from shoal.experiments.figures import COLORS
-from shoal.experiments.ling2024.readout import features
-from shoal.experiments.rivals import TITLES, rival
+from shoal.lab.descent import make
+from shoal.lab.figures import COLORS
+from shoal.lab.readout import features
+from shoal.lab.rivals import TITLES, rival
 from shoal.report.designs import designed
 from shoal.report.section import Findings, Row, Section, Subject
 from shoal.report.targets import on_sphere

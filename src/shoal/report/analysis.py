@@ -11,8 +11,8 @@ import shoal
 from shoal.core.checks import instance, items
 from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.core.files import finite
-from shoal.experiments.figures import style
-from shoal.experiments.identity import plain
+from shoal.lab.figures import style
+from shoal.lab.identity import plain
 from shoal.report.accuracy import ACCURACY
 from shoal.report.certificate import CERTIFICATE
 from shoal.report.designs import DESIGN

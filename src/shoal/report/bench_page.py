@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shoal.experiments.figures import COLORS
+from shoal.lab.figures import COLORS
 from shoal.report.bars import Bar, draw_bars
 from shoal.report.benchmarks import BENCHMARKS, Measurement
 from shoal.report.page import render_page

@@ -12,7 +12,7 @@ from shoal import Architecture, ConvResNet
 from shoal.certificates import Condition
 from shoal.certificates.refusals import uncovered
 from shoal.convergence import LinearTraining
-from shoal.experiments.figures import COLORS, GRAY
+from shoal.lab.figures import COLORS, GRAY
 from shoal.networks import Network
 from shoal.report.bars import Bar, draw_bars
 from shoal.report.section import Findings, Row, Section, Subject

@@ -8,7 +8,7 @@ import shoal
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.designs.plot import layer_activations
-from shoal.experiments.figures import COLORS, GRAY
+from shoal.lab.figures import COLORS, GRAY
 from shoal.report.section import Findings, Row, Section, Subject, of_each
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import shoal
-from shoal.experiments.figures import COLORS
+from shoal.lab.figures import COLORS
 from shoal.report.section import Findings, Row, Section, Subject, as_sentence, of_each
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shoal.experiments import Run
+from shoal.lab import Claim, Run
+from shoal.lab.formatting import short
 from shoal.report.page import render_page
 from shoal.report.section import Findings, Part, Row
 
@@ -35,6 +36,13 @@ class Finished:
         """The paper and the figure."""
         return " ".join(self.run.experiment.name)
 
+    @property
+    def claims(self) -> Sequence[Claim]:
+        """What the paper claims, with verdicts; they are for runs in full size."""
+        experiment = self.run.experiment
+        full = experiment == type(experiment)()
+        return experiment.claims(self.record["summary"]) if full else ()
+
 
 def run_page(one: Finished, *, command: str | None = None) -> str:
     """A run as an HTML page.
@@ -44,6 +52,7 @@ def run_page(one: Finished, *, command: str | None = None) -> str:
         command: What runs it again.
     """
     parts = [
+        *([Part("verdict", "Verdict", Findings(_verdicts(one)))] if one.claims else []),
         Part("result", "Result", Findings(_summary(one), figure=one.figure)),
         Part("configuration", "Configuration", Findings(_configuration(one))),
         Part("provenance", "Where it comes from", Findings(_provenance(one))),
@@ -68,7 +77,9 @@ def paper_page(paper: str, runs: Sequence[Finished], *, command: str | None = No
             f"{row.quantity}: {row.value}" for row in (*_configuration(one), *_provenance(one))
         ]
         findings = Findings(
-            (Row("size", _size(one)), *_summary(one)), notes=tuple(words), figure=one.figure
+            (Row("size", _size(one)), *_verdicts(one), *_summary(one)),
+            notes=tuple(words),
+            figure=one.figure,
         )
         parts.append(Part(figure, f"{figure}: {one.record['title']}", findings))
     seconds = sum(one.record["wall_seconds"] for one in runs)
@@ -80,6 +91,22 @@ def paper_page(paper: str, runs: Sequence[Finished], *, command: str | None = No
 def _size(one: Finished) -> str:
     points = len(one.record["points"])
     return f"points: {points}, computed in {one.record['wall_seconds']:.3g} s on {one.run.device}"
+
+
+def _verdicts(one: Finished) -> tuple[Row, ...]:
+    """Each claim, what was found, and which criteria the verdict rests on."""
+    return tuple(
+        Row(
+            claim.statement,
+            claim.verdict,
+            f"printed: {claim.printed}; here: {claim.ours}; "
+            + "; ".join(
+                f"{c.asked}: {short(c.value, 3)}, {'yes' if c.holds else 'no'}"
+                for c in claim.criteria
+            ),
+        )
+        for claim in one.claims
+    )
 
 
 def _summary(one: Finished) -> tuple[Row, ...]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.core.files import json_text, write_together
-from shoal.experiments.figures import figure_writers
+from shoal.lab.figures import figure_writers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

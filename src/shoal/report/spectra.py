@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 import shoal
-from shoal.experiments.figures import COLORS
+from shoal.lab.figures import COLORS
 from shoal.report.section import Findings, Row, Section, Subject, as_sentence, of_each
 
 if TYPE_CHECKING:

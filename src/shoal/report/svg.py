@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from shoal.experiments.figures import COLORS, GRAY, style
+from shoal.lab.figures import COLORS, GRAY, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 import shoal
-from shoal.experiments.figures import COLORS, GRAY
+from shoal.lab.figures import COLORS, GRAY
 from shoal.report.bars import Bar, draw_bars
 from shoal.report.section import Findings, Row, Section, Subject
 

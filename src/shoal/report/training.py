@@ -8,9 +8,9 @@ from torch import Tensor
 
 from shoal import DEQ, Architecture
 from shoal.convergence import LinearTraining
-from shoal.experiments.descent import full_batch, make
-from shoal.experiments.figures import COLORS, GRAY
-from shoal.experiments.rivals import TITLES, rival, wide_kernels
+from shoal.lab.descent import full_batch, make
+from shoal.lab.figures import COLORS, GRAY
+from shoal.lab.rivals import TITLES, rival, wide_kernels
 from shoal.report.designs import designed
 from shoal.report.section import Findings, Row, Section, Subject, as_sentence
 from shoal.report.targets import on_sphere

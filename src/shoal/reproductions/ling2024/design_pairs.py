@@ -1,0 +1,97 @@
+"""A DEQ and the network designed for it, on the same inputs (Ling 2024, figure 7)."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import shoal
+from shoal.architectures import DEQ
+from shoal.lab.experiment import Arrays
+from shoal.lab.figures import COLORS, GRAY
+from shoal.reproductions.ling2024.designs import cached_design
+from shoal.reproductions.ling2024.estimates import estimated_kernels
+from shoal.reproductions.ling2024.setting import matrix_norm
+from shoal.reproductions.width_errors import network_for
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["NORMS", "compare_with_design", "draw_pair", "estimated_ck"]
+
+NORMS = ("exact", "estimate", "deq_noise", "design_noise", "size")
+_BINS = 60
+
+
+def compare_with_design(
+    deq: DEQ, family: str, x: Tensor, *, tau0: float, width: int, seed: int
+) -> Arrays:
+    r"""Spectral norms and eigenvalues of the conjugate kernels of both networks.
+
+    ``exact`` is $\|G^* - \Sigma\|$ and ``estimate`` the same for kernels that are estimated by one
+    network of each kind, as in the paper; ``deq_noise`` and ``design_noise`` are the norms of what
+    the estimates are off, and ``size`` is $\|G^*\|$.
+
+    Args:
+        deq: The DEQ, not centered yet.
+        family: Of the design.
+        x: Inputs of shape (n, p).
+        tau0: Where the DEQ is centered and the design is made.
+        width: Of the networks that kernels are estimated by.
+        seed: Of their weights.
+    """
+    design = cached_design(deq, tau0, "ck", family)
+    assert isinstance(design.original, DEQ)  # the centered DEQ
+    exact, designed = design.kernels(x)
+    estimate = estimated_kernels(design.original, x, width=width, seed=seed).ck
+    other = estimated_ck(design.architecture, x, width=width, seed=seed + 1)
+    found: dict[str, Any] = {
+        "exact": matrix_norm(exact - designed),
+        "estimate": matrix_norm(estimate - other),
+        "deq_noise": matrix_norm(estimate - exact),
+        "design_noise": matrix_norm(other - designed),
+        "size": matrix_norm(exact),
+    }
+    pairs = {"deq": exact, "design": designed, "deq_estimate": estimate, "design_estimate": other}
+    found |= {f"{k}_eigenvalues": torch.linalg.eigvalsh(m).cpu() for k, m in pairs.items()}
+    return {key: np.asarray(value) for key, value in found.items()}
+
+
+def estimated_ck(architecture: shoal.Architecture, x: Tensor, *, width: int, seed: int) -> Tensor:
+    """The conjugate kernel of one random network of an explicit architecture."""
+    network = network_for(architecture, x, width=width, seed=seed)
+    with torch.no_grad():
+        features = network.trace(x).features
+    return features @ features.T
+
+
+def draw_pair(axes: "Axes", arrays: Arrays, *, logarithmic: bool) -> None:
+    """Densities of the eigenvalues of both exact kernels, and of both estimates.
+
+    With ``logarithmic``, the axis of eigenvalues is logarithmic and so are densities', which are
+    those of the logarithms.
+    """
+    names = ("deq", "design", "deq_estimate", "design_estimate")
+    values = [arrays[f"{name}_eigenvalues"] for name in names]
+    largest = max(float(v.max()) for v in values)
+    if logarithmic:
+        least = max(min(float(v.min()) for v in values), 1e-4 * largest)
+        edges: Any = np.geomspace(0.9 * least, 1.1 * largest, _BINS)
+        axes.set_xscale("log")
+    else:
+        least = min(float(v.min()) for v in values)
+        margin = 0.03 * (largest - least)
+        edges = np.linspace(least - margin, largest + margin, 2 * _BINS)
+    widths = np.diff(np.log(edges)) if logarithmic else np.diff(edges)
+    looks: list[dict[str, Any]] = [
+        {"color": COLORS[5], "fill": True, "label": "DEQ"},
+        {"color": COLORS[1], "linewidth": 1.4, "label": "design"},
+        {"color": GRAY, "linewidth": 0.9, "label": "DEQ, estimated"},
+        {"color": GRAY, "linewidth": 0.9, "linestyle": ":", "label": "design, estimated"},
+    ]
+    for entries, look in zip(values, looks, strict=True):
+        counts, _ = np.histogram(entries, edges)
+        axes.stairs(counts / (len(entries) * widths), edges, **look)
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=0.5 / (len(values[0]) * float(widths.max())))
