@@ -8,9 +8,10 @@ import torch
 from commands import files, run
 
 import shoal
-from shoal.report import Data, Findings, Row, Section, Subject, analyze
+from shoal.data import Dataset
+from shoal.report import Findings, Row, Section, Subject, analyze
 
-SUBJECT = Subject(shoal.DEQ(shoal.Tanh(), 0.2, 0.8), Data("points", torch.eye(4).double()))
+SUBJECT = Subject(shoal.DEQ(shoal.Tanh(), 0.2, 0.8), Dataset(torch.eye(4).double()))
 
 
 @pytest.mark.parametrize(

@@ -28,12 +28,13 @@ from shoal.cli.options import (
 )
 from shoal.cli.output import command_line, console, emit, progress
 from shoal.core import checks
+from shoal.data import load_data
+from shoal.data.loading import sources
 from shoal.lab.figures import require_matplotlib
 from shoal.lab.provenance import resolve_device
-from shoal.report import SECTIONS, Findings, Section, Subject, document, load_data, save
+from shoal.report import SECTIONS, Findings, Section, Subject, document, save
 from shoal.report import analyze as sections_of
 from shoal.report.analysis import drawable
-from shoal.report.data import NAMES
 from shoal.report.page import require_jinja
 
 __all__ = ["analyze", "architecture_of"]
@@ -47,7 +48,7 @@ def analyze(
         str,
         typer.Argument(
             metavar="DATA",
-            help=f"{', '.join(NAMES)}, or a file: .npy, .npz, .csv, .csv.gz; see below.",
+            help=f"{sources()}; see below.",
         ),
     ] = "digits",
     label: Annotated[

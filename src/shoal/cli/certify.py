@@ -24,10 +24,11 @@ from shoal.cli.options import (
 )
 from shoal.cli.output import command_line, console, emit, working
 from shoal.core import checks
+from shoal.data import Dataset, load_data
 from shoal.lab.figures import require_matplotlib
 from shoal.lab.identity import plain
 from shoal.networks import Network
-from shoal.report import Data, Row, Subject, load_data, render
+from shoal.report import Row, Subject, render
 from shoal.report.certificate import CERTIFICATE, certificate_findings
 from shoal.report.page import require_jinja
 from shoal.report.saving import save_results
@@ -146,6 +147,11 @@ def certify(
         data, label=label, n=n, dtype=torch.float64, device=torch.device("cpu"), most=_SAMPLES,
         prepared=not raw, standardize=standardize,
     )  # fmt: skip
+    if samples.y is None:
+        raise ValueError(
+            f"{samples.name} must have labels: --label COLUMN of a CSV file, --label FILE.npy for "
+            "an .npy file, or an array y in an .npz file"
+        )
     net = _loaded(load) if load is not None else _built(network or "ling2023", given, samples)
     x = samples.x if raw or not _by_dimension(net) else samples.x * samples.x.shape[1] ** 0.5
     targets = target_scale * samples.targets(net.spec.out_features)
@@ -192,7 +198,7 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _built(kind: str, given: dict[str, Any], samples: Data) -> Network[Any]:
+def _built(kind: str, given: dict[str, Any], samples: Dataset) -> Network[Any]:
     values = _OPTIONS[kind] | _SIZES | given
     features = samples.x.shape[1]
     architecture: shoal.Architecture
@@ -226,7 +232,7 @@ def _by_dimension(net: Network[Any]) -> bool:
 
 
 def _document(
-    found: shoal.Certificate, net: Network[Any], samples: Data, scale: float
+    found: shoal.Certificate, net: Network[Any], samples: Dataset, scale: float
 ) -> dict[str, Any]:
     """A certificate as plain values."""
     spec = net.spec
@@ -251,7 +257,7 @@ def _document(
     }
 
 
-def _page(found: shoal.Certificate, net: Network[Any], samples: Data, scale: float) -> str:
+def _page(found: shoal.Certificate, net: Network[Any], samples: Dataset, scale: float) -> str:
     """The report."""
     words = "two classes" if len(samples.classes) == 2 else f"{len(samples.classes)} classes"
     rows = (

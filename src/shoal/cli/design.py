@@ -23,12 +23,12 @@ from shoal.cli.options import (
 )
 from shoal.cli.output import command_line, console, emit, working
 from shoal.core import checks
+from shoal.data import load_data
 from shoal.designs.design import METHODS
 from shoal.equivalents.centering import LARGEST_NORM, SMALLEST_NORM
 from shoal.lab.figures import require_matplotlib
 from shoal.lab.identity import plain
 from shoal.networks.exporting import export_target
-from shoal.report import load_data
 from shoal.report.design_page import design_page
 from shoal.report.page import require_jinja
 from shoal.report.saving import save_results

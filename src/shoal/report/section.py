@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor
 
 from shoal import Architecture
-from shoal.report.data import Data
+from shoal.data import Dataset
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +26,7 @@ class Subject:
     """
 
     architecture: Architecture
-    data: Data
+    data: Dataset
 
     @property
     def x(self) -> Tensor:

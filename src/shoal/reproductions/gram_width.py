@@ -92,12 +92,16 @@ class GramWidth(WidthDraws):
             }
         return summary
 
-    def large_from(self, summary: Mapping[str, float], **words: str) -> Claim:
+    def large_from(
+        self, summary: Mapping[str, float], statement: str, printed: str, section: str
+    ) -> Claim:
         """The claim that all networks from some width on have the theorem's least eigenvalue.
 
         Args:
             summary: What ``summarize`` gave.
-            words: ``statement``, ``printed`` and ``section`` of the claim.
+            statement: The claim in words.
+            printed: What the paper prints.
+            section: Of the page on reproductions.
         """
         large = {width: summary[f"{width}_large"] for width in self.widths}
         some = [width for width, share in large.items() if share < 1]
@@ -105,7 +109,7 @@ class GramWidth(WidthDraws):
         found = f"all networks from width {rest[0]} on" if rest else "not all networks of any width"
         widest = large[self.widths[-1]]
         asked = Criterion("share of the widest networks at least 1", widest, least=1)
-        return Claim(ours=f"{found}, n = {self.samples}", criteria=(asked,), **words)
+        return Claim(statement, printed, f"{found}, n = {self.samples}", section, (asked,))
 
     def plot(self, results: Sequence[Result]) -> "Figure":
         """Least eigenvalues on the left, errors on the right."""

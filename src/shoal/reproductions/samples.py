@@ -1,6 +1,5 @@
 """Images that networks are trained on: whole sets with one-hot targets, pairs of classes."""
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -50,14 +49,12 @@ def image_samples(
         FileNotFoundError: If a file is missing; says which, whence and whither.
         ValueError: If there are fewer images.
     """
-    found = data.load(dataset, split=split, dtype=torch.float64).pipe(data.flatten)
-    if count is not None and count > len(found.x):
-        raise ValueError(
-            f"{dataset} must have {count} images to {split} with, it has {len(found.x)}"
-        )
-    found = replace(found, x=found.x[:count], y=found.y[:count])
+    found = data.load(dataset, split=split, raw=True).pipe(data.flatten)
+    if count is not None and count > len(found):
+        raise ValueError(f"{dataset} must have {count} images to {split} with, it has {len(found)}")
+    found = data.scale_pixels(found.take(slice(count)), dtype=torch.float64)
     found = (found.pipe(data.center) if center else found).pipe(data.unit_norm)
-    labels = found.y.long().to(device)
+    labels = found.labels.long().to(device)
     targets = torch.nn.functional.one_hot(labels, len(found.classes or ()) or -1)
     return Samples(found.x.to(device, dtype), targets.to(dtype), labels)
 
@@ -78,6 +75,6 @@ def image_pair(
         FileNotFoundError: If a file is missing; says which, whence and whither.
         ValueError: If a class has too few images.
     """
-    found = data.load(dataset, split=split, dtype=dtype)
-    found = found.pipe(data.select_classes, 0, 1).pipe(data.subsample, count // 2, seed=seed)
-    return found.pipe(data.signed_labels)
+    found = data.load(dataset, split=split, raw=True).pipe(data.select_classes, 0, 1)
+    found = found.pipe(data.subsample, count // 2, seed=seed)  # before bytes become numbers
+    return found.pipe(data.scale_pixels, dtype=dtype).pipe(data.signed_labels)

@@ -123,7 +123,7 @@ class Losses(MonitoredWidths):
                 raise
             warnings.warn(f"{dataset} is left out: {error}", UserWarning, stacklevel=2)
             return None
-        return Task(train.x, train.y, (test.x, test.y))
+        return Task(train.x, train.labels, (test.x, test.labels))
 
 
 @lru_cache(maxsize=8)

@@ -103,8 +103,8 @@ class Losses(MonitoredWidths):
 def _task(dataset: str, samples: int, dimension: int, seed: int) -> Task:
     if dataset == "sphere":
         points = data.sphere(samples, dimension, seed=seed)
-        return Task(points.x, points.y)
+        return Task(points.x, points.labels)
     images = image_pair(dataset, "train", samples, seed=seed).pipe(data.flatten)
     images = images.pipe(data.scale_norm, math.sqrt(images.x.shape[1]))
     images = images.pipe(data.perturb_parallel, seed=seed)
-    return Task(images.x, images.y)
+    return Task(images.x, images.labels)

@@ -100,9 +100,10 @@ class ImageTrials(Experiment):
         Raises:
             FileNotFoundError: If a file is missing; says which, whence and whither.
         """
-        whole = data.select_classes(data.load(self.dataset, dtype=torch.float64), *self.digits)
+        whole = data.select_classes(data.load(self.dataset, raw=True), *self.digits)
         chosen = data.flatten(data.subsample(whole, self.samples // 2, seed=self.seed))
-        return PREPROCESSINGS[preprocessing](chosen.x), chosen.y
+        chosen = data.scale_pixels(chosen, dtype=torch.float64)
+        return PREPROCESSINGS[preprocessing](chosen.x), chosen.labels
 
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
         """The norms of each activation and preprocessing, and the printed ones."""

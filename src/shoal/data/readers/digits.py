@@ -1,17 +1,20 @@
 """Handwritten digits that come with scikit-learn: data for a start, without any file."""
 
+import os
+
 import numpy as np
-import torch
 
 from shoal.data.dataset import Dataset
-from shoal.data.pixels import image_dataset
+from shoal.data.readers.pixels import image_dataset
+from shoal.data.readers.registry import reads
 
 __all__ = ["read_digits"]
 
 _TRAIN = 1437  # of 1,797: four fifths, in the order in which they come
 
 
-def read_digits(split: str, *, raw: bool, dtype: torch.dtype | None) -> Dataset:
+@reads("digits", splits=("train", "test", "all"))
+def read_digits(split: str, folder: str | os.PathLike[str] | None) -> Dataset:  # noqa: ARG001
     """The digits; see :func:`shoal.data.load`.
 
     Example:
@@ -34,7 +37,5 @@ def read_digits(split: str, *, raw: bool, dtype: torch.dtype | None) -> Dataset:
         name="digits",
         classes=tuple("0123456789"),
         source=f"sklearn.datasets.load_digits, {split}",
-        raw=raw,
-        dtype=dtype,
         white=16.0,
     )

@@ -1,13 +1,11 @@
-"""What is done to inputs before an analysis, and which samples are drawn; both in words too."""
+"""Columns of tables on their scales, and inputs of a mean squared norm of one."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from shoal.data.synthetic import seeded
-
-__all__ = ["Scales", "drawn_order", "normalized", "scales", "standardized"]
+__all__ = ["Scales", "normalized", "scales", "standardized"]
 
 _SMALL = 0.1  # of the largest range: a column that hardly counts
 _MANY = 0.25  # of the columns that hardly count: the scales are those of units, not of importance
@@ -94,27 +92,3 @@ def normalized(name: str, x: Tensor) -> Tensor:
     if size == 0:
         raise ValueError(f"{name} must have samples that differ")
     return x / size
-
-
-def drawn_order(samples: int, classes: Tensor | None, seed: int | None) -> Tensor:
-    """An order of samples in which the first ones, however many, have the classes in their shares.
-
-    Args:
-        samples: How many there are.
-        classes: Class indices, of shape (samples,), where there are any.
-        seed: Of the draws; without one, the samples are in the order in which they come.
-    """
-    if seed is None:
-        return torch.arange(samples, device="cpu")
-    generator = seeded(seed)
-    order = torch.randperm(samples, generator=generator, device="cpu")
-    if classes is None:
-        return order
-    jitter = torch.rand(samples, generator=generator, dtype=torch.float64, device="cpu")
-    place = torch.empty_like(jitter)  # within the class, from zero to one
-    classes = classes.cpu()[order]
-    for index in classes.unique():
-        members = (classes == index).nonzero()[:, 0]
-        ranks = torch.arange(len(members)).to(jitter)
-        place[members] = (ranks + jitter[members]) / len(members)
-    return order[place.argsort(stable=True)]

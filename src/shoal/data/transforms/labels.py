@@ -85,8 +85,7 @@ def subsample(dataset: Dataset, n_per_class: int, *, seed: int) -> Dataset:
         drawn.append(
             members[torch.randperm(len(members), generator=generator, device="cpu")[:n_per_class]]
         )
-    rows = torch.cat(drawn).sort().values.to(dataset.y.device)
-    return replace(dataset, x=dataset.x[rows], y=dataset.y[rows])
+    return dataset.take(torch.cat(drawn).sort().values.to(dataset.x.device))
 
 
 def signed_labels(dataset: Dataset) -> Dataset:
@@ -125,9 +124,7 @@ def one_hot(dataset: Dataset) -> Dataset:
                 [0., 1.]])
     """
     labels = class_labels(check_dataset(dataset))
-    identity = torch.eye(
-        len(dataset.classes), dtype=_target_dtype(dataset.x), device=dataset.y.device
-    )
+    identity = torch.eye(len(dataset.classes), dtype=_target_dtype(dataset.x), device=labels.device)
     return replace(dataset, y=identity[labels])
 
 

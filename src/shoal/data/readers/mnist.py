@@ -1,19 +1,20 @@
 """MNIST and Fashion-MNIST, from the official IDX files, plain or gzipped."""
 
 import itertools
+import math
 import os
+import struct
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from shoal.data.dataset import Dataset
 from shoal.data.files import damaged, read_content
 from shoal.data.folders import Files, find
-from shoal.data.idx import parse_idx
 from shoal.data.official import check_official
-from shoal.data.pixels import check_byte_labels, image_dataset
+from shoal.data.readers.pixels import check_byte_labels, image_dataset
+from shoal.data.readers.registry import reads
 
 __all__ = ["read_fashion_mnist", "read_mnist"]
 
@@ -76,28 +77,19 @@ _MEANINGS = {
 }
 
 
-def read_mnist(
-    split: str, folder: str | os.PathLike[str] | None, *, raw: bool, dtype: torch.dtype | None
-) -> Dataset:
+@reads("mnist")
+def read_mnist(split: str, folder: str | os.PathLike[str] | None) -> Dataset:
     """MNIST; see :func:`shoal.data.load`."""
-    return _read("mnist", split, folder, raw=raw, dtype=dtype)
+    return _read("mnist", split, folder)
 
 
-def read_fashion_mnist(
-    split: str, folder: str | os.PathLike[str] | None, *, raw: bool, dtype: torch.dtype | None
-) -> Dataset:
+@reads("fashion-mnist")
+def read_fashion_mnist(split: str, folder: str | os.PathLike[str] | None) -> Dataset:
     """Fashion-MNIST; see :func:`shoal.data.load`."""
-    return _read("fashion-mnist", split, folder, raw=raw, dtype=dtype)
+    return _read("fashion-mnist", split, folder)
 
 
-def _read(
-    name: str,
-    split: str,
-    folder: str | os.PathLike[str] | None,
-    *,
-    raw: bool,
-    dtype: torch.dtype | None,
-) -> Dataset:
+def _read(name: str, split: str, folder: str | os.PathLike[str] | None) -> Dataset:
     images_name = f"{_PREFIX[split]}-images-idx3-ubyte"
     labels_name = f"{_PREFIX[split]}-labels-idx1-ubyte"
     endings = itertools.product((".gz", ""), repeat=2)
@@ -117,13 +109,39 @@ def _read(
         name=name,
         classes=_CLASSES[name],
         source=f"{images_path}, {labels_path}",
-        raw=raw,
-        dtype=dtype,
     )
 
 
 def _array(name: str, official: str, path: Path, *, axes: int) -> NDArray[np.uint8]:
     content = read_content(path)
-    array = parse_idx(path, content, axes=axes)
     check_official(path, content, _DIGESTS[name, official], others=_MEANINGS)
-    return array
+    return _parse_idx(path, content, axes=axes)
+
+
+def _parse_idx(path: Path, content: bytes, *, axes: int) -> NDArray[np.uint8]:
+    """The array in an IDX file: unsigned bytes behind a header with their shape.
+
+    Args:
+        path: The file, for messages.
+        content: What it holds, decompressed.
+        axes: How many axes the array must have: 1 for labels, 3 for images.
+
+    Raises:
+        ValueError: If the magic number, the shape or the length is not what it should be.
+    """
+    magic = struct.pack(">BBBB", 0, 0, 0x08, axes)  # 0x08: unsigned bytes
+    header = 4 + 4 * axes
+    if content[:4] != magic:
+        raise damaged(path, f"the IDX magic number {magic.hex()}", content[:4].hex())
+    if len(content) < header:
+        raise damaged(path, f"an IDX header of {header} bytes", f"{len(content)} bytes in all")
+    shape = struct.unpack(f">{axes}I", content[4:header])
+    size = math.prod(shape)
+    if size == 0:
+        raise damaged(path, "at least one entry", f"the shape {shape}")
+    if len(content) - header != size:
+        stated = "×".join(map(str, shape))
+        raise damaged(
+            path, f"{size} bytes behind the header, for {stated}", f"{len(content) - header}"
+        )
+    return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)

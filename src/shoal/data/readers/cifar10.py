@@ -1,20 +1,19 @@
 """CIFAR-10, from the official files of the binary or of the Python version."""
 
 import os
-import reprlib
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from shoal.data.dataset import Dataset
 from shoal.data.files import damaged, read_content
 from shoal.data.folders import Files, find
-from shoal.data.official import check_official, warn_unofficial
-from shoal.data.pixels import check_byte_labels, image_dataset
-from shoal.data.safe_pickle import read_plain_pickle
+from shoal.data.official import require_official, warn_unofficial
+from shoal.data.readers.pixels import check_byte_labels, image_dataset
+from shoal.data.readers.registry import reads
 
 __all__ = ["read_cifar10"]
 
@@ -53,9 +52,8 @@ _DIGESTS = {
 }
 
 
-def read_cifar10(
-    split: str, folder: str | os.PathLike[str] | None, *, raw: bool, dtype: torch.dtype | None
-) -> Dataset:
+@reads("cifar-10")
+def read_cifar10(split: str, folder: str | os.PathLike[str] | None) -> Dataset:
     """CIFAR-10; see :func:`shoal.data.load`."""
     paths = _find(split, folder)
     read: Callable[[Path], _Batch] = _binary if paths[0].suffix == ".bin" else _python
@@ -66,8 +64,6 @@ def read_cifar10(
         name="cifar-10",
         classes=_CLASSES,
         source=", ".join(map(str, paths)),
-        raw=raw,
-        dtype=dtype,
     )
 
 
@@ -109,22 +105,12 @@ def _binary(path: Path) -> _Batch:
 
 
 def _python(path: Path) -> _Batch:
-    """A pickled dictionary with the array ``data`` and the list ``labels``."""
+    """A pickled dictionary with the array ``data`` and the list ``labels``.
+
+    A pickle is a program, so only the official ones are run.
+    """
     content = read_content(path, limit=2**26)
-    batch = read_plain_pickle(path, content)
-    for name in ("data", "labels"):
-        if name not in batch:
-            found = ", ".join(sorted(batch)) or "none"
-            raise damaged(path, f"an entry {name!r}", f"the entries {found}")
-    images, labels = batch["data"], batch["labels"]
-    if not isinstance(images, np.ndarray) or images.ndim != 2 or images.shape[1] != _PIXELS:
-        shape = images.shape if isinstance(images, np.ndarray) else type(images).__name__
-        raise damaged(path, f"data of shape (n, {_PIXELS})", str(shape))
-    if not isinstance(labels, list) or len(labels) != len(images) or not labels:
-        size = len(labels) if isinstance(labels, list) else type(labels).__name__
-        raise damaged(path, f"a list of {len(images)} labels, one per image", str(size))
-    for index, label in enumerate(labels):
-        if type(label) is not int or not 0 <= label < len(_CLASSES):
-            raise damaged(path, "labels in 0..9", f"label {reprlib.repr(label)} of sample {index}")
-    check_official(path, content, _DIGESTS[path.name])
-    return images.reshape(-1, *_SHAPE), np.array(labels, dtype=np.uint8)
+    require_official(path, content, _DIGESTS[path.name], "the binary version is, whatever it holds")
+    batch = pickle.loads(content, encoding="bytes")
+    images = np.asarray(batch[b"data"], dtype=np.uint8)
+    return images.reshape(-1, *_SHAPE), np.array(batch[b"labels"], dtype=np.uint8)

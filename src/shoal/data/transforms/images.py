@@ -1,4 +1,4 @@
-"""Preprocessings of images: colors and size."""
+"""Preprocessings of images: pixels as numbers, colors and size."""
 
 from dataclasses import replace
 
@@ -6,12 +6,57 @@ import torch
 from torch import Tensor
 
 from shoal.core.checks import integer, room
-from shoal.data.dataset import Dataset, check_dataset, float_samples
+from shoal.data.dataset import Dataset, check_dataset, float_samples, resolve_dtype
 
-__all__ = ["resize", "to_gray"]
+__all__ = ["resize", "scale_pixels", "to_gray"]
 
 # The weights of red, green and blue in the luma of ITU-R BT.601, as image libraries use them.
 _LUMA = (0.299, 0.587, 0.114)
+
+
+def scale_pixels(dataset: Dataset, *, dtype: torch.dtype | None = None) -> Dataset:
+    """Turn the bytes of raw images into numbers in [0, 1]; other numbers only get the dtype.
+
+    Large sets are loaded raw, and scaled when few samples have been chosen from them.
+
+    Args:
+        dataset: Of any samples.
+        dtype: PyTorch's default dtype by default.
+
+    Raises:
+        ValueError: If a number is not finite in that dtype.
+
+    Example:
+        >>> import torch
+        >>> from shoal import data
+        >>> digits = data.load("digits", raw=True)
+        >>> few = data.scale_pixels(digits.take(torch.tensor([0, 5])))
+        >>> few, float(few.x.max())
+        (Dataset('digits', 2 samples of shape 1×8×8, float32, 10 classes), 1.0)
+    """
+    kind, x = resolve_dtype(dtype), check_dataset(dataset).x
+    if x.dtype == torch.uint8:
+        found = x.to(kind).div_(dataset.white)
+    else:
+        found = _converted(dataset, x, kind)
+    y = dataset.y
+    if y is not None and y.dtype.is_floating_point:
+        y = _converted(dataset, y, kind)
+    return replace(dataset, x=found, y=y)
+
+
+def _converted(dataset: Dataset, values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Finite numbers in another dtype, in which they must be finite too."""
+    found = values.to(dtype)
+    outside = (~found.isfinite()).nonzero()
+    if len(outside):
+        place = tuple(outside[0].tolist())
+        name = str(dtype).removeprefix("torch.")
+        raise ValueError(
+            f"{dataset.source or dataset.name}: expected numbers that are finite in {name}, got "
+            f"{float(values[place])} at {place}; dtype=torch.float64 has a wider range"
+        )
+    return found
 
 
 def to_gray(dataset: Dataset) -> Dataset:

@@ -18,15 +18,17 @@ from numpy.typing import NDArray
 from shoal.core.checks import as_path, flag, shown
 from shoal.data.dataset import Dataset
 from shoal.data.files import damaged, read_content
-from shoal.data.tables import table_dataset
+from shoal.data.readers.registry import reads_files
+from shoal.data.readers.tables import table_dataset
+from shoal.data.transforms.images import scale_pixels
 
-__all__ = ["read_columns", "read_csv"]
+__all__ = ["read_csv", "read_csv_table"]
 
 
 def read_csv(
     path: str | os.PathLike[str],
     *,
-    label: str | int,
+    label: str | int | None = None,
     header: bool | None = None,
     regression: bool = False,
     delimiter: str = ",",
@@ -36,7 +38,8 @@ def read_csv(
 
     Args:
         path: The file: one sample per row, numbers in all columns but that of the labels.
-        label: The column of the labels: its name, or its index (negative ones count from the end).
+        label: The column of the labels: its name, or its index (negative ones count from the end);
+            without it there are none.
         header: Whether the first row holds the names of the columns. By default it does if
             ``label`` is a name or no cell of it is a number.
         regression: Whether labels are real numbers; otherwise each distinct label is a class.
@@ -64,35 +67,47 @@ def read_csv(
         (tensor([[5.1000, 3.5000],
                 [4.9000, 3.0000]]), ('iris', 'rose'))
     """
-    if isinstance(label, bool) or not isinstance(label, str | int):
+    if isinstance(label, bool) or not isinstance(label, str | int | None):
         raise TypeError(f"label must be the name or the index of a column, got {label!r}")
     if header is not None:
         flag("header", header)
     flag("regression", regression)
     file = as_path("path", path)
+    found = _dataset(file, delimiter, label, header, regression=regression)
+    return scale_pixels(found, dtype=dtype)
+
+
+@reads_files(".csv", ".csv.gz", labels="a column, by its name or its index")
+def read_csv_table(path: Path, label: str | None) -> Dataset:
+    """The inputs with classes, or else with real targets, in the column that is named."""
+    column = int(label) if label is not None and re.fullmatch("-?[0-9]+", label) else label
+    try:
+        return _dataset(path, ",", column, None, regression=False)
+    except ValueError as error:
+        if label is None:
+            hint = "; --label COLUMN says where the labels are, by name or index"
+            raise ValueError(f"{error}{hint if ', column' in str(error) else ''}") from None
+        try:
+            return _dataset(path, ",", column, None, regression=True)
+        except ValueError:
+            raise error from None
+
+
+def _dataset(
+    file: Path,
+    delimiter: str,
+    label: str | int | None,
+    header: bool | None,
+    *,
+    regression: bool,
+) -> Dataset:
     table = _read(file, delimiter, label, header)
     if not table.features.shape[1]:
         wanted = f"a column of labels and at least one of features, separated by {delimiter!r}"
         raise damaged(file, wanted, "a single column")
-    labels = _labels(file, table, regression=regression)
+    labels = None if label is None else _labels(file, table, regression=regression)
     name = file.name.removesuffix(".gz").removesuffix(".csv")
-    return table_dataset(table.features, labels, name=name, source=str(file), dtype=dtype)
-
-
-def read_columns(
-    path: Path, *, without: str | int | None = None, delimiter: str = ","
-) -> NDArray[np.float64]:
-    """The numbers in all columns of a CSV file but one, as a matrix.
-
-    Args:
-        path: The file, as for :func:`read_csv`.
-        without: The name or the index of a column to leave out.
-        delimiter: The character between cells.
-
-    Raises:
-        ValueError: As for :func:`read_csv`.
-    """
-    return _read(path, delimiter, without, None).features
+    return table_dataset(table.features, labels, name=name, source=str(file))
 
 
 class _Table(NamedTuple):

@@ -1,4 +1,4 @@
-"""Datasets of official images, from the bytes in their files."""
+"""Datasets of official images, as the bytes in their files."""
 
 from pathlib import Path
 
@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shoal.core.checks import flag
-from shoal.data.dataset import Dataset, resolve_dtype
+from shoal.data.dataset import Dataset
 from shoal.data.files import damaged
 
 __all__ = ["check_byte_labels", "image_dataset"]
@@ -30,31 +29,16 @@ def image_dataset(
     name: str,
     classes: tuple[str, ...],
     source: str,
-    raw: bool,
-    dtype: torch.dtype | None,
     white: float = 255.0,
 ) -> Dataset:
-    """A dataset of images of shape (n, channels, height, width), scaled to [0, 1] unless raw.
-
-    Args:
-        images: The pixels.
-        labels: The class indices.
-        name: Of the dataset.
-        classes: The names of the classes.
-        source: Where the data came from.
-        raw: Whether to leave the bytes as they are.
-        dtype: Of the samples otherwise; PyTorch's default if ``None``.
-        white: The largest value of a pixel.
-    """
-    kind = resolve_dtype(dtype)
-    flag("raw", raw)
-    pixels = torch.from_numpy(images.copy())  # a tensor must own its memory, and may be written to
+    """A dataset of the bytes of images of shape (n, channels, height, width)."""
     channels, height, width = images.shape[1:]
     return Dataset(
-        pixels if raw else pixels.to(kind).div_(white),
+        torch.from_numpy(images.copy()),  # a tensor must own its memory, and may be written to
         torch.from_numpy(labels.astype(np.int64)),
         name,
         classes=classes,
         image_shape=(channels, height, width),
         source=source,
+        white=white,
     )
