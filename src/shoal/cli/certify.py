@@ -10,6 +10,7 @@ from rich.text import Text
 
 import shoal
 from shoal.cli.analyze import architecture_of
+from shoal.cli.command import Example, command
 from shoal.cli.errors import note
 from shoal.cli.options import (
     Debug,
@@ -19,18 +20,16 @@ from shoal.cli.options import (
     Threads,
     Verbose,
     check_count,
-    check_folder,
+    check_output,
     limited,
 )
 from shoal.cli.output import command_line, console, emit, working
 from shoal.core import checks
 from shoal.data import Dataset, load_data
-from shoal.lab.figures import require_matplotlib
 from shoal.lab.identity import plain
 from shoal.networks import Network
 from shoal.report import Row, Subject, render
 from shoal.report.certificate import CERTIFICATE, certificate_findings
-from shoal.report.page import require_jinja
 from shoal.report.saving import save_results
 
 __all__ = ["NOT_ESTABLISHED", "certify"]
@@ -52,6 +51,30 @@ _MARKS = {
 }
 
 
+@command(
+    "Does gradient descent train this network, and how fast?",
+    place=3,
+    writes="report.html (the page for people), certificate.json, network.safetensors",
+    exits="1 failed; 2 bad input; 3 nothing is established",
+    examples=(
+        Example("the network of Ling 2023 on 8 digits", "shoal certify"),
+        Example(
+            "with the report and the network to train",
+            "shoal certify d.npz -n 4 --width 2000 --output certificate",
+        ),
+        Example(
+            "a network that shoal.save wrote, for a step size",
+            "shoal certify d.npz --load net.safetensors --step-size 0.01",
+        ),
+    ),
+    takes_data=True,
+    panels={
+        "Data": "label n target_scale raw standardize",
+        "Network": "network weight_variance activation recurrent_variance input_variance gamma "
+        "width readout_scale seed load",
+        "Training": "step_size",
+    },
+)
 def certify(
     data: Annotated[
         str,
@@ -120,10 +143,7 @@ def certify(
     means that training fails.
     """
     check_count("--threads", threads)
-    if output is not None:
-        require_matplotlib()
-        require_jinja()
-        check_folder(output)
+    check_output(output)
     chosen = {
         "weight_variance": weight_variance,
         "activation": activation,

@@ -1,5 +1,6 @@
 """``shoal reproduce``: list and run experiments."""
 
+import logging
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,22 +9,37 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from shoal.cli.command import Example, command
 from shoal.cli.errors import FAILED, INTERRUPTED, note
-from shoal.cli.options import Debug, Device, Json, Output, Verbose, check_count, check_folder
+from shoal.cli.options import Debug, Device, Json, Output, Verbose, check_count, check_output
 from shoal.cli.output import command_line, console, emit, progress
 from shoal.lab import Progress, Run, execute, find, registered
-from shoal.lab.figures import require_matplotlib
 from shoal.lab.storage import read_json
-from shoal.report.page import require_jinja
 from shoal.report.reproduction import Finished, paper_page, run_page
 from shoal.report.saving import save_results
 
 __all__ = ["reproduce"]
 
+_logger = logging.getLogger(__name__)
+
 _STEPS = 10_000  # of the progress bar
 _PAPERS = ", ".join(sorted({paper for paper, _ in registered()}))
 
 
+@command(
+    "List and run the papers' figures, tables and theorems.",
+    place=4,
+    writes="for each run a folder with report.html (the page for people),\n"
+    "  run.json, figure.png and .svg, points/*.npz; for a whole paper PAPER.html",
+    examples=(
+        Example("the list", "shoal reproduce"),
+        Example("one figure, small", "shoal reproduce ling2024 figure1 --quick"),
+        Example(
+            "all of a paper, at full size, in 4 processes",
+            "shoal reproduce ling2023 --jobs 4 --output results",
+        ),
+    ),
+)
 def reproduce(
     paper: Annotated[
         str | None,
@@ -46,7 +62,7 @@ def reproduce(
 
     Every run has a folder of its own in the output folder, named by a hash of its configuration.
     What is finished there is not computed again: a run that was interrupted goes on, with the same
-    results to the last bit. Of a whole paper, experiments whose data are not there are left out.
+    results to the last bit. Of a whole paper, what fails or has no data here is left out and named.
     """
     for option, value in (("--jobs", jobs), ("--threads", threads)):
         check_count(option, value)
@@ -54,9 +70,7 @@ def reproduce(
         _list(json=json)
         return
     kinds = find(paper, figure)
-    require_matplotlib()
-    require_jinja()
-    check_folder(output)
+    check_output(output)
     experiments = [kind.quick() if quick else kind() for kind in kinds]
     runs = [Run(one, output, device, threads) for one in experiments]
     if figure is None:
@@ -75,14 +89,18 @@ def reproduce(
 def _run_all(
     paper: str, runs: Sequence[Run], *, jobs: int, quick: bool, quiet: bool
 ) -> dict[str, Any]:
-    """Run what a paper has, but for what has no data here, and put it on one page."""
+    """Run what a paper has, but for what has no data here or fails, and put it on one page."""
     done: list[tuple[Finished, dict[str, Any]]] = []
     absent: dict[str, str] = {}
     for one in runs:
         try:
             done.append(_run(one, jobs=jobs, quick=quick, quiet=quiet))
-        except FileNotFoundError as error:
-            absent[one.experiment.name[1]] = str(error)
+        except typer.Exit:
+            raise
+        except Exception as error:  # whatever it is, the others' results are not lost
+            _logger.debug("%s", one.experiment.name, exc_info=True)
+            kind = "" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}: "
+            absent[one.experiment.name[1]] = f"{kind}{error}"
     document: dict[str, Any] = {"runs": [described for _, described in done], "left_out": absent}
     if done:
         page = paper_page(paper, [finished for finished, _ in done], command=command_line())

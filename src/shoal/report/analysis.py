@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import shoal
 from shoal.core.checks import instance, items
 from shoal.core.exceptions import AccuracyError, ConvergenceError
-from shoal.core.files import finite
+from shoal.core.files import finite, json_text
 from shoal.lab.figures import style
 from shoal.lab.identity import plain
 from shoal.report.accuracy import ACCURACY
@@ -67,6 +67,7 @@ def analyze(
         _logger.info("section %s", section.name)
         try:
             findings = section.find(subject)
+            json_text(finite(findings.numbers))  # one that cannot be written would spoil all
         except Exception as error:  # whatever it is, what is found before and after it is not lost
             _logger.debug("section %s", section.name, exc_info=True)
             findings = Findings(error=_reason(error))
