@@ -6,15 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 
 from shoal.lab.claims import Claim
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from shoal.lab.figures import Figure
 
 __all__ = ["Arrays", "Experiment", "Point", "Result", "grid", "matching", "point_names"]
 
@@ -74,7 +72,7 @@ class Experiment(ABC):
         """The numbers that the figure is about; a function of the results alone."""
 
     @abstractmethod
-    def plot(self, results: Sequence[Result]) -> "Figure":
+    def plot(self, results: Sequence[Result]) -> Figure:
         """The figure; a function of the results alone, which writes nothing."""
 
     def claims(self, summary: Mapping[str, float]) -> Sequence[Claim]:  # noqa: ARG002

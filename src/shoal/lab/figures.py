@@ -2,16 +2,33 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from shoal.core.files import write_together
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+else:  # names for annotations, so that nobody imports matplotlib before there is something to draw
+    Axes = Figure = Any
 
-__all__ = ["COLORS", "figure_writers", "require_matplotlib", "save_figure", "style"]
+__all__ = [
+    "COLORS",
+    "GRAY",
+    "Axes",
+    "Figure",
+    "figure_writers",
+    "new_figure",
+    "require_matplotlib",
+    "save_figure",
+    "style",
+    "styled",
+]
+
+_Options = ParamSpec("_Options")
 
 # distinct also for the color-blind (Okabe and Ito)
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -59,12 +76,30 @@ def style() -> Iterator[None]:
         yield
 
 
-def save_figure(figure: "Figure", path: Path) -> list[Path]:
+def styled(draw: Callable[_Options, Figure]) -> Callable[_Options, Figure]:
+    """Let a function draw in the style of shoal's figures; a decorator."""
+
+    @wraps(draw)
+    def drawn(*args: _Options.args, **options: _Options.kwargs) -> Figure:
+        with style():
+            return draw(*args, **options)
+
+    return drawn
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of a size in inches."""
+    from matplotlib import figure
+
+    return figure.Figure(figsize=(width, height))
+
+
+def save_figure(figure: Figure, path: Path) -> list[Path]:
     """Save a figure as PNG and SVG, under the name ``path`` with these endings."""
     return write_together(path.parent, figure_writers(figure, path.name))
 
 
-def figure_writers(figure: "Figure", name: str) -> dict[str, Callable[[Path], None]]:
+def figure_writers(figure: Figure, name: str) -> dict[str, Callable[[Path], None]]:
     """What writes a figure as ``name.png`` and ``name.svg``, for ``write_together``."""
 
     def png(path: Path) -> None:

@@ -2,17 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from shoal.lab import Claim, Run
+from shoal.lab.figures import Figure
 from shoal.lab.formatting import short
 from shoal.report.page import render_page
 from shoal.report.section import Findings, Part, Row
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["Finished", "paper_page", "run_page"]
 
@@ -29,7 +27,7 @@ class Finished:
 
     run: Run
     record: dict[str, Any]
-    figure: "Figure"
+    figure: Figure
 
     @property
     def name(self) -> str:

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -11,13 +11,9 @@ from torch import Tensor
 
 from shoal.lab.claims import Claim, Criterion
 from shoal.lab.experiment import Arrays, Point, Result
-from shoal.lab.figures import COLORS, GRAY, style
+from shoal.lab.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
 from shoal.lab.fits import power_law
 from shoal.reproductions.width_errors import WidthDraws, errors_of, slopes
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["GramWidth"]
 
@@ -111,34 +107,32 @@ class GramWidth(WidthDraws):
         asked = Criterion("share of the widest networks at least 1", widest, least=1)
         return Claim(statement, printed, f"{found}, n = {self.samples}", section, (asked,))
 
-    def plot(self, results: Sequence[Result]) -> "Figure":
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
         """Least eigenvalues on the left, errors on the right."""
-        with style():
-            from matplotlib.figure import Figure
-
-            figure = Figure(figsize=(9.2, 3.9))
-            left, right = figure.subplots(1, 2)
-            limit = float(results[0].arrays["limit"])
-            gram, population, least = self.symbols
-            self._scatter(left, errors_of(results, "least"), "networks")
-            left.axhline(limit, color=GRAY, linewidth=1.2, label=f"${least}$")
-            rest, name = (1 - self.share) * limit, f"${1 - self.share:g}\\,{least}$"
-            left.axhline(rest, color=GRAY, linestyle="--", linewidth=1.2, label=name)
-            left.set_title(rf"$\lambda_{{\min}}({gram})$")
-            errors = errors_of(results, "error")
-            law, widths = power_law(*errors), np.array(self.widths)
-            self._scatter(right, errors, "networks")
-            right.plot(widths, law(widths), color=COLORS[0], label=f"slope {law.slope:.2f}")
-            name = f"${self.share:g}\\,{least}$"
-            allowed = self.share * limit
-            right.axhline(allowed, color=GRAY, linestyle="--", linewidth=1.2, label=name)
-            right.set_yscale("log")
-            right.set_title(rf"$\|{gram} - {population}\|$")
-            for axes in (left, right):
-                axes.legend(loc="lower right" if axes is left else "upper right")
+        figure = new_figure(9.2, 3.9)
+        left, right = figure.subplots(1, 2)
+        limit = float(results[0].arrays["limit"])
+        gram, population, least = self.symbols
+        self._scatter(left, errors_of(results, "least"), "networks")
+        left.axhline(limit, color=GRAY, linewidth=1.2, label=f"${least}$")
+        rest, name = (1 - self.share) * limit, f"${1 - self.share:g}\\,{least}$"
+        left.axhline(rest, color=GRAY, linestyle="--", linewidth=1.2, label=name)
+        left.set_title(rf"$\lambda_{{\min}}({gram})$")
+        errors = errors_of(results, "error")
+        law, widths = power_law(*errors), np.array(self.widths)
+        self._scatter(right, errors, "networks")
+        right.plot(widths, law(widths), color=COLORS[0], label=f"slope {law.slope:.2f}")
+        name = f"${self.share:g}\\,{least}$"
+        allowed = self.share * limit
+        right.axhline(allowed, color=GRAY, linestyle="--", linewidth=1.2, label=name)
+        right.set_yscale("log")
+        right.set_title(rf"$\|{gram} - {population}\|$")
+        for axes in (left, right):
+            axes.legend(loc="lower right" if axes is left else "upper right")
         return figure
 
-    def _scatter(self, axes: "Axes", measured: tuple[Any, Any], label: str) -> None:
+    def _scatter(self, axes: Axes, measured: tuple[Any, Any], label: str) -> None:
         axes.plot(*measured, "o", color=COLORS[0], markersize=4, alpha=0.4, mew=0, label=label)
         axes.set_xscale("log", base=2)
         axes.set_xlabel("width $m$")

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -15,12 +15,8 @@ import shoal
 from shoal.architectures import Architecture
 from shoal.lab.claims import Criterion
 from shoal.lab.experiment import Arrays, Experiment, Point, Result, matching
-from shoal.lab.figures import COLORS, GRAY, style
+from shoal.lab.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
 from shoal.training import TrainingProgress, TrainingRun
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["MonitoredWidths", "Panel", "Task", "run_arrays"]
 
@@ -180,28 +176,26 @@ class MonitoredWidths(Experiment):
             ]
         return tuple(found)
 
-    def plot(self, results: Sequence[Result]) -> "Figure":
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
         """A panel for each dataset and quantity, as in the paper."""
-        with style():
-            from matplotlib.figure import Figure
-
-            shown = [n for n in self.datasets if any(r.arrays for r in _of(results, n))]
-            grid = [[(name, panel) for panel in self.panels] for name in shown]
-            if self.side_by_side == "datasets":
-                grid = [list(row) for row in zip(*grid, strict=True)]
-            rows, columns = len(grid), len(grid[0])
-            figure = Figure(figsize=(3.5 * columns + 0.4, 2.7 * rows + 0.5))
-            axes: Any = figure.subplots(rows, columns, squeeze=False)
-            for place, (name, panel) in zip(axes.flat, chain(*grid), strict=True):
-                self._draw(place, _of(results, name), panel)
-                place.set_title(f"{name}: {panel.label}", fontsize=10)
-            for place in axes[-1]:
-                place.set_xlabel("step")
-            handles, labels = axes[0, 0].get_legend_handles_labels()
-            figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+        shown = [n for n in self.datasets if any(r.arrays for r in _of(results, n))]
+        grid = [[(name, panel) for panel in self.panels] for name in shown]
+        if self.side_by_side == "datasets":
+            grid = [list(row) for row in zip(*grid, strict=True)]
+        rows, columns = len(grid), len(grid[0])
+        figure = new_figure(3.5 * columns + 0.4, 2.7 * rows + 0.5)
+        axes: Any = figure.subplots(rows, columns, squeeze=False)
+        for place, (name, panel) in zip(axes.flat, chain(*grid), strict=True):
+            self._draw(place, _of(results, name), panel)
+            place.set_title(f"{name}: {panel.label}", fontsize=10)
+        for place in axes[-1]:
+            place.set_xlabel("step")
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
         return figure
 
-    def _draw(self, axes: "Axes", results: Sequence[Result], panel: Panel) -> None:
+    def _draw(self, axes: Axes, results: Sequence[Result], panel: Panel) -> None:
         for width, color in zip(self.widths, COLORS, strict=False):
             (result,) = matching(results, {"width": width})
             values = result.arrays[panel.key]

@@ -1,7 +1,7 @@
 """Random networks of several widths: their errors, the slopes of these, how they are drawn."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,12 +10,9 @@ from torch import Tensor
 import shoal
 from shoal.architectures import Architecture
 from shoal.lab.experiment import Arrays, Experiment, Point, Result
-from shoal.lab.figures import COLORS, GRAY
+from shoal.lab.figures import COLORS, GRAY, Axes
 from shoal.lab.fits import PowerLaw, power_law
 from shoal.networks import Network
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = [
     "Errors",
@@ -105,7 +102,7 @@ def slopes(errors: Mapping[str, Errors]) -> dict[str, float]:
     return summary
 
 
-def draw_kernels(axes: "Axes", errors: Mapping[str, Errors]) -> None:
+def draw_kernels(axes: Axes, errors: Mapping[str, Errors]) -> None:
     """The errors of several kernels, each with its name."""
     for index, (name, measured) in enumerate(errors.items()):
         label = name.upper() if name in shoal.Kernels._fields else name
@@ -113,7 +110,7 @@ def draw_kernels(axes: "Axes", errors: Mapping[str, Errors]) -> None:
     _label_axes(axes, list(errors.values()))
 
 
-def _draw_errors(axes: "Axes", name: str, color: str, measured: Errors) -> None:
+def _draw_errors(axes: Axes, name: str, color: str, measured: Errors) -> None:
     """All errors, their mean at each width, and the fitted power law."""
     widths, errors = measured
     law: PowerLaw = power_law(widths, errors)
@@ -126,7 +123,7 @@ def _draw_errors(axes: "Axes", name: str, color: str, measured: Errors) -> None:
     axes.plot(levels, law(levels), color=color, linewidth=1.4, label=label)
 
 
-def _label_axes(axes: "Axes", measured: Sequence[Errors]) -> None:
+def _label_axes(axes: Axes, measured: Sequence[Errors]) -> None:
     """Axes, the theory's slope below all errors, the legend."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 

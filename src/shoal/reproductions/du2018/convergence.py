@@ -2,7 +2,7 @@ r"""Gradient descent on the three architectures of Du 2018, watched."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ import shoal
 from shoal.activations import Activation, Softplus
 from shoal.lab.claims import Claim, Criterion
 from shoal.lab.experiment import Arrays, Experiment, Point, Result, matching
-from shoal.lab.figures import COLORS, GRAY, style
+from shoal.lab.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
 from shoal.lab.fits import power_law
 from shoal.lab.registry import register
 from shoal.reproductions.du2018.setting import (
@@ -22,10 +22,6 @@ from shoal.reproductions.du2018.setting import (
     limit_eigenvalue,
 )
 from shoal.reproductions.width_errors import network_for
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["LinearConvergence"]
 
@@ -145,23 +141,21 @@ class LinearConvergence(Experiment):
         )
         return (claim,)
 
-    def plot(self, results: Sequence[Result]) -> "Figure":
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
         """Losses with their bounds above, the largest drift against the width below."""
-        with style():
-            from matplotlib.figure import Figure
-
-            figure = Figure(figsize=(11.5, 6.8))
-            panels = figure.subplots(2, len(KINDS))
-            for column, kind in enumerate(KINDS):
-                mine = matching(results, {"network": kind})
-                self._draw_losses(panels[0, column], mine)
-                self._draw_drifts(panels[1, column], mine)
-                panels[0, column].set_title(TITLES[kind])
-            panels[0, 0].set_ylabel(r"loss $\Phi(k)/\Phi(0)$")
-            panels[1, 0].set_ylabel(r"$\max_k\, \|G^{(H)}(k) - G^{(H)}(0)\| / \lambda_0$")
+        figure = new_figure(11.5, 6.8)
+        panels = figure.subplots(2, len(KINDS))
+        for column, kind in enumerate(KINDS):
+            mine = matching(results, {"network": kind})
+            self._draw_losses(panels[0, column], mine)
+            self._draw_drifts(panels[1, column], mine)
+            panels[0, column].set_title(TITLES[kind])
+        panels[0, 0].set_ylabel(r"loss $\Phi(k)/\Phi(0)$")
+        panels[1, 0].set_ylabel(r"$\max_k\, \|G^{(H)}(k) - G^{(H)}(0)\| / \lambda_0$")
         return figure
 
-    def _draw_losses(self, axes: "Axes", results: Sequence[Result]) -> None:
+    def _draw_losses(self, axes: Axes, results: Sequence[Result]) -> None:
         for width, color in zip((self.widths[0], self.widths[-1]), COLORS, strict=False):
             for result in matching(results, {"width": width}):
                 first = result.point["draw"] == 0
@@ -174,7 +168,7 @@ class LinearConvergence(Experiment):
         axes.set_xlabel("step $k$")
         axes.legend()
 
-    def _draw_drifts(self, axes: "Axes", results: Sequence[Result]) -> None:
+    def _draw_drifts(self, axes: Axes, results: Sequence[Result]) -> None:
         widths, drifts = _drifts(results)
         law = power_law(widths, drifts)
         axes.plot(widths, drifts, ".", color=COLORS[0], alpha=0.6)

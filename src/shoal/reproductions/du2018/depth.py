@@ -2,7 +2,7 @@ r"""How the least eigenvalue of the last layer's Gram matrix falls with the dept
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ import torch
 from shoal.activations import Activation, Softplus
 from shoal.lab.claims import Claim, Criterion
 from shoal.lab.experiment import Arrays, Experiment, Point, Result, matching
-from shoal.lab.figures import COLORS, GRAY, style
+from shoal.lab.figures import COLORS, GRAY, Figure, new_figure, styled
 from shoal.lab.fits import power_law
 from shoal.lab.formatting import interval
 from shoal.lab.registry import register
@@ -21,9 +21,6 @@ from shoal.reproductions.du2018.setting import (
     architecture_of,
     limit_eigenvalue,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["DepthEigenvalue"]
 
@@ -112,30 +109,28 @@ class DepthEigenvalue(Experiment):
         )
         return (claim,)
 
-    def plot(self, results: Sequence[Result]) -> "Figure":
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
         """All eigenvalues against the depth, with the powers that fit them."""
-        with style():
-            from matplotlib.figure import Figure
-
-            figure = Figure(figsize=(5.6, 4.2))
-            axes = figure.subplots()
-            for kind, color in zip(KINDS, COLORS, strict=False):
-                depths, least = self._curve(results, kind)
-                label = TITLES[kind].split(" (")[0]
-                if kind != "fully-connected":
-                    slope = power_law(depths, least).slope
-                    label += f": slope {slope:.2f}".replace("-", "−")
-                axes.plot(depths, least, "o-", color=color, markersize=5, label=label)
-                if kind == "resnet":
-                    square = 0.6 * least[0] * (depths[0] / depths) ** 2
-                    axes.plot(depths, square, "--", color=GRAY, linewidth=1.2, label="slope $-2$")
-            axes.set_xscale("log", base=2)
-            axes.set_yscale("log")
-            axes.set_xticks(self.depths, [str(depth) for depth in self.depths])
-            axes.set_xlabel("depth $H$")
-            axes.set_ylabel(r"$\lambda_0 = \lambda_{\min}(K^{(H)})$")
-            axes.set_title(f"{type(self.activation).__name__}, {self.samples} inputs of norm one")
-            axes.legend()
+        figure = new_figure(5.6, 4.2)
+        axes = figure.subplots()
+        for kind, color in zip(KINDS, COLORS, strict=False):
+            depths, least = self._curve(results, kind)
+            label = TITLES[kind].split(" (")[0]
+            if kind != "fully-connected":
+                slope = power_law(depths, least).slope
+                label += f": slope {slope:.2f}".replace("-", "−")
+            axes.plot(depths, least, "o-", color=color, markersize=5, label=label)
+            if kind == "resnet":
+                square = 0.6 * least[0] * (depths[0] / depths) ** 2
+                axes.plot(depths, square, "--", color=GRAY, linewidth=1.2, label="slope $-2$")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks(self.depths, [str(depth) for depth in self.depths])
+        axes.set_xlabel("depth $H$")
+        axes.set_ylabel(r"$\lambda_0 = \lambda_{\min}(K^{(H)})$")
+        axes.set_title(f"{type(self.activation).__name__}, {self.samples} inputs of norm one")
+        axes.legend()
         return figure
 
 

@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -14,13 +14,10 @@ import shoal
 from shoal import data
 from shoal.core.exceptions import ConvergenceWarning
 from shoal.lab.experiment import Arrays, Experiment, Point, Result
-from shoal.lab.figures import COLORS, GRAY, style
+from shoal.lab.figures import COLORS, GRAY, Figure, new_figure, styled
 from shoal.lab.registry import register
 from shoal.networks import EquilibriumNetwork
 from shoal.reproductions.monitored import run_arrays
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["CertifiedTraining"]
 
@@ -140,26 +137,24 @@ class CertifiedTraining(Experiment):
             summary |= {f"{name}_{key}": value for key, value in numbers.items()}
         return summary
 
-    def plot(self, results: Sequence[Result]) -> "Figure":
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
         """Cases side by side; losses, norms and eigenvalues below each other."""
-        with style():
-            from matplotlib.figure import Figure
-
-            figure = Figure(figsize=(3.3 * len(results) + 0.4, 7.2))
-            panels: Any = figure.subplots(3, len(results), squeeze=False, sharex=True, sharey="row")
-            for column, result in zip(panels.T, results, strict=True):
-                column[0].set_title(self._title(result), fontsize=10)
-                _draw(column, result.arrays)
-            floor = min(float(r.arrays["loss"].min()) for r in results)
-            panels[0, 0].set_ylim(0.1 * floor, 1e6 * self.label**2 * self.samples)
-            panels[1, 0].set_yscale("log")
-            panels[2, 0].set_ylim(0, 1.4)
-            words = (r"loss $\Phi$", r"$\|W\|$", r"$\lambda_{\min}(G)\,/\,\lambda_0$")
-            for axes, label in zip(panels[:, 0], words, strict=True):
-                axes.set_ylabel(label)
-            for axes in panels[-1]:
-                axes.set_xlabel("step")
-            panels[0, 0].legend(loc="lower left")
+        figure = new_figure(3.3 * len(results) + 0.4, 7.2)
+        panels: Any = figure.subplots(3, len(results), squeeze=False, sharex=True, sharey="row")
+        for column, result in zip(panels.T, results, strict=True):
+            column[0].set_title(self._title(result), fontsize=10)
+            _draw(column, result.arrays)
+        floor = min(float(r.arrays["loss"].min()) for r in results)
+        panels[0, 0].set_ylim(0.1 * floor, 1e6 * self.label**2 * self.samples)
+        panels[1, 0].set_yscale("log")
+        panels[2, 0].set_ylim(0, 1.4)
+        words = (r"loss $\Phi$", r"$\|W\|$", r"$\lambda_{\min}(G)\,/\,\lambda_0$")
+        for axes, label in zip(panels[:, 0], words, strict=True):
+            axes.set_ylabel(label)
+        for axes in panels[-1]:
+            axes.set_xlabel("step")
+        panels[0, 0].legend(loc="lower left")
         return figure
 
     def _title(self, result: Result) -> str:

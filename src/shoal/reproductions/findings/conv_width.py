@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.moments import mean, normalization
 from shoal.lab.claims import Claim, Criterion
 from shoal.lab.experiment import Arrays, Point, Result
-from shoal.lab.figures import style
+from shoal.lab.figures import Figure, new_figure, styled
 from shoal.lab.formatting import interval, short
 from shoal.lab.registry import register
 from shoal.reproductions.width_errors import (
@@ -31,9 +31,6 @@ from shoal.reproductions.width_errors import (
     slopes,
     unit_inputs,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["ConvWidthError", "printed_gram"]
 
@@ -121,15 +118,13 @@ class ConvWidthError(WidthDraws):
         )
         return (claim,)
 
-    def plot(self, results: Sequence[Result]) -> "Figure":
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
         """All errors, their mean at each width, and the fitted power laws."""
-        with style():
-            from matplotlib.figure import Figure
-
-            figure = Figure(figsize=(5.6, 4.6))
-            axes = figure.subplots()
-            draw_kernels(axes, {kind: errors_of(results, kind) for kind in results[0].arrays})
-            axes.set_title("Kernels of a convolutional residual network")
+        figure = new_figure(5.6, 4.6)
+        axes = figure.subplots()
+        draw_kernels(axes, {kind: errors_of(results, kind) for kind in results[0].arrays})
+        axes.set_title("Kernels of a convolutional residual network")
         return figure
 
 

@@ -3,14 +3,14 @@ r"""How fast the kernels of all architectures approach their limits, by group of
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 import shoal
 from shoal.lab.experiment import Arrays, Experiment, Point, Result
-from shoal.lab.figures import style
+from shoal.lab.figures import Figure, new_figure, styled
 from shoal.lab.registry import register
 from shoal.reproductions.width_errors import (
     Errors,
@@ -22,9 +22,6 @@ from shoal.reproductions.width_errors import (
     slopes,
     unit_inputs,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["GroupError"]
 
@@ -105,19 +102,17 @@ class GroupError(Experiment):
             summary |= {f"{label}_{name}": value for name, value in found.items()}
         return summary
 
-    def plot(self, results: Sequence[Result]) -> "Figure":
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
         """A panel for each architecture: all errors, their means and the fitted power laws."""
-        with style():
-            from matplotlib.figure import Figure
-
-            count = len(self.architectures)
-            figure = Figure(figsize=(5.6 * min(count, 2), 4.6 * -(-count // 2)))
-            panels = figure.subplots(-(-count // 2), min(count, 2), squeeze=False).flatten()
-            for index, label in enumerate(self._labels()):
-                draw_kernels(panels[index], self._errors(results, index))
-                panels[index].set_title(label)
-            for empty in panels[count:]:
-                empty.set_axis_off()
+        count = len(self.architectures)
+        figure = new_figure(5.6 * min(count, 2), 4.6 * -(-count // 2))
+        panels = figure.subplots(-(-count // 2), min(count, 2), squeeze=False).flatten()
+        for index, label in enumerate(self._labels()):
+            draw_kernels(panels[index], self._errors(results, index))
+            panels[index].set_title(label)
+        for empty in panels[count:]:
+            empty.set_axis_off()
         return figure
 
     def _labels(self) -> list[str]:

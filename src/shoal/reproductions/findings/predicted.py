@@ -2,7 +2,7 @@ r"""How fast the training of finite DEQs approaches what is predicted for it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -13,14 +13,10 @@ from shoal.activations import Activation
 from shoal.architectures import DEQ
 from shoal.lab.descent import full_batch, make
 from shoal.lab.experiment import Arrays, Experiment, Point, Result, matching
-from shoal.lab.figures import COLORS, GRAY, style
+from shoal.lab.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
 from shoal.lab.fits import PowerLaw, power_law
 from shoal.lab.registry import register
 from shoal.reproductions.ling2024.setting import by_name, title_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["PredictedTraining"]
 
@@ -127,23 +123,21 @@ class PredictedTraining(Experiment):
                 summary[f"{name}_widest"] = float(law(max(self.widths)))
         return summary
 
-    def plot(self, results: Sequence[Result]) -> "Figure":
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
         """All gaps and the fitted power laws, a panel for each activation."""
-        with style():
-            from matplotlib.figure import Figure
-
-            count = len(self.activations)
-            figure = Figure(figsize=(4.6 * count, 4.0))
-            panels: Any = figure.subplots(1, count, squeeze=False, sharey=True)[0]
-            for axes, (name, phi) in zip(panels, by_name(self.activations).items(), strict=True):
-                for kind, color in zip(_LABELS, COLORS, strict=False):
-                    _draw(axes, _LABELS[kind], color, *_gaps(results, name, kind))
-                axes.set_title(f"{title_of(phi)} DEQ")
-            for axes in panels:
-                _decorate(axes, self.widths)
-            low, high = panels[0].get_ylim()
-            panels[0].set_ylim(low, 2.5 * high)  # room for the legend
-            panels[0].set_ylabel("relative gap between predicted and measured")
+        count = len(self.activations)
+        figure = new_figure(4.6 * count, 4.0)
+        panels: Any = figure.subplots(1, count, squeeze=False, sharey=True)[0]
+        for axes, (name, phi) in zip(panels, by_name(self.activations).items(), strict=True):
+            for kind, color in zip(_LABELS, COLORS, strict=False):
+                _draw(axes, _LABELS[kind], color, *_gaps(results, name, kind))
+            axes.set_title(f"{title_of(phi)} DEQ")
+        for axes in panels:
+            _decorate(axes, self.widths)
+        low, high = panels[0].get_ylim()
+        panels[0].set_ylim(low, 2.5 * high)  # room for the legend
+        panels[0].set_ylabel("relative gap between predicted and measured")
         return figure
 
 
@@ -159,7 +153,7 @@ def _gaps(results: Sequence[Result], activation: str, kind: str) -> tuple[Any, A
     return widths, np.array([float(result.arrays[kind]) for result in found])
 
 
-def _draw(axes: "Axes", label: str, color: str, widths: Any, gaps: Any) -> None:
+def _draw(axes: Axes, label: str, color: str, widths: Any, gaps: Any) -> None:
     law: PowerLaw = power_law(widths, gaps)
     axes.plot(widths, gaps, ".", color=color, alpha=0.4, markersize=5, markeredgewidth=0)
     levels = np.unique(widths)
@@ -168,7 +162,7 @@ def _draw(axes: "Axes", label: str, color: str, widths: Any, gaps: Any) -> None:
     axes.plot(levels, law(levels), color=color, linewidth=1.4, label=text)
 
 
-def _decorate(axes: "Axes", widths: Sequence[int]) -> None:
+def _decorate(axes: Axes, widths: Sequence[int]) -> None:
     """Logarithmic axes, and the slope of theory."""
     ends = np.array([min(widths), max(widths)], dtype=np.float64)
     axes.plot(ends, 0.5 / np.sqrt(ends), "--", color=GRAY, linewidth=1.2, label="slope $-1/2$")

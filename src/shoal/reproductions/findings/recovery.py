@@ -2,7 +2,7 @@ r"""Whether a Gaussian process finds the recurrent variance of the DEQ that its 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -12,13 +12,9 @@ from torch import Tensor
 import shoal
 from shoal.activations import Activation
 from shoal.lab.experiment import Arrays, Experiment, Point, Result
-from shoal.lab.figures import COLORS, GRAY, style
+from shoal.lab.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
 from shoal.lab.registry import register
 from shoal.reproductions.ling2024.setting import by_name
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["Recovery"]
 
@@ -173,20 +169,18 @@ class Recovery(Experiment):
                 summary[f"{name}_rank"] = float(rank.mean())
         return summary
 
-    def plot(self, results: Sequence[Result]) -> "Figure":
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
         """Intervals against the truth at most observations, and their lengths against n."""
-        with style():
-            from matplotlib.figure import Figure
-
-            names = list(by_name(self.activations))
-            figure = Figure(figsize=(4.4 * (len(names) + 1), 4.0))
-            panels: Any = figure.subplots(1, len(names) + 1, squeeze=False)[0]
-            source = self.sources[0]
-            for axes, name in zip(panels, names, strict=False):
-                last = {"activation": name, "samples": max(self.samples), "source": source}
-                (result,) = (r for r in results if dict(r.point) == last)
-                _draw_intervals(axes, result)
-            _draw_lengths(panels[-1], [r for r in results if r.point["source"] == source])
+        names = list(by_name(self.activations))
+        figure = new_figure(4.4 * (len(names) + 1), 4.0)
+        panels: Any = figure.subplots(1, len(names) + 1, squeeze=False)[0]
+        source = self.sources[0]
+        for axes, name in zip(panels, names, strict=False):
+            last = {"activation": name, "samples": max(self.samples), "source": source}
+            (result,) = (r for r in results if dict(r.point) == last)
+            _draw_intervals(axes, result)
+        _draw_lengths(panels[-1], [r for r in results if r.point["source"] == source])
         return figure
 
 
@@ -223,7 +217,7 @@ def _root_mean_square(values: Any) -> float:
     return float(np.sqrt(np.mean(values**2)))
 
 
-def _draw_intervals(axes: "Axes", result: Result) -> None:
+def _draw_intervals(axes: Axes, result: Result) -> None:
     """Intervals with free scale; those that miss the truth stand out."""
     arrays = result.arrays
     truth, limit = arrays["truth"], float(arrays["limit"])
@@ -240,7 +234,7 @@ def _draw_intervals(axes: "Axes", result: Result) -> None:
     )
 
 
-def _draw_lengths(axes: "Axes", results: Sequence[Result]) -> None:
+def _draw_lengths(axes: Axes, results: Sequence[Result]) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     kinds = dict.fromkeys(str(r.point["activation"]) for r in results)

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -14,13 +14,9 @@ import shoal
 from shoal.architectures import DEQ
 from shoal.core.exceptions import ConvergenceWarning
 from shoal.lab.experiment import Arrays, Experiment, Point, Result, matching
-from shoal.lab.figures import COLORS, style
+from shoal.lab.figures import COLORS, Axes, Figure, new_figure, styled
 from shoal.lab.registry import register
 from shoal.reproductions.samples import Samples, image_samples
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["Regression"]
 
@@ -181,24 +177,22 @@ class Regression(Experiment):
             if value.ndim == 0
         }
 
-    def plot(self, results: Sequence[Result]) -> "Figure":
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
         """Residuals against steps: a dataset in each row, a ridge in each column."""
-        with style():
-            from matplotlib.figure import Figure
-
-            rows, columns = len(self.datasets), len(self.ridges)
-            figure = Figure(figsize=(3.4 * columns + 0.6, 2.8 * rows + 0.6))
-            panels: Any = figure.subplots(rows, columns, squeeze=False, sharey=True)
-            for row, dataset in enumerate(self.datasets):
-                for column, ridge in enumerate(self.ridges):
-                    case = matching(results, {"dataset": dataset, "ridge": ridge, "kernel": "ntk"})
-                    panels[row, column].set_title(rf"{dataset}, $\lambda = {ridge:g}$")
-                    _draw(panels[row, column], case)
-                panels[row, 0].set_ylabel("largest relative residual")
-            for axes in panels[-1]:
-                axes.set_xlabel("step")
-            handles, names = panels[0, 0].get_legend_handles_labels()
-            figure.legend(handles, names, loc="outside lower center", ncols=3)
+        rows, columns = len(self.datasets), len(self.ridges)
+        figure = new_figure(3.4 * columns + 0.6, 2.8 * rows + 0.6)
+        panels: Any = figure.subplots(rows, columns, squeeze=False, sharey=True)
+        for row, dataset in enumerate(self.datasets):
+            for column, ridge in enumerate(self.ridges):
+                case = matching(results, {"dataset": dataset, "ridge": ridge, "kernel": "ntk"})
+                panels[row, column].set_title(rf"{dataset}, $\lambda = {ridge:g}$")
+                _draw(panels[row, column], case)
+            panels[row, 0].set_ylabel("largest relative residual")
+        for axes in panels[-1]:
+            axes.set_xlabel("step")
+        handles, names = panels[0, 0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=3)
         return figure
 
 
@@ -210,7 +204,7 @@ def _mixture(count: int, dimension: int, seed: int, device: torch.device) -> Sam
     return Samples(x.to(device), targets.to(device), labels.to(device))
 
 
-def _draw(axes: "Axes", results: Sequence[Result]) -> None:
+def _draw(axes: Axes, results: Sequence[Result]) -> None:
     for (solver, title), color in zip(_TITLES.items(), COLORS, strict=False):
         for result in matching(results, {"solver": solver}):
             history = result.arrays["history"]

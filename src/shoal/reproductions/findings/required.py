@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -12,12 +12,8 @@ import shoal
 from shoal import data
 from shoal.architectures import Architecture
 from shoal.lab.experiment import Arrays, Experiment, Point, Result
-from shoal.lab.figures import COLORS, style
+from shoal.lab.figures import COLORS, Axes, Figure, new_figure, styled
 from shoal.lab.registry import register
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["RequiredWidths"]
 
@@ -124,30 +120,28 @@ class RequiredWidths(Experiment):
             summary |= {key: width for key, width in widths.items() if math.isfinite(width)}
         return summary
 
-    def plot(self, results: Sequence[Result]) -> "Figure":
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
         """A panel for each network and setting."""
-        with style():
-            from matplotlib.figure import Figure
-
-            rows, columns = len(self.networks), len(self.settings)
-            figure = Figure(figsize=(4.6 * columns + 0.4, 3.1 * rows + 0.5))
-            panels: Any = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-            for row, network in zip(panels, self.networks, strict=True):
-                for axes, setting in zip(row, self.settings, strict=True):
-                    case = {"network": network, "setting": setting}
-                    found = [r for r in results if case.items() <= dict(r.point).items()]
-                    _draw(axes, found)
-                    words = f"{_TITLES[network]}\n{_SETTINGS[setting].words}"
-                    axes.set_title(words, fontsize=10)
-                row[0].set_ylabel("width")
-            for axes in panels[-1]:
-                axes.set_xlabel("samples $n$")
-            handles, labels = panels[0, 0].get_legend_handles_labels()
-            figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+        rows, columns = len(self.networks), len(self.settings)
+        figure = new_figure(4.6 * columns + 0.4, 3.1 * rows + 0.5)
+        panels: Any = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+        for row, network in zip(panels, self.networks, strict=True):
+            for axes, setting in zip(row, self.settings, strict=True):
+                case = {"network": network, "setting": setting}
+                found = [r for r in results if case.items() <= dict(r.point).items()]
+                _draw(axes, found)
+                words = f"{_TITLES[network]}\n{_SETTINGS[setting].words}"
+                axes.set_title(words, fontsize=10)
+            row[0].set_ylabel("width")
+        for axes in panels[-1]:
+            axes.set_xlabel("samples $n$")
+        handles, labels = panels[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
         return figure
 
 
-def _draw(axes: "Axes", results: Sequence[Result]) -> None:
+def _draw(axes: Axes, results: Sequence[Result]) -> None:
     samples = [int(result.point["samples"]) for result in results]
     for (key, label), color in zip(_KEYS.items(), COLORS, strict=False):
         widths = np.array([float(result.arrays[key]) for result in results])

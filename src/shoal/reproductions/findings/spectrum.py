@@ -3,7 +3,7 @@ r"""How well limiting spectra predict the eigenvalues of exact kernels."""
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -11,14 +11,9 @@ import torch
 import shoal
 from shoal.architectures import DEQ
 from shoal.lab.experiment import Arrays, Experiment, Point, Result
-from shoal.lab.figures import COLORS, style
+from shoal.lab.figures import COLORS, Axes, Figure, new_figure, styled
 from shoal.lab.registry import register
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from shoal.spectra import Spectrum
+from shoal.spectra import Spectrum
 
 __all__ = ["SpectrumError"]
 
@@ -111,21 +106,19 @@ class SpectrumError(Experiment):
             if value.ndim == 0
         }
 
-    def plot(self, results: Sequence[Result]) -> "Figure":
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
         """Histograms and densities: a kernel in each row, a ratio in each column."""
-        with style():
-            from matplotlib.figure import Figure
-
-            figure = Figure(figsize=(3.6 * len(results) + 0.4, 5.6))
-            panels: Any = figure.subplots(len(_KINDS), len(results), squeeze=False)
-            for column, result in enumerate(results):
-                for row, kind in enumerate(_KINDS):
-                    _draw(panels[row, column], kind, result)
-            panels[0, 0].legend(loc="upper right", fontsize=8)
-            for row, title in enumerate(_KINDS.values()):
-                panels[row, 0].set_ylabel(f"density, {title}")
-            for axes in panels[-1]:
-                axes.set_xlabel("eigenvalue")
+        figure = new_figure(3.6 * len(results) + 0.4, 5.6)
+        panels: Any = figure.subplots(len(_KINDS), len(results), squeeze=False)
+        for column, result in enumerate(results):
+            for row, kind in enumerate(_KINDS):
+                _draw(panels[row, column], kind, result)
+        panels[0, 0].legend(loc="upper right", fontsize=8)
+        for row, title in enumerate(_KINDS.values()):
+            panels[row, 0].set_ylabel(f"density, {title}")
+        for axes in panels[-1]:
+            axes.set_xlabel("eigenvalue")
         return figure
 
 
@@ -186,7 +179,7 @@ def _spike_error(limit: "Spectrum", eigenvalues: Any, *, hidden: bool) -> float:
     return max(errors)
 
 
-def _draw(axes: "Axes", kind: str, result: Result) -> None:
+def _draw(axes: Axes, kind: str, result: Result) -> None:
     arrays = result.arrays
     values, isolated = arrays[f"{kind}_eigenvalues"], arrays[f"{kind}_isolated"]
     edges: Any = np.linspace(0.98 * values[0], 1.05 * values[-1], 160)

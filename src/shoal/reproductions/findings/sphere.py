@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -11,12 +11,8 @@ import shoal
 from shoal.activations import Activation
 from shoal.architectures import DEQ
 from shoal.lab.experiment import Arrays, Experiment, Point, Result
-from shoal.lab.figures import COLORS, style
+from shoal.lab.figures import COLORS, Axes, Figure, new_figure, styled
 from shoal.lab.registry import register
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["SphereError"]
 
@@ -122,32 +118,28 @@ class SphereError(Experiment):
             summary |= {f"{name}_{key}": float(error[part].max()) for key, part in parts.items()}
         return summary
 
-    def plot(self, results: Sequence[Result]) -> "Figure":
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
         """Errors against the cosine: activations side by side, the two kernels below each other."""
-        with style():
-            from matplotlib.figure import Figure
-
-            columns = len(self.activations)
-            figure = Figure(figsize=(2.5 * columns + 1.6, 5.4))
-            panels: Any = figure.subplots(
-                len(_KINDS), columns, squeeze=False, sharex=True, sharey=True
-            )
-            names, variances = list(self._activations()), list(self._variances())
-            for result in results:
-                row = list(_KINDS).index(str(result.point["kind"]))
-                column = names.index(str(result.point["activation"]))
-                place = variances.index(str(result.point["variance"]))
-                _draw(panels[row, column], result.arrays, COLORS[place % len(COLORS)])
-            for axes, phi in zip(panels[0], self.activations, strict=True):
-                axes.set_title(type(phi).__name__)
-            for axes, words in zip(panels[:, 0], _KINDS.values(), strict=True):
-                axes.set_ylabel(f"{words}\nerror, relative to the diagonal")
-            for axes in panels[-1]:
-                axes.set_xlabel(r"cosine $\rho$")
-            self._legend(figure, panels[0, 0])
+        columns = len(self.activations)
+        figure = new_figure(2.5 * columns + 1.6, 5.4)
+        panels: Any = figure.subplots(len(_KINDS), columns, squeeze=False, sharex=True, sharey=True)
+        names, variances = list(self._activations()), list(self._variances())
+        for result in results:
+            row = list(_KINDS).index(str(result.point["kind"]))
+            column = names.index(str(result.point["activation"]))
+            place = variances.index(str(result.point["variance"]))
+            _draw(panels[row, column], result.arrays, COLORS[place % len(COLORS)])
+        for axes, phi in zip(panels[0], self.activations, strict=True):
+            axes.set_title(type(phi).__name__)
+        for axes, words in zip(panels[:, 0], _KINDS.values(), strict=True):
+            axes.set_ylabel(f"{words}\nerror, relative to the diagonal")
+        for axes in panels[-1]:
+            axes.set_xlabel(r"cosine $\rho$")
+        self._legend(figure, panels[0, 0])
         return figure
 
-    def _legend(self, figure: "Figure", axes: "Axes") -> None:
+    def _legend(self, figure: Figure, axes: Axes) -> None:
         labels = [
             rf"$\sigma_a^2{' L^2' if is_gain else ''} = {value:g}$"
             for value, is_gain in self._variances().values()
@@ -161,6 +153,6 @@ def _error(arrays: Arrays) -> Any:
     return np.abs(arrays["obtained"] - arrays["target"]) / arrays["target"][-1]
 
 
-def _draw(axes: "Axes", arrays: Arrays, color: str) -> None:
+def _draw(axes: Axes, arrays: Arrays, color: str) -> None:
     shown = np.maximum(_error(arrays), _ROUNDING)
     axes.semilogy(arrays["cosines"], shown, ".-", color=color, markersize=3, linewidth=0.9)

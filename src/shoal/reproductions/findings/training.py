@@ -2,7 +2,7 @@ r"""Do the designs of a DEQ train like it?"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -14,16 +14,12 @@ from shoal.architectures import DEQ
 from shoal.convergence import LinearTraining
 from shoal.lab.descent import full_batch, make
 from shoal.lab.experiment import Arrays, Experiment, Point, Result, matching
-from shoal.lab.figures import COLORS, GRAY, style
+from shoal.lab.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
 from shoal.lab.fits import spread, z_scores
 from shoal.lab.registry import register
 from shoal.lab.rivals import TITLES, rival, wide_kernels
 from shoal.reproductions.ling2024.setting import by_name, title_of
 from shoal.reproductions.samples import Samples, image_samples
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["TrainingCurves"]
 
@@ -146,27 +142,25 @@ class TrainingCurves(Experiment):
                         summary[f"{name}_{key}"] = value
         return summary
 
-    def plot(self, results: Sequence[Result]) -> "Figure":
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
         """A panel for each dataset, activation and width."""
-        with style():
-            from matplotlib.figure import Figure
-
-            cases = self._cases()
-            rows, columns = len(cases), len(self.widths)
-            figure = Figure(figsize=(3.4 * columns + 0.8, 2.7 * rows + 0.4))
-            panels: Any = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey="row")
-            for row, case in enumerate(cases):
-                wide = {n: r[0] for n, r in self._rows(results, case, "inf").items()}
-                for column, width in enumerate(self.widths):
-                    axes = panels[row, column]
-                    draw_curves(axes, self._rows(results, case, width), wide)
-                    activation = title_of(by_name(self.activations)[str(case["activation"])])
-                    axes.set_title(f"{activation}, {case['dataset']}, width {width}", fontsize=10)
-                panels[row, 0].set_ylabel("loss / predicted loss of DEQ")
-            for axes in panels[-1]:
-                axes.set_xlabel("step")
-            handles, labels = panels[0, 0].get_legend_handles_labels()
-            figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+        cases = self._cases()
+        rows, columns = len(cases), len(self.widths)
+        figure = new_figure(3.4 * columns + 0.8, 2.7 * rows + 0.4)
+        panels: Any = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey="row")
+        for row, case in enumerate(cases):
+            wide = {n: r[0] for n, r in self._rows(results, case, "inf").items()}
+            for column, width in enumerate(self.widths):
+                axes = panels[row, column]
+                draw_curves(axes, self._rows(results, case, width), wide)
+                activation = title_of(by_name(self.activations)[str(case["activation"])])
+                axes.set_title(f"{activation}, {case['dataset']}, width {width}", fontsize=10)
+            panels[row, 0].set_ylabel("loss / predicted loss of DEQ")
+        for axes in panels[-1]:
+            axes.set_xlabel("step")
+        handles, labels = panels[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
         return figure
 
     def _cases(self) -> list[Point]:
@@ -208,7 +202,7 @@ def _numbers(
     }
 
 
-def draw_curves(axes: "Axes", measured: Mapping[str, Any], predicted: Mapping[str, Any]) -> None:
+def draw_curves(axes: Axes, measured: Mapping[str, Any], predicted: Mapping[str, Any]) -> None:
     """Losses relative to the predicted ones of the DEQ, with bands of one deviation.
 
     Args:

@@ -3,14 +3,14 @@ r"""How fast the kernels of finite DEQs approach those of infinitely wide ones."
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 import shoal
 from shoal.lab.experiment import Arrays, Point, Result
-from shoal.lab.figures import style
+from shoal.lab.figures import Figure, new_figure, styled
 from shoal.lab.registry import register
 from shoal.reproductions.width_errors import (
     WidthDraws,
@@ -21,9 +21,6 @@ from shoal.reproductions.width_errors import (
     slopes,
     unit_inputs,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["WidthError"]
 
@@ -78,15 +75,13 @@ class WidthError(WidthDraws):
         """The slopes in the logarithms, with 95% confidence intervals."""
         return slopes({kind: errors_of(results, kind) for kind in _LABELS})
 
-    def plot(self, results: Sequence[Result]) -> "Figure":
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
         """All errors, their mean at each width, and the fitted power laws."""
-        with style():
-            from matplotlib.figure import Figure
-
-            figure = Figure(figsize=(5.6, 4.2))
-            axes = figure.subplots()
-            draw_kernels(axes, {label: errors_of(results, k) for k, label in _LABELS.items()})
-            axes.set_title(f"Kernels of a {type(self.architecture.activation).__name__} DEQ")
+        figure = new_figure(5.6, 4.2)
+        axes = figure.subplots()
+        draw_kernels(axes, {label: errors_of(results, k) for k, label in _LABELS.items()})
+        axes.set_title(f"Kernels of a {type(self.architecture.activation).__name__} DEQ")
         return figure
 
 

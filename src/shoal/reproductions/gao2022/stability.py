@@ -2,7 +2,7 @@ r"""Lemma 3.4: within which distance of $W(0)$ the Gram matrix keeps its least e
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -10,14 +10,10 @@ from torch import Tensor
 
 from shoal.lab.claims import Claim, Criterion
 from shoal.lab.experiment import Arrays, Point, Result, matching
-from shoal.lab.figures import COLORS, GRAY, style
+from shoal.lab.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
 from shoal.lab.registry import register
 from shoal.reproductions.gao2022.concentration import feature_weights, features_of, population
 from shoal.reproductions.width_errors import WidthDraws, unit_inputs
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["Stability"]
 
@@ -131,23 +127,21 @@ class Stability(WidthDraws):
         )
         return (claim,)
 
-    def plot(self, results: Sequence[Result]) -> "Figure":
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
         """Least eigenvalues on the left, drifts on the right."""
-        with style():
-            from matplotlib.figure import Figure
-
-            figure = Figure(figsize=(9.6, 3.9))
-            left, right = figure.subplots(1, 2)
-            self._draw(left, results, "least", (0.5, r"$\lambda_0/2$"))
-            left.set_title(r"$\lambda_{\min}(G)\,/\,\lambda_0$")
-            self._draw(right, results, "drift", (0.25, r"$\lambda_0/4$"))
-            right.set_title(r"$\|G - G(0)\|\,/\,\lambda_0$")
-            right.set_yscale("log")
-            right.legend(loc="lower right")
+        figure = new_figure(9.6, 3.9)
+        left, right = figure.subplots(1, 2)
+        self._draw(left, results, "least", (0.5, r"$\lambda_0/2$"))
+        left.set_title(r"$\lambda_{\min}(G)\,/\,\lambda_0$")
+        self._draw(right, results, "drift", (0.25, r"$\lambda_0/4$"))
+        right.set_title(r"$\|G - G(0)\|\,/\,\lambda_0$")
+        right.set_yscale("log")
+        right.legend(loc="lower right")
         return figure
 
     def _draw(
-        self, axes: "Axes", results: Sequence[Result], key: str, bound: tuple[float, str]
+        self, axes: Axes, results: Sequence[Result], key: str, bound: tuple[float, str]
     ) -> None:
         for width, color in zip(self.widths, COLORS, strict=False):
             for direction, line in zip(_DIRECTIONS, ("-", "--"), strict=True):

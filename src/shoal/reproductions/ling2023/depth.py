@@ -3,7 +3,7 @@ r"""Theorems 3 to 5: Gram matrices of $l$ layers against those of infinitely man
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -15,14 +15,10 @@ from shoal.architectures import DEQ
 from shoal.gaussian import dual
 from shoal.lab.claims import Claim, Criterion
 from shoal.lab.experiment import Arrays, Point, Result, matching
-from shoal.lab.figures import COLORS, GRAY, style
+from shoal.lab.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
 from shoal.lab.fits import power_law, spread
 from shoal.lab.registry import register
 from shoal.reproductions.width_errors import WidthDraws
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["Depth"]
 
@@ -166,17 +162,15 @@ class Depth(WidthDraws):
         )
         return (claim,)
 
-    def plot(self, results: Sequence[Result]) -> "Figure":
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
         """A panel for each theorem."""
-        with style():
-            from matplotlib.figure import Figure
+        figure = new_figure(12.2, 3.9)
+        for axes, key in zip(figure.subplots(1, 3), _TITLES, strict=True):
+            self._draw(axes, key, results)
+        return figure
 
-            figure = Figure(figsize=(12.2, 3.9))
-            for axes, key in zip(figure.subplots(1, 3), _TITLES, strict=True):
-                self._draw(axes, key, results)
-            return figure
-
-    def _draw(self, axes: "Axes", key: str, results: Sequence[Result]) -> None:
+    def _draw(self, axes: Axes, key: str, results: Sequence[Result]) -> None:
         depths = np.arange(1, self.layers + 1)
         for width, color in zip(self.widths, COLORS, strict=False):
             mean = spread(matching(results, {"width": width}), key)[0]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -14,17 +14,13 @@ from shoal.architectures import DEQ
 from shoal.lab.claims import Claim, Criterion
 from shoal.lab.descent import make, mini_batches
 from shoal.lab.experiment import Arrays, Experiment, Point, Result, matching
-from shoal.lab.figures import COLORS, style
+from shoal.lab.figures import COLORS, Axes, Figure, new_figure, styled
 from shoal.lab.fits import spread, z_scores
 from shoal.lab.readout import accuracy, ridge_readout
 from shoal.lab.registry import register
 from shoal.lab.rivals import TITLES, rival
 from shoal.reproductions.ling2024.setting import by_name, title_of
 from shoal.reproductions.samples import image_samples
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["Accuracies", "in_paper"]
 
@@ -216,30 +212,28 @@ class Accuracies(Experiment):
             ),
         )
 
-    def plot(self, results: Sequence[Result]) -> "Figure":
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
         """Protocols and activations below each other, datasets side by side."""
-        with style():
-            from matplotlib.figure import Figure
-
-            cases, columns = self._cases(), len(self.datasets)
-            rows = len(cases) // columns
-            figure = Figure(figsize=(max(3.5 * columns + 0.8, 7.5), 2.6 * rows + 0.5))
-            panels: Any = figure.subplots(rows, columns, squeeze=False, sharex=True)
-            for axes, case in zip(panels.flat, cases, strict=True):
-                phi = title_of(by_name(self.activations)[str(case["activation"])])
-                trained = "readout" if case["protocol"] == "readout" else "all weights"
-                axes.set_title(f"{phi}, {case['dataset']}, {trained}", fontsize=9.5)
-                self._draw(axes, matching(results, case), _NETWORKS[str(case["protocol"])])
-            for axes in panels[-1]:
-                axes.set_xlabel("width $m$")
-            for axes in panels[:, 0]:
-                axes.set_ylabel("test accuracy (%)")
-            # the last row has all networks if one has
-            handles, labels = panels[-1, 0].get_legend_handles_labels()
-            figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+        cases, columns = self._cases(), len(self.datasets)
+        rows = len(cases) // columns
+        figure = new_figure(max(3.5 * columns + 0.8, 7.5), 2.6 * rows + 0.5)
+        panels: Any = figure.subplots(rows, columns, squeeze=False, sharex=True)
+        for axes, case in zip(panels.flat, cases, strict=True):
+            phi = title_of(by_name(self.activations)[str(case["activation"])])
+            trained = "readout" if case["protocol"] == "readout" else "all weights"
+            axes.set_title(f"{phi}, {case['dataset']}, {trained}", fontsize=9.5)
+            self._draw(axes, matching(results, case), _NETWORKS[str(case["protocol"])])
+        for axes in panels[-1]:
+            axes.set_xlabel("width $m$")
+        for axes in panels[:, 0]:
+            axes.set_ylabel("test accuracy (%)")
+        # the last row has all networks if one has
+        handles, labels = panels[-1, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
         return figure
 
-    def _draw(self, axes: "Axes", found: Sequence[Result], networks: Sequence[str]) -> None:
+    def _draw(self, axes: Axes, found: Sequence[Result], networks: Sequence[str]) -> None:
         colors = dict(zip(_NETWORKS["all"], COLORS, strict=False))
         for network in networks:
             rows = [matching(found, {"network": network, "width": m}) for m in self.widths]

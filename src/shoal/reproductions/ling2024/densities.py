@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -10,14 +10,12 @@ import torch
 import shoal
 from shoal.lab.claims import Claim, near_printed
 from shoal.lab.experiment import Arrays, Point
+from shoal.lab.figures import Axes
 from shoal.lab.registry import register
 from shoal.reproductions.ling2024.comparison import Comparison
 from shoal.reproductions.ling2024.histograms import draw_histograms
 from shoal.reproductions.ling2024.mixture_trials import MixtureTrials
 from shoal.reproductions.ling2024.setting import FORMS, PAPER_GROUPS, Kind
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["CKSpectra", "NTKSpectra"]
 
@@ -71,7 +69,7 @@ class _MixtureSpectra(MixtureTrials):
             "spikes": np.array([spike.value for spike in predicted.spikes]),
         }
 
-    def draw(self, axes: "Axes", arrays: Arrays) -> None:
+    def draw(self, axes: Axes, arrays: Arrays) -> None:
         """Histograms, and the predicted density."""
         draw_histograms(axes, arrays, logarithmic=False)
 

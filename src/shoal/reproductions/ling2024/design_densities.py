@@ -2,22 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 
 import shoal
 from shoal.lab.claims import Claim, Criterion
 from shoal.lab.experiment import Arrays, Point, Result
+from shoal.lab.figures import Axes
 from shoal.lab.formatting import short
 from shoal.lab.registry import register
 from shoal.reproductions.ling2024.design_pairs import NORMS, compare_with_design, draw_pair
 from shoal.reproductions.ling2024.image_trials import ImageTrials
 from shoal.reproductions.ling2024.mixture_trials import MixtureTrials
 from shoal.reproductions.ling2024.setting import by_name
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["DesignImageSpectra", "DesignSpectra"]
 
@@ -55,7 +53,7 @@ class DesignSpectra(MixtureTrials):
         """Designs are as near as printed, or nearer."""
         return (_claim(summary, self.printed, "mixture", ""),)
 
-    def draw(self, axes: "Axes", arrays: Arrays) -> None:
+    def draw(self, axes: Axes, arrays: Arrays) -> None:
         """Both histograms."""
         draw_pair(axes, arrays, logarithmic=False)
 
@@ -100,7 +98,7 @@ class DesignImageSpectra(ImageTrials):
         """Designs are as near as printed, or nearer."""
         return (_claim(summary, self.printed, "MNIST, `pixels`", "pixels_"),)
 
-    def draw(self, axes: "Axes", arrays: Arrays) -> None:
+    def draw(self, axes: Axes, arrays: Arrays) -> None:
         """Both histograms, of logarithms."""
         draw_pair(axes, arrays, logarithmic=True)
 

@@ -1,6 +1,6 @@
 """A DEQ and the network designed for it, on the same inputs (Ling 2024, figure 7)."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,14 +9,11 @@ from torch import Tensor
 import shoal
 from shoal.architectures import DEQ
 from shoal.lab.experiment import Arrays
-from shoal.lab.figures import COLORS, GRAY
+from shoal.lab.figures import COLORS, GRAY, Axes
 from shoal.reproductions.ling2024.designs import cached_design
 from shoal.reproductions.ling2024.estimates import estimated_kernels
 from shoal.reproductions.ling2024.setting import matrix_norm
 from shoal.reproductions.width_errors import network_for
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["NORMS", "compare_with_design", "draw_pair", "estimated_ck"]
 
@@ -66,7 +63,7 @@ def estimated_ck(architecture: shoal.Architecture, x: Tensor, *, width: int, see
     return features @ features.T
 
 
-def draw_pair(axes: "Axes", arrays: Arrays, *, logarithmic: bool) -> None:
+def draw_pair(axes: Axes, arrays: Arrays, *, logarithmic: bool) -> None:
     """Densities of the eigenvalues of both exact kernels, and of both estimates.
 
     With ``logarithmic``, the axis of eigenvalues is logarithmic and so are densities', which are

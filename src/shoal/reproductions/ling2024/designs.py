@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -13,15 +13,11 @@ from shoal.activations import Activation
 from shoal.architectures import DEQ, FullyConnected
 from shoal.lab.claims import Claim, Criterion
 from shoal.lab.experiment import Arrays, Point, Result
-from shoal.lab.figures import COLORS, style
+from shoal.lab.figures import COLORS, Axes, Figure, new_figure, styled
 from shoal.lab.formatting import interval
 from shoal.lab.registry import register
 from shoal.reproductions.ling2024.sample_sizes import SampleSizes, make_room
 from shoal.reproductions.ling2024.setting import Kind, by_name, matrix_norm, title_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["DesignError", "cached_design"]
 
@@ -125,21 +121,19 @@ class DesignError(SampleSizes):
         )
         return (claim,)
 
-    def plot(self, results: Sequence[Result]) -> "Figure":
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
         """Activations, then the errors of the designs for each kernel."""
-        with style():
-            from matplotlib.figure import Figure
-
-            figure = Figure(figsize=(13.0, 4.4))
-            left, *panels = figure.subplots(1, 3)
-            self._draw_activations(left)
-            kinds: tuple[Kind, Kind] = ("ck", "ntk")
-            for axes, kind in zip(panels, kinds, strict=True):
-                self._draw_errors(axes, results, kind)
-            panels[0].set_ylabel(r"relative error $\|G^* - \Sigma\| \, / \, \|G^*\|$")
+        figure = new_figure(13.0, 4.4)
+        left, *panels = figure.subplots(1, 3)
+        self._draw_activations(left)
+        kinds: tuple[Kind, Kind] = ("ck", "ntk")
+        for axes, kind in zip(panels, kinds, strict=True):
+            self._draw_errors(axes, results, kind)
+        panels[0].set_ylabel(r"relative error $\|G^* - \Sigma\| \, / \, \|G^*\|$")
         return figure
 
-    def _draw_activations(self, axes: "Axes") -> None:
+    def _draw_activations(self, axes: Axes) -> None:
         """Those of the DEQs, dashed, and of the first designs for their conjugate kernels."""
         tau0 = self.mixture(max(self.samples)).tau0
         x = torch.linspace(-_REACH, _REACH, 801, dtype=torch.float64) * tau0
@@ -162,7 +156,7 @@ class DesignError(SampleSizes):
         axes.set_xlabel("$x$")
         axes.legend(loc="upper left")
 
-    def _draw_errors(self, axes: "Axes", results: Sequence[Result], kind: Kind) -> None:
+    def _draw_errors(self, axes: Axes, results: Sequence[Result], kind: Kind) -> None:
         for activation, color in zip(self.activations, COLORS, strict=False):
             (name,) = by_name([activation])
             families = [family for k, family in self._designs(name) if k == kind]

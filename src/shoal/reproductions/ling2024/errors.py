@@ -2,7 +2,7 @@ r"""How fast the equivalents approach the exact kernels (Ling 2024, figures 1 an
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ import shoal
 from shoal.architectures import DEQ
 from shoal.lab.claims import Claim, Criterion
 from shoal.lab.experiment import Arrays, Point, Result
-from shoal.lab.figures import COLORS, style
+from shoal.lab.figures import COLORS, Figure, new_figure, styled
 from shoal.lab.formatting import short, signed
 from shoal.lab.registry import register
 from shoal.reproductions.ling2024.sample_sizes import SampleSizes, make_room
@@ -24,9 +24,6 @@ from shoal.reproductions.ling2024.setting import (
     equivalent_of,
     matrix_norm,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["CKError", "NTKError"]
 
@@ -112,26 +109,25 @@ class _EquivalentError(SampleSizes):
         )
         return (claim,)
 
-    def plot(self, results: Sequence[Result]) -> "Figure":
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
         """Means and standard deviations against $n$ for each activation; the paper's form first."""
-        with style():
-            from matplotlib.figure import Figure
-            from matplotlib.ticker import FuncFormatter, NullFormatter
+        from matplotlib.ticker import FuncFormatter, NullFormatter
 
-            figure = Figure(figsize=(9.2, 4.6))
-            panels = figure.subplots(1, len(_PANELS), sharey=True)
-            for axes, (form, title) in zip(panels, _PANELS.items(), strict=True):
-                for activation, color in zip(self.activations, COLORS, strict=False):
-                    self.draw_errors(axes, results, activation, form, fmt="o-", color=color)
-                axes.set_title(title)
-                self.label_axes(axes, 3.0)
-                axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-                axes.yaxis.set_minor_formatter(NullFormatter())
-            make_room(panels[0])
-            letter = _MATRIX[self.kind]
-            panels[0].set_ylabel(
-                rf"relative error $\|{letter}^* - \bar{{{letter}}}\| \, / \, \|{letter}^*\|$"
-            )
+        figure = new_figure(9.2, 4.6)
+        panels = figure.subplots(1, len(_PANELS), sharey=True)
+        for axes, (form, title) in zip(panels, _PANELS.items(), strict=True):
+            for activation, color in zip(self.activations, COLORS, strict=False):
+                self.draw_errors(axes, results, activation, form, fmt="o-", color=color)
+            axes.set_title(title)
+            self.label_axes(axes, 3.0)
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        make_room(panels[0])
+        letter = _MATRIX[self.kind]
+        panels[0].set_ylabel(
+            rf"relative error $\|{letter}^* - \bar{{{letter}}}\| \, / \, \|{letter}^*\|$"
+        )
         return figure
 
 

@@ -1,21 +1,18 @@
 """Eigenvalues of kernels as the figures 5 and 6 of Ling 2024 show them."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from shoal.lab.experiment import Arrays
-from shoal.lab.figures import COLORS, GRAY
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from shoal.lab.figures import COLORS, GRAY, Axes
 
 __all__ = ["draw_histograms"]
 
 _BINS = 60
 
 
-def draw_histograms(axes: "Axes", arrays: Arrays, *, logarithmic: bool) -> None:
+def draw_histograms(axes: Axes, arrays: Arrays, *, logarithmic: bool) -> None:
     """Exact kernel, its estimate, the equivalent and, where there is one, the predicted density.
 
     Densities are on a logarithmic axis, so that single eigenvalues are seen. With
@@ -43,7 +40,7 @@ def draw_histograms(axes: "Axes", arrays: Arrays, *, logarithmic: bool) -> None:
     axes.set_ylim(bottom=0.5 * _least(exact, edges))
 
 
-def _steps(axes: "Axes", values: Any, edges: Any, logarithmic: bool, **options: Any) -> None:
+def _steps(axes: Axes, values: Any, edges: Any, logarithmic: bool, **options: Any) -> None:
     counts, _ = np.histogram(values, edges)
     widths = np.diff(np.log(edges)) if logarithmic else np.diff(edges)
     axes.stairs(counts / (len(values) * widths), edges, **options)

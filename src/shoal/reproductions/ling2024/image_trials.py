@@ -4,7 +4,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -15,12 +15,8 @@ from shoal.activations import Activation
 from shoal.architectures import DEQ
 from shoal.core.fields import later
 from shoal.lab.experiment import Arrays, Experiment, Point, Result
-from shoal.lab.figures import style
+from shoal.lab.figures import Axes, Figure, new_figure, styled
 from shoal.reproductions.ling2024.setting import by_name, title_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["PREPROCESSINGS", "ImageTrials"]
 
@@ -115,31 +111,29 @@ class ImageTrials(Experiment):
             summary |= {f"{name}_printed": error for name, error in self.printed.items()}
         return summary
 
-    def plot(self, results: Sequence[Result]) -> "Figure":
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
         """Activations below each other, preprocessings side by side."""
-        with style():
-            from matplotlib.figure import Figure
-
-            rows, columns = len(self.activations), len(self.preprocessings)
-            figure = Figure(figsize=(3.1 * columns + 0.6, 2.9 * rows))
-            panels: Any = figure.subplots(rows, columns, squeeze=False)
-            names = list(by_name(self.activations))
-            for result in results:
-                row = names.index(str(result.point["activation"]))
-                column = self.preprocessings.index(str(result.point["preprocessing"]))
-                axes = panels[row, column]
-                self.draw(axes, result.arrays)
-                setting = f"{title_of(self.activations[row])}, {self.preprocessings[column]}"
-                axes.set_title(f"{setting}\n{self.headline(result.arrays)}", fontsize=9)
-            for axes in panels[-1]:
-                axes.set_xlabel("eigenvalue")
-            for axes in panels[:, 0]:
-                axes.set_ylabel("density of logarithms")
-            panels[0, 0].legend(loc="upper right", fontsize=8)
+        rows, columns = len(self.activations), len(self.preprocessings)
+        figure = new_figure(3.1 * columns + 0.6, 2.9 * rows)
+        panels: Any = figure.subplots(rows, columns, squeeze=False)
+        names = list(by_name(self.activations))
+        for result in results:
+            row = names.index(str(result.point["activation"]))
+            column = self.preprocessings.index(str(result.point["preprocessing"]))
+            axes = panels[row, column]
+            self.draw(axes, result.arrays)
+            setting = f"{title_of(self.activations[row])}, {self.preprocessings[column]}"
+            axes.set_title(f"{setting}\n{self.headline(result.arrays)}", fontsize=9)
+        for axes in panels[-1]:
+            axes.set_xlabel("eigenvalue")
+        for axes in panels[:, 0]:
+            axes.set_ylabel("density of logarithms")
+        panels[0, 0].legend(loc="upper right", fontsize=8)
         return figure
 
     @abstractmethod
-    def draw(self, axes: "Axes", arrays: Arrays) -> None:
+    def draw(self, axes: Axes, arrays: Arrays) -> None:
         """Draw the eigenvalues of one point."""
 
     @abstractmethod

@@ -2,21 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 
 from shoal.lab.claims import Claim, near_printed
 from shoal.lab.experiment import Arrays, Point
+from shoal.lab.figures import Axes
 from shoal.lab.formatting import short
 from shoal.lab.registry import register
 from shoal.reproductions.ling2024.comparison import Comparison
 from shoal.reproductions.ling2024.histograms import draw_histograms
 from shoal.reproductions.ling2024.image_trials import ImageTrials
 from shoal.reproductions.ling2024.setting import Kind
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["CKImageSpectra", "NTKImageSpectra"]
 
@@ -61,7 +59,7 @@ class _ImageSpectra(ImageTrials):
         comparison = Comparison(self.kind, ("paper", "measured"), self.width)
         return comparison.arrays(self.deq(point), x.to(device), labels, seed=seed)
 
-    def draw(self, axes: "Axes", arrays: Arrays) -> None:
+    def draw(self, axes: Axes, arrays: Arrays) -> None:
         """Histograms of logarithms."""
         draw_histograms(axes, arrays, logarithmic=True)
 

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -11,12 +11,8 @@ import shoal
 from shoal.activations import Activation
 from shoal.architectures import DEQ
 from shoal.lab.experiment import Arrays, Experiment, Point, Result
-from shoal.lab.figures import style
+from shoal.lab.figures import Axes, Figure, new_figure, styled
 from shoal.reproductions.ling2024.setting import by_name, title_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["MixtureTrials"]
 
@@ -77,27 +73,25 @@ class MixtureTrials(Experiment):
                 summary[f"{name}_printed"] = self.printed[name]
         return summary
 
-    def plot(self, results: Sequence[Result]) -> "Figure":
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
         """The eigenvalues of the first trial, an activation below the other."""
-        with style():
-            from matplotlib.figure import Figure
-
-            figure = Figure(figsize=(7.0, 2.9 * len(self.activations)))
-            rows: Any = figure.subplots(len(self.activations), 1, squeeze=False)[:, 0]
-            for axes, activation in zip(rows, self.activations, strict=True):
-                (name,) = by_name([activation])
-                first = next(r.arrays for r in results if r.point["activation"] == name)
-                self.draw(axes, first)
-                known = self._comparable()
-                printed = f", printed {known[name]}" if name in known else ""
-                axes.set_title(f"{title_of(activation)}: {self.headline(first)}{printed}")
-                axes.set_ylabel("density")
-            rows[0].legend(loc="upper right")
-            rows[-1].set_xlabel("eigenvalue")
+        figure = new_figure(7.0, 2.9 * len(self.activations))
+        rows: Any = figure.subplots(len(self.activations), 1, squeeze=False)[:, 0]
+        for axes, activation in zip(rows, self.activations, strict=True):
+            (name,) = by_name([activation])
+            first = next(r.arrays for r in results if r.point["activation"] == name)
+            self.draw(axes, first)
+            known = self._comparable()
+            printed = f", printed {known[name]}" if name in known else ""
+            axes.set_title(f"{title_of(activation)}: {self.headline(first)}{printed}")
+            axes.set_ylabel("density")
+        rows[0].legend(loc="upper right")
+        rows[-1].set_xlabel("eigenvalue")
         return figure
 
     @abstractmethod
-    def draw(self, axes: "Axes", arrays: Arrays) -> None:
+    def draw(self, axes: Axes, arrays: Arrays) -> None:
         """Draw the eigenvalues of one trial."""
 
     @abstractmethod

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -10,12 +10,9 @@ import shoal
 from shoal.activations import Activation
 from shoal.architectures import DEQ
 from shoal.lab.experiment import Experiment, Point, Result
-from shoal.lab.figures import GRAY
+from shoal.lab.figures import GRAY, Axes
 from shoal.lab.fits import PowerLaw, power_law
 from shoal.reproductions.ling2024.setting import by_name, title_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["SampleSizes", "make_room"]
 
@@ -84,7 +81,7 @@ class SampleSizes(Experiment):
 
     def draw_errors(
         self,
-        axes: "Axes",
+        axes: Axes,
         results: Sequence[Result],
         activation: Activation,
         key: str,
@@ -115,7 +112,7 @@ class SampleSizes(Experiment):
         look |= {"markersize": 4, "linewidth": 1.2, "capsize": 2}
         axes.errorbar(levels, means, lengths, **look)
 
-    def label_axes(self, axes: "Axes", start: float) -> None:
+    def label_axes(self, axes: Axes, start: float) -> None:
         r"""Axes, the theory's slope from ``start`` $/\sqrt n$ on, the legend."""
         from matplotlib.ticker import NullFormatter
 
@@ -131,7 +128,7 @@ class SampleSizes(Experiment):
         axes.legend(loc="lower left", title=f"slopes and 95% intervals, $n ≥ {self.fit_from}$")
 
 
-def make_room(axes: "Axes") -> None:
+def make_room(axes: Axes) -> None:
     """Below the errors, for the legend."""
     low, high = axes.get_ylim()
     axes.set_ylim(low * (low / high) ** 0.6, high)

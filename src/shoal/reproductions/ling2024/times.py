@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -16,15 +16,12 @@ from shoal.architectures import DEQ
 from shoal.lab.claims import Claim, Criterion
 from shoal.lab.descent import make, mini_batches, synchronize
 from shoal.lab.experiment import Arrays, Experiment, Point, Result, matching
-from shoal.lab.figures import COLORS, style
+from shoal.lab.figures import COLORS, Figure, new_figure, styled
 from shoal.lab.formatting import short
 from shoal.lab.registry import register
 from shoal.lab.rivals import TITLES, rival
 from shoal.reproductions.ling2024.accuracies import in_paper
 from shoal.reproductions.ling2024.setting import by_name, title_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["Times"]
 
@@ -169,30 +166,28 @@ class Times(Experiment):
             ),
         )
 
-    def plot(self, results: Sequence[Result]) -> "Figure":
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
         """Kinds of times side by side, sizes and activations below each other."""
-        with style():
-            from matplotlib.figure import Figure
-
-            cases = [(s, phi) for s in self.sizes for phi in by_name(self.activations)]
-            figure = Figure(figsize=(11.0, 2.6 * len(cases) + 0.5))
-            panels: Any = figure.subplots(len(cases), len(_KINDS), squeeze=False, sharex=True)
-            for row, (size, phi) in zip(panels, cases, strict=True):
-                found = matching(results, {"pixels": size, "activation": phi})
-                for axes, kind in zip(row, _KINDS, strict=True):
-                    for network, color in zip(self.networks, COLORS, strict=False):
-                        values = [
-                            _UNITS[kind] * float(r.arrays[kind])
-                            for r in matching(found, {"network": network})
-                        ]
-                        label = "the same activation" if network == "naive" else TITLES[network]
-                        axes.plot(self.widths, values, "o-", color=color, markersize=3, label=label)
-                    axes.set_xscale("log", base=2)
-                    axes.set_yscale("log")
-                    name = title_of(by_name(self.activations)[phi])
-                    axes.set_title(f"{name}, {size} pixels: {_KINDS[kind]}", fontsize=9)
-            for axes in panels[-1]:
-                axes.set_xlabel("width $m$")
-            handles, labels = panels[0, 0].get_legend_handles_labels()
-            figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+        cases = [(s, phi) for s in self.sizes for phi in by_name(self.activations)]
+        figure = new_figure(11.0, 2.6 * len(cases) + 0.5)
+        panels: Any = figure.subplots(len(cases), len(_KINDS), squeeze=False, sharex=True)
+        for row, (size, phi) in zip(panels, cases, strict=True):
+            found = matching(results, {"pixels": size, "activation": phi})
+            for axes, kind in zip(row, _KINDS, strict=True):
+                for network, color in zip(self.networks, COLORS, strict=False):
+                    values = [
+                        _UNITS[kind] * float(r.arrays[kind])
+                        for r in matching(found, {"network": network})
+                    ]
+                    label = "the same activation" if network == "naive" else TITLES[network]
+                    axes.plot(self.widths, values, "o-", color=color, markersize=3, label=label)
+                axes.set_xscale("log", base=2)
+                axes.set_yscale("log")
+                name = title_of(by_name(self.activations)[phi])
+                axes.set_title(f"{name}, {size} pixels: {_KINDS[kind]}", fontsize=9)
+        for axes in panels[-1]:
+            axes.set_xlabel("width $m$")
+        handles, labels = panels[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
         return figure
