@@ -15,9 +15,9 @@ from data.writers import mnist_folder
 from lab.computing import CPU, compute
 from shoal.lab import Result, find
 from shoal.lab.identity import plain
+from shoal.reproductions.ling2024.comparison import estimated_kernels
 from shoal.reproductions.ling2024.densities import CKSpectra, NTKSpectra
 from shoal.reproductions.ling2024.errors import CKError, NTKError
-from shoal.reproductions.ling2024.estimates import estimated_kernels
 from shoal.reproductions.ling2024.image_trials import PREPROCESSINGS
 from shoal.reproductions.ling2024.images import CKImageSpectra, NTKImageSpectra
 

@@ -28,6 +28,11 @@ class PowerLaw:
     offset: float
     interval: tuple[float, float]
 
+    def numbers(self, name: str) -> dict[str, float]:
+        """The slope and the ends of its interval, for a summary: ``NAME_slope`` and so on."""
+        low, high = self.interval
+        return {f"{name}_slope": self.slope, f"{name}_slope_low": low, f"{name}_slope_high": high}
+
     def __call__(self, x: Any) -> Any:
         """The values of the law."""
         return np.exp(self.offset) * np.asarray(x, dtype=np.float64) ** self.slope

@@ -94,12 +94,8 @@ def errors_of(results: Sequence[Result], kind: str) -> Errors:
 
 def slopes(errors: Mapping[str, Errors]) -> dict[str, float]:
     """The slopes in the logarithms, with 95% confidence intervals."""
-    summary: dict[str, float] = {}
-    for name, measured in errors.items():
-        law = power_law(*measured)
-        summary[f"{name}_slope"] = law.slope
-        summary[f"{name}_slope_low"], summary[f"{name}_slope_high"] = law.interval
-    return summary
+    laws = {name: power_law(*measured) for name, measured in errors.items()}
+    return {key: value for name, law in laws.items() for key, value in law.numbers(name).items()}
 
 
 def draw_kernels(axes: Axes, errors: Mapping[str, Errors]) -> None:

@@ -123,10 +123,7 @@ class LinearConvergence(Experiment):
             summary[f"{name}_below_bound"] = float(np.mean([_below(r.arrays) for r in mine]))
             rates = [_final(r.arrays) for r in widest]
             summary[f"{name}_loss_ratio"] = float(np.exp(np.mean(np.log(rates))))
-            law = power_law(*_drifts(mine))
-            summary[f"{name}_drift_slope"] = law.slope
-            summary[f"{name}_drift_slope_low"] = law.interval[0]
-            summary[f"{name}_drift_slope_high"] = law.interval[1]
+            summary |= power_law(*_drifts(mine)).numbers(f"{name}_drift")
         return summary
 
     def claims(self, summary: Mapping[str, float]) -> Sequence[Claim]:

@@ -82,9 +82,7 @@ class DepthEigenvalue(Experiment):
             if kind == "fully-connected":
                 summary["fully_connected_factor"] = float(_last_factor(depths, least))
                 continue
-            law = power_law(depths, least)
-            summary[f"{kind}_slope"] = law.slope
-            summary[f"{kind}_slope_low"], summary[f"{kind}_slope_high"] = law.interval
+            summary |= power_law(depths, least).numbers(kind)
         return summary
 
     def _curve(self, results: Sequence[Result], kind: str) -> tuple[Any, Any]:

@@ -118,9 +118,7 @@ class PredictedTraining(Experiment):
             for kind in _LABELS:
                 law = power_law(*_gaps(results, activation, kind))
                 name = f"{activation}_{kind}"
-                summary[f"{name}_slope"] = law.slope
-                summary[f"{name}_slope_low"], summary[f"{name}_slope_high"] = law.interval
-                summary[f"{name}_widest"] = float(law(max(self.widths)))
+                summary |= {**law.numbers(name), f"{name}_widest": float(law(max(self.widths)))}
         return summary
 
     @styled

@@ -141,8 +141,7 @@ class Depth(WidthDraws):
         widths = [float(r.point["width"]) for r in results]
         for key in ("tied", "finite"):
             law = power_law(widths, [float(r.arrays[key][middle - 1]) for r in results])
-            summary[f"{key}_slope"] = law.slope
-            summary[f"{key}_slope_low"], summary[f"{key}_slope_high"] = law.interval
+            summary |= law.numbers(key)
         return summary
 
     def claims(self, summary: Mapping[str, float]) -> Sequence[Claim]:

@@ -1,4 +1,4 @@
-"""One kernel matrix beside its equivalent and beside its estimate by a finite network."""
+"""Kernel matrices beside their equivalents, and as the paper estimates them by one network."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,8 @@ from torch import Tensor
 
 import shoal
 from shoal.architectures import DEQ
-from shoal.reproductions.ling2024.estimates import estimated_kernels
+from shoal.kernels import Kernels
+from shoal.networks import EquilibriumNetwork
 from shoal.reproductions.ling2024.setting import (
     PAPER_GROUPS,
     Kind,
@@ -18,7 +19,7 @@ from shoal.reproductions.ling2024.setting import (
     matrix_norm,
 )
 
-__all__ = ["Comparison"]
+__all__ = ["Comparison", "estimated_kernels"]
 
 
 @dataclass(frozen=True)
@@ -81,3 +82,30 @@ class Comparison:
 
 def _array(value: Tensor | float) -> Any:
     return value.cpu().numpy() if isinstance(value, Tensor) else np.array(value)
+
+
+def estimated_kernels(deq: DEQ, x: Tensor, *, width: int, seed: int) -> Kernels:
+    r"""$G^*$ estimated by $z_i^\top z_j$, and $K^* = G^*/(1 - \sigma_a^2 \dot E^*)$ likewise.
+
+    $\dot E^*_{ij}$, the expectation of $\varphi'(u)\varphi'(v)$, is the mean over the units. This
+    is not the NTK of the finite network (:func:`shoal.empirical_kernel`), but what section 4 and
+    the caption of figure 4 describe.
+
+    Args:
+        deq: The DEQ, centered.
+        x: Inputs of shape (n, p).
+        width: Of the network; $2^{12}$ in the paper.
+        seed: Of its weights.
+    """
+    network = shoal.build(
+        deq, in_features=x.shape[1], width=width, seed=seed, dtype=x.dtype, device=x.device
+    )
+    assert isinstance(network, EquilibriumNetwork)  # it is a DEQ
+    with torch.no_grad():
+        z = network.solve(x).value
+        recurrent = network.get_parameter("recurrent")
+        arguments = deq.recurrent_variance**0.5 * (z @ recurrent.T) + network.inject(x)
+        slopes = deq.activations[0].derivative(arguments)
+    ck = z @ z.T
+    spread = deq.recurrent_variance / width * (slopes @ slopes.T)
+    return Kernels(ck, ck / (1 - spread))

@@ -13,7 +13,7 @@ from shoal.lab.experiment import Arrays, Point
 from shoal.lab.figures import Axes
 from shoal.lab.registry import register
 from shoal.reproductions.ling2024.comparison import Comparison
-from shoal.reproductions.ling2024.histograms import draw_histograms
+from shoal.reproductions.ling2024.histograms import draw_equivalent
 from shoal.reproductions.ling2024.mixture_trials import MixtureTrials
 from shoal.reproductions.ling2024.setting import FORMS, PAPER_GROUPS, Kind
 
@@ -71,7 +71,7 @@ class _MixtureSpectra(MixtureTrials):
 
     def draw(self, axes: Axes, arrays: Arrays) -> None:
         """Histograms, and the predicted density."""
-        draw_histograms(axes, arrays, logarithmic=False)
+        draw_equivalent(axes, arrays, logarithmic=False)
 
     def headline(self, arrays: Arrays) -> str:
         """The errors of both forms, and that against an estimated kernel."""

@@ -10,15 +10,15 @@ import shoal
 from shoal.architectures import DEQ
 from shoal.lab.experiment import Arrays
 from shoal.lab.figures import COLORS, GRAY, Axes
+from shoal.reproductions.ling2024.comparison import estimated_kernels
 from shoal.reproductions.ling2024.designs import cached_design
-from shoal.reproductions.ling2024.estimates import estimated_kernels
+from shoal.reproductions.ling2024.histograms import draw_densities
 from shoal.reproductions.ling2024.setting import matrix_norm
 from shoal.reproductions.width_errors import network_for
 
 __all__ = ["NORMS", "compare_with_design", "draw_pair", "estimated_ck"]
 
 NORMS = ("exact", "estimate", "deq_noise", "design_noise", "size")
-_BINS = 60
 
 
 def compare_with_design(
@@ -64,31 +64,14 @@ def estimated_ck(architecture: shoal.Architecture, x: Tensor, *, width: int, see
 
 
 def draw_pair(axes: Axes, arrays: Arrays, *, logarithmic: bool) -> None:
-    """Densities of the eigenvalues of both exact kernels, and of both estimates.
-
-    With ``logarithmic``, the axis of eigenvalues is logarithmic and so are densities', which are
-    those of the logarithms.
-    """
-    names = ("deq", "design", "deq_estimate", "design_estimate")
-    values = [arrays[f"{name}_eigenvalues"] for name in names]
-    largest = max(float(v.max()) for v in values)
-    if logarithmic:
-        least = max(min(float(v.min()) for v in values), 1e-4 * largest)
-        edges: Any = np.geomspace(0.9 * least, 1.1 * largest, _BINS)
-        axes.set_xscale("log")
-    else:
-        least = min(float(v.min()) for v in values)
-        margin = 0.03 * (largest - least)
-        edges = np.linspace(least - margin, largest + margin, 2 * _BINS)
-    widths = np.diff(np.log(edges)) if logarithmic else np.diff(edges)
-    looks: list[dict[str, Any]] = [
-        {"color": COLORS[5], "fill": True, "label": "DEQ"},
-        {"color": COLORS[1], "linewidth": 1.4, "label": "design"},
-        {"color": GRAY, "linewidth": 0.9, "label": "DEQ, estimated"},
-        {"color": GRAY, "linewidth": 0.9, "linestyle": ":", "label": "design, estimated"},
-    ]
-    for entries, look in zip(values, looks, strict=True):
-        counts, _ = np.histogram(entries, edges)
-        axes.stairs(counts / (len(entries) * widths), edges, **look)
-    axes.set_yscale("log")
-    axes.set_ylim(bottom=0.5 / (len(values[0]) * float(widths.max())))
+    """Densities of the eigenvalues of both exact kernels, and of both estimates."""
+    looks: dict[str, dict[str, Any]] = {
+        "deq": {"color": COLORS[5], "fill": True, "label": "DEQ"},
+        "design": {"color": COLORS[1], "linewidth": 1.4, "label": "design"},
+        "deq_estimate": {"color": GRAY, "linewidth": 0.9, "label": "DEQ, estimated"},
+        "design_estimate": {
+            "color": GRAY, "linewidth": 0.9, "linestyle": ":", "label": "design, estimated"
+        },
+    }  # fmt: skip
+    curves = [(arrays[f"{name}_eigenvalues"], look) for name, look in looks.items()]
+    draw_densities(axes, curves, logarithmic=logarithmic)

@@ -12,7 +12,7 @@ from shoal.lab.figures import Axes
 from shoal.lab.formatting import short
 from shoal.lab.registry import register
 from shoal.reproductions.ling2024.comparison import Comparison
-from shoal.reproductions.ling2024.histograms import draw_histograms
+from shoal.reproductions.ling2024.histograms import draw_equivalent
 from shoal.reproductions.ling2024.image_trials import ImageTrials
 from shoal.reproductions.ling2024.setting import Kind
 
@@ -61,7 +61,7 @@ class _ImageSpectra(ImageTrials):
 
     def draw(self, axes: Axes, arrays: Arrays) -> None:
         """Histograms of logarithms."""
-        draw_histograms(axes, arrays, logarithmic=True)
+        draw_equivalent(axes, arrays, logarithmic=True)
 
     def headline(self, arrays: Arrays) -> str:
         """The errors of both forms."""

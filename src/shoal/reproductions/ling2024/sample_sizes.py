@@ -73,11 +73,8 @@ class SampleSizes(Experiment):
     def laws(self, results: Sequence[Result], name: str, key: str) -> dict[str, float]:
         """The slope of an error with its 95% interval, and the mean for the largest samples."""
         n, errors = _errors(results, name, key)
-        law = self.fit(n, errors)
-        low, high = law.interval
         largest = float(errors[n == n.max()].mean())
-        found = {"slope": law.slope, "slope_low": low, "slope_high": high, "error": largest}
-        return {f"{name}_{key}_{what}": value for what, value in found.items()}
+        return self.fit(n, errors).numbers(f"{name}_{key}") | {f"{name}_{key}_error": largest}
 
     def draw_errors(
         self,
