@@ -24,7 +24,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     rows = []
     for path in sorted(SOURCE.glob("*/__init__.py")):
         package = path.parent.name
-        if package == "cli":  # its interface is the command line
+        if package in ("cli", "reproductions"):  # their interface is the command line
             continue
         objects = {name: documented(path.parent, name) for name in public_names(path)}
         files.append(

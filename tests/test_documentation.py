@@ -32,7 +32,7 @@ NEEDS = {
     "shoal.adapters.gpytorch_kernel": "gpytorch",
     "shoal.adapters.sklearn_estimators": "sklearn",
     "shoal.adapters.sklearn_kernel": "sklearn",
-    "shoal.data.digits": "sklearn",
+    "shoal.data.readers.digits": "sklearn",
     "shoal.kernels.backends.tiled": "triton",
 }
 

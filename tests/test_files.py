@@ -1,6 +1,7 @@
 """Files that are written together: all of them, or none; and what killed processes leave."""
 
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -73,6 +74,35 @@ def test_a_move_that_fails_is_undone(
     with pytest.raises(type(error)):
         write_together(tmp_path, {name: _writer(f"new {name}") for name in "abc"})
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"a": "old a", "c": "old c"}
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_a_folder_that_vanishes_is_an_error_at_every_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: int
+) -> None:
+    """Before the first file, before the second, when both are written, and between the moves."""
+    folder, replace, written = tmp_path / "folder", Path.replace, []
+    folder.mkdir()
+
+    def vanish(now: int) -> None:
+        if now == stage:
+            shutil.rmtree(folder)
+
+    def write(path: Path) -> None:
+        vanish(len(written))
+        written.append(path.write_text("1"))
+        if len(written) == 2:
+            vanish(2)
+
+    def moved(self: Path, target: Path) -> Path:
+        result = replace(self, target)
+        vanish(3)
+        return result
+
+    monkeypatch.setattr(Path, "replace", moved)
+    with pytest.raises(OSError, match="folder"):
+        write_together(folder, {"a": write, "b": write})
+    assert list(tmp_path.rglob("*")) == []
 
 
 def test_a_folder_in_the_way_is_left_as_it_is(tmp_path: Path) -> None:

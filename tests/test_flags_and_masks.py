@@ -10,7 +10,7 @@ import torch
 
 import shoal
 from shoal import data
-from shoal.report import load_data
+from shoal.data import load_data
 
 DEQ = shoal.DEQ(shoal.ReLU(), 0.2, 0.8)
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from result_tables.results import RESULTS
-from shoal.experiments import collect, find
+from shoal.lab import collect, find
 
 IMAGES = RESULTS.parent / "images"
 KEPT = ("title", "identity", "wall_seconds", "summary", "sessions")

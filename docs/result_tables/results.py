@@ -1,11 +1,12 @@
 """What was run, and what the words and numbers of it look like in a page."""
 
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from shoal.lab.formatting import interval, short, signed
 
 __all__ = [
     "EXPERIMENTS_NOT_RUN",
@@ -49,31 +50,3 @@ def summary(name: str) -> dict[str, float]:
     """The numbers of a run."""
     found: dict[str, float] = record(name)["summary"]
     return found
-
-
-def signed(value: float, decimals: int = 2) -> str:
-    """A number with a true minus sign.
-
-    >>> signed(-0.5)
-    '−0.50'
-    """
-    return f"{value:.{decimals}f}".replace("-", "−")
-
-
-def short(value: float, digits: int = 2) -> str:
-    """A positive number with so many digits, and without an exponent where that is short.
-
-    >>> short(0.0312), short(2.5e-5), short(4.0e11), short(287.6)
-    ('0.031', '2.5e-5', '4.0e11', '288')
-    """
-    exponent = math.floor(math.log10(value)) if value else 0
-    if -3 <= exponent < 6:
-        return f"{value:,.{max(digits - 1 - exponent, 0)}f}" if value else "0"
-    mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
-    return f"{mantissa}e{int(power)}"
-
-
-def interval(found: dict[str, float], key: str, decimals: int = 2) -> str:
-    """A slope with the ends of its 95% interval."""
-    middle, low, high = (signed(found[key + end], decimals) for end in ("", "_low", "_high"))
-    return f"{middle} [{low}, {high}]"

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from result_tables.results import EXPERIMENTS_NOT_RUN, RESULTS, Row, Tables, committed, record
-from shoal.experiments import registered
+from shoal.lab import registered
 
 __all__ = ["TABLES"]
 

@@ -20,25 +20,28 @@ Case = tuple[str, str]  # what is typed, and what the message says
 
 # What is bad about data is the same for all commands that take some.
 DATA: dict[str, Case] = {
-    "unknown dataset": ("whales", r"must be one of digits, mnist.*ends in \.npy, .*'whales'"),
+    "unknown dataset": ("whales", r"must be one of digits, .*mnist.*ends in \.csv, .*'whales'"),
     "endless name": (f"{'x' * 300}.npy", "must be a file that exists, got 'xxx"),
     "absent file": ("whales.npy", "must be a file that exists, got 'whales.npy'"),
     "folder": ("folder.npy", "must be a file that exists, got the folder 'folder.npy'"),
-    "picture": ("picture.png", "or a file that ends in .npy.*got 'picture.png'"),
-    "file that is not data": ("file.npy", "must be a .npy file of numbers, got file.npy"),
-    "cube": ("cube.npy", r"must be a matrix \(n, p\).*shape \(3, 4, 5\)"),
-    "vector": ("vector.npy", r"must be a matrix \(n, p\).*shape \(5,\)"),
-    "complex numbers": ("complex.npy", "must be a matrix.*dtype complex128"),
-    "objects": ("objects.npy", "must be a .npy file of numbers, got objects.npy"),
-    "no features": ("thin.npy", r"must be a matrix.*shape \(3, 0\)"),
-    "NaN": ("nan.npy", r"must be finite, got nan at \(1, 0\) of nan.npy"),
+    "picture": ("picture.png", "or a file that ends in .csv.*got 'picture.png'"),
+    "file that is not data": (
+        "file.npy",
+        "must be a .npy file of numbers: file.npy: expected",
+    ),
+    "cube": ("cube.npy", r"expected samples \(n, d\),.*got shape \(3, 4, 5, 2, 2\)"),
+    "vector": ("vector.npy", r"expected samples \(n, d\),.*got shape \(5,\)"),
+    "complex numbers": ("complex.npy", "samples that are real numbers, got dtype complex128"),
+    "objects": ("objects.npy", "must be a .npy file of numbers: objects.npy: expected"),
+    "no features": ("thin.npy", r"expected samples.*got shape \(3, 0\)"),
+    "NaN": ("nan.npy", r"nan.npy: expected finite samples, got nan at \(1, 0\)"),
     "shape that is not there": ("claim.npy", "must be a .npy file.*in a file of"),
-    "truncated .npy": ("cut.npy", "must be a .npy file of numbers, got cut.npy"),
-    "truncated .npz": ("cut.npz", "must be a .npz file of numbers, got cut.npz"),
+    "truncated .npy": ("cut.npy", "must be a .npy file of numbers: cut.npy: expected"),
+    "truncated .npz": ("cut.npz", "must be a .npz file of numbers: cut.npz: expected"),
     "truncated .gz": ("cut.csv.gz", "expected a complete gzip file, got one that is cut off$"),
     "archive without inputs": (
         "other.npz",
-        "array named X, x or features, got other.npz with",
+        "other.npz: expected an array named X, x or features, got",
     ),
     "rows of different lengths": ("ragged.csv", "2 cells in each row, got 1 in line 2"),
     "text in a column": (
@@ -52,8 +55,11 @@ DATA: dict[str, Case] = {
     "absent column": ("kinds.csv --label 7", "a column 7, got 3 columns"),
     "label without columns": ("d.npz --label a", "--label must name a column of a CSV.*'a'"),
     "absent labels": ("x.npy --label whale.npy", "--label must be a file.*'whale.npy'"),
-    "truncated labels": ("x.npy --label cut.npy", "--label must be a .npy file.*cut.npy"),
-    "too few labels": ("short.npz", r"labels must be 6 .*got shape \(5,\)"),
+    "truncated labels": (
+        "x.npy --label cut.npy",
+        "--label must be a .npy .*: cut.npy: expected",
+    ),
+    "too few labels": ("short.npz", r"expected 6 labels, one per sample, got shape \(5,\)"),
     "too many samples": ("x.npy -n 5000", "-n must be between 2 and 6 for x.npy, got 5000"),
     "half a sample": ("x.npy -n 1.5", "'--n' / '-n'.*1.5"),
     "truncated download": ("mnist", "train-images.*expected a complete gzip file.*cut off"),
@@ -222,7 +228,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bad")
     x = np.random.default_rng(0).normal(size=(6, 12))
     arrays = {
-        "x": x, "cube": np.ones((3, 4, 5)), "vector": np.ones(5), "complex": x + 1j,
+        "x": x, "cube": np.ones((3, 4, 5, 2, 2)), "vector": np.ones(5), "complex": x + 1j,
         "thin": np.zeros((3, 0)), "nan": np.array([[1.0, 2], [np.nan, 1], [3, 4]]),
         "same": np.ones((4, 3)), "zero": np.zeros((4, 3)),
         "tiny": np.full((4, 9), 1e-290),

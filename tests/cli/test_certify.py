@@ -91,7 +91,8 @@ def test_the_numbers_are_those_of_the_library(network: str) -> None:
     assert document["explanation"] == found.explanation
     assert document["holds"] == found.holds == (result.exit_code == 0)
     bounds = [c["bound"] for c in document["conclusions"][1]["conditions"]]
-    assert bounds == [c.bound for c in found.conclusions[1].conditions]
+    expected = [c.bound for c in found.conclusions[1].conditions]
+    assert bounds == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_loaded_network_is_the_one_that_was_saved() -> None:

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 import shoal
 from shoal.activations.names import known_activations, parse_activation
 from shoal.cli.app import app
-from shoal.cli.examples import EXAMPLES
+from shoal.cli.command import commands
 from shoal.cli.options import check_folder
-from shoal.experiments import find
+from shoal.lab import find
 from shoal.report import Measurement
 
 FAST = ["well_posedness", "kernels", "equivalents", "timing"]
@@ -44,12 +44,12 @@ def test_help(command: list[str], words: list[str]) -> None:
             assert option in output
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", commands())
 def test_examples_of_the_help_can_be_typed(name: str) -> None:
     group = typer.main.get_command(app)
     command = group.get_command(typer.Context(group), name)
     shown = run(name, "--help").stdout
-    for example in EXAMPLES[name]:
+    for example in commands()[name].examples:
         assert example.command in shown
         shoal, first, *arguments = shlex.split(example.command)
         assert (shoal, first) == ("shoal", name)
@@ -248,9 +248,18 @@ def test_a_whole_paper_has_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "<code>shoal" in page
 
 
-def test_experiments_without_data_are_left_out_of_a_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (FileNotFoundError("MNIST was not found"), "MNIST was not found"),
+        (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_experiments_without_data_and_failures_are_left_out_of_a_paper(
+    error: Exception, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def absent(*_: object, **__: object) -> None:
-        raise FileNotFoundError("MNIST was not found")
+        raise error
 
     kinds = [*find("ling2024", "mnist-figure5"), *find("shoal", "width")]
     monkeypatch.setattr(kinds[0], "compute", absent)
@@ -259,7 +268,7 @@ def test_experiments_without_data_are_left_out_of_a_paper(monkeypatch: pytest.Mo
     document = json.loads(result.stdout)
     assert [one["identity"]["experiment"] for one in document["runs"]] == [["shoal", "width"]]
     assert list(document["left_out"]) == ["mnist-figure5"]
-    assert result.stderr == "Error: mnist-figure5 is left out: MNIST was not found\n"
+    assert result.stderr == f"Error: mnist-figure5 is left out: {words}\n"
     assert '<section id="width">' in Path(document["report"]).read_text()
 
 
@@ -327,7 +336,7 @@ def test_a_run_without_a_finished_point_leaves_no_folder(monkeypatch: pytest.Mon
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("shoal.experiments.WidthError.compute", interrupt)
+    monkeypatch.setattr("shoal.reproductions.findings.width.WidthError.compute", interrupt)
     result = run("reproduce", "shoal", "width", "--quick", "--output", "a/b", code=130)
     assert "0 of 24 points are finished, nothing is written" in result.stderr
     assert list(Path().iterdir()) == []

@@ -46,8 +46,8 @@ def environment() -> dict[str, str]:
 def test_importing_shoal_imports_no_application(environment: dict[str, str]) -> None:
     code = (
         "import sys, shoal, shoal.cli\n"
-        "heavy = {'typer', 'rich', 'matplotlib', 'sklearn', 'shoal.experiments', 'shoal.report',\n"
-        "         'torch._dynamo'}\n"
+        "heavy = {'typer', 'rich', 'matplotlib', 'sklearn', 'shoal.lab', 'shoal.report',\n"
+        "         'shoal.reproductions', 'torch._dynamo'}\n"
         "sys.exit(' '.join(heavy & set(sys.modules)))"
     )
     found = subprocess.run(

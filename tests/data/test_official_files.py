@@ -14,7 +14,7 @@ from scipy.io import savemat
 from data.writers import cifar_pickle, cifar_records, idx, mnist_folder, pixels, write
 from shoal import data
 from shoal.data.folders import cache_folder
-from shoal.data.official import check_official
+from shoal.data.official import check_official, require_official
 
 UNOFFICIAL = pytest.mark.filterwarnings("ignore::shoal.data.UnofficialDataWarning")
 
@@ -62,7 +62,15 @@ def test_one_file_compressed_and_any_usual_folder(tmp_path: Path, place: str) ->
     same(data.load("mnist", folder=tmp_path, dtype=torch.float64), images[:, None], [3, 1, 2])
 
 
+@pytest.fixture
+def declared_official(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that tests have written count as official."""
+    for reader in ("cifar10", "svhn"):
+        monkeypatch.setattr(f"shoal.data.readers.{reader}.require_official", lambda *_: None)
+
+
 @UNOFFICIAL
+@pytest.mark.usefixtures("declared_official")
 @pytest.mark.parametrize("version", ["bin", "py"])
 def test_cifar(tmp_path: Path, version: str) -> None:
     batches = [cifar_records(3, seed=seed) for seed in range(6)]
@@ -90,6 +98,7 @@ def test_a_part_of_cifar_is_said_to_be_one(tmp_path: Path) -> None:
 
 
 @UNOFFICIAL
+@pytest.mark.usefixtures("declared_official")
 def test_all_batches_elsewhere_count_more_than_a_part_here(tmp_path: Path) -> None:
     write(tmp_path / "cifar-10-batches-bin" / "data_batch_1.bin", cifar_records(2)[0])
     for i in range(1, 6):
@@ -99,6 +108,7 @@ def test_all_batches_elsewhere_count_more_than_a_part_here(tmp_path: Path) -> No
 
 
 @UNOFFICIAL
+@pytest.mark.usefixtures("declared_official")
 @pytest.mark.parametrize("kind", [np.uint8, np.float64])
 def test_svhn(tmp_path: Path, kind: type) -> None:
     images = pixels(32, 32, 3, 4)
@@ -128,6 +138,13 @@ def test_checksums_are_those_of_the_content(tmp_path: Path) -> None:
     shark = {f"sha256:{hashlib.sha256(b'shark').hexdigest()}": "Sharks"}
     with pytest.raises(ValueError, match="got the file of Sharks"):
         check_official(tmp_path, b"shark", digest, others=shark)
+
+
+def test_what_may_harm_must_be_official(tmp_path: Path) -> None:
+    digest = f"md5:{hashlib.md5(b'whale').hexdigest()}"
+    require_official(tmp_path, b"whale", digest, "burn it")
+    with pytest.raises(ValueError, match=r"got one of .* which is not read; burn it"):
+        require_official(tmp_path, b"shark", digest, "burn it")
 
 
 @pytest.mark.parametrize(
@@ -191,7 +208,7 @@ def test_cache_folders() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"name": "whales"}, ValueError, "name must be one of 'digits', 'mnist'"),
+        ({"name": "whales"}, ValueError, "name must be one of 'digits', 'cifar-10'"),
         ({"name": "my.npz"}, ValueError, r"use shoal\.data\.read_numpy"),
         ({"name": "my.csv"}, ValueError, r"use shoal\.data\.read_csv"),
         ({"name": "mnist", "split": "all"}, ValueError, "split must be one of 'train', 'test'"),

@@ -80,9 +80,8 @@ NPZ = {
     "a pickle": (pickle.dumps({"X": 1}), "intact NumPy arrays"),
     "cut": (npz(X=X, y=Y)[:-30], "intact NumPy arrays"),
     "flipped byte": (npz(X=X, y=Y).replace(X.tobytes(), X.tobytes()[::-1]), "Bad CRC-32"),
-    "no labels": (npz(X=X), r"arrays X \(or x, or features\) and y \(or labels\), got X"),
-    "nothing": (npz(), r"y \(or labels\), got none"),
-    "other names": (npz(X=X, target=Y), "got X, target"),
+    "nothing": (npz(), "an array named X, x or features, got none"),
+    "other names": (npz(inputs=X, y=Y), "an array named X, x or features, got inputs, y"),
     "a single array": (npy(X), r"an \.npz archive, got a single array"),
     "objects": (npz(X=X.astype(object), y=Y), "Object arrays cannot be loaded"),
     "objects as labels": (npz(X=X, y=Y.astype(object)), "Object arrays cannot be loaded"),
@@ -120,12 +119,26 @@ def test_damaged_npy(tmp_path: Path) -> None:
 def test_arguments_of_read_numpy(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"path must end in \.npz or \.npy, got 'points\.mat'"):
         data.read_numpy("points.mat")
-    with pytest.raises(ValueError, match=r"labels must be the \.npy file"):
-        data.read_numpy("x.npy")
     with pytest.raises(ValueError, match=r"labels must be None for an \.npz file"):
         data.read_numpy("x.npz", "y.npy")
     with pytest.raises(FileNotFoundError):
         data.read_numpy(tmp_path / "x.npz")
+
+
+def test_labels_are_optional(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", X)
+    np.savez(tmp_path / "x.npz", X=X, other=Y)
+    np.savetxt(tmp_path / "x.csv", X, delimiter=",")
+    for found in (
+        data.read_numpy(tmp_path / "x.npy", dtype=torch.float64),
+        data.read_numpy(tmp_path / "x.npz", dtype=torch.float64),
+        data.read_csv(tmp_path / "x.csv", dtype=torch.float64),
+    ):
+        np.testing.assert_allclose(found.x.numpy(), X, rtol=1e-15)
+        assert found.y is None
+        assert repr(found).endswith("no labels)")
+        with pytest.raises(ValueError, match="x must have labels, and has none"):
+            found.targets()
 
 
 TABLE = "a,b,kind\n1,2.5,cat\n-3e1,4,dog\n5,6,cat\n"
@@ -205,10 +218,8 @@ def test_damaged_csv(tmp_path: Path, content: str | bytes, options: dict, messag
 def test_arguments_of_read_csv(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text(TABLE)
-    with pytest.raises(
-        TypeError, match="label must be the name or the index of a column, got None"
-    ):
-        data.read_csv(path, label=None)
+    with pytest.raises(TypeError, match="label must be the name or the index of a column"):
+        data.read_csv(path, label=0.5)
     with pytest.raises(ValueError, match="label must be an index if there is no header"):
         data.read_csv(path, label="kind", header=False)
     with pytest.raises(FileNotFoundError):

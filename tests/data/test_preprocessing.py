@@ -259,7 +259,7 @@ def test_what_is_returned_is_never_parallel(dtype: torch.dtype, scale: float) ->
 
 
 def test_parallel_samples_far_apart_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.data.geometry._BLOCK", 4)
+    monkeypatch.setattr("shoal.data.transforms.geometry._BLOCK", 4)
     x = noise(23, 5)
     x[22], x[9] = x[0], x[8]
     after = data.perturb_parallel(Dataset(x, torch.zeros(23), "far"), seed=0).x

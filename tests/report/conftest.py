@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import shoal
-from shoal.report import Findings, Section, Subject, analyze, load_data
+from shoal.data import load_data
+from shoal.report import Findings, Section, Subject, analyze
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -8,9 +8,10 @@ import torch
 from commands import files, run
 
 import shoal
-from shoal.report import Data, Findings, Row, Section, Subject, analyze
+from shoal.data import Dataset
+from shoal.report import Findings, Row, Section, Subject, analyze
 
-SUBJECT = Subject(shoal.DEQ(shoal.Tanh(), 0.2, 0.8), Data("points", torch.eye(4).double()))
+SUBJECT = Subject(shoal.DEQ(shoal.Tanh(), 0.2, 0.8), Dataset(torch.eye(4).double()))
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,15 @@ def test_sections_around_one_that_fails_are_found(error: Exception, words: str) 
     found = list(analyze(SUBJECT, sections))
     assert [section.name for section, _ in found] == ["a", "b", "c"]
     assert [findings.error for _, findings in found] == [None, words, None]
+
+
+def test_numbers_that_cannot_be_written_spoil_their_section_only() -> None:
+    good = Section("a", "A", lambda _: Findings(numbers={"one": [1.0, float("nan")]}))
+    bad = Section("b", "B", lambda _: Findings(numbers={"one": torch.ones(1)}))
+    (_, first), (_, second) = analyze(SUBJECT, [good, bad])
+    assert first.error is None
+    assert second.error is not None
+    assert "TypeError: Object of type Tensor is not JSON serializable" in second.error
 
 
 def test_a_late_failure_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

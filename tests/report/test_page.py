@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import shoal
-from shoal.experiments import find
-from shoal.experiments.runner import Run, execute
-from shoal.experiments.storage import read_json
+from shoal.lab import find
+from shoal.lab.runner import Run, execute
+from shoal.lab.storage import read_json
 from shoal.report import (
     SECTIONS,
     Findings,

@@ -11,14 +11,16 @@ from commands import run
 from sklearn import datasets
 
 import shoal
-from shoal.report import Data, Findings, Section, Subject, load_data
+from shoal.data import Dataset, load_data
+from shoal.data.dataset import drawn_order
+from shoal.data.transforms.tables import scales, standardized
+from shoal.report import Findings, Section, Subject
 from shoal.report.accuracy import ACCURACY
 from shoal.report.accuracy import _contradicted as learned_nothing
 from shoal.report.certificate import CERTIFICATE, _contradicted
 from shoal.report.designs import DESIGN
 from shoal.report.equivalents import EQUIVALENTS
 from shoal.report.kernels import KERNELS
-from shoal.report.preparation import drawn_order, scales, standardized
 from shoal.report.spectra import SPECTRUM
 
 TANH = shoal.DEQ(shoal.Tanh(), 0.2, 0.8)
@@ -37,11 +39,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def table(folder: Path, name: str, **options: bool | int | None) -> Data:
+def table(folder: Path, name: str, **options: bool | int | None) -> Dataset:
     return load_data(str(folder / f"{name}.npz"), dtype=torch.float64, device=CPU, **options)
 
 
-def find(section: Section, data: Data, architecture: shoal.Architecture = RELU) -> Findings:
+def find(section: Section, data: Dataset, architecture: shoal.Architecture = RELU) -> Findings:
     return section.find(Subject(architecture, data))
 
 
@@ -132,7 +134,7 @@ def test_few_samples_of_a_sorted_file_are_of_all_classes(
 
 def test_samples_of_one_class_are_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.report.certificate._WIDTH", 100)
-    data = Data("points", torch.eye(9).double(), torch.zeros(9).long(), ("a", "b"))
+    data = Dataset(torch.eye(9).double(), torch.zeros(9).long(), classes=("a", "b"))
     assert "All 8 samples are of one class." in find(CERTIFICATE, data).warnings
 
 
@@ -143,9 +145,9 @@ def test_kernels_of_raw_tables_are_doubted(folder: Path) -> None:
     close = torch.eye(6).double()
     close[0, 1] = 1 - 2e-6
     close[1, 0] = 1
-    (ill,) = find(KERNELS, Data("points", close)).warnings
+    (ill,) = find(KERNELS, Dataset(close)).warnings
     assert re.match(r"The condition is [1-9]\.\de\+1[123] \(CK\): ", ill)
-    (singular,) = find(KERNELS, Data("points", torch.eye(5).double()[[0, 1, 2, 2]])).warnings
+    (singular,) = find(KERNELS, Dataset(torch.eye(5).double()[[0, 1, 2, 2]])).warnings
     assert singular.startswith("Singular to rounding in float64: CK, NTK.")
 
 
@@ -155,7 +157,7 @@ def test_equivalents_that_are_far_from_the_kernels_are_doubted(folder: Path) -> 
     assert far.startswith("The equivalent is ")
     assert spread.startswith("The squared norms of x vary by 131%")
     x = torch.randn(60, 200, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    assert find(EQUIVALENTS, Data("points", x / 200**0.5)).warnings == ()
+    assert find(EQUIVALENTS, Dataset(x / 200**0.5)).warnings == ()
 
 
 @pytest.mark.thorough
@@ -175,7 +177,7 @@ def test_gaussian_data_do_not_contradict_their_spectrum() -> None:
     x = torch.randn(900, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     x = x - x.mean(0)
     linear = shoal.FullyConnected([shoal.Identity()])
-    found = find(SPECTRUM, Data("points", x / x.square().sum(1).mean().sqrt()), linear)
+    found = find(SPECTRUM, Dataset(x / x.square().sum(1).mean().sqrt()), linear)
     assert found.numbers["ck"]["as_predicted"] == pytest.approx(1)  # zeros, but for rounding, too
     assert found.warnings == ()
 
@@ -198,7 +200,7 @@ def test_what_learns_nothing_is_doubted() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(40, 5, dtype=torch.float64, generator=generator)
     y = (torch.rand(40, generator=generator) < 0.3).long()  # chance alone
-    found = find(ACCURACY, Data("points", x, y, ("a", "b")))
+    found = find(ACCURACY, Dataset(x, y, classes=("a", "b")))
     assert found.numbers["constant"] == pytest.approx(1 - y[3::4].double().mean())
     right = torch.tensor([[0.7, 0.7], [0.8, 0.8]])
     scores = {"deq": right, "naive": right}

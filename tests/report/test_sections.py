@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import shoal
-from shoal.report import SECTIONS, Data, Findings, Section, Subject, analyze, load_data
+from shoal.data import Dataset, load_data
+from shoal.report import SECTIONS, Findings, Section, Subject, analyze
 from shoal.report.accuracy import ACCURACY
 from shoal.report.certificate import CERTIFICATE
 from shoal.report.designs import DESIGN
@@ -35,7 +36,7 @@ def numbers(section: Section, subject: Subject) -> Mapping[str, Any]:
 
 
 def subject_of(x: torch.Tensor, architecture: shoal.Architecture = DEQ, **labels: Any) -> Subject:
-    return Subject(architecture, Data("points", x, **labels))
+    return Subject(architecture, Dataset(x, name="points", **labels))
 
 
 def test_the_limit_of_white_data_is_the_marchenko_pastur_law() -> None:
@@ -179,14 +180,14 @@ def test_a_network_that_does_not_contract_is_refused() -> None:
 
 def test_what_is_learned() -> None:
     x = torch.tensor([[3.0, 0.1], [-3.0, 0.1], [0.0, -0.2]], dtype=torch.float64)
-    named = Data("points", x, torch.tensor([0, 1, 1]), ("a", "b"))
+    named = Dataset(x, torch.tensor([0, 1, 1]), classes=("a", "b"))
     assert learnable(named).values.tolist() == [[-1.0], [1.0], [1.0]]
-    real = Data("points", x, torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
+    real = Dataset(x, torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
     values = learnable(real).values
     assert values.flatten().tolist() == pytest.approx([-(1.5**0.5), 0, 1.5**0.5])
-    main = learnable(Data("points", x)).values.flatten()
+    main = learnable(Dataset(x)).values.flatten()
     assert main.tolist() == pytest.approx([1.5**0.5, -(1.5**0.5), 0], abs=1e-6)
-    assert "no labels" in learnable(Data("points", x)).words
+    assert "no labels" in learnable(Dataset(x)).words
 
 
 def test_some_networks_have_no_certificate() -> None:

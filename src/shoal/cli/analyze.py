@@ -9,6 +9,7 @@ from rich.text import Text
 
 import shoal
 from shoal.activations.names import parse_activation
+from shoal.cli.command import Example, command
 from shoal.cli.errors import FAILED, INTERRUPTED, note
 from shoal.cli.options import (
     Activation,
@@ -23,18 +24,17 @@ from shoal.cli.options import (
     Threads,
     Verbose,
     check_count,
-    check_folder,
+    check_output,
     limited,
 )
 from shoal.cli.output import command_line, console, emit, progress
 from shoal.core import checks
-from shoal.experiments.figures import require_matplotlib
-from shoal.experiments.provenance import resolve_device
-from shoal.report import SECTIONS, Findings, Section, Subject, document, load_data, save
+from shoal.data import load_data
+from shoal.data.loading import sources
+from shoal.lab.provenance import resolve_device
+from shoal.report import SECTIONS, Findings, Section, Subject, document, save
 from shoal.report import analyze as sections_of
 from shoal.report.analysis import drawable
-from shoal.report.data import NAMES
-from shoal.report.page import require_jinja
 
 __all__ = ["analyze", "architecture_of"]
 
@@ -42,12 +42,36 @@ _MARKS = {None: ("  ", ""), True: ("✓ ", "green"), False: ("✗ ", "red")}
 _NAMES = ", ".join(section.name for section in SECTIONS)
 
 
+@command(
+    "A DEQ on data: kernels, spectrum, designs, training, certificate.",
+    place=1,
+    writes="report.html (the page for people), analysis.json, analysis.png and .svg",
+    exits="1 failed, or a section has no result; 2 bad input",
+    examples=(
+        Example("the default: handwritten digits, tanh", "shoal analyze"),
+        Example("with report.html, figure and numbers", "shoal analyze --output analysis"),
+        Example(
+            "a CSV file whose classes are in the column 'kind'",
+            "shoal analyze flowers.csv --label kind --activation relu --output flowers",
+        ),
+        Example(
+            "two sections, for machines",
+            "shoal analyze x.npy -n 500 --only kernels,spectrum --json",
+        ),
+    ),
+    takes_data=True,
+    panels={
+        "Data": "label n seed standardize",
+        "Network": "activation recurrent_variance input_variance",
+        "Sections": "only skip",
+    },
+)
 def analyze(
     data: Annotated[
         str,
         typer.Argument(
             metavar="DATA",
-            help=f"{', '.join(NAMES)}, or a file: .npy, .npz, .csv, .csv.gz; see below.",
+            help=f"{sources()}; see below.",
         ),
     ] = "digits",
     label: Annotated[
@@ -107,10 +131,7 @@ def analyze(
     """
     sections = _chosen(only, skip)
     check_count("--threads", threads)
-    if output is not None:
-        require_matplotlib()
-        require_jinja()
-        check_folder(output)
+    check_output(output)
     deq = architecture_of(activation, recurrent_variance, input_variance)
     place = resolve_device(device)
     if seed is not None:

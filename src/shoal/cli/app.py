@@ -1,19 +1,13 @@
 """The commands and what they have in common."""
 
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from shoal import __version__
-from shoal.cli.analyze import analyze
-from shoal.cli.bench import bench
-from shoal.cli.certify import certify
-from shoal.cli.design import design
+from shoal.cli.command import PanelCommand, commands
 from shoal.cli.errors import Commands
-from shoal.cli.examples import epilog
 from shoal.cli.options import Debug, Verbose
-from shoal.cli.reproduce import reproduce
 
 __all__ = ["app"]
 
@@ -52,12 +46,5 @@ def shoal(
         typer.echo(context.get_help())
 
 
-_COMMANDS: dict[Callable[..., None], str] = {
-    analyze: "A DEQ on data: kernels, spectrum, designs, training, certificate.",
-    design: "The shallow network that has the kernel of a DEQ.",
-    certify: "Does gradient descent train this network, and how fast?",
-    reproduce: "List and run the papers' figures, tables and theorems.",
-    bench: "How long shoal takes, as ratios to what cannot be avoided.",
-}
-for _command, _words in _COMMANDS.items():
-    app.command(short_help=_words, epilog=epilog(_command.__name__))(_command)
+for _command in commands().values():
+    app.command(cls=PanelCommand, short_help=_command.words, epilog=_command.epilog)(_command.run)

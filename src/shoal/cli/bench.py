@@ -9,19 +9,27 @@ import typer
 from rich.table import Table
 
 from shoal import __version__
+from shoal.cli.command import Example, command
 from shoal.cli.errors import INTERRUPTED, note
-from shoal.cli.options import Debug, Device, Json, Save, Verbose, check_folder
+from shoal.cli.options import Debug, Device, Json, Save, Verbose, check_output
 from shoal.cli.output import command_line, console, emit, progress
-from shoal.experiments.figures import require_matplotlib
-from shoal.experiments.provenance import hardware, resolve_device
+from shoal.lab.provenance import hardware, resolve_device
 from shoal.report import BENCHMARKS, Measurement, measure
 from shoal.report.bench_page import bench_page, milliseconds
-from shoal.report.page import require_jinja
 from shoal.report.saving import forget_parts, save_results
 
 __all__ = ["bench"]
 
 
+@command(
+    "How long shoal takes, as ratios to what cannot be avoided.",
+    place=5,
+    writes="report.html (the page for people), bench.json",
+    examples=(
+        Example("all, small", "shoal bench --quick"),
+        Example("one, with a page", "shoal bench kernel --output times"),
+    ),
+)
 def bench(
     name: Annotated[
         str | None,
@@ -42,10 +50,7 @@ def bench(
     if name is not None and name not in BENCHMARKS:
         raise ValueError(f"NAME must be one of {', '.join(BENCHMARKS)}, got {name!r}")
     place = resolve_device(device)
-    if output is not None:
-        require_matplotlib()
-        require_jinja()
-        check_folder(output)
+    check_output(output)
     cases = [(b, case) for b in ([name] if name else BENCHMARKS) for case in BENCHMARKS[b].cases]
     found: list[tuple[str, Measurement]] = []
     interrupted = False

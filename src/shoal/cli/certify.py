@@ -10,6 +10,7 @@ from rich.text import Text
 
 import shoal
 from shoal.cli.analyze import architecture_of
+from shoal.cli.command import Example, command
 from shoal.cli.errors import note
 from shoal.cli.options import (
     Debug,
@@ -19,17 +20,16 @@ from shoal.cli.options import (
     Threads,
     Verbose,
     check_count,
-    check_folder,
+    check_output,
     limited,
 )
 from shoal.cli.output import command_line, console, emit, working
 from shoal.core import checks
-from shoal.experiments.figures import require_matplotlib
-from shoal.experiments.identity import plain
+from shoal.data import Dataset, load_data
+from shoal.lab.identity import plain
 from shoal.networks import Network
-from shoal.report import Data, Row, Subject, load_data, render
+from shoal.report import Row, Subject, render
 from shoal.report.certificate import CERTIFICATE, certificate_findings
-from shoal.report.page import require_jinja
 from shoal.report.saving import save_results
 
 __all__ = ["NOT_ESTABLISHED", "certify"]
@@ -51,6 +51,30 @@ _MARKS = {
 }
 
 
+@command(
+    "Does gradient descent train this network, and how fast?",
+    place=3,
+    writes="report.html (the page for people), certificate.json, network.safetensors",
+    exits="1 failed; 2 bad input; 3 nothing is established",
+    examples=(
+        Example("the network of Ling 2023 on 8 digits", "shoal certify"),
+        Example(
+            "with the report and the network to train",
+            "shoal certify d.npz -n 4 --width 2000 --output certificate",
+        ),
+        Example(
+            "a network that shoal.save wrote, for a step size",
+            "shoal certify d.npz --load net.safetensors --step-size 0.01",
+        ),
+    ),
+    takes_data=True,
+    panels={
+        "Data": "label n target_scale raw standardize",
+        "Network": "network weight_variance activation recurrent_variance input_variance gamma "
+        "width readout_scale seed load",
+        "Training": "step_size",
+    },
+)
 def certify(
     data: Annotated[
         str,
@@ -119,10 +143,7 @@ def certify(
     means that training fails.
     """
     check_count("--threads", threads)
-    if output is not None:
-        require_matplotlib()
-        require_jinja()
-        check_folder(output)
+    check_output(output)
     chosen = {
         "weight_variance": weight_variance,
         "activation": activation,
@@ -146,6 +167,11 @@ def certify(
         data, label=label, n=n, dtype=torch.float64, device=torch.device("cpu"), most=_SAMPLES,
         prepared=not raw, standardize=standardize,
     )  # fmt: skip
+    if samples.y is None:
+        raise ValueError(
+            f"{samples.name} must have labels: --label COLUMN of a CSV file, --label FILE.npy for "
+            "an .npy file, or an array y in an .npz file"
+        )
     net = _loaded(load) if load is not None else _built(network or "ling2023", given, samples)
     x = samples.x if raw or not _by_dimension(net) else samples.x * samples.x.shape[1] ** 0.5
     targets = target_scale * samples.targets(net.spec.out_features)
@@ -192,7 +218,7 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _built(kind: str, given: dict[str, Any], samples: Data) -> Network[Any]:
+def _built(kind: str, given: dict[str, Any], samples: Dataset) -> Network[Any]:
     values = _OPTIONS[kind] | _SIZES | given
     features = samples.x.shape[1]
     architecture: shoal.Architecture
@@ -226,7 +252,7 @@ def _by_dimension(net: Network[Any]) -> bool:
 
 
 def _document(
-    found: shoal.Certificate, net: Network[Any], samples: Data, scale: float
+    found: shoal.Certificate, net: Network[Any], samples: Dataset, scale: float
 ) -> dict[str, Any]:
     """A certificate as plain values."""
     spec = net.spec
@@ -251,7 +277,7 @@ def _document(
     }
 
 
-def _page(found: shoal.Certificate, net: Network[Any], samples: Data, scale: float) -> str:
+def _page(found: shoal.Certificate, net: Network[Any], samples: Dataset, scale: float) -> str:
     """The report."""
     words = "two classes" if len(samples.classes) == 2 else f"{len(samples.classes)} classes"
     rows = (

@@ -10,6 +10,7 @@ from rich.table import Table
 
 import shoal
 from shoal.cli.analyze import architecture_of
+from shoal.cli.command import Example, command
 from shoal.cli.errors import note
 from shoal.cli.options import (
     Activation,
@@ -20,17 +21,16 @@ from shoal.cli.options import (
     Save,
     Verbose,
     check_folder,
+    check_output,
 )
 from shoal.cli.output import command_line, console, emit, working
 from shoal.core import checks
+from shoal.data import load_data
 from shoal.designs.design import METHODS
 from shoal.equivalents.centering import LARGEST_NORM, SMALLEST_NORM
-from shoal.experiments.figures import require_matplotlib
-from shoal.experiments.identity import plain
+from shoal.lab.identity import plain
 from shoal.networks.exporting import export_target
-from shoal.report import load_data
 from shoal.report.design_page import design_page
-from shoal.report.page import require_jinja
 from shoal.report.saving import save_results
 
 __all__ = ["INFEASIBLE", "design"]
@@ -40,6 +40,31 @@ _NETWORK = {"width": 1024, "out_features": 1, "seed": 0}  # unless options say o
 _COMPARED = 64  # samples whose kernel matrices are compared, by default
 
 
+@command(
+    "The shallow network that has the kernel of a DEQ.",
+    place=2,
+    writes="report.html (the page for people), design.json, activations.png and .svg",
+    exits="1 failed; 2 bad input; 3 no network of the wanted kind has the kernel",
+    examples=(
+        Example("the network with the NTK of the default DEQ", "shoal design"),
+        Example(
+            "for a readout that is trained alone, with a report",
+            "shoal design --activation relu --trainable readout --output design",
+        ),
+        Example(
+            "exact on the sphere, exported without shoal",
+            "shoal design --method sphere --export shallow.py --in-features 784 --out-features 10",
+        ),
+        Example("the norm of the inputs from data", "shoal design --data x.npy --json"),
+    ),
+    takes_data=True,
+    panels={
+        "Network": "activation recurrent_variance input_variance",
+        "Data": "tau0 data label n",
+        "Design": "method match trainable family norm_gated tolerance",
+        "Export": "export width in_features out_features seed",
+    },
+)
 def design(
     activation: Activation = "tanh",
     recurrent_variance: RecurrentVariance = 0.2,
@@ -112,10 +137,7 @@ def design(
     If there is none of the wanted kind, the nearest one is shown and written, and the exit code is
     3. Inputs of --data are taken as they are; scale them as you will for training.
     """
-    if output is not None:
-        require_matplotlib()
-        require_jinja()
-        check_folder(output)
+    check_output(output)
     deq = architecture_of(activation, recurrent_variance, input_variance)
     options = {"family": family, "norm_gated": norm_gated, "tolerance": tolerance}
     chosen = _method(method, options)

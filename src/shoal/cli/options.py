@@ -14,6 +14,8 @@ import typer
 from shoal.activations.names import known_activations
 from shoal.cli.logs import state
 from shoal.core import checks
+from shoal.lab.figures import require_matplotlib
+from shoal.report.page import require_jinja
 
 __all__ = [
     "Activation",
@@ -30,6 +32,7 @@ __all__ = [
     "Verbose",
     "check_count",
     "check_folder",
+    "check_output",
     "limited",
 ]
 
@@ -99,6 +102,19 @@ def check_folder(path: Path, option: str = "--output") -> None:
     finally:
         for place in reversed(made):
             place.rmdir()
+
+
+def check_output(folder: Path | None) -> None:
+    """Check that a report can be made and written, if one is wanted, before anything is computed.
+
+    Raises:
+        ImportError: If what makes pages and figures is not installed.
+        typer.BadParameter: If the folder cannot be written to.
+    """
+    if folder is not None:
+        require_matplotlib()
+        require_jinja()
+        check_folder(folder)
 
 
 def _folder(text: str | Path) -> Path:

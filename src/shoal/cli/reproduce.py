@@ -1,5 +1,6 @@
 """``shoal reproduce``: list and run experiments."""
 
+import logging
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,22 +9,37 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from shoal.cli.command import Example, command
 from shoal.cli.errors import FAILED, INTERRUPTED, note
-from shoal.cli.options import Debug, Device, Json, Output, Verbose, check_count, check_folder
+from shoal.cli.options import Debug, Device, Json, Output, Verbose, check_count, check_output
 from shoal.cli.output import command_line, console, emit, progress
-from shoal.experiments import Experiment, Progress, Run, execute, find, registered
-from shoal.experiments.figures import require_matplotlib
-from shoal.experiments.storage import read_json
-from shoal.report.page import require_jinja
+from shoal.lab import Progress, Run, execute, find, registered
+from shoal.lab.storage import read_json
 from shoal.report.reproduction import Finished, paper_page, run_page
 from shoal.report.saving import save_results
 
 __all__ = ["reproduce"]
 
+_logger = logging.getLogger(__name__)
+
 _STEPS = 10_000  # of the progress bar
 _PAPERS = ", ".join(sorted({paper for paper, _ in registered()}))
 
 
+@command(
+    "List and run the papers' figures, tables and theorems.",
+    place=4,
+    writes="for each run a folder with report.html (the page for people),\n"
+    "  run.json, figure.png and .svg, points/*.npz; for a whole paper PAPER.html",
+    examples=(
+        Example("the list", "shoal reproduce"),
+        Example("one figure, small", "shoal reproduce ling2024 figure1 --quick"),
+        Example(
+            "all of a paper, at full size, in 4 processes",
+            "shoal reproduce ling2023 --jobs 4 --output results",
+        ),
+    ),
+)
 def reproduce(
     paper: Annotated[
         str | None,
@@ -46,7 +62,7 @@ def reproduce(
 
     Every run has a folder of its own in the output folder, named by a hash of its configuration.
     What is finished there is not computed again: a run that was interrupted goes on, with the same
-    results to the last bit. Of a whole paper, experiments whose data are not there are left out.
+    results to the last bit. Of a whole paper, what fails or has no data here is left out and named.
     """
     for option, value in (("--jobs", jobs), ("--threads", threads)):
         check_count(option, value)
@@ -54,9 +70,7 @@ def reproduce(
         _list(json=json)
         return
     kinds = find(paper, figure)
-    require_matplotlib()
-    require_jinja()
-    check_folder(output)
+    check_output(output)
     experiments = [kind.quick() if quick else kind() for kind in kinds]
     runs = [Run(one, output, device, threads) for one in experiments]
     if figure is None:
@@ -75,14 +89,18 @@ def reproduce(
 def _run_all(
     paper: str, runs: Sequence[Run], *, jobs: int, quick: bool, quiet: bool
 ) -> dict[str, Any]:
-    """Run what a paper has, but for what has no data here, and put it on one page."""
+    """Run what a paper has, but for what has no data here or fails, and put it on one page."""
     done: list[tuple[Finished, dict[str, Any]]] = []
     absent: dict[str, str] = {}
     for one in runs:
         try:
             done.append(_run(one, jobs=jobs, quick=quick, quiet=quiet))
-        except FileNotFoundError as error:
-            absent[one.experiment.name[1]] = str(error)
+        except typer.Exit:
+            raise
+        except Exception as error:  # whatever it is, the others' results are not lost
+            _logger.debug("%s", one.experiment.name, exc_info=True)
+            kind = "" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}: "
+            absent[one.experiment.name[1]] = f"{kind}{error}"
     document: dict[str, Any] = {"runs": [described for _, described in done], "left_out": absent}
     if done:
         page = paper_page(paper, [finished for finished, _ in done], command=command_line())
@@ -132,9 +150,10 @@ def _run(one: Run, *, jobs: int, quick: bool, quiet: bool) -> tuple[Finished, di
     page = run_page(finished, command=_command(one, quick=quick))
     (file,) = save_results(one.folder, pages={"report.html": page})
     if not quiet:
-        _show(one, record, resumed, file)
+        _show(finished, resumed, file)
+    verdicts = {claim.statement: claim.verdict for claim in finished.claims}
     places = {"folder": str(one.folder), "figures": _figures(one), "report": str(file)}
-    return finished, {**places, "resumed": resumed, **record}
+    return finished, {**places, "resumed": resumed, "verdicts": verdicts, **record}
 
 
 def _command(one: Run, *, quick: bool) -> str:
@@ -159,9 +178,9 @@ def _figures(one: Run) -> list[str]:
     return [str(one.folder / f"figure.{ending}") for ending in ("png", "svg")]
 
 
-def _show(one: Run, record: dict[str, Any], resumed: int, report: Path) -> None:
-    experiment: Experiment = one.experiment
-    console().print(f"{' '.join(experiment.name)}: {experiment.title}", soft_wrap=True)
+def _show(finished: Finished, resumed: int, report: Path) -> None:
+    one, record = finished.run, finished.record
+    console().print(f"{finished.name}: {one.experiment.title}", soft_wrap=True)
     table = Table(show_header=False)
     for name, value in record["summary"].items():
         table.add_row(name.replace("_", " "), f"{value:.4g}")
@@ -169,5 +188,7 @@ def _show(one: Run, record: dict[str, Any], resumed: int, report: Path) -> None:
     table.add_row("points", f"{len(one.files)}, of which {resumed} were there")
     table.add_row("seconds", f"{record['wall_seconds']:.3g}")
     console().print(table)
+    for claim in finished.claims:
+        console().print(f"{claim.statement}: {claim.verdict}", soft_wrap=True)
     console().print(f"Figure: {_figures(one)[0]}", soft_wrap=True)
     console().print(f"Report: {report}", soft_wrap=True)

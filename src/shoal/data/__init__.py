@@ -1,14 +1,14 @@
-"""Data: readers of official files, samplers, and the papers' preprocessings."""
+"""Data: readers of official files and of one's own, samplers, and the papers' preprocessings."""
 
-from shoal.data.csv_files import read_csv
 from shoal.data.dataset import Dataset
-from shoal.data.geometry import center, flatten, perturb_parallel, scale_norm, unit_norm
-from shoal.data.images import resize, to_gray
-from shoal.data.labels import one_hot, select_classes, signed_labels, subsample
-from shoal.data.load import load
-from shoal.data.numpy_files import read_numpy
+from shoal.data.loading import load, load_data
 from shoal.data.official import UnofficialDataWarning
+from shoal.data.readers.csv_files import read_csv
+from shoal.data.readers.numpy_files import read_numpy
 from shoal.data.synthetic import sphere, two_gaussians
+from shoal.data.transforms.geometry import center, flatten, perturb_parallel, scale_norm, unit_norm
+from shoal.data.transforms.images import resize, scale_pixels, to_gray
+from shoal.data.transforms.labels import one_hot, select_classes, signed_labels, subsample
 
 __all__ = [
     "Dataset",
@@ -16,12 +16,14 @@ __all__ = [
     "center",
     "flatten",
     "load",
+    "load_data",
     "one_hot",
     "perturb_parallel",
     "read_csv",
     "read_numpy",
     "resize",
     "scale_norm",
+    "scale_pixels",
     "select_classes",
     "signed_labels",
     "sphere",

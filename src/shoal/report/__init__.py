@@ -2,7 +2,6 @@
 
 from shoal.report.analysis import SECTIONS, analyze, document, draw, save
 from shoal.report.benchmarks import BENCHMARKS, Benchmark, Measurement, measure
-from shoal.report.data import Data, load_data
 from shoal.report.page import render
 from shoal.report.section import Findings, Row, Section, Subject
 
@@ -10,7 +9,6 @@ __all__ = [
     "BENCHMARKS",
     "SECTIONS",
     "Benchmark",
-    "Data",
     "Findings",
     "Measurement",
     "Row",
@@ -19,7 +17,6 @@ __all__ = [
     "analyze",
     "document",
     "draw",
-    "load_data",
     "measure",
     "render",
     "save",

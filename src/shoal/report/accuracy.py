@@ -1,23 +1,20 @@
 """The section on width: how well finite networks with trained readouts do, and infinite ones."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 import shoal
 from shoal import DEQ, Architecture
-from shoal.experiments.descent import make
-from shoal.experiments.figures import COLORS
-from shoal.experiments.ling2024.readout import features
-from shoal.experiments.rivals import TITLES, rival
+from shoal.lab.descent import make
+from shoal.lab.figures import COLORS, Axes
+from shoal.lab.readout import features
+from shoal.lab.rivals import TITLES, rival
 from shoal.report.designs import designed
 from shoal.report.section import Findings, Row, Section, Subject
 from shoal.report.targets import on_sphere
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["ACCURACY"]
 
@@ -143,7 +140,7 @@ def _finite(
     return problem.score(z_test @ readout)
 
 
-def _panel(axes: "Axes", what: str, finite: dict[str, Tensor], infinite: dict[str, float]) -> None:
+def _panel(axes: Axes, what: str, finite: dict[str, Tensor], infinite: dict[str, float]) -> None:
     """Scores against the width, with the spread of networks; dashed at infinite width."""
     for name, color in zip(_NETWORKS, (COLORS[0], COLORS[2], COLORS[3]), strict=True):
         scores = 100 * finite[name]

@@ -5,14 +5,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import shoal
 from shoal.core.checks import instance, items
 from shoal.core.exceptions import AccuracyError, ConvergenceError
-from shoal.core.files import finite
-from shoal.experiments.figures import style
-from shoal.experiments.identity import plain
+from shoal.core.files import finite, json_text
+from shoal.lab.figures import Figure, style
+from shoal.lab.identity import plain
 from shoal.report.accuracy import ACCURACY
 from shoal.report.certificate import CERTIFICATE
 from shoal.report.designs import DESIGN
@@ -26,9 +26,6 @@ from shoal.report.svg import inline_panel
 from shoal.report.timing import TIMING
 from shoal.report.training import TRAINING
 from shoal.report.well_posedness import WELL_POSEDNESS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["SECTIONS", "analyze", "document", "draw", "drawable", "save"]
 
@@ -67,6 +64,7 @@ def analyze(
         _logger.info("section %s", section.name)
         try:
             findings = section.find(subject)
+            json_text(finite(findings.numbers))  # one that cannot be written would spoil all
         except Exception as error:  # whatever it is, what is found before and after it is not lost
             _logger.debug("section %s", section.name, exc_info=True)
             findings = Findings(error=_reason(error))
@@ -130,7 +128,7 @@ def document(subject: Subject, found: Analysis, *, complete: bool = True) -> dic
     }
 
 
-def draw(subject: Subject, found: Analysis, *, complete: bool = True) -> "Figure":
+def draw(subject: Subject, found: Analysis, *, complete: bool = True) -> Figure:
     """The figure: a panel for each section that has one."""
     panels = [(section, f.panel) for section, f in found.items() if f.panel is not None]
     with style():

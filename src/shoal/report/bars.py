@@ -1,10 +1,9 @@
 """Horizontal bars with their values on them."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from shoal.lab.figures import Axes
 
 __all__ = ["Bar", "draw_bars"]
 
@@ -18,7 +17,7 @@ class Bar(NamedTuple):
     color: str
 
 
-def draw_bars(axes: "Axes", bars: Sequence[Bar], end: float) -> None:
+def draw_bars(axes: Axes, bars: Sequence[Bar], end: float) -> None:
     """Draw bars from above to below; one that is longer than the axis is cut at its ``end``."""
     for place, bar in enumerate(bars):
         length = min(bar.value, end)

@@ -3,18 +3,14 @@
 import itertools
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 
-from shoal.experiments.figures import COLORS
+from shoal.lab.figures import COLORS, Axes
 from shoal.report.bars import Bar, draw_bars
 from shoal.report.benchmarks import BENCHMARKS, Measurement
 from shoal.report.page import render_page
 from shoal.report.section import Findings, Part, Row
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["bench_page", "milliseconds"]
 
@@ -64,7 +60,7 @@ def _row(one: Measurement) -> Row:
     return Row(one.case, f"{one.ratio:.3g}", words)
 
 
-def _panel(measured: Sequence[Measurement], axes: "Axes") -> None:
+def _panel(measured: Sequence[Measurement], axes: Axes) -> None:
     """Ratios as bars."""
     bars = [
         Bar(one.case.replace(", ", "\n"), one.ratio, f"{one.ratio:.3g}", COLORS[0])

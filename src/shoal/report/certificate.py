@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,14 +12,11 @@ from shoal import Architecture, ConvResNet
 from shoal.certificates import Condition
 from shoal.certificates.refusals import uncovered
 from shoal.convergence import LinearTraining
-from shoal.experiments.figures import COLORS, GRAY
+from shoal.lab.figures import COLORS, GRAY, Axes
 from shoal.networks import Network
 from shoal.report.bars import Bar, draw_bars
 from shoal.report.section import Findings, Row, Section, Subject
 from shoal.report.targets import learnable
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["CERTIFICATE", "certificate_findings"]
 
@@ -139,7 +136,7 @@ def _curves(
     }
 
 
-def _draw_curves(axes: "Axes", curves: Mapping[str, Tensor]) -> None:
+def _draw_curves(axes: Axes, curves: Mapping[str, Tensor]) -> None:
     """Losses against steps, below their bound."""
     labels = {
         "bound": ("--", GRAY, "bound by the certificate"),
@@ -187,7 +184,7 @@ def certificate_findings(
     )
 
 
-def _panel(axes: "Axes", conditions: tuple[Condition, ...]) -> None:
+def _panel(axes: Axes, conditions: tuple[Condition, ...]) -> None:
     """The margins of the conditions, up to a factor of three."""
     bars = [
         Bar(c.name, c.margin, f"{c.margin:.3g}", COLORS[2] if c.holds else COLORS[1])

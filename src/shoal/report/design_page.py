@@ -1,22 +1,18 @@
 """A design as a page: what was wanted and obtained, the activations, and the reason in words."""
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from shoal.designs import Design, Gap
 from shoal.designs.plot import layer_activations
+from shoal.lab.figures import Figure
 from shoal.report.page import render_page
 from shoal.report.section import Findings, Part, Row
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["design_page"]
 
 
 def design_page(
-    found: Design, figure: "Figure", *, gap: Gap | None = None, command: str | None = None
+    found: Design, figure: Figure, *, gap: Gap | None = None, command: str | None = None
 ) -> str:
     """A design as an HTML page.
 

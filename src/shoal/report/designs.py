@@ -1,6 +1,6 @@
 """The section on the shallow networks inside: designs by moments and on the sphere."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -8,11 +8,8 @@ import shoal
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.designs.plot import layer_activations
-from shoal.experiments.figures import COLORS, GRAY
+from shoal.lab.figures import COLORS, GRAY, Axes
 from shoal.report.section import Findings, Row, Section, Subject, of_each
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["DESIGN", "designed"]
 
@@ -89,7 +86,7 @@ def _words(design: shoal.Design) -> str:
     return f"{state}{layers}, residual {design.residual:.1e}"
 
 
-def _panel(axes: "Axes", subject: Subject, found: dict[str, shoal.Design]) -> None:
+def _panel(axes: Axes, subject: Subject, found: dict[str, shoal.Design]) -> None:
     """The activations of the DEQ and of the designed networks."""
     x = torch.linspace(-_REACH, _REACH, 301, dtype=torch.float64)
     for name, sigma in layer_activations(subject.architecture):

@@ -2,18 +2,14 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 import shoal
-from shoal.experiments.figures import COLORS
+from shoal.lab.figures import COLORS, Axes
 from shoal.report.section import Findings, Row, Section, Subject, as_sentence, of_each
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["EQUIVALENTS"]
 
@@ -88,7 +84,7 @@ def _size(matrix: Tensor) -> float:
     return float(torch.linalg.eigvalsh(matrix.double()).abs().max())
 
 
-def _panel(axes: "Axes", exact: Tensor, approximate: Tensor) -> None:
+def _panel(axes: Axes, exact: Tensor, approximate: Tensor) -> None:
     """The eigenvalues of the centered NTK and of its equivalent, in their order."""
     for label, values, color, line in (
         ("NTK, centered", exact, COLORS[1], "-"),

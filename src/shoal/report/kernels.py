@@ -2,18 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 import shoal
-from shoal.experiments.figures import COLORS
+from shoal.lab.figures import COLORS, Axes
 from shoal.report.section import Findings, Row, Section, Subject, of_each
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["KERNELS", "Spectrum", "spectrum"]
 
@@ -111,7 +107,7 @@ def _both(ck: float | None, ntk: float | None) -> str:
     return f"{first}, {second}"
 
 
-def _panel(axes: "Axes", ck: Tensor, ntk: Tensor) -> None:
+def _panel(axes: Axes, ck: Tensor, ntk: Tensor) -> None:
     """The eigenvalues in their order."""
     for label, values, color in (("CK", ck, COLORS[0]), ("NTK", ntk, COLORS[1])):
         positive = values[values > 0]

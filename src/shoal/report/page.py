@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from shoal.experiments.provenance import all_versions, hardware
+from shoal.lab.provenance import all_versions, hardware
 from shoal.report.section import Findings, Part, Section, Subject
 from shoal.report.svg import inline_figure, inline_panel
 

@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from shoal.experiments import Run
+from shoal.lab import Claim, Run
+from shoal.lab.figures import Figure
+from shoal.lab.formatting import short
 from shoal.report.page import render_page
 from shoal.report.section import Findings, Part, Row
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["Finished", "paper_page", "run_page"]
 
@@ -28,12 +27,19 @@ class Finished:
 
     run: Run
     record: dict[str, Any]
-    figure: "Figure"
+    figure: Figure
 
     @property
     def name(self) -> str:
         """The paper and the figure."""
         return " ".join(self.run.experiment.name)
+
+    @property
+    def claims(self) -> Sequence[Claim]:
+        """What the paper claims, with verdicts; they are for runs in full size."""
+        experiment = self.run.experiment
+        full = experiment == type(experiment)()
+        return experiment.claims(self.record["summary"]) if full else ()
 
 
 def run_page(one: Finished, *, command: str | None = None) -> str:
@@ -44,6 +50,7 @@ def run_page(one: Finished, *, command: str | None = None) -> str:
         command: What runs it again.
     """
     parts = [
+        *([Part("verdict", "Verdict", Findings(_verdicts(one)))] if one.claims else []),
         Part("result", "Result", Findings(_summary(one), figure=one.figure)),
         Part("configuration", "Configuration", Findings(_configuration(one))),
         Part("provenance", "Where it comes from", Findings(_provenance(one))),
@@ -68,7 +75,9 @@ def paper_page(paper: str, runs: Sequence[Finished], *, command: str | None = No
             f"{row.quantity}: {row.value}" for row in (*_configuration(one), *_provenance(one))
         ]
         findings = Findings(
-            (Row("size", _size(one)), *_summary(one)), notes=tuple(words), figure=one.figure
+            (Row("size", _size(one)), *_verdicts(one), *_summary(one)),
+            notes=tuple(words),
+            figure=one.figure,
         )
         parts.append(Part(figure, f"{figure}: {one.record['title']}", findings))
     seconds = sum(one.record["wall_seconds"] for one in runs)
@@ -80,6 +89,22 @@ def paper_page(paper: str, runs: Sequence[Finished], *, command: str | None = No
 def _size(one: Finished) -> str:
     points = len(one.record["points"])
     return f"points: {points}, computed in {one.record['wall_seconds']:.3g} s on {one.run.device}"
+
+
+def _verdicts(one: Finished) -> tuple[Row, ...]:
+    """Each claim, what was found, and which criteria the verdict rests on."""
+    return tuple(
+        Row(
+            claim.statement,
+            claim.verdict,
+            f"printed: {claim.printed}; here: {claim.ours}; "
+            + "; ".join(
+                f"{c.asked}: {short(c.value, 3)}, {'yes' if c.holds else 'no'}"
+                for c in claim.criteria
+            ),
+        )
+        for claim in one.claims
+    )
 
 
 def _summary(one: Finished) -> tuple[Row, ...]:

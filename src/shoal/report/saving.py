@@ -2,13 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shoal.core.files import json_text, write_together
-from shoal.experiments.figures import figure_writers
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from shoal.lab.figures import Figure, figure_writers
 
 __all__ = ["forget_parts", "save_results"]
 
@@ -18,7 +15,7 @@ def save_results(
     *,
     pages: Mapping[str, str] | None = None,
     documents: Mapping[str, Any] | None = None,
-    figures: "Mapping[str, Figure] | None" = None,
+    figures: Mapping[str, Figure] | None = None,
     others: Mapping[str, Callable[[Path], object]] | None = None,
 ) -> list[Path]:
     """Write pages, documents and figures into a folder, which is made if it is not there.

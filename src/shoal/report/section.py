@@ -2,16 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from shoal import Architecture
-from shoal.report.data import Data
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from shoal.data import Dataset
+from shoal.lab.figures import Axes, Figure
 
 __all__ = ["Findings", "Part", "Row", "Section", "Subject", "as_sentence", "of_each"]
 
@@ -26,7 +23,7 @@ class Subject:
     """
 
     architecture: Architecture
-    data: Data
+    data: Dataset
 
     @property
     def x(self) -> Tensor:
@@ -66,11 +63,11 @@ class Findings:
 
     rows: tuple[Row, ...] = ()
     numbers: Mapping[str, Any] = field(default_factory=dict)
-    panel: "Callable[[Axes], None] | None" = None
+    panel: Callable[[Axes], None] | None = None
     error: str | None = None
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    figure: "Figure | None" = None
+    figure: Figure | None = None
 
 
 def as_sentence(message: object) -> str:

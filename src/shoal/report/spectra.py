@@ -2,17 +2,14 @@
 
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 import shoal
-from shoal.experiments.figures import COLORS
+from shoal.lab.figures import COLORS, Axes
 from shoal.report.section import Findings, Row, Section, Subject, as_sentence, of_each
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["SPECTRUM"]
 
@@ -125,7 +122,7 @@ def _both(found: list[dict[str, Any]], name: str, form: str = ".4g") -> str:
     return ", ".join("none" if one[name] is None else f"{one[name]:{form}}" for one in found)
 
 
-def _panel(axes: "Axes", limit: Any, values: Any) -> None:
+def _panel(axes: Axes, limit: Any, values: Any) -> None:
     """How many eigenvalues of the NTK lie in each interval, and how many were predicted to."""
     positive = values[values > 0]
     low, high = limit.quantile(np.array([0.0, 1.0]))

@@ -3,13 +3,8 @@
 import io
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from shoal.experiments.figures import COLORS, GRAY, style
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from shoal.lab.figures import COLORS, GRAY, Axes, Figure, style
 
 __all__ = ["inline_figure", "inline_panel"]
 
@@ -44,7 +39,7 @@ def inline_panel(draw: "Callable[[Axes], None]", prefix: str) -> str:
         return _inline(figure, prefix, f"max-width: {_rem(figure, _NATURAL)}")
 
 
-def inline_figure(figure: "Figure", prefix: str) -> str:
+def inline_figure(figure: Figure, prefix: str) -> str:
     """A figure as an SVG element for an HTML page, of readable size; a phone has to scroll it.
 
     Args:
@@ -55,11 +50,11 @@ def inline_figure(figure: "Figure", prefix: str) -> str:
     return _inline(figure, prefix, f"min-width: {least}; max-width: {most}")
 
 
-def _rem(figure: "Figure", scale: float) -> str:
+def _rem(figure: Figure, scale: float) -> str:
     return f"{figure.get_figwidth() * scale:.3g}rem"
 
 
-def _inline(figure: "Figure", prefix: str, size: str) -> str:
+def _inline(figure: Figure, prefix: str, size: str) -> str:
     buffer = io.StringIO()
     with style():
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})

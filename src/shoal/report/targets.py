@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.report.data import Data
+from shoal.data import Dataset
 
 __all__ = ["Targets", "learnable", "on_sphere"]
 
@@ -17,7 +17,7 @@ class Targets(NamedTuple):
     words: str
 
 
-def learnable(data: Data) -> Targets:
+def learnable(data: Dataset) -> Targets:
     """Classes; real targets without their mean and size; or, without labels, the main direction.
 
     Args:
@@ -32,7 +32,7 @@ def learnable(data: Data) -> Targets:
     return Targets(_standard(data.x @ direction[:, None]), "no labels: the first principal axis")
 
 
-def on_sphere(data: Data, most: int) -> tuple[Tensor, Targets]:
+def on_sphere(data: Dataset, most: int) -> tuple[Tensor, Targets]:
     """Drawn samples, scaled to norm one, with targets; without direction they are left out.
 
     Args:

@@ -2,17 +2,13 @@
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 import torch
 
 import shoal
-from shoal.experiments.figures import COLORS, GRAY
+from shoal.lab.figures import COLORS, GRAY, Axes
 from shoal.report.bars import Bar, draw_bars
 from shoal.report.section import Findings, Row, Section, Subject
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["TIMING", "best_times"]
 
@@ -61,7 +57,7 @@ def _find(subject: Subject) -> Findings:
     return Findings(rows, numbers, lambda axes: _panel(axes, found))
 
 
-def _panel(axes: "Axes", found: Mapping[str, float]) -> None:
+def _panel(axes: Axes, found: Mapping[str, float]) -> None:
     """Two bars, in the unit of the product."""
     ratio = found["kernels"] / found["product"]
     bars = [

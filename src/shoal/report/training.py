@@ -2,21 +2,18 @@
 
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from shoal import DEQ, Architecture
 from shoal.convergence import LinearTraining
-from shoal.experiments.descent import full_batch, make
-from shoal.experiments.figures import COLORS, GRAY
-from shoal.experiments.rivals import TITLES, rival, wide_kernels
+from shoal.lab.descent import full_batch, make
+from shoal.lab.figures import COLORS, GRAY, Axes
+from shoal.lab.rivals import TITLES, rival, wide_kernels
 from shoal.report.designs import designed
 from shoal.report.section import Findings, Row, Section, Subject, as_sentence
 from shoal.report.targets import on_sphere
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["TRAINING"]
 
@@ -102,7 +99,7 @@ def _row(name: str, predicted: dict[str, Tensor], measured: dict[str, Tensor]) -
     return Row(TITLES[name], f"{own:.4g}, {float(measured[name][-1]):.4g}", words)
 
 
-def _panel(axes: "Axes", predicted: dict[str, Tensor], measured: dict[str, Tensor]) -> None:
+def _panel(axes: Axes, predicted: dict[str, Tensor], measured: dict[str, Tensor]) -> None:
     """Losses against steps: lines are predicted, dots are measured."""
     styles = ((4.0, "-", 0.35), (1.4, "-", 1.0), (1.4, "--", 1.0), (1.4, ":", 1.0))
     for name, color, (width, line, alpha) in zip(_NETWORKS, COLORS, styles, strict=False):

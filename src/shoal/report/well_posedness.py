@@ -1,18 +1,14 @@
 """The section that says whether the network has an equilibrium, and its kernel a limit."""
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 
 import shoal
 from shoal import ImplicitArchitecture, WellPosedness
-from shoal.experiments.figures import COLORS, GRAY
+from shoal.lab.figures import COLORS, GRAY, Axes
 from shoal.report.bars import Bar, draw_bars
 from shoal.report.section import Findings, Row, Section, Subject
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["WELL_POSEDNESS"]
 
@@ -78,7 +74,7 @@ def _word(holds: bool) -> str:
     return "yes" if holds else "no guarantee"
 
 
-def _panel(axes: "Axes", gain: float, measured: WellPosedness) -> None:
+def _panel(axes: Axes, gain: float, measured: WellPosedness) -> None:
     """The gain of the theory and of a network, on a line from zero to beyond one."""
     finite = [g for g in (2 * math.sqrt(gain), measured.gain_upper) if math.isfinite(g)]
     end = max(1.5, *(1.2 * g for g in finite)) if finite else 1.5

@@ -1,0 +1,134 @@
+"""What makes a function a command: a decorator beside it, with all that ``--help`` says."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any, NamedTuple, TypeVar
+
+from typer.core import TyperCommand
+
+__all__ = ["Command", "Example", "PanelCommand", "command", "commands"]
+
+_PACKAGE = "shoal.cli"
+_DATA = """\
+  digits                 scikit-learn's handwritten digits, 1797 of dimension 64
+  mnist, fashion-mnist, cifar-10, svhn
+                         their official files, below the folder that the
+                         environment variable SHOAL_DATA names
+  FILE.npy               a matrix (n, p) of numbers, or images; --label FILE.npy for labels
+  FILE.npz               the array X (or x, features), and for labels y (or labels)
+  FILE.csv, FILE.csv.gz  numbers, a sample in each row, with or without a header;
+                         --label COLUMN for labels
+  Labels that are integers, names or truth values are classes, real numbers are targets."""
+
+# Under which heading of --help the options stand that commands share; others are "Options".
+_PANELS = {
+    "Computing": "dtype device threads jobs",
+    "Output": "output json verbose debug help",
+}
+
+F = TypeVar("F", bound=Callable[..., None])
+
+
+class Example(NamedTuple):
+    """A command, and what it is for."""
+
+    words: str
+    command: str
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: what runs, and what is said of it.
+
+    Attributes:
+        run: The function; its name is that of the command, its docstring the text of ``--help``.
+        words: What it does, in the list of commands.
+        place: Where it stands in that list.
+        writes: The files in the folder of ``--output``.
+        exits: Exit codes besides 0 and 130, with their meanings.
+        examples: Commands that run.
+        takes_data: Whether it takes data of the user's.
+        panels: Options by the headings under which they stand in ``--help``, as in
+            ``{"Network": "activation width"}``.
+    """
+
+    run: Callable[..., None]
+    words: str
+    place: int
+    writes: str
+    exits: str
+    examples: tuple[Example, ...]
+    takes_data: bool = False
+    panels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def epilog(self) -> str:
+        """The end of ``--help``: files, exit codes and examples."""
+        parts = [f"Data:\n{_DATA}"] if self.takes_data else []
+        parts.append(f"Into the folder of --output go:\n  {self.writes}")
+        parts.append(f"Exit codes:\n  0 done; {self.exits}; 130 Ctrl-C")
+        examples = "\n".join(f"  {one.command}\n      {one.words}" for one in self.examples)
+        parts.append(f"Examples:\n{examples}")
+        return "\n\n".join(f"\b\n{part}" for part in parts)  # \b: as it stands
+
+    def panel(self, parameter: str) -> str:
+        """The heading under which an option stands."""
+        for heading, names in (*self.panels.items(), *_PANELS.items()):
+            if parameter in names.split():
+                return heading
+        return "Options"
+
+
+_KNOWN: dict[str, Command] = {}
+
+
+def command(
+    words: str,
+    *,
+    place: int,
+    writes: str,
+    exits: str = "1 failed; 2 bad input",
+    examples: tuple[Example, ...],
+    takes_data: bool = False,
+    panels: Mapping[str, str] | None = None,
+) -> Callable[[F], F]:
+    """Make a function a command, in whatever file of ``shoal.cli`` it stands; see `Command`."""
+
+    def decorate(run: F) -> F:
+        _KNOWN[run.__name__] = Command(
+            run, words, place, writes, exits, examples, takes_data, panels or {}
+        )
+        return run
+
+    return decorate
+
+
+def commands() -> dict[str, Command]:
+    """All commands by name, in the order in which they are listed."""
+    for module in iter_modules(import_module(_PACKAGE).__path__, f"{_PACKAGE}."):
+        if module.name != f"{_PACKAGE}.app":  # which asks
+            import_module(module.name)
+    return dict(sorted(_KNOWN.items(), key=lambda item: (item[1].place, item[0])))
+
+
+class PanelCommand(TyperCommand):
+    """A command whose options stand under headings in ``--help``."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments, then options heading by heading; what is for the output comes last."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        told = _KNOWN[str(self.name)]
+        for parameter in self.get_params(ctx):
+            row = parameter.get_help_record(ctx)
+            if row is None:
+                continue
+            argument = parameter.param_type_name == "argument"
+            heading = "Arguments" if argument else told.panel(str(parameter.name))
+            found.setdefault(heading, []).append(row)
+        order = ["Arguments", *told.panels, "Options", *_PANELS]
+        for heading in order:
+            if heading in found:
+                with formatter.section(heading):
+                    formatter.write_dl(found[heading])

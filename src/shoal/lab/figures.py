@@ -1,0 +1,113 @@
+"""How figures look, and how they are saved."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+from shoal.core.files import write_together
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+else:  # names for annotations, so that nobody imports matplotlib before there is something to draw
+    Axes = Figure = Any
+
+__all__ = [
+    "COLORS",
+    "GRAY",
+    "Axes",
+    "Figure",
+    "figure_writers",
+    "new_figure",
+    "require_matplotlib",
+    "save_figure",
+    "style",
+    "styled",
+]
+
+_Options = ParamSpec("_Options")
+
+# distinct also for the color-blind (Okabe and Ito)
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+GRAY = "#6b6b6b"
+
+_STYLE: dict[Any, Any] = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": "#444444",
+    "axes.grid": True,
+    "axes.labelsize": 10,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "figure.constrained_layout.use": True,
+    "font.size": 10,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.6,
+    "legend.fontsize": 9,
+    "legend.frameon": False,
+    "svg.hashsalt": "shoal",  # the same figure makes the same file
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+}
+
+
+def require_matplotlib() -> None:
+    """Say what to install if there is nothing to draw with.
+
+    Raises:
+        ImportError: If matplotlib is not installed.
+    """
+    if find_spec("matplotlib") is None:
+        raise ImportError("figures need matplotlib, which is not here: pip install 'shoal[plots]'")
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The style of shoal's figures, for what is drawn inside."""
+    require_matplotlib()
+    import matplotlib as mpl
+
+    whole: dict[Any, Any] = {**mpl.rcParamsDefault, **_STYLE}
+    with mpl.rc_context({**whole, "backend": mpl.rcParams["backend"]}):
+        yield
+
+
+def styled(draw: Callable[_Options, Figure]) -> Callable[_Options, Figure]:
+    """Let a function draw in the style of shoal's figures; a decorator."""
+
+    @wraps(draw)
+    def drawn(*args: _Options.args, **options: _Options.kwargs) -> Figure:
+        with style():
+            return draw(*args, **options)
+
+    return drawn
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of a size in inches."""
+    from matplotlib import figure
+
+    return figure.Figure(figsize=(width, height))
+
+
+def save_figure(figure: Figure, path: Path) -> list[Path]:
+    """Save a figure as PNG and SVG, under the name ``path`` with these endings."""
+    return write_together(path.parent, figure_writers(figure, path.name))
+
+
+def figure_writers(figure: Figure, name: str) -> dict[str, Callable[[Path], None]]:
+    """What writes a figure as ``name.png`` and ``name.svg``, for ``write_together``."""
+
+    def png(path: Path) -> None:
+        with style():
+            figure.savefig(path, format="png", dpi=160)
+
+    def svg(path: Path) -> None:
+        with style():
+            figure.savefig(path, format="svg", metadata={"Date": None})
+
+    return {f"{name}.png": png, f"{name}.svg": svg}

@@ -1,0 +1,85 @@
+"""Statistics of measurements: power laws fitted to them, spread over seeds, differences."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from shoal.lab.experiment import Result
+
+__all__ = ["PowerLaw", "power_law", "spread", "z_scores"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    r"""$y = e^c x^s$.
+
+    Attributes:
+        slope: $s$.
+        offset: $c$.
+        interval: A confidence interval of $s$.
+    """
+
+    slope: float
+    offset: float
+    interval: tuple[float, float]
+
+    def numbers(self, name: str) -> dict[str, float]:
+        """The slope and the ends of its interval, for a summary: ``NAME_slope`` and so on."""
+        low, high = self.interval
+        return {f"{name}_slope": self.slope, f"{name}_slope_low": low, f"{name}_slope_high": high}
+
+    def __call__(self, x: Any) -> Any:
+        """The values of the law."""
+        return np.exp(self.offset) * np.asarray(x, dtype=np.float64) ** self.slope
+
+
+def power_law(x: Any, y: Any, *, confidence: float = 0.95) -> PowerLaw:
+    r"""Fit a power law by least squares in the logarithms.
+
+    The interval is Student's, for independent errors of $\log y$ of one variance.
+
+    Args:
+        x: Positive numbers, at least three of which two differ.
+        y: Positive numbers, one for each.
+        confidence: How often the interval shall cover the slope.
+
+    Raises:
+        ValueError: If the numbers are too few or not positive.
+
+    Example:
+        >>> law = power_law([1, 2, 4, 8], [1.0, 0.5, 0.25, 0.125])
+        >>> round(law.slope, 12)
+        -1.0
+    """
+    x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    if x.shape != y.shape or x.ndim != 1 or len(np.unique(x)) < 2 or len(x) < 3:
+        raise ValueError(
+            "x and y must have as many entries, at least three at two different x, "
+            f"got shapes {x.shape} and {y.shape}"
+        )
+    if not (np.all(x > 0) and np.all(y > 0)):
+        raise ValueError("x and y must be positive")
+    fit = stats.linregress(np.log(x), np.log(y))
+    reach = float(stats.t.ppf((1 + confidence) / 2, len(x) - 2)) * float(fit.stderr)
+    slope = float(fit.slope)
+    return PowerLaw(slope, float(fit.intercept), (slope - reach, slope + reach))
+
+
+def spread(results: Sequence[Result], key: str) -> tuple[Array, Array]:
+    """Mean and standard deviation over seeds, without one if there is one seed only."""
+    values = np.stack([result.arrays[key] for result in results]).astype(np.float64)
+    deviation = values.std(0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1:])
+    return values.mean(0), deviation
+
+
+def z_scores(first: Sequence[Result], second: Sequence[Result], key: str) -> Array:
+    """Differences of means over seeds, divided by their standard errors."""
+    (mean, deviation), (other, others) = spread(first, key), spread(second, key)
+    error = np.sqrt(deviation**2 / len(first) + others**2 / len(second))
+    scores: Array = np.divide(mean - other, error, out=np.zeros_like(mean), where=error > 0)
+    return scores

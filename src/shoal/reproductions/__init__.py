@@ -1,0 +1,3 @@
+"""Experiments of papers, one folder each, and shoal's own findings; the registry finds them all."""
+
+__all__: list[str] = []

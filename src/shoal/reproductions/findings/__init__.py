@@ -1,0 +1,1 @@
+"""Experiments that no paper has: shoal's own, on what it adds to them."""

@@ -1,0 +1,262 @@
+r"""Whether a Gaussian process finds the recurrent variance of the DEQ that its data come from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.polynomial import Chebyshev
+from torch import Tensor
+
+import shoal
+from shoal.activations import Activation
+from shoal.lab.experiment import Arrays, Experiment, Point, Result
+from shoal.lab.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
+from shoal.lab.registry import register
+from shoal.reproductions.ling2024.setting import by_name
+
+__all__ = ["Recovery"]
+
+_WIDER = 8  # widths over observations from which on a network counts as infinitely wide
+_FINE = 4001  # points at which posteriors are summed
+_SCALES = ("known", "free")
+_INTERVAL = (0.025, 0.975)
+
+
+@register
+@dataclass(frozen=True)
+class Recovery(Experiment):
+    r"""Posteriors of $\sigma_a^2$, given noisy values of one function drawn from a DEQ prior.
+
+    Each draw has a true $\sigma_a^2$, uniform where the kernel surely exists,
+    $0 < \sigma_a^2 L^2 < 1$; a function with the conjugate kernel as its covariance, or that of a
+    wide random network; and noise. With this prior a 95% interval must cover the truth in 95% of
+    all draws. The posterior is computed twice: with the scale of the function known, and with it
+    free, its prior flat in the logarithm (noise is relative to it). Free, only the shape of the
+    kernel tells $\sigma_a^2$: how it changes with angles, and with norms if the activation is not
+    homogeneous.
+
+    Args:
+        activations: Of the DEQs.
+        samples: Numbers of observations.
+        draws: How many data sets there are for each.
+        sources: ``"process"``, the Gaussian process itself, and ``"network"``, random DEQs.
+        width: Of these; they are drawn for numbers of observations up to an eighth of it, beyond
+            which the spectrum of a network's kernel is not that of the limit.
+        features: Dimension of the inputs, whose directions are uniform.
+        norms: Range of their norms, uniform in the logarithm.
+        noise: Variance of the noise.
+        input_variance: $\sigma_b^2$, known.
+        degree: Of the interpolation of marginal likelihoods in $\sigma_a^2$.
+        seed: Of inputs; all else has the seed of its point.
+    """
+
+    name: ClassVar[tuple[str, str]] = ("shoal", "recovery")
+    title: ClassVar[str] = "Recurrent variances that Gaussian processes recover from data"
+
+    activations: tuple[Activation, ...] = (shoal.ReLU(), shoal.Erf())
+    samples: tuple[int, ...] = (50, 200, 800)
+    draws: int = 100
+    sources: tuple[str, ...] = ("process", "network")
+    width: int = 1600
+    features: int = 8
+    norms: tuple[float, float] = (0.5, 2.0)
+    noise: float = 1e-3
+    input_variance: float = 1.0
+    degree: int = 20
+    seed: int = 0
+
+    @classmethod
+    def quick(cls) -> Self:
+        """One activation, few observations."""
+        return cls((shoal.ReLU(),), samples=(40, 120), draws=40, sources=("process",), degree=12)
+
+    def points(self) -> Sequence[Point]:
+        """All draws of one kind share inputs, and so the kernels of the interpolation."""
+        return [
+            {"activation": name, "samples": n, "source": source}
+            for n in self.samples
+            for name in by_name(self.activations)
+            for source in self.sources
+            if source == "process" or self.width >= _WIDER * n
+        ]
+
+    def cost(self, point: Point) -> float:
+        """That of the kernels and their spectra."""
+        n = float(point["samples"])
+        return 1e6 + n**3 / 10
+
+    def inputs(self, samples: int) -> Tensor:
+        """Directions and norms, the same for all draws."""
+        generator = torch.Generator().manual_seed(self.seed)
+        shape = (samples, self.features)
+        x = torch.randn(shape, dtype=torch.float64, generator=generator)
+        low, high = np.log(self.norms)
+        share = torch.rand(samples, 1, dtype=torch.float64, generator=generator)
+        return torch.nn.functional.normalize(x) * torch.exp(low + (high - low) * share)
+
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
+        """Truths, and their posteriors' intervals, means, modes and ranks of the truth."""
+        phi = by_name(self.activations)[str(point["activation"])]
+        x = self.inputs(int(point["samples"])).to(device)
+        limit = 1 / phi.lipschitz**2
+        random = np.random.default_rng(seed)
+        truths = random.uniform(0, limit, self.draws)
+        values = torch.stack(
+            [self._values(self._deq(phi, v), x, str(point["source"]), random) for v in truths]
+        )
+        noise = random.standard_normal(tuple(values.shape)) * np.sqrt(self.noise)
+        y = values + torch.from_numpy(noise).to(device)
+        nodes = np.cos(np.pi * (np.arange(self.degree + 1) + 0.5) / (self.degree + 1))
+        variances = limit * (1 + nodes) / 2
+        logs = np.stack([self._log_likelihoods(self._deq(phi, v), x, y) for v in variances])
+        found: dict[str, Any] = {"truth": truths, "limit": np.array(limit)}
+        for scale, table in zip(_SCALES, logs.transpose(1, 2, 0), strict=True):
+            posteriors = [_Posterior.of(variances, row, limit) for row in table]
+            rows = np.array([p.summary(t) for p, t in zip(posteriors, truths, strict=True)])
+            found |= {f"{scale}_{k}": rows[:, i] for i, k in enumerate(_Posterior.KEYS)}
+        return found
+
+    def _deq(self, phi: Activation, variance: float) -> shoal.DEQ:
+        return shoal.DEQ(phi, float(variance), self.input_variance)
+
+    def _values(
+        self, deq: shoal.DEQ, x: Tensor, source: str, random: np.random.Generator
+    ) -> Tensor:
+        """One function of the prior, at the inputs."""
+        if source == "process":
+            own, vectors = torch.linalg.eigh(shoal.kernel(deq, x).ck)
+            normal = torch.from_numpy(random.standard_normal(len(x))).to(x)
+            drawn: Tensor = vectors @ (own.clamp(min=0).sqrt() * normal)
+            return drawn
+        network = shoal.build(
+            deq,
+            in_features=self.features,
+            width=self.width,
+            seed=int(random.integers(2**31)),
+            dtype=x.dtype,
+            device=x.device,
+        )
+        with torch.no_grad():
+            values: Tensor = network(x)[:, 0]
+        return values
+
+    def _log_likelihoods(self, deq: shoal.DEQ, x: Tensor, y: Tensor) -> Any:
+        """Of all draws, with the scale known and free. shape: (2, draws)."""
+        own, vectors = torch.linalg.eigh(shoal.kernel(deq, x).ck)
+        spread = own.clamp(min=0) + self.noise
+        fit = ((y @ vectors) ** 2 / spread).sum(1)
+        volume = spread.log().sum()
+        # free: the scale is integrated out under its flat prior
+        both = torch.stack([-(fit + volume) / 2, -(len(x) * fit.log() + volume) / 2])
+        return both.cpu().numpy()
+
+    def summarize(self, results: Sequence[Result]) -> dict[str, float]:
+        """Coverage, lengths of intervals and errors, relative to the range of the prior."""
+        summary: dict[str, float] = {}
+        for result in results:
+            kind = "_".join(str(value) for value in result.point.values())
+            arrays, limit = result.arrays, float(result.arrays["limit"])
+            truth = arrays["truth"]
+            for scale in _SCALES:
+                low, high, mean, mode, rank = (arrays[f"{scale}_{k}"] for k in _Posterior.KEYS)
+                name = f"{kind}_{scale}"
+                summary[f"{name}_coverage"] = float(((low <= truth) & (truth <= high)).mean())
+                summary[f"{name}_length"] = float((high - low).mean() / limit)
+                summary[f"{name}_error"] = _root_mean_square(mean - truth) / limit
+                summary[f"{name}_mode_error"] = _root_mean_square(mode - truth) / limit
+                summary[f"{name}_rank"] = float(rank.mean())
+        return summary
+
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
+        """Intervals against the truth at most observations, and their lengths against n."""
+        names = list(by_name(self.activations))
+        figure = new_figure(4.4 * (len(names) + 1), 4.0)
+        panels: Any = figure.subplots(1, len(names) + 1, squeeze=False)[0]
+        source = self.sources[0]
+        for axes, name in zip(panels, names, strict=False):
+            last = {"activation": name, "samples": max(self.samples), "source": source}
+            (result,) = (r for r in results if dict(r.point) == last)
+            _draw_intervals(axes, result)
+        _draw_lengths(panels[-1], [r for r in results if r.point["source"] == source])
+        return figure
+
+
+@dataclass(frozen=True, eq=False)
+class _Posterior:
+    """A density on a fine grid, under a uniform prior."""
+
+    KEYS: ClassVar[tuple[str, ...]] = ("low", "high", "mean", "mode", "rank")
+
+    grid: Any
+    cumulative: Any
+    mean: float
+    mode: float
+
+    @classmethod
+    def of(cls, variances: Any, logs: Any, limit: float) -> "_Posterior":
+        """From logarithms of likelihoods at Chebyshev nodes."""
+        series = Chebyshev.fit(variances, logs, len(logs) - 1, domain=[0, limit])
+        grid = limit * (np.arange(_FINE) + 0.5) / _FINE
+        values = series(grid)
+        weights = np.exp(values - values.max())
+        weights /= weights.sum()
+        mean = float(weights @ grid)
+        return cls(grid, weights.cumsum(), mean, float(grid[values.argmax()]))
+
+    def summary(self, truth: float) -> tuple[float, ...]:
+        """What is kept: ``KEYS``."""
+        low, high = np.interp(_INTERVAL, self.cumulative, self.grid)
+        rank = float(np.interp(truth, self.grid, self.cumulative))
+        return float(low), float(high), self.mean, self.mode, rank
+
+
+def _root_mean_square(values: Any) -> float:
+    return float(np.sqrt(np.mean(values**2)))
+
+
+def _draw_intervals(axes: Axes, result: Result) -> None:
+    """Intervals with free scale; those that miss the truth stand out."""
+    arrays = result.arrays
+    truth, limit = arrays["truth"], float(arrays["limit"])
+    low, high = arrays["free_low"], arrays["free_high"]
+    hit = (low <= truth) & (truth <= high)
+    for part, color in ((hit, COLORS[0]), (~hit, COLORS[1])):
+        axes.vlines(truth[part], low[part], high[part], color=color, linewidth=0.8, alpha=0.7)
+    axes.plot(truth, arrays["free_mode"], ".", color=GRAY, markersize=3)
+    axes.plot([0, limit], [0, limit], "--", color=GRAY, linewidth=1)
+    axes.set_xlabel(r"true $\sigma_a^2$")
+    axes.set_ylabel(r"95% interval and mode of $\sigma_a^2$")
+    axes.set_title(
+        f"{result.point['activation']}, n = {result.point['samples']}: covers {hit.mean():.1%}"
+    )
+
+
+def _draw_lengths(axes: Axes, results: Sequence[Result]) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    kinds = dict.fromkeys(str(r.point["activation"]) for r in results)
+    for place, kind in enumerate(kinds):
+        some = [r for r in results if r.point["activation"] == kind]
+        sizes = [int(r.point["samples"]) for r in some]
+        for scale, line in zip(_SCALES, ("--", "-"), strict=True):
+            lengths = [
+                (r.arrays[f"{scale}_high"] - r.arrays[f"{scale}_low"]).mean() / r.arrays["limit"]
+                for r in some
+            ]
+            label = f"{kind}, scale {scale}"
+            color = COLORS[place % len(COLORS)]
+            axes.plot(sizes, lengths, line, marker="o", color=color, markersize=4, label=label)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    observations = sorted({int(r.point["samples"]) for r in results})
+    axes.set_xticks(observations, [f"{n}" for n in observations])
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("observations $n$")
+    axes.set_ylabel("mean length of intervals / range of the prior")
+    axes.legend()

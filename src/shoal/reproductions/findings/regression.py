@@ -1,0 +1,215 @@
+"""Regression with exact kernels on whole datasets: accuracies, times, and conjugate gradients."""
+
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, Self, cast
+
+import numpy as np
+import torch
+
+import shoal
+from shoal.architectures import DEQ
+from shoal.core.exceptions import ConvergenceWarning
+from shoal.lab.experiment import Arrays, Experiment, Point, Result, matching
+from shoal.lab.figures import COLORS, Axes, Figure, new_figure, styled
+from shoal.lab.registry import register
+from shoal.reproductions.samples import Samples, image_samples
+
+__all__ = ["Regression"]
+
+_TITLES = {
+    "none": "no preconditioner",
+    "diagonal": "diagonal",
+    "equivalent": "equivalent",
+    "combined": "equivalent and Nyström",
+    "nystrom": "Nyström",
+}
+_WARM = 512  # samples of a first regression, by which nothing is set up while time is measured
+_DEQ = DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+
+
+@register
+@dataclass(frozen=True)
+class Regression(Experiment):
+    r"""Kernel ridge regression of one-hot classes, on images of norm 1 and on a mixture.
+
+    Each system is solved by Cholesky, and that of the NTK also by conjugate gradients with each
+    preconditioner. For each of them there are
+
+    - ``accuracy`` on the test images, ``residual``, ``converged``;
+    - ``form_seconds``, ``prepare_seconds`` (factorization or preconditioner), ``solve_seconds`` and
+      ``predict_seconds``, and the ``peak_bytes`` of a GPU;
+    - ``likelihood``, the logarithm of the marginal likelihood for each sample and class, if there
+      is a factorization;
+    - ``steps`` and ``history``, the largest relative residual after each of them.
+
+    Images have one norm, so the diagonal is constant and as good as no preconditioner. The mixture,
+    that of Ling 2024, is what the equivalent is made for, and images are not: it is told the
+    classes of the mixture only.
+
+    Args:
+        architecture: The DEQ.
+        datasets: Names that :func:`shoal.data.load` knows, and ``"mixture"``.
+        samples: How many images to train with, from the beginning; all if ``None``.
+        mixture: How many samples of the mixture to train with, and their dimension.
+        ridges: The values of $\lambda$.
+        solvers: ``"cholesky"``, and preconditioners or ``"none"``.
+        rank: Of the preconditioners that have one.
+        tolerance: Largest relative residual of each class.
+        max_steps: Most steps of conjugate gradients.
+    """
+
+    name: ClassVar[tuple[str, str]] = ("shoal", "regression")
+    title: ClassVar[str] = "Regression with exact kernels on whole datasets"
+
+    architecture: DEQ = _DEQ
+    datasets: tuple[str, ...] = ("mnist", "fashion-mnist", "mixture")
+    samples: int | None = None
+    mixture: tuple[int, int] = (20000, 2000)
+    ridges: tuple[float, ...] = (1.0, 0.1, 0.01)
+    solvers: tuple[str, ...] = ("cholesky", *_TITLES)
+    rank: int = 2000
+    tolerance: float = 1e-6
+    max_steps: int = 1000
+
+    @classmethod
+    def quick(cls) -> Self:
+        """Scikit-learn's digits, and a small mixture."""
+        return cls(
+            datasets=("digits", "mixture"),
+            samples=300,
+            mixture=(300, 200),
+            ridges=(0.5, 0.05),
+            rank=60,
+        )
+
+    def points(self) -> Sequence[Point]:
+        """Factorizations of both kernels, then the iterations for the NTK."""
+        direct = [("cholesky", kernel) for kernel in ("ntk", "ck") if "cholesky" in self.solvers]
+        iterative = [(solver, "ntk") for solver in self.solvers if solver != "cholesky"]
+        return [
+            {"dataset": dataset, "kernel": kernel, "solver": solver, "ridge": ridge}
+            for dataset in self.datasets
+            for solver, kernel in [*direct, *iterative]
+            for ridge in self.ridges
+        ]
+
+    def cost(self, point: Point) -> float:
+        """Iterations without a good preconditioner take longest."""
+        return 3.0 if point["solver"] in ("none", "diagonal") else 1.0
+
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
+        """One regression."""
+        train, test = self._samples(str(point["dataset"]), device)
+        few = Samples(*(part[:_WARM] for part in train))
+        self._fit(point, few, seed)
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        fit = self._fit(point, train, seed)
+        begin = time.perf_counter()
+        right = fit.predict(test.x).argmax(1) == test.labels
+        report = fit.report
+        found: dict[str, Any] = {
+            "accuracy": float(right.double().mean()),
+            "residual": float(report.residual.max()),
+            "converged": report.converged,
+            "form_seconds": report.form_seconds,
+            "prepare_seconds": report.prepare_seconds,
+            "solve_seconds": report.solve_seconds,
+            "predict_seconds": time.perf_counter() - begin,
+            "steps": int(report.iterations.max()),
+            "history": report.history.max(1).values.numpy(),
+        }
+        if point["solver"] == "cholesky":
+            found["likelihood"] = fit.log_marginal_likelihood / train.y.numel()
+        if device.type == "cuda":
+            found["peak_bytes"] = torch.cuda.max_memory_allocated(device)
+        return {name: np.asarray(value) for name, value in found.items()}
+
+    def _samples(self, dataset: str, device: torch.device) -> tuple[Samples, Samples]:
+        """To train and to test with."""
+        if dataset != "mixture":
+            train = image_samples(dataset, "train", self.samples, torch.float64, device)
+            return train, image_samples(dataset, "test", None, torch.float64, device)
+        return _mixture(*self.mixture, 0, device), _mixture(*self.mixture, 1, device)
+
+    def _fit(self, point: Point, samples: Samples, seed: int) -> shoal.KernelRegression:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # it is recorded
+            return shoal.kernel_regression(
+                self.architecture,
+                samples.x,
+                samples.y,
+                ridge=float(point["ridge"]),
+                which=cast(Any, point["kernel"]),
+                method=self._method(point, samples, seed),
+                on_failure="warn",
+            )
+
+    def _method(
+        self, point: Point, samples: Samples, seed: int
+    ) -> shoal.Cholesky | shoal.ConjugateGradients:
+        if point["solver"] == "cholesky":
+            return shoal.Cholesky(tolerance=self.tolerance)
+        labels = samples.labels if point["dataset"] == "mixture" else None
+        preconditioners = {
+            "none": None,
+            "diagonal": shoal.DiagonalPreconditioner(),
+            "equivalent": shoal.EquivalentPreconditioner(labels),
+            "combined": shoal.CombinedPreconditioner(self.rank, seed=seed, labels=labels),
+            "nystrom": shoal.Nystrom(self.rank, seed=seed),
+        }
+        return shoal.ConjugateGradients(
+            preconditioners[str(point["solver"])],
+            tolerance=self.tolerance,
+            max_steps=self.max_steps,
+        )
+
+    def summarize(self, results: Sequence[Result]) -> dict[str, float]:
+        """All numbers of all points."""
+        return {
+            "_".join([*map(str, result.point.values()), name]): float(value)
+            for result in results
+            for name, value in result.arrays.items()
+            if value.ndim == 0
+        }
+
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
+        """Residuals against steps: a dataset in each row, a ridge in each column."""
+        rows, columns = len(self.datasets), len(self.ridges)
+        figure = new_figure(3.4 * columns + 0.6, 2.8 * rows + 0.6)
+        panels: Any = figure.subplots(rows, columns, squeeze=False, sharey=True)
+        for row, dataset in enumerate(self.datasets):
+            for column, ridge in enumerate(self.ridges):
+                case = matching(results, {"dataset": dataset, "ridge": ridge, "kernel": "ntk"})
+                panels[row, column].set_title(rf"{dataset}, $\lambda = {ridge:g}$")
+                _draw(panels[row, column], case)
+            panels[row, 0].set_ylabel("largest relative residual")
+        for axes in panels[-1]:
+            axes.set_xlabel("step")
+        handles, names = panels[0, 0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=3)
+        return figure
+
+
+@lru_cache(maxsize=2)
+def _mixture(count: int, dimension: int, seed: int, device: torch.device) -> Samples:
+    """Samples of the mixture of Ling 2024, kept, since every point needs them."""
+    x, labels = shoal.GaussianMixture.ling2024(dimension).sample(count, seed, shuffle=True)
+    targets = torch.nn.functional.one_hot(labels).to(x)
+    return Samples(x.to(device), targets.to(device), labels.to(device))
+
+
+def _draw(axes: Axes, results: Sequence[Result]) -> None:
+    for (solver, title), color in zip(_TITLES.items(), COLORS, strict=False):
+        for result in matching(results, {"solver": solver}):
+            history = result.arrays["history"]
+            dashes = "--" if solver == "diagonal" else "-"  # it lies on that of none
+            steps = np.arange(1, len(history) + 1)
+            axes.plot(steps, history, dashes, color=color, linewidth=1.4, label=title)
+    axes.set_xscale("log")
+    axes.set_yscale("log")

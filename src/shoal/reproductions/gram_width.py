@@ -1,0 +1,138 @@
+"""Gram matrices of wide networks: how near they are to their limit, and its least eigenvalue."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.lab.claims import Claim, Criterion
+from shoal.lab.experiment import Arrays, Point, Result
+from shoal.lab.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
+from shoal.lab.fits import power_law
+from shoal.reproductions.width_errors import WidthDraws, errors_of, slopes
+
+__all__ = ["GramWidth"]
+
+
+@dataclass(frozen=True)
+class GramWidth(WidthDraws):
+    r"""$\|G_m - K\|$ and $\lambda_{\min}(G_m)$ for random networks of width $m$ with the limit $K$.
+
+    Theorems ask that the error be at most a share of $\lambda = \lambda_{\min}(K)$. By Weyl's
+    inequality $\lambda_{\min}(G_m)$ then has the rest of it.
+
+    Args:
+        widths: The widths $m$.
+        draws: How many networks are drawn for each.
+        samples: The number of inputs.
+        features: Their dimension.
+        seed: Of the inputs.
+    """
+
+    share: ClassVar[float]
+    symbols: ClassVar[tuple[str, str, str]]  # of the Gram matrix, its limit, the least eigenvalue
+
+    widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
+    draws: int = 8
+    samples: int = 32
+    features: int = 64
+    seed: int = 0
+
+    @abstractmethod
+    def inputs(self) -> Tensor:
+        """The inputs, in float64, the same for all networks."""
+
+    @abstractmethod
+    def gram(self, x: Tensor, width: int, seed: int) -> Tensor:
+        """The Gram matrix of a random network."""
+
+    @abstractmethod
+    def limit(self, x: Tensor) -> Tensor:
+        """The Gram matrix at infinite width."""
+
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
+        """The error in spectral norm, and both least eigenvalues."""
+        x = self.inputs().to(device)
+        found, limit = self.gram(x, int(point["width"]), seed), self.limit(x)
+        numbers = {
+            "error": torch.linalg.matrix_norm(found - limit, 2),
+            "least": torch.linalg.eigvalsh(found)[0],
+            "limit": torch.linalg.eigvalsh(limit)[0],
+        }
+        return {name: np.array(float(number)) for name, number in numbers.items()}
+
+    def summarize(self, results: Sequence[Result]) -> dict[str, float]:
+        r"""The slope of the error, and how often the theorem's claims hold at each width.
+
+        ``near`` is the share of networks whose error is small enough, ``large`` that of networks
+        whose least eigenvalue is what follows from it; ``width_near`` is the width at which the
+        fitted error is just small enough.
+        """
+        limit = float(results[0].arrays["limit"])
+        law = power_law(*errors_of(results, "error"))
+        summary = {"limit": limit, **slopes({"error": errors_of(results, "error")})}
+        allowed = self.share * limit
+        summary["width_near"] = float((allowed / np.exp(law.offset)) ** (1 / law.slope))
+        for width in self.widths:
+            rows = [r.arrays for r in results if r.point["width"] == width]
+            errors, least = (np.array([float(a[key]) for a in rows]) for key in ("error", "least"))
+            summary |= {
+                f"{width}_error": float(errors.mean() / limit),
+                f"{width}_least": float(least.mean() / limit),
+                f"{width}_near": float((errors <= allowed).mean()),
+                f"{width}_large": float((least >= limit - allowed).mean()),
+            }
+        return summary
+
+    def large_from(
+        self, summary: Mapping[str, float], statement: str, printed: str, section: str
+    ) -> Claim:
+        """The claim that all networks from some width on have the theorem's least eigenvalue.
+
+        Args:
+            summary: What ``summarize`` gave.
+            statement: The claim in words.
+            printed: What the paper prints.
+            section: Of the page on reproductions.
+        """
+        large = {width: summary[f"{width}_large"] for width in self.widths}
+        some = [width for width, share in large.items() if share < 1]
+        rest = [width for width in self.widths if width > max(some, default=0)]
+        found = f"all networks from width {rest[0]} on" if rest else "not all networks of any width"
+        widest = large[self.widths[-1]]
+        asked = Criterion("share of the widest networks at least 1", widest, least=1)
+        return Claim(statement, printed, f"{found}, n = {self.samples}", section, (asked,))
+
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
+        """Least eigenvalues on the left, errors on the right."""
+        figure = new_figure(9.2, 3.9)
+        left, right = figure.subplots(1, 2)
+        limit = float(results[0].arrays["limit"])
+        gram, population, least = self.symbols
+        self._scatter(left, errors_of(results, "least"), "networks")
+        left.axhline(limit, color=GRAY, linewidth=1.2, label=f"${least}$")
+        rest, name = (1 - self.share) * limit, f"${1 - self.share:g}\\,{least}$"
+        left.axhline(rest, color=GRAY, linestyle="--", linewidth=1.2, label=name)
+        left.set_title(rf"$\lambda_{{\min}}({gram})$")
+        errors = errors_of(results, "error")
+        law, widths = power_law(*errors), np.array(self.widths)
+        self._scatter(right, errors, "networks")
+        right.plot(widths, law(widths), color=COLORS[0], label=f"slope {law.slope:.2f}")
+        name = f"${self.share:g}\\,{least}$"
+        allowed = self.share * limit
+        right.axhline(allowed, color=GRAY, linestyle="--", linewidth=1.2, label=name)
+        right.set_yscale("log")
+        right.set_title(rf"$\|{gram} - {population}\|$")
+        for axes in (left, right):
+            axes.legend(loc="lower right" if axes is left else "upper right")
+        return figure
+
+    def _scatter(self, axes: Axes, measured: tuple[Any, Any], label: str) -> None:
+        axes.plot(*measured, "o", color=COLORS[0], markersize=4, alpha=0.4, mew=0, label=label)
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("width $m$")

@@ -1,0 +1,83 @@
+r"""Theorem 2: $\lambda_0 \ge m\lambda_*/2$ for wide DEQs, from $\|G/m - K\|$."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+import shoal
+from shoal import data
+from shoal.architectures import DEQ
+from shoal.lab.claims import Claim
+from shoal.lab.registry import register
+from shoal.reproductions.gram_width import GramWidth
+
+__all__ = ["Concentration"]
+
+
+@register
+@dataclass(frozen=True)
+class Concentration(GramWidth):
+    r"""The Gram matrix $G = Z^\top Z$ of random DEQs against $mK$, for points on the sphere.
+
+    Theorem 2 takes $m = \Omega(n^2\lambda_*^{-2}\log(n/(\lambda_* t)))$ for
+    $\lambda_0 = \lambda_{\min}(G) \ge m\lambda_*/2$; the matrices here are divided by $m$.
+
+    Args:
+        widths: The widths $m$.
+        draws: How many networks are drawn for each.
+        samples: $n$.
+        features: $d$.
+        seed: Of the inputs.
+        weight_variance: $\sigma_w^2$.
+    """
+
+    name: ClassVar[tuple[str, str]] = ("ling2023", "theorem2")
+    title: ClassVar[str] = "Gram matrices of random DEQs against their population matrix"
+    share: ClassVar[float] = 0.5
+    symbols: ClassVar[tuple[str, str, str]] = ("G/m", "K", r"\lambda_*")
+
+    weight_variance: float = 0.08
+
+    @classmethod
+    def quick(cls) -> Self:
+        """Narrow networks, few inputs."""
+        return cls(widths=(64, 128, 256, 512), draws=6, samples=12, features=24)
+
+    def deq(self) -> DEQ:
+        """The DEQ of the paper."""
+        return DEQ.ling2023(self.weight_variance, self.features)
+
+    def claims(self, summary: Mapping[str, float]) -> Sequence[Claim]:
+        """What follows for the least eigenvalue."""
+        return (
+            self.large_from(
+                summary,
+                statement="λ_0 ≥ mλ_\\*/2 for wide DEQs",
+                printed="m ≥ const·(n/λ_\\*)² log(n/(λ_\\* t))",
+                section="Ling 2023, Theorem 2",
+            ),
+        )
+
+    def inputs(self) -> Tensor:
+        r"""Points on the sphere of radius $\sqrt d$."""
+        return data.sphere(self.samples, self.features, seed=self.seed, dtype=torch.float64).x
+
+    def gram(self, x: Tensor, width: int, seed: int) -> Tensor:
+        """$G/m$."""
+        net = shoal.build(
+            self.deq(),
+            in_features=self.features,
+            width=width,
+            seed=seed,
+            dtype=x.dtype,
+            device=x.device,
+        )
+        z = net.solve(x).value
+        return z @ z.T / width
+
+    def limit(self, x: Tensor) -> Tensor:
+        """$K$."""
+        return shoal.kernel(self.deq(), x).ck

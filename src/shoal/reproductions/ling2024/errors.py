@@ -1,0 +1,151 @@
+r"""How fast the equivalents approach the exact kernels (Ling 2024, figures 1 and 4)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import shoal
+from shoal.architectures import DEQ
+from shoal.lab.claims import Claim, Criterion
+from shoal.lab.experiment import Arrays, Point, Result
+from shoal.lab.figures import COLORS, Figure, new_figure, styled
+from shoal.lab.formatting import short, signed
+from shoal.lab.registry import register
+from shoal.reproductions.ling2024.sample_sizes import SampleSizes, make_room
+from shoal.reproductions.ling2024.setting import (
+    PAPER_GROUPS,
+    Kind,
+    by_name,
+    difference_norm,
+    equivalent_of,
+    matrix_norm,
+)
+
+__all__ = ["CKError", "NTKError"]
+
+_MATRIX = {"ck": "G", "ntk": "K"}
+_PANELS = {"paper": "the form of Ling 2024", "norms": "the form with norms"}
+
+
+@dataclass(frozen=True)
+class _EquivalentError(SampleSizes):
+    r"""Relative errors in spectral norm, $\|G^* - \bar G\| / \|G^*\|$, with exact kernels.
+
+    The paper estimates $G^*$ by networks of width $2^{12}$; here it is exact.
+    """
+
+    kind: ClassVar[Kind]
+
+    @classmethod
+    def quick(cls) -> Self:
+        """Two activations, few samples."""
+        kinds = (shoal.ReLU(), shoal.Tanh())
+        return cls(kinds, samples=(100, 200, 400), trials=1, fit_from=100)
+
+    def cost(self, point: Point) -> float:
+        """That of a Gram matrix, and something for small ones."""
+        return 1e9 + float(point["n"]) ** 3
+
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
+        """The relative errors of each form, and for the NTK also with all weights trained."""
+        n = int(point["n"])
+        mixture = self.mixture(n)
+        x, labels = mixture.sample(n, seed)
+        x = x.to(device)
+        deq = self.deq(str(point["activation"]))
+        found = self._compare(deq, x, labels, mixture, PAPER_GROUPS, ("norms", "paper"))
+        if self.kind == "ntk":
+            groups = deq.parameter_groups
+            more = self._compare(deq, x, labels, mixture, groups, ("norms",))
+            found |= {f"all_{key}": error for key, error in more.items()}
+        return {key: np.array(error) for key, error in found.items()}
+
+    def _compare(
+        self,
+        deq: DEQ,
+        x: Tensor,
+        labels: Tensor,
+        mixture: shoal.GaussianMixture,
+        groups: tuple[str, ...],
+        forms: tuple[str, ...],
+    ) -> dict[str, float]:
+        """The errors of some forms, and the norm of the kernel."""
+        centered = shoal.centered(deq, tau0=mixture.tau0)
+        exact: Tensor = getattr(shoal.kernel(centered, x, trainable=groups), self.kind)
+        found = {"size": matrix_norm(exact)}
+        for form in forms:
+            eq = equivalent_of(form, deq, x, labels, mixture=mixture, trainable=groups)
+            error = difference_norm(exact, getattr(eq, self.kind).__matmul__)
+            found[form] = error / found["size"]
+        return found
+
+    def summarize(self, results: Sequence[Result]) -> dict[str, float]:
+        """The slopes with 95% intervals, and the mean errors of the largest samples."""
+        forms = [form for form in results[0].arrays if not form.endswith("size")]
+        summary: dict[str, float] = {}
+        for name in by_name(self.activations):
+            for form in forms:
+                summary |= self.laws(results, name, form)
+        return summary
+
+    def claims(self, summary: Mapping[str, float]) -> Sequence[Claim]:
+        """The theorem's rate, for the paper's form with corrected coefficients."""
+        names = [f"{name}_paper" for name in by_name(self.activations)]
+        slopes = [summary[f"{name}_slope"] for name in names]
+        highest = max(summary[f"{name}_slope_high"] for name in names)
+        errors = [100 * summary[f"{name}_error"] for name in names]
+        claim = Claim(
+            f"Errors of {self.kind.upper()} equivalents fall with n",
+            "a figure; the theorem says n^(−1/2)",
+            f"slopes {signed(max(slopes))} to {signed(min(slopes))}, "
+            f"{short(min(errors))}% to {short(max(errors))}% at n = 6400",
+            f"Ling 2024, Figure {self.name[1][-1]}",
+            (Criterion("upper ends of all slopes' intervals at most −0.5", highest, most=-0.5),),
+            corrected=True,
+        )
+        return (claim,)
+
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
+        """Means and standard deviations against $n$ for each activation; the paper's form first."""
+        from matplotlib.ticker import FuncFormatter, NullFormatter
+
+        figure = new_figure(9.2, 4.6)
+        panels = figure.subplots(1, len(_PANELS), sharey=True)
+        for axes, (form, title) in zip(panels, _PANELS.items(), strict=True):
+            for activation, color in zip(self.activations, COLORS, strict=False):
+                self.draw_errors(axes, results, activation, form, fmt="o-", color=color)
+            axes.set_title(title)
+            self.label_axes(axes, 3.0)
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        make_room(panels[0])
+        letter = _MATRIX[self.kind]
+        panels[0].set_ylabel(
+            rf"relative error $\|{letter}^* - \bar{{{letter}}}\| \, / \, \|{letter}^*\|$"
+        )
+        return figure
+
+
+@register
+@dataclass(frozen=True)
+class CKError(_EquivalentError):
+    """Figure 1: the error of the conjugate kernel's equivalent against the number of samples."""
+
+    name: ClassVar[tuple[str, str]] = ("ling2024", "figure1")
+    title: ClassVar[str] = "Error of the equivalents of conjugate kernels against sample size"
+    kind: ClassVar[Kind] = "ck"
+
+
+@register
+@dataclass(frozen=True)
+class NTKError(_EquivalentError):
+    """Figure 4: the same for the NTK of the paper, and (``all_``) with all weights trained."""
+
+    name: ClassVar[tuple[str, str]] = ("ling2024", "figure4")
+    title: ClassVar[str] = "Error of the equivalents of tangent kernels against sample size"
+    kind: ClassVar[Kind] = "ntk"

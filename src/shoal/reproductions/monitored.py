@@ -1,0 +1,229 @@
+"""Monitored training of networks of several widths: losses, and what the theory promises."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import shoal
+from shoal.architectures import Architecture
+from shoal.lab.claims import Criterion
+from shoal.lab.experiment import Arrays, Experiment, Point, Result, matching
+from shoal.lab.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
+from shoal.training import TrainingProgress, TrainingRun
+
+__all__ = ["MonitoredWidths", "Panel", "Task", "run_arrays"]
+
+
+class Task(NamedTuple):
+    """What a network is trained on, and tested with.
+
+    Attributes:
+        x: Inputs.
+        y: Labels.
+        test: Inputs and labels of the test, if there is one.
+    """
+
+    x: Tensor
+    y: Tensor
+    test: tuple[Tensor, Tensor] | None = None
+
+
+class Panel(NamedTuple):
+    """One quantity of a figure.
+
+    Attributes:
+        key: The array.
+        label: What it is, for the axis.
+        logarithmic: Whether its axis is.
+        limit: What it must stay below, if that is to be drawn.
+    """
+
+    key: str
+    label: str
+    logarithmic: bool
+    limit: float | None = None
+
+
+@dataclass(frozen=True)
+class MonitoredWidths(Experiment):
+    r"""Full-batch gradient descent in float32 for networks of several widths, with monitors.
+
+    All weights are trained for $\Phi = \frac12\|f - y\|^2$. The step size is the same for all
+    widths: ``step_share``$/\lambda_{\max}$ of the infinite-width NTK; where that depends on the
+    width, at the largest one. Losses are kept divided by the number of samples.
+
+    Args:
+        datasets: The names of the datasets.
+        samples: $n$, to train with.
+        widths: $m$, ascending.
+        steps: How many steps of gradient descent.
+        step_share: The step size, in units of $1/\lambda_{\max}$.
+        every: After how many steps the monitors look.
+        seed: Of the choice of samples.
+    """
+
+    panels: ClassVar[tuple[Panel, ...]]
+    side_by_side: ClassVar[str]  # "datasets" or "panels"; the others are below each other
+
+    datasets: tuple[str, ...] = ("mnist",)
+    samples: int = 1000
+    widths: tuple[int, ...] = (500, 1000, 2000, 4000)
+    steps: int = 1000
+    step_share: float = 1.0
+    every: int = 10
+    seed: int = 0
+
+    @abstractmethod
+    def task(self, dataset: str) -> Task | None:
+        """The samples of a dataset; ``None`` if it is absent and may be."""
+
+    @abstractmethod
+    def architecture(self, features: int) -> Architecture:
+        """What is trained, for inputs of so many features."""
+
+    def points(self) -> Sequence[Point]:
+        """Every dataset at every width."""
+        return [{"dataset": name, "width": m} for name in self.datasets for m in self.widths]
+
+    def cost(self, point: Point) -> float:
+        """That of products with the weights, and of launching them."""
+        return 1 + 2e-10 * self.samples * float(point["width"]) ** 2
+
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
+        """Losses and monitors; nothing if the dataset is absent and may be."""
+        task = self.task(str(point["dataset"]))
+        if task is None:
+            return {}
+        x, y = task.x.to(device), task.y.to(device)
+        architecture = self.architecture(x.shape[1])
+        net = shoal.build(
+            architecture,
+            in_features=x.shape[1],
+            width=int(point["width"]),
+            seed=seed,
+            dtype=x.dtype,
+            device=device,
+            warm_start=True,
+        )
+        test: list[float] = []
+
+        def watch_test(now: TrainingProgress) -> None:
+            if task.test is not None and (now.step % self.every == 0 or now.step == now.steps):
+                with torch.no_grad():
+                    error = net(task.test[0].to(device))[:, 0] - task.test[1].to(device)
+                test.append(0.5 * float(error.double().square().mean()))
+
+        run = shoal.train(
+            net,
+            x,
+            y,
+            step_size=self.step_size(architecture, x),
+            steps=self.steps,
+            monitor=self.every,
+            progress=watch_test,
+        )
+        return {**run_arrays(run, len(x)), **({"test": np.array(test)} if test else {})}
+
+    def step_size(self, architecture: Architecture, x: Tensor) -> float:
+        r"""``step_share`` times $1/\lambda_{\max}$."""
+        width = max(self.widths) if isinstance(architecture, shoal.DEQ) else None
+        ntk = shoal.kernel(architecture, x.double(), width=width).ntk
+        return self.step_share / float(torch.linalg.eigvalsh(ntk)[-1])
+
+    def summarize(self, results: Sequence[Result]) -> dict[str, float]:
+        """For each dataset and width: losses, the largest norm, and which promises were kept.
+
+        ``loss`` is the last one, ``steps_to_tenth`` the first step at which it is a tenth of the
+        first one, ``norm_upper`` certified; ``kept_...`` is 1 or 0.
+        """
+        summary: dict[str, float] = {}
+        for result in results:
+            arrays = result.arrays
+            if not arrays:
+                continue
+            name = f"{result.point['dataset']}_{result.point['width']}"
+            loss = arrays["loss"]
+            numbers = {"step_size": float(arrays["step_size"]), "loss": float(loss[-1])}
+            below = np.flatnonzero(loss <= loss[0] / 10)
+            if len(below):
+                numbers["steps_to_tenth"] = float(below[0])
+            if "test" in arrays:
+                numbers["test"] = float(arrays["test"][-1])
+            for key in ("norm", "norm_upper"):
+                numbers[key] = float(arrays[key].max())
+            numbers |= {k: float(v) for k, v in arrays.items() if k.startswith("kept_")}
+            summary |= {f"{name}_{key}": value for key, value in numbers.items()}
+        return summary
+
+    def falls(self, summary: Mapping[str, float], key: str) -> tuple[Criterion, ...]:
+        """Two criteria for each dataset: a number falls from end to end, and at every step."""
+        found: list[Criterion] = []
+        for name in self.datasets:
+            if f"{name}_{self.widths[0]}_{key}" not in summary:
+                continue  # absent, and may be
+            row = [summary[f"{name}_{width}_{key}"] for width in self.widths]
+            steps = max(wide / narrow for narrow, wide in pairwise(row))
+            found += [
+                Criterion(f"{name}: at most that of the narrowest", row[-1] / row[0], most=1),
+                Criterion(f"{name}: at most that of the next narrower", steps, most=1),
+            ]
+        return tuple(found)
+
+    @styled
+    def plot(self, results: Sequence[Result]) -> Figure:
+        """A panel for each dataset and quantity, as in the paper."""
+        shown = [n for n in self.datasets if any(r.arrays for r in _of(results, n))]
+        grid = [[(name, panel) for panel in self.panels] for name in shown]
+        if self.side_by_side == "datasets":
+            grid = [list(row) for row in zip(*grid, strict=True)]
+        rows, columns = len(grid), len(grid[0])
+        figure = new_figure(3.5 * columns + 0.4, 2.7 * rows + 0.5)
+        axes: Any = figure.subplots(rows, columns, squeeze=False)
+        for place, (name, panel) in zip(axes.flat, chain(*grid), strict=True):
+            self._draw(place, _of(results, name), panel)
+            place.set_title(f"{name}: {panel.label}", fontsize=10)
+        for place in axes[-1]:
+            place.set_xlabel("step")
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+        return figure
+
+    def _draw(self, axes: Axes, results: Sequence[Result], panel: Panel) -> None:
+        for width, color in zip(self.widths, COLORS, strict=False):
+            (result,) = matching(results, {"width": width})
+            values = result.arrays[panel.key]
+            steps = np.arange(len(values)) if panel.key == "loss" else result.arrays["steps"]
+            axes.plot(steps, values, color=color, linewidth=1.4, label=f"width {width}")
+        if panel.limit is not None:
+            axes.axhline(panel.limit, color=GRAY, linestyle="--", linewidth=1)
+        if panel.logarithmic:
+            axes.set_yscale("log")
+
+
+def _of(results: Sequence[Result], dataset: str) -> list[Result]:
+    return matching(results, {"dataset": dataset})
+
+
+def run_arrays(run: TrainingRun, samples: int) -> Arrays:
+    """What a run is remembered by: its loss per sample, with its bound, and its monitors."""
+    bound = run.loss_bound
+    arrays: dict[str, Any] = {
+        "loss": run.losses.numpy() / samples,
+        "bound": np.full(len(run.losses), math.inf) if bound is None else bound.numpy() / samples,
+        "steps": run.monitor_steps.numpy(),
+        "norm": run.monitors["gain"].numpy(),
+        "norm_upper": run.monitors["gain_upper"].numpy(),
+        "step_size": np.array(run.step_size),
+        "finished": np.array(run.status == "finished"),
+    }
+    for key in ("least_eigenvalue", "pl_ratio", "drift"):
+        arrays[key] = run.monitors[key].numpy()
+    kept = {f"kept_{name}": np.array(value) for name, value in run.kept.items()}
+    return arrays | kept

@@ -1,0 +1,59 @@
+"""The experiments on Du 2018, in a small size."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import shoal
+from lab.computing import compute
+from shoal.lab import find
+from shoal.reproductions.du2018.convergence import LinearConvergence
+from shoal.reproductions.du2018.depth import DepthEigenvalue
+from shoal.reproductions.du2018.setting import KINDS, Data, architecture_of, limit_eigenvalue
+
+
+def test_both_are_registered() -> None:
+    assert set(find("du2018")) == {DepthEigenvalue, LinearConvergence}
+
+
+@pytest.mark.thorough
+def test_eigenvalues_fall_like_the_square_of_the_depth() -> None:
+    """Exactly so for residuals so small that features do not change with the depth."""
+    experiment = DepthEigenvalue(depths=(2, 3, 4), samples=3, features=8, constant=1e-3)
+    results = compute(experiment)
+    summary = experiment.summarize(results)
+    assert math.isclose(summary["resnet_slope"], -2, abs_tol=1e-3)
+    assert math.isclose(summary["convolutional_slope"], -2, abs_tol=1e-3)
+    assert 0.1 < summary["fully_connected_factor"] < 0.5
+    (axes,) = experiment.plot(results).axes
+    assert axes.get_xscale() == axes.get_yscale() == "log"
+
+
+@pytest.mark.thorough("fully", "conv")
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_limit_is_that_of_a_wide_network(kind: str) -> None:
+    data = Data(kind, 3, 8, 0)
+    architecture = architecture_of(data, shoal.Tanh(), 2, 0.9)
+    x = data.inputs()
+    options = {"pixel_axes": 1} if x.dim() > 2 else {}
+    net = shoal.build(
+        architecture, in_features=x.shape[1], width=3000, seed=0, dtype=torch.float64, **options
+    )
+    gram = shoal.empirical_kernel(net, x, trainable={"layer2"}).ntk.detach()
+    least = float(torch.linalg.eigvalsh(gram)[0])
+    assert limit_eigenvalue(architecture, data) == pytest.approx(least, rel=0.2)
+
+
+def test_losses_stay_below_their_bound_and_gram_matrices_in_place(quick_run) -> None:
+    _, experiment, results = quick_run(LinearConvergence)
+    summary = experiment.summarize(results)
+    for kind in ("fully_connected", "resnet", "convolutional"):
+        assert summary[f"{kind}_below_bound"] == 1
+        assert summary[f"{kind}_drift_slope_high"] < 0
+    first = results[0].arrays
+    assert first["losses"].shape == first["bound"].shape == (41,)
+    assert np.array_equal(first["steps"], np.arange(0, 41, 8))
+    assert first["drift"][0] == 0
+    assert len(experiment.plot(results).axes) == 6

@@ -1,0 +1,103 @@
+"""What the recorded runs say to the papers' claims, and that other numbers would say otherwise."""
+
+import random
+
+import pytest
+from result_tables import committed
+from result_tables.results import summary
+
+from shoal.lab import registered
+
+RECORDS = {"-".join(name): kind() for name, kind in registered().items() if name in committed()}
+CLAIMING = [name for name, experiment in RECORDS.items() if experiment.claims(summary(name))]
+
+YES, CORRECTED, PART, NO = (
+    "reproduced",
+    "reproduced with correction",
+    "in part",
+    "not reproduced",
+)
+VERDICTS = {
+    "du2018-convergence": [YES],
+    "du2018-depth": [YES],
+    "gao2022-figure1": [PART, PART, PART],
+    "gao2022-lemma3.3": [YES],
+    "gao2022-lemma3.4": [YES],
+    "ling2023-depth": [YES],
+    "ling2023-figure1": [CORRECTED, YES],
+    "ling2023-theorem2": [YES],
+    "ling2024-figure1": [CORRECTED],
+    "ling2024-figure2": [CORRECTED],
+    "ling2024-figure3": [YES, PART],
+    "ling2024-figure4": [CORRECTED],
+    "ling2024-figure5": [PART],
+    "ling2024-figure6": [PART],
+    "ling2024-figure7": [CORRECTED],
+    "ling2024-mnist-figure5": [NO],
+    "ling2024-mnist-figure6": [NO],
+    "ling2024-mnist-figure7": [CORRECTED],
+    "ling2024-tables": [YES, PART],
+    "shoal-conv-width": [CORRECTED],
+}
+
+
+def judged(name: str, numbers: dict[str, float]) -> list[str]:
+    return [claim.verdict for claim in RECORDS[name].claims(numbers)]
+
+
+def test_all_records_that_claim_something_are_here() -> None:
+    assert set(CLAIMING) == set(VERDICTS)
+    papers = {name for name in RECORDS if not name.startswith("shoal-")}
+    assert papers <= set(CLAIMING)
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_the_verdict_of_a_record(name: str) -> None:
+    assert judged(name, summary(name)) == VERDICTS[name]
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_every_criterion_is_decided_by_the_record(name: str) -> None:
+    """Among the record and random others, each criterion holds for some and fails for some."""
+    generator = random.Random(0)
+    seen: dict[tuple[int, int], set[bool]] = {}
+    for draw in range(300):
+        reach = (0.0, 0.3, 3.0, 6.0)[draw % 4]  # in powers of ten
+        common = generator.choice((1, -1)) * 10 ** generator.uniform(-2, 2) if draw else 1.0
+        numbers = {
+            key: value * common * 10 ** generator.uniform(-reach, reach)
+            for key, value in summary(name).items()
+        }
+        for i, claim in enumerate(RECORDS[name].claims(numbers)):
+            for j, criterion in enumerate(claim.criteria):
+                seen.setdefault((i, j), set()).add(criterion.holds)
+    assert [place for place, outcomes in seen.items() if len(outcomes) < 2] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "verdicts"),
+    [
+        ("ling2023-figure1", "cifar-10_4000_norm_upper", 1.01, [CORRECTED, NO]),
+        ("ling2023-figure1", "sphere_4000_loss", 0.05, [PART, YES]),
+        ("ling2024-figure1", "tanh_paper_slope_high", -0.49, [NO]),
+        ("ling2024-figure2", "tanh_ck_hard_tanh_slope_high", -0.4, [PART]),
+        ("ling2024-figure3", "readout_tanh_mnist_moments_256_z", -4.0, [PART, PART]),
+        ("ling2024-figure5", "relu_exact_paper", 0.27, [YES]),
+        ("ling2024-figure7", "tanh_exact", 0.9, [PART]),
+        ("ling2024-mnist-figure5", "relu_centered-unit_exact_paper", 3.0, [PART]),
+        ("ling2024-tables", "784_relu_moments_32_single_ratio", 0.9, [NO, PART]),
+        ("ling2023-theorem2", "4096_large", 0.875, [NO]),
+        ("ling2023-depth", "4096_tied_rate", 0.9, [PART]),
+        ("gao2022-lemma3.4", "1024_steepest_least", 0.4, [NO]),
+        ("gao2022-figure1", "fashion-mnist_4000_norm", 0.2001, [PART, PART, YES]),
+        ("du2018-convergence", "resnet_below_bound", 0.95, [NO]),
+        ("du2018-depth", "resnet_slope", -1.5, [PART]),
+        ("shoal-conv-width", "layer4_slope_high", -0.1, [NO]),
+    ],
+)
+def test_another_number_has_another_verdict(
+    name: str, key: str, value: float, verdicts: list[str]
+) -> None:
+    numbers = summary(name)
+    assert key in numbers
+    assert judged(name, numbers | {key: value}) == verdicts != VERDICTS[name]
