@@ -3,14 +3,18 @@
 import math
 from collections.abc import Sequence
 from functools import reduce
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
 
 from shoal.core import checks
 
-__all__ = ["Box", "Evaluable", "evaluate", "fill"]
+if TYPE_CHECKING:
+    from .chebyshev import Chebyshev
+    from .piecewise import PiecewiseChebyshev
+
+__all__ = ["Box", "evaluate", "fill"]
 
 Box: TypeAlias = tuple[tuple[float, float], ...]
 
@@ -20,25 +24,9 @@ _BLOCK_OTHER = 2**25
 """The same elsewhere: enough to hide the launch of the kernels."""
 
 
-class Evaluable(Protocol):
-    """What `evaluate` asks of an approximation."""
-
-    @property
-    def box(self) -> Box:
-        """Lower and upper end per axis."""
-        ...
-
-    @property
-    def workspace(self) -> int:
-        """Numbers that each point takes while a block is evaluated."""
-        ...
-
-    def evaluate_block(self, points: Sequence[Tensor]) -> Tensor:
-        """Return the values at equally long, unchecked float64 vectors, one per axis."""
-        ...
-
-
-def evaluate(approximation: Evaluable, points: Sequence[Tensor | float]) -> Tensor:
+def evaluate(
+    approximation: "Chebyshev | PiecewiseChebyshev", points: Sequence[Tensor | float]
+) -> Tensor:
     """Return the values at broadcastable points.
 
     Args:
@@ -66,7 +54,9 @@ def evaluate(approximation: Evaluable, points: Sequence[Tensor | float]) -> Tens
     return out
 
 
-def fill(out: Tensor, points: Sequence[Tensor], approximation: Evaluable) -> None:
+def fill(
+    out: Tensor, points: Sequence[Tensor], approximation: "Chebyshev | PiecewiseChebyshev"
+) -> None:
     """Write the values at unchecked ``points``, of the shape of ``out``, into it, by blocks.
 
     Expanded points are cut before they are copied, so that the work space does not depend on the

@@ -4,7 +4,7 @@ from shoal.equivalents.basis import Basis
 from shoal.equivalents.centering import centered
 from shoal.equivalents.coefficients import Coefficients, KernelCoefficients, coefficients
 from shoal.equivalents.equivalent import Equivalent, Errors, equivalent
-from shoal.equivalents.operator import CrossOperator, CrossOperators, EquivalentOperator
+from shoal.equivalents.equivalent_operator import CrossOperator, CrossOperators, EquivalentOperator
 from shoal.equivalents.statistics import SampleStatistics
 
 __all__ = [

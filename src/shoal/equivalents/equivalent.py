@@ -19,7 +19,7 @@ from shoal.equivalents.coefficients import (
     KernelCoefficients,
     coefficients,
 )
-from shoal.equivalents.operator import CrossOperator, CrossOperators, EquivalentOperator
+from shoal.equivalents.equivalent_operator import CrossOperator, CrossOperators, EquivalentOperator
 from shoal.equivalents.statistics import (
     SampleStatistics,
     mixture_pair_products,
