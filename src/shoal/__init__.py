@@ -47,6 +47,8 @@ if TYPE_CHECKING:  # functions from the modules of their names, which mypy takes
     from shoal.convergence import GradientFlow, gradient_flow
     from shoal.designs import Design, MomentMatching, SphereMatching
     from shoal.designs.design import design
+    from shoal.diagnosis import Diagnosis
+    from shoal.diagnosis.diagnose import diagnose
     from shoal.equilibrium import (
         Anderson,
         Broyden,
@@ -126,6 +128,7 @@ __all__ = [
     "Cosine",
     "DampedPicard",
     "Design",
+    "Diagnosis",
     "DiagonalPreconditioner",
     "Equilibrium",
     "Equivalent",
@@ -190,6 +193,7 @@ __all__ = [
     "coefficients",
     "data",
     "design",
+    "diagnose",
     "empirical_kernel",
     "equivalent",
     "export",
@@ -215,6 +219,7 @@ __version__ = "0.1.0.dev0"
 _PACKAGES = (  # that have public names, from the ground up
     *("mixtures", "activations", "architectures", "equilibrium", "kernels", "equivalents"),
     *("spectra", "regression", "networks", "designs", "convergence", "training", "certificates"),
+    "diagnosis",
 )
 
 if not TYPE_CHECKING:
