@@ -10,6 +10,7 @@ from shoal.cli.analyze import analyze
 from shoal.cli.bench import bench
 from shoal.cli.certify import certify
 from shoal.cli.design import design
+from shoal.cli.diagnose import diagnose
 from shoal.cli.errors import Commands
 from shoal.cli.examples import epilog
 from shoal.cli.options import Debug, Verbose
@@ -55,6 +56,7 @@ def shoal(
 _COMMANDS: dict[Callable[..., None], str] = {
     analyze: "A DEQ on data: kernels, spectrum, designs, training, certificate.",
     design: "The shallow network that has the kernel of a DEQ.",
+    diagnose: "Does this trained model settle, and do I need its loop?",
     certify: "Does gradient descent train this network, and how fast?",
     reproduce: "List and run the papers' figures, tables and theorems.",
     bench: "How long shoal takes, as ratios to what cannot be avoided.",

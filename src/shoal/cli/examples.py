@@ -37,6 +37,17 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         ),
         Example("the norm of the inputs from data", "shoal design --data x.npy --json"),
     ),
+    "diagnose": (
+        Example("a network of shoal.save on digits", "shoal diagnose net.safetensors"),
+        Example(
+            "your model: weights.pt is the state dictionary of what net.py's Model() makes",
+            "shoal diagnose weights.pt --model net.py:Model --data x.npy --output diagnosis",
+        ),
+        Example(
+            "how far training moved it from its kernel, for machines",
+            "shoal diagnose net.safetensors --reference initial.safetensors --json",
+        ),
+    ),
     "certify": (
         Example("the network of Ling 2023 on 8 digits", "shoal certify"),
         Example(
@@ -75,6 +86,7 @@ _DATA = """\
 _WRITES = {
     "analyze": "report.html (the page for people), analysis.json, analysis.png and .svg",
     "design": "report.html (the page for people), design.json, activations.png and .svg",
+    "diagnose": "report.html (the page for people), diagnosis.json, diagnosis.png and .svg",
     "certify": "report.html (the page for people), certificate.json, network.safetensors",
     "reproduce": "for each run a folder with report.html (the page for people),\n"
     "  run.json, figure.png and .svg, points/*.npz; for a whole paper PAPER.html",
@@ -83,6 +95,7 @@ _WRITES = {
 _EXIT = {
     "analyze": "1 failed, or a section has no result; 2 bad input",
     "design": "1 failed; 2 bad input; 3 no network of the wanted kind has the kernel",
+    "diagnose": "1 failed; 2 bad input; 3 some samples have no equilibrium",
     "certify": "1 failed; 2 bad input; 3 nothing is established",
     "reproduce": "1 failed; 2 bad input",
     "bench": "1 failed; 2 bad input",
@@ -95,7 +108,7 @@ def epilog(command: str) -> str:
     Args:
         command: Its name.
     """
-    parts = [f"Data:\n{_DATA}"] if command in ("analyze", "design", "certify") else []
+    parts = [f"Data:\n{_DATA}"] if command in ("analyze", "design", "diagnose", "certify") else []
     parts.append(f"Into the folder of --output go:\n  {_WRITES[command]}")
     parts.append(f"Exit codes:\n  0 done; {_EXIT[command]}; 130 Ctrl-C")
     examples = "\n".join(f"  {one.command}\n      {one.words}" for one in EXAMPLES[command])

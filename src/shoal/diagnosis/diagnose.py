@@ -110,7 +110,7 @@ def diagnose(
             certified=_certified(loop),
             norm=0.0 if spectrum is None else spectrum.norm,
         )
-        depth = effective_depth(loop, problem, start, runs[0], tolerance)
+        depth = effective_depth(loop, problem, start, runs[0], found, tolerance)
         gradients = gradient_costs(loop, found, cotangent=cotangent, seed=seed)
         change = None if reference is None else kernel_change(loop, model, inputs, reference)
     parameters = {id(p): p for module in loop.modules for p in module.parameters()}

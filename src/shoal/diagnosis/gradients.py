@@ -100,11 +100,7 @@ def gradient_costs(
         cosine = torch.dot(flat, truth) / (flat.norm() * size).clamp_min(1e-300)  # of zero: zero
         relative = float((flat - truth).norm() / size)
         costs.append(GradientCost(gradient, relative, float(cosine), products, seconds, memory))
-    # those that solve keep one evaluation, as the last step alone does, where hooks do not see it
-    step = next((c.memory for c in costs if isinstance(c.gradient, OneStep)), 0)
-    return tuple(
-        c._replace(memory=step) if isinstance(c.gradient, Implicit | Neumann) else c for c in costs
-    )
+    return tuple(costs)
 
 
 def _differentiable(loop: ModelLoop) -> tuple[ModelLoop, list[Tensor]]:
@@ -144,7 +140,7 @@ def _measured(
     begin = time.perf_counter()
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(counted, lambda t: t):
         rows = loop.layout.rows(layer(loop.z0, *loop.inputs))
-    memory = counted.bytes
+    memory = counted.bytes if isinstance(gradient, Unrolled) else 0
     total = (rows * weights).sum()
     if not total.requires_grad:
         return weights.new_zeros(1).double(), 0, 0.0, 0
@@ -155,7 +151,8 @@ def _measured(
     if flat.is_cuda:
         torch.cuda.synchronize(flat.device)
     seconds = time.perf_counter() - begin
-    assert layer.solution is not None
+    if not isinstance(gradient, Unrolled):
+        memory = _one_evaluation(loop, tensors)
     return flat, _products(gradient, layer), seconds, memory
 
 
@@ -167,6 +164,17 @@ def _products(gradient: Gradient, layer: Equilibrium) -> int:
     if isinstance(gradient, Unrolled):
         return int(solution.steps.max())
     return 0 if solution.adjoint is None else solution.adjoint.evaluations
+
+
+def _one_evaluation(loop: ModelLoop, tensors: list[Tensor]) -> int:
+    """Bytes that autograd keeps of one evaluation: all that is kept, but by unrolled steps."""
+    counted = _Kept(tensors, loop)
+    problem, start = loop.layer.problem(loop.z0, *loop.inputs)
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(counted, lambda t: t):
+        value = problem.evaluate(start.requires_grad_()).value
+    found = counted.bytes
+    del value  # until here it holds what is counted
+    return found
 
 
 class _Kept:

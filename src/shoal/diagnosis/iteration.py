@@ -17,6 +17,7 @@ _SETTLED = {torch.float64: 1e-8, torch.float32: 1e-5}  # moves that count as non
 _PERIODS = 16  # the longest that is looked for
 _SAME = 1e-4  # of a move: two states that are the same state of a cycle
 _ZERO = 1e-3  # of the largest state so far: the size below which sizes do not count
+_NEAR = 0.05  # of the size of a state: where an iteration ended, and an equilibrium
 _FAR = 1e5  # growth of the state that is divergence
 _STRAIGHT = 0.5  # of a path's length, covered between its ends, that is a drift
 
@@ -194,7 +195,12 @@ class _Judge:
 
 @torch.no_grad()
 def effective_depth(
-    loop: ModelLoop, problem: Problem, start: Tensor, settled: Iteration, tolerance: float
+    loop: ModelLoop,
+    problem: Problem,
+    start: Tensor,
+    settled: Iteration,
+    known: Tensor,
+    tolerance: float,
 ) -> EffectiveDepth | None:
     """How many applications it takes until outputs are what they will be.
 
@@ -203,12 +209,15 @@ def effective_depth(
         problem: Its map.
         start: Where the iteration began.
         settled: What became of it.
+        known: Equilibria that solvers have found, to a finer tolerance than an iteration ends at.
         tolerance: Of the output, relative to it.
     """
     rows = settled.settled.nonzero()[:, 0]
     if not len(rows):
         return None
-    final = loop.output(settled.state)[rows]
+    apart = _norms(known - settled.state)  # not a number where none is known
+    there = (apart <= _NEAR * _norms(settled.state))[:, None]
+    final = loop.output(torch.where(there, known, settled.state))[rows]
     size = torch.linalg.vector_norm(final, dim=1).clamp_min(_tiny(final))
     classes = final.argmax(1)
     z, errors, wrong = start, [], []

@@ -28,6 +28,7 @@ def plot_diagnosis(found: Diagnosis) -> "Figure":
         draw(axes, found)
         axes.set_title(title, loc="left", fontsize=11)
         axes.grid(color="#e4e4e4", linewidth=0.6)
+        axes.set_axisbelow(True)
     return figure
 
 
@@ -86,7 +87,6 @@ def _costs(axes: "Axes", found: Diagnosis) -> None:
         axes.annotate(words, (cost.evaluations, place), va="center", fontsize=8)
     axes.set_yticks(range(len(found.solvers)), [cost.name for cost in found.solvers])
     axes.invert_yaxis()
-    axes.set_xscale("log")
     axes.set(xlabel="evaluations (pale: not all samples solved)")
 
 
