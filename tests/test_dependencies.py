@@ -32,6 +32,7 @@ LIBRARY: dict[str, set[str]] = {
     "training": {"convergence"},
     "certificates": {"training"},
     "diagnosis": {"adapters", "networks"},
+    "distillation": {"designs", "diagnosis"},
 }
 
 # These may import the whole library, and shoal itself; no part of the library imports them.

@@ -49,6 +49,8 @@ if TYPE_CHECKING:  # functions from the modules of their names, which mypy takes
     from shoal.designs.design import design
     from shoal.diagnosis import Diagnosis
     from shoal.diagnosis.diagnose import diagnose
+    from shoal.distillation import Twin
+    from shoal.distillation.distill import distill
     from shoal.equilibrium import (
         Anderson,
         Broyden,
@@ -181,6 +183,7 @@ __all__ = [
     "Tanh",
     "TrainingError",
     "TrainingRun",
+    "Twin",
     "Unrolled",
     "Watch",
     "Weights",
@@ -194,6 +197,7 @@ __all__ = [
     "data",
     "design",
     "diagnose",
+    "distill",
     "empirical_kernel",
     "equivalent",
     "export",
@@ -220,6 +224,7 @@ _PACKAGES = (  # that have public names, from the ground up
     *("mixtures", "activations", "architectures", "equilibrium", "kernels", "equivalents"),
     *("spectra", "regression", "networks", "designs", "convergence", "training", "certificates"),
     "diagnosis",
+    "distillation",
 )
 
 if not TYPE_CHECKING:

@@ -19,7 +19,7 @@ from shoal.equilibrium.state import State, StateLayout
 from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.exact import evaluating
 
-__all__ = ["ModelLoop", "loop_of"]
+__all__ = ["ModelLoop", "loop_of", "solved_by"]
 
 Head = Callable[[State], Tensor]
 _METHODS: dict[type[Module], str] = {  # what a model calls of a part of it to get its equilibrium
@@ -131,18 +131,8 @@ def loop_of(
 
 def _inside(model: Callable[..., Any], inputs: tuple[Any, ...], output: Head | None) -> ModelLoop:
     """The loop inside of a model, found by calling it."""
-    hosts = _hosts(model)
-    if not isinstance(model, Module) or not hosts:
-        raise ValueError(
-            "z0 must be the state that a cell starts from, got None, which is for models with a "
-            "shoal.Equilibrium, a network of shoal.build or a torchdeq layer inside"
-        )
-    if len(hosts) > 1:
-        raise ValueError(
-            f"model must have one equilibrium inside, got {len(hosts)}: diagnose each of them as "
-            "shoal.diagnose(layer, z0, *inputs)"
-        )
-    (host,) = hosts
+    host = _host(model)
+    assert isinstance(model, Module)
     with evaluating(model), torch.enable_grad():
         arguments, named = _captured(model, host, inputs)
         cell, start, given, back, batched = _call(host, arguments, named)
@@ -157,10 +147,35 @@ def _inside(model: Callable[..., Any], inputs: tuple[Any, ...], output: Head | N
     return ModelLoop(layer, start, given, head, (model,), model, network)
 
 
-def _hosts(model: object) -> list[Module]:
-    if not isinstance(model, Module):
-        return []
-    return [one for one in model.modules() if isinstance(one, tuple(_METHODS))]
+def _host(model: object) -> Module:
+    """The part of a model whose equilibrium it uses."""
+    parts = model.modules() if isinstance(model, Module) else ()
+    hosts = [one for one in parts if isinstance(one, tuple(_METHODS))]
+    if not hosts:
+        raise ValueError(
+            "z0 must be the state that a cell starts from, got None, which is for models with a "
+            "shoal.Equilibrium, a network of shoal.build or a torchdeq layer inside"
+        )
+    if len(hosts) > 1:
+        raise ValueError(
+            f"model must have one equilibrium inside, got {len(hosts)}: diagnose each of them as "
+            "shoal.diagnose(layer, z0, *inputs)"
+        )
+    return hosts[0]
+
+
+@contextmanager
+def solved_by(model: Module, solve: Callable[[ModelLoop], State]) -> Iterator[None]:
+    """Where a model has the states of a function of its loop, instead of its equilibria."""
+    host = _host(model)
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        cell, start, given, back, batched = _call(host, arguments, named)
+        layer = Equilibrium(cell, batched=batched)
+        return back(solve(ModelLoop(layer, start, given)))
+
+    with _instead(host, call):
+        yield
 
 
 class _ReachedError(Exception):
