@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from shoal.networks import build
 
 __all__ = ["Candidate", "Setting", "candidates"]
 
+Loss = Callable[[Tensor, Tensor], Tensor]
 _TANGENT = "each sample takes the model's own equilibrium and a gradient: it cannot be faster"
 
 
@@ -49,6 +50,11 @@ class Setting(NamedTuple):
     batch_size: int
     learning_rate: float
     seed: int
+
+    @property
+    def classes(self) -> bool:
+        """Whether labels are classes, so that outputs are logarithms of their chances."""
+        return self.y is not None and not self.y.is_floating_point()
 
 
 class Candidate(NamedTuple):
@@ -106,11 +112,15 @@ def _trainer(setting: Setting, architecture: Architecture, *, labels: bool) -> C
         )
         if labels:
             assert setting.y is not None
-            _fit(net, x, setting.y, setting)
+            _fit(net, x, setting.y, _loss_of(setting.y), setting)
+        elif setting.classes:
+            # the original's probabilities: what it is unsure of is worth as much as what it says
+            chances = setting.outputs.softmax(1)
+            _fit(net, x, chances, nn.functional.cross_entropy, setting)
         else:
             # outputs of size one, as weights are; the readout then makes them what they were
             size = setting.outputs.square().mean().sqrt()
-            _fit(net, x, setting.outputs / size, setting)
+            _fit(net, x, setting.outputs / size, nn.functional.mse_loss, setting)
             with torch.no_grad():
                 net.readout.mul_(size)
         return net if setting.x.dim() == 2 else nn.Sequential(nn.Flatten(), net)
@@ -118,13 +128,15 @@ def _trainer(setting: Setting, architecture: Architecture, *, labels: bool) -> C
     return make
 
 
-def _fit(net: Module, x: Tensor, y: Tensor, setting: Setting) -> None:
-    """Train by Adam with a cosine schedule: on classes by their cross-entropy, else by squares."""
-    loss: Any = nn.functional.mse_loss
+def _loss_of(y: Tensor) -> Loss:
+    """Of classes the cross-entropy, of targets the squares."""
     if not y.is_floating_point():
-        loss = nn.functional.cross_entropy
-    elif y.dim() == 1:
-        y = y[:, None]
+        return nn.functional.cross_entropy
+    return lambda outputs, y: nn.functional.mse_loss(outputs, y.reshape(outputs.shape))
+
+
+def _fit(net: Module, x: Tensor, y: Tensor, loss: Loss, setting: Setting) -> None:
+    """Train by Adam with a learning rate that falls to zero like a cosine."""
     generator = torch.Generator().manual_seed(setting.seed)
     rate = setting.learning_rate
     optimizer = torch.optim.Adam(net.parameters(), lr=rate)

@@ -43,7 +43,9 @@ class Scores(NamedTuple):
     Attributes:
         agreement: The share of samples whose largest output is the original's; ``None`` if there
             is one output.
-        output_error: The distance of all outputs from the original's, relative to their norm.
+        output_error: The distance of all outputs from the original's, relative to their norm. The
+            scores of classes count up to a constant for each sample, which their chances do not
+            depend on.
         accuracy: The share of right classes, or of the variance of targets that is explained;
             ``None`` without labels.
         calibration_error: The expected calibration error of class probabilities; ``None`` if
@@ -108,7 +110,8 @@ def scores(outputs: Tensor, held: HeldOut) -> Scores:
     """How good outputs are."""
     several = outputs.shape[1] > 1
     agreement = float((outputs.argmax(1) == held.outputs.argmax(1)).double().mean())
-    error = float((outputs - held.outputs).norm() / held.outputs.norm())
+    error = float((_stated(outputs, held) - _stated(held.outputs, held)).norm())
+    error /= float(_stated(held.outputs, held).norm()) or 1.0
     accuracy = calibration = loss = uncertainty = None
     if held.y is not None and held.classes:
         right, before = (o.argmax(1) == held.y for o in (outputs, held.outputs))
@@ -122,6 +125,11 @@ def scores(outputs: Tensor, held: HeldOut) -> Scores:
         accuracy = _explained(outputs, held.y)
         loss = _explained(held.outputs, held.y) - accuracy
     return Scores(agreement if several else None, error, accuracy, calibration, loss, uncertainty)
+
+
+def _stated(outputs: Tensor, held: HeldOut) -> Tensor:
+    """Outputs without what says nothing: of the scores of classes, their mean over classes."""
+    return outputs - outputs.mean(1, keepdim=True) if held.classes else outputs
 
 
 def _explained(outputs: Tensor, y: Tensor) -> float:

@@ -1,7 +1,7 @@
 """Pictures of distillations."""
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shoal.distillation.measures import Measured
 from shoal.distillation.result import Twin
@@ -19,29 +19,37 @@ def plot_frontier(twin: Twin) -> "Figure":
     if find_spec("matplotlib") is None:
         raise ImportError("plot needs matplotlib, which is not here: pip install 'shoal[plots]'")
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
 
     figure = Figure(figsize=(7.6, 4.6), layout="constrained")
     axes = figure.subplots()
     best = twin.best
-    for one in (twin.original, *twin.candidates):
+    ordered = sorted((twin.original, *twin.candidates), key=lambda one: one.seconds)
+    for place, one in enumerate(ordered):
         color = _COLORS[1] if one is twin.original else _COLORS[0]
-        marker = "*" if one is best else "o"
-        size = 12 if one is best else 6
-        axes.plot(1e3 * one.seconds, _score(one), marker, color=color, markersize=size)
-        axes.annotate(
-            one.name,
-            (1e3 * one.seconds, _score(one)),
-            xytext=(6, 3),
-            textcoords="offset points",
-            fontsize=8,
-        )
+        at, size = (1e3 * one.seconds, _score(one)), 12 if one is best else 6
+        error = 0.0 if one is twin.original else 100 * (one.scores.uncertainty or 0.0)
+        style: dict[str, Any] = {
+            "color": color,
+            "fmt": "*" if one is best else "o",
+            "markersize": size,
+        }
+        axes.errorbar(*at, yerr=error or None, elinewidth=0.6, **style)
+        beside = (6, 4 if place % 2 else -10)  # neighbors lie close together
+        axes.annotate(one.name, at, xytext=beside, textcoords="offset points", fontsize=8)
     allowed = _score(twin.original) - 100 * twin.tolerance
     axes.axhline(allowed, color=_COLORS[2], linewidth=0.8, linestyle="--")
     axes.set_xscale("log")
+    for set_form in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+        set_form(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.margins(x=0.2)
     words = "accuracy" if twin.original.scores.accuracy is not None else "agreement"
     axes.set(xlabel=f"ms for {twin.original.batch} samples", ylabel=f"{words}, %")
-    axes.set_title("Dashed: what may be lost. Star: the replacement", loc="left", fontsize=10)
+    axes.set_title(
+        "Dashed: what may be lost. Star: the replacement. Bars: standard errors of what is lost",
+        loc="left",
+        fontsize=10,
+    )
     axes.grid(color="#e4e4e4", linewidth=0.6)
     axes.set_axisbelow(True)
     return figure
