@@ -66,7 +66,7 @@ def jacobian_spectrum(problem: Problem, z: Tensor, rows: Tensor) -> JacobianSpec
     near = _Rows(problem.linearize(z.detach()), chosen)
     size = z.shape[1]
     if size <= _FORMED:
-        matrix = near.formed(size)
+        matrix = near.formed(size).cpu()  # where eigenvalues are always at hand
         values = torch.linalg.eigvals(matrix)
         norms = torch.linalg.matrix_norm(matrix, 2)
         residuals = torch.zeros_like(norms)
@@ -158,8 +158,8 @@ def _arnoldi(near: _Rows, start: Tensor) -> tuple[Tensor, Tensor]:
     count = len(columns)
     pad = torch.nn.functional.pad
     whole = torch.stack([pad(c, (0, count + 1 - c.shape[1])) for c in columns], 2)
-    values, vectors = torch.linalg.eig(whole[:, :count])
+    values, vectors = torch.linalg.eig(whole[:, :count].cpu())
     top = values.abs().argmax(1)
-    last = vectors[torch.arange(len(top), device=top.device), -1, top].abs()
+    last = vectors[torch.arange(len(top)), -1, top].abs()
     largest = values.abs().amax(1).clamp_min(math.ulp(0.0))
-    return values, last * lengths / largest
+    return values, last * lengths.cpu() / largest

@@ -21,22 +21,20 @@ def plot_frontier(twin: Twin) -> "Figure":
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter
 
-    figure = Figure(figsize=(7.6, 4.6), layout="constrained")
+    figure = Figure(figsize=(8.6, 4.4), layout="constrained")
     axes = figure.subplots()
     best = twin.best
     ordered = sorted((twin.original, *twin.candidates), key=lambda one: one.seconds)
-    for place, one in enumerate(ordered):
+    for number, one in enumerate(ordered, 1):
         color = _COLORS[1] if one is twin.original else _COLORS[0]
         at, size = (1e3 * one.seconds, _score(one)), 12 if one is best else 6
         error = 0.0 if one is twin.original else 100 * (one.scores.uncertainty or 0.0)
-        style: dict[str, Any] = {
-            "color": color,
-            "fmt": "*" if one is best else "o",
-            "markersize": size,
-        }
-        axes.errorbar(*at, yerr=error or None, elinewidth=0.6, **style)
-        beside = (6, 4 if place % 2 else -10)  # neighbors lie close together
-        axes.annotate(one.name, at, xytext=beside, textcoords="offset points", fontsize=8)
+        style: dict[str, Any] = {"color": color, "fmt": "*" if one is best else "o"}
+        label = f"{number}  {one.name}"
+        axes.errorbar(*at, yerr=error or None, elinewidth=0.6, ms=size, label=label, **style)
+        beside: dict[str, Any] = {"xytext": (6, 4), "textcoords": "offset points"}
+        axes.annotate(str(number), at, fontsize=9, **beside)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8)
     allowed = _score(twin.original) - 100 * twin.tolerance
     axes.axhline(allowed, color=_COLORS[2], linewidth=0.8, linestyle="--")
     axes.set_xscale("log")
