@@ -209,6 +209,7 @@ def test_pages_pictures_and_numbers_are_saved(tmp_path: Path) -> None:
         (ValueError, "z0 must be the state", (lambda z: z, None)),
         (ValueError, "z0 must be the state", (nn.Linear(2, 2), None, inputs())),
         (TypeError, "z0 must be None", (get_deq(), inputs())),
+        (ValueError, "z0 must be None for a model", (Classifier().double(), inputs())),
         (ValueError, "f must return a tensor of shape", (lambda z: z[:, :1], inputs())),
     ],
 )

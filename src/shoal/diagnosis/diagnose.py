@@ -17,7 +17,7 @@ from shoal.diagnosis.jacobian import jacobian_spectrum
 from shoal.diagnosis.kernel_regime import kernel_change
 from shoal.diagnosis.model_loop import ModelLoop, loop_of
 from shoal.diagnosis.result import Diagnosis
-from shoal.equilibrium import Anderson, NewtonKrylov
+from shoal.equilibrium import Anderson, NewtonKrylov, Solution
 from shoal.equilibrium.driver import drive_through
 from shoal.equilibrium.problem import FunctionProblem, LinearProblem
 from shoal.equilibrium.state import State
@@ -90,10 +90,9 @@ def diagnose(
     starts, steps = integer("starts", starts, at_least=1), integer("steps", steps, at_least=2)
     loop = loop_of(model, z0, inputs, output=output, batched=batched)
     with loop.evaluating():
-        notes: list[str] = []
         problem, start = loop.layer.problem(loop.z0, *loop.inputs)
-        if _mixes(problem, start):
-            notes.append(_MIXED)
+        mixed = _mixes(problem, start)
+        if mixed:
             loop = loop.as_one_sample()
             problem, start = loop.layer.problem(loop.z0, *loop.inputs)
         costs, solutions = solver_costs(problem, start)
@@ -106,14 +105,13 @@ def diagnose(
         equilibria = distinct_equilibria(
             problem,
             list(named.values()),
-            [*(torch.where(s.converged[:, None], s.value, torch.nan) for s in solutions), *others],
+            [*map(_where_found, solutions), *others],
             certified=_certified(loop),
             norm=0.0 if spectrum is None else spectrum.norm,
         )
         depth = effective_depth(loop, problem, start, runs[0], found, tolerance)
         gradients = gradient_costs(loop, found, cotangent=cotangent, seed=seed)
         change = None if reference is None else kernel_change(loop, model, inputs, reference)
-    parameters = {id(p): p for module in loop.modules for p in module.parameters()}
     return Diagnosis(
         _name(model),
         len(start),
@@ -125,9 +123,9 @@ def diagnose(
         costs,
         gradients,
         change,
-        sum(p.numel() * p.element_size() for p in parameters.values()),
+        _parameter_bytes(loop),
         start.numel() * start.element_size(),
-        tuple(notes),
+        (_MIXED,) if mixed else (),
     )
 
 
@@ -163,5 +161,14 @@ def _starts(start: Tensor, found: Tensor, count: int, seed: int) -> dict[str, Te
 
 def _solved(problem: FunctionProblem, start: Tensor) -> Tensor:
     """The equilibria from another start; not a number where none is found."""
-    solution = drive_through(problem, (Anderson(), NewtonKrylov()), start).solution
+    return _where_found(drive_through(problem, (Anderson(), NewtonKrylov()), start).solution)
+
+
+def _where_found(solution: Solution) -> Tensor:
+    """The equilibria of a solution; not a number where it failed."""
     return torch.where(solution.converged[:, None], solution.value, torch.nan)
+
+
+def _parameter_bytes(loop: ModelLoop) -> int:
+    parameters = {id(p): p for module in loop.modules for p in module.parameters()}
+    return sum(p.numel() * p.element_size() for p in parameters.values())

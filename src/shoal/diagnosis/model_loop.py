@@ -122,6 +122,11 @@ def loop_of(
     if isinstance(model, EquilibriumNetwork | torchdeq.DEQ):
         raise TypeError(f"z0 must be None for a {type(model).__name__}, which starts by itself")
     own = model if isinstance(model, Equilibrium) else None
+    if own is None and not inputs and _parts(model):
+        raise ValueError(
+            "z0 must be None for a model with an equilibrium inside, got a state; call "
+            "shoal.diagnose(model, None, x)"
+        )
     cell = model if own is None else own.cell
     layer = Equilibrium(cell, on_failure="status", batched=batched if own is None else own.batched)
     # a module may be a part of the function that is the cell, or of the head: those are given
@@ -147,10 +152,15 @@ def _inside(model: Callable[..., Any], inputs: tuple[Any, ...], output: Head | N
     return ModelLoop(layer, start, given, head, (model,), model, network)
 
 
+def _parts(model: object) -> list[Module]:
+    """The parts of a model that have equilibria."""
+    modules = model.modules() if isinstance(model, Module) else ()
+    return [one for one in modules if isinstance(one, tuple(_METHODS))]
+
+
 def _host(model: object) -> Module:
     """The part of a model whose equilibrium it uses."""
-    parts = model.modules() if isinstance(model, Module) else ()
-    hosts = [one for one in parts if isinstance(one, tuple(_METHODS))]
+    hosts = _parts(model)
     if not hosts:
         raise ValueError(
             "z0 must be the state that a cell starts from, got None, which is for models with a "

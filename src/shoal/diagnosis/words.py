@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from shoal.diagnosis.iteration import EffectiveDepth
+from shoal.diagnosis.jacobian import JacobianSpectrum
 from shoal.diagnosis.result import Diagnosis
 
 __all__ = ["Line", "Lines", "document_of", "sections_of"]
@@ -164,42 +166,22 @@ def memory_words(count: int) -> str:
 
 def document_of(found: Diagnosis) -> dict[str, Any]:
     """A diagnosis as plain values."""
-    depth, spectrum, change = found.depth, found.spectrum, found.kernel_change
+    change = found.kernel_change
     return {
         "model": found.model,
         "samples": found.samples,
         "state_size": found.size,
         "behavior": found.behavior,
         "iterations": [
-            {
-                "start": one.start,
-                "behaviors": one.behaviors,
-                "periods": one.periods,
-                "steps": one.steps,
-            }
+            {name: getattr(one, name) for name in ("start", "behaviors", "periods", "steps")}
             for one in found.iterations
         ],
-        "effective_depth": None
-        if depth is None
-        else {**depth._asdict(), "quantiles": {s: depth.quantile(s) for s in (0.5, 0.9, 1.0)}},
+        "effective_depth": _depth_values(found.depth),
         "equilibria": {
-            "counts": found.equilibria.counts,
-            "starts": found.equilibria.starts,
-            "contraction": found.equilibria.contraction,
-            "expansion": found.equilibria.expansion,
-            "unique": found.equilibria.unique,
+            name: getattr(found.equilibria, name)
+            for name in ("counts", "starts", "contraction", "expansion", "unique")
         },
-        "jacobian": None
-        if spectrum is None
-        else {
-            "samples": spectrum.samples,
-            "norms": spectrum.norms,
-            "spectral_radii": spectrum.radii,
-            "nearest_one": spectrum.nearest_one,
-            "residuals": spectrum.residuals,
-            "exact": spectrum.exact,
-            "eigenvalues": [[[v.real, v.imag] for v in row] for row in spectrum.eigenvalues],
-        },
+        "jacobian": _jacobian_values(found.spectrum),
         "solvers": [
             {
                 **cost._asdict(),
@@ -217,3 +199,17 @@ def document_of(found: Diagnosis) -> dict[str, Any]:
         "remedies": [remedy._asdict() for remedy in found.remedies],
         "notes": found.notes,
     }
+
+
+def _depth_values(depth: EffectiveDepth | None) -> dict[str, Any] | None:
+    if depth is None:
+        return None
+    return {**depth._asdict(), "quantiles": {s: depth.quantile(s) for s in (0.5, 0.9, 1.0)}}
+
+
+def _jacobian_values(spectrum: JacobianSpectrum | None) -> dict[str, Any] | None:
+    if spectrum is None:
+        return None
+    names = ("samples", "norms", "radii", "nearest_one", "residuals", "exact")
+    eigenvalues = [[[v.real, v.imag] for v in row] for row in spectrum.eigenvalues]
+    return {**{name: getattr(spectrum, name) for name in names}, "eigenvalues": eigenvalues}
