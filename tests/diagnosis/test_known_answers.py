@@ -157,6 +157,26 @@ def test_norms_and_radii_without_forming_the_jacobian() -> None:
     assert d.behavior == "settles"
 
 
+def test_what_is_not_a_number_is_said_first() -> None:
+    d = shoal.diagnose(lambda z, u: torch.log(z - 5 + 0 * u), ZERO, U)
+    assert d.behaviors == {"diverges": 4}
+    assert d.samples == 4
+    assert "NaN" in d.remedies[0].what
+    assert json.loads(d.to_json())["equilibria"]["counts"] == [0] * 4
+
+
+def test_states_near_the_largest_number() -> None:
+    d = shoal.diagnose(lambda z: z**2, torch.full((2, 2), 1e30))
+    assert d.behaviors == {"diverges": 2}
+
+
+def test_every_state_is_an_equilibrium_of_the_identity() -> None:
+    d = shoal.diagnose(lambda z: z, ZERO)
+    assert d.equilibria.unique is False
+    assert min(d.equilibria.counts) > 1
+    assert min(d.spectrum.nearest_one) == 0
+
+
 def test_json_holds_all_and_is_json() -> None:
     d = shoal.diagnose(lambda z, u: z + u, ZERO, U)
     document = json.loads(d.to_json())

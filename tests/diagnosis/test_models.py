@@ -100,6 +100,20 @@ def test_a_whole_model_is_looked_into() -> None:
     assert model.layer.solution is None  # it was not run
 
 
+def test_modules_in_the_closure_of_a_function_are_found() -> None:
+    linear, x = nn.Linear(4, 4).double(), inputs()
+    drop = nn.Dropout(0.5)
+    d = shoal.diagnose(lambda z, x: torch.tanh(drop(linear(z)) / 2 + x), torch.zeros_like(x), x)
+    assert d.parameter_bytes == 8 * 20
+    assert d.behavior == "settles"
+    assert drop.training
+    # the oracle: the map without dropout
+    z = torch.zeros_like(x)
+    for _ in range(200):
+        z = torch.tanh(linear(z) / 2 + x).detach()
+    torch.testing.assert_close(torch.cat(d.equilibria.states), z)
+
+
 def test_a_network_of_build_is_certified() -> None:
     deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.1, input_variance=0.8)
     net = shoal.build(deq, in_features=4, width=32, out_features=2, dtype=DTYPE)

@@ -136,6 +136,8 @@ def _name(model: Callable[..., Any]) -> str:
 def _mixes(problem: FunctionProblem, start: Tensor) -> bool:
     """Whether samples depend on each other."""
     near = problem.linearize(start)
+    if not bool(near.value.isfinite().all()):
+        return False  # nothing can be told: what is not a number spreads by itself
     with torch.no_grad():
         return near.may_mix and LinearProblem(near, start, adjoint=True).mixes()
 

@@ -131,7 +131,8 @@ def _tiny(like: Tensor) -> float:
 
 
 def _norms(rows: Tensor) -> Tensor:
-    found: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    """Lengths of rows, in float64: squares of large numbers overflow in less."""
+    found: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
     return found
 
 

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from shoal.adapters import torchdeq
 from shoal.core.checks import flag, function
+from shoal.core.closures import HeldModules
 from shoal.equilibrium import Equilibrium
 from shoal.equilibrium.loop import recurrent_problem
 from shoal.equilibrium.state import State, StateLayout
@@ -129,8 +130,8 @@ def loop_of(
         )
     cell = model if own is None else own.cell
     layer = Equilibrium(cell, on_failure="status", batched=batched if own is None else own.batched)
-    # a module may be a part of the function that is the cell, or of the head: those are given
-    modules = tuple(m for m in (model, output) if isinstance(m, Module))
+    held = [*HeldModules(cell).modules, *HeldModules(output).modules]
+    modules = tuple({id(module): module for module in held}.values())
     return ModelLoop(layer, z0, inputs, output, modules)
 
 

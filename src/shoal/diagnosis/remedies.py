@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from shoal.diagnosis.equilibria import SolverCost
+from shoal.equilibrium import Status
 
 if TYPE_CHECKING:
     from shoal.diagnosis.result import Diagnosis
@@ -29,13 +30,20 @@ class Remedy(NamedTuple):
 
 def remedies(found: "Diagnosis") -> tuple[Remedy, ...]:
     """What the measurements speak for, the most promising first."""
-    rules = (_no_equilibrium, _other_solver, _several, _gradient, _cut, _lazy, _faster)
+    rules = (_not_finite, _no_equilibrium, _other_solver, _several, _gradient, _cut, _lazy, _faster)
     return tuple(remedy for rule in rules for remedy in rule(found))
 
 
 def best_solver(costs: tuple[SolverCost, ...]) -> SolverCost:
     """The one that solves most samples, and of those the one of fewest evaluations."""
     return min(costs, key=lambda cost: (-cost.converged, cost.evaluations))
+
+
+def _not_finite(found: "Diagnosis") -> Iterator[Remedy]:
+    status = Status.NOT_FINITE
+    count = max(cost.failures.get(status, 0) for cost in found.solvers)
+    if count:
+        yield Remedy(status.remedy, f"{status.message}, for {count} of {found.samples} samples")
 
 
 def _no_equilibrium(found: "Diagnosis") -> Iterator[Remedy]:
