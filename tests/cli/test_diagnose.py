@@ -49,6 +49,7 @@ def test_a_network_of_shoal() -> None:
     assert "settles: 5" in result.output
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("inputs")
 def test_a_report_and_numbers_are_written() -> None:
     pytest.importorskip("jinja2")

@@ -161,8 +161,8 @@ def test_training_on_outputs_finds_the_model_of_the_same_kind() -> None:
     deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.0, input_variance=1.0)
     net = shoal.build(deq, in_features=3, width=16, out_features=1, dtype=DTYPE)
     x = inputs(300)
-    twin = shoal.distill(net, x, epochs=200, width=64, depths=(), batch_size=64)
-    assert by_name(twin)["plain layer, on outputs"].scores.output_error < 0.05
+    twin = shoal.distill(net, x, epochs=100, width=64, depths=(), batch_size=64)
+    assert by_name(twin)["plain layer, on outputs"].scores.output_error < 0.08
 
 
 def test_images_are_flattened_and_targets_may_be_real() -> None:
