@@ -8,13 +8,15 @@ kept contracting by GainConstraint: on the whole of Fashion-MNIST from its offic
 or on scikit-learn's digits without one. The last tenth of the training samples is held out of all
 training and decides; test samples are looked at once, at the end. Prints, for each activation, what
 diagnose says of its depth, the table of all candidates with accuracy, fidelity, calibration,
-latency and memory, and one line of JSON; --output saves the frontiers and the numbers.
+latency and memory, and one line of JSON; --output saves the numbers, and with matplotlib the
+frontiers.
 """
 
 import argparse
 import json
 import math
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -101,8 +103,9 @@ def run(name: str, options: argparse.Namespace) -> dict[str, object]:
         print(f"test accuracy of {one}: {accuracy:.2%}")
     if options.output is not None:
         options.output.mkdir(parents=True, exist_ok=True)
-        twin.save(options.output / f"{name}.png")
         twin.save(options.output / f"{name}.json")
+        if find_spec("matplotlib") is not None:
+            twin.save(options.output / f"{name}.png")
         found.save(options.output / f"{name}_diagnosis.json")
     return {
         "activation": name,
