@@ -31,6 +31,8 @@ LIBRARY: dict[str, set[str]] = {
     "convergence": {"designs"},
     "training": {"convergence"},
     "certificates": {"training"},
+    "diagnosis": {"adapters", "networks"},
+    "distillation": {"designs", "diagnosis"},
 }
 
 # These may import the whole library, and shoal itself; no part of the library imports them.

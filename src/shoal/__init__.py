@@ -47,6 +47,10 @@ if TYPE_CHECKING:  # functions from the modules of their names, which mypy takes
     from shoal.convergence import GradientFlow, gradient_flow
     from shoal.designs import Design, MomentMatching, SphereMatching
     from shoal.designs.design import design
+    from shoal.diagnosis import Diagnosis
+    from shoal.diagnosis.diagnose import diagnose
+    from shoal.distillation import Twin
+    from shoal.distillation.distill import distill
     from shoal.equilibrium import (
         Anderson,
         Broyden,
@@ -126,6 +130,7 @@ __all__ = [
     "Cosine",
     "DampedPicard",
     "Design",
+    "Diagnosis",
     "DiagonalPreconditioner",
     "Equilibrium",
     "Equivalent",
@@ -178,6 +183,7 @@ __all__ = [
     "Tanh",
     "TrainingError",
     "TrainingRun",
+    "Twin",
     "Unrolled",
     "Watch",
     "Weights",
@@ -190,6 +196,8 @@ __all__ = [
     "coefficients",
     "data",
     "design",
+    "diagnose",
+    "distill",
     "empirical_kernel",
     "equivalent",
     "export",
@@ -215,6 +223,8 @@ __version__ = "0.1.0.dev0"
 _PACKAGES = (  # that have public names, from the ground up
     *("mixtures", "activations", "architectures", "equilibrium", "kernels", "equivalents"),
     *("spectra", "regression", "networks", "designs", "convergence", "training", "certificates"),
+    "diagnosis",
+    "distillation",
 )
 
 if not TYPE_CHECKING:

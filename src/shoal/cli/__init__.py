@@ -1,4 +1,4 @@
-"""The command line, ``shoal``: analyze, design, certify, reproduce, bench."""
+"""The command line, ``shoal``: analyze, design, diagnose, certify, reproduce, bench."""
 
 import io
 import sys

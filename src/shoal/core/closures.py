@@ -84,6 +84,9 @@ class HeldModules:
 
     Args:
         function: A module, a method of one, or a function that has some in its closure.
+
+    Attributes:
+        modules: The modules, each once.
     """
 
     def __init__(self, function: Any) -> None:
@@ -91,8 +94,9 @@ class HeldModules:
         for cell in getattr(function, "__closure__", None) or ():
             with suppress(ValueError):  # of a cell that is still empty
                 candidates += [cell.cell_contents, getattr(cell.cell_contents, "__self__", None)]
-        modules = {id(m): m for m in candidates if isinstance(m, nn.Module)}
-        self._held = [(module, named_tensors(module)) for module in modules.values()]
+        known = {id(m): m for m in candidates if isinstance(m, nn.Module)}
+        self.modules = tuple(known.values())
+        self._held = [(module, named_tensors(module)) for module in self.modules]
 
     def __call__(self) -> AbstractContextManager[Any]:
         """Where the modules have those tensors."""

@@ -1,0 +1,198 @@
+"""What each way to differentiate an equilibrium costs, and how far off it is."""
+
+import time
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from shoal.core.checks import seeded
+from shoal.diagnosis.model_loop import ModelLoop
+from shoal.equilibrium import (
+    Anderson,
+    Equilibrium,
+    Gradient,
+    Implicit,
+    Neumann,
+    NewtonKrylov,
+    OneStep,
+    Picard,
+    Unrolled,
+)
+
+__all__ = ["GradientCost", "gradient_costs"]
+
+GRADIENTS: tuple[Gradient, ...] = (
+    Implicit(),
+    OneStep(),
+    Neumann(1),
+    Neumann(5),
+    Neumann(20),
+    Unrolled(),
+)
+_SOLVERS = (Picard(max_steps=100), Anderson(memory=10), NewtonKrylov())
+
+
+class GradientCost(NamedTuple):
+    """What a gradient costs, and how far it is from the exact one.
+
+    Attributes:
+        gradient: The method.
+        relative: The norm of its error over that of the exact gradient.
+        cosine: Of the angle to the exact gradient; below zero it leads uphill.
+        backward_evaluations: Products with the transposed Jacobian in the backward pass.
+        seconds: Of a forward and a backward pass.
+        memory: Bytes that the forward pass keeps for the backward pass, parameters and inputs left
+            out.
+    """
+
+    gradient: Gradient
+    relative: float
+    cosine: float
+    backward_evaluations: int
+    seconds: float
+    memory: int
+
+    @property
+    def wrong(self) -> bool:
+        """Whether it leads uphill."""
+        return self.cosine < 0
+
+    @property
+    def name(self) -> str:
+        """Of the method."""
+        terms = f"({self.gradient.terms})" if isinstance(self.gradient, Neumann) else ""
+        return type(self.gradient).__name__ + terms
+
+
+def gradient_costs(
+    loop: ModelLoop,
+    found: Tensor,
+    *,
+    cotangent: Any = None,
+    seed: int = 0,
+    gradients: tuple[Gradient, ...] = GRADIENTS,
+) -> tuple[GradientCost, ...]:
+    """Measure gradients against the exact one, for samples whose equilibrium is known.
+
+    Args:
+        loop: The loop.
+        found: Equilibria, in rows; samples without one are left out.
+        cotangent: The derivative of a loss by the state; random by default.
+        seed: Of the random one.
+        gradients: The methods; the first must be ``Implicit``.
+    """
+    loop, tensors = _differentiable(loop)
+    weights = _cotangent(loop, found, cotangent, seed)
+    if not tensors or not bool(weights.any()):
+        return ()
+    costs: list[GradientCost] = []
+    truth: Tensor | None = None
+    _measured(loop, gradients[0], weights, tensors)  # once before, for fair times
+    for gradient in gradients:
+        flat, products, seconds, memory = _measured(loop, gradient, weights, tensors)
+        truth = flat if truth is None else truth
+        size = truth.norm()
+        if not bool(size > 0):
+            return ()
+        cosine = torch.dot(flat, truth) / (flat.norm() * size).clamp_min(1e-300)  # of zero: zero
+        relative = float((flat - truth).norm() / size)
+        costs.append(GradientCost(gradient, relative, float(cosine), products, seconds, memory))
+    return tuple(costs)
+
+
+def _differentiable(loop: ModelLoop) -> tuple[ModelLoop, list[Tensor]]:
+    """The loop, with inputs to differentiate by if nothing else is there, and these tensors."""
+    tensors = loop.parameters
+    if tensors:
+        return loop, tensors
+    inputs = pytree.tree_map_only(
+        Tensor,
+        lambda t: t.detach().requires_grad_() if t.is_floating_point() else t,
+        loop.inputs,
+    )
+    other = ModelLoop(loop.layer, loop.z0, inputs, loop.head, loop.modules, loop.whole)
+    return other, other.parameters
+
+
+def _cotangent(loop: ModelLoop, found: Tensor, cotangent: Any, seed: int) -> Tensor:
+    """The derivative of a loss by the state in rows, zero where there is no equilibrium."""
+    if cotangent is not None:
+        rows = loop.layout.returned(cotangent, found)
+    else:
+        generator = seeded("seed", seed)
+        rows = torch.randn(found.shape, generator=generator, dtype=torch.float64).to(found)
+    return torch.where(found.isfinite().all(1, keepdim=True), rows, 0.0)
+
+
+def _measured(
+    loop: ModelLoop, gradient: Gradient, weights: Tensor, tensors: list[Tensor]
+) -> tuple[Tensor, int, float, int]:
+    """A gradient as one vector, the products and the seconds it took, and the bytes it kept."""
+    own = loop.layer
+    solver = _SOLVERS[0] if isinstance(gradient, Unrolled) else _SOLVERS
+    layer = Equilibrium(
+        own.cell, solver=solver, gradient=gradient, on_failure="status", batched=own.batched
+    )
+    counted = _Kept(tensors, loop)
+    begin = time.perf_counter()
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(counted, lambda t: t):
+        rows = loop.layout.rows(layer(loop.z0, *loop.inputs))
+    memory = counted.bytes if isinstance(gradient, Unrolled) else 0
+    total = (rows * weights).sum()
+    if not total.requires_grad:
+        return weights.new_zeros(1).double(), 0, 0.0, 0
+    found = torch.autograd.grad(
+        total, tensors, retain_graph=True, allow_unused=True, materialize_grads=True
+    )
+    flat = torch.cat([one.double().flatten() for one in found])
+    if flat.is_cuda:
+        torch.cuda.synchronize(flat.device)
+    seconds = time.perf_counter() - begin
+    if not isinstance(gradient, Unrolled):
+        memory = _one_evaluation(loop, tensors)
+    return flat, _products(gradient, layer), seconds, memory
+
+
+def _products(gradient: Gradient, layer: Equilibrium) -> int:
+    solution = layer.solution
+    assert solution is not None
+    if isinstance(gradient, Neumann):
+        return gradient.terms
+    if isinstance(gradient, Unrolled):
+        return int(solution.steps.max())
+    return 0 if solution.adjoint is None else solution.adjoint.evaluations
+
+
+def _one_evaluation(loop: ModelLoop, tensors: list[Tensor]) -> int:
+    """Bytes that autograd keeps of one evaluation: all that is kept, but by unrolled steps."""
+    counted = _Kept(tensors, loop)
+    problem, start = loop.layer.problem(loop.z0, *loop.inputs)
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(counted, lambda t: t):
+        value = problem.evaluate(start.requires_grad_()).value
+    found = counted.bytes
+    del value  # until here it holds what is counted
+    return found
+
+
+class _Kept:
+    """Counts the bytes that autograd keeps, each tensor once, without parameters and inputs."""
+
+    def __init__(self, tensors: list[Tensor], loop: ModelLoop) -> None:
+        known = [*tensors, *pytree.tree_leaves((loop.inputs, loop.z0))]
+        self.known = {t.untyped_storage().data_ptr() for t in known if isinstance(t, Tensor)}
+        self.kept: list[weakref.ref[Tensor]] = []
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        self.kept.append(weakref.ref(tensor))
+        return tensor
+
+    @property
+    def bytes(self) -> int:
+        """Of what is still kept."""
+        alive = [tensor for ref in self.kept if (tensor := ref()) is not None]
+        storages = [tensor.untyped_storage() for tensor in alive]
+        sizes = {one.data_ptr(): one.nbytes() for one in storages}
+        return sum(size for place, size in sizes.items() if place not in self.known)

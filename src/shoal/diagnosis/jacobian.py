@@ -1,0 +1,165 @@
+r"""The Jacobian of the cell at equilibria: norms, spectral radii and eigenvalues of each sample.
+
+Small states have theirs formed. Of larger ones only products are made: $\|J\|$ by Lanczos on
+$J^\top J$ and eigenvalues by Arnoldi, each sample with a Krylov space of its own.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shoal.equilibrium.problem import Linearization, Problem
+
+__all__ = ["JacobianSpectrum", "jacobian_spectrum"]
+
+_FORMED = 128  # entries of a state up to which the Jacobian is formed
+_STEPS = 48  # products in each Krylov space
+_SAMPLES = 16  # at most
+
+
+@dataclass(frozen=True, eq=False)
+class JacobianSpectrum:
+    r"""The Jacobian $J$ of the cell at the equilibria of some samples.
+
+    Attributes:
+        samples: Which samples.
+        norms: $\|J\|$ of each; from below, unless ``exact``.
+        radii: The spectral radius of each.
+        eigenvalues: Those of each that were found, by their modulus, largest first.
+        nearest_one: The least $|1 - \lambda|$ of each: at zero the equilibrium has no gradient.
+        residuals: How far the largest is from an eigenvalue of a matrix near by, relatively; zero
+            if ``exact``.
+        exact: Whether the Jacobian was formed, so that all eigenvalues are there.
+    """
+
+    samples: tuple[int, ...]
+    norms: tuple[float, ...]
+    radii: tuple[float, ...]
+    eigenvalues: tuple[tuple[complex, ...], ...]
+    nearest_one: tuple[float, ...]
+    residuals: tuple[float, ...]
+    exact: bool
+
+    @property
+    def norm(self) -> float:
+        """The largest norm."""
+        return max(self.norms)
+
+    @property
+    def radius(self) -> float:
+        """The largest spectral radius."""
+        return max(self.radii)
+
+
+def jacobian_spectrum(problem: Problem, z: Tensor, rows: Tensor) -> JacobianSpectrum:
+    """Norms and eigenvalues of the Jacobian at some samples.
+
+    Args:
+        problem: The map.
+        z: Equilibria, in rows.
+        rows: Which of them.
+    """
+    chosen = rows[torch.linspace(0, len(rows) - 1, min(len(rows), _SAMPLES)).round().long()]
+    near = _Rows(problem.linearize(z.detach()), chosen)
+    size = z.shape[1]
+    if size <= _FORMED:
+        matrix = near.formed(size).cpu()  # where eigenvalues are always at hand
+        values = torch.linalg.eigvals(matrix)
+        norms = torch.linalg.matrix_norm(matrix, 2)
+        residuals = torch.zeros_like(norms)
+    else:
+        start = _start(len(chosen), size, z)
+        norms = _lanczos_norms(near, start)
+        values, residuals = _arnoldi(near, start)
+    order = values.abs().argsort(1, descending=True)
+    values = values.gather(1, order)
+    return JacobianSpectrum(
+        tuple(chosen.tolist()),
+        tuple(norms.tolist()),
+        tuple(values[:, 0].abs().tolist()),
+        tuple(tuple(complex(v) for v in row) for row in values.tolist()),
+        tuple((1 - values).abs().amin(1).tolist()),
+        tuple(residuals.tolist()),
+        size <= _FORMED,
+    )
+
+
+class _Rows:
+    """Products with the Jacobians of some samples, in float64."""
+
+    def __init__(self, near: Linearization, rows: Tensor) -> None:
+        self.near, self.rows = near, rows
+
+    def push(self, k: Tensor) -> Tensor:
+        return self._among(self.near.push, k)
+
+    def pull(self, g: Tensor) -> Tensor:
+        return self._among(self.near.pull, g)
+
+    def _among(self, product: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
+        whole = torch.zeros_like(self.near.z)
+        whole[self.rows] = v.to(whole)
+        return product(whole)[self.rows].detach().double()
+
+    def formed(self, size: int) -> Tensor:
+        """The Jacobians; shape (samples, size, size)."""
+        units = torch.eye(size, dtype=torch.float64, device=self.rows.device)
+        return torch.stack([self.pull(unit.expand(len(self.rows), size)) for unit in units], 1)
+
+
+def _start(count: int, size: int, like: Tensor) -> Tensor:
+    generator = torch.Generator().manual_seed(size)
+    return torch.randn(count, size, generator=generator, dtype=torch.float64).to(like.device)
+
+
+def _unit(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of length one, zeros where there is none, and the lengths."""
+    lengths = torch.linalg.vector_norm(rows, dim=1)
+    return rows / torch.where(lengths > 0, lengths, 1.0)[:, None], lengths
+
+
+def _orthogonal(rows: Tensor, basis: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Rows without what lies in a basis, and their coordinates there."""
+    space = torch.stack(basis, 1)
+    coordinates = torch.zeros_like(space[:, :, 0])
+    for _ in range(2):  # once leaves what rounding left
+        part = torch.einsum("nkd,nd->nk", space, rows)
+        rows = rows - torch.einsum("nkd,nk->nd", space, part)
+        coordinates = coordinates + part
+    return rows, coordinates
+
+
+def _lanczos_norms(near: _Rows, start: Tensor) -> Tensor:
+    r"""$\|J\|$ from below: the largest singular value in the Krylov space of $J^\top J$."""
+    basis, images = [_unit(start)[0]], []
+    for _ in range(_STEPS):
+        images.append(near.push(basis[-1]))
+        new, lengths = _unit(_orthogonal(near.pull(images[-1]), basis)[0])
+        if not bool((lengths > 0).any()):
+            break
+        basis.append(new)
+    norms: Tensor = torch.linalg.matrix_norm(torch.stack(images, 2), 2)
+    return norms
+
+
+def _arnoldi(near: _Rows, start: Tensor) -> tuple[Tensor, Tensor]:
+    """Ritz values of each sample, and the relative residual of the largest."""
+    basis, columns = [_unit(start)[0]], []
+    lengths = torch.zeros_like(start[:, 0])
+    for _ in range(_STEPS):
+        # the transposed one, which has the same eigenvalues, and needs no second derivatives
+        rest, coordinates = _orthogonal(near.pull(basis[-1]), basis)
+        new, lengths = _unit(rest)
+        columns.append(torch.cat([coordinates, lengths[:, None]], 1))
+        basis.append(new)
+    count = len(columns)
+    pad = torch.nn.functional.pad
+    whole = torch.stack([pad(c, (0, count + 1 - c.shape[1])) for c in columns], 2)
+    values, vectors = torch.linalg.eig(whole[:, :count].cpu())
+    top = values.abs().argmax(1)
+    last = vectors[torch.arange(len(top)), -1, top].abs()
+    largest = values.abs().amax(1).clamp_min(math.ulp(0.0))
+    return values, last * lengths.cpu() / largest

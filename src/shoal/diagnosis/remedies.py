@@ -1,0 +1,138 @@
+"""What to do about what was found, in the order of its promise."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from shoal.diagnosis.equilibria import SolverCost
+from shoal.equilibrium import Status
+
+if TYPE_CHECKING:
+    from shoal.diagnosis.result import Diagnosis
+
+__all__ = ["Remedy", "remedies"]
+
+_SHALLOW = 8  # applications that a network without a loop can make
+_LAZY = 0.95  # alignment with the first kernel, from which on training was nearly linear
+_ROUGH = 0.1  # relative error of a gradient that is worth a word
+
+
+class Remedy(NamedTuple):
+    """Something to do.
+
+    Attributes:
+        what: To do.
+        why: What was measured that speaks for it.
+    """
+
+    what: str
+    why: str
+
+
+def remedies(found: "Diagnosis") -> tuple[Remedy, ...]:
+    """What the measurements speak for, the most promising first."""
+    rules = (_not_finite, _no_equilibrium, _other_solver, _several, _gradient, _cut, _lazy, _faster)
+    return tuple(remedy for rule in rules for remedy in rule(found))
+
+
+def best_solver(costs: tuple[SolverCost, ...]) -> SolverCost:
+    """The one that solves most samples, and of those the one of fewest evaluations."""
+    return min(costs, key=lambda cost: (-cost.converged, cost.evaluations))
+
+
+def _not_finite(found: "Diagnosis") -> Iterator[Remedy]:
+    status = Status.NOT_FINITE
+    count = max(cost.failures.get(status, 0) for cost in found.solvers)
+    if count:
+        yield Remedy(status.remedy, f"{status.message}, for {count} of {found.samples} samples")
+
+
+def _no_equilibrium(found: "Diagnosis") -> Iterator[Remedy]:
+    missing = found.samples - found.solved
+    if missing:
+        kinds = ", ".join(b for b in found.behaviors if b != "settles")
+        yield Remedy(
+            "train it again with the weights bounded (shoal.GainConstraint), with "
+            "shoal.jacobian_penalty, or with a cell that always has an equilibrium "
+            "(shoal.MonotoneCell)",
+            f"no solver found an equilibrium of {missing} of {found.samples} samples, and the "
+            f"plain iteration {kinds}: there is nothing that its output converges to",
+        )
+
+
+def _other_solver(found: "Diagnosis") -> Iterator[Remedy]:
+    settling = found.iterations[0].counts.get("settles", 0)
+    best = best_solver(found.solvers)
+    if settling < found.solved and best.converged > settling:
+        kinds = ", ".join(b for b in found.behaviors if b != "settles")
+        yield Remedy(
+            f"solve with shoal.Equilibrium(cell, solver=shoal.{best.name}())",
+            f"the plain iteration {kinds}, but {best.name} finds the equilibrium of "
+            f"{best.converged} of {found.samples} samples in {best.evaluations} evaluations",
+        )
+
+
+def _several(found: "Diagnosis") -> Iterator[Remedy]:
+    most = max(found.equilibria.counts, default=0)
+    if most > 1:
+        several = sum(count > 1 for count in found.equilibria.counts)
+        yield Remedy(
+            "always start from the same state, or bound the weights (shoal.GainConstraint) so "
+            "that there is one equilibrium",
+            f"{several} of {found.samples} samples have up to {most} equilibria: the output "
+            "depends on the start and on the solver",
+        )
+
+
+def _gradient(found: "Diagnosis") -> Iterator[Remedy]:
+    wrong = [cost.name for cost in found.gradients if cost.wrong]
+    if wrong:
+        yield Remedy(
+            "train with gradient=shoal.Implicit()",
+            f"{', '.join(wrong)}: the gradient has an angle above 90° to the exact one, so that "
+            "its steps make the loss larger",
+        )
+        return
+    rough = [c for c in found.gradients if c.relative > _ROUGH]
+    close = [c for c in found.gradients[1:] if c.relative <= _ROUGH]
+    if rough and close:
+        cheap = min(close, key=lambda cost: cost.backward_evaluations)
+        yield Remedy(
+            f"train with {cheap.name} or Implicit, not with {rough[0].name}",
+            f"{rough[0].name} is off by {rough[0].relative:.0%}, {cheap.name} by "
+            f"{cheap.relative:.1%} for {cheap.backward_evaluations} products",
+        )
+
+
+def _cut(found: "Diagnosis") -> Iterator[Remedy]:
+    depth = found.depth
+    if depth is None or len(depth.depths) < found.samples:
+        return
+    needed = depth.quantile(1.0)
+    if 0 < needed <= _SHALLOW and found.equilibria.unique is not False:
+        yield Remedy(
+            f"run {needed} applications of the cell instead of a solve, or look for a replacement "
+            "with shoal.distill",
+            f"after {needed} applications the output of all samples is within "
+            f"{depth.tolerance:.0%} of what it will be",
+        )
+
+
+def _lazy(found: "Diagnosis") -> Iterator[Remedy]:
+    change = found.kernel_change
+    if change is not None and change.alignment >= _LAZY:
+        yield Remedy(
+            "replace it by the network of shoal.design for its architecture, trained alike",
+            f"the tangent kernel has an alignment of {change.alignment:.3f} with the one it began "
+            "with: training was nearly linear, and networks of one kernel then learn the same",
+        )
+
+
+def _faster(found: "Diagnosis") -> Iterator[Remedy]:
+    plain, best = found.solvers[0], best_solver(found.solvers)
+    fewer = plain.evaluations > 2 * best.evaluations and plain.seconds > best.seconds
+    if plain.converged == best.converged and fewer:
+        yield Remedy(
+            f"solve with shoal.Equilibrium(cell, solver=shoal.{best.name}())",
+            f"it takes {best.evaluations} evaluations in {1e3 * best.seconds:.3g} ms, the plain "
+            f"iteration {plain.evaluations} in {1e3 * plain.seconds:.3g} ms",
+        )

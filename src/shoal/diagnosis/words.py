@@ -1,0 +1,215 @@
+"""A diagnosis in words and in plain values."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from shoal.diagnosis.iteration import EffectiveDepth
+from shoal.diagnosis.jacobian import JacobianSpectrum
+from shoal.diagnosis.result import Diagnosis
+
+__all__ = ["Line", "Lines", "document_of", "sections_of"]
+
+_UNIQUE = {True: "yes, proved", False: "no", None: "one was found; nothing proves that it is alone"}
+_CONTRACTION = {
+    "certified": "the loop contracts, by a certified bound: one equilibrium",
+    "refuted": "the loop does not bring all states closer: no contraction",
+    "unknown": "no states were found that it moves apart, which proves nothing",
+}
+
+
+class Line(NamedTuple):
+    """A quantity, its value, what it means, and whether it is as it should be."""
+
+    quantity: str
+    value: str
+    meaning: str = ""
+    holds: bool | None = None
+
+
+class Lines(NamedTuple):
+    """A part of the diagnosis."""
+
+    name: str
+    title: str
+    rows: tuple[Line, ...]
+
+
+def sections_of(found: Diagnosis) -> list[Lines]:
+    """What is shown of a diagnosis, one part below the other."""
+    parts = [
+        Lines("remedies", "What to do", tuple(_remedies(found))),
+        Lines("iteration", "Does the plain iteration settle?", tuple(_iteration(found))),
+        Lines("depth", "Effective depth", tuple(_depth(found))),
+        Lines("equilibria", "Equilibria", tuple(_equilibria(found))),
+        Lines("jacobian", "The Jacobian at the equilibrium", tuple(_jacobian(found))),
+        Lines("solvers", "Solvers", tuple(_solvers(found))),
+        Lines("gradients", "Gradients", tuple(_gradients(found))),
+        Lines("kernel", "Distance from the kernel regime", tuple(_kernel(found))),
+        Lines("notes", "Notes", tuple(Line("note", "", text) for text in found.notes)),
+    ]
+    return [part for part in parts if part.rows]
+
+
+def _remedies(found: Diagnosis) -> Iterator[Line]:
+    for place, (what, why) in enumerate(found.remedies, 1):
+        yield Line(f"{place}.", f"{what[:1].upper()}{what[1:]}", why)
+    if not found.remedies:
+        yield Line("", "Nothing: it settles at one equilibrium, as far as was looked")
+
+
+def _iteration(found: Diagnosis) -> Iterator[Line]:
+    for one in found.iterations:
+        words = ", ".join(f"{name}: {count}" for name, count in one.counts.items())
+        periods = sorted(set(one.periods) - {0})
+        cycle = f"; period {', '.join(map(str, periods))}" if periods else ""
+        steps = [s for s in one.steps if s >= 0]
+        after = f"settled after {min(steps)} to {max(steps)} steps" if steps else ""
+        yield Line(f"from {one.start}", words + cycle, after, set(one.counts) == {"settles"})
+
+
+def _depth(found: Diagnosis) -> Iterator[Line]:
+    depth = found.depth
+    if depth is None:
+        yield Line("none", "no sample settles, so that there is no output to be near to")
+        return
+    within = f"until the output stays within {depth.tolerance:.2g} of what it will be"
+    if len(depth.depths) < found.samples:
+        yield Line("samples", f"{len(depth.depths)} of {found.samples}", "that settle")
+    for share, words in ((0.5, "half"), (0.9, "90%"), (1.0, "all")):
+        yield Line(f"{words} of the samples", f"{depth.quantile(share)} applications", within)
+    if depth.decisions is not None:
+        most = max(depth.decisions)
+        yield Line("the largest output", f"{most} applications", "until it stays the same one")
+
+
+def _equilibria(found: Diagnosis) -> Iterator[Line]:
+    several = found.equilibria
+    yield Line(
+        "found",
+        f"of {found.solved} of {found.samples} samples",
+        f"from {several.starts} starts",
+        found.solved == found.samples,
+    )
+    if found.solved:
+        most = max(several.counts)
+        yield Line(
+            "different ones", f"up to {most}", f"unique: {_UNIQUE[several.unique]}", most == 1
+        )
+    yield Line("expansion", f"{several.expansion:.4g}", _CONTRACTION[several.contraction])
+
+
+def _jacobian(found: Diagnosis) -> Iterator[Line]:
+    spectrum = found.spectrum
+    if spectrum is None:
+        return
+    how = "formed" if spectrum.exact else "by products: norms from below"
+    yield Line("‖J‖", f"{spectrum.norm:.4g}", f"largest of {len(spectrum.norms)} samples; {how}")
+    rate = (
+        "the plain iteration settles near it"
+        if spectrum.radius < 1
+        else ("the plain iteration leaves it")
+    )
+    yield Line("spectral radius", f"{spectrum.radius:.4g}", rate, spectrum.radius < 1)
+    if not spectrum.exact:
+        yield Line("its residual", f"{max(spectrum.residuals):.1e}", "of Arnoldi, relative")
+    yield Line("least |1 - λ|", f"{min(spectrum.nearest_one):.4g}", "at 0 there is no gradient")
+
+
+def _solvers(found: Diagnosis) -> Iterator[Line]:
+    for cost in found.solvers:
+        ends = ", ".join(
+            f"{count} {status.name.lower().replace('_', ' ')}"
+            for status, count in cost.failures.items()
+        )
+        value = f"{cost.evaluations} evaluations, {1e3 * cost.seconds:.3g} ms"
+        solved = f"{cost.converged} of {found.samples} solved" + (f" ({ends})" if ends else "")
+        yield Line(cost.name, value, solved, cost.converged == found.samples)
+
+
+def _gradients(found: Diagnosis) -> Iterator[Line]:
+    for cost in found.gradients:
+        value = f"{cost.backward_evaluations} products, {1e3 * cost.seconds:.3g} ms, " + (
+            f"keeps {memory_words(cost.memory)}"
+        )
+        off = f"error {cost.relative:.2g}, cosine {cost.cosine:.3f}"
+        yield Line(
+            cost.name, value, off + (": WRONG DIRECTION" if cost.wrong else ""), not cost.wrong
+        )
+
+
+def _kernel(found: Diagnosis) -> Iterator[Line]:
+    change = found.kernel_change
+    if change is None:
+        return
+    yield Line("change of the NTK", f"{change.relative:.3g}", "relative, since the reference")
+    yield Line(
+        "alignment", f"{change.alignment:.4f}", "1: the kernel it began with, up to a factor"
+    )
+    yield Line("centered alignment", f"{change.centered_alignment:.4f}", "CKA")
+    yield Line("weights moved", f"{change.weights:.3g}", "relative to their initial norm")
+
+
+def memory_words(count: int) -> str:
+    """Bytes in words.
+
+    Example:
+        >>> memory_words(2048)
+        '2 KiB'
+    """
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.3g} GiB"
+
+
+def document_of(found: Diagnosis) -> dict[str, Any]:
+    """A diagnosis as plain values."""
+    change = found.kernel_change
+    return {
+        "model": found.model,
+        "samples": found.samples,
+        "state_size": found.size,
+        "behavior": found.behavior,
+        "iterations": [
+            {name: getattr(one, name) for name in ("start", "behaviors", "periods", "steps")}
+            for one in found.iterations
+        ],
+        "effective_depth": _depth_values(found.depth),
+        "equilibria": {
+            name: getattr(found.equilibria, name)
+            for name in ("counts", "starts", "contraction", "expansion", "unique")
+        },
+        "jacobian": _jacobian_values(found.spectrum),
+        "solvers": [
+            {
+                **cost._asdict(),
+                "solver": repr(cost.solver),
+                "failures": {s.name: count for s, count in cost.failures.items()},
+            }
+            for cost in found.solvers
+        ],
+        "gradients": [
+            {**cost._asdict(), "gradient": cost.name, "wrong_direction": cost.wrong}
+            for cost in found.gradients
+        ],
+        "kernel_change": None if change is None else change._asdict(),
+        "memory": {"parameters": found.parameter_bytes, "state": found.state_bytes},
+        "remedies": [remedy._asdict() for remedy in found.remedies],
+        "notes": found.notes,
+    }
+
+
+def _depth_values(depth: EffectiveDepth | None) -> dict[str, Any] | None:
+    if depth is None:
+        return None
+    return {**depth._asdict(), "quantiles": {s: depth.quantile(s) for s in (0.5, 0.9, 1.0)}}
+
+
+def _jacobian_values(spectrum: JacobianSpectrum | None) -> dict[str, Any] | None:
+    if spectrum is None:
+        return None
+    names = ("samples", "norms", "radii", "nearest_one", "residuals", "exact")
+    eigenvalues = [[[v.real, v.imag] for v in row] for row in spectrum.eigenvalues]
+    return {**{name: getattr(spectrum, name) for name in names}, "eigenvalues": eigenvalues}

@@ -1,0 +1,151 @@
+"""Shallow networks that may replace a model, and how they are trained."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Module
+
+from shoal.activations import Activation
+from shoal.architectures import Architecture, FullyConnected
+from shoal.designs import design
+from shoal.distillation.cut_loop import cut_loop
+from shoal.networks import build
+
+__all__ = ["Candidate", "Setting", "candidates"]
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+_TANGENT = "each sample takes the model's own equilibrium and a gradient: it cannot be faster"
+
+
+class Setting(NamedTuple):
+    """What candidates are made from.
+
+    Attributes:
+        model: The original.
+        x: Inputs to train on.
+        y: Their labels, classes or targets; ``None`` if there are none.
+        outputs: What the original says of them.
+        architecture: That of the original, if it is known.
+        activation: Of plain layers.
+        width: Of all explicit networks.
+        depths: After how many applications the loop is cut.
+        epochs: How often all samples are trained on.
+        batch_size: In batches of how many.
+        learning_rate: The first one.
+        seed: Of weights and batches.
+    """
+
+    model: Module
+    x: Tensor
+    y: Tensor | None
+    outputs: Tensor
+    architecture: Architecture | None
+    activation: Activation
+    width: int
+    depths: tuple[int, ...]
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    seed: int
+
+    @property
+    def classes(self) -> bool:
+        """Whether labels are classes, so that outputs are logarithms of their chances."""
+        return self.y is not None and not self.y.is_floating_point()
+
+
+class Candidate(NamedTuple):
+    """A replacement that can be made, or why not.
+
+    Attributes:
+        name: What it is.
+        make: Makes it; ``None`` if it cannot be made.
+        reason: Why not.
+    """
+
+    name: str
+    make: Callable[[], Module] | None
+    reason: str = ""
+
+
+def candidates(setting: Setting) -> Iterator[Candidate]:
+    """All that are tried, in the order of their cost."""
+    plain = FullyConnected((setting.activation,))
+    unlabeled = "there are no labels"
+    for name, architecture in (("plain layer", plain), ("design", _designed(setting))):
+        if architecture is None:
+            yield Candidate(name, None, "the architecture is not known: give architecture=")
+            continue
+        if setting.y is None:
+            yield Candidate(f"{name}, on labels", None, unlabeled)
+        else:
+            yield Candidate(f"{name}, on labels", _trainer(setting, architecture, labels=True))
+        yield Candidate(f"{name}, on outputs", _trainer(setting, architecture, labels=False))
+    yield Candidate("linearization around the trained weights", None, _TANGENT)
+    for steps in setting.depths:
+        words = f"cut to {steps} application{'s' * (steps != 1)}"
+        yield Candidate(words, lambda steps=steps: cut_loop(setting.model, setting.x, steps))  # type: ignore[misc]
+
+
+def _designed(setting: Setting) -> Architecture | None:
+    if setting.architecture is None:
+        return None
+    norm = float(setting.x.flatten(1).double().square().sum(1).mean().sqrt())
+    return design(setting.architecture, tau0=norm, match="ntk").architecture
+
+
+def _trainer(setting: Setting, architecture: Architecture, *, labels: bool) -> Callable[[], Module]:
+    def make() -> Module:
+        x = setting.x.flatten(1)
+        net = build(
+            architecture,
+            in_features=x.shape[1],
+            width=setting.width,
+            out_features=setting.outputs.shape[1],
+            seed=setting.seed,
+            dtype=x.dtype,
+            device=x.device,
+            readout_scale=0.0,
+        )
+        if labels:
+            assert setting.y is not None
+            _fit(net, x, setting.y, _loss_of(setting.y), setting)
+        elif setting.classes:
+            # the original's probabilities: what it is unsure of is worth as much as what it says
+            chances = setting.outputs.softmax(1)
+            _fit(net, x, chances, nn.functional.cross_entropy, setting)
+        else:
+            # outputs of size one, as weights are; the readout then makes them what they were
+            size = setting.outputs.square().mean().sqrt()
+            _fit(net, x, setting.outputs / size, nn.functional.mse_loss, setting)
+            with torch.no_grad():
+                net.readout.mul_(size)
+        return net if setting.x.dim() == 2 else nn.Sequential(nn.Flatten(), net)
+
+    return make
+
+
+def _loss_of(y: Tensor) -> Loss:
+    """Of classes the cross-entropy, of targets the squares."""
+    if not y.is_floating_point():
+        return nn.functional.cross_entropy
+    return lambda outputs, y: nn.functional.mse_loss(outputs, y.reshape(outputs.shape))
+
+
+def _fit(net: Module, x: Tensor, y: Tensor, loss: Loss, setting: Setting) -> None:
+    """Train by Adam with a learning rate that falls to zero like a cosine."""
+    generator = torch.Generator().manual_seed(setting.seed)
+    rate = setting.learning_rate
+    optimizer = torch.optim.Adam(net.parameters(), lr=rate)
+    batches = math.ceil(len(x) / setting.batch_size)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, setting.epochs * batches)
+    for _ in range(setting.epochs):
+        order = torch.randperm(len(x), generator=generator).to(x.device)
+        for chosen in order.split(setting.batch_size):
+            optimizer.zero_grad(set_to_none=True)
+            loss(net(x[chosen]), y[chosen]).backward()
+            optimizer.step()
+            schedule.step()

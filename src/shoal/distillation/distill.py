@@ -1,0 +1,162 @@
+"""A shallow replacement of a trained model, chosen by measurement."""
+
+import time
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from shoal.activations import Activation, ReLU
+from shoal.architectures import Architecture, ImplicitArchitecture
+from shoal.core.checks import float_tensor, instance, integer, real
+from shoal.core.settings import in_standard_settings
+from shoal.diagnosis.model_loop import loop_of
+from shoal.distillation.candidates import Setting, candidates
+from shoal.distillation.measures import HeldOut, Measured, latencies, outputs_of, scores
+from shoal.distillation.result import Twin
+from shoal.networks import Network
+
+__all__ = ["distill"]
+
+_WIDEST = 2048  # units of explicit networks, by default at most
+Split = tuple[Tensor, Tensor | None]
+
+
+@in_standard_settings
+def distill(
+    model: Module,
+    x: Tensor,
+    y: Tensor | None = None,
+    *,
+    held_out: float | Split = 0.25,
+    tolerance: float | None = None,
+    architecture: Architecture | None = None,
+    activation: Activation | None = None,
+    width: int | None = None,
+    depths: Iterable[int] = (1, 2, 3, 5),
+    epochs: int = 30,
+    batch_size: int = 128,
+    learning_rate: float = 0.02,
+    seed: int = 0,
+) -> Twin:
+    """Look for a shallow network that can replace a trained deep equilibrium model.
+
+    Each candidate is made from the same samples and measured beside the model, on held-out samples
+    and on the same machine: a plain layer, and the layer of ``shoal.design`` that has the model's
+    tangent kernel, each trained on labels and on the model's outputs; and the model's own loop, cut
+    after a few applications, with a linear correction of the last state. If none is faster and
+    near enough, the answer is to keep the model. The model is not changed.
+
+    Args:
+        model: A module of one tensor, with one equilibrium inside, as for ``diagnose``.
+        x: Inputs, of shape (samples, ...).
+        y: Labels: classes as integers of shape (samples,), or real targets like the outputs.
+        held_out: The share of samples that nothing is fitted to, or other samples, ``(x, y)``. If
+            the model was trained on ``x``, give others: it remembers those, replacements do not.
+        tolerance: How much may be lost of the accuracy, or of the explained variance, by default
+            0.003; without labels, the share of samples whose largest output may differ, or the
+            relative error of a single output, by default 0.01.
+        architecture: What the model is an example of, for the design; known for networks of
+            ``build``.
+        activation: Of plain layers; that of the architecture by default, or else a ReLU.
+        width: Of explicit networks; by default the size of the model's state, at most 2048.
+        depths: After how many applications the loop is cut.
+        epochs: How often explicit networks see all samples, by Adam with a cosine schedule.
+        batch_size: In batches of how many.
+        learning_rate: The first one, for weights of unit variance.
+        seed: Of the split, weights and batches.
+
+    Raises:
+        TypeError: If an argument is not of its kind.
+        ValueError: If shapes do not fit, or the model has no equilibrium inside.
+
+    Example:
+        >>> import torch, shoal
+        >>> deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.1, input_variance=0.9)
+        >>> net = shoal.build(deq, in_features=3, width=32, out_features=2)
+        >>> x = torch.nn.functional.normalize(torch.randn(200, 3))
+        >>> twin = shoal.distill(net, x, epochs=2, depths=(1, 4))
+        >>> [one.name for one in twin.candidates][-1]
+        'cut to 4 applications'
+    """
+    instance("model", model, Module)
+    float_tensor("x", x)
+    epochs, batch_size = (
+        integer("epochs", epochs, at_least=1),
+        integer("batch_size", batch_size, at_least=1),
+    )
+    rate = real("learning_rate", learning_rate, above=0)
+    steps = tuple(integer("depths", step, at_least=0) for step in depths)
+    (x, y), (x_test, y_test) = _split(x, y, held_out, seed)
+    own = architecture or (model.architecture if isinstance(model, Network) else None)
+    if own is not None and not isinstance(own, Architecture):
+        raise TypeError(f"architecture must be an Architecture, got {type(own).__name__}")
+    loop = loop_of(model, None, (x[:2],))
+    size = loop.layout.rows(loop.z0).shape[1]
+    setting = Setting(
+        model, x, y, outputs_of(model, x), own, activation or _activation(own),
+        min(size, _WIDEST) if width is None else integer("width", width, at_least=1),
+        steps, epochs, batch_size, rate, seed,
+    )  # fmt: skip
+    held = HeldOut(x_test, y_test, outputs_of(model, x_test))
+    if tolerance is None:
+        tolerance = 0.01 if y is None else 0.003
+    return _measured(setting, held, real("tolerance", tolerance, at_least=0))
+
+
+def _split(x: Tensor, y: Tensor | None, held_out: float | Split, seed: int) -> tuple[Split, Split]:
+    """Samples to train on, and samples to measure on."""
+    if y is not None and len(y) != len(x):
+        raise ValueError(f"y must have one entry per sample, {len(x)}, got {len(y)}")
+    if isinstance(held_out, tuple):
+        x_test, y_test = held_out
+        if (y is None) != (y_test is None):
+            raise ValueError("held_out must have labels if, and only if, y is given")
+        return (x, y), (float_tensor("held_out", x_test), y_test)
+    share = real("held_out", held_out, above=0, below=1)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)).to(x.device)
+    count = max(1, round(share * len(x)))
+    if count >= len(x):
+        raise ValueError(f"x must have samples for both parts, got {len(x)}")
+    test, rest = order[:count], order[count:]
+    labels = (None, None) if y is None else (y[rest], y[test])
+    return (x[rest], labels[0]), (x[test], labels[1])
+
+
+def _activation(architecture: Architecture | None) -> Activation:
+    if isinstance(architecture, ImplicitArchitecture):
+        return architecture.layers().cells[0].activation
+    return ReLU()
+
+
+def _measured(setting: Setting, held: HeldOut, tolerance: float) -> Twin:
+    """Make all candidates, and measure them beside the original."""
+    modules, seconds, skipped = {"original": setting.model}, {"original": 0.0}, {}
+    for name, make, reason in candidates(setting):
+        if make is None:
+            skipped[name] = reason
+            continue
+        begin = time.perf_counter()
+        modules[name] = make()
+        seconds[name] = time.perf_counter() - begin
+    times, batch = latencies(modules, held.x)
+    original, *found = [
+        Measured(
+            name,
+            module,
+            scores(outputs_of(module, held.x), held),
+            times[name],
+            batch,
+            _bytes(module),
+            seconds[name],
+        )
+        for name, module in modules.items()
+    ]
+    device = str(held.x.device)
+    return Twin(original, tuple(found), skipped, len(held.x), len(setting.x), tolerance, device)
+
+
+def _bytes(module: Module) -> int:
+    tensors = {id(t): t for t in (*module.parameters(), *module.buffers())}
+    return sum(t.numel() * t.element_size() for t in tensors.values())

@@ -1,0 +1,170 @@
+"""What is measured of a model beside the original: fidelity, accuracy, latency, memory."""
+
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from shoal.networks.exact import evaluating
+
+__all__ = ["HeldOut", "Measured", "Scores", "latencies", "outputs_of", "scores"]
+
+_BINS = 15  # of the calibration error
+_BATCH = 4096
+_TIMED = 1024  # samples in a batch that is timed
+_REPEATS = 7
+
+
+class HeldOut(NamedTuple):
+    """Samples that nothing was fitted to.
+
+    Attributes:
+        x: Inputs.
+        y: Labels: classes as integers, or targets; ``None`` if there are none.
+        outputs: Those of the original.
+    """
+
+    x: Tensor
+    y: Tensor | None
+    outputs: Tensor
+
+    @property
+    def classes(self) -> bool:
+        """Whether labels are classes."""
+        return self.y is not None and not self.y.is_floating_point()
+
+
+class Scores(NamedTuple):
+    """How good a model is on held-out samples.
+
+    Attributes:
+        agreement: The share of samples whose largest output is the original's; ``None`` if there
+            is one output.
+        output_error: The distance of all outputs from the original's, relative to their norm. The
+            scores of classes count up to a constant for each sample, which their chances do not
+            depend on.
+        accuracy: The share of right classes, or of the variance of targets that is explained;
+            ``None`` without labels.
+        calibration_error: The expected calibration error of class probabilities; ``None`` if
+            labels are no classes.
+        accuracy_loss: How much less accurate than the original it is.
+        uncertainty: The standard error of that, from the samples that only one of them has right.
+    """
+
+    agreement: float | None
+    output_error: float
+    accuracy: float | None
+    calibration_error: float | None
+    accuracy_loss: float | None
+    uncertainty: float | None
+
+
+class Measured(NamedTuple):
+    """A model with all that was measured of it.
+
+    Attributes:
+        name: What it is.
+        module: The model, a plain module of one tensor.
+        scores: On held-out samples.
+        seconds: For a batch of ``batch`` held-out samples, the shortest of several.
+        batch: How many samples that are.
+        parameter_bytes: Of all its parameters and buffers.
+        training_seconds: That it took to make it.
+    """
+
+    name: str
+    module: Module
+    scores: Scores
+    seconds: float
+    batch: int
+    parameter_bytes: int
+    training_seconds: float
+
+    @property
+    def loss(self) -> float:
+        """What is lost with it: accuracy, or without labels agreement, or the output's error."""
+        scores = self.scores
+        if scores.accuracy_loss is not None:
+            return scores.accuracy_loss
+        return scores.output_error if scores.agreement is None else 1 - scores.agreement
+
+
+@torch.no_grad()
+def outputs_of(module: Module, x: Tensor) -> Tensor:
+    """The outputs of a module in evaluation mode, of shape (samples, outputs)."""
+    with evaluating(module):
+        parts = [module(part) for part in x.split(_BATCH)]
+    for part in parts:
+        if not isinstance(part, Tensor):
+            raise TypeError(f"model must return a tensor, got {type(part).__name__}")
+    whole = torch.cat(parts)
+    if len(whole) != len(x):
+        raise ValueError(f"model must return {len(x)} outputs, one per sample, got {len(whole)}")
+    return whole.flatten(1) if whole.dim() > 1 else whole[:, None]
+
+
+def scores(outputs: Tensor, held: HeldOut) -> Scores:
+    """How good outputs are."""
+    several = outputs.shape[1] > 1
+    agreement = float((outputs.argmax(1) == held.outputs.argmax(1)).double().mean())
+    error = float((_stated(outputs, held) - _stated(held.outputs, held)).norm())
+    error /= float(_stated(held.outputs, held).norm()) or 1.0
+    accuracy = calibration = loss = uncertainty = None
+    if held.y is not None and held.classes:
+        right, before = (o.argmax(1) == held.y for o in (outputs, held.outputs))
+        accuracy = float(right.double().mean())
+        calibration = _calibration_error(outputs, held.y)
+        difference = before.double() - right.double()
+        loss = float(difference.mean())
+        count = len(difference)  # one sample more or less, at least
+        uncertainty = max(float(difference.std() / count**0.5) if count > 1 else 0.0, 1 / count)
+    elif held.y is not None:
+        accuracy = _explained(outputs, held.y)
+        loss = _explained(held.outputs, held.y) - accuracy
+    return Scores(agreement if several else None, error, accuracy, calibration, loss, uncertainty)
+
+
+def _stated(outputs: Tensor, held: HeldOut) -> Tensor:
+    """Outputs without what says nothing: of the scores of classes, their mean over classes."""
+    return outputs - outputs.mean(1, keepdim=True) if held.classes else outputs
+
+
+def _explained(outputs: Tensor, y: Tensor) -> float:
+    targets = y.reshape(len(y), -1)
+    spread = (targets - targets.mean(0)).square().sum()
+    return float(1 - (outputs - targets).square().sum() / spread)
+
+
+def _calibration_error(outputs: Tensor, y: Tensor) -> float:
+    """The mean distance of confidence and accuracy, over samples of similar confidence."""
+    confidence, chosen = outputs.double().softmax(1).max(1)
+    right = (chosen == y).double()
+    place = (confidence * _BINS).long().clamp(max=_BINS - 1)
+    gaps = torch.zeros(_BINS, dtype=torch.float64, device=outputs.device)
+    gaps = gaps.index_add(0, place, confidence - right)
+    return float(gaps.abs().sum() / len(y))
+
+
+@torch.no_grad()
+def latencies(modules: Mapping[str, Module], x: Tensor) -> tuple[dict[str, float], int]:
+    """The shortest of several times of each module for a batch, taken in turns; its size."""
+    batch = x[:_TIMED]
+    times: dict[str, list[float]] = {name: [] for name in modules}
+    for attempt in range(_REPEATS + 1):
+        for name, module in modules.items():
+            with evaluating(module):
+                _finish(x)
+                begin = time.perf_counter()
+                module(batch)
+                _finish(x)
+                if attempt:  # the first time makes what is made once
+                    times[name].append(time.perf_counter() - begin)
+    return {name: min(several) for name, several in times.items()}, len(batch)
+
+
+def _finish(like: Tensor) -> None:
+    if like.is_cuda:
+        torch.cuda.synchronize(like.device)

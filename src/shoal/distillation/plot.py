@@ -1,0 +1,58 @@
+"""Pictures of distillations."""
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from shoal.distillation.measures import Measured
+from shoal.distillation.result import Twin
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["plot_frontier"]
+
+_COLORS = ("#0072B2", "#D55E00", "#6b6b6b")
+
+
+def plot_frontier(twin: Twin) -> "Figure":
+    """Score against time: what is up and to the left is better."""
+    if find_spec("matplotlib") is None:
+        raise ImportError("plot needs matplotlib, which is not here: pip install 'shoal[plots]'")
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
+
+    figure = Figure(figsize=(8.6, 4.4), layout="constrained")
+    axes = figure.subplots()
+    best = twin.best
+    ordered = sorted((twin.original, *twin.candidates), key=lambda one: one.seconds)
+    for number, one in enumerate(ordered, 1):
+        color = _COLORS[1] if one is twin.original else _COLORS[0]
+        at, size = (1e3 * one.seconds, _score(one)), 12 if one is best else 6
+        error = 0.0 if one is twin.original else 100 * (one.scores.uncertainty or 0.0)
+        style: dict[str, Any] = {"color": color, "fmt": "*" if one is best else "o"}
+        label = f"{number}  {one.name}"
+        axes.errorbar(*at, yerr=error or None, elinewidth=0.6, ms=size, label=label, **style)
+        beside: dict[str, Any] = {"xytext": (6, 4), "textcoords": "offset points"}
+        axes.annotate(str(number), at, fontsize=9, **beside)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8)
+    allowed = _score(twin.original) - 100 * twin.tolerance
+    axes.axhline(allowed, color=_COLORS[2], linewidth=0.8, linestyle="--")
+    axes.set_xscale("log")
+    for set_form in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+        set_form(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.margins(x=0.2)
+    words = "accuracy" if twin.original.scores.accuracy is not None else "agreement"
+    axes.set(xlabel=f"ms for {twin.original.batch} samples", ylabel=f"{words}, %")
+    axes.set_title(
+        "Dashed: what may be lost. Star: the replacement. Bars: standard errors of what is lost",
+        loc="left",
+        fontsize=10,
+    )
+    axes.grid(color="#e4e4e4", linewidth=0.6)
+    axes.set_axisbelow(True)
+    return figure
+
+
+def _score(one: Measured) -> float:
+    scores = one.scores
+    return 100 * (1 - one.loss if scores.accuracy is None else scores.accuracy)

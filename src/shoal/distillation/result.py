@@ -1,0 +1,192 @@
+"""What a distillation says."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from torch.nn import Module
+
+from shoal.core.checks import as_path
+from shoal.core.files import finite, json_text, write_whole
+from shoal.distillation.measures import Measured
+from shoal.networks import Network, export
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Twin"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Twin:
+    """Replacements of a trained model, measured beside it on the same machine.
+
+    Attributes:
+        original: The model itself.
+        candidates: What was tried.
+        skipped: What was not, and why.
+        samples: How many held-out samples all scores are of.
+        trained_on: On how many others candidates were trained.
+        tolerance: How much may be lost: of accuracy, or without labels of agreement.
+        device: Where times were taken.
+    """
+
+    original: Measured
+    candidates: tuple[Measured, ...]
+    skipped: Mapping[str, str] = field(hash=False)
+    samples: int
+    trained_on: int
+    tolerance: float
+    device: str
+
+    @property
+    def best(self) -> Measured | None:
+        """The fastest that loses no more than the tolerance; ``None``: keep the original."""
+        near = [
+            one
+            for one in self.candidates
+            if one.loss <= self.tolerance and one.seconds < self.original.seconds
+        ]
+        return min(near, key=lambda one: one.seconds, default=None)
+
+    @property
+    def keep(self) -> bool:
+        """Whether nothing that was tried comes near: keep your model."""
+        return self.best is None
+
+    @property
+    def module(self) -> Module:
+        """What to use: the best replacement, or the original."""
+        return self.original.module if self.best is None else self.best.module
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a sentence."""
+        best = self.best
+        if best is not None:
+            return (
+                f"Replace it by: {best.name}. {self.original.seconds / best.seconds:.3g} times as "
+                f"fast, {self._lost(best)}."
+            )
+        if not self.candidates:
+            return "Keep your model: nothing was tried."
+        near = min(self.candidates, key=lambda one: one.loss)
+        return (
+            f"Keep your model: nothing that was tried is faster and loses at most "
+            f"{self.tolerance:.2%}. The nearest, {near.name}: {self._lost(near)}, "
+            f"{self.original.seconds / near.seconds:.3g} times as fast."
+        )
+
+    def _lost(self, one: Measured) -> str:
+        scores = one.scores
+        if scores.accuracy is not None and self.original.scores.accuracy is not None:
+            error = "" if scores.uncertainty is None else f" (± {scores.uncertainty:.2%})"
+            return f"{scores.accuracy:.2%} instead of {self.original.scores.accuracy:.2%}{error}"
+        if scores.agreement is not None:
+            return f"agrees in {scores.agreement:.2%}"
+        return f"outputs off by {scores.output_error:.2%}"
+
+    def __repr__(self) -> str:
+        return f"Twin({self.verdict})"
+
+    def __str__(self) -> str:
+        """The answer, and a table."""
+        head = f"{'':28} {'score':>8} {'agrees':>8} {'off by':>8} {'ECE':>7} {'ms':>9} {'MiB':>7}"
+        rows = [_row(one) for one in (self.original, *self.candidates)]
+        missing = [f"{name}: not tried, {reason}" for name, reason in self.skipped.items()]
+        where = (
+            f"{self.samples} held-out samples, {self.trained_on} others trained on; times for "
+            f"{self.original.batch} samples, {self.device}"
+        )
+        return "\n".join([self.verdict, where, head, *rows, *missing])
+
+    def document(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        found: dict[str, Any] = finite(
+            {
+                "verdict": self.verdict,
+                "keep": self.keep,
+                "best": None if self.best is None else self.best.name,
+                "samples": self.samples,
+                "trained_on": self.trained_on,
+                "tolerance": self.tolerance,
+                "device": self.device,
+                "original": _plain(self.original),
+                "candidates": [_plain(one) for one in self.candidates],
+                "skipped": dict(self.skipped),
+            }
+        )
+        return found
+
+    def to_json(self) -> str:
+        """The same as JSON text."""
+        return json_text(self.document())
+
+    def plot(self) -> "Figure":
+        """The frontier: what is lost against the time it takes.
+
+        Raises:
+            ImportError: If matplotlib is not installed.
+        """
+        from shoal.distillation.plot import plot_frontier
+
+        return plot_frontier(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save the numbers (``.json``) or the frontier (``.png`` or ``.svg``).
+
+        Args:
+            path: Where to.
+        """
+        target = as_path("path", path)
+        if target.suffix == ".json":
+            write_whole(target, lambda file: file.write_text(self.to_json(), encoding="utf-8"))
+        elif target.suffix in (".png", ".svg"):
+            figure = self.plot()
+            write_whole(target, lambda file: figure.savefig(file, format=target.suffix[1:]))
+        else:
+            raise ValueError(f"path must end in .json, .png or .svg, got {str(target)!r}")
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Export the best replacement as a program that needs no shoal, as ``shoal.export`` does.
+
+        Args:
+            path: Where to; ends in ``.py`` or ``.onnx``. Images are flattened before.
+
+        Raises:
+            ValueError: If nothing replaces the model.
+            TypeError: If it is the model itself, its loop cut: that needs the model's own code.
+        """
+        if self.best is None:
+            raise ValueError("nothing replaces the model, so that there is nothing to export")
+        module = self.best.module
+        inner = module[1] if isinstance(module, nn.Sequential) else module
+        if not isinstance(inner, Network):
+            raise TypeError(
+                f"the best replacement, {self.best.name}, is made of the model's own cell; save "
+                "its state dictionary instead"
+            )
+        export(inner, path)
+        return as_path("path", path)
+
+
+def _plain(one: Measured) -> dict[str, Any]:
+    values = one._asdict()
+    del values["module"]
+    return {**values, "scores": one.scores._asdict(), "loss": one.loss}
+
+
+def _row(one: Measured) -> str:
+    scores = one.scores
+    shown = [
+        "" if value is None else f"{value:.2%}"
+        for value in (scores.accuracy, scores.agreement, scores.output_error)
+    ]
+    error = "" if scores.calibration_error is None else f"{scores.calibration_error:.3f}"
+    return (
+        f"{one.name:28} {shown[0]:>8} {shown[1]:>8} {shown[2]:>8} {error:>7} "
+        f"{1e3 * one.seconds:9.3g} {one.parameter_bytes / 2**20:7.3g}"
+    )

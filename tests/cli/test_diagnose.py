@@ -1,0 +1,139 @@
+"""``shoal diagnose``: files of all kinds, no code of them run unless it is asked for."""
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from commands import files, run
+
+import shoal
+
+NET = """
+import torch, shoal
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.recurrent, self.input = torch.nn.Linear(6, 6), torch.nn.Linear(4, 6)
+        self.readout = torch.nn.Linear(6, 3)
+        self.layer = shoal.Equilibrium(self.step)
+
+    def step(self, z, x):
+        return torch.tanh(self.recurrent(z) / 2 + self.input(x))
+
+    def forward(self, x):
+        return self.readout(self.layer(x.new_zeros(len(x), 6), x))
+
+number = 3
+"""
+
+
+@pytest.fixture
+def inputs() -> None:
+    np.save("x.npy", np.random.default_rng(0).standard_normal((20, 4)))
+
+
+def saved(variance: float = 0.2, path: str = "net.safetensors") -> None:
+    deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=variance, input_variance=0.8)
+    shoal.save(shoal.build(deq, in_features=4, width=8, out_features=2), path)
+
+
+@pytest.mark.usefixtures("inputs")
+def test_a_network_of_shoal() -> None:
+    saved()
+    result = run("diagnose", "net.safetensors", "--data", "x.npy", "-n", "5")
+    assert "Does the plain iteration settle?" in result.output
+    assert "settles: 5" in result.output
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("inputs")
+def test_a_report_and_numbers_are_written() -> None:
+    pytest.importorskip("jinja2")
+    saved()
+    result = run(
+        "diagnose", "net.safetensors", "--data", "x.npy", "--output", "found", "--json",
+        "--reference", "net.safetensors",
+    )  # fmt: skip
+    document = json.loads(result.stdout)
+    assert document["samples"] == 20
+    assert document["kernel_change"]["relative"] == pytest.approx(0, abs=1e-6)
+    assert files("found") == ["diagnosis.json", "diagnosis.png", "diagnosis.svg", "report.html"]
+    assert json.loads(Path("found/diagnosis.json").read_text())["behavior"] == "settles"
+
+
+@pytest.mark.usefixtures("inputs")
+def test_the_weights_of_a_model_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("mine.py").write_text(NET)
+    space: dict[str, object] = {}
+    exec(NET, space)
+    torch.manual_seed(0)
+    net = space["Net"]()
+    torch.save({"epoch": 3, "state_dict": net.state_dict()}, "weights.pt")
+    monkeypatch.delitem(__import__("sys").modules, "mine", raising=False)
+    arguments = ("--data", "x.npy", "-n", "5", "--json")
+    result = run("diagnose", "weights.pt", "--model", "mine.py:Net", *arguments)
+    found = json.loads(result.stdout)
+    z = torch.zeros(5, 6)
+    x = torch.from_numpy(np.load("x.npy")[:5]).float()
+    for _ in range(100):
+        z = net.step(z, x).detach()
+    jacobian = torch.autograd.functional.jacobian(lambda s: net.step(s[None], x[:1])[0], z[0])
+    norm = float(torch.linalg.matrix_norm(jacobian, 2))
+    assert found["jacobian"]["norms"][0] == pytest.approx(norm, rel=1e-4)
+    wrong = run("diagnose", "weights.pt", "--model", "mine.py:number", *arguments, code=2)
+    assert "--model must name a function or class" in wrong.output
+
+
+class Evil:
+    """Leaves a mark when it is unpickled."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (exec, ("open('ran', 'w').close()",))
+
+
+@pytest.mark.usefixtures("inputs")
+def test_no_code_of_a_file_is_run_unless_asked_for() -> None:
+    torch.save({"state_dict": Evil()}, "evil.pt")
+    Path("evil.pickle").write_bytes(pickle.dumps(Evil(), protocol=2))
+    Path("mine.py").write_text(NET)
+    for name in ("evil.pt", "evil.pickle"):
+        assert "--trust" in run("diagnose", name, "--data", "x.npy", code=2).output
+        result = run("diagnose", name, "--model", "mine.py:Net", "--data", "x.npy", code=2)
+        assert "FILE must hold a state dictionary" in result.output
+        assert not Path("ran").exists()
+    run("diagnose", "evil.pt", "--trust", "--data", "x.npy", code=2)
+    assert Path("ran").exists()
+
+
+@pytest.mark.usefixtures("inputs")
+def test_models_without_an_equilibrium_have_an_exit_code() -> None:
+    drifting = NET.replace("torch.tanh(self.recurrent(z) / 2 + self.input(x))", "z + 1")
+    Path("drifting.py").write_text(drifting)
+    space: dict[str, object] = {}
+    exec(NET, space)
+    torch.save(space["Net"]().state_dict(), "weights.pt")
+    arguments = ("--model", "drifting.py:Net", "--data", "x.npy", "--steps", "60")
+    result = run("diagnose", "weights.pt", *arguments, code=3)
+    assert "drifts: 20" in result.output
+    assert "No equilibrium was found for 20 of 20 samples" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "arguments"),
+    [
+        ("FILE must be a file", ("nothing.pt",)),
+        ("--model must be PATH.py:FACTORY", ("x.npy", "--model", "Net")),
+        ("--trust must be left out", ("x.npy", "--model", "a.py:Net", "--trust")),
+        ("-n", ("net.safetensors", "-n", "0", "--data", "x.npy")),
+        ("--tolerance must be", ("net.safetensors", "--tolerance", "2", "--data", "x.npy")),
+        ("--reference must be a file", ("net.safetensors", "--reference", "no.pt")),
+    ],
+)
+@pytest.mark.usefixtures("inputs")
+def test_bad_input_is_named(words: str, arguments: tuple[str, ...]) -> None:
+    saved()
+    assert words in run("diagnose", *arguments, code=2).output

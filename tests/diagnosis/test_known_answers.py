@@ -1,0 +1,188 @@
+"""Diagnoses of models whose answers are known."""
+
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import shoal
+
+U = torch.tensor([[-1.0], [-0.3], [0.4], [1.0]], dtype=torch.float64)
+ZERO = torch.zeros_like(U)
+
+
+def test_a_contraction_of_known_rate() -> None:
+    # z_k = (1 - r^k) z*: within 1% of the limit after ceil(log 0.01 / log r) applications
+    d = shoal.diagnose(lambda z, u: 0.8 * z + u, ZERO, U)
+    assert set(d.iterations[0].behaviors) == {"settles"}
+    assert all(one.counts == {"settles": 4} for one in d.iterations)
+    assert d.depth.depths == (math.ceil(math.log(0.01) / math.log(0.8)),) * 4
+    assert d.depth.decisions is None
+    torch.testing.assert_close(d.spectrum.radius, 0.8, atol=1e-9, rtol=0)
+    torch.testing.assert_close(d.spectrum.norm, 0.8, atol=1e-9, rtol=0)
+    torch.testing.assert_close(min(d.spectrum.nearest_one), 0.2, atol=1e-9, rtol=0)
+    assert d.equilibria.counts == (1,) * 4
+    assert d.equilibria.unique is None  # one was found, and no bound proves that it is alone
+    errors = {cost.name: cost.relative for cost in d.gradients}
+    assert errors["Implicit"] == 0
+    for terms in (1, 5, 20):  # the rest of the geometric series
+        assert errors[f"Neumann({terms})"] == pytest.approx(0.8 ** (terms + 1), rel=1e-6)
+    assert errors["OneStep"] == pytest.approx(0.8, rel=1e-6)
+    assert not any(cost.wrong for cost in d.gradients)
+    states = torch.cat(d.equilibria.states)
+    torch.testing.assert_close(states, 5 * U)
+
+
+def test_two_equilibria() -> None:
+    # z = tanh(2z): ±0.9575 attract, 0 repels
+    d = shoal.diagnose(lambda z: torch.tanh(2 * z), ZERO + 0.1, starts=8)
+    assert d.behavior == "settles"
+    assert d.equilibria.unique is False
+    known = torch.tensor([-0.957504024, 0.0, 0.957504024], dtype=torch.float64)
+    for states in d.equilibria.states:
+        assert 2 <= len(states) <= 3
+        distance = (states - known).abs().amin(1)
+        assert float(distance.max()) < 1e-6
+    assert any("same state" in remedy.what for remedy in d.remedies)
+    assert d.gradients == ()  # nothing to differentiate by
+
+
+@pytest.mark.parametrize(("rate", "period"), [(3.2, 2), (3.5, 4), (3.83, 3)])
+def test_a_cycle_of_the_logistic_map(rate: float, period: int) -> None:
+    start = torch.full((2, 1), 0.3, dtype=torch.float64)
+    d = shoal.diagnose(lambda z: rate * z * (1 - z), start)
+    assert d.behavior == "cycles"
+    assert d.iterations[0].periods == (period, period)
+    assert d.depth is None
+    # a solver finds the equilibrium that the iteration leaves
+    assert d.solved == 2
+    assert d.spectrum.radius == pytest.approx(rate - 2, rel=1e-6)
+    assert "solver=" in d.remedies[0].what
+
+
+def test_a_loop_that_drifts() -> None:
+    d = shoal.diagnose(lambda z, u: z + u, ZERO, U)
+    assert d.behaviors == {"drifts": 4}
+    assert d.solved == 0
+    assert d.spectrum is None
+    assert d.gradients == ()
+    assert d.equilibria.contraction == "refuted"
+    assert "GainConstraint" in d.remedies[0].what
+
+
+def test_a_loop_that_wanders() -> None:
+    d = shoal.diagnose(lambda z: 3.9 * z * (1 - z), torch.full((1, 1), 0.3, dtype=torch.float64))
+    assert d.behavior == "wanders"
+
+
+def test_a_slow_loop_is_told_from_a_drift() -> None:
+    d = shoal.diagnose(lambda z, u: 0.9995 * z + u, ZERO, U)
+    assert d.behaviors == {"settles slowly": 4}
+    assert d.solvers[0].converged == 0
+    assert "solver=" in d.remedies[0].what
+
+
+def test_an_expanding_map_that_a_solver_solves() -> None:
+    d = shoal.diagnose(lambda z, u: -1.5 * z + u, ZERO, U)
+    assert d.behaviors == {"diverges": 4}
+    assert d.solved == 4
+    torch.testing.assert_close(torch.cat(d.equilibria.states), U / 2.5)
+    solved = {cost.name: cost.converged for cost in d.solvers}
+    assert (solved["Picard"], solved["Anderson"], solved["NewtonKrylov"]) == (0, 4, 4)
+    # partial sums of 1 - 1.5 + 2.25 - ... have alternating signs, the exact gradient is positive
+    wrong = {cost.name: cost.wrong for cost in d.gradients}
+    assert not wrong["OneStep"]
+    assert wrong["Neumann(1)"]
+    assert wrong["Neumann(5)"]
+    assert not wrong["Neumann(20)"]
+
+
+class Turning(nn.Module):
+    """A contraction that turns: what pushes the state one way moves the equilibrium another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.push = nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
+        turn = torch.tensor([[0.0, -0.9], [0.9, 0.0]], dtype=torch.float64)
+        self.register_buffer("turn", turn)
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return z @ self.turn.T + self.push * torch.tensor([1.0, 0.0], dtype=torch.float64)
+
+
+def test_a_one_step_gradient_that_points_the_wrong_way() -> None:
+    # J = 0.9 R: dz/dp = (I - J)^-1 (1, 0) = (1, 0.9) / 1.81, of one step (1, 0).
+    # The loss -z_1/2 + z_2 has the slopes 0.4/1.81 > 0 and -1/2 < 0.
+    z0 = torch.zeros(1, 2, dtype=torch.float64)
+    slope = torch.tensor([[-0.5, 1.0]], dtype=torch.float64)
+    d = shoal.diagnose(Turning(), z0, cotangent=slope)
+    assert d.behavior == "settles"
+    costs = {cost.name: cost for cost in d.gradients}
+    assert costs["OneStep"].wrong
+    assert costs["OneStep"].cosine == pytest.approx(-1)
+    assert costs["OneStep"].relative == pytest.approx(1 + 0.5 * 1.81 / 0.4)
+    assert not costs["Unrolled"].wrong
+    assert any("Implicit" in remedy.what for remedy in d.remedies)
+    turned = sorted(d.spectrum.eigenvalues[0], key=lambda value: value.imag)
+    assert turned == pytest.approx([-0.9j, 0.9j])
+    assert "WRONG DIRECTION" in str(d)
+
+
+def test_samples_may_behave_differently() -> None:
+    factors = torch.tensor([[0.5], [-1.0], [1.0], [2.0]], dtype=torch.float64)
+    d = shoal.diagnose(lambda z, a: a * z + 1, ZERO, factors)
+    assert d.iterations[0].behaviors == ("settles", "cycles", "drifts", "diverges")
+    assert d.iterations[0].periods == (0, 2, 0, 0)
+    assert d.equilibria.counts == (1, 1, 0, 1)
+    assert len(d.depth.depths) == 1
+
+
+def test_norms_and_radii_without_forming_the_jacobian() -> None:
+    # 150 entries: more than are formed; a matrix that is far from normal, with known values
+    size = 150
+    diagonal = torch.linspace(-0.3, 0.5, size, dtype=torch.float64)
+    diagonal[-1] = -0.9
+    matrix = torch.diag(diagonal)
+    matrix[0, -1] = 3.0
+    d = shoal.diagnose(
+        lambda z, u: z @ matrix.T + u, torch.zeros(2, size).double(), torch.ones(2, size).double()
+    )
+    assert not d.spectrum.exact
+    assert d.spectrum.radius == pytest.approx(0.9, rel=1e-6)
+    assert d.spectrum.norm == pytest.approx(float(torch.linalg.matrix_norm(matrix, 2)), rel=1e-6)
+    assert max(d.spectrum.residuals) < 1e-6
+    assert d.equilibria.contraction == "refuted"  # its norm is above one
+    assert d.behavior == "settles"
+
+
+def test_what_is_not_a_number_is_said_first() -> None:
+    d = shoal.diagnose(lambda z, u: torch.log(z - 5 + 0 * u), ZERO, U)
+    assert d.behaviors == {"diverges": 4}
+    assert d.samples == 4
+    assert "NaN" in d.remedies[0].what
+    assert json.loads(d.to_json())["equilibria"]["counts"] == [0] * 4
+
+
+def test_states_near_the_largest_number() -> None:
+    d = shoal.diagnose(lambda z: z**2, torch.full((2, 2), 1e30))
+    assert d.behaviors == {"diverges": 2}
+
+
+def test_every_state_is_an_equilibrium_of_the_identity() -> None:
+    d = shoal.diagnose(lambda z: z, ZERO)
+    assert d.equilibria.unique is False
+    assert min(d.equilibria.counts) > 1
+    assert min(d.spectrum.nearest_one) == 0
+
+
+def test_json_holds_all_and_is_json() -> None:
+    d = shoal.diagnose(lambda z, u: z + u, ZERO, U)
+    document = json.loads(d.to_json())
+    assert document["behavior"] == "drifts"
+    assert document["jacobian"] is None
+    assert [one["solver"].split("(")[0] for one in document["solvers"]][:2] == [
+        "Picard",
+        "DampedPicard",
+    ]

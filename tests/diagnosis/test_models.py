@@ -1,0 +1,255 @@
+"""Diagnoses of modules that people come with: layers, whole models, foreign blocks, trees."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import shoal
+from shoal.adapters.torchdeq import get_deq
+
+DTYPE = torch.float64
+
+
+def inputs(count: int = 6, size: int = 4) -> Tensor:
+    return torch.randn(count, size, dtype=DTYPE, generator=torch.Generator().manual_seed(0))
+
+
+class Block(nn.Module):
+    """A transformer's block that is applied again and again; fused attention and all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True, dropout=0.1)
+        self.inner, self.outer = nn.Linear(8, 16), nn.Linear(16, 8)
+        self.norms = nn.ModuleList(nn.LayerNorm(8) for _ in range(2))
+
+    def forward(self, z: Tensor, x: Tensor) -> Tensor:
+        seen, _ = self.attention(z, z, z, need_weights=False)
+        z = self.norms[0](x + 0.3 * seen)
+        return self.norms[1](x + 0.3 * self.outer(nn.functional.gelu(self.inner(z))))
+
+
+def test_a_looped_transformer_block() -> None:
+    block = Block().double()
+    x = inputs(3, 40).reshape(3, 5, 8)
+    before = {name: p.clone() for name, p in block.state_dict().items()}
+    d = shoal.diagnose(block, torch.zeros_like(x), x, output=lambda z: z.mean(1))
+    assert block.training  # as it was, and so are its weights
+    assert all(torch.equal(p, before[name]) for name, p in block.state_dict().items())
+    assert d.behaviors == {"settles": 3}
+    # the oracle: autograd's Jacobian at a long iteration's end
+    block.eval()
+    z = torch.zeros_like(x)
+    for _ in range(300):
+        z = block(z, x).detach()
+    for row in range(3):
+        jacobian = torch.autograd.functional.jacobian(
+            lambda s, row=row: block(s[None], x[row : row + 1])[0], z[row]
+        ).reshape(40, 40)
+        assert d.spectrum.norms[row] == pytest.approx(
+            float(torch.linalg.matrix_norm(jacobian, 2)), rel=1e-6
+        )
+        radius = float(torch.linalg.eigvals(jacobian).abs().max())
+        assert d.spectrum.radii[row] == pytest.approx(radius, rel=1e-6)
+    # and of the depth: means of the tokens after so many steps, and after one less
+    final, state, misses = z.mean(1), torch.zeros_like(x), []
+    for _ in range(max(d.depth.depths) + 1):
+        off = (state.mean(1) - final).norm(dim=1) / final.norm(dim=1)
+        misses.append(off > 0.01)
+        state = block(state, x).detach()
+    for row, depth in enumerate(d.depth.depths):
+        assert not bool(misses[depth][row])
+        assert bool(misses[depth - 1][row])
+    assert {cost.name for cost in d.gradients} >= {"Implicit", "OneStep", "Unrolled"}
+    kept = {cost.name: cost.memory for cost in d.gradients}
+    assert kept["Unrolled"] > 3 * kept["Implicit"] > 0
+
+
+class Classifier(nn.Module):
+    """An encoder, an equilibrium and a readout, as one trains them."""
+
+    def __init__(self, width: int = 12) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.encoder, self.recurrent = nn.Linear(4, width), nn.Linear(width, width)
+        self.layer = shoal.Equilibrium(self.step)
+        self.readout = nn.Linear(width, 3)
+
+    def step(self, z: Tensor, u: Tensor) -> Tensor:
+        return torch.tanh(self.recurrent(z) / 2 + u)
+
+    def forward(self, x: Tensor) -> Tensor:
+        u = self.encoder(x)
+        return self.readout(self.layer(torch.zeros_like(u), u))
+
+
+def test_a_whole_model_is_looked_into() -> None:
+    model, x = Classifier().double(), inputs()
+    d = shoal.diagnose(model, None, x)
+    u = model.encoder(x)
+    layer = shoal.diagnose(model.step, torch.zeros_like(u), u.detach(), output=model.readout)
+    assert d.depth.depths == layer.depth.depths
+    assert d.depth.decisions is not None
+    assert d.spectrum.radii == pytest.approx(layer.spectrum.radii)
+    # the exact gradient is that of the model: all of its parameters but the readout's count
+    assert d.parameter_bytes == sum(8 * p.numel() for p in model.parameters())
+    assert {c.name: c.wrong for c in d.gradients}["Implicit"] is False
+    assert model.layer.solution is None  # it was not run
+
+
+def test_modules_in_the_closure_of_a_function_are_found() -> None:
+    linear, x = nn.Linear(4, 4).double(), inputs()
+    drop = nn.Dropout(0.5)
+    d = shoal.diagnose(lambda z, x: torch.tanh(drop(linear(z)) / 2 + x), torch.zeros_like(x), x)
+    assert d.parameter_bytes == 8 * 20
+    assert d.behavior == "settles"
+    assert drop.training
+    # the oracle: the map without dropout
+    z = torch.zeros_like(x)
+    for _ in range(200):
+        z = torch.tanh(linear(z) / 2 + x).detach()
+    torch.testing.assert_close(torch.cat(d.equilibria.states), z)
+
+
+def test_a_network_of_build_is_certified() -> None:
+    deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.1, input_variance=0.8)
+    net = shoal.build(deq, in_features=4, width=32, out_features=2, dtype=DTYPE)
+    d = shoal.diagnose(net, None, inputs())
+    assert d.equilibria.contraction == "certified"
+    assert d.equilibria.unique is True
+    assert d.equilibria.counts == (1,) * 6
+    with torch.no_grad():
+        expected = net.features(inputs()) / net.feature_scale
+    torch.testing.assert_close(torch.cat(d.equilibria.states), expected)
+    assert d.spectrum.norm <= net.well_posedness().gain_upper
+    # the exact gradient of the layer itself, against the network's own
+    assert {c.name: c.relative for c in d.gradients}["Neumann(20)"] < 1e-3
+
+
+class TorchDEQModel(nn.Module):
+    """A model written for torchdeq, of a state of two tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.deq, self.inner = get_deq(f_solver="anderson", f_tol=1e-9, ift=True), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        def step(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+            return torch.tanh(self.inner(b) / 2 + x), torch.sin(a) / 2
+
+        states, _ = self.deq(step, (torch.zeros_like(x), torch.zeros_like(x)))
+        return states[-1][0] + states[-1][1]
+
+
+def test_a_model_of_the_torchdeq_adapter() -> None:
+    model, x = TorchDEQModel().double(), inputs()
+    d = shoal.diagnose(model, None, x)
+    assert d.behaviors == {"settles": 6}
+    assert d.size == 8
+    # J = [[0, A], [B, 0]]: eigenvalues come in pairs ±λ
+    values = sorted(d.spectrum.eigenvalues[0], key=lambda v: (round(v.real, 9), v.imag))
+    assert abs(sum(values)) < 1e-9
+    assert d.gradients
+
+
+def test_states_may_be_trees() -> None:
+    def rotated(state: dict[str, Tensor], x: Tensor) -> dict[str, Tensor]:
+        return {"a": torch.sin(state["b"]) / 2 + x, "b": torch.cos(state["a"]) / 2}
+
+    x = inputs(3, 2)
+    start = {"a": torch.zeros_like(x), "b": torch.zeros_like(x)}
+    slope = {"a": torch.ones_like(x), "b": torch.zeros_like(x)}
+    d = shoal.diagnose(rotated, start, x, output=lambda z: z["a"], cotangent=slope)
+    assert (d.behavior, d.size) == ("settles", 4)
+    assert d.equilibria.counts == (1, 1, 1)
+
+
+def test_samples_that_depend_on_each_other_are_one() -> None:
+    adjacency = torch.tensor([[0.0, 1, 0], [1, 0, 1], [0, 1, 0]], dtype=DTYPE) / 4
+    x = inputs(3, 1)
+    d = shoal.diagnose(lambda z, x: torch.tanh(adjacency @ z + x), torch.zeros_like(x), x)
+    assert (d.samples, d.size) == (1, 3)
+    assert any("depend on each other" in note for note in d.notes)
+    told = shoal.diagnose(
+        lambda z, x: torch.tanh(adjacency @ z + x), torch.zeros_like(x), x, batched=False
+    )
+    assert told.notes == ()
+    assert told.spectrum.radius == pytest.approx(d.spectrum.radius)
+
+
+def test_how_far_training_moved_the_kernel() -> None:
+    model, x = Classifier().double(), inputs()
+    start = {name: p.clone() for name, p in model.state_dict().items()}
+    same = shoal.diagnose(model, None, x, reference=start).kernel_change
+    assert same.relative == pytest.approx(0, abs=1e-9)
+    assert same.alignment == pytest.approx(1)
+    with torch.no_grad():
+        for p in model.readout.parameters():
+            p.mul_(3)
+        for p in model.recurrent.parameters():
+            p.add_(0.2 * torch.randn_like(p))
+    moved = shoal.diagnose(model, None, x, reference=start)
+    kernels = [shoal.empirical_kernel(m, x).ntk for m in (Classifier().double(), model)]
+    expected = float((kernels[1] - kernels[0]).norm() / kernels[0].norm())
+    assert moved.kernel_change.relative == pytest.approx(expected, rel=1e-9)
+    assert moved.kernel_change.alignment < 1
+    assert "alignment" in str(moved)
+
+
+def test_pages_pictures_and_numbers_are_saved(tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    pytest.importorskip("matplotlib")
+    x = inputs(3, 2)
+    d = shoal.diagnose(lambda z, x: z / 2 + x, torch.zeros_like(x), x)
+    for ending in ("html", "json", "png", "svg"):
+        d.save(tmp_path / f"found.{ending}")
+        assert (tmp_path / f"found.{ending}").stat().st_size > 1000
+    page = (tmp_path / "found.html").read_text()
+    assert "Does the plain iteration settle?" in page
+    assert page.count("<svg") == 4
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    with pytest.raises(ValueError, match=r"path must end in \.html"):
+        d.save(tmp_path / "found.txt")
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "arguments"),
+    [
+        (TypeError, "model must be", (3, None)),
+        (ValueError, "z0 must be the state", (lambda z: z, None)),
+        (ValueError, "z0 must be the state", (nn.Linear(2, 2), None, inputs())),
+        (TypeError, "z0 must be None", (get_deq(), inputs())),
+        (ValueError, "z0 must be None for a model", (Classifier().double(), inputs())),
+        (ValueError, "f must return a tensor of shape", (lambda z: z[:, :1], inputs())),
+    ],
+)
+def test_what_is_no_loop_is_refused(
+    error: type[Exception], words: str, arguments: tuple[object, ...]
+) -> None:
+    with pytest.raises(error, match=words):
+        shoal.diagnose(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("tolerance must be", {"tolerance": 0}),
+        ("starts must be", {"starts": 0}),
+        ("steps must be", {"steps": 1}),
+        ("output must return one entry per sample", {"output": lambda z: z.sum()}),
+        ("reference must be left out for a cell", {"reference": {}}),
+    ],
+)
+def test_bad_options_are_named(words: str, options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=words):
+        shoal.diagnose(lambda z: z / 2, inputs(), **options)
+
+
+def test_a_model_with_two_equilibria_inside_is_refused() -> None:
+    model = nn.Sequential(shoal.Equilibrium(nn.Linear(4, 4)), shoal.Equilibrium(nn.Linear(4, 4)))
+    with pytest.raises(ValueError, match="one equilibrium inside, got 2"):
+        shoal.diagnose(model, None, inputs())
