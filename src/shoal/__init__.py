@@ -88,6 +88,7 @@ if TYPE_CHECKING:  # functions from the modules of their names, which mypy takes
     )
     from shoal.networks.build import build
     from shoal.networks.empirical_kernel import empirical_kernel
+    from shoal.prediction import LearningCurve, learning_curve
     from shoal.regression import (
         Cholesky,
         CombinedPreconditioner,
@@ -154,6 +155,7 @@ __all__ = [
     "Kink",
     "Layers",
     "LeakyReLU",
+    "LearningCurve",
     "LeaveOneOut",
     "MomentMatching",
     "Monitor",
@@ -207,6 +209,7 @@ __all__ = [
     "kernel_function",
     "kernel_operator",
     "kernel_regression",
+    "learning_curve",
     "load",
     "pair_eigenvalue",
     "required_width",
@@ -222,7 +225,8 @@ __version__ = "0.1.0.dev0"
 
 _PACKAGES = (  # that have public names, from the ground up
     *("mixtures", "activations", "architectures", "equilibrium", "kernels", "equivalents"),
-    *("spectra", "regression", "networks", "designs", "convergence", "training", "certificates"),
+    *("spectra", "regression", "prediction", "networks", "designs", "convergence", "training"),
+    "certificates",
 )
 
 if not TYPE_CHECKING:
