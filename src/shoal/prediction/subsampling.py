@@ -23,7 +23,7 @@ from shoal.regression.ridge_path import Decomposition
 
 __all__ = ["Prediction", "Subsampling"]
 
-_DRAWS = 16  # of the fluctuation of outputs, for each sample
+_DRAWS = 8  # of the fluctuation of outputs
 
 
 class Prediction(NamedTuple):
@@ -95,33 +95,42 @@ class Subsampling:
         inverse = parts.inverse(self.other_ridge(size))
         first, second = float(inverse.sum()), float(inverse.square().sum())
         alpha = parts.vectors @ (inverse[:, None] * parts.coefficients)
-        errors = alpha / parts.inverse_diagonal(inverse)[:, None]  # leaving out each
+        diagonal = parts.inverse_diagonal(inverse)[:, None]
+        errors = alpha / diagonal  # leaving out each
         free = first**2 / second  # N less the sum of squares
         share = free / self.samples * size / (size - self.samples + free)
         squares = errors.square().mean(1)
-        test = share * float(squares.mean())
         fitted = share * float(alpha.square().mean()) / (first / self.samples) ** 2
+        excess = (share - 1) / (self.samples / free - 1)  # of fluctuation, over that of all
         return Prediction(
-            test,
+            share * float(squares.mean()),
             float(squares.mean()) * free / self.samples,
             fitted * (self.ridge * first / size) ** 2,
             share * float(squares.std()) / math.sqrt(_independent(inverse)),
-            self._rate(errors, share - 1, seed) if self.classes else math.nan,
+            self._rate(inverse, diagonal, errors, excess, seed) if self.classes else math.nan,
         )
 
-    def _rate(self, errors: Tensor, excess: float, seed: int) -> float:
-        """How many are classified wrong, with as much more fluctuation as a smaller set has."""
+    def _rate(
+        self, inverse: Tensor, diagonal: Tensor, errors: Tensor, excess: float, seed: int
+    ) -> float:
+        r"""How many are classified wrong, with as much more fluctuation as a smaller set has.
+
+        A sample is predicted by $-\sum_{j \ne i} G_{ij} y_j/G_{ii}$ without it. Errors of random
+        signs in the place of targets make the fluctuation, with weights and classes as they are.
+        """
         if excess < -1e-9:  # larger sets fluctuate less, which cannot be added
             return math.nan
-        targets = self.parts.targets
-        free, right = targets - errors, targets.argmax(1)
-        covariance = max(excess, 0.0) * errors.T @ errors / len(errors)
-        values, vectors = torch.linalg.eigh(covariance)
-        root = vectors * values.clamp_min(0.0).sqrt()
+        targets, vectors = self.parts.targets, self.parts.vectors
+        values, right = targets - errors, targets.argmax(1)
         generator = torch.Generator().manual_seed(seed)
-        shape = (_DRAWS, *targets.shape)
-        noise = torch.randn(shape, generator=generator, dtype=torch.float64).to(targets) @ root.T
-        return float(((free + noise).argmax(2) != right).double().mean())
+        signs = 2 * torch.randint(0, 2, (_DRAWS, len(errors), 1), generator=generator) - 1
+        rates = []
+        for sign in signs.to(errors):
+            random = sign * errors
+            spread = vectors @ (inverse[:, None] * (vectors.T @ random)) / diagonal - random
+            moved = values + math.sqrt(max(excess, 0.0)) * spread
+            rates.append(float((moved.argmax(1) != right).double().mean()))
+        return sum(rates) / _DRAWS
 
 
 def _independent(inverse: Tensor) -> float:
