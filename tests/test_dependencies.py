@@ -24,6 +24,7 @@ LIBRARY: dict[str, set[str]] = {
     "equivalents": {"kernels", "mixtures"},
     "spectra": {"equivalents"},
     "regression": {"equivalents"},
+    "prediction": {"regression"},
     "adapters": {"equilibrium", "regression"},
     # finite networks and their limits
     "networks": {"equilibrium", "kernels"},

@@ -93,6 +93,7 @@ if TYPE_CHECKING:  # functions from the modules of their names, which mypy takes
     )
     from shoal.networks.build import build
     from shoal.networks.empirical_kernel import empirical_kernel
+    from shoal.prediction import LearningCurve, learning_curve
     from shoal.regression import (
         Cholesky,
         CombinedPreconditioner,
@@ -100,8 +101,13 @@ if TYPE_CHECKING:  # functions from the modules of their names, which mypy takes
         DiagonalPreconditioner,
         EquivalentPreconditioner,
         KernelRegression,
+        LeaveOneOut,
         Nystrom,
+        RidgePath,
+        Selection,
         kernel_regression,
+        ridge_path,
+        select,
     )
     from shoal.spectra import Spectra, Spectrum, spectrum
     from shoal.training import Monitor, TrainingError, TrainingRun, Watch
@@ -155,6 +161,8 @@ __all__ = [
     "Kink",
     "Layers",
     "LeakyReLU",
+    "LearningCurve",
+    "LeaveOneOut",
     "Mish",
     "MomentMatching",
     "Monitor",
@@ -170,6 +178,8 @@ __all__ = [
     "RequiredWidth",
     "ResNet",
     "Reversible",
+    "RidgePath",
+    "Selection",
     "Sigmoid",
     "Sine",
     "Sinusoid",
@@ -209,10 +219,13 @@ __all__ = [
     "kernel_function",
     "kernel_operator",
     "kernel_regression",
+    "learning_curve",
     "load",
     "pair_eigenvalue",
     "required_width",
+    "ridge_path",
     "save",
+    "select",
     "solve",
     "spectrum",
     "train",
@@ -222,9 +235,8 @@ __version__ = "0.1.0.dev0"
 
 _PACKAGES = (  # that have public names, from the ground up
     *("mixtures", "activations", "architectures", "equilibrium", "kernels", "equivalents"),
-    *("spectra", "regression", "networks", "designs", "convergence", "training", "certificates"),
-    "diagnosis",
-    "distillation",
+    *("spectra", "regression", "prediction", "networks", "designs", "convergence", "training"),
+    *("certificates", "diagnosis", "distillation"),
 )
 
 if not TYPE_CHECKING:

@@ -11,7 +11,7 @@ pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 
 from sklearn.base import clone
 from sklearn.datasets import load_digits
-from sklearn.linear_model import RidgeClassifier
+from sklearn.linear_model import RidgeClassifier, RidgeCV
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
@@ -28,7 +28,7 @@ def no_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", refuse)
 
 
-@parametrize_with_checks([KernelRegressor(), KernelClassifier()])
+@parametrize_with_checks([KernelRegressor(), KernelClassifier(), KernelRegressor(ridge="loo")])
 def test_checks_of_scikit_learn(estimator, check) -> None:
     check(estimator)
 
@@ -54,6 +54,24 @@ def test_predictions_are_those_of_ridge_regression(which: str, outputs: int) -> 
     plain = clone(model).set_params(fit_intercept=False).fit(x, y)
     expected = relu_deq(new, 0.3, 0.8, x)[row] @ np.linalg.solve(matrix, y)
     np.testing.assert_allclose(plain.predict(new), expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("criterion", ["gcv", "loo"])
+def test_ridges_are_chosen_as_ridge_cv_does(criterion: str) -> None:
+    """Of a linear network, by scikit-learn's own leave-one-out on targets less their mean."""
+    random = np.random.default_rng(0)
+    x = random.standard_normal((60, 5))
+    y = x @ random.standard_normal(5) + 2 * random.standard_normal(60) + 3
+    model = KernelRegressor("identity", 0.2, 0.8, ridge=criterion).fit(x, y)
+    ridges = model.regression_.path.ridges.numpy()
+    size = float(shoal.kernel(model.architecture_, x[:1], diag=True).ntk[0] / (x[0] ** 2).sum())
+    known = RidgeCV(ridges / size, fit_intercept=False).fit(x, y - y.mean())
+    assert model.ridge == criterion
+    assert abs(np.log(model.ridge_ / (known.alpha_ * size))) < 0.3 * (1 + (criterion == "gcv"))
+    assert model.ridge_ == model.regression_.ridge
+    classes = KernelClassifier(ridge=criterion).fit(x, (y > 3).astype(int))
+    assert classes.ridge_ > 0
+    assert KernelClassifier(ridge=0.5).fit(x, y > 3).ridge_ == 0.5
 
 
 def test_units_do_not_matter_by_default() -> None:

@@ -38,7 +38,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         recurrent_variance: float = 0.2,
         input_variance: float | Literal["scale"] = "scale",
         *,
-        ridge: float = 1e-3,
+        ridge: float | Literal["gcv", "loo", "likelihood"] = 1e-3,
         which: Literal["ck", "ntk"] = "ntk",
         trainable: Iterable[str] | None = None,
         fit_intercept: bool = True,
@@ -76,6 +76,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             trainable=function.trainable,
             memory=self.memory,
         )
+        self.ridge_ = self.regression_.ridge
         self.dual_coef_ = self.regression_.coefficients
         return self
 
@@ -110,7 +111,9 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, _KernelEstimator):  # ty
         recurrent_variance: $\sigma_a^2$.
         input_variance: $\sigma_b^2$; ``"scale"`` is one over the mean squared norm of the training
             inputs, so that units do not matter.
-        ridge: $\lambda$ in $(K + \lambda I)^{-1} y$.
+        ridge: $\lambda$ in $(K + \lambda I)^{-1} y$; or ``"gcv"``, ``"loo"`` or ``"likelihood"``,
+            by which :func:`shoal.kernel_regression` chooses it, as ``RidgeCV`` does. The mean of
+            the targets is then taken as known.
         which: ``"ntk"``, that of a network of which all is trained, or ``"ck"``, that of one whose
             readout alone is trained.
         trainable: The groups of parameters that the NTK counts; all by default.
@@ -123,6 +126,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, _KernelEstimator):  # ty
         architecture_: The network.
         dual_coef_: $\alpha$, in the shape of the targets.
         intercept_: The mean of the targets, or zeros.
+        ridge_: The ridge, as given or chosen.
         regression_: The :class:`shoal.regression.KernelRegression`, which knows variances too.
 
     Example:

@@ -2,6 +2,7 @@
 
 from shoal.linalg import CholeskyFactor, Diagonal, LowRank
 from shoal.regression.kernel_regression import kernel_regression
+from shoal.regression.leave_one_out import LeaveOneOut
 from shoal.regression.methods import Cholesky, ConjugateGradients
 from shoal.regression.preconditioners import (
     CombinedPreconditioner,
@@ -11,6 +12,8 @@ from shoal.regression.preconditioners import (
     Preconditioner,
 )
 from shoal.regression.result import Estimate, KernelRegression, Report
+from shoal.regression.ridge_path import RidgePath, ridge_path
+from shoal.regression.selection import Selection, select
 from shoal.regression.solver import Progress
 
 __all__ = [
@@ -23,10 +26,15 @@ __all__ = [
     "EquivalentPreconditioner",
     "Estimate",
     "KernelRegression",
+    "LeaveOneOut",
     "LowRank",
     "Nystrom",
     "Preconditioner",
     "Progress",
     "Report",
+    "RidgePath",
+    "Selection",
     "kernel_regression",
+    "ridge_path",
+    "select",
 ]

@@ -12,17 +12,24 @@ import torch
 
 from shoal.architectures import Architecture
 from shoal.core.checkpoints import Checkpoint
-from shoal.core.checks import float_tensor, function, one_of, real, shown
+from shoal.core.checks import function, one_of, shown
 from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import KernelFunction, kernel_function
-from shoal.kernels.arguments import as_tensor, checked_samples, memory_limit
+from shoal.kernels.arguments import as_tensor
 from shoal.linalg.krylov import Iteration, relative
-from shoal.linalg.operator import refuse_gradients
 from shoal.regression import checkpoints
+from shoal.regression.memory import byte_limit, data_bytes, matrix_bytes
 from shoal.regression.methods import Cholesky, ConjugateGradients
-from shoal.regression.problem import Problem
+from shoal.regression.problem import Problem, checked_problem
 from shoal.regression.result import KernelRegression, Report
+from shoal.regression.ridge_path import (
+    Criterion,
+    RidgePath,
+    checked_criterion,
+    decomposed,
+    path_of,
+)
 from shoal.regression.solver import (
     Listener,
     Progress,
@@ -36,11 +43,6 @@ from shoal.regression.solver import (
 
 __all__ = ["kernel_regression"]
 
-_DEFAULT_MEMORY = 8 * 2**30
-_WORK = {"cpu": 2**29, "cuda": 6 * 2**30}  # besides the matrix: strips and panels
-_COPIES = 4  # of the inputs, as they are and as directions
-_VECTORS = 12  # of the size of the targets, that conjugate gradients hold
-
 Method = Literal["auto", "cholesky", "cg"] | Cholesky | ConjugateGradients
 
 
@@ -50,7 +52,7 @@ def kernel_regression(
     x: Any,
     y: Any,
     *,
-    ridge: float,
+    ridge: float | Criterion,
     which: Literal["ck", "ntk"] = "ntk",
     trainable: Iterable[str] | None = None,
     width: int | None = None,
@@ -75,7 +77,10 @@ def kernel_regression(
         architecture: The network, or its kernel function.
         x: Inputs of shape (n, p), a tensor or a NumPy array.
         y: Targets of shape (n,) or (n, q).
-        ridge: $\lambda \ge 0$.
+        ridge: $\lambda \ge 0$; or how to choose it, from one eigendecomposition of the matrix:
+            ``"gcv"`` by generalized cross-validation, ``"loo"`` by the mean squared error of
+            leaving out each sample, ``"likelihood"`` by the marginal likelihood under the best
+            output scale. The path that it was chosen from is then the result's ``path``.
         which: The kernel.
         trainable: Groups of parameters that the NTK counts; all by default.
         width: See :func:`~shoal.kernels.kernel_function`.
@@ -104,12 +109,16 @@ def kernel_regression(
         tensor([0.3555], dtype=torch.float64)
     """
     kernels = kernel_function(architecture, trainable=trainable, width=width)
-    problem = _problem(kernels, x, y, ridge, which)
+    wanted = checked_criterion("ridge", ridge) if isinstance(ridge, str) else None
+    problem = checked_problem(kernels, x, y, 0.0 if isinstance(ridge, str) else ridge, which)
     one_of("on_failure", on_failure, ("raise", "warn"))
-    limit = _limit(problem, memory)
+    limit = byte_limit(problem, memory)
     chosen = _chosen(method, problem, limit, checkpoint)
     function("on_progress", on_progress)
     listener = on_progress or (lambda _: None)
+    path = _path(problem, chosen, limit, wanted)
+    if path is not None and wanted is not None:
+        problem = replace(problem, ridge=path.best(wanted))
     file, kept = None, None
     if checkpoint is not None and isinstance(chosen, ConjugateGradients):
         file = checkpoints.of_problem(checkpoint, problem, chosen)
@@ -120,10 +129,7 @@ def kernel_regression(
     found = _run(problem, solver, state, file, listener)
     spent = seconds(problem.x) - begin
     if not found.converged:
-        text = f"the regression did not converge: {explain(found, problem.y, solver)}"
-        if on_failure == "raise":
-            raise ConvergenceError(text)
-        warnings.warn(text, ConvergenceWarning, stacklevel=3)
+        _fail(f"the regression did not converge: {explain(found, problem.y, solver)}", on_failure)
     shaped = found.solution if y.ndim == 2 else found.solution[:, 0]
     dtype = as_tensor(x[:1], "x").dtype
     return KernelRegression(
@@ -133,7 +139,14 @@ def kernel_regression(
         solver,
         found.solution,
         dtype,
+        path,
     )
+
+
+def _fail(text: str, on_failure: str) -> None:
+    if on_failure == "raise":
+        raise ConvergenceError(text)
+    warnings.warn(text, ConvergenceWarning, stacklevel=4)
 
 
 def _report(
@@ -155,44 +168,6 @@ def _report(
     )
 
 
-def _problem(kernels: KernelFunction, x: Any, y: Any, ridge: float, which: str) -> Problem:
-    """Checked arguments, in float64."""
-    inputs = checked_samples("x", as_tensor(x, "x"))
-    if inputs.dim() != 2:
-        raise ValueError(f"x must have shape (samples, features), got {tuple(inputs.shape)}")
-    targets = float_tensor("y", as_tensor(y, "y"))
-    if targets.dim() not in (1, 2) or len(targets) != len(inputs):
-        raise ValueError(
-            f"y must have shape (n,) or (n, outputs) with n = {len(inputs)}, "
-            f"got {tuple(targets.shape)}"
-        )
-    given = {"x": inputs, "y": targets, **dict(kernels.variances)}
-    refuse_gradients(given, "a regression is not differentiated; detach() it")
-    return Problem(
-        replace(kernels, variances=()),
-        inputs.detach().to(torch.float64, copy=True),  # what the caller changes later is not seen
-        targets.detach().reshape(len(targets), -1).to(inputs.device, torch.float64, copy=True),
-        real("ridge", ridge, at_least=0.0),
-        ("ck", "ntk").index(one_of("which", which, ("ck", "ntk"))),
-    )
-
-
-def _limit(problem: Problem, memory: int | str | None) -> int:
-    """Bytes for all."""
-    limit, device = memory_limit(memory), problem.x.device
-    if limit is None:
-        limit = _DEFAULT_MEMORY
-        if device.type == "cuda":
-            held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-            limit = (torch.cuda.mem_get_info(device)[0] + held) * 9 // 10
-    return limit
-
-
-def _data_bytes(problem: Problem) -> int:
-    """What is not for the matrix and the work on it: inputs, their directions, and vectors."""
-    return _COPIES * problem.x.nbytes + _VECTORS * problem.y.nbytes
-
-
 def _chosen(
     method: Method, problem: Problem, limit: int, checkpoint: object
 ) -> Cholesky | ConjugateGradients:
@@ -205,13 +180,13 @@ def _chosen(
             )
         if one_of("method", method, ("auto", "cholesky", "cg")) == "auto":
             direct = Cholesky()
-            fits = _matrix_bytes(problem, direct) <= limit - _data_bytes(problem)
+            fits = matrix_bytes(problem, direct) <= limit - data_bytes(problem)
             method = "cholesky" if fits and checkpoint is None else "cg"
         method = Cholesky() if method == "cholesky" else ConjugateGradients()
     if isinstance(method, Cholesky):
         _check_factor(method, problem, limit, checkpoint)
         return method
-    least = least_memory(problem, method) + _data_bytes(problem)
+    least = least_memory(problem, method) + data_bytes(problem)
     if limit < least:
         raise ValueError(
             f"memory must be at least '{math.ceil(least / 2**20)}MiB' for these inputs and targets "
@@ -220,10 +195,27 @@ def _chosen(
     return method
 
 
+def _path(
+    problem: Problem,
+    method: Cholesky | ConjugateGradients,
+    limit: int,
+    wanted: Criterion | None,
+) -> RidgePath | None:
+    """The ridges to choose from, if one is to be chosen."""
+    if wanted is None:
+        return None
+    if method.name == "cg":
+        raise ValueError(
+            f"ridge={wanted!r} needs method='cholesky', for which memory may be too small: with "
+            "method='cg' compare the estimate_gcv() of a few ridges"
+        )
+    return path_of(decomposed(problem, limit), None)
+
+
 def _check_factor(method: Cholesky, problem: Problem, limit: int, checkpoint: object) -> None:
     if checkpoint is not None:
         raise ValueError("checkpoint is for method='cg': a factorization is not kept")
-    needed, left = _matrix_bytes(problem, method), limit - _data_bytes(problem)
+    needed, left = matrix_bytes(problem, method), limit - data_bytes(problem)
     if needed > left:
         raise ValueError(
             f"method='cholesky' needs {needed / 2**30:.3g} GiB besides inputs and targets, and "
@@ -232,17 +224,11 @@ def _check_factor(method: Cholesky, problem: Problem, limit: int, checkpoint: ob
         )
 
 
-def _matrix_bytes(problem: Problem, method: Cholesky) -> int:
-    """What a factorization takes: the matrix, and the work on it."""
-    matrix = problem.size**2 * method.precision.itemsize
-    return matrix + min(matrix, _WORK.get(problem.x.device.type, 0))
-
-
 def _prepared(
     problem: Problem, method: Cholesky | ConjugateGradients, limit: int, listener: Listener
 ) -> Solver:
     """The system, with its factor or preconditioner."""
-    memory = limit - _data_bytes(problem)
+    memory = limit - data_bytes(problem)
     if isinstance(method, Cholesky):
         return factorized(problem, method, memory, listener)
     return iterative(problem, method, memory, listener)

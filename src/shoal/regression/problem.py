@@ -1,14 +1,18 @@
 r"""What is solved: $(K + \lambda I) \alpha = y$."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from shoal.core.checks import float_tensor, one_of, real
 from shoal.kernels import KernelFunction, KernelOperator, kernel, kernel_operator
+from shoal.kernels.arguments import as_tensor, checked_samples
+from shoal.linalg.operator import refuse_gradients
 
-__all__ = ["Problem", "Shifted"]
+__all__ = ["Problem", "Shifted", "checked_problem"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,3 +77,25 @@ class Shifted:
         """The matrix times columns."""
         product: Tensor = self.operator @ vectors
         return product + self.ridge * vectors
+
+
+def checked_problem(kernels: KernelFunction, x: Any, y: Any, ridge: float, which: str) -> Problem:
+    """Checked arguments, in float64."""
+    inputs = checked_samples("x", as_tensor(x, "x"))
+    if inputs.dim() != 2:
+        raise ValueError(f"x must have shape (samples, features), got {tuple(inputs.shape)}")
+    targets = float_tensor("y", as_tensor(y, "y"))
+    if targets.dim() not in (1, 2) or len(targets) != len(inputs):
+        raise ValueError(
+            f"y must have shape (n,) or (n, outputs) with n = {len(inputs)}, "
+            f"got {tuple(targets.shape)}"
+        )
+    given = {"x": inputs, "y": targets, **dict(kernels.variances)}
+    refuse_gradients(given, "a regression is not differentiated; detach() it")
+    return Problem(
+        replace(kernels, variances=()),
+        inputs.detach().to(torch.float64, copy=True),  # what the caller changes later is not seen
+        targets.detach().reshape(len(targets), -1).to(inputs.device, torch.float64, copy=True),
+        real("ridge", ridge, at_least=0.0),
+        ("ck", "ntk").index(one_of("which", which, ("ck", "ntk"))),
+    )

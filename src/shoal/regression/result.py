@@ -12,7 +12,9 @@ from shoal.core.checks import integer, room, seeded
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import as_tensor, checked_samples
+from shoal.regression.leave_one_out import LeaveOneOut, agreement
 from shoal.regression.problem import Problem
+from shoal.regression.ridge_path import RidgePath
 from shoal.regression.solver import Solver
 
 __all__ = ["Estimate", "KernelRegression", "Report"]
@@ -67,6 +69,7 @@ class KernelRegression:
     Attributes:
         coefficients: $\alpha = (K + \lambda I)^{-1} y$, in the shape of ``y``.
         report: How they were found.
+        path: The ridges among which the ridge was chosen, if it was.
     """
 
     coefficients: Any = field(repr=False)
@@ -75,6 +78,7 @@ class KernelRegression:
     _solver: Solver = field(repr=False)
     _alpha: Tensor = field(repr=False)
     _dtype: torch.dtype = field(repr=False)
+    path: RidgePath | None = field(default=None, repr=False)
 
     @property
     def ridge(self) -> float:
@@ -140,6 +144,85 @@ class KernelRegression:
             )
         return self._likelihood(logdet)
 
+    @property
+    @in_standard_settings
+    def output_scale(self) -> float:
+        r"""$s^2 = y^T (K + \lambda I)^{-1} y / n$, a mean over columns: the likeliest scale.
+
+        It is where $N(y; 0, s^2(K + \lambda I))$ is largest. Under that prior the noise has
+        variance $s^2\lambda$, so the ridge is the ratio of noise to scale; predictions are the
+        same, and variances are those of :meth:`variance` times $s^2$.
+        """
+        return float((self._problem.y * self._alpha).sum()) / self._alpha.numel()
+
+    @in_standard_settings
+    def loo(self) -> LeaveOneOut:
+        r"""What would be predicted for each sample without it, exactly, from the factorization.
+
+        With $G = (K + \lambda I)^{-1}$, the residual of sample $i$ without it is
+        $\alpha_i / G_{ii}$. No regression is done again.
+
+        Raises:
+            ValueError: If there is no factorization in float64.
+        """
+        diagonal = self._inverse_diagonal("loo")
+        errors = self._alpha / diagonal[:, None]
+        predictions = self._problem.y - errors
+        one, array = self.coefficients.ndim == 1, isinstance(self.coefficients, np.ndarray)
+
+        def shaped(values: Tensor) -> Any:
+            kept = (values[:, 0] if one and values.ndim == 2 else values).to(self._dtype)
+            return kept.cpu().numpy() if array else kept
+
+        return LeaveOneOut(
+            shaped(predictions),
+            shaped(errors),
+            shaped(1 / diagonal),
+            float(errors.square().mean()),
+            agreement(predictions, self._problem.y),
+        )
+
+    @in_standard_settings
+    def gcv(self) -> float:
+        r"""Generalized cross-validation: $n \|\alpha\|^2 / (\operatorname{tr} G)^2$.
+
+        It is the mean squared residual over $(1 - \operatorname{tr} S / n)^2$, where
+        $S = K(K + \lambda I)^{-1}$ maps targets to fitted values, and a mean over the columns of
+        $y$. In this form it has its limit for $\lambda = 0$ too.
+
+        Raises:
+            ValueError: If there is no factorization in float64; :meth:`estimate_gcv` does without.
+        """
+        return float(self._alpha.square().mean() / self._inverse_diagonal("gcv").mean().square())
+
+    @in_standard_settings
+    def estimate_gcv(self, *, probes: int = 16, seed: int = 0) -> Estimate:
+        r"""The same with a trace that is a mean over random signs, $z^T G z$ (Hutchinson 1989).
+
+        Every probe is one more right-hand side. The standard error is that of the trace, carried
+        over to first order.
+
+        Args:
+            probes: How many random vectors.
+            seed: Of these.
+
+        Raises:
+            ConvergenceError: If a system is not solved to the tolerance.
+        """
+        samples = self._solver.quadratic(self._signs(probes, seed)) / self._problem.size
+        mean = float(samples.mean())
+        error = float(samples.std()) / math.sqrt(probes)
+        value = float(self._alpha.square().mean()) / mean**2
+        return Estimate(value, 2 * value * error / mean)
+
+    def _inverse_diagonal(self, name: str) -> Tensor:
+        if self._solver.factor is None:
+            raise ValueError(
+                f"{name} needs method='cholesky' in float64, from whose factor it is read; "
+                "estimate_gcv() does without"
+            )
+        return self._solver.inverse_diagonal
+
     @in_standard_settings
     def estimate_log_marginal_likelihood(self, *, probes: int = 16, seed: int = 0) -> Estimate:
         r"""The same by stochastic Lanczos quadrature, for matrices that are not factored.
@@ -152,14 +235,18 @@ class KernelRegression:
             probes: How many random vectors.
             seed: Of these.
         """
-        probes = integer("probes", probes, at_least=2)
-        room("probes", self._problem.size, probes)
-        generator = seeded("seed", seed)
-        signs = torch.randint(0, 2, (self._problem.size, probes), generator=generator)
-        samples = self._solver.logdet_samples((2 * signs - 1).to(self._alpha))
+        samples = self._solver.logdet_samples(self._signs(probes, seed))
         columns = self._alpha.shape[1]
         error = float(samples.std()) / math.sqrt(probes)
         return Estimate(self._likelihood(float(samples.mean())), columns / 2 * error)
+
+    def _signs(self, probes: int, seed: int) -> Tensor:
+        """Columns of random signs."""
+        integer("probes", probes, at_least=2)
+        room("probes", self._problem.size, probes)
+        generator = seeded("seed", seed)
+        signs = torch.randint(0, 2, (self._problem.size, probes), generator=generator)
+        return (2 * signs - 1).to(self._alpha)
 
     def _likelihood(self, logdet: float) -> float:
         fit = float((self._problem.y * self._alpha).sum())

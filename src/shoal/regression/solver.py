@@ -3,6 +3,7 @@ r"""Ways to solve $(K + \lambda I) X = B$: conjugate gradients, with some precon
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -114,6 +115,20 @@ class Solver:
         if not found.converged:
             raise ConvergenceError(explain(found, b, self))
         return (b * found.solution).sum(0)
+
+    @cached_property
+    def inverse_diagonal(self) -> Tensor:
+        r"""That of $(K + \lambda I)^{-1} = L^{-T} L^{-1}$: squared norms of columns of $L^{-1}$."""
+        if self.factor is None:
+            raise ValueError("the diagonal of the inverse needs a factorization in float64")
+        size = self.factor.shape[0]
+        columns = max(1, self.block // 2 // (8 * self.columns * size))
+        parts = []
+        for start in range(0, size, columns):
+            unit = self.factor.matrix.new_zeros(size, min(columns, size - start))
+            unit[start : start + columns].fill_diagonal_(1.0)
+            parts.append(self.factor.forward(unit).square().sum(0))
+        return torch.cat(parts)
 
     def logdet(self) -> float | None:
         """The logarithm of the determinant, if there is a factorization in float64."""

@@ -1,0 +1,235 @@
+r"""All ridges from one eigendecomposition of the kernel matrix."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.architectures import Architecture
+from shoal.core.checks import items, one_of, real
+from shoal.core.exceptions import AccuracyError
+from shoal.core.settings import in_standard_settings
+from shoal.kernels import KernelFunction, kernel_function
+from shoal.regression.leave_one_out import agreement
+from shoal.regression.memory import byte_limit, data_bytes
+from shoal.regression.plot import plot_path
+from shoal.regression.problem import Problem, checked_problem
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "Criterion",
+    "Decomposition",
+    "RidgePath",
+    "checked_criterion",
+    "decomposed",
+    "path_of",
+    "ridge_path",
+]
+
+Criterion = Literal["gcv", "loo", "likelihood"]
+_ARRAYS = 4  # of the size of the matrix: it, its vectors, and what the decomposition works in
+_PER_DECADE = 8
+_LEAST = 1e-8  # of the ridges that are tried, in units of the mean diagonal
+
+
+@dataclass(frozen=True, eq=False)
+class RidgePath:
+    r"""What a regression would be with each of several ridges.
+
+    Attributes:
+        ridges: $\lambda$, ascending. shape: (r,), like all that follows
+        loo: Mean squared errors of leaving out each sample.
+        gcv: Generalized cross-validation.
+        log_likelihood: $\log N(y; 0, s^2(K + \lambda I))$ at the scale $s^2$ where it is largest,
+            summed over the columns of $y$.
+        scale: That $s^2$, one for all columns.
+        freedom: $\operatorname{tr} K(K + \lambda I)^{-1}$, the degrees of freedom of the fit.
+        accuracy: Of leaving out each sample; see ``LeaveOneOut``.
+    """
+
+    ridges: Tensor
+    loo: Tensor
+    gcv: Tensor
+    log_likelihood: Tensor
+    scale: Tensor
+    freedom: Tensor
+    accuracy: Tensor
+
+    def best(self, criterion: Criterion) -> float:
+        """The ridge that a criterion prefers; of equals the largest.
+
+        If it is the first or last of all, a better one may be beyond. A first one of the default
+        ridges means that the data want none.
+        """
+        return float(self.ridges[self._place(criterion)])
+
+    def score(self, criterion: Criterion) -> float:
+        """The value of a criterion at the ridge that it prefers: an error, or a likelihood."""
+        return float(self._values(criterion)[self._place(criterion)])
+
+    def plot(self) -> "Figure":
+        """Errors, likelihood and degrees of freedom against the ridge, with what is best."""
+        return plot_path(self)
+
+    def _values(self, criterion: Criterion) -> Tensor:
+        checked_criterion("criterion", criterion)
+        values = {"gcv": self.gcv, "loo": self.loo, "likelihood": self.log_likelihood}
+        return values[criterion]
+
+    def _place(self, criterion: Criterion) -> int:
+        values = self._values(criterion).flip(0)
+        from_end = values.argmax() if criterion == "likelihood" else values.argmin()
+        return len(values) - 1 - int(from_end)
+
+
+def checked_criterion(name: str, value: object) -> Criterion:
+    """A criterion, or a list of those that there are."""
+    found: Any = one_of(name, value, ("gcv", "loo", "likelihood"))
+    criterion: Criterion = found
+    return criterion
+
+
+@in_standard_settings
+def ridge_path(
+    architecture: Architecture | KernelFunction,
+    x: Any,
+    y: Any,
+    *,
+    ridges: Iterable[float] | None = None,
+    which: Literal["ck", "ntk"] = "ntk",
+    trainable: Iterable[str] | None = None,
+    width: int | None = None,
+    memory: int | str | None = None,
+) -> RidgePath:
+    r"""Judge many ridges of one kernel regression, from one eigendecomposition of its matrix.
+
+    With $K = U \Lambda U^T$ every $(K + \lambda I)^{-1}$ is known: leaving out each sample costs
+    $n^2$ operations for a ridge, generalized cross-validation and the likelihood $n$.
+
+    Args:
+        architecture: The network, or its kernel function.
+        x: Inputs of shape (n, p), a tensor or a NumPy array.
+        y: Targets of shape (n,) or (n, q).
+        ridges: Which; by default eight in each decade, from $10^{-8}$ of the mean diagonal (or
+            where rounding matters) up to ten times the trace.
+        which: The kernel.
+        trainable: Groups of parameters that the NTK counts; all by default.
+        width: See :func:`~shoal.kernels.kernel_function`.
+        memory: Most bytes to use; see :func:`shoal.kernel_regression`.
+
+    Raises:
+        ValueError: If an argument does not fit; for one, the matrix into the memory.
+        AccuracyError: If the matrix is singular within rounding, and a ridge smaller than that.
+
+    Example:
+        >>> import torch, shoal
+        >>> x = torch.nn.functional.normalize(torch.randn(60, 3, generator=torch.manual_seed(0)))
+        >>> noise = 0.1 * torch.randn(60, generator=torch.manual_seed(1))
+        >>> deq = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+        >>> path = shoal.ridge_path(deq, x, x[:, 0] ** 2 + noise, ridges=[1e-4, 1e-2, 1.0])
+        >>> path.best("loo"), round(path.score("loo") ** 0.5, 3)
+        (0.01, 0.124)
+    """
+    kernels = kernel_function(architecture, trainable=trainable, width=width)
+    problem = checked_problem(kernels, x, y, 0.0, which)
+    tried = None
+    if ridges is not None:
+        tried = [real("ridges", r, at_least=0.0) for r in items("ridges", ridges)]
+        if not tried:
+            raise ValueError("ridges must have at least one number, got none")
+    return path_of(decomposed(problem, byte_limit(problem, memory)), tried)
+
+
+@dataclass(frozen=True, eq=False)
+class Decomposition:
+    r"""$K = U \Lambda U^T$ with targets.
+
+    Attributes:
+        values: $\Lambda$, ascending, not below zero. shape: (n,)
+        vectors: $U$. shape: (n, n)
+        targets: $Y$. shape: (n, q)
+        coefficients: $U^T Y$. shape: (n, q)
+    """
+
+    values: Tensor
+    vectors: Tensor
+    targets: Tensor
+    coefficients: Tensor
+
+    @property
+    def rounding(self) -> float:
+        """How far eigenvalues may be wrong."""
+        values = self.values
+        return len(values) * torch.finfo(values.dtype).eps * float(values[-1])
+
+    def inverse(self, ridge: float) -> Tensor:
+        r"""$1/(\Lambda + \lambda)$, or a refusal where that is nothing but rounding."""
+        least = float(self.values[0]) + ridge
+        if not least > self.rounding:
+            raise AccuracyError(
+                f"the kernel matrix plus a ridge of {ridge:.3g} is singular within rounding, which "
+                f"is {self.rounding:.1e}: take a larger ridge, or leave out equal samples"
+            )
+        return 1 / (self.values + ridge)
+
+    def inverse_diagonal(self, inverse: Tensor) -> Tensor:
+        r"""That of $U \operatorname{diag}(v) U^T$, by blocks of rows."""
+        parts = [rows.square() @ inverse for rows in self.vectors.split(1024)]
+        return torch.cat(parts)
+
+
+def decomposed(problem: Problem, limit: int) -> Decomposition:
+    """The matrix of a problem, decomposed, if it fits into so many bytes."""
+    matrix = 8 * problem.size**2
+    left = limit - data_bytes(problem)
+    if _ARRAYS * matrix > left:
+        raise ValueError(
+            f"an eigendecomposition needs {_ARRAYS * matrix / 2**30:.3g} GiB besides inputs and "
+            f"targets, and memory leaves {left / 2**30:.3g} GiB: give more, or fewer samples"
+        )
+    dense = torch.empty(problem.size, problem.size, dtype=torch.float64, device=problem.x.device)
+    problem.operator(left - matrix).write(dense)  # above the diagonal
+    values, vectors = torch.linalg.eigh(dense, UPLO="U")
+    return Decomposition(values.clamp_min(0.0), vectors, problem.y, vectors.T @ problem.y)
+
+
+def path_of(parts: Decomposition, ridges: list[float] | None) -> RidgePath:
+    """The path of these ridges, or of those by default."""
+    tried = _default_ridges(parts) if ridges is None else sorted(ridges)
+    rows = torch.tensor([_judged(parts, ridge) for ridge in tried], dtype=torch.float64)
+    return RidgePath(torch.tensor(tried, dtype=torch.float64), *rows.unbind(1))
+
+
+def _default_ridges(parts: Decomposition) -> list[float]:
+    mean, size = float(parts.values.mean()), len(parts.values)
+    if not mean > 0:
+        raise AccuracyError("the kernel matrix is zero: there is nothing to choose a ridge for")
+    low, high = max(_LEAST * mean, 10 * parts.rounding), 10 * size * mean
+    count = math.ceil(_PER_DECADE * math.log10(high / low)) + 1
+    return [float(ridge) for ridge in np.geomspace(low, high, count)]
+
+
+def _judged(parts: Decomposition, ridge: float) -> tuple[float, ...]:
+    """All that a path says of a ridge."""
+    inverse, (size, columns) = parts.inverse(ridge), parts.targets.shape
+    alpha = parts.vectors @ (inverse[:, None] * parts.coefficients)
+    errors = alpha / parts.inverse_diagonal(inverse)[:, None]
+    scale = float((inverse[:, None] * parts.coefficients.square()).sum()) / (size * columns)
+    if not math.isfinite(scale):
+        raise AccuracyError("the squares of these targets overflow: scale y down")
+    logarithm = math.log(2 * math.pi * scale) if scale > 0 else -math.inf  # targets of zero
+    per_column = size * (1 + logarithm) - float(inverse.log().sum())
+    return (
+        float(errors.square().mean()),
+        float(alpha.square().mean() / inverse.mean().square()),
+        -0.5 * columns * per_column,
+        scale,
+        float((parts.values * inverse).sum()),
+        agreement(parts.targets - errors, parts.targets),
+    )

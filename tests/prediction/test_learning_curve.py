@@ -1,0 +1,202 @@
+"""Learning curves from samples, against laws that are known and regressions that are done."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import brentq
+
+import shoal
+
+RELU = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+LINEAR = shoal.FullyConnected((shoal.Identity(),))  # whose kernels are multiples of x·x'
+
+
+def normal(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def linear_data(n, spectrum, coefficients, noise, seed):
+    x = normal(n, len(spectrum), seed=seed) * spectrum.sqrt()
+    return x, x @ coefficients + noise * normal(n, seed=seed + 1)
+
+
+def omniscient(spectrum, squares, noise, n, ridge):
+    """Test, bias and training error from the law itself (Simon et al. 2021)."""
+
+    def excess(log_kappa):
+        kappa = math.exp(log_kappa)
+        return float((spectrum / (spectrum + kappa)).sum()) + ridge / kappa - n
+
+    kappa = math.exp(brentq(excess, -60, 60))
+    learned = spectrum / (spectrum + kappa)
+    bias = float(((1 - learned) ** 2 * squares * spectrum).sum()) + noise**2
+    test = bias * n / (n - float(learned.square().sum()))
+    return test, bias, (ridge / (n * kappa)) ** 2 * test
+
+
+@pytest.mark.thorough("0.0-")
+@pytest.mark.parametrize("ridge", [0.0, 0.3])
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_the_law_of_linear_regression(ridge, noise):
+    """More features than any training set has, of a spectrum with a power law."""
+    spectrum = torch.arange(1, 1001, dtype=torch.float64) ** -1.2
+    coefficients = torch.ones(1000, dtype=torch.float64)
+    x, y = linear_data(600, spectrum, coefficients, noise, seed=0)
+    unit = torch.eye(1, 1000, dtype=torch.float64)
+    scale = float(shoal.kernel(LINEAR, unit).ck)
+    sizes = [20, 60, 200, 600]
+    curve = shoal.learning_curve(LINEAR, x, y, sizes, ridge=ridge * scale, which="ck")
+    assert curve.samples == 600
+    for i, n in enumerate(sizes):
+        test, bias, train = omniscient(spectrum, coefficients**2, noise, n, ridge)
+        assert abs(float(curve.test_error[i]) - test) < 3 * float(curve.uncertainty[i])
+        close = 0.12 if n < 600 else 0.25  # all are left out, without a ridge
+        assert float(curve.test_error[i]) == pytest.approx(test, rel=close)
+        assert float(curve.bias[i]) == pytest.approx(bias, rel=close)
+        assert float(curve.train_error[i]) == pytest.approx(train, rel=close)
+    torch.testing.assert_close(curve.bias + curve.variance, curve.test_error)
+    assert bool((curve.uncertainty[:3] < 0.15 * curve.test_error[:3]).all())
+
+
+def test_larger_sets_are_predicted_as_far_as_is_claimed():
+    spectrum = torch.arange(1, 1001, dtype=torch.float64) ** -1.2
+    coefficients = torch.ones(1000, dtype=torch.float64)
+    x, y = linear_data(500, spectrum, coefficients, 0.5, seed=4)
+    scale = float(shoal.kernel(LINEAR, torch.eye(1, 1000, dtype=torch.float64)).ck)
+    sizes = [750, 1000, 1001]
+    curve = shoal.learning_curve(LINEAR, x, y, sizes, ridge=scale, which="ck")
+    assert curve.limit == 1000
+    for i in (0, 1):
+        test, *_ = omniscient(spectrum, coefficients**2, 0.5, sizes[i], 1.0)
+        assert abs(float(curve.test_error[i]) - test) < 3 * float(curve.uncertainty[i])
+        assert float(curve.test_error[i]) == pytest.approx(test, rel=0.1)
+    assert bool(curve.test_error[2].isnan())
+    none = shoal.learning_curve(LINEAR, x, y, sizes, ridge=0.0, which="ck")
+    assert none.limit == 500
+    assert bool(none.test_error.isnan().all())
+
+
+def nonlinear(n, seed):
+    x = torch.nn.functional.normalize(normal(n, 8, seed=seed))
+    y = torch.stack([torch.sin(4 * x[:, 0]), 3 * x[:, 1] * x[:, 2]], 1)
+    return x, y + 0.2 * normal(n, 2, seed=seed + 1)
+
+
+def test_all_samples_are_left_out_one_by_one():
+    x, y = nonlinear(120, 0)
+    curve = shoal.learning_curve(RELU, x, y, [120], ridge=0.05)
+    fit = shoal.kernel_regression(RELU, x, y, ridge=0.05)
+    assert float(curve.test_error) == pytest.approx(fit.loo().mean_squared_error, rel=1e-9)
+    residual = float((fit.predict(x) - y).square().mean())
+    assert float(curve.train_error) == pytest.approx(residual, rel=1e-8)
+
+
+@pytest.mark.thorough("ck")
+@pytest.mark.parametrize("which", ["ck", "ntk"])
+def test_bias_and_variance_of_many_training_sets(which):
+    ridge, n, sets = 0.02, 100, 60
+    (x, y), (new, truth) = nonlinear(400, 0), nonlinear(2000, 10)
+    curve = shoal.learning_curve(RELU, x, y, [n], ridge=ridge, which=which)
+    pool, targets = nonlinear(n * sets, 20)
+    values, trained = [], 0.0
+    for k in range(sets):
+        some = slice(k * n, (k + 1) * n)
+        inner = getattr(shoal.kernel(RELU, pool[some]), which)
+        alpha = torch.linalg.solve(inner + ridge * torch.eye(n), targets[some])
+        values.append(getattr(shoal.kernel(RELU, new, pool[some]), which) @ alpha)
+        trained += float((ridge * alpha).square().mean()) / sets
+    found = torch.stack(values)
+    variance = float(found.var(0).mean())
+    bias = float((found.mean(0) - truth).square().mean()) - variance / sets
+    spread = 2 * float(curve.uncertainty / curve.test_error)
+    assert spread < 0.25
+    assert float(curve.bias) == pytest.approx(bias, rel=spread)
+    assert float(curve.variance) == pytest.approx(variance, rel=spread)
+    assert float(curve.train_error) == pytest.approx(trained, rel=spread)
+    assert abs(float(curve.test_error) - bias - variance) < 3 * float(curve.uncertainty)
+
+
+def test_error_rates():
+    x, y = nonlinear(2400, 0)
+    classes = 2 * (y[:, 0] > 0).long() + (y[:, 1] > 0) + 5
+    curve = shoal.learning_curve(RELU, x[:400], classes[:400], [50, 100, 400, 450], ridge=0.05)
+    for i, n in enumerate((50, 100)):
+        rates = []
+        for k in range(12):
+            some = slice(400 + k * n, 400 + (k + 1) * n)
+            one_hot = torch.nn.functional.one_hot(classes[some] - 5).double()
+            fit = shoal.kernel_regression(RELU, x[some], one_hot, ridge=0.05)
+            wrong = fit.predict(x[-700:]).argmax(1) != classes[-700:] - 5
+            rates.append(float(wrong.double().mean()))
+        assert float(curve.error_rate[i]) == pytest.approx(np.mean(rates), abs=0.04)
+    fit = shoal.kernel_regression(
+        RELU, x[:400], torch.nn.functional.one_hot(classes[:400] - 5).double(), ridge=0.05
+    )
+    assert float(curve.error_rate[2]) == pytest.approx(1 - fit.loo().accuracy, abs=1e-12)
+    assert math.isfinite(float(curve.test_error[3]))
+    assert bool(curve.error_rate[3].isnan())
+    assert all(0 < check.measured_rate < 1 for check in curve.checks)
+
+
+def test_checks_are_measured():
+    x, y = nonlinear(160, 0)
+    curve = shoal.learning_curve(RELU, x, y, ridge=0.5, repeats=8, seed=3)
+    assert [(c.size, c.source) for c in curve.checks] == [
+        (20, 160),
+        (40, 160),
+        (80, 160),
+        (160, 80),
+    ]
+    assert curve.limit == 320
+    assert (int(curve.sizes[0]), int(curve.sizes[-1])) == (16, 320)
+    for check in curve.checks:
+        assert abs(check.deviation) < 0.5
+        assert check.deviation == pytest.approx(check.predicted / check.measured - 1)
+        assert check.measured_rate is None
+    again = shoal.learning_curve(RELU, x.numpy(), y.numpy(), ridge=0.5, repeats=8, seed=3)
+    torch.testing.assert_close(again.uncertainty, curve.uncertainty, rtol=1e-9, atol=0)
+
+
+def test_singular_kernels_claim_less():
+    """Of a linear kernel in 20 dimensions, nothing is left to learn from more than 20 samples."""
+    x = normal(100, 20)
+    curve = shoal.learning_curve(LINEAR, x, x[:, 0] + 0.1 * normal(100, seed=1), [10, 90], ridge=0)
+    assert curve.limit < 30
+    assert bool(curve.test_error.isnan()[1])
+    assert not bool(curve.test_error.isnan()[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        ({"y": None}, ValueError, "y must be given with samples"),
+        ({"y": torch.zeros(40, dtype=torch.long)}, ValueError, "at least two classes"),
+        ({"y": torch.ones(40, 2, dtype=torch.long)}, ValueError, "y must have shape"),
+        ({"y": torch.ones(3, dtype=torch.float64)}, ValueError, "y must have shape"),
+        ({"sizes": []}, ValueError, "sizes must have at least one number"),
+        ({"sizes": [0]}, ValueError, "sizes must be >= 1"),
+        ({"sizes": 5}, TypeError, "sizes must be a collection"),
+        ({"n": 5}, ValueError, "n is for a GaussianMixture"),
+        ({"ridge": -1.0}, ValueError, "ridge must be >= 0"),
+        ({"ridge": "gcv"}, TypeError, "ridge must be a real number"),
+        ({"repeats": 0}, ValueError, "repeats must be >= 1"),
+        ({"x": normal(5, 3), "y": normal(5)}, ValueError, "at least 32 samples, got 5"),
+        ({"memory": "1KiB"}, ValueError, "an eigendecomposition needs"),
+    ],
+)
+def test_bad_arguments(change, error, text):
+    given = {"x": normal(40, 3), "y": normal(40, seed=1), "sizes": [10], "ridge": 0.1}
+    with pytest.raises(error, match=text):
+        shoal.learning_curve(RELU, **(given | change))
+
+
+def test_pictures():
+    pytest.importorskip("matplotlib")
+    x, y = nonlinear(100, 0)
+    one = shoal.learning_curve(RELU, x, y, ridge=0.05).plot()
+    assert [axes.get_title() for axes in one.axes] == ["mean squared error, λ = 0.05"]
+    two = shoal.learning_curve(RELU, x, (y[:, 0] > 0).long(), ridge=0.0).plot()
+    assert len(two.axes) == 2
