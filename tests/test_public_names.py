@@ -1,7 +1,9 @@
 """What `import shoal` gives, and when."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,3 +26,12 @@ def test_packages_are_attributes_and_others_are_not_there() -> None:
     assert shoal.designs.feasibility.__module__ == "shoal.designs.feasibility"
     with pytest.raises(AttributeError, match="module 'shoal' has no attribute 'nothing'"):
         shoal.nothing  # noqa: B018
+
+
+def test_functions_with_modules_of_their_names_come_from_these() -> None:
+    source = Path(shoal.__file__)
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            folder = source.parents[1] / Path(*node.module.split("."))
+            hidden = [a.name for a in node.names if (folder / f"{a.name}.py").exists()]
+            assert not hidden, f"mypy takes {hidden} of {node.module} for modules"

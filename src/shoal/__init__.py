@@ -66,11 +66,13 @@ if TYPE_CHECKING:  # functions from the modules of their names, which mypy takes
         Solution,
         Status,
         Unrolled,
-        fixed_point,
         jacobian_penalty,
-        solve,
     )
-    from shoal.equivalents import Coefficients, Equivalent, centered, coefficients, equivalent
+    from shoal.equilibrium.fixed_point import fixed_point
+    from shoal.equilibrium.solve import solve
+    from shoal.equivalents import Coefficients, Equivalent, centered
+    from shoal.equivalents.coefficients import coefficients
+    from shoal.equivalents.equivalent import equivalent
     from shoal.kernels import (
         KernelFunction,
         KernelOperator,
@@ -105,11 +107,12 @@ if TYPE_CHECKING:  # functions from the modules of their names, which mypy takes
         Nystrom,
         RidgePath,
         Selection,
-        kernel_regression,
         ridge_path,
         select,
     )
-    from shoal.spectra import Spectra, Spectrum, spectrum
+    from shoal.regression.kernel_regression import kernel_regression
+    from shoal.spectra import Spectra, Spectrum
+    from shoal.spectra.spectrum import spectrum
     from shoal.training import Monitor, TrainingError, TrainingRun, Watch
     from shoal.training.train import train
 
