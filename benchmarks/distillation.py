@@ -6,7 +6,7 @@ python benchmarks/distillation.py [--data FOLDER] [--activation tanh|relu|both] 
 Trains a DEQ as people do, by Adam with a cosine schedule in batches of 256, its recurrent weights
 kept contracting by GainConstraint: on the whole of Fashion-MNIST from its official files in FOLDER,
 or on scikit-learn's digits without one. The last tenth of the training samples is held out of all
-training and decides; test samples are looked at once, at the end. Prints, for each activation, what
+training and decides; test samples play no part in that. Prints, for each activation, what
 diagnose says of its depth, the table of all candidates with accuracy, fidelity, calibration,
 latency and memory, and one line of JSON; --output saves the numbers, and with matplotlib the
 frontiers.
