@@ -95,7 +95,8 @@ if TYPE_CHECKING:  # functions from the modules of their names, which mypy takes
     )
     from shoal.networks.build import build
     from shoal.networks.empirical_kernel import empirical_kernel
-    from shoal.prediction import LearningCurve, learning_curve
+    from shoal.prediction import LearningCurve
+    from shoal.prediction.learning_curve import learning_curve
     from shoal.regression import (
         Cholesky,
         CombinedPreconditioner,
@@ -107,10 +108,10 @@ if TYPE_CHECKING:  # functions from the modules of their names, which mypy takes
         Nystrom,
         RidgePath,
         Selection,
-        ridge_path,
         select,
     )
     from shoal.regression.kernel_regression import kernel_regression
+    from shoal.regression.ridge_path import ridge_path
     from shoal.spectra import Spectra, Spectrum
     from shoal.spectra.spectrum import spectrum
     from shoal.training import Monitor, TrainingError, TrainingRun, Watch
