@@ -5,13 +5,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.adapters.limits import GUARANTEES, recurrent_limit
 from shoal.architectures import Architecture
-from shoal.core.checks import float_tensor, items, known_tensor, one_of, shown
+from shoal.core.checks import float_tensor, integer, items, known_tensor, one_of, shown
 from shoal.kernels import kernel, kernel_function
 
 try:
@@ -43,23 +44,33 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
 
     It adds and multiplies with other kernels and stands in a ``ScaleKernel`` like any other.
     Learned variances are constrained: $\sigma_b^2$ and that of biases are positive, and
-    $\sigma_a^2$ lies below the limit of well-posedness of the activation. Inputs may have batch
-    dimensions; variances have none.
+    $\sigma_a^2$ lies below the limit of well-posedness of the activation.
 
-    Where the activation is positively homogeneous, the input variance is a factor of the kernel,
-    and does what the ``outputscale`` of a ``ScaleKernel`` does: learn one of them.
+    With ``ard_num_dims`` the network sees $x_k / \ell_k$, and the length scales $\ell_k$ of the
+    features are learned too. With ``batch_shape`` there is one kernel for each batch of inputs;
+    ``kernel[index]`` chooses among them.
+
+    Where the activation is positively homogeneous and there are no biases, the input variance is a
+    factor of the kernel, and does what the ``outputscale`` of a ``ScaleKernel`` does: learn one of
+    them. Beside length scales, of which it is a common factor, it is not learned by default.
 
     Args:
         architecture: The network. Its variances are the initial ones.
         which: ``"ck"``, the prior of the network's function at initialization, or ``"ntk"``.
         trainable: The groups of parameters that the NTK counts; all by default.
         width: See :func:`shoal.kernel_function`.
-        learn: Names out of ``architecture.variances`` that become parameters; all by default. The
-            others stay what they are.
+        learn: Names out of ``architecture.variances`` that become parameters; all by default, but
+            the input variance beside length scales. The others stay what they are.
         guarantee: ``"kernel"`` or ``"contraction"``: what the limit of a learned recurrent variance
             guarantees, $\sigma_a^2 L^2 < 1$ or $4 \sigma_a^2 L^2 < 1$.
         constraints: Constraints that replace these, by the names of variances.
         priors: Priors of variances, by their names.
+        ard_num_dims: The number of features, to learn a length scale for each; by default there
+            are none.
+        lengthscale_prior: Their prior.
+        lengthscale_constraint: Their constraint; positive by default.
+        batch_shape: How many kernels there are, each with parameters of its own; it is broadcast
+            with the batch dimensions of inputs. One by default.
         active_dims: Features that the kernel sees; all by default.
 
     Raises:
@@ -75,7 +86,6 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         torch.Size([2, 2])
     """
 
-    has_lengthscale = False
     recurrent_variance = _variance("recurrent_variance")
     input_variance = _variance("input_variance")
     bias_variance = _variance("bias_variance")
@@ -91,9 +101,24 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         guarantee: Literal["kernel", "contraction"] = "kernel",
         constraints: Mapping[str, Interval] | None = None,
         priors: Mapping[str, Prior] | None = None,
+        ard_num_dims: int | None = None,
+        lengthscale_prior: Prior | None = None,
+        lengthscale_constraint: Interval | None = None,
+        batch_shape: torch.Size | tuple[int, ...] | None = None,
         active_dims: tuple[int, ...] | None = None,
     ) -> None:
-        super().__init__(active_dims=active_dims)
+        self.has_lengthscale = ard_num_dims is not None  # which the constructor below asks for
+        if ard_num_dims is not None:
+            integer("ard_num_dims", ard_num_dims, at_least=1)
+        elif lengthscale_prior is not None or lengthscale_constraint is not None:
+            raise ValueError("ard_num_dims must be given where length scales are, got None")
+        super().__init__(
+            ard_num_dims=ard_num_dims,
+            batch_shape=torch.Size(batch_shape or ()),
+            active_dims=active_dims,
+            lengthscale_prior=lengthscale_prior,
+            lengthscale_constraint=lengthscale_constraint,
+        )
         if not isinstance(architecture, Architecture):
             raise TypeError(f"architecture must be an Architecture, got {architecture!r}")
         kernel_function(architecture, trainable=trainable, width=width)  # or say why there is none
@@ -102,7 +127,9 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         self.trainable = architecture.check_trainable(trainable)
         self.width = width
         self._initial = architecture
-        self.learned = _names("learn", learn, architecture.variances, architecture.variances)
+        scaled = {"input_variance"} if self.has_lengthscale else set()
+        default = tuple(name for name in architecture.variances if name not in scaled)
+        self.learned = _names("learn", learn, architecture.variances, default)
         given = dict(constraints or {})
         chosen = dict(priors or {})
         _names("constraints", given, self.learned)
@@ -113,14 +140,14 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
 
     def _learn(self, name: str, constraint: Interval, prior: Prior | None) -> None:
         """Make a variance a parameter."""
-        value = torch.tensor(getattr(self._initial, name), dtype=torch.get_default_dtype())
+        value = torch.full(self.batch_shape, getattr(self._initial, name))
         if not isinstance(constraint, Interval):
             raise TypeError(f"constraints must be constraints of GPyTorch, got {constraint!r}")
-        low, high = float(constraint.lower_bound), float(constraint.upper_bound)
-        if not low < float(value) < high:
+        if not _inside(constraint, value):
             raise ValueError(
-                f"{name} must lie between {low:g} and {high:g} to be learned, "
-                f"got {float(value):g}; give other constraints, or leave it out of learn"
+                f"{name} must lie {_between(constraint)} to be learned, "
+                f"got {getattr(self._initial, name):g}; give other constraints, or leave it out of "
+                "learn"
             )
         self.register_parameter(f"raw_{name}", torch.nn.Parameter(torch.zeros_like(value)))
         self.register_constraint(f"raw_{name}", constraint)
@@ -128,8 +155,22 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         if prior is not None:
             self.register_prior(f"{name}_prior", prior, name)
 
+    @property
+    def batch_shape(self) -> torch.Size:
+        """That of the parameters; a kernel without any is one for all inputs."""
+        return self._batch_shape if self.has_lengthscale or self.learned else torch.Size()
+
+    @batch_shape.setter
+    def batch_shape(self, value: torch.Size) -> None:
+        self._batch_shape = value
+
+    @property
+    def is_stationary(self) -> bool:
+        """No: it depends on norms and angles, not on differences."""
+        return False
+
     def variance(self, name: str) -> Tensor:
-        """The current value of a variance of the architecture, learned or not."""
+        """The current value of a variance, learned (one for each kernel of a batch) or not."""
         if name not in self._initial.variances:
             raise AttributeError(f"{type(self._initial).__name__} has no {name}")
         if name not in self.learned:
@@ -139,21 +180,37 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         return value
 
     def set_variance(self, name: str, value: Tensor | float) -> None:
-        """Set a learned variance, within its constraint."""
+        """Set a learned variance, within its constraint; a number sets those of all kernels."""
         if name not in self.learned:
             raise AttributeError(f"{name} is not among the learned variances {self.learned}")
         raw = getattr(self, f"raw_{name}")
         constraint = getattr(self, f"raw_{name}_constraint")
-        low, high = float(constraint.lower_bound), float(constraint.upper_bound)
-        given = float_tensor("value", value)
-        if given.numel() != 1 or not low < float(given) < high:
-            raise ValueError(f"value must be between {low:g} and {high:g}, got {shown(value)}")
-        number = given.detach().to(raw).reshape(())
-        self.initialize(**{f"raw_{name}": constraint.inverse_transform(number)})
+        given = float_tensor("value", value).detach().to(raw)
+        if given.numel() == 1:
+            given = given.reshape(())
+        elif given.shape != raw.shape:
+            raise ValueError(
+                f"value must be a number or of shape {tuple(raw.shape)}, got {shown(value)}"
+            )
+        if not _inside(constraint, given):
+            raise ValueError(f"value must be {_between(constraint)}, got {shown(value)}")
+        number = constraint.inverse_transform(given.expand(raw.shape))
+        self.initialize(**{f"raw_{name}": number})
 
     @property
     def architecture(self) -> Architecture:
-        """The architecture with the variances that were learned so far."""
+        """The architecture with the variances that were learned so far.
+
+        It is that of inputs that are divided by the length scales, where there are any.
+
+        Raises:
+            ValueError: If there is a batch of kernels: ask one of them, such as ``kernel[0]``.
+        """
+        if self.batch_shape.numel() != 1 and self.learned:
+            raise ValueError(
+                "architecture is that of one kernel, such as kernel[0].architecture, "
+                f"got a batch of shape {tuple(self.batch_shape)}"
+            )
         values = {name: float(self.variance(name).detach()) for name in self.learned}
         return replace(self._initial, **values) if values else self._initial
 
@@ -170,19 +227,59 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
             known_tensor(name, x)
         # one set has an exactly symmetric matrix; but gradients must reach the tensor they are of
         one = x1 is x2 or (not (x1.requires_grad or x2.requires_grad) and torch.equal(x1, x2))
+        inputs = [x1] if one else [x1, x2]
+        variances = {name: self.variance(name) for name in self.learned}
+        if self.has_lengthscale:
+            inputs = [x / self.lengthscale for x in inputs]
         if last_dim_is_batch:
-            x1, x2 = (x.transpose(-1, -2).unsqueeze(-1) for x in (x1, x2))
+            inputs = [x.transpose(-1, -2).unsqueeze(-1) for x in inputs]
+            if self.batch_shape:
+                variances = {name: value.unsqueeze(-1) for name, value in variances.items()}
+        if self.batch_shape and variances:
+            return self._batch(inputs, variances, diag=diag)
+        return self._one(inputs, variances, diag=diag)
+
+    def _one(self, inputs: list[Tensor], variances: dict[str, Tensor], *, diag: bool) -> Tensor:
+        """The kernel with variances that are numbers, of one or two sets of inputs."""
         found = kernel(
             self._initial,
-            x1,
-            None if one else x2,
+            *inputs,
             trainable=self.trainable,
             width=self.width,
-            variances={name: self.variance(name) for name in self.learned} or None,
+            variances=variances or None,
             diag=diag,
         )
         result: Tensor = getattr(found, self.which)
         return result
+
+    def _batch(self, inputs: list[Tensor], variances: dict[str, Tensor], *, diag: bool) -> Tensor:
+        """The kernels with each of the variances in a batch, of their shares of the inputs."""
+        own = next(iter(variances.values())).shape
+        shape = torch.broadcast_shapes(own, *(x.shape[:-2] for x in inputs))
+        outer = len(shape) - len(own)  # dimensions of inputs alone, which all kernels share
+        inputs = [x.expand(*shape, *x.shape[-2:]) for x in inputs]
+        values = {name: value.expand(shape[outer:]) for name, value in variances.items()}
+        found = [
+            self._one(
+                [x[(..., *index, slice(None), slice(None))] for x in inputs],
+                {name: value[index] for name, value in values.items()},
+                diag=diag,
+            )
+            for index in np.ndindex(*shape[outer:])
+        ]
+        stacked = torch.stack(found).unflatten(0, shape[outer:])
+        return stacked.movedim(tuple(range(len(own))), tuple(range(outer, len(shape))))
+
+
+def _inside(constraint: Interval, value: Tensor) -> bool:
+    """Whether all values lie strictly within the bounds."""
+    low, high = constraint.lower_bound.to(value), constraint.upper_bound.to(value)
+    return bool(((low < value) & (value < high)).all())
+
+
+def _between(constraint: Interval) -> str:
+    low, high = constraint.lower_bound, constraint.upper_bound
+    return f"between {float(low.max()):g} and {float(high.min()):g}"
 
 
 def _names(
