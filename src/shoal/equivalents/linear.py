@@ -35,7 +35,7 @@ class EquivalentLinearOperator(LinearOperator):  # type: ignore[misc]
     Args:
         inputs: $X$, of shape (n, p).
         columns: $U$, of shape (n, r).
-        core: $S$, symmetric, of shape (r, r).
+        core: $S$, of shape (r, r); its symmetric part counts.
         scale: $\alpha$, of shape ().
         shift: $\delta$, of shape ().
     """
@@ -49,7 +49,7 @@ class EquivalentLinearOperator(LinearOperator):  # type: ignore[misc]
                 "batches of equivalents are not supported"
             )
         super().__init__(inputs, columns, core, scale, shift)
-        self.inputs, self.columns, self.core = inputs, columns, core
+        self.inputs, self.columns = inputs, columns
         self.scale, self.diagonal_shift = scale, shift
         self._basis = Basis(inputs.detach(), columns.detach())
         self._made: EquivalentOperator | None = None
@@ -73,14 +73,19 @@ class EquivalentLinearOperator(LinearOperator):  # type: ignore[misc]
         return result
 
     @property
+    def core(self) -> Tensor:
+        """The symmetric part of S."""
+        core: Tensor = self._args[2]  # not kept: gradients may be asked for later
+        return (core + core.mT) / 2
+
+    @property
     def plain(self) -> EquivalentOperator:
         """The matrix without gradients."""
         if self._made is None:
-            core = self.core.detach()
             self._made = EquivalentOperator(
                 self._basis,
                 scale=float(self.scale.detach()),
-                core=(core + core.T) / 2,
+                core=self.core.detach(),
                 shift=float(self.diagonal_shift.detach()),
             )
         return self._made
@@ -106,14 +111,12 @@ class EquivalentLinearOperator(LinearOperator):  # type: ignore[misc]
         """Blocks on the diagonal keep the form, and blocks off it are of low rank."""
         if isinstance(row_index, slice) and isinstance(col_index, slice):
             rows, cols = (range(len(self.inputs))[index] for index in (row_index, col_index))
-            x, u = self.inputs, self.columns
             if rows == cols:
                 parts = (self.core, self.scale, self.diagonal_shift)
-                return type(self)(x[row_index], u[row_index], *parts)
+                return type(self)(self.inputs[row_index], self.columns[row_index], *parts)
             if not set(rows) & set(cols):
-                left = torch.cat((self.scale * x[row_index], u[row_index] @ self.core), dim=1)
-                right = torch.cat((x[col_index], u[col_index]), dim=1)
-                return MatmulLinearOperator(left, right.mT)
+                left, right = self._factors()
+                return MatmulLinearOperator(left[row_index], right[col_index].mT)
         return super()._getitem(row_index, col_index, *batch_indices)
 
     def _get_indices(self, row_index: Tensor, col_index: Tensor, *_: Tensor) -> Tensor:
@@ -123,10 +126,16 @@ class EquivalentLinearOperator(LinearOperator):  # type: ignore[misc]
         low = ((u[row_index] @ self.core) * u[col_index]).sum(-1)
         return linear + low + self.diagonal_shift * (row_index == col_index)
 
-    def _expand_batch(self, batch_shape: torch.Size | list[int]) -> LinearOperator:
-        if not len(batch_shape):
-            return self
-        raise ValueError(f"batches of equivalents are not supported, got {tuple(batch_shape)}")
+    def _factors(self) -> tuple[Tensor, Tensor]:
+        """Two matrices of p + r columns, whose product is all but the constant diagonal."""
+        x, u = self.inputs, self.columns
+        left = torch.cat((self.scale * x, u @ self.core), dim=1)
+        return left, torch.cat((x, u), dim=1)
+
+    def _unsqueeze_batch(self, dim: int) -> LinearOperator:  # noqa: ARG002
+        """A batch of one, left to ``linear_operator``, which repeats it for larger batches."""
+        left, right = (factor.unsqueeze(0) for factor in self._factors())
+        return MatmulLinearOperator(left, right.mT).add_diagonal(self.diagonal_shift)
 
     def _mul_constant(self, other: Any) -> LinearOperator:
         if isinstance(other, Tensor) and other.numel() != 1:
@@ -147,9 +156,12 @@ class EquivalentLinearOperator(LinearOperator):  # type: ignore[misc]
 
     def solve(self, right_tensor: Tensor, left_tensor: Tensor | None = None) -> Tensor:
         """The inverse times ``right_tensor``; ``left_tensor`` times that if it is given."""
-        columns = right_tensor[:, None] if right_tensor.dim() == 1 else right_tensor
-        solution: Tensor = _Solve.apply(self, columns, *self._args)  # type: ignore[no-untyped-call]
-        solution = solution[:, 0] if right_tensor.dim() == 1 else solution
+        is_vector = right_tensor.dim() == 1
+        right = right_tensor[:, None] if is_vector else right_tensor
+        columns = right.movedim(-2, 0)  # those of all batches side by side
+        flat: Tensor = _Solve.apply(self, columns.flatten(1), *self._args)  # type: ignore[no-untyped-call]
+        solution = flat.view(columns.shape).movedim(0, -2)
+        solution = solution[:, 0] if is_vector else solution
         return solution if left_tensor is None else left_tensor @ solution
 
     def _solve(self, rhs: Tensor, *_: Any, **__: Any) -> Tensor:
@@ -193,8 +205,6 @@ class _Solve(torch.autograd.Function):
         grads: list[Tensor | None] = [None] * 5
         if any(ctx.needs_input_grad[2:]):
             grads = list(ctx.operator._bilinear_derivative(left, -solution))
-        if grads[2] is not None:  # of a matrix that stays symmetric
-            grads[2] = (grads[2] + grads[2].T) / 2
         return None, left, *grads
 
 
