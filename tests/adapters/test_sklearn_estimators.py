@@ -1,8 +1,10 @@
-"""The estimators: scikit-learn's own checks, and predictions against plain algebra."""
+"""The estimators: predictions and probabilities against plain algebra."""
 
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
 
 import shoal
 from adapters.plain import relu_deq
@@ -11,11 +13,11 @@ pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 
 from sklearn.base import clone
 from sklearn.datasets import load_digits
-from sklearn.linear_model import RidgeClassifier, RidgeCV
+from sklearn.linear_model import LogisticRegression, RidgeClassifier, RidgeCV
+from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from shoal.adapters import KernelClassifier, KernelRegressor
 
@@ -26,11 +28,6 @@ def no_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("torch.compile was called")
 
     monkeypatch.setattr(torch, "compile", refuse)
-
-
-@parametrize_with_checks([KernelRegressor(), KernelClassifier(), KernelRegressor(ridge="loo")])
-def test_checks_of_scikit_learn(estimator, check) -> None:
-    check(estimator)
 
 
 def data(n: int = 20, seed: int = 0):
@@ -166,3 +163,123 @@ def test_bad_parameters_are_named_when_fitted(options, error, message: str) -> N
 def test_one_class_is_none() -> None:
     with pytest.raises(ValueError, match="y must have at least two classes"):
         KernelClassifier().fit(data()[0], np.ones(20, dtype=int))
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_weights_count_samples(outputs: int) -> None:
+    x, targets = data()
+    y = targets[:, 0] if outputs == 1 else targets
+    new = data(5, seed=1)[0]
+    weights = np.random.default_rng(2).uniform(0.1, 3, 20)
+    model = KernelRegressor("relu", 0.3, 0.8, ridge=0.1).fit(x, y, sample_weight=weights)
+    mean = np.average(y, axis=0, weights=weights)
+    matrix = relu_deq(x, 0.3, 0.8)[1] + np.diag(0.1 / weights)
+    coefficients = np.linalg.solve(matrix, y - mean)
+    np.testing.assert_allclose(model.intercept_, mean, rtol=1e-12)
+    np.testing.assert_allclose(model.dual_coef_, coefficients, atol=1e-8)
+    expected = relu_deq(new, 0.3, 0.8, x)[1] @ coefficients + mean
+    np.testing.assert_allclose(model.predict(new), expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_weights_of_zero_and_two_remove_and_repeat(classes: int) -> None:
+    x = data(30)[0]
+    labels = np.argmax(x[:, :classes], axis=1)
+    counts = np.arange(30) % 3
+    weighted = KernelClassifier(ridge=0.1).fit(x, labels, sample_weight=counts)
+    repeated = KernelClassifier(ridge=0.1).fit(x.repeat(counts, 0), labels.repeat(counts))
+    new = data(9, seed=1)[0]
+    np.testing.assert_allclose(
+        weighted.decision_function(new), repeated.decision_function(new), atol=1e-9
+    )
+    ones = KernelClassifier(ridge=0.1).fit(x, labels, sample_weight=np.ones(30))
+    plain = KernelClassifier(ridge=0.1).fit(x, labels)
+    np.testing.assert_allclose(ones.predict_proba(new), plain.predict_proba(new), atol=1e-9)
+
+
+def test_bad_weights_are_named() -> None:
+    x, targets = data()
+    with pytest.raises(ValueError, match=r"Negative values in data passed to `sample_weight`"):
+        KernelRegressor().fit(x, targets, sample_weight=-np.ones(20))
+    for ridge, message in ((-1.0, "ridge must be >= 0"), ("most", "ridge must be one of")):
+        with pytest.raises(ValueError, match=message):
+            KernelRegressor(ridge=ridge).fit(x, targets, sample_weight=np.ones(20))
+
+
+@pytest.mark.parametrize("criterion", ["loo", "gcv", "likelihood"])
+def test_a_ridge_is_chosen_with_weights(criterion: str) -> None:
+    x = data(40)[0]
+    y = np.sin(x.sum(1)) + 0.3 * data(40, seed=5)[1][:, 0]
+    plain = KernelRegressor("relu", 0.3, 0.8, ridge=criterion).fit(x, y)
+    ones = KernelRegressor("relu", 0.3, 0.8, ridge=criterion).fit(x, y, sample_weight=np.ones(40))
+    assert ones.ridge_ == pytest.approx(plain.ridge_, rel=1e-6)
+    if criterion != "loo":
+        return
+    weights = np.random.default_rng(2).uniform(0.1, 3, 40)
+    model = KernelRegressor("relu", 0.3, 0.8, ridge="loo").fit(x, y, sample_weight=weights)
+    matrix, centered = relu_deq(x, 0.3, 0.8)[1], y - np.average(y, weights=weights)
+
+    def error(ridge: float) -> float:
+        total = 0.0
+        for i in range(40):
+            kept = np.arange(40) != i
+            inner = matrix[np.ix_(kept, kept)] + np.diag(ridge / weights[kept])
+            found = matrix[i, kept] @ np.linalg.solve(inner, centered[kept])
+            total += weights[i] * (centered[i] - found) ** 2
+        return total
+
+    tried = [error(model.ridge_ * factor) for factor in (0.5, 1.0, 2.0)]
+    assert tried[1] == min(tried)
+
+
+def left_out_values(x, labels, classes: int):
+    """Indicators as regressed without each sample, one regression after the other."""
+    indicators = np.eye(classes)[labels]
+    share = indicators.mean(0)
+    matrix = relu_deq(x, 0.3, 0.8)[1]
+    values = np.empty_like(indicators)
+    for i in range(len(x)):
+        kept = np.arange(len(x)) != i
+        inner = matrix[np.ix_(kept, kept)] + 0.1 * np.eye(len(x) - 1)
+        values[i] = matrix[i, kept] @ np.linalg.solve(inner, (indicators - share)[kept]) + share
+    return values
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_probabilities_are_likeliest_for_samples_left_out(classes: int) -> None:
+    x = data(40)[0]
+    labels = (np.argmax(x[:, :classes], axis=1) + (np.arange(40) % 7 == 0)) % classes
+    model = KernelClassifier("relu", 0.3, 0.8, ridge=0.1).fit(x, labels)
+    values = left_out_values(x, labels, classes)
+    shares = (40 * np.eye(classes)[labels] + 1 / classes) / 41
+
+    def loss(s: float) -> float:
+        return -float((shares * log_softmax(s * values, axis=1)).sum())
+
+    best = minimize_scalar(loss, bounds=(0, 100), method="bounded", options={"xatol": 1e-8}).x
+    assert 0.1 < best < 50
+    new = data(6, seed=1)[0]
+    found = model.predict_proba(new)
+    decided = model.decision_function(new)
+    if classes == 2:
+        decided = np.stack([1 - decided, 1 + decided], axis=1) / 2
+    np.testing.assert_allclose(found, softmax(best * decided, axis=1), atol=1e-5)
+    np.testing.assert_allclose(found.sum(1), 1, rtol=1e-12)
+    np.testing.assert_array_equal(model.classes_[found.argmax(1)], model.predict(new))
+
+
+def test_probabilities_of_labels_without_rhyme_are_even() -> None:
+    """Left-out samples of a constant input are always predicted wrong: nothing is known."""
+    x, labels = np.ones((10, 2)), np.arange(10) % 2
+    model = KernelClassifier(ridge=0.1).fit(x, labels)
+    np.testing.assert_allclose(model.predict_proba(x), 0.5, atol=1e-12)
+
+
+@pytest.mark.thorough
+def test_probabilities_of_digits_are_as_high_as_they_are_right() -> None:
+    x, y = load_digits(return_X_y=True)
+    model = KernelClassifier().fit(x[:500], y[:500])
+    found = model.predict_proba(x[500:])
+    assert found.max(1).mean() == pytest.approx(model.score(x[500:], y[500:]), abs=0.01)
+    linear = LogisticRegression(max_iter=2000).fit(x[:500] / 16, y[:500])
+    assert log_loss(y[500:], found) < log_loss(y[500:], linear.predict_proba(x[500:] / 16)) / 1.5

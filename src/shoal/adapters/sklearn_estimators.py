@@ -6,18 +6,27 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import softmax
 from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.adapters.networks import described_function
+from shoal.adapters.weighted_regression import WeightedRegression, weighted_regression
 from shoal.architectures import Architecture
-from shoal.core.checks import host_array, real_array
+from shoal.core.checks import host_array, real, real_array
 from shoal.regression import kernel_regression
+from shoal.regression.ridge_path import Criterion, checked_criterion
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
     from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+    from sklearn.utils.validation import (
+        _check_sample_weight,
+        check_is_fitted,
+        column_or_1d,
+        validate_data,
+    )
 except ImportError as error:
     raise ImportError(
         "KernelRegressor and KernelClassifier need scikit-learn, which is not installed: "
@@ -55,39 +64,50 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         self.architecture = architecture
         self.memory = memory
 
-    def _fit(self, x: Array, y: Array) -> Self:
+    def _fit(self, x: Array, y: Array, sample_weight: Any) -> Self:
         """Regress the targets on the inputs."""
+        weights = None
+        if sample_weight is not None:
+            weights = _check_sample_weight(
+                _array("sample_weight", sample_weight), x, dtype=x.dtype, ensure_non_negative=True
+            )
         function = described_function(
             self.activation,
             self.recurrent_variance,
-            self._input_variance(x),
+            self._input_variance(x, weights),
             architecture=self.architecture,
             which=self.which,
             trainable=self.trainable,
         )
-        self.intercept_ = y.mean(axis=0) if self.fit_intercept else np.zeros(y.shape[1:])
+        mean = np.average(y, axis=0, weights=weights)
+        self.intercept_ = mean if self.fit_intercept else np.zeros(y.shape[1:])
         self.architecture_ = function.architecture
-        self.regression_ = kernel_regression(
-            function.architecture,
-            x,
-            y - self.intercept_,
-            ridge=self.ridge,
-            which=self.which,
-            trainable=function.trainable,
-            memory=self.memory,
-        )
+        if weights is None:
+            self.regression_ = kernel_regression(
+                function.architecture,
+                x,
+                y - self.intercept_,
+                ridge=self.ridge,
+                which=self.which,
+                trainable=function.trainable,
+                memory=self.memory,
+            )
+        else:
+            self.regression_ = weighted_regression(
+                function, self.which, x, y - self.intercept_, _ridge(self.ridge), weights
+            )
         self.ridge_ = self.regression_.ridge
         self.dual_coef_ = self.regression_.coefficients
         return self
 
-    def _input_variance(self, x: Array) -> float:
+    def _input_variance(self, x: Array, weights: Array | None) -> float:
         if not isinstance(self.input_variance, str):
             return self.input_variance
         if self.input_variance != "scale":
             raise ValueError(
                 f"input_variance must be a number or 'scale', got {self.input_variance!r}"
             )
-        mean = float(np.square(x).sum(axis=1).mean())
+        mean = float(np.average(np.square(x).sum(axis=1), weights=weights))
         return 1 / mean if mean > 0 else 1.0
 
     def _values(self, x: Any) -> Array:
@@ -127,7 +147,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, _KernelEstimator):  # ty
         dual_coef_: $\alpha$, in the shape of the targets.
         intercept_: The mean of the targets, or zeros.
         ridge_: The ridge, as given or chosen.
-        regression_: The :class:`shoal.regression.KernelRegression`, which knows variances too.
+        regression_: The :class:`shoal.regression.KernelRegression`, which knows variances too, or
+            its weighted kind, which does not.
 
     Example:
         >>> x = np.linspace(-2, 2, 40)[:, None] ** [0, 1]  # with a constant feature
@@ -136,8 +157,15 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, _KernelEstimator):  # ty
         True
     """
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Fit targets of shape (n,) or (n, outputs) at inputs of shape (n, p)."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit targets of shape (n,) or (n, outputs) at inputs of shape (n, p).
+
+        Args:
+            X: The inputs.
+            y: The targets.
+            sample_weight: How often each sample counts, of shape (n,); once by default. With
+                weights, one matrix of all samples is factored, whatever ``memory`` says.
+        """
         x, targets = validate_data(
             self,
             _array("X", X),
@@ -146,7 +174,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, _KernelEstimator):  # ty
             multi_output=True,
             y_numeric=True,
         )
-        return self._fit(x, np.asarray(targets, dtype=np.float64))
+        return self._fit(x, np.asarray(targets, dtype=np.float64), sample_weight)
 
     def predict(self, X: Any) -> Array:
         """The regression function at inputs of shape (m, p)."""
@@ -157,7 +185,7 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
     """Classification by ridge regression with the exact kernel of an infinitely wide network.
 
     Classes are regressed as one indicator each, or one of -1 and 1 if there are two, and the
-    largest value wins.
+    largest value wins. Probabilities are calibrated by leaving samples out.
 
     Args:
         activation: This and all other parameters are those of :class:`KernelRegressor`.
@@ -180,10 +208,12 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
         >>> model = KernelClassifier().fit(x[:500], y[:500])
         >>> round(model.score(x[500:], y[500:]), 3)
         0.946
+        >>> float(model.predict_proba(x[500:501])[0, y[500]].round(2))
+        0.94
     """
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Fit classes of shape (n,) at inputs of shape (n, p)."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit classes of shape (n,) at inputs of shape (n, p); weights as for the regressor."""
         classes = column_or_1d(_array("y", y), warn=True)
         x, labels = validate_data(self, _array("X", X), classes, dtype=np.float64)
         check_classification_targets(labels)
@@ -191,8 +221,8 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
         if len(self.classes_) < 2:
             raise ValueError(f"y must have at least two classes, got one class, {labels[0]!r}")
         if len(self.classes_) == 2:
-            return self._fit(x, 2.0 * places - 1)
-        return self._fit(x, np.eye(len(self.classes_))[places])
+            return self._fit(x, 2.0 * places - 1, sample_weight)
+        return self._fit(x, np.eye(len(self.classes_))[places], sample_weight)
 
     def decision_function(self, X: Any) -> Array:
         """The regressed indicators, of shape (m, classes); (m,) for the second of two classes."""
@@ -204,6 +234,72 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
         places = (values > 0).astype(int) if values.ndim == 1 else values.argmax(axis=1)
         found: Array = self.classes_[places]
         return found
+
+    def predict_proba(self, X: Any) -> Array:
+        r"""Probabilities of the classes, of shape (m, classes).
+
+        They are $p_c \propto e^{s f_c}$ with the regressed indicators $f_c$ and one scale $s$: that
+        under which the training classes are likeliest if each sample is predicted by all the
+        others. So that $s$ stays finite where no class is mistaken, labels count as if one sample
+        in all had been labeled at random.
+
+        Raises:
+            ValueError: If conjugate gradients were used, which leave no sample out.
+        """
+        values = _each_class(self.decision_function(X))
+        probabilities: Array = softmax(self._scale() * values, axis=1)
+        return probabilities
+
+    def _scale(self) -> float:
+        """The factor of the regressed indicators in the logarithms of probabilities."""
+        regression = self.regression_
+        if isinstance(regression, WeightedRegression):
+            used = regression.weights > 0
+            weights, left_out = regression.weights[used], regression.left_out[used]
+            targets = regression.targets[used]
+        else:
+            loo = regression.loo()
+            left_out, targets = loo.predictions, loo.predictions + loo.residuals
+            weights = np.ones(len(left_out))
+        classes = _each_class(targets + self.intercept_).argmax(axis=1)
+        return likeliest_scale(_each_class(left_out + self.intercept_), classes, weights)
+
+
+def _ridge(given: Any) -> float | Criterion:
+    if isinstance(given, str):
+        return checked_criterion("ridge", given)
+    return real("ridge", given, at_least=0.0)
+
+
+def _each_class(values: Array) -> Array:
+    """Values for every class; two classes share one, which tells the second from the first."""
+    return np.stack([-values, values], axis=1) / 2 if values.ndim == 1 else values
+
+
+def likeliest_scale(values: Array, classes: Array, weights: Array) -> float:
+    r"""The $s \geq 0$ under which classes are likeliest with probabilities $\propto e^{s f_c}$.
+
+    The likelihood is concave in $s$, so that its slope has one root, or is nowhere positive: then
+    $s$ is zero.
+
+    Args:
+        values: $f_c$ of each sample. shape: (n, classes)
+        classes: Numbers of the classes. shape: (n,)
+        weights: How much each sample counts. shape: (n,)
+    """
+    count, total = values.shape[1], weights.sum()
+    shares = (total * np.eye(count)[classes] + 1 / count) / (total + 1)
+
+    def slope(s: float) -> float:
+        surplus = (shares - softmax(s * values, axis=1)) * values
+        return float(weights @ surplus.sum(axis=1))
+
+    if slope(0.0) <= 0:
+        return 0.0
+    above = 1.0
+    while slope(above) > 0:
+        above *= 2
+    return float(brentq(slope, 0.0, above, xtol=1e-10 * above))
 
 
 def _array(name: str, values: Any) -> Any:

@@ -1,0 +1,90 @@
+"""Kernel ridge regression in which some samples count more than others."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shoal.kernels import KernelFunction, kernel
+from shoal.linalg import CholeskyFactor
+from shoal.regression.ridge_path import Criterion, Decomposition, path_of
+
+__all__ = ["WeightedRegression", "weighted_regression"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedRegression:
+    r"""$f(x) = k(x, X) \alpha$ with $\alpha = (K + \lambda W^{-1})^{-1} y$.
+
+    It minimizes $\sum_i w_i (y_i - f(x_i))^2 + \lambda \|f\|^2$: a weight of two is a sample that
+    is there twice, and samples of weight zero are left out.
+
+    Attributes:
+        coefficients: $\alpha$, in the shape of the targets; zero where the weight is.
+        ridge: $\lambda$.
+        left_out: What is predicted for each sample by all the others, in the shape of the targets;
+            zero where the weight is.
+        targets: $y$.
+        weights: The diagonal of $W$.
+    """
+
+    coefficients: Array = field(repr=False)
+    ridge: float
+    left_out: Array = field(repr=False)
+    targets: Array = field(repr=False)
+    weights: Array = field(repr=False)
+    _function: KernelFunction = field(repr=False)
+    _kernel: str = field(repr=False)
+    _x: Array = field(repr=False)
+
+    def predict(self, x: Array) -> Array:
+        """The regression function at inputs of shape (m, p)."""
+        cross: Array = getattr(kernel(self._function, x, self._x), self._kernel)
+        return cross @ self.coefficients
+
+
+def weighted_regression(
+    function: KernelFunction,
+    which: str,
+    x: Array,
+    y: Array,
+    ridge: float | Criterion,
+    weights: Array,
+) -> WeightedRegression:
+    r"""Regress targets on inputs, by one factorization of $W^{1/2} K W^{1/2} + \lambda I$.
+
+    With this matrix and targets $W^{1/2} y$ all is as without weights: the squared residuals of
+    samples that are left out are those of $y$ times their weights.
+
+    Args:
+        function: The kernels.
+        which: ``"ck"`` or ``"ntk"``.
+        x: Inputs. shape: (n, p)
+        y: Targets. shape: (n,) or (n, q)
+        ridge: $\lambda$, or how to choose it.
+        weights: $w_i \ge 0$, not all of them zero. shape: (n,)
+
+    Raises:
+        AccuracyError: If the matrix is not positive definite within rounding.
+    """
+    some = weights > 0
+    root = torch.from_numpy(np.sqrt(weights[some]))[:, None]
+    targets = root * torch.from_numpy(y[some].reshape(len(root), -1))
+    plain: Tensor = getattr(kernel(function, torch.from_numpy(x[some])), which)
+    matrix = (plain * root * root.T).contiguous()
+    if isinstance(ridge, str):
+        values, vectors = torch.linalg.eigh(matrix)
+        parts = Decomposition(values.clamp_min(0.0), vectors, targets, vectors.T @ targets)
+        ridge = path_of(parts, None).best(ridge)
+    factor = CholeskyFactor(matrix, matrix.diagonal().clone(), ridge)
+    solution = factor.solve(targets)
+    inverse = factor.forward(torch.eye(len(root), dtype=root.dtype)).square().sum(0)[:, None]
+    found = np.zeros((2, *y.shape))
+    for place, values in enumerate((root * solution, (targets - solution / inverse) / root)):
+        found[place, some] = values.numpy().reshape(-1, *y.shape[1:])
+    return WeightedRegression(found[0], ridge, found[1], y, weights, function, which, x)
