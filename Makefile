@@ -1,7 +1,7 @@
 # Every target sets up its own environment: a machine with Python >= 3.11 and make needs nothing else.
 
 PYTHON ?= python3
-EXTRAS ?= dev,cli,plots,gpytorch,fast,docs
+EXTRAS ?= dev,cli,plots,gpytorch,fast,onnx,docs
 DIST ?= dist
 
 VENV := .venv
@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo tour test test-thorough test-slow lint format tables docs docs-serve bench wheel clean
+.PHONY: help demo tour test test-thorough test-slow peers lint format tables docs docs-serve bench wheel clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*  ## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*  ## ' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -46,6 +46,17 @@ test-thorough: $(STAMP)  ## Run the tests that take some time
 
 test-slow: $(STAMP)  ## Run the tests that take long
 	$(PYTEST) -m slow
+
+# In an environment of its own: the packages of others that shoal's tests do not need.
+PEERS := build/peers
+$(PEERS)/.installed: pyproject.toml constraints.txt peers-constraints.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --constraint constraints.txt \
+	    --constraint peers-constraints.txt --editable '.[dev,cli,gpytorch,onnx]' botorch pandas
+	@touch $@
+
+peers: $(PEERS)/.installed  ## Run the tests of other packages on shoal, and write docs/peers.md
+	OMP_NUM_THREADS=1 $(PEERS)/bin/python tests/peers --numprocesses auto
 
 lint: $(STAMP)  ## Check style, format and types
 	$(BIN)/ruff check .
