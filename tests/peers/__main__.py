@@ -6,7 +6,6 @@
 import re
 import sys
 from collections import Counter, defaultdict
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -20,22 +19,15 @@ class Results:
     """What came of the tests of each suite, a plugin of pytest."""
 
     def __init__(self) -> None:
-        self.suites: dict[str, str] = {}  # by the file of tests: name and version
         self.counts: dict[str, Counter[str]] = defaultdict(Counter)
         self.excuses: dict[str, Counter[str]] = defaultdict(Counter)
 
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Learn from the modules which suites they run."""
-        for item in items:
-            module = item.getparent(pytest.Module).obj
-            self.suites[item.location[0]] = f"{module.SUITE} | {version(module.PACKAGE)}"
-
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count a result once, and its excuse if it has one."""
-        if report.when != "call" and not (report.when == "setup" and not report.passed):
+        noted = dict(report.user_properties)
+        if "suite" not in noted or (report.when != "call" and not report.failed):
             return
-        suite = self.suites[report.location[0]]
-        reason = getattr(report, "wasxfail", None) or dict(report.user_properties).get("excused")
+        suite, reason = noted["suite"], getattr(report, "wasxfail", None) or noted.get("excused")
         outcome = "excused" if reason and not report.failed else report.outcome
         self.counts[suite][outcome] += 1
         if outcome == "excused":

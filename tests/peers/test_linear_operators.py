@@ -6,6 +6,7 @@ import pytest
 import torch
 
 pytest.importorskip("linear_operator", reason="linear_operator is not installed")
+from linear_operator.settings import fast_computations
 from linear_operator.test.linear_operator_test_case import LinearOperatorTestCase
 
 from shoal.equivalents.linear import EquivalentLinearOperator
@@ -14,6 +15,13 @@ SUITE = "linear_operator: `LinearOperatorTestCase`"
 PACKAGE = "linear_operator"
 
 pytestmark = pytest.mark.filterwarnings("default")
+
+
+@pytest.fixture(autouse=True)
+def as_without_botorch():
+    """BoTorch, once imported, switches off for all what these tests expect."""
+    with fast_computations():
+        yield
 
 
 class Equivalent(LinearOperatorTestCase):
