@@ -108,10 +108,7 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         active_dims: tuple[int, ...] | None = None,
     ) -> None:
         self.has_lengthscale = ard_num_dims is not None  # which the constructor below asks for
-        if ard_num_dims is not None:
-            integer("ard_num_dims", ard_num_dims, at_least=1)
-        elif lengthscale_prior is not None or lengthscale_constraint is not None:
-            raise ValueError("ard_num_dims must be given where length scales are, got None")
+        _check_lengthscales(ard_num_dims, lengthscale_prior, lengthscale_constraint)
         super().__init__(
             ard_num_dims=ard_num_dims,
             batch_shape=torch.Size(batch_shape or ()),
@@ -127,11 +124,10 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         self.trainable = architecture.check_trainable(trainable)
         self.width = width
         self._initial = architecture
-        scaled = {"input_variance"} if self.has_lengthscale else set()
+        scaled = ("input_variance",) if self.has_lengthscale else ()
         default = tuple(name for name in architecture.variances if name not in scaled)
         self.learned = _names("learn", learn, architecture.variances, default)
-        given = dict(constraints or {})
-        chosen = dict(priors or {})
+        given, chosen = dict(constraints or {}), dict(priors or {})
         _names("constraints", given, self.learned)
         _names("priors", chosen, self.learned)
         for name in self.learned:
@@ -267,8 +263,15 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
             )
             for index in np.ndindex(*shape[outer:])
         ]
-        stacked = torch.stack(found).unflatten(0, shape[outer:])
+        stacked: Tensor = torch.stack(found).unflatten(0, shape[outer:])
         return stacked.movedim(tuple(range(len(own))), tuple(range(outer, len(shape))))
+
+
+def _check_lengthscales(number: int | None, prior: object, constraint: object) -> None:
+    if number is not None:
+        integer("ard_num_dims", number, at_least=1)
+    elif prior is not None or constraint is not None:
+        raise ValueError("ard_num_dims must be given where length scales are, got None")
 
 
 def _inside(constraint: Interval, value: Tensor) -> bool:

@@ -15,7 +15,7 @@ from shoal.adapters.networks import described_function
 from shoal.adapters.weighted_regression import WeightedRegression, weighted_regression
 from shoal.architectures import Architecture
 from shoal.core.checks import host_array, real, real_array
-from shoal.regression import kernel_regression
+from shoal.regression import KernelRegression, kernel_regression
 from shoal.regression.ridge_path import Criterion, checked_criterion
 
 try:
@@ -82,6 +82,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         mean = np.average(y, axis=0, weights=weights)
         self.intercept_ = mean if self.fit_intercept else np.zeros(y.shape[1:])
         self.architecture_ = function.architecture
+        self.regression_: KernelRegression | WeightedRegression
         if weights is None:
             self.regression_ = kernel_regression(
                 function.architecture,

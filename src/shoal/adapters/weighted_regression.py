@@ -44,8 +44,9 @@ class WeightedRegression:
 
     def predict(self, x: Array) -> Array:
         """The regression function at inputs of shape (m, p)."""
-        cross: Array = getattr(kernel(self._function, x, self._x), self._kernel)
-        return cross @ self.coefficients
+        found = kernel(self._function, torch.from_numpy(x), torch.from_numpy(self._x))
+        cross: Tensor = getattr(found, self._kernel)
+        return cross.numpy() @ self.coefficients
 
 
 def weighted_regression(
