@@ -15,8 +15,8 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import scipy  # whose parts are imported where they are first used
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 from shoal.regression.ridge_path import Decomposition
@@ -86,7 +86,8 @@ class Subsampling:
         top = max(self.ridge, 1.0) + float(self.parts.values[-1]) * self.samples
         while self._size(top) > size:
             top *= 2
-        found = brentq(lambda t: self._size(t) - size, self.least, top, xtol=1e-300, rtol=1e-12)
+        root = scipy.optimize.brentq
+        found = root(lambda t: self._size(t) - size, self.least, top, xtol=1e-300, rtol=1e-12)
         return float(found)
 
     def predict(self, size: int, seed: int) -> Prediction:
