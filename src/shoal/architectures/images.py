@@ -6,7 +6,7 @@ from typing import Literal
 from shoal.architectures.base import Architecture
 from shoal.core import checks
 
-__all__ = ["ImageArchitecture", "checked_patch_size"]
+__all__ = ["ImageArchitecture", "check_image_fields", "checked_patch_size"]
 
 
 class ImageArchitecture(Architecture):
@@ -48,3 +48,12 @@ def checked_patch_size(name: str, value: int) -> int:
     if size % 2 == 0:
         raise ValueError(f"{name} must be odd, got {size}")
     return size
+
+
+def check_image_fields(architecture: ImageArchitecture) -> None:
+    """See that the fields ``kernel_size``, ``pooling`` and ``padding`` make sense."""
+    size = checked_patch_size("kernel_size", architecture.patch_size)
+    object.__setattr__(architecture, "kernel_size", size)
+    if architecture.pooling is not None:
+        checks.one_of("pooling", architecture.pooling, ("average",))
+    checks.one_of("padding", architecture.padding, ("zeros", "circular"))
