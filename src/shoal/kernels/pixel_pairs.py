@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import ImageArchitecture
+from shoal.architectures.images import patch_gain
 
 __all__ = ["PixelPairs", "patch_grams"]
 
@@ -93,6 +94,11 @@ class PixelPairs:
                 torch.zeros_like(values),
             )
         return values if self.share == 1 else self.share * values
+
+    @property
+    def gain(self) -> float:
+        """By what a sum over patches multiplies fields at most; see ``patch_gain``."""
+        return patch_gain(self.sides, self.patch_size, self.padding, self.share)
 
     @cached_property
     def _inside(self) -> list[dict[int, Tensor]]:
