@@ -22,6 +22,7 @@ __all__ = ["all_turns", "field_turns", "geometric", "solve", "solve_field"]
 
 _MOST_STEPS = 200
 _NEGLIGIBLE = 1e-17  # of a sum
+_INEXACT = 1e-5  # of one that is a step of Newton's method for a field
 _ROUNDING = 1e-15  # relative residual at which an equation counts as solved
 _DIVERGED = 1e12  # growth, relative to what is injected, after which nothing converges any more
 _LOOKS = 8  # places on the way to a solution at which another one is looked for ...
@@ -44,13 +45,21 @@ def geometric(ratio: Tensor) -> Tensor:
     return 1 / (1 - ratio)
 
 
-def all_turns(first: Tensor, turn: Callable[[Tensor], Tensor]) -> Tensor:
-    """The sum of a field, of what a linear map makes of it, of that, and so on."""
+def all_turns(
+    first: Tensor, turn: Callable[[Tensor], Tensor], negligible: float = _NEGLIGIBLE
+) -> Tensor:
+    """The sum of a field, of what a linear map makes of it, of that, and so on.
+
+    Args:
+        first: The field.
+        turn: The map.
+        negligible: The share of the sum below which a term is the last.
+    """
     total = term = first
     for _ in range(_MOST_TURNS):
         term = turn(term)
         total = total + term
-        if float(term.abs().max()) <= _NEGLIGIBLE * float(total.abs().max()):
+        if float(term.abs().max()) <= negligible * float(total.abs().max()):
             return total
     raise ConvergenceError(
         "the kernel may not exist: what a turn of the loop adds to it does not decrease. It surely "
@@ -118,7 +127,9 @@ def _solved_field(
         if not scale <= _DIVERGED * float(start.abs().max().clamp(min=1.0)):
             break
         best = min(best, error)
-        guess = guess + (all_turns(residual, _turn(slope, patches)) if unique else residual)
+        if unique:
+            residual = all_turns(residual, _turn(slope, patches), _INEXACT)
+        guess = guess + residual
     raise ConvergenceError(
         _unreached("covariance of pixels", error)
         + ", times the gain of the patches (patch_gain of the architecture)"

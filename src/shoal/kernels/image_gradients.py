@@ -75,7 +75,8 @@ class _Matrix(torch.autograd.Function):
         plan = ImagePlan.of(function, first, second, ctx.job.blocks.memory // _COPIES)
         shape = plan.shape[:1] if ctx.job.diag else plan.shape
         each = max(1, plan.fitting // len(plan.displacements))
-        for i, j in entries(shape, each, symmetric=ctx.symmetric and not ctx.job.diag):
+        symmetric = ctx.symmetric and not ctx.job.diag
+        for i, j in entries(shape, each, symmetric=symmetric, device=first.device):
             seen = _upstream(upstream, i, j, symmetric=ctx.symmetric, diag=ctx.job.diag)
             _add(plan, i, j, seen.to(first.device), leaves, into)
         into = [t.to(like) for t, like in zip(into, (*points, *variances), strict=True)]
@@ -109,7 +110,9 @@ def _add(
     block = plan.images.points[used.to(plan.images.points.device)].double().requires_grad_()
     with torch.enable_grad():
         images = Images.of(plan.function.architecture, block, differentiable=True)
-        part = replace(plan, images=images, symmetric=True, shape=(len(used), len(used)))
+        part = replace(
+            plan, images=images, symmetric=True, shape=(len(used), len(used)), fused=None
+        )
         values = part.values(places[: len(i)], places[len(i) :])
         found = torch.autograd.grad(
             (values * upstream).sum(), [block, *leaves], materialize_grads=True

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from shoal.kernels.arguments import work_space
 from shoal.kernels.backends import backend_for
 from shoal.kernels.calculi.pixels import Images, Pixels
 from shoal.kernels.image_function import ImageKernels
+from shoal.kernels.image_tiles import FusedPixels
 from shoal.kernels.memory_mapped import memory_mapped
 from shoal.kernels.pixel_pairs import PixelPairs
 from shoal.kernels.recursions import network_kernels
@@ -24,6 +25,7 @@ from shoal.kernels.strips import Strip, strips
 
 __all__ = ["Blocks", "ImagePlan", "image_kernels"]
 
+_FUSED_BYTES = 64  # that a pair of images takes in a fused pass: indices and sums
 _BYTES = 152  # that a pair of pixels takes at the peak; measured
 
 Progress = Callable[[int], object]
@@ -59,6 +61,7 @@ class ImagePlan:
         shape: Rows and columns.
         symmetric: Whether rows and columns are the same images.
         memory: Most bytes for a block of entries.
+        fused: A pass of a GPU that makes them, where there is one.
     """
 
     function: ImageKernels
@@ -66,6 +69,7 @@ class ImagePlan:
     shape: tuple[int, int]
     symmetric: bool
     memory: int
+    fused: FusedPixels | None = None
 
     @classmethod
     def of(
@@ -75,7 +79,8 @@ class ImagePlan:
         both = first if second is None else torch.cat([first, second])
         images = Images.of(function.architecture, both)
         shape = (len(first), len(first) if second is None else len(second))
-        return cls(function, images, shape, second is None, memory)
+        fused = FusedPixels.of(function.layers, function.trainable, images)
+        return cls(function, images, shape, second is None, memory, fused)
 
     @property
     def left(self) -> Side:
@@ -96,12 +101,14 @@ class ImagePlan:
     @property
     def fitting(self) -> int:
         """How many pairs of images, times displacements, fit into the memory."""
+        if self.fused is not None:
+            return max(1, self.memory // _FUSED_BYTES)
         return max(1, self.memory // (_BYTES * math.prod(self.images.pairs.sides)))
 
     @cached_property
     def diagonal(self) -> Tensor:
         """Both kernels of the images of the rows with themselves, in float64. shape: (2, n)."""
-        own = torch.arange(self.shape[0])
+        own = torch.arange(self.shape[0], device=self.images.points.device)
         size = max(1, self.fitting // len(self.displacements))
         return torch.cat([self.values(some, some) for some in own.split(size)], 1)
 
@@ -114,7 +121,8 @@ class ImagePlan:
     def fill(self, strip: Strip, out: tuple[Tensor, Tensor]) -> None:
         """Write both kernels of a strip; what lies below a diagonal is not to be used."""
         size = max(1, self.fitting // len(self.displacements))
-        for i, j in entries(strip.shape, size, symmetric=self.symmetric):
+        device = self.images.points.device
+        for i, j in entries(strip.shape, size, symmetric=self.symmetric, device=device):
             values = self.values(i + strip.rows.start, j + strip.columns.start)
             _store(Kernels(*out), values, (i, j), symmetric=False)
 
@@ -127,13 +135,21 @@ class ImagePlan:
         """Both kernels at some entries, in float64. shape: (2, entries).
 
         Args:
-            rows: Their rows.
+            rows: Their rows, on the device of the images.
             columns: Their columns.
             progress: Called with how many pairs of images, times displacements, were done.
         """
         points, architecture = self.images.points, self.function.architecture
         shift = 0 if self.symmetric else self.shape[0]
-        index = (rows.to(points.device), columns.to(points.device) + shift)
+        index = (rows, columns + shift)
+        if self.fused is not None:
+            own = index[0] == index[1]  # whose angles are lost in float32
+            found = self.read * self.fused.sums(index, self.displacements)
+            if bool(own.any()):
+                found[:, own] = replace(self, fused=None).values(rows[own], columns[own])
+            if progress is not None:
+                progress(len(rows) * len(self.displacements))
+            return found
         total = torch.zeros(2, len(rows), dtype=torch.float64, device=points.device)
         for some in self.displacements.split(max(1, self.fitting // len(rows))):
             pairs = PixelPairs.of(architecture, points, some)
@@ -178,23 +194,24 @@ def image_kernels(
         if blocks.out is None
         else memory_mapped(blocks.out, shape, first.dtype)
     ) as result:
-        for i, j in entries(shape, max(1, plan.fitting // each), symmetric=symmetric):
+        size = max(1, plan.fitting // each)
+        for i, j in entries(shape, size, symmetric=symmetric, device=first.device):
             values = plan.values(i, j, progress)
             _store(result, values, (i,) if diag else (i, j), symmetric=symmetric)
     return result
 
 
 def entries(
-    shape: tuple[int, ...], size: int, *, symmetric: bool
+    shape: tuple[int, ...], size: int, *, symmetric: bool, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Rows and columns of at most ``size`` entries that are computed together."""
     if len(shape) == 1:
-        for numbers in torch.arange(*shape).split(size):
+        for numbers in torch.arange(*shape, device=device).split(size):
             yield numbers, numbers
         return
     height = min(shape[0], math.isqrt(size))
     for strip in strips((shape[0], shape[1]), height, symmetric=symmetric):
-        rows, across = (torch.arange(part.start, part.stop) for part in strip)
+        rows, across = (torch.arange(part.start, part.stop, device=device) for part in strip)
         for columns in across.split(size // height):
             i, j = (t.reshape(-1) for t in torch.meshgrid(rows, columns, indexing="ij"))
             above = i <= j if symmetric else torch.ones_like(i, dtype=torch.bool)
@@ -204,6 +221,7 @@ def entries(
 
 def _store(result: Kernels, values: Tensor, index: tuple[Tensor, ...], *, symmetric: bool) -> None:
     """Write the entries of a block, and those that mirror them."""
+    index = tuple(part.to(result.ck.device) for part in index)
     for matrix, numbers in zip(result, values.to(result.ck), strict=True):
         if not bool(numbers.isfinite().all()):
             raise AccuracyError(f"the kernel of these images overflows {matrix.dtype}")
