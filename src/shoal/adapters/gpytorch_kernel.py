@@ -13,7 +13,8 @@ from shoal.adapters.limits import GUARANTEES, recurrent_limit
 from shoal.adapters.networks import as_images
 from shoal.architectures import Architecture
 from shoal.core.checks import float_tensor, items, known_tensor, one_of, shown
-from shoal.kernels import chosen_kernels, kernel
+from shoal.kernels import kernel
+from shoal.kernels.image_function import chosen_kernels
 
 try:
     from gpytorch.constraints import GreaterThan, Interval

@@ -13,8 +13,9 @@ from shoal.adapters.limits import GUARANTEES, recurrent_limit
 from shoal.adapters.networks import as_images, described_function
 from shoal.architectures import Architecture
 from shoal.core.checks import one_of, real, real_array
-from shoal.kernels import ImageKernels, KernelFunction, kernel
+from shoal.kernels import KernelFunction, kernel
 from shoal.kernels.gradients import variance_tangents
+from shoal.kernels.image_function import ImageKernels
 
 try:
     from sklearn.gaussian_process.kernels import Hyperparameter, Kernel

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from shoal.architectures import Architecture
 from shoal.core.checks import real
-from shoal.kernels import Kernels, chosen_kernels, kernel
+from shoal.kernels import Kernels, kernel
+from shoal.kernels.image_function import chosen_kernels
 from shoal.networks import Network
 
 __all__ = ["Recipe"]
