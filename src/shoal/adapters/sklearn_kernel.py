@@ -199,12 +199,9 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
         *,
         diag: bool = False,
     ) -> Array:
-        left, right = (
-            None
-            if points is None
-            else as_images(torch.from_numpy(points), function.architecture, self.image_shape)
-            for points in (x, y)
-        )
+        net, shape = function.architecture, self.image_shape
+        left = as_images(torch.from_numpy(x), net, shape)
+        right = None if y is None else as_images(torch.from_numpy(y), net, shape)
         found = kernel(function.architecture, left, right, trainable=function.trainable, diag=diag)
         result: Array = getattr(found, self.which).numpy()
         return result

@@ -90,7 +90,7 @@ def patch_gain(
 ) -> float:
     """The spectral radius of sums over patches, of which each pixel counts a share."""
     if padding == "circular":
-        return share * size ** len(sides)
+        return share * float(size ** len(sides))
     gain = share
     for side in sides:
         place = torch.arange(side)

@@ -154,8 +154,8 @@ class ImagePlan:
         for some in self.displacements.split(max(1, self.fitting // len(rows))):
             pairs = PixelPairs.of(architecture, points, some)
             pixels = Pixels(self.images, index, pairs)
-            found = network_kernels(self.function.layers, pixels, self.function.trainable)
-            total = total + torch.stack([field.flatten(1).sum(1) for field in found[:2]])
+            fields = network_kernels(self.function.layers, pixels, self.function.trainable)
+            total = total + torch.stack([field.flatten(1).sum(1) for field in fields[:2]])
             if progress is not None:
                 progress(len(rows) * len(some))
         return self.read * total

@@ -49,7 +49,7 @@ class FusedPixels:
     def fits(layers: Layers, images: Images) -> bool:
         """Whether the pass knows the network and the images fit into registers."""
         cell, pairs = layers.cells[0], images.pairs
-        return (
+        return bool(
             layers.injection is not None
             and len(layers.cells) == 1
             and cell.activation == ReLU()
@@ -144,7 +144,8 @@ def _bands(pairs: PixelPairs, side: int) -> Tensor:
         near = (place[:, None] - place).abs() <= reach
         wrapped = place[None, :] + place[:, None] >= side  # partners beyond the border
         bands = (near & (wrapped[:, :, None] == wrapped[:, None, :])).float()
-    return (share * bands).contiguous().to(pairs.displacements.device, torch.float32)
+    averages: Tensor = (share * bands).contiguous()
+    return averages.to(pairs.displacements.device, torch.float32)
 
 
 @lru_cache(maxsize=1)
