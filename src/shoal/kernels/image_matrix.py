@@ -129,7 +129,7 @@ class ImagePlan:
     def mirror(self, matrix: Tensor, strip: Strip) -> None:
         """Copy what a strip of a symmetric matrix has above the diagonal to below it."""
         if self.symmetric:
-            backend_for(matrix.device).mirror(matrix, strip.rows)
+            backend_for(matrix.device, 0).mirror(matrix, strip.rows)
 
     def values(self, rows: Tensor, columns: Tensor, progress: Progress | None = None) -> Tensor:
         """Both kernels at some entries, in float64. shape: (2, entries).
