@@ -51,7 +51,7 @@ class ImageArchitecture(Architecture):
         Example:
             >>> import shoal
             >>> round(shoal.ConvDEQ(shoal.ReLU(), 1.0, 1.0).patch_gain((8, 8)), 6)
-            0.92124
+            0.921207
         """
         sides = tuple(checks.size("pixels", side) for side in checks.items("pixels", pixels))
         share = self.patch_size ** -len(sides) if self.averaged else 1.0
