@@ -123,6 +123,19 @@ def test_regression(net, method):
         shoal.kernel_regression(net, x, y, ridge=0.1, method=near)
 
 
+def test_ridges_and_learning_curves():
+    x, y = images(36, 1, 2, 2), images(36, seed=2)
+    path = shoal.ridge_path(FLAT, x, y, ridges=[0.1, 1.0, 10.0])
+    fit = shoal.kernel_regression(FLAT, x, y, ridge="gcv")
+    assert fit.ridge > 0
+    assert path.best("loo") in (0.1, 1.0, 10.0)
+    curve = shoal.learning_curve(FLAT, x, y, sizes=[8, 16], ridge=1.0)
+    assert bool((curve.test_error > 0).all())
+    mixture = shoal.GaussianMixture([[0.0] * 4], 1.0)
+    with pytest.raises(TypeError, match="a GaussianMixture has no images"):
+        shoal.learning_curve(FLAT, mixture, n=20, ridge=1.0)
+
+
 @BOTH
 def test_gradient_flow(net):
     x, tests, y = images(5, 1, 4), images(2, 1, 4, seed=1), images(5, seed=2)
