@@ -108,7 +108,7 @@ class Images:
         factor = cell.weights.variance * cell.gain**2
 
         def equation(guess: Tensor) -> tuple[Tensor, Tensor]:
-            square, growth = mean_square(cell.activation, guess.clamp(min=SMALLEST))
+            square, growth = _mean_square(cell.activation, guess)
             return self._summed(factor * square) + injected.values, factor * growth
 
         def solved() -> Variances:
@@ -258,6 +258,14 @@ class Pixels(PairCalculus):
         assert isinstance(values, Tensor)
         i, j = self.index
         return values[i, None], self.pairs.of_partner(values[j])
+
+
+def _mean_square(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean square of an activation and its derivative; one number where it is linear."""
+    if not phi.positively_homogeneous:
+        return mean_square(phi, variance.clamp(min=SMALLEST))
+    slope = mean_square(phi, torch.ones(1, dtype=torch.float64))[0].detach().to(variance)
+    return slope * variance, slope.expand_as(variance)
 
 
 def _slopes(phi: Activation, triple: tuple[Tensor, ...]) -> Tensor:
