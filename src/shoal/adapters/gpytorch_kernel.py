@@ -1,7 +1,7 @@
 """Kernels of infinitely wide networks for the Gaussian processes of GPyTorch."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -10,9 +10,11 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.adapters.limits import GUARANTEES, recurrent_limit
+from shoal.adapters.networks import as_images
 from shoal.architectures import Architecture
 from shoal.core.checks import float_tensor, items, known_tensor, one_of, shown
-from shoal.kernels import kernel, kernel_function
+from shoal.kernels import kernel
+from shoal.kernels.image_function import chosen_kernels
 
 try:
     from gpytorch.constraints import GreaterThan, Interval
@@ -61,6 +63,8 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         constraints: Constraints that replace these, by the names of variances.
         priors: Priors of variances, by their names.
         active_dims: Features that the kernel sees; all by default.
+        image_shape: For architectures of images, such as a ``ConvDEQ``: channels and pixels along
+            each axis, such as ``(1, 28, 28)``. Inputs are rows of numbers as ever, without batches.
 
     Raises:
         TypeError: If an argument is of the wrong kind, or the architecture has no kernel.
@@ -92,11 +96,13 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         constraints: Mapping[str, Interval] | None = None,
         priors: Mapping[str, Prior] | None = None,
         active_dims: tuple[int, ...] | None = None,
+        image_shape: Sequence[int] | None = None,
     ) -> None:
         super().__init__(active_dims=active_dims)
         if not isinstance(architecture, Architecture):
             raise TypeError(f"architecture must be an Architecture, got {architecture!r}")
-        kernel_function(architecture, trainable=trainable, width=width)  # or say why there is none
+        chosen_kernels(architecture, trainable=trainable, width=width)  # or say why there is none
+        self.image_shape = image_shape
         self.which = one_of("which", which, ("ck", "ntk"))
         one_of("guarantee", guarantee, GUARANTEES)
         self.trainable = architecture.check_trainable(trainable)
@@ -172,6 +178,7 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         one = x1 is x2 or (not (x1.requires_grad or x2.requires_grad) and torch.equal(x1, x2))
         if last_dim_is_batch:
             x1, x2 = (x.transpose(-1, -2).unsqueeze(-1) for x in (x1, x2))
+        x1, x2 = (as_images(x, self._initial, self.image_shape) for x in (x1, x2))
         found = kernel(
             self._initial,
             x1,

@@ -11,8 +11,9 @@ from torch import Tensor
 from shoal.architectures import Architecture
 from shoal.core.checks import integer, items, seeded
 from shoal.core.settings import in_standard_settings
-from shoal.kernels import KernelFunction, kernel, kernel_function
+from shoal.kernels import KernelFunction, kernel
 from shoal.kernels.arguments import as_tensor
+from shoal.kernels.image_function import ImageKernels, chosen_kernels
 from shoal.mixtures import GaussianMixture
 from shoal.prediction.mixture import mixture_curve
 from shoal.prediction.result import Check, LearningCurve
@@ -82,8 +83,10 @@ def learning_curve(
         >>> curve.test_error
         tensor([0.0177, 0.0136, 0.0121,    nan], dtype=torch.float64)
     """
-    kernels = kernel_function(architecture, trainable=trainable, width=width)
+    kernels = chosen_kernels(architecture, trainable=trainable, width=width)
     if isinstance(x, GaussianMixture):
+        if isinstance(kernels, ImageKernels):
+            raise TypeError(f"a GaussianMixture has no images, got {kernels.architecture!r}")
         if y is not None or sizes is not None or n is None:
             raise ValueError("a mixture has its own classes: give n, and neither y nor sizes")
         several = n if isinstance(n, Iterable) else (n,)

@@ -13,7 +13,8 @@ from shoal.architectures import Architecture
 from shoal.core.checks import items, one_of, real
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
-from shoal.kernels import KernelFunction, kernel_function
+from shoal.kernels import KernelFunction
+from shoal.kernels.image_function import chosen_kernels
 from shoal.regression.leave_one_out import agreement
 from shoal.regression.memory import byte_limit, data_bytes
 from shoal.regression.plot import plot_path
@@ -136,7 +137,7 @@ def ridge_path(
         >>> path.best("loo"), round(path.score("loo") ** 0.5, 3)
         (0.01, 0.124)
     """
-    kernels = kernel_function(architecture, trainable=trainable, width=width)
+    kernels = chosen_kernels(architecture, trainable=trainable, width=width)
     problem = checked_problem(kernels, x, y, 0.0, which)
     tried = None
     if ridges is not None:
