@@ -24,7 +24,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("net", "shape"), CASES, ids=str)
-@pytest.mark.parametrize("groups", [None, {"recurrent"}, {"input", "readout"}], ids=str)
+@pytest.mark.parametrize("groups", [None, ("recurrent",), ("input", "readout")], ids=str)
 def test_single_precision_is_near_double(net, shape, groups):
     x = images(*shape)
     there = kernel(net, x.cuda(), trainable=groups)

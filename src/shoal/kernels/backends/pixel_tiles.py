@@ -231,7 +231,8 @@ def _pair(
     scale = tl.max(tl.max(root, 1), 0) + 1e-30
 
     now = tl.minimum(tl.maximum(entering, -root), root)
-    before, weight, change, last, count = now, 1.0, 1.0, 2.0, 0
+    move = tl.zeros_like(now)  # from the last iterate
+    weight, change, last, count = 1.0, 1.0, 2.0, 0
     while (change > tolerance) & (count < most_steps) & ((change < last) | (change > stalled)):
         last = change
         value, _ = _dual(now, root, inverse)
@@ -239,9 +240,10 @@ def _pair(
         residual = tl.where(inside, residual, 0.0)
         weight = tl.where(count == 0, 1.0, 1.0 / (1.0 - spread * weight * 0.25))
         weight = tl.where(count == 1, 1.0 / (1.0 - 0.5 * spread), weight)
-        new = weight * (now + relaxation * residual - before) + before
-        before = now
-        now = tl.minimum(tl.maximum(new, -root), root)
+        new = now + weight * relaxation * residual + (weight - 1.0) * move
+        new = tl.minimum(tl.maximum(new, -root), root)
+        move = new - now
+        now = new
         change = tl.max(tl.max(tl.abs(residual), 1), 0) / scale
         count += 1
     worst = change
@@ -251,16 +253,16 @@ def _pair(
     seen = _means(value, first_band, second_band, precision)
     own = slope * (recurrent_share * seen + input_share * given + bias_share)
     ratio = recurrent * slope
-    now, before, weight, change, last, count = own, own, 1.0, 1.0, 2.0, 0
+    now, move = own, tl.zeros_like(own)
+    weight, change, last, count = 1.0, 1.0, 2.0, 0
     scale = tl.max(tl.max(tl.abs(own), 1), 0) + 1e-30
     while (change > tolerance) & (count < most_steps) & ((change < last) | (change > stalled)):
         last = change
         residual = own + ratio * _means(now, first_band, second_band, precision) - now
         weight = tl.where(count == 0, 1.0, 1.0 / (1.0 - spread * weight * 0.25))
         weight = tl.where(count == 1, 1.0 / (1.0 - 0.5 * spread), weight)
-        new = weight * (now + relaxation * residual - before) + before
-        before = now
-        now = new
+        move = weight * relaxation * residual + (weight - 1.0) * move
+        now = now + move
         change = tl.max(tl.max(tl.abs(residual), 1), 0) / scale
         count += 1
     ck = tl.sum(tl.sum(tl.where(inside, value, 0.0), 1), 0)
