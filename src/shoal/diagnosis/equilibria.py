@@ -1,12 +1,13 @@
 """The equilibria of a loop: what each solver makes of it, and how many there are."""
 
-import time
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from shoal.core.timing import timed
 from shoal.equilibrium import (
     Anderson,
     Broyden,
@@ -100,11 +101,8 @@ def solver_costs(
     """
     costs, found = [], []
     for solver in solvers:
-        _finish(start)
-        begin = time.perf_counter()
-        solution = drive(problem, solver, start).solution
-        _finish(start)
-        seconds = time.perf_counter() - begin
+        outcome, seconds = timed(partial(drive, problem, solver, start), start.device)
+        solution = outcome.solution
         done = solution.converged
         size = torch.linalg.vector_norm(solution.value, dim=1).clamp_min(1e-300)
         relative = (solution.residual / size)[done]
@@ -121,11 +119,6 @@ def solver_costs(
         )
         found.append(solution)
     return tuple(costs), tuple(found)
-
-
-def _finish(like: Tensor) -> None:
-    if like.is_cuda:
-        torch.cuda.synchronize(like.device)
 
 
 def first_found(solutions: tuple[Solution, ...]) -> Tensor:

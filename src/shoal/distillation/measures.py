@@ -1,13 +1,15 @@
 """What is measured of a model beside the original: fidelity, accuracy, latency, memory."""
 
-import time
 from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
+from shoal.core.timing import best_times
 from shoal.networks.exact import evaluating
 
 __all__ = ["HeldOut", "Measured", "Scores", "latencies", "outputs_of", "scores"]
@@ -152,19 +154,8 @@ def _calibration_error(outputs: Tensor, y: Tensor) -> float:
 def latencies(modules: Mapping[str, Module], x: Tensor) -> tuple[dict[str, float], int]:
     """The shortest of several times of each module for a batch, taken in turns; its size."""
     batch = x[:_TIMED]
-    times: dict[str, list[float]] = {name: [] for name in modules}
-    for attempt in range(_REPEATS + 1):
-        for name, module in modules.items():
-            with evaluating(module):
-                _finish(x)
-                begin = time.perf_counter()
-                module(batch)
-                _finish(x)
-                if attempt:  # the first time makes what is made once
-                    times[name].append(time.perf_counter() - begin)
-    return {name: min(several) for name, several in times.items()}, len(batch)
-
-
-def _finish(like: Tensor) -> None:
-    if like.is_cuda:
-        torch.cuda.synchronize(like.device)
+    with ExitStack() as modes:
+        for module in modules.values():
+            modes.enter_context(evaluating(module))
+        calls = {name: partial(module, batch) for name, module in modules.items()}
+        return best_times(calls, x.device, repeats=_REPEATS), len(batch)
