@@ -174,6 +174,34 @@ def test_states_near_the_largest_number() -> None:
     assert d.behaviors == {"diverges": 2}
 
 
+@pytest.mark.parametrize(
+    ("dtype", "rate"),
+    [(torch.float32, 0.99999), (torch.bfloat16, 0.25), (torch.float16, 0.5), (torch.float32, -0.5)],
+)
+def test_solvers_that_stop_early_do_not_make_two_equilibria_of_one(
+    dtype: torch.dtype, rate: float
+) -> None:
+    # z = rate z + (1 - rate) u has the one equilibrium u, of which solvers are off by their
+    # tolerance over 1 - rate
+    u = torch.randn(16, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
+    d = shoal.diagnose(lambda z, u: rate * z + (1 - rate) * u, torch.zeros_like(u), u, starts=6)
+    assert d.equilibria.counts == (1,) * 16
+    assert d.equilibria.unique is None
+    for row, (states, error) in enumerate(
+        zip(d.equilibria.states, d.equilibria.errors, strict=True)
+    ):
+        off = float((states[0] - u[row]).double().norm() / u[row].double().norm())
+        assert off < 3 * error + 1e-2
+
+
+def test_what_only_looks_like_an_equilibrium_is_said_to_be_vague() -> None:
+    # far out z + 1 / (1 + z^2) hardly moves: within every tolerance, and nowhere at rest
+    d = shoal.diagnose(lambda z: z + 1 / (1 + z * z), torch.ones(1, 1, dtype=torch.float64))
+    assert d.equilibria.counts == (1,)
+    assert d.equilibria.errors[0] > 0.1
+    assert "hardly determined" in str(d)
+
+
 def test_every_state_is_an_equilibrium_of_the_identity() -> None:
     d = shoal.diagnose(lambda z: z, ZERO)
     assert d.equilibria.unique is False

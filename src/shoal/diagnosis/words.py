@@ -1,5 +1,6 @@
 """A diagnosis in words and in plain values."""
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ _CONTRACTION = {
     "refuted": "the loop does not bring all states closer: no contraction",
     "unknown": "no states were found that it moves apart, which proves nothing",
 }
+_VAGUE = 0.05  # of an equilibrium's size, from which on its error is a warning
 
 
 class Line(NamedTuple):
@@ -93,8 +95,11 @@ def _equilibria(found: Diagnosis) -> Iterator[Line]:
     if found.solved:
         most = max(several.counts)
         yield Line(
-            "different ones", f"up to {most}", f"unique: {_UNIQUE[several.unique]}", most == 1
+            "different ones", f"up to {most}", f"unique: {_UNIQUE[several.unique]}", several.unique
         )
+        off = max(error for error in several.errors if not math.isnan(error))
+        vague = ": they are hardly determined, or none" if off > _VAGUE else ""
+        yield Line("off by", f"{off:.1e}", f"of their size, by Newton's estimate{vague}")
     yield Line("expansion", f"{several.expansion:.4g}", _CONTRACTION[several.contraction])
 
 
@@ -179,7 +184,7 @@ def document_of(found: Diagnosis) -> dict[str, Any]:
         "effective_depth": _depth_values(found.depth),
         "equilibria": {
             name: getattr(found.equilibria, name)
-            for name in ("counts", "starts", "contraction", "expansion", "unique")
+            for name in ("counts", "starts", "contraction", "expansion", "errors", "unique")
         },
         "jacobian": _jacobian_values(found.spectrum),
         "solvers": [
