@@ -181,6 +181,23 @@ def test_samples_that_depend_on_each_other_are_one() -> None:
     assert told.spectrum.radius == pytest.approx(d.spectrum.radius)
 
 
+def test_samples_that_see_each_other_only_away_from_the_start() -> None:
+    x = inputs(4, 3)
+
+    def cell(z: Tensor, x: Tensor) -> Tensor:
+        return torch.tanh(0.9 * z * z.mean(0) + x)  # whose derivative is zero at zero
+
+    d = shoal.diagnose(cell, torch.zeros_like(x), x)
+    assert d.samples == 1
+    assert "depend on each other" in d.notes[0]
+    z = torch.zeros_like(x)
+    for _ in range(500):
+        z = cell(z, x)
+    jacobian = torch.autograd.functional.jacobian(lambda z: cell(z, x), z).reshape(12, 12)
+    radius = float(torch.linalg.eigvals(jacobian).abs().max())
+    assert d.spectrum.radius == pytest.approx(radius, rel=1e-8)
+
+
 def test_how_far_training_moved_the_kernel() -> None:
     model, x = Classifier().double(), inputs()
     start = {name: p.clone() for name, p in model.state_dict().items()}

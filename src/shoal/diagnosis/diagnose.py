@@ -134,12 +134,16 @@ def _name(model: Callable[..., Any]) -> str:
 
 
 def _mixes(problem: FunctionProblem, start: Tensor) -> bool:
-    """Whether samples depend on each other."""
-    near = problem.linearize(start)
-    if not bool(near.value.isfinite().all()):
-        return False  # nothing can be told: what is not a number spreads by itself
-    with torch.no_grad():
-        return near.may_mix and LinearProblem(near, start, adjoint=True).mixes()
+    """Whether samples depend on each other, where they start or elsewhere."""
+    noise = torch.randn(start.shape, generator=seeded("seed", 0), dtype=torch.float64).to(start)
+    for z in (start, start + noise):  # a product with a mean, say, does not tell at zero
+        near = problem.linearize(z)
+        if not bool(near.value.isfinite().all()):
+            continue  # nothing can be told: what is not a number spreads by itself
+        with torch.no_grad():
+            if near.may_mix and LinearProblem(near, z, adjoint=True).mixes():
+                return True
+    return False
 
 
 def _certified(loop: ModelLoop) -> bool:
