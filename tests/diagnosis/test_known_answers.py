@@ -134,6 +134,24 @@ def test_a_one_step_gradient_that_points_the_wrong_way() -> None:
     assert "WRONG DIRECTION" in str(d)
 
 
+def test_gradients_are_compared_only_where_the_exact_one_is_known() -> None:
+    # at a slope of one there is an equilibrium and no gradient: I - J is singular
+    slopes = torch.tensor([[0.5], [1.0], [-0.5], [0.25]], dtype=torch.float64)
+    d = shoal.diagnose(
+        lambda z, a, u: a * z + u * (a != 1), ZERO + 1, slopes, U, cotangent=torch.ones_like(U)
+    )
+    assert d.solved == 4
+    assert {cost.samples for cost in d.gradients} == {3}
+    # by u: errors a^(k+1) / (1 - a) of 1 / (1 - a); by a those times z, the first sample's is -2
+    one = next(cost for cost in d.gradients if cost.name == "OneStep")
+    kept = slopes[[0, 2, 3], 0]
+    z = U[[0, 2, 3], 0] / (1 - kept)
+    truth = torch.cat([1 / (1 - kept), z / (1 - kept)])
+    step = torch.cat([torch.ones(3, dtype=torch.float64), z])
+    assert one.relative == pytest.approx(float((step - truth).norm() / truth.norm()), rel=1e-6)
+    assert "3 of 4" in str(d)
+
+
 def test_samples_may_behave_differently() -> None:
     factors = torch.tensor([[0.5], [-1.0], [1.0], [2.0]], dtype=torch.float64)
     d = shoal.diagnose(lambda z, a: a * z + 1, ZERO, factors)

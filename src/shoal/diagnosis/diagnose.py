@@ -28,6 +28,7 @@ _MIXED = (
     "samples depend on each other, so that all of the state was taken as one sample; "
     "batched=False says so"
 )
+_RANDOM = "the cell draws random numbers: all that is said is of one draw, the same at every step"
 
 
 @in_standard_settings
@@ -125,7 +126,7 @@ def diagnose(
         change,
         _parameter_bytes(loop),
         start.numel() * start.element_size(),
-        (_MIXED,) if mixed else (),
+        (_MIXED,) * mixed + (_RANDOM,) * bool(getattr(problem.scope, "random", False)),
     )
 
 

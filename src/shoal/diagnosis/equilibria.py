@@ -183,7 +183,7 @@ def _apart(states: Tensor, errors: Tensor, least: float) -> tuple[Tensor, float]
 
 @torch.no_grad()
 def _errors(problem: Problem, states: Tensor) -> Tensor:
-    r"""How far off equilibria are: $\|(I - J)^{-1}(f(z) - z + e)\|$, with $e$ of rounding's size."""
+    r"""How far off equilibria are: $\|(I - J)^{-1}(f(z) - z + e)\|$, $e$ of rounding's size."""
     z = states.nan_to_num()
     noise = torch.randn(z.shape, generator=torch.Generator().manual_seed(z.shape[1])).to(z)
     size = torch.linalg.vector_norm(z, dim=1, keepdim=True)

@@ -132,6 +132,9 @@ def _solvers(found: Diagnosis) -> Iterator[Line]:
 
 
 def _gradients(found: Diagnosis) -> Iterator[Line]:
+    if found.gradients and found.gradients[0].samples < found.samples:
+        count = f"{found.gradients[0].samples} of {found.samples}"
+        yield Line("samples", count, "whose equilibrium and exact gradient were found")
     for cost in found.gradients:
         value = f"{cost.backward_evaluations} products, {1e3 * cost.seconds:.3g} ms, " + (
             f"keeps {memory_words(cost.memory)}"
