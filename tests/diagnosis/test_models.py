@@ -281,8 +281,8 @@ def test_pages_pictures_and_numbers_are_saved(tmp_path: Path) -> None:
     ("error", "words", "arguments"),
     [
         (TypeError, "model must be", (3, None)),
-        (ValueError, "z0 must be the state", (lambda z: z, None)),
-        (ValueError, "z0 must be the state", (nn.Linear(2, 2), None, inputs())),
+        (ValueError, "model must have an equilibrium", (lambda z: z, None)),
+        (ValueError, "model must have an equilibrium", (nn.Linear(2, 2), None, inputs())),
         (TypeError, "z0 must be None", (get_deq(), inputs())),
         (ValueError, "z0 must be None for a model", (Classifier().double(), inputs())),
         (ValueError, "f must return a tensor of shape", (lambda z: z[:, :1], inputs())),

@@ -39,6 +39,13 @@ class Model(nn.Module):
         return self.readout(self.layer(x.new_zeros(len(x), self.width), x.flatten(1)))
 
 
+class Broken(Model):
+    """A model that says nothing."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.nan * super().forward(x)
+
+
 def by_name(twin: shoal.Twin) -> dict[str, object]:
     return {one.name: one for one in twin.candidates}
 
@@ -213,9 +220,36 @@ def test_the_frontier_is_drawn(tmp_path: Path) -> None:
     ("error", "words", "arguments", "options"),
     [
         (TypeError, "model must be", (3, inputs(9)), {}),
-        (ValueError, "z0 must be the state", (nn.Linear(3, 2).double(), inputs(9)), {}),
+        (ValueError, "model must have an equilibrium", (nn.Linear(3, 2).double(), inputs(9)), {}),
         (ValueError, "y must have one entry", (Model(), inputs(9), torch.zeros(8).long()), {}),
+        (TypeError, "y must have labels as a tensor", (Model(), inputs(9), ["a"] * 9), {}),
+        (ValueError, "y must have classes as", (Model(), inputs(9), torch.ones(9, 1).long()), {}),
+        (ValueError, "y must have classes from 0 to 2", (Model(), inputs(9), torch.arange(9)), {}),
+        (ValueError, "y must have targets like", (Model(), inputs(9), torch.randn(9)), {}),
+        (ValueError, "y must have finite", (Model(), inputs(9), torch.full((9, 3), torch.inf)), {}),
+        (ValueError, "y must have held-out", (Model(), inputs(9), torch.ones(9, 3)), {"epochs": 1}),
+        (ValueError, "one output", (Model(outputs=1), inputs(9), torch.arange(9)), {}),
+        (ValueError, "model must return finite", (Broken(), inputs(9)), {}),
         (ValueError, "held_out must be", (Model(), inputs(9)), {"held_out": 1.5}),
+        (ValueError, "held_out must be", (Model(), inputs(9)), {"held_out": (1, 2, 3)}),
+        (
+            ValueError,
+            "held_out must have samples like x",
+            (Model(), inputs(9)),
+            {"held_out": (inputs(3, size=4), None)},
+        ),
+        (
+            ValueError,
+            "held_out must have one entry",
+            (Model(), inputs(9), torch.zeros(9).long()),
+            {"held_out": (inputs(3), torch.zeros(4).long())},
+        ),
+        (
+            ValueError,
+            "held_out must have labels like y",
+            (Model(), inputs(9), torch.zeros(9).long()),
+            {"held_out": (inputs(3), torch.zeros(3))},
+        ),
         (
             ValueError,
             "held_out must have labels",
@@ -232,6 +266,25 @@ def test_bad_input_is_named(
 ) -> None:
     with pytest.raises(error, match=words):
         shoal.distill(*arguments, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32])
+def test_classes_may_be_any_integers(dtype: torch.dtype) -> None:
+    x, y = inputs(40), (inputs(40)[:, 0] > 0).long()
+    known, other = (
+        shoal.distill(Model(), x, labels, epochs=1, depths=(1,)) for labels in (y, y.to(dtype))
+    )
+    for one, same in zip(known.candidates, other.candidates, strict=True):
+        assert one.scores == same.scores
+
+
+def test_what_was_cut_has_no_loop_left() -> None:
+    twin = shoal.distill(Model(), inputs(40), epochs=1, depths=(2,))
+    cut = by_name(twin)["cut to 2 applications"].module
+    with pytest.raises(ValueError, match="model must use its equilibrium"):
+        shoal.diagnose(cut, None, inputs(3))
+    before = cut(inputs(3))
+    torch.testing.assert_close(cut(inputs(3)), before)  # nothing of it was lost
 
 
 @pytest.mark.thorough

@@ -191,7 +191,8 @@ def _errors(problem: Problem, states: Tensor) -> Tensor:
     newton = NewtonKrylov()
     value = problem.evaluate(z).value + noise
     better, _, _ = newton.step(problem, newton.init(z), z, Evaluation(value), 0.0)
-    return torch.linalg.vector_norm(better - z, dim=1, dtype=torch.float64)
+    off: Tensor = torch.linalg.vector_norm(better - z, dim=1, dtype=torch.float64)
+    return off
 
 
 @torch.no_grad()

@@ -164,8 +164,9 @@ def _host(model: object) -> Module:
     hosts = _parts(model)
     if not hosts:
         raise ValueError(
-            "z0 must be the state that a cell starts from, got None, which is for models with a "
-            "shoal.Equilibrium, a network of shoal.build or a torchdeq layer inside"
+            "model must have an equilibrium inside, a shoal.Equilibrium, a network of shoal.build "
+            f"or a torchdeq layer, got a {type(model).__name__} without: of a loop of your own "
+            "diagnose the cell, shoal.diagnose(cell, z0, *inputs)"
         )
     if len(hosts) > 1:
         raise ValueError(
@@ -257,8 +258,10 @@ class _Returns:
 def _instead(host: Module, other: Callable[..., Any]) -> Iterator[None]:
     """Where a layer does something else when it is called."""
     name = next(name for kind, name in _METHODS.items() if isinstance(host, kind))
+    before = {name: host.__dict__[name]} if name in host.__dict__ else {}
     host.__dict__[name] = other
     try:
         yield
     finally:
         del host.__dict__[name]
+        host.__dict__.update(before)
