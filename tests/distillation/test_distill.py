@@ -1,6 +1,7 @@
 """Replacements of models: what is fitted, what is measured, and the honest answer."""
 
 import importlib.util
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -198,6 +199,44 @@ def test_models_of_the_torchdeq_adapter_are_cut() -> None:
 
     twin = shoal.distill(Foreign().double(), inputs(60), epochs=1, depths=(1, 12))
     assert by_name(twin)["cut to 12 applications"].scores.output_error < 1e-3
+
+
+def test_few_samples_prove_little_and_many_do() -> None:
+    x = inputs(2000)
+    y = Model()(x).argmax(1)
+    options = {"epochs": 1, "depths": (12,), "tolerance": 0.02}
+    few = shoal.distill(Model(), x[:20], y[:20], **options)
+    many = shoal.distill(Model(), x[20:], y[20:], **options)
+    twins = [replace(t, candidates=(by_name(t)["cut to 12 applications"],)) for t in (few, many)]
+    faster = [replace(t, original=t.original._replace(seconds=1e9)) for t in twins]
+    assert all(t.best is not None for t in faster)  # both have everything right
+    assert "5 held-out samples do not prove" in faster[0].verdict
+    assert "prove" not in faster[1].verdict
+
+
+@pytest.mark.parametrize(
+    ("outputs", "labels", "words"),
+    [
+        (3, None, "agreement, %"),
+        (1, None, "100 - error of the outputs, %"),
+        (3, torch.arange(40) % 3, "accuracy, %"),
+        (1, torch.arange(40, dtype=DTYPE), "explained variance, %"),
+    ],
+)
+def test_the_frontier_says_what_it_shows(outputs: int, labels: Tensor | None, words: str) -> None:
+    pytest.importorskip("matplotlib")
+    twin = shoal.distill(Model(outputs=outputs), inputs(40), labels, epochs=1, depths=(1,))
+    figure = twin.plot()
+    (axes,) = figure.axes
+    assert axes.get_ylabel() == words
+    title = axes.get_title(loc="left")
+    assert ("Star" in title) == (twin.best is not None)
+    assert ("Bars" in title) == (twin.original.scores.uncertainty is not None)
+    figure.draw_without_rendering()
+    labels = [t for t in axes.get_xticklabels() if t.get_text()]
+    spans = [t.get_window_extent() for t in labels]
+    inside = sorted((s.x0, s.x1) for s in spans if axes.bbox.x0 <= s.x0 <= axes.bbox.x1)
+    assert all(one[1] <= other[0] for one, other in itertools.pairwise(inside))
 
 
 def test_the_frontier_is_drawn(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """A shallow replacement of a trained model, chosen by measurement."""
 
-import time
 from collections.abc import Iterable
 
 from torch import Tensor
@@ -10,6 +9,7 @@ from shoal.activations import Activation, ReLU
 from shoal.architectures import Architecture, ImplicitArchitecture
 from shoal.core.checks import float_tensor, instance, integer, real
 from shoal.core.settings import in_standard_settings
+from shoal.core.timing import timed
 from shoal.diagnosis.model_loop import loop_of
 from shoal.distillation.candidates import Setting, candidates
 from shoal.distillation.measures import Measured, latencies, scores
@@ -117,9 +117,7 @@ def _measured(setting: Setting, held: Samples, tolerance: float) -> Twin:
         if make is None:
             skipped[name] = reason
             continue
-        begin = time.perf_counter()
-        modules[name] = make()
-        seconds[name] = time.perf_counter() - begin
+        modules[name], seconds[name] = timed(make, held.x.device)
     times, batch = latencies(modules, held.x)
     original, *found = [
         Measured(
