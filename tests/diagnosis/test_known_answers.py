@@ -179,6 +179,16 @@ def test_norms_and_radii_without_forming_the_jacobian() -> None:
     assert d.behavior == "settles"
 
 
+@pytest.mark.thorough
+def test_of_large_states_fewer_samples_are_looked_at() -> None:
+    # a Krylov space of 48 vectors for 4 samples of 120,000 numbers would take 184 MB
+    rates = torch.linspace(0.1, 0.6, 120_000)
+    d = shoal.diagnose(lambda z: rates * z + 1, torch.zeros(4, 120_000), starts=1, steps=60)
+    assert len(d.spectrum.samples) == 2
+    assert d.spectrum.norm <= 0.6 + 1e-6
+    assert d.spectrum.norm == pytest.approx(0.6, rel=1e-2)
+
+
 def test_what_is_not_a_number_is_said_first() -> None:
     d = shoal.diagnose(lambda z, u: torch.log(z - 5 + 0 * u), ZERO, U)
     assert d.behaviors == {"diverges": 4}
@@ -225,6 +235,22 @@ def test_every_state_is_an_equilibrium_of_the_identity() -> None:
     assert d.equilibria.unique is False
     assert min(d.equilibria.counts) > 1
     assert min(d.spectrum.nearest_one) == 0
+
+
+def test_words_claim_no_more_than_was_measured() -> None:
+    turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)
+    turning = shoal.diagnose(lambda z: z @ turn.T, torch.ones(1, 2, dtype=torch.float64))
+    assert "leaves it" not in str(turning)  # at a radius of one it neither leaves nor comes
+    # a state far from normal: larger norms, and a contraction in another one
+    shear = torch.tensor([[0.5, 9.0], [0.0, 0.5]], dtype=torch.float64)
+    sheared = shoal.diagnose(lambda z: z @ shear.T, torch.ones(1, 2, dtype=torch.float64))
+    assert sheared.behavior == "settles"
+    assert "no contraction in the Euclidean norm" in str(sheared)
+    drifting = shoal.diagnose(lambda z, u: z + u, ZERO, U)
+    assert not any("solver=" in remedy.what for remedy in drifting.remedies)  # none solves it
+    assert "nothing was found" in drifting.remedies[0].why
+    short = shoal.diagnose(lambda z, u: 0.5 * z + u, ZERO, U, steps=4)
+    assert len({remedy.what for remedy in short.remedies}) == len(short.remedies)
 
 
 def test_json_holds_all_and_is_json() -> None:

@@ -261,6 +261,53 @@ def test_how_far_training_moved_the_kernel() -> None:
     assert "alignment" in str(moved)
 
 
+def test_an_aligned_kernel_alone_does_not_make_training_linear() -> None:
+    model, x = Classifier().double(), inputs()
+    start = {name: p.clone() for name, p in model.state_dict().items()}
+    near = shoal.diagnose(model, None, x, reference=start)
+    assert any("shoal.design" in remedy.what for remedy in near.remedies)
+    with torch.no_grad():
+        for p in model.readout.parameters():
+            p.mul_(1.5)
+    moved = shoal.diagnose(model, None, x, reference=start)
+    assert moved.kernel_change.alignment > 0.95
+    assert moved.kernel_change.relative > 0.1
+    assert not any("shoal.design" in remedy.what for remedy in moved.remedies)
+
+
+@pytest.mark.parametrize("kind", ["module", "state dictionary"])
+def test_a_reference_in_training_mode(kind: str) -> None:
+    def made() -> nn.Module:
+        model = Classifier().double()
+        model.readout = nn.Sequential(nn.Dropout(0.5), model.readout)
+        return model
+
+    model, before, x = made(), made(), inputs()
+    given = before if kind == "module" else before.state_dict()
+    change = shoal.diagnose(model, None, x, reference=given).kernel_change
+    assert change.relative == pytest.approx(0, abs=1e-9)
+    assert model.training
+    assert before.training
+
+
+def test_a_reference_of_another_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="reference must be a state dictionary of the model"):
+        shoal.diagnose(Classifier().double(), None, inputs(), reference={"a": inputs()})
+
+
+def test_a_cotangent_of_another_shape_is_refused() -> None:
+    x = inputs()
+    with pytest.raises(ValueError, match="cotangent must be like z0"):
+        shoal.diagnose(lambda z, x: z / 2 + x, torch.zeros_like(x), x, cotangent=x[:, :2])
+    d = shoal.diagnose(lambda z, x: z / 2 + x, torch.zeros_like(x), x, cotangent=x.float())
+    assert d.gradients  # of another dtype it may be
+
+
+def test_a_state_that_is_one_number() -> None:
+    d = shoal.diagnose(lambda z: z / 2 + 1, torch.tensor(0.0, dtype=DTYPE), batched=False)
+    assert float(d.equilibria.states[0]) == pytest.approx(2)
+
+
 def test_pages_pictures_and_numbers_are_saved(tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     pytest.importorskip("matplotlib")

@@ -135,7 +135,13 @@ def _differentiable(loop: ModelLoop) -> tuple[ModelLoop, list[Tensor]]:
 def _cotangent(loop: ModelLoop, found: Tensor, cotangent: Any, seed: int) -> Tensor:
     """The derivative of a loss by the state in rows, zero where there is no equilibrium."""
     if cotangent is not None:
-        rows = loop.layout.returned(cotangent, found)
+        wanted, got = (
+            [tuple(t.shape) for t in pytree.tree_leaves(tree) if isinstance(t, Tensor)]
+            for tree in (loop.z0, cotangent)
+        )
+        if wanted != got:
+            raise ValueError(f"cotangent must be like z0, of shapes {wanted}, got {got}")
+        rows = loop.layout.rows(cotangent).to(found)
     else:
         generator = seeded("seed", seed)
         rows = torch.randn(found.shape, generator=generator, dtype=torch.float64).to(found)
