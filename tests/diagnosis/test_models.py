@@ -290,6 +290,20 @@ def test_a_reference_in_training_mode(kind: str) -> None:
     assert before.training
 
 
+def test_pictures_show_every_start_and_no_move_that_was_not_made() -> None:
+    pytest.importorskip("matplotlib")
+    x = inputs(2, 1).abs() + 0.1
+    d = shoal.diagnose(lambda z, x: torch.sqrt(x - z), torch.zeros_like(x), x, starts=9)
+    assert any("diverges" in one.counts for one in d.iterations)  # a root of less than zero
+    moves = d.plot().axes[0]
+    assert len(moves.get_legend().get_texts()) == 9
+    for one, line in zip(d.iterations, moves.get_lines()[::2], strict=True):
+        drawn = torch.as_tensor(line.get_ydata()).isfinite()
+        assert torch.equal(drawn, one.moves.isfinite().all(1))
+    broken = shoal.diagnose(lambda z: z * torch.nan, torch.ones(1, 1, dtype=DTYPE))
+    assert "no move is a finite number" in [t.get_text() for t in broken.plot().axes[0].texts]
+
+
 def test_a_reference_of_another_model_is_refused() -> None:
     with pytest.raises(ValueError, match="reference must be a state dictionary of the model"):
         shoal.diagnose(Classifier().double(), None, inputs(), reference={"a": inputs()})
