@@ -158,6 +158,25 @@ def test_a_cell_that_draws_random_numbers() -> None:
     assert costs["Neumann(20)"] < 1e-3  # of the same draw as the exact one
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_derivatives_that_are_none_of_the_cell_are_noted(dtype: torch.dtype) -> None:
+    x = inputs(8, 6).to(dtype)
+    cells = {
+        "detached": lambda z, x: torch.tanh(z.detach() / 2 + x),
+        "half": lambda z, x: torch.tanh((z + z.detach()) / 4 + x),
+        "true": lambda z, x: torch.tanh(z / 2 + x),
+        "kinked": lambda z, x: torch.relu(z / 2 + x),
+        "weak": lambda z, x: 1e-4 * z + x,
+        "none": lambda z, x: x + 0 * z,
+    }
+    noted = {
+        name: any("finite differences" in note for note in found.notes)
+        for name, cell in cells.items()
+        for found in [shoal.diagnose(cell, torch.zeros_like(x), x, starts=1)]
+    }
+    assert noted == {name: name in ("detached", "half") for name in cells}
+
+
 def test_a_network_of_build_is_certified() -> None:
     deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.1, input_variance=0.8)
     net = shoal.build(deq, in_features=4, width=32, out_features=2, dtype=DTYPE)
