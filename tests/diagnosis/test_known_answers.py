@@ -230,6 +230,15 @@ def test_what_only_looks_like_an_equilibrium_is_said_to_be_vague() -> None:
     assert "hardly determined" in str(d)
 
 
+@pytest.mark.parametrize("size", [1e6, 1e9, 1e-6])
+def test_the_unit_of_the_state_does_not_matter(size: float) -> None:
+    d = shoal.diagnose(lambda z, u: 0.5 * z + size * u, ZERO, U)
+    assert d.behaviors == {"settles": 4}
+    assert d.depth.depths == (7,) * 4  # 2^-7 < 0.01
+    away = shoal.diagnose(lambda z, u: 2 * z + size * u, ZERO, U)
+    assert away.behaviors == {"diverges": 4}
+
+
 def test_every_state_is_an_equilibrium_of_the_identity() -> None:
     d = shoal.diagnose(lambda z: z, ZERO)
     assert d.equilibria.unique is False
