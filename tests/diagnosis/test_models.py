@@ -336,6 +336,29 @@ def test_a_cotangent_of_another_shape_is_refused() -> None:
     assert d.gradients  # of another dtype it may be
 
 
+def test_gradients_are_there_where_none_are_recorded() -> None:
+    model, x = Classifier().double(), inputs()
+    with torch.no_grad():
+        found = shoal.diagnose(model, None, x)
+    costs = shoal.diagnose(model, None, x).gradients
+    assert [c.relative for c in found.gradients] == pytest.approx([c.relative for c in costs])
+    assert len(costs) == 6
+
+
+def test_a_model_that_returns_more_than_its_output() -> None:
+    class Both(Classifier):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return super().forward(x), x
+
+    x = inputs()
+    with pytest.raises(TypeError, match="model must return a tensor, or output= take one"):
+        shoal.diagnose(Both().double(), None, x)
+    d = shoal.diagnose(Both().double(), None, x, output=lambda both: both[0])
+    assert d.depth.depths == shoal.diagnose(Classifier().double(), None, x).depth.depths
+    with pytest.raises(ValueError, match="z0 must be None for a model with an equilibrium inside"):
+        shoal.diagnose(Classifier().double(), torch.zeros(6, 5, dtype=DTYPE), x)
+
+
 def test_a_state_that_is_one_number() -> None:
     d = shoal.diagnose(lambda z: z / 2 + 1, torch.tensor(0.0, dtype=DTYPE), batched=False)
     assert float(d.equilibria.states[0]) == pytest.approx(2)

@@ -1,5 +1,6 @@
 """What each way to differentiate an equilibrium costs, and how far off it is."""
 
+import math
 import weakref
 from typing import Any, NamedTuple
 
@@ -99,7 +100,7 @@ def gradient_costs(
         flat, layer, seconds, memory = _measured(loop, gradient, weights, tensors)
         truth = flat if truth is None else truth
         size = truth.norm()
-        if not bool(size > 0):
+        if not 0 < float(size) < math.inf:
             return ()
         cosine = torch.dot(flat, truth) / (flat.norm() * size).clamp_min(1e-300)  # of zero: zero
         relative = float((flat - truth).norm() / size)
@@ -159,8 +160,9 @@ def _measured(
     )
     counted = _Kept(tensors, loop)
 
+    @torch.enable_grad()
     def both_passes() -> tuple[Tensor, int]:
-        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(counted, lambda t: t):
+        with torch.autograd.graph.saved_tensors_hooks(counted, lambda t: t):
             rows = loop.layout.rows(layer(loop.z0, *loop.inputs))
         kept = counted.bytes
         total = (rows * weights).sum()

@@ -1,5 +1,6 @@
 """The loop of a model: its cell, where it starts, and what the model makes of its state."""
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -65,7 +66,12 @@ class ModelLoop:
             return rows
         value = self.head(state)
         if not isinstance(value, Tensor):
-            raise TypeError(f"output must return a tensor, got {type(value).__name__}")
+            who = (
+                "output must return a tensor"
+                if self.whole is None
+                else ("model must return a tensor, or output= take one of what it returns")
+            )
+            raise TypeError(f"{who}, got {type(value).__name__}")
         if self.layout.batched and (not value.dim() or len(value) != len(rows)):
             raise ValueError(
                 f"output must return one entry per sample, {len(rows)}, got {tuple(value.shape)}"
@@ -123,7 +129,7 @@ def loop_of(
     if isinstance(model, EquilibriumNetwork | torchdeq.DEQ):
         raise TypeError(f"z0 must be None for a {type(model).__name__}, which starts by itself")
     own = model if isinstance(model, Equilibrium) else None
-    if own is None and not inputs and _parts(model):
+    if own is None and _parts(model) and not _takes(model, (z0, *inputs)):
         raise ValueError(
             "z0 must be None for a model with an equilibrium inside, got a state; call "
             "shoal.diagnose(model, None, x)"
@@ -151,6 +157,16 @@ def _inside(model: Callable[..., Any], inputs: tuple[Any, ...], output: Head | N
     layer = Equilibrium(cell, on_failure="status", batched=batched)
     network = host if isinstance(host, EquilibriumNetwork) else None
     return ModelLoop(layer, start, given, head, (model,), model, network)
+
+
+def _takes(model: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
+    """Whether a module is called with a state and so many inputs, as a cell is."""
+    function = model.forward if isinstance(model, Module) else model
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError:
+        return False
+    return len(arguments) > 1
 
 
 def _parts(model: object) -> list[Module]:
