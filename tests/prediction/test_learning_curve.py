@@ -141,6 +141,29 @@ def test_error_rates():
     assert all(0 < check.measured_rate < 1 for check in curve.checks)
 
 
+def test_classes_may_be_called_anything():
+    x, y = nonlinear(80, 0)
+    places = (y[:, 0] > 0).long() + (y[:, 1] > 0)
+    names = np.array(["cod", "eel", "ray"])
+    same = [
+        learned_rates(x, places),
+        learned_rates(x.numpy(), places.numpy()),
+        learned_rates(x, (7 * places - 3).to(torch.int8)),
+        learned_rates(x.numpy(), names[places]),
+        learned_rates(x, names[places].tolist()),
+        learned_rates(x, places.tolist()),
+    ]
+    for one in same:
+        torch.testing.assert_close(one, same[0], rtol=0, atol=0)
+    two = learned_rates(x, places > 0), learned_rates(x.numpy(), places.numpy() > 0)
+    torch.testing.assert_close(*two, rtol=0, atol=0)
+
+
+def learned_rates(x, classes):
+    curve = shoal.learning_curve(RELU, x, classes, [20, 80], ridge=0.05)
+    return torch.stack([curve.test_error, curve.error_rate])
+
+
 def test_checks_are_measured():
     x, y = nonlinear(160, 0)
     curve = shoal.learning_curve(RELU, x, y, ridge=0.5, repeats=8, seed=3)
@@ -176,6 +199,10 @@ def test_singular_kernels_claim_less():
         ({"y": torch.zeros(40, dtype=torch.long)}, ValueError, "at least two classes"),
         ({"y": torch.ones(40, 2, dtype=torch.long)}, ValueError, "y must have shape"),
         ({"y": torch.ones(3, dtype=torch.float64)}, ValueError, "y must have shape"),
+        ({"y": [0.5] * 40}, TypeError, "y must be integers or strings, got dtype float64"),
+        ({"y": [[1], [2, 3]] * 20}, ValueError, "y must have shape"),
+        ({"y": ["a", 1] * 20}, TypeError, "y must be integers or strings, not both"),
+        ({"y": [0, 1] * 10}, ValueError, "y must have shape"),
         ({"sizes": []}, ValueError, "sizes must have at least one number"),
         ({"sizes": [0]}, ValueError, "sizes must be >= 1"),
         ({"sizes": 5}, TypeError, "sizes must be a collection"),

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from shoal.kernels import KernelFunction, kernel
 from shoal.kernels.arguments import as_tensor
 from shoal.kernels.image_function import ImageKernels, chosen_kernels
 from shoal.mixtures import GaussianMixture
+from shoal.mixtures.labels import class_indices, classes_of
 from shoal.prediction.mixture import mixture_curve
 from shoal.prediction.result import Check, LearningCurve
 from shoal.prediction.subsampling import Prediction, Subsampling
@@ -59,8 +61,8 @@ def learning_curve(
     Args:
         architecture: The network, or its kernel function.
         x: Inputs of shape (N, p), or a mixture.
-        y: Targets of shape (N,) or (N, q); or classes, integers of shape (N,), which are regressed
-            as indicators and give error rates too. ``None`` for a mixture.
+        y: Targets of shape (N,) or (N, q); or classes, integers or strings of shape (N,), which are
+            regressed as indicators and give error rates too. ``None`` for a mixture.
         sizes: Numbers of training samples; by default from 16 to the limit of what is claimed.
         ridge: $\lambda \ge 0$, of $(K + \lambda I)\alpha = y$, the same for all sizes.
         n: ``sizes``, for a mixture: one or several numbers of samples.
@@ -223,12 +225,14 @@ def _targets(y: Any) -> tuple[Tensor, bool]:
     """Targets as they are, or indicators of classes."""
     if y is None:
         raise ValueError("y must be given with samples; only a GaussianMixture knows its own")
-    given = as_tensor(y, "y")
-    if given.dtype.is_floating_point or given.dtype.is_complex:
-        return given, False
-    if given.dim() != 1:
-        raise ValueError(f"y must have shape (samples,) for classes, got {tuple(given.shape)}")
-    classes, places = given.unique(return_inverse=True)
+    kind = getattr(y, "dtype", None)
+    if isinstance(kind, torch.dtype) and (kind.is_floating_point or kind.is_complex):
+        return y, False
+    if isinstance(kind, np.dtype) and kind.kind in "fc":
+        return as_tensor(y, "y"), False
+    labels = y + 0 if kind in (torch.bool, np.dtype(bool)) else y
+    classes = classes_of(labels, "y")
     if len(classes) < 2:
-        raise ValueError(f"y must have at least two classes, got one class, {classes.tolist()}")
-    return torch.nn.functional.one_hot(places).double(), True
+        raise ValueError(f"y must have at least two classes, got one class, {classes[0]!r}")
+    places = class_indices(labels, classes)
+    return torch.nn.functional.one_hot(places, len(classes)).double(), True
