@@ -218,12 +218,28 @@ def test_bad_paths():
         shoal.ridge_path(RELU, x, y, ridges=[-1.0])
     with pytest.raises(shoal.AccuracyError, match="overflow: scale y down"):
         shoal.ridge_path(RELU, x, 1e200 * y)
+    with pytest.raises(shoal.AccuracyError, match="underflow: scale y up"):
+        shoal.kernel_regression(RELU, x, 1e-200 * y, ridge="loo")
     with pytest.raises(ValueError, match="criterion must be one of"):
         shoal.ridge_path(RELU, x, y).best("aic")
     with pytest.raises(ValueError, match="architectures must have at least one"):
         shoal.select([], x, y)
     with pytest.raises(ValueError, match="an eigendecomposition needs"):
         shoal.ridge_path(RELU, *data(400), memory="2MiB")
+
+
+@pytest.mark.parametrize("scale", [1e-100, 1e-20, 1e100])
+def test_units_of_inputs_do_not_matter(scale):
+    """The kernel of a ReLU grows with the square of the inputs."""
+    x, y = data(30)
+    path, scaled = shoal.ridge_path(RELU, x, y), shoal.ridge_path(RELU, scale * x, y)
+    torch.testing.assert_close(scaled.ridges / scale**2, path.ridges, rtol=1e-6, atol=0)
+    for name in ("loo", "gcv", "freedom", "accuracy"):
+        torch.testing.assert_close(getattr(scaled, name), getattr(path, name), rtol=1e-5, atol=0)
+    for criterion in ("loo", "gcv", "likelihood"):
+        assert scaled.best(criterion) == pytest.approx(path.best(criterion) * scale**2, rel=1e-6)
+    fit = shoal.kernel_regression(RELU, scale * x, y, ridge="gcv")
+    assert fit.gcv() == pytest.approx(path.score("gcv"), rel=1e-6)
 
 
 def test_targets_of_zero_have_no_error():
