@@ -192,6 +192,70 @@ def test_singular_kernels_claim_less():
     assert not bool(curve.test_error.isnan()[0])
 
 
+@pytest.mark.parametrize("scale", [1e-70, 1e-20, 1e40])
+def test_units_of_inputs_and_targets_do_not_matter(scale):
+    """The kernel of a ReLU grows with the square of the inputs."""
+    x, y = nonlinear(64, 0)
+    curve = shoal.learning_curve(RELU, x, y, [8, 64, 100], ridge=1.0)
+    scaled = shoal.learning_curve(RELU, scale * x, 1e100 * y, [8, 64, 100], ridge=scale**2)
+    torch.testing.assert_close(scaled.test_error / 1e200, curve.test_error, rtol=1e-8, atol=0)
+    torch.testing.assert_close(scaled.train_error / 1e200, curve.train_error, rtol=1e-8, atol=0)
+    torch.testing.assert_close(scaled.uncertainty / 1e200, curve.uncertainty, rtol=1e-8, atol=0)
+    classes = (y[:, 0] > 0).long()
+    rates = [
+        shoal.learning_curve(RELU, s * x, classes, [8, 64], ridge=0.0).error_rate
+        for s in (1.0, scale)
+    ]
+    torch.testing.assert_close(*rates, rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("ridge", [1e6, 1e200, 1e300])
+def test_a_ridge_beyond_all_learns_nothing(ridge):
+    x, y = nonlinear(64, 0)
+    curve = shoal.learning_curve(RELU, x, y, [8, 64, 128], ridge=ridge)
+    nothing = float(y.square().mean())
+    for error in (curve.test_error, curve.bias, curve.train_error):
+        torch.testing.assert_close(error, torch.full_like(error, nothing), rtol=1e-3, atol=0)
+
+
+def test_orthogonal_samples_teach_nothing():
+    x, y = 3 * torch.eye(64, dtype=torch.float64), normal(64)
+    curve = shoal.learning_curve(LINEAR, x, y, [8, 64, 128], ridge=50.0)
+    nothing = torch.full_like(curve.test_error, float(y.square().mean()))
+    torch.testing.assert_close(curve.test_error, nothing)
+    torch.testing.assert_close(curve.variance, 0 * nothing, rtol=0, atol=1e-12)
+
+
+def test_targets_of_zero_have_no_error():
+    x, y = nonlinear(64, 0)
+    curve = shoal.learning_curve(RELU, x, 0 * y, [8, 64, 100], ridge=1.0)
+    for values in (curve.test_error, curve.variance, curve.train_error, curve.uncertainty):
+        assert values.tolist() == [0, 0, 0]
+    assert all(check.deviation == 0 for check in curve.checks)
+
+
+def test_kernels_of_rank_three():
+    x = normal(64, 3)
+    curve = shoal.learning_curve(LINEAR, x, x[:, 0], ridge=0.0)
+    assert curve.limit < 16
+    assert curve.sizes.tolist() == list(range(1, int(curve.limit) + 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"x": torch.zeros(40, 3, dtype=torch.float64)}, "the kernel matrix is zero"),
+        ({"x": torch.ones(40, 3, dtype=torch.float64), "ridge": 0.0}, "singular within rounding"),
+        ({"y": 1e160 * normal(40, seed=1)}, "overflow: scale y down"),
+        ({"y": 1e-160 * normal(40, seed=1)}, "underflow: scale y up"),
+    ],
+)
+def test_what_cannot_be_predicted_is_said(change, text):
+    given = {"x": normal(40, 3), "y": normal(40, seed=1), "sizes": [10], "ridge": 0.1}
+    with pytest.raises(shoal.AccuracyError, match=text):
+        shoal.learning_curve(RELU, **(given | change))
+
+
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from shoal.architectures import Architecture
 from shoal.core.checks import integer, items, seeded
+from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import KernelFunction, kernel
 from shoal.kernels.arguments import as_tensor
@@ -75,6 +76,7 @@ def learning_curve(
 
     Raises:
         ValueError: If an argument does not fit; for one, the matrix into the memory.
+        AccuracyError: If the matrix is zero or singular, or squares of targets overflow.
 
     Example:
         >>> import torch, shoal
@@ -104,6 +106,11 @@ def learning_curve(
     asked = None if sizes is None else _sizes("sizes", sizes)
     limit = byte_limit(problem, memory)
     whole = Subsampling(decomposed(problem, limit), problem.ridge, classes)
+    if whole.limit < 1:
+        raise AccuracyError(
+            f"the kernel matrix is singular within rounding: with a ridge of {ridge:g} not even "
+            "one sample can be predicted from; take a larger ridge"
+        )
     half = Subsampling(decomposed(_half(problem, seed), limit), problem.ridge, classes)
     return curve_of(problem, whole, half, asked, repeats=repeats, seed=seed)
 
@@ -127,9 +134,9 @@ def curve_of(
 ) -> LearningCurve:
     """The curve, from all samples and from half of them."""
     measure = _Measurement(problem, whole, repeats, seed)
-    known = min(whole.samples, math.floor(whole.limit))
+    known = math.floor(min(whole.samples, whole.limit))
     checks = [measure.check(whole, max(1, known // share)) for share in _SHARES]
-    largest = min(whole.samples, math.floor(half.limit))
+    largest = math.floor(min(whole.samples, half.limit))
     reach = [measure.check(half, largest)] if largest > half.samples else []
     limit = min(whole.limit, whole.samples * largest / half.samples)
     asked = _default_sizes(limit) if sizes is None else sizes
@@ -208,8 +215,10 @@ class _Measurement:
 
 
 def _default_sizes(limit: float) -> list[int]:
-    """Four in each octave, from 16 to the limit."""
+    """Four in each octave, from 16 to the limit, or all up to that if it is smaller."""
     top = math.floor(limit)
+    if top <= 16:
+        return list(range(1, top + 1))
     steps = math.ceil(4 * math.log2(top / 16))
     return sorted({*(round(16 * (top / 16) ** (k / steps)) for k in range(steps + 1)), top})
 
