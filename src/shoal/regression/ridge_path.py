@@ -27,6 +27,7 @@ __all__ = [
     "Criterion",
     "Decomposition",
     "RidgePath",
+    "check_room",
     "checked_criterion",
     "decomposed",
     "path_of",
@@ -186,6 +187,16 @@ class Decomposition:
         return torch.cat(parts)
 
 
+def check_room(problem: Problem, limit: int) -> None:
+    """Say that an eigendecomposition does not fit into so many bytes, if it does not."""
+    needed, left = _ARRAYS * 8 * problem.size**2, limit - data_bytes(problem)
+    if needed > left:
+        raise ValueError(
+            f"an eigendecomposition needs {needed / 2**30:.3g} GiB besides inputs and targets, "
+            f"and memory leaves {left / 2**30:.3g} GiB: give more, or fewer samples"
+        )
+
+
 def decomposed(problem: Problem, limit: int) -> Decomposition:
     """The matrix of a problem, decomposed, if it fits into so many bytes.
 
@@ -197,15 +208,10 @@ def decomposed(problem: Problem, limit: int) -> Decomposition:
     if not (largest == 0 or _SMALL <= largest <= 1 / _SMALL):
         side, way = ("over", "down") if largest > 1 else ("under", "up")
         raise AccuracyError(f"the squares of these targets {side}flow: scale y {way}")
-    matrix = 8 * problem.size**2
-    left = limit - data_bytes(problem)
-    if _ARRAYS * matrix > left:
-        raise ValueError(
-            f"an eigendecomposition needs {_ARRAYS * matrix / 2**30:.3g} GiB besides inputs and "
-            f"targets, and memory leaves {left / 2**30:.3g} GiB: give more, or fewer samples"
-        )
+    check_room(problem, limit)
+    left = limit - data_bytes(problem) - 8 * problem.size**2
     dense = torch.empty(problem.size, problem.size, dtype=torch.float64, device=problem.x.device)
-    problem.operator(left - matrix).write(dense)  # above the diagonal
+    problem.operator(left).write(dense)  # above the diagonal
     values, vectors = torch.linalg.eigh(dense, UPLO="U")
     if not float(values[-1]) > 0:
         raise AccuracyError("the kernel matrix is zero: there is nothing to learn from it")
