@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from shoal.architectures import Architecture
 from shoal.core.checks import integer, items, seeded
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
-from shoal.kernels import KernelFunction, kernel
+from shoal.kernels import KernelFunction
 from shoal.kernels.arguments import as_tensor
 from shoal.kernels.image_function import ImageKernels, chosen_kernels
 from shoal.mixtures import GaussianMixture
@@ -112,7 +113,7 @@ def learning_curve(
             "one sample can be predicted from; take a larger ridge"
         )
     half = Subsampling(decomposed(_half(problem, seed), limit), problem.ridge, classes)
-    return curve_of(problem, whole, half, asked, repeats=repeats, seed=seed)
+    return curve_of(whole, half, asked, repeats=repeats, seed=seed)
 
 
 def _half(problem: Problem, seed: int) -> Problem:
@@ -124,7 +125,6 @@ def _half(problem: Problem, seed: int) -> Problem:
 
 
 def curve_of(
-    problem: Problem,
     whole: Subsampling,
     half: Subsampling,
     sizes: list[int] | None,
@@ -133,7 +133,7 @@ def curve_of(
     seed: int,
 ) -> LearningCurve:
     """The curve, from all samples and from half of them."""
-    measure = _Measurement(problem, whole, repeats, seed)
+    measure = _Measurement(whole, repeats, seed)
     known = math.floor(min(whole.samples, whole.limit))
     checks = [measure.check(whole, max(1, known // share)) for share in _SHARES]
     largest = math.floor(min(whole.samples, half.limit))
@@ -170,16 +170,20 @@ class _Measurement:
     """Regressions on some of the samples, measured on the others.
 
     Attributes:
-        problem: All samples.
-        whole: The same, decomposed.
+        whole: All samples, decomposed.
         repeats: How many random choices.
         seed: Of these.
     """
 
-    problem: Problem
     whole: Subsampling
     repeats: int
     seed: int
+
+    @cached_property
+    def _matrix(self) -> Tensor:
+        """The kernel matrix, which the decomposition was made in the place of."""
+        parts = self.whole.parts
+        return (parts.vectors * parts.values) @ parts.vectors.T
 
     def check(self, source: Subsampling, size: int) -> Check:
         """Measure, and compare with what is predicted."""
@@ -192,21 +196,18 @@ class _Measurement:
         found = self.whole.predict(self.whole.samples, self.seed)
         return found.test, found.rate if self.whole.classes else None
 
-    def _kernel(self, left: Tensor, right: Tensor) -> Tensor:
-        x = self.problem.x
-        return kernel(self.problem.function, x[left], x[right])[self.problem.kernel]
-
     def _split(self, size: int) -> tuple[float, float | None]:
-        targets = self.problem.y
+        targets = self.whole.parts.targets
         generator = torch.Generator().manual_seed(self.seed)
         errors, rates = [], []
         for _ in range(self.repeats):
             order = torch.randperm(self.whole.samples, generator=generator).to(targets.device)
             given, new = order[:size], order[size:]
-            inner = self._kernel(given, given)
+            columns = self._matrix[:, given]
+            inner = columns[given]
             inner.diagonal().add_(self.whole.ridge + self.whole.least)
             alpha = torch.linalg.solve(inner, targets[given])
-            values = self._kernel(new, given) @ alpha
+            values = columns[new] @ alpha
             errors.append(float((values - targets[new]).square().mean()))
             wrong = values.argmax(1) != targets[new].argmax(1)
             rates.append(float(wrong.double().mean()))
