@@ -96,7 +96,7 @@ def curves(problem: Problem, sizes: list[int]) -> Iterator[shoal.LearningCurve]:
     both = [decomposed(p, limit) for p in (problem, some)]
     for ridge in RIDGES:
         whole, other = (Subsampling(parts, ridge, True) for parts in both)
-        yield curve_of(problem, whole, other, sizes, repeats=3, seed=0)
+        yield curve_of(whole, other, sizes, repeats=3, seed=0)
 
 
 def rows_of(name: str, images: Images, options: argparse.Namespace) -> Iterator[dict[str, Any]]:

@@ -25,6 +25,8 @@ from shoal.prediction.result import LearningCurve
 
 __all__ = ["mixture_curve"]
 
+_ROUNDING = 1e-9  # of coefficients, in units of the kernel
+
 
 def mixture_curve(
     function: KernelFunction,
@@ -48,6 +50,9 @@ def mixture_curve(
         )
     kernel = found.ck if which == "ck" else found.ntk
     own = kernel.gamma2 - squared * kernel.alpha1  # what the diagonal has besides the features
+    own = own if own > _ROUNDING * kernel.gamma2 else 0.0
+    if not ridge + own > 0:
+        raise ValueError("ridge must be > 0 for a kernel that is linear in its inputs, got 0")
     features = _features(mixture, kernel, squared, products)
     targets = torch.eye(len(mixture.classes), dtype=torch.float64)
     rows = []
@@ -94,6 +99,6 @@ def _features(
 def _positive(kernel: KernelCoefficients, name: str) -> float:
     """A coefficient, which belongs to a positive definite kernel; rounding may make it negative."""
     value: float = getattr(kernel, name)
-    if value < -1e-9 * abs(kernel.gamma2):
+    if value < -_ROUNDING * abs(kernel.gamma2):
         raise ValueError(f"the coefficient {name} must not be negative, got {value:.3g}")
     return max(value, 0.0)

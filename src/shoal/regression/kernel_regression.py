@@ -27,6 +27,7 @@ from shoal.regression.result import KernelRegression, Report
 from shoal.regression.ridge_path import (
     Criterion,
     RidgePath,
+    check_room,
     checked_criterion,
     decomposed,
     path_of,
@@ -115,6 +116,8 @@ def kernel_regression(
     problem = checked_problem(kernels, x, y, 0.0 if isinstance(ridge, str) else ridge, which)
     one_of("on_failure", on_failure, ("raise", "warn"))
     limit = byte_limit(problem, memory)
+    if wanted is not None:
+        check_room(problem, limit)  # the choice takes more than the regression
     chosen = _chosen(method, problem, limit, checkpoint)
     function("on_progress", on_progress)
     listener = on_progress or (lambda _: None)

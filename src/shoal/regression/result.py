@@ -194,7 +194,7 @@ class KernelRegression:
         Raises:
             ValueError: If there is no factorization in float64; :meth:`estimate_gcv` does without.
         """
-        return float(self._alpha.square().mean() / self._inverse_diagonal("gcv").mean().square())
+        return float((self._alpha / self._inverse_diagonal("gcv").mean()).square().mean())
 
     @in_standard_settings
     def estimate_gcv(self, *, probes: int = 16, seed: int = 0) -> Estimate:
