@@ -8,7 +8,7 @@ import torch
 
 import shoal
 from kernels.convolutional_reference import ACTIVATIONS
-from shoal import DEQ, ConvDEQ, ReLU, Tanh
+from shoal import DEQ, ConvDEQ, Erf, ReLU, Tanh
 
 
 def images(*shape, seed=0):
@@ -195,3 +195,16 @@ def test_what_is_not_there():
         ConvDEQ(ReLU(), 0.2, 0.8, pooling="max")
     with pytest.raises(shoal.ConvergenceError, match="may not exist"):
         shoal.kernel(ConvDEQ(ReLU(), 2.5, 0.8, padding="circular"), images(2, 1, 3))
+
+
+@pytest.mark.parametrize("phi", [ReLU(), Erf()], ids=repr)
+@pytest.mark.parametrize("pooling", [None, "average"])
+def test_dark_images_beside_bright_ones(phi, pooling):
+    """What an image is compared with in one call does not change its kernel."""
+    x, net = images(2, 1, 3, 3), ConvDEQ(phi, 0.5, 1.0, pooling=pooling)
+    x = torch.stack([1e4 * x[0], 1e-4 * x[1]])
+    together, alone = shoal.kernel(net, x), shoal.kernel(net, x[1:])
+    for k, own in zip(together, alone, strict=True):
+        assert float(k[1, 1]) == pytest.approx(float(own), rel=1e-12, abs=0)
+    for k, pair in zip(together, shoal.kernel(net, x[1:], x[:1]), strict=True):
+        assert float(k[1, 0]) == pytest.approx(float(pair), rel=1e-11, abs=0)

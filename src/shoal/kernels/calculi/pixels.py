@@ -115,6 +115,7 @@ class Images:
             found = solve_field(
                 equation,
                 injected.values,
+                self.largest(injected),
                 self._summed,
                 unique=self._is_unique(loop, equation),
                 differentiable=self.differentiable,
@@ -144,6 +145,11 @@ class Images:
         if phi.positively_homogeneous:
             return self._once(("slope", phi, id(state)), found)
         return float(phi.lipschitz**2)
+
+    def largest(self, state: Variances) -> Tensor:
+        """The largest variance of each image. shape: (n,)."""
+        values = state.values.detach()
+        return self._once(("largest", id(state)), lambda: values.flatten(1).amax(1))
 
     def extremes(self, state: Variances) -> Tensor:
         """The smallest and the largest variance, empty pixels aside. shape: (2,)."""
@@ -230,9 +236,11 @@ class Pixels(PairCalculus):
                 slope = torch.where(self.same, 0.0, slope)
             return value.covariance, slope
 
+        size = self.own.largest(own).sqrt()
         found = solve_field(
             equation,
             self._bounded(Pair(own, injected.covariance)).covariance,
+            size[self.index[0]] * size[self.index[1]],
             self.pairs.patch_sum,
             unique=self._is_unique(loop, own),
             differentiable=self.own.differentiable,
