@@ -208,3 +208,10 @@ def test_dark_images_beside_bright_ones(phi, pooling):
         assert float(k[1, 1]) == pytest.approx(float(own), rel=1e-12, abs=0)
     for k, pair in zip(together, shoal.kernel(net, x[1:], x[:1]), strict=True):
         assert float(k[1, 0]) == pytest.approx(float(pair), rel=1e-11, abs=0)
+
+
+def test_bright_images():
+    """A kernel of ReLU grows with the squares, beyond what float32 holds."""
+    x, net = images(2, 1, 3, 3), ConvDEQ(ReLU(), 1.0, 1.0)
+    for bright, k in zip(shoal.kernel(net, 1e30 * x), shoal.kernel(net, x), strict=True):
+        torch.testing.assert_close(bright, 1e60 * k, rtol=1e-12, atol=0)

@@ -135,15 +135,10 @@ class Images:
         """The sum of all turns of a loop."""
         return field_turns(first, ratio, self._summed, differentiable=self.differentiable)
 
-    def largest_slope(self, phi: Activation, state: Variances) -> float:
+    def largest_slope(self, phi: Activation) -> float:
         """The largest mean square of an activation's derivative at all pixels."""
-
-        def found() -> float:
-            low, high = self.extremes(state).tolist()
-            return max(float(slope_square(phi, torch.tensor(v))) for v in (low, high))
-
-        if phi.positively_homogeneous:
-            return self._once(("slope", phi, id(state)), found)
+        if phi.positively_homogeneous:  # the same at all variances
+            return float(slope_square(phi, torch.ones((), dtype=torch.float64)))
         return float(phi.lipschitz**2)
 
     def largest(self, state: Variances) -> Tensor:
@@ -242,18 +237,18 @@ class Pixels(PairCalculus):
             self._bounded(Pair(own, injected.covariance)).covariance,
             size[self.index[0]] * size[self.index[1]],
             self.pairs.patch_sum,
-            unique=self._is_unique(loop, own),
+            unique=self._is_unique(loop),
             differentiable=self.own.differentiable,
         )
         return self._bounded(Pair(own, found))
 
-    def _is_unique(self, loop: Loop, own: Variances) -> bool:
+    def _is_unique(self, loop: Loop) -> bool:
         r"""Whether the equation surely has one solution, the variances being known.
 
         $|\mathbb E[\varphi'(u)\varphi'(v)]|$ is at most the larger mean square of $\varphi'$.
         """
         (cell,) = loop.cells
-        slope = self.own.largest_slope(cell.activation, own)
+        slope = self.own.largest_slope(cell.activation)
         gain = squared_gain((replace(cell, activation=Identity()),)) * slope
         return min(gain, squared_gain(loop.cells)) * self.pairs.gain < 1
 
