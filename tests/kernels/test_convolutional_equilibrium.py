@@ -193,7 +193,7 @@ def test_what_is_not_there():
         ConvDEQ(ReLU(), 0.2, 0.8, kernel_size=2)
     with pytest.raises(ValueError, match="pooling must be"):
         ConvDEQ(ReLU(), 0.2, 0.8, pooling="max")
-    with pytest.raises(shoal.ConvergenceError, match="may not exist"):
+    with pytest.raises(shoal.ConvergenceError, match="does not exist"):
         shoal.kernel(ConvDEQ(ReLU(), 2.5, 0.8, padding="circular"), images(2, 1, 3))
 
 
@@ -215,3 +215,13 @@ def test_bright_images():
     x, net = images(2, 1, 3, 3), ConvDEQ(ReLU(), 1.0, 1.0)
     for bright, k in zip(shoal.kernel(net, 1e30 * x), shoal.kernel(net, x), strict=True):
         torch.testing.assert_close(bright, 1e60 * k, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_no_kernel_from_the_edge_on(size):
+    """Perron's vector shows it at once: no iteration has to diverge first."""
+    edge = 2 / ConvDEQ(ReLU(), 1.0, 1.0, kernel_size=size).patch_gain((4, 4))
+    net = ConvDEQ(ReLU(), 1.0001 * edge, 1.0, kernel_size=size)
+    with pytest.raises(shoal.ConvergenceError, match="does not exist.*patch_gain"):
+        shoal.kernel(net, images(2, 1, 4, 4))
+    assert not shoal.kernel(net, torch.zeros(2, 1, 4, 4, dtype=torch.float64)).ntk.any()

@@ -21,6 +21,7 @@ from torch import Tensor
 from shoal.activations import Activation, Identity
 from shoal.architectures import ImageArchitecture
 from shoal.architectures.layers import squared_gain
+from shoal.core.exceptions import ConvergenceError
 from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.domain import within_bound
 from shoal.gaussian.moments import mean_square, slope_square
@@ -112,12 +113,15 @@ class Images:
             return self._summed(factor * square) + injected.values, factor * growth
 
         def solved() -> Variances:
+            unique = self._is_unique(loop, equation)
+            if not unique and cell.activation.positively_homogeneous:
+                _check_empty(injected.values)
             found = solve_field(
                 equation,
                 injected.values,
                 self.largest(injected),
                 self._summed,
-                unique=self._is_unique(loop, equation),
+                unique=unique,
                 differentiable=self.differentiable,
             )
             return Variances(found)
@@ -261,6 +265,20 @@ class Pixels(PairCalculus):
         assert isinstance(values, Tensor)
         i, j = self.index
         return values[i, None], self.pairs.of_partner(values[j])
+
+
+def _check_empty(injected: Tensor) -> None:
+    r"""See that nothing enters a loop of a gain of one or more whose variances are linear.
+
+    $\Lambda = g P \Lambda + \beta$ has no solution $\Lambda \ge 0$ otherwise: with Perron's vector
+    $v$ of $P$, $(1 - g \rho) \langle v, \Lambda \rangle = \langle v, \beta \rangle > 0$.
+    """
+    if bool(injected.detach().any()):
+        raise ConvergenceError(
+            "the fixed point of the covariance of pixels does not exist: recurrent_variance times "
+            "the mean square of the activation at unit variance, times the gain of the patches "
+            "(patch_gain of the architecture), must be below 1"
+        )
 
 
 def _mean_square(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
