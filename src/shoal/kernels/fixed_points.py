@@ -51,7 +51,7 @@ def all_turns(
     """The sum of a field, of what a linear map makes of it, of that, and so on.
 
     Args:
-        first: The field.
+        first: The fields, each of which has a size of its own. shape: (n, ...)
         turn: The map.
         negligible: The share of the sum below which a term is the last.
     """
@@ -59,7 +59,7 @@ def all_turns(
     for _ in range(_MOST_TURNS):
         term = turn(term)
         total = total + term
-        if float(term.abs().max()) <= negligible * float(total.abs().max()):
+        if bool((_largest(term) <= negligible * _largest(total)).all()):
             return total
     raise ConvergenceError(
         "the kernel may not exist: what a turn of the loop adds to it does not decrease. It surely "
@@ -89,6 +89,7 @@ def field_turns(
 def solve_field(
     equation: Equation,
     start: Tensor,
+    size: Tensor,
     patches: Callable[[Tensor], Tensor],
     *,
     unique: bool,
@@ -101,13 +102,14 @@ def solve_field(
 
     Args:
         equation: The right-hand side, and by what it multiplies a change before patches add up.
-        start: Where to start.
+        start: Where to start. shape: (n, ...) for n fields
+        size: How large numbers are whose rounding matters in each field. shape: (n,)
         patches: Sums over patches, a symmetric map.
         unique: Whether there is one solution only.
         differentiable: Whether autograd may ask for derivatives, of the first order.
     """
     with torch.no_grad():
-        found = _solved_field(equation, start.detach(), patches, unique=unique)
+        found = _solved_field(equation, start.detach(), size.detach(), patches, unique=unique)
     if not differentiable:
         return found
     value, slope = equation(found)
@@ -115,25 +117,36 @@ def solve_field(
 
 
 def _solved_field(
-    equation: Equation, start: Tensor, patches: Callable[[Tensor], Tensor], *, unique: bool
+    equation: Equation,
+    start: Tensor,
+    size: Tensor,
+    patches: Callable[[Tensor], Tensor],
+    *,
+    unique: bool,
 ) -> Tensor:
-    guess, best = start, torch.inf
+    guess, best = start, torch.full_like(size, torch.inf)
     for _ in range(_MOST_STEPS if unique else _MOST_TURNS):
         value, slope = equation(guess)
         residual = value - guess
-        error, scale = float(residual.abs().max()), float(guess.abs().max())
-        if error <= _ROUNDING * scale or (error >= best and error <= _STALLED * scale):
+        error, scale = _largest(residual), torch.maximum(size, _largest(guess))
+        stuck = (error >= best) & (error <= _STALLED * scale)
+        if bool((stuck | (error <= _ROUNDING * scale)).all()):
             return guess
-        if not scale <= _DIVERGED * float(start.abs().max().clamp(min=1.0)):
+        if not bool((scale <= _DIVERGED * size.clamp(min=1.0)).all()):
             break
-        best = min(best, error)
+        best = torch.minimum(best, error)
         if unique:
             residual = all_turns(residual, _turn(slope, patches), _INEXACT)
         guess = guess + residual
     raise ConvergenceError(
-        _unreached("covariance of pixels", error)
+        _unreached("covariance of pixels", float(error.max()))
         + ", times the gain of the patches (patch_gain of the architecture)"
     )
+
+
+def _largest(fields: Tensor) -> Tensor:
+    """The largest number of each field. shape: (n,)."""
+    return fields.detach().abs().flatten(1).amax(1)
 
 
 def _turn(slope: Tensor, patches: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

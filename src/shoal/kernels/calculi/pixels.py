@@ -21,6 +21,7 @@ from torch import Tensor
 from shoal.activations import Activation, Identity
 from shoal.architectures import ImageArchitecture
 from shoal.architectures.layers import squared_gain
+from shoal.core.exceptions import ConvergenceError
 from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.domain import within_bound
 from shoal.gaussian.moments import mean_square, slope_square
@@ -112,11 +113,15 @@ class Images:
             return self._summed(factor * square) + injected.values, factor * growth
 
         def solved() -> Variances:
+            unique = self._is_unique(loop, equation)
+            if not unique and cell.activation.positively_homogeneous:
+                _check_empty(injected.values)
             found = solve_field(
                 equation,
                 injected.values,
+                self.largest(injected),
                 self._summed,
-                unique=self._is_unique(loop, equation),
+                unique=unique,
                 differentiable=self.differentiable,
             )
             return Variances(found)
@@ -134,16 +139,16 @@ class Images:
         """The sum of all turns of a loop."""
         return field_turns(first, ratio, self._summed, differentiable=self.differentiable)
 
-    def largest_slope(self, phi: Activation, state: Variances) -> float:
+    def largest_slope(self, phi: Activation) -> float:
         """The largest mean square of an activation's derivative at all pixels."""
-
-        def found() -> float:
-            low, high = self.extremes(state).tolist()
-            return max(float(slope_square(phi, torch.tensor(v))) for v in (low, high))
-
-        if phi.positively_homogeneous:
-            return self._once(("slope", phi, id(state)), found)
+        if phi.positively_homogeneous:  # the same at all variances
+            return float(slope_square(phi, torch.ones((), dtype=torch.float64)))
         return float(phi.lipschitz**2)
+
+    def largest(self, state: Variances) -> Tensor:
+        """The largest variance of each image. shape: (n,)."""
+        values = state.values.detach()
+        return self._once(("largest", id(state)), lambda: values.flatten(1).amax(1))
 
     def extremes(self, state: Variances) -> Tensor:
         """The smallest and the largest variance, empty pixels aside. shape: (2,)."""
@@ -230,22 +235,24 @@ class Pixels(PairCalculus):
                 slope = torch.where(self.same, 0.0, slope)
             return value.covariance, slope
 
+        size = self.own.largest(own).sqrt()
         found = solve_field(
             equation,
             self._bounded(Pair(own, injected.covariance)).covariance,
+            size[self.index[0]] * size[self.index[1]],
             self.pairs.patch_sum,
-            unique=self._is_unique(loop, own),
+            unique=self._is_unique(loop),
             differentiable=self.own.differentiable,
         )
         return self._bounded(Pair(own, found))
 
-    def _is_unique(self, loop: Loop, own: Variances) -> bool:
+    def _is_unique(self, loop: Loop) -> bool:
         r"""Whether the equation surely has one solution, the variances being known.
 
         $|\mathbb E[\varphi'(u)\varphi'(v)]|$ is at most the larger mean square of $\varphi'$.
         """
         (cell,) = loop.cells
-        slope = self.own.largest_slope(cell.activation, own)
+        slope = self.own.largest_slope(cell.activation)
         gain = squared_gain((replace(cell, activation=Identity()),)) * slope
         return min(gain, squared_gain(loop.cells)) * self.pairs.gain < 1
 
@@ -258,6 +265,20 @@ class Pixels(PairCalculus):
         assert isinstance(values, Tensor)
         i, j = self.index
         return values[i, None], self.pairs.of_partner(values[j])
+
+
+def _check_empty(injected: Tensor) -> None:
+    r"""See that nothing enters a loop of a gain of one or more whose variances are linear.
+
+    $\Lambda = g P \Lambda + \beta$ has no solution $\Lambda \ge 0$ otherwise: with Perron's vector
+    $v$ of $P$, $(1 - g \rho) \langle v, \Lambda \rangle = \langle v, \beta \rangle > 0$.
+    """
+    if bool(injected.detach().any()):
+        raise ConvergenceError(
+            "the fixed point of the covariance of pixels does not exist: recurrent_variance times "
+            "the mean square of the activation at unit variance, times the gain of the patches "
+            "(patch_gain of the architecture), must be below 1"
+        )
 
 
 def _mean_square(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
