@@ -14,6 +14,7 @@ LIBRARY: dict[str, set[str]] = {
     "core": set(),
     "mixtures": set(),
     "data": {"mixtures"},
+    "pages": set(),
     "linalg": set(),
     "activations": set(),
     "approximation": set(),
@@ -32,7 +33,7 @@ LIBRARY: dict[str, set[str]] = {
     "convergence": {"designs"},
     "training": {"convergence"},
     "certificates": {"training"},
-    "diagnosis": {"adapters", "networks"},
+    "diagnosis": {"adapters", "networks", "pages"},
     "distillation": {"designs", "diagnosis"},
 }
 

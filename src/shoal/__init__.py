@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from shoal.core import AccuracyError, ConvergenceError, ConvergenceWarning, clear_caches
+from shoal.core.version import __version__ as __version__
 
 if TYPE_CHECKING:  # functions from the modules of their names, which mypy takes for them else
     from shoal import adapters, data, gaussian
@@ -34,6 +35,7 @@ if TYPE_CHECKING:  # functions from the modules of their names, which mypy takes
         Architecture,
         Cell,
         ConvDEQ,
+        ConvNet,
         ConvResNet,
         FullyConnected,
         ImplicitArchitecture,
@@ -134,6 +136,7 @@ __all__ = [
     "CombinedPreconditioner",
     "ConjugateGradients",
     "ConvDEQ",
+    "ConvNet",
     "ConvResNet",
     "ConvergenceError",
     "ConvergenceWarning",
@@ -234,8 +237,6 @@ __all__ = [
     "spectrum",
     "train",
 ]
-
-__version__ = "0.1.0.dev0"
 
 _PACKAGES = (  # that have public names, from the ground up
     *("mixtures", "activations", "architectures", "equilibrium", "kernels", "equivalents"),

@@ -2,6 +2,8 @@
 
 import json
 import pickle
+import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +122,28 @@ def test_models_without_an_equilibrium_have_an_exit_code() -> None:
     result = run("diagnose", "weights.pt", *arguments, code=3)
     assert "drifts: 20" in result.output
     assert "No equilibrium was found for 20 of 20 samples" in result.output
+
+
+@pytest.mark.usefixtures("inputs")
+def test_files_of_something_else_are_named() -> None:
+    Path("junk.pt").write_bytes(b"hello")
+    Path("mine.py").write_text(NET)
+    space: dict[str, object] = {"__name__": "gone"}  # a class of a script that is not at hand
+    exec(NET, space)
+    sys.modules["gone"] = types.SimpleNamespace(**space)  # type: ignore[assignment]
+    torch.save(space["Net"](), "whole.pt")
+    del sys.modules["gone"]
+    torch.save({"other.weight": torch.ones(2)}, "other.pt")
+    data = ("--data", "x.npy")
+    for name, words in (("junk.pt", "junk.pt"), ("whole.pt", "give --model PATH.py:FACTORY")):
+        result = run("diagnose", name, "--trust", *data, code=2)
+        assert "FILE must hold a whole module" in result.output
+        assert words in " ".join(result.output.split())
+    result = run("diagnose", "junk.pt", "--model", "mine.py:Net", *data, code=2)
+    assert "FILE must hold a state dictionary" in result.output
+    result = run("diagnose", "other.pt", "--model", "mine.py:Net", *data, code=2)
+    assert "FILE must hold the weights of mine.py:Net" in result.output
+    assert "--label" not in run("diagnose", "--help").output  # which it does not have
 
 
 @pytest.mark.parametrize(

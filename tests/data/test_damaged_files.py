@@ -187,7 +187,11 @@ def test_nothing_of_an_unofficial_pickle_is_run(tmp_path: Path, protocol: int) -
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("content", [b"whale" * 100, SVHN, SVHN[:5000], b"\x89HDF\r\n\x1a\n"])
+@pytest.mark.parametrize(
+    "content",
+    [b"whale" * 100, SVHN, SVHN[:5000], b"\x89HDF\r\n\x1a\n"],
+    ids=["whale", "whole", "part", "hdf"],  # the header has the time
+)
 def test_nothing_of_an_unofficial_matlab_file_is_parsed(
     tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,12 +73,16 @@ def test_a_loop_that_drifts() -> None:
 
 
 def test_a_loop_that_wanders() -> None:
-    d = shoal.diagnose(lambda z: 3.9 * z * (1 - z), torch.full((1, 1), 0.3, dtype=torch.float64))
-    assert d.behavior == "wanders"
+    # chaos: as often as not it is nearer to its equilibrium in the end than it was before
+    start = torch.linspace(0.1, 0.45, 32, dtype=torch.float64)[:, None]
+    d = shoal.diagnose(lambda z: 3.9 * z * (1 - z), start, starts=1)
+    assert d.behaviors == {"wanders": 32}
+    assert d.solved == 32
 
 
-def test_a_slow_loop_is_told_from_a_drift() -> None:
-    d = shoal.diagnose(lambda z, u: 0.9995 * z + u, ZERO, U)
+@pytest.mark.parametrize("rate", [0.9995, -0.999, 0.99999])
+def test_a_slow_loop_is_told_from_a_drift(rate: float) -> None:
+    d = shoal.diagnose(lambda z, u: rate * z + u, ZERO, U)
     assert d.behaviors == {"settles slowly": 4}
     assert d.solvers[0].converged == 0
     assert "solver=" in d.remedies[0].what
@@ -130,6 +134,24 @@ def test_a_one_step_gradient_that_points_the_wrong_way() -> None:
     assert "WRONG DIRECTION" in str(d)
 
 
+def test_gradients_are_compared_only_where_the_exact_one_is_known() -> None:
+    # at a slope of one there is an equilibrium and no gradient: I - J is singular
+    slopes = torch.tensor([[0.5], [1.0], [-0.5], [0.25]], dtype=torch.float64)
+    d = shoal.diagnose(
+        lambda z, a, u: a * z + u * (a != 1), ZERO + 1, slopes, U, cotangent=torch.ones_like(U)
+    )
+    assert d.solved == 4
+    assert {cost.samples for cost in d.gradients} == {3}
+    # by u: errors a^(k+1) / (1 - a) of 1 / (1 - a); by a those times z, the first sample's is -2
+    one = next(cost for cost in d.gradients if cost.name == "OneStep")
+    kept = slopes[[0, 2, 3], 0]
+    z = U[[0, 2, 3], 0] / (1 - kept)
+    truth = torch.cat([1 / (1 - kept), z / (1 - kept)])
+    step = torch.cat([torch.ones(3, dtype=torch.float64), z])
+    assert one.relative == pytest.approx(float((step - truth).norm() / truth.norm()), rel=1e-6)
+    assert "3 of 4" in str(d)
+
+
 def test_samples_may_behave_differently() -> None:
     factors = torch.tensor([[0.5], [-1.0], [1.0], [2.0]], dtype=torch.float64)
     d = shoal.diagnose(lambda z, a: a * z + 1, ZERO, factors)
@@ -157,6 +179,16 @@ def test_norms_and_radii_without_forming_the_jacobian() -> None:
     assert d.behavior == "settles"
 
 
+@pytest.mark.thorough
+def test_of_large_states_fewer_samples_are_looked_at() -> None:
+    # a Krylov space of 48 vectors for 4 samples of 120,000 numbers would take 184 MB
+    rates = torch.linspace(0.1, 0.6, 120_000)
+    d = shoal.diagnose(lambda z: rates * z + 1, torch.zeros(4, 120_000), starts=1, steps=60)
+    assert len(d.spectrum.samples) == 2
+    assert d.spectrum.norm <= 0.6 + 1e-6
+    assert d.spectrum.norm == pytest.approx(0.6, rel=1e-2)
+
+
 def test_what_is_not_a_number_is_said_first() -> None:
     d = shoal.diagnose(lambda z, u: torch.log(z - 5 + 0 * u), ZERO, U)
     assert d.behaviors == {"diverges": 4}
@@ -170,11 +202,64 @@ def test_states_near_the_largest_number() -> None:
     assert d.behaviors == {"diverges": 2}
 
 
+@pytest.mark.parametrize(
+    ("dtype", "rate"),
+    [(torch.float32, 0.99999), (torch.bfloat16, 0.25), (torch.float16, 0.5), (torch.float32, -0.5)],
+)
+def test_solvers_that_stop_early_do_not_make_two_equilibria_of_one(
+    dtype: torch.dtype, rate: float
+) -> None:
+    # z = rate z + (1 - rate) u has the one equilibrium u, of which solvers are off by their
+    # tolerance over 1 - rate
+    u = torch.randn(16, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
+    d = shoal.diagnose(lambda z, u: rate * z + (1 - rate) * u, torch.zeros_like(u), u, starts=6)
+    assert d.equilibria.counts == (1,) * 16
+    assert d.equilibria.unique is None
+    for row, (states, error) in enumerate(
+        zip(d.equilibria.states, d.equilibria.errors, strict=True)
+    ):
+        off = float((states[0] - u[row]).double().norm() / u[row].double().norm())
+        assert off < 3 * error + 1e-2
+
+
+def test_what_only_looks_like_an_equilibrium_is_said_to_be_vague() -> None:
+    # far out z + 1 / (1 + z^2) hardly moves: within every tolerance, and nowhere at rest
+    d = shoal.diagnose(lambda z: z + 1 / (1 + z * z), torch.ones(1, 1, dtype=torch.float64))
+    assert d.equilibria.counts == (1,)
+    assert d.equilibria.errors[0] > 0.1
+    assert "hardly determined" in str(d)
+
+
+@pytest.mark.parametrize("size", [1e6, 1e9, 1e-6])
+def test_the_unit_of_the_state_does_not_matter(size: float) -> None:
+    d = shoal.diagnose(lambda z, u: 0.5 * z + size * u, ZERO, U)
+    assert d.behaviors == {"settles": 4}
+    assert d.depth.depths == (7,) * 4  # 2^-7 < 0.01
+    away = shoal.diagnose(lambda z, u: 2 * z + size * u, ZERO, U)
+    assert away.behaviors == {"diverges": 4}
+
+
 def test_every_state_is_an_equilibrium_of_the_identity() -> None:
     d = shoal.diagnose(lambda z: z, ZERO)
     assert d.equilibria.unique is False
     assert min(d.equilibria.counts) > 1
     assert min(d.spectrum.nearest_one) == 0
+
+
+def test_words_claim_no_more_than_was_measured() -> None:
+    turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)
+    turning = shoal.diagnose(lambda z: z @ turn.T, torch.ones(1, 2, dtype=torch.float64))
+    assert "leaves it" not in str(turning)  # at a radius of one it neither leaves nor comes
+    # a state far from normal: larger norms, and a contraction in another one
+    shear = torch.tensor([[0.5, 9.0], [0.0, 0.5]], dtype=torch.float64)
+    sheared = shoal.diagnose(lambda z: z @ shear.T, torch.ones(1, 2, dtype=torch.float64))
+    assert sheared.behavior == "settles"
+    assert "no contraction in the Euclidean norm" in str(sheared)
+    drifting = shoal.diagnose(lambda z, u: z + u, ZERO, U)
+    assert not any("solver=" in remedy.what for remedy in drifting.remedies)  # none solves it
+    assert "nothing was found" in drifting.remedies[0].why
+    short = shoal.diagnose(lambda z, u: 0.5 * z + u, ZERO, U, steps=4)
+    assert len({remedy.what for remedy in short.remedies}) == len(short.remedies)
 
 
 def test_json_holds_all_and_is_json() -> None:

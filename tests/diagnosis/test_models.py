@@ -1,5 +1,7 @@
 """Diagnoses of modules that people come with: layers, whole models, foreign blocks, trees."""
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -114,6 +116,67 @@ def test_modules_in_the_closure_of_a_function_are_found() -> None:
     torch.testing.assert_close(torch.cat(d.equilibria.states), z)
 
 
+NORM, DROP = nn.BatchNorm1d(4).double(), nn.Dropout(0.5)
+
+
+def uses_globals(z: Tensor, x: Tensor) -> Tensor:
+    return torch.tanh(DROP(NORM(z)) / 2 + x)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        uses_globals,
+        functools.partial(lambda norm, z, x: torch.tanh(norm(z) / 2 + x), NORM),
+    ],
+)
+def test_modules_that_a_function_refers_to_are_as_they_were(
+    cell: Callable[[Tensor, Tensor], Tensor],
+) -> None:
+    x = inputs()
+    d = shoal.diagnose(cell, torch.zeros_like(x), x)
+    assert d.samples == len(x)  # in evaluation mode they do not depend on each other
+    assert d.notes == ()
+    assert NORM.training
+    assert int(NORM.num_batches_tracked) == 0
+    torch.testing.assert_close(NORM.running_mean, torch.zeros(4, dtype=DTYPE))
+    z = torch.zeros_like(x)
+    for _ in range(200):
+        z = torch.tanh(z / (1 + 1e-5) ** 0.5 / 2 + x)
+    torch.testing.assert_close(torch.cat(d.equilibria.states), z)
+
+
+def test_a_cell_that_draws_random_numbers() -> None:
+    x = inputs()
+
+    def cell(z: Tensor, x: Tensor) -> Tensor:
+        return torch.tanh(nn.functional.dropout(z, 0.3) / 2 + x)
+
+    d = shoal.diagnose(cell, torch.zeros_like(x), x)
+    assert any("random" in note for note in d.notes)
+    costs = {cost.name: cost.relative for cost in d.gradients}
+    assert costs["Neumann(20)"] < 1e-3  # of the same draw as the exact one
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_derivatives_that_are_none_of_the_cell_are_noted(dtype: torch.dtype) -> None:
+    x = inputs(8, 6).to(dtype)
+    cells = {
+        "detached": lambda z, x: torch.tanh(z.detach() / 2 + x),
+        "half": lambda z, x: torch.tanh((z + z.detach()) / 4 + x),
+        "true": lambda z, x: torch.tanh(z / 2 + x),
+        "kinked": lambda z, x: torch.relu(z / 2 + x),
+        "weak": lambda z, x: 1e-4 * z + x,
+        "none": lambda z, x: x + 0 * z,
+    }
+    noted = {
+        name: any("finite differences" in note for note in found.notes)
+        for name, cell in cells.items()
+        for found in [shoal.diagnose(cell, torch.zeros_like(x), x, starts=1)]
+    }
+    assert noted == {name: name in ("detached", "half") for name in cells}
+
+
 def test_a_network_of_build_is_certified() -> None:
     deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.1, input_variance=0.8)
     net = shoal.build(deq, in_features=4, width=32, out_features=2, dtype=DTYPE)
@@ -181,6 +244,23 @@ def test_samples_that_depend_on_each_other_are_one() -> None:
     assert told.spectrum.radius == pytest.approx(d.spectrum.radius)
 
 
+def test_samples_that_see_each_other_only_away_from_the_start() -> None:
+    x = inputs(4, 3)
+
+    def cell(z: Tensor, x: Tensor) -> Tensor:
+        return torch.tanh(0.9 * z * z.mean(0) + x)  # whose derivative is zero at zero
+
+    d = shoal.diagnose(cell, torch.zeros_like(x), x)
+    assert d.samples == 1
+    assert "depend on each other" in d.notes[0]
+    z = torch.zeros_like(x)
+    for _ in range(500):
+        z = cell(z, x)
+    jacobian = torch.autograd.functional.jacobian(lambda z: cell(z, x), z).reshape(12, 12)
+    radius = float(torch.linalg.eigvals(jacobian).abs().max())
+    assert d.spectrum.radius == pytest.approx(radius, rel=1e-8)
+
+
 def test_how_far_training_moved_the_kernel() -> None:
     model, x = Classifier().double(), inputs()
     start = {name: p.clone() for name, p in model.state_dict().items()}
@@ -198,6 +278,90 @@ def test_how_far_training_moved_the_kernel() -> None:
     assert moved.kernel_change.relative == pytest.approx(expected, rel=1e-9)
     assert moved.kernel_change.alignment < 1
     assert "alignment" in str(moved)
+
+
+def test_an_aligned_kernel_alone_does_not_make_training_linear() -> None:
+    model, x = Classifier().double(), inputs()
+    start = {name: p.clone() for name, p in model.state_dict().items()}
+    near = shoal.diagnose(model, None, x, reference=start)
+    assert any("shoal.design" in remedy.what for remedy in near.remedies)
+    with torch.no_grad():
+        for p in model.readout.parameters():
+            p.mul_(1.5)
+    moved = shoal.diagnose(model, None, x, reference=start)
+    assert moved.kernel_change.alignment > 0.95
+    assert moved.kernel_change.relative > 0.1
+    assert not any("shoal.design" in remedy.what for remedy in moved.remedies)
+
+
+@pytest.mark.parametrize("kind", ["module", "state dictionary"])
+def test_a_reference_in_training_mode(kind: str) -> None:
+    def made() -> nn.Module:
+        model = Classifier().double()
+        model.readout = nn.Sequential(nn.Dropout(0.5), model.readout)
+        return model
+
+    model, before, x = made(), made(), inputs()
+    given = before if kind == "module" else before.state_dict()
+    change = shoal.diagnose(model, None, x, reference=given).kernel_change
+    assert change.relative == pytest.approx(0, abs=1e-9)
+    assert model.training
+    assert before.training
+
+
+def test_pictures_show_every_start_and_no_move_that_was_not_made() -> None:
+    pytest.importorskip("matplotlib")
+    x = inputs(2, 1).abs() + 0.1
+    d = shoal.diagnose(lambda z, x: torch.sqrt(x - z), torch.zeros_like(x), x, starts=9)
+    assert any("diverges" in one.counts for one in d.iterations)  # a root of less than zero
+    moves = d.plot().axes[0]
+    assert len(moves.get_legend().get_texts()) == 9
+    for one, line in zip(d.iterations, moves.get_lines()[::2], strict=True):
+        drawn = torch.as_tensor(line.get_ydata()).isfinite()
+        assert torch.equal(drawn, one.moves.isfinite().all(1))
+    broken = shoal.diagnose(lambda z: z * torch.nan, torch.ones(1, 1, dtype=DTYPE))
+    assert "no move is a finite number" in [t.get_text() for t in broken.plot().axes[0].texts]
+
+
+def test_a_reference_of_another_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="reference must be a state dictionary of the model"):
+        shoal.diagnose(Classifier().double(), None, inputs(), reference={"a": inputs()})
+
+
+def test_a_cotangent_of_another_shape_is_refused() -> None:
+    x = inputs()
+    with pytest.raises(ValueError, match="cotangent must be like z0"):
+        shoal.diagnose(lambda z, x: z / 2 + x, torch.zeros_like(x), x, cotangent=x[:, :2])
+    d = shoal.diagnose(lambda z, x: z / 2 + x, torch.zeros_like(x), x, cotangent=x.float())
+    assert d.gradients  # of another dtype it may be
+
+
+def test_gradients_are_there_where_none_are_recorded() -> None:
+    model, x = Classifier().double(), inputs()
+    with torch.no_grad():
+        found = shoal.diagnose(model, None, x)
+    costs = shoal.diagnose(model, None, x).gradients
+    assert [c.relative for c in found.gradients] == pytest.approx([c.relative for c in costs])
+    assert len(costs) == 6
+
+
+def test_a_model_that_returns_more_than_its_output() -> None:
+    class Both(Classifier):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return super().forward(x), x
+
+    x = inputs()
+    with pytest.raises(TypeError, match="model must return a tensor, or output= take one"):
+        shoal.diagnose(Both().double(), None, x)
+    d = shoal.diagnose(Both().double(), None, x, output=lambda both: both[0])
+    assert d.depth.depths == shoal.diagnose(Classifier().double(), None, x).depth.depths
+    with pytest.raises(ValueError, match="z0 must be None for a model with an equilibrium inside"):
+        shoal.diagnose(Classifier().double(), torch.zeros(6, 5, dtype=DTYPE), x)
+
+
+def test_a_state_that_is_one_number() -> None:
+    d = shoal.diagnose(lambda z: z / 2 + 1, torch.tensor(0.0, dtype=DTYPE), batched=False)
+    assert float(d.equilibria.states[0]) == pytest.approx(2)
 
 
 def test_pages_pictures_and_numbers_are_saved(tmp_path: Path) -> None:
@@ -220,8 +384,8 @@ def test_pages_pictures_and_numbers_are_saved(tmp_path: Path) -> None:
     ("error", "words", "arguments"),
     [
         (TypeError, "model must be", (3, None)),
-        (ValueError, "z0 must be the state", (lambda z: z, None)),
-        (ValueError, "z0 must be the state", (nn.Linear(2, 2), None, inputs())),
+        (ValueError, "model must have an equilibrium", (lambda z: z, None)),
+        (ValueError, "model must have an equilibrium", (nn.Linear(2, 2), None, inputs())),
         (TypeError, "z0 must be None", (get_deq(), inputs())),
         (ValueError, "z0 must be None for a model", (Classifier().double(), inputs())),
         (ValueError, "f must return a tensor of shape", (lambda z: z[:, :1], inputs())),

@@ -1,6 +1,7 @@
 """Replacements of models: what is fitted, what is measured, and the honest answer."""
 
 import importlib.util
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,13 @@ class Model(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.readout(self.layer(x.new_zeros(len(x), self.width), x.flatten(1)))
+
+
+class Broken(Model):
+    """A model that says nothing."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.nan * super().forward(x)
 
 
 def by_name(twin: shoal.Twin) -> dict[str, object]:
@@ -193,6 +201,44 @@ def test_models_of_the_torchdeq_adapter_are_cut() -> None:
     assert by_name(twin)["cut to 12 applications"].scores.output_error < 1e-3
 
 
+def test_few_samples_prove_little_and_many_do() -> None:
+    x = inputs(2000)
+    y = Model()(x).argmax(1)
+    options = {"epochs": 1, "depths": (12,), "tolerance": 0.02}
+    few = shoal.distill(Model(), x[:20], y[:20], **options)
+    many = shoal.distill(Model(), x[20:], y[20:], **options)
+    twins = [replace(t, candidates=(by_name(t)["cut to 12 applications"],)) for t in (few, many)]
+    faster = [replace(t, original=t.original._replace(seconds=1e9)) for t in twins]
+    assert all(t.best is not None for t in faster)  # both have everything right
+    assert "5 held-out samples do not prove" in faster[0].verdict
+    assert "prove" not in faster[1].verdict
+
+
+@pytest.mark.parametrize(
+    ("outputs", "labels", "words"),
+    [
+        (3, None, "agreement, %"),
+        (1, None, "100 - error of the outputs, %"),
+        (3, torch.arange(40) % 3, "accuracy, %"),
+        (1, torch.arange(40, dtype=DTYPE), "explained variance, %"),
+    ],
+)
+def test_the_frontier_says_what_it_shows(outputs: int, labels: Tensor | None, words: str) -> None:
+    pytest.importorskip("matplotlib")
+    twin = shoal.distill(Model(outputs=outputs), inputs(40), labels, epochs=1, depths=(1,))
+    figure = twin.plot()
+    (axes,) = figure.axes
+    assert axes.get_ylabel() == words
+    title = axes.get_title(loc="left")
+    assert ("Star" in title) == (twin.best is not None)
+    assert ("Bars" in title) == (twin.original.scores.uncertainty is not None)
+    figure.draw_without_rendering()
+    labels = [t for t in axes.get_xticklabels() if t.get_text()]
+    spans = [t.get_window_extent() for t in labels]
+    inside = sorted((s.x0, s.x1) for s in spans if axes.bbox.x0 <= s.x0 <= axes.bbox.x1)
+    assert all(one[1] <= other[0] for one, other in itertools.pairwise(inside))
+
+
 def test_the_frontier_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     twin = shoal.distill(Model(), inputs(40), epochs=1, depths=(1,))
@@ -213,9 +259,36 @@ def test_the_frontier_is_drawn(tmp_path: Path) -> None:
     ("error", "words", "arguments", "options"),
     [
         (TypeError, "model must be", (3, inputs(9)), {}),
-        (ValueError, "z0 must be the state", (nn.Linear(3, 2).double(), inputs(9)), {}),
+        (ValueError, "model must have an equilibrium", (nn.Linear(3, 2).double(), inputs(9)), {}),
         (ValueError, "y must have one entry", (Model(), inputs(9), torch.zeros(8).long()), {}),
+        (TypeError, "y must have labels as a tensor", (Model(), inputs(9), ["a"] * 9), {}),
+        (ValueError, "y must have classes as", (Model(), inputs(9), torch.ones(9, 1).long()), {}),
+        (ValueError, "y must have classes from 0 to 2", (Model(), inputs(9), torch.arange(9)), {}),
+        (ValueError, "y must have targets like", (Model(), inputs(9), torch.randn(9)), {}),
+        (ValueError, "y must have finite", (Model(), inputs(9), torch.full((9, 3), torch.inf)), {}),
+        (ValueError, "y must have held-out", (Model(), inputs(9), torch.ones(9, 3)), {"epochs": 1}),
+        (ValueError, "one output", (Model(outputs=1), inputs(9), torch.arange(9)), {}),
+        (ValueError, "model must return finite", (Broken(), inputs(9)), {}),
         (ValueError, "held_out must be", (Model(), inputs(9)), {"held_out": 1.5}),
+        (ValueError, "held_out must be", (Model(), inputs(9)), {"held_out": (1, 2, 3)}),
+        (
+            ValueError,
+            "held_out must have samples like x",
+            (Model(), inputs(9)),
+            {"held_out": (inputs(3, size=4), None)},
+        ),
+        (
+            ValueError,
+            "held_out must have one entry",
+            (Model(), inputs(9), torch.zeros(9).long()),
+            {"held_out": (inputs(3), torch.zeros(4).long())},
+        ),
+        (
+            ValueError,
+            "held_out must have labels like y",
+            (Model(), inputs(9), torch.zeros(9).long()),
+            {"held_out": (inputs(3), torch.zeros(3))},
+        ),
         (
             ValueError,
             "held_out must have labels",
@@ -232,6 +305,25 @@ def test_bad_input_is_named(
 ) -> None:
     with pytest.raises(error, match=words):
         shoal.distill(*arguments, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32])
+def test_classes_may_be_any_integers(dtype: torch.dtype) -> None:
+    x, y = inputs(40), (inputs(40)[:, 0] > 0).long()
+    known, other = (
+        shoal.distill(Model(), x, labels, epochs=1, depths=(1,)) for labels in (y, y.to(dtype))
+    )
+    for one, same in zip(known.candidates, other.candidates, strict=True):
+        assert one.scores == same.scores
+
+
+def test_what_was_cut_has_no_loop_left() -> None:
+    twin = shoal.distill(Model(), inputs(40), epochs=1, depths=(2,))
+    cut = by_name(twin)["cut to 2 applications"].module
+    with pytest.raises(ValueError, match="model must use its equilibrium"):
+        shoal.diagnose(cut, None, inputs(3))
+    before = cut(inputs(3))
+    torch.testing.assert_close(cut(inputs(3)), before)  # nothing of it was lost
 
 
 @pytest.mark.thorough

@@ -8,7 +8,7 @@ import torch
 
 import shoal
 from kernels.convolutional_reference import ACTIVATIONS
-from shoal import DEQ, ConvDEQ, ReLU, Tanh
+from shoal import DEQ, ConvDEQ, Erf, ReLU, Tanh
 
 
 def images(*shape, seed=0):
@@ -189,11 +189,39 @@ def test_what_is_not_there():
     net = ConvDEQ(ReLU(), 0.2, 0.8)
     with pytest.raises(TypeError, match="kernels of a ConvDEQ are no functions"):
         shoal.kernel_function(net)
-    with pytest.raises(TypeError, match="no networks are made of a ConvDEQ"):
-        shoal.build(net, in_features=3, width=8)
     with pytest.raises(ValueError, match="kernel_size must be odd, got 2"):
         ConvDEQ(ReLU(), 0.2, 0.8, kernel_size=2)
     with pytest.raises(ValueError, match="pooling must be"):
         ConvDEQ(ReLU(), 0.2, 0.8, pooling="max")
-    with pytest.raises(shoal.ConvergenceError, match="may not exist"):
+    with pytest.raises(shoal.ConvergenceError, match="does not exist"):
         shoal.kernel(ConvDEQ(ReLU(), 2.5, 0.8, padding="circular"), images(2, 1, 3))
+
+
+@pytest.mark.parametrize("phi", [ReLU(), Erf()], ids=repr)
+@pytest.mark.parametrize("pooling", [None, "average"])
+def test_dark_images_beside_bright_ones(phi, pooling):
+    """What an image is compared with in one call does not change its kernel."""
+    x, net = images(2, 1, 3, 3), ConvDEQ(phi, 0.5, 1.0, pooling=pooling)
+    x = torch.stack([1e4 * x[0], 1e-4 * x[1]])
+    together, alone = shoal.kernel(net, x), shoal.kernel(net, x[1:])
+    for k, own in zip(together, alone, strict=True):
+        assert float(k[1, 1]) == pytest.approx(float(own), rel=1e-12, abs=0)
+    for k, pair in zip(together, shoal.kernel(net, x[1:], x[:1]), strict=True):
+        assert float(k[1, 0]) == pytest.approx(float(pair), rel=1e-11, abs=0)
+
+
+def test_bright_images():
+    """A kernel of ReLU grows with the squares, beyond what float32 holds."""
+    x, net = images(2, 1, 3, 3), ConvDEQ(ReLU(), 1.0, 1.0)
+    for bright, k in zip(shoal.kernel(net, 1e30 * x), shoal.kernel(net, x), strict=True):
+        torch.testing.assert_close(bright, 1e60 * k, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_no_kernel_from_the_edge_on(size):
+    """Perron's vector shows it at once: no iteration has to diverge first."""
+    edge = 2 / ConvDEQ(ReLU(), 1.0, 1.0, kernel_size=size).patch_gain((4, 4))
+    net = ConvDEQ(ReLU(), 1.0001 * edge, 1.0, kernel_size=size)
+    with pytest.raises(shoal.ConvergenceError, match="does not exist.*patch_gain"):
+        shoal.kernel(net, images(2, 1, 4, 4))
+    assert not shoal.kernel(net, torch.zeros(2, 1, 4, 4, dtype=torch.float64)).ntk.any()

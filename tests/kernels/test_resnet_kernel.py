@@ -229,7 +229,7 @@ def test_pairs_that_are_nearly_parallel():
         (lambda: shoal.pair_eigenvalue(np.ones(3)), ValueError, "x must have shape"),
         (lambda: shoal.pair_eigenvalue([[1.0]]), TypeError, "x must be"),
         (lambda: ResNet((Tanh(), Tanh()), 3), ValueError, "depth = 3 of them, got 2"),
-        (lambda: ResNet((Tanh(), "relu"), 2), TypeError, r"activation\[1\] must be an Activ"),
+        (lambda: ResNet((Tanh(), torch.relu), 2), TypeError, r"activation\[1\] must be an Activ"),
         (
             lambda: ResNet.du2018(Tanh(), 2, eigenvalue=1.5, constant=0.5),
             ValueError,

@@ -141,6 +141,29 @@ def test_error_rates():
     assert all(0 < check.measured_rate < 1 for check in curve.checks)
 
 
+def test_classes_may_be_called_anything():
+    x, y = nonlinear(80, 0)
+    places = (y[:, 0] > 0).long() + (y[:, 1] > 0)
+    names = np.array(["cod", "eel", "ray"])
+    same = [
+        learned_rates(x, places),
+        learned_rates(x.numpy(), places.numpy()),
+        learned_rates(x, (7 * places - 3).to(torch.int8)),
+        learned_rates(x.numpy(), names[places]),
+        learned_rates(x, names[places].tolist()),
+        learned_rates(x, places.tolist()),
+    ]
+    for one in same:
+        torch.testing.assert_close(one, same[0], rtol=0, atol=0)
+    two = learned_rates(x, places > 0), learned_rates(x.numpy(), places.numpy() > 0)
+    torch.testing.assert_close(*two, rtol=0, atol=0)
+
+
+def learned_rates(x, classes):
+    curve = shoal.learning_curve(RELU, x, classes, [20, 80], ridge=0.05)
+    return torch.stack([curve.test_error, curve.error_rate])
+
+
 def test_checks_are_measured():
     x, y = nonlinear(160, 0)
     curve = shoal.learning_curve(RELU, x, y, ridge=0.5, repeats=8, seed=3)
@@ -169,6 +192,70 @@ def test_singular_kernels_claim_less():
     assert not bool(curve.test_error.isnan()[0])
 
 
+@pytest.mark.parametrize("scale", [1e-70, 1e-20, 1e40])
+def test_units_of_inputs_and_targets_do_not_matter(scale):
+    """The kernel of a ReLU grows with the square of the inputs."""
+    x, y = nonlinear(64, 0)
+    curve = shoal.learning_curve(RELU, x, y, [8, 64, 100], ridge=1.0)
+    scaled = shoal.learning_curve(RELU, scale * x, 1e100 * y, [8, 64, 100], ridge=scale**2)
+    torch.testing.assert_close(scaled.test_error / 1e200, curve.test_error, rtol=1e-8, atol=0)
+    torch.testing.assert_close(scaled.train_error / 1e200, curve.train_error, rtol=1e-8, atol=0)
+    torch.testing.assert_close(scaled.uncertainty / 1e200, curve.uncertainty, rtol=1e-8, atol=0)
+    classes = (y[:, 0] > 0).long()
+    rates = [
+        shoal.learning_curve(RELU, s * x, classes, [8, 64], ridge=0.0).error_rate
+        for s in (1.0, scale)
+    ]
+    torch.testing.assert_close(*rates, rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("ridge", [1e6, 1e200, 1e300])
+def test_a_ridge_beyond_all_learns_nothing(ridge):
+    x, y = nonlinear(64, 0)
+    curve = shoal.learning_curve(RELU, x, y, [8, 64, 128], ridge=ridge)
+    nothing = float(y.square().mean())
+    for error in (curve.test_error, curve.bias, curve.train_error):
+        torch.testing.assert_close(error, torch.full_like(error, nothing), rtol=1e-3, atol=0)
+
+
+def test_orthogonal_samples_teach_nothing():
+    x, y = 3 * torch.eye(64, dtype=torch.float64), normal(64)
+    curve = shoal.learning_curve(LINEAR, x, y, [8, 64, 128], ridge=50.0)
+    nothing = torch.full_like(curve.test_error, float(y.square().mean()))
+    torch.testing.assert_close(curve.test_error, nothing)
+    torch.testing.assert_close(curve.variance, 0 * nothing, rtol=0, atol=1e-12)
+
+
+def test_targets_of_zero_have_no_error():
+    x, y = nonlinear(64, 0)
+    curve = shoal.learning_curve(RELU, x, 0 * y, [8, 64, 100], ridge=1.0)
+    for values in (curve.test_error, curve.variance, curve.train_error, curve.uncertainty):
+        assert values.tolist() == [0, 0, 0]
+    assert all(check.deviation == 0 for check in curve.checks)
+
+
+def test_kernels_of_rank_three():
+    x = normal(64, 3)
+    curve = shoal.learning_curve(LINEAR, x, x[:, 0], ridge=0.0)
+    assert curve.limit < 16
+    assert curve.sizes.tolist() == list(range(1, int(curve.limit) + 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"x": torch.zeros(40, 3, dtype=torch.float64)}, "the kernel matrix is zero"),
+        ({"x": torch.ones(40, 3, dtype=torch.float64), "ridge": 0.0}, "singular within rounding"),
+        ({"y": 1e160 * normal(40, seed=1)}, "overflow: scale y down"),
+        ({"y": 1e-160 * normal(40, seed=1)}, "underflow: scale y up"),
+    ],
+)
+def test_what_cannot_be_predicted_is_said(change, text):
+    given = {"x": normal(40, 3), "y": normal(40, seed=1), "sizes": [10], "ridge": 0.1}
+    with pytest.raises(shoal.AccuracyError, match=text):
+        shoal.learning_curve(RELU, **(given | change))
+
+
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [
@@ -176,6 +263,10 @@ def test_singular_kernels_claim_less():
         ({"y": torch.zeros(40, dtype=torch.long)}, ValueError, "at least two classes"),
         ({"y": torch.ones(40, 2, dtype=torch.long)}, ValueError, "y must have shape"),
         ({"y": torch.ones(3, dtype=torch.float64)}, ValueError, "y must have shape"),
+        ({"y": [0.5] * 40}, TypeError, "y must be integers or strings, got dtype float64"),
+        ({"y": [[1], [2, 3]] * 20}, ValueError, "y must have shape"),
+        ({"y": ["a", 1] * 20}, TypeError, "y must be integers or strings, not both"),
+        ({"y": [0, 1] * 10}, ValueError, "y must have shape"),
         ({"sizes": []}, ValueError, "sizes must have at least one number"),
         ({"sizes": [0]}, ValueError, "sizes must be >= 1"),
         ({"sizes": 5}, TypeError, "sizes must be a collection"),

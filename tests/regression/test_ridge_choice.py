@@ -196,7 +196,7 @@ def test_selection_finds_what_made_the_data():
     [
         ({"ridge": "best"}, ValueError, "ridge must be one of 'gcv', 'loo', 'likelihood', got"),
         ({"ridge": "gcv", "method": "cg"}, ValueError, "ridge='gcv' needs method='cholesky'"),
-        ({"ridge": "loo", "memory": "1MiB"}, ValueError, "needs method='cholesky'|memory"),
+        ({"ridge": "loo", "memory": "1MiB"}, ValueError, "an eigendecomposition needs"),
         ({"ridge": None}, TypeError, "ridge must be a real number"),
     ],
 )
@@ -204,6 +204,16 @@ def test_bad_choices(options, error, text):
     x, y = data(300)
     with pytest.raises(error, match=text):
         shoal.kernel_regression(RELU, x, y, **options)
+
+
+def test_ridges_and_sizes_may_be_tensors():
+    x, y = data(40)
+    listed = shoal.ridge_path(RELU, x, y, ridges=[0.25, 1.0])
+    path = shoal.ridge_path(RELU, x, y, ridges=torch.tensor([0.25, 1.0]))
+    torch.testing.assert_close(path.loo, listed.loo, rtol=0, atol=0)
+    assert shoal.select([RELU], x, y, ridges=torch.tensor([0.25, 1.0])).ridge in (0.25, 1.0)
+    curve = shoal.learning_curve(RELU, x, y, torch.tensor([10, 40]), ridge=0.25)
+    assert curve.sizes.tolist() == [10, 40]
 
 
 def test_bad_paths():
@@ -218,12 +228,28 @@ def test_bad_paths():
         shoal.ridge_path(RELU, x, y, ridges=[-1.0])
     with pytest.raises(shoal.AccuracyError, match="overflow: scale y down"):
         shoal.ridge_path(RELU, x, 1e200 * y)
+    with pytest.raises(shoal.AccuracyError, match="underflow: scale y up"):
+        shoal.kernel_regression(RELU, x, 1e-200 * y, ridge="loo")
     with pytest.raises(ValueError, match="criterion must be one of"):
         shoal.ridge_path(RELU, x, y).best("aic")
     with pytest.raises(ValueError, match="architectures must have at least one"):
         shoal.select([], x, y)
     with pytest.raises(ValueError, match="an eigendecomposition needs"):
         shoal.ridge_path(RELU, *data(400), memory="2MiB")
+
+
+@pytest.mark.parametrize("scale", [1e-100, 1e-20, 1e100])
+def test_units_of_inputs_do_not_matter(scale):
+    """The kernel of a ReLU grows with the square of the inputs."""
+    x, y = data(30)
+    path, scaled = shoal.ridge_path(RELU, x, y), shoal.ridge_path(RELU, scale * x, y)
+    torch.testing.assert_close(scaled.ridges / scale**2, path.ridges, rtol=1e-6, atol=0)
+    for name in ("loo", "gcv", "freedom", "accuracy"):
+        torch.testing.assert_close(getattr(scaled, name), getattr(path, name), rtol=1e-5, atol=0)
+    for criterion in ("loo", "gcv", "likelihood"):
+        assert scaled.best(criterion) == pytest.approx(path.best(criterion) * scale**2, rel=1e-6)
+    fit = shoal.kernel_regression(RELU, scale * x, y, ridge="gcv")
+    assert fit.gcv() == pytest.approx(path.score("gcv"), rel=1e-6)
 
 
 def test_targets_of_zero_have_no_error():
@@ -236,5 +262,7 @@ def test_targets_of_zero_have_no_error():
 def test_paths_have_pictures():
     pytest.importorskip("matplotlib")
     x, y = data(30)
-    figure = shoal.ridge_path(RELU, x, y).plot()
-    assert [axes.get_xlabel() for axes in figure.axes] == ["ridge λ"] * 3
+    for targets in (y, 0 * y):
+        figure = shoal.ridge_path(RELU, x, targets).plot()
+        assert [axes.get_xlabel() for axes in figure.axes] == ["ridge λ"] * 3
+        figure.canvas.draw()

@@ -1,7 +1,7 @@
 """Kernels of infinitely wide networks for the Gaussian processes of GPyTorch."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -11,9 +11,11 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.adapters.limits import GUARANTEES, recurrent_limit
+from shoal.adapters.networks import as_images
 from shoal.architectures import Architecture
 from shoal.core.checks import float_tensor, integer, items, known_tensor, one_of, shown
-from shoal.kernels import kernel, kernel_function
+from shoal.kernels import kernel
+from shoal.kernels.image_function import chosen_kernels
 
 try:
     from gpytorch.constraints import GreaterThan, Interval
@@ -72,6 +74,8 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         batch_shape: How many kernels there are, each with parameters of its own; it is broadcast
             with the batch dimensions of inputs. One by default.
         active_dims: Features that the kernel sees; all by default.
+        image_shape: For architectures of images, such as a ``ConvDEQ``: channels and pixels along
+            each axis, such as ``(1, 28, 28)``. Inputs are rows of numbers as ever, without batches.
 
     Raises:
         TypeError: If an argument is of the wrong kind, or the architecture has no kernel.
@@ -106,6 +110,7 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         lengthscale_constraint: Interval | None = None,
         batch_shape: torch.Size | tuple[int, ...] | None = None,
         active_dims: tuple[int, ...] | None = None,
+        image_shape: Sequence[int] | None = None,
     ) -> None:
         self.has_lengthscale = ard_num_dims is not None  # which the constructor below asks for
         _check_lengthscales(ard_num_dims, lengthscale_prior, lengthscale_constraint)
@@ -118,7 +123,8 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         )
         if not isinstance(architecture, Architecture):
             raise TypeError(f"architecture must be an Architecture, got {architecture!r}")
-        kernel_function(architecture, trainable=trainable, width=width)  # or say why there is none
+        chosen_kernels(architecture, trainable=trainable, width=width)  # or say why there is none
+        self.image_shape = image_shape
         self.which = one_of("which", which, ("ck", "ntk"))
         one_of("guarantee", guarantee, GUARANTEES)
         self.trainable = architecture.check_trainable(trainable)
@@ -239,7 +245,7 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         """The kernel with variances that are numbers, of one or two sets of inputs."""
         found = kernel(
             self._initial,
-            *inputs,
+            *(as_images(x, self._initial, self.image_shape) for x in inputs),
             trainable=self.trainable,
             width=self.width,
             variances=variances or None,

@@ -1,14 +1,17 @@
 """Networks that scikit-learn describes by flat parameters."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from shoal.activations import Activation
 from shoal.activations.names import as_activation
-from shoal.architectures import DEQ, Architecture
-from shoal.core.checks import one_of
-from shoal.kernels import KernelFunction, kernel_function
+from shoal.architectures import DEQ, Architecture, ImageArchitecture
+from shoal.core.checks import items, one_of, size
+from shoal.kernels import KernelFunction
+from shoal.kernels.image_function import ImageKernels, chosen_kernels
 
-__all__ = ["described_function"]
+__all__ = ["as_images", "described_function"]
 
 
 def described_function(
@@ -20,10 +23,37 @@ def described_function(
     which: str,
     trainable: Iterable[str] | None,
     bias_variance: float = 0.0,
-) -> KernelFunction:
+) -> KernelFunction | ImageKernels:
     """The kernels of a DEQ, or of the architecture that is given instead of it."""
     one_of("which", which, ("ck", "ntk"))
     if architecture is None:
         phi = as_activation("activation", activation)
         architecture = DEQ(phi, recurrent_variance, input_variance, bias_variance=bias_variance)
-    return kernel_function(architecture, trainable=trainable)
+    return chosen_kernels(architecture, trainable=trainable)
+
+
+def as_images(x: Any, architecture: Architecture, image_shape: Sequence[int] | None) -> Any:
+    """Rows of numbers as images where an architecture takes these, or say why they are none.
+
+    Args:
+        x: A tensor or an array. shape: (n, p)
+        architecture: What it is for.
+        image_shape: Channels, and pixels along each axis; ``None`` for vectors.
+    """
+    if not isinstance(architecture, ImageArchitecture):
+        if image_shape is not None:
+            raise ValueError(f"image_shape is for networks of images, got {architecture!r}")
+        return x
+    if image_shape is None:
+        raise ValueError(
+            f"image_shape must be given for a {type(architecture).__name__}: channels and pixels "
+            "along each axis, such as (1, 28, 28)"
+        )
+    sides = items("image_shape", image_shape, "channels and pixels along each axis")
+    shape = tuple(size("image_shape", side) for side in sides)
+    if x.ndim != 2 or x.shape[1] != math.prod(shape):
+        raise ValueError(
+            f"inputs must have shape (n, {math.prod(shape)}) for images of {shape}, "
+            f"got {tuple(x.shape)}"
+        )
+    return x.reshape(len(x), *shape)

@@ -1,6 +1,6 @@
 """A regressor and a classifier with the kernels of infinitely wide networks."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any, Literal, Self
 
@@ -11,7 +11,7 @@ from scipy.special import softmax
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.adapters.networks import described_function
+from shoal.adapters.networks import as_images, described_function
 from shoal.adapters.weighted_regression import WeightedRegression, weighted_regression
 from shoal.architectures import Architecture
 from shoal.core.checks import host_array, real, real_array
@@ -53,6 +53,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         fit_intercept: bool = True,
         architecture: Architecture | None = None,
         memory: int | str | None = None,
+        image_shape: Sequence[int] | None = None,
     ) -> None:
         self.activation = activation
         self.recurrent_variance = recurrent_variance
@@ -63,6 +64,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         self.fit_intercept = fit_intercept
         self.architecture = architecture
         self.memory = memory
+        self.image_shape = image_shape
 
     def _fit(self, x: Array, y: Array, sample_weight: Any) -> Self:
         """Regress the targets on the inputs."""
@@ -82,11 +84,12 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         mean = np.average(y, axis=0, weights=weights)
         self.intercept_ = mean if self.fit_intercept else np.zeros(y.shape[1:])
         self.architecture_ = function.architecture
+        inputs = as_images(x, function.architecture, self.image_shape)
         self.regression_: KernelRegression | WeightedRegression
         if weights is None:
             self.regression_ = kernel_regression(
                 function.architecture,
-                x,
+                inputs,
                 y - self.intercept_,
                 ridge=self.ridge,
                 which=self.which,
@@ -95,7 +98,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             )
         else:
             self.regression_ = weighted_regression(
-                function, self.which, x, y - self.intercept_, _ridge(self.ridge), weights
+                function, self.which, inputs, y - self.intercept_, _ridge(self.ridge), weights
             )
         self.ridge_ = self.regression_.ridge
         self.dual_coef_ = self.regression_.coefficients
@@ -115,7 +118,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         """The regression function."""
         check_is_fitted(self)
         inputs = validate_data(self, _array("X", x), dtype=np.float64, reset=False)
-        values: Array = self.regression_.predict(inputs) + self.intercept_
+        images = as_images(inputs, self.architecture_, self.image_shape)
+        values: Array = self.regression_.predict(images) + self.intercept_
         return values
 
 
@@ -142,6 +146,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, _KernelEstimator):  # ty
         architecture: Any architecture, instead of the DEQ; then the activation and the variances
             above are not used.
         memory: See :func:`shoal.kernel_regression`, which chooses the method by it.
+        image_shape: For architectures of images, such as a ``ConvDEQ``: channels and pixels along
+            each axis, such as ``(1, 28, 28)``. Inputs are rows of numbers as ever.
 
     Attributes:
         architecture_: The network.
@@ -198,6 +204,7 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
         fit_intercept: Whether to subtract the share of a class from its indicator first.
         architecture: See there.
         memory: See there.
+        image_shape: See there.
 
     Attributes:
         classes_: The classes, sorted.

@@ -1,6 +1,6 @@
 """Kernels of infinitely wide networks for the Gaussian processes of scikit-learn."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from shoal.activations import Activation
 from shoal.activations.names import as_activation
 from shoal.adapters.limits import GUARANTEES, recurrent_limit
-from shoal.adapters.networks import described_function
+from shoal.adapters.networks import as_images, described_function
 from shoal.architectures import Architecture
 from shoal.core.checks import one_of, real, real_array
 from shoal.kernels import KernelFunction, kernel
 from shoal.kernels.gradients import variance_tangents
+from shoal.kernels.image_function import ImageKernels
 
 try:
     from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
@@ -59,6 +60,8 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
         trainable: The groups of parameters that the NTK counts; all by default.
         architecture: Any architecture, instead of the DEQ. It has no hyperparameters, and the
             activation and the variances above are not used.
+        image_shape: For architectures of images, such as a ``ConvDEQ``: channels and pixels along
+            each axis, such as ``(1, 28, 28)``. Inputs are rows of numbers as ever.
 
     Example:
         >>> from sklearn.gaussian_process.kernels import WhiteKernel
@@ -81,6 +84,7 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
         which: Literal["ck", "ntk"] = "ck",
         trainable: Iterable[str] | None = None,
         architecture: Architecture | None = None,
+        image_shape: Sequence[int] | None = None,
     ) -> None:
         self.activation = activation
         self.recurrent_variance = recurrent_variance
@@ -92,6 +96,7 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
         self.which = which
         self.trainable = trainable
         self.architecture = architecture
+        self.image_shape = image_shape
 
     @property
     def hyperparameter_recurrent_variance(self) -> Hyperparameter:
@@ -148,7 +153,10 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
             return matrix
         names = [h.name for h in self.hyperparameters if not h.fixed]
         gradient = np.empty((*matrix.shape, len(names)))
-        found = variance_tangents(function, torch.from_numpy(x), names) if names else {}
+        found = {}
+        if names:  # which only a DEQ has
+            assert isinstance(function, KernelFunction)
+            found = variance_tangents(function, torch.from_numpy(x), names)
         for place, name in enumerate(names):
             gradient[..., place] = getattr(found[name], self.which).numpy() * getattr(self, name)
         return matrix, gradient
@@ -172,7 +180,7 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
             f"input_variance={self.input_variance:.3g}, {biases}which={self.which!r})"
         )
 
-    def _function(self) -> KernelFunction:
+    def _function(self) -> KernelFunction | ImageKernels:
         return described_function(
             self.activation,
             self.recurrent_variance,
@@ -184,9 +192,16 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
         )
 
     def _kernel(
-        self, function: KernelFunction, x: Array, y: Array | None = None, *, diag: bool = False
+        self,
+        function: KernelFunction | ImageKernels,
+        x: Array,
+        y: Array | None = None,
+        *,
+        diag: bool = False,
     ) -> Array:
-        left, right = torch.from_numpy(x), None if y is None else torch.from_numpy(y)
+        net, shape = function.architecture, self.image_shape
+        left = as_images(torch.from_numpy(x), net, shape)
+        right = None if y is None else as_images(torch.from_numpy(y), net, shape)
         found = kernel(function.architecture, left, right, trainable=function.trainable, diag=diag)
         result: Array = getattr(found, self.which).numpy()
         return result

@@ -8,7 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shoal.kernels import KernelFunction, kernel
+from shoal.kernels import KernelFunction, Kernels, kernel
+from shoal.kernels.image_function import ImageKernels
 from shoal.linalg import CholeskyFactor
 from shoal.regression.ridge_path import Criterion, Decomposition, path_of
 
@@ -38,19 +39,18 @@ class WeightedRegression:
     left_out: Array = field(repr=False)
     targets: Array = field(repr=False)
     weights: Array = field(repr=False)
-    _function: KernelFunction = field(repr=False)
+    _function: KernelFunction | ImageKernels = field(repr=False)
     _kernel: str = field(repr=False)
     _x: Array = field(repr=False)
 
     def predict(self, x: Array) -> Array:
         """The regression function at inputs of shape (m, p)."""
-        found = kernel(self._function, torch.from_numpy(x), torch.from_numpy(self._x))
-        cross: Tensor = getattr(found, self._kernel)
+        cross: Tensor = getattr(_kernels(self._function, x, self._x), self._kernel)
         return cross.numpy() @ self.coefficients
 
 
 def weighted_regression(
-    function: KernelFunction,
+    function: KernelFunction | ImageKernels,
     which: str,
     x: Array,
     y: Array,
@@ -76,7 +76,7 @@ def weighted_regression(
     some = weights > 0
     root = torch.from_numpy(np.sqrt(weights[some]))[:, None]
     targets = root * torch.from_numpy(y[some].reshape(len(root), -1))
-    plain: Tensor = getattr(kernel(function, torch.from_numpy(x[some])), which)
+    plain: Tensor = getattr(_kernels(function, x[some]), which)
     matrix = (plain * root * root.T).contiguous()
     if isinstance(ridge, str):
         values, vectors = torch.linalg.eigh(matrix)
@@ -89,3 +89,9 @@ def weighted_regression(
     for place, values in enumerate((root * solution, (targets - solution / inverse) / root)):
         found[place, some] = values.numpy().reshape(-1, *y.shape[1:])
     return WeightedRegression(found[0], ridge, found[1], y, weights, function, which, x)
+
+
+def _kernels(function: KernelFunction | ImageKernels, x: Array, z: Array | None = None) -> Kernels:
+    other = None if z is None else torch.from_numpy(z)
+    trainable = function.trainable
+    return kernel(function.architecture, torch.from_numpy(x), other, trainable=trainable)

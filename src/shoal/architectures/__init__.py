@@ -2,6 +2,7 @@
 
 from shoal.architectures.base import Architecture, ImplicitArchitecture
 from shoal.architectures.conv_deq import ConvDEQ
+from shoal.architectures.conv_net import ConvNet
 from shoal.architectures.conv_resnet import ConvResNet
 from shoal.architectures.deq import DEQ
 from shoal.architectures.fully_connected import FullyConnected
@@ -15,6 +16,7 @@ __all__ = [
     "Architecture",
     "Cell",
     "ConvDEQ",
+    "ConvNet",
     "ConvResNet",
     "FullyConnected",
     "ImageArchitecture",

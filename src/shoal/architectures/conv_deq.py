@@ -6,7 +6,7 @@ from typing import Literal, final
 from shoal.activations import Activation
 from shoal.activations.names import as_activation
 from shoal.architectures.base import ImplicitArchitecture, biases
-from shoal.architectures.images import ImageArchitecture, checked_patch_size
+from shoal.architectures.images import ImageArchitecture, check_image_fields
 from shoal.architectures.layers import Cell, Layers, Weights
 from shoal.core import checks
 
@@ -25,10 +25,9 @@ class ConvDEQ(ImplicitArchitecture, ImageArchitecture):
     variance of one divided by the number of pixels of a patch, so that an image of one color
     with circular padding is what a vector is for a ``DEQ``. The readout (``"readout"``) has
     entries of variance one divided by the number of pixels, for each channel and pixel, or of
-    variance one for the mean of each channel. How many pixels, along how many axes, is a matter of
-    the data.
-
-    It has kernels, whose matrices ``shoal.kernel`` makes, but ``shoal.build`` makes no networks.
+    variance one for the mean of each channel. (Networks have parameters of unit variance, which are
+    divided by these roots where they act.) How many pixels, along how many axes, is a matter of the
+    data.
 
     Args:
         activation: $\phi$.
@@ -68,11 +67,7 @@ class ConvDEQ(ImplicitArchitecture, ImageArchitecture):
         object.__setattr__(self, "activation", as_activation("activation", self.activation))
         for name in ("recurrent_variance", "input_variance", "bias_variance"):
             object.__setattr__(self, name, checks.real(name, getattr(self, name), at_least=0))
-        size = checked_patch_size("kernel_size", self.kernel_size)
-        object.__setattr__(self, "kernel_size", size)
-        if self.pooling is not None:
-            checks.one_of("pooling", self.pooling, ("average",))
-        checks.one_of("padding", self.padding, ("zeros", "circular"))
+        check_image_fields(self)
 
     @property
     def patch_size(self) -> int:
@@ -86,6 +81,7 @@ class ConvDEQ(ImplicitArchitecture, ImageArchitecture):
 
     def layers(self, width: int | None = None) -> Layers:  # noqa: ARG002
         """A loop of one cell."""
-        recurrent = Weights("recurrent", self.recurrent_variance)
+        recurrent = Weights("recurrent", self.recurrent_variance, field="recurrent_variance")
         cell = Cell(self.activation, recurrent, bias=biases("bias", self.bias_variance))
-        return Layers((cell,), injection=Weights("input", self.input_variance))
+        injection = Weights("input", self.input_variance, field="input_variance")
+        return Layers((cell,), injection=injection)

@@ -1,12 +1,16 @@
 """What architectures of images have in common."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cache
 from typing import Literal
+
+import torch
 
 from shoal.architectures.base import Architecture
 from shoal.core import checks
 
-__all__ = ["ImageArchitecture", "checked_patch_size"]
+__all__ = ["ImageArchitecture", "check_image_fields", "checked_patch_size", "patch_gain"]
 
 
 class ImageArchitecture(Architecture):
@@ -32,6 +36,27 @@ class ImageArchitecture(Architecture):
     def averaged(self) -> bool:
         """Whether covariances are averaged over patches, or summed."""
 
+    def patch_gain(self, pixels: Sequence[int]) -> float:
+        r"""By what averages, or sums, over patches multiply fields over pixels at most.
+
+        It is the spectral radius of that symmetric map, the same for pairs of pixels that are not
+        apart, and smaller for others. Averages over circular patches have a gain of one. Zeros
+        beyond the border make it smaller: $\prod (1 + 2\cos\frac{\pi}{n+1})/3$ for patches of
+        three by three pixels in images of $n$ by $n$. The kernel of an equilibrium surely exists
+        and is unique if $\sigma_a^2 L^2$ times this is below one.
+
+        Args:
+            pixels: The pixels of the images along each axis.
+
+        Example:
+            >>> import shoal
+            >>> round(shoal.ConvDEQ(shoal.ReLU(), 1.0, 1.0).patch_gain((8, 8)), 6)
+            0.921207
+        """
+        sides = tuple(checks.size("pixels", side) for side in checks.items("pixels", pixels))
+        share = self.patch_size ** -len(sides) if self.averaged else 1.0
+        return patch_gain(sides, self.patch_size, self.padding, share)
+
     def check_pixels(self, name: str, shape: tuple[int, ...]) -> None:
         """Say why images of shape (samples, channels, pixels...) have too few pixels, if so."""
         reach = self.patch_size // 2
@@ -48,3 +73,27 @@ def checked_patch_size(name: str, value: int) -> int:
     if size % 2 == 0:
         raise ValueError(f"{name} must be odd, got {size}")
     return size
+
+
+def check_image_fields(architecture: ImageArchitecture) -> None:
+    """See that the fields ``kernel_size``, ``pooling`` and ``padding`` make sense."""
+    size = checked_patch_size("kernel_size", architecture.patch_size)
+    object.__setattr__(architecture, "kernel_size", size)
+    if architecture.pooling is not None:
+        checks.one_of("pooling", architecture.pooling, ("average",))
+    checks.one_of("padding", architecture.padding, ("zeros", "circular"))
+
+
+@cache
+def patch_gain(
+    sides: tuple[int, ...], size: int, padding: Literal["zeros", "circular"], share: float
+) -> float:
+    """The spectral radius of sums over patches, of which each pixel counts a share."""
+    if padding == "circular":
+        return share * float(size ** len(sides))
+    gain = share
+    for side in sides:
+        place = torch.arange(side)
+        near = (place[:, None] - place).abs() <= size // 2
+        gain *= float(torch.linalg.eigvalsh(near.double())[-1])
+    return gain

@@ -30,7 +30,7 @@ from shoal.certificates.rounding import (
 )
 from shoal.certificates.smoothness import Smoothness, smoothness
 from shoal.networks.chain import ChainNetwork
-from shoal.networks.conv_resnet import ConvResNetwork
+from shoal.networks.convolutional import ConvolutionalChain
 from shoal.networks.empirical_kernel import contract
 
 __all__ = [
@@ -46,7 +46,9 @@ __all__ = [
     "residual_scale",
 ]
 
-ExplicitNetwork = ChainNetwork[FullyConnected] | ChainNetwork[ResNet] | ConvResNetwork
+ExplicitNetwork = (
+    ChainNetwork[FullyConnected] | ChainNetwork[ResNet] | ConvolutionalChain[ConvResNet]
+)
 
 
 @dataclass(frozen=True)
@@ -244,7 +246,7 @@ def _layers(net: ExplicitNetwork) -> list[_Layer]:
 
 def _see(net: ExplicitNetwork, x: Tensor) -> Callable[[Tensor], Tensor]:
     """How features become what units see; both of shape (samples, pixels, ...)."""
-    if not isinstance(net, ConvResNetwork):
+    if not isinstance(net, ConvolutionalChain):
         return lambda features: features
     return lambda features: net.patches(
         features.transpose(1, 2).reshape(len(features), -1, *x.shape[2:])

@@ -31,7 +31,7 @@ from shoal.cli.output import command_line, console, emit, progress
 from shoal.core import checks
 from shoal.data import load_data
 from shoal.data.loading import sources
-from shoal.lab.provenance import resolve_device
+from shoal.pages.provenance import resolve_device
 from shoal.report import SECTIONS, Findings, Section, Subject, document, save
 from shoal.report import analyze as sections_of
 from shoal.report.analysis import drawable

@@ -13,7 +13,7 @@ from shoal.cli.command import Example, command
 from shoal.cli.errors import INTERRUPTED, note
 from shoal.cli.options import Debug, Device, Json, Save, Verbose, check_output
 from shoal.cli.output import command_line, console, emit, progress
-from shoal.lab.provenance import hardware, resolve_device
+from shoal.pages.provenance import hardware, resolve_device
 from shoal.report import BENCHMARKS, Measurement, measure
 from shoal.report.bench_page import bench_page, milliseconds
 from shoal.report.saving import forget_parts, save_results

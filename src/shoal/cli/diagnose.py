@@ -41,6 +41,10 @@ __all__ = ["NO_EQUILIBRIUM", "diagnose"]
 NO_EQUILIBRIUM = 3
 _SAMPLES = 64
 _NESTED = ("state_dict", "model_state_dict", "model")  # where checkpoints keep the weights
+_UNREADABLE = (  # what torch.load raises of files that are none of its own, or of other classes
+    *(pickle.UnpicklingError, SafetensorError, RuntimeError, EOFError, LookupError, ValueError),
+    *(AttributeError, ImportError, TypeError),
+)
 _MARKS = {None: ("  ", ""), True: ("✓ ", "green"), False: ("✗ ", "red")}
 
 
@@ -48,7 +52,7 @@ _MARKS = {None: ("  ", ""), True: ("✓ ", "green"), False: ("✗ ", "red")}
     "Does this trained model settle, and do I need its loop?",
     place=2,
     writes="report.html (the page for people), diagnosis.json, diagnosis.png and .svg",
-    exits="1 failed; 2 bad input; 3 some samples have no equilibrium",
+    exits="1 failed; 2 bad input; 3 of some samples no equilibrium was found",
     examples=(
         Example("a network of shoal.save on digits", "shoal diagnose net.safetensors"),
         Example(
@@ -111,8 +115,8 @@ def diagnose(
 
     Does its iteration settle, cycle or diverge; after how many applications is the output what it
     will be; is the equilibrium unique; what do solvers and gradients cost, and how far off are
-    they. The exit code is 3 if samples have no equilibrium. No code is run of FILE, unless --trust
-    says so.
+    they. The exit code is 3 if of some samples no equilibrium was found. No code is run of FILE,
+    unless --trust says so.
     """
     check_count("--threads", threads)
     check_output(output)
@@ -149,14 +153,33 @@ def _model(file: Path, factory: str | None, *, trust: bool) -> Module:
     if factory is not None:
         if trust:
             raise ValueError("--trust must be left out with --model: weights need none")
-        net = _made(factory)
-        net.load_state_dict(_state("FILE", file))
+        net, weights = _made(factory), _state("FILE", file)
+        try:
+            net.load_state_dict(weights)
+        except RuntimeError as error:
+            raise ValueError(f"FILE must hold the weights of {factory}: {error}") from None
         return net
-    if trust:
+    return _whole(file) if trust else _saved(file)
+
+
+def _whole(file: Path) -> Module:
+    """The module that was pickled into a file, with all its code."""
+    try:
         found = torch.load(file, map_location="cpu", weights_only=False)
-        if not isinstance(found, Module):
-            raise ValueError(f"FILE must hold a whole module with --trust, got a {type(found)}")
-        return found
+    except _UNREADABLE as error:
+        raise ValueError(
+            f"FILE must hold a whole module with --trust, whose classes can be imported, got "
+            f"{str(file)!r}: {error}; where a class is not found, save model.state_dict() and give "
+            "--model PATH.py:FACTORY"
+        ) from None
+    if not isinstance(found, Module):
+        kind = type(found).__name__
+        raise TypeError(f"FILE must hold a whole module with --trust, got a {kind}")
+    return found
+
+
+def _saved(file: Path) -> Module:
+    """The network of ``shoal.save`` in a file."""
     try:
         return shoal.load(file, device="cpu", on_failure="status")
     except ValueError as error:
@@ -201,10 +224,11 @@ def _state(option: str, file: Path) -> Mapping[str, Tensor]:
         if file.suffix == ".safetensors":
             return load_file(file)
         found: Any = torch.load(file, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, SafetensorError, RuntimeError, EOFError) as error:
+    except _UNREADABLE as error:
+        why = next(iter(str(error).splitlines()), type(error).__name__)
         raise ValueError(
             f"{option} must hold a state dictionary, as of torch.save(model.state_dict(), ...), "
-            f"got {str(file)!r}: {str(error).splitlines()[0]}"
+            f"got {str(file)!r}: {why}"
         ) from None
     if isinstance(found, Mapping):
         nested = [found[key] for key in _NESTED if isinstance(found.get(key), Mapping)]

@@ -14,8 +14,8 @@ import typer
 from shoal.activations.names import known_activations
 from shoal.cli.logs import state
 from shoal.core import checks
-from shoal.lab.figures import require_matplotlib
-from shoal.report.page import require_jinja
+from shoal.pages.figures import require_matplotlib
+from shoal.pages.html import require_jinja
 
 __all__ = [
     "Activation",

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.architectures import Architecture
+from shoal.architectures import Architecture, ImageArchitecture
 from shoal.convergence.arguments import Initial, checked_labels, checked_schedule
 from shoal.convergence.linear import LinearTraining
 from shoal.convergence.result import GradientFlow
@@ -51,7 +51,8 @@ def gradient_flow(
 
     Args:
         architecture: The network.
-        x: Training inputs, of shape (n, p): a tensor, or a NumPy array.
+        x: Training inputs, of shape (n, p): a tensor, or a NumPy array. For networks of images,
+            such as a ``ConvDEQ``, images of shape (n, channels, pixels...).
         y: Labels, of shape (n,) or (n, k).
         x_test: Test inputs, of shape (m, p).
         times: Times of gradient flow, one or several in any order; ``math.inf`` is one.
@@ -102,13 +103,15 @@ def gradient_flow(
         >>> round(curve.training.time_to(0.01), 6)
         2.917167
     """
-    inputs, tests = _inputs("x", as_tensor(x, "x")), as_tensor(x_test, "x_test")
+    images = isinstance(architecture, ImageArchitecture)
+    inputs = _inputs("x", as_tensor(x, "x"), images=images)
+    tests = as_tensor(x_test, "x_test")
     if tests is not None:
-        tests = _like(_inputs("x_test", tests), inputs, "x_test")
-        if tests.shape[1] != inputs.shape[1]:
-            raise ValueError(
-                f"x_test must have the {inputs.shape[1]} features of x, got {tests.shape[1]}"
-            )
+        tests = _like(_inputs("x_test", tests, images=images), inputs, "x_test")
+        if tests.shape[1:] != inputs.shape[1:]:
+            wanted = " by ".join(map(str, inputs.shape[1:]))
+            got = " by ".join(map(str, tests.shape[1:]))
+            raise ValueError(f"x_test must have the {wanted} features of x, got {got}")
     labels = _like(checked_labels("y", y, len(inputs)), inputs, "y")
     one_of("covariance", covariance, ("none", "diagonal", "full"))
     checked_schedule(times, steps, step_size)  # before the work
@@ -132,9 +135,9 @@ def gradient_flow(
     return training.run(times, steps=steps, step_size=step_size, covariance=covariance)
 
 
-def _inputs(name: str, x: object) -> Tensor:
+def _inputs(name: str, x: object, *, images: bool) -> Tensor:
     tensor = float_tensor(name, x).detach()
-    if tensor.dim() != 2:
+    if tensor.dim() != 2 and not images:  # those are looked at where their kernels are made
         raise ValueError(f"{name} must have shape (samples, features), got {tuple(tensor.shape)}")
     return tensor
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from shoal.architectures import Architecture
 from shoal.core.checks import real
-from shoal.kernels import Kernels, kernel, kernel_function
+from shoal.kernels import Kernels, kernel
+from shoal.kernels.image_function import chosen_kernels
 from shoal.networks import Network
 
 __all__ = ["Recipe"]
@@ -47,7 +48,7 @@ class Recipe:
         readout_scale: float,
     ) -> "Recipe":
         """Check the parts."""
-        function = kernel_function(architecture, trainable=trainable, width=width)
+        function = chosen_kernels(architecture, trainable=trainable, width=width)
         scale = real("readout_scale", readout_scale)
         return cls(function.architecture, function.trainable, function.width, scale)
 

@@ -175,11 +175,14 @@ def one_of(name: str, value: object, options: Iterable[str]) -> str:
 
 
 def items(name: str, value: object, kind: str = "a collection") -> tuple[Any, ...]:
-    """Return what a collection holds, or say that it is none; text is not one."""
+    """Return what a collection holds, or say that it is none; text is not one.
+
+    The entries of a tensor of one dimension are plain numbers.
+    """
     single = isinstance(value, str | bytes) or getattr(value, "ndim", 1) == 0
     if single or not isinstance(value, Iterable):
         raise TypeError(f"{name} must be {kind}, got {shown(value)}")
-    return tuple(value)
+    return tuple(value.tolist() if isinstance(value, Tensor) and value.ndim == 1 else value)
 
 
 def instance(name: str, value: object, kind: type[T]) -> T:

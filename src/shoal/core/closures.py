@@ -6,6 +6,7 @@ is what the operations of PyTorch are called with; those written in other ways a
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -83,14 +84,21 @@ class HeldModules:
     ``torch.func.functional_call`` lends to a module are gone after it.
 
     Args:
-        function: A module, a method of one, or a function that has some in its closure.
+        function: A module, a method of one, or a function that refers to some: in its closure, by
+            their global names, or as arguments of a ``functools.partial``.
 
     Attributes:
         modules: The modules, each once.
     """
 
     def __init__(self, function: Any) -> None:
-        candidates = [function, getattr(function, "__self__", None)]
+        candidates: list[Any] = []
+        while isinstance(function, partial):
+            candidates += [*function.args, *function.keywords.values()]
+            function = function.func
+        candidates += [function, getattr(function, "__self__", None)]
+        names = getattr(getattr(function, "__code__", None), "co_names", ())
+        candidates += [getattr(function, "__globals__", {}).get(name) for name in names]
         for cell in getattr(function, "__closure__", None) or ():
             with suppress(ValueError):  # of a cell that is still empty
                 candidates += [cell.cell_contents, getattr(cell.cell_contents, "__self__", None)]

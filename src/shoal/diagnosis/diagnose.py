@@ -1,7 +1,7 @@
 """Do I need this DEQ? What a loop does, and what it costs."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -28,6 +28,12 @@ _MIXED = (
     "samples depend on each other, so that all of the state was taken as one sample; "
     "batched=False says so"
 )
+_UNTRUE = (
+    "autograd's derivative of the cell differs from finite differences: something in it is "
+    "detached, or has a derivative of its own; the Jacobian and gradients are autograd's"
+)
+_STEPS = {torch.float64: 1e-5, torch.float32: 1e-2}  # of differences, over the state's size
+_RANDOM = "the cell draws random numbers: all that is said is of one draw, the same at every step"
 
 
 @in_standard_settings
@@ -112,6 +118,7 @@ def diagnose(
         depth = effective_depth(loop, problem, start, runs[0], found, tolerance)
         gradients = gradient_costs(loop, found, cotangent=cotangent, seed=seed)
         change = None if reference is None else kernel_change(loop, model, inputs, reference)
+        notes = tuple(_notes(problem, found, mixed=mixed))
     return Diagnosis(
         _name(model),
         len(start),
@@ -125,7 +132,7 @@ def diagnose(
         change,
         _parameter_bytes(loop),
         start.numel() * start.element_size(),
-        (_MIXED,) if mixed else (),
+        notes,
     )
 
 
@@ -134,12 +141,40 @@ def _name(model: Callable[..., Any]) -> str:
 
 
 def _mixes(problem: FunctionProblem, start: Tensor) -> bool:
-    """Whether samples depend on each other."""
-    near = problem.linearize(start)
-    if not bool(near.value.isfinite().all()):
-        return False  # nothing can be told: what is not a number spreads by itself
+    """Whether samples depend on each other, where they start or elsewhere."""
+    noise = torch.randn(start.shape, generator=seeded("seed", 0), dtype=torch.float64).to(start)
+    for z in (start, start + noise):  # a product with a mean, say, does not tell at zero
+        near = problem.linearize(z)
+        if not bool(near.value.isfinite().all()):
+            continue  # nothing can be told: what is not a number spreads by itself
+        with torch.no_grad():
+            if near.may_mix and LinearProblem(near, z, adjoint=True).mixes():
+                return True
+    return False
+
+
+def _notes(problem: FunctionProblem, found: Tensor, *, mixed: bool) -> Iterator[str]:
+    """What else to know."""
+    if mixed:
+        yield _MIXED
+    if getattr(problem.scope, "random", False):
+        yield _RANDOM
+    if found.dtype in _STEPS and not _differentiates(problem, found):
+        yield _UNTRUE
+
+
+def _differentiates(problem: FunctionProblem, found: Tensor) -> bool:
+    """Whether a product with the Jacobian at equilibria is what differences say, roughly."""
+    there = found.isfinite().all(1, keepdim=True)
+    z = found.nan_to_num()
+    noise = torch.randn(z.shape, generator=seeded("seed", 1), dtype=torch.float64).to(z)
+    length = _STEPS[z.dtype] * max(float(z.square().mean().sqrt()), 1e-3)
+    product = torch.where(there, problem.jacobian_product(z, noise).detach(), 0.0)
     with torch.no_grad():
-        return near.may_mix and LinearProblem(near, start, adjoint=True).mixes()
+        ends = [problem.evaluate(z + side * length * noise).value for side in (1, -1)]
+        difference = torch.where(there, (ends[0] - ends[1]) / (2 * length), 0.0)
+    size = max(float(product.norm()), float(difference.norm()), 1e-2 * float(noise.norm()))
+    return not float((product - difference).norm()) > 0.2 * size
 
 
 def _certified(loop: ModelLoop) -> bool:

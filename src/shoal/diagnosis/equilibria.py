@@ -1,12 +1,13 @@
 """The equilibria of a loop: what each solver makes of it, and how many there are."""
 
-import time
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from shoal.core.timing import timed
 from shoal.equilibrium import (
     Anderson,
     Broyden,
@@ -18,7 +19,7 @@ from shoal.equilibrium import (
     Status,
 )
 from shoal.equilibrium.driver import drive
-from shoal.equilibrium.problem import Problem
+from shoal.equilibrium.problem import Evaluation, Problem
 
 __all__ = ["Equilibria", "SolverCost", "distinct_equilibria", "first_found", "solver_costs"]
 
@@ -31,6 +32,7 @@ SOLVERS: tuple[Solver, ...] = (
 )
 _ZERO = 1e-3  # of the largest start: the size below which sizes do not count
 _APART = 1e-2  # of the states' size: two equilibria and not one
+_SURE = 2.0  # times what both may be off
 
 
 class SolverCost(NamedTuple):
@@ -72,6 +74,8 @@ class Equilibria:
             one equilibrium; ``"refuted"``, if two states, or a direction, were found that it moves
             apart; else ``"unknown"``.
         expansion: The largest factor by which distances were seen to grow.
+        errors: How far off each sample's first equilibrium may be, relative to its size, by
+            Newton's estimate; not a number where none was found.
     """
 
     counts: tuple[int, ...]
@@ -79,6 +83,7 @@ class Equilibria:
     states: tuple[Tensor, ...]
     contraction: str
     expansion: float
+    errors: tuple[float, ...]
 
     @property
     def unique(self) -> bool | None:
@@ -100,11 +105,8 @@ def solver_costs(
     """
     costs, found = [], []
     for solver in solvers:
-        _finish(start)
-        begin = time.perf_counter()
-        solution = drive(problem, solver, start).solution
-        _finish(start)
-        seconds = time.perf_counter() - begin
+        outcome, seconds = timed(partial(drive, problem, solver, start), start.device)
+        solution = outcome.solution
         done = solution.converged
         size = torch.linalg.vector_norm(solution.value, dim=1).clamp_min(1e-300)
         relative = (solution.residual / size)[done]
@@ -121,11 +123,6 @@ def solver_costs(
         )
         found.append(solution)
     return tuple(costs), tuple(found)
-
-
-def _finish(like: Tensor) -> None:
-    if like.is_cuda:
-        torch.cuda.synchronize(like.device)
 
 
 def first_found(solutions: tuple[Solution, ...]) -> Tensor:
@@ -154,28 +151,48 @@ def distinct_equilibria(
         norm: The largest norm of a Jacobian that was seen.
     """
     several = torch.stack([one.cpu() for one in found], 1)
+    errors = torch.stack([_errors(problem, one).cpu() for one in found], 1)
     largest = torch.stack([torch.linalg.vector_norm(z.cpu(), dim=1) for z in starts]).amax(0)
-    states = tuple(_apart(z, _ZERO * float(s)) for z, s in zip(several, largest, strict=True))
+    rows = zip(several, errors, largest, strict=True)
+    states, relative = zip(*(_apart(z, e, _ZERO * float(s)) for z, e, s in rows), strict=True)
     expansion = max(norm, _expansion(problem, starts))
     contraction = "certified" if certified else "refuted" if expansion >= 1 else "unknown"
     counts = tuple(map(len, states))
-    return Equilibria(counts, len(starts), states, contraction, expansion)
+    return Equilibria(counts, len(starts), states, contraction, expansion, relative)
 
 
-def _apart(states: Tensor, least: float) -> Tensor:
-    """Those of a sample's states that are finite and differ, each once.
+def _apart(states: Tensor, errors: Tensor, least: float) -> tuple[Tensor, float]:
+    """Those of a sample's states that are finite and differ, each once; the first one's error.
 
     Args:
         states: The states, in rows.
+        errors: How far off they may be.
         least: The size below which sizes do not count.
     """
-    kept: list[Tensor] = []
-    for z in states[states.isfinite().all(1)]:
-        sizes = [max(float(z.norm()), float(other.norm()), least) for other in kept]
-        far = [float((z - k).norm()) > _APART * s for k, s in zip(kept, sizes, strict=True)]
-        if all(far):
-            kept.append(z)
-    return torch.stack(kept) if kept else states[:0]
+    there = states.isfinite().all(1)
+    states, errors = states[there], errors[there]
+    sizes = torch.linalg.vector_norm(states, dim=1, dtype=torch.float64).clamp_min(least)
+    kept: list[int] = []
+    for i, z in enumerate(states):
+        distances = torch.linalg.vector_norm(z - states[kept], dim=1, dtype=torch.float64)
+        same = _APART * torch.maximum(sizes[i], sizes[kept])
+        if bool((distances > torch.maximum(same, _SURE * (errors[i] + errors[kept]))).all()):
+            kept.append(i)
+    return states[kept], float(errors[0] / sizes[0]) if len(kept) else torch.nan
+
+
+@torch.no_grad()
+def _errors(problem: Problem, states: Tensor) -> Tensor:
+    r"""How far off equilibria are: $\|(I - J)^{-1}(f(z) - z + e)\|$, $e$ of rounding's size."""
+    z = states.nan_to_num()
+    noise = torch.randn(z.shape, generator=torch.Generator().manual_seed(z.shape[1])).to(z)
+    size = torch.linalg.vector_norm(z, dim=1, keepdim=True)
+    noise *= torch.finfo(z.dtype).eps * size / torch.linalg.vector_norm(noise, dim=1, keepdim=True)
+    newton = NewtonKrylov()
+    value = problem.evaluate(z).value + noise
+    better, _, _ = newton.step(problem, newton.init(z), z, Evaluation(value), 0.0)
+    off: Tensor = torch.linalg.vector_norm(better - z, dim=1, dtype=torch.float64)
+    return off
 
 
 @torch.no_grad()

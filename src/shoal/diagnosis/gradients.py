@@ -1,6 +1,6 @@
 """What each way to differentiate an equilibrium costs, and how far off it is."""
 
-import time
+import math
 import weakref
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from shoal.core.checks import seeded
+from shoal.core.timing import timed
 from shoal.diagnosis.model_loop import ModelLoop
 from shoal.equilibrium import (
     Anderson,
@@ -46,6 +47,7 @@ class GradientCost(NamedTuple):
         seconds: Of a forward and a backward pass.
         memory: Bytes that the forward pass keeps for the backward pass, parameters and inputs left
             out.
+        samples: Of how many samples: those whose equilibrium and exact gradient were found.
     """
 
     gradient: Gradient
@@ -54,6 +56,7 @@ class GradientCost(NamedTuple):
     backward_evaluations: int
     seconds: float
     memory: int
+    samples: int
 
     @property
     def wrong(self) -> bool:
@@ -88,19 +91,32 @@ def gradient_costs(
     weights = _cotangent(loop, found, cotangent, seed)
     if not tensors or not bool(weights.any()):
         return ()
+    _, layer, _, _ = _measured(loop, gradients[0], weights, tensors)  # once before, for fair times
+    weights = torch.where(_solved(layer)[:, None], weights, 0.0)
+    samples = int(weights.any(1).sum())
     costs: list[GradientCost] = []
     truth: Tensor | None = None
-    _measured(loop, gradients[0], weights, tensors)  # once before, for fair times
     for gradient in gradients:
-        flat, products, seconds, memory = _measured(loop, gradient, weights, tensors)
+        flat, layer, seconds, memory = _measured(loop, gradient, weights, tensors)
         truth = flat if truth is None else truth
         size = truth.norm()
-        if not bool(size > 0):
+        if not 0 < float(size) < math.inf:
             return ()
         cosine = torch.dot(flat, truth) / (flat.norm() * size).clamp_min(1e-300)  # of zero: zero
         relative = float((flat - truth).norm() / size)
-        costs.append(GradientCost(gradient, relative, float(cosine), products, seconds, memory))
+        products = _products(gradient, layer)
+        costs.append(
+            GradientCost(gradient, relative, float(cosine), products, seconds, memory, samples)
+        )
     return tuple(costs)
+
+
+def _solved(layer: Equilibrium) -> Tensor:
+    """Which samples were solved by the last call of a layer, forward and backward."""
+    forward = layer.solution
+    assert forward is not None
+    backward = forward.adjoint
+    return forward.converged if backward is None else forward.converged & backward.converged
 
 
 def _differentiable(loop: ModelLoop) -> tuple[ModelLoop, list[Tensor]]:
@@ -120,7 +136,13 @@ def _differentiable(loop: ModelLoop) -> tuple[ModelLoop, list[Tensor]]:
 def _cotangent(loop: ModelLoop, found: Tensor, cotangent: Any, seed: int) -> Tensor:
     """The derivative of a loss by the state in rows, zero where there is no equilibrium."""
     if cotangent is not None:
-        rows = loop.layout.returned(cotangent, found)
+        wanted, got = (
+            [tuple(t.shape) for t in pytree.tree_leaves(tree) if isinstance(t, Tensor)]
+            for tree in (loop.z0, cotangent)
+        )
+        if wanted != got:
+            raise ValueError(f"cotangent must be like z0, of shapes {wanted}, got {got}")
+        rows = loop.layout.rows(cotangent).to(found)
     else:
         generator = seeded("seed", seed)
         rows = torch.randn(found.shape, generator=generator, dtype=torch.float64).to(found)
@@ -129,31 +151,34 @@ def _cotangent(loop: ModelLoop, found: Tensor, cotangent: Any, seed: int) -> Ten
 
 def _measured(
     loop: ModelLoop, gradient: Gradient, weights: Tensor, tensors: list[Tensor]
-) -> tuple[Tensor, int, float, int]:
-    """A gradient as one vector, the products and the seconds it took, and the bytes it kept."""
+) -> tuple[Tensor, Equilibrium, float, int]:
+    """A gradient as one vector, the layer, the seconds it took, and the bytes it kept."""
     own = loop.layer
     solver = _SOLVERS[0] if isinstance(gradient, Unrolled) else _SOLVERS
     layer = Equilibrium(
         own.cell, solver=solver, gradient=gradient, on_failure="status", batched=own.batched
     )
     counted = _Kept(tensors, loop)
-    begin = time.perf_counter()
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(counted, lambda t: t):
-        rows = loop.layout.rows(layer(loop.z0, *loop.inputs))
-    memory = counted.bytes if isinstance(gradient, Unrolled) else 0
-    total = (rows * weights).sum()
-    if not total.requires_grad:
-        return weights.new_zeros(1).double(), 0, 0.0, 0
-    found = torch.autograd.grad(
-        total, tensors, retain_graph=True, allow_unused=True, materialize_grads=True
-    )
-    flat = torch.cat([one.double().flatten() for one in found])
-    if flat.is_cuda:
-        torch.cuda.synchronize(flat.device)
-    seconds = time.perf_counter() - begin
+
+    @torch.enable_grad()
+    def both_passes() -> tuple[Tensor, int]:
+        with torch.autograd.graph.saved_tensors_hooks(counted, lambda t: t):
+            rows = loop.layout.rows(layer(loop.z0, *loop.inputs))
+        kept = counted.bytes
+        total = (rows * weights).sum()
+        if not total.requires_grad:
+            return weights.new_zeros(1).double(), 0
+        found = torch.autograd.grad(
+            total, tensors, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        return torch.cat([one.double().flatten() for one in found]), kept
+
+    with torch.random.fork_rng([weights.device] if weights.is_cuda else []):
+        torch.manual_seed(0)  # a random cell has the same equilibrium each time
+        (flat, memory), seconds = timed(both_passes, weights.device)
     if not isinstance(gradient, Unrolled):
         memory = _one_evaluation(loop, tensors)
-    return flat, _products(gradient, layer), seconds, memory
+    return flat, layer, seconds, memory
 
 
 def _products(gradient: Gradient, layer: Equilibrium) -> int:

@@ -18,6 +18,7 @@ _PERIODS = 16  # the longest that is looked for
 _SAME = 1e-4  # of a move: two states that are the same state of a cycle
 _ZERO = 1e-3  # of the largest state so far: the size below which sizes do not count
 _NEAR = 0.05  # of the size of a state: where an iteration ended, and an equilibrium
+_STRETCHES = 6  # of the second half of an iteration, in which it nears an equilibrium
 _FAR = 1e5  # growth of the state that is divergence
 _STRAIGHT = 0.5  # of a path's length, covered between its ends, that is a drift
 
@@ -75,9 +76,7 @@ class EffectiveDepth(NamedTuple):
 
 
 @torch.no_grad()
-def iterate(
-    problem: Problem, start: Tensor, words: str, *, steps: int, known: Tensor | None
-) -> Iteration:
+def iterate(problem: Problem, start: Tensor, words: str, *, steps: int, known: Tensor) -> Iteration:
     """Run the plain iteration, and say what each sample did.
 
     Args:
@@ -87,10 +86,11 @@ def iterate(
         steps: How many steps to make at most.
         known: An equilibrium that may be where it goes, in rows; not a number where there is none.
     """
-    z, history, moves, lengths = start, [start], [], []
+    z, history, moves, lengths, distances = start, [start], [], [], []
     tolerance = _SETTLED.get(start.dtype, 1e-2)
     middle, largest = start, _norms(start)
-    limit = _FAR * (1.0 + largest)
+    limit = _FAR * (1.0 + largest + _norms(problem.evaluate(start).value.nan_to_num()))
+    limit = limit + _FAR * _norms(known.nan_to_num())
     for step in range(1, steps + 1):
         new = problem.evaluate(z).value
         lengths.append(_norms(new - z))
@@ -98,6 +98,7 @@ def iterate(
         largest = torch.maximum(largest, size)
         # one that goes to zero settles too: what it has been counts for what is small
         moves.append(lengths[-1] / torch.maximum(size, _ZERO * largest).clamp_min(_tiny(size)))
+        distances.append(_norms(new - known))
         z = new
         history = [*history[-2 * _PERIODS :], z]
         if step == steps // 2:
@@ -108,10 +109,10 @@ def iterate(
     judge = _Judge(
         several.cpu(),
         torch.stack(lengths).cpu(),
+        torch.stack(distances).cpu(),
         [state.cpu() for state in history],
         middle.cpu(),
         limit.cpu(),
-        None if known is None else known.cpu(),
         tolerance,
     )
     found = [judge.behavior(row) for row in range(len(z))]
@@ -148,10 +149,10 @@ class _Judge:
 
     moves: Tensor
     lengths: Tensor
+    distances: Tensor
     history: list[Tensor]
     middle: Tensor
     limit: Tensor
-    known: Tensor | None
     tolerance: float
 
     def behavior(self, row: int) -> tuple[str, int]:
@@ -184,14 +185,15 @@ class _Judge:
         return 0
 
     def _nears(self, row: int) -> bool:
-        """Whether it comes closer to a known equilibrium."""
-        if self.known is None or not bool(self.known[row].isfinite().all()):
-            return False
-        then, now = (
-            torch.linalg.vector_norm(z[row] - self.known[row])
-            for z in (self.middle, self.history[-1])
-        )
-        return bool(now < 0.99 * then)
+        """Whether it comes closer and closer to a known equilibrium.
+
+        From one stretch to the next, both the largest and the least distance fall. What wanders
+        about may be nearer in the end than in the middle, but not all the time.
+        """
+        later = self.distances[-max(len(self.distances) // 2, 2) :, row]
+        stretches = later.tensor_split(min(_STRETCHES, len(later)))
+        bounds = torch.stack([torch.stack(torch.aminmax(one)) for one in stretches])
+        return bool((bounds[1:] < bounds[:-1]).all()) and len(bounds) > 1
 
 
 @torch.no_grad()

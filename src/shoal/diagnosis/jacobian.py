@@ -18,6 +18,7 @@ __all__ = ["JacobianSpectrum", "jacobian_spectrum"]
 _FORMED = 128  # entries of a state up to which the Jacobian is formed
 _STEPS = 48  # products in each Krylov space
 _SAMPLES = 16  # at most
+_ENTRIES = 2**24  # of a Krylov space, of all samples together: those of large states are fewer
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,9 +63,10 @@ def jacobian_spectrum(problem: Problem, z: Tensor, rows: Tensor) -> JacobianSpec
         z: Equilibria, in rows.
         rows: Which of them.
     """
-    chosen = rows[torch.linspace(0, len(rows) - 1, min(len(rows), _SAMPLES)).round().long()]
-    near = _Rows(problem.linearize(z.detach()), chosen)
     size = z.shape[1]
+    most = min(len(rows), _SAMPLES, max(1, _ENTRIES // (_STEPS * size)))
+    chosen = rows[torch.linspace(0, len(rows) - 1, most).round().long()]
+    near = _Rows(problem.linearize(z.detach()), chosen)
     if size <= _FORMED:
         matrix = near.formed(size).cpu()  # where eigenvalues are always at hand
         values = torch.linalg.eigvals(matrix)

@@ -10,6 +10,7 @@ from torch.nn import Module
 
 from shoal.diagnosis.model_loop import ModelLoop
 from shoal.networks.empirical_kernel import empirical_kernel
+from shoal.networks.exact import evaluating
 
 __all__ = ["KernelChange", "kernel_change"]
 
@@ -52,7 +53,8 @@ def kernel_change(loop: ModelLoop, model: object, x: Any, reference: object) -> 
         raise ValueError("reference must be left out for models of other than one tensor")
     before = _before(model, reference)
     some = x[0][:_SAMPLES]
-    new, old = (empirical_kernel(one, some).ntk.detach().double() for one in (model, before))
+    with evaluating(model), evaluating(before):
+        new, old = (empirical_kernel(one, some).ntk.detach().double() for one in (model, before))
     pairs = zip(model.parameters(), before.parameters(), strict=True)
     moves = [((p - q).detach().double().norm(), q.detach().double().norm()) for p, q in pairs]
     moved, size = (torch.stack(column).norm() for column in zip(*moves, strict=True))
@@ -68,7 +70,12 @@ def kernel_change(loop: ModelLoop, model: object, x: Any, reference: object) -> 
 def _before(model: Module, reference: object) -> Module:
     if isinstance(reference, Mapping):
         before = copy.deepcopy(model)
-        before.load_state_dict(reference)
+        try:
+            before.load_state_dict(reference)
+        except RuntimeError as error:
+            raise ValueError(
+                f"reference must be a state dictionary of the model: {error}"
+            ) from None
         return before
     if not isinstance(reference, Module):
         raise TypeError(

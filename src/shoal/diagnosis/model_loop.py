@@ -1,5 +1,6 @@
 """The loop of a model: its cell, where it starts, and what the model makes of its state."""
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -65,7 +66,12 @@ class ModelLoop:
             return rows
         value = self.head(state)
         if not isinstance(value, Tensor):
-            raise TypeError(f"output must return a tensor, got {type(value).__name__}")
+            who = (
+                "output must return a tensor"
+                if self.whole is None
+                else ("model must return a tensor, or output= take one of what it returns")
+            )
+            raise TypeError(f"{who}, got {type(value).__name__}")
         if self.layout.batched and (not value.dim() or len(value) != len(rows)):
             raise ValueError(
                 f"output must return one entry per sample, {len(rows)}, got {tuple(value.shape)}"
@@ -123,7 +129,7 @@ def loop_of(
     if isinstance(model, EquilibriumNetwork | torchdeq.DEQ):
         raise TypeError(f"z0 must be None for a {type(model).__name__}, which starts by itself")
     own = model if isinstance(model, Equilibrium) else None
-    if own is None and not inputs and _parts(model):
+    if own is None and _parts(model) and not _takes(model, (z0, *inputs)):
         raise ValueError(
             "z0 must be None for a model with an equilibrium inside, got a state; call "
             "shoal.diagnose(model, None, x)"
@@ -153,6 +159,16 @@ def _inside(model: Callable[..., Any], inputs: tuple[Any, ...], output: Head | N
     return ModelLoop(layer, start, given, head, (model,), model, network)
 
 
+def _takes(model: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
+    """Whether a module is called with a state and so many inputs, as a cell is."""
+    function = model.forward if isinstance(model, Module) else model
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError:
+        return False
+    return len(arguments) > 1
+
+
 def _parts(model: object) -> list[Module]:
     """The parts of a model that have equilibria."""
     modules = model.modules() if isinstance(model, Module) else ()
@@ -164,8 +180,9 @@ def _host(model: object) -> Module:
     hosts = _parts(model)
     if not hosts:
         raise ValueError(
-            "z0 must be the state that a cell starts from, got None, which is for models with a "
-            "shoal.Equilibrium, a network of shoal.build or a torchdeq layer inside"
+            "model must have an equilibrium inside, a shoal.Equilibrium, a network of shoal.build "
+            f"or a torchdeq layer, got a {type(model).__name__} without: of a loop of your own "
+            "diagnose the cell, shoal.diagnose(cell, z0, *inputs)"
         )
     if len(hosts) > 1:
         raise ValueError(
@@ -257,8 +274,10 @@ class _Returns:
 def _instead(host: Module, other: Callable[..., Any]) -> Iterator[None]:
     """Where a layer does something else when it is called."""
     name = next(name for kind, name in _METHODS.items() if isinstance(host, kind))
+    before = {name: host.__dict__[name]} if name in host.__dict__ else {}
     host.__dict__[name] = other
     try:
         yield
     finally:
         del host.__dict__[name]
+        host.__dict__.update(before)

@@ -1,13 +1,12 @@
 """A diagnosis as a page."""
 
 from functools import partial
-from importlib import import_module
-
-import torch
 
 from shoal.diagnosis.plot import PANELS
 from shoal.diagnosis.result import Diagnosis
 from shoal.diagnosis.words import sections_of
+from shoal.pages.findings import Findings, Part, Row
+from shoal.pages.html import render_page
 
 __all__ = ["diagnosis_page"]
 
@@ -22,22 +21,17 @@ def diagnosis_page(found: Diagnosis, *, command: str | None = None) -> str:
     Raises:
         ImportError: If Jinja2 or matplotlib is not installed.
     """
-    # pages are an application, which stands on the library; it is asked for by name, when one is
-    # wanted, and nothing of the library needs it
-    page, section = (import_module(f"shoal.report.{name}") for name in ("page", "section"))
     parts = []
     for name, title, rows in sections_of(found):
         panel = PANELS.get(name)
-        findings = section.Findings(
-            tuple(section.Row(*row) for row in rows),
+        findings = Findings(
+            tuple(Row(*row) for row in rows),
             panel=None if panel is None else partial(_draw, found, name),
         )
-        parts.append(section.Part(name, title, findings))
+        parts.append(Part(name, title, findings))
     lead = f"{found.samples} samples, a state of size {found.size}: it {found.behavior}"
-    text: str = page.render_page(
-        f"Diagnosis of {found.model}", lead, parts, device=torch.device("cpu"), command=command
-    )
-    return text
+    device = found.iterations[0].state.device
+    return render_page(f"Diagnosis of {found.model}", lead, parts, device=device, command=command)
 
 
 def _draw(found: Diagnosis, name: str, axes: object) -> None:

@@ -34,13 +34,16 @@ def plot_diagnosis(found: Diagnosis) -> "Figure":
 
 def _moves(axes: "Axes", found: Diagnosis) -> None:
     """How far the state moves in each step, from each start: the samples' median and largest."""
-    for one, color in zip(found.iterations, _COLORS, strict=False):
-        moves = one.moves.cpu().nan_to_num(posinf=1e30).clamp(min=_LEAST)
-        steps = range(1, len(moves) + 1)
+    for place, one in enumerate(found.iterations):
+        moves = one.moves.cpu().clamp(min=_LEAST)  # no line where there is no number
+        steps, color = range(1, len(moves) + 1), _COLORS[place % len(_COLORS)]
         axes.plot(steps, moves.amax(1), color=color, label=f"from {one.start}")
-        axes.plot(steps, moves.median(1).values, ":", color=color)
+        axes.plot(steps, moves.nanmedian(1).values, ":", color=color)
     axes.set_yscale("log")
-    axes.set(xlabel="application of the cell", ylabel="relative move")
+    _whole_numbers(axes)
+    if not any(bool(one.moves.isfinite().any()) for one in found.iterations):
+        _nothing(axes, "no move is a finite number")
+    axes.set(xlabel="application of the cell", ylabel="relative move; dotted: median")
     axes.legend(frameon=False, fontsize=8)
 
 
@@ -53,9 +56,11 @@ def _outputs(axes: "Axes", found: Diagnosis) -> None:
     middle, largest = zip(*found.depth.errors, strict=True)
     axes.plot(steps, [max(e, _LEAST) for e in largest], color=_COLORS[0], label="worst sample")
     axes.plot(steps, [max(e, _LEAST) for e in middle], ":", color=_COLORS[0], label="median")
-    axes.axhline(found.depth.tolerance, color=_GRAY, linewidth=0.8)
-    axes.axvline(found.depth.quantile(1.0), color=_GRAY, linewidth=0.8)
+    axes.axhline(found.depth.tolerance, color=_GRAY, linewidth=0.8, label="tolerance")
+    depth = found.depth.quantile(1.0)
+    axes.axvline(depth, color=_GRAY, linewidth=0.8, linestyle="--", label=f"depth {depth}")
     axes.set_yscale("log")
+    _whole_numbers(axes)
     axes.set(xlabel="application of the cell", ylabel="relative error of the output")
     axes.legend(frameon=False, fontsize=8)
 
@@ -70,8 +75,9 @@ def _eigenvalues(axes: "Axes", found: Diagnosis) -> None:
     values = [value for row in found.spectrum.eigenvalues for value in row]
     axes.add_patch(Circle((0, 0), 1, fill=False, color=_GRAY, linewidth=0.8))
     axes.scatter([v.real for v in values], [v.imag for v in values], s=6, color=_COLORS[0])
-    axes.plot([1], [0], "x", color=_BAD)
-    reach = 1.1 * max(1.0, *(abs(value) for value in values))
+    axes.plot([1], [0], "x", color=_BAD, label="1: no gradient")
+    axes.legend(frameon=False, fontsize=8, loc="upper right", handletextpad=0.2)
+    reach = 1.25 * max(1.0, *(abs(value) for value in values))
     axes.set(
         xlim=(-reach, reach), ylim=(-reach, reach), xlabel="Re λ", ylabel="Im λ", aspect="equal"
     )
@@ -85,12 +91,21 @@ def _costs(axes: "Axes", found: Diagnosis) -> None:
         axes.barh(place, cost.evaluations, color=color, height=0.6)
         words = "" if whole else f"  {cost.converged} of {found.samples}"
         axes.annotate(words, (cost.evaluations, place), va="center", fontsize=8)
+    axes.margins(x=0.18)  # for the words
+    _whole_numbers(axes)
     axes.set_yticks(range(len(found.solvers)), [cost.name for cost in found.solvers])
     axes.invert_yaxis()
     axes.set(xlabel="evaluations (pale: not all samples solved)")
 
 
+def _whole_numbers(axes: "Axes") -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
 def _nothing(axes: "Axes", words: str) -> None:
+    axes.set(xticks=[], yticks=[])
     axes.text(0.5, 0.5, words, ha="center", va="center", transform=axes.transAxes)
 
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 __all__ = ["Remedy", "remedies"]
 
 _SHALLOW = 8  # applications that a network without a loop can make
-_LAZY = 0.95  # alignment with the first kernel, from which on training was nearly linear
-_ROUGH = 0.1  # relative error of a gradient that is worth a word
+_LAZY = 0.1  # relative change of the tangent kernel up to which training was nearly linear
+ROUGH = 0.1  # relative error of a gradient that is worth a word
 
 
 class Remedy(NamedTuple):
@@ -26,6 +26,11 @@ class Remedy(NamedTuple):
 
     what: str
     why: str
+
+
+def applications(count: int) -> str:
+    """How many applications, in words."""
+    return f"{count} application{'s' * (count != 1)}"
 
 
 def remedies(found: "Diagnosis") -> tuple[Remedy, ...]:
@@ -49,13 +54,13 @@ def _not_finite(found: "Diagnosis") -> Iterator[Remedy]:
 def _no_equilibrium(found: "Diagnosis") -> Iterator[Remedy]:
     missing = found.samples - found.solved
     if missing:
-        kinds = ", ".join(b for b in found.behaviors if b != "settles")
+        kinds = ", ".join(b for b in found.behaviors if b != "settles") or "settles, nearly"
         yield Remedy(
             "train it again with the weights bounded (shoal.GainConstraint), with "
             "shoal.jacobian_penalty, or with a cell that always has an equilibrium "
             "(shoal.MonotoneCell)",
             f"no solver found an equilibrium of {missing} of {found.samples} samples, and the "
-            f"plain iteration {kinds}: there is nothing that its output converges to",
+            f"plain iteration {kinds}: nothing was found that its output would converge to",
         )
 
 
@@ -78,8 +83,8 @@ def _several(found: "Diagnosis") -> Iterator[Remedy]:
         yield Remedy(
             "always start from the same state, or bound the weights (shoal.GainConstraint) so "
             "that there is one equilibrium",
-            f"{several} of {found.samples} samples have up to {most} equilibria: the output "
-            "depends on the start and on the solver",
+            f"{several} of {found.samples} samples have several equilibria, of which up to {most} "
+            "were found: the output depends on the start and on the solver",
         )
 
 
@@ -89,11 +94,11 @@ def _gradient(found: "Diagnosis") -> Iterator[Remedy]:
         yield Remedy(
             "train with gradient=shoal.Implicit()",
             f"{', '.join(wrong)}: the gradient has an angle above 90° to the exact one, so that "
-            "its steps make the loss larger",
+            "small steps against it make the loss that was looked at larger",
         )
         return
-    rough = [c for c in found.gradients if c.relative > _ROUGH]
-    close = [c for c in found.gradients[1:] if c.relative <= _ROUGH]
+    rough = [c for c in found.gradients if c.relative > ROUGH]
+    close = [c for c in found.gradients[1:] if c.relative <= ROUGH]
     if rough and close:
         cheap = min(close, key=lambda cost: cost.backward_evaluations)
         yield Remedy(
@@ -110,27 +115,27 @@ def _cut(found: "Diagnosis") -> Iterator[Remedy]:
     needed = depth.quantile(1.0)
     if 0 < needed <= _SHALLOW and found.equilibria.unique is not False:
         yield Remedy(
-            f"run {needed} applications of the cell instead of a solve, or look for a replacement "
+            f"run {applications(needed)} of the cell instead of a solve, or look for a replacement "
             "with shoal.distill",
-            f"after {needed} applications the output of all samples is within "
+            f"after {applications(needed)} the output of all samples is within "
             f"{depth.tolerance:.0%} of what it will be",
         )
 
 
 def _lazy(found: "Diagnosis") -> Iterator[Remedy]:
     change = found.kernel_change
-    if change is not None and change.alignment >= _LAZY:
+    if change is not None and change.relative <= _LAZY:
         yield Remedy(
             "replace it by the network of shoal.design for its architecture, trained alike",
-            f"the tangent kernel has an alignment of {change.alignment:.3f} with the one it began "
-            "with: training was nearly linear, and networks of one kernel then learn the same",
+            f"the tangent kernel has changed by {change.relative:.1%} in training, which then was "
+            "nearly linear; wide networks of one kernel learn the same",
         )
 
 
 def _faster(found: "Diagnosis") -> Iterator[Remedy]:
     plain, best = found.solvers[0], best_solver(found.solvers)
     fewer = plain.evaluations > 2 * best.evaluations and plain.seconds > best.seconds
-    if plain.converged == best.converged and fewer:
+    if 0 < plain.converged == best.converged and fewer and not any(_other_solver(found)):
         yield Remedy(
             f"solve with shoal.Equilibrium(cell, solver=shoal.{best.name}())",
             f"it takes {best.evaluations} evaluations in {1e3 * best.seconds:.3g} ms, the plain "

@@ -1,10 +1,12 @@
 """A diagnosis in words and in plain values."""
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from shoal.diagnosis.iteration import EffectiveDepth
 from shoal.diagnosis.jacobian import JacobianSpectrum
+from shoal.diagnosis.remedies import ROUGH, applications
 from shoal.diagnosis.result import Diagnosis
 
 __all__ = ["Line", "Lines", "document_of", "sections_of"]
@@ -12,9 +14,11 @@ __all__ = ["Line", "Lines", "document_of", "sections_of"]
 _UNIQUE = {True: "yes, proved", False: "no", None: "one was found; nothing proves that it is alone"}
 _CONTRACTION = {
     "certified": "the loop contracts, by a certified bound: one equilibrium",
-    "refuted": "the loop does not bring all states closer: no contraction",
+    "refuted": "the loop does not bring all states closer: no contraction in the Euclidean norm",
     "unknown": "no states were found that it moves apart, which proves nothing",
 }
+_ONE, _ROUGH = 1e-6, 1e-3  # how near to one says nothing; a residual that says little
+_VAGUE = 0.05  # of an equilibrium's size, from which on its error is a warning
 
 
 class Line(NamedTuple):
@@ -54,7 +58,9 @@ def _remedies(found: Diagnosis) -> Iterator[Line]:
     for place, (what, why) in enumerate(found.remedies, 1):
         yield Line(f"{place}.", f"{what[:1].upper()}{what[1:]}", why)
     if not found.remedies:
-        yield Line("", "Nothing: it settles at one equilibrium, as far as was looked")
+        well = set(found.behaviors) == {"settles"} and found.solved == found.samples
+        known = "it settles at one equilibrium, as far as was looked"
+        yield Line("", f"Nothing: {known if well else 'no measurement speaks for anything'}")
 
 
 def _iteration(found: Diagnosis) -> Iterator[Line]:
@@ -76,10 +82,10 @@ def _depth(found: Diagnosis) -> Iterator[Line]:
     if len(depth.depths) < found.samples:
         yield Line("samples", f"{len(depth.depths)} of {found.samples}", "that settle")
     for share, words in ((0.5, "half"), (0.9, "90%"), (1.0, "all")):
-        yield Line(f"{words} of the samples", f"{depth.quantile(share)} applications", within)
+        yield Line(f"{words} of the samples", applications(depth.quantile(share)), within)
     if depth.decisions is not None:
         most = max(depth.decisions)
-        yield Line("the largest output", f"{most} applications", "until it stays the same one")
+        yield Line("the largest output", applications(most), "until it stays the same one")
 
 
 def _equilibria(found: Diagnosis) -> Iterator[Line]:
@@ -93,8 +99,11 @@ def _equilibria(found: Diagnosis) -> Iterator[Line]:
     if found.solved:
         most = max(several.counts)
         yield Line(
-            "different ones", f"up to {most}", f"unique: {_UNIQUE[several.unique]}", most == 1
+            "different ones", f"up to {most}", f"unique: {_UNIQUE[several.unique]}", several.unique
         )
+        off = max(error for error in several.errors if not math.isnan(error))
+        vague = ": they are hardly determined, or none" if off > _VAGUE else ""
+        yield Line("off by", f"{off:.1e}", f"of their size, by Newton's estimate{vague}")
     yield Line("expansion", f"{several.expansion:.4g}", _CONTRACTION[several.contraction])
 
 
@@ -104,15 +113,24 @@ def _jacobian(found: Diagnosis) -> Iterator[Line]:
         return
     how = "formed" if spectrum.exact else "by products: norms from below"
     yield Line("‖J‖", f"{spectrum.norm:.4g}", f"largest of {len(spectrum.norms)} samples; {how}")
-    rate = (
-        "the plain iteration settles near it"
-        if spectrum.radius < 1
-        else ("the plain iteration leaves it")
-    )
-    yield Line("spectral radius", f"{spectrum.radius:.4g}", rate, spectrum.radius < 1)
+    yield Line("spectral radius", f"{spectrum.radius:.4g}", *_stability(spectrum))
     if not spectrum.exact:
         yield Line("its residual", f"{max(spectrum.residuals):.1e}", "of Arnoldi, relative")
-    yield Line("least |1 - λ|", f"{min(spectrum.nearest_one):.4g}", "at 0 there is no gradient")
+    among = "" if spectrum.exact else "of the eigenvalues found; "
+    nearest = f"{min(spectrum.nearest_one):.4g}"
+    yield Line("least |1 - λ|", nearest, f"{among}at 0 there is no gradient")
+
+
+def _stability(spectrum: JacobianSpectrum) -> tuple[str, bool | None]:
+    """What spectral radii say about the plain iteration, and whether that is good."""
+    above = sum(radius > 1 + _ONE for radius in spectrum.radii)
+    if above:
+        return f"above 1 in {above} of {len(spectrum.radii)}: the plain iteration leaves it", False
+    if spectrum.radius >= 1 - _ONE:
+        return "at 1 it does not tell whether the plain iteration stays near", None
+    if max(spectrum.residuals) > _ROUGH:
+        return "below 1, as far as Arnoldi tells", None
+    return "below 1: the plain iteration settles near it", True
 
 
 def _solvers(found: Diagnosis) -> Iterator[Line]:
@@ -127,13 +145,20 @@ def _solvers(found: Diagnosis) -> Iterator[Line]:
 
 
 def _gradients(found: Diagnosis) -> Iterator[Line]:
+    if found.gradients and found.gradients[0].samples < found.samples:
+        count = f"{found.gradients[0].samples} of {found.samples}"
+        yield Line("samples", count, "whose equilibrium and exact gradient were found")
     for cost in found.gradients:
         value = f"{cost.backward_evaluations} products, {1e3 * cost.seconds:.3g} ms, " + (
             f"keeps {memory_words(cost.memory)}"
         )
         off = f"error {cost.relative:.2g}, cosine {cost.cosine:.3f}"
+        close = True if cost.relative <= ROUGH else None
         yield Line(
-            cost.name, value, off + (": WRONG DIRECTION" if cost.wrong else ""), not cost.wrong
+            cost.name,
+            value,
+            off + (": WRONG DIRECTION" if cost.wrong else ""),
+            False if cost.wrong else close,
         )
 
 
@@ -179,7 +204,7 @@ def document_of(found: Diagnosis) -> dict[str, Any]:
         "effective_depth": _depth_values(found.depth),
         "equilibria": {
             name: getattr(found.equilibria, name)
-            for name in ("counts", "starts", "contraction", "expansion", "unique")
+            for name in ("counts", "starts", "contraction", "expansion", "errors", "unique")
         },
         "jacobian": _jacobian_values(found.spectrum),
         "solvers": [

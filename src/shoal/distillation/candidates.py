@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from shoal.activations import Activation
 from shoal.architectures import Architecture, FullyConnected
 from shoal.designs import design
 from shoal.distillation.cut_loop import cut_loop
+from shoal.distillation.samples import Samples
 from shoal.networks import build
 
 __all__ = ["Candidate", "Setting", "candidates"]
@@ -25,9 +27,7 @@ class Setting(NamedTuple):
 
     Attributes:
         model: The original.
-        x: Inputs to train on.
-        y: Their labels, classes or targets; ``None`` if there are none.
-        outputs: What the original says of them.
+        samples: What to train on, with what the original says of it.
         architecture: That of the original, if it is known.
         activation: Of plain layers.
         width: Of all explicit networks.
@@ -39,9 +39,7 @@ class Setting(NamedTuple):
     """
 
     model: Module
-    x: Tensor
-    y: Tensor | None
-    outputs: Tensor
+    samples: Samples
     architecture: Architecture | None
     activation: Activation
     width: int
@@ -50,11 +48,6 @@ class Setting(NamedTuple):
     batch_size: int
     learning_rate: float
     seed: int
-
-    @property
-    def classes(self) -> bool:
-        """Whether labels are classes, so that outputs are logarithms of their chances."""
-        return self.y is not None and not self.y.is_floating_point()
 
 
 class Candidate(NamedTuple):
@@ -79,7 +72,7 @@ def candidates(setting: Setting) -> Iterator[Candidate]:
         if architecture is None:
             yield Candidate(name, None, "the architecture is not known: give architecture=")
             continue
-        if setting.y is None:
+        if setting.samples.y is None:
             yield Candidate(f"{name}, on labels", None, unlabeled)
         else:
             yield Candidate(f"{name}, on labels", _trainer(setting, architecture, labels=True))
@@ -87,43 +80,43 @@ def candidates(setting: Setting) -> Iterator[Candidate]:
     yield Candidate("linearization around the trained weights", None, _TANGENT)
     for steps in setting.depths:
         words = f"cut to {steps} application{'s' * (steps != 1)}"
-        yield Candidate(words, lambda steps=steps: cut_loop(setting.model, setting.x, steps))  # type: ignore[misc]
+        yield Candidate(words, partial(cut_loop, setting.model, setting.samples.x, steps))
 
 
 def _designed(setting: Setting) -> Architecture | None:
     if setting.architecture is None:
         return None
-    norm = float(setting.x.flatten(1).double().square().sum(1).mean().sqrt())
+    norm = float(setting.samples.x.flatten(1).double().square().sum(1).mean().sqrt())
     return design(setting.architecture, tau0=norm, match="ntk").architecture
 
 
 def _trainer(setting: Setting, architecture: Architecture, *, labels: bool) -> Callable[[], Module]:
     def make() -> Module:
-        x = setting.x.flatten(1)
+        x = setting.samples.x.flatten(1)
         net = build(
             architecture,
             in_features=x.shape[1],
             width=setting.width,
-            out_features=setting.outputs.shape[1],
+            out_features=setting.samples.outputs.shape[1],
             seed=setting.seed,
             dtype=x.dtype,
             device=x.device,
             readout_scale=0.0,
         )
         if labels:
-            assert setting.y is not None
-            _fit(net, x, setting.y, _loss_of(setting.y), setting)
-        elif setting.classes:
+            assert setting.samples.y is not None
+            _fit(net, x, setting.samples.y, _loss_of(setting.samples.y), setting)
+        elif setting.samples.classes:
             # the original's probabilities: what it is unsure of is worth as much as what it says
-            chances = setting.outputs.softmax(1)
+            chances = setting.samples.outputs.softmax(1)
             _fit(net, x, chances, nn.functional.cross_entropy, setting)
         else:
             # outputs of size one, as weights are; the readout then makes them what they were
-            size = setting.outputs.square().mean().sqrt()
-            _fit(net, x, setting.outputs / size, nn.functional.mse_loss, setting)
+            size = setting.samples.outputs.square().mean().sqrt()
+            _fit(net, x, setting.samples.outputs / size, nn.functional.mse_loss, setting)
             with torch.no_grad():
                 net.readout.mul_(size)
-        return net if setting.x.dim() == 2 else nn.Sequential(nn.Flatten(), net)
+        return net if setting.samples.x.dim() == 2 else nn.Sequential(nn.Flatten(), net)
 
     return make
 
@@ -132,7 +125,7 @@ def _loss_of(y: Tensor) -> Loss:
     """Of classes the cross-entropy, of targets the squares."""
     if not y.is_floating_point():
         return nn.functional.cross_entropy
-    return lambda outputs, y: nn.functional.mse_loss(outputs, y.reshape(outputs.shape))
+    return nn.functional.mse_loss
 
 
 def _fit(net: Module, x: Tensor, y: Tensor, loss: Loss, setting: Setting) -> None:

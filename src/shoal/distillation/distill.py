@@ -1,9 +1,7 @@
 """A shallow replacement of a trained model, chosen by measurement."""
 
-import time
 from collections.abc import Iterable
 
-import torch
 from torch import Tensor
 from torch.nn import Module
 
@@ -11,16 +9,17 @@ from shoal.activations import Activation, ReLU
 from shoal.architectures import Architecture, ImplicitArchitecture
 from shoal.core.checks import float_tensor, instance, integer, real
 from shoal.core.settings import in_standard_settings
+from shoal.core.timing import timed
 from shoal.diagnosis.model_loop import loop_of
 from shoal.distillation.candidates import Setting, candidates
-from shoal.distillation.measures import HeldOut, Measured, latencies, outputs_of, scores
+from shoal.distillation.measures import Measured, latencies, scores
 from shoal.distillation.result import Twin
+from shoal.distillation.samples import Samples, Split, outputs_of, samples_of, split
 from shoal.networks import Network
 
 __all__ = ["distill"]
 
 _WIDEST = 2048  # units of explicit networks, by default at most
-Split = tuple[Tensor, Tensor | None]
 
 
 @in_standard_settings
@@ -88,40 +87,21 @@ def distill(
     )
     rate = real("learning_rate", learning_rate, above=0)
     steps = tuple(integer("depths", step, at_least=0) for step in depths)
-    (x, y), (x_test, y_test) = _split(x, y, held_out, seed)
+    train, rest = split(x, y, held_out, seed)
     own = architecture or (model.architecture if isinstance(model, Network) else None)
     if own is not None and not isinstance(own, Architecture):
         raise TypeError(f"architecture must be an Architecture, got {type(own).__name__}")
-    loop = loop_of(model, None, (x[:2],))
+    loop = loop_of(model, None, (train[0][:2],))
     size = loop.layout.rows(loop.z0).shape[1]
     setting = Setting(
-        model, x, y, outputs_of(model, x), own, activation or _activation(own),
+        model, samples_of(model, train, "y"), own, activation or _activation(own),
         min(size, _WIDEST) if width is None else integer("width", width, at_least=1),
         steps, epochs, batch_size, rate, seed,
     )  # fmt: skip
-    held = HeldOut(x_test, y_test, outputs_of(model, x_test))
+    held = samples_of(model, rest, "y" if isinstance(held_out, float) else "held_out")
     if tolerance is None:
         tolerance = 0.01 if y is None else 0.003
     return _measured(setting, held, real("tolerance", tolerance, at_least=0))
-
-
-def _split(x: Tensor, y: Tensor | None, held_out: float | Split, seed: int) -> tuple[Split, Split]:
-    """Samples to train on, and samples to measure on."""
-    if y is not None and len(y) != len(x):
-        raise ValueError(f"y must have one entry per sample, {len(x)}, got {len(y)}")
-    if isinstance(held_out, tuple):
-        x_test, y_test = held_out
-        if (y is None) != (y_test is None):
-            raise ValueError("held_out must have labels if, and only if, y is given")
-        return (x, y), (float_tensor("held_out", x_test), y_test)
-    share = real("held_out", held_out, above=0, below=1)
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)).to(x.device)
-    count = max(1, round(share * len(x)))
-    if count >= len(x):
-        raise ValueError(f"x must have samples for both parts, got {len(x)}")
-    test, rest = order[:count], order[count:]
-    labels = (None, None) if y is None else (y[rest], y[test])
-    return (x[rest], labels[0]), (x[test], labels[1])
 
 
 def _activation(architecture: Architecture | None) -> Activation:
@@ -130,16 +110,14 @@ def _activation(architecture: Architecture | None) -> Activation:
     return ReLU()
 
 
-def _measured(setting: Setting, held: HeldOut, tolerance: float) -> Twin:
+def _measured(setting: Setting, held: Samples, tolerance: float) -> Twin:
     """Make all candidates, and measure them beside the original."""
     modules, seconds, skipped = {"original": setting.model}, {"original": 0.0}, {}
     for name, make, reason in candidates(setting):
         if make is None:
             skipped[name] = reason
             continue
-        begin = time.perf_counter()
-        modules[name] = make()
-        seconds[name] = time.perf_counter() - begin
+        modules[name], seconds[name] = timed(make, held.x.device)
     times, batch = latencies(modules, held.x)
     original, *found = [
         Measured(
@@ -154,7 +132,9 @@ def _measured(setting: Setting, held: HeldOut, tolerance: float) -> Twin:
         for name, module in modules.items()
     ]
     device = str(held.x.device)
-    return Twin(original, tuple(found), skipped, len(held.x), len(setting.x), tolerance, device)
+    return Twin(
+        original, tuple(found), skipped, len(held.x), len(setting.samples.x), tolerance, device
+    )
 
 
 def _bytes(module: Module) -> int:

@@ -1,40 +1,24 @@
 """What is measured of a model beside the original: fidelity, accuracy, latency, memory."""
 
-import time
+import math
 from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
+from shoal.core.timing import best_times
+from shoal.distillation.samples import Samples
 from shoal.networks.exact import evaluating
 
-__all__ = ["HeldOut", "Measured", "Scores", "latencies", "outputs_of", "scores"]
+__all__ = ["Measured", "Scores", "latencies", "scores"]
 
 _BINS = 15  # of the calibration error
-_BATCH = 4096
 _TIMED = 1024  # samples in a batch that is timed
 _REPEATS = 7
-
-
-class HeldOut(NamedTuple):
-    """Samples that nothing was fitted to.
-
-    Attributes:
-        x: Inputs.
-        y: Labels: classes as integers, or targets; ``None`` if there are none.
-        outputs: Those of the original.
-    """
-
-    x: Tensor
-    y: Tensor | None
-    outputs: Tensor
-
-    @property
-    def classes(self) -> bool:
-        """Whether labels are classes."""
-        return self.y is not None and not self.y.is_floating_point()
 
 
 class Scores(NamedTuple):
@@ -85,28 +69,19 @@ class Measured(NamedTuple):
 
     @property
     def loss(self) -> float:
-        """What is lost with it: accuracy, or without labels agreement, or the output's error."""
+        """What is lost with it: accuracy, or without labels agreement, or the output's error.
+
+        All, if it says something that is no number.
+        """
         scores = self.scores
+        if not math.isfinite(scores.output_error):
+            return math.inf
         if scores.accuracy_loss is not None:
             return scores.accuracy_loss
         return scores.output_error if scores.agreement is None else 1 - scores.agreement
 
 
-@torch.no_grad()
-def outputs_of(module: Module, x: Tensor) -> Tensor:
-    """The outputs of a module in evaluation mode, of shape (samples, outputs)."""
-    with evaluating(module):
-        parts = [module(part) for part in x.split(_BATCH)]
-    for part in parts:
-        if not isinstance(part, Tensor):
-            raise TypeError(f"model must return a tensor, got {type(part).__name__}")
-    whole = torch.cat(parts)
-    if len(whole) != len(x):
-        raise ValueError(f"model must return {len(x)} outputs, one per sample, got {len(whole)}")
-    return whole.flatten(1) if whole.dim() > 1 else whole[:, None]
-
-
-def scores(outputs: Tensor, held: HeldOut) -> Scores:
+def scores(outputs: Tensor, held: Samples) -> Scores:
     """How good outputs are."""
     several = outputs.shape[1] > 1
     agreement = float((outputs.argmax(1) == held.outputs.argmax(1)).double().mean())
@@ -127,20 +102,23 @@ def scores(outputs: Tensor, held: HeldOut) -> Scores:
     return Scores(agreement if several else None, error, accuracy, calibration, loss, uncertainty)
 
 
-def _stated(outputs: Tensor, held: HeldOut) -> Tensor:
+def _stated(outputs: Tensor, held: Samples) -> Tensor:
     """Outputs without what says nothing: of the scores of classes, their mean over classes."""
     return outputs - outputs.mean(1, keepdim=True) if held.classes else outputs
 
 
 def _explained(outputs: Tensor, y: Tensor) -> float:
-    targets = y.reshape(len(y), -1)
-    spread = (targets - targets.mean(0)).square().sum()
-    return float(1 - (outputs - targets).square().sum() / spread)
+    spread = (y - y.mean(0)).square().sum()
+    if not bool(spread > 0):
+        raise ValueError("y must have held-out targets that differ, got one value")
+    return float(1 - (outputs - y).square().sum() / spread)
 
 
 def _calibration_error(outputs: Tensor, y: Tensor) -> float:
     """The mean distance of confidence and accuracy, over samples of similar confidence."""
     confidence, chosen = outputs.double().softmax(1).max(1)
+    if not bool(confidence.isfinite().all()):
+        return math.nan
     right = (chosen == y).double()
     place = (confidence * _BINS).long().clamp(max=_BINS - 1)
     gaps = torch.zeros(_BINS, dtype=torch.float64, device=outputs.device)
@@ -152,19 +130,8 @@ def _calibration_error(outputs: Tensor, y: Tensor) -> float:
 def latencies(modules: Mapping[str, Module], x: Tensor) -> tuple[dict[str, float], int]:
     """The shortest of several times of each module for a batch, taken in turns; its size."""
     batch = x[:_TIMED]
-    times: dict[str, list[float]] = {name: [] for name in modules}
-    for attempt in range(_REPEATS + 1):
-        for name, module in modules.items():
-            with evaluating(module):
-                _finish(x)
-                begin = time.perf_counter()
-                module(batch)
-                _finish(x)
-                if attempt:  # the first time makes what is made once
-                    times[name].append(time.perf_counter() - begin)
-    return {name: min(several) for name, several in times.items()}, len(batch)
-
-
-def _finish(like: Tensor) -> None:
-    if like.is_cuda:
-        torch.cuda.synchronize(like.device)
+    with ExitStack() as modes:
+        for module in modules.values():
+            modes.enter_context(evaluating(module))
+        calls = {name: partial(module, batch) for name, module in modules.items()}
+        return best_times(calls, x.device, repeats=_REPEATS), len(batch)

@@ -19,7 +19,7 @@ def plot_frontier(twin: Twin) -> "Figure":
     if find_spec("matplotlib") is None:
         raise ImportError("plot needs matplotlib, which is not here: pip install 'shoal[plots]'")
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     figure = Figure(figsize=(8.6, 4.4), layout="constrained")
     axes = figure.subplots()
@@ -38,19 +38,26 @@ def plot_frontier(twin: Twin) -> "Figure":
     allowed = _score(twin.original) - 100 * twin.tolerance
     axes.axhline(allowed, color=_COLORS[2], linewidth=0.8, linestyle="--")
     axes.set_xscale("log")
-    for set_form in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
-        set_form(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.margins(x=0.2)
-    words = "accuracy" if twin.original.scores.accuracy is not None else "agreement"
-    axes.set(xlabel=f"ms for {twin.original.batch} samples", ylabel=f"{words}, %")
-    axes.set_title(
-        "Dashed: what may be lost. Star: the replacement. Bars: standard errors of what is lost",
-        loc="left",
-        fontsize=10,
-    )
+    axes.set(xlabel=f"ms for {twin.original.batch} samples", ylabel=f"{_quantity(twin)}, %")
+    star = " Star: the replacement." if best is not None else ""
+    bars = twin.original.scores.uncertainty is not None
+    errors = " Bars: standard errors of what is lost" if bars else ""
+    axes.set_title(f"Dashed: what may be lost.{star}{errors}", loc="left", fontsize=10)
     axes.grid(color="#e4e4e4", linewidth=0.6)
     axes.set_axisbelow(True)
     return figure
+
+
+def _quantity(twin: Twin) -> str:
+    """What is drawn upwards, in words."""
+    scores = twin.original.scores
+    if scores.accuracy is not None:
+        return "explained variance" if scores.calibration_error is None else "accuracy"
+    return "100 - error of the outputs" if scores.agreement is None else "agreement"
 
 
 def _score(one: Measured) -> float:

@@ -69,7 +69,7 @@ class Twin:
         if best is not None:
             return (
                 f"Replace it by: {best.name}. {self.original.seconds / best.seconds:.3g} times as "
-                f"fast, {self._lost(best)}."
+                f"fast, {self._lost(best)}.{self._doubt(best)}"
             )
         if not self.candidates:
             return "Keep your model: nothing was tried."
@@ -78,6 +78,16 @@ class Twin:
             f"Keep your model: nothing that was tried is faster and loses at most "
             f"{self.tolerance:.2%}. The nearest, {near.name}: {self._lost(near)}, "
             f"{self.original.seconds / near.seconds:.3g} times as fast."
+        )
+
+    def _doubt(self, one: Measured) -> str:
+        """What is to be said if the samples are too few for the verdict."""
+        error = one.scores.uncertainty
+        if error is None or one.loss + 2 * error <= self.tolerance:
+            return ""
+        return (
+            f" {self.samples} held-out samples do not prove that it loses at most "
+            f"{self.tolerance:.2%}."
         )
 
     def _lost(self, one: Measured) -> str:

@@ -1,4 +1,4 @@
-r"""The equilibrium of several recurrent layers, one after the other."""
+r"""The equilibrium of several recurrent layers, one after the other, or of one of images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,17 +38,18 @@ def loop_equilibrium(turn: Turn, injections: tuple[Tensor, ...], options: SolveO
 
     Args:
         turn: The layers.
-        injections: What is added in each of them, of shape (samples, width).
+        injections: What is added in each of them, of shape (samples, width, ...).
         options: How to solve and to differentiate.
     """
     with full_precision(injections[0]):
         problem, start = _loop_problem(turn, injections)
-        return equilibrium_of(*OfFunction.now(problem).with_tensors(start), start, options).value
+        found = equilibrium_of(*OfFunction.now(problem).with_tensors(start), start, options)
+        return found.value.view(injections[0].shape)
 
 
 def recurrent_problem(turn: Turn, injections: tuple[Tensor, ...]) -> tuple[Problem, Tensor]:
     """The equation of one layer, or of several, and where to start."""
-    if len(turn) > 1:
+    if len(turn) > 1 or type(turn[0][0]) is not Layer:
         return _loop_problem(turn, injections)
     ((layer, weight),) = turn
     problem = LayerProblem(layer, injections[0].to(weight.dtype), weight)
@@ -62,4 +63,4 @@ def _loop_problem(turn: Turn, injections: tuple[Tensor, ...]) -> tuple[FunctionP
     with torch.no_grad():
         start = loop(torch.zeros_like(inputs[0]), *inputs, *weights).detach()
     layout = StateLayout.of(start)
-    return FunctionProblem(loop, layout, inputs, weights, separable=True), start
+    return FunctionProblem(loop, layout, inputs, weights, separable=True), layout.rows(start)

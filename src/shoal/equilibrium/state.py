@@ -70,7 +70,7 @@ class StateLayout:
         parts = [rows]
         if len(self.shapes) > 1:
             parts = list(rows.split([math.prod(shape) for shape in self.shapes], 1))
-        leaves = [part.reshape(*count, *s) for part, s in zip(parts, self.shapes, strict=True)]
+        leaves = [part.reshape((*count, *s)) for part, s in zip(parts, self.shapes, strict=True)]
         return pytree.tree_unflatten(leaves, self.tree)
 
     def returned(self, value: State, given: Tensor, *, cast: bool = False) -> Tensor:

@@ -107,8 +107,8 @@ def own_derivatives(plan: Plan, names: tuple[str, ...], norm: Tensor) -> Tensor:
     if plan.squared_norm is not None:
         common = math.sqrt(plan.squared_norm)
         norm = torch.where(norm > common / 2, common, norm)  # the others stand for zero
-    distinct, inverse = norm.cpu().clamp(min=_SMALLEST_NORM).unique(return_inverse=True)
-    return _own_values(function, names, distinct)[..., inverse].to(norm.device)
+    distinct, inverse = norm.clamp(min=_SMALLEST_NORM).unique(return_inverse=True)
+    return _own_values(function, names, distinct)[..., inverse]
 
 
 def _own_values(function: KernelFunction, names: tuple[str, ...], distinct: Tensor) -> Tensor:
@@ -119,14 +119,15 @@ def _own_values(function: KernelFunction, names: tuple[str, ...], distinct: Tens
             span = norm_span(distinct)
             found = _own_series(function, names, span)
             t = to_unit(distinct.log2(), span)
-            relative = found @ chebyshev_basis(t, found.shape[-1] - 1)
+            relative = found.to(t.device) @ chebyshev_basis(t, found.shape[-1] - 1)
             values = relative[0].exp()
             return torch.cat([values[None], relative[1:] * values])
         except AccuracyError as error:
             _LOGGER.info("own derivatives are computed one by one: %s", error)
     if len(distinct) > _FEW_NORMS:
         return _own(function, names, log)
-    return torch.cat([_own_at(function, names, point) for point in log.tolist()], -1)
+    values = torch.cat([_own_at(function, names, point) for point in log.tolist()], -1)
+    return values.to(distinct.device)
 
 
 @cached

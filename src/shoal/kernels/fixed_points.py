@@ -18,10 +18,11 @@ from torch import Tensor
 
 from shoal.core.exceptions import ConvergenceError
 
-__all__ = ["all_turns", "geometric", "solve", "solve_field"]
+__all__ = ["all_turns", "field_turns", "geometric", "solve", "solve_field"]
 
 _MOST_STEPS = 200
 _NEGLIGIBLE = 1e-17  # of a sum
+_INEXACT = 1e-5  # of one that is a step of Newton's method for a field
 _ROUNDING = 1e-15  # relative residual at which an equation counts as solved
 _DIVERGED = 1e12  # growth, relative to what is injected, after which nothing converges any more
 _LOOKS = 8  # places on the way to a solution at which another one is looked for ...
@@ -44,23 +45,55 @@ def geometric(ratio: Tensor) -> Tensor:
     return 1 / (1 - ratio)
 
 
-def all_turns(first: Tensor, turn: Callable[[Tensor], Tensor]) -> Tensor:
-    """The sum of a field, of what a linear map makes of it, of that, and so on."""
+def all_turns(
+    first: Tensor, turn: Callable[[Tensor], Tensor], negligible: float = _NEGLIGIBLE
+) -> Tensor:
+    """The sum of a field, of what a linear map makes of it, of that, and so on.
+
+    Args:
+        first: The fields, each of which has a size of its own. shape: (n, ...)
+        turn: The map.
+        negligible: The share of the sum below which a term is the last.
+    """
     total = term = first
     for _ in range(_MOST_TURNS):
         term = turn(term)
         total = total + term
-        if float(term.abs().max()) <= _NEGLIGIBLE * float(total.abs().max()):
+        if bool((_largest(term) <= negligible * _largest(total)).all()):
             return total
     raise ConvergenceError(
         "the kernel may not exist: what a turn of the loop adds to it does not decrease. It surely "
-        "exists if recurrent_variance times the squared Lipschitz constant of the activation is "
-        "below 1"
+        "exists if recurrent_variance times the squared Lipschitz constant of the activation, "
+        "times the gain of the patches (patch_gain of the architecture), is below 1"
     )
 
 
+def field_turns(
+    first: Tensor, ratio: Tensor, patches: Callable[[Tensor], Tensor], *, differentiable: bool
+) -> Tensor:
+    """The solution of $B = F + r P(B)$ for a field $F$, factors $r$ and sums over patches $P$.
+
+    Args:
+        first: $F$.
+        ratio: $r$.
+        patches: $P$, which is symmetric.
+        differentiable: Whether autograd may ask for derivatives, of the first order.
+    """
+    with torch.no_grad():
+        found = all_turns(first.detach(), lambda field: ratio.detach() * patches(field))
+    if not differentiable:
+        return found
+    return _attached(first + ratio * patches(found), found, lambda g: patches(ratio.detach() * g))
+
+
 def solve_field(
-    equation: Equation, start: Tensor, patches: Callable[[Tensor], Tensor], *, unique: bool
+    equation: Equation,
+    start: Tensor,
+    size: Tensor,
+    patches: Callable[[Tensor], Tensor],
+    *,
+    unique: bool,
+    differentiable: bool = False,
 ) -> Tensor:
     """Solve for all pixels together, whose equations are connected by patches.
 
@@ -69,26 +102,81 @@ def solve_field(
 
     Args:
         equation: The right-hand side, and by what it multiplies a change before patches add up.
-        start: Where to start.
-        patches: Sums over patches.
+        start: Where to start. shape: (n, ...) for n fields
+        size: How large numbers are whose rounding matters in each field. shape: (n,)
+        patches: Sums over patches, a symmetric map.
         unique: Whether there is one solution only.
+        differentiable: Whether autograd may ask for derivatives, of the first order.
     """
-    guess, best = start, torch.inf
+    with torch.no_grad():
+        found = _solved_field(equation, start.detach(), size.detach(), patches, unique=unique)
+    if not differentiable:
+        return found
+    value, slope = equation(found)
+    return _attached(value, found, lambda g: slope.detach() * patches(g))
+
+
+def _solved_field(
+    equation: Equation,
+    start: Tensor,
+    size: Tensor,
+    patches: Callable[[Tensor], Tensor],
+    *,
+    unique: bool,
+) -> Tensor:
+    guess, best = start, torch.full_like(size, torch.inf)
     for _ in range(_MOST_STEPS if unique else _MOST_TURNS):
         value, slope = equation(guess)
         residual = value - guess
-        error, scale = float(residual.abs().max()), float(guess.abs().max())
-        if error <= _ROUNDING * scale or (error >= best and error <= _STALLED * scale):
+        error, scale = _largest(residual), torch.maximum(size, _largest(guess))
+        stuck = (error >= best) & (error <= _STALLED * scale)
+        if bool((stuck | (error <= _ROUNDING * scale)).all()):
             return guess
-        if not scale <= _DIVERGED * float(start.abs().max().clamp(min=1.0)):
+        if not bool((scale <= _DIVERGED * size.clamp(min=1.0)).all()):
             break
-        best = min(best, error)
-        guess = guess + (all_turns(residual, _turn(slope, patches)) if unique else residual)
-    raise ConvergenceError(_unreached("covariance of pixels", error))
+        best = torch.minimum(best, error)
+        if unique:
+            residual = all_turns(residual, _turn(slope, patches), _INEXACT)
+        guess = guess + residual
+    raise ConvergenceError(
+        _unreached("covariance of pixels", float(error.max()))
+        + ", times the gain of the patches (patch_gain of the architecture)"
+    )
+
+
+def _largest(fields: Tensor) -> Tensor:
+    """The largest number of each field. shape: (n,)."""
+    return fields.detach().abs().flatten(1).amax(1)
 
 
 def _turn(slope: Tensor, patches: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return lambda change: patches(slope * change)
+
+
+def _attached(value: Tensor, solution: Tensor, adjoint: Callable[[Tensor], Tensor]) -> Tensor:
+    """A solution in place of the right-hand side there, with the derivatives of the former."""
+    found: Tensor = _Attached.apply(value, solution, adjoint)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Attached(torch.autograd.Function):
+    r"""$dz = (I - J)^{-1} dw$, where $w$ is the right-hand side at the solution, held fixed."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        value: Tensor,  # noqa: ARG004
+        solution: Tensor,
+        adjoint: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        ctx.adjoint = adjoint
+        return solution.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        if torch.is_grad_enabled():
+            raise NotImplementedError("kernels of images have derivatives of the first order only")
+        return all_turns(gradient, ctx.adjoint), None, None
 
 
 def solve(

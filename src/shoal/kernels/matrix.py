@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.architectures import Architecture, ImageArchitecture
+from shoal.architectures import Architecture
 from shoal.core import checks
 from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import (
@@ -22,14 +22,15 @@ from shoal.kernels.arguments import (
     work_space,
 )
 from shoal.kernels.diagonal import own_diagonal, partner_diagonal
-from shoal.kernels.function import KernelFunction, check_width, kernel_function
+from shoal.kernels.function import KernelFunction
 from shoal.kernels.gradients import Job, differentiable_kernel
+from shoal.kernels.image_function import ImageKernels, chosen_kernels
+from shoal.kernels.image_gradients import differentiable_image_kernels
 from shoal.kernels.image_matrix import Blocks, image_kernels
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.memory_mapped import memory_mapped
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
-from shoal.kernels.variances import checked_variances
 
 __all__ = ["kernel"]
 
@@ -37,7 +38,7 @@ __all__ = ["kernel"]
 @in_standard_settings
 @with_arrays
 def kernel(
-    architecture: Architecture | KernelFunction,
+    architecture: Architecture | KernelFunction | ImageKernels,
     x1: Tensor,
     x2: Tensor | None = None,
     *,
@@ -62,15 +63,16 @@ def kernel(
     for them. Where a kernel has no derivative, with respect to the direction of an input and its
     own copy or at an input of zero, if the activation has a kink, it is the mean of both sides.
 
-    The kernels of a ``ConvResNet`` are made of all pairs of pixels of two images, two duals each in
-    every layer: $n^2 P^2 H$ for $n$ images of $P$ pixels and $H$ layers. They are computed in
-    float64, in blocks within the limit of memory, and have no gradients.
+    The kernels of images are made of pairs of pixels, two duals each in every layer, or in every
+    step towards an equilibrium: the $P$ pairs of equal pixels if the readout sees all pixels, all
+    $P^2$ if it sees sums or means of channels. They are computed in float64, in blocks within the
+    limit of memory.
 
     Args:
         architecture: The network, or its kernel function.
-        x1: Inputs, of shape (..., n, p): a tensor, or a NumPy array. For a ``ConvResNet`` or
-            ``ConvDEQ``, images
-            of shape (n, channels, pixels), with one to three axes of pixels.
+        x1: Inputs, of shape (..., n, p): a tensor, or a NumPy array. For networks of images, such
+            as a ``ConvDEQ``, images of shape (n, channels, pixels...), with one to three axes of
+            pixels.
         x2: Other inputs, of shape (..., m, p); ``x1`` again by default, and then the results are
             exactly symmetric. Batch dimensions are broadcast.
         trainable: Groups of parameters that the NTK counts; all by default.
@@ -106,16 +108,13 @@ def kernel(
     checks.function("on_progress", on_progress)
     if diag and out is not None:
         raise ValueError("out is for matrices: it cannot be combined with diag=True")
-    if isinstance(architecture, ImageArchitecture):
-        check_width(architecture, width)
-        checked_variances(architecture, variances)
-        groups = architecture.check_trainable(trainable)
-        first, second = checked_images(architecture, x1, x2, diag=diag)
-        if _wants_gradients(first, second):
-            raise ValueError("x1 and x2 must not require gradients: kernels of images have none")
+    function = chosen_kernels(architecture, trainable=trainable, width=width, variances=variances)
+    if isinstance(function, ImageKernels):
+        first, second = checked_images(function.architecture, x1, x2, diag=diag)
         blocks = Blocks(work_space(limit, first.device), out, on_progress)
-        return image_kernels(architecture, groups, first, second, blocks, diag=diag)
-    function = kernel_function(architecture, trainable=trainable, width=width, variances=variances)
+        if _wants_gradients(first, second, *(value for _, value in function.variances)):
+            return differentiable_image_kernels(function, first, second, blocks, diag=diag)
+        return image_kernels(function, first.detach(), second, blocks, diag=diag)
     first, second = checked_inputs(x1, x2, diag=diag)
     if diag:
         gradients = _wants_gradients(first, second, *(value for _, value in function.variances))

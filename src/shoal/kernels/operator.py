@@ -11,8 +11,16 @@ from shoal.architectures import Architecture
 from shoal.core.checks import integer, real, shaped, writable
 from shoal.core.exceptions import ConvergenceError
 from shoal.core.settings import in_standard_settings
-from shoal.kernels.arguments import as_tensor, checked_inputs, memory_limit
-from shoal.kernels.function import KernelFunction, kernel_function
+from shoal.kernels.arguments import (
+    as_tensor,
+    checked_images,
+    checked_inputs,
+    memory_limit,
+    work_space,
+)
+from shoal.kernels.function import KernelFunction
+from shoal.kernels.image_function import ImageKernels, chosen_kernels
+from shoal.kernels.image_matrix import ImagePlan
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
@@ -36,7 +44,7 @@ class KernelOperator(Operator):
     """
 
     def __init__(
-        self, plan: Plan, kernel: int, memory: int, precision: torch.dtype | None = None
+        self, plan: Plan | ImagePlan, kernel: int, memory: int, precision: torch.dtype | None = None
     ) -> None:
         self._plan = plan
         self._kernel = kernel
@@ -52,7 +60,7 @@ class KernelOperator(Operator):
     @property
     def shape(self) -> torch.Size:
         """Rows and columns."""
-        return torch.Size((len(self._plan.left), len(self._plan.right)))
+        return torch.Size((len(self._plan.left.points), len(self._plan.right.points)))
 
     @property
     def _entries(self) -> Tensor:
@@ -193,7 +201,7 @@ class KernelOperators(NamedTuple):
 
 @in_standard_settings
 def kernel_operator(
-    architecture: Architecture | KernelFunction,
+    architecture: Architecture | KernelFunction | ImageKernels,
     x1: Any,
     x2: Any = None,
     *,
@@ -206,7 +214,7 @@ def kernel_operator(
 
     Args:
         architecture: The network, or its kernel function.
-        x1: Inputs of shape (n, p), a tensor or a NumPy array.
+        x1: Inputs of shape (n, p), or images, a tensor or a NumPy array.
         x2: Other inputs, of shape (m, p); ``x1`` again by default.
         trainable: Groups of parameters that the NTK counts; all by default.
         width: See :func:`~shoal.kernels.kernel_function`.
@@ -226,19 +234,41 @@ def kernel_operator(
         >>> op.ck @ torch.ones(3, dtype=torch.float64)
         tensor([0.7424, 0.7424, 0.7424], dtype=torch.float64)
     """
-    function = kernel_function(architecture, trainable=trainable, width=width)
-    first, second = checked_inputs(as_tensor(x1, "x1"), as_tensor(x2, "x2"))
-    if first.dim() != 2 or (second is not None and second.dim() != 2):
-        raise ValueError("x1 and x2 must have shape (samples, features): no batches of operators")
+    function = chosen_kernels(architecture, trainable=trainable, width=width)
+    first, second = _points(function, x1, x2)
     refuse_gradients(
         {"x1": first, "x2": second, **dict(function.variances)},
         "operators are not differentiated; shoal.kernel has gradients",
     )
-    function = replace(function, variances=())
-    left = Inputs(first.detach())
-    right = left if second is None else Inputs(second.detach())
-    plan, limit = Plan.of(function, left, right), memory_limit(memory)
+    limit = memory_limit(memory)
     limit = _DEFAULT_MEMORY if limit is None else limit
+    plan = _plan(function, first, second, limit)
     if precision not in (None, torch.float32, torch.float64):
         raise ValueError(f"precision must be torch.float32 or torch.float64, got {precision!r}")
     return KernelOperators(*(KernelOperator(plan, kernel, limit, precision) for kernel in (0, 1)))
+
+
+def _points(
+    function: KernelFunction | ImageKernels, x1: Any, x2: Any
+) -> tuple[Tensor, Tensor | None]:
+    """The inputs of rows and columns, without batches."""
+    first, second = as_tensor(x1, "x1"), as_tensor(x2, "x2")
+    if isinstance(function, ImageKernels):
+        return checked_images(function.architecture, first, second)
+    first, second = checked_inputs(first, second)
+    if first.dim() != 2 or (second is not None and second.dim() != 2):
+        raise ValueError("x1 and x2 must have shape (samples, features): no batches of operators")
+    return first, second
+
+
+def _plan(
+    function: KernelFunction | ImageKernels, first: Tensor, second: Tensor | None, limit: int
+) -> Plan | ImagePlan:
+    """How the matrix is computed."""
+    first, second = first.detach(), None if second is None else second.detach()
+    if isinstance(function, ImageKernels):
+        work = min(limit // 4, work_space(None, first.device))
+        return ImagePlan.of(replace(function, variances=()), first, second, max(1, work))
+    left = Inputs(first)
+    right = left if second is None else Inputs(second)
+    return Plan.of(replace(function, variances=()), left, right)

@@ -7,6 +7,7 @@ many displacements as pixels, each with one pair per pixel.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import ImageArchitecture
+from shoal.architectures.images import patch_gain
 
 __all__ = ["PixelPairs", "patch_grams"]
 
@@ -88,11 +90,35 @@ class PixelPairs:
         """
         for axis, inside in enumerate(self._inside):
             # in one order for all displacements: what is equal stays so to the last bit
-            values = sum(
-                (torch.roll(values, -k, 2 + axis) * within for k, within in inside.items()),
-                torch.zeros_like(values),
-            )
+            shifted = self._shifted(values, axis, inside)
+            total = next(shifted).clone()
+            for one in shifted:
+                total += one
+            values = total
         return values if self.share == 1 else self.share * values
+
+    def _shifted(self, values: Tensor, axis: int, inside: dict[int, Tensor]) -> Iterator[Tensor]:
+        """The values at the neighbors along an axis, one after the other."""
+        reach, side = self.patch_size // 2, self.sides[axis]
+        if self.padding == "circular":
+            yield from (torch.roll(values, -k, 2 + axis) for k in inside)
+        elif self._apart:
+            yield from (torch.roll(values, -k, 2 + axis) * within for k, within in inside.items())
+        else:  # pixels and themselves leave the images together
+            around = [0, 0] * len(self.sides)
+            around[-2 * axis - 2 : (-2 * axis) or None] = [reach, reach]
+            padded = torch.nn.functional.pad(values, around)
+            yield from (padded.narrow(2 + axis, k + reach, side) for k in inside)
+
+    @cached_property
+    def _apart(self) -> bool:
+        """Whether some pixels are not their own partners."""
+        return bool(self.displacements.any())
+
+    @property
+    def gain(self) -> float:
+        """By what a sum over patches multiplies fields at most; see ``patch_gain``."""
+        return patch_gain(self.sides, self.patch_size, self.padding, self.share)
 
     @cached_property
     def _inside(self) -> list[dict[int, Tensor]]:

@@ -133,14 +133,15 @@ def diagonal(function: KernelFunction, norm: Tensor) -> Tensor:
 
     Scalar equations of few inputs are solved on the CPU: a GPU would wait for every operation.
     """
-    distinct, inverse = norm.cpu().unique(return_inverse=True)
+    distinct, inverse = norm.unique(return_inverse=True)
     series = _diagonal_series(function, norm_span(distinct[1:])) if len(distinct) > _FEW else None
-    square = distinct**2 if series is None else distinct[:1] ** 2  # the first may be zero
-    values = torch.stack(tuple(function(square, square, square)))
+    few = distinct if series is None else distinct[:1]  # the first may be zero
+    square = few.cpu() ** 2
+    values = torch.stack(tuple(function(square, square, square))).to(norm.device)
     if series is not None:
         log = distinct[1:].log2()
         values = torch.cat([values, torch.stack([s(log).exp2() for s in series])], dim=1)
-    return values[:, inverse].to(norm.device)
+    return values[:, inverse]
 
 
 def norm_span(norm: Tensor) -> Span:

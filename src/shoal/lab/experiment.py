@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from shoal.lab.claims import Claim
-from shoal.lab.figures import Figure
+from shoal.pages.figures import Figure
 
 __all__ = ["Arrays", "Experiment", "Point", "Result", "grid", "matching", "point_names"]
 

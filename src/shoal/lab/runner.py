@@ -24,12 +24,12 @@ from shoal.lab.experiment import (
     check_experiment,
     point_names,
 )
-from shoal.lab.figures import require_matplotlib, save_figure
 from shoal.lab.identity import digest, plain, seed_of
-from shoal.lab.provenance import all_versions, hardware, resolve_device, versions
 from shoal.lab.records import check_record
 from shoal.lab.storage import locked, packed, read_arrays, read_json, write_json
 from shoal.lab.workers import Work, computed
+from shoal.pages.figures import require_matplotlib, save_figure
+from shoal.pages.provenance import all_versions, hardware, resolve_device, versions
 
 __all__ = ["Progress", "Run", "execute", "results", "run"]
 

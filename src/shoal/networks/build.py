@@ -1,12 +1,12 @@
 """Build finite networks of architectures."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Required, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
 
-from shoal.architectures import Architecture, ImplicitArchitecture
+from shoal.architectures import Architecture, ImageArchitecture, ImplicitArchitecture
 from shoal.core import checks
 from shoal.core.settings import standard_settings
 from shoal.equilibrium import Gradient, Solver
@@ -14,7 +14,6 @@ from shoal.equilibrium.methods import check_gradient
 from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.solution import check_on_failure
 from shoal.equilibrium.solve import check_solver
-from shoal.networks.conv_resnet import ConvResNetwork
 from shoal.networks.draw import Source, check_law
 from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.network import Network, NetworkSpec
@@ -42,6 +41,7 @@ class BuildOptions(TypedDict, total=False):
     on_failure: str
     warm_start: bool
     pixel_axes: int | None
+    pixels: Sequence[int] | None
 
 
 @overload
@@ -67,6 +67,7 @@ def build(
     on_failure: str = "raise",
     warm_start: bool = False,
     pixel_axes: int | None = None,
+    pixels: Sequence[int] | None = None,
 ) -> Network[Any]:
     r"""Build a finite network of an architecture, an ordinary ``torch.nn.Module``.
 
@@ -75,7 +76,7 @@ def build(
 
     Args:
         architecture: What to build.
-        in_features: The size of an input; the number of its channels for a ``ConvResNet``.
+        in_features: The size of an input; the number of its channels for networks of images.
         width: The number of units, or channels, of each hidden layer.
         out_features: The number of outputs.
         seed: Where the random weights begin, below 2**64.
@@ -97,8 +98,11 @@ def build(
         warm_start: Whether solves in training begin at an extrapolation of the solutions of the
             steps before, as long as the inputs stay the same. If the equilibrium is not unique,
             another start may lead to another one. Not with ``Unrolled()``, which starts cold.
-        pixel_axes: Only for a ``ConvResNet``: along how many axes pixels lie, 1, 2 (the default) or
-            3.
+        pixel_axes: Only for networks of images, such as a ``ConvDEQ``: along how many axes pixels
+            lie, 1, 2 (the default) or 3.
+        pixels: Only for networks of images: how many there are along each axis, such as
+            ``(28, 28)``. A readout of all pixels needs it; with another one images may have any
+            size, unless it is given.
 
     Returns:
         The network; its parameters are named like the architecture's groups.
@@ -125,6 +129,7 @@ def build(
         readout_scale=readout_scale,
         trainable=trainable,
         pixel_axes=pixel_axes,
+        pixels=pixels,
     )
     dtype = torch.get_default_dtype() if dtype is None else dtype
     dtype = checks.float_dtype("dtype", dtype)
@@ -148,10 +153,12 @@ def check_spec(
     readout_scale: float,
     trainable: Iterable[str] | None,
     pixel_axes: int | None,
+    pixels: Sequence[int] | None = None,
 ) -> NetworkSpec[Any]:
     """Check what a network is to be made of."""
     if not isinstance(architecture, Architecture):
         raise TypeError(f"architecture must be an Architecture, got {architecture!r}")
+    axes, sides = _check_pixels(architecture, pixel_axes, pixels)
     return NetworkSpec(
         architecture=architecture,
         in_features=checks.size("in_features", in_features),
@@ -160,20 +167,40 @@ def check_spec(
         weights=check_law(weights),
         readout_scale=checks.real("readout_scale", readout_scale),
         trainable=_check_trainable(architecture, trainable),
-        pixel_axes=_check_pixel_axes(architecture, pixel_axes),
+        pixel_axes=axes,
+        pixels=sides,
     )
 
 
-def _check_pixel_axes(architecture: Architecture, value: int | None) -> int:
-    """How many axes of pixels inputs have; none unless the network is convolutional."""
-    if issubclass(network_class(architecture), ConvResNetwork):
-        axes = checks.integer("pixel_axes", 2 if value is None else value, at_least=1)
-        if axes > 3:
-            raise ValueError(f"pixel_axes must be 1, 2 or 3, got {axes}")
-        return axes
-    if value is not None:
-        raise TypeError(f"pixel_axes is for a ConvResNet, got {type(architecture).__name__}")
-    return 0
+def _check_pixels(
+    architecture: Architecture, axes: int | None, pixels: Sequence[int] | None
+) -> tuple[int, tuple[int, ...]]:
+    """How many axes of pixels inputs have, none unless they are images, and pixels along them."""
+    name = type(architecture).__name__
+    if not isinstance(architecture, ImageArchitecture):
+        for option, value in (("pixel_axes", axes), ("pixels", pixels)):
+            if value is not None:
+                raise TypeError(f"{option} is for networks of images, such as ConvDEQ, got {name}")
+        return 0, ()
+    if pixels is None:
+        if architecture.pooling is None:
+            raise ValueError(
+                f"pixels must be given for a {name} whose readout sees all pixels: how many there "
+                'are along each axis, such as (28, 28); pooling="average" takes any'
+            )
+        sides: tuple[int, ...] = ()
+        count = checks.integer("pixel_axes", 2 if axes is None else axes, at_least=1)
+    else:
+        given = checks.items("pixels", pixels, "numbers of pixels, one for each axis")
+        sides = tuple(checks.size(f"pixels[{k}]", side) for k, side in enumerate(given))
+        count = len(sides)
+        if axes is not None and axes != count:
+            raise ValueError(f"pixel_axes must be that of pixels, {count}, got {axes}")
+    if not 1 <= count <= 3:
+        raise ValueError(f"pixel_axes must be 1, 2 or 3, got {count}")
+    if sides:
+        architecture.check_pixels("pixels", (1, 1, *sides))
+    return count, sides
 
 
 def _check_trainable(architecture: Architecture, trainable: Iterable[str] | None) -> frozenset[str]:

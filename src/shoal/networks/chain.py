@@ -32,7 +32,7 @@ class ChainNetwork(Network[A], Generic[A]):
     def __init__(self, spec: NetworkSpec[A], weights: Mapping[str, Tensor]) -> None:
         super().__init__(spec, weights)
         self.layers = spec.architecture.layers(spec.width)
-        self.scales = acting_scales(self.layers, spec.width)
+        self.scales = acting_scales(self.layers, spec)
 
     @staticmethod
     def draw(spec: NetworkSpec[Any], source: Source) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 from shoal.core.checks import instance, real
 from shoal.equilibrium import Equilibrium
 from shoal.networks.equilibrium import EquilibriumNetwork
-from shoal.networks.gain import GainBound, gain_factor
+from shoal.networks.gain import GainBound, MatrixNorm
 from shoal.networks.linear_weights import LinearWeight, linear_weights
 from shoal.networks.network import Network
 
@@ -36,7 +36,9 @@ class GainConstraint:
     Weights that would exceed the bound are scaled down, also if they are frozen
     (``requires_grad=False``): the bound is about the network, not about what is trained.
 
-    The norm of a convolution is bounded by that of its weight as a matrix, of shape (outputs,
+    The norm of a convolutional network's convolution is bounded by those of its symbols, the
+    matrices by which it multiplies waves: exactly for circular padding, closely for zeros. That of
+    another module's convolution is bounded by that of its weight as a matrix, of shape (outputs,
     inputs × kernel positions), times the square root of the number of patches that a pixel lies in:
     of positions over strides. For images of any size that is certified, but above the norm by up to
     that root.
@@ -84,7 +86,7 @@ class GainConstraint:
             self._loop = _loop_gain(network)
         else:
             for weight in linear_weights(_module(network), weights):
-                bound = GainBound([weight.factor], [weight.groups], name=weight.name)
+                bound = GainBound([weight.factor], [MatrixNorm(weight.groups)], name=weight.name)
                 self._single.append((weight, bound))
 
     @torch.no_grad()
@@ -109,8 +111,9 @@ class GainConstraint:
     def _scale_down(self, weights: list[Tensor], gain: GainBound) -> list[float]:
         """Scale weights whose gains have bounds that are too large; returns the new bounds."""
         bounds, slack = [bound for _, bound in gain.known], _SLACK
-        # rounding adds at most ε‖W‖_F ≤ ε√m‖W‖ to the norm; mostly that is little
-        rounding = math.sqrt(len(weights[0])) * torch.finfo(weights[0].dtype).eps
+        # rounding adds at most ε‖W‖_F ≤ ε√m‖W‖ to the norm of a matrix; mostly that is little
+        drift = max(norm.drift for norm in gain.norms)
+        rounding = drift * math.sqrt(len(weights[0])) * torch.finfo(weights[0].dtype).eps
         while (product := math.prod(bounds)) > self.max_gain:
             factor = ((1 - slack) * self.max_gain / product) ** (1 / len(weights))
             for weight in weights:
@@ -132,7 +135,7 @@ class GainConstraint:
 def _loop_gain(network: EquilibriumNetwork[Any]) -> GainBound:
     """The gain of a network's recurrent layers, or say why it has none to bound."""
     layers = [layer for layer, _ in network.turn]
-    gain = GainBound([gain_factor(layer) for layer in layers])
+    gain = network.gain_bound()
     if math.inf in gain.factors:
         activation = layers[gain.factors.index(math.inf)].activation
         raise ValueError(f"network must have a Lipschitz activation, got {activation!r}")

@@ -13,7 +13,15 @@ __all__ = ["decode", "encode"]
 
 _ARCHITECTURES: dict[str, type] = {
     name: getattr(architectures, name)
-    for name in ("DEQ", "ConvResNet", "FullyConnected", "ImplicitNetwork", "ResNet")
+    for name in (
+        "DEQ",
+        "ConvDEQ",
+        "ConvNet",
+        "ConvResNet",
+        "FullyConnected",
+        "ImplicitNetwork",
+        "ResNet",
+    )
 }
 _KNOWN: dict[str, type] = _ARCHITECTURES | {
     name: value

@@ -20,6 +20,7 @@ from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.problem import Problem
 from shoal.equilibrium.solution import SolveLog, handle_failure
 from shoal.equilibrium.warm import Series, WarmStart
+from shoal.networks.gain import GainBound, MatrixNorm, WeightNorm, gain_factor
 from shoal.networks.network import Network, NetworkSpec
 from shoal.networks.well_posedness import WellPosedness, well_posedness
 
@@ -97,7 +98,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         self._series.resume(WarmStart.of(state), x)
 
     def features(self, x: Tensor) -> Tensor:
-        """The equilibrium $z$ for inputs ``x``, differentiable; shape (samples, width)."""
+        """The equilibrium $z$ for inputs ``x``, differentiable; shape (samples, width, ...)."""
         x = self.check_input(x)
         return self.equilibrium(self.injections(x), x) * self.feature_scale
 
@@ -105,7 +106,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         """The equilibrium with its status, residual and steps for each sample; no gradient.
 
         Args:
-            x: Inputs, of shape (samples, in_features).
+            x: Inputs, of shape (samples, in_features, ...).
 
         Raises:
             ConvergenceError: If a sample does not converge and the network was built with
@@ -116,26 +117,28 @@ class EquilibriumNetwork(Network[A], Generic[A]):
             with full_precision(x):
                 problem, start = recurrent_problem(self.turn, injections)
                 found = drive(problem, self.options.solver, start).solution
-            scale = self.feature_scale
-            solution = replace(found, value=found.value * scale, residual=found.residual * scale)
+            scale, value = self.feature_scale, found.value.view(injections[0].shape)
+            solution = replace(found, value=value * scale, residual=found.residual * scale)
         handle_failure(solution, self.options.on_failure, "The equilibrium")
         return solution
 
     def problem_at(self, z: Tensor, x: Tensor) -> tuple[Problem, Tensor]:
         """The equation of the recurrent layers near an equilibrium $z$, and that as rows."""
-        problem, start = recurrent_problem(self.turn, self.injections(self.check_input(x)))
-        z = float_tensor("z", z)
-        if z.shape != start.shape:
-            raise ValueError(f"z must have shape {tuple(start.shape)}, got {tuple(z.shape)}")
-        return problem, z.to(start.dtype) / self.feature_scale
+        injections = self.injections(self.check_input(x))
+        problem, start = recurrent_problem(self.turn, injections)
+        z, shape = float_tensor("z", z), injections[0].shape
+        if z.shape != shape:
+            raise ValueError(f"z must have shape {tuple(shape)}, got {tuple(z.shape)}")
+        return problem, z.to(start.dtype).flatten(1) / self.feature_scale
 
     @uncompiled
     def equilibrium(self, injections: tuple[Tensor, ...], x: Tensor | None = None) -> Tensor:
         """$Z$, from a warm start if this pass is one of a series on the same inputs ``x``."""
         options = self.options.with_recall(self._warm(x))
-        if len(injections) > 1:
-            return loop_equilibrium(self.turn, injections, options)
-        ((layer, weight),) = self.turn
+        turn = self.turn
+        if len(turn) > 1 or type(turn[0][0]) is not Layer:
+            return loop_equilibrium(turn, injections, options)
+        ((layer, weight),) = turn
         return equilibrium(injections[0], weight, layer, options)
 
     def exact(self, *, silent: bool = False) -> "EquilibriumNetwork[A]":
@@ -169,7 +172,17 @@ class EquilibriumNetwork(Network[A], Generic[A]):
             >>> net.well_posedness().contraction
             True
         """
-        return well_posedness(self.turn, self.architecture, tightness)
+        weights = [weight for _, weight in self.turn]
+        return well_posedness(self.gain_bound(), weights, self.architecture, tightness)
+
+    def gain_bound(self) -> GainBound:
+        """What bounds the gain of the recurrent layers while their weights change."""
+        turn = self.turn
+        return GainBound([gain_factor(layer) for layer, _ in turn], [self._norm()] * len(turn))
+
+    def _norm(self) -> WeightNorm:
+        """How the norm of a recurrent layer's weights is bounded."""
+        return MatrixNorm()
 
     def _warm(self, x: Tensor | None) -> WarmStart | None:
         if not (self.warm_start and self.training and torch.is_grad_enabled()):

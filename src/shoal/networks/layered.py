@@ -5,30 +5,43 @@ from typing import Any
 
 from torch import Tensor
 
-from shoal.architectures import Layers, Weights
+from shoal.architectures import ImageArchitecture, Layers, Weights
 from shoal.networks.draw import Source
 from shoal.networks.network import NetworkSpec
 
 __all__ = ["acting_scales", "draw_layers"]
 
 
-def acting_scales(layers: Layers, width: int) -> dict[str, float]:
+def acting_scales(layers: Layers, spec: NetworkSpec[Any]) -> dict[str, float]:
     r"""By what each group of weights is multiplied where it acts.
 
     Features of a chain have the factor $m^{-1/2}$ in them; those of a loop are solved for without
-    it, so that what acts on them has it.
+    it, so that what acts on them has it. Weights of images may average over patches.
     """
-    looped = layers.injection is not None
-    on_features = {"readout", *(cell.weights.group for cell in layers.cells)} if looped else set()
+    looped, width = layers.injection is not None, spec.width
+    convolving = {cell.weights.group for cell in layers.cells}
+    on_features = {"readout", *convolving} if looped else set()
+    if layers.injection is not None:
+        convolving.add(layers.injection.group)
+    patch = _patch(spec)
     scales = {"readout": 1 / math.sqrt(width) if looped else 1.0}  # also where it is fixed
     for weights in layers.weights:
         size = width if weights.group in on_features else 1
+        size *= patch if weights.group in convolving else 1
         scales[weights.group] = math.sqrt(weights.share / size)
     return scales
 
 
+def _patch(spec: NetworkSpec[Any]) -> int:
+    """The pixels that weights average over."""
+    architecture = spec.architecture
+    if not isinstance(architecture, ImageArchitecture) or not architecture.averaged:
+        return 1
+    return int(architecture.patch_size**spec.pixel_axes)
+
+
 def draw_layers(
-    spec: NetworkSpec[Any], source: Source, patch: tuple[int, ...] = ()
+    spec: NetworkSpec[Any], source: Source, patch: tuple[int, ...] = (), pixels: int = 1
 ) -> dict[str, Tensor]:
     """The initial weights of a chain or a loop, in the scale in which they are trained.
 
@@ -36,12 +49,13 @@ def draw_layers(
         spec: The network.
         source: Where they come from.
         patch: The pixels that a unit of a convolutional network sees, along each axis.
+        pixels: How many of each channel its readout sees.
     """
     width, law, layers = spec.width, spec.weights, spec.architecture.layers(spec.width)
     looped, readout = layers.injection is not None, layers.readout
     signs = "rademacher" if readout is None else law
     scale = 1.0 if readout is None else _deviation(readout)
-    shape, sizes = (spec.out_features, width), [width] * len(layers.cells)
+    shape, sizes = (spec.out_features, width * pixels), [width] * len(layers.cells)
     weights = {"readout": source.draw(signs, *shape, scale=scale * spec.readout_scale)}
     if not looped:
         sizes[0] = spec.in_features
@@ -49,8 +63,8 @@ def draw_layers(
         scale = _deviation(cell.weights)
         weights[cell.weights.group] = source.draw(law, width, size, *patch, scale=scale)
     if layers.injection is not None:
-        scale = _deviation(layers.injection)
-        weights[layers.injection.group] = source.draw(law, width, spec.in_features, scale=scale)
+        scale, size = _deviation(layers.injection), spec.in_features
+        weights[layers.injection.group] = source.draw(law, width, size, *patch, scale=scale)
     for bias in (cell.bias for cell in layers.cells if cell.bias is not None):
         weights[bias.group] = source.draw(law, width, scale=_deviation(bias))
     return weights

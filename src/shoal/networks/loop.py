@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,7 +21,6 @@ __all__ = ["LoopNetwork"]
 A = TypeVar("A", bound=ImplicitArchitecture)
 
 
-@final
 class LoopNetwork(EquilibriumNetwork[A], Generic[A]):
     r"""A loop of cells, as the architecture's ``layers`` say; for a DEQ mostly of one.
 
@@ -45,7 +44,7 @@ class LoopNetwork(EquilibriumNetwork[A], Generic[A]):
     ) -> None:
         super().__init__(spec, weights, options, warm_start=warm_start)
         self.layers = spec.architecture.layers(spec.width)
-        self.scales = acting_scales(self.layers, spec.width)
+        self.scales = acting_scales(self.layers, spec)
 
     @staticmethod
     def draw(spec: NetworkSpec[Any], source: Source) -> dict[str, Tensor]:
@@ -57,11 +56,15 @@ class LoopNetwork(EquilibriumNetwork[A], Generic[A]):
         """The recurrent layers, one after the other, with their weights."""
         return [
             (
-                Layer(_activation(cell), self.scales[cell.weights.group]),
+                self._recurrent(_activation(cell), self.scales[cell.weights.group]),
                 self._weight(cell.weights.group),
             )
             for cell in self.layers.cells
         ]
+
+    def _recurrent(self, activation: Activation, scale: float) -> Layer:
+        """A recurrent layer."""
+        return Layer(activation, scale)
 
     @property
     def feature_scale(self) -> float:
@@ -72,7 +75,7 @@ class LoopNetwork(EquilibriumNetwork[A], Generic[A]):
         r"""$U = \sigma_b x B^\top + b$, what the first layer sees besides the features."""
         injection = self.layers.injection
         assert injection is not None
-        found = torch.mm(x, self._weight(injection.group).t()).mul(self.scales[injection.group])
+        found = self._linear(x, self._weight(injection.group)).mul(self.scales[injection.group])
         return self._with_bias(self.layers.cells[0], found)
 
     def injections(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -85,13 +88,26 @@ class LoopNetwork(EquilibriumNetwork[A], Generic[A]):
     def _with_bias(self, cell: Cell, term: Tensor) -> Tensor:
         if cell.bias is None:
             return term
-        return term + self._weight(cell.bias.group) * self.scales[cell.bias.group]
+        added = self._weight(cell.bias.group) * self.scales[cell.bias.group]
+        return term + added.view(-1, *[1] * self.spec.pixel_axes)
 
     def _forward(self, x: Tensor) -> Tensor:
         return self._read(self.equilibrium(self.injections(x), x))
 
     def _read(self, z: Tensor) -> Tensor:
-        return torch.mm(z, self.readout.t()).mul(self.feature_scale)
+        return torch.mm(self._pooled(z), self.readout.t()).mul(self.feature_scale)
+
+    def _linear(self, x: Tensor, weight: Tensor) -> Tensor:
+        """What weights make of inputs."""
+        return torch.mm(x, weight.t())
+
+    def _seen(self, x: Tensor) -> Tensor:
+        """What a unit sees of inputs or features; shape (samples, pixels, size)."""
+        return x[:, None]
+
+    def _pooled(self, z: Tensor) -> Tensor:
+        """What the readout sees of the features."""
+        return z
 
     def trace(self, x: Tensor) -> Trace:
         """A pass that keeps the equilibrium and what the input and the layers add to it."""
@@ -104,17 +120,18 @@ class LoopNetwork(EquilibriumNetwork[A], Generic[A]):
         z = self.exact(silent=True).equilibrium(into)
         output, scales = self._read(z), self.scales
         maps = {
-            "readout": LinearMap(z[:, None], output, scales["readout"]),
-            injection.group: LinearMap(x[:, None], into[0], scales[injection.group]),
+            "readout": LinearMap(self._pooled(z)[:, None], output, scales["readout"]),
+            injection.group: LinearMap(self._seen(x), into[0], scales[injection.group]),
         }
         for cell, seen, entry in zip(self.layers.cells, self._states(z, into), into, strict=True):
             group = cell.weights.group
-            maps[group] = LinearMap(seen[:, None], entry, scales[group])
+            maps[group] = LinearMap(self._seen(seen), entry, scales[group])
             if cell.bias is not None:
                 maps[cell.bias.group] = bias_map(entry, scales[cell.bias.group])
         readout = self.layers.readout
         deviation = 1.0 if readout is None else math.sqrt(readout.variance)
-        return Trace(output, z * (deviation / math.sqrt(self.spec.width)), maps)
+        features = self._pooled(z) * (deviation / math.sqrt(self.spec.width))
+        return Trace(output, features, maps)
 
     def _states(self, z: Tensor, into: tuple[Tensor, ...]) -> list[Tensor]:
         """What the weights of each layer see."""

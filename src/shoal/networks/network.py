@@ -32,6 +32,7 @@ class NetworkSpec(Generic[A]):
         readout_scale: The factor of the readout at initialization.
         trainable: The groups that are trained.
         pixel_axes: How many axes of pixels inputs have; zero if they are vectors.
+        pixels: How many there are along each axis; empty if that is a matter of the inputs.
     """
 
     architecture: A
@@ -42,6 +43,7 @@ class NetworkSpec(Generic[A]):
     readout_scale: float
     trainable: frozenset[str]
     pixel_axes: int = 0
+    pixels: tuple[int, ...] = ()
 
 
 class LinearMap(NamedTuple):

@@ -6,13 +6,12 @@ from torch.nn import Module
 
 from shoal.architectures import (
     Architecture,
-    ConvResNet,
     ImageArchitecture,
     ImplicitArchitecture,
     ImplicitNetwork,
 )
 from shoal.networks.chain import ChainNetwork
-from shoal.networks.conv_resnet import ConvResNetwork
+from shoal.networks.convolutional import ConvolutionalChain, ConvolutionalLoop
 from shoal.networks.implicit_network import ImplicitNetworkModule
 from shoal.networks.loop import LoopNetwork
 from shoal.networks.network import Network
@@ -21,7 +20,6 @@ __all__ = ["network_class"]
 
 # those that are no plain chain or loop of cells
 _OTHERS: dict[type[Architecture], type[Network[Any]]] = {
-    ConvResNet: ConvResNetwork,
     ImplicitNetwork: ImplicitNetworkModule,
 }
 _TAKEN = {*vars(Module()), "spec", "layers", "scales", "options", "warm_start"}
@@ -37,9 +35,9 @@ def network_class(architecture: Architecture) -> type[Network[Any]]:
     if type(architecture) in _OTHERS:
         return _OTHERS[type(architecture)]
     layers, name = architecture.layers(), type(architecture).__name__
-    if isinstance(architecture, ImageArchitecture):
-        raise TypeError(f"no networks are made of a {name}; shoal.kernel makes its kernels")
-    chosen: type[Network[Any]] = ChainNetwork if layers.injection is None else LoopNetwork
+    images = isinstance(architecture, ImageArchitecture)
+    chain, loop = (ConvolutionalChain, ConvolutionalLoop) if images else (ChainNetwork, LoopNetwork)
+    chosen: type[Network[Any]] = chain if layers.injection is None else loop
     if layers.injection is not None and not isinstance(architecture, ImplicitArchitecture):
         raise TypeError(f"{name} must be an ImplicitArchitecture, since its layers are a loop")
     for group in layers.groups:

@@ -29,6 +29,7 @@ __all__ = ["load", "save"]
 
 _FORMAT = "shoal network 1"
 _SIZES = ("in_features", "width", "out_features", "weights", "readout_scale", "pixel_axes")
+_LATER_SIZES = ("pixels",)  # that files from before do not have
 
 
 def save(network: Network[Any], path: str | os.PathLike[str]) -> None:
@@ -68,7 +69,7 @@ def save(network: Network[Any], path: str | os.PathLike[str]) -> None:
     metadata = {
         "format": _FORMAT,
         "architecture": encode(spec.architecture),
-        "network": json.dumps({name: getattr(spec, name) for name in _SIZES}),
+        "network": json.dumps({name: getattr(spec, name) for name in (*_SIZES, *_LATER_SIZES)}),
         "trainable": json.dumps(sorted(spec.trainable)),
         "requires_grad": json.dumps(trained),
     }
@@ -160,7 +161,9 @@ def _spec(
     try:
         architecture = decode(metadata["architecture"], own)
         sizes = json.loads(metadata["network"])
-        sizes = {name: sizes[name] for name in _SIZES}
+        sizes = {name: sizes[name] for name in _SIZES} | {
+            name: sizes.get(name) or None for name in _LATER_SIZES
+        }
         sizes["pixel_axes"] = sizes["pixel_axes"] or None
         names = json.loads(metadata["trainable"])
         trained = list(json.loads(metadata["requires_grad"]))

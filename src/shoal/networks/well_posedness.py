@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from shoal.architectures import ImplicitArchitecture
-from shoal.equilibrium.layer import Layer
-from shoal.networks.gain import gain_factor
-from shoal.networks.norms import operator_norm_bounds
+from shoal.networks.gain import GainBound
 
 __all__ = ["WellPosedness", "well_posedness"]
 
@@ -62,12 +60,15 @@ def _word(holds: bool) -> str:
 
 
 def well_posedness(
-    turn: Sequence[tuple[Layer, Tensor]], architecture: ImplicitArchitecture, tightness: float
+    gain: GainBound,
+    weights: Sequence[Tensor],
+    architecture: ImplicitArchitecture,
+    tightness: float,
 ) -> WellPosedness:
     """The report for recurrent layers and their weights."""
     lower = upper = 1.0
-    for layer, weight in turn:
-        factor, bounds = gain_factor(layer), operator_norm_bounds(weight, tightness=tightness)
+    for factor, norm, weight in zip(gain.factors, gain.norms, weights, strict=True):
+        bounds = norm.bounds(weight, tightness=tightness)
         least, most = (0.0 if bound == 0 else factor * bound for bound in bounds)
         lower, upper = lower * least, upper * most
     if math.isnan(upper):

@@ -13,8 +13,8 @@ $E = R + V D E$: differentiate $\bar Q$ along a matrix that is added to $\lambda
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # whose parts are imported where they are first used
 import torch
-from scipy.stats import multivariate_normal, norm
 from torch import Tensor
 
 from shoal.core.exceptions import ConvergenceError
@@ -134,6 +134,7 @@ def _wrong(mean: Tensor, covariance: Tensor, right: int) -> float:
     contrast[:, right] = 1.0
     center, law = contrast @ mean, contrast @ covariance @ contrast.T
     if len(others) == 1:
-        return float(norm.sf(float(center[0] / law[0, 0].sqrt())))
-    above = multivariate_normal(np.zeros(len(others)), law.numpy(), allow_singular=True, seed=0)
+        return float(scipy.special.ndtr(-float(center[0] / law[0, 0].sqrt())))
+    normal = scipy.stats.multivariate_normal
+    above = normal(np.zeros(len(others)), law.numpy(), allow_singular=True, seed=0)
     return 1 - float(above.cdf(center.numpy()))

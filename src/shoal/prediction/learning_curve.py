@@ -3,17 +3,22 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture
 from shoal.core.checks import integer, items, seeded
+from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
-from shoal.kernels import KernelFunction, kernel, kernel_function
+from shoal.kernels import KernelFunction
 from shoal.kernels.arguments import as_tensor
+from shoal.kernels.image_function import ImageKernels, chosen_kernels
 from shoal.mixtures import GaussianMixture
+from shoal.mixtures.labels import class_indices, classes_of
 from shoal.prediction.mixture import mixture_curve
 from shoal.prediction.result import Check, LearningCurve
 from shoal.prediction.subsampling import Prediction, Subsampling
@@ -58,8 +63,8 @@ def learning_curve(
     Args:
         architecture: The network, or its kernel function.
         x: Inputs of shape (N, p), or a mixture.
-        y: Targets of shape (N,) or (N, q); or classes, integers of shape (N,), which are regressed
-            as indicators and give error rates too. ``None`` for a mixture.
+        y: Targets of shape (N,) or (N, q); or classes, integers or strings of shape (N,), which are
+            regressed as indicators and give error rates too. ``None`` for a mixture.
         sizes: Numbers of training samples; by default from 16 to the limit of what is claimed.
         ridge: $\lambda \ge 0$, of $(K + \lambda I)\alpha = y$, the same for all sizes.
         n: ``sizes``, for a mixture: one or several numbers of samples.
@@ -72,6 +77,7 @@ def learning_curve(
 
     Raises:
         ValueError: If an argument does not fit; for one, the matrix into the memory.
+        AccuracyError: If the matrix is zero or singular, or squares of targets overflow.
 
     Example:
         >>> import torch, shoal
@@ -82,8 +88,10 @@ def learning_curve(
         >>> curve.test_error
         tensor([0.0177, 0.0136, 0.0121,    nan], dtype=torch.float64)
     """
-    kernels = kernel_function(architecture, trainable=trainable, width=width)
+    kernels = chosen_kernels(architecture, trainable=trainable, width=width)
     if isinstance(x, GaussianMixture):
+        if isinstance(kernels, ImageKernels):
+            raise TypeError(f"a GaussianMixture has no images, got {kernels.architecture!r}")
         if y is not None or sizes is not None or n is None:
             raise ValueError("a mixture has its own classes: give n, and neither y nor sizes")
         several = n if isinstance(n, Iterable) else (n,)
@@ -99,8 +107,13 @@ def learning_curve(
     asked = None if sizes is None else _sizes("sizes", sizes)
     limit = byte_limit(problem, memory)
     whole = Subsampling(decomposed(problem, limit), problem.ridge, classes)
+    if whole.limit < 1:
+        raise AccuracyError(
+            f"the kernel matrix is singular within rounding: with a ridge of {ridge:g} not even "
+            "one sample can be predicted from; take a larger ridge"
+        )
     half = Subsampling(decomposed(_half(problem, seed), limit), problem.ridge, classes)
-    return curve_of(problem, whole, half, asked, repeats=repeats, seed=seed)
+    return curve_of(whole, half, asked, repeats=repeats, seed=seed)
 
 
 def _half(problem: Problem, seed: int) -> Problem:
@@ -112,7 +125,6 @@ def _half(problem: Problem, seed: int) -> Problem:
 
 
 def curve_of(
-    problem: Problem,
     whole: Subsampling,
     half: Subsampling,
     sizes: list[int] | None,
@@ -121,10 +133,10 @@ def curve_of(
     seed: int,
 ) -> LearningCurve:
     """The curve, from all samples and from half of them."""
-    measure = _Measurement(problem, whole, repeats, seed)
-    known = min(whole.samples, math.floor(whole.limit))
+    measure = _Measurement(whole, repeats, seed)
+    known = math.floor(min(whole.samples, whole.limit))
     checks = [measure.check(whole, max(1, known // share)) for share in _SHARES]
-    largest = min(whole.samples, math.floor(half.limit))
+    largest = math.floor(min(whole.samples, half.limit))
     reach = [measure.check(half, largest)] if largest > half.samples else []
     limit = min(whole.limit, whole.samples * largest / half.samples)
     asked = _default_sizes(limit) if sizes is None else sizes
@@ -158,16 +170,20 @@ class _Measurement:
     """Regressions on some of the samples, measured on the others.
 
     Attributes:
-        problem: All samples.
-        whole: The same, decomposed.
+        whole: All samples, decomposed.
         repeats: How many random choices.
         seed: Of these.
     """
 
-    problem: Problem
     whole: Subsampling
     repeats: int
     seed: int
+
+    @cached_property
+    def _matrix(self) -> Tensor:
+        """The kernel matrix, which the decomposition was made in the place of."""
+        parts = self.whole.parts
+        return (parts.vectors * parts.values) @ parts.vectors.T
 
     def check(self, source: Subsampling, size: int) -> Check:
         """Measure, and compare with what is predicted."""
@@ -180,21 +196,18 @@ class _Measurement:
         found = self.whole.predict(self.whole.samples, self.seed)
         return found.test, found.rate if self.whole.classes else None
 
-    def _kernel(self, left: Tensor, right: Tensor) -> Tensor:
-        x = self.problem.x
-        return kernel(self.problem.function, x[left], x[right])[self.problem.kernel]
-
     def _split(self, size: int) -> tuple[float, float | None]:
-        targets = self.problem.y
+        targets = self.whole.parts.targets
         generator = torch.Generator().manual_seed(self.seed)
         errors, rates = [], []
         for _ in range(self.repeats):
             order = torch.randperm(self.whole.samples, generator=generator).to(targets.device)
             given, new = order[:size], order[size:]
-            inner = self._kernel(given, given)
+            columns = self._matrix[:, given]
+            inner = columns[given]
             inner.diagonal().add_(self.whole.ridge + self.whole.least)
             alpha = torch.linalg.solve(inner, targets[given])
-            values = self._kernel(new, given) @ alpha
+            values = columns[new] @ alpha
             errors.append(float((values - targets[new]).square().mean()))
             wrong = values.argmax(1) != targets[new].argmax(1)
             rates.append(float(wrong.double().mean()))
@@ -203,8 +216,10 @@ class _Measurement:
 
 
 def _default_sizes(limit: float) -> list[int]:
-    """Four in each octave, from 16 to the limit."""
+    """Four in each octave, from 16 to the limit, or all up to that if it is smaller."""
     top = math.floor(limit)
+    if top <= 16:
+        return list(range(1, top + 1))
     steps = math.ceil(4 * math.log2(top / 16))
     return sorted({*(round(16 * (top / 16) ** (k / steps)) for k in range(steps + 1)), top})
 
@@ -220,12 +235,14 @@ def _targets(y: Any) -> tuple[Tensor, bool]:
     """Targets as they are, or indicators of classes."""
     if y is None:
         raise ValueError("y must be given with samples; only a GaussianMixture knows its own")
-    given = as_tensor(y, "y")
-    if given.dtype.is_floating_point or given.dtype.is_complex:
-        return given, False
-    if given.dim() != 1:
-        raise ValueError(f"y must have shape (samples,) for classes, got {tuple(given.shape)}")
-    classes, places = given.unique(return_inverse=True)
+    kind = getattr(y, "dtype", None)
+    if isinstance(kind, torch.dtype) and (kind.is_floating_point or kind.is_complex):
+        return y, False
+    if isinstance(kind, np.dtype) and kind.kind in "fc":
+        return as_tensor(y, "y"), False
+    labels = y + 0 if kind in (torch.bool, np.dtype(bool)) else y
+    classes = classes_of(labels, "y")
     if len(classes) < 2:
-        raise ValueError(f"y must have at least two classes, got one class, {classes.tolist()}")
-    return torch.nn.functional.one_hot(places).double(), True
+        raise ValueError(f"y must have at least two classes, got one class, {classes[0]!r}")
+    places = class_indices(labels, classes)
+    return torch.nn.functional.one_hot(places, len(classes)).double(), True

@@ -2,10 +2,11 @@ r"""Learning curves of Gaussian mixtures, from the high-dimensional equivalent a
 
 The equivalent of a centered network's kernel is
 $\alpha_1 x^\top x' + \alpha_2 \chi\chi' + \alpha_3 T_{ab}/p$ plus $\gamma^2 - \tau_0^2\alpha_1$ on
-the diagonal. So its regression is ridge regression on the features
-$g = (\sqrt{\alpha_1}\,x, \sqrt{\alpha_2}\,\chi, \sqrt{\alpha_3/p}\,\text{row } a \text{ of }
-T^{1/2})$, with the ridge $\lambda + \gamma^2 - \tau_0^2\alpha_1$: a mixture of Gaussian features,
-whose means and covariances are known.
+the diagonal, where $T_{ab}/p$ is the inner product of the second moments $E[xx^\top]$ of two
+classes. So its regression is ridge regression, with ridge $\lambda + \gamma^2 - \tau_0^2\alpha_1$,
+on $\sqrt{\alpha_1}\,x$, on $\sqrt{\alpha_2}\,\chi$ and on $\sqrt{\alpha_3}\,xx^\top$ along these
+moments: linear and quadratic forms of $x$, Gaussian in high dimension, whose means and covariances
+are known.
 """
 
 import math
@@ -23,6 +24,8 @@ from shoal.prediction.gaussian_features import GaussianFeatures, regressed
 from shoal.prediction.result import LearningCurve
 
 __all__ = ["mixture_curve"]
+
+_ROUNDING = 1e-9  # of coefficients, in units of the kernel
 
 
 def mixture_curve(
@@ -47,6 +50,9 @@ def mixture_curve(
         )
     kernel = found.ck if which == "ck" else found.ntk
     own = kernel.gamma2 - squared * kernel.alpha1  # what the diagonal has besides the features
+    own = own if own > _ROUNDING * kernel.gamma2 else 0.0
+    if not ridge + own > 0:
+        raise ValueError("ridge must be > 0 for a kernel that is linear in its inputs, got 0")
     features = _features(mixture, kernel, squared, products)
     targets = torch.eye(len(mixture.classes), dtype=torch.float64)
     rows = []
@@ -64,29 +70,35 @@ def mixture_curve(
 def _features(
     mixture: GaussianMixture, kernel: KernelCoefficients, squared: float, products: Tensor
 ) -> GaussianFeatures:
-    """Means and covariances of the features of each class."""
-    p, count = mixture.dimension, len(mixture.classes)
-    scales = [math.sqrt(_positive(kernel, name)) for name in ("alpha1", "alpha2", "alpha3")]
-    values, vectors = torch.linalg.eigh(products / p)
-    levels = scales[2] * vectors * values.clamp_min(0.0).sqrt()
-    means, covariances = [], []
-    for a, (mean, covariance) in enumerate(zip(mixture.means, mixture.covariances, strict=True)):
-        spread = covariance.apply(mean[:, None])[:, 0]
-        inner = float(mean @ spread)
-        norm = (float(mean @ mean) + covariance.trace()) / p - squared
-        block = torch.zeros(p + 1 + count, p + 1 + count, dtype=torch.float64)
-        block[:p, :p] = scales[0] ** 2 / p * covariance.dense()
-        block[:p, p] = block[p, :p] = 2 * scales[0] * scales[1] / p**1.5 * spread
-        block[p, p] = scales[1] ** 2 * (2 * covariance.inner(covariance) + 4 * inner) / p**2
-        covariances.append(block)
-        linear = scales[0] / math.sqrt(p) * mean
-        means.append(torch.cat([linear, linear.new_tensor([scales[1] * norm]), levels[a]]))
-    return GaussianFeatures(torch.stack(means), covariances)
+    """Means and covariances of the features of each class, the quadratic ones as forms of $x$."""
+    p = mixture.dimension
+    linear, norm, quadratic = (
+        math.sqrt(_positive(kernel, name)) for name in ("alpha1", "alpha2", "alpha3")
+    )
+    centers = mixture.means / math.sqrt(p)
+    spreads = [covariance.dense() / p for covariance in mixture.covariances]
+    moments = torch.stack([s + torch.outer(m, m) for s, m in zip(spreads, centers, strict=True)])
+    values, vectors = torch.linalg.eigh(products / p)  # inner products of the moments
+    kept = values > 1e-10 * values[-1]
+    basis = torch.einsum("ak,aij->kij", vectors[:, kept] / values[kept].sqrt(), moments)
+    eye = torch.eye(p, dtype=torch.float64)
+    forms = torch.cat([norm * eye[None], quadratic * basis])
+    levels = torch.einsum("kij,aij->ak", forms, moments)
+    levels[:, 0] -= norm * squared
+    covariances = []
+    for spread, center in zip(spreads, centers, strict=True):
+        images = forms @ spread
+        moved = forms @ center  # each form at the mean
+        inner = 2 * torch.einsum("kij,lji->kl", images, images) + 4 * moved @ spread @ moved.T
+        cross = 2 * linear * spread @ moved.T
+        blocks = [[linear**2 * spread, cross], [cross.T, inner]]
+        covariances.append(torch.cat([torch.cat(row, 1) for row in blocks]))
+    return GaussianFeatures(torch.cat([linear * centers, levels], 1), covariances)
 
 
 def _positive(kernel: KernelCoefficients, name: str) -> float:
     """A coefficient, which belongs to a positive definite kernel; rounding may make it negative."""
     value: float = getattr(kernel, name)
-    if value < -1e-9 * abs(kernel.gamma2):
+    if value < -_ROUNDING * abs(kernel.gamma2):
         raise ValueError(f"the coefficient {name} must not be negative, got {value:.3g}")
     return max(value, 0.0)

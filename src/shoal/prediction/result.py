@@ -1,5 +1,6 @@
 """What learning curves return."""
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,8 @@ class Check:
     @property
     def deviation(self) -> float:
         """Predicted over measured, less one."""
+        if self.measured == 0:
+            return 0.0 if self.predicted == 0 else math.inf
         return self.predicted / self.measured - 1
 
 

@@ -15,8 +15,8 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import scipy  # whose parts are imported where they are first used
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 from shoal.regression.ridge_path import Decomposition
@@ -83,30 +83,35 @@ class Subsampling:
         """The ridge on all samples to which so many correspond."""
         if size == self.samples and self.ridge >= self.least:
             return self.ridge
-        top = max(self.ridge, 1.0) + float(self.parts.values[-1]) * self.samples
+        top = self.ridge + float(self.parts.values[-1]) * self.samples
         while self._size(top) > size:
             top *= 2
-        found = brentq(lambda t: self._size(t) - size, self.least, top, xtol=1e-300, rtol=1e-12)
+        found = scipy.optimize.brentq(
+            lambda t: self._size(t) - size, self.least, top, xtol=1e-300, rtol=1e-12, maxiter=1000
+        )
         return float(found)
 
     def predict(self, size: int, seed: int) -> Prediction:
         """Errors with so many samples, up to the limit."""
         parts = self.parts
         inverse = parts.inverse(self.other_ridge(size))
-        first, second = float(inverse.sum()), float(inverse.square().sum())
+        relative = inverse / inverse.max()  # whose squares neither overflow nor underflow
         alpha = parts.vectors @ (inverse[:, None] * parts.coefficients)
         diagonal = parts.inverse_diagonal(inverse)[:, None]
         errors = alpha / diagonal  # leaving out each
-        free = first**2 / second  # N less the sum of squares
-        share = free / self.samples * size / (size - self.samples + free)
+        free = float(relative.sum() ** 2 / relative.square().sum())  # N less the sum of squares
+        here, there = free / self.samples, 1 - (self.samples - free) / size  # as shares of N and n
+        share = here / there
         squares = errors.square().mean(1)
-        fitted = share * float(alpha.square().mean()) / (first / self.samples) ** 2
-        excess = (share - 1) / (self.samples / free - 1)  # of fluctuation, over that of all
+        mean = float(squares.mean())
+        spread = float((squares / mean).std()) if mean > 0 else 0.0
+        fitted = (self.ridge * self.samples / size * alpha).square()
+        excess = (self.samples - size) / size * share  # of fluctuation, over that of all
         return Prediction(
-            share * float(squares.mean()),
-            float(squares.mean()) * free / self.samples,
-            fitted * (self.ridge * first / size) ** 2,
-            share * float(squares.std()) / math.sqrt(_independent(inverse)),
+            share * mean,
+            here * mean,
+            share * float(fitted.mean()),
+            share * mean * spread / math.sqrt(_independent(relative)),
             self._rate(inverse, diagonal, errors, excess, seed) if self.classes else math.nan,
         )
 
@@ -133,11 +138,11 @@ class Subsampling:
         return sum(rates) / _DRAWS
 
 
-def _independent(inverse: Tensor) -> float:
+def _independent(relative: Tensor) -> float:
     r"""How many independent errors those of leaving out each sample are worth.
 
     They are $G y$ but for scales. If $y$ were noise, the sum of their squares would vary by
     $2 \operatorname{tr} G^4/(\operatorname{tr} G^2)^2$ relative to its square, instead of $2/N$.
     """
-    scaled = (inverse / inverse.max()).square()
-    return float(scaled.sum() ** 2 / scaled.square().sum())
+    squares = relative.square()
+    return float(squares.sum() ** 2 / squares.square().sum())

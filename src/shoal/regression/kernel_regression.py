@@ -15,8 +15,9 @@ from shoal.core.checkpoints import Checkpoint
 from shoal.core.checks import function, one_of, shown
 from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
 from shoal.core.settings import in_standard_settings
-from shoal.kernels import KernelFunction, kernel_function
+from shoal.kernels import KernelFunction
 from shoal.kernels.arguments import as_tensor
+from shoal.kernels.image_function import chosen_kernels
 from shoal.linalg.krylov import Iteration, relative
 from shoal.regression import checkpoints
 from shoal.regression.memory import byte_limit, data_bytes, matrix_bytes
@@ -26,6 +27,7 @@ from shoal.regression.result import KernelRegression, Report
 from shoal.regression.ridge_path import (
     Criterion,
     RidgePath,
+    check_room,
     checked_criterion,
     decomposed,
     path_of,
@@ -75,7 +77,8 @@ def kernel_regression(
 
     Args:
         architecture: The network, or its kernel function.
-        x: Inputs of shape (n, p), a tensor or a NumPy array.
+        x: Inputs of shape (n, p), a tensor or a NumPy array; for networks of images, such as a
+            ``ConvDEQ``, images of shape (n, channels, pixels...).
         y: Targets of shape (n,) or (n, q).
         ridge: $\lambda \ge 0$; or how to choose it, from one eigendecomposition of the matrix:
             ``"gcv"`` by generalized cross-validation, ``"loo"`` by the mean squared error of
@@ -108,11 +111,13 @@ def kernel_regression(
         >>> fit.predict(torch.tensor([[0.6, 0.0, 0.8]]).double())
         tensor([0.3555], dtype=torch.float64)
     """
-    kernels = kernel_function(architecture, trainable=trainable, width=width)
+    kernels = chosen_kernels(architecture, trainable=trainable, width=width)
     wanted = checked_criterion("ridge", ridge) if isinstance(ridge, str) else None
     problem = checked_problem(kernels, x, y, 0.0 if isinstance(ridge, str) else ridge, which)
     one_of("on_failure", on_failure, ("raise", "warn"))
     limit = byte_limit(problem, memory)
+    if wanted is not None:
+        check_room(problem, limit)  # the choice takes more than the regression
     chosen = _chosen(method, problem, limit, checkpoint)
     function("on_progress", on_progress)
     listener = on_progress or (lambda _: None)

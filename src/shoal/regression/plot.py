@@ -25,7 +25,8 @@ def plot_path(path: "RidgePath") -> "Figure":
     for name, values in (("loo", path.loo), ("gcv", path.gcv)):
         errors.plot(path.ridges, values, color=_COLORS[name], label=_NAMES[name])
         errors.axvline(path.best(name), color=_COLORS[name], linestyle=":")  # type: ignore[arg-type]
-    errors.set_yscale("log")
+    if bool((path.loo > 0).any()):
+        errors.set_yscale("log")
     errors.set_title("mean squared error")
     errors.legend(framealpha=0.7, edgecolor="none")
     likelihood.plot(path.ridges, path.log_likelihood, color=_COLORS["likelihood"])

@@ -10,6 +10,7 @@ from torch import Tensor
 from shoal.core.checks import integer
 from shoal.equivalents import EquivalentOperator
 from shoal.equivalents.equivalent import unchecked_equivalent
+from shoal.kernels.image_function import ImageKernels
 from shoal.linalg import Diagonal, LowRank
 from shoal.linalg.low_rank import DROPPED
 from shoal.mixtures.labels import Labels, class_indices, classes_of
@@ -189,6 +190,11 @@ def _equivalent(problem: Problem, labels: Labels | None) -> tuple[EquivalentOper
     if labels is not None and len(labels) != problem.size:
         raise ValueError(
             f"labels must be as many as inputs, got {len(labels)} for {problem.size} inputs"
+        )
+    if isinstance(problem.function, ImageKernels):
+        raise TypeError(
+            "preconditioner must be a Nystrom for images, whose kernels have no high-dimensional "
+            "equivalent"
         )
     # misfits are not told of: a preconditioner may be wrong, only not too much
     both, _ = unchecked_equivalent(problem.function, problem.x, labels, center=False)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from shoal.core.checks import float_tensor, one_of, real
 from shoal.kernels import KernelFunction, KernelOperator, kernel, kernel_operator
-from shoal.kernels.arguments import as_tensor, checked_samples
+from shoal.kernels.arguments import as_tensor
+from shoal.kernels.image_function import ImageKernels, checked_points
 from shoal.linalg.operator import refuse_gradients
 
 __all__ = ["Problem", "Shifted", "checked_problem"]
@@ -21,13 +22,13 @@ class Problem:
 
     Attributes:
         function: The kernels.
-        x: The inputs. shape: (n, p)
+        x: The inputs. shape: (n, p), or that of images
         y: The targets. shape: (n, q)
         ridge: $\lambda$.
         kernel: 0 for the CK, 1 for the NTK.
     """
 
-    function: KernelFunction
+    function: KernelFunction | ImageKernels
     x: Tensor
     y: Tensor
     ridge: float
@@ -79,11 +80,11 @@ class Shifted:
         return product + self.ridge * vectors
 
 
-def checked_problem(kernels: KernelFunction, x: Any, y: Any, ridge: float, which: str) -> Problem:
+def checked_problem(
+    kernels: KernelFunction | ImageKernels, x: Any, y: Any, ridge: float, which: str
+) -> Problem:
     """Checked arguments, in float64."""
-    inputs = checked_samples("x", as_tensor(x, "x"))
-    if inputs.dim() != 2:
-        raise ValueError(f"x must have shape (samples, features), got {tuple(inputs.shape)}")
+    inputs = checked_points(kernels, "x", as_tensor(x, "x"))
     targets = float_tensor("y", as_tensor(y, "y"))
     if targets.dim() not in (1, 2) or len(targets) != len(inputs):
         raise ValueError(

@@ -11,7 +11,8 @@ from torch import Tensor
 from shoal.core.checks import integer, room, seeded
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
-from shoal.kernels.arguments import as_tensor, checked_samples
+from shoal.kernels.arguments import as_tensor
+from shoal.kernels.image_function import checked_points
 from shoal.regression.leave_one_out import LeaveOneOut, agreement
 from shoal.regression.problem import Problem
 from shoal.regression.ridge_path import RidgePath
@@ -93,7 +94,7 @@ class KernelRegression:
             x: New inputs of shape (m, p); a NumPy array gives a NumPy array.
         """
         own, block = self._problem.x, self._solver.block
-        rows = max(1, block // 8 // (own.shape[1] * own.itemsize))  # with directions and copies
+        rows = max(1, block // 8 // (own[0].numel() * own.itemsize))  # with directions and copies
         values = torch.cat(
             [
                 self._problem.cross(some, own, block // 2) @ self._alpha
@@ -193,7 +194,7 @@ class KernelRegression:
         Raises:
             ValueError: If there is no factorization in float64; :meth:`estimate_gcv` does without.
         """
-        return float(self._alpha.square().mean() / self._inverse_diagonal("gcv").mean().square())
+        return float((self._alpha / self._inverse_diagonal("gcv").mean()).square().mean())
 
     @in_standard_settings
     def estimate_gcv(self, *, probes: int = 16, seed: int = 0) -> Estimate:
@@ -257,11 +258,11 @@ class KernelRegression:
         return -0.5 * (fit + columns * (logdet + constant))
 
     def _inputs(self, x: Any) -> Tensor:
-        inputs, own = checked_samples("x", as_tensor(x, "x")).detach(), self._problem.x
-        if inputs.dim() != 2 or inputs.shape[1] != own.shape[1]:
-            raise ValueError(
-                f"x must have shape (inputs, {own.shape[1]}), got {tuple(inputs.shape)}"
-            )
+        own = self._problem.x
+        inputs = checked_points(self._problem.function, "x", as_tensor(x, "x")).detach()
+        if inputs.shape[1:] != own.shape[1:]:
+            wanted = ", ".join(map(str, own.shape[1:]))
+            raise ValueError(f"x must have shape (inputs, {wanted}), got {tuple(inputs.shape)}")
         return inputs.to(own)
 
     def _like(self, x: Any, values: Tensor) -> Any:

@@ -13,7 +13,8 @@ from shoal.architectures import Architecture
 from shoal.core.checks import items, one_of, real
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
-from shoal.kernels import KernelFunction, kernel_function
+from shoal.kernels import KernelFunction
+from shoal.kernels.image_function import chosen_kernels
 from shoal.regression.leave_one_out import agreement
 from shoal.regression.memory import byte_limit, data_bytes
 from shoal.regression.plot import plot_path
@@ -26,6 +27,7 @@ __all__ = [
     "Criterion",
     "Decomposition",
     "RidgePath",
+    "check_room",
     "checked_criterion",
     "decomposed",
     "path_of",
@@ -35,6 +37,7 @@ __all__ = [
 Criterion = Literal["gcv", "loo", "likelihood"]
 _ARRAYS = 4  # of the size of the matrix: it, its vectors, and what the decomposition works in
 _PER_DECADE = 8
+_SMALL = 1e-150  # targets, whose squares and their sums are numbers still
 _LEAST = 1e-8  # of the ridges that are tried, in units of the mean diagonal
 
 
@@ -136,7 +139,7 @@ def ridge_path(
         >>> path.best("loo"), round(path.score("loo") ** 0.5, 3)
         (0.01, 0.124)
     """
-    kernels = kernel_function(architecture, trainable=trainable, width=width)
+    kernels = chosen_kernels(architecture, trainable=trainable, width=width)
     problem = checked_problem(kernels, x, y, 0.0, which)
     tried = None
     if ridges is not None:
@@ -184,18 +187,34 @@ class Decomposition:
         return torch.cat(parts)
 
 
-def decomposed(problem: Problem, limit: int) -> Decomposition:
-    """The matrix of a problem, decomposed, if it fits into so many bytes."""
-    matrix = 8 * problem.size**2
-    left = limit - data_bytes(problem)
-    if _ARRAYS * matrix > left:
+def check_room(problem: Problem, limit: int) -> None:
+    """Say that an eigendecomposition does not fit into so many bytes, if it does not."""
+    needed, left = _ARRAYS * 8 * problem.size**2, limit - data_bytes(problem)
+    if needed > left:
         raise ValueError(
-            f"an eigendecomposition needs {_ARRAYS * matrix / 2**30:.3g} GiB besides inputs and "
-            f"targets, and memory leaves {left / 2**30:.3g} GiB: give more, or fewer samples"
+            f"an eigendecomposition needs {needed / 2**30:.3g} GiB besides inputs and targets, "
+            f"and memory leaves {left / 2**30:.3g} GiB: give more, or fewer samples"
         )
+
+
+def decomposed(problem: Problem, limit: int) -> Decomposition:
+    """The matrix of a problem, decomposed, if it fits into so many bytes.
+
+    Raises:
+        ValueError: If it does not.
+        AccuracyError: If it is zero, or if squares of targets overflow or underflow.
+    """
+    largest = float(problem.y.abs().max())
+    if not (largest == 0 or _SMALL <= largest <= 1 / _SMALL):
+        side, way = ("over", "down") if largest > 1 else ("under", "up")
+        raise AccuracyError(f"the squares of these targets {side}flow: scale y {way}")
+    check_room(problem, limit)
+    left = limit - data_bytes(problem) - 8 * problem.size**2
     dense = torch.empty(problem.size, problem.size, dtype=torch.float64, device=problem.x.device)
-    problem.operator(left - matrix).write(dense)  # above the diagonal
+    problem.operator(left).write(dense)  # above the diagonal
     values, vectors = torch.linalg.eigh(dense, UPLO="U")
+    if not float(values[-1]) > 0:
+        raise AccuracyError("the kernel matrix is zero: there is nothing to learn from it")
     return Decomposition(values.clamp_min(0.0), vectors, problem.y, vectors.T @ problem.y)
 
 
@@ -208,8 +227,6 @@ def path_of(parts: Decomposition, ridges: list[float] | None) -> RidgePath:
 
 def _default_ridges(parts: Decomposition) -> list[float]:
     mean, size = float(parts.values.mean()), len(parts.values)
-    if not mean > 0:
-        raise AccuracyError("the kernel matrix is zero: there is nothing to choose a ridge for")
     low, high = max(_LEAST * mean, 10 * parts.rounding), 10 * size * mean
     count = math.ceil(_PER_DECADE * math.log10(high / low)) + 1
     return [float(ridge) for ridge in np.geomspace(low, high, count)]
@@ -227,7 +244,7 @@ def _judged(parts: Decomposition, ridge: float) -> tuple[float, ...]:
     per_column = size * (1 + logarithm) - float(inverse.log().sum())
     return (
         float(errors.square().mean()),
-        float(alpha.square().mean() / inverse.mean().square()),
+        float((alpha / inverse.mean()).square().mean()),
         -0.5 * columns * per_column,
         scale,
         float((parts.values * inverse).sum()),

@@ -177,7 +177,7 @@ def iterative(
     """By conjugate gradients with a preconditioner, on a matrix that is kept as far as it fits."""
     begin = seconds(problem.x)
     report(Progress("precondition", 0.0))
-    near: Diagonal | LowRank = Diagonal(torch.ones_like(problem.x[:, 0]))
+    near: Diagonal | LowRank = Diagonal(torch.ones_like(problem.y[:, 0]))
     if method.preconditioner is not None:
         spare = memory - method.preconditioner.size_in_bytes(problem)
         near = method.preconditioner.matrix(problem, _block(problem, spare))

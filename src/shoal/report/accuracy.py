@@ -9,11 +9,12 @@ from torch import Tensor
 import shoal
 from shoal import DEQ, Architecture
 from shoal.lab.descent import make
-from shoal.lab.figures import COLORS, Axes
 from shoal.lab.readout import features
 from shoal.lab.rivals import TITLES, rival
+from shoal.pages.figures import COLORS, Axes
+from shoal.pages.findings import Findings, Row
 from shoal.report.designs import designed
-from shoal.report.section import Findings, Row, Section, Subject
+from shoal.report.section import Section, Subject
 from shoal.report.targets import on_sphere
 
 __all__ = ["ACCURACY"]

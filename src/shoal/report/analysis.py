@@ -11,8 +11,10 @@ import shoal
 from shoal.core.checks import instance, items
 from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.core.files import finite, json_text
-from shoal.lab.figures import Figure, style
 from shoal.lab.identity import plain
+from shoal.pages.figures import Figure, style
+from shoal.pages.findings import Findings
+from shoal.pages.svg import inline_panel
 from shoal.report.accuracy import ACCURACY
 from shoal.report.certificate import CERTIFICATE
 from shoal.report.designs import DESIGN
@@ -20,9 +22,8 @@ from shoal.report.equivalents import EQUIVALENTS
 from shoal.report.kernels import KERNELS
 from shoal.report.page import render
 from shoal.report.saving import forget_parts, save_results
-from shoal.report.section import Findings, Section, Subject
+from shoal.report.section import Section, Subject
 from shoal.report.spectra import SPECTRUM
-from shoal.report.svg import inline_panel
 from shoal.report.timing import TIMING
 from shoal.report.training import TRAINING
 from shoal.report.well_posedness import WELL_POSEDNESS

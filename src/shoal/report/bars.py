@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from shoal.lab.figures import Axes
+from shoal.pages.figures import Axes
 
 __all__ = ["Bar", "draw_bars"]
 

@@ -6,11 +6,11 @@ from functools import partial
 
 import torch
 
-from shoal.lab.figures import COLORS, Axes
+from shoal.pages.figures import COLORS, Axes
+from shoal.pages.findings import Findings, Part, Row
+from shoal.pages.html import render_page
 from shoal.report.bars import Bar, draw_bars
 from shoal.report.benchmarks import BENCHMARKS, Measurement
-from shoal.report.page import render_page
-from shoal.report.section import Findings, Part, Row
 
 __all__ = ["bench_page", "milliseconds"]
 

@@ -8,7 +8,7 @@ import torch
 
 import shoal
 from shoal.core import checks
-from shoal.report.timing import best_times
+from shoal.core.timing import best_times
 
 __all__ = ["BENCHMARKS", "Benchmark", "Measurement", "measure"]
 

@@ -12,10 +12,11 @@ from shoal import Architecture, ConvResNet
 from shoal.certificates import Condition
 from shoal.certificates.refusals import uncovered
 from shoal.convergence import LinearTraining
-from shoal.lab.figures import COLORS, GRAY, Axes
 from shoal.networks import Network
+from shoal.pages.figures import COLORS, GRAY, Axes
+from shoal.pages.findings import Findings, Row
 from shoal.report.bars import Bar, draw_bars
-from shoal.report.section import Findings, Row, Section, Subject
+from shoal.report.section import Section, Subject
 from shoal.report.targets import learnable
 
 __all__ = ["CERTIFICATE", "certificate_findings"]

@@ -4,9 +4,9 @@ import torch
 
 from shoal.designs import Design, Gap
 from shoal.designs.plot import layer_activations
-from shoal.lab.figures import Figure
-from shoal.report.page import render_page
-from shoal.report.section import Findings, Part, Row
+from shoal.pages.figures import Figure
+from shoal.pages.findings import Findings, Part, Row
+from shoal.pages.html import render_page
 
 __all__ = ["design_page"]
 

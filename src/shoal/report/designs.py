@@ -8,8 +8,9 @@ import shoal
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.designs.plot import layer_activations
-from shoal.lab.figures import COLORS, GRAY, Axes
-from shoal.report.section import Findings, Row, Section, Subject, of_each
+from shoal.pages.figures import COLORS, GRAY, Axes
+from shoal.pages.findings import Findings, Row
+from shoal.report.section import Section, Subject, of_each
 
 __all__ = ["DESIGN", "designed"]
 

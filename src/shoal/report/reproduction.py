@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from shoal.lab import Claim, Run
-from shoal.lab.figures import Figure
 from shoal.lab.formatting import short
-from shoal.report.page import render_page
-from shoal.report.section import Findings, Part, Row
+from shoal.pages.figures import Figure
+from shoal.pages.findings import Findings, Part, Row
+from shoal.pages.html import render_page
 
 __all__ = ["Finished", "paper_page", "run_page"]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.files import json_text, write_together
-from shoal.lab.figures import Figure, figure_writers
+from shoal.pages.figures import Figure, figure_writers
 
 __all__ = ["forget_parts", "save_results"]
 

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 import shoal
-from shoal.lab.figures import COLORS, Axes
-from shoal.report.section import Findings, Row, Section, Subject, as_sentence, of_each
+from shoal.pages.figures import COLORS, Axes
+from shoal.pages.findings import Findings, Row
+from shoal.report.section import Section, Subject, as_sentence, of_each
 
 __all__ = ["SPECTRUM"]
 

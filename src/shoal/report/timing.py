@@ -1,41 +1,15 @@
 """Times, always beside the time of something that everybody knows."""
 
-import time
-from collections.abc import Callable, Mapping
-
-import torch
+from collections.abc import Mapping
 
 import shoal
-from shoal.lab.figures import COLORS, GRAY, Axes
+from shoal.core.timing import best_times
+from shoal.pages.figures import COLORS, GRAY, Axes
+from shoal.pages.findings import Findings, Row
 from shoal.report.bars import Bar, draw_bars
-from shoal.report.section import Findings, Row, Section, Subject
+from shoal.report.section import Section, Subject
 
-__all__ = ["TIMING", "best_times"]
-
-
-def best_times(
-    functions: Mapping[str, Callable[[], object]], device: torch.device, *, repeats: int = 5
-) -> dict[str, float]:
-    """The shortest of several times of each function, in seconds.
-
-    The functions take turns, so that all see the same machine; each runs once before.
-    """
-    times: dict[str, list[float]] = {name: [] for name in functions}
-    for attempt in range(repeats + 1):
-        for name, function in functions.items():
-            _finish(device)
-            start = time.perf_counter()
-            result = function()
-            _finish(device)
-            if attempt:
-                times[name].append(time.perf_counter() - start)
-            del result
-    return {name: min(each) for name, each in times.items()}
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+__all__ = ["TIMING"]
 
 
 def _find(subject: Subject) -> Findings:

@@ -9,10 +9,11 @@ from torch import Tensor
 from shoal import DEQ, Architecture
 from shoal.convergence import LinearTraining
 from shoal.lab.descent import full_batch, make
-from shoal.lab.figures import COLORS, GRAY, Axes
 from shoal.lab.rivals import TITLES, rival, wide_kernels
+from shoal.pages.figures import COLORS, GRAY, Axes
+from shoal.pages.findings import Findings, Row
 from shoal.report.designs import designed
-from shoal.report.section import Findings, Row, Section, Subject, as_sentence
+from shoal.report.section import Section, Subject, as_sentence
 from shoal.report.targets import on_sphere
 
 __all__ = ["TRAINING"]

@@ -6,9 +6,10 @@ import torch
 
 import shoal
 from shoal import ImplicitArchitecture, WellPosedness
-from shoal.lab.figures import COLORS, GRAY, Axes
+from shoal.pages.figures import COLORS, GRAY, Axes
+from shoal.pages.findings import Findings, Row
 from shoal.report.bars import Bar, draw_bars
-from shoal.report.section import Findings, Row, Section, Subject
+from shoal.report.section import Section, Subject
 
 __all__ = ["WELL_POSEDNESS"]
 

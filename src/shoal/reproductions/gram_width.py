@@ -11,8 +11,8 @@ from torch import Tensor
 
 from shoal.lab.claims import Claim, Criterion
 from shoal.lab.experiment import Arrays, Point, Result
-from shoal.lab.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
 from shoal.lab.fits import power_law
+from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
 from shoal.reproductions.width_errors import WidthDraws, errors_of, slopes
 
 __all__ = ["GramWidth"]

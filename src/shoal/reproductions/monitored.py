@@ -15,7 +15,7 @@ import shoal
 from shoal.architectures import Architecture
 from shoal.lab.claims import Criterion
 from shoal.lab.experiment import Arrays, Experiment, Point, Result, matching
-from shoal.lab.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
+from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
 from shoal.training import TrainingProgress, TrainingRun
 
 __all__ = ["MonitoredWidths", "Panel", "Task", "run_arrays"]

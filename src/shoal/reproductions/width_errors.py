@@ -10,9 +10,9 @@ from torch import Tensor
 import shoal
 from shoal.architectures import Architecture
 from shoal.lab.experiment import Arrays, Experiment, Point, Result
-from shoal.lab.figures import COLORS, GRAY, Axes
 from shoal.lab.fits import PowerLaw, power_law
 from shoal.networks import Network
+from shoal.pages.figures import COLORS, GRAY, Axes
 
 __all__ = [
     "Errors",

@@ -1,15 +1,14 @@
 """What is measured of a network on its way through training."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import mul
 
 import torch
 from torch import Tensor
 
-from shoal.linalg.norms import least_eigenvalue, spectral_norm
+from shoal.linalg.norms import Eigenpair, least_eigenvalue, spectral_norm
 from shoal.networks.exact import evaluating
-from shoal.networks.gain import GainBound, gain_factor
 from shoal.training.gram import Gram
 from shoal.training.objective import Evaluation, Objective
 
@@ -27,8 +26,7 @@ class Measures:
     def __init__(self, objective: Objective, gram: bool | Iterable[str] | None) -> None:
         self.gram = Gram.chosen(objective, gram)
         with evaluating(objective.network):  # where weights that are computed are not changed
-            turns = [one.turn for one in objective.equilibria]
-        self.gain_bounds = [GainBound([gain_factor(layer) for layer, _ in turn]) for turn in turns]
+            self.gain_bounds = [one.gain_bound() for one in objective.equilibria]
         self._initial: Tensor | None = None  # the first Gram matrix
         self._vectors: dict[str, Tensor] = {}
 
@@ -59,7 +57,10 @@ class Measures:
             if math.inf in bound.factors:
                 return {"gain": math.inf, "gain_upper": math.inf}
             uppers.append(bound.upper(weights, below_one))
-            norms = (self._norm(f"gain{number}.{n}", weight) for n, weight in enumerate(weights))
+            norms = (
+                self._kept(f"gain{number}.{n}", norm.estimate, weight)
+                for n, (norm, weight) in enumerate(zip(bound.norms, weights, strict=True))
+            )
             gains.append(math.prod(map(mul, bound.factors, norms)))
         return {"gain": max(gains), "gain_upper": max(uppers)} if self.gain_bounds else {}
 
@@ -68,7 +69,13 @@ class Measures:
         return value
 
     def _norm(self, name: str, matrix: Tensor) -> float:
-        value, self._vectors[name] = spectral_norm(matrix, self._vectors.get(name))
+        return self._kept(name, spectral_norm, matrix)
+
+    def _kept(
+        self, name: str, norm: Callable[[Tensor, Tensor | None], Eigenpair], matrix: Tensor
+    ) -> float:
+        """A norm, from the vector of the last one on."""
+        value, self._vectors[name] = norm(matrix, self._vectors.get(name))
         return value
 
     def state(self) -> dict[str, Tensor]:

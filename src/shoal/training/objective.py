@@ -14,7 +14,6 @@ from shoal.core.checks import one_of
 from shoal.equilibrium.options import SolveOptions
 from shoal.networks import EquilibriumNetwork, Network
 from shoal.networks.exact import exact, solve_options
-from shoal.networks.gain import GainBound, gain_factor
 from shoal.training.problem import Problem, foreign_data
 
 __all__ = ["Evaluation", "Loss", "Objective"]
@@ -177,8 +176,7 @@ class Objective:
         network = self.network
         if not isinstance(network, EquilibriumNetwork):
             return 0.0
-        layers, weights = zip(*network.turn, strict=True)
-        bound = GainBound([gain_factor(layer) for layer in layers])
+        weights, bound = [weight for _, weight in network.turn], network.gain_bound()
         if math.inf in bound.factors:
             return math.inf
         bound.known, below_one = self._initial_gain, math.nextafter(1.0, 0.0)

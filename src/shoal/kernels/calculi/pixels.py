@@ -11,27 +11,32 @@ patches instead of features.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from shoal.activations import Activation
+from shoal.activations import Activation, Identity
 from shoal.architectures import ImageArchitecture
+from shoal.architectures.layers import squared_gain
+from shoal.core.exceptions import ConvergenceError
 from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.domain import within_bound
-from shoal.gaussian.moments import mean_square
+from shoal.gaussian.moments import mean_square, slope_square
 from shoal.kernels.calculi.own import SMALLEST, Own, Variances
 from shoal.kernels.calculi.pairs import Pair, PairCalculus
-from shoal.kernels.fixed_points import all_turns, solve_field
+from shoal.kernels.fixed_points import Equation, field_turns, solve_field
 from shoal.kernels.pixel_pairs import PixelPairs
 from shoal.kernels.recursions import Loop, Pushed, Scalar
 
 __all__ = ["Images", "Pixels"]
 
 T = TypeVar("T")
+
+_EMPTY = 1e-24  # the share of the largest variance that stands for none where derivatives are taken
+_PARALLEL = 1e-12  # 1 - ρ² up to which derivatives of kinks' slopes have no meaning
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,17 +48,21 @@ class Images:
     Attributes:
         points: The images. shape: (n, channels, *sides)
         pairs: The pairs of pixels with themselves.
+        differentiable: Whether autograd may ask for derivatives, of the first order.
     """
 
     points: Tensor
     pairs: PixelPairs
+    differentiable: bool = False
     _steps: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, architecture: ImageArchitecture, points: Tensor) -> "Images":
+    def of(
+        cls, architecture: ImageArchitecture, points: Tensor, *, differentiable: bool = False
+    ) -> "Images":
         """Images, with the patches of an architecture."""
         nowhere = torch.zeros(1, dtype=torch.int64)
-        return cls(points, PixelPairs.of(architecture, points, nowhere))
+        return cls(points, PixelPairs.of(architecture, points, nowhere), differentiable)
 
     @cached_property
     def _start(self) -> Variances:
@@ -61,7 +70,7 @@ class Images:
 
     @cached_property
     def _own(self) -> Own:
-        return Own(self._start.values, differentiable=False)
+        return Own(self._start.values, differentiable=self.differentiable)
 
     def start(self, *, gated: bool) -> tuple[Variances, float]:  # noqa: ARG002
         """The images."""
@@ -100,30 +109,59 @@ class Images:
         factor = cell.weights.variance * cell.gain**2
 
         def equation(guess: Tensor) -> tuple[Tensor, Tensor]:
-            square, growth = mean_square(cell.activation, guess.clamp(min=SMALLEST))
+            square, growth = _mean_square(cell.activation, guess)
             return self._summed(factor * square) + injected.values, factor * growth
 
         def solved() -> Variances:
-            unique = loop.contracts
-            return Variances(solve_field(equation, injected.values, self._summed, unique=unique))
+            unique = self._is_unique(loop, equation)
+            if not unique and cell.activation.positively_homogeneous:
+                _check_empty(injected.values)
+            found = solve_field(
+                equation,
+                injected.values,
+                self.largest(injected),
+                self._summed,
+                unique=unique,
+                differentiable=self.differentiable,
+            )
+            return Variances(found)
 
         return self._once(("fixed point", loop, id(injected)), solved)
 
+    def _is_unique(self, loop: Loop, equation: Equation) -> bool:
+        """Whether the equation surely has one solution; for a linear one, its slope decides."""
+        gain = squared_gain(loop.cells)
+        if loop.cells[0].activation.positively_homogeneous:
+            gain = float(equation(torch.ones_like(self._start.values[:1]))[1].detach().max())
+        return gain * self.pairs.gain < 1
+
     def turns(self, first: Tensor, ratio: Tensor) -> Tensor:
         """The sum of all turns of a loop."""
-        return all_turns(first, lambda field: ratio * self._summed(field))
+        return field_turns(first, ratio, self._summed, differentiable=self.differentiable)
+
+    def largest_slope(self, phi: Activation) -> float:
+        """The largest mean square of an activation's derivative at all pixels."""
+        if phi.positively_homogeneous:  # the same at all variances
+            return float(slope_square(phi, torch.ones((), dtype=torch.float64)))
+        return float(phi.lipschitz**2)
+
+    def largest(self, state: Variances) -> Tensor:
+        """The largest variance of each image. shape: (n,)."""
+        values = state.values.detach()
+        return self._once(("largest", id(state)), lambda: values.flatten(1).amax(1))
 
     def extremes(self, state: Variances) -> Tensor:
         """The smallest and the largest variance, empty pixels aside. shape: (2,)."""
 
         def found() -> Tensor:
-            values = state.values
+            values = state.values.detach()
             return torch.stack(torch.aminmax(torch.where(values > 0, values, 1.0)))
 
         return self._once(("extremes", id(state)), found)
 
     def _once(self, key: tuple[Any, ...], step: Callable[[], T]) -> T:
         """What a step makes; it is kept, so that its number stays its own."""
+        key = (torch.is_grad_enabled(), *key)
         if key not in self._steps:
             self._steps[key] = step()
         found: T = self._steps[key]
@@ -164,21 +202,28 @@ class Pixels(PairCalculus):
 
     def push(self, phi: Activation, state: Pair, *, mean: bool) -> Pushed[Pair]:
         """Duals of an activation and of its derivative at all pairs of pixels."""
-        own = self.own.push(phi, state.own, mean=mean).state
-        points = _Points.of(
-            self._both(state.own.values), state.covariance, self.own.extremes(state.own)
-        )
+        pushed = self.own.push(phi, state.own, mean=mean)
+        variances, extremes = self._both(state.own.values), self.own.extremes(state.own)
+        if self.own.differentiable:  # with derivatives at empty pixels, too
+            least = _EMPTY * extremes[1]
+            variances = variances[0].clamp(min=least), variances[1].clamp(min=least)
+        points = _Points.of(variances, state.covariance, extremes)
         elsewhere = None
         if points.where is not None:
-            mine, theirs = self._both(own.means)
+            mine, theirs = self._both(pushed.state.means)
             elsewhere = mine * theirs
         values = points.spread(dual(phi, *points.triple), elsewhere)
-        # zero where it only multiplies zeros
-        nothing = None if elsewhere is None else torch.zeros_like(elsewhere)
-        return Pushed(
-            Pair(own, values),
-            lambda: points.spread(dual_derivative(phi, *points.triple), nothing),
-        )
+
+        def slope() -> Tensor:
+            # zero where it only multiplies zeros
+            nothing = None if elsewhere is None else torch.zeros_like(elsewhere)
+            found = points.spread(_slopes(phi, points.triple), nothing)
+            if not self.own.differentiable:
+                return found
+            return torch.where(self.same, self._both(pushed.slope())[0], found)
+
+        pair = Pair(pushed.state, values)
+        return Pushed(self._bounded(pair) if self.own.differentiable else pair, slope)
 
     def fixed_point(self, loop: Loop, injected: Pair) -> Pair:
         """The covariances at equilibrium; the loop has one cell."""
@@ -186,20 +231,81 @@ class Pixels(PairCalculus):
 
         def equation(guess: Tensor) -> tuple[Tensor, Tensor]:
             value, slope = loop(self, self._bounded(Pair(own, guess)), injected)
+            if self._any_same:  # what is known does not change with the guess
+                slope = torch.where(self.same, 0.0, slope)
             return value.covariance, slope
 
-        start = self._bounded(Pair(own, injected.covariance)).covariance
-        summed, unique = self.pairs.patch_sum, loop.contracts
-        return Pair(own, solve_field(equation, start, summed, unique=unique))
+        size = self.own.largest(own).sqrt()
+        found = solve_field(
+            equation,
+            self._bounded(Pair(own, injected.covariance)).covariance,
+            size[self.index[0]] * size[self.index[1]],
+            self.pairs.patch_sum,
+            unique=self._is_unique(loop),
+            differentiable=self.own.differentiable,
+        )
+        return self._bounded(Pair(own, found))
+
+    def _is_unique(self, loop: Loop) -> bool:
+        r"""Whether the equation surely has one solution, the variances being known.
+
+        $|\mathbb E[\varphi'(u)\varphi'(v)]|$ is at most the larger mean square of $\varphi'$.
+        """
+        (cell,) = loop.cells
+        slope = self.own.largest_slope(cell.activation)
+        gain = squared_gain((replace(cell, activation=Identity()),)) * slope
+        return min(gain, squared_gain(loop.cells)) * self.pairs.gain < 1
 
     def turns(self, first: Tensor, ratio: Tensor) -> Tensor:
         """The sum of all turns of a loop."""
-        return all_turns(first, lambda field: ratio * self.pairs.patch_sum(field))
+        differentiable = self.own.differentiable
+        return field_turns(first, ratio, self.pairs.patch_sum, differentiable=differentiable)
 
     def _both(self, values: Tensor | float) -> tuple[Tensor, Tensor]:
         assert isinstance(values, Tensor)
         i, j = self.index
         return values[i, None], self.pairs.of_partner(values[j])
+
+
+def _check_empty(injected: Tensor) -> None:
+    r"""See that nothing enters a loop of a gain of one or more whose variances are linear.
+
+    $\Lambda = g P \Lambda + \beta$ has no solution $\Lambda \ge 0$ otherwise: with Perron's vector
+    $v$ of $P$, $(1 - g \rho) \langle v, \Lambda \rangle = \langle v, \beta \rangle > 0$.
+    """
+    if bool(injected.detach().any()):
+        raise ConvergenceError(
+            "the fixed point of the covariance of pixels does not exist: recurrent_variance times "
+            "the mean square of the activation at unit variance, times the gain of the patches "
+            "(patch_gain of the architecture), must be below 1"
+        )
+
+
+def _mean_square(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean square of an activation and its derivative; one number where it is linear."""
+    if not phi.positively_homogeneous:
+        return mean_square(phi, variance.clamp(min=SMALLEST))
+    slope = mean_square(phi, torch.ones(1, dtype=torch.float64))[0].detach().to(variance)
+    return slope * variance, slope.expand_as(variance)
+
+
+def _slopes(phi: Activation, triple: tuple[Tensor, ...]) -> Tensor:
+    r"""$\mathbb{E}[\varphi'(u)\varphi'(v)]$, with derivatives.
+
+    Those of kinks are infinite where $u = \pm v$, and of both signs beside it: the mean is taken.
+    """
+    a, b, c = triple
+    if not phi.kinks or not any(t.requires_grad for t in triple):
+        return dual_derivative(phi, a, b, c)
+    with torch.no_grad():
+        values, near = dual_derivative(phi, a, b, c), c.square() > (1 - _PARALLEL) * a * b
+        same = near & (c > 0)
+    apart = dual_derivative(
+        phi, *(torch.where(near, v, t) for t, v in ((a, 1.0), (b, 1.0), (c, 0.0)))
+    )
+    own = slope_square(phi, torch.where(same, (a + b) / 2, 1.0))
+    along = values + own - own.detach()
+    return torch.where(near, torch.where(same, along, values), apart)
 
 
 class _Points(NamedTuple):

@@ -11,9 +11,9 @@ import shoal
 from shoal.activations import Activation, Softplus
 from shoal.lab.claims import Claim, Criterion
 from shoal.lab.experiment import Arrays, Experiment, Point, Result, matching
-from shoal.lab.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
 from shoal.lab.fits import power_law
 from shoal.lab.registry import register
+from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
 from shoal.reproductions.du2018.setting import (
     KINDS,
     TITLES,

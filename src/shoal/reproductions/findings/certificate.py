@@ -14,9 +14,9 @@ import shoal
 from shoal import data
 from shoal.core.exceptions import ConvergenceWarning
 from shoal.lab.experiment import Arrays, Experiment, Point, Result
-from shoal.lab.figures import COLORS, GRAY, Figure, new_figure, styled
 from shoal.lab.registry import register
 from shoal.networks import EquilibriumNetwork
+from shoal.pages.figures import COLORS, GRAY, Figure, new_figure, styled
 from shoal.reproductions.monitored import run_arrays
 
 __all__ = ["CertifiedTraining"]

@@ -18,9 +18,9 @@ from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.moments import mean, normalization
 from shoal.lab.claims import Claim, Criterion
 from shoal.lab.experiment import Arrays, Point, Result
-from shoal.lab.figures import Figure, new_figure, styled
 from shoal.lab.formatting import interval, short
 from shoal.lab.registry import register
+from shoal.pages.figures import Figure, new_figure, styled
 from shoal.reproductions.width_errors import (
     WidthDraws,
     by_group,

@@ -10,8 +10,8 @@ from torch import Tensor
 
 import shoal
 from shoal.lab.experiment import Arrays, Experiment, Point, Result
-from shoal.lab.figures import Figure, new_figure, styled
 from shoal.lab.registry import register
+from shoal.pages.figures import Figure, new_figure, styled
 from shoal.reproductions.width_errors import (
     Errors,
     by_group,

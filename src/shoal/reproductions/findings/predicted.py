@@ -13,9 +13,9 @@ from shoal.activations import Activation
 from shoal.architectures import DEQ
 from shoal.lab.descent import full_batch, make
 from shoal.lab.experiment import Arrays, Experiment, Point, Result, matching
-from shoal.lab.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
 from shoal.lab.fits import PowerLaw, power_law
 from shoal.lab.registry import register
+from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
 from shoal.reproductions.ling2024.setting import by_name, title_of
 
 __all__ = ["PredictedTraining"]

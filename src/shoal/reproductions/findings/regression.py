@@ -14,8 +14,8 @@ import shoal
 from shoal.architectures import DEQ
 from shoal.core.exceptions import ConvergenceWarning
 from shoal.lab.experiment import Arrays, Experiment, Point, Result, matching
-from shoal.lab.figures import COLORS, Axes, Figure, new_figure, styled
 from shoal.lab.registry import register
+from shoal.pages.figures import COLORS, Axes, Figure, new_figure, styled
 from shoal.reproductions.samples import Samples, image_samples
 
 __all__ = ["Regression"]

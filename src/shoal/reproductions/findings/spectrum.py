@@ -11,8 +11,8 @@ import torch
 import shoal
 from shoal.architectures import DEQ
 from shoal.lab.experiment import Arrays, Experiment, Point, Result
-from shoal.lab.figures import COLORS, Axes, Figure, new_figure, styled
 from shoal.lab.registry import register
+from shoal.pages.figures import COLORS, Axes, Figure, new_figure, styled
 from shoal.spectra import Spectrum
 
 __all__ = ["SpectrumError"]

@@ -11,8 +11,8 @@ import shoal
 from shoal.activations import Activation
 from shoal.architectures import DEQ
 from shoal.lab.experiment import Arrays, Experiment, Point, Result
-from shoal.lab.figures import COLORS, Axes, Figure, new_figure, styled
 from shoal.lab.registry import register
+from shoal.pages.figures import COLORS, Axes, Figure, new_figure, styled
 
 __all__ = ["SphereError"]
 

@@ -14,10 +14,10 @@ from shoal.architectures import DEQ
 from shoal.convergence import LinearTraining
 from shoal.lab.descent import full_batch, make
 from shoal.lab.experiment import Arrays, Experiment, Point, Result, matching
-from shoal.lab.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
 from shoal.lab.fits import spread, z_scores
 from shoal.lab.registry import register
 from shoal.lab.rivals import TITLES, rival, wide_kernels
+from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
 from shoal.reproductions.ling2024.setting import by_name, title_of
 from shoal.reproductions.samples import Samples, image_samples
 

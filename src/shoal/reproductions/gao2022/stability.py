@@ -10,8 +10,8 @@ from torch import Tensor
 
 from shoal.lab.claims import Claim, Criterion
 from shoal.lab.experiment import Arrays, Point, Result, matching
-from shoal.lab.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
 from shoal.lab.registry import register
+from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
 from shoal.reproductions.gao2022.concentration import feature_weights, features_of, population
 from shoal.reproductions.width_errors import WidthDraws, unit_inputs
 

@@ -15,9 +15,9 @@ from shoal.architectures import DEQ
 from shoal.gaussian import dual
 from shoal.lab.claims import Claim, Criterion
 from shoal.lab.experiment import Arrays, Point, Result, matching
-from shoal.lab.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
 from shoal.lab.fits import power_law, spread
 from shoal.lab.registry import register
+from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
 from shoal.reproductions.width_errors import WidthDraws
 
 __all__ = ["Depth"]

@@ -14,11 +14,11 @@ from shoal.architectures import DEQ
 from shoal.lab.claims import Claim, Criterion
 from shoal.lab.descent import make, mini_batches
 from shoal.lab.experiment import Arrays, Experiment, Point, Result, matching
-from shoal.lab.figures import COLORS, Axes, Figure, new_figure, styled
 from shoal.lab.fits import spread, z_scores
 from shoal.lab.readout import accuracy, ridge_readout
 from shoal.lab.registry import register
 from shoal.lab.rivals import TITLES, rival
+from shoal.pages.figures import COLORS, Axes, Figure, new_figure, styled
 from shoal.reproductions.ling2024.setting import by_name, title_of
 from shoal.reproductions.samples import image_samples
 

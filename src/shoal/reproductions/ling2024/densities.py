@@ -10,8 +10,8 @@ import torch
 import shoal
 from shoal.lab.claims import Claim, near_printed
 from shoal.lab.experiment import Arrays, Point
-from shoal.lab.figures import Axes
 from shoal.lab.registry import register
+from shoal.pages.figures import Axes
 from shoal.reproductions.ling2024.comparison import Comparison
 from shoal.reproductions.ling2024.histograms import draw_equivalent
 from shoal.reproductions.ling2024.mixture_trials import MixtureTrials

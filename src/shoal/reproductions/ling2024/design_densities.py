@@ -9,9 +9,9 @@ import torch
 import shoal
 from shoal.lab.claims import Claim, Criterion
 from shoal.lab.experiment import Arrays, Point, Result
-from shoal.lab.figures import Axes
 from shoal.lab.formatting import short
 from shoal.lab.registry import register
+from shoal.pages.figures import Axes
 from shoal.reproductions.ling2024.design_pairs import NORMS, compare_with_design, draw_pair
 from shoal.reproductions.ling2024.image_trials import ImageTrials
 from shoal.reproductions.ling2024.mixture_trials import MixtureTrials

@@ -9,7 +9,7 @@ from torch import Tensor
 import shoal
 from shoal.architectures import DEQ
 from shoal.lab.experiment import Arrays
-from shoal.lab.figures import COLORS, GRAY, Axes
+from shoal.pages.figures import COLORS, GRAY, Axes
 from shoal.reproductions.ling2024.comparison import estimated_kernels
 from shoal.reproductions.ling2024.designs import cached_design
 from shoal.reproductions.ling2024.histograms import draw_densities

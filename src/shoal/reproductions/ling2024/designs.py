@@ -13,9 +13,9 @@ from shoal.activations import Activation
 from shoal.architectures import DEQ, FullyConnected
 from shoal.lab.claims import Claim, Criterion
 from shoal.lab.experiment import Arrays, Point, Result
-from shoal.lab.figures import COLORS, Axes, Figure, new_figure, styled
 from shoal.lab.formatting import interval
 from shoal.lab.registry import register
+from shoal.pages.figures import COLORS, Axes, Figure, new_figure, styled
 from shoal.reproductions.ling2024.sample_sizes import SampleSizes, make_room
 from shoal.reproductions.ling2024.setting import Kind, by_name, matrix_norm, title_of
 

@@ -12,9 +12,9 @@ import shoal
 from shoal.architectures import DEQ
 from shoal.lab.claims import Claim, Criterion
 from shoal.lab.experiment import Arrays, Point, Result
-from shoal.lab.figures import COLORS, Figure, new_figure, styled
 from shoal.lab.formatting import short, signed
 from shoal.lab.registry import register
+from shoal.pages.figures import COLORS, Figure, new_figure, styled
 from shoal.reproductions.ling2024.sample_sizes import SampleSizes, make_room
 from shoal.reproductions.ling2024.setting import (
     PAPER_GROUPS,

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from shoal.lab.experiment import Arrays
-from shoal.lab.figures import COLORS, GRAY, Axes
+from shoal.pages.figures import COLORS, GRAY, Axes
 
 __all__ = ["draw_densities", "draw_equivalent"]
 

@@ -8,9 +8,9 @@ import torch
 
 from shoal.lab.claims import Claim, near_printed
 from shoal.lab.experiment import Arrays, Point
-from shoal.lab.figures import Axes
 from shoal.lab.formatting import short
 from shoal.lab.registry import register
+from shoal.pages.figures import Axes
 from shoal.reproductions.ling2024.comparison import Comparison
 from shoal.reproductions.ling2024.histograms import draw_equivalent
 from shoal.reproductions.ling2024.image_trials import ImageTrials

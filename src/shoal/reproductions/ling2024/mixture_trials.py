@@ -11,7 +11,7 @@ import shoal
 from shoal.activations import Activation
 from shoal.architectures import DEQ
 from shoal.lab.experiment import Arrays, Experiment, Point, Result
-from shoal.lab.figures import Axes, Figure, new_figure, styled
+from shoal.pages.figures import Axes, Figure, new_figure, styled
 from shoal.reproductions.ling2024.setting import by_name, title_of
 
 __all__ = ["MixtureTrials"]

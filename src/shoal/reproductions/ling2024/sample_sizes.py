@@ -10,8 +10,8 @@ import shoal
 from shoal.activations import Activation
 from shoal.architectures import DEQ
 from shoal.lab.experiment import Experiment, Point, Result
-from shoal.lab.figures import GRAY, Axes
 from shoal.lab.fits import PowerLaw, power_law
+from shoal.pages.figures import GRAY, Axes
 from shoal.reproductions.ling2024.setting import by_name, title_of
 
 __all__ = ["SampleSizes", "make_room"]

@@ -16,10 +16,10 @@ from shoal.architectures import DEQ
 from shoal.lab.claims import Claim, Criterion
 from shoal.lab.descent import make, mini_batches, synchronize
 from shoal.lab.experiment import Arrays, Experiment, Point, Result, matching
-from shoal.lab.figures import COLORS, Figure, new_figure, styled
 from shoal.lab.formatting import short
 from shoal.lab.registry import register
 from shoal.lab.rivals import TITLES, rival
+from shoal.pages.figures import COLORS, Figure, new_figure, styled
 from shoal.reproductions.ling2024.accuracies import in_paper
 from shoal.reproductions.ling2024.setting import by_name, title_of
 

@@ -4,7 +4,7 @@ import io
 import re
 from collections.abc import Callable
 
-from shoal.lab.figures import COLORS, GRAY, Axes, Figure, style
+from shoal.pages.figures import COLORS, GRAY, Axes, Figure, style
 
 __all__ = ["inline_figure", "inline_panel"]
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-import shoal
 from shoal.core.checks import device_of
+from shoal.core.version import __version__
 
 __all__ = ["hardware", "resolve_device", "versions"]
 
@@ -25,15 +25,15 @@ def versions() -> dict[str, str]:
 @lru_cache(maxsize=1)
 def _own_version() -> str:
     """The version of shoal; between releases with a hash of its code, which then may change."""
-    if "dev" not in shoal.__version__:
-        return shoal.__version__
-    package = Path(shoal.__file__).parent
+    if "dev" not in __version__:
+        return __version__
+    package = Path(__file__).parents[1]
     found = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         place = path.relative_to(package)
         if place.parts[0] not in ("cli", "report"):  # they compute nothing that is kept
             found.update(place.as_posix().encode() + b"\0" + path.read_bytes())
-    return f"{shoal.__version__}+{found.hexdigest()[:12]}"
+    return f"{__version__}+{found.hexdigest()[:12]}"
 
 
 def all_versions() -> dict[str, str]:

@@ -1,0 +1,41 @@
+"""How long functions take, on a CPU or on a GPU, which goes on by itself."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import torch
+
+__all__ = ["best_times", "timed"]
+
+_Result = TypeVar("_Result")
+
+
+def timed(function: Callable[[], _Result], device: torch.device) -> tuple[_Result, float]:
+    """What a function returns, and the seconds until the device has finished it."""
+    _finish(device)
+    begin = time.perf_counter()
+    result = function()
+    _finish(device)
+    return result, time.perf_counter() - begin
+
+
+def best_times(
+    functions: Mapping[str, Callable[[], object]], device: torch.device, *, repeats: int = 5
+) -> dict[str, float]:
+    """The shortest of several times of each function, in seconds.
+
+    The functions take turns, so that all see the same machine; each runs once before.
+    """
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for attempt in range(repeats + 1):
+        for name, function in functions.items():
+            seconds = timed(function, device)[1]  # what it returned is let go of
+            if attempt:
+                times[name].append(seconds)
+    return {name: min(each) for name, each in times.items()}
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

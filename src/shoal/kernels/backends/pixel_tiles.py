@@ -1,0 +1,272 @@
+r"""The kernels of convolutional ReLU equilibria on a GPU: one program for a pair of images.
+
+The field of pairs of pixels stays in registers from the first product to the last sum. Averages
+over patches are products with band matrices from both sides, which tensor cores make. With the
+variances known, covariances solve $\Lambda = \sigma_a^2 P(D(\Lambda)) + \beta$, and tangents
+$T = F + \sigma_a^2 \dot D \circ P(T)$. Both maps have eigenvalues between $-s/3$ and $s$,
+$s = \sigma_a^2 \rho(P)/2$ (that of a band matrix of ones is at least minus a third of the largest),
+so that Chebyshev's semi-iteration applies: a two-term recurrence that takes about the square root
+of the steps that plain iteration takes near the edge of existence, until the largest change is
+negligible in float32.
+"""
+
+from contextlib import nullcontext
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+__all__ = ["Equilibrium", "pixel_tiles"]
+
+_LEAST_SIDE = 16  # of a matrix that tensor cores multiply
+_MOST_STEPS = 1000
+_TOLERANCE = 1e-6  # the largest residual, relative to the largest number, that ends an iteration
+_STALLED = 4e-6  # that rounding may have left
+_LOWEST = -1 / 3  # eigenvalues of averages over patches are at least this times the largest
+_WARPS = 4
+
+
+class Equilibrium(NamedTuple):
+    r"""What of an equilibrium is not a tensor.
+
+    Attributes:
+        recurrent: $\sigma_a^2$.
+        injected: $\sigma_b^2$.
+        bias: The variance of the biases.
+        gain: $s$, by what one turn multiplies changes at most.
+        shares: What readout, recurrent weights, input weights and biases count in the NTK.
+    """
+
+    recurrent: float
+    injected: float
+    bias: float
+    gain: float
+    shares: tuple[float, float, float, float]
+
+
+def pixel_tiles(
+    images: tuple[Tensor, Tensor],
+    variances: tuple[Tensor, Tensor],
+    index: tuple[Tensor, Tensor],
+    displacements: Tensor,
+    bands: tuple[Tensor, Tensor],
+    network: Equilibrium,
+    *,
+    precision: str = "tf32x3",
+) -> Tensor:
+    """Sums of both kernels over all pairs of pixels, in float32.
+
+    Args:
+        images: Those of rows and columns, contiguous. shape: (n, channels, height, width)
+        variances: Of what each of their pixels sees at equilibrium. shape: (n, height, width)
+        index: The numbers of the images of each pair. shapes: (pairs,)
+        displacements: Numbers of pixels that partners are displaced by.
+        bands: For each displacement along either axis, the matrix that averages along it. shapes:
+            (height, height, height), (width, width, width)
+        network: The equilibrium.
+        precision: How matrices are multiplied, as ``tl.dot`` calls it.
+
+    Returns:
+        Sums of CK and NTK. shape: (2, pairs)
+
+    Raises:
+        ArithmeticError: If an iteration did not end.
+    """
+    height, width = images[0].shape[2:]
+    sides = tuple(max(_LEAST_SIDE, triton.next_power_of_2(side)) for side in (height, width))
+    padded = [_padded(band, side) for band, side in zip(bands, sides, strict=True)]
+    pairs, steps = len(index[0]), len(displacements)
+    out = images[0].new_empty(3, pairs * steps)
+    low, high = _LOWEST * network.gain, network.gain
+    middle, half = (low + high) / 2, (high - low) / 2
+    # elsewhere there is Triton's interpreter
+    with torch.cuda.device(images[0].device) if images[0].is_cuda else nullcontext():
+        _pair[(pairs * steps,)](
+            *images,
+            *variances,
+            *index,
+            displacements,
+            *padded,
+            out,
+            steps,
+            pairs * steps,
+            network.recurrent,
+            network.injected,
+            network.bias,
+            *network.shares,
+            1 / (1 - middle),
+            (half / (1 - middle)) ** 2,
+            _MOST_STEPS,
+            _TOLERANCE,
+            _STALLED,
+            channels=images[0].shape[1],
+            height=height,
+            width=width,
+            rows=sides[0],
+            columns=sides[1],
+            precision=precision,
+            num_warps=_WARPS,
+        )
+    if not bool((out[2] <= _STALLED).all()):
+        raise ArithmeticError("the equilibrium of a pair of images was not reached in float32")
+    return out[:2].view(2, pairs, steps).sum(2)
+
+
+def _padded(bands: Tensor, side: int) -> Tensor:
+    result = bands.new_zeros(len(bands), side, side)
+    result[:, : bands.shape[1], : bands.shape[2]] = bands
+    return result
+
+
+@triton.jit
+def _means(field, across, down, precision: tl.constexpr):
+    """Averages over patches."""
+    return tl.dot(tl.dot(across, field, input_precision=precision), down, input_precision=precision)
+
+
+@triton.jit
+def _angle(cosine):
+    """The angle of a cosine, within 2e-8 (Abramowitz and Stegun 1964, 4.4.46)."""
+    x = tl.abs(cosine)
+    series = -0.0012624911 * x + 0.0066700901
+    series = series * x - 0.0170881256
+    series = series * x + 0.0308918810
+    series = series * x - 0.0501743046
+    series = series * x + 0.0889789874
+    series = series * x - 0.2145988016
+    series = series * x + 1.5707963050
+    angle = tl.sqrt(tl.maximum(1.0 - x, 0.0)) * series
+    return tl.where(cosine < 0, 3.14159265358979 - angle, angle)
+
+
+@triton.jit
+def _dual(covariance, root, inverse):
+    """E[φ(u) φ(v)] and E[φ'(u) φ'(v)] of the ReLU (Cho and Saul 2009)."""
+    cosine = tl.minimum(tl.maximum(covariance * inverse, -1.0), 1.0)
+    rest = 3.14159265358979 - _angle(cosine)
+    sine = tl.sqrt(tl.maximum(1.0 - cosine * cosine, 0.0))
+    value = root * (sine + rest * cosine) * 0.15915494309189535
+    return value, tl.where(root > 0, rest * 0.15915494309189535, 0.0)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "steps",
+        "total",
+        "recurrent",
+        "injected",
+        "bias",
+        "readout_share",
+        "recurrent_share",
+        "input_share",
+        "bias_share",
+        "relaxation",
+        "spread",
+        "most_steps",
+        "tolerance",
+        "stalled",
+    ]
+)
+def _pair(
+    left,
+    right,
+    left_variance,
+    right_variance,
+    rows_of,
+    columns_of,
+    displacements,
+    down_bands,
+    across_bands,
+    out,
+    steps,
+    total,
+    recurrent,
+    injected,
+    bias,
+    readout_share,
+    recurrent_share,
+    input_share,
+    bias_share,
+    relaxation,
+    spread,
+    most_steps,
+    tolerance,
+    stalled,
+    channels: tl.constexpr,
+    height: tl.constexpr,
+    width: tl.constexpr,
+    rows: tl.constexpr,
+    columns: tl.constexpr,
+    precision: tl.constexpr,
+):
+    place = tl.program_id(0)
+    i = tl.cast(tl.load(rows_of + place // steps), tl.int64)
+    j = tl.cast(tl.load(columns_of + place // steps), tl.int64)
+    step = tl.load(displacements + place % steps)
+    down, along = step // width, step % width
+    p, q = tl.arange(0, rows)[:, None], tl.arange(0, columns)[None, :]
+    inside = (p < height) & (q < width)
+    here = p * width + q
+    there = (p + down) % height * width + (q + along) % width
+    size = height * width
+    # the band matrices are symmetric
+    square = tl.arange(0, rows)[:, None] * rows + tl.arange(0, rows)[None, :]
+    first_band = tl.load(down_bands + down * rows * rows + square)
+    square = tl.arange(0, columns)[:, None] * columns + tl.arange(0, columns)[None, :]
+    second_band = tl.load(across_bands + along * columns * columns + square)
+
+    products = tl.zeros((rows, columns), dtype=tl.float32)
+    for channel in tl.static_range(channels):
+        mine = tl.load(left + (i * channels + channel) * size + here, mask=inside, other=0.0)
+        theirs = tl.load(right + (j * channels + channel) * size + there, mask=inside, other=0.0)
+        products += mine * theirs
+    given = _means(products, first_band, second_band, precision)
+    entering = tl.where(inside, injected * given + bias, 0.0)
+    a = tl.load(left_variance + i * size + here, mask=inside, other=0.0)
+    b = tl.load(right_variance + j * size + there, mask=inside, other=0.0)
+    root = tl.sqrt(a) * tl.sqrt(b)
+    inverse = tl.where(root > 0, 1.0 / root, 0.0)
+    scale = tl.max(tl.max(root, 1), 0) + 1e-30
+
+    now = tl.minimum(tl.maximum(entering, -root), root)
+    move = tl.zeros_like(now)  # from the last iterate
+    weight, change, last, count = 1.0, 1.0, 2.0, 0
+    while (change > tolerance) & (count < most_steps) & ((change < last) | (change > stalled)):
+        last = change
+        value, _ = _dual(now, root, inverse)
+        residual = recurrent * _means(value, first_band, second_band, precision) + entering - now
+        residual = tl.where(inside, residual, 0.0)
+        weight = tl.where(count == 0, 1.0, 1.0 / (1.0 - spread * weight * 0.25))
+        weight = tl.where(count == 1, 1.0 / (1.0 - 0.5 * spread), weight)
+        new = now + weight * relaxation * residual + (weight - 1.0) * move
+        new = tl.minimum(tl.maximum(new, -root), root)
+        move = new - now
+        now = new
+        change = tl.max(tl.max(tl.abs(residual), 1), 0) / scale
+        count += 1
+    worst = change
+
+    value, slope = _dual(now, root, inverse)
+    slope = tl.where(inside, slope, 0.0)
+    seen = _means(value, first_band, second_band, precision)
+    own = slope * (recurrent_share * seen + input_share * given + bias_share)
+    ratio = recurrent * slope
+    now, move = own, tl.zeros_like(own)
+    weight, change, last, count = 1.0, 1.0, 2.0, 0
+    scale = tl.max(tl.max(tl.abs(own), 1), 0) + 1e-30
+    while (change > tolerance) & (count < most_steps) & ((change < last) | (change > stalled)):
+        last = change
+        residual = own + ratio * _means(now, first_band, second_band, precision) - now
+        weight = tl.where(count == 0, 1.0, 1.0 / (1.0 - spread * weight * 0.25))
+        weight = tl.where(count == 1, 1.0 / (1.0 - 0.5 * spread), weight)
+        move = weight * relaxation * residual + (weight - 1.0) * move
+        now = now + move
+        change = tl.max(tl.max(tl.abs(residual), 1), 0) / scale
+        count += 1
+    ck = tl.sum(tl.sum(tl.where(inside, value, 0.0), 1), 0)
+    ntk = tl.sum(tl.sum(now, 1), 0)
+    tl.store(out + place, ck)
+    tl.store(out + total + place, readout_share * ck + ntk)
+    tl.store(out + 2 * total + place, tl.maximum(worst, change))

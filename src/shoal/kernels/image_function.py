@@ -1,0 +1,68 @@
+"""The kernels of networks of images: which ones are meant, whatever is then made of them."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from shoal.architectures import Architecture, ImageArchitecture, Layers
+from shoal.kernels.arguments import checked_image_samples, checked_samples
+from shoal.kernels.function import KernelFunction, check_width, kernel_function
+from shoal.kernels.variances import checked_variances, with_values
+
+__all__ = ["ImageKernels", "checked_points", "chosen_kernels"]
+
+
+@dataclass(frozen=True)
+class ImageKernels:
+    """Kernels of images: no functions of norms and inner products, but of all pairs of pixels.
+
+    Attributes:
+        architecture: Whose kernels they are.
+        trainable: The groups of parameters that the NTK counts.
+        variances: Tensors that stand for variances of the architecture, which has their values.
+    """
+
+    architecture: ImageArchitecture
+    trainable: frozenset[str]
+    variances: tuple[tuple[str, Tensor], ...] = field(default=(), compare=False)
+
+    @property
+    def width(self) -> None:
+        """It does not matter."""
+        return None
+
+    @property
+    def layers(self) -> Layers:
+        """The cells, with tensors for variances."""
+        return self.architecture.layers().with_variances(dict(self.variances))
+
+
+def chosen_kernels(
+    architecture: "Architecture | KernelFunction | ImageKernels",
+    *,
+    trainable: Iterable[str] | None = None,
+    width: int | None = None,
+    variances: Mapping[str, Tensor] | None = None,
+) -> KernelFunction | ImageKernels:
+    """The kernels of an architecture of vectors or of images; see ``kernel_function``."""
+    if isinstance(architecture, ImageKernels):
+        return architecture
+    if not isinstance(architecture, ImageArchitecture):
+        return kernel_function(architecture, trainable=trainable, width=width, variances=variances)
+    check_width(architecture, width)
+    named = checked_variances(architecture, variances)
+    changed = with_values(architecture, named)
+    assert isinstance(changed, ImageArchitecture)
+    return ImageKernels(changed, architecture.check_trainable(trainable), named)
+
+
+def checked_points(function: KernelFunction | ImageKernels, name: str, x: Any) -> Tensor:
+    """Return inputs that kernels take, vectors or images, without batches; or say why not."""
+    if isinstance(function, ImageKernels):
+        return checked_image_samples(name, x, function.architecture)
+    found = checked_samples(name, x)
+    if found.dim() != 2:
+        raise ValueError(f"{name} must have shape (samples, features), got {tuple(found.shape)}")
+    return found

@@ -1,0 +1,158 @@
+"""When and how kernels of images are computed by the fused pass of a GPU."""
+
+from functools import lru_cache
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from shoal.activations import ReLU
+from shoal.architectures import Layers
+from shoal.architectures.layers import squared_gain
+from shoal.core.exceptions import ConvergenceError
+from shoal.kernels.calculi.pixels import Images
+from shoal.kernels.pixel_pairs import PixelPairs
+from shoal.kernels.recursions import Loop
+
+__all__ = ["FusedPixels"]
+
+_MOST_SIDE = 64  # pixels along an axis that registers hold
+_PROGRAMS = 2**22  # pairs of images, times displacements, of one launch
+_EDGE = 0.999  # of the gain up to which the iteration is worth its steps
+
+
+class FusedPixels:
+    """The fused pass for some images: of equilibria of one ReLU layer, in float32, on a GPU.
+
+    Errors are about 1e-5 of the diagonal: angles are known to the root of float32's precision only.
+
+    Args:
+        layers: The network.
+        trainable: The groups that the NTK counts.
+        images: All images, with their variances.
+    """
+
+    def __init__(self, layers: Layers, trainable: frozenset[str], images: Images) -> None:
+        self.layers, self.trainable, self.images = layers, trainable, images
+        points = images.points
+        self.points = points.contiguous() if points.dim() == 4 else points[:, :, None].contiguous()
+
+    @classmethod
+    def of(cls, layers: Layers, trainable: frozenset[str], images: Images) -> "FusedPixels | None":
+        """The pass, or ``None`` where there is none."""
+        points = images.points
+        if points.device.type != "cuda" or points.dtype != torch.float32:
+            return None
+        return cls(layers, trainable, images) if cls.fits(layers, images) and _tiles() else None
+
+    @staticmethod
+    def fits(layers: Layers, images: Images) -> bool:
+        """Whether the pass knows the network and the images fit into registers."""
+        cell, pairs = layers.cells[0], images.pairs
+        return bool(
+            layers.injection is not None
+            and len(layers.cells) == 1
+            and cell.activation == ReLU()
+            and cell.gain == 1
+            and layers.readout is not None
+            and layers.readout.variance == 1
+            and isinstance(cell.weights.variance, float)
+            and len(pairs.sides) <= 2
+            and max(pairs.sides) <= _MOST_SIDE
+            and squared_gain(layers.cells) / 2 * pairs.gain < _EDGE
+        )
+
+    def sums(self, index: tuple[Tensor, Tensor], displacements: Tensor) -> Tensor:
+        """Sums of both kernels over pairs of pixels, in float64. shape: (2, pairs).
+
+        Args:
+            index: The numbers of the images of each pair.
+            displacements: Of the partners, as numbers of pixels.
+
+        Raises:
+            ConvergenceError: If the iteration of a pair does not end.
+        """
+        tiles = _tiles()
+        assert tiles is not None
+        variances = self._variances()
+        steps = displacements.to(self.points.device)
+        parts = []
+        size = max(1, _PROGRAMS // len(steps))
+        for i, j in zip(index[0].split(size), index[1].split(size), strict=True):
+            try:
+                found = tiles.pixel_tiles(
+                    (self.points, self.points),
+                    (variances, variances),
+                    (i, j),
+                    steps,
+                    self._bands(),
+                    self._network(tiles),
+                )
+            except ArithmeticError as error:
+                raise ConvergenceError(f"{error}: give the images in float64") from error
+            parts.append(found.double())
+        return torch.cat(parts, 1)
+
+    def _variances(self) -> Tensor:
+        """Of what each pixel sees at equilibrium, found in float64."""
+        images, injection, (cell,) = self.images, self.layers.injection, self.layers.cells
+        assert injection is not None
+        given = images.patches(images.start(gated=False)[0])
+        injected = images.combine([(injection.variance, given)], cell.bias_variance)
+        found = images.fixed_point(Loop(self.layers.cells), injected).values
+        return found.float().view(len(found), *self.points.shape[2:])
+
+    def _bands(self) -> tuple[Tensor, Tensor]:
+        """The matrices that average along both axes, for all displacements along each."""
+        pairs = self.images.pairs
+        height, width = self.points.shape[2:]
+        across = _bands(pairs, width)
+        if len(pairs.sides) == 1:
+            one = torch.ones(1, 1, 1, device=across.device)
+            return one, across
+        return _bands(pairs, height), across
+
+    def _network(self, tiles: ModuleType) -> object:
+        injection, (cell,), trained = self.layers.injection, self.layers.cells, self.trainable
+        assert injection is not None
+        bias = cell.bias
+        shares = [
+            float(w.share) if w is not None and w.group in trained else 0.0
+            for w in (self.layers.readout, cell.weights, injection, bias)
+        ]
+        gain = squared_gain(self.layers.cells) / 2 * self.images.pairs.gain
+        return tiles.Equilibrium(
+            float(cell.weights.variance),
+            float(injection.variance),
+            float(cell.bias_variance),
+            gain,
+            tuple(shares),
+        )
+
+
+def _bands(pairs: PixelPairs, side: int) -> Tensor:
+    """For each displacement, the matrix of averages along an axis. shape: (side, side, side)."""
+    share = pairs.share ** (1 / len(pairs.sides))
+    reach, place = pairs.patch_size // 2, torch.arange(side)
+    if pairs.padding == "circular":
+        apart = torch.arange(-reach, reach + 1)
+        near = torch.zeros(side, side)
+        for k in apart.tolist():
+            near[place, (place + k) % side] += 1
+        bands = near.expand(side, side, side)
+    else:
+        near = (place[:, None] - place).abs() <= reach
+        wrapped = place[None, :] + place[:, None] >= side  # partners beyond the border
+        bands = (near & (wrapped[:, :, None] == wrapped[:, None, :])).float()
+    averages: Tensor = (share * bands).contiguous()
+    return averages.to(pairs.displacements.device, torch.float32)
+
+
+@lru_cache(maxsize=1)
+def _tiles() -> ModuleType | None:
+    """The passes of a GPU, where their compiler is installed."""
+    try:
+        from shoal.kernels.backends import pixel_tiles
+    except ImportError:
+        return None
+    return pixel_tiles
