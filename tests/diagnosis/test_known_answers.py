@@ -228,6 +228,18 @@ def test_what_only_looks_like_an_equilibrium_is_said_to_be_vague() -> None:
     assert d.equilibria.counts == (1,)
     assert d.equilibria.errors[0] > 0.1
     assert "hardly determined" in str(d)
+    assert d.behavior == "drifts"
+
+
+def test_an_infinite_input_diverges_and_leaves_the_others_alone() -> None:
+    u = torch.tensor([[1.0], [math.inf]], dtype=torch.float64)
+    d = shoal.diagnose(lambda z, u: 0.5 * z + u, torch.zeros_like(u), u)
+    assert d.iterations[0].behaviors == ("settles", "diverges")
+
+
+def test_a_slow_way_to_zero_settles_slowly() -> None:
+    d = shoal.diagnose(lambda z: -0.999 * z, ZERO + 1)
+    assert d.behaviors == {"settles slowly": 4}
 
 
 @pytest.mark.parametrize("tolerance", [0.3, 1e-3, 1e-9])

@@ -90,8 +90,10 @@ def iterate(problem: Problem, start: Tensor, words: str, *, steps: int, known: T
     z, history, moves, lengths, distances = start, [start], [], [], []
     tolerance = _SETTLED.get(start.dtype, 1e-2)
     middle, largest = start, _norms(start)
-    limit = _FAR * (1.0 + largest + _norms(problem.evaluate(start).value.nan_to_num()))
-    limit = limit + _FAR * _norms(known.nan_to_num())
+    sizes = largest + sum(
+        _norms(z.nan_to_num(0.0, 0.0, 0.0)) for z in (problem.evaluate(start).value, known)
+    )
+    limit = _FAR * (1.0 + sizes)
     for step in range(1, steps + 1):
         new = problem.evaluate(z).value
         lengths.append(_norms(new - z))
