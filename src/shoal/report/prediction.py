@@ -7,8 +7,9 @@ from typing import Any
 from torch import Tensor
 
 import shoal
-from shoal.lab.figures import COLORS, GRAY, Axes
-from shoal.report.section import Findings, Row, Section, Subject
+from shoal.pages import Findings, Row
+from shoal.pages.figures import COLORS, GRAY, Axes
+from shoal.report.section import Section, Subject
 from shoal.report.targets import on_sphere
 
 __all__ = ["PREDICTION"]
