@@ -75,18 +75,19 @@ def images(rank: int, folder: Path) -> dict[str, Any]:
     return {"images": [*(k.clone() for k in written), product, fit.predict(x[9:])]}
 
 
-def regression(rank: int) -> dict[str, Any]:
+def regression(rank: int, device: str = "cpu") -> dict[str, Any]:
     """All that is learned from a regression."""
-    x, y, new = data()
+    x, y, new = (part.to(device) for part in data())
     steps: list[Any] = []
     options = {"ridge": RIDGE, "method": method(), "on_progress": steps.append}
     fit = shoal.kernel_regression(DEQ, x, y, **options)
     assert bool(steps) == (rank == 0)
     likelihood, gcv = fit.estimate_log_marginal_likelihood(probes=4), fit.estimate_gcv(probes=4)
+    array = torch.from_numpy(fit.predict(new.cpu().numpy()))
     return {
-        "solution": [fit.coefficients],
-        "predictions": [fit.predict(new), torch.from_numpy(fit.predict(new.numpy()))],
-        "variances": [fit.variance(new)],
+        "solution": [fit.coefficients.cpu()],
+        "predictions": [fit.predict(new).cpu(), array],
+        "variances": [fit.variance(new).cpu()],
         "estimates": list(torch.tensor([*likelihood, *gcv], dtype=torch.float64)),
     }
 

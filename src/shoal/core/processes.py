@@ -75,7 +75,7 @@ class Processes:
             return [number]
         texts = {name: str(value) for name, value in same.items()}
         with self._contact():
-            own = torch.tensor([error is not None, _digest(texts), number])
+            own = torch.tensor([error is not None, _digest(texts), number], device="cpu")
             failed, digests, numbers = torch.stack(self._gathered(own)).T.tolist()
             if not any(failed) and len(set(digests)) == 1:
                 return [int(n) for n in numbers]
