@@ -94,7 +94,10 @@ THEORY: dict[str, Case] = {
     "variance that is no number": ("--input-variance much", "--input-variance.*much"),
 }
 
-SKIP_ALL = "well_posedness,kernels,equivalents,spectrum,design,training,accuracy,certificate,timing"
+SKIP_ALL = (
+    "well_posedness,kernels,equivalents,spectrum,design,training,accuracy,prediction,certificate,"
+    "timing"
+)
 ANALYZE: dict[str, Case] = {
     "unknown option": ("--whale", "--whale"),
     "extra argument": ("digits mnist", "mnist"),

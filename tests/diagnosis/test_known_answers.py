@@ -228,6 +228,39 @@ def test_what_only_looks_like_an_equilibrium_is_said_to_be_vague() -> None:
     assert d.equilibria.counts == (1,)
     assert d.equilibria.errors[0] > 0.1
     assert "hardly determined" in str(d)
+    assert d.behavior == "drifts"
+
+
+def test_an_infinite_input_diverges_and_leaves_the_others_alone() -> None:
+    u = torch.tensor([[1.0], [math.inf]], dtype=torch.float64)
+    d = shoal.diagnose(lambda z, u: 0.5 * z + u, torch.zeros_like(u), u)
+    assert d.iterations[0].behaviors == ("settles", "diverges")
+
+
+def test_a_slow_way_to_zero_settles_slowly() -> None:
+    d = shoal.diagnose(lambda z: -0.999 * z, ZERO + 1)
+    assert d.behaviors == {"settles slowly": 4}
+
+
+@pytest.mark.parametrize("tolerance", [0.3, 1e-3, 1e-9])
+def test_depths_of_fine_tolerances_are_reached(tolerance: float) -> None:
+    d = shoal.diagnose(lambda z, u: 0.9 * z + u, ZERO, U, tolerance=tolerance)
+    assert d.depth.depths == (math.ceil(math.log(tolerance) / math.log(0.9)),) * 4
+
+
+def test_a_tolerance_that_rounding_does_not_reach_has_no_depth() -> None:
+    u = U.to(torch.bfloat16)
+    d = shoal.diagnose(lambda z, u: 0.9 * z + 0.1 * u, torch.zeros_like(u), u, tolerance=1e-4)
+    assert d.depth is None or len(d.depth.depths) < 4
+    assert "applications of the cell" not in str(d.remedies)
+
+
+def test_small_moves_far_from_the_equilibrium_are_not_the_end() -> None:
+    # in float32 a step of 1e-5 of the way counts as none
+    u = U.float()
+    d = shoal.diagnose(lambda z, u: 0.99999 * z + 1e-5 * u, torch.full_like(u, 2.0), u)
+    assert d.behaviors == {"settles slowly": 4}
+    assert d.depth is None
 
 
 @pytest.mark.parametrize("size", [1e6, 1e9, 1e-6])

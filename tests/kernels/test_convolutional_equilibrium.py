@@ -222,6 +222,6 @@ def test_no_kernel_from_the_edge_on(size):
     """Perron's vector shows it at once: no iteration has to diverge first."""
     edge = 2 / ConvDEQ(ReLU(), 1.0, 1.0, kernel_size=size).patch_gain((4, 4))
     net = ConvDEQ(ReLU(), 1.0001 * edge, 1.0, kernel_size=size)
-    with pytest.raises(shoal.ConvergenceError, match="does not exist.*patch_gain"):
+    with pytest.raises(shoal.ConvergenceError, match=r"does not exist.*patch_gain"):
         shoal.kernel(net, images(2, 1, 4, 4))
     assert not shoal.kernel(net, torch.zeros(2, 1, 4, 4, dtype=torch.float64)).ntk.any()

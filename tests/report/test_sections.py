@@ -1,6 +1,7 @@
 """The sections of an analysis, against closed forms and computations of other kinds."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from shoal.report import SECTIONS, Findings, Section, Subject, analyze
 from shoal.report.accuracy import ACCURACY
 from shoal.report.certificate import CERTIFICATE
 from shoal.report.designs import DESIGN
+from shoal.report.prediction import PREDICTION
 from shoal.report.spectra import SPECTRUM
-from shoal.report.targets import learnable
+from shoal.report.targets import learnable, on_sphere
 from shoal.report.training import TRAINING
 
 DEQ = shoal.DEQ(shoal.Tanh(), 0.2, 0.8)
@@ -242,6 +244,34 @@ def test_sections_say_something_of_every_activation(phi: shoal.Activation) -> No
     found = dict(analyze(Subject(shoal.DEQ(phi, 0.1, 0.8), data)))
     assert set(found) == set(SECTIONS)
     assert all(findings.rows or findings.error for findings in found.values())
+
+
+def test_errors_with_more_data_are_those_of_regressions() -> None:
+    """Predicted from 300 digits, and measured with more, on others."""
+    digits = load_data("digits", n=1797, dtype=torch.float64, device=CPU)
+    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+    assert digits.y is not None
+    mixed = replace(digits, x=digits.x[order], y=digits.y[order])
+    some = replace(mixed, x=mixed.x[:300], y=mixed.y[:300])
+    deq = shoal.DEQ(shoal.ReLU(), 0.2, 0.8)
+    found = PREDICTION.find(Subject(deq, some))
+    x, targets = on_sphere(mixed, 1797)
+    fit = shoal.kernel_regression(deq, x[:300], targets.values[:300], ridge="loo")
+    numbers = found.numbers
+    assert numbers["ridge"] == pytest.approx(fit.ridge)
+    assert numbers["sizes"][-3:] == [150, 300, 600]
+    assert numbers["test_error"][-2] == pytest.approx(fit.loo().mean_squared_error, rel=1e-6)
+    assert numbers["accuracy"] == pytest.approx(fit.loo().accuracy, abs=1e-12)
+    words = {row.quantity: row.value for row in found.rows}
+    assert words["with half the data"].startswith(f"{numbers['test_error'][-3]:.3g} ± ")
+    further = numbers["further"]
+    more = slice(300, 300 + further["size"])
+    again = shoal.kernel_regression(deq, x[more], targets.values[more], ridge=further["ridge"])
+    error = float((again.predict(x[800:]) - targets.values[800:]).square().mean())
+    assert further["size"] > 400
+    assert abs(further["test_error"] - error) < 3 * further["uncertainty"] < 0.6 * error
+    few = replace(mixed, x=mixed.x[:20], y=mixed.y[:20])
+    assert PREDICTION.find(Subject(deq, few)).rows[0].meaning == "needs 32 samples or more"
 
 
 @pytest.mark.parametrize("name", ["y", "labels"])

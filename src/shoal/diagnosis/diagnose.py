@@ -10,7 +10,12 @@ from torch.nn import Module
 
 from shoal.core.checks import integer, real, seeded
 from shoal.core.settings import in_standard_settings
-from shoal.diagnosis.equilibria import distinct_equilibria, first_found, solver_costs
+from shoal.diagnosis.equilibria import (
+    distinct_equilibria,
+    first_found,
+    newton_errors,
+    solver_costs,
+)
 from shoal.diagnosis.gradients import gradient_costs
 from shoal.diagnosis.iteration import effective_depth, iterate
 from shoal.diagnosis.jacobian import jacobian_spectrum
@@ -33,6 +38,7 @@ _UNTRUE = (
     "detached, or has a derivative of its own; the Jacobian and gradients are autograd's"
 )
 _STEPS = {torch.float64: 1e-5, torch.float32: 1e-2}  # of differences, over the state's size
+_VAGUE = 0.25
 _RANDOM = "the cell draws random numbers: all that is said is of one draw, the same at every step"
 
 
@@ -104,7 +110,8 @@ def diagnose(
         costs, solutions = solver_costs(problem, start)
         found = first_found(solutions)
         named = _starts(start, found, starts, seed)
-        runs = [iterate(problem, z, w, steps=steps, known=found) for w, z in named.items()]
+        known = torch.where(_vague(problem, found, start)[:, None], torch.nan, found)
+        runs = [iterate(problem, z, w, steps=steps, known=known) for w, z in named.items()]
         rows = found.isfinite().all(1).nonzero()[:, 0]
         spectrum = jacobian_spectrum(problem, found.nan_to_num(), rows) if len(rows) else None
         others = [_solved(problem, z) for z in list(named.values())[1:]]
@@ -151,6 +158,13 @@ def _mixes(problem: FunctionProblem, start: Tensor) -> bool:
             if near.may_mix and LinearProblem(near, z, adjoint=True).mixes():
                 return True
     return False
+
+
+def _vague(problem: FunctionProblem, found: Tensor, start: Tensor) -> Tensor:
+    """Which equilibria may be off by a large part of their size, so that nothing goes there."""
+    sizes = [torch.linalg.vector_norm(z, dim=1, dtype=torch.float64) for z in (found, start)]
+    size: Tensor = torch.maximum(sizes[0], 1e-3 * sizes[1])  # of one that is zero
+    return ~(newton_errors(problem, found) <= _VAGUE * size)
 
 
 def _notes(problem: FunctionProblem, found: Tensor, *, mixed: bool) -> Iterator[str]:

@@ -21,7 +21,14 @@ from shoal.equilibrium import (
 from shoal.equilibrium.driver import drive
 from shoal.equilibrium.problem import Evaluation, Problem
 
-__all__ = ["Equilibria", "SolverCost", "distinct_equilibria", "first_found", "solver_costs"]
+__all__ = [
+    "Equilibria",
+    "SolverCost",
+    "distinct_equilibria",
+    "first_found",
+    "newton_errors",
+    "solver_costs",
+]
 
 SOLVERS: tuple[Solver, ...] = (
     Picard(max_steps=500),
@@ -104,6 +111,7 @@ def solver_costs(
         solvers: The methods.
     """
     costs, found = [], []
+    drive(problem, Picard(max_steps=2), start)  # once before, for fair times
     for solver in solvers:
         outcome, seconds = timed(partial(drive, problem, solver, start), start.device)
         solution = outcome.solution
@@ -151,7 +159,7 @@ def distinct_equilibria(
         norm: The largest norm of a Jacobian that was seen.
     """
     several = torch.stack([one.cpu() for one in found], 1)
-    errors = torch.stack([_errors(problem, one).cpu() for one in found], 1)
+    errors = torch.stack([newton_errors(problem, one).cpu() for one in found], 1)
     largest = torch.stack([torch.linalg.vector_norm(z.cpu(), dim=1) for z in starts]).amax(0)
     rows = zip(several, errors, largest, strict=True)
     states, relative = zip(*(_apart(z, e, _ZERO * float(s)) for z, e, s in rows), strict=True)
@@ -182,7 +190,7 @@ def _apart(states: Tensor, errors: Tensor, least: float) -> tuple[Tensor, float]
 
 
 @torch.no_grad()
-def _errors(problem: Problem, states: Tensor) -> Tensor:
+def newton_errors(problem: Problem, states: Tensor) -> Tensor:
     r"""How far off equilibria are: $\|(I - J)^{-1}(f(z) - z + e)\|$, $e$ of rounding's size."""
     z = states.nan_to_num()
     noise = torch.randn(z.shape, generator=torch.Generator().manual_seed(z.shape[1])).to(z)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from shoal.diagnosis.equilibria import newton_errors
 from shoal.diagnosis.model_loop import ModelLoop
 from shoal.equilibrium.problem import Problem
 
@@ -58,7 +59,7 @@ class EffectiveDepth(NamedTuple):
     """How many applications of the cell it takes until the output is what it will be.
 
     Attributes:
-        depths: For each sample that settles, until the output stays within the tolerance.
+        depths: For each sample that settles so near, until the output stays within the tolerance.
         decisions: Until its largest entry stays the same, where outputs have several.
         tolerance: Of the output, relative to it.
         errors: The relative error of the outputs after 0, 1, ... applications: the median, and the
@@ -89,8 +90,10 @@ def iterate(problem: Problem, start: Tensor, words: str, *, steps: int, known: T
     z, history, moves, lengths, distances = start, [start], [], [], []
     tolerance = _SETTLED.get(start.dtype, 1e-2)
     middle, largest = start, _norms(start)
-    limit = _FAR * (1.0 + largest + _norms(problem.evaluate(start).value.nan_to_num()))
-    limit = limit + _FAR * _norms(known.nan_to_num())
+    sizes = largest + sum(
+        _norms(z.nan_to_num(0.0, 0.0, 0.0)) for z in (problem.evaluate(start).value, known)
+    )
+    limit = _FAR * (1.0 + sizes)
     for step in range(1, steps + 1):
         new = problem.evaluate(z).value
         lengths.append(_norms(new - z))
@@ -103,7 +106,8 @@ def iterate(problem: Problem, start: Tensor, words: str, *, steps: int, known: T
         history = [*history[-2 * _PERIODS :], z]
         if step == steps // 2:
             middle = z
-        if bool(((moves[-1] <= tolerance) | ~(size <= limit)).all()):
+        rests = (moves[-1] <= tolerance) & ~(distances[-1] > _NEAR * size)
+        if bool((rests | ~(size <= limit)).all()):
             break
     several = torch.stack(moves)
     judge = _Judge(
@@ -113,6 +117,7 @@ def iterate(problem: Problem, start: Tensor, words: str, *, steps: int, known: T
         [state.cpu() for state in history],
         middle.cpu(),
         limit.cpu(),
+        (newton_errors(problem, z) <= _NEAR * torch.maximum(size, _ZERO * largest)).cpu(),
         tolerance,
     )
     found = [judge.behavior(row) for row in range(len(z))]
@@ -153,6 +158,7 @@ class _Judge:
     history: list[Tensor]
     middle: Tensor
     limit: Tensor
+    arrived: Tensor
     tolerance: float
 
     def behavior(self, row: int) -> tuple[str, int]:
@@ -162,7 +168,8 @@ class _Judge:
         if not bool(norm <= self.limit[row]):
             return "diverges", 0
         if bool(self.moves[-1, row] <= self.tolerance):
-            return "settles", 0
+            # small moves may be those of a slow one that is far from where it goes
+            return ("settles" if bool(self.arrived[row]) else "settles slowly"), 0
         period = self._period(row, float(lengths[-1]))
         if period:
             return "cycles", period
@@ -224,16 +231,22 @@ def effective_depth(
     size = torch.linalg.vector_norm(final, dim=1).clamp_min(_tiny(final))
     classes = final.argmax(1)
     z, errors, wrong = start, [], []
-    for step in range(max(settled.steps) + 1):
+    least, most = max(settled.steps), 2 * len(settled.moves) + 1
+    for step in range(most + 1):
         z = z if not step else problem.evaluate(z).value
         now = loop.output(z)[rows]
         errors.append(torch.linalg.vector_norm(now - final, dim=1) / size)
         wrong.append(now.argmax(1) != classes)
-    table, misses = torch.stack(errors), torch.stack(wrong).to(size.dtype)
+        if step >= least and bool((errors[-1] <= tolerance).all()):
+            break
+    near = errors[-1] <= tolerance  # those that do not come so near have no depth
+    if not bool(near.any()):
+        return None
+    table, misses = torch.stack(errors)[:, near], torch.stack(wrong)[:, near].to(size.dtype)
     several = final.shape[1] > 1 and loop.head is not None
     return EffectiveDepth(
-        tuple(_settled_after(table[:, i], tolerance) for i in range(len(rows))),
-        tuple(_settled_after(misses[:, i], 0.5) for i in range(len(rows))) if several else None,
+        tuple(_settled_after(one, tolerance) for one in table.T),
+        tuple(_settled_after(one, 0.5) for one in misses.T) if several else None,
         tolerance,
         tuple((float(row.median()), float(row.max())) for row in table),
     )

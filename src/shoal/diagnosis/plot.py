@@ -50,7 +50,7 @@ def _moves(axes: "Axes", found: Diagnosis) -> None:
 def _outputs(axes: "Axes", found: Diagnosis) -> None:
     """How far the output is from what it will be."""
     if found.depth is None:
-        _nothing(axes, "no sample settles")
+        _nothing(axes, "no sample settles within the tolerance")
         return
     steps = range(len(found.depth.errors))
     middle, largest = zip(*found.depth.errors, strict=True)

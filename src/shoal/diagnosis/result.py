@@ -29,7 +29,7 @@ class Diagnosis:
         size: How many entries the state of a sample has.
         iterations: What the plain iteration did, from each start; the first is the model's own.
         depth: After how many applications the output is what it will be; ``None`` if no sample
-            settles.
+            settles so near.
         equilibria: How many there are, and whether the loop contracts.
         spectrum: The Jacobian at equilibria; ``None`` if there are none.
         solvers: What each solver costs.

@@ -76,11 +76,11 @@ def _iteration(found: Diagnosis) -> Iterator[Line]:
 def _depth(found: Diagnosis) -> Iterator[Line]:
     depth = found.depth
     if depth is None:
-        yield Line("none", "no sample settles, so that there is no output to be near to")
+        yield Line("none", "no sample settles within the tolerance of a limit")
         return
     within = f"until the output stays within {depth.tolerance:.2g} of what it will be"
     if len(depth.depths) < found.samples:
-        yield Line("samples", f"{len(depth.depths)} of {found.samples}", "that settle")
+        yield Line("samples", f"{len(depth.depths)} of {found.samples}", "that settle so near")
     for share, words in ((0.5, "half"), (0.9, "90%"), (1.0, "all")):
         yield Line(f"{words} of the samples", applications(depth.quantile(share)), within)
     if depth.decisions is not None:

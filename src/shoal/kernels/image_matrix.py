@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from os import PathLike
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.exceptions import AccuracyError
+from shoal.core.processes import ALONE, Processes
 from shoal.kernels.arguments import work_space
 from shoal.kernels.backends import backend_for
 from shoal.kernels.calculi.pixels import Images, Pixels
@@ -21,7 +23,7 @@ from shoal.kernels.memory_mapped import memory_mapped
 from shoal.kernels.pixel_pairs import PixelPairs
 from shoal.kernels.recursions import network_kernels
 from shoal.kernels.result import Kernels
-from shoal.kernels.strips import Strip, strips
+from shoal.kernels.strips import Strip, rows_to_deal, strips
 
 __all__ = ["Blocks", "ImagePlan", "image_kernels"]
 
@@ -38,11 +40,13 @@ class Blocks(NamedTuple):
         memory: Most bytes for a block.
         out: A folder for the results, or ``None``.
         on_progress: Called with the share that is done.
+        shared: The processes that share the files.
     """
 
     memory: int
     out: str | PathLike[str] | None
     on_progress: Callable[[float], object] | None
+    shared: Processes = ALONE
 
 
 class Side(NamedTuple):
@@ -112,11 +116,15 @@ class ImagePlan:
         size = max(1, self.fitting // len(self.displacements))
         return torch.cat([self.values(some, some) for some in own.split(size)], 1)
 
-    def strips(self, limit: int | None) -> Iterator[Strip]:
-        """Parts of the matrix whose entries, of both kernels, fit into a limit of memory."""
+    def strips(self, limit: int | None, hands: int = 1) -> Iterator[Strip]:
+        """Parts of the matrix whose entries, of both kernels, fit into a limit of memory.
+
+        Where so many processes share the matrix there are enough of them to go round.
+        """
         room = work_space(limit, self.images.points.device)
         step = max(1, room // (4 * 8 * self.shape[1]))
-        return strips(self.shape, min(step, self.shape[0]), symmetric=self.symmetric)
+        step = min(step, rows_to_deal(self.shape[0], hands, symmetric=self.symmetric))
+        return strips(self.shape, step, symmetric=self.symmetric)
 
     def fill(self, strip: Strip, out: tuple[Tensor, Tensor]) -> None:
         """Write both kernels of a strip; what lies below a diagonal is not to be used."""
@@ -180,22 +188,23 @@ def image_kernels(
     plan = ImagePlan.of(function, first, second, blocks.memory)
     symmetric = plan.symmetric and not diag
     shape = (len(first),) if diag else plan.shape
-    each, done = len(plan.displacements), 0
+    each, done, shared = len(plan.displacements), 0, blocks.shared
     wanted = each * (sum(range(len(first) + 1)) if symmetric else math.prod(shape))
 
     def progress(made: int) -> None:
         nonlocal done
         done += made
-        if blocks.on_progress is not None:
-            blocks.on_progress(done / wanted)
+        if blocks.on_progress is not None and shared.first:
+            blocks.on_progress(min(1.0, shared.size * done / wanted))
 
     with (
         nullcontext(Kernels(first.new_empty(shape), first.new_empty(shape)))
         if blocks.out is None
-        else memory_mapped(blocks.out, shape, first.dtype)
+        else memory_mapped(blocks.out, shape, first.dtype, shared)
     ) as result:
         size = max(1, plan.fitting // each)
-        for i, j in entries(shape, size, symmetric=symmetric, device=first.device):
+        parts = entries(shape, size, symmetric=symmetric, device=first.device)
+        for i, j in islice(parts, shared.rank, None, shared.size):
             values = plan.values(i, j, progress)
             _store(result, values, (i,) if diag else (i, j), symmetric=symmetric)
     return result

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from shoal.architectures import Architecture
 from shoal.core import checks
+from shoal.core.processes import ALONE, Group, Processes, processes
 from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import (
     checked_images,
@@ -29,8 +30,10 @@ from shoal.kernels.image_gradients import differentiable_image_kernels
 from shoal.kernels.image_matrix import Blocks, image_kernels
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.memory_mapped import memory_mapped
+from shoal.kernels.operator import identity
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
+from shoal.kernels.strips import dealt
 
 __all__ = ["kernel"]
 
@@ -49,6 +52,7 @@ def kernel(
     memory: int | str | None = None,
     out: str | PathLike[str] | None = None,
     on_progress: Callable[[float], object] | None = None,
+    process_group: Group = "auto",
 ) -> Kernels:
     r"""Conjugate kernel and neural tangent kernel of an infinitely wide network.
 
@@ -85,6 +89,9 @@ def kernel(
         out: A folder for results that are larger than memory: they are written to ``ck.npy`` and
             ``ntk.npy`` there, and the returned tensors are mapped to these files.
         on_progress: Called with the share of a matrix that is done, up to 1, after every block.
+        process_group: With ``out``, the processes that share the matrix, and all make this call:
+            those of ``torch.distributed`` or ``torchrun`` by default, with ``None`` this one alone.
+            Each writes its part of the files. Without ``out`` each computes all.
 
     Returns:
         The two matrices, of shape (..., n, m), in the dtype and on the device of ``x1``; NumPy
@@ -103,37 +110,59 @@ def kernel(
         tensor([[0.4444, 0.1490],
                 [0.1490, 0.4444]], dtype=torch.float64)
     """
-    limit = memory_limit(memory)
-    checks.flag("diag", diag)
-    checks.function("on_progress", on_progress)
-    if diag and out is not None:
-        raise ValueError("out is for matrices: it cannot be combined with diag=True")
-    function = chosen_kernels(architecture, trainable=trainable, width=width, variances=variances)
-    if isinstance(function, ImageKernels):
-        first, second = checked_images(function.architecture, x1, x2, diag=diag)
-        blocks = Blocks(work_space(limit, first.device), out, on_progress)
-        if _wants_gradients(first, second, *(value for _, value in function.variances)):
-            return differentiable_image_kernels(function, first, second, blocks, diag=diag)
-        return image_kernels(function, first.detach(), second, blocks, diag=diag)
-    first, second = checked_inputs(x1, x2, diag=diag)
-    if diag:
-        gradients = _wants_gradients(first, second, *(value for _, value in function.variances))
-        if second is None:
-            return own_diagonal(function, first, gradients=gradients)
-        return partner_diagonal(function, first, second, gradients=gradients)
-    batch = torch.broadcast_shapes(first.shape[:-2], () if second is None else second.shape[:-2])
-    first = first.expand(*batch, *first.shape[-2:])
-    second = None if second is None else second.expand(*batch, *second.shape[-2:])
-    plain = replace(function, variances=())
-    values = partial(_matrices, plain, limit=limit, out=out, on_progress=on_progress)
-    if not _wants_gradients(first, second, *(value for _, value in function.variances)):
-        return values(first.detach(), None if second is None else second.detach())
-    job = Job(function, values, limit and max(1, limit // 2))
-    return differentiable_kernel(job, first, second)
+    shared = ALONE if out is None else processes(process_group)
+    with shared.together():
+        limit = memory_limit(memory)
+        checks.flag("diag", diag)
+        checks.function("on_progress", on_progress)
+        if diag and out is not None:
+            raise ValueError("out is for matrices: it cannot be combined with diag=True")
+        function = chosen_kernels(
+            architecture, trainable=trainable, width=width, variances=variances
+        )
+        if isinstance(function, ImageKernels):
+            first, second = checked_images(function.architecture, x1, x2, diag=diag)
+            space = _agreed(function, first, second, work_space(limit, first.device), shared)
+            blocks = Blocks(space, out, on_progress, shared)
+            if _wants_gradients(first, second, *(value for _, value in function.variances)):
+                return differentiable_image_kernels(function, first, second, blocks, diag=diag)
+            return image_kernels(function, first.detach(), second, blocks, diag=diag)
+        first, second = checked_inputs(x1, x2, diag=diag)
+        if diag:
+            gradients = _wants_gradients(first, second, *(value for _, value in function.variances))
+            if second is None:
+                return own_diagonal(function, first, gradients=gradients)
+            return partner_diagonal(function, first, second, gradients=gradients)
+        batch = torch.broadcast_shapes(
+            first.shape[:-2], () if second is None else second.shape[:-2]
+        )
+        first = first.expand(*batch, *first.shape[-2:])
+        second = None if second is None else second.expand(*batch, *second.shape[-2:])
+        plain = replace(function, variances=())
+        values = partial(
+            _matrices, plain, limit=limit, out=out, on_progress=on_progress, shared=shared
+        )
+        if not _wants_gradients(first, second, *(value for _, value in function.variances)):
+            return values(first.detach(), None if second is None else second.detach())
+        job = Job(function, values, limit and max(1, limit // 2))
+        return differentiable_kernel(job, first, second)
 
 
 def _wants_gradients(*inputs: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
+
+
+def _agreed(
+    function: KernelFunction | ImageKernels,
+    first: Tensor,
+    second: Tensor | None,
+    limit: int,
+    shared: Processes,
+) -> int:
+    """The bytes that all processes have, if they have the same inputs too."""
+    if shared.size == 1:
+        return limit
+    return min(shared.agree(identity(function, first, second), limit))
 
 
 def _matrices(
@@ -144,26 +173,31 @@ def _matrices(
     limit: int | None,
     out: str | PathLike[str] | None,
     on_progress: Callable[[float], object] | None,
+    shared: Processes,
 ) -> Kernels:
     """All matrices of a batch."""
+    limit = _agreed(function, first, second, work_space(limit, first.device), shared)
     batch = first.shape[:-2]
     columns = first.shape[-2] if second is None else second.shape[-2]
     shape = (*batch, first.shape[-2], columns)
     with (
         nullcontext(Kernels(first.new_empty(shape), first.new_empty(shape)))
         if out is None
-        else memory_mapped(out, shape, first.dtype)
+        else memory_mapped(out, shape, first.dtype, shared)
     ) as result:
         for done, index in enumerate(np.ndindex(*batch)):
             own = Inputs(first[index])
             other = own if second is None else Inputs(second[index])
             part = Kernels(*(k[index] for k in result))
             plan = Plan.of(function, own, other)
-            for strip in plan.strips(limit):
+            strips = list(plan.strips(limit, shared.size))
+            owners = dealt(strips, shared.size)
+            mine = [s for s, owner in zip(strips, owners, strict=True) if owner == shared.rank]
+            for ready, strip in enumerate(mine, 1):
                 views = (part.ck[strip], part.ntk[strip])
                 plan.fill(strip, views)
                 for matrix in part:
                     plan.mirror(matrix, strip)
-                if on_progress is not None:
-                    on_progress((done + strip.rows.stop / len(own)) / math.prod(batch))
+                if on_progress is not None and shared.first:
+                    on_progress((done + ready / len(mine)) / math.prod(batch))
     return result

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from shoal.core.checks import as_path
 from shoal.core.files import made, staged
+from shoal.core.processes import ALONE, Processes
 from shoal.kernels.result import Kernels
 
 __all__ = ["memory_mapped"]
@@ -21,34 +23,50 @@ __all__ = ["memory_mapped"]
 
 @contextmanager
 def memory_mapped(
-    folder: str | PathLike[str], shape: tuple[int, ...], dtype: torch.dtype
+    folder: str | PathLike[str],
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    shared: Processes = ALONE,
 ) -> Iterator[Kernels]:
     """Tensors that are mapped to ``ck.npy`` and ``ntk.npy`` in a folder, which is made.
 
     The files appear under these names when all is done; earlier ones are replaced, not written to,
-    so that tensors mapped to them stay what they are.
+    so that tensors mapped to them stay what they are. Of several processes the first makes them.
 
     Raises:
         OSError: If the disk has no room for them.
     """
+    if not shared.first:
+        new = shared.common(Path())
+        arrays = [np.load(new / f"{name}.npy", mmap_mode="r+") for name in Kernels._fields]
+        yield Kernels(*map(torch.from_numpy, arrays))
+        for array in arrays:
+            array.flush()
+        shared.agree({"written": shape})
+        return
     place = as_path("out", folder)
     if place.exists() and not place.is_dir():
         raise ValueError(f"out must be a folder, got {str(folder)!r}")
-    numbers = np.dtype(np.float64 if dtype == torch.float64 else np.float32)
     with made(place), staged(place) as new:
         tensors = []
         for name in Kernels._fields:
             try:
-                array = np.lib.format.open_memmap(
-                    new / f"{name}.npy", mode="w+", dtype=numbers, shape=shape
-                )
-                _reserve(new / f"{name}.npy")
+                tensors.append(_mapped(new / f"{name}.npy", shape, dtype))
             except OSError as error:
-                size = math.prod(shape) * numbers.itemsize
+                size = math.prod(shape) * dtype.itemsize
                 what = f"{error.strerror}, for a matrix of {size:,} bytes"
                 raise OSError(error.errno, what, str(place / f"{name}.npy")) from error
-            tensors.append(torch.from_numpy(array))
+        shared.common(new.resolve())
         yield Kernels(*tensors)
+        shared.agree({"written": shape})
+
+
+def _mapped(file: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A new file of zeros."""
+    numbers = np.float64 if dtype == torch.float64 else np.float32
+    array = np.lib.format.open_memmap(file, mode="w+", dtype=numbers, shape=shape)
+    _reserve(file)
+    return torch.from_numpy(array)
 
 
 def _reserve(file: Path) -> None:

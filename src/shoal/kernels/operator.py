@@ -2,14 +2,17 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from shoal.activations.description import description
 from shoal.architectures import Architecture
 from shoal.core.checks import integer, real, shaped, writable
 from shoal.core.exceptions import ConvergenceError
+from shoal.core.processes import ALONE, Group, Processes, fingerprint, processes
 from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import (
     as_tensor,
@@ -24,11 +27,11 @@ from shoal.kernels.image_matrix import ImagePlan
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
-from shoal.kernels.strips import Strip
+from shoal.kernels.strips import Strip, dealt
 from shoal.linalg.krylov import conjugate_gradients, relative
 from shoal.linalg.operator import Operator, like_factor, refuse_gradients
 
-__all__ = ["KernelOperator", "KernelOperators", "kernel_operator"]
+__all__ = ["KernelOperator", "KernelOperators", "identity", "kernel_operator"]
 
 _DEFAULT_MEMORY = 2**30
 _PIECE = 2**18  # entries that are converted together
@@ -41,10 +44,18 @@ class KernelOperator(Operator):
     It is computed strip by strip whenever it is applied, and strips are kept as far as the memory
     allows: a matrix that fits is computed once. Of a symmetric one only the upper half counts.
     Factors must be on its device, and products have no gradients: those are refused.
+
+    Several processes have some of the strips each. All of them make the same calls with the same
+    vectors, and get the same results, to the last bit.
     """
 
     def __init__(
-        self, plan: Plan | ImagePlan, kernel: int, memory: int, precision: torch.dtype | None = None
+        self,
+        plan: Plan | ImagePlan,
+        kernel: int,
+        memory: int,
+        precision: torch.dtype | None = None,
+        shared: Processes = ALONE,
     ) -> None:
         self._plan = plan
         self._kernel = kernel
@@ -52,6 +63,7 @@ class KernelOperator(Operator):
         self._keep = memory - self._work
         self._precision = plan.left.points.dtype if precision is None else precision
         self._kept: dict[int, Tensor] = {}
+        self._processes = shared
 
     def __repr__(self) -> str:
         name = Kernels._fields[self._kernel]
@@ -66,6 +78,11 @@ class KernelOperator(Operator):
     def _entries(self) -> Tensor:
         return self._plan.left.points
 
+    def __matmul__(self, other: Any) -> Any:
+        """The product with a vector or a matrix; NumPy arrays give NumPy arrays."""
+        with self._processes.telling():
+            return super().__matmul__(other)
+
     @in_standard_settings
     def diagonal(self) -> Tensor:
         """The kernel of each input with itself; only of a symmetric matrix."""
@@ -75,18 +92,20 @@ class KernelOperator(Operator):
     @in_standard_settings
     def to_dense(self) -> Tensor:
         """The matrix itself."""
-        result = torch.empty(self.shape, dtype=self.dtype, device=self.device)
-        self.write(result)
-        for strip in self._plan.strips(self._work):
+        with self._processes.telling():
+            result = torch.empty(self.shape, dtype=self.dtype, device=self.device)
+            self.write(result)
+        for strip, _ in self._dealt:
             self._plan.mirror(result, strip)
         return result
 
     @in_standard_settings
     def keep(self) -> None:
         """Compute now what is kept, and not with the first product."""
-        for strip, _ in self._strips():
-            if strip.rows.start not in self._kept:
-                return
+        with self._processes.together():
+            for strip, _ in self._strips():
+                if strip.rows.start not in self._kept:
+                    return
 
     @in_standard_settings
     def write(self, out: Tensor) -> None:
@@ -95,12 +114,16 @@ class KernelOperator(Operator):
         What is below it then is not to be used. ``out`` may have another dtype, and nothing else
         of its size is made.
         """
-        writable("out", shaped("out", out, *self.shape))
-        for strip in self._plan.strips(self._work):
-            if out.dtype == self.dtype:
-                self._fill(strip, out[strip])
-            else:
-                out[strip].copy_(self._fill(strip))
+        with self._processes.telling():
+            writable("out", shaped("out", out, *self.shape))
+            for strip in self._own:
+                if out.dtype == self.dtype:
+                    self._fill(strip, out[strip])
+                else:
+                    out[strip].copy_(self._fill(strip))
+            self._processes.agree({"matrix": tuple(self.shape)})
+        for strip, owner in self._dealt:
+            self._processes.spread(out[strip], owner)
 
     def _product(self, vectors: Tensor) -> Tensor:
         result = vectors.new_zeros(self.shape[0], vectors.shape[1])
@@ -113,7 +136,9 @@ class KernelOperator(Operator):
                 result[rows] += piece @ vectors[columns]
                 if self._plan.symmetric:  # the part below the diagonal
                     result[columns] += piece.T @ vectors[rows]
-        return result
+        if self._processes.size > 1:
+            self._processes.agree({"vectors": fingerprint(vectors)})
+        return self._processes.sum(result)
 
     @in_standard_settings
     def solve(
@@ -130,6 +155,10 @@ class KernelOperator(Operator):
         Raises:
             ConvergenceError: If the tolerance is not reached; nothing is returned then.
         """
+        with self._processes.together():
+            return self._solved(other, shift, rtol, max_steps)
+
+    def _solved(self, other: Any, shift: float, rtol: float, max_steps: int) -> Any:
         self._check_symmetric("solve")
         shift = real("shift", shift, at_least=0.0)
         rtol, max_steps = real("rtol", rtol, above=0.0), integer("max_steps", max_steps, at_least=1)
@@ -151,9 +180,21 @@ class KernelOperator(Operator):
             )
         return like_factor(other, found.solution)
 
+    @cached_property
+    def _dealt(self) -> list[tuple[Strip, int]]:
+        """Strips, and which process has each."""
+        hands = self._processes.size
+        parts = list(self._plan.strips(self._work, hands))
+        return list(zip(parts, dealt(parts, hands), strict=True))
+
+    @property
+    def _own(self) -> list[Strip]:
+        """The strips of this process."""
+        return [strip for strip, owner in self._dealt if owner == self._processes.rank]
+
     def _strips(self) -> Iterator[tuple[Strip, Tensor]]:
-        """Strips and their entries."""
-        for strip in self._plan.strips(self._work):
+        """Strips of this process and their entries."""
+        for strip in self._own:
             values = self._kept.get(strip.rows.start)
             if values is None:
                 values = self._fill(strip)
@@ -209,6 +250,7 @@ def kernel_operator(
     width: int | None = None,
     memory: int | str = _DEFAULT_MEMORY,
     precision: torch.dtype | None = None,
+    process_group: Group = "auto",
 ) -> KernelOperators:
     """The kernels of :func:`~shoal.kernels.kernel` for products, without forming the matrix.
 
@@ -222,6 +264,9 @@ def kernel_operator(
             once.
         precision: The dtype in which parts of the matrix are kept, such as ``torch.float32`` for
             twice as many; that of the inputs by default. Products with what is kept have its error.
+        process_group: The processes that share the matrix, and all make this call: those of
+            ``torch.distributed`` or ``torchrun`` by default, with ``None`` this one alone. Each has
+            ``memory`` bytes.
 
     Raises:
         ValueError: If an argument does not fit, or inputs require gradients, which operators do not
@@ -234,41 +279,64 @@ def kernel_operator(
         >>> op.ck @ torch.ones(3, dtype=torch.float64)
         tensor([0.7424, 0.7424, 0.7424], dtype=torch.float64)
     """
-    function = chosen_kernels(architecture, trainable=trainable, width=width)
-    first, second = _points(function, x1, x2)
-    refuse_gradients(
-        {"x1": first, "x2": second, **dict(function.variances)},
-        "operators are not differentiated; shoal.kernel has gradients",
+    shared = processes(process_group)
+    with shared.together():
+        function = chosen_kernels(architecture, trainable=trainable, width=width)
+        first, second = _points(function, x1, x2)
+        limit = memory_limit(memory)
+        limit = _DEFAULT_MEMORY if limit is None else limit
+        if precision not in (None, torch.float32, torch.float64):
+            raise ValueError(f"precision must be torch.float32 or torch.float64, got {precision!r}")
+        if shared.size > 1:
+            same = {**identity(function, first, second), "precision": precision}
+            limit = min(shared.agree(same, limit))
+        plan = _plan(function, first, second, limit)
+    return KernelOperators(
+        *(KernelOperator(plan, kernel, limit, precision, shared) for kernel in (0, 1))
     )
-    limit = memory_limit(memory)
-    limit = _DEFAULT_MEMORY if limit is None else limit
-    plan = _plan(function, first, second, limit)
-    if precision not in (None, torch.float32, torch.float64):
-        raise ValueError(f"precision must be torch.float32 or torch.float64, got {precision!r}")
-    return KernelOperators(*(KernelOperator(plan, kernel, limit, precision) for kernel in (0, 1)))
 
 
 def _points(
     function: KernelFunction | ImageKernels, x1: Any, x2: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """The inputs of rows and columns, without batches."""
+    """The inputs of rows and columns, without batches or gradients."""
     first, second = as_tensor(x1, "x1"), as_tensor(x2, "x2")
     if isinstance(function, ImageKernels):
-        return checked_images(function.architecture, first, second)
-    first, second = checked_inputs(first, second)
-    if first.dim() != 2 or (second is not None and second.dim() != 2):
-        raise ValueError("x1 and x2 must have shape (samples, features): no batches of operators")
-    return first, second
+        first, second = checked_images(function.architecture, first, second)
+    else:
+        first, second = checked_inputs(first, second)
+        if first.dim() != 2 or (second is not None and second.dim() != 2):
+            raise ValueError(
+                "x1 and x2 must have shape (samples, features): no batches of operators"
+            )
+    refuse_gradients(
+        {"x1": first, "x2": second, **dict(function.variances)},
+        "operators are not differentiated; shoal.kernel has gradients",
+    )
+    return first.detach(), None if second is None else second.detach()
 
 
 def _plan(
     function: KernelFunction | ImageKernels, first: Tensor, second: Tensor | None, limit: int
 ) -> Plan | ImagePlan:
     """How the matrix is computed."""
-    first, second = first.detach(), None if second is None else second.detach()
     if isinstance(function, ImageKernels):
         work = min(limit // 4, work_space(None, first.device))
         return ImagePlan.of(replace(function, variances=()), first, second, max(1, work))
     left = Inputs(first)
     right = left if second is None else Inputs(second)
     return Plan.of(replace(function, variances=()), left, right)
+
+
+def identity(
+    function: KernelFunction | ImageKernels, x1: Tensor, x2: Tensor | None
+) -> dict[str, object]:
+    """What processes must have alike to share a matrix."""
+    return {
+        "architecture": description(function.architecture),
+        "trainable": sorted(function.trainable),
+        "width": function.width,
+        "device": x1.device.type,
+        "x1": fingerprint(x1),
+        "x2": None if x2 is None else fingerprint(x2),
+    }

@@ -15,7 +15,7 @@ from shoal.kernels.backends import Block, Blocks, Factors, backend_for
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.inputs import CLOSE, Inputs, pair_angles
 from shoal.kernels.piecewise_surface import PiecewiseSurface, part_surface
-from shoal.kernels.strips import Strip, strips
+from shoal.kernels.strips import Strip, rows_to_deal, strips
 from shoal.kernels.surface import (
     ANY_ANGLE,
     Span,
@@ -116,8 +116,11 @@ class Plan:
         """What computes with blocks of the matrix."""
         return backend_for(self.left.points.device, self.pairs)
 
-    def strips(self, limit: int | None) -> Iterator[Strip]:
-        """Parts of the matrix that are computed together within a limit of memory."""
+    def strips(self, limit: int | None, hands: int = 1) -> Iterator[Strip]:
+        """Parts of the matrix that are computed together within a limit of memory.
+
+        Where so many processes share the matrix there are enough of them to go round.
+        """
         points, size = self.left.points, len(self.right)
         # the cosines, both kernels, a mask and the work space of the evaluation; the series of the
         # row, which outweigh them in tall matrices
@@ -126,6 +129,8 @@ class Plan:
         step = max(1, work_space(limit, points.device) // bytes_per_row)
         if self.symmetric and points.device.type == "cpu":  # what is below the diagonal is wasted
             step = min(step, max(_LEAST_STRIP, size // _STRIPS))
+        fair = rows_to_deal(len(self.left), hands, symmetric=self.symmetric)
+        step = min(step, max(fair, _LEAST_STRIP) if self.symmetric else fair)
         if self.surface is None:  # pairs share series of the duals, which take more memory
             step = max(step, _PAIRS // size)
         return strips((len(self.left), size), step, symmetric=self.symmetric)

@@ -1,11 +1,14 @@
 """Strips of rows in which matrices are computed, within a limit of memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from math import ceil
 from typing import NamedTuple
 
 from torch import Tensor
 
-__all__ = ["Strip", "strips"]
+__all__ = ["Strip", "dealt", "rows_to_deal", "strips"]
+
+_ROUNDS = 8  # in which strips of a symmetric matrix, which get smaller, are dealt, at least
 
 
 class Strip(NamedTuple):
@@ -41,3 +44,25 @@ def strips(shape: tuple[int, int], step: int, *, symmetric: bool) -> Iterator[St
         yield Strip(
             slice(start, min(start + step, rows)), slice(start if symmetric else 0, columns)
         )
+
+
+def rows_to_deal(rows: int, hands: int, *, symmetric: bool) -> int:
+    """Most rows of a strip with which all of so many processes get about as many entries."""
+    return rows if hands == 1 else max(1, ceil(rows / (hands * (_ROUNDS if symmetric else 1))))
+
+
+def dealt(parts: Iterable[Strip], hands: int) -> list[int]:
+    """Which of so many processes has each strip, so that all have about as many entries.
+
+    Each strip goes to the one that has least: of a symmetric matrix the small ones come last.
+
+    Example:
+        >>> dealt(strips((5, 5), 1, symmetric=True), 2)
+        [0, 1, 1, 0, 0]
+    """
+    loads, owners = [0] * hands, []
+    for strip in parts:
+        owner = loads.index(min(loads))
+        loads[owner] += strip.shape[0] * strip.shape[1]
+        owners.append(owner)
+    return owners

@@ -50,9 +50,9 @@ def snapshot(state: Iteration) -> Snapshot:
     return Snapshot({"steps": state.steps}, tensors)
 
 
-def resumed(kept: Snapshot) -> Iteration:
+def resumed(kept: Snapshot, device: torch.device) -> Iteration:
     """The iteration that was kept."""
-    tensors = kept.tensors
+    tensors = {name: tensor.to(device) for name, tensor in kept.tensors.items()}
     return Iteration(
         tensors["solution"],
         tensors["residual"],

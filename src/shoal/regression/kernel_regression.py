@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from shoal.architectures import Architecture
-from shoal.core.checkpoints import Checkpoint
+from shoal.core.checkpoints import Checkpoint, Snapshot
 from shoal.core.checks import function, one_of, shown
 from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
+from shoal.core.processes import Group, fingerprint, processes
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import KernelFunction
 from shoal.kernels.arguments import as_tensor
@@ -63,6 +64,7 @@ def kernel_regression(
     checkpoint: str | PathLike[str] | None = None,
     on_progress: Callable[[Progress], object] | None = None,
     on_failure: Literal["raise", "warn"] = "raise",
+    process_group: Group = "auto",
 ) -> KernelRegression:
     r"""Regression with the kernel of an infinitely wide network: $\alpha = (K + \lambda I)^{-1} y$.
 
@@ -95,13 +97,18 @@ def kernel_regression(
         checkpoint: A file in which conjugate gradients are kept, every half minute and when they
             end in any way, and from which they go on. What cannot be written, to a full disk for
             one, is warned of, and the work goes on.
-        on_progress: Called as the work proceeds.
+        on_progress: Called as the work proceeds; of several processes, in the first.
         on_failure: Whether to ``"raise"`` if the tolerance is not met, or to ``"warn"``.
+        process_group: The processes that share the work, and all make this call with the same
+            arguments: those of ``torch.distributed`` or ``torchrun`` by default, with ``None`` this
+            one alone. Each computes its part of the matrix, in ``memory`` bytes, and all have the
+            result; the first writes the checkpoint, from which any number of them goes on.
 
     Raises:
         ValueError: If an argument does not fit; for one, the matrix into the memory.
         AccuracyError: If the matrix is not positive definite within rounding.
         ConvergenceError: If the tolerance is not met.
+        ConnectionError: If another process is gone.
 
     Example:
         >>> import torch, shoal
@@ -111,47 +118,77 @@ def kernel_regression(
         >>> fit.predict(torch.tensor([[0.6, 0.0, 0.8]]).double())
         tensor([0.3555], dtype=torch.float64)
     """
-    kernels = chosen_kernels(architecture, trainable=trainable, width=width)
-    wanted = checked_criterion("ridge", ridge) if isinstance(ridge, str) else None
-    problem = checked_problem(kernels, x, y, 0.0 if isinstance(ridge, str) else ridge, which)
-    one_of("on_failure", on_failure, ("raise", "warn"))
-    limit = byte_limit(problem, memory)
-    if wanted is not None:
-        check_room(problem, limit)  # the choice takes more than the regression
-    chosen = _chosen(method, problem, limit, checkpoint)
-    function("on_progress", on_progress)
-    listener = on_progress or (lambda _: None)
-    path = _path(problem, chosen, limit, wanted)
-    if path is not None and wanted is not None:
-        problem = replace(problem, ridge=path.best(wanted))
-    file, kept = None, None
-    if checkpoint is not None and isinstance(chosen, ConjugateGradients):
-        file = checkpoints.of_problem(checkpoint, problem, chosen)
-        kept = file.read(problem.y.device)  # refused before the work
-    solver = _prepared(problem, chosen, limit, listener)
-    begin = seconds(problem.x)
-    state = Iteration.start(problem.y) if kept is None else checkpoints.resumed(kept)
-    found = _run(problem, solver, state, file, listener)
-    spent = seconds(problem.x) - begin
-    if not found.converged:
-        _fail(f"the regression did not converge: {explain(found, problem.y, solver)}", on_failure)
-    shaped = found.solution if y.ndim == 2 else found.solution[:, 0]
+    shared = processes(process_group)
+    with shared.together():
+        kernels = chosen_kernels(architecture, trainable=trainable, width=width)
+        wanted = checked_criterion("ridge", ridge) if isinstance(ridge, str) else None
+        problem = checked_problem(kernels, x, y, 0.0 if isinstance(ridge, str) else ridge, which)
+        one_of("on_failure", on_failure, ("raise", "warn"))
+        function("on_progress", on_progress)
+        problem = replace(problem, processes=shared)
+        listener = on_progress if on_progress and shared.first else (lambda _: None)
+        limit = _agreed(problem, byte_limit(problem, memory), method, checkpoint)
+        if wanted is not None:
+            check_room(problem, limit)  # the choice takes more than the regression
+        chosen = _chosen(method, problem, limit, checkpoint)
+        path = _path(problem, chosen, limit, wanted)
+        if path is not None and wanted is not None:
+            problem = replace(problem, ridge=shared.common(path.best(wanted)))
+        file, kept = _kept(checkpoint, problem, chosen)  # refused before the work
+        solver = _prepared(problem, chosen, limit, listener)
+        begin = seconds(problem.x)
+        state = checkpoints.resumed(kept, problem.y.device) if kept else Iteration.start(problem.y)
+        found = _run(problem, solver, state, file, listener)
+        spent = seconds(problem.x) - begin
+        if not found.converged:
+            text = f"the regression did not converge: {explain(found, problem.y, solver)}"
+            _fail(text, on_failure, first=shared.first)
+        solution = shared.same(found.solution)
+    shaped = solution if y.ndim == 2 else solution[:, 0]
     dtype = as_tensor(x[:1], "x").dtype
     return KernelRegression(
         shaped.to(dtype).cpu().numpy() if isinstance(x, np.ndarray) else shaped.to(dtype),
         _report(chosen, found, problem, (*solver.times, spent)),
         problem,
         solver,
-        found.solution,
+        solution,
         dtype,
         path,
     )
 
 
-def _fail(text: str, on_failure: str) -> None:
+def _agreed(problem: Problem, limit: int, method: Method, checkpoint: object) -> int:
+    """The bytes that all processes have, if they have the same problem too."""
+    if problem.processes.size == 1:
+        return limit
+    same = {
+        "y": fingerprint(problem.y),
+        "ridge": problem.ridge,
+        "which": problem.kernel,
+        "method": method,
+        "checkpoint": checkpoint is None,
+    }
+    return min(problem.processes.agree(same, limit))
+
+
+def _kept(
+    path: str | PathLike[str] | None, problem: Problem, method: Cholesky | ConjugateGradients
+) -> tuple[Checkpoint | None, Snapshot | None]:
+    """The file, which only the first process has, and what all go on from."""
+    if path is None or not isinstance(method, ConjugateGradients):
+        return None, None
+    file, kept = None, None
+    if problem.processes.first:
+        file = checkpoints.of_problem(path, problem, method)
+        kept = file.read(torch.device("cpu"))
+    return file, problem.processes.common(kept)
+
+
+def _fail(text: str, on_failure: str, *, first: bool) -> None:
     if on_failure == "raise":
         raise ConvergenceError(text)
-    warnings.warn(text, ConvergenceWarning, stacklevel=4)
+    if first:
+        warnings.warn(text, ConvergenceWarning, stacklevel=4)
 
 
 def _report(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.checks import float_tensor, one_of, real
+from shoal.core.processes import ALONE, Processes
 from shoal.kernels import KernelFunction, KernelOperator, kernel, kernel_operator
 from shoal.kernels.arguments import as_tensor
 from shoal.kernels.image_function import ImageKernels, checked_points
@@ -26,6 +27,7 @@ class Problem:
         y: The targets. shape: (n, q)
         ridge: $\lambda$.
         kernel: 0 for the CK, 1 for the NTK.
+        processes: Those that share the work with the matrix.
     """
 
     function: KernelFunction | ImageKernels
@@ -33,6 +35,7 @@ class Problem:
     y: Tensor
     ridge: float
     kernel: int
+    processes: Processes = ALONE
 
     @property
     def size(self) -> int:
@@ -50,7 +53,10 @@ class Problem:
 
     def operator(self, memory: int, precision: torch.dtype | None = None) -> KernelOperator:
         """The kernel matrix."""
-        both = kernel_operator(self.function, self.x, memory=memory, precision=precision)
+        group = self.processes.group
+        both = kernel_operator(
+            self.function, self.x, memory=memory, precision=precision, process_group=group
+        )
         return both[self.kernel]
 
     def shifted(self, operator: KernelOperator) -> "Shifted":
@@ -59,7 +65,9 @@ class Problem:
 
     def cross(self, left: Tensor, right: Tensor, memory: int) -> KernelOperator:
         """The kernel between inputs, in so many bytes."""
-        return kernel_operator(self.function, left, right, memory=memory)[self.kernel]
+        group = self.processes.group
+        both = kernel_operator(self.function, left, right, memory=memory, process_group=group)
+        return both[self.kernel]
 
 
 @dataclass(frozen=True, eq=False)

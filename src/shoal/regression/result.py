@@ -1,8 +1,10 @@
 """What kernel regression returns."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from functools import wraps
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +21,9 @@ from shoal.regression.ridge_path import RidgePath
 from shoal.regression.solver import Solver
 
 __all__ = ["Estimate", "KernelRegression", "Report"]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,9 +68,24 @@ class Estimate(NamedTuple):
     standard_error: float
 
 
+def _together(
+    method: Callable[Concatenate["KernelRegression", _P], _R],
+) -> Callable[Concatenate["KernelRegression", _P], _R]:
+    """A method that all processes of a regression call, and that fails in all or none."""
+
+    @wraps(method)
+    def wrapped(self: "KernelRegression", /, *arguments: _P.args, **options: _P.kwargs) -> _R:
+        with self._problem.processes.together():
+            return method(self, *arguments, **options)
+
+    return wrapped
+
+
 @dataclass(frozen=True, eq=False)
 class KernelRegression:
     r"""Ridge regression with a kernel, or a posterior: $f(x) = k(x, X) \alpha$.
+
+    If several processes share it, all of them call its methods, with the same arguments.
 
     Attributes:
         coefficients: $\alpha = (K + \lambda I)^{-1} y$, in the shape of ``y``.
@@ -87,6 +107,7 @@ class KernelRegression:
         return self._problem.ridge
 
     @in_standard_settings
+    @_together
     def predict(self, x: Any) -> Any:
         r"""$k(x, X) \alpha$: the regression function, or the posterior mean.
 
@@ -104,6 +125,7 @@ class KernelRegression:
         return self._like(x, values[:, 0] if self.coefficients.ndim == 1 else values)
 
     @in_standard_settings
+    @_together
     def variance(self, x: Any, *, batch: int = 1024) -> Any:
         r"""$k(x, x) - k(x, X) (K + \lambda I)^{-1} k(X, x)$: the posterior variance of $f(x)$.
 
@@ -197,6 +219,7 @@ class KernelRegression:
         return float((self._alpha / self._inverse_diagonal("gcv").mean()).square().mean())
 
     @in_standard_settings
+    @_together
     def estimate_gcv(self, *, probes: int = 16, seed: int = 0) -> Estimate:
         r"""The same with a trace that is a mean over random signs, $z^T G z$ (Hutchinson 1989).
 
@@ -225,6 +248,7 @@ class KernelRegression:
         return self._solver.inverse_diagonal
 
     @in_standard_settings
+    @_together
     def estimate_log_marginal_likelihood(self, *, probes: int = 16, seed: int = 0) -> Estimate:
         r"""The same by stochastic Lanczos quadrature, for matrices that are not factored.
 

@@ -180,7 +180,7 @@ def iterative(
     near: Diagonal | LowRank = Diagonal(torch.ones_like(problem.y[:, 0]))
     if method.preconditioner is not None:
         spare = memory - method.preconditioner.size_in_bytes(problem)
-        near = method.preconditioner.matrix(problem, _block(problem, spare))
+        near = _same(method.preconditioner.matrix(problem, _block(problem, spare)), problem)
     prepared = seconds(problem.x)
     report(Progress("form", 0.0))
     left = memory - (near.vectors.nbytes if isinstance(near, LowRank) else 0)
@@ -193,6 +193,15 @@ def iterative(
     product = problem.shifted(operator)
     exact = problem.shifted(problem.operator(aside)) if rounded else None
     return Solver(product, exact, near, method.tolerance, method.max_steps, times, block)
+
+
+def _same(near: Diagonal | LowRank, problem: Problem) -> Diagonal | LowRank:
+    """A preconditioner that is the same in all processes, to the last bit."""
+    same = problem.processes.same
+    if isinstance(near, Diagonal):
+        return Diagonal(same(near.values))
+    outside = same(near.values.new_tensor([near.outside]))
+    return LowRank(same(near.vectors), same(near.values), float(outside))
 
 
 def least_memory(problem: Problem, method: ConjugateGradients) -> int:

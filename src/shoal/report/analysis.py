@@ -21,6 +21,7 @@ from shoal.report.designs import DESIGN
 from shoal.report.equivalents import EQUIVALENTS
 from shoal.report.kernels import KERNELS
 from shoal.report.page import render
+from shoal.report.prediction import PREDICTION
 from shoal.report.saving import forget_parts, save_results
 from shoal.report.section import Section, Subject
 from shoal.report.spectra import SPECTRUM
@@ -41,6 +42,7 @@ SECTIONS: tuple[Section, ...] = (
     DESIGN,
     TRAINING,
     ACCURACY,
+    PREDICTION,
     CERTIFICATE,
     TIMING,
 )

@@ -1,0 +1,274 @@
+"""Work that several processes share: who they are, and what they tell each other.
+
+Every process makes the same calls and holds the same numbers. Before they exchange anything they
+agree that all are well and at the same place with the same input, so that what fails in one of them
+fails in all, and nobody waits for somebody who went another way.
+"""
+
+import atexit
+import hashlib
+import json
+import os
+import pickle
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+
+from shoal.core.checks import shown
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+__all__ = ["ALONE", "Group", "Processes", "fingerprint", "processes"]
+
+Group: TypeAlias = 'ProcessGroup | Literal["auto"] | None'
+_T = TypeVar("_T")
+
+_LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun sets
+_PATIENCE = timedelta(minutes=10)  # with a process that neither answers nor ends
+_PIECE = 2**22  # numbers that are gathered together
+_BITS = {8: torch.int64, 4: torch.int32}
+
+
+@dataclass(frozen=True, eq=False)
+class Processes:
+    """The processes that share some work.
+
+    Attributes:
+        group: How they reach each other: ``"auto"`` by the default group, which is not held on to,
+            since its threads must end before Python does; ``None`` for one process alone.
+        rank: Which of them this one is.
+        size: How many they are.
+    """
+
+    group: Group = None
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the one that reports and writes."""
+        return self.rank == 0
+
+    def agree(
+        self, same: Mapping[str, object], number: int = 0, error: Exception | None = None
+    ) -> list[int]:
+        """Wait for all, and return the number of each.
+
+        Args:
+            same: What all must have alike, by its name; values are compared as texts.
+            number: Any number to tell the others.
+            error: What went wrong here.
+
+        Raises:
+            Exception: The error of the first process that has one, in all of them.
+            ValueError: If the processes do not have the same.
+            ConnectionError: If one of them is gone.
+        """
+        if self.size == 1:
+            return [number]
+        texts = {name: str(value) for name, value in same.items()}
+        with self._contact():
+            own = torch.tensor([error is not None, _digest(texts), number], device="cpu")
+            failed, digests, numbers = torch.stack(self._gathered(own)).T.tolist()
+            if not any(failed) and len(set(digests)) == 1:
+                return [int(n) for n in numbers]
+            told: list[Any] = [None] * self.size
+            torch.distributed.all_gather_object(told, (_sendable(error), texts), group=self._group)
+        for rank, (failure, _) in enumerate(told):
+            if failure is not None:
+                raise self._told(failure if rank != self.rank or error is None else error, rank)
+        others = [other for _, other in told]
+        names = {name: None for other in others for name in other}
+        differ = [name for name in names if len({other.get(name) for other in others}) > 1]
+        raise self._told(
+            ValueError(
+                f"the {self.size} processes must do the same with the same numbers, and they "
+                f"differ in: {', '.join(differ)}. Give all the same, or process_group=None to "
+                "what each does alone"
+            )
+        )
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Where an error of this process becomes that of all, which meet it when they next agree.
+
+        If all goes well, nothing may follow the last agreement that can fail in one of them.
+        """
+        try:
+            yield
+        except Exception as error:
+            if self.size > 1 and not _is_told(error):
+                self.agree({}, error=error)
+            raise
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Where all processes end well, or all with the same error."""
+        with self.telling():
+            yield
+            self.agree({"end": True})
+
+    def sum(self, part: Tensor) -> Tensor:
+        """Replace the part of each process by the sum of all, the same to the last bit in all."""
+        if self.size > 1:
+            rows = max(1, _PIECE // max(1, part[:1].numel()))
+            with self._contact():
+                for piece in part.split(rows):
+                    piece.copy_(reduce(torch.add, self._gathered(piece)))
+        return part
+
+    def spread(self, tensor: Tensor, owner: int = 0) -> Tensor:
+        """Replace a tensor by that of one process."""
+        if self.size > 1:
+            sent = tensor.to(self._carrier(tensor.device)).contiguous()
+            with self._contact():
+                torch.distributed.broadcast(sent, group=self._group, group_src=owner)
+            if sent is not tensor:
+                tensor.copy_(sent)
+        return tensor
+
+    def same(self, tensor: Tensor) -> Tensor:
+        """Replace what all have computed, and may be rounded elsewise, by that of the first."""
+        if self.size > 1:
+            digest = _digest({"": fingerprint(tensor)})
+            if len(set(self.agree({"shape": tuple(tensor.shape)}, digest))) > 1:
+                self.spread(tensor)
+        return tensor
+
+    def common(self, value: _T) -> _T:
+        """What the first process has, in all of them."""
+        if self.size == 1:
+            return value
+        self.agree({"common": True})
+        box = [value if self.first else None]
+        with self._contact():
+            torch.distributed.broadcast_object_list(box, group=self._group, group_src=0)
+        return box[0]  # type: ignore[return-value]
+
+    @property
+    def _group(self) -> "ProcessGroup | None":
+        """As PyTorch takes it, for which ``None`` is the default group."""
+        return None if isinstance(self.group, str) else self.group
+
+    def _gathered(self, tensor: Tensor) -> list[Tensor]:
+        sent = tensor.to(self._carrier(tensor.device)).contiguous()
+        parts = [torch.empty_like(sent) for _ in range(self.size)]
+        torch.distributed.all_gather(parts, sent, group=self._group)
+        return [part.to(tensor.device) for part in parts]
+
+    def _carrier(self, device: torch.device) -> torch.device:
+        """Where tensors must be to be sent: on GPUs with NCCL, and on CPUs with anything else."""
+        ways = torch.distributed.get_backend_config(self._group)
+        if device.type == "cuda" and "cuda:nccl" in ways:
+            return device
+        return torch.device("cpu" if "cpu:" in ways else "cuda")
+
+    @contextmanager
+    def _contact(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            lost = ConnectionError(
+                f"process {self.rank} of {self.size} lost contact with another one, which has "
+                f"ended, failed elsewhere or does not answer: {error}"
+            )
+            raise self._told(lost) from error
+
+    def _told(self, error: Exception, rank: int | None = None) -> Exception:
+        who = "in all processes" if rank is None else f"in process {rank} of {self.size}"
+        error.add_note(f"{_TOLD} {who}")
+        return error
+
+
+_TOLD = "This happened"
+ALONE = Processes()
+
+
+def processes(group: Group = "auto") -> Processes:
+    """The processes of a group.
+
+    Args:
+        group: With ``"auto"`` the default one of ``torch.distributed``; if there is none, and the
+            environment variables of ``torchrun`` speak of several processes, it is made, and ended
+            when Python ends. ``None`` is this process alone.
+
+    Raises:
+        TypeError: If it is no group.
+        ValueError: If this process is none of its members.
+        ConnectionError: If the others do not come.
+    """
+    if group is None or not torch.distributed.is_available():
+        return ALONE
+    if isinstance(group, str):
+        if group != "auto":
+            raise ValueError(f"process_group must be 'auto', a group or None, got {group!r}")
+        group = _default_group()
+    if group is None:
+        return ALONE
+    if not isinstance(group, torch.distributed.ProcessGroup):
+        raise TypeError(f"process_group must be a group of processes, got {shown(group)}")
+    rank, size = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
+    if rank < 0:
+        raise ValueError("process_group must be a group of which this process is a member")
+    if size == 1:
+        return ALONE
+    return Processes("auto" if group is torch.distributed.group.WORLD else group, rank, size)
+
+
+def _default_group() -> "ProcessGroup | None":
+    if not torch.distributed.is_initialized():
+        if not all(name in os.environ for name in _LAUNCHED) or os.environ["WORLD_SIZE"] == "1":
+            return None
+        try:
+            torch.distributed.init_process_group(timeout=_PATIENCE)
+        except RuntimeError as error:
+            raise ConnectionError(f"the other processes were not found: {error}") from error
+        atexit.register(_end)
+    return torch.distributed.group.WORLD
+
+
+def _end() -> None:
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def fingerprint(tensor: Tensor) -> str:
+    """What tells tensors apart whose bits differ, at the price of reading them.
+
+    Example:
+        >>> import torch
+        >>> fingerprint(torch.eye(2)) == fingerprint(torch.ones(2, 2))
+        False
+    """
+    bits = tensor.detach().contiguous().view(_BITS[tensor.element_size()])
+    bits = bits.reshape(len(bits), -1)
+    total = 0
+    for sums in (bits.sum(0), bits.sum(1)):  # of 64 bits, in any order the same
+        places = torch.arange(1, len(sums) + 1, device=sums.device)
+        total += int((sums * places).sum())
+    return f"{tuple(tensor.shape)} {tensor.dtype} {total}"
+
+
+def _digest(texts: Mapping[str, str]) -> int:
+    whole = hashlib.sha256(json.dumps(texts, sort_keys=True).encode()).digest()
+    return int.from_bytes(whole[:8], "big", signed=True)
+
+
+def _sendable(error: Exception | None) -> Exception | None:
+    """An error that other processes can read."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _is_told(error: Exception) -> bool:
+    return any(note.startswith(_TOLD) for note in getattr(error, "__notes__", ()))

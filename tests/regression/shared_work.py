@@ -1,0 +1,200 @@
+"""What several processes do together, for the tests."""
+
+import itertools
+import os
+import signal
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import torch
+
+import shoal
+from shoal.core.processes import Processes
+
+DEQ = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+RIDGE = 0.05
+PRECONDITIONERS = [
+    shoal.Nystrom(40),
+    None,
+    shoal.DiagonalPreconditioner(),
+    shoal.EquivalentPreconditioner(),
+    shoal.CombinedPreconditioner(30),
+]
+
+
+def data(size: int = 300) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Inputs, targets and new inputs."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(size + 20, 6, dtype=torch.float64, generator=generator)
+    y = torch.stack([x[:, 0] * x[:, 1], x[:, 2].sin()], 1)
+    return x[:size], y[:size], x[size:]
+
+
+def method(preconditioner: Any = PRECONDITIONERS[0]) -> shoal.ConjugateGradients:
+    """Conjugate gradients to the last digits."""
+    return shoal.ConjugateGradients(preconditioner, tolerance=1e-13)
+
+
+def products(rank: int) -> dict[str, Any]:  # noqa: ARG001
+    """Of operators, kept as a whole and not at all, symmetric and not."""
+    x, y, new = data()
+    found = {}
+    for memory in ("1GiB", "200KiB"):
+        own = shoal.kernel_operator(DEQ, x, memory=memory)
+        cross = shoal.kernel_operator(DEQ, new, x, memory=memory).ck
+        found[memory] = [own.ck @ y, own.ntk @ y, own.ntk @ y[:, 0], cross @ y]
+        found[memory] += [own.ntk.to_dense(), cross.to_dense(), own.ntk.diagonal()]
+    found["solution"] = [shoal.kernel_operator(DEQ, x).ntk.solve(y, shift=RIDGE, rtol=1e-13)]
+    return found
+
+
+def matrices(rank: int, folder: Path) -> list[torch.Tensor]:
+    """Of a batch, in files."""
+    x, _, new = data()
+    shares: list[float] = []
+    whole = shoal.kernel(DEQ, x, out=folder / "whole", memory="1MiB", on_progress=shares.append)
+    assert shares[-1:] == [1.0] * (rank == 0)
+    some = shoal.kernel(DEQ, x.reshape(2, 150, 6), new, out=folder / "some")
+    return [*(k.clone() for k in whole), *(k.clone() for k in some)]
+
+
+def images(rank: int, folder: Path) -> dict[str, Any]:
+    """Kernels of images in files, products with them, and a regression."""
+    x = torch.randn(14, 1, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    network = shoal.ConvResNet(shoal.ReLU(), depth=2)
+    shares: list[float] = []
+    options = {"memory": 20_000, "on_progress": shares.append}
+    written = shoal.kernel(network, x, out=folder / "images", **options)
+    assert bool(shares) == (rank == 0)
+    fit = shoal.kernel_regression(network, x[:9], x[:9, 0], ridge=RIDGE, method=method(None))
+    product = shoal.kernel_operator(network, x).ntk @ x[:, 0]
+    return {"images": [*(k.clone() for k in written), product, fit.predict(x[9:])]}
+
+
+def regression(rank: int, device: str = "cpu") -> dict[str, Any]:
+    """All that is learned from a regression."""
+    x, y, new = (part.to(device) for part in data())
+    steps: list[Any] = []
+    options = {"ridge": RIDGE, "method": method(), "on_progress": steps.append}
+    fit = shoal.kernel_regression(DEQ, x, y, **options)
+    assert bool(steps) == (rank == 0)
+    likelihood, gcv = fit.estimate_log_marginal_likelihood(probes=4), fit.estimate_gcv(probes=4)
+    array = torch.from_numpy(fit.predict(new.cpu().numpy()))
+    return {
+        "solution": [fit.coefficients.cpu()],
+        "predictions": [fit.predict(new).cpu(), array],
+        "variances": [fit.variance(new).cpu()],
+        "estimates": list(torch.tensor([*likelihood, *gcv], dtype=torch.float64)),
+    }
+
+
+def ways(rank: int) -> dict[str, Any]:  # noqa: ARG001
+    """Regressions with other preconditioners, and with a factorization."""
+    x, y, new = data()
+    found = {}
+    for near in PRECONDITIONERS[1:]:
+        fit = shoal.kernel_regression(DEQ, x, y, ridge=RIDGE, method=method(near))
+        found[str(near)] = [fit.coefficients, fit.predict(new)]
+    fit = shoal.kernel_regression(DEQ, x, y, ridge="loo", method="cholesky")
+    found["cholesky"] = [fit.coefficients, fit.predict(new), fit.variance(new)]
+    found["likelihood"] = [torch.tensor(fit.log_marginal_likelihood, dtype=torch.float64)]
+    return found
+
+
+def rounded(rank: int) -> list[torch.Tensor]:  # noqa: ARG001
+    """A regression that keeps float32, with fewer bytes than the matrix has."""
+    x, y, new = data()
+    chosen = shoal.ConjugateGradients(shoal.Nystrom(40), tolerance=1e-10, precision=torch.float32)
+    fit = shoal.kernel_regression(DEQ, x, y, ridge=RIDGE, method=chosen, memory="12MiB")
+    return [fit.coefficients, fit.predict(new)]
+
+
+def failures(rank: int) -> list[str]:
+    """What each process is told if one or all of them go wrong; the group works on after it."""
+    x, y, new = data(200)
+    last = torch.distributed.get_world_size() - 1
+
+    def interrupted(progress: Any) -> None:
+        if progress.stage == "solve" and progress.step == 3:
+            raise KeyError("enough")
+
+    def fit(**options: Any) -> Any:
+        given = {"ridge": RIDGE, "method": method(), "on_progress": None, **options}
+        return shoal.kernel_regression(DEQ, x, y, **given)
+
+    one = fit()
+    attempts = [
+        lambda: fit(ridge=-1.0 if rank == last else RIDGE),
+        lambda: fit(ridge=RIDGE + rank),
+        lambda: fit(on_progress=interrupted),
+        lambda: fit(method=shoal.ConjugateGradients(None, tolerance=1e-13, max_steps=2)),
+        lambda: fit(checkpoint="/nowhere/at all"),
+        lambda: one.predict(new if rank == 0 else new[:, :3]),
+        lambda: one.predict(new + rank),
+        lambda: one.variance(new, batch=0 if rank == last else 5),
+        lambda: shoal.kernel_operator(DEQ, x).ck @ (y + rank),
+        lambda: shoal.kernel_operator(DEQ, x).ck @ y[: 200 - rank],
+        lambda: shoal.kernel_operator(DEQ, x + rank),
+    ]
+    told = []
+    for attempt in attempts:
+        try:
+            attempt()
+        except (ValueError, KeyError, RuntimeError) as error:
+            told.append(f"{type(error).__name__}: {error}")
+    torch.testing.assert_close(one.predict(new), fit().predict(new), rtol=0, atol=0)
+    return told
+
+
+def alone(rank: int) -> torch.Tensor:
+    """Each process for itself, with data of its own."""
+    x, y, new = data(100 + rank)
+    fit = shoal.kernel_regression(DEQ, x, y, ridge=RIDGE, method="cg", process_group=None)
+    return fit.predict(new)
+
+
+def resumed(rank: int, file: Path, steps: int) -> tuple[torch.Tensor, int]:  # noqa: ARG001
+    """A regression on file, until so many steps are made."""
+    x, y, _ = data()
+    chosen = shoal.ConjugateGradients(shoal.Nystrom(40), tolerance=1e-13, max_steps=steps)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", shoal.ConvergenceWarning)
+        fit = shoal.kernel_regression(
+            DEQ, x, y, ridge=RIDGE, method=chosen, checkpoint=file, on_failure="warn"
+        )
+    return fit.coefficients, len(fit.report.history)
+
+
+def _watch(before: Callable[[int], None]) -> None:
+    """Call a function, with a number from 1 on, whenever this process is about to agree."""
+    agree, seen = Processes.agree, itertools.count(1)
+
+    def watched(self: Processes, *arguments: Any, **options: Any) -> list[int]:
+        before(next(seen))
+        return agree(self, *arguments, **options)
+
+    Processes.agree = watched  # type: ignore[method-assign]
+
+
+def killed(rank: int, victim: int, moment: int) -> None:
+    """A regression in which one process is killed when it agrees for a certain time."""
+
+    def die(time: int) -> None:
+        if rank == victim and time == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    _watch(die)
+    x, y, new = data(150)
+    shoal.kernel_regression(DEQ, x, y, ridge=RIDGE, method=method(None)).predict(new)
+
+
+def frozen(rank: int) -> None:
+    """A regression in which one process does not answer in time, in a group of their own."""
+    group = torch.distributed.new_group(timeout=timedelta(seconds=1))
+    _watch(lambda moment: sleep(4) if rank == 0 and moment == 10 else None)
+    x, y, _ = data(150)
+    shoal.kernel_regression(DEQ, x, y, ridge=RIDGE, method=method(None), process_group=group)

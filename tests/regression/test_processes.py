@@ -1,0 +1,157 @@
+"""Regressions that several processes share give what one alone does, or the same error in all."""
+
+import re
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from blocks import page_blocks
+
+import shoal
+from ranks import run_ranks
+from regression import shared_work
+
+pytestmark = pytest.mark.skipif(
+    not torch.distributed.is_available(), reason="needs torch.distributed"
+)
+
+COUNTS = [
+    2,
+    pytest.param(1, marks=pytest.mark.thorough),
+    pytest.param(3, marks=pytest.mark.thorough),
+]
+
+
+def assert_shared(work, count, folder, single):
+    """All processes have the same bits, and those of one alone to 1e-12 of the largest."""
+    found = run_ranks(work, count, folder)
+    assert [error for _, error in found] == [""] * count
+    for value, _ in found:
+        torch.testing.assert_close(value, found[0][0], rtol=0, atol=0)
+    for name, expected in single.items():
+        for here, there in zip(found[0][0][name], expected, strict=True):
+            torch.testing.assert_close(here, there, rtol=0, atol=1e-12 * float(there.abs().max()))
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_regression(count, tmp_path):
+    assert_shared(shared_work.regression, count, tmp_path, shared_work.regression(0))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("count", [2, 3])
+def test_products_and_ways_to_solve(count, tmp_path):
+    assert_shared(shared_work.products, count, tmp_path, shared_work.products(0))
+    assert_shared(shared_work.ways, count, tmp_path, shared_work.ways(0))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("count", [2, 3])
+def test_matrices_in_files(count, tmp_path):
+    x, _, new = shared_work.data()
+    whole, some = shoal.kernel(shared_work.DEQ, x), shoal.kernel(shared_work.DEQ, x, new)
+    for value, error in run_ranks(shared_work.matrices, count, tmp_path, tmp_path):
+        assert not error
+        torch.testing.assert_close(value[:2], list(whole), rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            [k.flatten(0, 1) for k in value[2:]], list(some), rtol=0, atol=1e-12
+        )
+    written = torch.from_numpy(np.load(tmp_path / "whole" / "ntk.npy"))
+    assert torch.equal(written, value[1])
+    assert sorted(p.name for p in (tmp_path / "whole").iterdir()) == ["ck.npy", "ntk.npy"]
+
+
+@pytest.mark.thorough
+def test_images(tmp_path):
+    single = shared_work.images(0, tmp_path / "single")
+    assert_shared(partial(shared_work.images, folder=tmp_path), 2, tmp_path, single)
+
+
+@pytest.mark.thorough
+def test_kept_in_float32(tmp_path):
+    single, found = shared_work.rounded(0), run_ranks(shared_work.rounded, 2, tmp_path)
+    for value, error in found:
+        assert not error
+        torch.testing.assert_close(value, single, rtol=1e-8, atol=1e-10)  # to the tolerance
+
+
+def test_what_fails_in_one_fails_in_all(tmp_path):
+    first, second = run_ranks(shared_work.failures, 2, tmp_path)
+    assert first == second
+    messages, differ = first[0], "ValueError: the 2 processes must do the same with the same"
+    assert [message[:60] for message in messages if not message.startswith(differ)] == [
+        "ValueError: ridge must be >= 0, got -1",
+        "KeyError: 'enough'",
+        "ConvergenceError: the regression did not converge: 2 of 2 ri",
+        "ValueError: checkpoint must be a file in a folder that exist",
+        "ValueError: x must have shape (inputs, 6), got (20, 3)",
+        "ValueError: batch must be >= 1, got 0",
+        "ValueError: other must have 200 rows and at most two dimensi",
+    ]
+    names = [message.split("differ in: ")[1] for message in messages if message.startswith(differ)]
+    assert [name.partition(".")[0] for name in names] == ["ridge", "x1", "vectors", "x1"]
+
+
+@pytest.mark.thorough
+def test_each_for_itself(tmp_path):
+    for rank, (value, error) in enumerate(run_ranks(shared_work.alone, 2, tmp_path)):
+        assert not error
+        torch.testing.assert_close(value, shared_work.alone(rank), rtol=0, atol=0)
+
+
+@pytest.mark.thorough
+def test_a_checkpoint_resumes_in_any_number_of_processes(tmp_path):
+    whole, steps = shared_work.resumed(0, tmp_path / "whole", 1000)
+    file = tmp_path / "state"
+    for count, most in ((2, 5), (3, 11), (1, 1000)):
+        found = run_ranks(shared_work.resumed, count, tmp_path, file, most)
+        assert [error for _, error in found] == [""] * count
+        assert all(value[1] == most for value, _ in found) or most == 1000
+    solution, made = found[0][0]
+    torch.testing.assert_close(solution, whole, rtol=1e-10, atol=1e-12)
+    assert abs(made - steps) <= steps // 2  # it starts again from the residual where it went on
+
+
+LOST = r"ConnectionError: process \d of \d lost contact with another one"
+
+
+@pytest.mark.parametrize(
+    ("victim", "moment"),
+    [(1, 8), *(pytest.param(k % 2, 3 + 7 * k, marks=pytest.mark.thorough) for k in range(9))],
+)
+def test_a_killed_process_ends_the_others_with_a_message(victim, moment, tmp_path):
+    found = run_ranks(shared_work.killed, 2, tmp_path, victim, moment)
+    assert found[victim] == (None, "")
+    assert re.match(LOST, found[1 - victim][1])
+
+
+@pytest.mark.thorough
+def test_a_process_that_does_not_answer_ends_the_others_with_a_message(tmp_path):
+    for _, error in run_ranks(shared_work.frozen, 2, tmp_path):
+        assert re.match(LOST, error)
+
+
+def test_groups_that_are_none():
+    x, y, _ = shared_work.data(5)
+    with pytest.raises(TypeError, match="process_group must be a group of processes, got 3"):
+        shoal.kernel_regression(shared_work.DEQ, x, y, ridge=1.0, process_group=3)
+    with pytest.raises(ValueError, match="process_group must be 'auto', a group or None"):
+        shoal.kernel_operator(shared_work.DEQ, x, process_group="all")
+
+
+@pytest.mark.thorough
+def test_the_program_of_the_page_under_torchrun(tmp_path):
+    pytest.importorskip("sklearn")
+    page = Path(__file__).parents[2] / "docs" / "several-processes.md"
+    program = next(iter(page_blocks(page)))
+    (tmp_path / "fit.py").write_text(program.code, encoding="utf-8")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    found = subprocess.run(
+        [*launcher, tmp_path / "fit.py"], capture_output=True, text=True, timeout=200, check=True
+    )
+    assert found.stdout == program.output
+    assert found.stdout in page.read_text(encoding="utf-8").split("```sh")[1]
