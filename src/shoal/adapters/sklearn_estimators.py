@@ -68,11 +68,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _fit(self, x: Array, y: Array, sample_weight: Any) -> Self:
         """Regress the targets on the inputs."""
-        weights = None
-        if sample_weight is not None:
-            weights = _check_sample_weight(
-                _array("sample_weight", sample_weight), x, dtype=x.dtype, ensure_non_negative=True
-            )
+        weights = _weights(sample_weight, x)
         function = described_function(
             self.activation,
             self.recurrent_variance,
@@ -271,6 +267,14 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
             weights = np.ones(len(left_out))
         classes = _each_class(targets + self.intercept_).argmax(axis=1)
         return likeliest_scale(_each_class(left_out + self.intercept_), classes, weights)
+
+
+def _weights(given: Any, x: Array) -> Array | None:
+    if given is None:
+        return None
+    values = _array("sample_weight", given)
+    checked: Array = _check_sample_weight(values, x, dtype=x.dtype, ensure_non_negative=True)
+    return checked
 
 
 def _ridge(given: Any) -> float | Criterion:
