@@ -246,6 +246,15 @@ def test_kernels_of_rank_three():
     [
         ({"x": torch.zeros(40, 3, dtype=torch.float64)}, "the kernel matrix is zero"),
         ({"x": torch.ones(40, 3, dtype=torch.float64), "ridge": 0.0}, "singular within rounding"),
+        (
+            {
+                "x": torch.ones(64, 4, dtype=torch.float64),
+                "y": normal(64),
+                "sizes": None,
+                "ridge": 0.0,
+            },
+            "singular within rounding",
+        ),
         ({"y": 1e160 * normal(40, seed=1)}, "overflow: scale y down"),
         ({"y": 1e-160 * normal(40, seed=1)}, "underflow: scale y up"),
     ],

@@ -214,6 +214,8 @@ def test_ridges_and_sizes_may_be_tensors():
     assert shoal.select([RELU], x, y, ridges=torch.tensor([0.25, 1.0])).ridge in (0.25, 1.0)
     curve = shoal.learning_curve(RELU, x, y, torch.tensor([10, 40]), ridge=0.25)
     assert curve.sizes.tolist() == [10, 40]
+    with pytest.raises(TypeError, match="ridges must be a tensor with values"):
+        shoal.ridge_path(RELU, x, y, ridges=torch.ones(2, device="meta"))
 
 
 def test_bad_paths():

@@ -182,7 +182,9 @@ def items(name: str, value: object, kind: str = "a collection") -> tuple[Any, ..
     single = isinstance(value, str | bytes) or getattr(value, "ndim", 1) == 0
     if single or not isinstance(value, Iterable):
         raise TypeError(f"{name} must be {kind}, got {shown(value)}")
-    return tuple(value.tolist() if isinstance(value, Tensor) and value.ndim == 1 else value)
+    if isinstance(value, Tensor) and value.ndim == 1:
+        return tuple(host_array(name, value).tolist())
+    return tuple(value)
 
 
 def instance(name: str, value: object, kind: type[T]) -> T:

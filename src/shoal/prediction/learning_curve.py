@@ -107,12 +107,12 @@ def learning_curve(
     asked = None if sizes is None else _sizes("sizes", sizes)
     limit = byte_limit(problem, memory)
     whole = Subsampling(decomposed(problem, limit), problem.ridge, classes)
-    if whole.limit < 1:
+    half = Subsampling(decomposed(_half(problem, seed), limit), problem.ridge, classes)
+    if min(whole.limit, half.limit) < 1:
         raise AccuracyError(
             f"the kernel matrix is singular within rounding: with a ridge of {ridge:g} not even "
             "one sample can be predicted from; take a larger ridge"
         )
-    half = Subsampling(decomposed(_half(problem, seed), limit), problem.ridge, classes)
     return curve_of(whole, half, asked, repeats=repeats, seed=seed)
 
 
