@@ -65,7 +65,7 @@ class ImagePlan:
         shape: Rows and columns.
         symmetric: Whether rows and columns are the same images.
         memory: Most bytes for a block of entries.
-        fused: A pass of a GPU that makes them, where there is one.
+        fused: A pass that makes them all at once, where there is one.
     """
 
     function: ImageKernels
@@ -83,7 +83,10 @@ class ImagePlan:
         both = first if second is None else torch.cat([first, second])
         images = Images.of(function.architecture, both)
         shape = (len(first), len(first) if second is None else len(second))
-        fused = FusedPixels.of(function.layers, function.trainable, images)
+        pooled = function.architecture.pooling is not None
+        fused = FusedPixels.of(
+            function.layers, function.trainable, images, math.prod(shape), pooled=pooled
+        )
         return cls(function, images, shape, second is None, memory, fused)
 
     @property
@@ -106,7 +109,7 @@ class ImagePlan:
     def fitting(self) -> int:
         """How many pairs of images, times displacements, fit into the memory."""
         if self.fused is not None:
-            return max(1, self.memory // _FUSED_BYTES)
+            return max(1, min(self.memory // _FUSED_BYTES, self.fused.most))
         return max(1, self.memory // (_BYTES * math.prod(self.images.pairs.sides)))
 
     @cached_property
@@ -153,7 +156,7 @@ class ImagePlan:
         if self.fused is not None:
             own = index[0] == index[1]  # whose angles are lost in float32
             found = self.read * self.fused.sums(index, self.displacements)
-            if bool(own.any()):
+            if not self.fused.exact and bool(own.any()):
                 found[:, own] = replace(self, fused=None).values(rows[own], columns[own])
             if progress is not None:
                 progress(len(rows) * len(self.displacements))

@@ -1,7 +1,9 @@
-"""When and how kernels of images are computed by the fused pass of a GPU."""
+"""When and how kernels of images are computed by fused passes, of a GPU or of a CPU."""
 
+import math
 from functools import lru_cache
 from types import ModuleType
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,14 +12,17 @@ from shoal.activations import ReLU
 from shoal.architectures import Layers
 from shoal.architectures.layers import squared_gain
 from shoal.core.exceptions import ConvergenceError
+from shoal.kernels.backends.pixel_equilibrium import Equilibrium
 from shoal.kernels.calculi.pixels import Images
 from shoal.kernels.pixel_pairs import PixelPairs
 from shoal.kernels.recursions import Loop
 
-__all__ = ["FusedPixels"]
+__all__ = ["FusedPixels", "LoopedPixels"]
 
 _MOST_SIDE = 64  # pixels along an axis that registers hold
 _PROGRAMS = 2**22  # pairs of images, times displacements, of one launch
+_PAIRS = 2**14  # of images that threads take at once
+_MANY = 2**18  # pairs of pixels for which loading compiled loops pays
 _EDGE = 0.999  # of the gain up to which the iteration is worth its steps
 
 
@@ -37,17 +42,31 @@ class FusedPixels:
         points = images.points
         self.points = points.contiguous() if points.dim() == 4 else points[:, :, None].contiguous()
 
-    @classmethod
-    def of(cls, layers: Layers, trainable: frozenset[str], images: Images) -> "FusedPixels | None":
-        """The pass, or ``None`` where there is none."""
-        points = images.points
-        if points.device.type != "cuda" or points.dtype != torch.float32:
+    most: ClassVar[int] = _PROGRAMS
+    """Pairs of images, times displacements, that are computed at once."""
+
+    exact: ClassVar[bool] = False
+    """Whether images with themselves are computed in float64, too."""
+
+    @staticmethod
+    def of(
+        layers: Layers, trainable: frozenset[str], images: Images, entries: int, *, pooled: bool
+    ) -> "FusedPixels | None":
+        """The pass for a matrix of so many entries, or ``None`` where there is none."""
+        points, sides = images.points, images.pairs.sides
+        if not FusedPixels.fits(layers, images):
             return None
-        return cls(layers, trainable, images) if cls.fits(layers, images) and _tiles() else None
+        if points.device.type == "cuda":
+            small = points.dtype == torch.float32 and max(sides) <= _MOST_SIDE
+            return FusedPixels(layers, trainable, images) if small and _tiles() else None
+        many = entries * math.prod(sides) >= _MANY
+        if points.device.type != "cpu" or pooled or not many or _loops() is None:
+            return None
+        return LoopedPixels(layers, trainable, images)
 
     @staticmethod
     def fits(layers: Layers, images: Images) -> bool:
-        """Whether the pass knows the network and the images fit into registers."""
+        """Whether passes know the network."""
         cell, pairs = layers.cells[0], images.pairs
         return bool(
             layers.injection is not None
@@ -58,7 +77,6 @@ class FusedPixels:
             and layers.readout.variance == 1
             and isinstance(cell.weights.variance, float)
             and len(pairs.sides) <= 2
-            and max(pairs.sides) <= _MOST_SIDE
             and squared_gain(layers.cells) / 2 * pairs.gain < _EDGE
         )
 
@@ -74,7 +92,7 @@ class FusedPixels:
         """
         tiles = _tiles()
         assert tiles is not None
-        variances = self._variances()
+        variances = self._variances().float()
         steps = displacements.to(self.points.device)
         parts = []
         size = max(1, _PROGRAMS // len(steps))
@@ -86,7 +104,7 @@ class FusedPixels:
                     (i, j),
                     steps,
                     self._bands(),
-                    self._network(tiles),
+                    self._network(),
                 )
             except ArithmeticError as error:
                 raise ConvergenceError(f"{error}: give the images in float64") from error
@@ -100,7 +118,7 @@ class FusedPixels:
         given = images.patches(images.start(gated=False)[0])
         injected = images.combine([(injection.variance, given)], cell.bias_variance)
         found = images.fixed_point(Loop(self.layers.cells), injected).values
-        return found.float().view(len(found), *self.points.shape[2:])
+        return found.view(len(found), *self.points.shape[2:])
 
     def _bands(self) -> tuple[Tensor, Tensor]:
         """The matrices that average along both axes, for all displacements along each."""
@@ -112,22 +130,56 @@ class FusedPixels:
             return one, across
         return _bands(pairs, height), across
 
-    def _network(self, tiles: ModuleType) -> object:
+    def _network(self) -> Equilibrium:
         injection, (cell,), trained = self.layers.injection, self.layers.cells, self.trainable
         assert injection is not None
         bias = cell.bias
-        shares = [
+        readout, entering, given, biases = (
             float(w.share) if w is not None and w.group in trained else 0.0
             for w in (self.layers.readout, cell.weights, injection, bias)
-        ]
+        )
         gain = squared_gain(self.layers.cells) / 2 * self.images.pairs.gain
-        return tiles.Equilibrium(
+        return Equilibrium(
             float(cell.weights.variance),
             float(injection.variance),
             float(cell.bias_variance),
             gain,
-            tuple(shares),
+            (readout, entering, given, biases),
         )
+
+
+class LoopedPixels(FusedPixels):
+    """The pass of a CPU, in float64, for readouts of all pixels."""
+
+    most = _PAIRS
+    exact = True
+
+    def sums(self, index: tuple[Tensor, Tensor], displacements: Tensor) -> Tensor:
+        """Sums of both kernels over pairs of equal pixels, in float64. shape: (2, pairs).
+
+        Args:
+            index: The numbers of the images of each pair.
+            displacements: Zero alone.
+
+        Raises:
+            ConvergenceError: If the iteration of a pair does not end.
+        """
+        loops, pairs = _loops(), self.images.pairs
+        assert loops is not None
+        assert len(displacements) == 1
+        reach = pairs.patch_size // 2
+        try:
+            found: Tensor = loops.pixel_loops(
+                self.points,
+                self._variances(),
+                index,
+                self._network(),
+                reach=(reach if len(pairs.sides) == 2 else 0, reach),
+                circular=pairs.padding == "circular",
+            )
+        except ArithmeticError as error:
+            raise ConvergenceError(str(error)) from error
+        return found
 
 
 def _bands(pairs: PixelPairs, side: int) -> Tensor:
@@ -156,3 +208,13 @@ def _tiles() -> ModuleType | None:
     except ImportError:
         return None
     return pixel_tiles
+
+
+@lru_cache(maxsize=1)
+def _loops() -> ModuleType | None:
+    """The loops of a CPU, where their compiler is installed."""
+    try:
+        from shoal.kernels.backends import pixel_loops
+    except ImportError:
+        return None
+    return pixel_loops

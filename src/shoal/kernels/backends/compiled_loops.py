@@ -14,12 +14,12 @@ from numba import float64, int64, void
 from numpy.polynomial import Chebyshev, Polynomial
 from numpy.typing import NDArray
 
-__all__ = ["CompiledLoops", "arc_cosine", "compiled_loops"]
+__all__ = ["MATH", "CompiledLoops", "Loop", "arc_cosine", "compiled", "compiled_loops"]
 
 Array = NDArray[Any]
 Loop = Callable[..., None]
 
-_MATH = {"contract", "nsz"}  # a*b + c in one rounding; nothing else is rearranged
+MATH = {"contract", "nsz"}  # a*b + c in one rounding; nothing else is rearranged
 _WIDTH = 256  # columns whose basis stays in the nearest cache
 _SIDE = 32  # rows and columns that are transposed at once
 
@@ -47,17 +47,17 @@ def compiled_loops(dtype: np.dtype[Any]) -> CompiledLoops:
     )  # fmt: skip
     columns = void(matrix, int64, int64, int64, int64)
     return CompiledLoops(
-        _compiled(rows, _evaluate_rows),
-        _compiled(adjoint, _adjoint_rows),
-        _compiled(columns, _mirror_columns),
+        compiled(rows, _evaluate_rows),
+        compiled(adjoint, _adjoint_rows),
+        compiled(columns, _mirror_columns),
     )
 
 
-def _compiled(signature: Any, function: Loop) -> Loop:
+def compiled(signature: Any, function: Loop) -> Loop:
     """Compile, with the result kept on disk, or in memory where no folder can be written to."""
     for cache in (True, False):
         try:
-            found: Loop = numba.njit(signature, nogil=True, fastmath=_MATH, cache=cache)(function)
+            found: Loop = numba.njit(signature, nogil=True, fastmath=MATH, cache=cache)(function)
         except RuntimeError:
             if not cache:
                 raise
@@ -79,7 +79,7 @@ _EXCESS = tuple(
 )
 
 
-@numba.njit(inline="always", fastmath=_MATH)
+@numba.njit(inline="always", fastmath=MATH)
 def arc_cosine(c: float) -> float:
     """The arc cosine to two units in the last place, without branches: loops vectorize."""
     a = min(abs(c), 1.0)

@@ -27,7 +27,7 @@ from shoal.kernels.backends.blocks import Blocks, adjoint_series
 from shoal.kernels.backends.compiled_loops import compiled_loops
 from shoal.kernels.surface import Surface
 
-__all__ = ["Loops"]
+__all__ = ["Loops", "in_threads"]
 
 Array = NDArray[Any]
 
@@ -59,7 +59,7 @@ class Loops(Blocks):
                 ntk[part],
             )  # fmt: skip
 
-        _in_threads(some, len(cosines))
+        in_threads(some, len(cosines))
 
     def adjoint(
         self,
@@ -97,7 +97,7 @@ class Loops(Blocks):
             )  # fmt: skip
             rights.append(right)
 
-        _in_threads(some, len(cosines))
+        in_threads(some, len(cosines))
         return Adjoint(turning, torch.from_numpy(left), torch.from_numpy(sum(rights)))
 
     def mirror(self, matrix: Tensor, rows: slice) -> None:
@@ -108,10 +108,10 @@ class Loops(Blocks):
         def some(start: int, stop: int) -> None:
             mirror(array, first, rows.stop, first + start, first + stop)
 
-        _in_threads(some, len(array) - first)
+        in_threads(some, len(array) - first)
 
 
-def _in_threads(work: Callable[[int, int], None], count: int) -> None:
+def in_threads(work: Callable[[int, int], None], count: int) -> None:
     """Do work on so many rows, some of them in each of torch's threads."""
     threads = max(1, min(torch.get_num_threads(), count // _ROWS))
     ends = [count * k // threads for k in range(threads + 1)]

@@ -11,14 +11,15 @@ negligible in float32.
 """
 
 from contextlib import nullcontext
-from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["Equilibrium", "pixel_tiles"]
+from shoal.kernels.backends.pixel_equilibrium import Equilibrium
+
+__all__ = ["pixel_tiles"]
 
 _LEAST_SIDE = 16  # of a matrix that tensor cores multiply
 _MOST_STEPS = 1000
@@ -26,24 +27,6 @@ _TOLERANCE = 1e-6  # the largest residual, relative to the largest number, that 
 _STALLED = 4e-6  # that rounding may have left
 _LOWEST = -1 / 3  # eigenvalues of averages over patches are at least this times the largest
 _WARPS = 4
-
-
-class Equilibrium(NamedTuple):
-    r"""What of an equilibrium is not a tensor.
-
-    Attributes:
-        recurrent: $\sigma_a^2$.
-        injected: $\sigma_b^2$.
-        bias: The variance of the biases.
-        gain: $s$, by what one turn multiplies changes at most.
-        shares: What readout, recurrent weights, input weights and biases count in the NTK.
-    """
-
-    recurrent: float
-    injected: float
-    bias: float
-    gain: float
-    shares: tuple[float, float, float, float]
 
 
 def pixel_tiles(
@@ -79,8 +62,6 @@ def pixel_tiles(
     padded = [_padded(band, side) for band, side in zip(bands, sides, strict=True)]
     pairs, steps = len(index[0]), len(displacements)
     out = images[0].new_empty(3, pairs * steps)
-    low, high = _LOWEST * network.gain, network.gain
-    middle, half = (low + high) / 2, (high - low) / 2
     # elsewhere there is Triton's interpreter
     with torch.cuda.device(images[0].device) if images[0].is_cuda else nullcontext():
         _pair[(pairs * steps,)](
@@ -96,8 +77,7 @@ def pixel_tiles(
             network.injected,
             network.bias,
             *network.shares,
-            1 / (1 - middle),
-            (half / (1 - middle)) ** 2,
+            *network.chebyshev(_LOWEST),
             _MOST_STEPS,
             _TOLERANCE,
             _STALLED,
