@@ -77,10 +77,8 @@ def test_entries_of_the_linear_operator(found):
     dense, operator = found[1].ck.to_dense(), found[1].ck.linear_operator()
     rows, columns = torch.tensor([1, 5, 7]), torch.tensor([2, 5, 0])
     torch.testing.assert_close(operator[rows, columns], dense[rows, columns])
-    with pytest.raises(ValueError, match="batches of equivalents are not supported"):
-        operator.expand(2, 60, 60)
-    with pytest.raises(ValueError, match="batches of equivalents are not supported"):
-        operator.unsqueeze(0)
+    torch.testing.assert_close(operator.expand(2, 60, 60).to_dense(), dense.expand(2, 60, 60))
+    torch.testing.assert_close(operator.unsqueeze(0).to_dense(), dense[None])
 
 
 def test_gradients_give_no_warnings(found):

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "peers.md"
-TABLE = re.compile(r"(<!-- peers -->\n).*?(<!-- end -->)", re.DOTALL)
+TABLE = re.compile(r"(<!-- peers -->\n).*?(<!-- end of peers -->)", re.DOTALL)
 
 
 class Results:
