@@ -14,7 +14,7 @@ from shoal.equilibrium.methods import check_gradient
 from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.solution import check_on_failure
 from shoal.equilibrium.solve import check_solver
-from shoal.networks.draw import Source, check_law
+from shoal.networks.draw import MATRIX_LAWS, Law, Source, check_law
 from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.network import Network, NetworkSpec
 from shoal.networks.registry import network_class
@@ -83,7 +83,9 @@ def build(
         dtype: Of the weights, hence of inputs and outputs; PyTorch's default dtype by default.
         device: Of the weights.
         weights: Their law, of mean zero and unit variance: ``"gaussian"``, ``"rademacher"`` (signs)
-            or ``"uniform"``. Readouts that the architecture wants Rademacher are so in any case.
+            or ``"uniform"`` for each of them; ``"orthogonal"`` or ``"symmetric"`` for the recurrent
+            matrices of a loop as a whole, at initialization, where the others are Gaussian.
+            Readouts that the architecture wants Rademacher are so in any case.
         readout_scale: A factor of the readout at initialization; with 0 the network starts at 0.
         trainable: The groups to train, out of ``architecture.parameter_groups``; all of them by
             default. ``"all"`` trains a readout too that the architecture keeps fixed.
@@ -164,12 +166,24 @@ def check_spec(
         in_features=checks.size("in_features", in_features),
         width=checks.size("width", width),
         out_features=checks.size("out_features", out_features),
-        weights=check_law(weights),
+        weights=_check_law(architecture, weights),
         readout_scale=checks.real("readout_scale", readout_scale),
         trainable=_check_trainable(architecture, trainable),
         pixel_axes=axes,
         pixels=sides,
     )
+
+
+def _check_law(architecture: Architecture, weights: str) -> Law:
+    """The law of the weights; that of a matrix is for recurrent ones of vectors alone."""
+    law = check_law(weights)
+    images = isinstance(architecture, ImageArchitecture)
+    if law in MATRIX_LAWS and (images or not isinstance(architecture, ImplicitArchitecture)):
+        raise ValueError(
+            f"weights={law!r} is for the recurrent matrices of implicit networks of vectors, such "
+            f"as DEQ, got {type(architecture).__name__}"
+        )
+    return law
 
 
 def _check_pixels(

@@ -1,27 +1,33 @@
 """Random weights: the same numbers for a seed on every device and in every dtype."""
 
 import math
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
 
 from shoal.core.checks import one_of, room, seeded
 
-__all__ = ["LAWS", "Law", "Source", "check_law"]
+__all__ = ["MATRIX_LAWS", "Law", "Source", "check_law", "law_of_entries"]
 
-Law = Literal["gaussian", "rademacher", "uniform"]
-LAWS = ("gaussian", "rademacher", "uniform")
+Law = Literal["gaussian", "rademacher", "uniform", "orthogonal", "symmetric"]
+ENTRY_LAWS = ("gaussian", "rademacher", "uniform")
+MATRIX_LAWS = ("orthogonal", "symmetric")
 
 
 def check_law(value: str) -> Law:
     """Return ``value`` if it is a law that weights can have, or list them."""
-    one_of("weights", value, LAWS)
-    return value  # type: ignore[return-value]
+    one_of("weights", value, ENTRY_LAWS + MATRIX_LAWS)
+    return cast("Law", value)
+
+
+def law_of_entries(law: Law) -> Law:
+    """The law of weights beside recurrent ones, whose entries are independent."""
+    return "gaussian" if law in MATRIX_LAWS else law
 
 
 class Source:
-    """A stream of independent random weights of mean zero and unit variance.
+    """A stream of random weights of mean zero and unit variance.
 
     They are drawn on the CPU in float64, then rounded and moved.
 
@@ -36,16 +42,26 @@ class Source:
         self._dtype, self._device = dtype, device
 
     def draw(self, law: Law, *shape: int, scale: float = 1.0) -> Tensor:
-        """The next weights, times ``scale``."""
+        """The next weights, times ``scale``; square ones if the law is one of matrices."""
         if self._device.type == "meta":  # shapes alone are wanted
             return torch.empty(shape, dtype=self._dtype, device="meta")
         room("width (or another size)", *shape)
         generator, dtype = self._generator, torch.float64
-        if law == "gaussian":
+        if law == "gaussian" or law in MATRIX_LAWS:
             weights = torch.randn(shape, generator=generator, dtype=dtype)
+            if law == "orthogonal":
+                weights = _orthogonal(weights)
+            elif law == "symmetric":
+                weights = (weights + weights.T).mul_(math.sqrt(0.5))
         elif law == "uniform":
             weights = torch.rand(shape, generator=generator, dtype=dtype)
             weights = weights.mul_(2).sub_(1).mul_(math.sqrt(3))
         else:
             weights = torch.randint(0, 2, shape, generator=generator).to(dtype).mul_(2).sub_(1)
         return weights.mul_(scale).to(dtype=self._dtype, device=self._device)
+
+
+def _orthogonal(gaussian: Tensor) -> Tensor:
+    r"""A rotation or reflection, uniform among all of them, times $\sqrt m$."""
+    q, r = torch.linalg.qr(gaussian)
+    return q * r.diagonal().sign() * math.sqrt(len(q))  # the signs make QR unique, so q uniform

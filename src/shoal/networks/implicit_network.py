@@ -10,7 +10,7 @@ from torch.nn import Parameter
 from shoal.activations import ReLU
 from shoal.architectures import ImplicitNetwork
 from shoal.equilibrium.layer import Layer
-from shoal.networks.draw import Source
+from shoal.networks.draw import Source, law_of_entries
 from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.network import LinearMap, NetworkSpec, Trace, bias_map
 
@@ -33,12 +33,12 @@ class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
     @staticmethod
     def draw(spec: NetworkSpec[Any], source: Source) -> dict[str, Tensor]:
         """The initial weights; both readouts are Rademacher, as in the paper."""
-        width, law = spec.width, spec.weights
+        width, law = spec.width, law_of_entries(spec.weights)
         readouts = (spec.out_features, width)
         weights = {
             "readout": source.draw("rademacher", *readouts, scale=spec.readout_scale),
             "skip": source.draw("rademacher", *readouts, scale=spec.readout_scale),
-            "recurrent": source.draw(law, width, width),
+            "recurrent": source.draw(spec.weights, width, width),
             "input": source.draw(law, width, spec.in_features),
         }
         if spec.architecture.bias_variance:

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from shoal.architectures import ImageArchitecture, Layers, Weights
-from shoal.networks.draw import Source
+from shoal.networks.draw import Source, law_of_entries
 from shoal.networks.network import NetworkSpec
 
 __all__ = ["acting_scales", "draw_layers"]
@@ -51,7 +51,8 @@ def draw_layers(
         patch: The pixels that a unit of a convolutional network sees, along each axis.
         pixels: How many of each channel its readout sees.
     """
-    width, law, layers = spec.width, spec.weights, spec.architecture.layers(spec.width)
+    width, layers = spec.width, spec.architecture.layers(spec.width)
+    law = law_of_entries(spec.weights)
     looped, readout = layers.injection is not None, layers.readout
     signs = "rademacher" if readout is None else law
     scale = 1.0 if readout is None else _deviation(readout)
@@ -61,7 +62,7 @@ def draw_layers(
         sizes[0] = spec.in_features
     for cell, size in zip(layers.cells, sizes, strict=True):
         scale = _deviation(cell.weights)
-        weights[cell.weights.group] = source.draw(law, width, size, *patch, scale=scale)
+        weights[cell.weights.group] = source.draw(spec.weights, width, size, *patch, scale=scale)
     if layers.injection is not None:
         scale, size = _deviation(layers.injection), spec.in_features
         weights[layers.injection.group] = source.draw(law, width, size, *patch, scale=scale)
