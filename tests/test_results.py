@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from result_tables import EXPERIMENTS_NOT_RUN, PAGES, committed, rendered
 
+from shoal.core.fields import plain
 from shoal.lab import registered
-from shoal.lab.identity import plain
 
 # Records of runs that are smaller than the experiment's full size, as their section says.
 SMALLER = {("shoal", "training"): {"trials": [5, 3, 2]}}

@@ -2,8 +2,8 @@
 
 import shoal
 from lab.computing import compute
+from shoal.core.fields import plain
 from shoal.lab import find
-from shoal.lab.identity import plain
 from shoal.reproductions.findings.groups import GroupError
 
 

@@ -13,8 +13,8 @@ import torch
 import shoal
 from data.writers import mnist_folder
 from lab.computing import CPU, compute
+from shoal.core.fields import plain
 from shoal.lab import Result, find
-from shoal.lab.identity import plain
 from shoal.reproductions.ling2024.comparison import estimated_kernels
 from shoal.reproductions.ling2024.densities import CKSpectra, NTKSpectra
 from shoal.reproductions.ling2024.errors import CKError, NTKError

@@ -8,10 +8,10 @@ import pytest
 import shoal
 from lab.computing import compute
 from lab.small import Small
+from shoal.core.fields import plain
 from shoal.lab import find, register, registered
 from shoal.lab.experiment import point_names
 from shoal.lab.fits import power_law
-from shoal.lab.identity import plain
 from shoal.reproductions.findings.width import WidthError
 
 RELU = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)

@@ -25,8 +25,8 @@ from shoal.cli.options import (
 )
 from shoal.cli.output import command_line, console, emit, working
 from shoal.core import checks
+from shoal.core.fields import plain
 from shoal.data import Dataset, load_data
-from shoal.lab.identity import plain
 from shoal.networks import Network
 from shoal.report import Row, Subject, render
 from shoal.report.certificate import CERTIFICATE, certificate_findings

@@ -25,10 +25,10 @@ from shoal.cli.options import (
 )
 from shoal.cli.output import command_line, console, emit, working
 from shoal.core import checks
+from shoal.core.fields import plain
 from shoal.data import load_data
 from shoal.designs.design import METHODS
 from shoal.equivalents.centering import LARGEST_NORM, SMALLEST_NORM
-from shoal.lab.identity import plain
 from shoal.networks.exporting import export_target
 from shoal.report.design_page import design_page
 from shoal.report.saving import save_results

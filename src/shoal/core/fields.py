@@ -1,9 +1,9 @@
-"""Fields that values got after others had been published."""
+"""Frozen dataclasses as plain values that JSON knows; fields that came later than others."""
 
 import dataclasses
 from typing import Any
 
-__all__ = ["later", "stated_fields"]
+__all__ = ["later", "plain", "stated_fields"]
 
 _LATER = "later"
 
@@ -24,3 +24,42 @@ def stated_fields(value: Any) -> dict[str, Any]:
         for field in dataclasses.fields(value)
         if _LATER not in field.metadata or getattr(value, field.name) != field.default
     }
+
+
+def plain(value: Any, what: str = "a configuration") -> Any:
+    """A value as JSON knows it: dataclasses by the names of their classes and fields.
+
+    Args:
+        value: Made of frozen dataclasses, tuples, lists, dictionaries and plain values.
+        what: What an error calls it.
+
+    Raises:
+        TypeError: If something in it is neither a dataclass nor a plain value.
+
+    Example:
+        >>> import shoal
+        >>> plain(shoal.DEQ(shoal.LeakyReLU(0.1), 0.2, 0.8))["activation"]
+        {'class': 'LeakyReLU', 'slope': 0.1}
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        if set(getattr(value, "__dict__", ())) - {f.name for f in dataclasses.fields(value)}:
+            raise TypeError(
+                f"{what} must not have attributes that are no fields of a dataclass, got {value!r}"
+            )
+        entries = {name: plain(entry, what) for name, entry in stated_fields(value).items()}
+        return {"class": _name(type(value)), **entries}
+    if isinstance(value, tuple | list):
+        return [plain(entry, what) for entry in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: plain(entry, what) for key, entry in value.items()}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(
+        f"{what} must be made of frozen dataclasses, tuples, numbers and names, got {value!r}"
+    )
+
+
+def _name(kind: type) -> str:
+    """What a class is called: shoal's by its name alone, one's own also by its module."""
+    own = kind.__module__.partition(".")[0] == "shoal"
+    return kind.__qualname__ if own else f"{kind.__module__}.{kind.__qualname__}"

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.checks import as_path
+from shoal.core.fields import plain
 from shoal.lab.experiment import Experiment, Result, check_experiment, point_names
-from shoal.lab.identity import plain
 from shoal.lab.storage import read_arrays, read_json
 
 __all__ = ["check_record", "collect"]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from shoal.core import checks
+from shoal.core.fields import plain
 from shoal.core.files import write_whole
 from shoal.lab.experiment import (
     Arrays,
@@ -24,7 +25,7 @@ from shoal.lab.experiment import (
     check_experiment,
     point_names,
 )
-from shoal.lab.identity import digest, plain, seed_of
+from shoal.lab.identity import digest, seed_of
 from shoal.lab.records import check_record
 from shoal.lab.storage import locked, packed, read_arrays, read_json, write_json
 from shoal.lab.workers import Work, computed

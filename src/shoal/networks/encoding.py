@@ -1,6 +1,5 @@
 """Architectures as JSON and back, without running anything that a file says."""
 
-import dataclasses
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from shoal import activations, architectures
 from shoal.activations import Activation
 from shoal.architectures import Architecture
+from shoal.core.fields import plain
 
 __all__ = ["decode", "encode"]
 
@@ -34,32 +34,7 @@ _KNOWN: dict[str, type] = _ARCHITECTURES | {
 
 def encode(architecture: Architecture) -> str:
     """The JSON of an architecture: names of classes, and their fields."""
-    return json.dumps(_to_plain(architecture))
-
-
-def _to_plain(value: Any) -> Any:
-    if isinstance(value, Architecture | Activation):
-        fields = {
-            field.name: _to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)
-        }
-        if set(vars(value)) - set(fields):
-            raise TypeError(
-                f"{type(value).__name__} cannot be saved: it has attributes that are not fields "
-                "of a dataclass"
-            )
-        return {"class": _name(type(value)), **fields}
-    if isinstance(value, tuple):
-        return [_to_plain(entry) for entry in value]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise TypeError(f"architectures with a {type(value).__name__} in them cannot be saved")
-
-
-def _name(kind: type) -> str:
-    """What a class is called: shoal's by its name alone, one's own also by its module."""
-    if _KNOWN.get(kind.__name__) is kind:
-        return kind.__name__
-    return f"{kind.__module__}.{kind.__qualname__}"
+    return json.dumps(plain(architecture, "an architecture that is saved"))
 
 
 def decode(text: str, own: Iterable[type[Activation] | type[Architecture]]) -> Architecture:

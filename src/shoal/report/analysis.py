@@ -10,8 +10,8 @@ from typing import Any
 import shoal
 from shoal.core.checks import instance, items
 from shoal.core.exceptions import AccuracyError, ConvergenceError
+from shoal.core.fields import plain
 from shoal.core.files import finite, json_text
-from shoal.lab.identity import plain
 from shoal.pages.figures import Figure, style
 from shoal.pages.findings import Findings
 from shoal.pages.svg import inline_panel
