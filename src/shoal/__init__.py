@@ -72,6 +72,7 @@ if TYPE_CHECKING:  # functions from the modules of their names, which mypy takes
     )
     from shoal.equilibrium.fixed_point import fixed_point
     from shoal.equilibrium.solve import solve
+    from shoal.equilibrium.subhomogeneity import subhomogeneity
     from shoal.equivalents import Coefficients, Equivalent, centered
     from shoal.equivalents.coefficients import coefficients
     from shoal.equivalents.equivalent import equivalent
@@ -235,6 +236,7 @@ __all__ = [
     "select",
     "solve",
     "spectrum",
+    "subhomogeneity",
     "train",
 ]
 

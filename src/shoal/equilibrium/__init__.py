@@ -12,6 +12,7 @@ from shoal.equilibrium.picard import DampedPicard, Picard
 from shoal.equilibrium.solution import Solution
 from shoal.equilibrium.solve import solve
 from shoal.equilibrium.status import Status
+from shoal.equilibrium.subhomogeneity import subhomogeneity
 
 __all__ = [
     "Anderson",
@@ -33,4 +34,5 @@ __all__ = [
     "fixed_point",
     "jacobian_penalty",
     "solve",
+    "subhomogeneity",
 ]

@@ -10,17 +10,29 @@ from shoal.core.torch_internals import full_precision, uncompiled
 from shoal.equilibrium.problem import Problem
 from shoal.equilibrium.state import State
 
-__all__ = ["jacobian_penalty"]
+__all__ = ["HasEquilibrium", "check_layer", "jacobian_penalty"]
 
 
 @runtime_checkable
-class _HasEquilibrium(Protocol):
-    def problem_at(self, z: State, *inputs: Any, **named: Any) -> tuple[Problem, Tensor]: ...
+class HasEquilibrium(Protocol):
+    """A layer whose map and state can be looked at as rows of numbers."""
+
+    def problem_at(self, z: State, *inputs: Any, **named: Any) -> tuple[Problem, Tensor]:
+        """The fixed-point problem near a state, and that state as rows."""
+
+
+def check_layer(layer: object) -> None:
+    """Say what a layer must be, unless it is."""
+    if not isinstance(layer, HasEquilibrium):
+        raise TypeError(
+            "layer must be an Equilibrium or a network with a recurrent layer, got "
+            f"{type(layer).__name__}"
+        )
 
 
 @uncompiled
 def jacobian_penalty(
-    layer: _HasEquilibrium,
+    layer: HasEquilibrium,
     z: State,
     *inputs: Any,
     probes: int = 1,
@@ -59,11 +71,7 @@ def jacobian_penalty(
         >>> torch.isclose(penalty, 0.09 * cell.weight.square().sum() / 3)
         tensor(True)
     """
-    if not isinstance(layer, _HasEquilibrium):
-        raise TypeError(
-            "layer must be an Equilibrium or a network with a recurrent layer, got "
-            f"{type(layer).__name__}"
-        )
+    check_layer(layer)
     probes = integer("probes", probes, at_least=1)
     if generator is not None:
         instance("generator", generator, torch.Generator)
