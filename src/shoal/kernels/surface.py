@@ -53,7 +53,7 @@ _CHECKS = 9  # points per axis, off the grid, at which the error is measured
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _MARGIN = 2  # degrees beyond those that the lines need
 _MANY = 8192  # entries from which on long lines are tried
-_FEW = 64  # norms at which the diagonal is computed one by one
+_FEW = 4096  # norms at which the diagonal is computed one by one
 _GRID = 4  # ranges of norms end at multiples of 1/4 in log₂
 _DIAGONAL = 1e-13  # error of the interpolated logarithm of the diagonal
 
@@ -137,7 +137,7 @@ def diagonal(function: KernelFunction, norm: Tensor) -> Tensor:
     series = _diagonal_series(function, norm_span(distinct[1:])) if len(distinct) > _FEW else None
     few = distinct if series is None else distinct[:1]  # the first may be zero
     square = few.cpu() ** 2
-    values = torch.stack(tuple(function(square, square, square))).to(norm.device)
+    values = torch.stack(tuple(function.own(square))).to(norm.device)
     if series is not None:
         log = distinct[1:].log2()
         values = torch.cat([values, torch.stack([s(log).exp2() for s in series])], dim=1)
@@ -246,17 +246,11 @@ class _Sampler:
         """Both kernels at broadcastable points. shape: (2, ...)."""
         left, right = torch.exp2(u), torch.exp2(v)
         kernels = self.function(left**2, right**2, left * right * angle.cos())
+        owns = [self.function.own(norm**2) for norm in (left, right)]
+        tiny = torch.finfo(torch.float64).tiny
         return torch.stack(
-            [
-                k / (d * e).sqrt().clamp(min=torch.finfo(torch.float64).tiny)
-                for k, d, e in zip(
-                    kernels, self._diagonal(left), self._diagonal(right), strict=True
-                )
-            ]
+            [k / (d * e).sqrt().clamp(min=tiny) for k, d, e in zip(kernels, *owns, strict=True)]
         )
-
-    def _diagonal(self, norm: Tensor) -> tuple[Tensor, Tensor]:
-        return self.function(norm**2, norm**2, norm**2)
 
     def degrees(self, tolerance: float, most: int) -> tuple[int, int]:
         """The degrees that lines through the box need, in the norms and in the angle."""

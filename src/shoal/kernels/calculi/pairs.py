@@ -12,6 +12,7 @@ from shoal.activations import Activation
 from shoal.activations.closed_forms.correlation import correlation
 from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.domain import within_bound
+from shoal.gaussian.fixed_variances import FixedVariances
 from shoal.kernels.calculi.own import SMALLEST, Own, Variances, weighted
 from shoal.kernels.fixed_points import solve
 from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
@@ -89,6 +90,9 @@ class Pairs(PairCalculus, OfVectors):
     _pushed: dict[tuple[Activation, int, bool], tuple[Tensor, Variances]] = field(
         default_factory=dict, repr=False
     )
+    _duals_at: dict[tuple[Activation, int, int], FixedVariances] = field(
+        default_factory=dict, repr=False
+    )
 
     @classmethod
     def of(cls, a: Tensor, b: Tensor, c: Tensor, *, differentiable: bool) -> "Pairs":
@@ -119,9 +123,13 @@ class Pairs(PairCalculus, OfVectors):
 
     def push(self, phi: Activation, state: Pair, *, mean: bool) -> Pushed[Pair]:
         """Duals of an activation and of its derivative."""
-        triple = *self._both(state.own.values), state.covariance
-        pushed = Pair(self._own(phi, state.own, mean=mean), dual(phi, *triple))
-        return Pushed(self._bounded(pushed), lambda: dual_derivative(phi, *triple))
+        own = self._own(phi, state.own, mean=mean)
+        if self.places is None:
+            triple = *self._both(state.own.values), state.covariance
+            return Pushed(Pair(own, dual(phi, *triple)), lambda: dual_derivative(phi, *triple))
+        shape = state.covariance.shape
+        value, slope = self._duals(phi, state.own.values)(state.covariance.flatten())
+        return Pushed(self._bounded(Pair(own, value.view(shape))), lambda: slope().view(shape))
 
     def fixed_point(self, loop: Loop, injected: Pair) -> Pair:
         """The covariances at equilibrium, one equation per pair."""
@@ -176,6 +184,14 @@ class Pairs(PairCalculus, OfVectors):
             self._pushed[key] = own.values, self.own.squares(phi, own.values, mean=mean)
         return self._pushed[key][1]
 
+    def _duals(self, phi: Activation, variances: Tensor) -> FixedVariances:
+        """The duals at these variances, kept like them."""
+        assert self.places is not None
+        key = (phi, id(variances), id(self.places))
+        if key not in self._duals_at:
+            self._duals_at[key] = FixedVariances(phi, variances, self.places.reshape(2, -1))
+        return self._duals_at[key]
+
     def _only(self, which: Tensor) -> "Pairs":
         """Some of the pairs."""
         return replace(
@@ -183,6 +199,7 @@ class Pairs(PairCalculus, OfVectors):
             products=self.products[which],
             places=None if self.places is None else self.places[:, which],
             same=torch.zeros(int(which.sum()), dtype=torch.bool, device=which.device),
+            _duals_at={},
         )
 
 
