@@ -21,14 +21,13 @@ from shoal.gaussian.hermite import expansion
 from shoal.gaussian.octaves import at_octaves, octave_series, stacked
 from shoal.gaussian.quadrature import DELTA_WINDOW, nearby_breaks
 
-__all__ = ["CANCELED", "ERROR", "ROUNDING", "Mehler", "collapsed", "octave_expansion"]
+__all__ = ["CANCELED", "ERROR", "ORDERS", "ROUNDING", "Mehler", "collapsed", "octave_expansion"]
 
-_ORDERS = (63, 511, 4095)  # of the last coefficient, tried in turn
+ORDERS = (63, 511, 4095)  # of the last coefficient, tried in turn; the last one without series
 _COSTS = (0.01, 0.06, 0.5)  # of those of one variance, in integrals of one pair: they are kept
 ERROR = 1e-14  # bound of what is left out, relative to the root of both mean squares
 ROUNDING = 4e-16  # of Parseval's sum, relative
 CANCELED = 1e-3  # a sum below this times that of its terms' absolute values is left to integrals
-_SHORT = 511  # the largest order that is worth a series on a whole octave
 _MOST_VARIANCES = 1024  # beyond, tables are cheaper
 _BLOCK = 1 << 20  # products that are formed at a time
 
@@ -64,7 +63,7 @@ class Mehler:
         rest = torch.arange(len(a), device=a.device)  # pairs that want more coefficients
         i, j = (torch.searchsorted(self.variances, t) for t in (a, b))
         cosine = correlation(a, b, c)[0]
-        for order, cost in zip(_ORDERS, _COSTS, strict=True):
+        for order, cost in zip(ORDERS, _COSTS, strict=True):
             needed = torch.cat([i[rest], j[rest]]).unique()
             if cost * len(needed) > len(rest) or not len(rest):
                 break
@@ -137,7 +136,7 @@ def _expansion(
 ) -> _Expansion:
     """Those of a derivative; kept, as solving an equation asks for them again and again."""
     tau = torch.tensor(stds, dtype=torch.float64, device=device)
-    found = octave_expansion(phi, derivative, order, tau**2) if order <= _SHORT else None
+    found = octave_expansion(phi, derivative, order, tau**2) if order < ORDERS[-1] else None
     coefficients, square = found or expansion(phi, tau, order, derivative=derivative)
     share = (square - coefficients.square().sum(1)) / torch.where(square > 0, square, 1.0)
     return _Expansion(coefficients, share.clamp(min=ROUNDING).sqrt())
