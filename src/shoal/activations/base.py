@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -183,17 +184,29 @@ def _lacks_function(kind: Any) -> bool:
 
 def _attributes(phi: Activation) -> dict[str, object]:
     """All values of an instance, those in slots too."""
-    compared = {f.name: getattr(phi, f.name) for f in fields(phi) if f.compare}
-    others = vars(phi).keys() - {f.name for f in fields(phi)}
-    return compared | {name: vars(phi)[name] for name in others}
+    compared, names = _fields(type(phi))
+    values = {name: getattr(phi, name) for name in compared}
+    return values | {name: value for name, value in vars(phi).items() if name not in names}
+
+
+@cache
+def _fields(kind: type[Activation]) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Names of the fields that count in comparisons, and of all."""
+    found = fields(kind)
+    return tuple(f.name for f in found if f.compare), frozenset(f.name for f in found)
+
+
+@cache
+def _users(kind: type) -> tuple[type, ...]:
+    """The classes of users that a class inherits from."""
+    return tuple(c for c in reversed(kind.__mro__) if issubclass(c, Activation) and not is_ours(c))
 
 
 def _class_attributes(kind: type) -> dict[str, object]:
     """The values among the attributes of a user's classes, which may be changed at any time."""
-    own = [c for c in reversed(kind.__mro__) if issubclass(c, Activation) and not is_ours(c)]
     return {
         name: _fixed(value)
-        for c in own
+        for c in _users(kind)
         for name, value in vars(c).items()
         if not name.startswith(("__", "_abc_"))
     }

@@ -7,6 +7,7 @@ whose terms cancel are not taken: they would lose the digits of values far below
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,15 +18,16 @@ from shoal.activations.panels import jump
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
 from shoal.gaussian.hermite import expansion
+from shoal.gaussian.octaves import at_octaves, octave_series, stacked
 from shoal.gaussian.quadrature import DELTA_WINDOW, nearby_breaks
 
-__all__ = ["Mehler", "collapsed"]
+__all__ = ["CANCELED", "ERROR", "ORDERS", "ROUNDING", "Mehler", "collapsed", "octave_expansion"]
 
-_ORDERS = (63, 255, 1023, 4095)  # of the last coefficient, tried in turn
-_COSTS = (0.01, 0.03, 0.1, 0.5)  # of those of one variance, in integrals of one pair: they are kept
-_ERROR = 1e-14  # bound of what is left out, relative to the root of both mean squares
-_ROUNDING = 4e-16  # of Parseval's sum, relative
-_CANCELED = 1e-3  # a sum below this times that of its terms' absolute values is left to integrals
+ORDERS = (63, 511, 4095)  # of the last coefficient, tried in turn; the last one without series
+_COSTS = (0.01, 0.06, 0.5)  # of those of one variance, in integrals of one pair: they are kept
+ERROR = 1e-14  # bound of what is left out, relative to the root of both mean squares
+ROUNDING = 4e-16  # of Parseval's sum, relative
+CANCELED = 1e-3  # a sum below this times that of its terms' absolute values is left to integrals
 _MOST_VARIANCES = 1024  # beyond, tables are cheaper
 _BLOCK = 1 << 20  # products that are formed at a time
 
@@ -61,7 +63,7 @@ class Mehler:
         rest = torch.arange(len(a), device=a.device)  # pairs that want more coefficients
         i, j = (torch.searchsorted(self.variances, t) for t in (a, b))
         cosine = correlation(a, b, c)[0]
-        for order, cost in zip(_ORDERS, _COSTS, strict=True):
+        for order, cost in zip(ORDERS, _COSTS, strict=True):
             needed = torch.cat([i[rest], j[rest]]).unique()
             if cost * len(needed) > len(rest) or not len(rest):
                 break
@@ -71,10 +73,10 @@ class Mehler:
                 break
             rows, columns = (torch.searchsorted(needed, t[rest]) for t in (i, j))
             share = cosine[rest].abs() ** (order + 1)
-            inside = share * left.rest[rows] * right.rest[columns] <= _ERROR
+            inside = share * left.rest[rows] * right.rest[columns] <= ERROR
             some, c_n, d_n = rest[inside], left.coefficients, right.coefficients
             sums, sizes = _sums(c_n, d_n, rows[inside], columns[inside], cosine[some])
-            result[some], known[some] = sums, sums.abs() >= _CANCELED * sizes
+            result[some], known[some] = sums, sums.abs() >= CANCELED * sizes
             rest = rest[~inside]
         return result, known
 
@@ -96,15 +98,48 @@ class _Expansion:
     rest: Tensor
 
 
+def octave_expansion(
+    phi: Activation, derivative: int, order: int, variance: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """Hermite coefficients of a derivative, and mean squares; ``None`` if they are no series.
+
+    Returns:
+        Tensors of shapes (variances, order + 1) and (variances,).
+    """
+    found = at_octaves(partial(_stack, phi, derivative, order), variance)
+    return None if found is None else (found[:, :-1], found[:, -1])
+
+
+@cached
+def _series(phi: Activation, derivative: int, order: int, exponent: int) -> Tensor | None:
+    """Series of the coefficients and of the mean square on an octave of the variance."""
+
+    def values(variance: Tensor) -> Tensor:
+        coefficients, square = expansion(phi, variance.sqrt(), order, derivative=derivative)
+        return torch.cat([coefficients, square[:, None]], 1)
+
+    def size(found: Tensor) -> Tensor:
+        root = found[:, -1:].sqrt()
+        return torch.cat([root.expand(-1, order + 1), found[:, -1:]], 1)
+
+    return octave_series(values, size, exponent)
+
+
+@cached
+def _stack(phi: Activation, derivative: int, order: int, octaves: tuple[int, ...]) -> Tensor | None:
+    return stacked(partial(_series, phi, derivative, order), octaves)
+
+
 @cached
 def _expansion(
     phi: Activation, derivative: int, stds: tuple[float, ...], order: int, device: torch.device
 ) -> _Expansion:
     """Those of a derivative; kept, as solving an equation asks for them again and again."""
     tau = torch.tensor(stds, dtype=torch.float64, device=device)
-    coefficients, square = expansion(phi, tau, order, derivative=derivative)
+    found = octave_expansion(phi, derivative, order, tau**2) if order < ORDERS[-1] else None
+    coefficients, square = found or expansion(phi, tau, order, derivative=derivative)
     share = (square - coefficients.square().sum(1)) / torch.where(square > 0, square, 1.0)
-    return _Expansion(coefficients, share.clamp(min=_ROUNDING).sqrt())
+    return _Expansion(coefficients, share.clamp(min=ROUNDING).sqrt())
 
 
 def _sums(c: Tensor, d: Tensor, i: Tensor, j: Tensor, cosine: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,8 +14,9 @@ from shoal.core.caches import cached
 from shoal.core.settings import in_standard_settings
 from shoal.gaussian.composites import Derivative, Square
 from shoal.gaussian.domain import scale_tensor
+from shoal.gaussian.octaves import at_octaves
 from shoal.gaussian.polynomials import as_series
-from shoal.gaussian.smoothing import smoothed
+from shoal.gaussian.smoothing import smoothed, smoothed_stack
 
 __all__ = ["Moments", "mean", "mean_square", "moments", "normalization", "slope_square"]
 
@@ -98,8 +100,20 @@ def mean_square(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
     if as_series(phi) is not None:
         m = moments(phi, variance.sqrt())
         return m.square, m.square_second / 2
+    if not (variance.requires_grad and torch.is_grad_enabled()):
+        both = at_octaves(partial(_square_stack, phi), variance.reshape(-1))
+        if both is not None:
+            return both[:, 0].view(variance.shape), both[:, 1].view(variance.shape)
     square, zero = Square(phi), torch.zeros_like(variance)
     return smoothed(square, zero, variance), smoothed(square, zero, variance, order=2) / 2
+
+
+@cached
+def _square_stack(phi: Activation, octaves: tuple[int, ...]) -> Tensor | None:
+    """Both in one series, as solving for a variance asks for them again and again."""
+    parts = [smoothed_stack(Square(phi), order, octaves) for order in (0, 2)]
+    known = [part for part in parts if part is not None]
+    return torch.stack([known[0], known[1] / 2], -1) if len(known) == len(parts) else None
 
 
 def slope_square(phi: Activation, variance: Tensor) -> Tensor:

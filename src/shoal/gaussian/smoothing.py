@@ -9,6 +9,7 @@ $\partial_\mu S_k = S_{k+1}$ and $\partial_v S_k = \tfrac12 S_{k+2}$.
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,9 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.activations.panels import ORDER, gauss_legendre, jump
+from shoal.core.caches import cached
 from shoal.core.settings import in_standard_settings
+from shoal.gaussian.octaves import at_octaves, octave_series, stacked
 from shoal.gaussian.polynomials import probabilists_hermite
 from shoal.gaussian.quadrature import (
     DELTA_WINDOW,
@@ -29,7 +32,7 @@ from shoal.gaussian.quadrature import (
     window_edges,
 )
 
-__all__ = ["TINY", "smoothed", "smoothed_regular", "spread"]
+__all__ = ["TINY", "smoothed", "smoothed_regular", "smoothed_stack", "spread"]
 
 _BLOCK = 256  # rows that are integrated at a time
 _LONG = 64  # rows of one width that share their nodes ...
@@ -69,14 +72,16 @@ class _Smoothed(torch.autograd.Function):
         order: int,
         first_jump: int,
     ) -> Tensor:
-        shape, inverse = mean.shape, None
-        mean, std = mean.reshape(-1), variance.reshape(-1).sqrt().clamp(min=TINY)
-        if bool((mean == mean[0]).all()):  # pairs of inputs ask for the same moments many times
-            std, inverse = std.unique(return_inverse=True)
-            mean = mean[: len(std)]
-        total = smoothed_regular(phi, mean, std, order=order)
-        total = total + _singular(phi, mean, std, order, first_jump)
-        return (total if inverse is None else total[inverse]).view(shape)
+        shape, mean, variance = mean.shape, mean.reshape(-1), variance.reshape(-1)
+        if bool(mean.any()):
+            return _integral(phi, mean, variance, order, first_jump).view(shape)
+        total = at_octaves(
+            lambda octaves: smoothed_stack(phi, order, octaves, first_jump), variance
+        )
+        if total is None:  # pairs of inputs ask for the same moments many times
+            some, inverse = variance.unique(return_inverse=True)
+            total = _integral(phi, mean[: len(some)], some, order, first_jump)[inverse]
+        return total.view(shape)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
@@ -99,6 +104,32 @@ class _Smoothed(torch.autograd.Function):
             bend = smoothed(phi, mean, variance, order=order + 2, first_jump=first_jump)
             into[1] = grad * bend / 2
         return (*into, None, None, None)
+
+
+@cached
+def _series(phi: Activation, order: int, first_jump: int, exponent: int) -> Tensor | None:
+    """That of moments on an octave of the variance; kept, as all weights share it."""
+
+    def moments(variance: Tensor) -> Tensor:
+        return _integral(phi, torch.zeros_like(variance), variance, order, first_jump)
+
+    return octave_series(moments, torch.abs, exponent)
+
+
+@cached
+def smoothed_stack(
+    phi: Activation, order: int, octaves: tuple[int, ...], first_jump: int = 0
+) -> Tensor | None:
+    """The series of moments on some octaves of the variance, see :func:`stacked`."""
+    return stacked(partial(_series, phi, order, first_jump), octaves)
+
+
+def _integral(
+    phi: Activation, mean: Tensor, variance: Tensor, order: int, first_jump: int
+) -> Tensor:
+    std = variance.sqrt().clamp(min=TINY)
+    regular = smoothed_regular(phi, mean, std, order=order)
+    return regular + _singular(phi, mean, std, order, first_jump)
 
 
 def smoothed_regular(phi: Activation, mean: Tensor, std: Tensor, *, order: int) -> Tensor:

@@ -2,33 +2,19 @@ r"""Derivatives of kernels in norms, angles and variances, by the implicit funct
 
 They are exact at single pairs of inputs and at inputs with themselves, and for the many entries of
 a matrix they are those of its surface (see :mod:`shoal.kernels.surface`).
-
-Variances need no surface of their own. A loop of one layer sees its inputs as $\alpha = \sigma_b^2
-a$, $\beta = \sigma_b^2 b$, $\gamma = \sigma_b^2 c$, and a change of $\sigma_a^2$ moves its fixed
-points as a change of these by the conjugate kernels $G_{ii}$, $G_{jj}$, $G_{ij}$ does, so that
-
-$\partial_{\sigma_a^2} \kappa = G_{ii}\,\partial_\alpha \kappa + G_{jj}\,\partial_\beta \kappa
-+ G_{ij}\,\partial_\gamma \kappa$,
-
-up to the places where $\sigma_a^2$ and $c$ stand in the NTK themselves, beside $G$ and $M =
-\partial_\gamma G$: it is $w_r G + M (w_a G + w_b c + w_0)$ with the shares $w$ of the groups. A
-bias is added to all three.
 """
 
 import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from shoal.approximation import chebyshev_basis, differentiate, fit_together
-from shoal.architectures import ImplicitNetwork, Weights
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
-from shoal.kernels.backends import DifferentiableFactors, Entries
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
@@ -40,8 +26,6 @@ __all__ = [
     "differentiable_angular_surface",
     "own_derivatives",
     "pair_derivatives",
-    "variance_derivatives",
-    "variances_from_inputs",
 ]
 
 _LOGGER = logging.getLogger(__name__)
@@ -54,7 +38,7 @@ _WIDER = 10.0  # ... unless biases hide it: then angles grow by this factor ...
 _WIDEST = 0.1  # ... up to here
 _SMALLEST_NORM = 1e-100  # stands in for a norm of zero, of an input with itself
 _FEW_NORMS = 2  # that of inputs of one norm, and one that stands for zero
-_MANY_NORMS = 128  # more are interpolated ...
+_MANY_NORMS = 4096  # more are interpolated ...
 _WIDEST_SPAN = 8.0  # ... unless their logarithms differ by more
 _NOTHING = 1e-8  # stands in for a norm of zero, relative to the other
 
@@ -298,81 +282,3 @@ def differentiable_angular_surface(
     size = max(radial.shape[-1], surface.coefficients.shape[-1])
     coefficients = padded(surface.coefficients, size)
     return replace(surface, coefficients=coefficients, radial=padded(radial, size))
-
-
-def variances_from_inputs(function: KernelFunction, names: tuple[str, ...]) -> bool:
-    """Whether :func:`variance_derivatives` knows them: those of a loop of one layer with inputs."""
-    if isinstance(function.architecture, ImplicitNetwork):
-        return False
-    layers = function.architecture.layers(function.width)
-    readout, injection = layers.readout, layers.injection
-    if readout is not None and (readout.variance != 1 or readout.field in names):
-        return False
-    seen = injection is not None and injection.variance > 0 and not layers.gated
-    return bool(seen) and len(layers.cells) == 1
-
-
-def variance_derivatives(
-    function: KernelFunction,
-    names: tuple[str, ...],
-    entries: Entries,
-    left: DifferentiableFactors,
-    right: DifferentiableFactors,
-) -> Tensor:
-    """Derivatives of entries in variances of a loop. shape: (len(names), 2, n, m)."""
-    layers = function.architecture.layers(function.width)
-    (cell,), injection = layers.cells, layers.injection
-    assert injection is not None
-    recurrent, inputs, bias = (
-        _Share.of(weights, function) for weights in (cell.weights, injection, cell.bias)
-    )
-    spread = float(injection.variance)
-    squares = [spread * side.norm**2 for side in (left, right)]  # α and β
-    scale = (squares[0].sqrt()[:, None] * squares[1].sqrt()).to(entries.cosine)
-    product, through = scale * entries.cosine, entries.in_cosine[0] / scale
-
-    def moved(owns: tuple[Tensor, Tensor], pair: Tensor, growth: float) -> Tensor:
-        """If α, β and γ grow by these: norms and cosines move with them, but c does not."""
-        rows, columns = ((own / (2 * s)).to(pair) for own, s in zip(owns, squares, strict=True))
-        turn = pair / scale - entries.cosine * (rows[:, None] + columns)
-        change = entries.in_left * rows[:, None] + entries.in_right * columns
-        change += entries.in_cosine * turn
-        change[1] += (growth - inputs.value / spread) * pair * through
-        return change
-
-    def in_recurrent() -> Tensor:
-        change = moved((left.own, right.own), entries.ck, recurrent.growth)
-        shares = recurrent.value * entries.ck + inputs.value / spread * product + bias.value
-        change[1] += shares * through**2
-        return change
-
-    def in_injection() -> Tensor:
-        change = (entries.in_left + entries.in_right) / (2 * spread)
-        change[1] += (inputs.growth - inputs.value / spread) * product / spread * through
-        return change
-
-    def in_bias() -> Tensor:
-        ones = torch.ones_like(left.norm), torch.ones_like(right.norm)
-        return moved(ones, torch.ones_like(entries.ck), bias.growth)
-
-    ways = ((cell.weights, in_recurrent), (injection, in_injection), (cell.bias, in_bias))
-    return torch.stack(
-        [
-            torch.stack([way() for w, way in ways if w is not None and w.field == name]).sum(0)
-            for name in names
-        ]
-    )
-
-
-class _Share(NamedTuple):
-    """How much weights count in the NTK, and how fast that grows with their variance."""
-
-    value: float
-    growth: float
-
-    @classmethod
-    def of(cls, weights: Weights | None, function: KernelFunction) -> "_Share":
-        """None at all if they are not there, or not trained."""
-        if weights is None or weights.group not in function.trainable:
-            return cls(0.0, 0.0)
-        return cls(float(weights.share), float(weights.tangent is None))

@@ -1,4 +1,4 @@
-r"""Gradients of kernel matrices in inputs and variances, and their tangents in variances.
+r"""Gradients of kernel matrices in inputs and variances.
 
 Nothing is unrolled. Most entries are those of a surface, whose coefficients and functions are
 differentiated; the diagonal of a symmetric matrix is a function of the norms alone; the rest, such
@@ -9,7 +9,7 @@ backward.
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -21,15 +21,20 @@ from torch import Tensor
 from shoal.approximation import differentiate
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
-from shoal.kernels.arguments import checked_samples
-from shoal.kernels.backends import DifferentiableFactors, Entries
+from shoal.kernels.backends import (
+    Adjoint,
+    Blocks,
+    DifferentiableBlock,
+    DifferentiableFactors,
+    Entries,
+    Factors,
+    backend_for,
+)
 from shoal.kernels.derivatives import (
     angle_gradients,
     differentiable_angular_surface,
     own_derivatives,
     pair_derivatives,
-    variance_derivatives,
-    variances_from_inputs,
 )
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.inputs import Inputs, pair_angles
@@ -37,13 +42,14 @@ from shoal.kernels.plan import ANGULAR_TOLERANCE, FEW_PAIRS, TOLERANCE, Plan, kn
 from shoal.kernels.result import Kernels
 from shoal.kernels.strips import Strip
 from shoal.kernels.surface import Span, Surface, norm_span, surface
+from shoal.kernels.variance_changes import variance_changes, variances_from_inputs
 
-__all__ = ["Job", "differentiable_kernel", "variance_tangents"]
+__all__ = ["Derivatives", "Job", "differentiable_kernel"]
 
 _LOGGER = logging.getLogger(__name__)
 
+_COST = 8  # of the gradients of an entry, in entries
 _PAIRS = 1 << 14  # pairs that are differentiated together
-_FEW_TANGENTS = 1 << 13  # pairs whose tangents are cheaper one by one than by a surface
 
 
 @dataclass(frozen=True)
@@ -125,7 +131,7 @@ class _Matrix(torch.autograd.Function):
             left = Inputs(first[index])
             right = left if second is None else Inputs(second[index])
             plan = Plan.of(function, left, right, few_pairs=FEW_PAIRS)
-            sums = _Gradients(_Derivatives(plan, ctx.names, ctx.job.limit))
+            sums = _Gradients(Derivatives(plan, ctx.names, ctx.job.limit))
             sums.add((gradients[0][index], gradients[1][index]))
             for x, side in zip(into, (sums.left, sums.right), strict=False):
                 x[index] = side.total()
@@ -150,50 +156,8 @@ class _Refusal(torch.autograd.Function):
         )
 
 
-def variance_tangents(
-    function: KernelFunction, x: Tensor, names: Iterable[str]
-) -> dict[str, Kernels]:
-    """Derivatives of both kernel matrices of some inputs in variances, entry by entry.
-
-    Args:
-        function: The kernels.
-        x: The inputs. shape: (n, p)
-        names: Of the variances, none of which is zero.
-
-    Returns:
-        Two symmetric matrices for each name.
-
-    Example:
-        >>> import torch, shoal
-        >>> f = shoal.kernel_function(shoal.DEQ(shoal.ReLU(), 0.2, 0.8))
-        >>> variance_tangents(f, torch.eye(2).double(), ["input_variance"])["input_variance"].ck
-        tensor([[0.5556, 0.1863],
-                [0.1863, 0.5556]], dtype=torch.float64)
-    """
-    names = tuple(names)
-    inputs = Inputs(checked_samples("x", x))
-    plan = Plan.of(function, inputs, inputs, few_pairs=_FEW_TANGENTS)
-    matrix = _Derivatives(plan, names, None)
-    result = x.new_empty(len(names), 2, len(inputs), len(inputs))
-    for strip in plan.strips(None):
-        block = result[..., strip.rows, strip.columns]
-        cosine = plan.cosines(strip)
-        single = matrix.single(strip, cosine).triu(1)
-        cosine.masked_fill_(~single.logical_not().triu(1), 0.0)
-        for part, entries, left, right in matrix.entries(strip, cosine):
-            block[..., part, :] = variance_derivatives(function, names, entries, left, right)
-        where = single.nonzero(as_tuple=True)
-        for some, _, _, _, slopes in matrix.pairs(*strip.inputs(where)):
-            block[..., where[0][some], where[1][some]] = slopes[2:-1].to(block)
-        own = own_derivatives(plan, names, inputs.norm[strip.rows])[2:]
-        block.diagonal(dim1=-2, dim2=-1).copy_(own)
-        for each in result.flatten(0, 1):
-            plan.mirror(each, strip)
-    return {name: Kernels(*matrices) for name, matrices in zip(names, result, strict=True)}
-
-
 @dataclass(frozen=True, eq=False)
-class _Derivatives:
+class Derivatives:
     """A matrix to first order.
 
     Attributes:
@@ -215,15 +179,26 @@ class _Derivatives:
         single |= (self.plan.left.norm[strip.rows] == 0)[:, None]
         return single.logical_or_(self.plan.right.norm[strip.columns] == 0)
 
+    def block(self, strip: Strip, cosine: Tensor) -> DifferentiableBlock:
+        """A strip as entries of the surface."""
+        assert self.surface is not None
+        factors = self.factors[0][strip.rows], self.factors[1][strip.columns]
+        return DifferentiableBlock(self.surface, *factors, cosine)
+
     def entries(
         self, strip: Strip, cosine: Tensor
-    ) -> Iterator[tuple[slice, Entries, DifferentiableFactors, DifferentiableFactors]]:
-        """Some rows of a strip at a time, by the surface, and what rows and columns contribute."""
+    ) -> Iterator[tuple[slice, DifferentiableBlock, Entries]]:
+        """Some rows of a strip at a time, by the surface."""
         if self.surface is None:
             return
-        left, right = self.factors[0][strip.rows], self.factors[1][strip.columns]
-        for part, entries in self.plan.backend.derivatives(self.surface, left, right, cosine):
-            yield part, entries, left[part], right
+        block = self.block(strip, cosine)
+        for part, entries in self.backend.derivatives(block):
+            yield part, block._replace(rows=block.rows[part], cosine=cosine[part]), entries
+
+    @cached_property
+    def backend(self) -> Blocks:
+        """What computes with blocks; gradients cost as much as many entries."""
+        return backend_for(self.plan.left.points.device, _COST * self.plan.pairs)
 
     def pairs(self, i: Tensor, j: Tensor) -> Iterator[tuple[slice, Tensor, Tensor, Tensor, Tensor]]:
         """Some pairs at a time: which, rows, columns, angles, :func:`pair_derivatives`."""
@@ -270,6 +245,11 @@ class _Derivatives:
             return chosen
 
     @cached_property
+    def own(self) -> Tensor:
+        """Of the rows with themselves, see :func:`own_derivatives`."""
+        return own_derivatives(self.plan, self.names, self.plan.left.norm)
+
+    @cached_property
     def factors(self) -> tuple[DifferentiableFactors, DifferentiableFactors]:
         """What rows and columns contribute."""
         left = self._factors_of(self.plan.left)
@@ -279,7 +259,8 @@ class _Derivatives:
         chosen, dtype = self.surface, inputs.points.dtype
         assert chosen is not None
         norm = torch.where(inputs.norm > 0, inputs.norm, inputs.norm.max().clamp(min=1e-100))
-        own = own_derivatives(self.plan, (), norm)
+        known = inputs is self.plan.left and bool((norm == inputs.norm).all())
+        own = self.own if known else own_derivatives(self.plan, (), norm)
         scale = own[0].sqrt()[:, :, None]
         values = scale * chosen.features(norm)
         slopes = values  # at inputs of one norm, the series itself is differentiated
@@ -288,7 +269,8 @@ class _Derivatives:
             basis = differentiate(chosen.basis) * (2 / (high - low) / math.log(2))
             features = replace(chosen, basis=basis).features(norm)
             slopes = scale * features + (own[1] / own[0] / 2)[:, :, None] * values
-        return DifferentiableFactors(values.to(dtype), slopes.to(dtype), norm, own[0, 0])
+        plain = Factors(own[0].sqrt().to(dtype), chosen.features(norm).to(dtype))
+        return DifferentiableFactors(values.to(dtype), slopes.to(dtype), norm, own[0, 0], plain)
 
 
 class _InputGradients:
@@ -313,7 +295,7 @@ class _InputGradients:
 class _Gradients:
     """All gradients of one matrix, while they are summed up."""
 
-    def __init__(self, matrix: _Derivatives) -> None:
+    def __init__(self, matrix: Derivatives) -> None:
         plan = matrix.plan
         self.matrix = matrix
         self.left = _InputGradients(plan.left)
@@ -332,8 +314,7 @@ class _Gradients:
             self._add_entries(strip, cosine.masked_fill_(single, 0.0), above, single)
         if plan.symmetric:
             gradient = torch.stack([u.diagonal().double() for u in upstream])
-            own = own_derivatives(plan, self.matrix.names, plan.left.norm)
-            weighted = (own * gradient).sum(1)
+            weighted = (self.matrix.own * gradient).sum(1)
             self.left.logs.add_(weighted[1])
             self.variances.add_(weighted[2:].sum(1))
 
@@ -343,21 +324,28 @@ class _Gradients:
         if matrix.surface is None:
             return
         upstream.masked_fill_(single, 0.0)
-        left, right = matrix.factors[0][strip.rows], matrix.factors[1][strip.columns]
-
-        def observe(part: slice, entries: Entries) -> None:
-            function, gradient = matrix.plan.function, upstream[:, part]
-            found = variance_derivatives(function, matrix.names, entries, left[part], right)
-            self.variances.add_((found * gradient).sum((1, 2, 3), dtype=torch.float64))
-
-        turning, in_left, in_right = matrix.plan.backend.adjoint(
-            matrix.surface, left, right, cosine, upstream, observe if matrix.names else None
-        )
-        self.left.logs[strip.rows] += in_left
-        self.right.logs[strip.columns] += in_right
+        block = matrix.block(strip, cosine)
+        found = matrix.backend.adjoint(block, upstream)
+        self.left.logs[strip.rows] += found.left
+        self.right.logs[strip.columns] += found.right
         units = matrix.plan.left.unit[strip.rows], matrix.plan.right.unit[strip.columns]
-        self.left.units[strip.rows] += turning @ units[1]
-        self.right.units[strip.columns] += turning.T @ units[0]
+        self.left.units[strip.rows] += found.cosine @ units[1]
+        self.right.units[strip.columns] += found.cosine.T @ units[0]
+        if matrix.names:
+            self._add_variances(block, upstream, found)
+
+    def _add_variances(self, block: DifferentiableBlock, upstream: Tensor, found: Adjoint) -> None:
+        """What the same entries contribute to variances, given the gradients of what they move."""
+        matrix, in_cosine = self.matrix, None
+        ck, ntk = torch.empty_like(block.cosine), torch.empty_like(block.cosine)
+        matrix.backend.evaluate(block.plain, (ck, ntk))
+        if bool(upstream[1].any()):  # else the NTK does not count
+            alone = torch.zeros_like(upstream)
+            alone[0] = 1.0
+            in_cosine = matrix.backend.adjoint(block, alone).cosine
+        changes = variance_changes(matrix.plan.function, matrix.names, block, ck, in_cosine)
+        for number, change in changes:
+            self.variances[number] += change.of_sum(found, upstream)
 
     def _add_pairs(self, rows: Tensor, columns: Tensor, upstream: Tensor) -> None:
         """What single pairs contribute, given their gradients. shape of these: (2, n)."""

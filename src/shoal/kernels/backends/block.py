@@ -12,7 +12,14 @@ from torch import Tensor
 
 from shoal.kernels.surface import Surface
 
-__all__ = ["Adjoint", "Block", "DifferentiableFactors", "Entries", "Factors"]
+__all__ = [
+    "Adjoint",
+    "Block",
+    "DifferentiableBlock",
+    "DifferentiableFactors",
+    "Entries",
+    "Factors",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,17 +63,44 @@ class DifferentiableFactors:
         slopes: The derivatives of these in the logarithms of the norms, of the same shape.
         norm: Norms, those of zero replaced. shape: (n,)
         own: Conjugate kernels of inputs with themselves. shape: (n,)
+        plain: Scales and functions apart.
     """
 
     values: Tensor
     slopes: Tensor
     norm: Tensor
     own: Tensor
+    plain: Factors
 
     def __getitem__(self, part: slice) -> "DifferentiableFactors":
         return DifferentiableFactors(
-            self.values[:, part], self.slopes[:, part], self.norm[part], self.own[part]
+            self.values[:, part],
+            self.slopes[:, part],
+            self.norm[part],
+            self.own[part],
+            self.plain[part],
         )
+
+
+class DifferentiableBlock(NamedTuple):
+    """A part of a matrix whose derivatives are wanted.
+
+    Attributes:
+        surface: Both kernels.
+        rows: What the rows contribute.
+        columns: What the columns contribute.
+        cosine: Cosines of the angles, none of which is ±1. shape: (n, m)
+    """
+
+    surface: Surface
+    rows: DifferentiableFactors
+    columns: DifferentiableFactors
+    cosine: Tensor
+
+    @property
+    def plain(self) -> Block:
+        """The same to be evaluated."""
+        return Block(self.surface, self.rows.plain, self.columns.plain, self.cosine.clone())
 
 
 class Entries(NamedTuple):

@@ -1,12 +1,19 @@
 """Blocks of a kernel matrix by the operations of torch, some rows at a time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from shoal.approximation import chebyshev_basis, differentiate
-from shoal.kernels.backends.block import Adjoint, Block, DifferentiableFactors, Entries, Factors
+from shoal.kernels.backends.block import (
+    Adjoint,
+    Block,
+    DifferentiableBlock,
+    DifferentiableFactors,
+    Entries,
+    Factors,
+)
 from shoal.kernels.surface import Surface, padded, to_unit
 
 __all__ = ["Blocks", "adjoint_series", "row_series", "scale_series"]
@@ -32,14 +39,9 @@ class Blocks:
         for part in _parts(t, surface.coefficients.shape[-1] + 2 * surface.rank):
             fill(surface, rows[part], columns, t[part], (out[0][part], out[1][part]))
 
-    def derivatives(
-        self,
-        surface: Surface,
-        rows: DifferentiableFactors,
-        columns: DifferentiableFactors,
-        cosine: Tensor,
-    ) -> Iterator[tuple[slice, Entries]]:
-        """The entries of a block to first order, some rows at a time; no cosine is ±1."""
+    def derivatives(self, block: DifferentiableBlock) -> Iterator[tuple[slice, Entries]]:
+        """The entries of a block to first order, some rows at a time."""
+        surface, rows, columns, cosine = block
         series = first_order(surface).to(cosine)
         for part in _parts(cosine, series.shape[-1] + 6 * surface.rank):
             own = rows[part]
@@ -58,34 +60,16 @@ class Blocks:
             )
             yield part, entries
 
-    def adjoint(
-        self,
-        surface: Surface,
-        rows: DifferentiableFactors,
-        columns: DifferentiableFactors,
-        cosine: Tensor,
-        upstream: Tensor,
-        observe: Callable[[slice, Entries], None] | None = None,
-    ) -> Adjoint:
-        """Gradients of cosines and norms of a block, given those of both kernels.
-
-        Args:
-            surface: Both kernels.
-            rows: What the rows contribute.
-            columns: What the columns contribute.
-            cosine: The cosines, none of which is ±1.
-            upstream: Gradients of both kernels. shape: (2, n, m)
-            observe: Called with the entries to first order, some rows at a time.
-        """
+    def adjoint(self, block: DifferentiableBlock, upstream: Tensor) -> Adjoint:
+        """Gradients of cosines and norms of a block, given those of both kernels, (2, n, m)."""
+        rows, columns, cosine = block[1:]
         left, right = rows.norm.new_zeros(len(rows.norm)), rows.norm.new_zeros(len(columns.norm))
         turning = torch.empty_like(cosine)
-        for part, entries in self.derivatives(surface, rows, columns, cosine):
+        for part, entries in self.derivatives(block):
             gradient = upstream[:, part]
             torch.sum(entries.in_cosine * gradient, dim=0, out=turning[part])
             left[part] = (entries.in_left * gradient).sum((0, 2), dtype=torch.float64)
             right += (entries.in_right * gradient).sum((0, 1), dtype=torch.float64)
-            if observe is not None:
-                observe(part, entries)
         return Adjoint(turning, left, right)
 
     def mirror(self, matrix: Tensor, rows: slice) -> None:

@@ -16,13 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shoal.kernels.backends.block import (
-    Adjoint,
-    Block,
-    DifferentiableFactors,
-    Entries,
-    Factors,
-)
+from shoal.kernels.backends.block import Adjoint, Block, DifferentiableBlock, Factors
 from shoal.kernels.backends.blocks import Blocks, adjoint_series
 from shoal.kernels.backends.compiled_loops import compiled_loops
 from shoal.kernels.surface import Surface
@@ -61,18 +55,9 @@ class Loops(Blocks):
 
         in_threads(some, len(cosines))
 
-    def adjoint(
-        self,
-        surface: Surface,
-        rows: DifferentiableFactors,
-        columns: DifferentiableFactors,
-        cosine: Tensor,
-        upstream: Tensor,
-        observe: Callable[[slice, Entries], None] | None = None,
-    ) -> Adjoint:
-        """Gradients of cosines and norms of a block; entries to observe are those of blocks."""
-        if observe is not None:
-            return super().adjoint(surface, rows, columns, cosine, upstream, observe)
+    def adjoint(self, block: DifferentiableBlock, upstream: Tensor) -> Adjoint:
+        """Gradients of cosines and norms of a block, given those of both kernels, (2, n, m)."""
+        surface, rows, columns, cosine = block
         low, high = surface.angles
         series = _padded_terms(adjoint_series(surface, rows).double().numpy())
         size = np.abs(series).max((0, 1, 2))  # shape: (rank, terms)

@@ -5,17 +5,14 @@ whose coefficients belong to the row; only the cosines are read and only the res
 loops are not unrolled as a whole, so one compilation serves all ranks and degrees.
 """
 
-from collections.abc import Callable
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-from shoal.kernels.backends.block import Adjoint, Block, DifferentiableFactors, Entries
+from shoal.kernels.backends.block import Adjoint, Block, DifferentiableBlock
 from shoal.kernels.backends.blocks import Blocks, adjoint_series, row_series
-from shoal.kernels.surface import Surface
 
 __all__ = ["Tiles", "adjoint_tiles", "evaluate_tiles", "mirror_tiles"]
 
@@ -38,18 +35,9 @@ class Tiles(Blocks):
         ends = (low + high) / 2, (high - low) / 2
         evaluate_tiles(cosine, series, weights.contiguous(), *ends, out)
 
-    def adjoint(
-        self,
-        surface: Surface,
-        rows: DifferentiableFactors,
-        columns: DifferentiableFactors,
-        cosine: Tensor,
-        upstream: Tensor,
-        observe: Callable[[slice, Entries], None] | None = None,
-    ) -> Adjoint:
-        """Gradients of cosines and norms of a block; entries to observe are those of blocks."""
-        if observe is not None:
-            return super().adjoint(surface, rows, columns, cosine, upstream, observe)
+    def adjoint(self, block: DifferentiableBlock, upstream: Tensor) -> Adjoint:
+        """Gradients of cosines and norms of a block, given those of both kernels, (2, n, m)."""
+        surface, rows, columns, cosine = block
         low, high = surface.angles
         series = adjoint_series(surface, rows).to(cosine).flatten(0, 1).permute(0, 2, 3, 1)
         factors = torch.cat([columns.slopes, columns.values]).to(cosine).mT

@@ -11,7 +11,7 @@ from shoal.activations import Activation
 from shoal.approximation import Chebyshev, PiecewiseChebyshev, fit_piecewise
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError, ConvergenceError
-from shoal.gaussian import dual, dual_derivative
+from shoal.gaussian import dual_derivative
 from shoal.gaussian.moments import mean as activation_mean
 from shoal.gaussian.moments import mean_square, slope_square
 from shoal.kernels.fixed_points import solve
@@ -20,7 +20,7 @@ from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
 __all__ = ["Own", "Variances", "fixed_variance", "loop_variance"]
 
 SMALLEST = 1e-300  # a variance of zero
-_FEW = 64  # variances that are solved one by one
+_FEW = 4096  # variances that are solved one by one
 _GRID = 8  # ranges of interpolated variances end at multiples of 1/8 in log₂
 _GAIN = 1e-13  # error of the interpolated logarithm
 
@@ -78,9 +78,9 @@ class Own(OfVectors):
         variance = state.values
 
         def slope() -> Tensor:
-            if self.differentiable:
-                return slope_square(phi, variance.clamp(min=SMALLEST))
-            return dual_derivative(phi, variance, variance, variance)
+            if not self.differentiable and bool((variance == 0).any()):
+                return dual_derivative(phi, variance, variance, variance)  # of both sides of zero
+            return slope_square(phi, variance.clamp(min=SMALLEST))
 
         return Pushed(self.squares(phi, variance, mean=mean), slope)
 
@@ -90,9 +90,7 @@ class Own(OfVectors):
         means = (
             torch.where(variance > 0, activation_mean(phi, some), phi(0 * some)) if mean else 0.0
         )
-        if self.differentiable:  # duals of kinks have no second derivatives where u = v
-            return Variances(mean_square(phi, some)[0], means, variance)
-        return Variances(dual(phi, variance, variance, variance), means, variance)
+        return Variances(mean_square(phi, some)[0], means, variance)
 
     def fixed_point(self, loop: Loop, injected: Variances) -> Variances:
         """The variances at equilibrium."""
@@ -132,8 +130,8 @@ def fixed_variance(loop: Loop, injected: Tensor, *, differentiable: bool) -> Ten
     Raises:
         ConvergenceError: If the iteration does not converge: the kernel may not exist.
     """
-    if differentiable or injected.numel() <= _FEW:
-        return _solved(loop, injected, differentiable=differentiable)
+    if differentiable:
+        return _solved(loop, injected, differentiable=True)
     distinct, inverse = injected.unique(return_inverse=True)
     if len(distinct) > _FEW:
         with suppress(AccuracyError, ConvergenceError):  # the range is wider than the data

@@ -12,6 +12,7 @@ from shoal.activations import Activation
 from shoal.activations.closed_forms.correlation import correlation
 from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.domain import within_bound
+from shoal.gaussian.fixed_variances import FixedVariances
 from shoal.kernels.calculi.own import SMALLEST, Own, Variances, weighted
 from shoal.kernels.fixed_points import solve
 from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
@@ -78,7 +79,8 @@ class Pairs(PairCalculus, OfVectors):
     Attributes:
         own: The calculus of the norms that occur; where derivatives are wanted, of $a$ and $b$.
         products: $c$.
-        places: Which of the norms both inputs have. shape: (2, ...), that of the pairs
+        places: Which of the norms both inputs have. shape: (2, ...), that of the pairs, or one
+            where they do not change
         same: Which pairs are an input and itself. Both are ``None`` where derivatives are wanted.
     """
 
@@ -89,6 +91,9 @@ class Pairs(PairCalculus, OfVectors):
     _pushed: dict[tuple[Activation, int, bool], tuple[Tensor, Variances]] = field(
         default_factory=dict, repr=False
     )
+    _duals_at: dict[tuple[Activation, int], FixedVariances] = field(
+        default_factory=dict, repr=False
+    )
 
     @classmethod
     def of(cls, a: Tensor, b: Tensor, c: Tensor, *, differentiable: bool) -> "Pairs":
@@ -97,6 +102,9 @@ class Pairs(PairCalculus, OfVectors):
         norms = torch.stack([a, b])
         if differentiable:
             return cls(Own(norms, differentiable=True), c)
+        for dim in range(1, norms.ndim):
+            if a.stride(dim - 1) == b.stride(dim - 1) == 0:  # all covariances of a pair of norms
+                norms = norms.narrow(dim, 0, 1)
         distinct, places = norms.unique(return_inverse=True)
         return cls(Own(distinct, differentiable=False), c, places, (a == b) & (c == a))
 
@@ -119,22 +127,24 @@ class Pairs(PairCalculus, OfVectors):
 
     def push(self, phi: Activation, state: Pair, *, mean: bool) -> Pushed[Pair]:
         """Duals of an activation and of its derivative."""
-        triple = *self._both(state.own.values), state.covariance
-        pushed = Pair(self._own(phi, state.own, mean=mean), dual(phi, *triple))
-        return Pushed(self._bounded(pushed), lambda: dual_derivative(phi, *triple))
+        own = self._own(phi, state.own, mean=mean)
+        if self.places is None:
+            triple = *self._both(state.own.values), state.covariance
+            return Pushed(Pair(own, dual(phi, *triple)), lambda: dual_derivative(phi, *triple))
+        value, slope = self._duals(phi, state.own.values)(state.covariance)
+        return Pushed(self._bounded(Pair(own, value)), slope)
 
     def fixed_point(self, loop: Loop, injected: Pair) -> Pair:
         """The covariances at equilibrium, one equation per pair."""
         own = self.own.fixed_point(loop, injected.own)
-        if self.same is None:
+        if self.same is None or not self._any_same:
             return Pair(own, self._solved(loop, own, injected))
-        other, variance = ~self.same, self._both(own.values)[0]
-        if not bool(other.any()):
+        variance = self._both(own.values)[0].expand_as(self.same)
+        if bool(self.same.all()):
             return Pair(own, variance)
-        given = Pair(injected.own, injected.covariance[other])
-        return Pair(
-            own, variance.masked_scatter(other, self._only(other)._solved(loop, own, given))
-        )
+        given = Pair(injected.own, torch.where(self.same, 0.0, injected.covariance))
+        solved = replace(self, same=None)._solved(loop, own, given)
+        return Pair(own, torch.where(self.same, variance, solved))
 
     def _solved(self, loop: Loop, own: Variances, injected: Pair) -> Tensor:
         a, b = self._both(own.values)
@@ -145,6 +155,9 @@ class Pairs(PairCalculus, OfVectors):
             return value.covariance, slope
 
         start, size = injected.covariance, a.sqrt() * b.sqrt()
+        if loop.contracts:  # wherever it starts: the correlation that is injected
+            given = [t.sqrt() for t in self._both(injected.own.values)]
+            start = start.detach() * torch.nan_to_num(size / (given[0] * given[1])).detach()
         found = solve(
             equation,
             start,
@@ -176,14 +189,13 @@ class Pairs(PairCalculus, OfVectors):
             self._pushed[key] = own.values, self.own.squares(phi, own.values, mean=mean)
         return self._pushed[key][1]
 
-    def _only(self, which: Tensor) -> "Pairs":
-        """Some of the pairs."""
-        return replace(
-            self,
-            products=self.products[which],
-            places=None if self.places is None else self.places[:, which],
-            same=torch.zeros(int(which.sum()), dtype=torch.bool, device=which.device),
-        )
+    def _duals(self, phi: Activation, variances: Tensor) -> FixedVariances:
+        """The duals at these variances, kept like them."""
+        assert self.places is not None
+        key = (phi, id(variances))
+        if key not in self._duals_at:
+            self._duals_at[key] = FixedVariances(phi, variances, self.places)
+        return self._duals_at[key]
 
 
 def loop_covariance(loop: Loop, injected: float, product: float) -> float:

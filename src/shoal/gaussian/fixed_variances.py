@@ -1,0 +1,155 @@
+r"""Duals of pairs whose variances stay while covariances move, as in solving for a fixed point.
+
+By Mehler's formula both duals are polynomials in the correlation,
+$D_\varphi = \sum_n p_n \rho^n$ and, by Price's theorem, $D_{\varphi'} = \sum_n n p_n \rho^{n-1} /
+\sqrt{ab}$, whose coefficients $p_n = c_n(\sqrt a)\,c_n(\sqrt b)$ are formed once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shoal.activations import Activation
+from shoal.gaussian.closed_forms import closed_form
+from shoal.gaussian.dual import dual, dual_derivative
+from shoal.gaussian.mehler import CANCELED, ORDERS, ROUNDING, octave_expansion
+from shoal.gaussian.moments import slope_square
+
+__all__ = ["FixedVariances"]
+
+_MOST_PAIRS, _MOST_VARIANCES = 1 << 16, 1 << 12  # whose coefficients are kept
+_ERROR = 1e-13  # bound of what is left out, relative to the root of both mean squares
+_ODD = 1e-28  # the share of an even part that is rounding
+_NEGLIGIBLE = 1e-16  # the same of terms that are never formed
+
+
+class FixedVariances:
+    """An activation at pairs of some variances.
+
+    Args:
+        phi: The activation.
+        variances: All different ones. shape: (v,)
+        places: Which of them both sides of each pair have; sizes of one stand for as many equal
+            ones as there are covariances. shape: (2, ...)
+    """
+
+    def __init__(self, phi: Activation, variances: Tensor, places: Tensor) -> None:
+        self.phi, self.variances, self.places = phi, variances, places
+        few = places[0].numel() <= _MOST_PAIRS and len(variances) <= _MOST_VARIANCES
+        jumps = any(kink.jumps[0] for kink in phi.kinks)
+        self._expandable = few and not jumps and closed_form(phi) is None
+        self._kept: dict[int, tuple[Tensor, _Polynomials | None]] = {}
+        self._last: tuple[Tensor, Tensor, Callable[[], Tensor]] | None = None  # a solver's result
+
+    def __call__(self, covariance: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
+        """The dual at some covariances, and what computes that of the derivative."""
+        if self._last is None or not torch.equal(self._last[0], covariance):
+            self._last = covariance, *self._at(covariance)
+        return self._last[1:]
+
+    def _at(self, covariance: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
+        places = self.places
+        if places.shape[-1] > 1 or places.ndim < covariance.ndim + 1:
+            places = places.expand(2, *covariance.shape)[..., None]
+        places = places.expand(2, *covariance.shape[: places.ndim - 2], 1).reshape(2, -1, 1)
+        c = covariance.reshape(places.shape[1], -1)
+        duals, known = c.new_empty(2, *c.shape), torch.zeros_like(c, dtype=torch.bool)
+        for order in ORDERS[:-1] if self._expandable else ():
+            rows, polynomials = self._polynomials(order, places, ~known.all(1))
+            if polynomials is None:
+                break
+            duals[:, rows], known[rows] = polynomials(c[rows])
+            if bool(known.all()):
+                break
+        value, slope = duals.view(2, *covariance.shape)
+        rest = ~known
+        if not bool(rest.any()):
+            return value, lambda: slope
+        triple = *(self.variances[places].expand(2, *c.shape)[:, rest]), c[rest]
+        rest = rest.view_as(covariance)
+        value[rest] = dual(self.phi, *triple)
+        return value, lambda: slope.masked_scatter(rest, dual_derivative(self.phi, *triple))
+
+    def _polynomials(
+        self, order: int, places: Tensor, wanted: Tensor
+    ) -> tuple[Tensor, "_Polynomials | None"]:
+        """Those of some rows of pairs at least, and which: all that were ever asked for."""
+        rows, found = self._kept.get(order, (torch.zeros_like(wanted), None))
+        if order not in self._kept or bool((wanted & ~rows).any()):
+            rows = rows | wanted
+            found = _Polynomials.of(self.phi, order, self.variances, places[:, rows])
+            self._kept[order] = rows, found
+        return rows, found
+
+
+@dataclass(frozen=True, eq=False)
+class _Polynomials:
+    """Polynomials in the correlation.
+
+    Attributes:
+        coefficients: Of increasing degree; of odd degrees only, if the activation is odd.
+            shape: (terms, n, 1)
+        odd: Whether it is.
+        order: Of the last coefficient that is known; beyond the degree they are nothing.
+        root: The roots of both variances.
+        sizes: The roots of the mean squares of the activation, and of its derivative.
+        rests: Shares of these that are left out at a correlation of one.
+    """
+
+    coefficients: Tensor
+    odd: bool
+    order: int
+    root: Tensor
+    sizes: Tensor
+    rests: Tensor
+
+    @classmethod
+    def of(
+        cls, phi: Activation, order: int, variances: Tensor, places: Tensor
+    ) -> "_Polynomials | None":
+        """Those of some pairs; ``None`` if the coefficients are not known as series."""
+        expansion = octave_expansion(phi, 0, order, variances)
+        if expansion is None:
+            return None
+        c, squares = expansion[0], torch.stack([expansion[1], slope_square(phi, variances)])
+        terms, n = c.square(), torch.arange(order + 1, dtype=c.dtype, device=c.device)
+        sums = torch.stack([terms.sum(1), terms @ n / variances])
+        rest = ((squares - sums) / torch.where(squares > 0, squares, 1.0)).clamp(min=ROUNDING)
+        beyond = (terms * n).flip(1).cumsum(1).flip(1)
+        size = max(2, int((beyond > _NEGLIGIBLE * beyond[:, :1]).any(0).sum()))
+        i, j = places[..., 0]
+        odd = float(terms[:, ::2].sum()) <= _ODD * float(terms.sum())
+        c = c[:, 1:size:2] if odd else c[:, :size]
+        products = (c[i] * c[j]).T.contiguous()[..., None]
+        others = [(v[..., i] * v[..., j]).sqrt()[..., None] for v in (variances, squares, rest)]
+        return cls(products, odd, order, *others)
+
+    def __call__(self, covariance: Tensor) -> tuple[Tensor, Tensor]:
+        """Both duals, of shape (2, n, m), and where they are accurate."""
+        cosine = (covariance / self.root).clamp(-1.0, 1.0)
+        duals = self._sums(self.coefficients, cosine)
+        duals[1] /= self.root
+        known = cosine.abs() ** self.order * self.rests.amax(0) <= _ERROR
+        small = (duals.abs() < CANCELED * self.sizes).any(0) & known
+        if bool(small.any()):  # by its nature, or since terms have canceled?
+            p = self.coefficients.expand(-1, *cosine.shape)[:, small].abs()
+            terms = self._sums(p, cosine[small].abs())
+            terms[1] /= self.root.expand_as(cosine)[small]
+            known[small] = (duals[:, small].abs() >= CANCELED * terms).all(0)
+        return duals, known
+
+    def _sums(self, coefficients: Tensor, x: Tensor) -> Tensor:
+        """The polynomials and their derivatives, by Horner's scheme. shape: (2, ...)."""
+        result = torch.zeros(2, *x.shape, dtype=x.dtype, device=x.device)
+        value, slope = result
+        value += coefficients[-1]
+        t = x * x if self.odd else x
+        for each in coefficients[:-1].flip(0):
+            torch.addcmul(value, slope, t, out=slope)
+            torch.addcmul(each, value, t, out=value)
+        if self.odd:  # x p(x²)
+            torch.addcmul(value, slope, t, value=2, out=slope)
+            value *= x
+        return result

@@ -1,0 +1,90 @@
+r"""Functions of one variance, as Chebyshev series on its octaves $[2^{e-1}, 2^e]$.
+
+Moments and Hermite coefficients of an activation depend on the variance of its argument alone, and
+are analytic in it away from zero: some thirty integrals tell them on a whole octave, whatever the
+weights of a network are. The exponent of a floating-point number is its octave and the mantissa its
+place there, so that the variable of the series is exact.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from shoal.approximation import chebyshev_nodes, coefficients_from_values
+from shoal.approximation.sampling import off_grid
+from shoal.core.exceptions import AccuracyError
+
+__all__ = ["at_octaves", "octave_series", "stacked"]
+
+_DEGREE = 28  # the next singularity is zero, so that terms fall by a factor of 5.8 at least
+_CHECKS = 7  # variances, off the grid, at which the error is measured
+_ERROR = 1e-14  # largest, relative to the size of the values
+_FEW = 1 << 18  # numbers of series that are copied for each variance
+_SMALLEST = 1e-140  # variances below are none
+
+
+def octave_series(
+    function: Callable[[Tensor], Tensor], size: Callable[[Tensor], Tensor], exponent: int
+) -> Tensor | None:
+    """The series of a function on an octave; ``None`` if they do not meet it to rounding.
+
+    Args:
+        function: Maps variances, of shape (n,), to values, of shape (n, ...).
+        size: Maps values to what their errors are relative to, of shape (n,) or (n, 1).
+        exponent: Of the upper end of the octave.
+    """
+    off = off_grid(((0.5, 1.0),), _CHECKS)[0]
+    mantissa = torch.cat([chebyshev_nodes(_DEGREE, 0.5, 1.0), off])
+    try:
+        values = function(torch.ldexp(mantissa, torch.tensor(exponent)))
+    except AccuracyError:  # the upper end may be out of reach where the variance is not
+        return None
+    nodes, exact = values[: _DEGREE + 1], values[_DEGREE + 1 :]
+    series = coefficients_from_values(nodes, 0)
+    found = torch.tensordot(_basis(off), series, dims=1)
+    met = (found - exact).abs() <= _ERROR * size(exact)
+    return series if bool(met.all()) else None
+
+
+def stacked(series: Callable[[int], Tensor | None], octaves: tuple[int, ...]) -> Tensor | None:
+    """The series of some octaves. shape: (octaves, degree + 1, ...); ``None`` if one has none."""
+    found = [each for each in map(series, octaves) if each is not None]
+    return torch.stack(found) if len(found) == len(octaves) else None
+
+
+def at_octaves(
+    series: Callable[[tuple[int, ...]], Tensor | None], variance: Tensor
+) -> Tensor | None:
+    """The values at some variances; ``None`` if an octave has no series.
+
+    Args:
+        series: Those of octaves, see :func:`stacked`.
+        variance: The variances. shape: (n,)
+
+    Returns:
+        Values of shape (n, ...), where the series are those of values of shape (...).
+    """
+    if not len(variance) or float(variance.min()) < _SMALLEST:
+        return None
+    mantissa, exponent = torch.frexp(variance)
+    octaves, place = exponent.unique(return_inverse=True)
+    found = series(tuple(octaves.tolist()))
+    if found is None:
+        return None
+    basis = _basis(mantissa)
+    known = found.to(variance.device).reshape(len(found), _DEGREE + 1, -1)
+    if len(variance) * known[0].numel() <= _FEW:
+        values = torch.bmm(basis[:, None], known[place])[:, 0]
+    else:
+        values = basis.new_empty(len(variance), known.shape[2])
+        for number, each in enumerate(known):
+            here = (place == number).nonzero()[:, 0]
+            values[here] = basis[here] @ each
+    return values.view(len(variance), *found.shape[2:])
+
+
+def _basis(mantissa: Tensor) -> Tensor:
+    """The polynomials at mantissas between 1/2 and 1. shape: (n, degree + 1)."""
+    degrees = torch.arange(_DEGREE + 1, dtype=mantissa.dtype, device=mantissa.device)
+    return torch.cos(torch.acos(4 * mantissa - 3)[:, None] * degrees)
