@@ -156,3 +156,22 @@ def test_what_has_no_width():
     mixture = shoal.GaussianMixture(torch.eye(2, 20, dtype=torch.float64), 1.0, [0.5, 0.5])
     with pytest.raises(ValueError, match="width has no meaning for a GaussianMixture"):
         shoal.learning_curve(LAYER, mixture, n=10, ridge=0.1, which="ck", width=50)
+
+
+def test_the_width_for_an_accuracy():
+    x, y = nonlinear(150, 0)
+    given = {"largest_width": 0, "ridge": 0.05}
+    found = shoal.required_width(RELU, x, y, excess=0.1, **given)
+    infinite = shoal.learning_curve(RELU, x, y, [150], ridge=0.05, which="ck")
+    for width, most in ((found.accurate, 1.1), (found.accurate // 2, math.inf)):
+        some = shoal.learning_curve(RELU, x, y, [150], ridge=0.05, which="ck", width=width)
+        ratio = float(some.test_error / infinite.test_error)
+        assert ratio <= most
+    assert ratio > 1.1
+    assert "prediction" in str(found)
+    measured = readouts(LAYER, 150, 20 * found.accurate, 0.05, 8)[:, 0].mean()
+    near = readouts(LAYER, 150, found.accurate, 0.05, 8)[:, 0].mean()
+    assert float(near / measured) == pytest.approx(1.1, abs=0.06)
+    assert shoal.required_width(RELU, x, y, **given).accurate is None
+    with pytest.raises(ValueError, match="excess must be > 0"):
+        shoal.required_width(RELU, x, y, excess=0.0, **given)

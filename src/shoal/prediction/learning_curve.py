@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 
-from shoal.architectures import Architecture, ImplicitArchitecture
+from shoal.architectures import Architecture
 from shoal.core.checks import integer, items, real, seeded
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
@@ -21,6 +21,7 @@ from shoal.prediction.mixture import mixture_curve
 from shoal.prediction.result import LearningCurve
 from shoal.prediction.subsampling import Prediction, Subsampling
 from shoal.prediction.targets import checked_targets
+from shoal.prediction.width import check_width
 from shoal.regression.memory import byte_limit
 from shoal.regression.problem import Problem, checked_problem
 from shoal.regression.ridge_path import Criterion, checked_criterion, decomposed, path_of
@@ -103,7 +104,7 @@ def learning_curve(
         architecture, trainable=trainable, width=width if finite is None else None
     )
     if finite is not None:
-        _check_width(kernels.architecture, finite)
+        check_width(kernels.architecture, finite)
     if isinstance(x, GaussianMixture | HermiteLaw):
         if y is not None or sizes is not None or n is None:
             raise ValueError(f"{_LAWS[type(x)]}: give n, and neither y nor sizes")
@@ -150,18 +151,6 @@ def _of_law(
     if width is not None:
         raise ValueError(f"width has no meaning for a GaussianMixture, got {width}")
     return mixture_curve(kernels, law, sizes, ridge=given, which=which)
-
-
-def _check_width(architecture: Architecture, width: int) -> None:
-    """Say what networks of finite width nothing is known of."""
-    integer("width", width, at_least=1)
-    layers = getattr(architecture, "activations", (None, None))
-    if not isinstance(architecture, ImplicitArchitecture) and len(layers) != 1:
-        raise ValueError(
-            "width is for one hidden layer or an equilibrium, since features of more layers depend "
-            f"on each other, got {architecture!r}; with features of the layers below as x, give "
-            "the last layer"
-        )
 
 
 def _half(problem: Problem, seed: int) -> Problem:
