@@ -32,7 +32,7 @@ LIBRARY: dict[str, set[str]] = {
     "designs": {"equivalents", "networks"},
     "convergence": {"designs"},
     "training": {"convergence"},
-    "certificates": {"training"},
+    "certificates": {"prediction", "training"},
     "diagnosis": {"adapters", "networks", "pages"},
     "distillation": {"designs", "diagnosis"},
 }

@@ -98,7 +98,7 @@ if TYPE_CHECKING:  # functions from the modules of their names, which mypy takes
     )
     from shoal.networks.build import build
     from shoal.networks.empirical_kernel import empirical_kernel
-    from shoal.prediction import LearningCurve
+    from shoal.prediction import HermiteLaw, HermiteSpectrum, LearningCurve
     from shoal.prediction.learning_curve import learning_curve
     from shoal.regression import (
         Cholesky,
@@ -157,6 +157,8 @@ __all__ = [
     "GradientFlow",
     "HardTanh",
     "Hermite",
+    "HermiteLaw",
+    "HermiteSpectrum",
     "Identity",
     "Implicit",
     "ImplicitArchitecture",

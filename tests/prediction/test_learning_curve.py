@@ -5,36 +5,17 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import brentq
 
 import shoal
+from oracles.known_law import normal, omniscient
 
 RELU = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 LINEAR = shoal.FullyConnected((shoal.Identity(),))  # whose kernels are multiples of x·x'
 
 
-def normal(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
 def linear_data(n, spectrum, coefficients, noise, seed):
     x = normal(n, len(spectrum), seed=seed) * spectrum.sqrt()
     return x, x @ coefficients + noise * normal(n, seed=seed + 1)
-
-
-def omniscient(spectrum, squares, noise, n, ridge):
-    """Test, bias and training error from the law itself (Simon et al. 2021)."""
-
-    def excess(log_kappa):
-        kappa = math.exp(log_kappa)
-        return float((spectrum / (spectrum + kappa)).sum()) + ridge / kappa - n
-
-    kappa = math.exp(brentq(excess, -60, 60))
-    learned = spectrum / (spectrum + kappa)
-    bias = float(((1 - learned) ** 2 * squares * spectrum).sum()) + noise**2
-    test = bias * n / (n - float(learned.square().sum()))
-    return test, bias, (ridge / (n * kappa)) ** 2 * test
 
 
 @pytest.mark.thorough("0.0-")
@@ -92,6 +73,16 @@ def test_all_samples_are_left_out_one_by_one():
     assert float(curve.test_error) == pytest.approx(fit.loo().mean_squared_error, rel=1e-9)
     residual = float((fit.predict(x) - y).square().mean())
     assert float(curve.train_error) == pytest.approx(residual, rel=1e-8)
+
+
+@pytest.mark.parametrize("criterion", ["loo", "gcv", "likelihood"])
+def test_the_ridge_is_chosen_for_all_samples(criterion):
+    x, y = nonlinear(120, 0)
+    curve = shoal.learning_curve(RELU, x, y, [60, 120], ridge=criterion)
+    path = shoal.ridge_path(RELU, x, y)
+    assert curve.ridge == path.best(criterion)
+    if criterion == "loo":
+        assert float(curve.test_error[1]) == pytest.approx(path.score("loo"), rel=1e-9)
 
 
 @pytest.mark.thorough("ck")
@@ -281,7 +272,7 @@ def test_what_cannot_be_predicted_is_said(change, text):
         ({"sizes": 5}, TypeError, "sizes must be a collection"),
         ({"n": 5}, ValueError, "n is for a GaussianMixture"),
         ({"ridge": -1.0}, ValueError, "ridge must be >= 0"),
-        ({"ridge": "gcv"}, TypeError, "ridge must be a real number"),
+        ({"ridge": "aic"}, ValueError, "ridge must be"),
         ({"repeats": 0}, ValueError, "repeats must be >= 1"),
         ({"x": normal(5, 3), "y": normal(5)}, ValueError, "at least 32 samples, got 5"),
         ({"memory": "1KiB"}, ValueError, "an eigendecomposition needs"),

@@ -1,4 +1,4 @@
-"""How wide must a network be? By the theorems, by certificates, and by trying."""
+"""How wide must a network be? By the theorems, by certificates, by trying, and to predict."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -21,6 +21,7 @@ from shoal.core import checks
 from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import as_tensor, checked_image_samples, checked_samples
 from shoal.networks import Network, build
+from shoal.prediction.width import accurate_width
 
 __all__ = ["RequiredWidth", "required_width"]
 
@@ -46,6 +47,8 @@ class RequiredWidth:
         empirical: The same for gradient descent that keeps what the theorems conclude.
         largest_width: The largest width tried.
         assumption: What the theorems' widths rest on; if there are none, why.
+        accurate: If an ``excess`` was given, the width from which a network with a trained readout
+            predicts new samples as well as an infinitely wide one, but for that share.
     """
 
     theorems: Mapping[str, float] = field(hash=False)
@@ -53,6 +56,7 @@ class RequiredWidth:
     empirical: int | None
     largest_width: int
     assumption: str
+    accurate: int | None = None
 
     def __str__(self) -> str:
         def word(width: float | None) -> str:
@@ -61,6 +65,8 @@ class RequiredWidth:
             return "no width" if math.isinf(width) else f"{width:.4g}"
 
         rows = {**self.theorems, "certificate": self.certified, "experience": self.empirical}
+        if self.accurate is not None:
+            rows["prediction"] = self.accurate
         size = max(map(len, rows))
         lines = [f"{name:<{size}}  {word(width)}" for name, width in rows.items()]
         return "\n".join(lines if self.theorems else [f"no theorem: {self.assumption}", *lines])
@@ -76,8 +82,10 @@ def required_width(
     readout_scale: float = 1.0,
     largest_width: int = 512,
     seeds: int = 2,
+    excess: float | None = None,
+    ridge: float = 0.0,
 ) -> RequiredWidth:
-    r"""Say how wide a network must be for gradient descent to train it.
+    r"""Say how wide a network must be for gradient descent to train it, and to predict well.
 
     Args:
         architecture: Theorems are about a ``DEQ`` in the parametrization of Ling 2023, an
@@ -90,6 +98,10 @@ def required_width(
         largest_width: Up to which width networks are built and tried, in powers of two. Zero tries
             none.
         seeds: How many networks of each width must all succeed.
+        excess: The share by which the predicted error on new samples may exceed that of an
+            infinitely wide network, for one hidden layer or an equilibrium; needs no training. See
+            ``width`` of :func:`shoal.learning_curve`.
+        ridge: Of the readout that is trained for that.
 
     Returns:
         The widths, side by side.
@@ -137,6 +149,11 @@ def required_width(
         empirical=attempt(lambda net: trains(net, inputs, labels)),
         largest_width=largest,
         assumption=law if isinstance(law, str) else _ASSUMPTION,
+        accurate=(
+            None
+            if excess is None
+            else accurate_width(architecture, inputs, labels, excess=excess, ridge=ridge)
+        ),
     )
 
 

@@ -2,33 +2,38 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from shoal.architectures import Architecture
-from shoal.core.checks import integer, items, seeded
+from shoal.core.checks import integer, items, real, seeded
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import KernelFunction
-from shoal.kernels.arguments import as_tensor
 from shoal.kernels.image_function import ImageKernels, chosen_kernels
 from shoal.mixtures import GaussianMixture
-from shoal.mixtures.labels import class_indices, classes_of
+from shoal.prediction.checks import Measurement
+from shoal.prediction.hermite_law import HermiteLaw
+from shoal.prediction.known_spectrum import law_curve
 from shoal.prediction.mixture import mixture_curve
-from shoal.prediction.result import Check, LearningCurve
+from shoal.prediction.result import LearningCurve
 from shoal.prediction.subsampling import Prediction, Subsampling
+from shoal.prediction.targets import checked_targets
+from shoal.prediction.width import check_width
 from shoal.regression.memory import byte_limit
 from shoal.regression.problem import Problem, checked_problem
-from shoal.regression.ridge_path import decomposed
+from shoal.regression.ridge_path import Criterion, checked_criterion, decomposed, path_of
 
 __all__ = ["curve_of", "learning_curve"]
 
 _FEWEST = 32  # samples from which anything is predicted
+_MOST = 16  # times the samples, of sizes that are not asked for
+_LAWS = {
+    GaussianMixture: "a mixture has its own classes",
+    HermiteLaw: "a HermiteLaw has its own target",
+}
 _SHARES = (8, 4, 2)  # of the samples, on which predictions are checked
 
 
@@ -39,7 +44,7 @@ def learning_curve(
     y: Any = None,
     sizes: Iterable[int] | None = None,
     *,
-    ridge: float,
+    ridge: float | Criterion,
     n: int | Iterable[int] | None = None,
     which: Literal["ck", "ntk"] = "ntk",
     trainable: Iterable[str] | None = None,
@@ -59,25 +64,31 @@ def learning_curve(
 
     From a :class:`~shoal.GaussianMixture`, nothing is drawn: errors are those of the
     high-dimensional equivalent of the centered network, for regression on indicators of classes.
+    From a :class:`~shoal.HermiteLaw`, they follow from the covariance of the data and the
+    target's Hermite moments; if it has samples, these check it.
 
     Args:
         architecture: The network, or its kernel function.
-        x: Inputs of shape (N, p), or a mixture.
+        x: Inputs of shape (N, p), or a law: a mixture, or a ``HermiteLaw``.
         y: Targets of shape (N,) or (N, q); or classes, integers or strings of shape (N,), which are
-            regressed as indicators and give error rates too. ``None`` for a mixture.
+            regressed as indicators and give error rates too. ``None`` for a law.
         sizes: Numbers of training samples; by default from 16 to the limit of what is claimed.
-        ridge: $\lambda \ge 0$, of $(K + \lambda I)\alpha = y$, the same for all sizes.
-        n: ``sizes``, for a mixture: one or several numbers of samples.
+        ridge: $\lambda \ge 0$, of $(K + \lambda I)\alpha = y$, the same for all sizes; or
+            ``"loo"``, ``"gcv"`` or ``"likelihood"``, which choose it for all samples.
+        n: ``sizes``, for a law: one or several numbers of samples.
         which: The kernel.
         trainable: Groups of parameters that the NTK counts; all by default.
-        width: See :func:`~shoal.kernels.kernel_function`.
+        width: For the CK, that of a network of which the readout alone is trained, with one hidden
+            layer or an equilibrium; errors are then means over networks too. Infinite by default.
+            For the NTK, see :func:`~shoal.kernels.kernel_function`.
         memory: Most bytes to use; see :func:`shoal.kernel_regression`.
         repeats: How many random choices of samples each check is a mean over.
         seed: Of these.
 
     Raises:
         ValueError: If an argument does not fit; for one, the matrix into the memory.
-        AccuracyError: If the matrix is zero or singular, or squares of targets overflow.
+        AccuracyError: If the matrix is zero or singular, squares of targets overflow, or samples
+            contradict a ``HermiteLaw``.
 
     Example:
         >>> import torch, shoal
@@ -88,32 +99,58 @@ def learning_curve(
         >>> curve.test_error
         tensor([0.0177, 0.0136, 0.0121,    nan], dtype=torch.float64)
     """
-    kernels = chosen_kernels(architecture, trainable=trainable, width=width)
-    if isinstance(x, GaussianMixture):
-        if isinstance(kernels, ImageKernels):
-            raise TypeError(f"a GaussianMixture has no images, got {kernels.architecture!r}")
+    finite = width if which == "ck" else None
+    kernels = chosen_kernels(
+        architecture, trainable=trainable, width=width if finite is None else None
+    )
+    if finite is not None:
+        check_width(kernels.architecture, finite)
+    if isinstance(x, GaussianMixture | HermiteLaw):
         if y is not None or sizes is not None or n is None:
-            raise ValueError("a mixture has its own classes: give n, and neither y nor sizes")
+            raise ValueError(f"{_LAWS[type(x)]}: give n, and neither y nor sizes")
         several = n if isinstance(n, Iterable) else (n,)
-        return mixture_curve(kernels, x, _sizes("n", several), ridge=ridge, which=which)
+        return _of_law(kernels, x, _sizes("n", several), ridge, which, finite)
     if n is not None:
-        raise ValueError("n is for a GaussianMixture: give sizes")
-    targets, classes = _targets(y)
-    problem = checked_problem(kernels, x, targets, ridge, which)
+        raise ValueError("n is for a GaussianMixture or a HermiteLaw: give sizes")
+    targets, classes = checked_targets(y)
+    criterion = checked_criterion("ridge", ridge) if isinstance(ridge, str) else None
+    given = 0.0 if isinstance(ridge, str) else ridge
+    problem = checked_problem(kernels, x, targets, given, which)
     integer("repeats", repeats, at_least=1)
     seeded("seed", seed)
     if problem.size < _FEWEST:
         raise ValueError(f"x must have at least {_FEWEST} samples, got {problem.size}")
     asked = None if sizes is None else _sizes("sizes", sizes)
     limit = byte_limit(problem, memory)
-    whole = Subsampling(decomposed(problem, limit), problem.ridge, classes)
-    half = Subsampling(decomposed(_half(problem, seed), limit), problem.ridge, classes)
-    if min(whole.limit, half.limit) < 1:
+    parts = decomposed(problem, limit)
+    chosen = path_of(parts, None).best(criterion) if criterion else problem.ridge
+    whole = Subsampling(parts, chosen, classes, finite)
+    half = Subsampling(decomposed(_half(problem, seed), limit), chosen, classes)
+    if min(replace(whole, width=None).limit, half.limit) < 1:
         raise AccuracyError(
-            f"the kernel matrix is singular within rounding: with a ridge of {ridge:g} not even "
+            f"the kernel matrix is singular within rounding: with a ridge of {chosen:g} not even "
             "one sample can be predicted from; take a larger ridge"
         )
     return curve_of(whole, half, asked, repeats=repeats, seed=seed)
+
+
+def _of_law(
+    kernels: KernelFunction | ImageKernels,
+    law: GaussianMixture | HermiteLaw,
+    sizes: list[int],
+    ridge: float | Criterion,
+    which: Literal["ck", "ntk"],
+    width: int | None,
+) -> LearningCurve:
+    """The curve of data that are given by a law."""
+    if isinstance(kernels, ImageKernels):
+        raise TypeError(f"a {type(law).__name__} has no images, got {kernels.architecture!r}")
+    given = real("ridge", ridge, at_least=0.0)
+    if isinstance(law, HermiteLaw):
+        return law_curve(kernels, law, sizes, ridge=given, which=which, width=width)
+    if width is not None:
+        raise ValueError(f"width has no meaning for a GaussianMixture, got {width}")
+    return mixture_curve(kernels, law, sizes, ridge=given, which=which)
 
 
 def _half(problem: Problem, seed: int) -> Problem:
@@ -132,14 +169,15 @@ def curve_of(
     repeats: int,
     seed: int,
 ) -> LearningCurve:
-    """The curve, from all samples and from half of them."""
-    measure = _Measurement(whole, repeats, seed)
-    known = math.floor(min(whole.samples, whole.limit))
-    checks = [measure.check(whole, max(1, known // share)) for share in _SHARES]
+    """The curve, from all samples and from half of them; a width is that of the first."""
+    wide = replace(whole, width=None)
+    measure = Measurement(wide, repeats, seed)
+    known = math.floor(min(whole.samples, wide.limit))
+    checks = [measure.check(wide, max(1, known // share)) for share in _SHARES]
     largest = math.floor(min(whole.samples, half.limit))
     reach = [measure.check(half, largest)] if largest > half.samples else []
-    limit = min(whole.limit, whole.samples * largest / half.samples)
-    asked = _default_sizes(limit) if sizes is None else sizes
+    limit = whole.size_up_to(min(wide.limit, whole.samples * largest / half.samples))
+    asked = _default_sizes(min(limit, _MOST * whole.samples)) if sizes is None else sizes
     within = math.sqrt(sum(c.deviation**2 for c in checks) / len(checks))
     beyond = max([within, *(abs(c.deviation) for c in reach)])
     found = [
@@ -149,7 +187,7 @@ def curve_of(
     table = torch.tensor(found, dtype=torch.float64)
     test, bias, train, deviation, rate = table.unbind(1)
     count = torch.tensor(asked, dtype=torch.float64)
-    misfit = torch.where(count <= whole.samples, within, beyond) * test
+    misfit = torch.where(count <= whole.size_up_to(whole.samples), within, beyond) * test
     return LearningCurve(
         torch.tensor(asked),
         whole.ridge,
@@ -163,56 +201,6 @@ def curve_of(
         whole.samples,
         (*checks, *reach),
     )
-
-
-@dataclass(frozen=True, eq=False)
-class _Measurement:
-    """Regressions on some of the samples, measured on the others.
-
-    Attributes:
-        whole: All samples, decomposed.
-        repeats: How many random choices.
-        seed: Of these.
-    """
-
-    whole: Subsampling
-    repeats: int
-    seed: int
-
-    @cached_property
-    def _matrix(self) -> Tensor:
-        """The kernel matrix, which the decomposition was made in the place of."""
-        parts = self.whole.parts
-        return (parts.vectors * parts.values) @ parts.vectors.T
-
-    def check(self, source: Subsampling, size: int) -> Check:
-        """Measure, and compare with what is predicted."""
-        predicted = source.predict(size, self.seed).test
-        errors, rate = self._left_out() if size == self.whole.samples else self._split(size)
-        return Check(size, source.samples, predicted, errors, rate)
-
-    def _left_out(self) -> tuple[float, float | None]:
-        """Each sample is the only one that is not given."""
-        found = self.whole.predict(self.whole.samples, self.seed)
-        return found.test, found.rate if self.whole.classes else None
-
-    def _split(self, size: int) -> tuple[float, float | None]:
-        targets = self.whole.parts.targets
-        generator = torch.Generator().manual_seed(self.seed)
-        errors, rates = [], []
-        for _ in range(self.repeats):
-            order = torch.randperm(self.whole.samples, generator=generator).to(targets.device)
-            given, new = order[:size], order[size:]
-            columns = self._matrix[:, given]
-            inner = columns[given]
-            inner.diagonal().add_(self.whole.ridge + self.whole.least)
-            alpha = torch.linalg.solve(inner, targets[given])
-            values = columns[new] @ alpha
-            errors.append(float((values - targets[new]).square().mean()))
-            wrong = values.argmax(1) != targets[new].argmax(1)
-            rates.append(float(wrong.double().mean()))
-        mean = sum(errors) / self.repeats
-        return mean, sum(rates) / self.repeats if self.whole.classes else None
 
 
 def _default_sizes(limit: float) -> list[int]:
@@ -229,20 +217,3 @@ def _sizes(name: str, sizes: object) -> list[int]:
     if not found:
         raise ValueError(f"{name} must have at least one number, got none")
     return found
-
-
-def _targets(y: Any) -> tuple[Tensor, bool]:
-    """Targets as they are, or indicators of classes."""
-    if y is None:
-        raise ValueError("y must be given with samples; only a GaussianMixture knows its own")
-    kind = getattr(y, "dtype", None)
-    if isinstance(kind, torch.dtype) and (kind.is_floating_point or kind.is_complex):
-        return y, False
-    if isinstance(kind, np.dtype) and kind.kind in "fc":
-        return as_tensor(y, "y"), False
-    labels = y + 0 if kind in (torch.bool, np.dtype(bool)) else y
-    classes = classes_of(labels, "y")
-    if len(classes) < 2:
-        raise ValueError(f"y must have at least two classes, got one class, {classes[0]!r}")
-    places = class_indices(labels, classes)
-    return torch.nn.functional.one_hot(places, len(classes)).double(), True

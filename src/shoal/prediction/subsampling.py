@@ -8,17 +8,19 @@ samples at hand, $\kappa = 1/\operatorname{tr} G$, so
 $$n(\delta) = N - (\delta - \lambda) \operatorname{tr} G,$$
 which falls with $\delta$. Nothing of the operator itself need be known: the sum of squares
 $\sum_i \lambda_i^2/(\lambda_i + \kappa)^2$, by which single training sets differ, is
-$N - (\operatorname{tr} G)^2/\operatorname{tr} G^2$.
+$N - (\operatorname{tr} G)^2/\operatorname{tr} G^2$. With $m$ random features in the place of the
+kernel, $\delta$ solves the equation of :mod:`shoal.prediction.deterministic_equivalent` in these
+terms, and nothing else changes.
 """
 
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import scipy  # whose parts are imported where they are first used
 import torch
 from torch import Tensor
 
+from shoal.prediction.deterministic_equivalent import Learned, Regression, falling_root
 from shoal.regression.ridge_path import Decomposition
 
 __all__ = ["Prediction", "Subsampling"]
@@ -52,11 +54,13 @@ class Subsampling:
         parts: The decomposed kernel matrix of the samples at hand.
         ridge: Of the regressions.
         classes: Whether the largest target of a sample is its class.
+        width: How many random features there are in the place of the kernel, if any.
     """
 
     parts: Decomposition
     ridge: float
     classes: bool
+    width: int | None = None
 
     @property
     def samples(self) -> int:
@@ -72,46 +76,61 @@ class Subsampling:
     @property
     def limit(self) -> float:
         """The largest size that a ridge on all samples corresponds to."""
-        return self._size(self.least)
+        return self.size_up_to(self._kernel_size(self.least))
 
-    def _size(self, other: float) -> float:
-        """How many samples correspond to another ridge on all."""
-        inverse = 1 / (self.parts.values + other)
-        return self.samples - (other - self.ridge) * float(inverse.sum())
+    def size_up_to(self, limit: float) -> float:
+        """The largest size from which as much is learned as from so many without a width."""
+        if self.width is None:
+            return limit
+        other = falling_root(lambda t: self._kernel_size(t) - limit, self.least)
+        freedom, trace = self._learned(other)
+        if freedom >= self.width:
+            return math.inf
+        return freedom + self.ridge * trace / (1 - freedom / self.width)
+
+    def _learned(self, other: float) -> tuple[float, float]:
+        """Degrees of freedom, and the inverse of the effective regularization."""
+        trace = float((1 / (self.parts.values + other)).sum())
+        return self.samples - other * trace, trace
+
+    def _kernel_size(self, other: float) -> float:
+        """How many samples correspond to another ridge on all, without a width."""
+        freedom, trace = self._learned(other)
+        return freedom + self.ridge * trace
 
     def other_ridge(self, size: int) -> float:
-        """The ridge on all samples to which so many correspond."""
-        if size == self.samples and self.ridge >= self.least:
+        """The ridge on all samples to which so many, up to the limit, correspond."""
+        if size == self.samples and self.width is None and self.ridge >= self.least:
             return self.ridge
-        top = self.ridge + float(self.parts.values[-1]) * self.samples
-        while self._size(top) > size:
-            top *= 2
-        found = scipy.optimize.brentq(
-            lambda t: self._size(t) - size, self.least, top, xtol=1e-300, rtol=1e-12, maxiter=1000
-        )
-        return float(found)
+        return Regression(size, self.ridge, self.width).solve(self._learned, self.least)
 
     def predict(self, size: int, seed: int) -> Prediction:
         """Errors with so many samples, up to the limit."""
-        parts = self.parts
-        inverse = parts.inverse(self.other_ridge(size))
+        parts, other = self.parts, self.other_ridge(size)
+        inverse = parts.inverse(other)
         relative = inverse / inverse.max()  # whose squares neither overflow nor underflow
         alpha = parts.vectors @ (inverse[:, None] * parts.coefficients)
         diagonal = parts.inverse_diagonal(inverse)[:, None]
         errors = alpha / diagonal  # leaving out each
-        free = float(relative.sum() ** 2 / relative.square().sum())  # N less the sum of squares
-        here, there = free / self.samples, 1 - (self.samples - free) / size  # as shares of N and n
-        share = here / there
         squares = errors.square().mean(1)
         mean = float(squares.mean())
+        here = float(relative.sum() ** 2 / relative.square().sum()) / self.samples
+        freedom, trace = self._learned(other)
+        bias = here * mean
+        cross = max(0.0, float((parts.targets * errors).mean()) - bias)
+        learned = Learned(freedom, self.samples * (1 - here), bias, cross)
+        test = Regression(size, self.ridge, self.width).test_error(learned)
+        share = test / mean if mean > 0 else 0.0
+        residual = self.ridge if self.width is None else (size - freedom) / trace
+        fitted = (residual * self.samples / size * alpha).square()
+        own = mean * (1 - here)  # the variance with all samples
+        excess = here * ((test - bias) / own - 1) if own > 0 else 0.0  # of one that is as large
         spread = float((squares / mean).std()) if mean > 0 else 0.0
-        fitted = (self.ridge * self.samples / size * alpha).square()
-        excess = (self.samples - size) / size * share  # of fluctuation, over that of all
         return Prediction(
-            share * mean,
-            here * mean,
+            test,
+            bias,
             share * float(fitted.mean()),
-            share * mean * spread / math.sqrt(_independent(relative)),
+            test * spread / math.sqrt(_independent(relative)),
             self._rate(inverse, diagonal, errors, excess, seed) if self.classes else math.nan,
         )
 
@@ -123,7 +142,7 @@ class Subsampling:
         A sample is predicted by $-\sum_{j \ne i} G_{ij} y_j/G_{ii}$ without it. Errors of random
         signs in the place of targets make the fluctuation, with weights and classes as they are.
         """
-        if excess < -1e-9:  # larger sets fluctuate less, which cannot be added
+        if excess < -1e-6:  # larger sets fluctuate less, which cannot be added
             return math.nan
         targets, vectors = self.parts.targets, self.parts.vectors
         values, right = targets - errors, targets.argmax(1)
