@@ -105,6 +105,7 @@ class FusedPixels:
                     steps,
                     self._bands(),
                     self._network(),
+                    share=self.images.pairs.share,
                 )
             except ArithmeticError as error:
                 raise ConvergenceError(f"{error}: give the images in float64") from error
@@ -121,7 +122,7 @@ class FusedPixels:
         return found.view(len(found), *self.points.shape[2:])
 
     def _bands(self) -> tuple[Tensor, Tensor]:
-        """The matrices that average along both axes, for all displacements along each."""
+        """The matrices that sum along both axes, for all displacements along each."""
         pairs = self.images.pairs
         height, width = self.points.shape[2:]
         across = _bands(pairs, width)
@@ -183,8 +184,7 @@ class LoopedPixels(FusedPixels):
 
 
 def _bands(pairs: PixelPairs, side: int) -> Tensor:
-    """For each displacement, the matrix of averages along an axis. shape: (side, side, side)."""
-    share = pairs.share ** (1 / len(pairs.sides))
+    """For each displacement, the matrix of sums along an axis. shape: (side, side, side)."""
     reach, place = pairs.patch_size // 2, torch.arange(side)
     if pairs.padding == "circular":
         apart = torch.arange(-reach, reach + 1)
@@ -195,9 +195,8 @@ def _bands(pairs: PixelPairs, side: int) -> Tensor:
     else:
         near = (place[:, None] - place).abs() <= reach
         wrapped = place[None, :] + place[:, None] >= side  # partners beyond the border
-        bands = (near & (wrapped[:, :, None] == wrapped[:, None, :])).float()
-    averages: Tensor = (share * bands).contiguous()
-    return averages.to(pairs.displacements.device, torch.float32)
+        bands = near & (wrapped[:, :, None] == wrapped[:, None, :])
+    return bands.contiguous().to(pairs.displacements.device, torch.float32)
 
 
 @lru_cache(maxsize=1)
