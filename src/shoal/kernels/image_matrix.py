@@ -83,10 +83,7 @@ class ImagePlan:
         both = first if second is None else torch.cat([first, second])
         images = Images.of(function.architecture, both)
         shape = (len(first), len(first) if second is None else len(second))
-        pooled = function.architecture.pooling is not None
-        fused = FusedPixels.of(
-            function.layers, function.trainable, images, math.prod(shape), pooled=pooled
-        )
+        fused = FusedPixels.of(function, images, math.prod(shape))
         return cls(function, images, shape, second is None, memory, fused)
 
     @property

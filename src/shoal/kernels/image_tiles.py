@@ -14,6 +14,7 @@ from shoal.architectures.layers import squared_gain
 from shoal.core.exceptions import ConvergenceError
 from shoal.kernels.backends.pixel_equilibrium import Equilibrium
 from shoal.kernels.calculi.pixels import Images
+from shoal.kernels.image_function import ImageKernels
 from shoal.kernels.pixel_pairs import PixelPairs
 from shoal.kernels.recursions import Loop
 
@@ -39,7 +40,7 @@ class FusedPixels:
 
     def __init__(self, layers: Layers, trainable: frozenset[str], images: Images) -> None:
         self.layers, self.trainable, self.images = layers, trainable, images
-        points = images.points
+        points = images.points if self.exact else images.points.float()
         self.points = points.contiguous() if points.dim() == 4 else points[:, :, None].contiguous()
 
     most: ClassVar[int] = _PROGRAMS
@@ -49,15 +50,15 @@ class FusedPixels:
     """Whether images with themselves are computed in float64, too."""
 
     @staticmethod
-    def of(
-        layers: Layers, trainable: frozenset[str], images: Images, entries: int, *, pooled: bool
-    ) -> "FusedPixels | None":
+    def of(function: ImageKernels, images: Images, entries: int) -> "FusedPixels | None":
         """The pass for a matrix of so many entries, or ``None`` where there is none."""
-        points, sides = images.points, images.pairs.sides
+        points, sides, layers = images.points, images.pairs.sides, function.layers
+        trainable, pooled = function.trainable, function.architecture.pooling is not None
         if not FusedPixels.fits(layers, images):
             return None
         if points.device.type == "cuda":
-            small = points.dtype == torch.float32 and max(sides) <= _MOST_SIDE
+            precision = function.precision or points.dtype
+            small = precision == torch.float32 and max(sides) <= _MOST_SIDE
             return FusedPixels(layers, trainable, images) if small and _tiles() else None
         many = entries * math.prod(sides) >= _MANY
         if points.device.type != "cpu" or pooled or not many or _loops() is None:
