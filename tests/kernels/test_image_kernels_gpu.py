@@ -34,8 +34,9 @@ def test_single_precision_is_near_double(net, shape, groups):
         assert fused.dtype == torch.float32
         assert torch.equal(fused, fused.T)
         assert float((fused - wanted).abs().max()) <= 2e-5 * float(wanted.max())
-        own = (fused - wanted).diagonal().abs().max()
-        assert float(own) <= 2e-7 * float(wanted.max())
+        if net.pooling is None:  # a pixel with itself is computed in float64
+            own = (fused - wanted).diagonal().abs().max()
+            assert float(own) <= 2e-7 * float(wanted.max())
 
 
 @pytest.mark.parametrize("memory", ["1MiB", None])

@@ -74,9 +74,10 @@ def all_turns(
 def _ahead(total: Tensor, term: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
     r"""Take all turns at once of what changes slowest, as near the edge of existence.
 
-    For every number $a$, $\sum_{k>0} T^k t = a\,Tt + \sum_{k>0} T^k t'$ with $t' = t - a(t - Tt)$. A
-    term that a turn multiplies by $\lambda$ leaves nothing if $a = 1/(1 - \lambda)$; here $a$ is what
-    leaves least. It is not negative, so that what grows, where no sum exists, does not shrink.
+    For every number $a$, $\sum_{k>0} T^k t = a\,Tt + \sum_{k>0} T^k t'$ with
+    $t' = t - a(t - Tt)$. A term that a turn multiplies by $\lambda$ leaves nothing if
+    $a = 1/(1 - \lambda)$; here $a$ is what leaves least. It is not negative, so that what grows,
+    where no sum exists, does not shrink.
 
     Args:
         total: The sum so far.

@@ -110,7 +110,7 @@ class FusedPixels:
                 )
             except ArithmeticError as error:
                 raise ConvergenceError(f"{error}: give the images in float64") from error
-            parts.append(found.double())
+            parts.append(found)
         return torch.cat(parts, 1)
 
     def _variances(self) -> Tensor:

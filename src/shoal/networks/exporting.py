@@ -26,7 +26,7 @@ _ONNX_NEEDS = ("onnx", "onnxscript")
 
 
 def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
-    """Export an explicit network of vectors or images, trained or not, as a program that needs no shoal.
+    """Export an explicit network, trained or not, as a program that needs no shoal.
 
     What comes of it is decided by the ending of ``path``:
 
@@ -35,8 +35,9 @@ def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
       activation. ``load()`` of the module gives the network. It can be trained further; what was
       frozen is frozen.
     - ``.onnx``: an ONNX program with the weights inside, for any number of samples. The extra
-      ``onnx`` must be installed. Images may have any size where the network takes any. PyTorch's exporter rounds constant factors to float32, those of
-      float64 networks too, whose results are then accurate to about 1e-7.
+      ``onnx`` must be installed. Images may have any size where the network takes any. PyTorch's
+      exporter rounds constant factors to float32, those of float64 networks too, whose results
+      are then accurate to about 1e-7.
 
     Args:
         network: A network of a ``FullyConnected`` architecture, such as a design's, of a
