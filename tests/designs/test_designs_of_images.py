@@ -75,6 +75,8 @@ def test_it_is_a_network_like_any_other(design, tmp_path):
     x = images(torch.zeros(4, 3, dtype=torch.float64))
     assert net(x).shape == (2, 1)
     shoal.export(net, tmp_path / "small.py")
+    pytest.importorskip("matplotlib")
+    assert "CK design" in design.plot().axes[0].get_title()
 
 
 def test_what_is_refused():
