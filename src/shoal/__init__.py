@@ -47,7 +47,7 @@ if TYPE_CHECKING:  # functions from the modules of their names, which mypy takes
     from shoal.certificates import Certificate, RequiredWidth, required_width
     from shoal.certificates.certify import certify
     from shoal.convergence import GradientFlow, gradient_flow
-    from shoal.designs import Design, MomentMatching, SphereMatching
+    from shoal.designs import Design, MomentMatching, PatchMatching, SphereMatching
     from shoal.designs.design import design
     from shoal.diagnosis import Diagnosis
     from shoal.diagnosis.diagnose import diagnose
@@ -182,6 +182,7 @@ __all__ = [
     "NewtonKrylov",
     "Nystrom",
     "OneStep",
+    "PatchMatching",
     "Picard",
     "PiecewisePolynomial",
     "ReLU",

@@ -8,7 +8,18 @@ import pytest
 import torch
 
 import shoal
-from shoal import DEQ, ConvResNet, FullyConnected, ImplicitNetwork, ReLU, ResNet, Softplus, Tanh
+from shoal import (
+    DEQ,
+    ConvDEQ,
+    ConvNet,
+    ConvResNet,
+    FullyConnected,
+    ImplicitNetwork,
+    ReLU,
+    ResNet,
+    Softplus,
+    Tanh,
+)
 from shoal.designs import kernel_series
 from shoal.kernels.calculi import HalfAngle
 
@@ -158,13 +169,18 @@ def errors(architecture: shoal.Architecture, width: int, seeds: int) -> tuple[li
 
     That is, whether they are within four of their own standard errors, and what the width leaves.
     """
-    images = isinstance(architecture, ConvResNet)
-    x = inputs((2, 3, 4, 4)) if images else inputs()
+    images = architecture in IMAGES.values()
+    x, options = (inputs((2, 3, 4, 4)), {"pixels": (4, 4)}) if images else (inputs(), {})
     limit = shoal.kernel(architecture, x, width=width_of(architecture, width))
     found = [
         shoal.empirical_kernel(
             shoal.build(
-                architecture, in_features=x.shape[1], width=width, seed=seed, dtype=torch.float64
+                architecture,
+                in_features=x.shape[1],
+                width=width,
+                seed=seed,
+                dtype=torch.float64,
+                **options,
             ),
             x,
         )
@@ -183,6 +199,9 @@ def errors(architecture: shoal.Architecture, width: int, seeds: int) -> tuple[li
 IMAGES = {
     "convolutional": ConvResNet(Softplus(), 2, residual_scale=0.5),
     "convolutional, biases": ConvResNet(Tanh(), 2, bias_variance=0.4, padding="circular"),
+    "convolutional, explicit": ConvNet((ReLU(), Tanh()), bias_variance=0.3),
+    "convolutional, deq": ConvDEQ(ReLU(), 0.3, 0.8, bias_variance=0.2),
+    "convolutional, deq, pooled": ConvDEQ(Tanh(), 0.2, 0.8, pooling="average", padding="circular"),
 }
 
 
@@ -205,6 +224,17 @@ def test_wide_networks(name):
     spreads, right = errors({**CASES, **IMAGES}[name], 1024, 12)
     assert right
     assert max(spreads) < 0.1
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_groups_of_images_add_up(name):
+    x, architecture = inputs((2, 3, 3, 2)), IMAGES[name]
+    shares = [
+        shoal.kernel(architecture, x, trainable={group}).ntk
+        for group in architecture.parameter_groups
+    ]
+    whole = shoal.kernel(architecture, x).ntk
+    torch.testing.assert_close(sum(shares), whole, rtol=1e-11, atol=0)
 
 
 def test_images_of_one_pixel_are_vectors():

@@ -8,6 +8,7 @@ import torch
 
 import shoal
 from shoal import ConvDEQ, ConvNet, ConvResNet, Erf, HardTanh, ReLU, Tanh
+from shoal.gaussian import dual, dual_derivative
 
 FLAT = ConvDEQ(ReLU(), 0.6, 0.8)
 POOLED = ConvDEQ(Erf(), 0.6, 0.8, pooling="average", padding="circular", bias_variance=0.1)
@@ -220,3 +221,27 @@ def test_borders_let_kernels_exist_beyond_the_edge():
     assert bool(shoal.kernel(inside, x).ntk.isfinite().all())
     with pytest.raises(shoal.ConvergenceError, match="patch_gain"):
         shoal.kernel(ConvDEQ(ReLU(), 3.0 / gain, 0.8), x)
+
+
+@pytest.mark.parametrize("share", [0.9988, 0.99999])
+def test_kernels_near_the_edge(share):
+    """Against dense Newton steps and solutions for the fields of six pixels in a row."""
+    net = ConvDEQ(ReLU(), 2 * share / FLAT.patch_gain((6,)), 0.8)
+    x = images(2, 1, 6)
+    place = torch.arange(6)
+    mean = ((place[:, None] - place).abs() <= 1).double() / 3
+    eye, factor = torch.eye(6, dtype=torch.float64), net.recurrent_variance
+    given = mean @ (x[0, 0] * x[1, 0])
+    own = torch.linalg.solve(eye - factor / 2 * mean, 0.8 * mean @ x[:, 0].square().T)
+    field = 0.8 * given
+    for _ in range(50):
+        value, slope = (f(ReLU(), *own.T, field) for f in (dual, dual_derivative))
+        step = factor * mean @ value + 0.8 * given - field
+        field = field + torch.linalg.solve(eye - factor * mean * slope, step)
+    value, slope = (f(ReLU(), *own.T, field) for f in (dual, dual_derivative))
+    first = slope * (factor * mean @ value + 0.8 * given)
+    tangents = torch.linalg.solve(eye - factor * slope[:, None] * mean, first)
+    found = shoal.kernel(net, x)
+    assert float(found.ck[0, 1]) == pytest.approx(float(value.mean()), rel=1e-9)
+    assert float(found.ntk[0, 1]) == pytest.approx(float((value + tangents).mean()), rel=1e-9)
+    assert float(found.ck[0, 0]) == pytest.approx(float(own[:, 0].mean()) / 2, rel=1e-9)

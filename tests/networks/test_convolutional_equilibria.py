@@ -276,7 +276,7 @@ def test_what_is_refused(tmp_path):
     net = network(BOTH[0], x)
     with pytest.raises(ValueError, match=r"must have the network's pixels, \(4, 4\)"):
         net(images(2, 2, 5, 4))
-    with pytest.raises(TypeError, match=r"explicit one of vectors.*got one of ConvDEQ"):
+    with pytest.raises(TypeError, match=r"an explicit one, such as.*got one of ConvDEQ"):
         shoal.export(net, tmp_path / "net.py")
     with pytest.raises(TypeError, match="no theorem is known"):
         shoal.certify(net, x, x[:, 0, 0, 0])

@@ -177,6 +177,28 @@ def test_trained_and_frozen_weights(tmp_path):
     }
 
 
+IMAGES = [
+    (shoal.ConvNet([shoal.ReLU(), shoal.Tanh()], bias_variance=0.3), (5, 4)),
+    (shoal.ConvNet([shoal.ReLU()] * 2, kernel_size=5, padding="circular"), (6,)),
+    (shoal.ConvNet([shoal.Tanh()], pooling="average"), (5, 7)),
+    (shoal.ConvResNet(shoal.Softplus(), 3, padding="circular"), (4, 3)),
+]
+
+
+@pytest.mark.parametrize(("architecture", "sides"), IMAGES, ids=repr)
+def test_networks_of_images(tmp_path, architecture, sides):
+    fixed = {"pixels": sides} if architecture.pooling is None else {"pixel_axes": len(sides)}
+    net = shoal.build(
+        architecture, in_features=2, width=8, out_features=3, dtype=torch.float64, **fixed
+    )
+    shoal.export(net, tmp_path / "small.py")
+    more = 0 if architecture.pooling is None else 2  # pixels that were not said before
+    shape = (3, 2, *(side + more for side in sides))
+    x = torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = imported(tmp_path / "small.py").load()(x)
+    torch.testing.assert_close(found, net(x), rtol=1e-13, atol=1e-13)
+
+
 def test_extreme_inputs():
     phi = shoal.PiecewisePolynomial((-1.0, 0.0, 2.0), ((0.5, 0.5), (0.5, -0.5)))
     net = shoal.build(shoal.FullyConnected((phi,)), in_features=1, width=1, dtype=torch.float64)

@@ -66,3 +66,26 @@ def test_exported_networks_are_the_same_functions(
         torch.testing.assert_close(
             torch.from_numpy(found), network(x).detach(), rtol=0, atol=TOLERANCE[dtype]
         )
+
+
+IMAGES = {
+    "all pixels": (shoal.ConvNet(["relu", "tanh"], bias_variance=0.3), (5, 4)),
+    "circular": (shoal.ConvNet(["relu"] * 2, padding="circular"), (6,)),
+    "any size": (shoal.ConvNet(["tanh"], pooling="average"), ()),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_exported_networks_of_images(name: str, tmp_path: Path) -> None:
+    architecture, sides = IMAGES[name]
+    network = shoal.build(
+        architecture, in_features=2, width=8, seed=0, dtype=torch.float32, pixels=sides or None
+    )
+    path = tmp_path / "network.onnx"
+    shoal.export(network, path)
+    session = onnxruntime.InferenceSession(path)
+    for samples, free in ((1, (4, 7)), (5, (11, 5))):
+        shape = (samples, 2, *(sides or free))
+        x = torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+        (found,) = session.run(None, {"x": x.numpy()})
+        torch.testing.assert_close(torch.from_numpy(found), network(x).detach(), rtol=0, atol=1e-5)

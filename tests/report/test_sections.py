@@ -15,6 +15,7 @@ from shoal.report import SECTIONS, Findings, Section, Subject, analyze
 from shoal.report.accuracy import ACCURACY
 from shoal.report.certificate import CERTIFICATE
 from shoal.report.designs import DESIGN
+from shoal.report.images import IMAGES
 from shoal.report.prediction import PREDICTION
 from shoal.report.spectra import SPECTRUM
 from shoal.report.targets import learnable, on_sphere
@@ -244,6 +245,30 @@ def test_sections_say_something_of_every_activation(phi: shoal.Activation) -> No
     found = dict(analyze(Subject(shoal.DEQ(phi, 0.1, 0.8), data)))
     assert set(found) == set(SECTIONS)
     assert all(findings.rows or findings.error for findings in found.values())
+
+
+def test_images_are_learned_by_patches() -> None:
+    """Each sample is predicted from all others, at the ridge that does best."""
+    data = load_data("digits", n=36, dtype=torch.float64, device=CPU)
+    deq = shoal.DEQ(shoal.ReLU(), 0.2, 0.8)
+    found = numbers(IMAGES, Subject(deq, data))
+    x, y = data.x, data.targets()
+    conv, images = shoal.ConvDEQ(shoal.ReLU(), 1.0, 1.0), 8 * x.view(36, 1, 8, 8)
+    cases = (("dense", deq, x), ("convolutional", conv, images))
+    for name, net, inputs in cases:
+        kernel = shoal.kernel(net, inputs).ntk
+        ridge = shoal.ridge_path(net, inputs, y).best("loo")
+        guesses = []
+        for i in range(36):
+            rest = [j for j in range(36) if j != i]
+            matrix = kernel[rest][:, rest] + ridge * torch.eye(35, dtype=torch.float64)
+            guesses.append(kernel[i, rest] @ torch.linalg.solve(matrix, y[rest]))
+        guess = torch.stack(guesses)
+        assert found[name]["loo"] == pytest.approx(float((guess - y).square().mean()), rel=1e-6)
+        right = (guess.argmax(1) == y.argmax(1)).double().mean()
+        assert found[name]["accuracy"] == pytest.approx(float(right))
+    (row,) = IMAGES.find(subject_of(x)).rows
+    assert row.meaning == "the samples are no images"
 
 
 def test_errors_with_more_data_are_those_of_regressions() -> None:

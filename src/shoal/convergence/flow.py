@@ -138,7 +138,10 @@ def gradient_flow(
 def _inputs(name: str, x: object, *, images: bool) -> Tensor:
     tensor = float_tensor(name, x).detach()
     if tensor.dim() != 2 and not images:  # those are looked at where their kernels are made
-        raise ValueError(f"{name} must have shape (samples, features), got {tuple(tensor.shape)}")
+        raise ValueError(
+            f"{name} must have shape (samples, features), got {tuple(tensor.shape)}: images are "
+            "for networks such as ConvDEQ, or flatten(1) them"
+        )
     return tensor
 
 

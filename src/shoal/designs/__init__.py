@@ -5,6 +5,7 @@ from shoal.designs.feasibility import Feasibility, feasibility
 from shoal.designs.kernel_series import KernelSeries, kernel_series
 from shoal.designs.moments import MomentMatching
 from shoal.designs.networks import NetworkGap
+from shoal.designs.patches import PatchMatching
 from shoal.designs.result import Design, Gap
 from shoal.designs.sphere import SphereMatching
 
@@ -15,6 +16,7 @@ __all__ = [
     "KernelSeries",
     "MomentMatching",
     "NetworkGap",
+    "PatchMatching",
     "SphereMatching",
     "design",
     "feasibility",

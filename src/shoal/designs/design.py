@@ -9,6 +9,7 @@ from shoal.core.checks import one_of, shown
 from shoal.core.settings import in_standard_settings
 from shoal.designs.moments import MomentMatching
 from shoal.designs.networks import network_gap
+from shoal.designs.patches import PatchMatching
 from shoal.designs.result import Design
 from shoal.designs.sphere import SphereMatching
 from shoal.kernels import kernel_function
@@ -16,12 +17,12 @@ from shoal.networks import Network
 
 __all__ = ["METHODS", "design"]
 
-Method = str | MomentMatching | SphereMatching
+Method = str | MomentMatching | SphereMatching | PatchMatching
 
 METHODS: dict[str, type[MomentMatching | SphereMatching]] = {
     kind.name: kind for kind in (MomentMatching, SphereMatching)
 }
-"""The methods by their short names."""
+"""The methods for networks of vectors by their short names."""
 
 
 @in_standard_settings
@@ -39,7 +40,8 @@ def design(
     :class:`MomentMatching`, or ``"moments"``, gives one or two hidden layers with the
     high-dimensional coefficients of the centered architecture; :class:`SphereMatching`, or
     ``"sphere"``, one hidden layer with the kernel itself, for every pair of inputs of norm
-    ``tau0``. Their options are their own.
+    ``tau0``. For a ``ConvDEQ`` of circular padding there is :class:`PatchMatching`, or
+    ``"patches"``, with nearly its CK for pixels of norm ``tau0``. Their options are their own.
 
     All kernels are those of infinitely wide networks with random weights. A finite or trained
     network has others: give it instead of its architecture, and the design says how far they are
@@ -52,8 +54,9 @@ def design(
         tau0: The norm of the inputs; for moments their typical one.
         match: ``"ck"`` or ``"ntk"``. By default what ``trainable`` asks for: the CK decides when
             the readout alone is trained, the NTK otherwise.
-        method: A :class:`MomentMatching` or :class:`SphereMatching` with its options, or
-            ``"moments"`` or ``"sphere"`` with those that are right for most.
+        method: A :class:`MomentMatching`, :class:`SphereMatching` or :class:`PatchMatching` with
+            its options, or ``"moments"``, ``"sphere"`` or ``"patches"`` with those that are right
+            for most.
         trainable: The groups of the architecture's parameters that will be trained, which the
             wanted NTK counts; all by default.
         width: As for ``kernel_function``.
@@ -77,6 +80,9 @@ def design(
         ['0.371594', '0.371594']
     """
     chosen = _chosen(method)
+    if isinstance(chosen, PatchMatching):
+        plain = architecture.architecture if isinstance(architecture, Network) else architecture
+        return chosen.design(plain, tau0, match)
     network = architecture if isinstance(architecture, Network) else None
     if network is not None:
         architecture, trainable, width = _described(network, trainable, width)
@@ -95,16 +101,17 @@ def design(
     return replace(found, explanation=" ".join(filter(None, words)), network=gap)
 
 
-def _chosen(method: Method) -> MomentMatching | SphereMatching:
+def _chosen(method: Method) -> MomentMatching | SphereMatching | PatchMatching:
     """The method, or the one that a name stands for."""
-    if isinstance(method, MomentMatching | SphereMatching):
+    if isinstance(method, MomentMatching | SphereMatching | PatchMatching):
         return method
     if not isinstance(method, str):
         raise TypeError(
-            "method must be a shoal.MomentMatching or shoal.SphereMatching, or the name of one, "
-            f"got {shown(method)}"
+            "method must be a shoal.MomentMatching, SphereMatching or PatchMatching, or the name "
+            f"of one, got {shown(method)}"
         )
-    return METHODS[one_of("method", method, METHODS)]()
+    kinds = {**METHODS, PatchMatching.name: PatchMatching}
+    return kinds[one_of("method", method, kinds)]()
 
 
 def _described(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["layer_activations", "plot_activations"]
 
 _REACH = 4.0  # in units of tau0
-_WAY = {"moments": "by moments", "sphere": "on the sphere"}
+_WAY = {"moments": "by moments", "sphere": "on the sphere", "patches": "of images"}
 _COLORS = ("#0072B2", "#D55E00", "#009E73")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.architectures import Architecture
+from shoal.architectures import Architecture, ImageArchitecture
 from shoal.core.settings import in_standard_settings
 from shoal.designs.networks import NetworkGap
 from shoal.kernels import Kernels, kernel
@@ -39,7 +39,7 @@ class Design:
         architecture: The designed network, for ``build``, ``kernel`` and all else.
         original: The network whose kernel was matched; centered if ``method`` is ``"moments"``.
         match: Which kernel was matched, ``"ck"`` or ``"ntk"``.
-        method: ``"moments"`` or ``"sphere"``.
+        method: ``"moments"``, ``"sphere"`` or ``"patches"``.
         tau0: The norm of the inputs.
         trainable: The groups of the original's parameters that the wanted NTK counts.
         width: As for ``kernel_function``.
@@ -48,6 +48,7 @@ class Design:
         residual: The largest difference that is left. For ``"moments"``: of a coefficient, relative
             to it, or to 1e-4 of the diagonal if that is more. For ``"sphere"``: between the kernels
             of inputs whose angle has a cosine of at most 0.95 in size, relative to the diagonal.
+            For ``"patches"``: between the kernels of images with random cosines, likewise.
         errors: Differences in other places, by name, relative to the diagonal; for ``"moments"``
             a bound of the relative error of the kernel matrix, for as many isotropic inputs as
             dimensions, many of both. It leaves out what vanishes with the dimension: at p = 1000
@@ -107,7 +108,7 @@ class Design:
         r"""How far the kernel matrices of both networks are apart, by their exact kernels.
 
         Args:
-            x: Inputs, of shape (n, p): a tensor, or a NumPy array.
+            x: Inputs, of shape (n, p), or images: a tensor, or a NumPy array.
 
         Example:
             >>> import shoal
@@ -117,7 +118,7 @@ class Design:
             True
         """
         inputs = checked_samples("x", as_tensor(x, "x")).detach()
-        if inputs.dim() != 2:
+        if inputs.dim() != 2 and not isinstance(self.original, ImageArchitecture):
             raise ValueError(f"x must have shape (samples, features), got {tuple(inputs.shape)}")
         original, designed = self.kernels(inputs)
         size, difference = (

@@ -28,6 +28,7 @@ _DIVERGED = 1e12  # growth, relative to what is injected, after which nothing co
 _LOOKS = 8  # places on the way to a solution at which another one is looked for ...
 _HALVINGS = 60  # ... and how it is found
 _MOST_TURNS = 20_000  # of a series of powers
+_SLOW = 64  # turns after which it is worth while to see what is slow
 _STALLED = 1e-12  # relative residual up to which rounding may have stopped the progress
 
 Equation = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -56,16 +57,38 @@ def all_turns(
         negligible: The share of the sum below which a term is the last.
     """
     total = term = first
-    for _ in range(_MOST_TURNS):
+    for count in range(1, _MOST_TURNS):
         term = turn(term)
         total = total + term
         if bool((_largest(term) <= negligible * _largest(total)).all()):
             return total
+        if count % _SLOW == 0:
+            total, term = _ahead(total, term, turn(term))
     raise ConvergenceError(
         "the kernel may not exist: what a turn of the loop adds to it does not decrease. It surely "
         "exists if recurrent_variance times the squared Lipschitz constant of the activation, "
         "times the gain of the patches (patch_gain of the architecture), is below 1"
     )
+
+
+def _ahead(total: Tensor, term: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Take all turns at once of what changes slowest, as near the edge of existence.
+
+    For every number $a$, $\sum_{k>0} T^k t = a\,Tt + \sum_{k>0} T^k t'$ with
+    $t' = t - a(t - Tt)$. A term that a turn multiplies by $\lambda$ leaves nothing if
+    $a = 1/(1 - \lambda)$; here $a$ is what leaves least. It is not negative, so that what grows,
+    where no sum exists, does not shrink.
+
+    Args:
+        total: The sum so far.
+        term: $t$, the last that was added.
+        following: $Tt$.
+    """
+    change = term - following
+    along, squares = ((change * t).flatten(1).sum(1) for t in (term, change))
+    share = torch.where(along > 0, along / squares, 0.0)
+    share = share.view(-1, *[1] * (term.dim() - 1))
+    return total + share * following, term - share * change
 
 
 def field_turns(

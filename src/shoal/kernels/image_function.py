@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture, ImageArchitecture, Layers
@@ -22,11 +23,14 @@ class ImageKernels:
         architecture: Whose kernels they are.
         trainable: The groups of parameters that the NTK counts.
         variances: Tensors that stand for variances of the architecture, which has their values.
+        precision: The dtype in which a GPU may compute them, with its errors; that of the images by
+            default.
     """
 
     architecture: ImageArchitecture
     trainable: frozenset[str]
     variances: tuple[tuple[str, Tensor], ...] = field(default=(), compare=False)
+    precision: torch.dtype | None = None
 
     @property
     def width(self) -> None:

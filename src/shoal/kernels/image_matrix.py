@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from os import PathLike
@@ -83,10 +83,7 @@ class ImagePlan:
         both = first if second is None else torch.cat([first, second])
         images = Images.of(function.architecture, both)
         shape = (len(first), len(first) if second is None else len(second))
-        pooled = function.architecture.pooling is not None
-        fused = FusedPixels.of(
-            function.layers, function.trainable, images, math.prod(shape), pooled=pooled
-        )
+        fused = FusedPixels.of(function, images, math.prod(shape))
         return cls(function, images, shape, second is None, memory, fused)
 
     @property
@@ -110,6 +107,11 @@ class ImagePlan:
         """How many pairs of images, times displacements, fit into the memory."""
         if self.fused is not None:
             return max(1, min(self.memory // _FUSED_BYTES, self.fused.most))
+        return self._fields
+
+    @property
+    def _fields(self) -> int:
+        """How many fields of pairs of pixels fit into the memory."""
         return max(1, self.memory // (_BYTES * math.prod(self.images.pairs.sides)))
 
     @cached_property
@@ -150,26 +152,35 @@ class ImagePlan:
             columns: Their columns.
             progress: Called with how many pairs of images, times displacements, were done.
         """
-        points, architecture = self.images.points, self.function.architecture
         shift = 0 if self.symmetric else self.shape[0]
         index = (rows, columns + shift)
-        if self.fused is not None:
-            own = index[0] == index[1]  # whose angles are lost in float32
-            found = self.read * self.fused.sums(index, self.displacements)
-            if not self.fused.exact and bool(own.any()):
-                found[:, own] = replace(self, fused=None).values(rows[own], columns[own])
-            if progress is not None:
-                progress(len(rows) * len(self.displacements))
-            return found
-        total = torch.zeros(2, len(rows), dtype=torch.float64, device=points.device)
-        for some in self.displacements.split(max(1, self.fitting // len(rows))):
-            pairs = PixelPairs.of(architecture, points, some)
-            pixels = Pixels(self.images, index, pairs)
-            fields = network_kernels(self.function.layers, pixels, self.function.trainable)
-            total = total + torch.stack([field.flatten(1).sum(1) for field in fields[:2]])
-            if progress is not None:
-                progress(len(rows) * len(some))
+        if self.fused is None:
+            return self.read * self._sums(index, self.displacements, progress)
+        total = self.fused.sums(index, self.displacements)
+        own = index[0] == index[1]
+        if not self.fused.exact and bool(own.any()):  # angles of pixels with themselves are lost
+            few, nowhere = (index[0][own], index[1][own]), self.displacements[:1]
+            total[:, own] += self._sums(few, nowhere) - self.fused.sums(few, nowhere)
+        if progress is not None:
+            progress(len(rows) * len(self.displacements))
         return self.read * total
+
+    def _sums(
+        self, index: tuple[Tensor, Tensor], displacements: Tensor, progress: Progress | None = None
+    ) -> Tensor:
+        """Both kernels summed over pairs of pixels, in float64. shape: (2, pairs of images)."""
+        points, parts = self.images.points, []
+        for i, j in zip(*(numbers.split(self._fields) for numbers in index), strict=True):
+            total = torch.zeros(2, len(i), dtype=torch.float64, device=points.device)
+            for some in displacements.split(max(1, self._fields // len(i))):
+                pairs = PixelPairs.of(self.function.architecture, points, some)
+                pixels = Pixels(self.images, (i, j), pairs)
+                fields = network_kernels(self.function.layers, pixels, self.function.trainable)
+                total = total + torch.stack([field.flatten(1).sum(1) for field in fields[:2]])
+                if progress is not None:
+                    progress(len(i) * len(some))
+            parts.append(total)
+        return torch.cat(parts, 1)
 
     @property
     def read(self) -> float:

@@ -14,6 +14,7 @@ from shoal.architectures.layers import squared_gain
 from shoal.core.exceptions import ConvergenceError
 from shoal.kernels.backends.pixel_equilibrium import Equilibrium
 from shoal.kernels.calculi.pixels import Images
+from shoal.kernels.image_function import ImageKernels
 from shoal.kernels.pixel_pairs import PixelPairs
 from shoal.kernels.recursions import Loop
 
@@ -39,7 +40,7 @@ class FusedPixels:
 
     def __init__(self, layers: Layers, trainable: frozenset[str], images: Images) -> None:
         self.layers, self.trainable, self.images = layers, trainable, images
-        points = images.points
+        points = images.points if self.exact else images.points.float()
         self.points = points.contiguous() if points.dim() == 4 else points[:, :, None].contiguous()
 
     most: ClassVar[int] = _PROGRAMS
@@ -49,15 +50,15 @@ class FusedPixels:
     """Whether images with themselves are computed in float64, too."""
 
     @staticmethod
-    def of(
-        layers: Layers, trainable: frozenset[str], images: Images, entries: int, *, pooled: bool
-    ) -> "FusedPixels | None":
+    def of(function: ImageKernels, images: Images, entries: int) -> "FusedPixels | None":
         """The pass for a matrix of so many entries, or ``None`` where there is none."""
-        points, sides = images.points, images.pairs.sides
+        points, sides, layers = images.points, images.pairs.sides, function.layers
+        trainable, pooled = function.trainable, function.architecture.pooling is not None
         if not FusedPixels.fits(layers, images):
             return None
         if points.device.type == "cuda":
-            small = points.dtype == torch.float32 and max(sides) <= _MOST_SIDE
+            precision = function.precision or points.dtype
+            small = precision == torch.float32 and max(sides) <= _MOST_SIDE
             return FusedPixels(layers, trainable, images) if small and _tiles() else None
         many = entries * math.prod(sides) >= _MANY
         if points.device.type != "cpu" or pooled or not many or _loops() is None:
@@ -105,10 +106,11 @@ class FusedPixels:
                     steps,
                     self._bands(),
                     self._network(),
+                    share=self.images.pairs.share,
                 )
             except ArithmeticError as error:
                 raise ConvergenceError(f"{error}: give the images in float64") from error
-            parts.append(found.double())
+            parts.append(found)
         return torch.cat(parts, 1)
 
     def _variances(self) -> Tensor:
@@ -121,7 +123,7 @@ class FusedPixels:
         return found.view(len(found), *self.points.shape[2:])
 
     def _bands(self) -> tuple[Tensor, Tensor]:
-        """The matrices that average along both axes, for all displacements along each."""
+        """The matrices that sum along both axes, for all displacements along each."""
         pairs = self.images.pairs
         height, width = self.points.shape[2:]
         across = _bands(pairs, width)
@@ -183,8 +185,7 @@ class LoopedPixels(FusedPixels):
 
 
 def _bands(pairs: PixelPairs, side: int) -> Tensor:
-    """For each displacement, the matrix of averages along an axis. shape: (side, side, side)."""
-    share = pairs.share ** (1 / len(pairs.sides))
+    """For each displacement, the matrix of sums along an axis. shape: (side, side, side)."""
     reach, place = pairs.patch_size // 2, torch.arange(side)
     if pairs.padding == "circular":
         apart = torch.arange(-reach, reach + 1)
@@ -195,9 +196,8 @@ def _bands(pairs: PixelPairs, side: int) -> Tensor:
     else:
         near = (place[:, None] - place).abs() <= reach
         wrapped = place[None, :] + place[:, None] >= side  # partners beyond the border
-        bands = (near & (wrapped[:, :, None] == wrapped[:, None, :])).float()
-    averages: Tensor = (share * bands).contiguous()
-    return averages.to(pairs.displacements.device, torch.float32)
+        bands = near & (wrapped[:, :, None] == wrapped[:, None, :])
+    return bands.contiguous().to(pairs.displacements.device, torch.float32)
 
 
 @lru_cache(maxsize=1)

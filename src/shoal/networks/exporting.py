@@ -26,7 +26,7 @@ _ONNX_NEEDS = ("onnx", "onnxscript")
 
 
 def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
-    """Export an explicit network of vectors, trained or not, as a program that needs no shoal.
+    """Export an explicit network, trained or not, as a program that needs no shoal.
 
     What comes of it is decided by the ending of ``path``:
 
@@ -35,13 +35,15 @@ def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
       activation. ``load()`` of the module gives the network. It can be trained further; what was
       frozen is frozen.
     - ``.onnx``: an ONNX program with the weights inside, for any number of samples. The extra
-      ``onnx`` must be installed. PyTorch's exporter rounds constant factors to float32, those of
-      float64 networks too, whose results are then accurate to about 1e-7.
+      ``onnx`` must be installed. Images may have any size where the network takes any. PyTorch's
+      exporter rounds constant factors to float32, those of float64 networks too, whose results
+      are then accurate to about 1e-7.
 
     Args:
         network: A network of a ``FullyConnected`` architecture, such as a design's, of a
-            ``ResNet``, or of one's own explicit architecture, with shoal's own activations or
-            others that give their ``source``.
+            ``ResNet``, of a ``ConvNet`` or ``ConvResNet``, or of one's own explicit architecture,
+            with shoal's own activations or others that give their ``source``. Equilibria are not
+            exported: a design or a distilled network is.
         path: Where to; for ``.py`` its name must be one that Python can import.
 
     Raises:
@@ -63,9 +65,9 @@ def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
     target = export_target("path", path)
     if not isinstance(network, Network):
         raise TypeError(f"network must be a network made by shoal.build, got {network!r}")
-    if type(network) is not ChainNetwork:
+    if not isinstance(network, ChainNetwork):
         raise TypeError(
-            "network must be an explicit one of vectors, such as one of a FullyConnected "
+            "network must be an explicit one, such as one of a ConvNet or a FullyConnected "
             f"architecture, got one of {type(network.architecture).__name__}"
         )
     if target.suffix == ".py":
@@ -122,13 +124,17 @@ def _export_python(network: ChainNetwork[Any], target: Path) -> None:
 
 def _export_onnx(network: ChainNetwork[Any], target: Path) -> None:
     model = plain_module(network, by_bits=False).eval()
-    x = network.readout.new_ones(2, network.spec.in_features)
+    spec, free = network.spec, {0: torch.export.Dim("samples")}
+    sides = spec.pixels or (3 * spec.architecture.patch_size,) * spec.pixel_axes
+    if not spec.pixels:
+        free |= {2 + k: torch.export.Dim(f"pixels{k}") for k in range(spec.pixel_axes)}
+    x = network.readout.new_ones(2, spec.in_features, *sides)
     program = torch.onnx.export(
         model,
         (x,),
         input_names=["x"],
         output_names=["y"],
-        dynamic_shapes=({0: torch.export.Dim("samples")},),
+        dynamic_shapes=(free,),
         dynamo=True,
         verbose=False,
         custom_translation_table={torch.ops.aten.log_sigmoid.default: _log_sigmoid()},

@@ -1,5 +1,6 @@
-"""Explicit networks of vectors as Python source that needs nothing but PyTorch."""
+"""Explicit networks of vectors or images as Python source that needs nothing but PyTorch."""
 
+import math
 from typing import Any
 
 from torch import Tensor
@@ -17,7 +18,7 @@ _HEAD = f'''"""{{title}}
 
     import {{module}}
     model = {{module}}.load()
-    y = model(x)  # x: (samples, {{in_features}}), {{dtype}}
+    y = model(x)  # x: (samples, {{inputs}}), {{dtype}}
 """
 
 import math
@@ -59,7 +60,7 @@ def module_source(
     head = _HEAD.format(
         title=_title(network),
         module=module,
-        in_features=spec.in_features,
+        inputs=", ".join(map(str, [spec.in_features, *_pixels(network)])),
         dtype=network.readout.dtype,
         weights=weights,
     )
@@ -74,38 +75,39 @@ def module_source(
 
 def _title(network: ChainNetwork[Any]) -> str:
     spec = network.spec
-    counts = {
-        "input": spec.in_features,
-        "hidden layer": len(network.layers.cells),
-        "unit": spec.width,
-        "output": spec.out_features,
-    }
-    inputs, layers, units, outputs = (
-        f"{count} {word}{'s' if count > 1 else ''}" for word, count in counts.items()
+    kind, entering, inside = "fully connected", "input", "unit"
+    if spec.pixel_axes:
+        kind, entering, inside = "convolutional", "channel", "channel"
+    counts = (
+        (spec.in_features, entering),
+        (len(network.layers.cells), "hidden layer"),
+        (spec.width, inside),
+        (spec.out_features, "output"),
     )
-    return f"A fully connected network: {inputs}, {layers} of {units}, {outputs}."
+    inputs, layers, units, outputs = (
+        f"{count} {word}{'s' if count > 1 else ''}" for count, word in counts
+    )
+    return f"A {kind} network: {inputs}, {layers} of {units}, {outputs}."
 
 
 def _model(network: ChainNetwork[Any], tables: list[str], forward: list[str]) -> str:
     """The class."""
     spec, layers = network.spec, network.layers
     sizes = [spec.in_features] + [spec.width] * len(layers.cells)
-    shapes = {
-        cell.weights.group: (size, spec.width)
+    modules = {
+        cell.weights.group: _linear(network, size)
         for cell, size in zip(layers.cells, sizes, strict=False)
     }
-    shapes["readout"] = (spec.width, spec.out_features)
+    seen = network.readout.shape[1]
+    modules["readout"] = f"nn.Linear({seen}, {spec.out_features}, bias=False, dtype=DTYPE)"
     biases = [cell.bias.group for cell in layers.cells if cell.bias is not None]
-    lines = [
-        f"self.{name} = nn.Linear({size}, {units}, bias=False, dtype=DTYPE)"
-        for name, (size, units) in shapes.items()
-    ]
+    lines = [f"self.{name} = {module}" for name, module in modules.items()]
     lines += [
         f"self.{name} = nn.Parameter(torch.zeros({spec.width}, dtype=DTYPE))" for name in biases
     ]
     lines += tables
     trained = {name for name, p in network.groups.items() if p.requires_grad}
-    frozen = [name for name in [*shapes, *biases] if name not in trained]
+    frozen = [name for name in [*modules, *biases] if name not in trained]
     lines += [f"self.{name}.requires_grad_(False)" for name in frozen]
     return "\n".join(
         [
@@ -123,6 +125,34 @@ def _model(network: ChainNetwork[Any], tables: list[str], forward: list[str]) ->
     )
 
 
+def _linear(network: ChainNetwork[Any], size: int) -> str:
+    """The module of a layer's weights."""
+    spec = network.spec
+    if not spec.pixel_axes:
+        return f"nn.Linear({size}, {spec.width}, bias=False, dtype=DTYPE)"
+    side, padding = spec.architecture.patch_size, spec.architecture.padding
+    return (
+        f"nn.Conv{spec.pixel_axes}d({size}, {spec.width}, {side}, padding={side // 2}, "
+        f'padding_mode="{padding}", bias=False, dtype=DTYPE)'
+    )
+
+
+def _pixels(network: ChainNetwork[Any]) -> tuple[int | str, ...]:
+    """How many pixels lie along each axis of images, where that is fixed."""
+    return network.spec.pixels or ("pixels",) * network.spec.pixel_axes
+
+
+def _pooled(network: ChainNetwork[Any]) -> list[str]:
+    """What the readout sees of the last features."""
+    spec = network.spec
+    if not spec.pixel_axes:
+        return []
+    pooling = spec.architecture.pooling
+    if pooling is None:
+        return [f"x = x.flatten(1) / math.sqrt({math.prod(spec.pixels)})"]
+    return [f"x = x.flatten(2).{'sum' if pooling == 'sum' else 'mean'}(2)"]
+
+
 def _forward(network: ChainNetwork[Any], expressions: Expressions) -> list[str]:
     """The body of ``forward``; see :class:`ChainNetwork`."""
     layers, lines = network.layers, []
@@ -136,7 +166,10 @@ def _forward(network: ChainNetwork[Any], expressions: Expressions) -> list[str]:
             lines.append(f"below = {_times('x', cell.skip)}")
         inner = _times(f"self.{cell.weights.group}(x)", network.scales[cell.weights.group])
         if cell.bias is not None:
-            inner += f" + {_times(f'self.{cell.bias.group}', network.scales[cell.bias.group])}"
+            bias = f"self.{cell.bias.group}"
+            if network.spec.pixel_axes:
+                bias += f".view(-1{', 1' * network.spec.pixel_axes})"
+            inner += f" + {_times(bias, network.scales[cell.bias.group])}"
         lines += [
             f"x = {inner}",
             f"x = {expressions.expression(cell.activation)}",
@@ -146,6 +179,7 @@ def _forward(network: ChainNetwork[Any], expressions: Expressions) -> list[str]:
             lines.append("x = below + x")
     if layers.gated:
         lines.append("x = x * norm")
+    lines += _pooled(network)
     lines.append(f"return {_times('self.readout(x)', network.scales['readout'])}")
     return lines
 

@@ -101,8 +101,11 @@ def checked_problem(
         )
     given = {"x": inputs, "y": targets, **dict(kernels.variances)}
     refuse_gradients(given, "a regression is not differentiated; detach() it")
+    kernels = replace(kernels, variances=())
+    if isinstance(kernels, ImageKernels):
+        kernels = replace(kernels, precision=inputs.dtype)
     return Problem(
-        replace(kernels, variances=()),
+        kernels,
         inputs.detach().to(torch.float64, copy=True),  # what the caller changes later is not seen
         targets.detach().reshape(len(targets), -1).to(inputs.device, torch.float64, copy=True),
         real("ridge", ridge, at_least=0.0),

@@ -19,6 +19,7 @@ from shoal.report.accuracy import ACCURACY
 from shoal.report.certificate import CERTIFICATE
 from shoal.report.designs import DESIGN
 from shoal.report.equivalents import EQUIVALENTS
+from shoal.report.images import IMAGES
 from shoal.report.kernels import KERNELS
 from shoal.report.page import render
 from shoal.report.prediction import PREDICTION
@@ -43,6 +44,7 @@ SECTIONS: tuple[Section, ...] = (
     TRAINING,
     ACCURACY,
     PREDICTION,
+    IMAGES,
     CERTIFICATE,
     TIMING,
 )

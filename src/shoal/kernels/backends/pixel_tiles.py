@@ -1,7 +1,9 @@
 r"""The kernels of convolutional ReLU equilibria on a GPU: one program for a pair of images.
 
-The field of pairs of pixels stays in registers from the first product to the last sum. Averages
-over patches are products with band matrices from both sides, which tensor cores make. With the
+The field of pairs of pixels stays in registers from the first product to the last sum. Sums over
+patches are products with band matrices of small integers from both sides, which tensor cores make
+in float16: the integers are exact, and a field in two parts, in units of its largest number, keeps
+its digits up to 3e-8 of that. With the
 variances known, covariances solve $\Lambda = \sigma_a^2 P(D(\Lambda)) + \beta$, and tangents
 $T = F + \sigma_a^2 \dot D \circ P(T)$. Both maps have eigenvalues between $-s/3$ and $s$,
 $s = \sigma_a^2 \rho(P)/2$ (that of a band matrix of ones is at least minus a third of the largest),
@@ -23,10 +25,12 @@ __all__ = ["pixel_tiles"]
 
 _LEAST_SIDE = 16  # of a matrix that tensor cores multiply
 _MOST_STEPS = 1000
-_TOLERANCE = 1e-6  # the largest residual, relative to the largest number, that ends an iteration
+_TOLERANCE = 3e-6  # the largest residual, relative to the largest number, that ends an iteration
 _STALLED = 4e-6  # that rounding may have left
 _LOWEST = -1 / 3  # eigenvalues of averages over patches are at least this times the largest
-_WARPS = 4
+_HELD = 16  # numbers of a field that a thread holds: with less, tensor cores repeat their work
+# registers of a thread: so that six pairs of small images share a multiprocessor of NVIDIA's
+_OPTIONS = {"maxnreg": 168} if torch.version.cuda else {}
 
 
 def pixel_tiles(
@@ -37,19 +41,19 @@ def pixel_tiles(
     bands: tuple[Tensor, Tensor],
     network: Equilibrium,
     *,
-    precision: str = "tf32x3",
+    share: float,
 ) -> Tensor:
-    """Sums of both kernels over all pairs of pixels, in float32.
+    """Sums of both kernels over all pairs of pixels, computed in float32 and added in float64.
 
     Args:
         images: Those of rows and columns, contiguous. shape: (n, channels, height, width)
         variances: Of what each of their pixels sees at equilibrium. shape: (n, height, width)
         index: The numbers of the images of each pair. shapes: (pairs,)
         displacements: Numbers of pixels that partners are displaced by.
-        bands: For each displacement along either axis, the matrix that averages along it. shapes:
+        bands: For each displacement along either axis, the matrix that sums along it. shapes:
             (height, height, height), (width, width, width)
         network: The equilibrium.
-        precision: How matrices are multiplied, as ``tl.dot`` calls it.
+        share: What a pixel counts in the average over a patch.
 
     Returns:
         Sums of CK and NTK. shape: (2, pairs)
@@ -62,6 +66,7 @@ def pixel_tiles(
     padded = [_padded(band, side) for band, side in zip(bands, sides, strict=True)]
     pairs, steps = len(index[0]), len(displacements)
     out = images[0].new_empty(3, pairs * steps)
+    readout, entering, given, biases = network.shares
     # elsewhere there is Triton's interpreter
     with torch.cuda.device(images[0].device) if images[0].is_cuda else nullcontext():
         _pair[(pairs * steps,)](
@@ -73,10 +78,13 @@ def pixel_tiles(
             out,
             steps,
             pairs * steps,
-            network.recurrent,
-            network.injected,
+            network.recurrent * share,
+            network.injected * share,
             network.bias,
-            *network.shares,
+            readout,
+            entering * share,
+            given * share,
+            biases,
             *network.chebyshev(_LOWEST),
             _MOST_STEPS,
             _TOLERANCE,
@@ -86,12 +94,12 @@ def pixel_tiles(
             width=width,
             rows=sides[0],
             columns=sides[1],
-            precision=precision,
-            num_warps=_WARPS,
+            num_warps=max(1, sides[0] * sides[1] // (32 * _HELD)),
+            **_OPTIONS,
         )
     if not bool((out[2] <= _STALLED).all()):
         raise ArithmeticError("the equilibrium of a pair of images was not reached in float32")
-    return out[:2].view(2, pairs, steps).sum(2)
+    return out[:2].view(2, pairs, steps).double().sum(2)
 
 
 def _padded(bands: Tensor, side: int) -> Tensor:
@@ -101,9 +109,26 @@ def _padded(bands: Tensor, side: int) -> Tensor:
 
 
 @triton.jit
-def _means(field, across, down, precision: tl.constexpr):
-    """Averages over patches."""
-    return tl.dot(tl.dot(across, field, input_precision=precision), down, input_precision=precision)
+def _parts(field):
+    """The leading digits of numbers, as many as float16 has, and the next."""
+    leading = field.to(tl.float16)
+    return leading, (field - leading.to(tl.float32)).to(tl.float16)
+
+
+@triton.jit
+def _sums(field, down, across):
+    """Sums over patches."""
+    leading, rest = _parts(field)
+    field = tl.dot(down, leading)
+    field = tl.dot(down, rest, field)
+    leading, rest = _parts(field)
+    field = tl.dot(leading, across)
+    return tl.dot(rest, across, field)
+
+
+@triton.jit
+def _largest(field):
+    return tl.max(tl.max(tl.abs(field), 1), 0)
 
 
 @triton.jit
@@ -124,7 +149,7 @@ def _angle(cosine):
 @triton.jit
 def _dual(covariance, root, inverse):
     """E[φ(u) φ(v)] and E[φ'(u) φ'(v)] of the ReLU (Cho and Saul 2009)."""
-    cosine = tl.minimum(tl.maximum(covariance * inverse, -1.0), 1.0)
+    cosine = covariance * inverse  # by rounding beyond one, if at all
     rest = 3.14159265358979 - _angle(cosine)
     sine = tl.sqrt(tl.maximum(1.0 - cosine * cosine, 0.0))
     value = root * (sine + rest * cosine) * 0.15915494309189535
@@ -179,7 +204,6 @@ def _pair(
     width: tl.constexpr,
     rows: tl.constexpr,
     columns: tl.constexpr,
-    precision: tl.constexpr,
 ):
     place = tl.program_id(0)
     i = tl.cast(tl.load(rows_of + place // steps), tl.int64)
@@ -193,22 +217,24 @@ def _pair(
     size = height * width
     # the band matrices are symmetric
     square = tl.arange(0, rows)[:, None] * rows + tl.arange(0, rows)[None, :]
-    first_band = tl.load(down_bands + down * rows * rows + square)
+    first_band = tl.load(down_bands + down * rows * rows + square).to(tl.float16)
     square = tl.arange(0, columns)[:, None] * columns + tl.arange(0, columns)[None, :]
-    second_band = tl.load(across_bands + along * columns * columns + square)
+    second_band = tl.load(across_bands + along * columns * columns + square).to(tl.float16)
 
     products = tl.zeros((rows, columns), dtype=tl.float32)
     for channel in tl.static_range(channels):
         mine = tl.load(left + (i * channels + channel) * size + here, mask=inside, other=0.0)
         theirs = tl.load(right + (j * channels + channel) * size + there, mask=inside, other=0.0)
         products += mine * theirs
-    given = _means(products, first_band, second_band, precision)
-    entering = tl.where(inside, injected * given + bias, 0.0)
     a = tl.load(left_variance + i * size + here, mask=inside, other=0.0)
     b = tl.load(right_variance + j * size + there, mask=inside, other=0.0)
     root = tl.sqrt(a) * tl.sqrt(b)
+    unit = _largest(root) + 1e-30  # of all that follows
+    root = root / unit
     inverse = tl.where(root > 0, 1.0 / root, 0.0)
-    scale = tl.max(tl.max(root, 1), 0) + 1e-30
+    size_of_products = _largest(products) + 1e-30
+    given = _sums(products / size_of_products, first_band, second_band) * (size_of_products / unit)
+    entering = tl.where(inside, injected * given + bias / unit, 0.0)
 
     now = tl.minimum(tl.maximum(entering, -root), root)
     move = tl.zeros_like(now)  # from the last iterate
@@ -216,37 +242,37 @@ def _pair(
     while (change > tolerance) & (count < most_steps) & ((change < last) | (change > stalled)):
         last = change
         value, _ = _dual(now, root, inverse)
-        residual = recurrent * _means(value, first_band, second_band, precision) + entering - now
-        residual = tl.where(inside, residual, 0.0)
+        residual = recurrent * _sums(value, first_band, second_band) + entering - now
         weight = tl.where(count == 0, 1.0, 1.0 / (1.0 - spread * weight * 0.25))
         weight = tl.where(count == 1, 1.0 / (1.0 - 0.5 * spread), weight)
         new = now + weight * relaxation * residual + (weight - 1.0) * move
         new = tl.minimum(tl.maximum(new, -root), root)
         move = new - now
         now = new
-        change = tl.max(tl.max(tl.abs(residual), 1), 0) / scale
+        change = _largest(residual)
         count += 1
     worst = change
 
     value, slope = _dual(now, root, inverse)
     slope = tl.where(inside, slope, 0.0)
-    seen = _means(value, first_band, second_band, precision)
-    own = slope * (recurrent_share * seen + input_share * given + bias_share)
+    seen = _sums(value, first_band, second_band)
+    own = slope * (recurrent_share * seen + input_share * given + bias_share / unit)
     ratio = recurrent * slope
+    tangent_unit = _largest(own) + 1e-30
+    own = own / tangent_unit
     now, move = own, tl.zeros_like(own)
     weight, change, last, count = 1.0, 1.0, 2.0, 0
-    scale = tl.max(tl.max(tl.abs(own), 1), 0) + 1e-30
     while (change > tolerance) & (count < most_steps) & ((change < last) | (change > stalled)):
         last = change
-        residual = own + ratio * _means(now, first_band, second_band, precision) - now
+        residual = own + ratio * _sums(now, first_band, second_band) - now
         weight = tl.where(count == 0, 1.0, 1.0 / (1.0 - spread * weight * 0.25))
         weight = tl.where(count == 1, 1.0 / (1.0 - 0.5 * spread), weight)
         move = weight * relaxation * residual + (weight - 1.0) * move
         now = now + move
-        change = tl.max(tl.max(tl.abs(residual), 1), 0) / scale
+        change = _largest(residual)
         count += 1
-    ck = tl.sum(tl.sum(tl.where(inside, value, 0.0), 1), 0)
-    ntk = tl.sum(tl.sum(now, 1), 0)
+    ck = unit * tl.sum(tl.sum(tl.where(inside, value, 0.0), 1), 0)
+    ntk = unit * (tangent_unit * tl.sum(tl.sum(now, 1), 0))
     tl.store(out + place, ck)
     tl.store(out + total + place, readout_share * ck + ntk)
     tl.store(out + 2 * total + place, tl.maximum(worst, change))
