@@ -47,7 +47,7 @@ def snapshot(state: Iteration) -> Snapshot:
     }
     if state.energy is not None:
         tensors["energy"] = state.energy
-    return Snapshot({"steps": state.steps}, tensors)
+    return Snapshot({"steps": state.steps, "aim": state.aim}, tensors)
 
 
 def resumed(kept: Snapshot, device: torch.device) -> Iteration:
@@ -61,6 +61,7 @@ def resumed(kept: Snapshot, device: torch.device) -> Iteration:
         kept.facts["steps"],
         tensors["counts"],
         list(tensors["history"]),
+        aim=kept.facts.get("aim"),
     )
 
 

@@ -8,10 +8,18 @@ from functools import lru_cache
 
 import torch
 
-from shoal.kernels.backends.block import Block, DifferentiableFactors, Entries, Factors
+from shoal.kernels.backends.block import Block, DifferentiableFactors, Entries, Factors, Rounded
 from shoal.kernels.backends.blocks import Blocks
 
-__all__ = ["Block", "Blocks", "DifferentiableFactors", "Entries", "Factors", "backend_for"]
+__all__ = [
+    "Block",
+    "Blocks",
+    "DifferentiableFactors",
+    "Entries",
+    "Factors",
+    "Rounded",
+    "backend_for",
+]
 
 _LOGGER = logging.getLogger(__name__)
 _MANY = 1 << 18  # entries for which loading compiled loops pays

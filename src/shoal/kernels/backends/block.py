@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shoal.kernels.surface import Surface
 
-__all__ = ["Adjoint", "Block", "DifferentiableFactors", "Entries", "Factors"]
+__all__ = ["Adjoint", "Block", "DifferentiableFactors", "Entries", "Factors", "Rounded"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +45,26 @@ class Block(NamedTuple):
     rows: Factors
     columns: Factors
     cosine: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Rounded:
+    """Directions in reduced precision: as rows and as columns of a symmetric matrix.
+
+    Attributes:
+        rows: Multiples of the directions; rows of zeros may follow them. shape: (n, k)
+        columns: Numbers whose products with these are multiples of cosines. shape: (n, k)
+        scale: What makes cosines of the products, for rows and columns alike. shape: (n,)
+        block: How many rows and columns are best multiplied together.
+    """
+
+    rows: Tensor
+    columns: Tensor
+    scale: Tensor
+    block: tuple[int, int]
+
+    def __getitem__(self, part: slice) -> "Rounded":
+        return Rounded(self.rows[part], self.columns[part], self.scale[part], self.block)
 
 
 @dataclass(frozen=True, eq=False)

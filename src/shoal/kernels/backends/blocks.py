@@ -6,13 +6,21 @@ import torch
 from torch import Tensor
 
 from shoal.approximation import chebyshev_basis, differentiate
-from shoal.kernels.backends.block import Adjoint, Block, DifferentiableFactors, Entries, Factors
+from shoal.kernels.backends.block import (
+    Adjoint,
+    Block,
+    DifferentiableFactors,
+    Entries,
+    Factors,
+    Rounded,
+)
 from shoal.kernels.surface import Surface, padded, to_unit
 
 __all__ = ["Blocks", "adjoint_series", "row_series", "scale_series"]
 
 _WORK = 1 << 18  # numbers of the basis that stay in the cache of a CPU
 _WORK_ELSEWHERE = 1 << 26
+_ROUNDED_BLOCK = (512, 2048)  # entries of a product in reduced precision that stay in the cache
 
 
 class Blocks:
@@ -87,6 +95,41 @@ class Blocks:
             if observe is not None:
                 observe(part, entries)
         return Adjoint(turning, left, right)
+
+    def rounded(self, unit: Tensor) -> Rounded:
+        """Directions in float32. shape: (n, p)."""
+        rows = unit.float()
+        return Rounded(rows, rows, rows.new_ones(len(rows)), _ROUNDED_BLOCK)
+
+    def multiply(
+        self,
+        polynomial: Tensor,
+        rows: tuple[Rounded, Tensor],
+        columns: tuple[Rounded, Tensor],
+        *,
+        diagonal: bool,
+    ) -> tuple[Tensor, Tensor]:
+        r"""Products of a block of a kernel matrix in reduced precision with vectors of both sides.
+
+        Args:
+            polynomial: The kernel as one of $u = s\sin\tfrac\theta2 - 1$: $s$, and then its
+                coefficients, the highest powers first; it is one at zero angle.
+            rows: Directions of the rows, and vectors $l$. shape: (n, q)
+            columns: Directions of the columns, and vectors $r$. shape: (m, q)
+            diagonal: Whether the block is on the diagonal of the matrix.
+
+        Returns:
+            $Kr$ and $K^T l$, the latter not to be used on the diagonal.
+        """
+        cosine = rows[0].rows @ columns[0].columns.T
+        slope, *powers = polynomial.tolist()
+        u = cosine.mul_(-0.5).add_(0.5).clamp_(min=0.0).sqrt_().mul_(slope).sub_(1.0)
+        values = torch.full_like(u, powers[0])
+        for power in powers[1:]:
+            values.mul_(u).add_(power)
+        if diagonal:
+            values.fill_diagonal_(1.0)
+        return values @ columns[1], values.T @ rows[1]
 
     def mirror(self, matrix: Tensor, rows: slice) -> None:
         """Copy what a strip of rows of a square matrix has above the diagonal to below it."""

@@ -1,0 +1,115 @@
+r"""Products with a kernel matrix in reduced precision, whose entries are made and dropped.
+
+Where all inputs have one norm, or norms are but factors, a kernel divided by the roots of its
+diagonal is a function of the angle, and analytic in $\sin\tfrac\theta2$, the root of
+$(1 - \cos\theta)/2$, up to angles near $\pi$. A polynomial of it, one root and a dozen
+multiplications, gives entries with an error of about 1e-7, and blocks of them are multiplied from
+both sides and forgotten. On a GPU cosines come from products of half-precision numbers: see
+:mod:`shoal.kernels.backends.half_precision`.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.approximation import chebyshev_nodes, coefficients_from_values
+from shoal.kernels.backends import Rounded
+from shoal.kernels.image_matrix import ImagePlan
+from shoal.kernels.plan import Plan
+from shoal.kernels.strips import dealt, strips
+from shoal.kernels.surface import Surface
+
+__all__ = ["RoundedProducts", "rounded_products"]
+
+_DEGREE, _LAST = 8, 32  # of the polynomial: the first that is tried, and the last
+_ENOUGH = 3e-8  # the last coefficients of its series in Chebyshev's form, where they are enough
+_MARGIN = 0.01  # of the least cosine, which is found in half precision
+
+
+@dataclass(frozen=True, eq=False)
+class RoundedProducts:
+    """A symmetric kernel matrix, for products in float32.
+
+    Attributes:
+        plan: The matrix.
+        surface: Its kernels as functions of the angle.
+        kernel: Which of them: 0 for the CK, 1 for the NTK.
+    """
+
+    plan: Plan
+    surface: Surface
+    kernel: int
+
+    def product(self, vectors: Tensor, rank: int, hands: int) -> Tensor:
+        """What one of several processes has of the product with columns, in float64."""
+        inputs, scale = self._inputs, self.plan.rows.scale[self.kernel].double()[:, None]
+        size = len(inputs.rows)
+        given = vectors.new_zeros(size, vectors.shape[1], dtype=torch.float32)
+        given[: len(vectors)] = scale * vectors
+        result = torch.zeros_like(given, dtype=torch.float64)
+        multiply, polynomial = self.plan.backend.multiply, self._polynomial
+        parts = list(strips((size, size), inputs.block[0], symmetric=True))
+        for (rows, across), owner in zip(parts, dealt(parts, hands), strict=True):
+            if owner == rank:
+                own = inputs[rows], given[rows]
+                result[rows] += multiply(polynomial, own, own, diagonal=True)[0]
+                for columns in _blocks(rows.stop, across.stop, inputs.block[1]):
+                    other = inputs[columns], given[columns]
+                    down, along = multiply(polynomial, own, other, diagonal=False)
+                    result[rows] += down
+                    result[columns] += along
+        return scale * result[: len(vectors)]
+
+    @cached_property
+    def _inputs(self) -> Rounded:
+        return self.plan.backend.rounded(self.plan.left.unit)
+
+    @cached_property
+    def _polynomial(self) -> Tensor:
+        return _fitted(self.surface, self.kernel, self._least_cosine()).to(self._inputs.scale)
+
+    def _least_cosine(self) -> float:
+        """A bound of all cosines from below; none is negative if no input has a negative number."""
+        if bool((self.plan.left.points >= 0).all()):
+            return -1e-4
+        inputs, least = self._inputs, 0.0
+        for rows in _blocks(0, len(inputs.rows), inputs.block[0]):
+            for columns in _blocks(rows.start, len(inputs.rows), inputs.block[1]):
+                found = inputs.rows[rows] @ inputs.columns[columns].T
+                cosine = found.float() * inputs.scale[rows, None] * inputs.scale[columns]
+                least = min(least, float(cosine.min()))
+        return max(least - _MARGIN, -1.0)
+
+
+def rounded_products(plan: Plan | ImagePlan, kernel: int) -> RoundedProducts | None:
+    """Such products, where there is a way to them."""
+    if isinstance(plan, ImagePlan) or not plan.symmetric or not isinstance(plan.wide, Surface):
+        return None
+    known = plan.function.architecture.positively_homogeneous or bool((plan.left.norm > 0).all())
+    return RoundedProducts(plan, plan.wide, kernel) if known else None
+
+
+def _blocks(start: int, stop: int, step: int) -> Iterator[slice]:
+    return (slice(begin, min(begin + step, stop)) for begin in range(start, stop, step))
+
+
+def _fitted(surface: Surface, kernel: int, least: float) -> Tensor:
+    r"""The kernel as a polynomial of $u = s\sin\tfrac\theta2 - 1$: $s$, and coefficients.
+
+    The highest powers come first.
+    """
+    end = math.sqrt((1 - least) / 2)
+    for degree in range(_DEGREE, _LAST + 1, 2):
+        half_sine = chebyshev_nodes(degree, 0.0, end)
+        one = half_sine.new_ones(degree + 1, 1)
+        values = surface.pairs(one, one, 2 * half_sine.clamp(max=1.0).asin())[kernel]
+        series = coefficients_from_values(values)
+        if float(series[-2:].abs().max()) < _ENOUGH:
+            break
+    powers = np.polynomial.chebyshev.cheb2poly(series.numpy())
+    return torch.from_numpy(np.concatenate([[2 / end], powers[::-1]])).float()
