@@ -1,10 +1,10 @@
 r"""Products with a kernel matrix in reduced precision, whose entries are made and dropped.
 
 Where all inputs have one norm, or norms are but factors, a kernel divided by the roots of its
-diagonal is a function of the angle, and analytic in $\sin\tfrac\theta2$, the root of
-$(1 - \cos\theta)/2$, up to angles near $\pi$. A polynomial of it, one root and a dozen
-multiplications, gives entries with an error of about 1e-7, and blocks of them are multiplied from
-both sides and forgotten. On a GPU cosines come from products of half-precision numbers: see
+diagonal is an analytic function of the angle, and up to angles near $\pi$ of $\sin\tfrac\theta2$,
+the root of $(1 - \cos\theta)/2$. A polynomial of that, a dozen multiplications, gives entries with
+an error of about 1e-7, and blocks of them are multiplied from both sides and forgotten. On a GPU
+cosines come from products of half-precision numbers: see
 :mod:`shoal.kernels.backends.half_precision`.
 """
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from shoal.approximation import chebyshev_nodes, coefficients_from_values
-from shoal.kernels.backends import Rounded
+from shoal.kernels.backends import Polynomial, Rounded
 from shoal.kernels.image_matrix import ImagePlan
 from shoal.kernels.plan import Plan
 from shoal.kernels.strips import dealt, strips
@@ -28,6 +28,7 @@ __all__ = ["RoundedProducts", "rounded_products"]
 
 _DEGREE, _LAST = 8, 32  # of the polynomial: the first that is tried, and the last
 _ENOUGH = 3e-8  # the last coefficients of its series in Chebyshev's form, where they are enough
+_WIDE = -0.7  # cosine below which polynomials are those of the angle itself
 _MARGIN = 0.01  # of the least cosine, which is found in half precision
 
 
@@ -70,8 +71,9 @@ class RoundedProducts:
         return self.plan.backend.rounded(self.plan.left.unit)
 
     @cached_property
-    def _polynomial(self) -> Tensor:
-        return _fitted(self.surface, self.kernel, self._least_cosine()).to(self._inputs.scale)
+    def _polynomial(self) -> Polynomial:
+        found = _fitted(self.surface, self.kernel, self._least_cosine())
+        return found._replace(numbers=found.numbers.to(self._inputs.scale))
 
     def _least_cosine(self) -> float:
         """A bound of all cosines from below; none is negative if no input has a negative number."""
@@ -98,18 +100,17 @@ def _blocks(start: int, stop: int, step: int) -> Iterator[slice]:
     return (slice(begin, min(begin + step, stop)) for begin in range(start, stop, step))
 
 
-def _fitted(surface: Surface, kernel: int, least: float) -> Tensor:
-    r"""The kernel as a polynomial of $u = s\sin\tfrac\theta2 - 1$: $s$, and coefficients.
-
-    The highest powers come first.
-    """
-    end = math.sqrt((1 - least) / 2)
+def _fitted(surface: Surface, kernel: int, least: float) -> Polynomial:
+    """The kernel as a polynomial, for cosines from the least one on."""
+    of_angle = least < _WIDE  # where the half sine is stationary, and angles are not analytic in it
+    end = math.acos(least) if of_angle else math.sqrt((1 - least) / 2)
     for degree in range(_DEGREE, _LAST + 1, 2):
-        half_sine = chebyshev_nodes(degree, 0.0, end)
-        one = half_sine.new_ones(degree + 1, 1)
-        values = surface.pairs(one, one, 2 * half_sine.clamp(max=1.0).asin())[kernel]
+        nodes = chebyshev_nodes(degree, 0.0, end)
+        one = nodes.new_ones(degree + 1, 1)
+        values = surface.pairs(one, one, nodes if of_angle else 2 * nodes.asin())[kernel]
         series = coefficients_from_values(values)
         if float(series[-2:].abs().max()) < _ENOUGH:
             break
     powers = np.polynomial.chebyshev.cheb2poly(series.numpy())
-    return torch.from_numpy(np.concatenate([[2 / end], powers[::-1]])).float()
+    numbers = torch.from_numpy(np.concatenate([[2 / end], powers[::-1]])).float()
+    return Polynomial(numbers, of_angle)

@@ -101,11 +101,11 @@ class Nystrom(Preconditioner):
         return _of_features(problem, _nystrom(problem, self.rank, self.seed, memory))
 
     def size_in_bytes(self, problem: Problem) -> int:
-        """Features, twice; or once, with a few more rows of them, where they are rounded."""
+        """Features, twice; or once, where they are rounded."""
         rank = min(self.rank, problem.size)
         if self.precision == torch.float64:
             return _bytes(problem, 2, rank)
-        return self.precision.itemsize * problem.size * rank + 8 * rank * (8 * rank + 6 * _ROWS)
+        return self.precision.itemsize * problem.size * rank + _bytes(problem, 0, 2 * rank)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -252,9 +252,10 @@ def _rounded_nystrom(problem: Problem, method: Nystrom, memory: int) -> Columns:
     factor = torch.linalg.cholesky(small)
     columns = torch.empty(problem.size, rank, dtype=method.precision, device=chosen.device)
     gram = torch.zeros_like(small)
-    for start in range(0, problem.size, _ROWS):
-        rows = slice(start, start + _ROWS)
-        cross = problem.cross(problem.x[rows], chosen, memory).to_dense()
+    step = max(1, min(_ROWS, memory // (64 * rank)))
+    for start in range(0, problem.size, step):
+        rows = slice(start, start + step)
+        cross = problem.cross(problem.x[rows], chosen, memory // 2).to_dense()
         found = torch.linalg.solve_triangular(factor, cross.T, upper=False).T
         columns[rows] = found / largest**0.5  # of at most one, which half precision has room for
         rounded = columns[rows].double()

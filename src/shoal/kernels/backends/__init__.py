@@ -8,7 +8,14 @@ from functools import lru_cache
 
 import torch
 
-from shoal.kernels.backends.block import Block, DifferentiableFactors, Entries, Factors, Rounded
+from shoal.kernels.backends.block import (
+    Block,
+    DifferentiableFactors,
+    Entries,
+    Factors,
+    Polynomial,
+    Rounded,
+)
 from shoal.kernels.backends.blocks import Blocks
 
 __all__ = [
@@ -17,6 +24,7 @@ __all__ = [
     "DifferentiableFactors",
     "Entries",
     "Factors",
+    "Polynomial",
     "Rounded",
     "backend_for",
 ]

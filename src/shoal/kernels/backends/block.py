@@ -12,7 +12,15 @@ from torch import Tensor
 
 from shoal.kernels.surface import Surface
 
-__all__ = ["Adjoint", "Block", "DifferentiableFactors", "Entries", "Factors", "Rounded"]
+__all__ = [
+    "Adjoint",
+    "Block",
+    "DifferentiableFactors",
+    "Entries",
+    "Factors",
+    "Polynomial",
+    "Rounded",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +53,18 @@ class Block(NamedTuple):
     rows: Factors
     columns: Factors
     cosine: Tensor
+
+
+class Polynomial(NamedTuple):
+    r"""A kernel of unit diagonal as a polynomial of $u = st - 1$.
+
+    Attributes:
+        numbers: $s$, and then the coefficients, the highest powers first, in float32.
+        of_angle: Whether $t$ is the angle $\theta$; otherwise it is $\sin\tfrac\theta2$.
+    """
+
+    numbers: Tensor
+    of_angle: bool
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ from shoal.kernels.backends.block import (
     DifferentiableFactors,
     Entries,
     Factors,
+    Polynomial,
     Rounded,
 )
 from shoal.kernels.surface import Surface, padded, to_unit
@@ -103,7 +104,7 @@ class Blocks:
 
     def multiply(
         self,
-        polynomial: Tensor,
+        polynomial: Polynomial,
         rows: tuple[Rounded, Tensor],
         columns: tuple[Rounded, Tensor],
         *,
@@ -112,8 +113,7 @@ class Blocks:
         r"""Products of a block of a kernel matrix in reduced precision with vectors of both sides.
 
         Args:
-            polynomial: The kernel as one of $u = s\sin\tfrac\theta2 - 1$: $s$, and then its
-                coefficients, the highest powers first; it is one at zero angle.
+            polynomial: The kernel, divided by the roots of its diagonal.
             rows: Directions of the rows, and vectors $l$. shape: (n, q)
             columns: Directions of the columns, and vectors $r$. shape: (m, q)
             diagonal: Whether the block is on the diagonal of the matrix.
@@ -122,8 +122,12 @@ class Blocks:
             $Kr$ and $K^T l$, the latter not to be used on the diagonal.
         """
         cosine = rows[0].rows @ columns[0].columns.T
-        slope, *powers = polynomial.tolist()
-        u = cosine.mul_(-0.5).add_(0.5).clamp_(min=0.0).sqrt_().mul_(slope).sub_(1.0)
+        slope, *powers = polynomial.numbers.tolist()
+        if polynomial.of_angle:
+            place = cosine.clamp_(-1.0, 1.0).acos_()
+        else:
+            place = cosine.mul_(-0.5).add_(0.5).clamp_(min=0.0).sqrt_()
+        u = place.mul_(slope).sub_(1.0)
         values = torch.full_like(u, powers[0])
         for power in powers[1:]:
             values.mul_(u).add_(power)

@@ -12,8 +12,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra import libdevice
 
-from shoal.kernels.backends.block import Rounded
+from shoal.kernels.backends.block import Polynomial, Rounded
 
 __all__ = ["halves", "multiply"]
 
@@ -90,7 +91,7 @@ def _padded(numbers: Tensor) -> Tensor:
 
 
 def multiply(
-    polynomial: Tensor,
+    polynomial: Polynomial,
     rows: tuple[Rounded, Tensor],
     columns: tuple[Rounded, Tensor],
     *,
@@ -99,8 +100,7 @@ def multiply(
     r"""Products of a block of a kernel matrix with vectors of both sides, in float64.
 
     Args:
-        polynomial: The kernel as one of $u = s\sin\tfrac\theta2 - 1$: $s$, and then its
-            coefficients, the highest powers first, in float32.
+        polynomial: The kernel, divided by the roots of its diagonal.
         rows: Directions of the rows, and vectors $l$. shape: (n, q), with n a multiple of 64
         columns: Directions of the columns, and vectors $r$. shape: (m, q), with m such a multiple
         diagonal: Whether the block is on the diagonal of the matrix, where cosines are one.
@@ -120,7 +120,7 @@ def multiply(
         with torch.cuda.device_of(left):
             _multiply[(count // _TILE, spans)](
                 cosine,
-                polynomial,
+                polynomial.numbers,
                 first.scale,
                 second.scale,
                 own,
@@ -129,7 +129,8 @@ def multiply(
                 along,
                 count,
                 size,
-                len(polynomial) - 1,
+                len(polynomial.numbers) - 1,
+                of_angle=polynomial.of_angle,
                 on_diagonal=diagonal,
                 tile=_TILE,
                 span=_SPAN,
@@ -159,6 +160,7 @@ def _multiply(
     count,
     size,
     terms,
+    of_angle: tl.constexpr,
     on_diagonal: tl.constexpr,
     tile: tl.constexpr,
     span: tl.constexpr,
@@ -176,7 +178,11 @@ def _multiply(
         j = start + tl.arange(0, tile)
         cosine = tl.load(cosines + tl.cast(i, tl.int64)[:, None] * size + j[None, :])
         cosine = cosine * scale[:, None] * tl.load(column_scale + j)[None, :]
-        u = slope * tl.sqrt(tl.maximum(0.5 - 0.5 * cosine, 0.0)) - 1.0
+        if of_angle:
+            place = libdevice.acos(tl.minimum(tl.maximum(cosine, -1.0), 1.0))
+        else:
+            place = tl.sqrt(tl.maximum(0.5 - 0.5 * cosine, 0.0))
+        u = slope * place - 1.0
         value = tl.zeros((tile, tile), dtype=tl.float32) + tl.load(polynomial + 1)
         for term in range(2, terms + 1):
             value = value * u + tl.load(polynomial + term)
@@ -186,7 +192,7 @@ def _multiply(
         total = tl.dot(value, other, total, input_precision="tf32x3")
         if not on_diagonal:
             image = tl.dot(tl.trans(value), own, input_precision="tf32x3")
-            place = (tl.cast(strip, tl.int64) * size + j)[:, None] * vectors + q[None, :]
-            tl.store(along + place, image)
-    place = (tl.cast(part, tl.int64) * count + i)[:, None] * vectors + q[None, :]
-    tl.store(down + place, total)
+            entry = (tl.cast(strip, tl.int64) * size + j)[:, None] * vectors + q[None, :]
+            tl.store(along + entry, image)
+    entry = (tl.cast(part, tl.int64) * count + i)[:, None] * vectors + q[None, :]
+    tl.store(down + entry, total)

@@ -14,7 +14,14 @@ from torch import Tensor
 from triton.language.extra import libdevice
 
 from shoal.kernels.backends import half_precision
-from shoal.kernels.backends.block import Adjoint, Block, DifferentiableFactors, Entries, Rounded
+from shoal.kernels.backends.block import (
+    Adjoint,
+    Block,
+    DifferentiableFactors,
+    Entries,
+    Polynomial,
+    Rounded,
+)
 from shoal.kernels.backends.blocks import Blocks, adjoint_series, row_series
 from shoal.kernels.surface import Surface
 
@@ -63,7 +70,7 @@ class Tiles(Blocks):
 
     def multiply(
         self,
-        polynomial: Tensor,
+        polynomial: Polynomial,
         rows: tuple[Rounded, Tensor],
         columns: tuple[Rounded, Tensor],
         *,
