@@ -71,6 +71,8 @@ def _options(preconditioner: Preconditioner | None) -> dict[str, str]:
         return {"preconditioner": "None"}
     given = vars(preconditioner).items()
     texts = {name: _hash(v) if isinstance(v, Tensor) else str(v) for name, v in given}
+    if "precision" in texts:  # which the method has too
+        texts["precision of columns"] = texts.pop("precision")
     return {"preconditioner": preconditioner.name, **texts}
 
 
