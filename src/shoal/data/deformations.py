@@ -53,7 +53,7 @@ class DeformedImages:
     scaling: float = 0.1
     shift: float = 1.0
     elastic: float = 1.0
-    smoothness: float = 4.0
+    smoothness: float = 8.0
 
     def __post_init__(self) -> None:
         if check_dataset(self.base).x.dim() != 4:

@@ -8,6 +8,7 @@ from torch import Tensor
 from shoal.activations.description import description
 from shoal.core.checkpoints import Checkpoint, Snapshot
 from shoal.core.files import checksum
+from shoal.core.processes import fingerprint
 from shoal.linalg import Iteration
 from shoal.regression.methods import ConjugateGradients
 from shoal.regression.preconditioners import Preconditioner
@@ -24,8 +25,8 @@ def of_problem(
     """The file of a problem, with all that the bits of an iteration depend on."""
     identity = {
         "architecture": description(problem.function.architecture),
-        "x": _hash(problem.x),
-        "y": _hash(problem.y),
+        "x": fingerprint(problem.x),
+        "y": fingerprint(problem.y),
         "ridge": repr(problem.ridge),
         "which": str(problem.kernel),
         "trainable": " ".join(sorted(problem.function.trainable)),
