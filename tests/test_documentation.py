@@ -33,6 +33,7 @@ NEEDS = {
     "shoal.adapters.sklearn_estimators": "sklearn",
     "shoal.adapters.sklearn_kernel": "sklearn",
     "shoal.data.readers.digits": "sklearn",
+    "shoal.kernels.backends.half_precision": "triton",
     "shoal.kernels.backends.pixel_loops": "numba",
     "shoal.kernels.backends.pixel_tiles": "triton",
     "shoal.kernels.backends.tiled": "triton",

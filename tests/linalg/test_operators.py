@@ -6,7 +6,7 @@ import torch
 
 import shoal
 from shoal.equivalents import Basis, CrossOperator, EquivalentOperator
-from shoal.linalg import CholeskyFactor, Diagonal, LowRank, Operator, logdet_samples
+from shoal.linalg import CholeskyFactor, Columns, Diagonal, LowRank, Operator, logdet_samples
 
 DEQ = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 
@@ -20,6 +20,8 @@ def operators():
     kernel = shoal.kernel(DEQ, x).ntk
     ones, core = torch.ones(8, 1).double(), torch.tensor([[-0.5]]).double()
     low = (torch.linalg.qr(normal(8, 3))[0], torch.tensor([5.0, 0.5, 2.0]).double(), 0.25)
+    halves = normal(8, 3).half()
+    half = halves.double()
     equivalent = EquivalentOperator(Basis(x, ones), scale=2.0, core=core, shift=5.0)
     cross = CrossOperator(Basis(new, ones[:5]), Basis(x, ones), scale=2.0, core=core)
     left = torch.cat([2 * new, -0.5 * ones[:5]], 1)
@@ -39,6 +41,10 @@ def operators():
         "low rank": (
             LowRank(*low),
             low[0] @ (low[1] - 0.25).diag() @ low[0].T + 0.25 * torch.eye(8).double(),
+        ),
+        "columns": (
+            Columns(halves, half.T @ half, 0.25, 2.0),
+            2 * (half @ half.T + 0.25 * torch.eye(8).double()),
         ),
     }
 
@@ -78,7 +84,7 @@ def test_bad_factors_are_named_alike(operator, matrix):
         operator @ torch.ones(size, dtype=torch.int64)
 
 
-@pytest.mark.parametrize("name", ["equivalent", "factor", "diagonal", "low rank"])
+@pytest.mark.parametrize("name", ["equivalent", "factor", "diagonal", "low rank", "columns"])
 def test_diagonals_solutions_and_determinants(name):
     operator, matrix = OPERATORS[name]
     b = normal(len(matrix), 2, seed=3)
@@ -88,7 +94,7 @@ def test_diagonals_solutions_and_determinants(name):
 
 
 @pytest.mark.parametrize("scale", [1.0, 2.0**-300, 2.0**300])
-@pytest.mark.parametrize("kind", [Diagonal, LowRank])
+@pytest.mark.parametrize("kind", [Columns, Diagonal, LowRank])
 def test_determinants_from_all_signs(kind, scale):
     """Columns of a Hadamard matrix are orthogonal: the mean of their samples has no error."""
     half = normal(16, 20)
@@ -97,6 +103,9 @@ def test_determinants_from_all_signs(kind, scale):
     signs = torch.kron(torch.kron(signs, signs), torch.kron(signs, signs))
     values, vectors = torch.linalg.eigh(matrix)
     near = Diagonal(matrix.diagonal())
+    if kind is Columns:
+        large = vectors[:, -3:] * (values[-3:] / scale - 1).clamp_min(0.0).sqrt()
+        near = Columns(large.half(), large.half().double().T @ large.half().double(), 1.0, scale)
     if kind is LowRank:
         near = LowRank(vectors[:, -3:], values[-3:], scale)
     samples = logdet_samples(lambda v: matrix @ v, near, signs, rtol=1e-9, max_steps=40)

@@ -257,7 +257,7 @@ def test_bad_options_of_methods_are_named(make, error, message):
 def test_methods_are_values():
     default = shoal.ConjugateGradients()
     assert default == shoal.ConjugateGradients(shoal.Nystrom(rank=1000, seed=0))
-    assert "Nystrom(rank=1000, seed=0), tolerance=1e-06, max_steps=1000" in repr(default)
+    assert "Nystrom(rank=1000, seed=0, precision=torch.float64), tolerance=1e-06" in repr(default)
     labeled = shoal.CombinedPreconditioner(30, labels=["krill"] * 500)
     assert repr(labeled) == "CombinedPreconditioner(rank=30, seed=0, labels of 500 samples)"
     with pytest.raises(FrozenInstanceError):

@@ -144,14 +144,19 @@ def test_groups_that_are_none():
 
 
 @pytest.mark.thorough
-def test_the_program_of_the_page_under_torchrun(tmp_path):
+@pytest.mark.parametrize("which", [0, 1], ids=["fit.py", "train.py"])
+def test_the_programs_of_the_page_under_torchrun(which, tmp_path):
     pytest.importorskip("sklearn")
     page = Path(__file__).parents[2] / "docs" / "several-processes.md"
-    program = next(iter(page_blocks(page)))
-    (tmp_path / "fit.py").write_text(program.code, encoding="utf-8")
+    program = list(page_blocks(page))[which]
+    (tmp_path / "program.py").write_text(program.code, encoding="utf-8")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     found = subprocess.run(
-        [*launcher, tmp_path / "fit.py"], capture_output=True, text=True, timeout=200, check=True
+        [*launcher, tmp_path / "program.py"],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
     )
     assert found.stdout == program.output
-    assert found.stdout in page.read_text(encoding="utf-8").split("```sh")[1]
+    assert found.stdout in page.read_text(encoding="utf-8").split("```sh")[1 + which]

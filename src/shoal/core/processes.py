@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun sets
 _PATIENCE = timedelta(minutes=10)  # with a process that neither answers nor ends
 _PIECE = 2**22  # numbers that are gathered together
-_BITS = {8: torch.int64, 4: torch.int32}
+_BITS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,7 @@
 """Data: readers of official files and of one's own, samplers, and the papers' preprocessings."""
 
 from shoal.data.dataset import Dataset
+from shoal.data.deformations import DeformedImages
 from shoal.data.loading import load, load_data
 from shoal.data.official import UnofficialDataWarning
 from shoal.data.readers.csv_files import read_csv
@@ -12,6 +13,7 @@ from shoal.data.transforms.labels import one_hot, select_classes, signed_labels,
 
 __all__ = [
     "Dataset",
+    "DeformedImages",
     "UnofficialDataWarning",
     "center",
     "flatten",

@@ -27,6 +27,7 @@ from shoal.kernels.image_matrix import ImagePlan
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
+from shoal.kernels.rounded_products import rounded_products
 from shoal.kernels.strips import Strip, dealt
 from shoal.linalg.krylov import conjugate_gradients, relative
 from shoal.linalg.operator import Operator, like_factor, refuse_gradients
@@ -34,8 +35,7 @@ from shoal.linalg.operator import Operator, like_factor, refuse_gradients
 __all__ = ["KernelOperator", "KernelOperators", "identity", "kernel_operator"]
 
 _DEFAULT_MEMORY = 2**30
-_PIECE = 2**18  # entries that are converted together
-_WORK = {"cpu": 2**28, "cuda": 3 * 2**30}  # most bytes that the computation of a strip takes
+_WORK = {"cpu": 2**28, "cuda": 12 * 2**30}  # most bytes that the computation of a strip takes
 
 
 class KernelOperator(Operator):
@@ -64,6 +64,9 @@ class KernelOperator(Operator):
         self._precision = plan.left.points.dtype if precision is None else precision
         self._kept: dict[int, Tensor] = {}
         self._processes = shared
+        self._rounded = None
+        if self._precision != plan.left.points.dtype and not self._fits:
+            self._rounded = rounded_products(plan, kernel)
 
     def __repr__(self) -> str:
         name = Kernels._fields[self._kernel]
@@ -103,6 +106,8 @@ class KernelOperator(Operator):
     def keep(self) -> None:
         """Compute now what is kept, and not with the first product."""
         with self._processes.together():
+            if self._rounded is not None:
+                return
             for strip, _ in self._strips():
                 if strip.rows.start not in self._kept:
                     return
@@ -126,19 +131,32 @@ class KernelOperator(Operator):
             self._processes.spread(out[strip], owner)
 
     def _product(self, vectors: Tensor) -> Tensor:
+        if self._rounded is not None:
+            shared = self._processes
+            return self._summed(vectors, self._rounded.product(vectors, shared.rank, shared.size))
         result = vectors.new_zeros(self.shape[0], vectors.shape[1])
         for (rows, across), values in self._strips():
-            start = across.start
-            corner = len(values) if self._plan.symmetric else 0  # what is on the diagonal
-            result[rows] += values[:, :corner].to(result) @ vectors[start : start + corner]
-            for begin, piece in self._pieces(values, corner):
-                columns = slice(start + begin, start + begin + piece.shape[1])
-                result[rows] += piece @ vectors[columns]
-                if self._plan.symmetric:  # the part below the diagonal
-                    result[columns] += piece.T @ vectors[rows]
+            given = vectors.to(values.dtype)  # products are as exact as their entries
+            result[rows] += values @ given[across]
+            if self._plan.symmetric:  # the part below the diagonal
+                below = slice(across.start + len(values), across.stop)
+                result[below] += values[:, len(values) :].T @ given[rows]
+        return self._summed(vectors, result)
+
+    def _summed(self, vectors: Tensor, part: Tensor) -> Tensor:
+        """The product with vectors, given what each process has of it."""
         if self._processes.size > 1:
             self._processes.agree({"vectors": fingerprint(vectors)})
-        return self._processes.sum(result)
+        return self._processes.sum(part)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether entries are kept as far as they fit; those of reduced precision are not."""
+        return self._rounded is None
+
+    def exact(self, memory: int) -> "KernelOperator":
+        """The same matrix with all digits of its inputs, in so many bytes."""
+        return KernelOperator(self._plan, self._kernel, memory, None, self._processes)
 
     @in_standard_settings
     def solve(
@@ -180,6 +198,13 @@ class KernelOperator(Operator):
             )
         return like_factor(other, found.solution)
 
+    @property
+    def _fits(self) -> bool:
+        """Whether a process can keep all that it has of the matrix."""
+        rows, columns = self.shape
+        entries = rows * columns // (2 if self._plan.symmetric else 1)
+        return entries * self._precision.itemsize <= self._keep * self._processes.size
+
     @cached_property
     def _dealt(self) -> list[tuple[Strip, int]]:
         """Strips, and which process has each."""
@@ -204,14 +229,6 @@ class KernelOperator(Operator):
                 if kept + values.numel() * self._precision.itemsize <= self._keep:
                     values = self._kept[strip.rows.start] = values.to(self._precision)
             yield strip, values
-
-    def _pieces(self, strip: Tensor, begin: int) -> Iterator[tuple[int, Tensor]]:
-        """Columns of a strip in the dtype of the operator, and the first of them."""
-        size = strip.shape[1]
-        if strip.dtype != self.dtype and strip.device.type == "cpu":  # converted ones stay in cache
-            size = max(1, _PIECE // len(strip))
-        for first in range(begin, strip.shape[1], size):
-            yield first, strip[:, first : first + size].to(self.dtype)
 
     def _fill(self, strip: Strip, out: Tensor | None = None) -> Tensor:
         """Compute a strip, in place where there is one."""
@@ -262,8 +279,11 @@ def kernel_operator(
         width: See :func:`~shoal.kernels.kernel_function`.
         memory: Most bytes that each operator uses, such as ``"2GiB"``; what fits is computed only
             once.
-        precision: The dtype in which parts of the matrix are kept, such as ``torch.float32`` for
-            twice as many; that of the inputs by default. Products with what is kept have its error.
+        precision: The dtype in which the matrix is kept and multiplied; that of the inputs by
+            default. With ``torch.float32`` twice as much fits, and products have its error. If not
+            all of it fits, and inputs have one norm or activations are positively homogeneous,
+            nothing is kept and entries are made in that precision, much faster than in float64;
+            on a GPU with an error of up to 1e-6, from products of half-precision numbers.
         process_group: The processes that share the matrix, and all make this call: those of
             ``torch.distributed`` or ``torchrun`` by default, with ``None`` this one alone. Each has
             ``memory`` bytes.

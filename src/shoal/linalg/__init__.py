@@ -2,12 +2,13 @@
 
 from shoal.linalg.cholesky import CholeskyFactor
 from shoal.linalg.krylov import Iteration, conjugate_gradients, logdet_samples
-from shoal.linalg.low_rank import Diagonal, LowRank
+from shoal.linalg.low_rank import Columns, Diagonal, LowRank
 from shoal.linalg.norms import Eigenpair, dominant_eigenpair, symmetric_norm
 from shoal.linalg.operator import Operator
 
 __all__ = [
     "CholeskyFactor",
+    "Columns",
     "Diagonal",
     "Eigenpair",
     "Iteration",

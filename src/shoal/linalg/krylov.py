@@ -1,5 +1,6 @@
 """Conjugate gradients for several right-hand sides at once: solutions and determinants."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -7,11 +8,12 @@ import torch
 from torch import Tensor
 
 from shoal.core.exceptions import ConvergenceError
-from shoal.linalg.low_rank import Diagonal, LowRank
+from shoal.linalg.low_rank import Columns, Diagonal, LowRank
 
 __all__ = ["Iteration", "Map", "conjugate_gradients", "logdet_samples", "relative", "step", "unit"]
 
 Map = Callable[[Tensor], Tensor]
+_GAIN = 5e-4  # by which one sweep of refinement reduces residuals, about
 
 
 @dataclass(eq=False)
@@ -29,6 +31,7 @@ class Iteration:
         counts: In how many of them each column moved. shape: (q,)
         history: Relative residuals after each step. shapes: (q,)
         converged: Whether the true residuals met the tolerance.
+        aim: The relative residual at which true ones are computed next; ``None`` before a start.
     """
 
     solution: Tensor
@@ -39,6 +42,7 @@ class Iteration:
     counts: Tensor
     history: list[Tensor] = field(default_factory=list)
     converged: bool = False
+    aim: float | None = None
 
     @classmethod
     def start(cls, b: Tensor) -> "Iteration":
@@ -62,7 +66,16 @@ def conjugate_gradients(
 
     Each step is one product with all columns; those that have converged stay as they are. When all
     have, the true residuals are computed, and if they are larger than the tolerance the iteration
-    starts again from them: with a cheaper ``product`` that is iterative refinement.
+    starts again from them.
+
+    With a cheaper ``product``, by a symmetric $A + E$, that is iterative refinement. A sweep that
+    reduces the residuals of its own system by a factor $\eta$ leaves true ones of at most
+    $\eta + (1 + \eta)\varepsilon/(1 - \varepsilon)$ times those before, where $\varepsilon =
+    \|E\| \|A^{-1}\|$: what remains is $R - A\Delta = (R - (A + E)\Delta) + E\Delta$, and
+    $\|\Delta\| \le (1 + \eta) \|(A + E)^{-1}\| \|R\|$. So it converges if $\varepsilon < 1/2$,
+    however ill-conditioned $A$ is: for $A = K + \lambda I$ if the error of the products is below
+    half of the ridge. Steps with $\eta$ far below $\varepsilon$ would be wasted, and sweeps end
+    at about ``_GAIN``.
 
     Args:
         product: $V \mapsto AV$, perhaps in lower precision.
@@ -79,20 +92,33 @@ def conjugate_gradients(
     """
     scale = unit(b)
     b = b / scale
-    aim = rtol if exact is None else rtol / 2  # a second look at true residuals costs more
-    exact = product if exact is None else exact
     s = Iteration.start(b) if state is None else state
+    if exact is None or s.aim is None:
+        s.aim = rtol if exact is None else _sweep(relative(s.residual, b), rtol)
     while True:
-        moving = ~(relative(s.residual, b) <= aim)  # NaN moves, and never arrives
+        moving = ~(relative(s.residual, b) <= s.aim)  # NaN moves, and never arrives
         if s.steps >= max_steps or not bool(moving.any()):
-            vars(s).update(residual=b - exact(s.solution), energy=None)
-            moving = ~(relative(s.residual, b) <= rtol)
+            true = b - (product if exact is None else exact)(s.solution)
+            found = relative(true, b)
+            aim = rtol if exact is None else _sweep(found, rtol)
+            vars(s).update(residual=true, energy=None, aim=aim)
+            moving = ~(found <= rtol)
             s.converged = not bool(moving.any())
             if s.converged or s.steps >= max_steps:
                 return replace(s, solution=s.solution * scale, residual=s.residual * scale)
         step(s, product, b, precondition=precondition, moving=moving)
         if on_step is not None:
             on_step(s)
+
+
+def _sweep(found: Tensor, rtol: float) -> float:
+    """Where a sweep of refinement ends, so that all that are left gain about as much."""
+    wanted = rtol / 2  # one more look at true residuals costs more than a step
+    largest = float(found.max())
+    if not wanted < largest:  # NaN too
+        return wanted
+    sweeps = math.ceil(math.log(wanted / largest) / math.log(_GAIN))
+    return largest * (wanted / largest) ** (1 / sweeps)
 
 
 def step(
@@ -129,7 +155,7 @@ def step(
 
 def logdet_samples(
     product: Map,
-    near: Diagonal | LowRank,
+    near: Columns | Diagonal | LowRank,
     probes: Tensor,
     *,
     rtol: float,

@@ -1,6 +1,8 @@
 """Matrices that are easy to invert: diagonal ones, and multiples of one plus a low rank."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -8,8 +10,9 @@ from torch import Tensor
 from shoal.core.checks import real, shaped
 from shoal.linalg.operator import Operator
 
-__all__ = ["DROPPED", "Diagonal", "LowRank"]
+__all__ = ["DROPPED", "Columns", "Diagonal", "LowRank"]
 
+_NUMBERS = 2**27  # of columns that are converted together
 DROPPED = 1e-12  # eigenvalues, relative to the largest, that are rounding
 
 
@@ -124,3 +127,97 @@ class LowRank(Operator):
         shaped("vectors", vectors, len(self.vectors), None)
         parts = (inside - outside)[:, None] * (self.vectors.T @ vectors)
         return outside * vectors + self.vectors @ parts
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Columns(Operator):
+    r"""$s (FF^T + \rho I)$ for columns $F$ of any kind, which may be kept in half precision.
+
+    Whatever the columns are rounded to, this is a matrix of the same kind, and its inverse is
+    exact: by Woodbury's identity $v - F (F^T F + \rho I)^{-1} F^T v$ over $s\rho$, summed in
+    float64.
+
+    Attributes:
+        columns: $F$, in any floating-point dtype. shape: (n, r)
+        gram: $F^T F$ of the columns as they are rounded, in float64. shape: (r, r)
+        outside: $\rho > 0$.
+        scale: $s > 0$.
+    """
+
+    columns: Tensor
+    gram: Tensor
+    outside: float
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        shaped("columns", self.columns, None, None)
+        shaped("gram", self.gram, self.columns.shape[1], self.columns.shape[1])
+        real("outside", self.outside, above=0)
+        real("scale", self.scale, above=0)
+
+    @property
+    def shape(self) -> torch.Size:
+        """Rows and columns."""
+        return torch.Size((len(self.columns), len(self.columns)))
+
+    @property
+    def _entries(self) -> Tensor:
+        return self.gram
+
+    def diagonal(self) -> Tensor:
+        """The diagonal."""
+        squares = torch.cat([part.square().sum(1) for _, part in self._parts()])
+        return self.scale * (squares + self.outside)
+
+    @cached_property
+    def _factor(self) -> Tensor:
+        inside = self.gram.clone()
+        inside.diagonal().add_(self.outside)
+        factor: Tensor = torch.linalg.cholesky(inside)
+        return factor
+
+    def solve(self, vectors: Tensor) -> Tensor:
+        """The inverse times columns."""
+        inside = torch.cholesky_solve(self._projected(vectors), self._factor)
+        result = self._combined(vectors, -inside)
+        return result.div_(self.scale * self.outside)
+
+    def root(self, vectors: Tensor) -> Tensor:
+        """The root times columns."""
+        values, rotation = torch.linalg.eigh(self.gram)
+        values = values.clamp_min(0.0)
+        # (√(θ + ρ) - √ρ) / θ, also at zero
+        share = 1 / ((values + self.outside).sqrt() + self.outside**0.5)
+        inside = rotation @ (share[:, None] * (rotation.T @ self._projected(vectors)))
+        return self._combined(self.outside**0.5 * vectors, inside).mul_(self.scale**0.5)
+
+    def logdet(self) -> float:
+        """The logarithm of the determinant."""
+        others = len(self.columns) - len(self.gram)
+        outside, scale = self.gram.new_tensor([self.outside, self.scale]).log()
+        inside = 2 * self._factor.diagonal().log().sum()
+        return float(inside + others * outside + len(self.columns) * scale)
+
+    def _product(self, vectors: Tensor) -> Tensor:
+        result = self._combined(self.outside * vectors, self._projected(vectors))
+        return result.mul_(self.scale)
+
+    def _parts(self) -> Iterator[tuple[slice, Tensor]]:
+        """Rows of the columns, in float64."""
+        step = max(1, _NUMBERS // max(1, self.columns.shape[1]))
+        for start in range(0, len(self.columns), step):
+            rows = slice(start, start + step)
+            yield rows, self.columns[rows].double()
+
+    def _projected(self, vectors: Tensor) -> Tensor:
+        shaped("vectors", vectors, len(self.columns), None)
+        result = vectors.new_zeros(self.columns.shape[1], vectors.shape[1])
+        for rows, part in self._parts():
+            result += part.T @ vectors[rows]
+        return result
+
+    def _combined(self, vectors: Tensor, inside: Tensor) -> Tensor:
+        result = torch.empty_like(vectors)
+        for rows, part in self._parts():
+            result[rows] = vectors[rows] + part @ inside
+        return result

@@ -8,6 +8,7 @@ from torch import Tensor
 from shoal.activations.description import description
 from shoal.core.checkpoints import Checkpoint, Snapshot
 from shoal.core.files import checksum
+from shoal.core.processes import fingerprint
 from shoal.linalg import Iteration
 from shoal.regression.methods import ConjugateGradients
 from shoal.regression.preconditioners import Preconditioner
@@ -24,8 +25,8 @@ def of_problem(
     """The file of a problem, with all that the bits of an iteration depend on."""
     identity = {
         "architecture": description(problem.function.architecture),
-        "x": _hash(problem.x),
-        "y": _hash(problem.y),
+        "x": fingerprint(problem.x),
+        "y": fingerprint(problem.y),
         "ridge": repr(problem.ridge),
         "which": str(problem.kernel),
         "trainable": " ".join(sorted(problem.function.trainable)),
@@ -47,7 +48,7 @@ def snapshot(state: Iteration) -> Snapshot:
     }
     if state.energy is not None:
         tensors["energy"] = state.energy
-    return Snapshot({"steps": state.steps}, tensors)
+    return Snapshot({"steps": state.steps, "aim": state.aim}, tensors)
 
 
 def resumed(kept: Snapshot, device: torch.device) -> Iteration:
@@ -61,6 +62,7 @@ def resumed(kept: Snapshot, device: torch.device) -> Iteration:
         kept.facts["steps"],
         tensors["counts"],
         list(tensors["history"]),
+        aim=kept.facts.get("aim"),
     )
 
 
@@ -70,6 +72,8 @@ def _options(preconditioner: Preconditioner | None) -> dict[str, str]:
         return {"preconditioner": "None"}
     given = vars(preconditioner).items()
     texts = {name: _hash(v) if isinstance(v, Tensor) else str(v) for name, v in given}
+    if "precision" in texts:  # which the method has too
+        texts["precision of columns"] = texts.pop("precision")
     return {"preconditioner": preconditioner.name, **texts}
 
 

@@ -40,8 +40,12 @@ class ConjugateGradients:
             ``None``.
         tolerance: Largest $\|y - (K + \lambda I)\alpha\| / \|y\|$ of each column.
         max_steps: Most steps.
-        precision: The dtype of the part of the matrix that is kept. With ``torch.float32``, half
-            the memory, residuals are computed again in float64.
+        precision: The dtype in which the matrix is kept and multiplied. With ``torch.float32``
+            steps are cheaper and take half the memory, entries that are not kept are made in that
+            precision too, and true residuals are computed in float64, two or three times in all:
+            from these the iteration starts again (see
+            :func:`~shoal.linalg.conjugate_gradients`). It converges where the error of products,
+            about 1e-7 of the largest entry times $\sqrt n$, is below half of the ridge.
 
     Example:
         >>> import shoal

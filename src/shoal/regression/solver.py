@@ -2,7 +2,7 @@ r"""Ways to solve $(K + \lambda I) X = B$: conjugate gradients, with some precon
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.exceptions import ConvergenceError
-from shoal.linalg import CholeskyFactor, Diagonal, LowRank
+from shoal.linalg import CholeskyFactor, Columns, Diagonal, LowRank
 from shoal.linalg.krylov import Iteration, Map, conjugate_gradients, logdet_samples, relative
 from shoal.regression.methods import Cholesky, ConjugateGradients
 from shoal.regression.preconditioners import DiagonalPreconditioner
@@ -67,7 +67,7 @@ class Solver:
 
     product: Map = field(repr=False)
     exact: Map | None = field(repr=False)
-    near: CholeskyFactor | Diagonal | LowRank = field(repr=False)
+    near: CholeskyFactor | Columns | Diagonal | LowRank = field(repr=False)
     rtol: float
     max_steps: int
     times: tuple[float, float]
@@ -138,7 +138,7 @@ class Solver:
         """Unbiased samples of it, from columns of random signs."""
         if self.factor is not None:
             return torch.full(signs.shape[1:], self.factor.logdet(), dtype=torch.float64)
-        if isinstance(self.near, Diagonal | LowRank):
+        if isinstance(self.near, Columns | Diagonal | LowRank):
             return logdet_samples(
                 self.product, self.near, signs, rtol=self.rtol, max_steps=self.max_steps
             )
@@ -177,13 +177,13 @@ def iterative(
     """By conjugate gradients with a preconditioner, on a matrix that is kept as far as it fits."""
     begin = seconds(problem.x)
     report(Progress("precondition", 0.0))
-    near: Diagonal | LowRank = Diagonal(torch.ones_like(problem.y[:, 0]))
+    near: Columns | Diagonal | LowRank = Diagonal(torch.ones_like(problem.y[:, 0]))
     if method.preconditioner is not None:
         spare = memory - method.preconditioner.size_in_bytes(problem)
         near = _same(method.preconditioner.matrix(problem, _block(problem, spare)), problem)
     prepared = seconds(problem.x)
     report(Progress("form", 0.0))
-    left = memory - (near.vectors.nbytes if isinstance(near, LowRank) else 0)
+    left = memory - _bytes(near)
     block = _block(problem, max(left // 4, _LEAST))
     rounded = method.precision != torch.float64
     aside = max(left // 16, _LEAST) if rounded else 0  # for true residuals
@@ -191,17 +191,27 @@ def iterative(
     operator.keep()
     times = (seconds(problem.x) - prepared, prepared - begin)
     product = problem.shifted(operator)
-    exact = problem.shifted(problem.operator(aside)) if rounded else None
+    aside = aside if operator.keeps else (left - block) // 2
+    exact = problem.shifted(operator.exact(aside)) if rounded else None
     return Solver(product, exact, near, method.tolerance, method.max_steps, times, block)
 
 
-def _same(near: Diagonal | LowRank, problem: Problem) -> Diagonal | LowRank:
+def _bytes(near: Columns | Diagonal | LowRank) -> int:
+    """What a preconditioner keeps besides a few vectors."""
+    if isinstance(near, Columns):
+        return near.columns.nbytes + 2 * near.gram.nbytes
+    return near.vectors.nbytes if isinstance(near, LowRank) else 0
+
+
+def _same(near: Columns | Diagonal | LowRank, problem: Problem) -> Columns | Diagonal | LowRank:
     """A preconditioner that is the same in all processes, to the last bit."""
     same = problem.processes.same
     if isinstance(near, Diagonal):
         return Diagonal(same(near.values))
-    outside = same(near.values.new_tensor([near.outside]))
-    return LowRank(same(near.vectors), same(near.values), float(outside))
+    outside = float(same(problem.y.new_tensor([near.outside])))
+    if isinstance(near, Columns):
+        return replace(near, columns=same(near.columns), gram=same(near.gram), outside=outside)
+    return LowRank(same(near.vectors), same(near.values), outside)
 
 
 def least_memory(problem: Problem, method: ConjugateGradients) -> int:

@@ -15,6 +15,8 @@ from shoal.kernels.backends.block import (
     DifferentiableFactors,
     Entries,
     Factors,
+    Polynomial,
+    Rounded,
 )
 from shoal.kernels.backends.blocks import Blocks
 
@@ -26,6 +28,8 @@ __all__ = [
     "DifferentiableFactors",
     "Entries",
     "Factors",
+    "Polynomial",
+    "Rounded",
     "backend_for",
 ]
 

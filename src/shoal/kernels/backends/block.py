@@ -19,6 +19,8 @@ __all__ = [
     "DifferentiableFactors",
     "Entries",
     "Factors",
+    "Polynomial",
+    "Rounded",
 ]
 
 
@@ -52,6 +54,38 @@ class Block(NamedTuple):
     rows: Factors
     columns: Factors
     cosine: Tensor
+
+
+class Polynomial(NamedTuple):
+    r"""A kernel of unit diagonal as a polynomial of $u = st - 1$.
+
+    Attributes:
+        numbers: $s$, and then the coefficients, the highest powers first, in float32.
+        of_angle: Whether $t$ is the angle $\theta$; otherwise it is $\sin\tfrac\theta2$.
+    """
+
+    numbers: Tensor
+    of_angle: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Rounded:
+    """Directions in reduced precision: as rows and as columns of a symmetric matrix.
+
+    Attributes:
+        rows: Multiples of the directions; rows of zeros may follow them. shape: (n, k)
+        columns: Numbers whose products with these are multiples of cosines. shape: (n, k)
+        scale: What makes cosines of the products, for rows and columns alike. shape: (n,)
+        block: How many rows and columns are best multiplied together.
+    """
+
+    rows: Tensor
+    columns: Tensor
+    scale: Tensor
+    block: tuple[int, int]
+
+    def __getitem__(self, part: slice) -> "Rounded":
+        return Rounded(self.rows[part], self.columns[part], self.scale[part], self.block)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,8 @@ from shoal.kernels.backends.block import (
     DifferentiableFactors,
     Entries,
     Factors,
+    Polynomial,
+    Rounded,
 )
 from shoal.kernels.surface import Surface, padded, to_unit
 
@@ -20,6 +22,7 @@ __all__ = ["Blocks", "adjoint_series", "row_series", "scale_series"]
 
 _WORK = 1 << 18  # numbers of the basis that stay in the cache of a CPU
 _WORK_ELSEWHERE = 1 << 26
+_ROUNDED_BLOCK = (512, 2048)  # entries of a product in reduced precision that stay in the cache
 
 
 class Blocks:
@@ -71,6 +74,44 @@ class Blocks:
             left[part] = (entries.in_left * gradient).sum((0, 2), dtype=torch.float64)
             right += (entries.in_right * gradient).sum((0, 1), dtype=torch.float64)
         return Adjoint(turning, left, right)
+
+    def rounded(self, unit: Tensor) -> Rounded:
+        """Directions in float32. shape: (n, p)."""
+        rows = unit.float()
+        return Rounded(rows, rows, rows.new_ones(len(rows)), _ROUNDED_BLOCK)
+
+    def multiply(
+        self,
+        polynomial: Polynomial,
+        rows: tuple[Rounded, Tensor],
+        columns: tuple[Rounded, Tensor],
+        *,
+        diagonal: bool,
+    ) -> tuple[Tensor, Tensor]:
+        r"""Products of a block of a kernel matrix in reduced precision with vectors of both sides.
+
+        Args:
+            polynomial: The kernel, divided by the roots of its diagonal.
+            rows: Directions of the rows, and vectors $l$. shape: (n, q)
+            columns: Directions of the columns, and vectors $r$. shape: (m, q)
+            diagonal: Whether the block is on the diagonal of the matrix.
+
+        Returns:
+            $Kr$ and $K^T l$, the latter not to be used on the diagonal.
+        """
+        cosine = rows[0].rows @ columns[0].columns.T
+        slope, *powers = polynomial.numbers.tolist()
+        if polynomial.of_angle:
+            place = cosine.clamp_(-1.0, 1.0).acos_()
+        else:
+            place = cosine.mul_(-0.5).add_(0.5).clamp_(min=0.0).sqrt_()
+        u = place.mul_(slope).sub_(1.0)
+        values = torch.full_like(u, powers[0])
+        for power in powers[1:]:
+            values.mul_(u).add_(power)
+        if diagonal:
+            values.fill_diagonal_(1.0)
+        return values @ columns[1], values.T @ rows[1]
 
     def mirror(self, matrix: Tensor, rows: slice) -> None:
         """Copy what a strip of rows of a square matrix has above the diagonal to below it."""

@@ -11,7 +11,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-from shoal.kernels.backends.block import Adjoint, Block, DifferentiableBlock
+from shoal.kernels.backends import half_precision
+from shoal.kernels.backends.block import Adjoint, Block, DifferentiableBlock, Polynomial, Rounded
 from shoal.kernels.backends.blocks import Blocks, adjoint_series, row_series
 
 __all__ = ["Tiles", "adjoint_tiles", "evaluate_tiles", "mirror_tiles"]
@@ -43,6 +44,21 @@ class Tiles(Blocks):
         factors = torch.cat([columns.slopes, columns.values]).to(cosine).mT
         ends = (low + high) / 2, (high - low) / 2
         return adjoint_tiles(cosine, upstream, series, factors.contiguous(), *ends)
+
+    def rounded(self, unit: Tensor) -> Rounded:
+        """Directions as numbers of half precision."""
+        return half_precision.halves(unit)
+
+    def multiply(
+        self,
+        polynomial: Polynomial,
+        rows: tuple[Rounded, Tensor],
+        columns: tuple[Rounded, Tensor],
+        *,
+        diagonal: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """Products of a block with vectors of both sides; none of its entries is stored."""
+        return half_precision.multiply(polynomial, rows, columns, diagonal=diagonal)
 
     def mirror(self, matrix: Tensor, rows: slice) -> None:
         """Copy what a strip of rows of a square matrix has above the diagonal to below it."""

@@ -1,0 +1,171 @@
+"""Regression with the NTK of a ReLU DEQ on up to a million deformed digits, on one GPU.
+
+python benchmarks/million.py --data build/data [--samples 60000 240000 1000000] [--rank 15000]
+    [--ridge 0.03] [--seconds 560] [--output build/million]
+
+The stream is that of shoal.data.DeformedImages: the first 60,000 are MNIST's training images. Rows
+go to million.jsonl in the output folder as they are computed, and those that are there are not
+computed again; a solution that is interrupted goes on from its checkpoint. --choose compares
+ridges and deformations instead, trained on 6,000 images and validated on the last 10,000 of the
+training images.
+"""
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import shoal
+from shoal import data
+
+DEQ = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+FEW, VALIDATION = 6000, 10_000
+CHOICES: tuple[dict[str, float], ...] = (
+    {},
+    {"smoothness": 4.0},
+    {"smoothness": 6.0},
+    {"rotation": 15.0, "scaling": 0.15, "smoothness": 6.0},
+    {"rotation": 15.0, "scaling": 0.15, "shift": 1.5, "smoothness": 6.0},
+    {"elastic": 1.4},
+)
+RIDGES = (0.3, 0.1, 0.03, 0.01)
+
+
+def directions(images: Tensor) -> Tensor:
+    """Images of norm one, as vectors in float64."""
+    x = images.flatten(1).double()
+    return x.div_(x.norm(dim=1, keepdim=True))
+
+
+def targets(labels: Tensor) -> Tensor:
+    """A column for each class, of mean about zero."""
+    return torch.nn.functional.one_hot(labels, 10).double() - 0.1
+
+
+def on(dataset: data.Dataset, device: str) -> data.Dataset:
+    """The same elsewhere."""
+    return replace(dataset, x=dataset.x.to(device), y=dataset.labels.to(device))
+
+
+def errors(fit: shoal.regression.KernelRegression, dataset: data.Dataset) -> float:
+    """The share of images that are taken for another digit."""
+    found = fit.predict(directions(dataset.x)).argmax(1)
+    return float((found != dataset.labels).double().mean())
+
+
+def choose(base: data.Dataset, device: str, folder: Path, few: int, size: int) -> None:
+    """Print validation errors of ridges and deformations."""
+    train, last = (
+        on(base.take(slice(0, few)), device),
+        on(base.take(slice(-VALIDATION, None)), device),
+    )
+    for ridge in RIDGES:
+        for options in CHOICES if ridge == RIDGES[2] else CHOICES[:1]:
+            digits = data.DeformedImages(train, **options).take(range(size))
+            fit = shoal.kernel_regression(
+                DEQ, directions(digits.x), targets(digits.labels), ridge=ridge, method="cholesky"
+            )
+            row = {"ridge": ridge, **options, "error": errors(fit, last)}
+            write(folder / "choice.jsonl", row)
+
+
+def write(path: Path, row: dict[str, object]) -> None:
+    """Print a row and add it to a file."""
+    print(json.dumps(row), flush=True)
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def regression(
+    stream: data.DeformedImages, test: data.Dataset, samples: int, given: argparse.Namespace
+) -> dict[str, object]:
+    """One row: data made, system solved, test images predicted."""
+    begin, cuda = time.perf_counter(), given.device == "cuda"
+    digits = stream.take(range(samples))
+    x, y = directions(digits.x), targets(digits.labels)
+    method = shoal.ConjugateGradients(
+        shoal.Nystrom(min(given.rank, samples // 6), precision=torch.float16),
+        precision=torch.float32,
+        tolerance=1e-6,
+    )
+    if cuda:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    made = time.perf_counter()
+
+    def tell(progress: shoal.regression.Progress) -> None:
+        spent = time.perf_counter() - given.begin
+        if progress.stage != "solve" or progress.step % 5 == 0:
+            residual = "" if progress.residual is None else f"{progress.residual:.1e}"
+            print(f"  {spent:.0f} s {progress.stage} {progress.step} {residual}", flush=True)
+        if spent > given.seconds:
+            raise TimeoutError("time is up: call again to go on")
+
+    fit = shoal.kernel_regression(
+        DEQ,
+        x,
+        y,
+        ridge=given.ridge,
+        method=method,
+        memory=given.memory,
+        checkpoint=given.output / f"million-{samples}.pt",
+        on_progress=tell,
+    )
+    solved = time.perf_counter()
+    error = errors(fit, test)
+    report = fit.report
+    return {
+        "samples": samples,
+        "ridge": given.ridge,
+        "rank": given.rank,
+        "steps": int(report.iterations.max()),
+        "residual": float(report.residual.max()),
+        "test_error": error,
+        "data_seconds": made - begin,
+        "prepare_seconds": report.prepare_seconds,
+        "form_seconds": report.form_seconds,
+        "solve_seconds": report.solve_seconds,
+        "predict_seconds": time.perf_counter() - solved,
+        "total_seconds": time.perf_counter() - begin,
+        "peak_GiB": torch.cuda.max_memory_allocated() / 2**30 if cuda else None,
+        "history": [float(f"{float(r.max()):.2e}") for r in report.history],
+    }
+
+
+def main() -> None:
+    """Compute what is not there yet."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default=None)
+    parser.add_argument("--samples", type=int, nargs="+", default=[60_000, 240_000, 1_000_000])
+    parser.add_argument("--rank", type=int, default=15_000)
+    parser.add_argument("--ridge", type=float, default=0.03)
+    parser.add_argument("--seconds", type=float, default=560.0)
+    parser.add_argument("--output", type=Path, default=Path("build/million"))
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--memory", default=None)
+    parser.add_argument("--choose", action="store_true")
+    parser.add_argument("--few", type=int, default=FEW)
+    parser.add_argument("--options", type=json.loads, default={}, help="of the deformations")
+    given = parser.parse_args()
+    given.begin = time.perf_counter()
+    given.output.mkdir(parents=True, exist_ok=True)
+    base = data.load("mnist", folder=given.data, raw=True)
+    if given.choose:
+        choose(base, given.device, given.output, given.few, 8 * given.few)
+        return
+    test = on(data.load("mnist", folder=given.data, raw=True, split="test"), given.device)
+    stream = data.DeformedImages(on(base, given.device), **given.options)
+    path = given.output / "million.jsonl"
+    there = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    for samples in given.samples:
+        wanted = (samples, given.ridge, given.rank)
+        if wanted not in [(row["samples"], row["ridge"], row["rank"]) for row in there]:
+            write(path, regression(stream, test, samples, given))
+
+
+if __name__ == "__main__":
+    main()

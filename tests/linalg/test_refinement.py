@@ -1,0 +1,63 @@
+"""Conjugate gradients with products that err, and true residuals outside."""
+
+import torch
+
+from shoal.linalg import conjugate_gradients
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def system(size=60, ridge=1e-3):
+    """An ill-conditioned matrix, its ridge included."""
+    basis = torch.linalg.qr(normal(size, size))[0]
+    return (basis * (torch.logspace(1, -6, size).double() + ridge)) @ basis.T
+
+
+def solved(matrix, error, b, *, max_steps=2000):
+    looks = []
+
+    def exact(v):
+        looks.append(b - matrix @ v)
+        return matrix @ v
+
+    found = conjugate_gradients(
+        lambda v: (matrix + error) @ v,
+        b,
+        precondition=lambda r: r / matrix.diagonal()[:, None],
+        rtol=1e-9,
+        max_steps=max_steps,
+        exact=exact,
+    )
+    return found, torch.stack([look.norm(dim=0) for look in looks]) / b.norm(dim=0)
+
+
+def test_sweeps_converge_as_fast_as_the_bound_says():
+    ridge, b = 1e-3, normal(60, 2, seed=1)
+    matrix, error = system(ridge=ridge), normal(60, 60, seed=2)
+    error = error + error.T
+    for share in (0.3, 0.01):  # of the ridge, while the condition number is 1e4
+        scaled = error * (share * ridge / torch.linalg.matrix_norm(error, 2))
+        found, looks = solved(matrix, scaled, b)
+        assert found.converged
+        assert float(looks[-1].max()) <= 1e-9
+        gains = (looks[1:] / looks[:-1]).max(1).values
+        bound = 5.1e-4 + (1 + 5.1e-4) * share / (1 - share)
+        assert float(gains[:-1].max() if len(gains) > 1 else 0.0) <= bound
+        assert len(looks) <= 12 if share == 0.3 else len(looks) <= 6
+
+
+def test_without_errors_sweeps_cost_few_looks():
+    matrix, b = system(ridge=1.0), normal(60, 2, seed=1)
+    found, looks = solved(matrix, torch.zeros_like(matrix), b)
+    assert found.converged
+    assert len(looks) == 3  # 5e-10 in three sweeps of at most 5e-4 each
+
+
+def test_errors_above_the_ridge_are_told():
+    matrix, b = system(ridge=1e-3), normal(60, 1, seed=1)
+    error = 10.0 * torch.eye(60).double() * -1e-3 * torch.linspace(-1, 1, 60).double()
+    found, looks = solved(matrix, error, b, max_steps=300)
+    assert not found.converged
+    assert float(looks[-1].max()) > 1e-9  # and nobody is told otherwise
