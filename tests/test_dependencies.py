@@ -42,7 +42,8 @@ APPLICATIONS: dict[str, set[str]] = {
     "lab": set(),
     "reproductions": {"lab"},  # the registry finds them: nothing imports them
     "report": {"lab"},
-    "cli": {"lab", "report"},
+    "explorer": set(),
+    "cli": {"explorer", "lab", "report"},
     "__main__": {"cli"},
 }
 

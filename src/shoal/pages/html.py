@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -10,7 +10,10 @@ from shoal.pages.findings import Part
 from shoal.pages.provenance import all_versions, hardware
 from shoal.pages.svg import inline_figure, inline_panel
 
-__all__ = ["render_page", "require_jinja"]
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+__all__ = ["render_page", "require_jinja", "template"]
 
 
 def require_jinja() -> None:
@@ -21,6 +24,25 @@ def require_jinja() -> None:
     """
     if find_spec("jinja2") is None:
         raise ImportError("reports need Jinja2, which is not here: pip install 'shoal[plots]'")
+
+
+def template(package: str, name: str) -> "Template":
+    """A template of a package, which may include those of ``shoal.pages``.
+
+    Raises:
+        ImportError: If Jinja2 is not installed.
+    """
+    require_jinja()
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader("shoal.pages")]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)
 
 
 def render_page(
@@ -47,17 +69,7 @@ def render_page(
     Returns:
         The text of the page.
     """
-    require_jinja()
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("shoal.pages"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page.html").render(
+    return template("shoal.pages", "page.html").render(
         title=title,
         lead=lead,
         notes=notes,

@@ -1,0 +1,114 @@
+"""``shoal explore``: a page on which a deep equilibrium model can be moved about."""
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from shoal.cli.command import Example, command
+from shoal.cli.errors import note
+from shoal.cli.options import (
+    Debug,
+    InputVariance,
+    Json,
+    RecurrentVariance,
+    Standardize,
+    Verbose,
+    check_folder,
+)
+from shoal.cli.output import command_line, emit, working
+from shoal.core import checks
+from shoal.data import load_data
+from shoal.explorer import explorer_page, population_of, two_classes
+from shoal.explorer.tables import ACTIVATIONS
+from shoal.pages.html import require_jinja
+from shoal.report.saving import save_results
+
+__all__ = ["explore"]
+
+
+@command(
+    "A page to explore a DEQ on, with your data.",
+    place=1,
+    writes="nothing: --out names the page, which is the only file",
+    examples=(
+        Example("two classes, and everything else to be moved", "shoal explore"),
+        Example("with norms, covariance and labels of the digits", "shoal explore digits"),
+        Example(
+            "of a file, elsewhere, beginning with a ReLU",
+            "shoal explore x.npz --out pages/mine.html --activation relu",
+        ),
+    ),
+    takes_data=True,
+    panels={
+        "Start": "activation recurrent_variance input_variance",
+        "Data": "label n standardize",
+    },
+)
+def explore(
+    data: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[DATA]", help="Inputs, with or without labels.", show_default="two classes"
+        ),
+    ] = None,
+    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="As for analyze.")] = None,
+    n: Annotated[
+        int | None, typer.Option("--n", "-n", help="Samples to take.", show_default="all")
+    ] = None,
+    standardize: Standardize = None,
+    activation: Annotated[
+        str, typer.Option(help=f"φ at first: {', '.join(ACTIVATIONS)}.")
+    ] = "tanh",
+    recurrent_variance: RecurrentVariance = 0.2,
+    input_variance: InputVariance = 0.8,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="The page; its folder is made.")
+    ] = Path("explorer.html"),
+    json: Json = False,
+    verbose: Verbose = 0,  # noqa: ARG001
+    debug: Debug = False,  # noqa: ARG001
+) -> None:
+    """Write one HTML page on which activation, variances, norm and p/n can be moved.
+
+    Where the kernel exists, how fast a solver is, the kernel and its shallow twin, the spectrum,
+    training and learning move with them. The page needs no server and no network. With DATA it
+    knows the norms, the covariance and the labels; the inputs are centered and scaled as analyze
+    does it.
+    """
+    checks.one_of("--activation", activation, tuple(ACTIVATIONS))
+    checks.real("--recurrent-variance", recurrent_variance, at_least=0)
+    checks.real("--input-variance", input_variance, above=0)
+    extra = {"--label": label, "-n": n, "--standardize": standardize}
+    for option, value in extra.items():
+        if data is None and value is not None:
+            raise ValueError(f"{option} must be left out without DATA, got {value!r}")
+    if out.is_dir() or not out.name:
+        raise ValueError(f"--out must name a file, got {str(out)!r}, a folder")
+    require_jinja()
+    check_folder(out.parent, "--out")
+    with working("Summarizing the data", quiet=json):
+        population = two_classes()
+        if data is not None:
+            loaded = load_data(
+                data,
+                label=label,
+                n=n,
+                standardize=standardize,
+                dtype=torch.float64,
+                device=torch.device("cpu"),
+            )
+            population = population_of(loaded)
+        page = explorer_page(
+            population,
+            activation=activation,
+            recurrent_variance=recurrent_variance,
+            input_variance=input_variance,
+            command=command_line(),
+        )
+    save_results(out.parent, pages={out.name: page})
+    if json:
+        emit({"page": str(out), "bytes": len(page.encode()), "population": population.document()})
+    else:
+        note(f"Written: {out}. It opens in any browser, from the disk.")
