@@ -1,4 +1,4 @@
-"""When depth at equilibrium pays: DEQs beside networks that have none, one thing varied at a time."""
+"""When depth at equilibrium pays: DEQs beside networks without one, one thing varied at a time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,10 +42,11 @@ def _settings(axes: Mapping[str, Sequence[Any]]) -> list[tuple[Setting, tuple[st
     """The center with all networks, then one thing changed at a time with those it concerns."""
     found: list[tuple[Setting, tuple[str, ...]]] = [(Setting(), _ALL)]
     concerned = {"gain": ("deq", "unrolled10")}
-    for axis, values in axes.items():
-        for value in values:
-            found.append((Setting(**{axis: value}), concerned.get(axis, _FAST)))
-    return found
+    return found + [
+        (Setting(**{axis: value}), concerned.get(axis, _FAST))
+        for axis, values in axes.items()
+        for value in values
+    ]
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,9 @@ class DepthStudy(Experiment):
     All have $z_1 = \varphi(U x)$. ``plain1`` to ``plain3`` are ordinary networks of one to three
     layers; ``plain2`` has as many parameters as the DEQ, and ``longer`` is ``plain2`` trained for
     more epochs, as time allows that the DEQ takes. ``unrolled3`` and ``unrolled10`` are the DEQ
-    cut to so many applications, trained through them; ``free`` is the DEQ without a bound. ``ntk-design`` and ``moments-design`` are
-    the designs of the DEQ's NTK for inputs of norm one, of states without neighbors.
-    ``flattened`` is ``plain2`` that sees all places at once.
+    cut to so many applications, trained through them; ``free`` is the DEQ without a bound.
+    ``ntk-design`` and ``moments-design`` are the designs of the DEQ's NTK for inputs of norm one,
+    of states without neighbors. ``flattened`` is ``plain2`` that sees all places at once.
 
     Every point trains all seeds at several step sizes; that with the best mean accuracy on
     validation samples counts. Seeds differ in weights, samples and the order of batches. A DEQ's
@@ -92,10 +93,10 @@ class DepthStudy(Experiment):
     seeds: int = 5
     adam: tuple[float, ...] = (0.01, 0.03, 0.1)
     sgd: tuple[float, ...] = (0.3, 1.0, 3.0)
-    steps: int = 400
+    steps: int = 600
     longer: int = 4
     batch: int = 32
-    length: int = 16
+    length: int = 20
     gains: tuple[float, ...] = (0.2, 0.5, 0.99)
     scales: tuple[float, ...] = (0.5, 2.0)
     readouts: tuple[float, ...] = (0.1, 4.0)
@@ -240,7 +241,6 @@ class DepthOfImages(DepthStudy):
     samples: int = 20_000
     width: int = 128
     channels: int = 16
-    steps: int = 600
     batch: int = 200
 
     def claims(self, summary: Mapping[str, float]) -> Sequence[Claim]:
