@@ -13,7 +13,7 @@ from shoal.core.settings import in_standard_settings
 from shoal.core.timing import timed
 from shoal.diagnosis.model_loop import loop_of
 from shoal.distillation.candidates import Setting, candidates
-from shoal.distillation.measures import Measured, latencies, scores
+from shoal.distillation.measures import Measured, latencies, peaks, scores
 from shoal.distillation.result import Twin
 from shoal.distillation.samples import Samples, Split, outputs_of, samples_of, split
 from shoal.networks import Network
@@ -43,10 +43,10 @@ def distill(
     """Look for a shallow network that can replace a trained deep equilibrium model.
 
     Each candidate is made from the same samples and measured beside the model, on held-out samples
-    and on the same machine: one and two plain layers, and the layer of ``shoal.design`` that has the model's
-    tangent kernel, each trained on labels and on the model's outputs; and the model's own loop, cut
-    after a few applications, with a linear correction of the last state. If none is faster and
-    near enough, the answer is to keep the model. The model is not changed.
+    and on the same machine: one and two plain layers, and the layer of ``shoal.design`` that has
+    the model's tangent kernel, each trained on labels and on the model's outputs; and the model's
+    own loop, cut after a few applications, with a linear correction of the last state. If none is
+    faster and near enough, the answer is to keep the model. The model is not changed.
 
     Args:
         model: A module of one tensor, with one equilibrium inside, as for ``diagnose``.
@@ -123,6 +123,7 @@ def _measured(setting: Setting, held: Samples, tolerance: float) -> Twin:
             continue
         modules[name], seconds[name] = timed(make, held.x.device)
     times, batch = latencies(modules, held.x)
+    memory = peaks(modules, held.x)
     original, *found = [
         Measured(
             name,
@@ -131,6 +132,7 @@ def _measured(setting: Setting, held: Samples, tolerance: float) -> Twin:
             times[name],
             batch,
             _bytes(module),
+            memory[name],
             seconds[name],
         )
         for name, module in modules.items()

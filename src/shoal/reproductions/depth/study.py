@@ -16,7 +16,7 @@ from shoal.pages.figures import Figure
 from shoal.reproductions.depth.claims import claims_of_images, claims_of_tasks
 from shoal.reproductions.depth.figures import draw_study
 from shoal.reproductions.depth.networks import Stack
-from shoal.reproductions.depth.statistics import Compared, compared
+from shoal.reproductions.depth.statistics import compared
 from shoal.reproductions.depth.tasks import Task, flattened, task
 from shoal.reproductions.depth.training import Recipe, measured, trained
 
@@ -196,14 +196,9 @@ class DepthStudy(Experiment):
         """Mean accuracies with 95% intervals, and differences from the DEQ of the same setting."""
         return {key: v for one in compared(results) for key, v in one.numbers().items()}
 
-    @staticmethod
-    def compared(results: Sequence[Result]) -> list[Compared]:
-        """Every network beside the DEQ of its task and setting."""
-        return compared(results)
-
     def plot(self, results: Sequence[Result]) -> Figure:
         """What is gained by the equilibrium, network by network and axis by axis."""
-        return draw_study(self, compared(results))
+        return draw_study(compared(results))
 
 
 @register
