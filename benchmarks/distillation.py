@@ -1,11 +1,12 @@
 """Train DEQs, diagnose them, and look for shallow networks that can replace them.
 
-python benchmarks/distillation.py [--data FOLDER] [--activation tanh|relu|both] [--width M]
+python benchmarks/distillation.py [--data FOLDER] [--activation tanh|relu|both] [--conv] [--width M]
 [--epochs E] [--samples N] [--device D] [--seed S] [--output FOLDER]
 
 Trains a DEQ as people do, by Adam with a cosine schedule in batches of 256, its recurrent weights
 kept contracting by GainConstraint: on the whole of Fashion-MNIST from its official files in FOLDER,
-or on scikit-learn's digits without one. The last tenth of the training samples is held out of all
+or on scikit-learn's digits without one. With --conv the DEQ is convolutional, of M channels,
+on images of half the side. The last tenth of the training samples is held out of all
 training and decides; test samples play no part in that. Prints, for each activation, what
 diagnose says of its depth, the table of all candidates with accuracy, fidelity, calibration,
 latency and memory, and one line of JSON; --output saves the numbers, and with matplotlib the
@@ -28,13 +29,18 @@ BATCH, MAX_GAIN, RATE = 256, 0.95, 0.02
 ACTIVATIONS = {"tanh": shoal.Tanh(), "relu": shoal.ReLU()}
 
 
-def data(folder: str | None, samples: int | None, device: str) -> list[Tensor]:
+def data(options: argparse.Namespace) -> list[Tensor]:
     """Training and test inputs with their labels, centered and of norm one on average."""
+    folder, samples, device = options.data, options.samples, options.device
     name = "digits" if folder is None else "fashion-mnist"
     parts = [shoal.data.load(name, split=split, folder=folder) for split in ("train", "test")]
-    x, x_test = (part.x.flatten(1).float() for part in parts)
+    x, x_test = (part.x.float() for part in parts)
     mean, deviation = x.mean(), x.std()
-    x, x_test = ((one - mean) / deviation / x.shape[1] ** 0.5 for one in (x, x_test))
+    x, x_test = ((one - mean) / deviation for one in (x, x_test))
+    if options.conv:
+        x, x_test = (nn.functional.avg_pool2d(one, 2) for one in (x, x_test))
+    else:
+        x, x_test = (one.flatten(1) / one[0].numel() ** 0.5 for one in (x, x_test))
     tensors = [x[:samples], parts[0].y[:samples], x_test, parts[1].y]
     return [tensor.to(device) for tensor in tensors]
 
@@ -43,9 +49,11 @@ def trained(
     phi: shoal.Activation, x: Tensor, y: Tensor, options: argparse.Namespace
 ) -> tuple[nn.Module, dict[str, Tensor], float]:
     """A trained DEQ, its initial weights, and the seconds that training took."""
+    kind = shoal.ConvDEQ if options.conv else shoal.DEQ
     net = shoal.build(
-        shoal.DEQ(phi, recurrent_variance=0.2, input_variance=0.8),
+        kind(phi, recurrent_variance=0.2, input_variance=0.8),
         in_features=x.shape[1],
+        pixels=tuple(x.shape[2:]) or None,
         width=options.width,
         out_features=10,
         readout_scale=0.0,
@@ -74,7 +82,7 @@ def trained(
 
 def run(name: str, options: argparse.Namespace) -> dict[str, object]:
     """One activation: train, diagnose, distill, and test once."""
-    x, y, x_test, y_test = data(options.data, options.samples, options.device)
+    x, y, x_test, y_test = data(options)
     rest = len(x) - len(x) // 10
     net, initial, seconds = trained(ACTIVATIONS[name], x[:rest], y[:rest], options)
     found = shoal.diagnose(net, None, x[rest : rest + 64], reference=initial)
@@ -126,6 +134,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="the folder of the official files")
     parser.add_argument("--activation", choices=(*ACTIVATIONS, "both"), default="both")
+    parser.add_argument("--conv", action="store_true", help="a convolutional DEQ")
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--samples", type=int, help="to train on; all by default")

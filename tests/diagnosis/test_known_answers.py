@@ -49,7 +49,7 @@ def test_two_equilibria() -> None:
     assert d.gradients == ()  # nothing to differentiate by
 
 
-@pytest.mark.parametrize(("rate", "period"), [(3.2, 2), (3.5, 4), (3.83, 3)])
+@pytest.mark.parametrize(("rate", "period"), [(3.02, 2), (3.2, 2), (3.5, 4), (3.83, 3)])
 def test_a_cycle_of_the_logistic_map(rate: float, period: int) -> None:
     start = torch.full((2, 1), 0.3, dtype=torch.float64)
     d = shoal.diagnose(lambda z: rate * z * (1 - z), start)
@@ -80,7 +80,7 @@ def test_a_loop_that_wanders() -> None:
     assert d.solved == 32
 
 
-@pytest.mark.parametrize("rate", [0.9995, -0.999, 0.99999])
+@pytest.mark.parametrize("rate", [0.9995, -0.999, 0.99999, -0.99999])
 def test_a_slow_loop_is_told_from_a_drift(rate: float) -> None:
     d = shoal.diagnose(lambda z, u: rate * z + u, ZERO, U)
     assert d.behaviors == {"settles slowly": 4}

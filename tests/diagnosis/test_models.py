@@ -208,6 +208,28 @@ class TorchDEQModel(nn.Module):
         return states[-1][0] + states[-1][1]
 
 
+def test_a_convolutional_network_of_build() -> None:
+    deq = shoal.ConvDEQ(shoal.Tanh(), recurrent_variance=0.05, input_variance=0.8)
+    net = shoal.build(
+        deq, in_features=2, pixels=(3, 3), width=4, out_features=2, dtype=DTYPE, seed=0
+    )
+    x = inputs(5, 18).reshape(5, 2, 3, 3)
+    d = shoal.diagnose(net, None, x)
+    assert (d.behavior, d.solved, d.size) == ("settles", 5, 36)
+    # the cell, written out: padded convolutions of its own weights
+    z = torch.zeros(5, 4, 3, 3, dtype=DTYPE)
+    a, b = (net.get_parameter(name) * net.scales[name] for name in ("recurrent", "input"))
+    for _ in range(200):
+        z = torch.tanh(
+            nn.functional.conv2d(z, a, padding=1) + nn.functional.conv2d(x, b, padding=1)
+        )
+    torch.testing.assert_close(torch.cat(d.equilibria.states), z.flatten(1), atol=1e-7, rtol=0)
+    twin = shoal.distill(net, x.repeat(8, 1, 1, 1), epochs=1, depths=(30,))
+    assert "plain layer, on outputs" in [one.name for one in twin.candidates]
+    assert twin.candidates[-1].scores.output_error < 1e-6
+    assert "convolutional" in twin.skipped["design"]
+
+
 def test_a_model_of_the_torchdeq_adapter() -> None:
     model, x = TorchDEQModel().double(), inputs()
     d = shoal.diagnose(model, None, x)

@@ -28,6 +28,7 @@ from shoal.cli.options import (
     limited,
 )
 from shoal.cli.output import command_line, console, emit, progress
+from shoal.cli.trained_model import TrainedModel, analyze_model
 from shoal.core import checks
 from shoal.data import load_data
 from shoal.data.loading import sources
@@ -45,8 +46,10 @@ _NAMES = ", ".join(section.name for section in SECTIONS)
 @command(
     "A DEQ on data: kernels, spectrum, designs, training, certificate.",
     place=1,
-    writes="report.html (the page for people), analysis.json, analysis.png and .svg",
-    exits="1 failed, or a section has no result; 2 bad input",
+    writes="report.html (the page for people), analysis.json, analysis.png and .svg;\n"
+    "  of a trained model diagnosis.png and replacements.png, and .svg",
+    exits="1 failed, or a section has no result; 2 bad input; 3 of some samples a\n"
+    "  trained model has no equilibrium that was found",
     examples=(
         Example("the default: handwritten digits, tanh", "shoal analyze"),
         Example("with report.html, figure and numbers", "shoal analyze --output analysis"),
@@ -55,12 +58,17 @@ _NAMES = ", ".join(section.name for section in SECTIONS)
             "shoal analyze flowers.csv --label kind --activation relu --output flowers",
         ),
         Example(
+            "your trained model on data that it has not seen: do I need this DEQ?",
+            "shoal analyze x.npy --label y.npy --model weights.pt --code net.py:Model",
+        ),
+        Example(
             "two sections, for machines",
             "shoal analyze x.npy -n 500 --only kernels,spectrum --json",
         ),
     ),
     takes_data=True,
     panels={
+        "Trained model": "model code trust reference",
         "Data": "label n seed standardize",
         "Network": "activation recurrent_variance input_variance",
         "Sections": "only skip",
@@ -80,6 +88,30 @@ def analyze(
             metavar="COLUMN",
             help="The labels: a column of a CSV file, by name or by index from 0, or an .npy file.",
         ),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A trained model instead of an architecture: a network of shoal.save, or weights.",
+        ),
+    ] = None,
+    code: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH.py:FACTORY",
+            help="What makes the model whose weights are in FILE. Runs PATH.py.",
+        ),
+    ] = None,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust", help="FILE is a whole module, pickled. Runs whatever code is in it."
+        ),
+    ] = False,
+    reference: Annotated[
+        Path | None,
+        typer.Option(metavar="WEIGHTS", help="Those before training, to compare tangent kernels."),
     ] = None,
     activation: Activation = "tanh",
     recurrent_variance: RecurrentVariance = 0.2,
@@ -128,10 +160,23 @@ def analyze(
     standardized before. What the data contradict is listed after the table. Without DATA,
     handwritten digits are taken. It takes a minute; after Ctrl-C the finished sections are kept
     as partial.html.
+
+    With --model it is about a trained model instead, on data as they are, without centering: does
+    it settle, how deep is it, and what could replace it. No code is run of FILE, unless --trust
+    says so.
     """
     sections = _chosen(only, skip)
     check_count("--threads", threads)
     check_output(output)
+    if model is not None:
+        analyze_model(
+            TrainedModel(model, code, trust, reference), data,
+            label=label, n=n, seed=seed or 0, threads=threads, output=output, json=json,
+        )  # fmt: skip
+        return
+    for option, value in (("--code", code), ("--trust", trust), ("--reference", reference)):
+        if value:
+            raise ValueError(f"{option} must be left out without --model, got {str(value)!r}")
     deq = architecture_of(activation, recurrent_variance, input_variance)
     place = resolve_device(device)
     if seed is not None:

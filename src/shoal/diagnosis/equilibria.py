@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from shoal.core.memory import peak_memory
 from shoal.core.timing import timed
 from shoal.equilibrium import (
     Anderson,
@@ -53,6 +54,7 @@ class SolverCost(NamedTuple):
         steps: The most that a sample took.
         seconds: Of one solve.
         residual: The largest residual of the samples that it solved, relative to the state.
+        peak: The most bytes that a solve holds at once, besides parameters and inputs.
     """
 
     solver: Solver
@@ -62,6 +64,7 @@ class SolverCost(NamedTuple):
     steps: int
     seconds: float
     residual: float
+    peak: int
 
     @property
     def name(self) -> str:
@@ -113,7 +116,9 @@ def solver_costs(
     costs, found = [], []
     drive(problem, Picard(max_steps=2), start)  # once before, for fair times
     for solver in solvers:
-        outcome, seconds = timed(partial(drive, problem, solver, start), start.device)
+        solve = partial(drive, problem, solver, start)
+        outcome, seconds = timed(solve, start.device)
+        _, peak = peak_memory(solve, start.device)
         solution = outcome.solution
         done = solution.converged
         size = torch.linalg.vector_norm(solution.value, dim=1).clamp_min(1e-300)
@@ -127,6 +132,7 @@ def solver_costs(
                 int(solution.steps.max()),
                 seconds,
                 float(relative.max()) if len(relative) else float("nan"),
+                peak,
             )
         )
         found.append(solution)

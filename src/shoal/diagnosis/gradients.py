@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from shoal.core.checks import seeded
+from shoal.core.memory import peak_memory
 from shoal.core.timing import timed
 from shoal.diagnosis.model_loop import ModelLoop
 from shoal.equilibrium import (
@@ -47,6 +48,7 @@ class GradientCost(NamedTuple):
         seconds: Of a forward and a backward pass.
         memory: Bytes that the forward pass keeps for the backward pass, parameters and inputs left
             out.
+        peak: The most bytes that both passes hold at once, besides parameters and inputs.
         samples: Of how many samples: those whose equilibrium and exact gradient were found.
     """
 
@@ -56,6 +58,7 @@ class GradientCost(NamedTuple):
     backward_evaluations: int
     seconds: float
     memory: int
+    peak: int
     samples: int
 
     @property
@@ -91,13 +94,13 @@ def gradient_costs(
     weights = _cotangent(loop, found, cotangent, seed)
     if not tensors or not bool(weights.any()):
         return ()
-    _, layer, _, _ = _measured(loop, gradients[0], weights, tensors)  # once before, for fair times
+    _, layer, *_ = _measured(loop, gradients[0], weights, tensors)  # once before, for fair times
     weights = torch.where(_solved(layer)[:, None], weights, 0.0)
     samples = int(weights.any(1).sum())
     costs: list[GradientCost] = []
     truth: Tensor | None = None
     for gradient in gradients:
-        flat, layer, seconds, memory = _measured(loop, gradient, weights, tensors)
+        flat, layer, seconds, memory, peak = _measured(loop, gradient, weights, tensors)
         truth = flat if truth is None else truth
         size = truth.norm()
         if not 0 < float(size) < math.inf:
@@ -105,9 +108,8 @@ def gradient_costs(
         cosine = torch.dot(flat, truth) / (flat.norm() * size).clamp_min(1e-300)  # of zero: zero
         relative = float((flat - truth).norm() / size)
         products = _products(gradient, layer)
-        costs.append(
-            GradientCost(gradient, relative, float(cosine), products, seconds, memory, samples)
-        )
+        numbers = (relative, float(cosine), products, seconds, memory, peak, samples)
+        costs.append(GradientCost(gradient, *numbers))
     return tuple(costs)
 
 
@@ -151,17 +153,17 @@ def _cotangent(loop: ModelLoop, found: Tensor, cotangent: Any, seed: int) -> Ten
 
 def _measured(
     loop: ModelLoop, gradient: Gradient, weights: Tensor, tensors: list[Tensor]
-) -> tuple[Tensor, Equilibrium, float, int]:
-    """A gradient as one vector, the layer, the seconds it took, and the bytes it kept."""
+) -> tuple[Tensor, Equilibrium, float, int, int]:
+    """A gradient as one vector, the layer, the seconds, the bytes kept, and those at the peak."""
     own = loop.layer
     solver = _SOLVERS[0] if isinstance(gradient, Unrolled) else _SOLVERS
     layer = Equilibrium(
         own.cell, solver=solver, gradient=gradient, on_failure="status", batched=own.batched
     )
-    counted = _Kept(tensors, loop)
 
     @torch.enable_grad()
     def both_passes() -> tuple[Tensor, int]:
+        counted = _Kept(tensors, loop)
         with torch.autograd.graph.saved_tensors_hooks(counted, lambda t: t):
             rows = loop.layout.rows(layer(loop.z0, *loop.inputs))
         kept = counted.bytes
@@ -176,9 +178,11 @@ def _measured(
     with torch.random.fork_rng([weights.device] if weights.is_cuda else []):
         torch.manual_seed(0)  # a random cell has the same equilibrium each time
         (flat, memory), seconds = timed(both_passes, weights.device)
+        torch.manual_seed(0)
+        _, peak = peak_memory(both_passes, weights.device)
     if not isinstance(gradient, Unrolled):
         memory = _one_evaluation(loop, tensors)
-    return flat, layer, seconds, memory
+    return flat, layer, seconds, memory, peak
 
 
 def _products(gradient: Gradient, layer: Equilibrium) -> int:

@@ -20,6 +20,7 @@ _SAME = 1e-4  # of a move: two states that are the same state of a cycle
 _ZERO = 1e-3  # of the largest state so far: the size below which sizes do not count
 _NEAR = 0.05  # of the size of a state: where an iteration ended, and an equilibrium
 _STRETCHES = 6  # of the second half of an iteration, in which it nears an equilibrium
+_STEADY = 0.5  # of the factor of the first stretch, that of the last one if it goes to zero
 _FAR = 1e5  # growth of the state that is divergence
 _STRAIGHT = 0.5  # of a path's length, covered between its ends, that is a drift
 
@@ -170,10 +171,12 @@ class _Judge:
         if bool(self.moves[-1, row] <= self.tolerance):
             # small moves may be those of a slow one that is far from where it goes
             return ("settles" if bool(self.arrived[row]) else "settles slowly"), 0
+        bounds = self._distance_bounds(row)
+        nears = len(bounds) > 1 and bool((bounds[1:] < bounds[:-1]).all())
         period = self._period(row, float(lengths[-1]))
-        if period:
+        if period and not (nears and _falls_steadily(bounds[:, 1])):
             return "cycles", period
-        if self._nears(row):
+        if nears:
             return "settles slowly", 0
         later = lengths[len(lengths) // 2 :]
         grows = bool(norm > 2 * torch.linalg.vector_norm(halfway))
@@ -191,16 +194,24 @@ class _Judge:
                 return period
         return 0
 
-    def _nears(self, row: int) -> bool:
-        """Whether it comes closer and closer to a known equilibrium.
+    def _distance_bounds(self, row: int) -> Tensor:
+        """The least and the largest distance from a known equilibrium, in stretches of the end.
 
-        From one stretch to the next, both the largest and the least distance fall. What wanders
-        about may be nearer in the end than in the middle, but not all the time.
+        What nears it comes closer by both from one stretch to the next. What wanders about may be
+        nearer in the end than in the middle, but not all the time.
         """
         later = self.distances[-max(len(self.distances) // 2, 2) :, row]
         stretches = later.tensor_split(min(_STRETCHES, len(later)))
-        bounds = torch.stack([torch.stack(torch.aminmax(one)) for one in stretches])
-        return bool((bounds[1:] < bounds[:-1]).all()) and len(bounds) > 1
+        return torch.stack([torch.stack(torch.aminmax(one)) for one in stretches])
+
+
+def _falls_steadily(bounds: Tensor) -> bool:
+    """Whether distances fall by the same factor all the time, as those that go to zero do.
+
+    An iteration that goes to a cycle around an equilibrium nears that too, but less and less.
+    """
+    factors = bounds.log().diff().neg()
+    return bool(factors[-1] > _STEADY * factors[0])
 
 
 @torch.no_grad()

@@ -233,8 +233,11 @@ def _call(
 ) -> tuple[Callable[..., State], State, tuple[Any, ...], Callable[[State], Any], bool]:
     """The cell, the start, the inputs, what the layer returns for a state, and if in samples."""
     if isinstance(host, EquilibriumNetwork):
-        problem, start = recurrent_problem(host.turn, arguments[0])
-        return lambda z: problem.evaluate(z).value, start.detach(), (), lambda z: z, True
+        injections: tuple[Tensor, ...] = arguments[0]
+        problem, start = recurrent_problem(host.turn, injections)
+        shape = injections[0].shape[1:]  # of images, which the problem has as rows
+        back = lambda z: z.unflatten(1, shape)  # noqa: E731
+        return lambda z: problem.evaluate(z).value, start.detach(), (), back, True
     if isinstance(host, torchdeq.DEQ):
         call = {**dict(zip(("func", "z_init"), arguments, strict=False)), **named}
         cell, state = call["func"], pytree.tree_map(Tensor.detach, call["z_init"])

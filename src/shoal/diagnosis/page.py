@@ -8,7 +8,7 @@ from shoal.diagnosis.words import sections_of
 from shoal.pages.findings import Findings, Part, Row
 from shoal.pages.html import render_page
 
-__all__ = ["diagnosis_page"]
+__all__ = ["diagnosis_page", "diagnosis_parts"]
 
 
 def diagnosis_page(found: Diagnosis, *, command: str | None = None) -> str:
@@ -21,6 +21,14 @@ def diagnosis_page(found: Diagnosis, *, command: str | None = None) -> str:
     Raises:
         ImportError: If Jinja2 or matplotlib is not installed.
     """
+    parts = diagnosis_parts(found)
+    lead = f"{found.samples} samples, a state of size {found.size}: it {found.behavior}"
+    device = found.iterations[0].state.device
+    return render_page(f"Diagnosis of {found.model}", lead, parts, device=device, command=command)
+
+
+def diagnosis_parts(found: Diagnosis) -> list[Part]:
+    """What a page shows of a diagnosis, one part below the other."""
     parts = []
     for name, title, rows in sections_of(found):
         panel = PANELS.get(name)
@@ -29,9 +37,7 @@ def diagnosis_page(found: Diagnosis, *, command: str | None = None) -> str:
             panel=None if panel is None else partial(_draw, found, name),
         )
         parts.append(Part(name, title, findings))
-    lead = f"{found.samples} samples, a state of size {found.size}: it {found.behavior}"
-    device = found.iterations[0].state.device
-    return render_page(f"Diagnosis of {found.model}", lead, parts, device=device, command=command)
+    return parts
 
 
 def _draw(found: Diagnosis, name: str, axes: object) -> None:

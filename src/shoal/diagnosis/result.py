@@ -1,17 +1,15 @@
 """What a diagnosis says."""
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shoal.core.checks import as_path
-from shoal.core.files import finite, json_text, write_whole
 from shoal.diagnosis.equilibria import Equilibria, SolverCost
 from shoal.diagnosis.gradients import GradientCost
 from shoal.diagnosis.iteration import EffectiveDepth, Iteration
 from shoal.diagnosis.jacobian import JacobianSpectrum
 from shoal.diagnosis.kernel_regime import KernelChange
 from shoal.diagnosis.remedies import Remedy, remedies
+from shoal.pages.saved_result import SavedResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +18,7 @@ __all__ = ["Diagnosis"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Diagnosis:
+class Diagnosis(SavedResult):
     r"""What was measured of a loop; nothing in it is a guess.
 
     Attributes:
@@ -95,16 +93,10 @@ class Diagnosis:
                 lines.append(f"  {row.quantity:{width}}  {value}")
         return "\n".join(lines)
 
-    def document(self) -> dict[str, Any]:
-        """All of it as plain values."""
+    def _values(self) -> dict[str, Any]:
         from shoal.diagnosis.words import document_of
 
-        found: dict[str, Any] = finite(document_of(self))
-        return found
-
-    def to_json(self) -> str:
-        """The same as JSON text."""
-        return json_text(self.document())
+        return document_of(self)
 
     def plot(self) -> "Figure":
         """The iteration, the outputs, the eigenvalues and the costs, in four panels.
@@ -116,22 +108,15 @@ class Diagnosis:
 
         return plot_diagnosis(self)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Save it as a page (``.html``), as numbers (``.json``) or as a picture.
+    def page(self, *, command: str | None = None) -> str:
+        """An HTML page that refers to nothing outside of itself.
 
         Args:
-            path: Where to; ends in ``.html``, ``.json``, ``.png`` or ``.svg``.
-        """
-        target = as_path("path", path)
-        if target.suffix == ".html":
-            from shoal.diagnosis.page import diagnosis_page
+            command: What makes the page again, if it was made by a command.
 
-            text = diagnosis_page(self)
-            write_whole(target, lambda file: file.write_text(text, encoding="utf-8"))
-        elif target.suffix == ".json":
-            write_whole(target, lambda file: file.write_text(self.to_json(), encoding="utf-8"))
-        elif target.suffix in (".png", ".svg"):
-            figure = self.plot()
-            write_whole(target, lambda file: figure.savefig(file, format=target.suffix[1:]))
-        else:
-            raise ValueError(f"path must end in .html, .json, .png or .svg, got {str(target)!r}")
+        Raises:
+            ImportError: If Jinja2 or matplotlib is not installed.
+        """
+        from shoal.diagnosis.page import diagnosis_page
+
+        return diagnosis_page(self, command=command)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from shoal.core.memory import memory_words
 from shoal.diagnosis.iteration import EffectiveDepth
 from shoal.diagnosis.jacobian import JacobianSpectrum
 from shoal.diagnosis.remedies import ROUGH, applications
@@ -139,7 +140,10 @@ def _solvers(found: Diagnosis) -> Iterator[Line]:
             f"{count} {status.name.lower().replace('_', ' ')}"
             for status, count in cost.failures.items()
         )
-        value = f"{cost.evaluations} evaluations, {1e3 * cost.seconds:.3g} ms"
+        value = (
+            f"{cost.evaluations} evaluations, {1e3 * cost.seconds:.3g} ms, "
+            f"{memory_words(cost.peak)} at its peak"
+        )
         solved = f"{cost.converged} of {found.samples} solved" + (f" ({ends})" if ends else "")
         yield Line(cost.name, value, solved, cost.converged == found.samples)
 
@@ -150,7 +154,7 @@ def _gradients(found: Diagnosis) -> Iterator[Line]:
         yield Line("samples", count, "whose equilibrium and exact gradient were found")
     for cost in found.gradients:
         value = f"{cost.backward_evaluations} products, {1e3 * cost.seconds:.3g} ms, " + (
-            f"keeps {memory_words(cost.memory)}"
+            f"keeps {memory_words(cost.memory)}, {memory_words(cost.peak)} at its peak"
         )
         off = f"error {cost.relative:.2g}, cosine {cost.cosine:.3f}"
         close = True if cost.relative <= ROUGH else None
@@ -172,21 +176,6 @@ def _kernel(found: Diagnosis) -> Iterator[Line]:
     )
     yield Line("centered alignment", f"{change.centered_alignment:.4f}", "CKA")
     yield Line("weights moved", f"{change.weights:.3g}", "relative to their initial norm")
-
-
-def memory_words(count: int) -> str:
-    """Bytes in words.
-
-    Example:
-        >>> memory_words(2048)
-        '2 KiB'
-    """
-    size = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.3g} {unit}"
-        size /= 1024
-    return f"{size:.3g} GiB"
 
 
 def document_of(found: Diagnosis) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import Module
 
 from shoal.activations import Activation
-from shoal.architectures import Architecture, FullyConnected
+from shoal.architectures import Architecture, ConvNet, FullyConnected, ImageArchitecture
 from shoal.designs import design
 from shoal.distillation.cut_loop import cut_loop
 from shoal.distillation.samples import Samples
@@ -30,7 +30,7 @@ class Setting(NamedTuple):
         samples: What to train on, with what the original says of it.
         architecture: That of the original, if it is known.
         activation: Of plain layers.
-        width: Of all explicit networks.
+        width: Of all explicit networks, units or channels.
         depths: After how many applications the loop is cut.
         epochs: How often all samples are trained on.
         batch_size: In batches of how many.
@@ -66,11 +66,10 @@ class Candidate(NamedTuple):
 
 def candidates(setting: Setting) -> Iterator[Candidate]:
     """All that are tried, in the order of their cost."""
-    plain = FullyConnected((setting.activation,))
     unlabeled = "there are no labels"
-    for name, architecture in (("plain layer", plain), ("design", _designed(setting))):
-        if architecture is None:
-            yield Candidate(name, None, "the architecture is not known: give architecture=")
+    for name, architecture in _architectures(setting).items():
+        if isinstance(architecture, str):
+            yield Candidate(name, None, architecture)
             continue
         if setting.samples.y is None:
             yield Candidate(f"{name}, on labels", None, unlabeled)
@@ -83,19 +82,38 @@ def candidates(setting: Setting) -> Iterator[Candidate]:
         yield Candidate(words, partial(cut_loop, setting.model, setting.samples.x, steps))
 
 
-def _designed(setting: Setting) -> Architecture | None:
-    if setting.architecture is None:
-        return None
-    norm = float(setting.samples.x.flatten(1).double().square().sum(1).mean().sqrt())
-    return design(setting.architecture, tau0=norm, match="ntk").architecture
+def _architectures(setting: Setting) -> dict[str, Architecture | str]:
+    """Explicit networks by what they are, or why there are none."""
+    own, phi = setting.architecture, setting.activation
+    if isinstance(own, ImageArchitecture):
+        layer, two = (
+            ConvNet(
+                (phi,) * depth,
+                kernel_size=own.kernel_size,
+                pooling=own.pooling,
+                padding=own.padding,
+            )
+            for depth in (1, 2)
+        )
+        designed: Architecture | str = "there is none of a convolutional DEQ"
+    else:
+        layer, two = FullyConnected((phi,)), FullyConnected((phi, phi))
+        designed = "the architecture is not known: give architecture="
+        if own is not None:
+            norm = float(setting.samples.x.flatten(1).double().square().sum(1).mean().sqrt())
+            designed = design(own, tau0=norm, match="ntk").architecture
+    return {"plain layer": layer, "two plain layers": two, "design": designed}
 
 
 def _trainer(setting: Setting, architecture: Architecture, *, labels: bool) -> Callable[[], Module]:
     def make() -> Module:
-        x = setting.samples.x.flatten(1)
+        x = setting.samples.x
+        images = isinstance(architecture, ImageArchitecture)
+        x = x if images else x.flatten(1)
         net = build(
             architecture,
             in_features=x.shape[1],
+            pixels=tuple(x.shape[2:]) if images and architecture.pooling is None else None,
             width=setting.width,
             out_features=setting.samples.outputs.shape[1],
             seed=setting.seed,
@@ -116,7 +134,7 @@ def _trainer(setting: Setting, architecture: Architecture, *, labels: bool) -> C
             _fit(net, x, setting.samples.outputs / size, nn.functional.mse_loss, setting)
             with torch.no_grad():
                 net.readout.mul_(size)
-        return net if setting.samples.x.dim() == 2 else nn.Sequential(nn.Flatten(), net)
+        return net if images or setting.samples.x.dim() == 2 else nn.Sequential(nn.Flatten(), net)
 
     return make
 

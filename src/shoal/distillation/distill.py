@@ -1,18 +1,19 @@
 """A shallow replacement of a trained model, chosen by measurement."""
 
+import math
 from collections.abc import Iterable
 
 from torch import Tensor
 from torch.nn import Module
 
 from shoal.activations import Activation, ReLU
-from shoal.architectures import Architecture, ImplicitArchitecture
+from shoal.architectures import Architecture, ImageArchitecture, ImplicitArchitecture
 from shoal.core.checks import float_tensor, instance, integer, real
 from shoal.core.settings import in_standard_settings
 from shoal.core.timing import timed
 from shoal.diagnosis.model_loop import loop_of
 from shoal.distillation.candidates import Setting, candidates
-from shoal.distillation.measures import Measured, latencies, scores
+from shoal.distillation.measures import Measured, latencies, peaks, scores
 from shoal.distillation.result import Twin
 from shoal.distillation.samples import Samples, Split, outputs_of, samples_of, split
 from shoal.networks import Network
@@ -42,10 +43,10 @@ def distill(
     """Look for a shallow network that can replace a trained deep equilibrium model.
 
     Each candidate is made from the same samples and measured beside the model, on held-out samples
-    and on the same machine: a plain layer, and the layer of ``shoal.design`` that has the model's
-    tangent kernel, each trained on labels and on the model's outputs; and the model's own loop, cut
-    after a few applications, with a linear correction of the last state. If none is faster and
-    near enough, the answer is to keep the model. The model is not changed.
+    and on the same machine: one and two plain layers, and the layer of ``shoal.design`` that has
+    the model's tangent kernel, each trained on labels and on the model's outputs; and the model's
+    own loop, cut after a few applications, with a linear correction of the last state. If none is
+    faster and near enough, the answer is to keep the model. The model is not changed.
 
     Args:
         model: A module of one tensor, with one equilibrium inside, as for ``diagnose``.
@@ -59,7 +60,8 @@ def distill(
         architecture: What the model is an example of, for the design; known for networks of
             ``build``.
         activation: Of plain layers; that of the architecture by default, or else a ReLU.
-        width: Of explicit networks; by default the size of the model's state, at most 2048.
+        width: Of explicit networks; by default the size of the model's state, at most 2048, or
+            for an architecture of images its channels.
         depths: After how many applications the loop is cut.
         epochs: How often explicit networks see all samples, by Adam with a cosine schedule.
         batch_size: In batches of how many.
@@ -93,6 +95,8 @@ def distill(
         raise TypeError(f"architecture must be an Architecture, got {type(own).__name__}")
     loop = loop_of(model, None, (train[0][:2],))
     size = loop.layout.rows(loop.z0).shape[1]
+    if isinstance(own, ImageArchitecture):
+        size //= math.prod(train[0].shape[2:])
     setting = Setting(
         model, samples_of(model, train, "y"), own, activation or _activation(own),
         min(size, _WIDEST) if width is None else integer("width", width, at_least=1),
@@ -119,6 +123,7 @@ def _measured(setting: Setting, held: Samples, tolerance: float) -> Twin:
             continue
         modules[name], seconds[name] = timed(make, held.x.device)
     times, batch = latencies(modules, held.x)
+    memory = peaks(modules, held.x)
     original, *found = [
         Measured(
             name,
@@ -127,6 +132,7 @@ def _measured(setting: Setting, held: Samples, tolerance: float) -> Twin:
             times[name],
             batch,
             _bytes(module),
+            memory[name],
             seconds[name],
         )
         for name, module in modules.items()

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from shoal.core.memory import peak_memory
 from shoal.core.timing import best_times
 from shoal.distillation.samples import Samples
 from shoal.networks.exact import evaluating
 
-__all__ = ["Measured", "Scores", "latencies", "scores"]
+__all__ = ["Measured", "Scores", "latencies", "peaks", "scores"]
 
 _BINS = 15  # of the calibration error
 _TIMED = 1024  # samples in a batch that is timed
@@ -56,6 +57,7 @@ class Measured(NamedTuple):
         seconds: For a batch of ``batch`` held-out samples, the shortest of several.
         batch: How many samples that are.
         parameter_bytes: Of all its parameters and buffers.
+        peak_bytes: The most that the batch takes at once, besides parameters and inputs.
         training_seconds: That it took to make it.
     """
 
@@ -65,6 +67,7 @@ class Measured(NamedTuple):
     seconds: float
     batch: int
     parameter_bytes: int
+    peak_bytes: int
     training_seconds: float
 
     @property
@@ -135,3 +138,13 @@ def latencies(modules: Mapping[str, Module], x: Tensor) -> tuple[dict[str, float
             modes.enter_context(evaluating(module))
         calls = {name: partial(module, batch) for name, module in modules.items()}
         return best_times(calls, x.device, repeats=_REPEATS), len(batch)
+
+
+@torch.no_grad()
+def peaks(modules: Mapping[str, Module], x: Tensor) -> dict[str, int]:
+    """The most bytes that each module holds at once for the batch that is timed."""
+    found = {}
+    for name, module in modules.items():
+        with evaluating(module):
+            found[name] = peak_memory(partial(module, x[:_TIMED]), x.device)[1]
+    return found

@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import Module
 
 from shoal.core.checks import as_path
-from shoal.core.files import finite, json_text, write_whole
 from shoal.distillation.measures import Measured
 from shoal.networks import Network, export
+from shoal.pages.saved_result import SavedResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +21,7 @@ __all__ = ["Twin"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Twin:
+class Twin(SavedResult):
     """Replacements of a trained model, measured beside it on the same machine.
 
     Attributes:
@@ -69,14 +69,14 @@ class Twin:
         if best is not None:
             return (
                 f"Replace it by: {best.name}. {self.original.seconds / best.seconds:.3g} times as "
-                f"fast, {self._lost(best)}.{self._doubt(best)}"
+                f"fast, {self.lost(best)}.{self._doubt(best)}"
             )
         if not self.candidates:
             return "Keep your model: nothing was tried."
         near = min(self.candidates, key=lambda one: one.loss)
         return (
             f"Keep your model: nothing that was tried is faster and loses at most "
-            f"{self.tolerance:.2%}. The nearest, {near.name}: {self._lost(near)}, "
+            f"{self.tolerance:.2%}. The nearest, {near.name}: {self.lost(near)}, "
             f"{self.original.seconds / near.seconds:.3g} times as fast."
         )
 
@@ -90,7 +90,8 @@ class Twin:
             f"{self.tolerance:.2%}."
         )
 
-    def _lost(self, one: Measured) -> str:
+    def lost(self, one: Measured) -> str:
+        """What is lost with a candidate, in words."""
         scores = one.scores
         if scores.accuracy is not None and self.original.scores.accuracy is not None:
             error = "" if scores.uncertainty is None else f" (± {scores.uncertainty:.2%})"
@@ -104,36 +105,31 @@ class Twin:
 
     def __str__(self) -> str:
         """The answer, and a table."""
-        head = f"{'':28} {'score':>8} {'agrees':>8} {'off by':>8} {'ECE':>7} {'ms':>9} {'MiB':>7}"
+        titles = ("score", "agrees", "off by", "ECE", "ms", "MiB", "peak")
+        widths = (8, 8, 8, 7, 9, 7, 7)
+        head = " ".join(f"{t:>{w}}" for t, w in zip(titles, widths, strict=True))
         rows = [_row(one) for one in (self.original, *self.candidates)]
         missing = [f"{name}: not tried, {reason}" for name, reason in self.skipped.items()]
         where = (
             f"{self.samples} held-out samples, {self.trained_on} others trained on; times for "
-            f"{self.original.batch} samples, {self.device}"
+            f"{self.original.batch} samples, {self.device}; MiB of parameters, and at the peak "
+            "besides"
         )
-        return "\n".join([self.verdict, where, head, *rows, *missing])
+        return "\n".join([self.verdict, where, f"{'':28} {head}", *rows, *missing])
 
-    def document(self) -> dict[str, Any]:
-        """All of it as plain values."""
-        found: dict[str, Any] = finite(
-            {
-                "verdict": self.verdict,
-                "keep": self.keep,
-                "best": None if self.best is None else self.best.name,
-                "samples": self.samples,
-                "trained_on": self.trained_on,
-                "tolerance": self.tolerance,
-                "device": self.device,
-                "original": _plain(self.original),
-                "candidates": [_plain(one) for one in self.candidates],
-                "skipped": dict(self.skipped),
-            }
-        )
-        return found
-
-    def to_json(self) -> str:
-        """The same as JSON text."""
-        return json_text(self.document())
+    def _values(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict,
+            "keep": self.keep,
+            "best": None if self.best is None else self.best.name,
+            "samples": self.samples,
+            "trained_on": self.trained_on,
+            "tolerance": self.tolerance,
+            "device": self.device,
+            "original": _plain(self.original),
+            "candidates": [_plain(one) for one in self.candidates],
+            "skipped": dict(self.skipped),
+        }
 
     def plot(self) -> "Figure":
         """The frontier: what is lost against the time it takes.
@@ -145,20 +141,18 @@ class Twin:
 
         return plot_frontier(self)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Save the numbers (``.json``) or the frontier (``.png`` or ``.svg``).
+    def page(self, *, command: str | None = None) -> str:
+        """An HTML page that refers to nothing outside of itself.
 
         Args:
-            path: Where to.
+            command: What makes the page again, if it was made by a command.
+
+        Raises:
+            ImportError: If Jinja2 or matplotlib is not installed.
         """
-        target = as_path("path", path)
-        if target.suffix == ".json":
-            write_whole(target, lambda file: file.write_text(self.to_json(), encoding="utf-8"))
-        elif target.suffix in (".png", ".svg"):
-            figure = self.plot()
-            write_whole(target, lambda file: figure.savefig(file, format=target.suffix[1:]))
-        else:
-            raise ValueError(f"path must end in .json, .png or .svg, got {str(target)!r}")
+        from shoal.distillation.page import distillation_page
+
+        return distillation_page(self, command=command)
 
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Export the best replacement as a program that needs no shoal, as ``shoal.export`` does.
@@ -198,5 +192,6 @@ def _row(one: Measured) -> str:
     error = "" if scores.calibration_error is None else f"{scores.calibration_error:.3f}"
     return (
         f"{one.name:28} {shown[0]:>8} {shown[1]:>8} {shown[2]:>8} {error:>7} "
-        f"{1e3 * one.seconds:9.3g} {one.parameter_bytes / 2**20:7.3g}"
+        f"{1e3 * one.seconds:9.3g} {one.parameter_bytes / 2**20:7.3g} "
+        f"{one.peak_bytes / 2**20:7.3g}"
     )

@@ -1,0 +1,99 @@
+"""``shoal analyze --model FILE``: the report on a trained model."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import typer
+from rich.table import Table
+
+import shoal
+from shoal.cli.errors import note
+from shoal.cli.model_files import model_in, samples_for, weights_in
+from shoal.cli.options import limited
+from shoal.cli.output import command_line, console, emit, working
+from shoal.report.saving import save_results
+from shoal.report.trained_model import answer, model_document, model_page
+
+__all__ = ["TrainedModel", "analyze_model"]
+
+NO_EQUILIBRIUM = 3
+_DIAGNOSED = 64  # samples; some tens say as much as all
+_SAMPLES = 4000
+
+
+class TrainedModel(NamedTuple):
+    """Where a trained model is, and what may be run to get it.
+
+    Attributes:
+        file: The file.
+        code: What makes the model whose weights it holds.
+        trust: Whether it is a whole module, whose code may be run.
+        reference: The weights before training.
+    """
+
+    file: Path
+    code: str | None
+    trust: bool
+    reference: Path | None
+
+
+def analyze_model(
+    given: TrainedModel,
+    data: str,
+    *,
+    label: str | None,
+    n: int | None,
+    seed: int,
+    threads: int,
+    output: Path | None,
+    json: bool,
+) -> None:
+    """Diagnose a trained model, look for what may replace it, and report both."""
+    net = model_in(given.file, given.code, trust=given.trust, argument="--model", option="--code")
+    before = None if given.reference is None else weights_in("--reference", given.reference)
+    x, y = samples_for(net, data, _SAMPLES if n is None else n, label)
+    with limited(threads), working("Diagnosing", quiet=json):
+        found = shoal.diagnose(net, None, x[:_DIAGNOSED], reference=before)
+    with limited(threads), working("Looking for a replacement", quiet=json):
+        twin = shoal.distill(net, x, y, seed=seed)
+    record = {"shoal": shoal.__version__, "file": str(given.file), "data": data}
+    record |= model_document(found, twin)
+    files: list[Path] = []
+    if output is not None:
+        files = save_results(
+            output,
+            pages={"report.html": model_page(found, twin, command=command_line())},
+            documents={"analysis.json": record},
+            figures={"diagnosis": found.plot(), "replacements": twin.plot()},
+        )
+    if json:
+        emit(record)
+    else:
+        _show(found, twin, files)
+    if found.solved < found.samples:
+        missing = found.samples - found.solved
+        note(f"No equilibrium was found for {missing} of {found.samples} samples.")
+        raise typer.Exit(NO_EQUILIBRIUM)
+
+
+def _show(found: shoal.Diagnosis, twin: shoal.Twin, files: list[Path]) -> None:
+    table = Table(title=f"{found.model}: do I need this loop?", title_justify="left")
+    table.add_column("", no_wrap=True)
+    for name in ("value", "meaning"):
+        table.add_column(name, overflow="fold")
+    for row in answer(found, twin):
+        table.add_row(row.quantity, row.value, row.meaning)
+    console().print(table)
+    console().print(str(twin), soft_wrap=True, highlight=False)
+    for remedy in found.remedies:
+        console().print(
+            f"{remedy.what[:1].upper()}{remedy.what[1:]}: {remedy.why}.", soft_wrap=True
+        )
+    note(
+        "Held-out samples are a quarter of those given: if the model was trained on them, it "
+        "remembers them, and what may replace it does not. Give samples that it has not seen."
+    )
+    if files:
+        console().print(f"Written: {', '.join(map(str, files))}", soft_wrap=True)
+    else:
+        note("--output FOLDER saves the report, the figures and the numbers.")

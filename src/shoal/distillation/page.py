@@ -1,0 +1,54 @@
+"""A distillation as a page."""
+
+import torch
+
+from shoal.core.memory import memory_words
+from shoal.distillation.measures import Measured
+from shoal.distillation.plot import draw_frontier
+from shoal.distillation.result import Twin
+from shoal.pages.findings import Findings, Part, Row
+from shoal.pages.html import render_page
+
+__all__ = ["distillation_findings", "distillation_page"]
+
+
+def distillation_page(twin: Twin, *, command: str | None = None) -> str:
+    """A distillation as an HTML page that refers to nothing outside of itself.
+
+    Args:
+        twin: The distillation.
+        command: What makes the page again.
+
+    Raises:
+        ImportError: If Jinja2 or matplotlib is not installed.
+    """
+    lead = f"{twin.samples} held-out samples, {twin.trained_on} others trained on"
+    part = Part("replacements", "What may replace it", distillation_findings(twin))
+    device = torch.device(twin.device)
+    return render_page(twin.verdict, lead, [part], device=device, command=command)
+
+
+def distillation_findings(twin: Twin) -> Findings:
+    """The verdict, every candidate beside the original, and the frontier."""
+    rows = [Row("verdict", "keep it" if twin.keep else "replace it", twin.verdict)]
+    rows += [_row(one) for one in (twin.original, *twin.candidates)]
+    notes = tuple(f"{name}: not tried, {reason}." for name, reason in twin.skipped.items())
+    return Findings(
+        tuple(rows),
+        numbers=twin.document(),
+        panel=lambda axes: draw_frontier(axes, twin),
+        notes=notes,
+    )
+
+
+def _row(one: Measured) -> Row:
+    scores, words = one.scores, []
+    if scores.agreement is not None:
+        words.append(f"agrees in {scores.agreement:.1%}")
+    words.append(f"outputs off by {scores.output_error:.1%}")
+    if scores.calibration_error is not None:
+        words.append(f"calibration error {scores.calibration_error:.3f}")
+    words.append(f"{memory_words(one.parameter_bytes)} of parameters")
+    words.append(f"{memory_words(one.peak_bytes)} at the peak of a batch")
+    score = "" if scores.accuracy is None else f"{scores.accuracy:.2%}, "
+    return Row(one.name, f"{score}{1e3 * one.seconds:.3g} ms", ", ".join(words))

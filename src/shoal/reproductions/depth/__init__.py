@@ -1,0 +1,1 @@
+"""When depth at equilibrium pays: DEQs beside plain and unrolled networks, on many tasks."""
