@@ -1,13 +1,15 @@
 """Diagnose foreign loops before and after training: a looped transformer, and a torchdeq model.
 
-python benchmarks/trained_loops.py [--steps N] [--seed S]
+python benchmarks/trained_loops.py [--steps N] [--seed S] [--torchdeq FOLDER]
 
 Both learn whether the largest of six numbers comes before the smallest. The transformer is trained
 through 8 unrolled applications of its block, as looped models are, and diagnosed as a loop without
-end; the other is written for torchdeq and trained on the adapter. Prints a table in Markdown.
+end; the other is written for torchdeq and trained on the adapter, and with --torchdeq, the folder
+that holds the package torchdeq, on that too. Prints a table in Markdown.
 """
 
 import argparse
+import sys
 
 import torch
 from torch import Tensor, nn
@@ -65,15 +67,29 @@ class TorchDEQ(nn.Module):
 
     def __init__(self, width: int = 48) -> None:
         super().__init__()
-        self.deq = get_deq(f_solver="anderson", f_tol=1e-6, ift=True, on_failure="status")
+        self.deq = self.make_layer()
         self.recurrent, self.input = nn.Linear(width, width), nn.Linear(TOKENS, width)
         self.readout = nn.Linear(width, 2)
+
+    def make_layer(self) -> nn.Module:
+        """The layer that solves, of the adapter."""
+        return get_deq(f_solver="anderson", f_tol=1e-6, ift=True, on_failure="status")
 
     def forward(self, x: Tensor) -> Tensor:
         """The readout of the equilibrium."""
         u = self.input(x)
         states, _ = self.deq(lambda z: torch.tanh(self.recurrent(z) + u), torch.zeros_like(u))
         return self.readout(states[-1])
+
+
+class Itself(TorchDEQ):
+    """The same model on torchdeq itself."""
+
+    def make_layer(self) -> nn.Module:
+        """The layer that solves, torchdeq's own."""
+        from torchdeq import get_deq as own
+
+        return own(f_solver="anderson", f_tol=1e-6, f_max_iter=100, b_max_iter=100, ift=True)
 
 
 def diagnosis(model: nn.Module, x: Tensor) -> shoal.Diagnosis:
@@ -108,6 +124,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--torchdeq", help="the folder that holds the package")
     options = parser.parse_args()
     generator = torch.Generator().manual_seed(options.seed)
     x = torch.randn(4096, TOKENS, generator=generator)
@@ -117,7 +134,9 @@ def main() -> None:
         "equilibria, up to | ‖J‖ | spectral radius | one-step gradient off by |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
-    for kind in (LoopedTransformer, TorchDEQ):
+    if options.torchdeq:
+        sys.path.insert(0, options.torchdeq)
+    for kind in (LoopedTransformer, TorchDEQ, *([Itself] if options.torchdeq else [])):
         torch.manual_seed(options.seed)
         model = kind()
         print(row(f"{kind.__name__}, as drawn", model, x[2048:], y[2048:]), flush=True)

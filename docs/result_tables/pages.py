@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from result_tables import better, convergence, ling2024, own, runs, verdicts
+from result_tables import better, convergence, depth, ling2024, own, runs, verdicts
 from result_tables.results import Tables
 
 __all__ = ["PAGES", "rendered"]
@@ -15,6 +15,7 @@ TABLES: Tables = {
     **ling2024.TABLES,
     **convergence.TABLES,
     **own.TABLES,
+    **depth.TABLES,
     **runs.TABLES,
     **verdicts.TABLES,
     **better.TABLES,

@@ -1,6 +1,8 @@
 """Diagnoses of modules that people come with: layers, whole models, foreign blocks, trees."""
 
 import functools
+import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -239,6 +241,36 @@ def test_a_model_of_the_torchdeq_adapter() -> None:
     values = sorted(d.spectrum.eigenvalues[0], key=lambda v: (round(v.real, 9), v.imag))
     assert abs(sum(values)) < 1e-9
     assert d.gradients
+
+
+def test_a_model_of_torchdeq_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    # a stand-in that torchdeq's own classes would be: known by its name, called as they are
+    module = types.ModuleType("torchdeq.core")
+    monkeypatch.setitem(sys.modules, "torchdeq.core", module)
+    base = type("DEQBase", (nn.Module,), {"__module__": "torchdeq.core"})
+
+    class Sliced(base):
+        def forward(self, func: Callable[[Tensor], Tensor], z_init: Tensor) -> object:
+            z = z_init
+            for _ in range(3):  # as inexact as it likes
+                z = func(z)
+            return [z], {"nstep": 3}
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.deq, self.scale = Sliced(), nn.Parameter(torch.tensor(0.5, dtype=DTYPE))
+
+        def forward(self, x: Tensor) -> Tensor:
+            states, _ = self.deq(lambda z: self.scale * z + x, torch.zeros_like(x))
+            return 2 * states[-1]
+
+    x = inputs()
+    d = shoal.diagnose(Model(), None, x)
+    assert d.solved == 6
+    torch.testing.assert_close(torch.cat(d.equilibria.states), 2 * x, atol=1e-7, rtol=0)
+    assert d.spectrum is not None
+    assert d.spectrum.radius == pytest.approx(0.5)
 
 
 def test_states_may_be_trees() -> None:

@@ -1,6 +1,7 @@
 """Equilibria of modules that shoal did not write: values, gradients of all kinds, training."""
 
 import copy
+import gc
 import pickle
 
 import pytest
@@ -449,3 +450,24 @@ def test_backward_frees_the_graph():
     z.backward()
     with pytest.raises(RuntimeError, match="second time"):
         z.backward()
+
+
+def test_steps_of_training_leave_nothing_behind() -> None:
+    # tanh keeps its output for its derivative: kept with its own history, it kept itself
+    weight = nn.Parameter(torch.full((3, 3), 0.1, dtype=torch.float64))
+    layer = shoal.Equilibrium(lambda z, x: torch.tanh(z @ weight + x))
+
+    def step() -> None:
+        z = layer(torch.zeros(2, 3, dtype=torch.float64), torch.ones(2, 3, dtype=torch.float64))
+        torch.autograd.grad(z.sum(), weight)
+
+    def tensors() -> int:
+        gc.collect()
+        return sum(type(one) is torch.Tensor for one in gc.get_objects())
+
+    for _ in range(2):
+        step()
+    before = tensors()
+    for _ in range(5):
+        step()
+    assert tensors() <= before

@@ -65,8 +65,8 @@ def diagnose(
     Args:
         model: A cell, called as ``cell(z, *inputs)``, module or function; a ``shoal.Equilibrium``;
             or, without a ``z0``, a whole model, called as ``model(*inputs)``, that has an
-            equilibrium inside: a ``shoal.Equilibrium``, a network made by ``shoal.build``, or the
-            layer of ``shoal.adapters.torchdeq``.
+            equilibrium inside: a ``shoal.Equilibrium``, a network made by ``shoal.build``, or a
+            layer of torchdeq, its own or that of ``shoal.adapters.torchdeq``.
         z0: Where the loop starts: a tensor of shape (samples, ...) or a tree of such tensors;
             ``None`` for a whole model, which starts by itself.
         inputs: What the cell is called with besides the state, or the model with.

@@ -126,7 +126,7 @@ def loop_of(
         function("output", output)
     if z0 is None:
         return _inside(model, inputs, output)
-    if isinstance(model, EquilibriumNetwork | torchdeq.DEQ):
+    if isinstance(model, EquilibriumNetwork) or _of_torchdeq(model):
         raise TypeError(f"z0 must be None for a {type(model).__name__}, which starts by itself")
     own = model if isinstance(model, Equilibrium) else None
     if own is None and _parts(model) and not _takes(model, (z0, *inputs)):
@@ -172,7 +172,13 @@ def _takes(model: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
 def _parts(model: object) -> list[Module]:
     """The parts of a model that have equilibria."""
     modules = model.modules() if isinstance(model, Module) else ()
-    return [one for one in modules if isinstance(one, tuple(_METHODS))]
+    return [one for one in modules if isinstance(one, tuple(_METHODS)) or _of_torchdeq(one)]
+
+
+def _of_torchdeq(module: object) -> bool:
+    """Whether it is a layer of torchdeq, itself or on shoal's adapter; torchdeq is not imported."""
+    bases = ((base.__module__, base.__name__) for base in type(module).__mro__)
+    return isinstance(module, torchdeq.DEQ) or ("torchdeq.core", "DEQBase") in bases
 
 
 def _host(model: object) -> Module:
@@ -238,7 +244,7 @@ def _call(
         shape = injections[0].shape[1:]  # of images, which the problem has as rows
         back = lambda z: z.unflatten(1, shape)  # noqa: E731
         return lambda z: problem.evaluate(z).value, start.detach(), (), back, True
-    if isinstance(host, torchdeq.DEQ):
+    if _of_torchdeq(host):
         call = {**dict(zip(("func", "z_init"), arguments, strict=False)), **named}
         cell, state = call["func"], pytree.tree_map(Tensor.detach, call["z_init"])
         if isinstance(state, list | tuple):
@@ -276,7 +282,7 @@ class _Returns:
 @contextmanager
 def _instead(host: Module, other: Callable[..., Any]) -> Iterator[None]:
     """Where a layer does something else when it is called."""
-    name = next(name for kind, name in _METHODS.items() if isinstance(host, kind))
+    name = next((name for kind, name in _METHODS.items() if isinstance(host, kind)), "forward")
     before = {name: host.__dict__[name]} if name in host.__dict__ else {}
     host.__dict__[name] = other
     try:

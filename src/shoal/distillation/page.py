@@ -4,7 +4,6 @@ import torch
 
 from shoal.core.memory import memory_words
 from shoal.distillation.measures import Measured
-from shoal.distillation.plot import draw_frontier
 from shoal.distillation.result import Twin
 from shoal.pages.findings import Findings, Part, Row
 from shoal.pages.html import render_page
@@ -36,7 +35,7 @@ def distillation_findings(twin: Twin) -> Findings:
     return Findings(
         tuple(rows),
         numbers=twin.document(),
-        panel=lambda axes: draw_frontier(axes, twin),
+        figure=twin.plot(),
         notes=notes,
     )
 

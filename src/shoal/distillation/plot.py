@@ -7,10 +7,9 @@ from shoal.distillation.measures import Measured
 from shoal.distillation.result import Twin
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw_frontier", "plot_frontier"]
+__all__ = ["plot_frontier"]
 
 _COLORS = ("#0072B2", "#D55E00", "#6b6b6b")
 
@@ -20,16 +19,10 @@ def plot_frontier(twin: Twin) -> "Figure":
     if find_spec("matplotlib") is None:
         raise ImportError("plot needs matplotlib, which is not here: pip install 'shoal[plots]'")
     from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.6, 4.4), layout="constrained")
-    draw_frontier(figure.subplots(), twin)
-    return figure
-
-
-def draw_frontier(axes: "Axes", twin: Twin) -> None:
-    """The same in given axes."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+    figure = Figure(figsize=(8.6, 4.4), layout="constrained")
+    axes = figure.subplots()
     best = twin.best
     ordered = sorted((twin.original, *twin.candidates), key=lambda one: one.seconds)
     for number, one in enumerate(ordered, 1):
@@ -56,6 +49,7 @@ def draw_frontier(axes: "Axes", twin: Twin) -> None:
     axes.set_title(f"Dashed: what may be lost.{star}{errors}", loc="left", fontsize=10)
     axes.grid(color="#e4e4e4", linewidth=0.6)
     axes.set_axisbelow(True)
+    return figure
 
 
 def _quantity(twin: Twin) -> str:

@@ -68,7 +68,7 @@ class Twin(SavedResult):
         best = self.best
         if best is not None:
             return (
-                f"Replace it by: {best.name}. {self.original.seconds / best.seconds:.3g} times as "
+                f"Replace it by: {best.name}. {self._faster(best)} times as "
                 f"fast, {self.lost(best)}.{self._doubt(best)}"
             )
         if not self.candidates:
@@ -77,8 +77,12 @@ class Twin(SavedResult):
         return (
             f"Keep your model: nothing that was tried is faster and loses at most "
             f"{self.tolerance:.2%}. The nearest, {near.name}: {self.lost(near)}, "
-            f"{self.original.seconds / near.seconds:.3g} times as fast."
+            f"{self._faster(near)} times as fast."
         )
+
+    def _faster(self, one: Measured) -> str:
+        ratio = self.original.seconds / one.seconds
+        return f"{ratio:.3g}" if ratio < 100 else f"{ratio:,.0f}"
 
     def _doubt(self, one: Measured) -> str:
         """What is to be said if the samples are too few for the verdict."""

@@ -53,7 +53,7 @@ def draw_study(found: Sequence[Compared]) -> Figure:
     tasks = list(dict.fromkeys(one.task for one in center))
     far = [task for task in tasks if any(o.places.shape[1] > 1 for o in center if o.task == task)]
     axes = [axis for axis in _AXES if any(one.axis == axis for one in found)]
-    varied = next((one.task for one in found if one.axis and one.task not in far), None)
+    varied = next((one.task for one in found if one.axis), None)
     lower = [*(("far", task) for task in far)]
     lower += [("axis", axis) for axis in axes if varied is not None]
     columns = max(len(tasks), 3)

@@ -20,7 +20,7 @@ from shoal.reproductions.depth.statistics import compared
 from shoal.reproductions.depth.tasks import Task, flattened, task
 from shoal.reproductions.depth.training import Recipe, measured, trained
 
-__all__ = ["DepthOfImages", "DepthOfTasks", "DepthStudy", "Setting"]
+__all__ = ["DepthOfConvolutions", "DepthOfImages", "DepthOfTasks", "DepthStudy", "Setting"]
 
 _ACTIVATIONS: dict[str, Activation] = {"tanh": shoal.Tanh(), "relu": shoal.ReLU()}
 _DESIGNS = {"ntk-design": "sphere", "moments-design": "moments"}
@@ -75,7 +75,7 @@ class DepthStudy(Experiment):
         sgd: of gradient descent.
         steps: How many.
         longer: By what factor there are more for ``longer``.
-        batch: Samples of a step; half as many of grids, which have many places.
+        batch: Samples of a step.
         length: Of sequences and chains.
         gains: What is tried besides 0.9.
         scales: Factors of the width.
@@ -93,7 +93,7 @@ class DepthStudy(Experiment):
     seeds: int = 5
     adam: tuple[float, ...] = (0.01, 0.03, 0.1)
     sgd: tuple[float, ...] = (0.3, 1.0, 3.0)
-    steps: int = 600
+    steps: int = 400
     longer: int = 4
     batch: int = 32
     length: int = 20
@@ -145,8 +145,7 @@ class DepthStudy(Experiment):
         stack = self._stack(network, setting, given, len(rates), seed, device)
         before = [weight.detach().clone() for weight in stack.parameters()]
         steps = self.steps * (self.longer if network == "longer" else 1)
-        batch = self.batch // 2 if given.neighbors == "grid" else self.batch
-        recipe = Recipe(setting.optimizer, rates, steps, batch)
+        recipe = Recipe(setting.optimizer, rates, steps, self.batch)
         seconds = trained(stack, given, recipe, seed)
         found = measured(stack, given, len(rates))
         moved = [
@@ -226,17 +225,16 @@ class DepthOfTasks(DepthStudy):
 @register
 @dataclass(frozen=True)
 class DepthOfImages(DepthStudy):
-    """The study on images, as rows and as grids; see :class:`DepthStudy`."""
+    """The study on images as rows of pixels; see :class:`DepthStudy`."""
 
     name: ClassVar[tuple[str, str]] = ("shoal", "depth-images")
-    title: ClassVar[str] = "When depth at equilibrium pays: images"
+    title: ClassVar[str] = "When depth at equilibrium pays: images as rows of pixels"
 
-    tasks: tuple[str, ...] = ("fashion", "cifar", "fashion-conv", "mnist", "cifar-conv")
+    tasks: tuple[str, ...] = ("fashion", "cifar", "mnist")
     varied: tuple[str, ...] = ("fashion",)
     samples: int = 20_000
     width: int = 128
-    channels: int = 16
-    batch: int = 200
+    batch: int = 100
 
     def claims(self, summary: Mapping[str, float]) -> Sequence[Claim]:
         """Of all its tasks."""
@@ -245,5 +243,27 @@ class DepthOfImages(DepthStudy):
     @classmethod
     def quick(cls) -> Self:
         """Scikit-learn's digits."""
-        return cls(("digits", "digits-conv"), (), samples=200, width=8, channels=2, seeds=2,
-                   adam=(0.03,), steps=5, longer=2)  # fmt: skip
+        return cls(("digits",), (), samples=200, width=8, seeds=2, adam=(0.03,), steps=5, longer=2)
+
+
+@register
+@dataclass(frozen=True)
+class DepthOfConvolutions(DepthStudy):
+    """The study on images as grids, with convolutional networks; see :class:`DepthStudy`."""
+
+    name: ClassVar[tuple[str, str]] = ("shoal", "depth-convolutions")
+    title: ClassVar[str] = "When depth at equilibrium pays: convolutional networks"
+
+    tasks: tuple[str, ...] = ("fashion-conv", "cifar-conv")
+    samples: int = 20_000
+    batch: int = 100
+
+    def claims(self, summary: Mapping[str, float]) -> Sequence[Claim]:
+        """Of all its tasks."""
+        return claims_of_images(summary, self.tasks)
+
+    @classmethod
+    def quick(cls) -> Self:
+        """Scikit-learn's digits."""
+        return cls(("digits-conv",), (), samples=200, channels=2, seeds=2, adam=(0.03,), steps=5,
+                   longer=2)  # fmt: skip
