@@ -207,7 +207,8 @@ def kept_as_they_are() -> AbstractContextManager[Any]:
 
 
 def _with_version(tensor: Tensor) -> tuple[Tensor, int | None]:
-    return tensor, None if tensor.is_inference() else tensor._version
+    # detached: an output that an operation keeps would keep the operation in turn, for ever
+    return tensor.detach(), None if tensor.is_inference() else tensor._version
 
 
 def _unchanged(kept: tuple[Tensor, int | None]) -> Tensor:
