@@ -1,21 +1,25 @@
 """Accuracy of kernel regression on images: ConvDEQ beside the dense DEQ.
 
 python benchmarks/image_accuracy.py --data DIR --out rows.jsonl [--dataset mnist] [--device cuda]
-    [--train 60000] [--choose 5000] [--pooled 1000] [--seconds 600]
+    [--train 60000] [--choose 5000] [--compare 1000] [--windows 1 3 5 all] [--seconds 600]
 
 DIR holds the official files of MNIST, Fashion-MNIST or CIFAR-10 (or a part of it, of which loading
 warns). Kernels are computed in float32, on a GPU by one fused pass, and factored in float64.
 Variances and patches, and the ridge as a multiple of the mean of the diagonal, are those that do
 best for the first images of the training set when each of them is left out; with them all training
-images are learned, and the test images are seen once, at the end. Rows are written as they are
-found; those that are there already are not computed again. What would take longer than is left of
-``--seconds`` is done with as many images as fit.
+images are learned, and the test images are seen once, at the end. With ``--compare`` as many images
+are learned with readouts of means over windows of pixels instead: 1 is a readout of all pixels,
+"all" the average pooling of a ``ConvDEQ``; windows in between go on at the opposite border. Rows
+are written as they are found; those that are there already are not computed again. What would take
+longer than is left of ``--seconds`` is done with as many images as fit.
 """
 
 import argparse
+import itertools
 import json
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,9 +29,17 @@ from torch import Tensor
 
 import shoal
 from shoal.data import load
+from shoal.kernels.image_function import chosen_kernels
+from shoal.kernels.image_matrix import ImagePlan, entries
 
 RIDGES = (1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
-SETTINGS = ((1.0, 3), (1.6, 3), (1.9, 3), (1.6, 5))  # the recurrent variance, the side of a patch
+SETTINGS = (
+    (0.5, 3),
+    (1.0, 3),
+    (1.4, 3),
+    (1.6, 3),
+    (1.0, 5),
+)  # the recurrent variance, the side of a patch
 
 Row = dict[str, Any]
 
@@ -63,6 +75,38 @@ def network(variance: float, size: int, channels: int, *, pooled: bool) -> shoal
     """The equilibrium of one setting."""
     pooling = "average" if pooled else None
     return shoal.ConvDEQ(shoal.ReLU(), variance, 1 / channels, kernel_size=size, pooling=pooling)
+
+
+def window_weights(window: int, sides: tuple[int, int]) -> dict[float, list[int]]:
+    """What displaced pairs of pixels count where means over windows are read, by what it is."""
+    weights = defaultdict(list)
+    for down, across in itertools.product(range(1 - window, window), repeat=2):
+        share = (window - abs(down)) * (window - abs(across)) / window**4
+        if down or across:
+            weights[share].append(down % sides[0] * sides[1] + across % sides[1])
+    return weights
+
+
+def windowed(
+    net: shoal.ConvDEQ, window: int, first: Tensor, second: Tensor | None = None
+) -> Tensor:
+    """The NTK of a network that reads means over windows, of which ``net`` is that of one pixel."""
+    result = shoal.kernel(net, first, second).ntk.mul_(window**-2)
+    plan = ImagePlan.of(chosen_kernels(net), first, second, 2**28)
+    shift = 0 if plan.symmetric else len(first)
+    sums = plan._sums if plan.fused is None or plan.fused.exact else plan.fused.sums
+    height, width = first.shape[2:]
+    for weight, places in window_weights(window, (height, width)).items():
+        steps = torch.tensor(places, device=first.device)
+        size = max(1, 2**22 // len(places))
+        parts = entries(plan.shape, size, symmetric=plan.symmetric, device=first.device)
+        for i, j in parts:
+            more = (plan.read * weight * sums((i, j + shift), steps)[1]).to(result)
+            result[i, j] += more
+            if plan.symmetric:
+                away = i != j
+                result[j[away], i[away]] += more[away]
+    return result
 
 
 class Records:
@@ -107,12 +151,17 @@ class Study:
         classes = int(self.labels.max()) + 1
         self.targets = torch.nn.functional.one_hot(self.labels, classes).double() - 1 / classes
 
-    def timed(self, net: shoal.Architecture, *inputs: Tensor) -> tuple[Tensor, float]:
+    def timed(
+        self, net: shoal.Architecture, *inputs: Tensor, window: int = 1
+    ) -> tuple[Tensor, float]:
         """The NTK of some images, and the seconds that it took."""
         if not isinstance(net, shoal.ConvDEQ):
             inputs = tuple(x.flatten(1) for x in inputs)
         start = time.perf_counter()
-        matrix = shoal.kernel(net, *inputs).ntk
+        if isinstance(net, shoal.ConvDEQ) and window > 1:
+            matrix = windowed(net, window, *inputs)
+        else:
+            matrix = shoal.kernel(net, *inputs).ntk
         if matrix.is_cuda:
             torch.cuda.synchronize()
         return matrix, time.perf_counter() - start
@@ -174,32 +223,32 @@ def flattened(study: Study, records: Records, given: argparse.Namespace) -> None
         )
 
 
-def pooled(study: Study, records: Records, given: argparse.Namespace) -> None:
-    """The same few images with both readouts, the ridge of each by leaving out."""
-    channels, variance, count = study.x.shape[1], given.variance, given.pooled
-    for readout in ("flattened", "pooled"):
-        net = network(variance, 3, channels, pooled=readout == "pooled")
-        few = min(count, 100)
-        name = {"data": given.dataset, "readout": readout, "of": count}
-        probe = records.row(lambda net=net, few=few: study.choose(net, few), probe=True, **name)
-        if probe is None:
-            return
-        size = min(count, study.fitting(probe["micros"], records.left))
+def compare(study: Study, records: Records, given: argparse.Namespace) -> None:
+    """The same images with several readouts, the ridge of each by leaving out."""
+    for window in given.windows:
+        pooled = window == "all"
+        net = network(given.variance, 3, study.x.shape[1], pooled=pooled)
+        side = 1 if pooled else int(window)
+        name = {"data": given.dataset, "window": window, "of": given.compare}
+        few = study.x[: min(20, given.compare)]
+        study.timed(net, few[:2], window=side)
+        micros = 1e6 * study.timed(net, few, window=side)[1] / (len(few) * (len(few) + 1) / 2)
+        size = min(given.compare, study.fitting(micros, records.left))
 
-        def make(net: shoal.ConvDEQ = net, size: int = size) -> Row:
-            return both(study, net, size)
+        def make(net: shoal.ConvDEQ = net, size: int = size, side: int = side) -> Row:
+            return both(study, net, size, side)
 
-        records.row(make, probe=False, **name)
+        records.row(make, **name)
 
 
-def both(study: Study, net: shoal.ConvDEQ, count: int) -> Row:
+def both(study: Study, net: shoal.ConvDEQ, count: int, window: int) -> Row:
     """Leave out each image, and predict the test images, from one matrix."""
-    matrix, seconds = study.timed(net, study.x[:count])
+    matrix, seconds = study.timed(net, study.x[:count], window=window)
     ridge, score = left_out(matrix, study.targets[:count], study.labels[:count])
     solution = torch.cholesky_solve(study.targets[:count], factor(matrix, ridge))
-    cross, more = study.timed(net, study.x_test, study.x[:count])
+    cross, more = study.timed(net, study.x_test, study.x[:count], window=window)
     right = (cross.double() @ solution).argmax(1) == study.test_labels
-    entries = count * (count + 1) / 2 + count * len(study.x_test)
+    pairs = count * (count + 1) / 2 + count * len(study.x_test)
     return {
         "train": count,
         "test": len(study.x_test),
@@ -207,7 +256,7 @@ def both(study: Study, net: shoal.ConvDEQ, count: int) -> Row:
         "left_out": score,
         "ridge": ridge,
         "seconds": seconds + more,
-        "micros": 1e6 * (seconds + more) / entries,
+        "micros": 1e6 * (seconds + more) / pairs,
     }
 
 
@@ -221,13 +270,14 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=60_000)
     parser.add_argument("--test", type=int, default=10_000)
     parser.add_argument("--choose", type=int, default=5_000, help="images to choose settings by")
-    parser.add_argument("--pooled", type=int, default=0, help="compare readouts with so many")
+    parser.add_argument("--compare", type=int, default=0, help="compare readouts with so many")
+    parser.add_argument("--windows", nargs="+", default=["1", "3", "all"], help="which readouts")
     parser.add_argument("--variance", type=float, default=1.6, help="for that comparison")
     parser.add_argument("--seconds", type=float, default=600.0)
     given = parser.parse_args()
     records = Records(given.out, given.seconds)
     study = Study(given.dataset, given.data, given.device, (given.train, given.test))
-    (pooled if given.pooled else flattened)(study, records, given)
+    (compare if given.compare else flattened)(study, records, given)
 
 
 if __name__ == "__main__":

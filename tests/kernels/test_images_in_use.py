@@ -132,6 +132,13 @@ def test_ridges_and_learning_curves():
     assert path.best("loo") in (0.1, 1.0, 10.0)
     curve = shoal.learning_curve(FLAT, x, y, sizes=[8, 16], ridge=1.0)
     assert bool((curve.test_error > 0).all())
+    vectors = images(36, 3, seed=1)
+    dense, pixel = shoal.DEQ(ReLU(), 0.6, 0.8), ConvDEQ(ReLU(), 0.6, 0.8, kernel_size=1)
+    of_vectors, of_pixels = (
+        shoal.learning_curve(net, inputs, y, sizes=[8, 16], ridge=1.0)
+        for net, inputs in ((dense, vectors), (pixel, vectors[:, :, None]))
+    )
+    torch.testing.assert_close(of_pixels.test_error, of_vectors.test_error, rtol=1e-6, atol=0)
     mixture = shoal.GaussianMixture([[0.0] * 4], 1.0)
     with pytest.raises(TypeError, match="a GaussianMixture has no images"):
         shoal.learning_curve(FLAT, mixture, n=20, ridge=1.0)
@@ -145,6 +152,8 @@ def test_gradient_flow(net):
     torch.testing.assert_close(
         flow.test_mean[-1], cross @ torch.linalg.solve(ntk, y), rtol=1e-6, atol=1e-8
     )
+    with pytest.raises(ValueError, match=r"images are for networks such as ConvDEQ, or flatten"):
+        shoal.gradient_flow(shoal.DEQ(ReLU(), 0.6, 0.8), x, y, tests, [1.0])
     with pytest.raises(ValueError, match="x_test must have the 1 by 4 features"):
         shoal.gradient_flow(net, x, y, images(2, 1, 5), [1.0])
 

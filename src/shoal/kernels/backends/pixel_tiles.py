@@ -29,8 +29,6 @@ _TOLERANCE = 3e-6  # the largest residual, relative to the largest number, that 
 _STALLED = 4e-6  # that rounding may have left
 _LOWEST = -1 / 3  # eigenvalues of averages over patches are at least this times the largest
 _HELD = 16  # numbers of a field that a thread holds: with less, tensor cores repeat their work
-# registers of a thread: so that six pairs of small images share a multiprocessor of NVIDIA's
-_OPTIONS = {"maxnreg": 168} if torch.version.cuda else {}
 
 
 def pixel_tiles(
@@ -95,7 +93,6 @@ def pixel_tiles(
             rows=sides[0],
             columns=sides[1],
             num_warps=max(1, sides[0] * sides[1] // (32 * _HELD)),
-            **_OPTIONS,
         )
     if not bool((out[2] <= _STALLED).all()):
         raise ArithmeticError("the equilibrium of a pair of images was not reached in float32")
