@@ -51,6 +51,20 @@ def ways(rank: int, folder: str) -> dict[str, Any]:  # noqa: ARG001
     return found
 
 
+def kernels(rank: int) -> list[Any]:  # noqa: ARG001
+    """Kernels of networks and of another module, of inputs with themselves and with others."""
+    x, _ = data(7)
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
+    found: list[Any] = []
+    for net in (network("deq"), network("chain"), module.double()):
+        found += [shoal.empirical_kernel(net, x), shoal.empirical_kernel(net, x[:5], x)]
+        found += [shoal.empirical_kernel(net, x, diag=True)]
+        found += [shoal.empirical_kernel(net, x[:1])]  # fewer than processes
+    found += [shoal.empirical_kernel(module, x, features="0", memory=500)]
+    return [[k for k in pair if k is not None] for pair in found]
+
+
 def failures(rank: int) -> list[str]:
     """What each process is told if one goes wrong."""
     x, y = data()

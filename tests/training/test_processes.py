@@ -23,6 +23,16 @@ def test_processes_train_as_one_does(ranks, tmp_path):
         torch.testing.assert_close(weights, single, rtol=1e-12, atol=1e-12)
 
 
+def test_processes_share_kernels_of_networks(tmp_path):
+    single = shared_training.kernels(0)
+    first, second = run_ranks(shared_training.kernels, 2, tmp_path)
+    assert first[1] == second[1] == ""
+    torch.testing.assert_close(first[0], second[0], rtol=0, atol=0)
+    torch.testing.assert_close(first[0], single, rtol=1e-11, atol=1e-12)
+    for pair in first[0][::4]:
+        assert all(torch.equal(matrix, matrix.T) for matrix in pair)
+
+
 def test_what_fails_in_one_fails_in_all(tmp_path):
     first, second = run_ranks(shared_training.failures, 2, tmp_path)
     assert first == second
