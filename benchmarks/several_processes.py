@@ -4,7 +4,8 @@ torchrun --standalone --nproc-per-node=R benchmarks/several_processes.py [--samp
     [--features 784] [--columns 10] [--device cpu] [--repeats 3] [--gloo]
 
 Strong scaling: the same samples for every R. Weak scaling: samples times the root of R. With --gloo
-processes may share one GPU; otherwise each has its own.
+processes may share one GPU; otherwise each has its own. Beside it is what a CostModel of shoal
+predicts from rates that are measured with 3,000 samples, in all processes at once.
 """
 
 import argparse
@@ -48,11 +49,21 @@ def main() -> None:
     x = torch.randn(shape, dtype=torch.float64, generator=generator).to(device)
     vectors = torch.randn(given.samples, given.columns, dtype=torch.float64, generator=generator)
     half = 8 * given.samples**2 // 2  # bytes of the matrix that are computed
-    for name, memory in (("kept", 2 * half + 2**30), ("computed again", half // 20)):
-        operator = shoal.kernel_operator(DEQ, x, memory=memory).ntk
+    model = shoal.regression.CostModel.measured(DEQ, x[:3000], columns=given.columns)
+    cost = model.predict(given.samples, rank=1, steps=1, processes=max(size, 1))
+    ways = {
+        "kept": (2 * half + 2**30, None, None),
+        "computed again": (half // 6, None, cost.look_seconds),
+        "in float32": (half // 6, torch.float32, cost.step_seconds),
+    }
+    for name, (memory, precision, predicted) in ways.items():
+        operator = shoal.kernel_operator(DEQ, x, memory=memory, precision=precision).ntk
         took = seconds(operator, vectors.to(device), given.repeats)
         if not rank:
-            print(f"{max(size, 1)} processes, {given.samples} samples, {name}: {took:.3f} s")
+            beside = "" if predicted is None else f", predicted {predicted:.3f} s"
+            print(
+                f"{max(size, 1)} processes, {given.samples} samples, {name}: {took:.3f} s{beside}"
+            )
     if given.gloo:
         torch.distributed.destroy_process_group()
 

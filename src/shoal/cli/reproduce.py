@@ -13,6 +13,7 @@ from shoal.cli.command import Example, command
 from shoal.cli.errors import FAILED, INTERRUPTED, note
 from shoal.cli.options import Debug, Device, Json, Output, Verbose, check_count, check_output
 from shoal.cli.output import command_line, console, emit, progress
+from shoal.core.processes import processes
 from shoal.lab import Progress, Run, execute, find, registered
 from shoal.lab.storage import read_json
 from shoal.report.reproduction import Finished, paper_page, run_page
@@ -63,6 +64,7 @@ def reproduce(
     Every run has a folder of its own in the output folder, named by a hash of its configuration.
     What is finished there is not computed again: a run that was interrupted goes on, with the same
     results to the last bit. Of a whole paper, what fails or has no data here is left out and named.
+    Under torchrun, processes share the points.
     """
     for option, value in (("--jobs", jobs), ("--threads", threads)):
         check_count(option, value)
@@ -73,6 +75,9 @@ def reproduce(
     check_output(output)
     experiments = [kind.quick() if quick else kind() for kind in kinds]
     runs = [Run(one, output, device, threads) for one in experiments]
+    if not processes().first:
+        _assist(runs, jobs=jobs, all_of_them=figure is None)
+        return
     if figure is None:
         document = _run_all(paper, runs, jobs=jobs, quick=quick, quiet=json)
     else:
@@ -110,6 +115,17 @@ def _run_all(
         if not quiet:
             console().print(f"All together: {file}", soft_wrap=True)
     return document
+
+
+def _assist(runs: Sequence[Run], *, jobs: int, all_of_them: bool) -> None:
+    """Compute points for the first of several processes, which writes and tells."""
+    for one in runs:
+        try:
+            execute(one, jobs=jobs)
+        except Exception:  # the first has it too, and names it
+            if not all_of_them:
+                raise typer.Exit(FAILED) from None
+            _logger.debug("%s", one.experiment.name, exc_info=True)
 
 
 def _list(*, json: bool) -> None:

@@ -12,6 +12,7 @@ import os
 import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import reduce
@@ -25,7 +26,7 @@ from shoal.core.checks import shown
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["ALONE", "Group", "Processes", "fingerprint", "processes"]
+__all__ = ["ALONE", "Group", "Processes", "alone", "fingerprint", "processes"]
 
 Group: TypeAlias = 'ProcessGroup | Literal["auto"] | None'
 _T = TypeVar("_T")
@@ -152,6 +153,16 @@ class Processes:
             torch.distributed.broadcast_object_list(box, group=self._group, group_src=0)
         return box[0]  # type: ignore[return-value]
 
+    def collected(self, value: _T) -> list[_T]:
+        """What each process has, in all of them."""
+        if self.size == 1:
+            return [value]
+        self.agree({"collected": True})
+        values: list[Any] = [None] * self.size
+        with self._contact():
+            torch.distributed.all_gather_object(values, value, group=self._group)
+        return values
+
     @property
     def _group(self) -> "ProcessGroup | None":
         """As PyTorch takes it, for which ``None`` is the default group."""
@@ -189,6 +200,17 @@ class Processes:
 
 _TOLD = "This happened"
 ALONE = Processes()
+_by_itself: ContextVar[bool] = ContextVar("_by_itself", default=False)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Where each process works by itself, on something that no other one has."""
+    token = _by_itself.set(True)
+    try:
+        yield
+    finally:
+        _by_itself.reset(token)
 
 
 def processes(group: Group = "auto") -> Processes:
@@ -209,7 +231,7 @@ def processes(group: Group = "auto") -> Processes:
     if isinstance(group, str):
         if group != "auto":
             raise ValueError(f"process_group must be 'auto', a group or None, got {group!r}")
-        group = _default_group()
+        group = None if _by_itself.get() else _default_group()
     if group is None:
         return ALONE
     if not isinstance(group, torch.distributed.ProcessGroup):

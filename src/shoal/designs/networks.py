@@ -43,7 +43,7 @@ def network_gap(network: Network[Any], tau0: float, function: KernelFunction) ->
     x = torch.randn(_INPUTS, network.spec.in_features, generator=generator, dtype=torch.float64)
     x = tau0 * torch.nn.functional.normalize(x)
     own = next(network.parameters())
-    found = empirical_kernel(network, x.to(own), trainable=function.trainable)
+    found = empirical_kernel(network, x.to(own), trainable=function.trainable, process_group=None)
     limit = kernel(function, x)
     gaps = []
     for finite, wanted in zip(found, limit, strict=True):

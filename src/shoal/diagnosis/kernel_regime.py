@@ -54,7 +54,10 @@ def kernel_change(loop: ModelLoop, model: object, x: Any, reference: object) -> 
     before = _before(model, reference)
     some = x[0][:_SAMPLES]
     with evaluating(model), evaluating(before):
-        new, old = (empirical_kernel(one, some).ntk.detach().double() for one in (model, before))
+        new, old = (
+            empirical_kernel(one, some, process_group=None).ntk.detach().double()
+            for one in (model, before)
+        )
     pairs = zip(model.parameters(), before.parameters(), strict=True)
     moves = [((p - q).detach().double().norm(), q.detach().double().norm()) for p, q in pairs]
     moved, size = (torch.stack(column).norm() for column in zip(*moves, strict=True))

@@ -18,6 +18,7 @@ import torch
 from shoal.core import checks
 from shoal.core.fields import plain
 from shoal.core.files import write_whole
+from shoal.core.processes import ALONE, Processes, processes
 from shoal.lab.experiment import (
     Arrays,
     Experiment,
@@ -28,7 +29,7 @@ from shoal.lab.experiment import (
 from shoal.lab.identity import digest, seed_of
 from shoal.lab.records import check_record
 from shoal.lab.storage import locked, packed, read_arrays, read_json, write_json
-from shoal.lab.workers import Work, computed
+from shoal.lab.workers import Work, assist, computed
 from shoal.pages.figures import require_matplotlib, save_figure
 from shoal.pages.provenance import all_versions, hardware, resolve_device, versions
 
@@ -143,16 +144,34 @@ def run(
 def execute(
     one: Run, *, jobs: int = 1, on_progress: Callable[[Progress], None] | None = None
 ) -> list[Result]:
-    """Like :func:`run`, for a :class:`Run`."""
+    """Like :func:`run`, for a :class:`Run`.
+
+    Processes that ``torchrun`` or ``torch.distributed`` launched together share the points: all
+    call this, with one job; the first writes, and all have the results.
+    """
     require_matplotlib()  # now, not when all is computed
-    found = dict(results(one, jobs=jobs, on_progress=on_progress))
-    ordered = [found[index] for index in range(len(found))]
-    save_figure(one.experiment.plot(ordered), one.folder / "figure")
+    shared, ordered = processes(), None
+    with shared.together():
+        if shared.size > 1 and checks.integer("jobs", jobs, at_least=1) > 1:
+            raise ValueError(f"jobs must be 1 in each of {shared.size} processes, got {jobs}")
+        if shared.first:
+            found = dict(results(one, jobs=jobs, on_progress=on_progress, shared=shared))
+            ordered = [found[index] for index in range(len(found))]
+            save_figure(one.experiment.plot(ordered), one.folder / "figure")
+        else:
+            device = torch.device(one.device)
+            assist(one.experiment, device=device, threads=one.threads, shared=shared)
+        ordered = shared.common(ordered)
+    assert ordered is not None
     return ordered
 
 
 def results(
-    one: Run, *, jobs: int = 1, on_progress: Callable[[Progress], None] | None = None
+    one: Run,
+    *,
+    jobs: int = 1,
+    on_progress: Callable[[Progress], None] | None = None,
+    shared: Processes = ALONE,
 ) -> Iterator[tuple[int, Result]]:
     """The results point by point, each kept before it is yielded: finished ones first.
 
@@ -181,7 +200,7 @@ def results(
         work = [Work(i, p, record.seeds[i]) for i, p in enumerate(points) if i not in done]
         device = torch.device(one.device)
         for outcome in computed(
-            one.experiment, work, device=device, jobs=jobs, threads=one.threads
+            one.experiment, work, device=device, jobs=jobs, threads=one.threads, shared=shared
         ):
             content = packed(outcome.arrays)
             # the record first: a file that it does not know is none of this run's

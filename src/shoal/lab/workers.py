@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 import torch
 
+from shoal.core.processes import ALONE, Processes, alone
 from shoal.lab.experiment import Arrays, Experiment, Point
 
-__all__ = ["Outcome", "Work", "computed"]
+__all__ = ["Outcome", "Work", "assist", "computed"]
 
 _logger = logging.getLogger(__name__)
 
@@ -54,18 +55,47 @@ def computed(
     device: torch.device,
     jobs: int,
     threads: int,
+    shared: Processes = ALONE,
 ) -> Iterator[Outcome]:
     """Compute points, in any order.
 
     Every process uses as many threads, also if there is only this one: with another number of
-    threads sums are taken in another order, and the last bits differ.
+    threads sums are taken in another order, and the last bits differ. Where processes were
+    launched together, the first calls this, and the others :func:`assist`.
     """
-    if jobs == 1 or len(work) <= 1:
+    if shared.size > 1:
+        for start in range(0, len(work), shared.size):
+            dealt = shared.common(list(work[start : start + shared.size]))
+            yield from _round(experiment, dealt, device, threads, shared)
+        shared.common(list(work[:0]))  # which ends it
+    elif jobs == 1 or len(work) <= 1:
         with _threads(threads):
             for item in work:
                 yield _compute(experiment, item, device)
     else:
         yield from _in_parallel(experiment, work, device, min(jobs, len(work)), threads)
+
+
+def assist(
+    experiment: Experiment, *, device: torch.device, threads: int, shared: Processes
+) -> None:
+    """Compute points that the first of several processes hands out, one to each at a time."""
+    nothing: list[Work] = []
+    while dealt := shared.common(nothing):
+        _round(experiment, dealt, device, threads, shared)
+
+
+def _round(
+    experiment: Experiment,
+    dealt: Sequence[Work],
+    device: torch.device,
+    threads: int,
+    shared: Processes,
+) -> list[Outcome]:
+    """One point in each process, all of which get all outcomes."""
+    with shared.telling(), _threads(threads), alone():
+        own = [_compute(experiment, item, device) for item in dealt[shared.rank : shared.rank + 1]]
+    return [outcome for part in shared.collected(own) for outcome in part]
 
 
 @contextmanager

@@ -118,7 +118,7 @@ def _sweep(found: Tensor, rtol: float) -> float:
     if not wanted < largest:  # NaN too
         return wanted
     sweeps = math.ceil(math.log(wanted / largest) / math.log(_GAIN))
-    return largest * (wanted / largest) ** (1 / sweeps)
+    return float(largest * (wanted / largest) ** (1 / sweeps))
 
 
 def step(

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from shoal.core.checks import flag, float_tensor
+from shoal.core.processes import Group, Processes, fingerprint, processes
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import Kernels
 from shoal.kernels.arguments import memory_limit
@@ -49,6 +50,7 @@ def empirical_kernel(  # type: ignore[overload-overlap]  # a network always has 
     features: Features | None = None,
     diag: bool = False,
     memory: int | str | None = None,
+    process_group: Group = "auto",
 ) -> Kernels: ...
 
 
@@ -62,6 +64,7 @@ def empirical_kernel(
     features: Features,
     diag: bool = False,
     memory: int | str | None = None,
+    process_group: Group = "auto",
 ) -> Kernels: ...
 
 
@@ -75,6 +78,7 @@ def empirical_kernel(
     features: None = None,
     diag: bool = False,
     memory: int | str | None = None,
+    process_group: Group = "auto",
 ) -> TangentKernel: ...
 
 
@@ -88,6 +92,7 @@ def empirical_kernel(
     features: Features | None = None,
     diag: bool = False,
     memory: int | str | None = None,
+    process_group: Group = "auto",
 ) -> Kernels | TangentKernel:
     r"""Conjugate kernel and neural tangent kernel of a finite network, as its weights are.
 
@@ -116,6 +121,9 @@ def empirical_kernel(
             ``x2``) only.
         memory: Most bytes that derivatives of another module take at once, such as ``"2GiB"``; by
             default 1 GiB. If they take more in all, they are computed again for each block.
+        process_group: The processes that share the rows of the matrix, and all make this call with
+            the same network and inputs: those of ``torch.distributed`` or ``torchrun`` by default,
+            with ``None`` this one alone. All have the result.
 
     Returns:
         The two matrices, in the dtype of the network, under autocast too. (Of modules in less than
@@ -149,19 +157,70 @@ def empirical_kernel(
     if not isinstance(network, Module):
         raise TypeError(f"network must be a torch.nn.Module, got {network!r}")
     flag("diag", diag)
-    room, whole = memory_limit(memory), exact(network)
-    read = whole.check_input if isinstance(whole, Network) else _samples
-    x1, x2 = read(x1, "x1"), None if x2 is None else read(x2, "x2")
-    if diag and x2 is not None and len(x1) != len(x2):
-        raise ValueError(f"diag needs as many x1 as x2, got {len(x1)} and {len(x2)}")
-    if isinstance(whole, Network):
-        return _of_network(whole, x1, x2, _groups(whole, trainable), features, diag=diag)
-    chosen = chosen_parameters(whole, trainable)
-    jacobians = Jacobians(whole, chosen, x1, _MEMORY if room is None else room)
+    shared = processes(process_group)
+    with shared.together():
+        whole = exact(network)
+        read = whole.check_input if isinstance(whole, Network) else _samples
+        x1, x2 = read(x1, "x1"), None if x2 is None else read(x2, "x2")
+        if diag and x2 is not None and len(x1) != len(x2):
+            raise ValueError(f"diag needs as many x1 as x2, got {len(x1)} and {len(x2)}")
+        room = memory_limit(memory)
+        limit = _MEMORY if room is None else room
+
+        def kernels(left: Tensor, right: Tensor | None) -> Kernels | TangentKernel:
+            if isinstance(whole, Network):
+                groups = _groups(whole, trainable)
+                return _of_network(whole, left, right, groups, features, diag=diag)
+            return _of_module(whole, left, right, trainable, features, limit, diag=diag)
+
+        if not 1 < shared.size <= len(x1):
+            return kernels(x1, x2)
+        _agree(shared, whole, x1, x2)
+        own = torch.arange(len(x1)).tensor_split(shared.size)[shared.rank].tolist()
+        rows = slice(own[0], own[-1] + 1)
+        partners = None if x2 is None else x2[rows]
+        part = kernels(x1[rows], partners if diag else x1 if x2 is None else x2)
+        ck, ntk = (_gathered(shared, k, rows, len(x1), x2 is None and not diag) for k in part)
+    assert ntk is not None
+    return TangentKernel(None, ntk) if ck is None else Kernels(ck, ntk)
+
+
+def _agree(shared: Processes, network: Module, x1: Tensor, x2: Tensor | None) -> None:
+    """See that all processes have the same network and inputs."""
+    given = {"x1": x1, "x2": x2, **dict(network.named_parameters())}
+    real = {n: t for n, t in given.items() if t is not None and t.is_floating_point() and t.dim()}
+    shared.agree({name: fingerprint(tensor) for name, tensor in real.items()})
+
+
+def _gathered(
+    shared: Processes, part: Tensor | None, rows: slice, size: int, symmetric: bool
+) -> Tensor | None:
+    """The matrix of which each process has some rows."""
+    if part is None:
+        return None
+    result = part.new_zeros(size, *part.shape[1:])
+    result[rows] = part.detach()
+    result = shared.sum(result)
+    return result.triu() + result.triu(1).T if symmetric else result
+
+
+def _of_module(
+    module: Module,
+    x1: Tensor,
+    x2: Tensor | None,
+    trainable: Iterable[str] | None,
+    features: Features | None,
+    memory: int,
+    *,
+    diag: bool,
+) -> Kernels | TangentKernel:
+    """The kernels of any module."""
+    chosen = chosen_parameters(module, trainable)
+    jacobians = Jacobians(module, chosen, x1, memory)
     ntk = jacobians.ntk(x1, x2, diag=diag)
     if features is None:
         return TangentKernel(None, ntk)
-    return Kernels(feature_kernel(whole, features, x1, x2, diag=diag, forward=jacobians), ntk)
+    return Kernels(feature_kernel(module, features, x1, x2, diag=diag, forward=jacobians), ntk)
 
 
 def _of_network(

@@ -1,6 +1,7 @@
 """Regression with the kernels of infinitely wide networks, for many samples."""
 
-from shoal.linalg import CholeskyFactor, Diagonal, LowRank
+from shoal.linalg import CholeskyFactor, Columns, Diagonal, LowRank
+from shoal.regression.cost import Cost, CostModel
 from shoal.regression.kernel_regression import kernel_regression
 from shoal.regression.leave_one_out import LeaveOneOut
 from shoal.regression.methods import Cholesky, ConjugateGradients
@@ -19,8 +20,11 @@ from shoal.regression.solver import Progress
 __all__ = [
     "Cholesky",
     "CholeskyFactor",
+    "Columns",
     "CombinedPreconditioner",
     "ConjugateGradients",
+    "Cost",
+    "CostModel",
     "Diagonal",
     "DiagonalPreconditioner",
     "EquivalentPreconditioner",

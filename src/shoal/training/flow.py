@@ -114,7 +114,7 @@ class Flow:
                 torch._foreach_copy_(weights, before)
                 for factor, stage in zip(row, slopes, strict=True):
                     torch._foreach_add_(weights, stage, alpha=-size * factor)
-                found = objective.evaluate()
+                found = objective.shared()
                 converged = converged and found.converged
                 if not found.finite:
                     return self._reject(weights, before, math.inf, converged)

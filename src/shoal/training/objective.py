@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from shoal.core.checks import one_of
+from shoal.core.processes import ALONE
 from shoal.equilibrium.options import SolveOptions
 from shoal.networks import EquilibriumNetwork, Network
 from shoal.networks.exact import exact, solve_options
@@ -64,12 +65,16 @@ class Objective:
         y: Labels, of the shape of the outputs.
         divisor: $c$.
         loss: Another loss.
+
+    Attributes:
+        processes: Those that share the samples of a step.
     """
 
     def __init__(
         self, network: Module, x: Tensor, y: Tensor, divisor: float = 1.0, loss: Loss | None = None
     ) -> None:
         self.network, self.x, self.y, self.divisor, self.loss = network, x, y, divisor, loss
+        self.processes = ALONE
         self.weights: dict[str, Parameter] = {
             name: p for name, p in network.named_parameters() if p.requires_grad
         }
@@ -118,6 +123,33 @@ class Objective:
         other = copy.copy(self)
         other.network = exact(self.network, silent=True)
         return other
+
+    def shared(self, rows: Tensor | None = None) -> Evaluation:
+        """Like :meth:`evaluate`, where each process has its part of the samples.
+
+        Losses and gradients of the parts estimate the same, and their mean, by the number of
+        samples, is that of all. Another loss need not be a mean, and all compute it.
+        """
+        count = len(self.x) if rows is None else len(rows)
+        if self.loss is not None or not 1 < self.processes.size <= count:
+            return self.evaluate(rows)
+        samples = torch.arange(count, device=self.x.device) if rows is None else rows
+        places = torch.arange(count).tensor_split(self.processes.size)[self.processes.rank]
+        with self.processes.telling():  # one that finds no equilibrium stops all
+            part = self.evaluate(samples[places.to(samples.device)])
+            told = self.processes.agree({"samples": count}, part.finite + 2 * part.converged)
+        share = len(places) / count
+        numbers = torch.tensor([share * part.loss, part.residual**2], dtype=_DOUBLE)
+        loss, square = self.processes.sum(numbers).tolist()
+        output = part.output.new_zeros(count, *part.output.shape[1:])
+        output[places.to(output.device)] = part.output
+        finite = all(number % 2 for number in told)
+        gradients = [self._mean(share * g) for g in part.gradients] if finite else []
+        converged, residual = all(number >= 2 for number in told), math.sqrt(square)
+        return Evaluation(self.processes.sum(output), loss, gradients, converged, residual, rows)
+
+    def _mean(self, part: Tensor) -> Tensor:
+        return self.processes.sum(part.reshape(-1).clone()).view_as(part)
 
     def evaluate(self, rows: Tensor | None = None) -> Evaluation:
         r"""One forward and one backward pass.

@@ -99,7 +99,7 @@ class OptimizerSteps(_Memoryless):
         before = [weight.grad for weight in weights]
 
         def closure() -> float:
-            found = known.pop() if known else objective.evaluate(now.rows)
+            found = known.pop() if known else objective.shared(now.rows)
             if not found.finite:
                 raise ConvergenceError(f"the loss is {found.loss} within a step of the optimizer")
             converged.append(found.converged)

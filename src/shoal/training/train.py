@@ -12,6 +12,7 @@ from torch.nn import Module
 
 from shoal.core.checks import integer, one_of, real
 from shoal.core.exceptions import ConvergenceWarning
+from shoal.core.processes import ALONE, Group, Processes, fingerprint, processes
 from shoal.networks.exact import mixing_submodule
 from shoal.training.batches import Batches
 from shoal.training.checkpoint import run_checkpoint
@@ -58,6 +59,7 @@ def train(
     progress: bool | Callable[[TrainingProgress], object] = False,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_seconds: float = 60.0,
+    process_group: Group = "auto",
 ) -> TrainingRun:
     r"""Train a network in place: by gradient descent, gradient flow, or an optimizer of PyTorch.
 
@@ -108,6 +110,11 @@ def train(
             goes on with the same numbers to the last bit if the call is made again, with the
             network as it was before.
         checkpoint_seconds: How much time passes between two checkpoints at least.
+        process_group: The processes that share the samples of each step, and all make this call
+            with the same arguments: those of ``torch.distributed`` or ``torchrun`` by default, with
+            ``None`` this one alone. All have the same weights after it, but for rounding those of
+            one process. Monitors, losses of one's own and modules in which samples see each other
+            are computed by each; the first reports progress and has the checkpoint.
 
     Raises:
         TrainingError: If a promise is broken, or the run diverges, and ``on_violation`` is
@@ -126,7 +133,9 @@ def train(
         >>> run.status, bool(run.losses[-1] < 0.1 * run.losses[0])
         ('finished', True)
     """
-    with torch.inference_mode(mode=False), reporter(progress) as report:
+    shared = processes(process_group)
+    shown = progress if shared.first or not (progress is True or callable(progress)) else False
+    with torch.inference_mode(mode=False), reporter(shown) as report, shared.together():
         one_of("on_violation", on_violation, ("record", "stop", "raise"))
         one_of("method", method, ("descent", "flow"))
         steps, rtol = integer("steps", steps, at_least=0), _tolerance(rtol, method)
@@ -134,7 +143,9 @@ def train(
         objective = Objective.checked(net, x, y, reduction=reduction, loss=loss)
         batches = None if batch_size is None else Batches(len(objective.x), batch_size, seed)
         mover = None if optimizer is None else OptimizerSteps(optimizer, objective)
-        whole = batches is None and mixing_submodule(objective.network) is None
+        mixing = mixing_submodule(objective.network) is not None
+        whole = batches is None and not mixing
+        objective.processes = ALONE if mixing else _agreed(shared, objective, (steps, method, seed))
         _check_together(method, step_size, certificate, mover=mover, whole=whole)
         size: Any = step_size
         if mover is not None:
@@ -164,7 +175,9 @@ def train(
             whole=whole,
             every=None if watched is None else watched.every,
             stop=on_violation != "record",
-            checkpoint=run_checkpoint(checkpoint, checkpoint_seconds, objective, settings),
+            checkpoint=run_checkpoint(
+                checkpoint if shared.first else None, checkpoint_seconds, objective, settings
+            ),
             report=report,
         )
         outcome = loop.run()
@@ -174,6 +187,16 @@ def train(
     if run.status == "diverged":
         warnings.warn(f"the training diverged: {run.message}", ConvergenceWarning, stacklevel=2)
     return run
+
+
+def _agreed(shared: Processes, objective: Objective, settings: object) -> Processes:
+    """The processes, if all train the same."""
+    if shared.size > 1:
+        same = {n: fingerprint(p) for n, p in objective.weights.items()}
+        floats = {"x": objective.x, "y": objective.y}
+        same |= {n: fingerprint(t) for n, t in floats.items() if t.is_floating_point()}
+        shared.agree({**same, "steps, method, seed": settings})
+    return shared
 
 
 def _check_together(

@@ -76,7 +76,10 @@ class TrainingLoop:
         """See what is trained."""
         self._objective = self.watch.objective
         # equilibria of the step before are of use only for the same inputs
-        self._warm = self.whole and isinstance(self._objective.network, EquilibriumNetwork)
+        alone = self._objective.processes.size == 1  # of several, each has some of the inputs
+        self._warm = (
+            alone and self.whole and isinstance(self._objective.network, EquilibriumNetwork)
+        )
 
     def run(self) -> Outcome:
         """Make all steps, or as many as the run survives."""
@@ -111,8 +114,9 @@ class TrainingLoop:
 
     def _watched_step(self) -> Evaluation:
         """The loss that the next step is made for, which is watched."""
-        now = self._evaluate(None)
-        start, measure = time.perf_counter(), self._due and self.every is not None
+        measure = self._due and self.every is not None
+        now = self._evaluate(None, together=not measure)  # monitors see all equilibria
+        start = time.perf_counter()
         error = self.stepper.output_error
         self.watch.note(self.made, now, self._objective, measure=measure, step_error=error)
         self.monitor_seconds += time.perf_counter() - start if measure else 0.0
@@ -137,11 +141,11 @@ class TrainingLoop:
         self.batch_losses.append(now.loss)
         return now
 
-    def _evaluate(self, rows: Tensor | None) -> Evaluation:
+    def _evaluate(self, rows: Tensor | None, *, together: bool = True) -> Evaluation:
         if not self._warm:
             forget(self._objective.network)
         try:
-            now = self._objective.evaluate(rows)
+            now = (self._objective.shared if together else self._objective.evaluate)(rows)
         except ConvergenceError as error:
             self.watch.lose("equilibrium", self.made)
             raise _DivergenceError(f"at step {self.made}: {error}{self._hint}") from error
@@ -205,10 +209,12 @@ class TrainingLoop:
     def _resume(self) -> None:
         """Take over the state in the checkpoint, if there is one."""
         network, x = self._objective.network, self._objective.x
-        snapshot = None if self.checkpoint is None else self.checkpoint.read(x.device)
+        snapshot = None if self.checkpoint is None else self.checkpoint.read(torch.device("cpu"))
+        snapshot = self._objective.processes.common(snapshot)  # which the first has read
         if snapshot is None:
             return
-        facts, parts = snapshot.facts, _split(snapshot.tensors)
+        facts = snapshot.facts
+        parts = _split({name: tensor.to(x.device) for name, tensor in snapshot.tensors.items()})
         if facts["made"] > self.steps:
             raise ValueError(
                 f"steps must be >= {facts['made']}, which the checkpoint has made already"
