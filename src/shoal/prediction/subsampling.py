@@ -124,37 +124,61 @@ class Subsampling:
         residual = self.ridge if self.width is None else (size - freedom) / trace
         fitted = (residual * self.samples / size * alpha).square()
         own = mean * (1 - here)  # the variance with all samples
-        excess = here * ((test - bias) / own - 1) if own > 0 else 0.0  # of one that is as large
+        extra = test - bias - own
         spread = float((squares / mean).std()) if mean > 0 else 0.0
         return Prediction(
             test,
             bias,
             share * float(fitted.mean()),
             test * spread / math.sqrt(_independent(relative)),
-            self._rate(inverse, diagonal, errors, excess, seed) if self.classes else math.nan,
+            self._rate(inverse, diagonal, errors, extra, seed) if self.classes else math.nan,
         )
 
     def _rate(
-        self, inverse: Tensor, diagonal: Tensor, errors: Tensor, excess: float, seed: int
+        self, inverse: Tensor, diagonal: Tensor, errors: Tensor, extra: float, seed: int
     ) -> float:
-        r"""How many are classified wrong, with as much more fluctuation as a smaller set has.
+        """How many are classified wrong, with as much more variance as the regression has."""
+        mean = float(errors.square().mean())
+        if extra < -1e-6 * mean:  # larger sets fluctuate less, which cannot be added
+            return math.nan
+        targets = self.parts.targets
+        values, right = targets - errors, targets.argmax(1)
+        generator = torch.Generator().manual_seed(seed)
+        rates = []
+        for _ in range(_DRAWS):
+            if self.width is None:
+                moves = self._of_samples(inverse, diagonal, errors, generator)
+            else:
+                moves = self._of_features(inverse, errors, generator)
+            size = float(moves.square().mean())
+            scale = math.sqrt(max(extra, 0.0) / size) if size > 0 else 0.0
+            rates.append(float(((values + scale * moves).argmax(1) != right).double().mean()))
+        return sum(rates) / _DRAWS
+
+    def _of_samples(
+        self, inverse: Tensor, diagonal: Tensor, errors: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        r"""How outputs differ between training sets, in some unit.
 
         A sample is predicted by $-\sum_{j \ne i} G_{ij} y_j/G_{ii}$ without it. Errors of random
         signs in the place of targets make the fluctuation, with weights and classes as they are.
         """
-        if excess < -1e-6:  # larger sets fluctuate less, which cannot be added
-            return math.nan
-        targets, vectors = self.parts.targets, self.parts.vectors
-        values, right = targets - errors, targets.argmax(1)
-        generator = torch.Generator().manual_seed(seed)
-        signs = 2 * torch.randint(0, 2, (_DRAWS, len(errors), 1), generator=generator) - 1
-        rates = []
-        for sign in signs.to(errors):
-            random = sign * errors
-            spread = vectors @ (inverse[:, None] * (vectors.T @ random)) / diagonal - random
-            moved = values + math.sqrt(max(excess, 0.0)) * spread
-            rates.append(float((moved.argmax(1) != right).double().mean()))
-        return sum(rates) / _DRAWS
+        sign = 2 * torch.randint(0, 2, (len(errors), 1), generator=generator) - 1
+        random, vectors = sign.to(errors) * errors, self.parts.vectors
+        return vectors @ (inverse[:, None] * (vectors.T @ random)) / diagonal - random
+
+    def _of_features(self, inverse: Tensor, errors: Tensor, generator: torch.Generator) -> Tensor:
+        r"""How outputs differ between networks, in some unit.
+
+        Their covariance is that of $\sum_i L_i (1 - L_i) v_i v_i^T$ between outputs.
+        """
+        count, columns = errors.shape
+        free = float(inverse.sum() ** 2 / inverse.square().sum()) / count
+        moments = self.parts.targets.T @ errors - free * errors.T @ errors
+        values, vectors = torch.linalg.eigh((moments + moments.T) / (2 * count))
+        root = vectors * values.clamp_min(0.0).sqrt()
+        normal = torch.randn(count, columns, generator=generator, dtype=torch.float64)
+        return normal.to(errors) @ root.T
 
 
 def _independent(relative: Tensor) -> float:
