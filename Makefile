@@ -9,7 +9,6 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help demo tour test test-thorough test-slow peers lint format tables docs docs-serve bench wheel clean
@@ -70,11 +69,17 @@ format: $(STAMP)  ## Rewrite the files in the project's format
 tables: $(STAMP)  ## Write the tables of the documentation anew from docs/results
 	PYTHONPATH=docs $(BIN)/python -m result_tables
 
+# Sphinx reads build/pages, which site/conf.py fills.
+SITE := -c site -d build/doctrees build/pages build/site
+
 docs: $(STAMP)  ## Build the documentation site into build/site; a broken link is an error
-	$(BIN)/mkdocs build --strict
+	@mkdir -p build/pages
+	OMP_NUM_THREADS=1 $(BIN)/sphinx-build --quiet --fail-on-warning --jobs auto $(SITE)
 
 docs-serve: $(STAMP)  ## Show the site at http://localhost:8000, and again after each change
-	$(BIN)/mkdocs serve
+	@mkdir -p build/pages
+	$(BIN)/sphinx-autobuild $(SITE) --watch docs --watch examples --watch site --watch src \
+	    --ignore '*/build/*'
 
 # A peer, *_peer.py, is another library, timed by an interpreter that has it.
 bench: $(STAMP)  ## Run the benchmarks

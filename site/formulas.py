@@ -1,35 +1,55 @@
-"""Mathematics as MathML: a page needs no script for it, and nothing from elsewhere."""
+"""Formulas as MathML: a page needs no script for them, and nothing from elsewhere."""
 
-import html
 import re
+from typing import Any
 
-import latex2mathml.converter
-from mkdocs.exceptions import PluginError
-from mkdocs.structure.pages import Page
+from docutils import nodes
+from docutils.utils.math import MathError
+from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
+from sphinx.util.docutils import SphinxTranslator
 
-FORMULA = re.compile(
-    r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>',
-    re.DOTALL,
-)
+# Code stays as it is; a formula of its own paragraph; a formula within one.
+FORMULA = re.compile(r"``.*?``|\$\$(?P<block>.+?)\$\$|\$(?P<inline>[^$]+)\$", re.DOTALL)
 FETCHED = re.compile(r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="((?:https?:)?//[^"]*)"')
 
 
-def on_page_content(content: str, page: Page, **_: object) -> str:
-    """Turn the formulas of a page into MathML, so that readers need no script and no network."""
-
-    def mathml(formula: re.Match[str]) -> str:
-        text = html.unescape(formula[2]).strip()
-        display = "block" if formula[1] == "div" else "inline"
-        found = latex2mathml.converter.convert(text, display=display)
-        if "\\" in html.unescape(found):  # unknown commands come back as they are
-            raise PluginError(f"{page.file.src_uri}: no MathML for ${text}$")
-        return found
-
-    return FORMULA.sub(mathml, content)
+def write_formula(translator: SphinxTranslator, node: nodes.math | nodes.math_block) -> None:
+    """Write one formula, or say that there is no MathML for it."""
+    text = node.astext().replace(r"\dots", r"\ldots")  # the one that docutils lacks
+    try:
+        formula = tex2mathml(text, as_block=isinstance(node, nodes.math_block))
+    except MathError as error:
+        raise ExtensionError(f"{node.source}: no MathML for ${text}$: {error}") from error
+    translator.body.append(formula)
+    raise nodes.SkipNode
 
 
-def on_post_page(output: str, page: Page, **_: object) -> str:
-    """Refuse a page that would fetch something from elsewhere: the site works without a network."""
-    if fetched := FETCHED.search(output):
-        raise PluginError(f"{page.file.src_uri} fetches {fetched[1]}")
-    return output
+def formulas_of_docstring(text: str) -> str:
+    """The formulas of a docstring, between dollars there, in the notation of Sphinx."""
+
+    def role(formula: re.Match[str]) -> str:
+        if formula["block"]:
+            return f"\n\n.. math:: {' '.join(formula['block'].split())}\n\n"
+        return rf"\ :math:`{formula['inline']}`\ " if formula["inline"] else formula[0]
+
+    return FORMULA.sub(role, text)
+
+
+def read_docstring(*event: Any) -> None:
+    """Rewrite the formulas of a docstring, whose lines come last."""
+    event[-1][:] = formulas_of_docstring("\n".join(event[-1])).split("\n")
+
+
+def refuse_fetching(app: Sphinx, _: Exception | None) -> None:
+    """Refuse pages that would fetch something from elsewhere: the site works without a network."""
+    for path in app.outdir.rglob("*.html"):
+        if fetched := FETCHED.search(path.read_text(encoding="utf-8")):
+            raise ExtensionError(f"{path} fetches {fetched[1]}")
+
+
+def setup(app: Sphinx) -> None:
+    """Let Sphinx write formulas in this way, and look at the pages in the end."""
+    app.add_html_math_renderer("mathml", (write_formula, None), (write_formula, None))
+    app.connect("build-finished", refuse_fetching)
