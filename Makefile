@@ -79,7 +79,7 @@ docs: $(STAMP)  ## Build the documentation site into build/site; a broken link i
 docs-serve: $(STAMP)  ## Show the site at http://localhost:8000, and again after each change
 	@mkdir -p build/pages
 	$(BIN)/sphinx-autobuild $(SITE) --watch docs --watch examples --watch site --watch src \
-	    --ignore '*/build/*'
+	    --ignore build --re-ignore __pycache__
 
 # A peer, *_peer.py, is another library, timed by an interpreter that has it.
 bench: $(STAMP)  ## Run the benchmarks

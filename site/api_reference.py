@@ -46,15 +46,16 @@ def place(module: str, name: str) -> str:
 def index() -> str:
     """The page of all packages and their names, in Markdown."""
     rows = []
+    top = {name: place("shoal", name) for name in shoal.__all__}
     for package in PACKAGES:
         module = import_module(f"shoal.{package}")
-        links = ", ".join(
-            f"{{py:obj}}`{shown} <{place(module.__name__, name)}>`"
-            for name in public_names(package)
-            for shown in [name if name in shoal.__all__ else f"{package}.{name}"]
-        )
+        links = []
+        for name in public_names(package):
+            home = place(module.__name__, name)
+            shown = name if top.get(name) == home else f"{package}.{name}"
+            links.append(f"{{py:obj}}`{shown} <{home}>`")
         about = " ".join((module.__doc__ or "").split("\n\n")[0].split())
-        rows.append(f"| [`{package}`]({package}.py) | {about} | {links} |\n")
+        rows.append(f"| [`{package}`]({package}.py) | {about} | {', '.join(links)} |\n")
     entries = "\n".join(f"{package} <{package}>" for package in PACKAGES)
     return f"{INDEX}{''.join(rows)}\n```{{toctree}}\n:hidden:\n\n{entries}\n```\n"
 

@@ -149,6 +149,8 @@ def test_the_reference_has_every_public_name() -> None:
     packages = {path.parent.name for path in Path(shoal.__file__).parent.glob("*/__init__.py")}
     assert {*reference.PACKAGES, "cli", "reproductions"} == packages
     index = reference.index()
+    assert "`load <shoal.networks.load>`" in index
+    assert "`data.load <shoal.data.load>`" in index
     for package in reference.PACKAGES:
         page = reference.page_of(package)
         for name in reference.public_names(package):
