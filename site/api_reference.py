@@ -36,11 +36,17 @@ def public_names(package: str) -> list[str]:
     return sorted(names, key=lambda name: (name[0].isupper(), name))
 
 
+def is_hidden(thing: object, name: str) -> bool:
+    """Whether something is of shoal, but not among the public names of its package."""
+    origin = getattr(thing, "__module__", "").split(".")
+    return origin[0] == "shoal" and name not in import_module(".".join(origin[:2])).__all__
+
+
 def place(module: str, name: str) -> str:
     """Where a public name of a module is documented: in the package that defines it, if public."""
-    origin = getattr(getattr(import_module(module), name), "__module__", module)
-    package = ".".join(origin.split(".")[:2])
-    return f"{package if name in import_module(package).__all__ else module}.{name}"
+    thing = getattr(import_module(module), name)
+    origin = getattr(thing, "__module__", module)
+    return f"{module if is_hidden(thing, name) else '.'.join(origin.split('.')[:2])}.{name}"
 
 
 def index() -> str:
@@ -62,20 +68,22 @@ def index() -> str:
 
 def page_of(package: str) -> str:
     """The page of one package, in Markdown."""
-    module = import_module(f"shoal.{package}")
-    blocks = [f"# {module.__name__}\n\n{anchor(module.__name__)}"]
-    blocks.append(directive("automodule", module.__name__))
+    module = import_module(root := f"shoal.{package}")
+    blocks = [f"# {root}\n\n{anchor(root)}", directive("automodule", root)]
     for name in public_names(package):
-        thing, path = getattr(module, name), f"{module.__name__}.{name}"
-        if (home := place(module.__name__, name)) != path:
+        thing, path = getattr(module, name), f"{root}.{name}"
+        if (home := place(root, name)) != path:
             anchors = "".join(anchor(f"{path}.{member}") for member in vars(thing))
             blocks.append(f"{anchor(path)}{anchors}`{path}` is {{py:obj}}`{home}`.")
             continue
         if getattr(thing, "__module__", None) == path:  # how a function of that module was linked
             blocks.append(anchor(f"{path}.{name}"))
-        if callable(thing):
-            kind = "autoclass" if isinstance(thing, type) else "autofunction"
-            blocks.append(directive(kind, path))
+        if isinstance(thing, type):  # with what it has from bases that have no entry of their own
+            ends = [base.__name__ for base in thing.mro() if not is_hidden(base, base.__name__)]
+            options = f"\n   :members:\n   :inherited-members: {','.join(ends)}"
+            blocks.append(directive("autoclass", path, options))
+        elif callable(thing):
+            blocks.append(directive("autofunction", path))
         else:
             blocks.append(directive("py:data", name))  # of the module above
     return "\n\n".join(blocks) + "\n"
@@ -86,21 +94,19 @@ def anchor(name: str) -> str:
     return f'<span id="{name}"></span>'
 
 
-def directive(kind: str, name: str) -> str:
+def directive(kind: str, name: str, options: str = "") -> str:
     """A block that Sphinx fills with docstrings."""
-    members = "\n   :members:" if kind == "autoclass" else ""
-    return f"```{{eval-rst}}\n.. {kind}:: {name}{members}\n```"
+    return f"```{{eval-rst}}\n.. {kind}:: {name}{options}\n```"
 
 
 def find_at_top(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, shown: nodes.TextElement
 ) -> nodes.Node | None:
     """Lead from ``shoal.NAME`` to the package that NAME is of."""
-    top, _, path = node["reftarget"].partition(".")
-    name, _, member = path.partition(".")
-    if top != "shoal" or name not in shoal.__all__ or app.builder is None:
+    name, _, member = node["reftarget"].removeprefix("shoal.").partition(".")
+    if name not in shoal.__all__:
         return None
-    target = ".".join(filter(None, [place(top, name), member]))
+    target = ".".join(filter(None, [place("shoal", name), member]))
     python, document = env.domains["py"], node["refdoc"]
     return python.resolve_xref(env, document, app.builder, node["reftype"], target, node, shown)
 

@@ -122,9 +122,9 @@ def copy_sources(pages: Path) -> None:
 
 def copy_files(app: Sphinx, exception: Exception | None) -> None:
     """Copy pictures, notebooks and results to where they lie beside the pages."""
-    ignored = shutil.ignore_patterns("*.md", "*.py")
     if exception is None:
-        shutil.copytree(app.srcdir, app.outdir, ignore=ignored, dirs_exist_ok=True)
+        pages = shutil.ignore_patterns("*.md", "*.py")
+        shutil.copytree(app.srcdir, app.outdir, ignore=pages, dirs_exist_ok=True)
 
 
 def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:

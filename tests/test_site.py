@@ -158,6 +158,14 @@ def test_the_reference_has_every_public_name() -> None:
             assert re.search(rf"(\.|:: ){name}\b", page), f"{package}.{name}"
 
 
+def test_classes_have_the_methods_of_bases_that_are_not_public() -> None:
+    page = load("api_reference").page_of("diagnosis")
+    ends = re.search(r"diagnosis\.Diagnosis\n.*\n   :inherited-members: (.*)", page)
+    assert ends is not None
+    assert "object" in ends[1]
+    assert "SavedResult" not in ends[1]
+
+
 @pytest.mark.parametrize(
     ("module", "name", "documented"),
     [
