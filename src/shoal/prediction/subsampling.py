@@ -186,7 +186,8 @@ class Subsampling:
         values = values.clamp_min(0.0)
         root = vectors * (values / values.mean()).sqrt() if values[-1] > 0 else 0 * vectors
         normal = torch.randn(errors.shape, generator=generator, dtype=torch.float64)
-        return normal.to(errors) @ root.T
+        moves: Tensor = normal.to(errors) @ root.T
+        return moves
 
 
 def _independent(relative: Tensor) -> float:
