@@ -125,40 +125,49 @@ class Subsampling:
         fitted = (residual * self.samples / size * alpha).square()
         own = mean * (1 - here)  # the variance with all samples
         extra = test - bias - own
+        alone = Regression(size, self.ridge, None).test_error(learned) - bias - own
+        of_samples = extra if self.width is None else min(max(alone, 0.0), extra)
         spread = float((squares / mean).std()) if mean > 0 else 0.0
         return Prediction(
             test,
             bias,
             share * float(fitted.mean()),
             test * spread / math.sqrt(_independent(relative)),
-            self._rate(inverse, diagonal, errors, extra, seed) if self.classes else math.nan,
+            self._rate(inverse, diagonal, errors, (of_samples, extra - of_samples), seed)
+            if self.classes
+            else math.nan,
         )
 
     def _rate(
-        self, inverse: Tensor, diagonal: Tensor, errors: Tensor, extra: float, seed: int
+        self,
+        inverse: Tensor,
+        diagonal: Tensor,
+        errors: Tensor,
+        extra: tuple[float, float],
+        seed: int,
     ) -> float:
-        """How many are classified wrong, with as much more variance as the regression has."""
+        """How many are classified wrong, with more variance from samples and from features."""
+        free = float(inverse.sum() ** 2 / inverse.square().sum()) / self.samples
         mean = float(errors.square().mean())
-        if extra < -1e-6 * mean:  # larger sets fluctuate less, which cannot be added
+        if sum(extra) < -1e-6 * mean:  # larger sets fluctuate less, which cannot be added
             return math.nan
         targets = self.parts.targets
         values, right = targets - errors, targets.argmax(1)
         generator = torch.Generator().manual_seed(seed)
+        own = mean * (1 / free - 1)  # the variance of what signs make of errors
+        scale = math.sqrt(max(extra[0], 0.0) / own) if own > 0 else 0.0
         rates = []
         for _ in range(_DRAWS):
-            if self.width is None:
-                moves = self._of_samples(inverse, diagonal, errors, generator)
-            else:
-                moves = self._of_features(inverse, errors, generator)
-            size = float(moves.square().mean())
-            scale = math.sqrt(max(extra, 0.0) / size) if size > 0 else 0.0
-            rates.append(float(((values + scale * moves).argmax(1) != right).double().mean()))
+            moved = values + scale * self._of_samples(inverse, diagonal, errors, generator)
+            if extra[1] > 0:
+                moved = moved + math.sqrt(extra[1]) * self._of_features(free, errors, generator)
+            rates.append(float((moved.argmax(1) != right).double().mean()))
         return sum(rates) / _DRAWS
 
     def _of_samples(
         self, inverse: Tensor, diagonal: Tensor, errors: Tensor, generator: torch.Generator
     ) -> Tensor:
-        r"""How outputs differ between training sets, in some unit.
+        r"""How outputs differ between training sets.
 
         A sample is predicted by $-\sum_{j \ne i} G_{ij} y_j/G_{ii}$ without it. Errors of random
         signs in the place of targets make the fluctuation, with weights and classes as they are.
@@ -167,18 +176,18 @@ class Subsampling:
         random, vectors = sign.to(errors) * errors, self.parts.vectors
         return vectors @ (inverse[:, None] * (vectors.T @ random)) / diagonal - random
 
-    def _of_features(self, inverse: Tensor, errors: Tensor, generator: torch.Generator) -> Tensor:
-        r"""How outputs differ between networks, in some unit.
+    def _of_features(self, free: float, errors: Tensor, generator: torch.Generator) -> Tensor:
+        r"""How outputs differ between networks, with a mean variance of one.
 
         Their covariance is that of $\sum_i L_i (1 - L_i) v_i v_i^T$ between outputs.
         """
-        count, columns = errors.shape
-        free = float(inverse.sum() ** 2 / inverse.square().sum()) / count
         moments = self.parts.targets.T @ errors - free * errors.T @ errors
-        values, vectors = torch.linalg.eigh((moments + moments.T) / (2 * count))
-        root = vectors * values.clamp_min(0.0).sqrt()
-        normal = torch.randn(count, columns, generator=generator, dtype=torch.float64)
-        return normal.to(errors) @ root.T
+        values, vectors = torch.linalg.eigh(moments + moments.T)
+        values = values.clamp_min(0.0)
+        root = vectors * (values / values.mean()).sqrt() if values[-1] > 0 else 0 * vectors
+        normal = torch.randn(errors.shape, generator=generator, dtype=torch.float64)
+        moves: Tensor = normal.to(errors) @ root.T
+        return moves
 
 
 def _independent(relative: Tensor) -> float:
