@@ -94,10 +94,10 @@ class _Optimizer:
                     m.lerp_(g, 1 - a)
                     v.lerp_(g.square(), 1 - b)
                     scale = v.div(1 - b**self.steps).sqrt_().add_(1e-8)
-                    weight -= rate * m / (1 - a**self.steps) / scale
+                    weight.sub_(rate * m / (1 - a**self.steps) / scale)
                 else:
                     m.mul_(a).add_(g)
-                    weight -= rate * m
+                    weight.sub_(rate * m)
 
 
 @torch.no_grad()
