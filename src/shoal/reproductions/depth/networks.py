@@ -107,7 +107,7 @@ class Stack(nn.Module):
         else:
             for _ in range(20):
                 self._normalize(exactly=True)
-        self.layer = shoal.Equilibrium(self.cell, solver=solver, on_failure="status")
+        self.layer = shoal.Equilibrium(self._rows, solver=solver, on_failure="status")
 
     def mixed(self, z: Tensor, weights: Tensor) -> Tensor:
         """The states around each place, times weights. shape: (samples, networks, *places, m)."""
@@ -117,11 +117,17 @@ class Stack(nn.Module):
         """One application."""
         return self.activations[0](self.mixed(z, self.recurrent[0]) + u)
 
+    def _rows(self, z: Tensor, u: Tensor) -> Tensor:
+        """The same of a sample in one network as a sample: one may fail where others settle."""
+        several = (-1, len(self.bias), *z.shape[1:])
+        return self.cell(z.view(several), u.view(several)).flatten(0, 1)
+
     def states(self, x: Tensor) -> Tensor:
         """What answers are read from, of inputs (samples, networks, *places, features)."""
         u = _times(x, self.input)
         if self.kind in ("deq", "free"):
-            return cast(Tensor, self.layer(torch.zeros_like(u), u))
+            rows = u.flatten(0, 1)
+            return cast(Tensor, self.layer(torch.zeros_like(rows), rows)).view(u.shape)
         z = self.activations[0](u)
         for index, activation in enumerate(self.activations[1:]):
             if self.kind == "plain":
