@@ -96,7 +96,7 @@ def _architectures(setting: Setting) -> dict[str, Architecture | str]:
             )
             for depth in (1, 2)
         ]
-        designed: Architecture | str = "there is none of a convolutional DEQ"
+        designed: Architecture | str = "there is none for the tangent kernel of a convolutional DEQ"
     else:
         plain = [FullyConnected((phi,)), FullyConnected((phi, phi))]
         designed = "the architecture is not known: give architecture="
