@@ -245,6 +245,11 @@ def test_the_frontier_is_drawn(tmp_path: Path) -> None:
     twin.save(tmp_path / "frontier.png")
     twin.save(tmp_path / "numbers.json")
     assert (tmp_path / "frontier.png").stat().st_size > 1000
+    pytest.importorskip("jinja2")
+    twin.save(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert all(one.name in page for one in twin.candidates)
+    assert page.count("<svg") == 1
     (axes,) = twin.plot().axes
     shown = {text.get_text().split("  ")[1] for text in axes.get_legend().get_texts()}
     assert shown == {

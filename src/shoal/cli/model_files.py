@@ -152,9 +152,8 @@ def samples_for(
         raise ValueError(f"--data must have samples and features, got shape {tuple(x.shape)}")
     if y is not None and len(y) != len(x):
         raise ValueError(f"--label must have one entry per sample, {len(x)}, got {len(y)}")
-    x, y = (t.to(dtype) if t is not None and t.is_floating_point() else t for t in (x, y))
-    assert x is not None
-    return x, y
+    x, *labels = (t.to(dtype) if t.is_floating_point() else t for t in (x, y) if t is not None)
+    return x, labels[0] if labels else None
 
 
 def _rows(option: str, path: str, n: int) -> Tensor:

@@ -46,7 +46,7 @@ class _Alive(TorchDispatchMode):
     """Counts the bytes of storages that operations made and that are still alive."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = self.peak = 0
         self.known: dict[int, weakref.ref[Any]] = {}
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import Module
 
 from shoal.activations import Activation
-from shoal.architectures import Architecture, ConvNet, FullyConnected, ImageArchitecture
+from shoal.architectures import Architecture, ConvDEQ, ConvNet, FullyConnected
 from shoal.designs import design
 from shoal.distillation.cut_loop import cut_loop
 from shoal.distillation.samples import Samples
@@ -85,8 +85,9 @@ def candidates(setting: Setting) -> Iterator[Candidate]:
 def _architectures(setting: Setting) -> dict[str, Architecture | str]:
     """Explicit networks by what they are, or why there are none."""
     own, phi = setting.architecture, setting.activation
-    if isinstance(own, ImageArchitecture):
-        layer, two = (
+    plain: list[Architecture]
+    if isinstance(own, ConvDEQ):
+        plain = [
             ConvNet(
                 (phi,) * depth,
                 kernel_size=own.kernel_size,
@@ -94,26 +95,27 @@ def _architectures(setting: Setting) -> dict[str, Architecture | str]:
                 padding=own.padding,
             )
             for depth in (1, 2)
-        )
-        designed: Architecture | str = "there is none of a convolutional DEQ"
+        ]
+        designed: Architecture | str = "there is none for the tangent kernel of a convolutional DEQ"
     else:
-        layer, two = FullyConnected((phi,)), FullyConnected((phi, phi))
+        plain = [FullyConnected((phi,)), FullyConnected((phi, phi))]
         designed = "the architecture is not known: give architecture="
         if own is not None:
             norm = float(setting.samples.x.flatten(1).double().square().sum(1).mean().sqrt())
             designed = design(own, tau0=norm, match="ntk").architecture
-    return {"plain layer": layer, "two plain layers": two, "design": designed}
+    return {"plain layer": plain[0], "two plain layers": plain[1], "design": designed}
 
 
 def _trainer(setting: Setting, architecture: Architecture, *, labels: bool) -> Callable[[], Module]:
     def make() -> Module:
         x = setting.samples.x
-        images = isinstance(architecture, ImageArchitecture)
+        images = isinstance(architecture, ConvNet)
+        whole = isinstance(architecture, ConvNet) and architecture.pooling is None
         x = x if images else x.flatten(1)
         net = build(
             architecture,
             in_features=x.shape[1],
-            pixels=tuple(x.shape[2:]) if images and architecture.pooling is None else None,
+            pixels=tuple(x.shape[2:]) if whole else None,
             width=setting.width,
             out_features=setting.samples.outputs.shape[1],
             seed=setting.seed,

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from shoal.activations import Activation, ReLU
-from shoal.architectures import Architecture, ImageArchitecture, ImplicitArchitecture
+from shoal.architectures import Architecture, ConvDEQ, ImplicitArchitecture
 from shoal.core.checks import float_tensor, instance, integer, real
 from shoal.core.settings import in_standard_settings
 from shoal.core.timing import timed
@@ -95,7 +95,7 @@ def distill(
         raise TypeError(f"architecture must be an Architecture, got {type(own).__name__}")
     loop = loop_of(model, None, (train[0][:2],))
     size = loop.layout.rows(loop.z0).shape[1]
-    if isinstance(own, ImageArchitecture):
+    if isinstance(own, ConvDEQ):
         size //= math.prod(train[0].shape[2:])
     setting = Setting(
         model, samples_of(model, train, "y"), own, activation or _activation(own),

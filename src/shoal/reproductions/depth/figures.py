@@ -41,7 +41,13 @@ _AXES = {
     "activation": "activation",
     "optimizer": "optimizer",
 }
-_CENTER = {"gain": 0.9, "scale": 1.0, "readout": 1.0, "activation": "tanh", "optimizer": "adam"}
+_CENTER: dict[str, float | str] = {
+    "gain": 0.9,
+    "scale": 1.0,
+    "readout": 1.0,
+    "activation": "tanh",
+    "optimizer": "adam",
+}
 _LINES = {"deq": COLORS[1], "free": COLORS[4], "unrolled10": COLORS[3], "unrolled3": COLORS[5]}
 _LINES |= {"plain3": COLORS[2], "plain2": COLORS[0], "plain1": GRAY, "flattened": "#222222"}
 

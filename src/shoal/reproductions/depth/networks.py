@@ -107,7 +107,7 @@ class Stack(nn.Module):
         else:
             for _ in range(20):
                 self._normalize(exactly=True)
-        self.layer = shoal.Equilibrium(self.cell, solver=solver, on_failure="status")
+        self.layer = shoal.Equilibrium(self._rows, solver=solver, on_failure="status")
 
     def mixed(self, z: Tensor, weights: Tensor) -> Tensor:
         """The states around each place, times weights. shape: (samples, networks, *places, m)."""
@@ -115,17 +115,23 @@ class Stack(nn.Module):
 
     def cell(self, z: Tensor, u: Tensor) -> Tensor:
         """One application."""
-        return cast(Tensor, self.activations[0](self.mixed(z, self.recurrent[0]) + u))
+        return self.activations[0](self.mixed(z, self.recurrent[0]) + u)
+
+    def _rows(self, z: Tensor, u: Tensor) -> Tensor:
+        """The same of a sample in one network as a sample: one may fail where others settle."""
+        several = (-1, len(self.bias), *z.shape[1:])
+        return self.cell(z.view(several), u.view(several)).flatten(0, 1)
 
     def states(self, x: Tensor) -> Tensor:
         """What answers are read from, of inputs (samples, networks, *places, features)."""
         u = _times(x, self.input)
         if self.kind in ("deq", "free"):
-            return cast(Tensor, self.layer(torch.zeros_like(u), u))
-        z = cast(Tensor, self.activations[0](u))
+            rows = u.flatten(0, 1)
+            return cast(Tensor, self.layer(torch.zeros_like(rows), rows)).view(u.shape)
+        z = self.activations[0](u)
         for index, activation in enumerate(self.activations[1:]):
             if self.kind == "plain":
-                z = cast(Tensor, activation(self.mixed(z, self.recurrent[index])))
+                z = activation(self.mixed(z, self.recurrent[index]))
             else:
                 z = self.cell(z, u)
         return z
@@ -137,7 +143,7 @@ class Stack(nn.Module):
             z = z.flatten(2, -2).mean(2)
         bias = self.bias.view(len(self.bias), *[1] * (z.ndim - 3), -1)
         scores = _times(z, self.readout) / math.sqrt(self.width) + bias
-        return scores.unflatten(-1, self.answers)
+        return scores.view(*scores.shape[:-1], *self.answers)
 
     def project(self) -> None:
         """Make the norms of a DEQ's recurrent weights at most its gain, after a step."""
@@ -166,5 +172,5 @@ def _times(z: Tensor, weights: Tensor) -> Tensor:
     """Features of each network's states times its own weights."""
     networks = z.shape[1]
     rows = z.transpose(0, 1).reshape(networks, -1, z.shape[-1])
-    product = torch.bmm(rows, weights).unflatten(1, (z.shape[0], *z.shape[2:-1]))
-    return product.transpose(0, 1)
+    product = torch.bmm(rows, weights)
+    return product.view(networks, z.shape[0], *z.shape[2:-1], weights.shape[-1]).transpose(0, 1)

@@ -12,6 +12,7 @@ from shoal.lab.experiment import Result
 
 __all__ = ["Compared", "Interval", "compared"]
 
+_BY_NETWORK = ("test", "places", "moved", "steps", "settled")
 _CENTER = {"activation": "tanh", "gain": 0.9, "scale": 1.0, "optimizer": "adam", "readout": 1.0}
 
 
@@ -114,8 +115,8 @@ def compared(results: Sequence[Result]) -> list[Compared]:
                 float(arrays["seconds"]),
                 float(arrays["latency"]),
                 int(arrays["parameters"]),
-                float(arrays["steps"]),
-                float(arrays["settled"]),
+                float(at["steps"].mean()),
+                float(at["settled"].mean()),
                 float(at["moved"].mean()),
                 at["places"],
             )
@@ -130,4 +131,4 @@ def _setting(result: Result) -> tuple[int | float | str, ...]:
 def _chosen(result: Result) -> dict[str, Any]:
     """Of every seed, at the step size that is best on validation samples on average."""
     best = int(result.arrays["validation"].mean(1).argmax())
-    return {key: result.arrays[key][best] for key in ("test", "places", "moved")}
+    return {key: result.arrays[key][best] for key in _BY_NETWORK}

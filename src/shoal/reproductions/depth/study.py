@@ -171,6 +171,7 @@ class DepthStudy(Experiment):
             deq = shoal.DEQ(phi, (setting.gain / 2) ** 2, 1.0)
             method = _DESIGNS[network]
             found = shoal.design(deq, tau0=1.0, match="ntk", method=method).architecture
+            assert isinstance(found, shoal.FullyConnected)
             activations = found.activations
         elif network.startswith(("plain", "unrolled")):
             kind = network.rstrip("0123456789")

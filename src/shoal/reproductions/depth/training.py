@@ -94,10 +94,10 @@ class _Optimizer:
                     m.lerp_(g, 1 - a)
                     v.lerp_(g.square(), 1 - b)
                     scale = v.div(1 - b**self.steps).sqrt_().add_(1e-8)
-                    weight -= rate * m / (1 - a**self.steps) / scale
+                    weight.sub_(rate * m / (1 - a**self.steps) / scale)
                 else:
                     m.mul_(a).add_(g)
-                    weight -= rate * m
+                    weight.sub_(rate * m)
 
 
 @torch.no_grad()
@@ -117,14 +117,15 @@ def measured(stack: Stack, task: Task, rates: int) -> dict[str, Any]:
             seconds.append((time.perf_counter() - start) / len(x) / x.shape[1])
             parts.append((scores.argmax(-1) == y).double())
             if (solution := stack.layer.solution) is not None:
-                steps.append(solution.steps.double())
-                settled.append((solution.status == 0).double())
+                steps.append(solution.steps.double().view(len(x), -1))
+                settled.append(solution.converged.double().view(len(x), -1))
         right = torch.cat(parts).mean(0)  # networks, places
         right = right.view(rates, seeds, -1)
         found[name] = right.mean(-1).cpu().numpy()
         if name == "test":
             found["places"] = right.cpu().numpy()
             found["latency"] = np.array(np.median(seconds))
-            found["steps"] = np.array(float(torch.cat(steps).mean()) if steps else np.nan)
-            found["settled"] = np.array(float(torch.cat(settled).mean()) if steps else np.nan)
+            for key, parts in (("steps", steps), ("settled", settled)):
+                mean = torch.cat(parts).mean(0) if parts else torch.full((rates * seeds,), np.nan)
+                found[key] = mean.view(rates, seeds).cpu().numpy()
     return found
