@@ -142,10 +142,16 @@ class Law {
     return { x, density, weight: density * width, target: target * width };
   }
 
-  // Where bulks are that have the mass of a single eigenvalue.
-  isolated() {
+  // Whether a bulk has the mass of a single eigenvalue, and lies above most of the others.
+  single(bulk) {
     const one = 1.5 / (this.ratio * this.population.size);
-    return this.bulks().filter((bulk) => bulk.mass < one && this.bulks().length > 1).map((bulk) =>
+    const main = this.bulks().reduce((best, other) => (other.mass > best.mass ? other : best));
+    return bulk.mass < one && bulk.low > main.high;
+  }
+
+  // Where eigenvalues stand alone.
+  isolated() {
+    return this.bulks().filter((bulk) => this.single(bulk)).map((bulk) =>
       bulk.points.reduce((sum, point) => sum + point.x * point.weight, 0) / bulk.mass);
   }
 
