@@ -151,7 +151,8 @@ class Plot {
   }
 
   filled(points, style) {
-    this.back.append(element("path", { d: `${this.path(points)}Z`, class: `filled ${style}` }));
+    const path = this.path(points);
+    if (path) this.back.append(element("path", { d: `${path}Z`, class: `filled ${style}` }));
   }
 
   dots(points, style, radius = 3.5) {

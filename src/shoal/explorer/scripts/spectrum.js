@@ -113,9 +113,10 @@ class Law {
   bulks() {
     if (this.made) return this.made;
     const edges = this.edges(), result = [];
+    const wide = Math.max(...edges.map(([x], k) => (k % 2 ? x - edges[k - 1][0] : 0))) / 4;
     for (let k = 0; k < edges.length; k += 2) {
       const [low, high] = [edges[k][0], edges[k + 1][0]];
-      const count = edges.length > 40 ? 24 : edges.length > 8 ? 48 : 120;
+      const count = high - low >= wide ? 160 : 24;
       const points = [];
       let v = null;
       for (let i = count - 1; i >= 0; i--) {
