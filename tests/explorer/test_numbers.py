@@ -68,7 +68,7 @@ def test_kernels_are_those_of_the_library(count: int) -> None:
         kept += 1
         for place, kernel in enumerate((wanted.ck, wanted.ntk)):
             values = torch.tensor(found["values"], dtype=torch.float64)[:, place]
-            allowed = TESTED if found["rate"] < 0.99 else 10 * TESTED  # NTKs have a pole at one
+            allowed = TESTED if found["rate"] < 0.95 else 10 * TESTED  # NTKs have a pole at one
             assert float((values - kernel).abs().max() / kernel[0]) < allowed, setting
     assert kept > 0.6 * count
 
