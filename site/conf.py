@@ -61,6 +61,7 @@ Start
 Install <install>
 Tour <tour>
 Command line <cli>
+Explorer <explorer>
 
 Choosing
 Which solver <which-solver>
@@ -75,6 +76,7 @@ Your own architecture <own-architecture>
 Any module, any loop <equilibria>
 Coming from torchdeq <coming-from-torchdeq>
 Coming from neural-tangents <coming-from-neural-tangents>
+Coming from GPyTorch <coming-from-gpytorch>
 Kernels <kernels>
 Images <images>
 Mixtures <mixtures>

@@ -142,7 +142,7 @@ def _integers(series: Chebyshev) -> list[list[int]]:
             row.pop()
     while rows and not rows[-1] and series.coefficients.ndim == len(series.box):
         rows.pop()
-    return rows  # type: ignore[no-any-return]
+    return rows
 
 
 def stored_tables() -> dict[str, Any]:

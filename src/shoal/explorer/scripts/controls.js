@@ -61,6 +61,12 @@ function draw() {
   history.replaceState(null, "", link(state));
 }
 
+const REASONS = {
+  none: "the variance grows without end",
+  unstable: "σ_a² E[φ′²] is not below 1",
+  outside: "outside of the tables",
+};
+
 function drawVerdict({ model, found }) {
   const { activation, recurrent } = model, gain = recurrent * activation.lipschitz ** 2;
   const exists = found.status === "found";
@@ -68,7 +74,7 @@ function drawVerdict({ model, found }) {
     exists: exists
       ? [true, "exists", gain < 1 ? "for sure: σ_a²L² < 1" : `at these inputs; σ_a²L² = ${shown(gain)}`]
       : [false, found.status === "outside" ? "unknown" : "does not exist",
-        { none: "the variance grows without end", unstable: "σ_a² E[φ′²] is not below 1", outside: "outside of the tables" }[found.status]],
+        REASONS[found.status]],
     contracts: 4 * gain < 1 ? [true, "contract", "for sure: 4σ_a²L² < 1"]
       : exists ? [null, "settle, as a rule", `4σ_a²L² = ${shown(4 * gain)} guarantees nothing`]
         : [false, "do not settle", "an iteration wanders"],

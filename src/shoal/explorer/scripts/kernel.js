@@ -143,20 +143,22 @@ function kernels(model, found) {
   const { activation, recurrent, input, bias, norm } = model;
   const { tau } = found, q = tau * tau;
   const section = activation.angles(tau), mean = activation.mean(tau) ** 2;
-  const angle = (covariance) => Math.acos(Math.min(1, Math.max(-1, covariance / q)));
+  // within rounding of 1 the cosine has lost the angle, which is then 0 or pi
+  const cosine = (share) => (Math.abs(share) > 1 - 4e-15 ? Math.sign(share) : share);
+  const angle = (covariance) => Math.acos(cosine(covariance / q));
   const slope = (theta) => chebyshev(section.slope, (2 * theta) / Math.PI - 1);
   const dual = (theta) => mean + q * chebyshev(section.integral, (2 * theta) / Math.PI - 1);
   const at = (psi) => {
     const injected = input * norm * norm * Math.cos(psi) + bias;
     // contracts, since rate < 1; Newton's derivative is E itself (Price)
     let covariance = psi === 0 ? q : Math.min(q, injected + recurrent * mean);
-    for (let i = 0; i < 60; i++) {
+    for (let i = 0; i < 60 && psi > 0; i++) {
       const theta = angle(covariance);
       const ahead = recurrent * dual(theta) + injected - covariance;
       covariance = Math.min(q, Math.max(-q, covariance + ahead / (1 - recurrent * slope(theta))));
       if (Math.abs(ahead) <= 1e-15 * q) break;
     }
-    const theta = angle(covariance), e = slope(theta), ck = dual(theta);
+    const theta = psi === 0 ? 0 : angle(covariance), e = slope(theta), ck = dual(theta);
     return { ck, ntk: ck + (covariance * e) / (1 - recurrent * e), covariance };
   };
   return { at, dual, slope, mean };
@@ -180,6 +182,7 @@ function highDimensional(model) {
   const m1 = c[1] / tau, m2 = (Math.SQRT2 * c[2]) / q;
   const steep = activation.steep(tau), s = 1 - recurrent * m1 * m1;
   if (!(recurrent * steep < 1)) return { status: "unstable" };
+  if (m1 * m1 < 1e-8 * steep) return { status: "even" }; // no linear part
   const spread = activation.spread(tau);
   const growth = input / (1 - recurrent * activation.spreadSlope(tau)); // of q in the squared norm
   const first = input / s; // derivatives of the covariance in the inner product

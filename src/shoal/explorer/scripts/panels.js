@@ -5,6 +5,7 @@
 const WHY_NOT = {
   none: "There is no kernel here: the variance grows without end.",
   unstable: "There is no kernel here: σ_a² E[φ′²] is not below 1, and the loop does not settle.",
+  even: "This activation is even: in high dimension its kernel has no linear part, and this limit says nothing.",
   outside: "This is outside of the tables of the page, which know scales τ from 0.05 to 8.",
 };
 
@@ -43,7 +44,8 @@ function drawCobweb({ model, found }, figure) {
   if (settled) plot.dots([[found.value, found.value]], "s1", 5);
   plot.legend([["line s0", "what one turn of the loop makes of a variance"], ["line s1", "turn after turn"]]);
   if (!settled) return say(figure, WHY_NOT[found.status]);
-  const turn = found.rate < 1 ? `each turn leaves ${shown(found.rate)} of squared differences` : `but each turn makes squared differences ${shown(found.rate)} times as large`;
+  const turn = found.rate < 1 ? `each turn leaves ${shown(found.rate)} of squared differences`
+    : `but each turn makes squared differences ${shown(found.rate)} times as large`;
   say(figure, `The variance settles at q = τ² = ${shown(found.value)}; ${turn}.`);
 }
 
@@ -79,16 +81,17 @@ function drawTwin({ state, model, found, twin }, figure) {
   });
   plot.curve(TWIN_GRID.map((x, i) => [x, own[i]]), "s0");
   plot.curve(TWIN_GRID.map((x, i) => [x, twin.values[i]]), "s2");
-  plot.legend([["line s0", "φ, inside the loop"], ["line s2", `that of the shallow twin, without a loop (${state.trained.toUpperCase()})`]]);
-  say(figure, "An infinitely wide network of one hidden layer with the designed activation has the kernel of the whole loop, for inputs of this norm.");
+  plot.legend([["line s0", "φ, inside the loop"],
+    ["line s2", `that of the shallow twin, without a loop (${state.trained.toUpperCase()})`]]);
+  say(figure, "An infinitely wide network of one hidden layer with the designed activation "
+    + "has the kernel of the whole loop, for inputs of this norm.");
 }
 
 function drawSpectrum({ state, high }, figure) {
   if (high.status !== "found") return drawNothing(figure, high.status);
   const law = lawAt(state), coefficients = high[state.trained];
   const { slope, shift } = scaled(coefficients, state.norm);
-  const single = 1.5 / (law.ratio * law.population.size);
-  const bulks = law.bulks().filter((bulk) => bulk.mass >= single || law.bulks().length === 1);
+  const bulks = law.bulks().filter((bulk) => !law.single(bulk));
   const isolated = spikes(law, coefficients, state.norm);
   const ends = [...bulks.flatMap((b) => [slope * b.low + shift, slope * b.high + shift]), ...isolated.map((s) => s.x)];
   if (law.atom > 0) ends.push(shift);
@@ -98,7 +101,9 @@ function drawSpectrum({ state, high }, figure) {
     const value = slope * x + shift;
     return [value, ratio ? (density / slope) * value : density / slope];
   }));
-  const tall = Math.max(...curves.flat().map(([, y]) => y));
+  const heights = curves.map((curve, k) => [Math.max(...curve.map(([, y]) => y)), bulks[k].mass]);
+  const heavy = Math.max(...heights.map(([, mass]) => mass)) / 4; // narrow ones may go beyond the top
+  const tall = Math.max(...heights.filter(([, mass]) => mass >= heavy).map(([height]) => height));
   const span = most - least || most || 1;
   const plot = new Plot(figure, {
     x: ratio ? { low: least / 1.5, high: most * 1.5, ratio, label: "eigenvalue" }
@@ -117,12 +122,15 @@ function drawSpectrum({ state, high }, figure) {
   }
   if (law.atom > 0) plot.upright(shift, "s0 atom", 0, tall * 1.1);
   const kinds = new Set(isolated.map(({ of }) => of));
-  plot.legend([["line s0", law.atom > 0 ? `bulk, and ${shown(100 * law.atom, 3)}% of all eigenvalues at ${shown(shift)}` : "bulk"],
+  const equal = law.atom > 0 ? `, and ${shown(100 * law.atom, 3)}% of all eigenvalues at ${shown(shift)}` : "";
+  plot.legend([["line s0", `bulk${equal}`],
     ...(kinds.has("data") ? [["line s1", "spikes: classes and main directions"]] : []),
     ...(kinds.has("mean") ? [["line s2", "spike of the quadratic part"]] : []),
     ...(kinds.has("norms") ? [["line s3", "spike of the norms"]] : [])]);
-  const number = isolated.length === 1 ? "One eigenvalue stands" : isolated.length ? `${isolated.length} eigenvalues stand` : "No eigenvalue stands";
-  say(figure, `${number} alone; the bulk goes from ${shown(slope * bulks[0].low + shift)} to ${shown(slope * bulks[bulks.length - 1].high + shift)}.`);
+  const count = isolated.length;
+  const number = count > 1 ? `${count} eigenvalues stand` : `${count ? "One" : "No"} eigenvalue stands`;
+  const [low, top] = [bulks[0].low, bulks[bulks.length - 1].high].map((x) => shown(slope * x + shift));
+  say(figure, `${number} alone; the bulk goes from ${low} to ${top}.`);
 }
 
 function drawTraining({ state, high }, figure) {
@@ -139,8 +147,10 @@ function drawTraining({ state, high }, figure) {
   });
   plot.curve(times.map((t, i) => [t, losses[i]]), "s1");
   const half = times.find((_, i) => losses[i] <= 0.5), tenth = times.find((_, i) => losses[i] <= 0.01);
-  plot.legend([["line s1", `mean square on the training samples, ${state.trained === "ck" ? "readout alone" : "everything"} trained`]]);
-  say(figure, `Half of the error is gone at time ${shown(half ?? NaN, 2)}, 99% of it at ${shown(tenth ?? NaN, 2)}. Gradient descent on half the sum of squares needs a learning rate below ${shown(2 / top, 2)}.`);
+  const trained = state.trained === "ck" ? "readout alone" : "everything";
+  plot.legend([["line s1", `mean square on the training samples, ${trained} trained`]]);
+  say(figure, `Half of the error is gone at time ${shown(half ?? NaN, 2)}, 99% of it at ${shown(tenth ?? NaN, 2)}. `
+    + `Gradient descent on half the sum of squares needs a learning rate below ${shown(2 / top, 2)}.`);
 }
 
 function drawLearning({ state, high }, figure) {

@@ -62,11 +62,13 @@ function drawPhase(result, figure) {
     ["swatch exists", "the kernel exists; darker: fewer steps of a solver (10, 20, 40, 100 at the lines)"],
     ["swatch none", "no kernel: the loop does not settle"],
     ...(unknown.length ? [["swatch unknown", "outside of the tables of this page"]] : []),
-    ["line guarantee", "σ_a² = 1/(4L²), up to which wide networks contract for sure, and 1/L², up to which the kernel exists for sure"],
+    ["line guarantee", "σ_a² = 1/(4L²), up to which wide networks contract for sure, and 1/L², up to which "
+      + "the kernel exists for sure"],
     ...(norms.length > 1 ? [["line spread", "norms of the data, 5% to 95%"]] : []),
   ]);
   say(figure, found.status === "found"
-    ? `At σ_a² = ${shown(state.recurrent)} and an injected variance of ${shown(found.injected)}, the plain iteration takes about ${solverSteps(found.rate)} steps.`
+    ? `At σ_a² = ${shown(state.recurrent)} and an injected variance of ${shown(found.injected)}, `
+      + `the plain iteration takes about ${solverSteps(found.rate)} steps.`
     : WHY_NOT[found.status]);
   return plot;
 }

@@ -68,19 +68,25 @@ class Plot {
     this.svg = element("svg", {
       class: "plot", viewBox: `0 0 ${this.width} ${this.height}`, role: "img", "aria-hidden": "true",
     });
-    this.id = `${figure.id}-area`;
-    const clip = element("clipPath", { id: this.id });
-    const { left, top } = this.margin;
-    const [w, h] = [this.innerWidth(), this.innerHeight()];
-    clip.append(element("rect", { x: left, y: top - 4, width: w + 4, height: h + 4 }));
-    this.svg.append(clip);
-    this.back = element("g", { "clip-path": `url(#${this.id})` });
-    this.area = element("g", { "clip-path": `url(#${this.id})` });
+    this.back = this.clipped("back", 0);
+    this.area = this.clipped("front", 4); // marks at the edge are seen whole
     this.svg.append(this.back);
     this.drawAxes();
     this.svg.append(this.area);
     figure.querySelector("svg")?.remove();
     figure.prepend(this.svg);
+  }
+
+  // A group of which only what is inside the axes is seen, and a little around them.
+  clipped(name, around) {
+    const id = `${this.figure.id}-${name}`, { left, top } = this.margin;
+    const clip = element("clipPath", { id });
+    clip.append(element("rect", {
+      x: left - around, y: top - around,
+      width: this.innerWidth() + 2 * around, height: this.innerHeight() + 2 * around,
+    }));
+    this.svg.append(clip);
+    return element("g", { "clip-path": `url(#${id})` });
   }
 
   innerWidth() { return this.width - this.margin.left - this.margin.right; }
@@ -112,8 +118,10 @@ class Plot {
       const places = ticks ?? (ratio ? ratioTicks(low, high) : niceTicks(low, high, count ?? (across ? Math.min(6, w / 60) : 4)));
       for (const tick of places) {
         const at = across ? this.x(tick) : this.y(tick);
-        grid.append(element("line", across ? { x1: at, x2: at, y1: top, y2: top + h } : { x1: left, x2: left + w, y1: at, y2: at }));
-        const spot = across ? { x: at, y: top + h + 16, "text-anchor": "middle" } : { x: left - 7, y: at + 4, "text-anchor": "end" };
+        grid.append(element("line", across ? { x1: at, x2: at, y1: top, y2: top + h }
+          : { x1: left, x2: left + w, y1: at, y2: at }));
+        const spot = across ? { x: at, y: top + h + 16, "text-anchor": "middle" }
+          : { x: left - 7, y: at + 4, "text-anchor": "end" };
         words.append(element("text", spot, name ? name(tick) : shown(tick)));
       }
     }
@@ -143,7 +151,8 @@ class Plot {
   }
 
   filled(points, style) {
-    this.back.append(element("path", { d: `${this.path(points)}Z`, class: `filled ${style}` }));
+    const path = this.path(points);
+    if (path) this.back.append(element("path", { d: `${path}Z`, class: `filled ${style}` }));
   }
 
   dots(points, style, radius = 3.5) {

@@ -113,9 +113,10 @@ class Law {
   bulks() {
     if (this.made) return this.made;
     const edges = this.edges(), result = [];
+    const wide = Math.max(...edges.map(([x], k) => (k % 2 ? x - edges[k - 1][0] : 0))) / 4;
     for (let k = 0; k < edges.length; k += 2) {
       const [low, high] = [edges[k][0], edges[k + 1][0]];
-      const count = edges.length > 40 ? 24 : edges.length > 8 ? 48 : 120;
+      const count = high - low >= wide ? 160 : 24;
       const points = [];
       let v = null;
       for (let i = count - 1; i >= 0; i--) {
@@ -142,10 +143,16 @@ class Law {
     return { x, density, weight: density * width, target: target * width };
   }
 
-  // Where bulks are that have the mass of a single eigenvalue.
-  isolated() {
+  // Whether a bulk has the mass of a single eigenvalue, and lies above most of the others.
+  single(bulk) {
     const one = 1.5 / (this.ratio * this.population.size);
-    return this.bulks().filter((bulk) => bulk.mass < one && this.bulks().length > 1).map((bulk) =>
+    const main = this.bulks().reduce((best, other) => (other.mass > best.mass ? other : best));
+    return bulk.mass < one && bulk.low > main.high;
+  }
+
+  // Where eigenvalues stand alone.
+  isolated() {
+    return this.bulks().filter((bulk) => this.single(bulk)).map((bulk) =>
       bulk.points.reduce((sum, point) => sum + point.x * point.weight, 0) / bulk.mass);
   }
 

@@ -109,7 +109,7 @@ function computed(state) {
 
 // The same in Python.
 function python(state) {
-  const { activation, recurrent, input, bias, norm, shape, separation, trained, ridge } = state;
+  const { activation, recurrent, input, bias, norm, shape, separation, trained } = state;
   const short = (value) => String(Number(value.toPrecision(5)));
   const scale = separation * norm;
   const biased = bias > 0 ? `, bias_variance=${short(bias)}` : "";
@@ -118,7 +118,11 @@ function python(state) {
     "import torch",
     "import shoal",
     "",
-    `deq = shoal.DEQ(${activationNamed(activation).source}, recurrent_variance=${short(recurrent)}, input_variance=${short(input)}${biased})`,
+    "deq = shoal.DEQ(",
+    `    ${activationNamed(activation).source},`,
+    `    recurrent_variance=${short(recurrent)},`,
+    `    input_variance=${short(input)}${biased},`,
+    ")",
     "angle = torch.linspace(0, torch.pi, 13, dtype=torch.float64)",
     `x = ${norm === 1 ? "" : `${short(norm)} * `}torch.stack([angle.cos(), angle.sin()], 1)`,
     "kernels = shoal.kernel(deq, x[:1], x)",
@@ -137,8 +141,6 @@ function python(state) {
       `n = round(p / ${short(shape)})`,
       `spectrum = shoal.spectrum(${plain}, mixture, n=n).${trained}`,
       "print(spectrum.edges, [spike.value for spike in spectrum.spikes])",
-      `curve = shoal.learning_curve(${plain}, mixture, sizes=[n], ridge=${short(ridge)}, which="${trained}")`,
-      "print(4 * curve.test_error)  # of targets -1 and 1",
     );
   }
   return `${lines.join("\n")}\n`;

@@ -109,7 +109,7 @@ function designedTwin(model, found, functions, match) {
       });
       let cost = 0;
       for (let i = 1; i < part.length; i++) cost += (part[i] - part[i - 1]) ** 2;
-      if (cost < least) [least, best] = [cost, part];
+      if (cost < 0.99 * least) [least, best] = [cost, part];
     }
     best.forEach((value, i) => { values[i] += value; });
   }
