@@ -56,7 +56,7 @@ class FixedVariances:
         places = places.expand(2, *covariance.shape[: places.ndim - 2], 1).reshape(2, -1, 1)
         c = covariance.reshape(places.shape[1], -1)
         duals, known = c.new_empty(2, *c.shape), torch.zeros_like(c, dtype=torch.bool)
-        for order in ORDERS[:-1] if self._expandable else ():
+        for order in ORDERS if self._expandable else ():
             rows, polynomials = self._polynomials(order, places, ~known.all(1))
             if polynomials is None:
                 break
@@ -110,6 +110,8 @@ class _Polynomials:
         cls, phi: Activation, order: int, variances: Tensor, places: Tensor
     ) -> "_Polynomials | None":
         """Those of some pairs; ``None`` if the coefficients are not known as series."""
+        used, places = places.unique(return_inverse=True)
+        variances = variances[used]
         expansion = octave_expansion(phi, 0, order, variances)
         if expansion is None:
             return None
