@@ -270,7 +270,11 @@ def test_hints():
 
 @pytest.mark.parametrize(
     ("phi", "trainable"),
-    [(Tanh(), None), (ReLU(), ["recurrent"]), (GELU(), None)],
+    [
+        (Tanh(), None),
+        (GELU(), None),
+        pytest.param(ReLU(), ["recurrent"], marks=pytest.mark.thorough),
+    ],
 )
 def test_gradients_in_variances_of_many_inputs(phi, trainable):
     """By compiled loops where there are some: both kernels, against differences."""
