@@ -20,9 +20,11 @@ from shoal.gaussian.moments import slope_square
 
 __all__ = ["FixedVariances"]
 
+_ORDERS = ORDERS[:-1]  # longer sums are left to single pairs
 _MOST_PAIRS, _MOST_VARIANCES = 1 << 16, 1 << 12  # whose coefficients are kept
 _ERROR = 1e-13  # bound of what is left out, relative to the root of both mean squares
 _ODD = 1e-28  # the share of an even part that is rounding
+_MANY = 32  # one pair out of so many that is not known, at most
 _NEGLIGIBLE = 1e-16  # the same of terms that are never formed
 
 
@@ -61,19 +63,22 @@ class FixedVariances:
         duals, known = c.new_empty(2, *c.shape), torch.zeros_like(c, dtype=torch.bool)
         if self._levels is None or len(self._levels) != len(c):
             self._levels = torch.zeros(len(c), dtype=torch.long, device=c.device)
-        for level, order in enumerate(ORDERS if self._expandable else ()):
+        for level, order in enumerate(_ORDERS if self._expandable else ()):
             # one of kinks may be known at some correlations of a row only
             rows = self._levels == level if self._analytic else ~known.all(1)
             polynomials = self._polynomials(order, places, rows) if bool(rows.any()) else None
             if polynomials is None:
                 continue
             duals[:, rows], known[rows], short = polynomials(c[rows])
-            if level + 1 < len(ORDERS):
+            if level + 1 < len(_ORDERS):
                 self._levels[rows] += short.long()
         value, slope = duals.view(2, *covariance.shape)
         rest = ~known
         if not bool(rest.any()):
             return value, lambda: slope
+        if self._analytic and int(rest.sum()) * _MANY > rest.numel():
+            self._expandable = False  # variances are so large that tables for all pairs pay
+            rest = torch.ones_like(rest)
         triple = *(self.variances[places].expand(2, *c.shape)[:, rest]), c[rest]
         rest = rest.view_as(covariance)
         value[rest] = dual(self.phi, *triple)
