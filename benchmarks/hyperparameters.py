@@ -1,13 +1,15 @@
-"""Kernels of few inputs for Gaussian processes: time of values, and of their gradient.
+"""Kernels for Gaussian processes: time of values, of their gradient, and of a learning step.
 
-python benchmarks/hyperparameters.py [--points N ...]
+python benchmarks/hyperparameters.py [--points N ...] [--learning N ...]
 """
 
 import argparse
 import time
 
 import numpy as np
+import torch
 
+import shoal
 from shoal.adapters import SklearnKernel
 
 
@@ -22,11 +24,42 @@ def seconds(kernel: SklearnKernel, x: np.ndarray, *, gradient: bool, repeats: in
     return min(times)
 
 
+def learning_steps(phi: shoal.Activation, count: int, features: int = 10) -> list[float]:
+    """CPU seconds of steps of a marginal likelihood in three variances, standardized features."""
+    x = torch.randn(
+        count, features, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
+    x, y = (x - x.mean(0)) / x.std(0), torch.sin(x[:, 0])
+    names = ("recurrent_variance", "input_variance", "bias_variance")
+    logs = torch.tensor([-1.6, -2.0, -2.3], dtype=torch.float64, requires_grad=True)
+    optimizer, times = torch.optim.Adam([logs], lr=0.02), []
+    for _ in range(6):
+        start = time.process_time()
+        optimizer.zero_grad()
+        variances = dict(zip(names, logs.exp(), strict=True))
+        deq = shoal.DEQ(phi, 0.2, 1.0, bias_variance=0.1)
+        covariance = shoal.kernel(deq, x, variances=variances).ck + 0.1 * torch.eye(count)
+        normal = torch.distributions.MultivariateNormal(torch.zeros_like(y), covariance)
+        (-normal.log_prob(y)).backward()
+        optimizer.step()
+        times.append(time.process_time() - start)
+    return times
+
+
 def main() -> None:
     """Print a row per activation and number of inputs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--points", type=int, nargs="+", default=[12, 80])
-    for points in parser.parse_args().points:
+    parser.add_argument("--learning", type=int, nargs="*", default=[300])
+    arguments = parser.parse_args()
+    for count in arguments.learning:
+        for phi in (shoal.ReLU(), shoal.GELU(), shoal.Tanh()):
+            first, *others = learning_steps(phi, count)
+            print(
+                f"{type(phi).__name__:>5} {count:>4} inputs: learning step {min(others):.3f} s of "
+                f"CPU, the first {first:.2f} s"
+            )
+    for points in arguments.points:
         x = np.random.default_rng(0).standard_normal((points, 3))
         for activation in ("relu", "tanh"):
             kernel = SklearnKernel(activation, 0.2, 1.0, bias_variance=0.1)

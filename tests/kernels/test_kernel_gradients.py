@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from shoal import DEQ, ELU, FullyConnected, ReLU, Softplus, Tanh, kernel, kernel_function
+from shoal import DEQ, ELU, GELU, FullyConnected, ReLU, Softplus, Tanh, kernel, kernel_function
 
 
 def inputs(count, features, seed=0, *, one_norm=False):
@@ -266,3 +266,38 @@ def test_hints():
     v = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
     with pytest.raises(TypeError, match="x1 must be a tensor where gradients are wanted"):
         kernel(DEQ(ReLU(), 0.2, 0.8), inputs(2, 2).numpy(), variances={"input_variance": v})
+
+
+@pytest.mark.parametrize(
+    ("phi", "trainable"),
+    [
+        (Tanh(), None),
+        (GELU(), None),
+        pytest.param(ReLU(), ["recurrent"], marks=pytest.mark.thorough),
+    ],
+)
+def test_gradients_in_variances_of_many_inputs(phi, trainable):
+    """By compiled loops where there are some: both kernels, against differences."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(260, 6, dtype=torch.float64, generator=generator)
+    weights = torch.randn(2, 260, 260, dtype=torch.float64, generator=generator)
+    values = {"recurrent_variance": 0.2, "input_variance": 0.4, "bias_variance": 0.1}
+
+    def loss(tensors, share):
+        deq = DEQ(phi, 0.2, 0.4, bias_variance=0.1)
+        ck, ntk = kernel(deq, x, variances=tensors, trainable=trainable)
+        return (weights[0] * ck).sum() + share * (weights[1] * ntk).sum()
+
+    for share in (0.0, 1.0):  # without and with the NTK
+        tensors = {
+            name: torch.tensor(value, dtype=torch.float64, requires_grad=True)
+            for name, value in values.items()
+        }
+        loss(tensors, share).backward()
+        step = {"recurrent_variance": 1e-4, "input_variance": -2e-4, "bias_variance": 5e-5}
+        ends = [
+            float(loss({n: t.detach() + sign * step[n] for n, t in tensors.items()}, share))
+            for sign in (1, -1)
+        ]
+        along = sum(step[name] * float(tensor.grad) for name, tensor in tensors.items())
+        assert along == pytest.approx((ends[0] - ends[1]) / 2, rel=1e-5, abs=1e-9)

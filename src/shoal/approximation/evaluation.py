@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,7 +48,7 @@ def evaluate(
     tensors = _as_tensors(points)
     for axis, (tensor, (low, high)) in enumerate(zip(tensors, box, strict=True)):
         _check_range(axis, tensor.detach(), low, high)
-    shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    shape = np.broadcast_shapes(*(tensor.shape for tensor in tensors))
     dtype = reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
     out = torch.empty(shape, dtype=dtype, device=tensors[0].device)
     fill(out, [tensor.detach().expand(shape) for tensor in tensors], approximation)

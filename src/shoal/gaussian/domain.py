@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -86,8 +87,8 @@ def covariance(a: Tensor | float, b: Tensor | float, c: Tensor | float) -> Covar
     """Check and broadcast covariances; memory beyond the arguments is that of a block."""
     tensors = [float_tensor(name, value) for name, value in (("a", a), ("b", b), ("c", c))]
     try:
-        shape = torch.broadcast_shapes(*(t.shape for t in tensors))
-    except RuntimeError:
+        shape = np.broadcast_shapes(*(t.shape for t in tensors))
+    except ValueError:
         shapes = ", ".join(str(tuple(t.shape)) for t in tensors)
         raise ValueError(f"a, b and c must have broadcastable shapes, got {shapes}") from None
     devices = {t.device for t in tensors if t.dim()} or {tensors[0].device}

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
+from shoal.activations.panels import breaks, reach
 from shoal.gaussian.closed_forms import closed_form
 from shoal.gaussian.dual import dual, dual_derivative
 from shoal.gaussian.mehler import CANCELED, ORDERS, ROUNDING, octave_expansion
@@ -19,9 +20,11 @@ from shoal.gaussian.moments import slope_square
 
 __all__ = ["FixedVariances"]
 
+_ORDERS = ORDERS[:-1]  # longer sums are left to single pairs
 _MOST_PAIRS, _MOST_VARIANCES = 1 << 16, 1 << 12  # whose coefficients are kept
 _ERROR = 1e-13  # bound of what is left out, relative to the root of both mean squares
 _ODD = 1e-28  # the share of an even part that is rounding
+_MANY = 32  # one pair out of so many that is not known, at most
 _NEGLIGIBLE = 1e-16  # the same of terms that are never formed
 
 
@@ -40,6 +43,8 @@ class FixedVariances:
         few = places[0].numel() <= _MOST_PAIRS and len(variances) <= _MOST_VARIANCES
         jumps = any(kink.jumps[0] for kink in phi.kinks)
         self._expandable = few and not jumps and closed_form(phi) is None
+        self._analytic = not breaks(phi, reach(phi))
+        self._levels: Tensor | None = None  # of the orders that rows of pairs need
         self._kept: dict[int, tuple[Tensor, _Polynomials | None]] = {}
         self._last: tuple[Tensor, Tensor, Callable[[], Tensor]] | None = None  # a solver's result
 
@@ -56,32 +61,36 @@ class FixedVariances:
         places = places.expand(2, *covariance.shape[: places.ndim - 2], 1).reshape(2, -1, 1)
         c = covariance.reshape(places.shape[1], -1)
         duals, known = c.new_empty(2, *c.shape), torch.zeros_like(c, dtype=torch.bool)
-        for order in ORDERS[:-1] if self._expandable else ():
-            rows, polynomials = self._polynomials(order, places, ~known.all(1))
+        if self._levels is None or len(self._levels) != len(c):
+            self._levels = torch.zeros(len(c), dtype=torch.long, device=c.device)
+        for level, order in enumerate(_ORDERS if self._expandable else ()):
+            # one of kinks may be known at some correlations of a row only
+            rows = self._levels == level if self._analytic else ~known.all(1)
+            polynomials = self._polynomials(order, places, rows) if bool(rows.any()) else None
             if polynomials is None:
-                break
-            duals[:, rows], known[rows] = polynomials(c[rows])
-            if bool(known.all()):
-                break
+                continue
+            duals[:, rows], known[rows], short = polynomials(c[rows])
+            if level + 1 < len(_ORDERS):
+                self._levels[rows] += short.long()
         value, slope = duals.view(2, *covariance.shape)
         rest = ~known
         if not bool(rest.any()):
             return value, lambda: slope
+        if self._analytic and int(rest.sum()) * _MANY > rest.numel():
+            self._expandable = False  # variances are so large that tables for all pairs pay
+            rest = torch.ones_like(rest)
         triple = *(self.variances[places].expand(2, *c.shape)[:, rest]), c[rest]
         rest = rest.view_as(covariance)
         value[rest] = dual(self.phi, *triple)
         return value, lambda: slope.masked_scatter(rest, dual_derivative(self.phi, *triple))
 
-    def _polynomials(
-        self, order: int, places: Tensor, wanted: Tensor
-    ) -> tuple[Tensor, "_Polynomials | None"]:
-        """Those of some rows of pairs at least, and which: all that were ever asked for."""
-        rows, found = self._kept.get(order, (torch.zeros_like(wanted), None))
-        if order not in self._kept or bool((wanted & ~rows).any()):
-            rows = rows | wanted
-            found = _Polynomials.of(self.phi, order, self.variances, places[:, rows])
-            self._kept[order] = rows, found
-        return rows, found
+    def _polynomials(self, order: int, places: Tensor, rows: Tensor) -> "_Polynomials | None":
+        """Those of some rows of pairs, kept as long as the same ones are asked for."""
+        kept = self._kept.get(order)
+        if kept is None or not torch.equal(kept[0], rows):
+            made = _Polynomials.of(self.phi, order, self.variances, places[:, rows])
+            kept = self._kept[order] = rows, made
+        return kept[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +119,8 @@ class _Polynomials:
         cls, phi: Activation, order: int, variances: Tensor, places: Tensor
     ) -> "_Polynomials | None":
         """Those of some pairs; ``None`` if the coefficients are not known as series."""
+        used, places = places.unique(return_inverse=True)
+        variances = variances[used]
         expansion = octave_expansion(phi, 0, order, variances)
         if expansion is None:
             return None
@@ -126,19 +137,20 @@ class _Polynomials:
         others = [(v[..., i] * v[..., j]).sqrt()[..., None] for v in (variances, squares, rest)]
         return cls(products, odd, order, *others)
 
-    def __call__(self, covariance: Tensor) -> tuple[Tensor, Tensor]:
-        """Both duals, of shape (2, n, m), and where they are accurate."""
+    def __call__(self, covariance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Both duals, of shape (2, n, m), where they are accurate, and which rows are too short."""
         cosine = (covariance / self.root).clamp(-1.0, 1.0)
         duals = self._sums(self.coefficients, cosine)
         duals[1] /= self.root
         known = cosine.abs() ** self.order * self.rests.amax(0) <= _ERROR
+        short = ~known.all(1)
         small = (duals.abs() < CANCELED * self.sizes).any(0) & known
         if bool(small.any()):  # by its nature, or since terms have canceled?
             p = self.coefficients.expand(-1, *cosine.shape)[:, small].abs()
             terms = self._sums(p, cosine[small].abs())
             terms[1] /= self.root.expand_as(cosine)[small]
             known[small] = (duals[:, small].abs() >= CANCELED * terms).all(0)
-        return duals, known
+        return duals, known, short
 
     def _sums(self, coefficients: Tensor, x: Tensor) -> Tensor:
         """The polynomials and their derivatives, by Horner's scheme. shape: (2, ...)."""

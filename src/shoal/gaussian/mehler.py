@@ -6,6 +6,7 @@ most $|\rho|^{N+1}$ times the root of both rests of Parseval's sums: a bound at 
 whose terms cancel are not taken: they would lose the digits of values far below mean squares.
 """
 
+import math
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,14 +18,14 @@ from shoal.activations.closed_forms.correlation import correlation
 from shoal.activations.panels import jump
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
-from shoal.gaussian.hermite import expansion
+from shoal.gaussian.hermite import expansion, smooth
 from shoal.gaussian.octaves import at_octaves, octave_series, stacked
 from shoal.gaussian.quadrature import DELTA_WINDOW, nearby_breaks
 
 __all__ = ["CANCELED", "ERROR", "ORDERS", "ROUNDING", "Mehler", "collapsed", "octave_expansion"]
 
-ORDERS = (63, 511, 4095)  # of the last coefficient, tried in turn; the last one without series
-_COSTS = (0.01, 0.06, 0.5)  # of those of one variance, in integrals of one pair: they are kept
+ORDERS = (63, 255, 1023, 4095)  # of the last coefficient, tried in turn
+_COSTS = (0.01, 0.03, 0.1, 0.5)  # of those of one variance, in integrals of one pair: they are kept
 ERROR = 1e-14  # bound of what is left out, relative to the root of both mean squares
 ROUNDING = 4e-16  # of Parseval's sum, relative
 CANCELED = 1e-3  # a sum below this times that of its terms' absolute values is left to integrals
@@ -106,6 +107,8 @@ def octave_expansion(
     Returns:
         Tensors of shapes (variances, order + 1) and (variances,).
     """
+    if order == ORDERS[-1] and not smooth(phi, DELTA_WINDOW * math.sqrt(float(variance.max()))):
+        return None  # too long
     found = at_octaves(partial(_stack, phi, derivative, order), variance)
     return None if found is None else (found[:, :-1], found[:, -1])
 
@@ -136,7 +139,7 @@ def _expansion(
 ) -> _Expansion:
     """Those of a derivative; kept, as solving an equation asks for them again and again."""
     tau = torch.tensor(stds, dtype=torch.float64, device=device)
-    found = octave_expansion(phi, derivative, order, tau**2) if order < ORDERS[-1] else None
+    found = octave_expansion(phi, derivative, order, tau**2)
     coefficients, square = found or expansion(phi, tau, order, derivative=derivative)
     share = (square - coefficients.square().sum(1)) / torch.where(square > 0, square, 1.0)
     return _Expansion(coefficients, share.clamp(min=ROUNDING).sqrt())

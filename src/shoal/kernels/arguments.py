@@ -46,8 +46,8 @@ def checked_inputs(
         )
     _check_partners(first, second, first.shape[-2], second.shape[-2], diag=diag)
     try:
-        torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])
-    except RuntimeError:
+        np.broadcast_shapes(first.shape[:-2], second.shape[:-2])
+    except ValueError:
         raise ValueError(
             "x1 and x2 must have broadcastable batch dimensions, got "
             f"{tuple(first.shape[:-2])} and {tuple(second.shape[:-2])}"

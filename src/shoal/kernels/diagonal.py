@@ -1,5 +1,6 @@
 """Kernels of inputs with their partners: the diagonal of a matrix, and nothing else of it."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,7 +30,7 @@ def partner_diagonal(
 ) -> Kernels:
     """Both kernels of each input with its partner, from angles as exact as those of a matrix."""
     dtype = first.dtype
-    batch = torch.broadcast_shapes(first.shape[:-1], second.shape[:-1])
+    batch = np.broadcast_shapes(first.shape[:-1], second.shape[:-1])
     first, second = (x.expand(*batch, x.shape[-1]).double() for x in (first, second))
     left, right = (Inputs(x.detach().reshape(-1, x.shape[-1])) for x in (first, second))
     check_overflow(left.norm**2, right.norm**2, torch.float64)

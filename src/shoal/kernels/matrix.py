@@ -133,9 +133,7 @@ def kernel(
             if second is None:
                 return own_diagonal(function, first, gradients=gradients)
             return partner_diagonal(function, first, second, gradients=gradients)
-        batch = torch.broadcast_shapes(
-            first.shape[:-2], () if second is None else second.shape[:-2]
-        )
+        batch = np.broadcast_shapes(first.shape[:-2], () if second is None else second.shape[:-2])
         first = first.expand(*batch, *first.shape[-2:])
         second = None if second is None else second.expand(*batch, *second.shape[-2:])
         plain = replace(function, variances=())
