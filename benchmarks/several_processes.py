@@ -5,7 +5,7 @@ torchrun --standalone --nproc-per-node=R benchmarks/several_processes.py [--samp
 
 Strong scaling: the same samples for every R. Weak scaling: samples times the root of R. With --gloo
 processes may share one GPU; otherwise each has its own. Beside it is what a CostModel of shoal
-predicts from rates that are measured with 3,000 samples (32,768 on a GPU), in all processes at once.
+predicts from rates measured with 3,000 samples (32,768 on a GPU), in all processes at once.
 """
 
 import argparse
