@@ -144,8 +144,8 @@ def test_groups_that_are_none():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("which", [0, 1], ids=["fit.py", "train.py"])
-def test_the_programs_of_the_page_under_torchrun(which, tmp_path):
+@pytest.mark.parametrize(("which", "launched"), [(0, 1), (2, 2)], ids=["fit.py", "train.py"])
+def test_the_programs_of_the_page_under_torchrun(which, launched, tmp_path):
     pytest.importorskip("sklearn")
     page = Path(__file__).parents[2] / "docs" / "several-processes.md"
     program = list(page_blocks(page))[which]
@@ -159,4 +159,4 @@ def test_the_programs_of_the_page_under_torchrun(which, tmp_path):
         check=True,
     )
     assert found.stdout == program.output
-    assert found.stdout in page.read_text(encoding="utf-8").split("```sh")[1 + which]
+    assert found.stdout in page.read_text(encoding="utf-8").split("```sh")[launched]
