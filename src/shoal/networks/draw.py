@@ -64,4 +64,5 @@ class Source:
 def _orthogonal(gaussian: Tensor) -> Tensor:
     r"""A rotation or reflection, uniform among all of them, times $\sqrt m$."""
     q, r = torch.linalg.qr(gaussian)
-    return q * r.diagonal().sign() * math.sqrt(len(q))  # the signs make QR unique, so q uniform
+    signs = r.diagonal().sign()  # they make QR unique, so that q is uniform
+    return torch.mul(q, signs).mul_(math.sqrt(len(q)))
