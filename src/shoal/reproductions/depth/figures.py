@@ -62,12 +62,13 @@ def draw_study(found: Sequence[Compared]) -> Figure:
     varied = next((one.task for one in found if one.axis), None)
     lower = [*(("far", task) for task in far)]
     lower += [("axis", axis) for axis in axes if varied is not None]
-    columns = max(len(tasks), 3)
+    columns = max(len(tasks), 3 if lower else 0)
+    order = [name for name in NETWORKS if any(one.network == name for one in center)]
     rows = 1 + -(-len(lower) // columns)
     figure = new_figure(3.3 * columns + 1.2, 3.3 * rows)
     panels: Any = figure.subplots(rows, columns, squeeze=False)
     for place, (axis, task) in enumerate(zip(panels[0], tasks, strict=False)):
-        _draw_center(axis, task, [o for o in center if o.task == task], names=place == 0)
+        _draw_center(axis, task, [o for o in center if o.task == task], order, names=place == 0)
     for axis in panels[0][len(tasks) :]:
         axis.set_axis_off()
     for axis in panels[1:].flat[len(lower) :]:
@@ -81,9 +82,10 @@ def draw_study(found: Sequence[Compared]) -> Figure:
     return figure
 
 
-def _draw_center(axes: Axes, task: str, found: Sequence[Compared], *, names: bool) -> None:
+def _draw_center(
+    axes: Axes, task: str, found: Sequence[Compared], order: Sequence[str], *, names: bool
+) -> None:
     """Accuracies of all networks with their intervals, below each other."""
-    order = list(NETWORKS)
     for one in found:
         place = -order.index(one.network)
         low, high = (100 * abs(end - one.accuracy.mean) for end in one.accuracy[1:])
@@ -116,18 +118,20 @@ def _draw_axis(axes: Axes, axis: str, task: str, found: Sequence[Compared]) -> N
     """Accuracies of a task against one thing that is varied, the center among it."""
     some = [one for one in found if one.axis == axis]
     values: list[Any] = sorted({one.value for one in some} | {_CENTER[axis]}, key=_rank)
-    for network in dict.fromkeys(one.network for one in some):
-        if network not in _LINES:
-            continue
+    networks = [name for name in dict.fromkeys(one.network for one in some) if name in _LINES]
+    for index, network in enumerate(networks):
+        places = [place + 0.05 * (index - (len(networks) - 1) / 2) for place in range(len(values))]
         mine = {one.value: one for one in found if one.network == network and one.axis == axis}
         mine[_CENTER[axis]] = next(o for o in found if o.network == network and not o.axis)
         means = [100 * mine[value].accuracy.mean for value in values]
         errors = [100 * (mine[v].accuracy.high - mine[v].accuracy.mean) for v in values]
-        axes.errorbar(range(len(values)), means, errors, fmt="o-", markersize=3, linewidth=1.2,
+        axes.errorbar(places, means, errors, fmt="o-", markersize=3, linewidth=1.2,
                       color=_LINES[network], label=NETWORKS[network].split(",")[0]
                       if network == "deq" else NETWORKS[network])  # fmt: skip
     axes.set_xticks(range(len(values)), [str(value) for value in values])
     axes.set_xlabel(_AXES[axis])
+    axes.set_ylabel("test accuracy (%)")
+    axes.margins(y=0.2)  # for the legend
     axes.set_title(TASKS[task], fontsize=10)
     axes.legend(fontsize=7)
 
