@@ -103,15 +103,18 @@ def _draw_center(
 
 def _draw_distances(axes: Axes, task: str, found: Sequence[Compared]) -> None:
     """Accuracy against the distance of a place from the one that tells the answer."""
+    length = found[0].places.shape[1]
     for one in found:
         if one.network in _LINES:
-            places = 100 * one.places.mean(0)
-            axes.plot(range(len(places)), places, color=_LINES[one.network],
+            style = "--" if one.network == "flattened" else "-"  # it may lie on another one
+            axes.plot(range(length), 100 * one.places.mean(0), style, color=_LINES[one.network],
                       label=NETWORKS[one.network])  # fmt: skip
+    axes.set_xlim(-0.5, 1.6 * length)  # room for the legend
+    axes.set_xticks(range(0, length, 5))
     axes.set_xlabel("distance from where the answer is told")
     axes.set_ylabel("test accuracy (%)")
     axes.set_title(f"{TASKS[task]}: how far it reaches", fontsize=10)
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=7, loc="center right")
 
 
 def _draw_axis(axes: Axes, axis: str, task: str, found: Sequence[Compared]) -> None:
