@@ -87,6 +87,7 @@ Predicted training <training>
 Staying well-posed <staying-well-posed>
 Do I need this loop? <diagnosing>
 Replacing a trained DEQ <distilling>
+When depth pays <when-depth-pays>
 Monitored training <monitoring>
 Certificates <certificates>
 Regression <regression>

@@ -17,12 +17,14 @@ def _time(seconds: float) -> str:
 
 
 def _machine(name: str) -> str:
-    """The GPU, or how many threads of a CPU; the same in all sessions of a run."""
+    """The GPUs, or how many threads of a CPU, of all sessions of a run."""
     threads = record(name)["identity"]["threads"]
-    (found,) = {
-        session["hardware"].get("gpu") or f"CPU, {session['jobs'] * threads} threads"
-        for session in record(name)["sessions"]
-    }
+    found = " and ".join(
+        dict.fromkeys(
+            session["hardware"].get("gpu") or f"CPU, {session['jobs'] * threads} threads"
+            for session in record(name)["sessions"]
+        )
+    )
     return found.removeprefix("NVIDIA ").replace("CPU, 1 threads", "CPU, 1 thread")
 
 

@@ -40,8 +40,12 @@ def trained() -> None:
     x = np.random.default_rng(0).standard_normal((120, 4)).astype(np.float32)
     np.save("x.npy", x)
     np.save("y.npy", net(torch.from_numpy(x)).argmax(1).numpy())
+    np.save("names.npy", np.array(["a", "b"] * 60))
+    Path("junk.pt").write_bytes(b"junk")
+    Path("empty.npy").write_bytes(b"")
 
 
+CODE = ("--model", "weights.pt", "--code", "net.py:Net")
 MODEL = ("analyze", "x.npy", "--label", "y.npy", "--model", "weights.pt")
 
 
@@ -74,6 +78,12 @@ def test_a_model_of_ones_own_is_answered() -> None:
         (("analyze", "x.npy", "--model", "absent.pt"), "--model must be a file"),
         (("analyze", "--code", "net.py:Net"), "--code must be left out without --model"),
         ((*MODEL, "--code", "net.py:Net", "-n", "0"), "-n must be"),
+        ((*MODEL, "--code", "net.py:Net", "--standardize"), "--standardize must be left out"),
+        ((*MODEL, "--code", "net.py:Net", "--only", "kernels"), "--only must be left out"),
+        (("analyze", "x.npy", "--model", "junk.pt", "--code", "net.py:Net"), "--model must hold"),
+        (("analyze", "empty.npy", *CODE), "DATA must be an intact .npy file"),
+        (("analyze", "names.npy", *CODE), "DATA must have numbers"),
+        (("analyze", "x.npy", "--label", "names.npy", *CODE), "--label must have numbers"),
     ],
 )
 def test_bad_input_is_named(arguments: tuple[str, ...], words: str) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import shoal
 from shoal.lab import Result
+from shoal.reproductions.depth.claims import claims_of_images
 from shoal.reproductions.depth.networks import Stack
 from shoal.reproductions.depth.statistics import Interval, compared
 from shoal.reproductions.depth.study import DepthOfImages, DepthOfTasks, Setting
@@ -166,11 +167,29 @@ def test_validation_chooses_and_differences_are_paired() -> None:
     assert (low.name, low.accuracy.mean) == ("cancer_deq_gain0.2", pytest.approx(0.15))
 
 
+@pytest.mark.parametrize(("seconds", "verdict"), [(1.9, "reproduced"), (2.1, "in part")])
+def test_a_network_of_less_time_must_take_less_time(seconds: float, verdict: str) -> None:
+    summary = {"mnist_deq_seconds": 2.0}
+    for network in ("plain2", "longer", "unrolled3"):
+        summary |= {f"mnist_{network}_gap_{key}": 0.0 for key in ("mean", "low")}
+        summary[f"mnist_{network}_seconds"] = seconds
+    verdicts = [claim.verdict for claim in claims_of_images(summary, ["mnist"])]
+    assert verdicts == ["reproduced", verdict, "reproduced"]
+
+
+def test_times_that_are_not_known_are_left_out() -> None:
+    one = result("deq", [[0.5, 0.6]])
+    one.arrays["seconds"] = np.array(np.nan)
+    numbers = compared([one])[0].numbers()
+    assert "cancer_deq_seconds" not in numbers
+    assert numbers["cancer_deq_mean"] == pytest.approx(0.55)
+
+
 @pytest.mark.parametrize("kind", [DepthOfTasks, DepthOfImages])
 def test_every_setting_has_its_deq(kind: type[DepthOfTasks]) -> None:
     points = kind().points()
     settings = [{k: v for k, v in p.items() if k != "network"} for p in points]
     deqs = [s for p, s in zip(points, settings, strict=True) if p["network"] == "deq"]
     assert all(setting in deqs for setting in settings)
-    assert {p["network"] for p in points} >= {"plain1", "plain2", "plain3", "unrolled3", "free"}
+    assert {p["network"] for p in points} >= {"plain1", "plain2", "plain3", "unrolled3", "longer"}
     assert {p["gain"] for p in points} == {0.2, 0.5, 0.9, 0.99}

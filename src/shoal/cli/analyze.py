@@ -169,6 +169,18 @@ def analyze(
     check_count("--threads", threads)
     check_output(output)
     if model is not None:
+        for option, given, default in (
+            ("--activation", activation, "tanh"),
+            ("--recurrent-variance", recurrent_variance, 0.2),
+            ("--input-variance", input_variance, 0.8),
+            ("--standardize", standardize, None),
+            ("--only", only, None),
+            ("--skip", skip, None),
+            ("--dtype", dtype, Dtype.float64),
+            ("--device", device, "auto"),
+        ):
+            if given != default:
+                raise ValueError(f"{option} must be left out with --model")
         analyze_model(
             TrainedModel(model, code, trust, reference), data,
             label=label, n=n, seed=seed or 0, threads=threads, output=output, json=json,

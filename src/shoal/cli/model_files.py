@@ -1,6 +1,5 @@
 """Models in files, of which no code is run unless that is asked for, and samples for them."""
 
-import pickle
 import sys
 from collections.abc import Mapping
 from importlib.util import module_from_spec, spec_from_file_location
@@ -9,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import Module
@@ -21,10 +19,6 @@ from shoal.data import load_data
 __all__ = ["model_in", "samples_for", "weights_in"]
 
 _NESTED = ("state_dict", "model_state_dict", "model")  # where checkpoints keep the weights
-_UNREADABLE = (  # what torch.load raises of files that are none of its own, or of other classes
-    *(pickle.UnpicklingError, SafetensorError, RuntimeError, EOFError, LookupError, ValueError),
-    *(AttributeError, ImportError, TypeError),
-)
 
 
 def model_in(
@@ -57,7 +51,7 @@ def _whole(file: Path, argument: str, option: str) -> Module:
     """The module that was pickled into a file, with all its code."""
     try:
         found = torch.load(file, map_location="cpu", weights_only=False)
-    except _UNREADABLE as error:
+    except Exception as error:  # a file that is none of torch's can fail in any way
         raise ValueError(
             f"{argument} must hold a whole module with --trust, whose classes can be imported, got "
             f"{str(file)!r}: {error}; where a class is not found, save model.state_dict() and give "
@@ -115,7 +109,7 @@ def weights_in(option: str, file: Path) -> Mapping[str, Tensor]:
         if file.suffix == ".safetensors":
             return load_file(file)
         found: Any = torch.load(file, map_location="cpu", weights_only=True)
-    except _UNREADABLE as error:
+    except Exception as error:  # the same
         why = next(iter(str(error).splitlines()), type(error).__name__)
         raise ValueError(
             f"{option} must hold a state dictionary, as of torch.save(model.state_dict(), ...), "
@@ -147,18 +141,27 @@ def samples_for(
             data, dtype=dtype, device=torch.device("cpu"), most=n, prepared=False, label=label
         )
         return loaded.x, loaded.y
-    x, y = _rows("--data", data, n), None if label is None else _rows("--label", label, n)
+    x, y = _rows("data", data, n), None if label is None else _rows("label", label, n)
     if x.ndim < 2:
-        raise ValueError(f"--data must have samples and features, got shape {tuple(x.shape)}")
+        raise ValueError(f"data must have samples and features, got shape {tuple(x.shape)}")
     if y is not None and len(y) != len(x):
-        raise ValueError(f"--label must have one entry per sample, {len(x)}, got {len(y)}")
+        raise ValueError(f"label must have one entry per sample, {len(x)}, got {len(y)}")
     x, *labels = (t.to(dtype) if t.is_floating_point() else t for t in (x, y) if t is not None)
     return x, labels[0] if labels else None
 
 
-def _rows(option: str, path: str, n: int) -> Tensor:
+def _rows(argument: str, path: str, n: int) -> Tensor:
     """The first rows of an .npy file."""
     if not path.endswith(".npy"):
-        raise ValueError(f"{option} must be an .npy file beside an .npy file, got {path!r}")
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
+        raise ValueError(f"{argument} must be an .npy file beside an .npy file, got {path!r}")
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError:
+        raise
+    except Exception as error:  # a damaged file can fail in any way
+        raise ValueError(f"{argument} must be an intact .npy file, got {path!r}: {error}") from None
+    if array.dtype.kind not in "biuf" or not array.size:
+        raise ValueError(
+            f"{argument} must have numbers, got {path!r} of {array.dtype}, shape {array.shape}"
+        )
     return torch.from_numpy(np.array(array[:n]))

@@ -62,12 +62,13 @@ def draw_study(found: Sequence[Compared]) -> Figure:
     varied = next((one.task for one in found if one.axis), None)
     lower = [*(("far", task) for task in far)]
     lower += [("axis", axis) for axis in axes if varied is not None]
-    columns = max(len(tasks), 3)
+    columns = max(len(tasks), 3 if lower else 0)
+    order = [name for name in NETWORKS if any(one.network == name for one in center)]
     rows = 1 + -(-len(lower) // columns)
     figure = new_figure(3.3 * columns + 1.2, 3.3 * rows)
     panels: Any = figure.subplots(rows, columns, squeeze=False)
     for place, (axis, task) in enumerate(zip(panels[0], tasks, strict=False)):
-        _draw_center(axis, task, [o for o in center if o.task == task], names=place == 0)
+        _draw_center(axis, task, [o for o in center if o.task == task], order, names=place == 0)
     for axis in panels[0][len(tasks) :]:
         axis.set_axis_off()
     for axis in panels[1:].flat[len(lower) :]:
@@ -81,9 +82,10 @@ def draw_study(found: Sequence[Compared]) -> Figure:
     return figure
 
 
-def _draw_center(axes: Axes, task: str, found: Sequence[Compared], *, names: bool) -> None:
+def _draw_center(
+    axes: Axes, task: str, found: Sequence[Compared], order: Sequence[str], *, names: bool
+) -> None:
     """Accuracies of all networks with their intervals, below each other."""
-    order = list(NETWORKS)
     for one in found:
         place = -order.index(one.network)
         low, high = (100 * abs(end - one.accuracy.mean) for end in one.accuracy[1:])
@@ -101,33 +103,38 @@ def _draw_center(axes: Axes, task: str, found: Sequence[Compared], *, names: boo
 
 def _draw_distances(axes: Axes, task: str, found: Sequence[Compared]) -> None:
     """Accuracy against the distance of a place from the one that tells the answer."""
+    length = found[0].places.shape[1]
     for one in found:
         if one.network in _LINES:
-            places = 100 * one.places.mean(0)
-            axes.plot(range(len(places)), places, color=_LINES[one.network],
+            style = "--" if one.network == "flattened" else "-"  # it may lie on another one
+            axes.plot(range(length), 100 * one.places.mean(0), style, color=_LINES[one.network],
                       label=NETWORKS[one.network])  # fmt: skip
+    axes.set_xlim(-0.5, 1.6 * length)  # room for the legend
+    axes.set_xticks(range(0, length, 5))
     axes.set_xlabel("distance from where the answer is told")
     axes.set_ylabel("test accuracy (%)")
     axes.set_title(f"{TASKS[task]}: how far it reaches", fontsize=10)
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=7, loc="center right")
 
 
 def _draw_axis(axes: Axes, axis: str, task: str, found: Sequence[Compared]) -> None:
     """Accuracies of a task against one thing that is varied, the center among it."""
     some = [one for one in found if one.axis == axis]
     values: list[Any] = sorted({one.value for one in some} | {_CENTER[axis]}, key=_rank)
-    for network in dict.fromkeys(one.network for one in some):
-        if network not in _LINES:
-            continue
+    networks = [name for name in dict.fromkeys(one.network for one in some) if name in _LINES]
+    for index, network in enumerate(networks):
+        places = [place + 0.05 * (index - (len(networks) - 1) / 2) for place in range(len(values))]
         mine = {one.value: one for one in found if one.network == network and one.axis == axis}
         mine[_CENTER[axis]] = next(o for o in found if o.network == network and not o.axis)
         means = [100 * mine[value].accuracy.mean for value in values]
         errors = [100 * (mine[v].accuracy.high - mine[v].accuracy.mean) for v in values]
-        axes.errorbar(range(len(values)), means, errors, fmt="o-", markersize=3, linewidth=1.2,
+        axes.errorbar(places, means, errors, fmt="o-", markersize=3, linewidth=1.2,
                       color=_LINES[network], label=NETWORKS[network].split(",")[0]
                       if network == "deq" else NETWORKS[network])  # fmt: skip
     axes.set_xticks(range(len(values)), [str(value) for value in values])
     axes.set_xlabel(_AXES[axis])
+    axes.set_ylabel("test accuracy (%)")
+    axes.margins(y=0.2)  # for the legend
     axes.set_title(TASKS[task], fontsize=10)
     axes.legend(fontsize=7)
 

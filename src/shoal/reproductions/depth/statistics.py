@@ -76,7 +76,7 @@ class Compared:
         return f"{self.task}_{self.network}" + (f"_{self.axis}{self.value}" if self.axis else "")
 
     def numbers(self) -> dict[str, float]:
-        """For a summary."""
+        """For a summary; times are left out where they are NaN, of machines that others used."""
         found = {f"{self.name}_{key}": value for key, value in self.accuracy._asdict().items()} | {
             f"{self.name}_seconds": self.seconds,
             f"{self.name}_latency": self.latency,
@@ -84,7 +84,7 @@ class Compared:
         }
         if self.gap is not None:
             found |= {f"{self.name}_gap_{key}": v for key, v in self.gap._asdict().items()}
-        if self.network == "deq":
+        if self.network in ("deq", "free"):
             found |= {f"{self.name}_steps": self.steps, f"{self.name}_settled": self.settled}
         if not self.axis and self.places.shape[1] > 1:
             halves = np.array_split(self.places.mean(0), 2)
@@ -92,7 +92,7 @@ class Compared:
                 f"{self.name}_{where}": float(half.mean())
                 for where, half in zip(("near", "far"), halves, strict=True)
             }
-        return found
+        return {key: value for key, value in found.items() if not math.isnan(value)}
 
 
 def compared(results: Sequence[Result]) -> list[Compared]:
