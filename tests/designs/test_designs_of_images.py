@@ -88,3 +88,24 @@ def test_what_is_refused():
         shoal.design(DEQ, tau0=1.0, match="ntk", method="patches")
     with pytest.raises(ValueError, match="layers must be"):
         shoal.PatchMatching(layers=0)
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        ConvDEQ(ReLU(), 0.9, 0.5, kernel_size=1, padding="circular"),
+        ConvDEQ(ReLU(), 0.0, 0.5, padding="circular"),
+        ConvDEQ(shoal.Identity(), 0.5, 0.5, padding="circular"),
+    ],
+    ids=["single pixels", "no loop", "linear"],
+)
+def test_designs_say_where_they_are_exact(net):
+    found = shoal.design(net, tau0=1.0, method="patches")
+    generator = torch.Generator().manual_seed(2)
+    cosines = 2 * torch.rand(5, 4, generator=generator, dtype=torch.float64) - 1
+    assert off(found, cosines) < 1e-8
+    assert found.feasible
+    assert found.architecture.depth == 1
+    assert found.errors["second order in cosines"] == 0
+    assert "exactly the CK" in found.explanation
+    assert "No explicit network" not in found.explanation

@@ -225,3 +225,17 @@ def test_no_kernel_from_the_edge_on(size):
     with pytest.raises(shoal.ConvergenceError, match=r"does not exist.*patch_gain"):
         shoal.kernel(net, images(2, 1, 4, 4))
     assert not shoal.kernel(net, torch.zeros(2, 1, 4, 4, dtype=torch.float64)).ntk.any()
+
+
+def test_lost_angles_near_the_edge_are_not_passed_off_as_known():
+    """There the NTK of parallel images, which homogeneity tells, is what rounding decides."""
+    x = images(2, 2, 4, 4)
+    parallel, unlike = torch.stack([x[0], 3 * x[0]]), torch.stack([x[0], x[1], x[0]])
+    gain = ConvDEQ(ReLU(), 1.0, 1.0).patch_gain((4, 4)) / 2
+    ntk = shoal.kernel(ConvDEQ(ReLU(), 0.999 / gain, 1.0), parallel).ntk
+    assert float(ntk[0, 1]) == pytest.approx(3 * float(ntk[0, 0]), rel=1e-3)
+    near = ConvDEQ(ReLU(), (1 - 1e-5) / gain, 1.0)
+    with pytest.raises(shoal.AccuracyError, match="nearly parallel images is lost in rounding"):
+        shoal.kernel(near, parallel)
+    ntk = shoal.kernel(near, unlike).ntk  # the same image twice is no matter
+    assert float(ntk[0, 2]) == pytest.approx(float(ntk[0, 0]), rel=1e-9)

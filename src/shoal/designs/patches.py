@@ -7,11 +7,12 @@ $r$ the gain of a turn at $c = 0$. Layers of the identity average: $m - 1$ of th
 activation of the dense DEQ's design on the sphere, have the mean of $\kappa(\mathcal P^m c)$. So
 zeroth and first order agree, and cosines that are the same at all pixels are exact; the second
 order differs by $\tfrac12\kappa''(0)\langle c, (F^2 - \mathcal P^{2m})c\rangle$, where both
-are functions of $\mathcal P$, whose eigenvalues lie between $-\tfrac13$ and one.
+are functions of $\mathcal P$, whose eigenvalues lie between $-\tfrac13$ and one. Nothing differs
+where patches are single pixels, where there is no loop, and where the network is linear.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -36,7 +37,8 @@ _TRIALS, _PIXELS = 64, 24  # pairs of images on which a design is measured
 class PatchMatching:
     """A ``ConvNet`` with nearly the CK of a ``ConvDEQ``, for pixels of one norm.
 
-    No explicit network has it exactly: the equilibrium couples pixels however far apart. Its
+    No explicit network has it exactly: the equilibrium couples pixels however far apart, unless
+    patches are single pixels, the recurrent variance is zero or the activation is the identity. Its
     padding must be circular, so that all pixels see as much.
 
     Args:
@@ -83,7 +85,7 @@ class PatchMatching:
         dense = SphereMatching().design(function, norm, "ck")
         gain = _gain(original, function, norm)
         counts = range(1, _MOST_LAYERS + 1) if self.layers is None else (self.layers,)
-        apart = {count: _apart(gain, count) for count in counts}
+        apart = {count: _apart(original, gain, count) for count in counts}
         depth = min(apart, key=apart.__getitem__)
         (activation,) = (cell.activation for cell in dense.architecture.layers().cells)
         designed = ConvNet(
@@ -93,7 +95,33 @@ class PatchMatching:
             padding="circular",
         )
         bend = abs(_bend(function, norm)) * apart[depth] / 2
-        return _verified(original, designed, norm, (gain, bend))
+        return _verified(original, designed, norm, _Theory(gain, bend, exact=apart[depth] == 0))
+
+
+class _Theory(NamedTuple):
+    """What is known of a design: the gain of small cosines, a bound, and whether it is exact."""
+
+    gain: float
+    bend: float
+    exact: bool
+
+    def explain(self, designed: ConvNet, original: ConvDEQ, norm: float, error: float) -> str:
+        """In words, with the error that was measured."""
+        nearly = "exactly" if self.exact else "nearly"
+        start = (
+            f"{designed.depth} hidden layer{'s' * (designed.depth > 1)} with {nearly} the CK of "
+            f"{original!r}, for images of pixels of norm {norm:g}. "
+        )
+        end = f"For images with random cosines the kernels differ by at most {error:.1e} of the "
+        if self.exact:
+            return f"{start}{end}diagonal: that is how well the activation was found."
+        return (
+            f"{start}A turn of the loop multiplies small cosines by {self.gain:.3g}. Constant and "
+            "linear terms in the cosines are exact, and so are cosines that are the same at all "
+            f"pixels; the second order is off by at most {self.bend:.1e} of the diagonal, times "
+            f"the mean square of cosines. {end}diagonal. No explicit network has this kernel "
+            "exactly."
+        )
 
 
 def _gain(original: ConvDEQ, function: KernelFunction, norm: float) -> float:
@@ -105,8 +133,10 @@ def _gain(original: ConvDEQ, function: KernelFunction, norm: float) -> float:
     return factor * float(dual_derivative(original.activation, variance, variance, covariance))
 
 
-def _apart(gain: float, layers: int) -> float:
-    r"""The largest $|F^2 - \mathcal P^{2m}|$."""
+def _apart(original: ConvDEQ, gain: float, layers: int) -> float:
+    r"""The largest $|F^2 - \mathcal P^{2m}|$; zero where there is nothing for it to change."""
+    if original.kernel_size == 1 or original.activation == Identity():
+        return 0.0
     p = np.linspace(_LOWEST, 1.0, 4001)
     return float(np.abs(((1 - gain) * p / (1 - gain * p)) ** 2 - p ** (2 * layers)).max())
 
@@ -129,9 +159,7 @@ def _images(norm: float) -> tuple[Tensor, Tensor]:
     return norm * first, norm * second
 
 
-def _verified(
-    original: ConvDEQ, designed: ConvNet, norm: float, theory: tuple[float, float]
-) -> Design:
+def _verified(original: ConvDEQ, designed: ConvNet, norm: float, theory: _Theory) -> Design:
     """Compare the kernels of both networks, which know nothing of how the one was designed."""
     first, second = _images(norm)
     target, obtained = (
@@ -141,7 +169,6 @@ def _verified(
     own = float(target[1].mean())
     error = float((target - obtained).abs().max()) / own
     names = {"of random images": (0, 0), "of an image with itself": (1, 0)}
-    gain, bend = theory
     return Design(
         architecture=designed,
         original=original,
@@ -153,15 +180,7 @@ def _verified(
         target={name: float(target[place]) for name, place in names.items()},
         obtained={name: float(obtained[place]) for name, place in names.items()},
         residual=error,
-        errors={"second order in cosines": bend, "random images": error},
-        feasible=False,
-        explanation=(
-            f"{designed.depth} hidden layer{'s' * (designed.depth > 1)} with nearly the CK of "
-            f"{original!r}, for images of pixels of norm {norm:g}. A turn of the loop multiplies "
-            f"small cosines by {gain:.3g}. Constant and linear terms in the cosines are exact, and "
-            "so are cosines that are the same at all pixels; the second order is off by at most "
-            f"{bend:.1e} of the diagonal, times the mean square of cosines. For images with random "
-            f"cosines the kernels differ by at most {error:.1e} of the diagonal. No explicit "
-            "network has this kernel exactly."
-        ),
+        errors={"second order in cosines": theory.bend, "random images": error},
+        feasible=theory.exact,
+        explanation=theory.explain(designed, original, norm, error),
     )

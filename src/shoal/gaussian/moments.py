@@ -100,6 +100,15 @@ def mean_square(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
     if as_series(phi) is not None:
         m = moments(phi, variance.sqrt())
         return m.square, m.square_second / 2
+    if not phi.positively_homogeneous:
+        return _mean_square_at(phi, variance)
+    one = torch.ones((), dtype=torch.float64, device=variance.device)
+    slope = _mean_square_at(phi, one)[0].to(variance)  # at any scale
+    return slope * variance, slope.expand_as(variance)
+
+
+def _mean_square_at(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Both, by series where there are some, or by quadrature."""
     if not (variance.requires_grad and torch.is_grad_enabled()):
         both = at_octaves(partial(_square_stack, phi), variance.reshape(-1))
         if both is not None:

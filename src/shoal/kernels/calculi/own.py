@@ -17,7 +17,7 @@ from shoal.gaussian.moments import mean_square, slope_square
 from shoal.kernels.fixed_points import solve
 from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
 
-__all__ = ["Own", "Variances", "fixed_variance", "loop_variance"]
+__all__ = ["Own", "Variances", "fixed_variance", "loop_variance", "squares_at"]
 
 SMALLEST = 1e-300  # a variance of zero
 _FEW = 4096  # variances that are solved one by one
@@ -90,7 +90,7 @@ class Own(OfVectors):
         means = (
             torch.where(variance > 0, activation_mean(phi, some), phi(0 * some)) if mean else 0.0
         )
-        return Variances(mean_square(phi, some)[0], means, variance)
+        return Variances(squares_at(phi, variance)[0], means, variance)
 
     def fixed_point(self, loop: Loop, injected: Variances) -> Variances:
         """The variances at equilibrium."""
@@ -100,6 +100,12 @@ class Own(OfVectors):
     def angle(self, state: Variances) -> tuple[Tensor, Tensor]:
         """Angles of zero, and the variances."""
         return torch.zeros_like(state.values), state.values
+
+
+def squares_at(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean square of an activation and its derivative in the variance, which may be zero."""
+    linear = phi.positively_homogeneous
+    return mean_square(phi, variance if linear else variance.clamp(min=SMALLEST))
 
 
 def weighted(terms: list[tuple[Scalar, Tensor]], constant: Scalar) -> Tensor:
@@ -171,7 +177,7 @@ def _turn(loop: Loop, variance: Tensor) -> tuple[Tensor, Tensor]:
         if place:
             variance = cell.weights.variance * variance + cell.bias_variance
             rate = cell.weights.variance * rate
-        value, growth = mean_square(cell.activation, variance.clamp(min=SMALLEST))
+        value, growth = squares_at(cell.activation, variance)
         variance, rate = cell.gain**2 * value, cell.gain**2 * growth * rate
     return variance, rate
 

@@ -10,6 +10,7 @@ patch's pixels where both must have moved by the same step, and lets the skip ca
 patches instead of features.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,11 +22,11 @@ from torch import Tensor
 from shoal.activations import Activation, Identity
 from shoal.architectures import ImageArchitecture
 from shoal.architectures.layers import squared_gain
-from shoal.core.exceptions import ConvergenceError
+from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.domain import within_bound
-from shoal.gaussian.moments import mean_square, slope_square
-from shoal.kernels.calculi.own import SMALLEST, Own, Variances
+from shoal.gaussian.moments import slope_square
+from shoal.kernels.calculi.own import SMALLEST, Own, Variances, squares_at
 from shoal.kernels.calculi.pairs import Pair, PairCalculus
 from shoal.kernels.fixed_points import Equation, field_turns, solve_field
 from shoal.kernels.pixel_pairs import PixelPairs
@@ -36,6 +37,8 @@ __all__ = ["Images", "Pixels"]
 T = TypeVar("T")
 
 _EMPTY = 1e-24  # the share of the largest variance that stands for none where derivatives are taken
+_ROUNDING = 1e-15  # of covariances, before turns of the loop add up
+_LOST = 1e-2  # the share of the NTK of nearly parallel images that rounding may decide
 _PARALLEL = 1e-12  # 1 - ρ² up to which derivatives of kinks' slopes have no meaning
 
 
@@ -109,7 +112,7 @@ class Images:
         factor = cell.weights.variance * cell.gain**2
 
         def equation(guess: Tensor) -> tuple[Tensor, Tensor]:
-            square, growth = _mean_square(cell.activation, guess)
+            square, growth = squares_at(cell.activation, guess)
             return self._summed(factor * square) + injected.values, factor * growth
 
         def solved() -> Variances:
@@ -244,17 +247,45 @@ class Pixels(PairCalculus):
             unique=self._is_unique(loop),
             differentiable=self.own.differentiable,
         )
+        self._check_angles(loop, own, found.detach())
         return self._bounded(Pair(own, found))
+
+    def _check_angles(self, loop: Loop, own: Variances, covariance: Tensor) -> None:
+        r"""See that covariances tell the angles that the NTK depends on.
+
+        With a gain $g$, rounding moves $1 - \cos\theta \approx \theta^2/2$ by $\epsilon/(1 - g)$,
+        and all turns of the loop add up to $1/(1 - g + \theta/\pi)$ for the ReLU.
+        """
+        (cell,) = loop.cells
+        rest = 1 - self._gain(loop)
+        bent = cell.activation.positively_homogeneous and cell.activation.kinks
+        if not bent or rest <= 0 or 2 * _ROUNDING / rest <= (math.pi * rest * _LOST) ** 2:
+            return
+        a, b = (values.detach().clamp(min=SMALLEST).sqrt() for values in self._both(own.values))
+        angle = (2 * (1 - covariance / (a * b)).clamp(min=0.0)).sqrt()
+        moved = (angle.square() + 2 * _ROUNDING / rest).sqrt() - angle
+        lost = moved / (math.pi * rest + angle)
+        largest = float(torch.where(self.same | (covariance == 0), 0.0, lost).max())
+        if largest > _LOST:
+            raise AccuracyError(
+                "the NTK of nearly parallel images is lost in rounding: recurrent_variance is at "
+                f"{1 - rest:.8g} of the edge of existence, where it is known up to a share of "
+                f"{largest:.1g} only; lower recurrent_variance"
+            )
 
     def _is_unique(self, loop: Loop) -> bool:
         r"""Whether the equation surely has one solution, the variances being known.
 
         $|\mathbb E[\varphi'(u)\varphi'(v)]|$ is at most the larger mean square of $\varphi'$.
         """
+        return self._gain(loop) < 1
+
+    def _gain(self, loop: Loop) -> float:
+        """By what a turn of the loop multiplies changes of covariances at most."""
         (cell,) = loop.cells
         slope = self.own.largest_slope(cell.activation)
         gain = squared_gain((replace(cell, activation=Identity()),)) * slope
-        return min(gain, squared_gain(loop.cells)) * self.pairs.gain < 1
+        return min(gain, squared_gain(loop.cells)) * self.pairs.gain
 
     def turns(self, first: Tensor, ratio: Tensor) -> Tensor:
         """The sum of all turns of a loop."""
@@ -279,14 +310,6 @@ def _check_empty(injected: Tensor) -> None:
             "the mean square of the activation at unit variance, times the gain of the patches "
             "(patch_gain of the architecture), must be below 1"
         )
-
-
-def _mean_square(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean square of an activation and its derivative; one number where it is linear."""
-    if not phi.positively_homogeneous:
-        return mean_square(phi, variance.clamp(min=SMALLEST))
-    slope = mean_square(phi, torch.ones(1, dtype=torch.float64))[0].detach().to(variance)
-    return slope * variance, slope.expand_as(variance)
 
 
 def _slopes(phi: Activation, triple: tuple[Tensor, ...]) -> Tensor:
