@@ -321,4 +321,4 @@ def _show(subject: Subject, found: dict[Section, Findings]) -> None:
             words = Text.assemble(("! ", "yellow"), f"{section.title}: {warning}")
             console().print(words, soft_wrap=True)
     if summary := verdict(found):
-        console().print(Text(" ".join(summary.sentences), "bold"))
+        console().print(Text(" ".join(summary.sentences), "bold"), soft_wrap=True)

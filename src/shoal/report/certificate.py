@@ -85,7 +85,9 @@ def _find(subject: Subject) -> Findings:
         section,
         panel=lambda axes: _draw_curves(axes, curves),
         warnings=(*told, *_contradicted(curves)),
-        fine=(f"Training to zero loss: {found.gradient_descent.status} ({words}; {size}).",),
+        fine=(
+            f"Training to zero loss: {found.gradient_descent.status} ({which}, targets {size}).",
+        ),
         remedy="Take more width; other samples by --seed.",
     )
 
