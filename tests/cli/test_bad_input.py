@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import shoal
 from shoal.cli.app import app
+from shoal.report import SECTIONS
 
 Case = tuple[str, str]  # what is typed, and what the message says
 
@@ -94,10 +95,7 @@ THEORY: dict[str, Case] = {
     "variance that is no number": ("--input-variance much", "--input-variance.*much"),
 }
 
-SKIP_ALL = (
-    "well_posedness,kernels,equivalents,spectrum,design,training,accuracy,prediction,certificate,"
-    "timing"
-)
+SKIP_ALL = ",".join(section.name for section in SECTIONS)
 ANALYZE: dict[str, Case] = {
     "unknown option": ("--whale", "--whale"),
     "extra argument": ("digits mnist", "mnist"),

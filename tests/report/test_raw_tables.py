@@ -205,12 +205,13 @@ def test_what_learns_nothing_is_doubted() -> None:
     right = torch.tensor([[0.7, 0.7], [0.8, 0.8]])
     scores = {"deq": right, "naive": right}
     assert list(learned_nothing(0.7, scores, {"deq": 0.8, "naive": 0.75})) == []
-    (none,) = learned_nothing(0.72, scores, {"deq": 0.72, "naive": 0.8})
+    ((name, none),) = learned_nothing(0.72, scores, {"deq": 0.72, "naive": 0.8})
     assert (
         none
         == "DEQ: infinitely wide, it scores 72.0%; the same answer for all samples scores 72.0%."
     )
-    (unlike,) = learned_nothing(0.7, scores, {"deq": 0.95, "naive": 0.8})
+    assert name == "deq"
+    ((_, unlike),) = learned_nothing(0.7, scores, {"deq": 0.95, "naive": 0.8})
     assert unlike == "DEQ: 80.0% at width 512 are not 95.0%."
 
 

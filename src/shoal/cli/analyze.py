@@ -36,10 +36,12 @@ from shoal.pages.provenance import resolve_device
 from shoal.report import SECTIONS, Findings, Section, Subject, document, save
 from shoal.report import analyze as sections_of
 from shoal.report.analysis import drawable
+from shoal.report.verdict import verdict
 
 __all__ = ["analyze", "architecture_of"]
 
 _MARKS = {None: ("  ", ""), True: ("✓ ", "green"), False: ("✗ ", "red")}
+_CONTRADICTED = ("! ", "yellow")  # by the data
 _NAMES = ", ".join(section.name for section in SECTIONS)
 
 
@@ -311,21 +313,24 @@ def _show(subject: Subject, found: dict[Section, Findings]) -> None:
     table.add_column("", no_wrap=True)
     for name in ("value", "meaning"):
         table.add_column(name, overflow="fold")
-    told: set[str] = set()
+    reasons: set[str] = set()
     for section, findings in found.items():
         table.add_section()
         count = len(findings.warnings)
-        mark = f"! {count} warning{'s' if count > 1 else ''}, below" if count else ""
-        table.add_row(Text(section.title, "bold"), Text(mark, "yellow"), "")
+        told = f"! {count} warning{'s' if count > 1 else ''}, below" if count else ""
+        table.add_row(Text(section.title, "bold"), Text(told, "yellow"), "")
         for row in findings.rows:
-            table.add_row(Text.assemble(_MARKS[row.holds], row.quantity), row.value, row.meaning)
+            mark = _CONTRADICTED if row.contradicted else _MARKS[row.holds]
+            table.add_row(Text.assemble(mark, row.quantity), row.value, row.meaning)
         if findings.error:
-            again = findings.error in told
+            again = findings.error in reasons
             reason = "for the same reason" if again else findings.error
             table.add_row(Text("  none", "red"), "", reason)
-            told.add(findings.error)
+            reasons.add(findings.error)
     console().print(table)
     for section, findings in found.items():
         for warning in findings.warnings:
             words = Text.assemble(("! ", "yellow"), f"{section.title}: {warning}")
             console().print(words, soft_wrap=True)
+    if summary := verdict(found):
+        console().print(Text(" ".join(summary.sentences), "bold"), soft_wrap=True)

@@ -21,6 +21,7 @@ __all__ = [
     "Axes",
     "Figure",
     "figure_writers",
+    "legend_below",
     "new_figure",
     "require_matplotlib",
     "save_figure",
@@ -34,6 +35,8 @@ _Options = ParamSpec("_Options")
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 GRAY = "#6b6b6b"
 
+_LABELS = 0.45  # inches that an axis has for its numbers and its name
+_LONG = 40  # letters of a name that fills a line of a legend
 _STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "axes.edgecolor": "#444444",
@@ -85,6 +88,23 @@ def styled(draw: Callable[_Options, Figure]) -> Callable[_Options, Figure]:
             return draw(*args, **options)
 
     return drawn
+
+
+def legend_below(axes: Axes) -> None:
+    """A legend below the axes, where it covers nothing; layouts make room for it."""
+    from matplotlib.transforms import ScaledTranslation
+
+    names = axes.get_legend_handles_labels()[1]
+    columns = 1 if max(map(len, names)) > _LONG else 2
+    below = axes.transAxes + ScaledTranslation(0, -_LABELS, axes.figure.dpi_scale_trans)
+    axes.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0),
+        bbox_transform=below,
+        ncols=columns,
+        fontsize=8,
+        borderaxespad=0,
+    )
 
 
 def new_figure(width: float, height: float) -> Figure:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from shoal.pages.figures import Axes, Figure
 
-__all__ = ["Findings", "Part", "Row"]
+__all__ = ["Findings", "Part", "Row", "Verdict"]
 
 
 class Row(NamedTuple):
@@ -17,12 +17,14 @@ class Row(NamedTuple):
         value: As text.
         meaning: What it says.
         holds: For an entry of a checklist, whether it holds.
+        contradicted: Whether it was predicted, and the data are otherwise.
     """
 
     quantity: str
     value: str
     meaning: str = ""
     holds: bool | None = None
+    contradicted: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,9 @@ class Findings:
         error: Why there is nothing, if there is nothing.
         notes: Sentences that are too long for a table.
         warnings: What the data contradict, and which numbers do not carry far; sentences.
+        fine: What is as it should be, in sentences.
+        lacking: What nothing contradicts and nothing guarantees, in sentences.
+        remedy: What to do about warnings and about what is lacking, in a sentence.
         figure: A whole figure for the page, where a panel is not enough.
     """
 
@@ -45,7 +50,22 @@ class Findings:
     error: str | None = None
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    fine: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
+    remedy: str = ""
     figure: Figure | None = None
+
+
+class Verdict(NamedTuple):
+    """What a page begins with.
+
+    Attributes:
+        sentences: What was found, in two sentences.
+        figures: The numbers behind them, at most three; good or bad if they hold or not.
+    """
+
+    sentences: tuple[str, ...]
+    figures: tuple[Row, ...]
 
 
 class Part(NamedTuple):

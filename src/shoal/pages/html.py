@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shoal.pages.findings import Part
+from shoal.pages.findings import Part, Verdict
 from shoal.pages.provenance import all_versions, hardware
 from shoal.pages.svg import inline_figure, inline_panel
 
@@ -54,6 +54,7 @@ def render_page(
     command: str | None = None,
     complete: bool = True,
     notes: Sequence[str] = (),
+    verdict: Verdict | None = None,
 ) -> str:
     """An HTML page that refers to nothing outside of itself, light or dark as the reader's system.
 
@@ -65,6 +66,7 @@ def render_page(
         command: What makes the page again, if it was made by a command.
         complete: Whether everything was finished.
         notes: What else there is to say of it before all else, in sentences.
+        verdict: What it comes to, before all numbers.
 
     Returns:
         The text of the page.
@@ -73,6 +75,7 @@ def render_page(
         title=title,
         lead=lead,
         notes=notes,
+        verdict=verdict,
         sections=[_block(part) for part in parts],
         command=command,
         complete=complete,
@@ -94,6 +97,13 @@ def _block(part: Part) -> dict[str, Any]:
         "checks": [row for row in findings.rows if row.holds is not None],
         "notes": findings.notes,
         "warnings": findings.warnings,
+        "fine": findings.fine,
+        "troubles": (
+            *((findings.error,) if findings.error else ()),
+            *findings.warnings,
+            *findings.lacking,
+        ),
+        "remedy": findings.remedy,
         "error": findings.error,
         # made here, from numbers and from text that matplotlib has escaped
         "plot": None if panel is None else Markup(inline_panel(panel, name)),

@@ -8,7 +8,7 @@ from shoal.pages.figures import COLORS, GRAY, Axes, Figure, style
 
 __all__ = ["inline_figure", "inline_panel"]
 
-_SIZE = (4.7, 3.2)  # small, so that its text is as large as the page's
+_SIZE = (4.7, 3.4)  # small, so that its text is as large as the page's
 _NATURAL, _LEGIBLE = 7.2, 3.6  # rem for an inch: text nearly as large as the page's, or readable
 
 # colors of figures, and the custom properties of the page that take their places

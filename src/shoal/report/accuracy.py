@@ -11,10 +11,10 @@ from shoal import DEQ, Architecture
 from shoal.lab.descent import make
 from shoal.lab.readout import features
 from shoal.lab.rivals import TITLES, rival
-from shoal.pages.figures import COLORS, Axes
+from shoal.pages.figures import COLORS, Axes, legend_below
 from shoal.pages.findings import Findings, Row
 from shoal.report.designs import designed
-from shoal.report.section import Section, Subject
+from shoal.report.section import Section, Subject, of_each
 from shoal.report.targets import on_sphere
 
 __all__ = ["ACCURACY"]
@@ -76,12 +76,23 @@ def _findings(
     constant = problem.score(problem.y.mean(0).expand_as(problem.y_test))
     what = "of the classes are right" if problem.classes else "of the variance is explained"
     split = f"{len(problem.x)} samples of norm one learned, {len(problem.x_test)} tested; {words}"
-    head = Row(f"width {_WIDTHS[0]}, {_WIDTHS[-1]}, infinite", f"% {what}", split)
+    told = [*_contradicted(constant, finite, infinite)]
+    wrong = {name for name, _ in told}
+    head = Row("score, by width", f"% {what}", split)
     rows = [
         Row(
             TITLES[name],
-            ", ".join(f"{100 * float(v):.1f}" for v in (*means[[0, -1]], infinite[name])),
+            of_each(
+                {
+                    str(width): f"{100 * score:.1f}"
+                    for width, score in (
+                        *zip(_WIDTHS[::4], means[::4].tolist(), strict=True),
+                        ("∞", infinite[name]),
+                    )
+                }
+            ),
             f"the readout alone is trained; mean of {_DRAWS} networks" if name == "deq" else "",
+            contradicted=name in wrong,
         )
         for name, means in ((name, scores.mean(1)) for name, scores in finite.items())
     ]
@@ -95,23 +106,33 @@ def _findings(
         (head, *rows),
         numbers,
         lambda axes: _panel(axes, what, finite, infinite),
-        warnings=tuple(_contradicted(constant, finite, infinite)),
+        warnings=tuple(text for _, text in told),
+        fine=() if told else (_fine(finite, infinite),),
+        remedy="Take wider networks; where infinite ones fail too, another φ or other variances.",
+    )
+
+
+def _fine(finite: dict[str, Tensor], infinite: dict[str, float]) -> str:
+    gaps = [abs(float(scores[-1].mean()) - infinite[name]) for name, scores in finite.items()]
+    return (
+        f"Networks of width {_WIDTHS[-1]} are within {100 * max(gaps):.1f} points of their limit."
     )
 
 
 def _contradicted(
     constant: float, finite: dict[str, Tensor], infinite: dict[str, float]
-) -> Iterator[str]:
+) -> Iterator[tuple[str, str]]:
     """Which networks have learned nothing, or have not the accuracy of infinite width."""
     for name, score in infinite.items():
         own = float(finite[name][-1].mean())
         if not score > constant:
             yield (
+                name,
                 f"{TITLES[name]}: infinitely wide, it scores {score:.1%}; the same answer for all "
-                f"samples scores {constant:.1%}."
+                f"samples scores {constant:.1%}.",
             )
         if not abs(own - score) <= _FAR:
-            yield f"{TITLES[name]}: {own:.1%} at width {_WIDTHS[-1]} are not {score:.1%}."
+            yield name, f"{TITLES[name]}: {own:.1%} at width {_WIDTHS[-1]} are not {score:.1%}."
 
 
 def _network(name: str, deq: DEQ) -> Architecture:
@@ -153,7 +174,7 @@ def _panel(axes: Axes, what: str, finite: dict[str, Tensor], infinite: dict[str,
     axes.set_xscale("log", base=2)
     axes.set_xlabel("width")
     axes.set_ylabel(f"% {what}")
-    axes.legend(loc="lower right", fontsize=8)
+    legend_below(axes)
 
 
 ACCURACY = Section("accuracy", "Accuracy against width", _find)

@@ -28,6 +28,7 @@ from shoal.report.section import Section, Subject
 from shoal.report.spectra import SPECTRUM
 from shoal.report.timing import TIMING
 from shoal.report.training import TRAINING
+from shoal.report.verdict import verdict
 from shoal.report.well_posedness import WELL_POSEDNESS
 
 __all__ = ["SECTIONS", "analyze", "document", "draw", "drawable", "save"]
@@ -120,6 +121,7 @@ def document(subject: Subject, found: Analysis, *, complete: bool = True) -> dic
             "seed": subject.data.seed,
             "notes": list(subject.data.notes),
         },
+        "verdict": list(told.sentences) if (told := verdict(found)) else [],
         "sections": {
             section.name: finite(findings.numbers)
             | ({"error": findings.error} if findings.error else {})

@@ -13,7 +13,7 @@ from shoal.certificates import Condition
 from shoal.certificates.refusals import uncovered
 from shoal.convergence import LinearTraining
 from shoal.networks import Network
-from shoal.pages.figures import COLORS, GRAY, Axes
+from shoal.pages.figures import COLORS, GRAY, Axes, legend_below
 from shoal.pages.findings import Findings, Row
 from shoal.report.bars import Bar, draw_bars
 from shoal.report.section import Section, Subject
@@ -77,11 +77,19 @@ def _find(subject: Subject) -> Findings:
         f"{last['measured']:.3g}",
         f"at most {last['bound']:.3g} by the certificate; {last['predicted']:.3g} predicted at "
         f"infinite width; {float(curves['bound'][0]):.3g} before",
+        contradicted=any(_contradicted(curves)),
     )
     numbers |= {"losses": {name: losses.tolist() for name, losses in curves.items()}}
     section = certificate_findings(found, (*rows, trace), numbers)
-    warnings = (*told, *_contradicted(curves))
-    return replace(section, panel=lambda axes: _draw_curves(axes, curves), warnings=warnings)
+    return replace(
+        section,
+        panel=lambda axes: _draw_curves(axes, curves),
+        warnings=(*told, *_contradicted(curves)),
+        fine=(
+            f"Training to zero loss: {found.gradient_descent.status} ({which}, targets {size}).",
+        ),
+        remedy="Take more width; other samples by --seed.",
+    )
 
 
 def _contradicted(curves: Mapping[str, Tensor]) -> Iterator[str]:
@@ -149,7 +157,7 @@ def _draw_curves(axes: Axes, curves: Mapping[str, Tensor]) -> None:
     axes.set_yscale("log")
     axes.set_xlabel("step of gradient descent")
     axes.set_ylabel("training loss")
-    axes.legend(loc="best", fontsize=8)
+    legend_below(axes)
 
 
 def _why_not(architecture: Architecture) -> str | None:
@@ -182,6 +190,9 @@ def certificate_findings(
         {**numbers, **found.to_dict()},
         lambda axes: _panel(axes, best.conditions),
         notes=(found.explanation,),
+        fine=(f"Training to zero loss: {best.status}.",) if found.holds else (),
+        lacking=() if found.holds else ("That training reaches zero loss is not established.",),
+        remedy=next((f"It helps: {c.remedy}." for c in best.conditions if not c.holds), ""),
     )
 
 

@@ -8,7 +8,7 @@ import shoal
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.designs.plot import layer_activations
-from shoal.pages.figures import COLORS, GRAY, Axes
+from shoal.pages.figures import COLORS, GRAY, Axes, legend_below
 from shoal.pages.findings import Findings, Row
 from shoal.report.section import Section, Subject, of_each
 
@@ -77,7 +77,19 @@ def _find(subject: Subject) -> Findings:
         warnings=(f"On these data, the kernel of a design differs by {of_each(far)}.",)
         if far
         else (),
+        fine=_fine(numbers),
+        remedy="Scale inputs to one norm and take a design for the sphere.",
     )
+
+
+def _fine(numbers: dict[str, Any]) -> tuple[str, ...]:
+    """Which kernels one hidden layer has on these data."""
+    near = {
+        f"{match.upper()}, {method}": f"{one['gap']:.1e}"
+        for match, method in _KINDS
+        if (one := numbers.get(f"{match}_{method}")) and one["feasible"] and one["gap"] <= _FAR
+    }
+    return (f"Explicit networks have the kernels: they differ by {of_each(near)}.",) if near else ()
 
 
 def _words(design: shoal.Design) -> str:
@@ -100,7 +112,7 @@ def _panel(axes: Axes, subject: Subject, found: dict[str, shoal.Design]) -> None
             axes.plot(x, sigma(x), color=next(colors), linewidth=1.3, label=label)
     axes.set_xlabel("preactivation")
     axes.set_ylabel("activation")
-    axes.legend(loc="best", fontsize=8)
+    legend_below(axes)
 
 
 DESIGN = Section("design", "Designed networks", _find)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import shoal
-from shoal.pages.figures import COLORS, Axes
+from shoal.pages.figures import COLORS, Axes, legend_below
 from shoal.pages.findings import Findings, Row
 from shoal.report.section import Section, Subject, as_sentence, of_each
 
@@ -42,16 +42,19 @@ def _find(subject: Subject) -> Findings:
         for k, e in zip(exact, (equivalent.ck, equivalent.ntk), strict=True)
     ]
     spread = equivalent.statistics.norm_spread
+    told = tuple(_contradicted(errors))
+    away = of_each({"CK": f"{errors[0]:.2g}", "NTK": f"{errors[1]:.2g}"})
     rows = (
         Row("shift of the activation", f"{c.shift:.4g}", "centers it; all below is centered"),
-        Row("on inner products", _both(c.alpha1, c.beta1), "α1 of CK, β1 of NTK"),
+        Row("on inner products", _both(c.alpha1, c.beta1), "α1, β1"),
         Row("on norms", _both(c.alpha2, c.beta2), "α2, β2"),
         Row("on squared inner products", _both(c.alpha3, c.beta3), "α3, β3"),
         Row("spread of squared norms", f"{spread:.2g}", "relative; the theory wants it small"),
         Row(
             "error of the equivalents",
-            f"{errors[0]:.2g}, {errors[1]:.2g}",
+            away,
             "in spectral norm, relative to the kernel",
+            contradicted=bool(told),
         ),
     )
     numbers = {name: getattr(c, name) for name in _NUMBERS}
@@ -61,7 +64,9 @@ def _find(subject: Subject) -> Findings:
         rows,
         numbers,
         lambda axes: _panel(axes, *pair),
-        warnings=(*_contradicted(errors), *(as_sentence(w.message) for w in caught)),
+        warnings=(*told, *(as_sentence(w.message) for w in caught)),
+        fine=() if told else (f"The equivalents are near their kernels: {away}, relative.",),
+        remedy="Use the kernel itself; inputs of one norm are nearer to the theory.",
     )
 
 
@@ -77,7 +82,8 @@ def _contradicted(errors: Sequence[float]) -> Iterator[str]:
 
 def _both(ck: float, ntk: float) -> str:
     """Two coefficients; what is zero but for rounding is zero."""
-    return ", ".join(f"{value if abs(value) > _ROUNDING else 0:.4g}" for value in (ck, ntk))
+    small, large = (f"{v if abs(v) > _ROUNDING else 0:.4g}" for v in (ck, ntk))
+    return of_each({"CK": small, "NTK": large})
 
 
 def _size(matrix: Tensor) -> float:
@@ -98,7 +104,7 @@ def _panel(axes: Axes, exact: Tensor, approximate: Tensor) -> None:
     axes.set_yscale("log")
     axes.set_xlabel("rank")
     axes.set_ylabel("eigenvalue")
-    axes.legend(loc="lower left")
+    legend_below(axes)
 
 
 EQUIVALENTS = Section("equivalents", "High-dimensional equivalents", _find)

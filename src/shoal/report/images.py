@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 import shoal
-from shoal.pages.figures import COLORS, Axes
+from shoal.pages.figures import COLORS, Axes, legend_below
 from shoal.pages.findings import Findings, Row
 from shoal.report.section import Section, Subject
 from shoal.report.targets import learnable
@@ -69,7 +69,7 @@ def _panel(axes: Axes, paths: list[shoal.RidgePath]) -> None:
     axes.set_xlabel("degrees of freedom of the fit")
     axes.set_ylabel("mean squared error, left out")
     axes.set_yscale("log")
-    axes.legend(loc="upper right")
+    legend_below(axes)
 
 
 IMAGES = Section("images", "Images", _find)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import shoal
-from shoal.pages.figures import COLORS, Axes
+from shoal.pages.figures import COLORS, Axes, legend_below
 from shoal.pages.findings import Findings, Row
 from shoal.report.section import Section, Subject, of_each
 
@@ -61,11 +61,13 @@ def spectrum(matrix: Tensor) -> tuple[Spectrum, Tensor]:
 def _find(subject: Subject) -> Findings:
     kernels = shoal.kernel(subject.architecture, subject.x)
     (ck, ck_values), (ntk, ntk_values) = (spectrum(matrix) for matrix in kernels)
+    told = tuple(_warnings({"CK": ck, "NTK": ntk}, kernels.ck))
+    conditions = _both(ck.condition, ntk.condition)
     rows = (
-        Row("of CK, NTK: trace", _both(ck.trace, ntk.trace), "sum of the eigenvalues"),
+        Row("trace", _both(ck.trace, ntk.trace), "sum of the eigenvalues"),
         Row("largest eigenvalue", _both(ck.largest, ntk.largest)),
         Row("smallest eigenvalue", _both(ck.smallest, ntk.smallest)),
-        Row("condition", _both(ck.condition, ntk.condition), "largest over smallest"),
+        Row("condition", conditions, "largest over smallest"),
         Row(
             "effective rank",
             _both(ck.effective_rank, ntk.effective_rank),
@@ -76,7 +78,9 @@ def _find(subject: Subject) -> Findings:
         rows,
         {"ck": asdict(ck), "ntk": asdict(ntk)},
         lambda axes: _panel(axes, ck_values, ntk_values),
-        warnings=tuple(_warnings({"CK": ck, "NTK": ntk}, kernels.ck)),
+        warnings=told,
+        fine=() if told else (f"Systems can be solved: conditions {conditions}.",),
+        remedy="Take a ridge; standardize columns that are on different scales.",
     )
 
 
@@ -105,7 +109,7 @@ def _warnings(found: dict[str, Spectrum], like: Tensor) -> Iterator[str]:
 
 def _both(ck: float | None, ntk: float | None) -> str:
     first, second = ("∞ to rounding" if v is None else f"{v:.4g}" for v in (ck, ntk))
-    return f"{first}, {second}"
+    return of_each({"CK": first, "NTK": second})
 
 
 def _panel(axes: Axes, ck: Tensor, ntk: Tensor) -> None:
@@ -118,7 +122,7 @@ def _panel(axes: Axes, ck: Tensor, ntk: Tensor) -> None:
     axes.set_yscale("log")
     axes.set_xlabel("rank")
     axes.set_ylabel("eigenvalue")
-    axes.legend(loc="lower left")
+    legend_below(axes)
 
 
 KERNELS = Section("kernels", "Kernels at infinite width", _find)

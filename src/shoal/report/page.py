@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from shoal.pages.findings import Findings, Part
 from shoal.pages.html import render_page
 from shoal.report.section import Section, Subject
+from shoal.report.verdict import verdict
 
 __all__ = ["render"]
 
@@ -16,7 +17,7 @@ def render(
     command: str | None = None,
     complete: bool = True,
 ) -> str:
-    """An analysis as an HTML page: tables, plots, the certificate as a checklist.
+    """An analysis as an HTML page: a verdict, what is fine and what is not, tables and plots.
 
     Args:
         subject: What was analyzed.
@@ -37,4 +38,5 @@ def render(
         command=command,
         complete=complete,
         notes=subject.data.notes,
+        verdict=verdict(found),
     )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import shoal
 from shoal.pages import Findings, Row
-from shoal.pages.figures import COLORS, GRAY, Axes
+from shoal.pages.figures import COLORS, GRAY, Axes, legend_below
 from shoal.report.section import Section, Subject
 from shoal.report.targets import on_sphere
 
@@ -33,24 +33,39 @@ def _find(subject: Subject) -> Findings:
     why = "the least that was tried: the data want none" if first else "least leave-one-out error"
     accuracy = float(path.accuracy[path.ridges == ridge][0])
     more = _further(subject, x, targets.values, path, curve)
+    told = tuple(_contradicted(curve))
     rows = (
         Row("ridge", f"{ridge:.3g}", f"{why}; {count} samples of norm one, {targets.words}"),
         Row("mean squared error", _error(curve, -2), "on new samples of the same kind"),
         *([Row("right classes", f"{accuracy:.1%}", "of them")] if subject.data.classes else ()),
-        Row("with half the data", _error(curve, -3), f"predicted, from {count // 2}"),
+        Row(
+            "with half the data",
+            _error(curve, -3),
+            f"predicted, from {count // 2}",
+            contradicted=bool(told),
+        ),
         _more(more, count, ridge),
     )
     numbers: dict[str, Any] = {
         "samples": count, "ridge": ridge, "ridge_is_least": first, "limit": curve.limit,
         "sizes": curve.sizes.tolist(), "test_error": curve.test_error.tolist(),
         "uncertainty": curve.uncertainty.tolist(), "accuracy": accuracy,
+        "classes": bool(subject.data.classes), "loo": float(path.score("loo")),
         "further": {"size": int(more.sizes[-1]), "ridge": more.ridge,
                     "test_error": float(more.test_error[-1]),
                     "uncertainty": float(more.uncertainty[-1])},
         "checks": [[c.size, c.source, c.predicted, c.measured] for c in curve.checks],
     }  # fmt: skip
+    measured = ", ".join(str(check.size) for check in curve.checks)
     return Findings(
-        rows, numbers, lambda axes: _panel(axes, curve), warnings=tuple(_contradicted(curve))
+        rows,
+        numbers,
+        lambda axes: _panel(axes, curve),
+        warnings=told,
+        fine=()
+        if told
+        else (f"Errors measured with {measured} samples are within {_FAR:.0%} of the prediction.",),
+        remedy="Believe what is measured on samples that were left out, not the curve.",
     )
 
 
@@ -104,7 +119,7 @@ def _panel(axes: Axes, curve: shoal.LearningCurve) -> None:
     axes.set_ylim(bottom=0)
     axes.set_xlabel("training samples")
     axes.set_ylabel("mean squared error")
-    axes.legend(loc="upper right")
+    legend_below(axes)
 
 
 PREDICTION = Section("prediction", "New samples", _find)

@@ -56,7 +56,29 @@ def _find(subject: Subject) -> Findings:
             f"Wide networks contract, but of the one of width {_WIDTH} this is not certified: its "
             f"gain is between {measured.gain_lower:.4g} and {measured.gain_upper:.4g}.",
         )
-    return Findings(rows, numbers, lambda axes: _panel(axes, gain, measured), warnings=told)
+    fine, lacking = _judged(architecture, measured)
+    return Findings(
+        rows,
+        numbers,
+        lambda axes: _panel(axes, gain, measured),
+        warnings=told,
+        fine=fine,
+        lacking=lacking,
+        remedy="Smaller recurrent weights guarantee it: σ_a²L² below 1/4. Of a trained network, "
+        "shoal diagnose tells whether it settles.",
+    )
+
+
+def _judged(
+    architecture: ImplicitArchitecture, measured: WellPosedness
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What is guaranteed of equilibria, and what is not."""
+    if measured.contraction:
+        gain = f"its gain is {measured.gain_upper:.3g}, below 1"
+        return (f"A network of width {_WIDTH} has one equilibrium for every input: {gain}.",), ()
+    kernel = "the kernel exists, but " if architecture.kernel_guaranteed else ""
+    text = f"{kernel}nothing guarantees that a wide network settles."
+    return (), (text[0].upper() + text[1:],)
 
 
 def _measure(architecture: ImplicitArchitecture, subject: Subject) -> WellPosedness:
