@@ -11,7 +11,7 @@ import json
 import os
 import pickle
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,7 +24,7 @@ from torch import Tensor
 from shoal.core.checks import shown
 
 if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
+    from torch.distributed import ProcessGroup, Store
 
 __all__ = ["ALONE", "Group", "Processes", "alone", "fingerprint", "processes"]
 
@@ -33,6 +33,7 @@ _T = TypeVar("_T")
 
 _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun sets
 _PATIENCE = timedelta(minutes=10)  # with a process that neither answers nor ends
+_ABSENCE = timedelta(seconds=60)  # most time between the first and the last that make a call
 _PIECE = 2**22  # numbers that are gathered together
 _BITS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 
@@ -100,14 +101,23 @@ class Processes:
     def telling(self) -> Iterator[None]:
         """Where an error of this process becomes that of all, which meet it when they next agree.
 
-        If all goes well, nothing may follow the last agreement that can fail in one of them.
+        It begins when all are there. If all goes well, nothing may follow the last agreement that
+        can fail in one of them.
         """
+        if self.size == 1 or _met.get():  # within a call they meet in what they exchange
+            met = None
+        else:
+            self._meet()
+            met = _met.set(True)
         try:
             yield
         except Exception as error:
             if self.size > 1 and not _is_told(error):
                 self.agree({}, error=error)
             raise
+        finally:
+            if met is not None:
+                _met.reset(met)
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -163,6 +173,42 @@ class Processes:
             torch.distributed.all_gather_object(values, value, group=self._group)
         return values
 
+    def _meet(self) -> None:
+        """Wait until all processes make this call, in the store by which they found each other.
+
+        What others exchange meanwhile, the gradients of a training for one, is not disturbed.
+        """
+        group = self._group or torch.distributed.group.WORLD
+        assert group is not None
+        store, own = group.get_group_store(), f"shoal {self.rank}"
+        with self._contact():
+            count = store.add(own, 1)
+            if count == 1:
+                atexit.register(_leave, store, own)
+            places = [f"shoal {rank} {count}" for rank in range(self.size)]
+            store.set(places[self.rank], _HERE)
+            try:
+                store.wait(places, _ABSENCE)
+            except RuntimeError:
+                absent = [r for r, place in enumerate(places) if not store.check([place])]
+                store.delete_key(places[self.rank])
+                store.add(own, -1)
+                if not absent:  # the wait ended for another reason
+                    raise
+                self._refuse(absent, f"not made this call within {_ABSENCE.total_seconds():g} s")
+            ended = [r for r, place in enumerate(places) if store.get(place) != _HERE]
+            store.delete_key(f"{own} {count - 1}")  # which all have seen
+        if ended:
+            self._refuse(ended, "ended without this call")
+
+    def _refuse(self, absent: list[int], what: str) -> None:
+        who = ", ".join(map(str, absent))
+        raise ConnectionError(
+            f"process {self.rank} of {self.size} waited for process {who}, which has {what}: all "
+            "processes must make it. For what one computes alone give process_group=None; where "
+            "others are late, call torch.distributed.barrier() before"
+        )
+
     @property
     def _group(self) -> "ProcessGroup | None":
         """As PyTorch takes it, for which ``None`` is the default group."""
@@ -198,6 +244,14 @@ class Processes:
         return error
 
 
+def _leave(store: "Store", own: str) -> None:
+    """Say, when Python ends, that this process makes no call any more."""
+    with suppress(RuntimeError):  # the store has ended before
+        store.set(f"{own} {store.add(own, 1)}", _GONE)
+
+
+_HERE, _GONE = b"here", b"gone"
+_met: ContextVar[bool] = ContextVar("_met", default=False)
 _TOLD = "This happened"
 ALONE = Processes()
 _by_itself: ContextVar[bool] = ContextVar("_by_itself", default=False)

@@ -18,7 +18,7 @@ from shoal.core.processes import Group, Processes, fingerprint, processes
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import Kernels
 from shoal.kernels.arguments import memory_limit
-from shoal.networks.exact import exact
+from shoal.networks.exact import check_whole, exact
 from shoal.networks.features import Features, feature_kernel, inner_products
 from shoal.networks.jacobians import Jacobians, chosen_parameters
 from shoal.networks.network import LinearMap, Network, Trace
@@ -159,6 +159,7 @@ def empirical_kernel(
     flag("diag", diag)
     shared = processes(process_group)
     with shared.together():
+        check_whole("network", network)
         whole = exact(network)
         read = whole.check_input if isinstance(whole, Network) else _samples
         x1, x2 = read(x1, "x1"), None if x2 is None else read(x2, "x2")
