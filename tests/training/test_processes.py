@@ -54,11 +54,12 @@ def test_processes_share_kernels_of_networks(found):
 def test_what_fails_in_one_fails_in_all(found):
     first, second = found["failures"]
     assert first == second
-    differ, shape, luck, status = first
+    differ, shape, luck, labels, status = first
     assert "ValueError: the 2 processes must do the same" in differ
     assert "x" in differ.split("differ in: ")[1]
     assert "ValueError: x must" in shape
     assert luck == "RuntimeError: out of luck"
+    assert labels.startswith("y. Give all the same")
     assert status == "finished"
 
 

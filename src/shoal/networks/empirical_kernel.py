@@ -189,8 +189,7 @@ def empirical_kernel(
 def _agree(shared: Processes, network: Module, x1: Tensor, x2: Tensor | None) -> None:
     """See that all processes have the same network and inputs."""
     given = {"x1": x1, "x2": x2, **dict(network.named_parameters())}
-    real = {n: t for n, t in given.items() if t is not None and t.is_floating_point() and t.dim()}
-    shared.agree({name: fingerprint(tensor) for name, tensor in real.items()})
+    shared.agree({name: fingerprint(t) for name, t in given.items() if t is not None})
 
 
 def _gathered(
