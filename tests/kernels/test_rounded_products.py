@@ -99,9 +99,7 @@ def test_a_ridge_below_the_error_is_not_said_to_converge():
     found = {}
     for precision in (torch.float32, torch.float64):
         for ridge in (3e-3, 1e-6):
-            method = shoal.ConjugateGradients(
-                shoal.Nystrom(50), precision=precision, max_steps=200
-            )
+            method = shoal.ConjugateGradients(shoal.Nystrom(50), precision=precision, max_steps=200)
             options = {"method": method, "memory": "10MiB", "on_failure": "warn"}
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always", shoal.ConvergenceWarning)

@@ -27,7 +27,15 @@ from shoal.core.hashing import mixed
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
 
-__all__ = ["ALONE", "Group", "Processes", "alone", "fingerprint", "processes"]
+__all__ = [
+    "ALONE",
+    "Group",
+    "Processes",
+    "alone",
+    "fingerprint",
+    "first_launched",
+    "processes",
+]
 
 Group: TypeAlias = 'ProcessGroup | Literal["auto"] | None'
 _T = TypeVar("_T")
@@ -300,9 +308,19 @@ def processes(group: Group = "auto") -> Processes:
     return Processes("auto" if group is torch.distributed.group.WORLD else group, rank, size)
 
 
+def first_launched() -> bool:
+    """Whether this is the first, or the only one, of processes that were launched together."""
+    return not _launched() or os.environ["RANK"] == "0"
+
+
+def _launched() -> bool:
+    """Whether the environment speaks of several processes."""
+    return all(name in os.environ for name in _LAUNCHED) and os.environ["WORLD_SIZE"] != "1"
+
+
 def _default_group() -> "ProcessGroup | None":
     if not torch.distributed.is_initialized():
-        if not all(name in os.environ for name in _LAUNCHED) or os.environ["WORLD_SIZE"] == "1":
+        if not _launched():
             return None
         try:
             torch.distributed.init_process_group(timeout=_PATIENCE)
