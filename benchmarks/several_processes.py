@@ -5,7 +5,8 @@ torchrun --standalone --nproc-per-node=R benchmarks/several_processes.py [--samp
 
 Strong scaling: the same samples for every R. Weak scaling: samples times the root of R. With --gloo
 processes may share one GPU; otherwise each has its own. Beside it is what a CostModel of shoal
-predicts from rates measured with 3,000 samples (32,768 on a GPU), in all processes at once.
+predicts from rates measured with 3,000 samples (32,768 on a GPU), in all processes at once. On a
+busy machine compare times of the CPU, which has each process to itself.
 """
 
 import argparse
@@ -19,14 +20,17 @@ import shoal
 DEQ = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 
 
-def seconds(operator: shoal.kernels.KernelOperator, vectors: torch.Tensor, repeats: int) -> float:
-    """The shortest time of a product, after one that is not counted."""
-    times = []
+def seconds(
+    operator: shoal.kernels.KernelOperator, vectors: torch.Tensor, repeats: int
+) -> tuple[float, float]:
+    """The shortest time of a product, and of its work on a CPU, after one that is not counted."""
+    times, work = [], []
     for _ in range(repeats + 1):
-        begin = time.perf_counter()
+        begin, before = time.perf_counter(), time.process_time()
         float((operator @ vectors).sum())  # waits for the device
         times.append(time.perf_counter() - begin)
-    return min(times[1:])
+        work.append(time.process_time() - before)
+    return min(times[1:]), min(work[1:])
 
 
 def main() -> None:
@@ -59,12 +63,11 @@ def main() -> None:
     }
     for name, (memory, precision, predicted) in ways.items():
         operator = shoal.kernel_operator(DEQ, x, memory=memory, precision=precision).ntk
-        took = seconds(operator, vectors.to(device), given.repeats)
+        took, work = seconds(operator, vectors.to(device), given.repeats)
         if not rank:
             beside = "" if predicted is None else f", predicted {predicted:.3f} s"
-            print(
-                f"{max(size, 1)} processes, {given.samples} samples, {name}: {took:.3f} s{beside}"
-            )
+            who = f"{max(size, 1)} processes, {given.samples} samples"
+            print(f"{who}, {name}: {took:.3f} s, of the first one's CPU {work:.3f} s{beside}")
     if given.gloo:
         torch.distributed.destroy_process_group()
 

@@ -241,6 +241,26 @@ def test_ctrl_c_while_torch_is_imported(
         assert (found.returncode, found.stderr) == (130, "Interrupted\n")
 
 
+@pytest.mark.thorough
+def test_of_processes_launched_together_the_first_analyzes(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    """As under torchrun, where nobody answers at the address: none is needed."""
+    launched = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    options = ["-n", "30", "--only", "well_posedness,training", "--device", "cpu", "--output", "o"]
+    for rank in ("1", "0"):
+        found = subprocess.run(
+            [*SHOAL, "analyze", *options],
+            cwd=tmp_path,
+            env=environment | launched | {"RANK": rank},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (found.returncode, found.stderr) == (0, "")
+        assert bool(found.stdout) == (tmp_path / "o" / "analysis.json").exists() == (rank == "0")
+
+
 def test_an_error_is_a_line_and_a_code(tmp_path: Path, environment: dict[str, str]) -> None:
     found = subprocess.run(
         [*SHOAL, "analyze", "--activation", "leakyrelu:0.1", "--n", "1"],

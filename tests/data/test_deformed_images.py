@@ -93,3 +93,25 @@ def test_bad_streams_are_refused():
         stream().take(torch.tensor([1, -1]))
     with pytest.raises(ValueError, match=r"indices must be int64 of shape \(n,\)"):
         stream().take(torch.ones(2, 2, dtype=torch.int64))
+
+
+def test_smoothing_over_less_than_a_pixel():
+    """Each pixel moves by itself, and no width is too small."""
+    moved = [stream(elastic=1.0, smoothness=s).take(range(3, 9)).x for s in (1e-3, 1e-200)]
+    assert torch.equal(*moved)
+    assert bool(moved[0].isfinite().all())
+
+
+@pytest.mark.parametrize(
+    ("indices", "kind", "text"),
+    [
+        ([1, 2], TypeError, "indices must be a range or a tensor, got"),
+        (5, TypeError, "indices must be a range or a tensor, got 5"),
+        (range(2**63, 2**63 + 1), ValueError, r"indices must be < 2\*\*63"),
+        (range(-2, 1), ValueError, "indices must be >= 0, got -2"),
+        (torch.tensor([-1]), ValueError, "indices must be >= 0, got -1"),
+    ],
+)
+def test_indices_that_are_none(indices, kind, text):
+    with pytest.raises(kind, match=text):
+        stream().take(indices)

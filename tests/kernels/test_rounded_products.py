@@ -1,5 +1,7 @@
 """Products in reduced precision, against the matrix in float64."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -81,3 +83,31 @@ def test_regressions_meet_their_tolerance_in_float64():
     steps = int(fit.report.iterations.max()), int(single.report.iterations.max())
     assert steps[0] <= 1.5 * steps[1]  # what sweeps of refinement cost
     torch.testing.assert_close(fit.coefficients, single.coefficients, rtol=1e-6, atol=1e-6)
+
+
+def test_a_ridge_below_the_error_is_not_said_to_converge():
+    """Cosines of copies are one but for rounding, of which their half sine is the root."""
+    x = inputs(300, 8, one_norm=True)
+    copies, y = torch.cat([x, x]), inputs(600, 2, seed=1)
+    exact = shoal.kernel(RELU, copies).ntk
+    entries = rounded(RELU, copies) @ torch.eye(600).double() - exact
+    apart = entries.clone()
+    for offset in (0, 300, -300):
+        apart.diagonal(offset).zero_()
+    assert float(apart.abs().max()) < 2e-6
+    assert 1e-6 < float(torch.linalg.matrix_norm(entries, 2)) < 1e-3
+    found = {}
+    for precision in (torch.float32, torch.float64):
+        for ridge in (3e-3, 1e-6):
+            method = shoal.ConjugateGradients(shoal.Nystrom(50), precision=precision, max_steps=200)
+            options = {"method": method, "memory": "10MiB", "on_failure": "warn"}
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always", shoal.ConvergenceWarning)
+                fit = shoal.kernel_regression(RELU, copies, y, ridge=ridge, **options)
+            left = y - exact @ fit.coefficients - ridge * fit.coefficients
+            true = (left.norm(dim=0) / y.norm(dim=0)).max()
+            assert fit.report.converged == bool(true <= 1.01e-6) == (not said)
+            found[precision, ridge] = fit.report.converged
+            if said:
+                assert "take precision=torch.float64" in str(said[0].message)
+    assert [key for key, converged in found.items() if not converged] == [(torch.float32, 1e-6)]

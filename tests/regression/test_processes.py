@@ -93,7 +93,7 @@ def test_what_fails_in_one_fails_in_all(tmp_path):
         "ValueError: other must have 200 rows and at most two dimensi",
     ]
     names = [message.split("differ in: ")[1] for message in messages if message.startswith(differ)]
-    assert [name.partition(".")[0] for name in names] == ["ridge", "x1", "vectors", "x1"]
+    assert [name.partition(".")[0] for name in names] == ["ridge", "x1", "vectors", "x1", "y"]
 
 
 @pytest.mark.thorough

@@ -1,11 +1,18 @@
 """Trainings that several processes share, for the tests."""
 
+import atexit
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 import shoal
+import shoal.core.processes
+from lab.small import Small
+from shoal.lab import Run, execute
 
 
 def data(samples: int = 13) -> tuple[torch.Tensor, torch.Tensor]:
@@ -79,8 +86,77 @@ def failures(rank: int) -> list[str]:
             shoal.train(net, inputs, y, steps=3, step_size=0.01, monitor=False)
         except Exception as error:
             told.append(f"{type(error).__name__}: {error}")
+    classes = torch.arange(13) % 2
+    other = {"loss": torch.nn.functional.cross_entropy, "step_size": 0.01, "monitor": False}
+    try:
+        shoal.train(network("chain"), x, (classes + rank) % 2, steps=1, **other)
+    except ValueError as error:
+        told.append(str(error).split("differ in: ")[1])
     run = shoal.train(network("chain"), x, y, steps=1, step_size=0.01, monitor=False)
     return [*told, run.status]
+
+
+def parts(rank: int, names: list[str], folder: str) -> dict[str, Any]:
+    """Several of these functions, one after the other."""
+    where = {"ways": (folder,), "one_sided": (folder,)}
+    return {name: globals()[name](rank, *where.get(name, ())) for name in names}
+
+
+def wrapped(rank: int) -> tuple[list[Any], list[str]]:  # noqa: ARG001
+    """Losses and weights of networks as they are and of distributed ones, and what is refused."""
+    x, y = data()
+    found: list[Any] = []
+    refused: list[str] = []
+    adam = {"optimizer": lambda p: torch.optim.Adam(p, lr=1e-2), "batch_size": 5}
+    for wrap in (lambda net: net, DistributedDataParallel):
+        for options in ({"step_size": 0.02}, adam, {"step_size": 0.02, "process_group": None}):
+            net = network("chain")
+            run = shoal.train(wrap(net), x, y, steps=4, monitor=False, **options)
+            found.append([run.losses, *(p.detach().clone() for p in net.parameters())])
+    divided = fully_shard(network("chain"))
+    for attempt in (
+        lambda: shoal.train(divided, x, y, steps=1, step_size=0.02),
+        lambda: shoal.empirical_kernel(divided, x),
+    ):
+        try:
+            attempt()
+        except ValueError as error:
+            refused.append(str(error))
+    return found, refused
+
+
+def one_sided(rank: int, folder: str) -> list[str]:
+    """What the first process is told of calls that it makes alone, as others do something else."""
+    shoal.core.processes._ABSENCE = timedelta(seconds=0.5)
+    x, y = data()
+    deq = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+    fit = shoal.kernel_regression(deq, x, y, ridge=0.1)
+    operator = shoal.kernel_operator(deq, x).ntk
+    told: list[str] = []
+    for attempt in (
+        lambda: shoal.empirical_kernel(network("chain"), x),
+        lambda: shoal.train(network("chain"), x, y, steps=1, step_size=0.01),
+        lambda: execute(Run(Small(), Path(folder), "cpu")),
+        lambda: fit.predict(x),
+        lambda: operator @ y,
+    ):
+        try:
+            if rank == 0:
+                attempt()
+        except ConnectionError as error:
+            told.append(str(error))
+        number = torch.ones(3)  # gradients of the user's own, on their way all the time
+        torch.distributed.all_reduce(number)
+        assert number.tolist() == [2.0] * 3
+    fit.predict(x)  # all of them can still go on together
+    if rank == 1:
+        atexit._run_exitfuncs()  # as Python does when a program ends
+    else:
+        try:
+            fit.predict(x)
+        except ConnectionError as error:
+            told.append(str(error))
+    return told
 
 
 class _Failing(torch.nn.Module):

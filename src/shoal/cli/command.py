@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from typer.core import TyperCommand
 
+from shoal.core.processes import alone, first_launched
+
 __all__ = ["Command", "Example", "PanelCommand", "command", "commands"]
 
 _PACKAGE = "shoal.cli"
@@ -54,6 +56,8 @@ class Command:
         takes_data: Whether it takes data of the user's.
         panels: Options by the headings under which they stand in ``--help``, as in
             ``{"Network": "activation width"}``.
+        shared: Whether processes that were launched together share the work; otherwise the first
+            does it alone, and the others end.
     """
 
     run: Callable[..., None]
@@ -64,6 +68,7 @@ class Command:
     examples: tuple[Example, ...]
     takes_data: bool = False
     panels: Mapping[str, str] = field(default_factory=dict)
+    shared: bool = False
 
     @property
     def epilog(self) -> str:
@@ -97,12 +102,13 @@ def command(
     examples: tuple[Example, ...],
     takes_data: bool = False,
     panels: Mapping[str, str] | None = None,
+    shared: bool = False,
 ) -> Callable[[F], F]:
     """Make a function a command, in whatever file of ``shoal.cli`` it stands; see `Command`."""
 
     def decorate(run: F) -> F:
         _KNOWN[run.__name__] = Command(
-            run, words, place, writes, exits, examples, takes_data, panels or {}
+            run, words, place, writes, exits, examples, takes_data, panels or {}, shared
         )
         return run
 
@@ -119,6 +125,15 @@ def commands() -> dict[str, Command]:
 
 class PanelCommand(TyperCommand):
     """A command whose options stand under headings in ``--help``."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it, of several processes in all or in the first."""
+        if _KNOWN[str(self.name)].shared:
+            return super().invoke(ctx)
+        if not first_launched():
+            return None
+        with alone():
+            return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments, then options heading by heading; what is for the output comes last."""

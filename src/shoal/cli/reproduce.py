@@ -30,6 +30,7 @@ _PAPERS = ", ".join(sorted({paper for paper, _ in registered()}))
 @command(
     "List and run the papers' figures, tables and theorems.",
     place=4,
+    shared=True,
     writes="for each run a folder with report.html (the page for people),\n"
     "  run.json, figure.png and .svg, points/*.npz; for a whole paper PAPER.html",
     examples=(

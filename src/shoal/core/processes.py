@@ -11,7 +11,7 @@ import json
 import os
 import pickle
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,19 +22,30 @@ import torch
 from torch import Tensor
 
 from shoal.core.checks import shown
+from shoal.core.hashing import mixed
 
 if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
+    from torch.distributed import ProcessGroup, Store
 
-__all__ = ["ALONE", "Group", "Processes", "alone", "fingerprint", "processes"]
+__all__ = [
+    "ALONE",
+    "Group",
+    "Processes",
+    "alone",
+    "fingerprint",
+    "first_launched",
+    "processes",
+]
 
 Group: TypeAlias = 'ProcessGroup | Literal["auto"] | None'
 _T = TypeVar("_T")
 
 _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun sets
 _PATIENCE = timedelta(minutes=10)  # with a process that neither answers nor ends
+_ABSENCE = timedelta(seconds=60)  # most time between the first and the last that make a call
 _PIECE = 2**22  # numbers that are gathered together
-_BITS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
+_CACHED = 2**14  # numbers that a CPU reads together
+_BITS = {4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,14 +111,23 @@ class Processes:
     def telling(self) -> Iterator[None]:
         """Where an error of this process becomes that of all, which meet it when they next agree.
 
-        If all goes well, nothing may follow the last agreement that can fail in one of them.
+        It begins when all are there. If all goes well, nothing may follow the last agreement that
+        can fail in one of them.
         """
+        if self.size == 1 or _met.get():  # within a call they meet in what they exchange
+            met = None
+        else:
+            self._meet()
+            met = _met.set(True)
         try:
             yield
         except Exception as error:
             if self.size > 1 and not _is_told(error):
                 self.agree({}, error=error)
             raise
+        finally:
+            if met is not None:
+                _met.reset(met)
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -163,6 +183,42 @@ class Processes:
             torch.distributed.all_gather_object(values, value, group=self._group)
         return values
 
+    def _meet(self) -> None:
+        """Wait until all processes make this call, in the store by which they found each other.
+
+        What others exchange meanwhile, the gradients of a training for one, is not disturbed.
+        """
+        group = self._group or torch.distributed.group.WORLD
+        assert group is not None
+        store, own = group.get_group_store(), f"shoal {self.rank}"
+        with self._contact():
+            count = store.add(own, 1)
+            if count == 1:
+                atexit.register(_leave, store, own)
+            places = [f"shoal {rank} {count}" for rank in range(self.size)]
+            store.set(places[self.rank], _HERE)
+            try:
+                store.wait(places, _ABSENCE)
+            except RuntimeError:
+                absent = [r for r, place in enumerate(places) if not store.check([place])]
+                store.delete_key(places[self.rank])
+                store.add(own, -1)
+                if not absent:  # the wait ended for another reason
+                    raise
+                self._refuse(absent, f"not made this call within {_ABSENCE.total_seconds():g} s")
+            ended = [r for r, place in enumerate(places) if store.get(place) != _HERE]
+            store.delete_key(f"{own} {count - 1}")  # which all have seen
+        if ended:
+            self._refuse(ended, "ended without this call")
+
+    def _refuse(self, absent: list[int], what: str) -> None:
+        who = ", ".join(map(str, absent))
+        raise ConnectionError(
+            f"process {self.rank} of {self.size} waited for process {who}, which has {what}: all "
+            "processes must make it. For what one computes alone give process_group=None; where "
+            "others are late, call torch.distributed.barrier() before"
+        )
+
     @property
     def _group(self) -> "ProcessGroup | None":
         """As PyTorch takes it, for which ``None`` is the default group."""
@@ -198,6 +254,14 @@ class Processes:
         return error
 
 
+def _leave(store: "Store", own: str) -> None:
+    """Say, when Python ends, that this process makes no call any more."""
+    with suppress(RuntimeError):  # the store has ended before
+        store.set(f"{own} {store.add(own, 1)}", _GONE)
+
+
+_HERE, _GONE = b"here", b"gone"
+_met: ContextVar[bool] = ContextVar("_met", default=False)
 _TOLD = "This happened"
 ALONE = Processes()
 _by_itself: ContextVar[bool] = ContextVar("_by_itself", default=False)
@@ -244,9 +308,19 @@ def processes(group: Group = "auto") -> Processes:
     return Processes("auto" if group is torch.distributed.group.WORLD else group, rank, size)
 
 
+def first_launched() -> bool:
+    """Whether this is the first, or the only one, of processes that were launched together."""
+    return not _launched() or os.environ["RANK"] == "0"
+
+
+def _launched() -> bool:
+    """Whether the environment speaks of several processes."""
+    return all(name in os.environ for name in _LAUNCHED) and os.environ["WORLD_SIZE"] != "1"
+
+
 def _default_group() -> "ProcessGroup | None":
     if not torch.distributed.is_initialized():
-        if not all(name in os.environ for name in _LAUNCHED) or os.environ["WORLD_SIZE"] == "1":
+        if not _launched():
             return None
         try:
             torch.distributed.init_process_group(timeout=_PATIENCE)
@@ -262,20 +336,21 @@ def _end() -> None:
 
 
 def fingerprint(tensor: Tensor) -> str:
-    """What tells tensors apart whose bits differ, at the price of reading them.
+    """What tells tensors apart whose bits or places differ, at the price of reading them.
 
     Example:
         >>> import torch
-        >>> fingerprint(torch.eye(2)) == fingerprint(torch.ones(2, 2))
+        >>> fingerprint(torch.eye(2)) == fingerprint(torch.eye(2).flip(0))
         False
     """
-    bits = tensor.detach().contiguous().view(_BITS[tensor.element_size()])
-    bits = bits.reshape(len(bits), -1)
-    total = 0
-    for sums in (bits.sum(0), bits.sum(1)):  # of 64 bits, in any order the same
-        places = torch.arange(1, len(sums) + 1, device=sums.device)
-        total += int((sums * places).sum())
-    return f"{tuple(tensor.shape)} {tensor.dtype} {total}"
+    numbers = tensor.detach().reshape(-1)
+    total, start = 0, 0
+    for part in numbers.split(_PIECE if numbers.is_cuda else _CACHED):
+        bits = part.contiguous().view(_BITS.get(part.element_size(), torch.int64)).long()
+        places = torch.arange(start, start + len(bits), device=bits.device)
+        total += int(mixed(bits + mixed(places)).sum())
+        start += len(bits)
+    return f"{tuple(tensor.shape)} {tensor.dtype} {total % 2**64}"
 
 
 def _digest(texts: Mapping[str, str]) -> int:

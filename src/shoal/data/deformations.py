@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from shoal.core.checks import integer, real, seeded
+from shoal.core.checks import integer, real, seeded, shown
+from shoal.core.hashing import mixed, shifted
 from shoal.data.dataset import Dataset, check_dataset
 
 __all__ = ["DeformedImages"]
 
 _NUMBERS = 2**25  # of all fields that are made together
 _AFFINE = 4  # random numbers of an image before those of its field: angle, size, two shifts
-_GOLDEN, _FIRST, _SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
+_GOLDEN = -0x61C8864680B583EB  # by which states of SplitMix64 differ
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,11 +71,14 @@ class DeformedImages:
         """Some of the images, with their labels.
 
         Args:
-            indices: Which: none is negative, and there is no largest.
+            indices: Which: none is negative, and all are below 2**63.
         """
         device, images = self.base.x.device, len(self.base)
         if isinstance(indices, range):
+            integer("indices", max((*indices[:1], *indices[-1:]), default=0), at_least=0)
             indices = torch.arange(indices.start, indices.stop, indices.step)
+        if not isinstance(indices, Tensor):
+            raise TypeError(f"indices must be a range or a tensor, got {shown(indices)}")
         if indices.dim() != 1 or indices.dtype != torch.int64 or not len(indices):
             raise ValueError(f"indices must be int64 of shape (n,), got {tuple(indices.shape)}")
         integer("indices", int(indices.min()), at_least=0)
@@ -119,26 +123,14 @@ class DeformedImages:
 
     def _smoother(self, places: Tensor) -> Tensor:
         """Means of numbers along an axis, of variance one where these have a variance of 1/√3."""
-        weights = torch.exp(-((places[:, None] - places) ** 2) / (2 * self.smoothness**2))
+        weights = torch.exp(-(((places[:, None] - places) / self.smoothness) ** 2) / 2)
         smoother: Tensor = weights / weights.norm(dim=1, keepdim=True) * 3**0.25
         return smoother
 
 
 def _uniform(seed: int, indices: Tensor, count: int) -> Tensor:
     """Numbers in [0, 1), each a hash of seed, index and place (SplitMix64). shape: (n, count)."""
-    start = _mixed(indices * _GOLDEN + seed)
+    start = mixed(indices * _GOLDEN + seed)
     places = torch.arange(1, count + 1, device=indices.device)
-    bits = _mixed(start[:, None] + places * _GOLDEN)
-    return _shifted(bits, 11).double() * 2.0**-53
-
-
-def _mixed(z: Tensor) -> Tensor:
-    """The finalizer of SplitMix64 (Steele, Lea & Flood 2014); products wrap around."""
-    z = (z ^ _shifted(z, 30)) * _FIRST
-    z = (z ^ _shifted(z, 27)) * _SECOND
-    return z ^ _shifted(z, 31)
-
-
-def _shifted(z: Tensor, places: int) -> Tensor:
-    """Bits of a number without a sign, moved to the right."""
-    return (z >> places) & ((1 << (64 - places)) - 1)
+    bits = mixed(start[:, None] + places * _GOLDEN)
+    return shifted(bits, 11).double() * 2.0**-53

@@ -71,11 +71,12 @@ def conjugate_gradients(
     With a cheaper ``product``, by a symmetric $A + E$, that is iterative refinement. A sweep that
     reduces the residuals of its own system by a factor $\eta$ leaves true ones of at most
     $\eta + (1 + \eta)\varepsilon/(1 - \varepsilon)$ times those before, where $\varepsilon =
-    \|E\| \|A^{-1}\|$: what remains is $R - A\Delta = (R - (A + E)\Delta) + E\Delta$, and
-    $\|\Delta\| \le (1 + \eta) \|(A + E)^{-1}\| \|R\|$. So it converges if $\varepsilon < 1/2$,
-    however ill-conditioned $A$ is: for $A = K + \lambda I$ if the error of the products is below
-    half of the ridge. Steps with $\eta$ far below $\varepsilon$ would be wasted, and sweeps end
-    at about ``_GAIN``.
+    \|E A^{-1}\|$: what remains is $R - A\Delta = (R - (A + E)\Delta) + E\Delta$, and $E\Delta =
+    EA^{-1}(I + EA^{-1})^{-1}(A + E)\Delta$. So it converges if $\varepsilon < 1/2$, however
+    ill-conditioned $A$ is: for $A = K + \lambda I$ at least if the error of the products is below
+    half of the ridge, and also with a larger one that is small where $K$ is. Otherwise it may not,
+    and then is not said to. Steps with $\eta$ far below $\varepsilon$ would be wasted, and sweeps
+    end at about ``_GAIN``.
 
     Args:
         product: $V \mapsto AV$, perhaps in lower precision.

@@ -18,7 +18,7 @@ from shoal.core.processes import Group, Processes, fingerprint, processes
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import Kernels
 from shoal.kernels.arguments import memory_limit
-from shoal.networks.exact import exact
+from shoal.networks.exact import check_whole, exact
 from shoal.networks.features import Features, feature_kernel, inner_products
 from shoal.networks.jacobians import Jacobians, chosen_parameters
 from shoal.networks.network import LinearMap, Network, Trace
@@ -159,6 +159,7 @@ def empirical_kernel(
     flag("diag", diag)
     shared = processes(process_group)
     with shared.together():
+        check_whole("network", network)
         whole = exact(network)
         read = whole.check_input if isinstance(whole, Network) else _samples
         x1, x2 = read(x1, "x1"), None if x2 is None else read(x2, "x2")
@@ -188,8 +189,7 @@ def empirical_kernel(
 def _agree(shared: Processes, network: Module, x1: Tensor, x2: Tensor | None) -> None:
     """See that all processes have the same network and inputs."""
     given = {"x1": x1, "x2": x2, **dict(network.named_parameters())}
-    real = {n: t for n, t in given.items() if t is not None and t.is_floating_point() and t.dim()}
-    shared.agree({name: fingerprint(tensor) for name, tensor in real.items()})
+    shared.agree({name: fingerprint(t) for name, t in given.items() if t is not None})
 
 
 def _gathered(

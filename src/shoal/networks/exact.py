@@ -10,7 +10,7 @@ from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.warm import Series
 from shoal.networks.network import Network
 
-__all__ = ["evaluating", "exact", "forget", "mixing_submodule", "solve_options"]
+__all__ = ["check_whole", "evaluating", "exact", "forget", "mixing_submodule", "solve_options"]
 
 _PARALLEL = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
 
@@ -57,6 +57,16 @@ def _copied(module: Module, silent: bool, copies: dict[int, Module]) -> Module:
     other = object.__new__(type(module))
     other.__dict__ = {**module.__dict__, **changes}
     return other
+
+
+def check_whole(name: str, module: Module) -> None:
+    """Refuse a module whose weights are divided among processes."""
+    divided = [key for key, weight in module.named_parameters() if hasattr(weight, "full_tensor")]
+    if divided:
+        raise ValueError(
+            f"{name} must have whole weights, and {divided[0]!r} is divided among processes, as by "
+            "fully_shard: load what its full_tensor() gives into a module that is not"
+        )
 
 
 def solve_options(module: Module) -> SolveOptions | None:

@@ -129,7 +129,10 @@ class CostModel:
             exchanged_byte: Seconds for a byte between processes, which is not measured here.
         """
         points = as_tensor(x, "x").double()
+        if points.dim() != 2:
+            raise ValueError(f"x must have shape (n, features), got {tuple(points.shape)}")
         size, features = points.shape
+        columns = integer("columns", columns, at_least=1)
         vectors = torch.ones(size, columns, dtype=torch.float64, device=points.device)
         memory = max(1, 3 * size**2)  # less than the matrix takes in float32
 

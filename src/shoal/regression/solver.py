@@ -230,10 +230,12 @@ def explain(found: Iteration, b: Tensor, solver: Solver) -> str:
     """What to say of an iteration that did not converge."""
     reached = relative(found.residual, b)
     late = int((~(reached <= solver.rtol)).sum())
+    rounded = solver.exact is not None
+    instead = " take precision=torch.float64, if this one is too low for the ridge;" * rounded
     return (
         f"{late} of {b.shape[1]} right-hand sides have a relative residual of up to "
-        f"{float(reached.max()):.1e} instead of {solver.rtol:.1e} after {found.steps} steps: allow "
-        "more steps, a better preconditioner (a larger rank), a larger ridge or tolerance"
+        f"{float(reached.max()):.1e} instead of {solver.rtol:.1e} after {found.steps} steps:{instead} "
+        "allow more steps, a better preconditioner (a larger rank), a larger ridge or tolerance"
     )
 
 

@@ -14,7 +14,7 @@ from shoal.core.checks import one_of
 from shoal.core.processes import ALONE
 from shoal.equilibrium.options import SolveOptions
 from shoal.networks import EquilibriumNetwork, Network
-from shoal.networks.exact import exact, solve_options
+from shoal.networks.exact import check_whole, exact, solve_options
 from shoal.training.problem import Problem, foreign_data
 
 __all__ = ["Evaluation", "Loss", "Objective"]
@@ -99,6 +99,7 @@ class Objective:
             x, y = foreign_data(x, y)
         else:
             raise TypeError(f"net must be a torch.nn.Module, got {type(net).__name__}")
+        check_whole("net", net)
         x = x.clone() if x.is_inference() else x  # to be differentiated
         return cls(net, x, y, float(len(x)) if reduction == "mean" else 1.0, loss)
 
