@@ -131,6 +131,24 @@ def test_a_law_of_samples_estimates_the_target_and_is_checked():
     assert moments.rest == pytest.approx(0.09, abs=0.1)
 
 
+def test_stated_deviations_count_which_samples_a_law_was_fitted_to():
+    """The law is right here. Its checks cannot tell what other samples would have given."""
+    variances = power_law(0.5, 20)
+    given = {"n": [30, 100], "ridge": 10.0, "which": "ck"}
+    right = shoal.HermiteLaw(variances, {(1,): 1.0}, noise=1.0)
+    truth = shoal.learning_curve(LINEAR, right, **given)
+    far = []
+    for seed in range(20):
+        z = normal(400, 21, seed=50 + seed)
+        y = z[:, 1] + z[:, 20]
+        law = shoal.HermiteLaw.fit(z[:, :20] * variances.sqrt(), y, modes=100)
+        curve = shoal.learning_curve(LINEAR, law, **given)
+        far.append((curve.test_error - truth.test_error) / curve.uncertainty)
+    off = torch.stack(far).abs()
+    assert float((off <= 1).double().mean()) >= 0.5
+    assert float((off <= 2).double().mean()) >= 0.8
+
+
 def test_digits_are_predicted_within_what_is_stated():
     pytest.importorskip("sklearn")
     digits = shoal.data.load("digits", split="all", dtype=torch.float64).pipe(shoal.data.flatten)
