@@ -188,6 +188,7 @@ def test_where_it_does_not_hold_it_says_so(kind):
         ({"variances": [math.nan]}, ValueError, "variances"),
         ({"target": {(7,): 1.0}}, ValueError, "target must have components below 3"),
         ({"target": {3: 1.0}}, TypeError, "target must have tuples"),
+        ({"target": {(0, 1): 1.0, (1, 0): 2.0}}, ValueError, "target must have each product once"),
         ({"target": {(0,): "a"}}, TypeError, "target"),
         ({"noise": -1.0}, ValueError, "noise must be >= 0"),
         ({"modes": 0}, ValueError, "modes must be >= 1"),
@@ -208,3 +209,7 @@ def test_bad_arguments():
         shoal.HermiteLaw.fit(normal(20, 3), normal(19))
     with pytest.raises(ValueError, match="x must have shape"):
         shoal.HermiteLaw.fit(normal(20), normal(20))
+    with pytest.raises(ValueError, match="x must not be zero everywhere"):
+        shoal.HermiteLaw.fit(torch.zeros(20, 3), normal(20))
+    with pytest.raises(ValueError, match="y must be finite|y has"):
+        shoal.HermiteLaw.fit(normal(20, 3), normal(20) * math.nan)
