@@ -131,6 +131,24 @@ def test_a_law_of_samples_estimates_the_target_and_is_checked():
     assert moments.rest == pytest.approx(0.09, abs=0.1)
 
 
+def test_stated_deviations_count_which_samples_a_law_was_fitted_to():
+    """The law is right here. Its checks cannot tell what other samples would have given."""
+    variances = power_law(0.5, 20)
+    given = {"n": [30, 100], "ridge": 10.0, "which": "ck"}
+    right = shoal.HermiteLaw(variances, {(1,): 1.0}, noise=1.0)
+    truth = shoal.learning_curve(LINEAR, right, **given)
+    far = []
+    for seed in range(20):
+        z = normal(400, 21, seed=50 + seed)
+        y = z[:, 1] + z[:, 20]
+        law = shoal.HermiteLaw.fit(z[:, :20] * variances.sqrt(), y, modes=100)
+        curve = shoal.learning_curve(LINEAR, law, **given)
+        far.append((curve.test_error - truth.test_error) / curve.uncertainty)
+    off = torch.stack(far).abs()
+    assert float((off <= 1).double().mean()) >= 0.5
+    assert float((off <= 2).double().mean()) >= 0.8
+
+
 def test_digits_are_predicted_within_what_is_stated():
     pytest.importorskip("sklearn")
     digits = shoal.data.load("digits", split="all", dtype=torch.float64).pipe(shoal.data.flatten)
@@ -170,6 +188,7 @@ def test_where_it_does_not_hold_it_says_so(kind):
         ({"variances": [math.nan]}, ValueError, "variances"),
         ({"target": {(7,): 1.0}}, ValueError, "target must have components below 3"),
         ({"target": {3: 1.0}}, TypeError, "target must have tuples"),
+        ({"target": {(0, 1): 1.0, (1, 0): 2.0}}, ValueError, "target must have each product once"),
         ({"target": {(0,): "a"}}, TypeError, "target"),
         ({"noise": -1.0}, ValueError, "noise must be >= 0"),
         ({"modes": 0}, ValueError, "modes must be >= 1"),
@@ -190,3 +209,7 @@ def test_bad_arguments():
         shoal.HermiteLaw.fit(normal(20, 3), normal(19))
     with pytest.raises(ValueError, match="x must have shape"):
         shoal.HermiteLaw.fit(normal(20), normal(20))
+    with pytest.raises(ValueError, match="x must not be zero everywhere"):
+        shoal.HermiteLaw.fit(torch.zeros(20, 3), normal(20))
+    with pytest.raises(ValueError, match="y must be finite|y has"):
+        shoal.HermiteLaw.fit(normal(20, 3), normal(20) * math.nan)

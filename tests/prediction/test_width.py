@@ -175,3 +175,21 @@ def test_the_width_for_an_accuracy():
     assert shoal.required_width(RELU, x, y, **given).accurate is None
     with pytest.raises(ValueError, match="excess must be > 0"):
         shoal.required_width(RELU, x, y, excess=0.0, **given)
+
+
+def test_what_no_width_can_be_said_for():
+    x, y = nonlinear(60, 0)
+    given = {"largest_width": 0, "excess": 0.1, "ridge": 0.1}
+    with pytest.raises(shoal.AccuracyError, match="excess is too small"):
+        shoal.required_width(RELU, x, y, **given | {"excess": 1e-15})
+    with pytest.raises(ValueError, match="x must have at least 32 samples, got 1"):
+        shoal.required_width(RELU, x[:1], y[:1], **given)
+    with pytest.raises(ValueError, match="ridge must be >= 0"):
+        shoal.required_width(RELU, x, y, largest_width=0, ridge=-0.1)
+    twice = torch.cat([x, x]), torch.cat([y, y])
+    with pytest.raises(shoal.AccuracyError, match="singular within rounding"):
+        shoal.required_width(RELU, *twice, **given | {"ridge": 0.0})
+    images = normal(40, 1, 6, 6)
+    conv = shoal.ConvDEQ(shoal.ReLU(), recurrent_variance=1.0, input_variance=0.8, kernel_size=3)
+    with pytest.raises(ValueError, match="width is for vectors"):
+        shoal.learning_curve(conv, images, y[:40], [10], ridge=0.1, which="ck", width=30)

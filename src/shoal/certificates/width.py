@@ -130,6 +130,7 @@ def required_width(
     scale = checks.real("readout_scale", readout_scale)
     largest = checks.integer("largest_width", largest_width, at_least=0)
     seeds = checks.integer("seeds", seeds, at_least=1)
+    ridge = checks.real("ridge", ridge, at_least=0.0)
     inputs = _inputs(architecture, as_tensor(x, "x")).detach().double().cpu()
     labels = checked_labels("y", y, len(inputs)).double().cpu()
     labels = labels[:, None] if labels.dim() == 1 else labels

@@ -79,6 +79,8 @@ class HermiteLaw:
         real("noise", self.noise, at_least=0.0)
         integer("modes", self.modes, at_least=1)
         plain = {_checked_index(k, len(found)): real("target", v) for k, v in self.target.items()}
+        if len(plain) < len(self.target):
+            raise ValueError(f"target must have each product once, in any order, got {self.target}")
         object.__setattr__(self, "target", plain)
 
     @classmethod
@@ -100,9 +102,12 @@ class HermiteLaw:
                 f"y must have shape (n,) or (n, outputs) with n = {len(inputs)}, "
                 f"got {tuple(targets.shape)}"
             )
+        float_tensor("y", targets)
         columns = targets.detach().reshape(len(targets), -1).to(inputs)
         values = torch.linalg.eigvalsh(inputs.T @ inputs / len(inputs))
         kept = values[values > _FLAT * values[-1]]
+        if not len(kept):
+            raise ValueError("x must not be zero everywhere, got zeros alone")
         return cls(kept, modes=modes, samples=(inputs, columns))
 
     def spectrum(

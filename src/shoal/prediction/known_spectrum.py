@@ -98,7 +98,8 @@ def law_curve(
     moments = law.moments(spectrum.indices)
     count = 0 if law.samples is None else len(law.samples[0])
     known = _KnownSpectrum(spectrum, moments.squares, moments.rest, ridge, width, count)
-    checks = _checks(function, law, known, which)
+    whole = _checked_samples(function, law, ridge, which)
+    checks = [] if whole is None else _checks(whole, known)
     worst = max(checks, key=lambda c: abs(c.deviation), default=None)
     if worst is not None and not abs(worst.deviation) <= _FAR:
         raise AccuracyError(
@@ -112,22 +113,40 @@ def law_curve(
     found = [known.predict(size, 0) if size <= limit else nothing for size in sizes]
     test, bias, train, _, _ = torch.tensor(found, dtype=torch.float64).unbind(1)
     off = math.sqrt(sum(c.deviation**2 for c in checks) / len(checks)) if checks else 0.0
+    drawn = torch.tensor([_sampling(whole, size, count) for size in sizes], dtype=torch.float64)
+    spread = torch.hypot(drawn, torch.full_like(drawn, off)) * test
     number = None if law.samples is None else count
     return LearningCurve(
-        torch.tensor(sizes), ridge, test, bias, test - bias, train, None, off * test, limit, number,
+        torch.tensor(sizes), ridge, test, bias, test - bias, train, None, spread, limit, number,
         tuple(checks),
     )  # fmt: skip
 
 
-def _checks(
-    function: KernelFunction, law: HermiteLaw, known: _KnownSpectrum, which: str
-) -> list[Check]:
-    """Predictions for some of the law's own samples beside regressions on these."""
+def _checked_samples(
+    function: KernelFunction, law: HermiteLaw, ridge: float, which: str
+) -> Subsampling | None:
+    """Some of the samples that a law was fitted to, if it was."""
     if law.samples is None:
-        return []
+        return None
     x, y = (part[:_CHECKED] for part in law.samples)
-    problem = checked_problem(function, x, y, known.ridge, which)
-    whole = Subsampling(decomposed(problem, byte_limit(problem, None)), known.ridge, classes=False)
+    problem = checked_problem(function, x, y, ridge, which)
+    return Subsampling(decomposed(problem, byte_limit(problem, None)), ridge, classes=False)
+
+
+def _checks(whole: Subsampling, known: _KnownSpectrum) -> list[Check]:
+    """Predictions for some of the law's own samples beside regressions on these."""
     measure, wide = Measurement(whole, 5, 0), replace(known, width=None)
-    sizes = [len(x) // share for share in _SHARES if len(x) // share <= wide.limit]
-    return [measure.check(wide, size) for size in sizes if size >= 1]
+    sizes = [whole.samples // share for share in _SHARES]
+    return [measure.check(wide, size) for size in sizes if 1 <= size <= wide.limit]
+
+
+def _sampling(whole: Subsampling | None, size: int, count: int) -> float:
+    """By how much errors would differ with other samples to fit to, relative to them.
+
+    Checks cannot tell: they are on the same samples. Single errors can, by their spread.
+    """
+    if whole is None:
+        return 0.0
+    found = whole.predict(max(1, math.floor(min(size, whole.limit))), 0)
+    relative = found.deviation / found.test if found.test > 0 else 0.0
+    return relative * math.sqrt(whole.samples / count)

@@ -19,7 +19,7 @@ from shoal.prediction.hermite_law import HermiteLaw
 from shoal.prediction.known_spectrum import law_curve
 from shoal.prediction.mixture import mixture_curve
 from shoal.prediction.result import LearningCurve
-from shoal.prediction.subsampling import Prediction, Subsampling
+from shoal.prediction.subsampling import FEWEST, Prediction, Subsampling
 from shoal.prediction.targets import checked_targets
 from shoal.prediction.width import check_width
 from shoal.regression.memory import byte_limit
@@ -28,7 +28,6 @@ from shoal.regression.ridge_path import Criterion, checked_criterion, decomposed
 
 __all__ = ["curve_of", "learning_curve"]
 
-_FEWEST = 32  # samples from which anything is predicted
 _MOST = 16  # times the samples, of sizes that are not asked for
 _LAWS = {
     GaussianMixture: "a mixture has its own classes",
@@ -104,6 +103,11 @@ def learning_curve(
         architecture, trainable=trainable, width=width if finite is None else None
     )
     if finite is not None:
+        if isinstance(kernels, ImageKernels):
+            raise ValueError(
+                "width is for vectors: features of images are of channels and pixels, and not "
+                f"drawn independently, got {kernels.architecture!r}"
+            )
         check_width(kernels.architecture, finite)
     if isinstance(x, GaussianMixture | HermiteLaw):
         if y is not None or sizes is not None or n is None:
@@ -118,8 +122,8 @@ def learning_curve(
     problem = checked_problem(kernels, x, targets, given, which)
     integer("repeats", repeats, at_least=1)
     seeded("seed", seed)
-    if problem.size < _FEWEST:
-        raise ValueError(f"x must have at least {_FEWEST} samples, got {problem.size}")
+    if problem.size < FEWEST:
+        raise ValueError(f"x must have at least {FEWEST} samples, got {problem.size}")
     asked = None if sizes is None else _sizes("sizes", sizes)
     limit = byte_limit(problem, memory)
     parts = decomposed(problem, limit)

@@ -6,14 +6,17 @@ from typing import Any
 
 from shoal.architectures import Architecture, ImplicitArchitecture
 from shoal.core.checks import integer, real
+from shoal.core.exceptions import AccuracyError
 from shoal.kernels import kernel_function
-from shoal.prediction.subsampling import Subsampling
+from shoal.prediction.subsampling import FEWEST, Subsampling
 from shoal.prediction.targets import checked_targets
 from shoal.regression.memory import byte_limit
 from shoal.regression.problem import checked_problem
 from shoal.regression.ridge_path import decomposed
 
 __all__ = ["accurate_width", "check_width"]
+
+_WIDEST = 2**40  # beyond which rounding errors of predictions count
 
 
 def check_width(architecture: Architecture, width: int) -> None:
@@ -42,12 +45,20 @@ def accurate_width(
 
     Raises:
         ValueError: If an argument does not fit.
-        AccuracyError: If the kernel matrix is singular, and the ridge too small for that.
+        AccuracyError: If the kernel matrix is singular, and the ridge too small for that; or the
+            excess, for any width.
     """
     share = real("excess", excess, above=0.0)
     check_width(architecture, 1)
     problem = checked_problem(kernel_function(architecture), x, checked_targets(y)[0], ridge, "ck")
     whole = Subsampling(decomposed(problem, byte_limit(problem, None)), problem.ridge, False)
+    if problem.size < FEWEST:
+        raise ValueError(f"x must have at least {FEWEST} samples, got {problem.size}")
+    if whole.limit < problem.size - 0.5:
+        raise AccuracyError(
+            f"the kernel matrix is singular within rounding: with a ridge of {problem.ridge:g} no "
+            f"error is predicted for {problem.size} samples; take a larger ridge"
+        )
     most = (1 + share) * whole.predict(problem.size, 0).test
 
     def good(width: int) -> bool:
@@ -56,6 +67,8 @@ def accurate_width(
     high = problem.size
     while not good(high):
         high *= 2
+        if high > _WIDEST:
+            raise AccuracyError(f"excess is too small: no width up to 2^40 has it, got {share:g}")
     low = high // 2
     while low and good(low):
         low, high = low // 2, low
