@@ -114,7 +114,7 @@ Papers and symbols <references>
 def copy_sources(pages: Path) -> None:
     """Copy the pages, the scripts of the gallery and the packages of the reference."""
     shutil.rmtree(pages, ignore_errors=True)
-    shutil.copytree(ROOT / "docs", pages, ignore=shutil.ignore_patterns("result_tables"))
+    shutil.copytree(ROOT / "docs", pages, ignore=shutil.ignore_patterns("result_tables", "*.py"))
     for path in (ROOT / "examples").glob("*.py"):
         shutil.copy2(path, pages / "gallery")
     (pages / "reference").mkdir()

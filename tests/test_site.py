@@ -138,6 +138,7 @@ def test_each_page_has_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     found = {path.relative_to(tmp_path / "pages").as_posix() for path in tmp_path.rglob("*.*")}
     assert {"index.md", "gallery/tour.py", "reference/kernels.py", "images/sphere.png"} <= found
     assert not {"stale.md", "result_tables/add.py", "reference/cli.py"} & found
+    assert not [name for name in found if "/" not in name and name.endswith(".py")]
 
 
 def test_the_reference_has_every_public_name() -> None:
