@@ -158,8 +158,7 @@ class Law {
 
   // The isolated eigenvalue of a direction that knows nothing of X, or null.
   detached(strength) {
-    const edges = this.edges();
-    return strength > edges[edges.length - 1][1] ? this.at(strength) : null;
+    return this.excess(strength) < 0 ? this.at(strength) : null; // also between bulks
   }
 
   // The real solution at z = -ridge < 0.
