@@ -205,11 +205,32 @@ def test_spikes_appear_where_they_should(separation: float, ratio: float) -> Non
     size = 400
     wanted = shoal.spectrum(deq(setting), mixture(separation, size), n=int(ratio * size))
     for one, limit in zip(found, (wanted.ck, wanted.ntk), strict=True):
-        highest = float(np.asarray(limit.edges).max())
-        values = [spike.value for spike in limit.spikes if spike.value > highest]
+        values = [spike.value for spike in limit.spikes]
         assert len(one["spikes"]) == len(values)
         assert np.allclose(np.sort(one["spikes"]), np.sort(values), rtol=0.02)
         assert one["edges"][0] == pytest.approx(float(np.asarray(limit.edges).min()), rel=0.04)
+
+
+@pytest.mark.parametrize(("name", "kernel"), [("relu", "ntk"), ("gelu", "ck"), ("tanh", "ntk")])
+def test_spikes_between_a_bulk_and_main_directions_are_found(name: str, kernel: str) -> None:
+    size, ratio = 120, 1.5
+    values = np.r_[np.linspace(0.3, 1.7, size - 3), 12.0, 20.0, 35.0]
+    values /= values.mean()
+    setting = {"activation": name, "recurrent": 0.3, "input": 0.8, "norm": 1.0}
+    even = {"shares": [1 / size] * size, "signal": [0.0] * size, "noise": 1.0, "size": size}
+    found = evaluated(
+        f"""spikes(new Law(given.population, {ratio}),
+          highDimensional(model(given.setting)).{kernel}, 1)""",
+        {"setting": setting, "population": {"values": values.tolist(), **even}},
+    )
+    covariance = torch.diag(torch.from_numpy(values))
+    mixture = shoal.GaussianMixture([torch.zeros(size, dtype=torch.float64)], [covariance], [1.0])
+    limit = getattr(shoal.spectrum(deq(setting), mixture, n=int(ratio * size), tau0=1.0), kernel)
+    wanted = [spike.value for spike in limit.spikes]
+    assert sum(one["of"] == "data" for one in found) == 3
+    assert bool(wanted) == (name != "tanh")  # which is odd
+    others = sorted(one["x"] for one in found if one["of"] != "data")
+    assert others == pytest.approx(wanted, rel=1e-3)
 
 
 @pytest.fixture(scope="module")

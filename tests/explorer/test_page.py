@@ -82,6 +82,20 @@ def test_groups_keep_the_trace_of_many_directions() -> None:
     assert sum(found.signal) == pytest.approx(1)
 
 
+@pytest.mark.parametrize(("samples", "size"), [(2, 6), (300, 1), (300, 40)])
+def test_limits_of_small_data_are_doubted(samples: int, size: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(samples, size, generator=generator, dtype=torch.float64)
+    page = explorer_page(population_of(Dataset(x - x.mean(0), name="few")))
+    assert ("they say little" in page) == (min(samples, size) < 20)
+
+
+def test_every_panel_says_what_it_is(text: str) -> None:
+    assert text.count('<p class="says">') == text.count('<p class="footnote">') - 1 == 7
+    for words in ("neural tangent kernel", "conjugate kernel"):
+        assert words in text
+
+
 def test_data_of_zeros_are_refused() -> None:
     with pytest.raises(ValueError, match="data must not be zero everywhere, got nothing"):
         population_of(Dataset(torch.zeros(3, 2), name="nothing"))

@@ -11,6 +11,7 @@ __all__ = ["verdict"]
 
 _SAME = 0.02  # of the explained variance: a difference that is not worth a loop
 _DEVIATIONS = 2.0  # up to which a difference of accuracies is chance
+_PAIR = ("deq", "naive")  # what is compared: the loop, and one layer with its activation
 
 Numbers = Mapping[str, Any]
 
@@ -86,11 +87,9 @@ def _chance(widths: Numbers) -> float:
     """How much two scores may differ without a reason."""
     if widths["measure"] != "accuracy":
         return _SAME
-    spread = sum(widths["infinite"][name] * (1 - widths["infinite"][name]) for name in _PAIR)
-    return max(1 / widths["tested"], _DEVIATIONS * math.sqrt(spread / widths["tested"]))
-
-
-_PAIR = ("deq", "naive")
+    scores, tested = [float(widths["infinite"][name]) for name in _PAIR], int(widths["tested"])
+    spread = sum(score * (1 - score) for score in scores)
+    return max(1 / tested, _DEVIATIONS * math.sqrt(spread / tested))
 
 
 def _loop(widths: Numbers | None, designs: Numbers | None) -> Iterator[str]:

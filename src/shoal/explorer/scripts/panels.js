@@ -149,7 +149,8 @@ function drawTraining({ state, high }, figure) {
   const half = times.find((_, i) => losses[i] <= 0.5), tenth = times.find((_, i) => losses[i] <= 0.01);
   const trained = state.trained === "ck" ? "readout alone" : "everything";
   plot.legend([["line s1", `mean square on the training samples, ${trained} trained`]]);
-  say(figure, `Half of the error is gone at time ${shown(half ?? NaN, 2)}, 99% of it at ${shown(tenth ?? NaN, 2)}. `
+  const when = (t) => (t === undefined ? "later than shown" : `at time ${shown(t, 2)}`);
+  say(figure, `Half of the error is gone ${when(half)}, 99% of it ${when(tenth)}. `
     + `Gradient descent on half the sum of squares needs a learning rate below ${shown(2 / top, 2)}.`);
 }
 

@@ -158,8 +158,8 @@ class Law {
 
   // The isolated eigenvalue of a direction that knows nothing of X, or null.
   detached(strength) {
-    const edges = this.edges();
-    return strength > edges[edges.length - 1][1] ? this.at(strength) : null;
+    const least = 1e-6 * this.poles[this.poles.length - 1]; // less is rounding, as of odd activations
+    return strength > least && this.excess(strength) < 0 ? this.at(strength) : null;
   }
 
   // The real solution at z = -ridge < 0.
