@@ -234,8 +234,9 @@ def explain(found: Iteration, b: Tensor, solver: Solver) -> str:
     instead = " take precision=torch.float64, if this one is too low for the ridge;" * rounded
     return (
         f"{late} of {b.shape[1]} right-hand sides have a relative residual of up to "
-        f"{float(reached.max()):.1e} instead of {solver.rtol:.1e} after {found.steps} steps:{instead} "
-        "allow more steps, a better preconditioner (a larger rank), a larger ridge or tolerance"
+        f"{float(reached.max()):.1e} instead of {solver.rtol:.1e} after {found.steps} steps:"
+        f"{instead} allow more steps, a better preconditioner (a larger rank), a larger ridge or "
+        "tolerance"
     )
 
 
