@@ -211,5 +211,5 @@ def test_bad_arguments():
         shoal.HermiteLaw.fit(normal(20), normal(20))
     with pytest.raises(ValueError, match="x must not be zero everywhere"):
         shoal.HermiteLaw.fit(torch.zeros(20, 3), normal(20))
-    with pytest.raises(ValueError, match="y must be finite|y has"):
+    with pytest.raises(ValueError, match="y must"):
         shoal.HermiteLaw.fit(normal(20, 3), normal(20) * math.nan)
