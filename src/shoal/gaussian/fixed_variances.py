@@ -20,7 +20,7 @@ from shoal.gaussian.moments import slope_square
 
 __all__ = ["FixedVariances"]
 
-_ORDERS = ORDERS[:-1]  # longer sums are left to single pairs
+_LONGEST = 64  # variances whose longest sums are kept
 _MOST_PAIRS, _MOST_VARIANCES = 1 << 16, 1 << 12  # whose coefficients are kept
 _ERROR = 1e-13  # bound of what is left out, relative to the root of both mean squares
 _ODD = 1e-28  # the share of an even part that is rounding
@@ -63,14 +63,14 @@ class FixedVariances:
         duals, known = c.new_empty(2, *c.shape), torch.zeros_like(c, dtype=torch.bool)
         if self._levels is None or len(self._levels) != len(c):
             self._levels = torch.zeros(len(c), dtype=torch.long, device=c.device)
-        for level, order in enumerate(_ORDERS if self._expandable else ()):
+        for level, order in enumerate(ORDERS if self._expandable else ()):
             # one of kinks may be known at some correlations of a row only
             rows = self._levels == level if self._analytic else ~known.all(1)
             polynomials = self._polynomials(order, places, rows) if bool(rows.any()) else None
             if polynomials is None:
                 continue
             duals[:, rows], known[rows], short = polynomials(c[rows])
-            if level + 1 < len(_ORDERS):
+            if level + 1 < len(ORDERS):
                 self._levels[rows] += short.long()
         value, slope = duals.view(2, *covariance.shape)
         rest = ~known
@@ -120,6 +120,8 @@ class _Polynomials:
     ) -> "_Polynomials | None":
         """Those of some pairs; ``None`` if the coefficients are not known as series."""
         used, places = places.unique(return_inverse=True)
+        if order == ORDERS[-1] and len(used) > _LONGEST:
+            return None  # such sums are left to single pairs
         variances = variances[used]
         expansion = octave_expansion(phi, 0, order, variances)
         if expansion is None:

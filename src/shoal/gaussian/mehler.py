@@ -30,6 +30,7 @@ ERROR = 1e-14  # bound of what is left out, relative to the root of both mean sq
 ROUNDING = 4e-16  # of Parseval's sum, relative
 CANCELED = 1e-3  # a sum below this times that of its terms' absolute values is left to integrals
 _MOST_VARIANCES = 1024  # beyond, tables are cheaper
+_DENSE = 9  # variances of an octave from which on its series of the longest sums pays
 _BLOCK = 1 << 20  # products that are formed at a time
 
 
@@ -107,8 +108,11 @@ def octave_expansion(
     Returns:
         Tensors of shapes (variances, order + 1) and (variances,).
     """
-    if order == ORDERS[-1] and not smooth(phi, DELTA_WINDOW * math.sqrt(float(variance.max()))):
-        return None  # too long
+    if order == ORDERS[-1]:
+        if not smooth(phi, DELTA_WINDOW * math.sqrt(float(variance.max()))):
+            return None  # too long
+        if len(variance) < _DENSE * len(torch.frexp(variance)[1].unique()):
+            return expansion(phi, variance.sqrt(), order, derivative=derivative)
     found = at_octaves(partial(_stack, phi, derivative, order), variance)
     return None if found is None else (found[:, :-1], found[:, -1])
 

@@ -15,6 +15,7 @@ from shoal.kernels.backends import Block, Blocks, Factors, backend_for
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.inputs import CLOSE, Inputs, pair_angles
 from shoal.kernels.piecewise_surface import PiecewiseSurface, part_surface
+from shoal.kernels.resolved_angles import resolved_angles
 from shoal.kernels.strips import Strip, rows_to_deal, strips
 from shoal.kernels.surface import (
     ANY_ANGLE,
@@ -298,14 +299,20 @@ def _choose(
     if pairs <= (min(few_pairs, FEW_PAIRS) if one_norm else few_pairs):
         return None, None
     angles, tolerance = _typical_angles(left, right), TOLERANCE[dtype]
-    smooth = (max(angles[0], _SMOOTH_ANGLES[0]), min(angles[1], _SMOOTH_ANGLES[1]))
+    smooth = _common(angles, _SMOOTH_ANGLES)
     if squared_norm is not None:
         try:
             chosen = part_surface(function, squared_norm, smooth, tolerance)
             return chosen, PiecewiseSurface(function, squared_norm, tolerance)
         except AccuracyError as error:
             _LOGGER.info("no series at angles from %.3g to %.3g: %s", *smooth, error)
-    return _any_norms(function, norm_span(norms), (angles, smooth), tolerance, pairs), None
+    within = _common(angles, resolved_angles(function, float(norms.max())))
+    return _any_norms(function, norm_span(norms), (within, smooth), tolerance, pairs), None
+
+
+def _common(first: Span, second: Span) -> Span:
+    """The angles that are in both ranges."""
+    return max(first[0], second[0]), min(first[1], second[1])
 
 
 def _any_norms(

@@ -1,0 +1,58 @@
+r"""Angles at which one series does for a kernel, however large its inputs are.
+
+An analytic activation of an argument of standard deviation $\tau$ looks like one with kinks if its
+details, of size $w$, are small beside $\tau$: its kernel is then nearly singular at angles up to
+about $w/\tau$ from 0 and π, which few pairs of inputs have.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from shoal.activations import Activation
+from shoal.activations.panels import breaks, reach
+from shoal.gaussian.quadrature import resolved_edges
+from shoal.kernels.calculi.own import Own, Variances
+from shoal.kernels.function import KernelFunction, kernels_in
+from shoal.kernels.surface import ANY_ANGLE, Span
+
+__all__ = ["resolved_angles"]
+
+_FINEST = 0.05  # details, in standard deviations, that series of some hundred terms resolve
+_WINDOW = 10.0  # standard deviations that count
+_INSET = 0.125  # beyond, sums over Hermite coefficients are short
+
+
+def resolved_angles(function: KernelFunction, norm: float) -> Span:
+    """All angles, or those away from 0 and π if inputs of this norm are too large."""
+    scales = _Scales(torch.tensor([norm**2], dtype=torch.float64), differentiable=False)
+    kernels_in(function.architecture, scales, function)
+    if any(_fine(phi, std) for phi, std in scales.seen):
+        return _INSET, math.pi - _INSET
+    return ANY_ANGLE
+
+
+@dataclass(frozen=True, eq=False)
+class _Scales(Own):
+    """The calculus of single inputs, which notes what activations see.
+
+    Attributes:
+        seen: Activations and the largest standard deviations of their arguments.
+    """
+
+    seen: list[tuple[Activation, float]] = field(default_factory=list)
+
+    def squares(self, phi: Activation, variance: Tensor, *, mean: bool) -> Variances:
+        """Mean squares, and means, of an activation alone."""
+        self.seen.append((phi, math.sqrt(float(variance.max()))))
+        return super().squares(phi, variance, mean=mean)
+
+
+def _fine(phi: Activation, std: float) -> bool:
+    """Whether an analytic activation has details that are small beside its argument."""
+    if phi.positively_homogeneous or breaks(phi, reach(phi)):
+        return False
+    widths = resolved_edges(phi, _WINDOW * std, torch.device("cpu")).diff()
+    return bool((widths < _FINEST * std).any())
