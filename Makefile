@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo tour test test-thorough test-slow peers lint format tables docs docs-serve bench wheel clean
+.PHONY: help demo tour test test-thorough test-slow peers lint format tables docs docs-serve bench wheel release clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*  ## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*  ## ' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -88,6 +88,11 @@ bench: $(STAMP)  ## Run the benchmarks
 
 wheel: $(STAMP)  ## Build the source archive and the wheel into DIST (default: dist)
 	$(BIN)/python -m build --outdir '$(DIST)'
+
+# PYTHONS are interpreters; TORCH, versions of torch (default: the newest one).
+PYTHONS ?= $(PYTHON)
+release: $(STAMP)  ## Build the release twice, compare, and install it with each of PYTHONS
+	$(BIN)/python .ci/release.py --dist '$(DIST)' --python $(PYTHONS) --torch $(TORCH)
 
 clean:  ## Remove the environment, caches and build results
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,3 +1,3 @@
 """Which version of shoal this is."""
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
