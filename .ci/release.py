@@ -6,8 +6,8 @@ It needs the package ``build`` and git. What is built is the last commit, in fol
 with its date (``SOURCE_DATE_EPOCH``), so that anybody gets the same bytes. For every PYTHON, in an
 environment that is empty before:
 
-- the wheel with the extra ``cli`` is installed from the index, with the newest of everything (or the
-  torch that ``--torch`` names), and ``pip check`` has nothing to say;
+- the wheel with the extra ``cli`` is installed, with the newest of everything on the index (or the
+  torch of ``--torch``), and ``pip check`` has nothing to say;
 - the library and the command line do a small job, in an empty folder;
 - the wheel that this Python builds from the source archive is the released one, byte for byte, and
   installing the source archive in its place works as well.
@@ -123,7 +123,7 @@ def install(wheel: Path, archive: Path, interpreter: str, torch: str | None) -> 
         python = folder / "environment" / "bin" / "python"
         pip = (python, "-m", "pip", "--no-cache-dir")
         wanted = [f"torch=={torch}"] if torch else []
-        run(*pip, "install", f"{wheel}[cli]", *wanted, cwd=folder)
+        run(*pip, "install", "--no-compile", f"{wheel}[cli]", *wanted, cwd=folder)
         found = smoke(python, version, folder)
 
         rebuild = (*pip, "wheel", "--no-deps", "--wheel-dir", "rebuilt", archive)
@@ -131,7 +131,7 @@ def install(wheel: Path, archive: Path, interpreter: str, torch: str | None) -> 
         if (folder / "rebuilt" / wheel.name).read_bytes() != wheel.read_bytes():
             raise SystemExit(f"{interpreter} builds another wheel from {archive.name}")
         run(*pip, "uninstall", "--yes", "shoal", cwd=folder)
-        run(*pip, "install", archive, cwd=folder)
+        run(*pip, "install", "--no-compile", archive, cwd=folder)
         smoke(python, version, folder)
     today = datetime.datetime.now(datetime.UTC).date()
     return f"| {found[0]} | {found[1]} | works | works, builds the same wheel | {today} |"
