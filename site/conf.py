@@ -77,6 +77,7 @@ Any module, any loop <equilibria>
 Coming from torchdeq <coming-from-torchdeq>
 Coming from neural-tangents <coming-from-neural-tangents>
 Coming from GPyTorch <coming-from-gpytorch>
+The NTK of my module <ntk-of-my-module>
 Kernels <kernels>
 Images <images>
 Mixtures <mixtures>
