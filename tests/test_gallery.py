@@ -7,6 +7,7 @@ import json
 import re
 import runpy
 import struct
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,6 +110,26 @@ def test_notebooks_are_small_and_complete(path: Path) -> None:
     outputs = [o for cell in notebook["cells"] for o in cell.get("outputs", ())]
     assert not any(o["output_type"] == "error" or o.get("name") == "stderr" for o in outputs)
     assert any("image/png" in o.get("data", ()) for o in outputs)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_install_shoal_where_it_is_missing(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = next(notebook_blocks(path)).code
+    commands: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: commands.append(command))
+    monkeypatch.chdir(path.parent)
+    exec(cell, {})
+    assert commands == []  # it is there
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    exec(cell, {})
+    monkeypatch.chdir(tmp_path)
+    wheel = tmp_path / "shoal-0.1.0-py3-none-any.whl"
+    wheel.touch()
+    exec(cell, {})
+    pip = [sys.executable, "-m", "pip", "install", "--quiet"]
+    assert commands == [[*pip, f"{source}[cli,gpytorch]"] for source in (ROOT, wheel)]
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
