@@ -75,11 +75,11 @@ def checksums(folder: Path) -> dict[str, str]:
 
 def build(dist: Path, scratch: Path) -> tuple[Path, Path]:
     """The wheel and the source archive of the last commit, built in two folders and the same."""
-    date = run("git", "log", "-1", "--format=%ct", cwd=ROOT).strip()
+    commit, date = run("git", "log", "-1", "--format=%H %ct", cwd=ROOT).split()
+    run("git", "archive", "--output", scratch / "source.tar", commit, cwd=ROOT)
     for attempt in ("first", "second"):
         source = scratch / attempt / "source"
         source.mkdir(parents=True)
-        run("git", "archive", "--output", scratch / "source.tar", "HEAD", cwd=ROOT)
         run("tar", "--extract", "--file", scratch / "source.tar", cwd=source)
         out = scratch / attempt / "dist"
         run(sys.executable, "-m", "build", "--outdir", out, cwd=source, SOURCE_DATE_EPOCH=date)
