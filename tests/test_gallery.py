@@ -24,7 +24,6 @@ PAGE = ROOT / "docs" / "gallery.md"
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 NOTEBOOKS = sorted((ROOT / "docs" / "gallery").glob("*.ipynb"))
 SLOW = {
-    "bayesian_optimization",
     "feasibility",
     "gaussian_process",
     "large_regression",
@@ -32,27 +31,20 @@ SLOW = {
     "replace_deq",
     "sphere",
 }
-NEEDS = {
-    "bayesian_optimization": "botorch",
-    "gaussian_processes": "gpytorch",
-    "learned_variance": "gpytorch",
-}
-
-
-def marks(name: str) -> list[pytest.MarkDecorator]:
-    """Of a script or notebook that takes long or needs what is not everywhere."""
-    found = [pytest.mark.slow] if name in SLOW else []
-    if package := NEEDS.get(name):
-        missing = importlib.util.find_spec(package) is None
-        found.append(pytest.mark.skipif(missing, reason=f"it needs {package}"))
-    if package == "botorch":
-        found.append(pytest.mark.filterwarnings("default"))  # it warns of its own fits
-    return found
+NEEDS_GPYTORCH = {"gaussian_processes", "learned_variance"}
+without_gpytorch = pytest.mark.skipif(
+    importlib.util.find_spec("gpytorch") is None, reason="it needs GPyTorch"
+)
 
 
 def cases(paths: list[Path]) -> list[object]:
-    """A case for each file."""
-    return [pytest.param(path, id=path.stem, marks=marks(path.stem)) for path in paths]
+    """A case for each file, marked if it takes long or needs what is not everywhere."""
+    marks = {
+        path: [pytest.mark.slow] * (path.stem in SLOW)
+        + [without_gpytorch] * (path.stem in NEEDS_GPYTORCH)
+        for path in paths
+    }
+    return [pytest.param(path, id=path.stem, marks=found) for path, found in marks.items()]
 
 
 @pytest.fixture
