@@ -61,3 +61,14 @@ def test_errors_above_the_ridge_are_told():
     found, looks = solved(matrix, error, b, max_steps=300)
     assert not found.converged
     assert float(looks[-1].max()) > 1e-9  # and nobody is told otherwise
+
+
+def test_errors_above_the_ridge_do_no_harm_where_the_matrix_is_large():
+    """What counts is the error relative to the matrix, not to the ridge."""
+    matrix, b = system(ridge=1e-3), normal(60, 2, seed=1)
+    values, vectors = torch.linalg.eigh(matrix)
+    error = 0.2 * values[-1] * vectors[:, -1:] @ vectors[:, -1:].T  # two thousand ridges
+    found, looks = solved(matrix, error, b)
+    assert found.converged
+    gains = (looks[1:] / looks[:-1]).max(1).values
+    assert float(gains[:-1].max()) <= 5.1e-4 + (1 + 5.1e-4) * 0.2 / (1 - 0.2)

@@ -25,7 +25,8 @@ from shoal.core.checks import shown
 from shoal.core.hashing import mixed
 
 if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup, Store
+    from torch.distributed import ProcessGroup
+    from torch.distributed.distributed_c10d import Store
 
 __all__ = [
     "ALONE",
@@ -206,7 +207,7 @@ class Processes:
                 if not absent:  # the wait ended for another reason
                     raise
                 self._refuse(absent, f"not made this call within {_ABSENCE.total_seconds():g} s")
-            ended = [r for r, place in enumerate(places) if store.get(place) != _HERE]
+            ended = [r for r, place in enumerate(places) if store.get(place) != _HERE.encode()]
             store.delete_key(f"{own} {count - 1}")  # which all have seen
         if ended:
             self._refuse(ended, "ended without this call")
@@ -260,7 +261,7 @@ def _leave(store: "Store", own: str) -> None:
         store.set(f"{own} {store.add(own, 1)}", _GONE)
 
 
-_HERE, _GONE = b"here", b"gone"
+_HERE, _GONE = "here", "gone"
 _met: ContextVar[bool] = ContextVar("_met", default=False)
 _TOLD = "This happened"
 ALONE = Processes()
