@@ -92,7 +92,7 @@ def test_what_overflows(architecture, dtype, large):
         lambda: kernel(architecture, more, huge, diag=True),
         lambda: kernel_operator(architecture, more, huge),
     ):
-        with pytest.raises(AccuracyError, match=r"overflows torch\.float"):
+        with pytest.raises(AccuracyError, match=r"overflows torch\.float|scale the inputs down"):
             call()
 
 

@@ -69,7 +69,9 @@ def reach(phi: "Activation", radius: float = 0.0) -> float:
     At least ``RADIUS``, or as much of it as the function and its derivatives are finite on.
     """
     if not radius < _LARGEST:
-        raise AccuracyError(f"{phi!r} cannot be integrated up to |x| = {radius:.3g}")
+        raise AccuracyError(
+            f"{phi!r} cannot be integrated up to |x| = {radius:.3g}: scale the inputs down"
+        )
     return max(_finite_radius(phi.panels_of), 2.0 ** math.ceil(math.log2(max(radius, 1.0))))
 
 
