@@ -180,7 +180,7 @@ CERTIFY: dict[str, Case] = {
 
 REPRODUCE: dict[str, Case] = {
     "unknown paper": ("whale2024", "PAPER must be one of .*shoal.*got 'whale2024'"),
-    "unknown figure": ("shoal depth", "FIGURE of shoal must be one of .*width, got 'depth'"),
+    "unknown figure": ("shoal tides", "FIGURE of shoal must be one of .*width, got 'tides'"),
     "paper without a name": ("''", "PAPER must be one of .*got ''"),
     "extra argument": ("shoal width depth", "depth"),
     "no jobs": ("shoal width --jobs 0", "--jobs must be >= 1, got 0"),
