@@ -9,9 +9,11 @@ from shoal import (
     DEQ,
     GELU,
     AccuracyError,
+    Erf,
     FullyConnected,
     Identity,
     ReLU,
+    Sine,
     Tanh,
     kernel,
     kernel_operator,
@@ -111,3 +113,12 @@ def test_norms_beyond_all_numbers():
     for options in ({}, {"diag": True}):
         with pytest.raises(AccuracyError, match=r"overflows torch\.float64"):
             kernel(DEQ(Tanh(), 0.2, 0.8), x, **options)
+
+
+@pytest.mark.parametrize("phi", [Tanh(), Erf(), Sine()], ids=str)
+def test_opposite_inputs_stay_opposite(phi):
+    """Odd features of x and -x are opposite, and a ReLU behind them sees no common part."""
+    x = torch.randn(6, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    found = kernel(FullyConnected((phi, ReLU())), x, -x, diag=True)
+    own = kernel(FullyConnected((phi, ReLU())), x, diag=True)
+    assert (found.ntk.abs() <= 1e-15 * own.ntk).all()

@@ -38,6 +38,9 @@ VERDICTS = {
     "ling2024-mnist-figure7": [CORRECTED],
     "ling2024-tables": [YES, PART],
     "shoal-conv-width": [CORRECTED],
+    "shoal-depth": [NO, PART, PART, PART, YES],
+    "shoal-depth-convolutions": [YES, YES, YES],
+    "shoal-depth-images": [YES, PART, PART],
 }
 
 

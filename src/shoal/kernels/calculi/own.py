@@ -11,7 +11,7 @@ from shoal.activations import Activation
 from shoal.approximation import Chebyshev, PiecewiseChebyshev, fit_piecewise
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError, ConvergenceError
-from shoal.gaussian import dual_derivative
+from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.moments import mean as activation_mean
 from shoal.gaussian.moments import mean_square, slope_square
 from shoal.kernels.fixed_points import solve
@@ -78,9 +78,9 @@ class Own(OfVectors):
         variance = state.values
 
         def slope() -> Tensor:
-            if not self.differentiable and bool((variance == 0).any()):
-                return dual_derivative(phi, variance, variance, variance)  # of both sides of zero
-            return slope_square(phi, variance.clamp(min=SMALLEST))
+            if self.differentiable:
+                return slope_square(phi, variance.clamp(min=SMALLEST))
+            return dual_derivative(phi, variance, variance, variance)
 
         return Pushed(self.squares(phi, variance, mean=mean), slope)
 
@@ -90,7 +90,10 @@ class Own(OfVectors):
         means = (
             torch.where(variance > 0, activation_mean(phi, some), phi(0 * some)) if mean else 0.0
         )
-        return Variances(squares_at(phi, variance)[0], means, variance)
+        if self.differentiable:  # duals of kinks have no second derivatives where u = v
+            return Variances(squares_at(phi, variance)[0], means, variance)
+        # by the formula of pairs, so that cosines of ±1 stay so to the last bit
+        return Variances(dual(phi, variance, variance, variance), means, variance)
 
     def fixed_point(self, loop: Loop, injected: Variances) -> Variances:
         """The variances at equilibrium."""

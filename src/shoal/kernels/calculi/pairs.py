@@ -19,6 +19,8 @@ from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
 
 __all__ = ["Pair", "PairCalculus", "Pairs", "loop_covariance"]
 
+_ROUNDING = 1e-14  # of sums of series, relative to their bound
+
 
 @dataclass(frozen=True, eq=False)
 class Pair:
@@ -132,6 +134,7 @@ class Pairs(PairCalculus, OfVectors):
             triple = *self._both(state.own.values), state.covariance
             return Pushed(Pair(own, dual(phi, *triple)), lambda: dual_derivative(phi, *triple))
         value, slope = self._duals(phi, state.own.values)(state.covariance)
+        value = _parallel(value, *self._both(own.values))
         return Pushed(self._bounded(Pair(own, value)), slope)
 
     def fixed_point(self, loop: Loop, injected: Pair) -> Pair:
@@ -196,6 +199,16 @@ class Pairs(PairCalculus, OfVectors):
         if key not in self._duals_at:
             self._duals_at[key] = FixedVariances(phi, variances, self.places)
         return self._duals_at[key]
+
+
+def _parallel(covariance: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Covariances; those within rounding of their bound are at it, as other sums have made it.
+
+    Else parallel and opposite inputs would be so to the root of the rounding only.
+    """
+    bound = torch.where(a == b, a, a.sqrt() * b.sqrt())
+    near = bound - covariance.abs() <= _ROUNDING * bound
+    return torch.where(near, bound.copysign(covariance), covariance)
 
 
 def loop_covariance(loop: Loop, injected: float, product: float) -> float:
