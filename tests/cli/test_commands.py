@@ -84,7 +84,7 @@ def test_sections_are_chosen() -> None:
     options = ["analyze", "-n", "20", "--json"]
     only = json.loads(run(*options, "--only", "timing, kernels").stdout)
     assert list(only["sections"]) == ["kernels", "timing"]  # in their order
-    rest = "spectrum,design,training,accuracy,prediction,certificate,equivalents,timing"
+    rest = "spectrum,design,training,accuracy,prediction,images,certificate,equivalents,timing"
     skip = json.loads(run(*options, "--skip", rest).stdout)
     assert list(skip["sections"]) == ["well_posedness", "kernels"]
     twice = json.loads(run(*options, "--only", "kernels", "--only", "well_posedness").stdout)

@@ -75,6 +75,7 @@ def test_files(monkeypatch: pytest.MonkeyPatch) -> None:
     d = shoal.design(shoal.DEQ(shoal.Tanh(), 0.2, 0.8), tau0=1.0, method="sphere")
     net = shoal.build(d.architecture, in_features=5, width=30, out_features=2, seed=7)
     monkeypatch.syspath_prepend(str(Path().absolute()))
+    monkeypatch.delitem(sys.modules, "net", raising=False)
     import net as exported
 
     sys.modules.pop("net")

@@ -125,7 +125,9 @@ def _export_python(network: ChainNetwork[Any], target: Path) -> None:
 def _export_onnx(network: ChainNetwork[Any], target: Path) -> None:
     model = plain_module(network, by_bits=False).eval()
     spec, free = network.spec, {0: torch.export.Dim("samples")}
-    sides = spec.pixels or (3 * spec.architecture.patch_size,) * spec.pixel_axes
+    sides = spec.pixels or tuple(
+        3 * spec.architecture.patch_size for _ in range(spec.pixel_axes)
+    )  # vectors have none
     if not spec.pixels:
         free |= {2 + k: torch.export.Dim(f"pixels{k}") for k in range(spec.pixel_axes)}
     x = network.readout.new_ones(2, spec.in_features, *sides)
