@@ -19,9 +19,11 @@ from shoal.cli.options import (
     InputVariance,
     Json,
     RecurrentVariance,
+    Reference,
     Save,
     Standardize,
     Threads,
+    Trust,
     Verbose,
     check_count,
     check_output,
@@ -105,16 +107,8 @@ def analyze(
             help="What makes the model whose weights are in FILE. Runs PATH.py.",
         ),
     ] = None,
-    trust: Annotated[
-        bool,
-        typer.Option(
-            "--trust", help="FILE is a whole module, pickled. Runs whatever code is in it."
-        ),
-    ] = False,
-    reference: Annotated[
-        Path | None,
-        typer.Option(metavar="WEIGHTS", help="Those before training, to compare tangent kernels."),
-    ] = None,
+    trust: Trust = False,
+    reference: Reference = None,
     activation: Activation = "tanh",
     recurrent_variance: RecurrentVariance = 0.2,
     input_variance: InputVariance = 0.8,

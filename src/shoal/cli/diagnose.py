@@ -14,8 +14,10 @@ from shoal.cli.model_files import model_in, samples_for, weights_in
 from shoal.cli.options import (
     Debug,
     Json,
+    Reference,
     Save,
     Threads,
+    Trust,
     Verbose,
     check_count,
     check_output,
@@ -75,16 +77,8 @@ def diagnose(
             help="What makes the model whose state dictionary FILE is. Runs PATH.py.",
         ),
     ] = None,
-    trust: Annotated[
-        bool,
-        typer.Option(
-            "--trust", help="FILE is a whole module, pickled. Runs whatever code is in it."
-        ),
-    ] = False,
-    reference: Annotated[
-        Path | None,
-        typer.Option(metavar="WEIGHTS", help="Those before training, to compare tangent kernels."),
-    ] = None,
+    trust: Trust = False,
+    reference: Reference = None,
     tolerance: Annotated[
         float, typer.Option(help="Within which an output is as good as its limit.")
     ] = 0.01,

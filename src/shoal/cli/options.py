@@ -26,9 +26,11 @@ __all__ = [
     "Json",
     "Output",
     "RecurrentVariance",
+    "Reference",
     "Save",
     "Standardize",
     "Threads",
+    "Trust",
     "Verbose",
     "check_count",
     "check_folder",
@@ -142,6 +144,14 @@ Activation = Annotated[
         help=f"φ: {', '.join(sorted(known_activations()))}; with numbers after a colon where it "
         "takes some: leakyrelu:0.1, hermite:0,1,0.5."
     ),
+]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="FILE is a whole module, pickled. Runs whatever code is in it."),
+]
+Reference = Annotated[
+    Path | None,
+    typer.Option(metavar="WEIGHTS", help="Those before training, to compare tangent kernels."),
 ]
 RecurrentVariance = Annotated[
     float, typer.Option(help="σ_a², of the recurrent weights, at least 0.")
