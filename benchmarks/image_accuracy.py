@@ -32,13 +32,16 @@ from shoal.data import load
 from shoal.kernels.image_function import chosen_kernels
 from shoal.kernels.image_matrix import ImagePlan, entries
 
-RIDGES = (1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+RIDGES = (1e-7, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 SETTINGS = (
     (0.5, 3),
     (1.0, 3),
     (1.4, 3),
     (1.6, 3),
     (1.0, 5),
+    (1.4, 5),
+    (1.0, 7),
+    (1.4, 7),
 )  # the recurrent variance, the side of a patch
 
 Row = dict[str, Any]
@@ -52,22 +55,32 @@ def prepared(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
     return train / scale, test / scale
 
 
-def factor(matrix: Tensor, ridge: float) -> Tensor:
-    """That of the matrix with a ridge, in float64."""
+def factor(matrix: Tensor, ridge: float) -> Tensor | None:
+    """That of the matrix with a ridge, in float64; None if float32 leaves it indefinite."""
     system = matrix.double()
     system.diagonal().add_(ridge * float(matrix.diagonal().mean()))
-    return torch.linalg.cholesky(system, out=system)
+    triangle, failed = torch.linalg.cholesky_ex(system)
+    return None if failed else triangle
+
+
+def solved(matrix: Tensor, targets: Tensor, ridge: float) -> tuple[Tensor, float]:
+    """The weights of a regression, and its ridge: the given one, or 3, 9, ... times it."""
+    while (triangle := factor(matrix, ridge)) is None:
+        ridge *= 3
+    return torch.cholesky_solve(targets, triangle), ridge
 
 
 def left_out(matrix: Tensor, targets: Tensor, labels: Tensor) -> tuple[float, float]:
     """The ridge that does best where each image is predicted from all others, and its accuracy."""
     scores = {}
     for ridge in RIDGES:
-        inverse = torch.cholesky_inverse(factor(matrix, ridge))
+        if (triangle := factor(matrix, ridge)) is None:
+            continue
+        inverse = torch.cholesky_inverse(triangle)
         errors = (inverse @ targets) / inverse.diagonal()[:, None]
         right = (targets - errors).argmax(1) == labels
         scores[ridge] = float(right.double().mean())
-    best = max(scores, key=scores.__getitem__)
+    best = max(scores, key=lambda ridge: (scores[ridge], ridge))
     return best, scores[best]
 
 
@@ -182,7 +195,7 @@ class Study:
     def learn(self, net: shoal.Architecture, count: int, ridge: float) -> Row:
         """The accuracy on the test images."""
         matrix, seconds = self.timed(net, self.x[:count])
-        solution = torch.cholesky_solve(self.targets[:count], factor(matrix, ridge))
+        solution, ridge = solved(matrix, self.targets[:count], ridge)
         del matrix
         right = 0
         for some, labels in zip(self.x_test.split(2000), self.test_labels.split(2000), strict=True):
@@ -246,7 +259,7 @@ def both(study: Study, net: shoal.ConvDEQ, count: int, window: int) -> Row:
     """Leave out each image, and predict the test images, from one matrix."""
     matrix, seconds = study.timed(net, study.x[:count], window=window)
     ridge, score = left_out(matrix, study.targets[:count], study.labels[:count])
-    solution = torch.cholesky_solve(study.targets[:count], factor(matrix, ridge))
+    solution, ridge = solved(matrix, study.targets[:count], ridge)
     cross, more = study.timed(net, study.x_test, study.x[:count], window=window)
     right = (cross.double() @ solution).argmax(1) == study.test_labels
     pairs = count * (count + 1) / 2 + count * len(study.x_test)
