@@ -1,125 +1,107 @@
 """Accuracy of kernel regression on images: ConvDEQ beside the dense DEQ.
 
 python benchmarks/image_accuracy.py --data DIR --out rows.jsonl [--dataset mnist] [--device cuda]
-    [--train 60000] [--choose 5000] [--compare 1000] [--windows 1 3 5 all] [--seconds 600]
+    [--train 60000] [--choose 5000] [--search 200] [--pooled 1] [--seconds 600]
 
 DIR holds the official files of MNIST, Fashion-MNIST or CIFAR-10 (or a part of it, of which loading
 warns). Kernels are computed in float32, on a GPU by one fused pass, and factored in float64.
-Variances and patches, and the ridge as a multiple of the mean of the diagonal, are those that do
-best for the first images of the training set when each of them is left out; with them all training
-images are learned, and the test images are seen once, at the end. With ``--compare`` as many images
-are learned with readouts of means over windows of pixels instead: 1 is a readout of all pixels,
-"all" the average pooling of a ``ConvDEQ``; windows in between go on at the opposite border. Rows
-are written as they are found; those that are there already are not computed again. What would take
-longer than is left of ``--seconds`` is done with as many images as fit.
+Settings, and the ridge as a multiple of the mean of the diagonal, are those that do best for
+training images when each of them is left out; with them all training images are learned, and the
+test images are seen once, at the end. By default variances and patches are chosen, for a readout of
+all pixels. With ``--search`` also how images are prepared, whether they are mirrored, and over
+which windows of pixels the readout takes means; with ``--pooled``, the readout takes means over the
+whole image. Rows are written as they are found; those that are there already are not computed
+again. What would take longer than is left of ``--seconds`` is done with as many images as fit.
 """
 
 import argparse
-import itertools
 import json
 import math
 import time
-from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from moved_images import Setting, prepared
 from torch import Tensor
 
 import shoal
 from shoal.data import load
-from shoal.kernels.image_function import chosen_kernels
-from shoal.kernels.image_matrix import ImagePlan, entries
 
-RIDGES = (1e-7, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
-SETTINGS = (
-    (0.5, 3),
-    (1.0, 3),
-    (1.4, 3),
-    (1.6, 3),
-    (1.0, 5),
-    (1.4, 5),
-    (1.0, 7),
-    (1.4, 7),
-)  # the recurrent variance, the side of a patch
+RIDGES = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
+BATCH = 2000  # test images that are predicted at once
+MANY = 20_000  # images of which not each is left out
 
 Row = dict[str, Any]
 
 
-def prepared(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
-    """Images with pixels of mean zero, in all of one scale."""
-    mean = train.mean((0, 2, 3), keepdim=True)
-    train, test = train - mean, test - mean
-    scale = train.square().mean().sqrt()
-    return train / scale, test / scale
+@dataclass(frozen=True)
+class Dense:
+    """The kernel of the dense DEQ, which does not know what a pixel is."""
+
+    whiten: float | None = None
+
+    def __str__(self) -> str:
+        """A title."""
+        return "DEQ 0.2"
+
+    def ntk(self, x: Tensor, other: Tensor | None = None) -> Tensor:
+        """The NTK of images with others, or with themselves."""
+        net = shoal.DEQ(shoal.ReLU(), 0.2, 1 / x[0].numel())
+        return shoal.kernel(net, x.flatten(1), None if other is None else other.flatten(1)).ntk
+
+
+SETTINGS = [Setting(v, k) for v, k in ((0.5, 3), (1.0, 3), (1.4, 3), (1.6, 3), (1.0, 5))]
+RESPECTS: tuple[list[dict[str, Any]], ...] = (
+    [{"mirror": True}],
+    [{"window": 2, "step": step} for step in (1, 2, 3, 4)],
+    [{"whiten": ridge} for ridge in (math.inf, 1.0, 0.1, 0.01)],
+    [{"variance": variance} for variance in (0.5, 1.4, 1.7)],
+    [{"size": 5}],
+    [{"window": 3, "step": step} for step in (2, 3, 4)],
+)  # what a search changes together
 
 
 def factor(matrix: Tensor, ridge: float) -> Tensor | None:
-    """That of the matrix with a ridge, in float64; None if float32 leaves it indefinite."""
+    """That of the matrix with a ridge, in float64; ``None`` if rounding has left it indefinite."""
     system = matrix.double()
     system.diagonal().add_(ridge * float(matrix.diagonal().mean()))
-    triangle, failed = torch.linalg.cholesky_ex(system)
-    return None if failed else triangle
+    found = torch.linalg.cholesky_ex(system)
+    return None if bool(found.info) else found.L
 
 
-def solved(matrix: Tensor, targets: Tensor, ridge: float) -> tuple[Tensor, float]:
-    """The weights of a regression, and its ridge: the given one, or 3, 9, ... times it."""
-    while (triangle := factor(matrix, ridge)) is None:
-        ridge *= 3
-    return torch.cholesky_solve(targets, triangle), ridge
+def share(predicted: Tensor, targets: Tensor) -> float:
+    """The accuracy."""
+    return float((predicted.argmax(1) == targets.argmax(1)).double().mean())
 
 
-def left_out(matrix: Tensor, targets: Tensor, labels: Tensor) -> tuple[float, float]:
-    """The ridge that does best where each image is predicted from all others, and its accuracy."""
-    scores = {}
-    for ridge in RIDGES:
-        if (triangle := factor(matrix, ridge)) is None:
-            continue
-        inverse = torch.cholesky_inverse(triangle)
-        errors = (inverse @ targets) / inverse.diagonal()[:, None]
-        right = (targets - errors).argmax(1) == labels
-        scores[ridge] = float(right.double().mean())
-    best = max(scores, key=lambda ridge: (scores[ridge], ridge))
-    return best, scores[best]
+class Exact:
+    """Regression with all images, whose ridge, if there is none, is the best by leaving out.
 
+    Args:
+        matrix: Their kernel.
+        targets: Their targets.
+        ridge: A multiple of the mean of the diagonal.
+    """
 
-def network(variance: float, size: int, channels: int, *, pooled: bool) -> shoal.ConvDEQ:
-    """The equilibrium of one setting."""
-    pooling = "average" if pooled else None
-    return shoal.ConvDEQ(shoal.ReLU(), variance, 1 / channels, kernel_size=size, pooling=pooling)
+    def __init__(self, matrix: Tensor, targets: Tensor, ridge: float | None = None) -> None:
+        self.scores: dict[float, float] = {}
+        for each in RIDGES if ridge is None else ():
+            root = factor(matrix, each)
+            if root is not None:
+                inverse = torch.cholesky_inverse(root)
+                errors = (inverse @ targets) / inverse.diagonal()[:, None]
+                self.scores[each] = share(targets - errors, targets)
+        self.ridge = max(self.scores, key=self.scores.__getitem__) if ridge is None else ridge
+        root = factor(matrix, self.ridge)
+        assert root is not None
+        self.solution = torch.cholesky_solve(targets, root)
 
-
-def window_weights(window: int, sides: tuple[int, int]) -> dict[float, list[int]]:
-    """What displaced pairs of pixels count where means over windows are read, by what it is."""
-    weights = defaultdict(list)
-    for down, across in itertools.product(range(1 - window, window), repeat=2):
-        share = (window - abs(down)) * (window - abs(across)) / window**4
-        if down or across:
-            weights[share].append(down % sides[0] * sides[1] + across % sides[1])
-    return weights
-
-
-def windowed(
-    net: shoal.ConvDEQ, window: int, first: Tensor, second: Tensor | None = None
-) -> Tensor:
-    """The NTK of a network that reads means over windows, of which ``net`` is that of one pixel."""
-    result = shoal.kernel(net, first, second).ntk.mul_(window**-2)
-    plan = ImagePlan.of(chosen_kernels(net), first, second, 2**28)
-    shift = 0 if plan.symmetric else len(first)
-    sums = plan._sums if plan.fused is None or plan.fused.exact else plan.fused.sums
-    height, width = first.shape[2:]
-    for weight, places in window_weights(window, (height, width)).items():
-        steps = torch.tensor(places, device=first.device)
-        size = max(1, 2**22 // len(places))
-        parts = entries(plan.shape, size, symmetric=plan.symmetric, device=first.device)
-        for i, j in parts:
-            more = (plan.read * weight * sums((i, j + shift), steps)[1]).to(result)
-            result[i, j] += more
-            if plan.symmetric:
-                away = i != j
-                result[j[away], i[away]] += more[away]
-    return result
+    def predict(self, cross: Tensor) -> Tensor:
+        """Outputs for images, of which the kernel with all is known."""
+        return cross.double() @ self.solution
 
 
 class Records:
@@ -135,12 +117,12 @@ class Records:
         """Seconds."""
         return self.end - time.perf_counter()
 
-    def row(self, make: Callable[[], Row], **name: object) -> Row | None:
-        """The row of a name: as it is on file, or made now if there is time."""
+    def row(self, make: Callable[[], Row], kept: float = 0.0, **name: object) -> Row | None:
+        """The row of a name: as it is on file, or made now if more time is left than is kept."""
         for row in self.rows:
             if all(row.get(key) == value for key, value in name.items()):
                 return row
-        if self.left <= 0:
+        if self.left <= kept:
             return None
         row = {**name, **make()}
         with self.path.open("a") as file:
@@ -153,125 +135,111 @@ class Records:
 class Study:
     """One dataset."""
 
-    def __init__(self, name: str, folder: str, device: str, sizes: tuple[int, int]) -> None:
-        train = load(name, folder=folder, dtype=torch.float32)
-        test = load(name, split="test", folder=folder, dtype=torch.float32)
-        x, x_test = prepared(train.x[: sizes[0]], test.x[: sizes[1]])
-        self.x, self.x_test = x.to(device), x_test.to(device)
-        self.labels, self.test_labels = (
-            t.y[:size].long().to(device) for t, size in zip((train, test), sizes, strict=True)
-        )
-        classes = int(self.labels.max()) + 1
-        self.targets = torch.nn.functional.one_hot(self.labels, classes).double() - 1 / classes
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.images, self.targets = [], []
+        for split, count in (("train", given.train), ("test", given.test)):
+            data = load(given.dataset, split=split, folder=given.data, dtype=torch.float32)
+            self.images.append(data.x[:count].to(given.device))
+            labels = data.y[:count].long().to(given.device)
+            self.targets.append(torch.nn.functional.one_hot(labels, 10).double() - 0.1)
+        self.name, self.choices = given.dataset, given.choose
+        self.prepared: tuple[float | None, tuple[Tensor, Tensor]] | None = None
 
-    def timed(
-        self, net: shoal.Architecture, *inputs: Tensor, window: int = 1
-    ) -> tuple[Tensor, float]:
-        """The NTK of some images, and the seconds that it took."""
-        if not isinstance(net, shoal.ConvDEQ):
-            inputs = tuple(x.flatten(1) for x in inputs)
-        start = time.perf_counter()
-        if isinstance(net, shoal.ConvDEQ) and window > 1:
-            matrix = windowed(net, window, *inputs)
-        else:
-            matrix = shoal.kernel(net, *inputs).ntk
-        if matrix.is_cuda:
-            torch.cuda.synchronize()
-        return matrix, time.perf_counter() - start
+    def inputs(self, kernel: Setting | Dense) -> tuple[Tensor, Tensor]:
+        """The images of training and test, as a kernel wants them."""
+        if self.prepared is None or self.prepared[0] != kernel.whiten:
+            self.prepared = kernel.whiten, prepared(*self.images, kernel.whiten)
+        return self.prepared[1]
 
-    def choose(self, net: shoal.Architecture, count: int) -> Row:
+    def choose(self, kernel: Setting | Dense) -> Row:
         """What leaving out each of the first images says."""
-        shoal.kernel(net, self.x[:2] if isinstance(net, shoal.ConvDEQ) else self.x[:2].flatten(1))
-        matrix, seconds = self.timed(net, self.x[:count])
-        ridge, score = left_out(matrix, self.targets[:count], self.labels[:count])
-        each = 1e6 * seconds / (len(matrix) * (len(matrix) + 1) / 2)
-        return {"ridge": ridge, "left_out": score, "micros": each}
+        x = self.inputs(kernel)[0][: self.choices]
+        kernel.ntk(x[:2])  # compiled
+        matrix, seconds = timed(kernel, x)
+        model = Exact(matrix, self.targets[0][: len(x)])
+        each = 1e6 * seconds / (len(x) * (len(x) + 1) / 2)
+        right = model.scores[model.ridge]
+        return {"of": len(x), "ridge": model.ridge, "left_out": right, "micros": each}
 
     def fitting(self, micros: float, seconds: float) -> int:
         """How many training images fit into a time, with all test images."""
-        entries, tests = 0.9e6 * seconds / micros, len(self.x_test)
-        return min(len(self.x), int(math.sqrt(tests**2 + 2 * max(entries, 0)) - tests))
+        entries, (train, test) = 0.9e6 * max(seconds, 0) / micros, map(len, self.images)
+        return int(min(train, math.sqrt(test**2 + 2 * entries) - test))
 
-    def learn(self, net: shoal.Architecture, count: int, ridge: float) -> Row:
-        """The accuracy on the test images."""
-        matrix, seconds = self.timed(net, self.x[:count])
-        solution, ridge = solved(matrix, self.targets[:count], ridge)
+    def learn(self, kernel: Setting | Dense, count: int, ridge: float) -> Row:
+        """The accuracy on the test images; of many, the ridge is not chosen again."""
+        x, others = self.inputs(kernel)
+        few, targets = x[:count], self.targets[0]
+        matrix, seconds = timed(kernel, few)
+        model = Exact(matrix, targets[:count], ridge if count > MANY else None)
         del matrix
-        right = 0
-        for some, labels in zip(self.x_test.split(2000), self.test_labels.split(2000), strict=True):
-            cross, more = self.timed(net, some, self.x[:count])
-            right += int(((cross.double() @ solution).argmax(1) == labels).sum())
+        right = 0.0
+        for some, aims in zip(others.split(BATCH), self.targets[1].split(BATCH), strict=True):
+            cross, more = timed(kernel, some, few)
             seconds += more
-        entries = count * (count + 1) / 2 + count * len(self.x_test)
+            right += share(model.predict(cross), aims) * len(some)
         return {
             "train": count,
-            "test": len(self.x_test),
-            "accuracy": right / len(self.x_test),
-            "ridge": ridge,
+            "test": len(others),
+            "accuracy": right / len(others),
+            "left_out": model.scores.get(model.ridge),
+            "ridge": model.ridge,
             "seconds": seconds,
-            "micros": 1e6 * seconds / entries,
         }
 
 
-def flattened(study: Study, records: Records, given: argparse.Namespace) -> None:
-    """Choose a setting, and learn all images with it; the dense DEQ beside it."""
-    channels, name = study.x.shape[1], given.dataset
-    dense = shoal.DEQ(shoal.ReLU(), 0.2, 1 / study.x[0].numel())
-    count = min(given.choose, len(study.x))
-    nets = {f"ConvDEQ {v:g} {k}x{k}": network(v, k, channels, pooled=False) for v, k in SETTINGS}
-    found = {}
-    for title, net in {"DEQ 0.2": dense, **nets}.items():
-        row = records.row(lambda net=net: study.choose(net, count), data=name, choose=title)
+def timed(kernel: Setting | Dense, x: Tensor, other: Tensor | None = None) -> tuple[Tensor, float]:
+    """An NTK, and the seconds that it took."""
+    start = time.perf_counter()
+    matrix = kernel.ntk(x, other)
+    if matrix.is_cuda:
+        torch.cuda.synchronize()
+    return matrix, time.perf_counter() - start
+
+
+class Choice:
+    """Settings, and what leaving out says of them."""
+
+    def __init__(self, study: Study, records: Records) -> None:
+        self.study, self.records = study, records
+
+    def row(self, kernel: Setting | Dense, kept: float = 0.0) -> Row | None:
+        """What leaving out says; ``None`` if no more time is left than is kept."""
+        return self.records.row(
+            lambda: self.study.choose(kernel),
+            kept,
+            data=self.study.name,
+            choose=str(kernel),
+            of=min(self.study.choices, len(self.study.images[0])),
+        )
+
+    def best(self, kernels: Iterable[Setting], seconds: float | None = None) -> Setting | None:
+        """The best of those with which all training images are learned in a time, which is kept."""
+        rows = {k: row for k in kernels if (row := self.row(k, seconds or 0.0)) is not None}
+        most, limit = len(self.study.images[0]), math.inf if seconds is None else seconds
+        fitting = [k for k in rows if self.study.fitting(rows[k]["micros"], limit) >= most]
+        return max(fitting, key=lambda kernel: rows[kernel]["left_out"], default=None)
+
+    def learn(self, kernel: Setting | Dense) -> None:
+        """Learn as many images as fit."""
+        row = self.row(kernel)
         if row is None:
             return
-        found[title] = row
-    best = max(nets, key=lambda title: found[title]["left_out"])
-    for title, net in (("DEQ 0.2", dense), (best, nets[best])):
-        size = study.fitting(found[title]["micros"], records.left)
-        ridge = found[title]["ridge"]
-        records.row(
-            lambda net=net, size=size, ridge=ridge: study.learn(net, size, ridge),
-            data=name,
-            learn=title,
+        count = self.study.fitting(row["micros"], self.records.left)
+        self.records.row(
+            lambda: self.study.learn(kernel, count, row["ridge"]),
+            data=self.study.name,
+            learn=str(kernel),
         )
 
 
-def compare(study: Study, records: Records, given: argparse.Namespace) -> None:
-    """The same images with several readouts, the ridge of each by leaving out."""
-    for window in given.windows:
-        pooled = window == "all"
-        net = network(given.variance, 3, study.x.shape[1], pooled=pooled)
-        side = 1 if pooled else int(window)
-        name = {"data": given.dataset, "window": window, "of": given.compare}
-        # many, so that what each call costs does not count
-        few = study.x[: min(400 if study.x.is_cuda and not pooled else 20, given.compare)]
-        study.timed(net, few[:2], window=side)
-        micros = 1e6 * study.timed(net, few, window=side)[1] / (len(few) * (len(few) + 1) / 2)
-        size = min(given.compare, study.fitting(micros, records.left))
-
-        def make(net: shoal.ConvDEQ = net, size: int = size, side: int = side) -> Row:
-            return both(study, net, size, side)
-
-        records.row(make, **name)
-
-
-def both(study: Study, net: shoal.ConvDEQ, count: int, window: int) -> Row:
-    """Leave out each image, and predict the test images, from one matrix."""
-    matrix, seconds = study.timed(net, study.x[:count], window=window)
-    ridge, score = left_out(matrix, study.targets[:count], study.labels[:count])
-    solution, ridge = solved(matrix, study.targets[:count], ridge)
-    cross, more = study.timed(net, study.x_test, study.x[:count], window=window)
-    right = (cross.double() @ solution).argmax(1) == study.test_labels
-    pairs = count * (count + 1) / 2 + count * len(study.x_test)
-    return {
-        "train": count,
-        "test": len(study.x_test),
-        "accuracy": float(right.double().mean()),
-        "left_out": score,
-        "ridge": ridge,
-        "seconds": seconds + more,
-        "micros": 1e6 * (seconds + more) / pairs,
-    }
+def search(choice: Choice, seconds: float) -> Setting | None:
+    """Improve a setting in one respect after the other, where it is affordable to learn with it."""
+    best: Setting | None = Setting(1.0, padding="circular")
+    for respect in RESPECTS:
+        if best is not None:
+            best = choice.best([best, *(replace(best, **change) for change in respect)], seconds)
+    return best
 
 
 def main() -> None:
@@ -284,14 +252,20 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=60_000)
     parser.add_argument("--test", type=int, default=10_000)
     parser.add_argument("--choose", type=int, default=5_000, help="images to choose settings by")
-    parser.add_argument("--compare", type=int, default=0, help="compare readouts with so many")
-    parser.add_argument("--windows", nargs="+", default=["1", "3", "all"], help="which readouts")
-    parser.add_argument("--variance", type=float, default=1.6, help="for that comparison")
+    parser.add_argument(
+        "--search", type=float, default=0, help="seconds for learning what is found"
+    )
+    parser.add_argument("--pooled", type=float, default=0, help="the variance with average pooling")
     parser.add_argument("--seconds", type=float, default=600.0)
     given = parser.parse_args()
-    records = Records(given.out, given.seconds)
-    study = Study(given.dataset, given.data, given.device, (given.train, given.test))
-    (compare if given.compare else flattened)(study, records, given)
+    choice = Choice(Study(given), Records(given.out, given.seconds))
+    if given.pooled:
+        choice.learn(Setting(given.pooled, window=0))
+        return
+    choice.learn(Dense())
+    best = search(choice, given.search) if given.search else choice.best(SETTINGS)
+    if best is not None:
+        choice.learn(best)
 
 
 if __name__ == "__main__":
