@@ -7,11 +7,11 @@ DIR holds the official files of MNIST, Fashion-MNIST or CIFAR-10 (or a part of i
 warns). Kernels are computed in float32, on a GPU by one fused pass, and factored in float64.
 Settings, and the ridge as a multiple of the mean of the diagonal, are those that do best for
 training images when each of them is left out; with them all training images are learned, and the
-test images are seen once, at the end. By default variances and patches are chosen, for a readout of
-all pixels. With ``--search`` also how images are prepared, whether they are mirrored, and over
-which windows of pixels the readout takes means; with ``--pooled``, the readout takes means over the
-whole image. Rows are written as they are found; those that are there already are not computed
-again. What would take longer than is left of ``--seconds`` is done with as many images as fit.
+test images are seen once, at the end (never with ``--test 0``). By default there is a readout of
+all pixels. With ``--search`` the readout may take means over windows of pixels, as far as all
+images can then be learned within so many seconds; with ``--pooled``, it takes means over the whole
+image. Rows are written as they are found; those that are there already are not computed again. What
+would take longer than is left of ``--seconds`` is done with as many images as fit.
 """
 
 import argparse
@@ -53,7 +53,12 @@ class Dense:
         return shoal.kernel(net, x.flatten(1), None if other is None else other.flatten(1)).ntk
 
 
-SETTINGS = [Setting(v, k) for v, k in ((0.5, 3), (1.0, 3), (1.4, 3), (1.6, 3), (1.0, 5))]
+PREPARED = ((None, True), (math.inf, False), (math.inf, True))
+SETTINGS = [
+    *(Setting(0.5), Setting(1.0), Setting(1.4), Setting(1.6)),
+    *(Setting(variance, size) for size in (5, 7) for variance in (1.0, 1.4)),
+    *(Setting(1.4, whiten=whiten, mirror=mirror) for whiten, mirror in PREPARED),
+]
 RESPECTS: tuple[list[dict[str, Any]], ...] = (
     [{"mirror": True}],
     [{"window": 2, "step": step} for step in (1, 2, 3, 4)],
@@ -68,8 +73,9 @@ def factor(matrix: Tensor, ridge: float) -> Tensor | None:
     """That of the matrix with a ridge, in float64; ``None`` if rounding has left it indefinite."""
     system = matrix.double()
     system.diagonal().add_(ridge * float(matrix.diagonal().mean()))
-    found = torch.linalg.cholesky_ex(system)
-    return None if bool(found.info) else found.L
+    failed = torch.empty((), dtype=torch.int32, device=system.device)
+    torch.linalg.cholesky_ex(system, out=(system, failed))
+    return None if bool(failed) else system
 
 
 def share(predicted: Tensor, targets: Tensor) -> float:
@@ -94,9 +100,9 @@ class Exact:
                 inverse = torch.cholesky_inverse(root)
                 errors = (inverse @ targets) / inverse.diagonal()[:, None]
                 self.scores[each] = share(targets - errors, targets)
-        self.ridge = max(self.scores, key=self.scores.__getitem__) if ridge is None else ridge
-        root = factor(matrix, self.ridge)
-        assert root is not None
+        self.ridge = ridge or max(self.scores, key=lambda each: (self.scores[each], each))
+        while (root := factor(matrix, self.ridge)) is None:
+            self.ridge *= 3
         self.solution = torch.cholesky_solve(targets, root)
 
     def predict(self, cross: Tensor) -> Tensor:
@@ -139,10 +145,11 @@ class Study:
         self.images, self.targets = [], []
         for split, count in (("train", given.train), ("test", given.test)):
             data = load(given.dataset, split=split, folder=given.data, dtype=torch.float32)
-            self.images.append(data.x[:count].to(given.device))
-            labels = data.y[:count].long().to(given.device)
+            few = slice(max(1, count))
+            self.images.append(data.x[few].to(given.device))
+            labels = data.y[few].long().to(given.device)
             self.targets.append(torch.nn.functional.one_hot(labels, 10).double() - 0.1)
-        self.name, self.choices = given.dataset, given.choose
+        self.name, self.choices, self.tested = given.dataset, given.choose, given.test > 0
         self.prepared: tuple[float | None, tuple[Tensor, Tensor]] | None = None
 
     def inputs(self, kernel: Setting | Dense) -> tuple[Tensor, Tensor]:
@@ -161,9 +168,18 @@ class Study:
         right = model.scores[model.ridge]
         return {"of": len(x), "ridge": model.ridge, "left_out": right, "micros": each}
 
+    def rate(self, kernel: Setting | Dense) -> float:
+        """Microseconds for an entry, of enough of them that what each call costs does not count."""
+        x, count, seconds = self.inputs(kernel)[0], 64, 0.0
+        most = len(x) // 2
+        while seconds < 0.5 and count < most:
+            count = min(2 * count, most)
+            seconds = timed(kernel, x[:count], x[-count:])[1]
+        return 1e6 * seconds / count**2
+
     def fitting(self, micros: float, seconds: float) -> int:
         """How many training images fit into a time, with all test images."""
-        entries, (train, test) = 0.9e6 * max(seconds, 0) / micros, map(len, self.images)
+        entries, (train, test) = 0.95e6 * max(seconds, 0) / micros, map(len, self.images)
         return int(min(train, math.sqrt(test**2 + 2 * entries) - test))
 
     def learn(self, kernel: Setting | Dense, count: int, ridge: float) -> Row:
@@ -210,7 +226,6 @@ class Choice:
             kept,
             data=self.study.name,
             choose=str(kernel),
-            of=min(self.study.choices, len(self.study.images[0])),
         )
 
     def best(self, kernels: Iterable[Setting], seconds: float | None = None) -> Setting | None:
@@ -221,11 +236,11 @@ class Choice:
         return max(fitting, key=lambda kernel: rows[kernel]["left_out"], default=None)
 
     def learn(self, kernel: Setting | Dense) -> None:
-        """Learn as many images as fit."""
+        """Learn as many images as fit, if there is anything to test them by."""
         row = self.row(kernel)
-        if row is None:
+        if row is None or not self.study.tested:
             return
-        count = self.study.fitting(row["micros"], self.records.left)
+        count = self.study.fitting(self.study.rate(kernel), self.records.left)
         self.records.row(
             lambda: self.study.learn(kernel, count, row["ridge"]),
             data=self.study.name,

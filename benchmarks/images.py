@@ -1,6 +1,7 @@
 """Times of kernels of images, in microseconds per entry.
 
-python benchmarks/images.py [--device cuda] [--dtype float32] [--samples N] [--pooled N] [--side S]
+python benchmarks/images.py [--device cuda] [--dtype float32] [--samples N] [--pooled N]
+    [--explicit N] [--explicit-pooled N] [--side S]
 
 A ConvDEQ with a flattened and with an average-pooled readout, and 21 explicit layers, for images of
 one channel. Entries of CK and NTK together count as one.
@@ -43,22 +44,25 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", choices=("float32", "float64"))
     parser.add_argument("--samples", type=int, default=60, help="images for flattened readouts")
     parser.add_argument("--pooled", type=int, default=4, help="images for pooled readouts")
+    parser.add_argument("--explicit", type=int, default=20, help="images for explicit layers")
+    parser.add_argument("--explicit-pooled", type=int, default=2, help="the same, pooled")
     parser.add_argument("--side", type=int, default=28, help="pixels along each axis")
     given = parser.parse_args()
     dtype = getattr(torch, given.dtype)
     relu = shoal.ReLU()
     print(f"{given.side} by {given.side} pixels, {given.dtype}, {given.device}: µs per entry")
     print(f"{'network':34} {'images':>7} {'first':>10} {'best':>10}")
-    for pooling, count in ((None, given.samples), ("average", given.pooled)):
+    counts = ((given.samples, given.explicit), (given.pooled, given.explicit_pooled))
+    for pooling, (count, few) in zip((None, "average"), counts, strict=True):
         x = images(count, given.side, given.device, dtype)
         readout = "pooled" if pooling else "flattened"
         for variance in (0.2, 1.0, 1.6):
             net = shoal.ConvDEQ(relu, variance, 1.0, pooling=pooling)
             times = "".join(f" {t:10.4g}" for t in per_entry(net, x))
-            print(f"{f'ConvDEQ {variance:g}, {readout}':34} {count:7}{times}")
+            print(f"{f'ConvDEQ {variance:g}, {readout}':34} {count:7}{times}", flush=True)
         explicit = shoal.ConvNet([relu] * 21, normalized=True, pooling=pooling)
-        times = "".join(f" {t:10.4g}" for t in per_entry(explicit, x))
-        print(f"{f'ConvNet of 21 layers, {readout}':34} {count:7}{times}")
+        times = "".join(f" {t:10.4g}" for t in per_entry(explicit, x[:few]))
+        print(f"{f'ConvNet of 21 layers, {readout}':34} {few:7}{times}", flush=True)
 
 
 if __name__ == "__main__":

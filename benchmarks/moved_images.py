@@ -18,6 +18,8 @@ import shoal
 
 __all__ = ["Setting", "prepared"]
 
+LEAST = 1000  # rows that are worth a call
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -84,9 +86,12 @@ class Setting:
                 total += move.weight * shoal.kernel(net, x, move(other)).ntk
             elif move == move.inverse and not move.mirrored:  # no move at all
                 total += move.weight * shoal.kernel(net, x).ntk
-            elif move <= move.inverse:  # k(x, g x') = k(g⁻¹ x, x'): the inverse has the transpose
+            elif move == move.inverse:
+                total += symmetric(net, x, move(x)).mul_(move.weight)
+            elif move < move.inverse:  # k(x, g x') = k(g⁻¹ x, x'): the inverse has the transpose
                 found = shoal.kernel(net, x, move(x)).ntk.mul_(move.weight)
-                total += found if move == move.inverse else found + found.T
+                total += found
+                total += found.T
         return total
 
 
@@ -108,6 +113,17 @@ class Move:
     def inverse(self) -> "Move":
         """The move back: of a mirrored image, a step to the right is undone by one to the right."""
         return replace(self, down=-self.down, across=self.across * (1 if self.mirrored else -1))
+
+
+def symmetric(net: shoal.ConvDEQ, x: Tensor, moved: Tensor) -> Tensor:
+    """The NTK of images with moved ones where that is a symmetric matrix."""
+    result = torch.empty(len(x), len(x)).to(x)
+    step = max(LEAST, len(x) // 8)
+    for start in range(0, len(x), step):
+        rows = slice(start, start + step)
+        found = shoal.kernel(net, x[rows], moved[start:]).ntk
+        result[rows, start:], result[start:, rows] = found, found.T
+    return result
 
 
 def prepared(train: Tensor, test: Tensor, whiten: float | None) -> tuple[Tensor, Tensor]:
