@@ -248,7 +248,7 @@ class Choice:
         )
 
 
-def search(choice: Choice, seconds: float) -> Setting | None:
+def search(choice: Choice, seconds: float | None) -> Setting | None:
     """Improve a setting in one respect after the other, where it is affordable to learn with it."""
     best: Setting | None = Setting(1.0, padding="circular")
     for respect in RESPECTS:
@@ -278,7 +278,10 @@ def main() -> None:
         choice.learn(Setting(given.pooled, window=0))
         return
     choice.learn(Dense())
-    best = search(choice, given.search) if given.search else choice.best(SETTINGS)
+    if given.search:
+        best = search(choice, given.search if given.test else None)
+    else:
+        best = choice.best(SETTINGS)
     if best is not None:
         choice.learn(best)
 
