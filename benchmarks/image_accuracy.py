@@ -170,10 +170,9 @@ class Study:
 
     def rate(self, kernel: Setting | Dense) -> float:
         """Microseconds for an entry, of enough of them that what each call costs does not count."""
-        x, count, seconds = self.inputs(kernel)[0], 64, 0.0
-        most = len(x) // 2
-        while seconds < 0.5 and count < most:
-            count = min(2 * count, most)
+        x, count, seconds = self.inputs(kernel)[0], 0, 0.0
+        while seconds < 0.5 and count < len(x):
+            count = min(max(64, 2 * count), len(x))
             seconds = timed(kernel, x[:count], x[-count:])[1]
         return 1e6 * seconds / count**2
 
