@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 
 import torch
-from kernels import DEQ, inputs
 from torch import Tensor
 
 import shoal
+from kernels import DEQ, inputs
 from shoal.kernels.backends import Block
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import Plan
@@ -68,14 +68,14 @@ def parts(deq: shoal.DEQ, x: Tensor, repeats: int) -> dict[str, float]:
 
         return run
 
-    def evaluate(strip) -> None:  # noqa: ANN001
+    def evaluate(strip) -> None:
         rows, columns = strip.shape
         cosine = longest.flatten()[: rows * columns].view(rows, columns)
         factors = plan.rows[strip.rows], plan.columns[strip.columns]
         views = matrix[strip.rows, strip.columns], other[strip.rows, strip.columns]
         plan.backend.evaluate(Block(plan.surface, *factors, cosine), views)
 
-    def look(strip) -> None:  # noqa: ANN001
+    def look(strip) -> None:
         rows, columns = strip.shape
         torch.aminmax(longest.flatten()[: rows * columns])
 
