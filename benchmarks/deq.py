@@ -13,7 +13,7 @@ import importlib.util
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -219,7 +219,7 @@ def cold(task: Task, rival: TorchDEQ | None, repeats: int) -> None:
 
 def report(title: str, found: dict[str, float], *, unit: float, name: str) -> None:
     """Print a line of times and ratios."""
-    parts = [f"{who} {unit * seconds:.1f} {name}" for who, seconds in found.items()]
+    parts = [f"{who} {unit * seconds:.3g} {name}" for who, seconds in found.items()]
     if "torchdeq" in found:
         parts.append(f"torchdeq/shoal {found['torchdeq'] / found['shoal']:.2f}")
     if "floor" in found:
@@ -257,6 +257,31 @@ def memory(task: Task) -> None:
         each = ", ".join(f"{size:.1f} MiB after {steps} steps" for steps, size in held.items())
         name = type(gradient).__name__
         print(f"held for the backward pass besides weights and data, {name}: {each}")
+
+
+def one_input(task: Task, repeats: int) -> None:
+    """The time from an input that the network has not seen to its output, without a gradient."""
+    found = {}
+    for graphs in (True, False):
+        net = shoal.build(
+            DEQ,
+            in_features=task.x.shape[1],
+            width=task.width,
+            dtype=task.x.dtype,
+            device=task.x.device,
+            solver=shoal.Picard(rtol=RTOL, atol=0.0, coarse_steps=0, graphs=graphs),
+        )
+        count = iter(itertools.cycle(range(len(task.x))))
+
+        def run(net: shoal.Network = net, count: Iterator[int] = count) -> Tensor:
+            at = next(count)
+            with torch.no_grad():
+                return net(task.x[at : at + 1])
+
+        for _ in range(10):
+            run()
+        found["shoal" if graphs else "without CUDA graphs"] = run
+    report("one input", times(found, 3 * repeats, task.x.device), unit=1e3, name="ms")
 
 
 def train(output: Callable[[], Tensor], net: shoal.Network, task: Task, rate: float, steps: int):
@@ -316,6 +341,7 @@ def main() -> None:
     if rival is None:
         print("torchdeq is not installed and left out")
     cold(task, rival, options.repeats)
+    one_input(task, options.repeats)
     memory(task)
     for rate in (0.05, 0.5):
         training(task, rival, rate, options.steps)

@@ -79,3 +79,56 @@ def test_inputs_on_the_wrong_device():
     net = shoal.build(DEQ, in_features=20, width=8, dtype=torch.float64, device="cuda")
     with pytest.raises(TypeError, match=r"on cuda:0, got torch\.float64 on cpu"):
         net(inputs())
+
+
+def passes(net, x):
+    """Outputs and gradients of a forward and a backward pass."""
+    net.zero_grad()
+    output = net(x)
+    output.square().sum().backward()
+    assert net.last_solve.converged.all()
+    assert net.last_adjoint.converged.all()
+    return [output.detach(), *(p.grad.clone() for p in net.parameters())]
+
+
+@pytest.mark.parametrize("count", [1, 32])
+def test_graphs_of_steps_change_nothing(count):
+    nets = [
+        shoal.build(
+            DEQ,
+            in_features=20,
+            width=64,
+            dtype=torch.float64,
+            device="cuda",
+            solver=shoal.Picard(graphs=graphs),
+        )
+        for graphs in (True, False)
+    ]
+    optimizers = [torch.optim.Adam(net.parameters(), lr=1e-2) for net in nets]
+    for turn in range(6):  # the first ones are without a graph; weights change in place
+        x = inputs()[:count].cuda() + 0.1 * turn
+        for left, right in zip(*(passes(net, x) for net in nets), strict=True):
+            torch.testing.assert_close(left, right, rtol=1e-8, atol=1e-9)
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+def test_graphs_in_several_streams_and_after_new_weights():
+    net = shoal.build(DEQ, in_features=20, width=64, dtype=torch.float64, device="cuda")
+    x = inputs().cuda()
+    expected, streams = passes(net, x), [torch.cuda.Stream() for _ in range(3)]
+    torch.cuda.synchronize()
+    for _ in range(4):
+        for stream in streams:
+            with torch.cuda.stream(stream), torch.no_grad():
+                found = net(x)
+            stream.synchronize()
+            torch.testing.assert_close(found, expected[0], rtol=1e-9, atol=1e-10)
+    net.recurrent.data = net.recurrent.data / 2  # elsewhere in memory
+    for _ in range(4):
+        found = passes(net, x)[0]
+    cpu = shoal.build(DEQ, in_features=20, width=64, dtype=torch.float64)
+    cpu.load_state_dict({name: tensor.cpu() for name, tensor in net.state_dict().items()})
+    torch.testing.assert_close(found.cpu(), cpu(inputs()).detach(), rtol=1e-9, atol=1e-10)
+    with torch.inference_mode():
+        torch.testing.assert_close(net(x), found, rtol=1e-9, atol=1e-10)

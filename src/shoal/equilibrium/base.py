@@ -53,6 +53,10 @@ class Solver(ABC):
         """Whether the residual falls at a steady rate, so that the end can be foreseen."""
         return False
 
+    def follows_map(self, problem: Problem) -> bool | None:  # noqa: ARG002
+        """Whether its steps are to the map's values, by CUDA graphs if they may; or ``None``."""
+        return None
+
     def tolerances(self, dtype: torch.dtype) -> tuple[float, float]:
         """The relative and the absolute tolerance for iterates of a dtype, of the order of one."""
         rtol = _RTOL.get(dtype, _COARSE) if self.rtol is None else self.rtol

@@ -1,20 +1,28 @@
-"""From which size on it pays to make products cheaper, by bfloat16 or by fewer rows."""
+"""From which size on it pays to make products cheaper, by bfloat16, fewer rows or fewer looks."""
 
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-__all__ = ["STEPS", "packing_pays", "products_pay"]
+__all__ = ["STEPS", "evaluations_per_look", "packing_pays", "products_pay"]
 
 STEPS = 5  # after which the rounding of bfloat16 leaves little to be gained
 _LEAST = {"cpu": 1 << 26, "cuda": 1 << 32}  # multiplications from which on casts do not matter
 _DROPPED = {"cpu": 1 << 21, "cuda": 1 << 31}  # multiplications less per step that pay for copies
+_LOOK = {"cuda": 7e-5}  # seconds in which the device waits for the host, which looks at norms
+_STEP, _PRODUCT = 6e-6, 7e-14  # seconds of a step on a GPU, and of a multiplication in it
 
 
 def packing_pays(dropped: int, weight: Tensor) -> bool:
     """Whether a product with so many rows less is worth the copies that it takes."""
     return dropped * weight.numel() >= _DROPPED.get(weight.device.type, 1 << 21)
+
+
+def evaluations_per_look(rows: int, weight: Tensor) -> int:
+    """How many steps of so many rows take as long as a look at where they are."""
+    look = _LOOK.get(weight.device.type, 0.0)
+    return round(look / (_STEP + _PRODUCT * rows * weight.numel()))
 
 
 def products_pay(rows: int, weight: Tensor) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 from shoal.core.torch_internals import full_precision
 from shoal.equilibrium.base import Solver, State, select
 from shoal.equilibrium.problem import Evaluation, Problem
-from shoal.equilibrium.records import PATIENCE, Outcome, Records
+from shoal.equilibrium.records import PATIENCE, Outcome, Records, residual_norms
 
 __all__ = ["Outcome", "drive", "drive_through", "repeat"]
 
@@ -17,15 +17,24 @@ _SHRINK = 0.75  # a batch is packed when at most this share of it is left
 _SOON = 8.0  # a forecast of so few steps is believed without another look
 
 
-def drive(problem: Problem, solver: Solver, start: Tensor) -> Outcome:
-    """Solve for all rows of ``start``, of shape (samples, size); no graph is built."""
+def drive(problem: Problem, solver: Solver, start: Tensor, expected: int = PATIENCE) -> Outcome:
+    """Solve for all rows of ``start``, of shape (samples, size); no graph is built.
+
+    Args:
+        problem: The map.
+        solver: The method.
+        start: Where to start.
+        expected: After how many steps it may be done, if that is known.
+    """
     with torch.no_grad(), full_precision(start):
-        return _Run(problem, solver, start.detach()).finish()
+        return _Run(problem, solver, start.detach(), expected).finish()
 
 
-def drive_through(problem: Problem, solvers: Sequence[Solver], start: Tensor) -> Outcome:
+def drive_through(
+    problem: Problem, solvers: Sequence[Solver], start: Tensor, expected: int = PATIENCE
+) -> Outcome:
     """Solve by one method, and go on with the next where it fails."""
-    outcome = drive(problem, solvers[0], start)
+    outcome = drive(problem, solvers[0], start, expected)
     for solver in solvers[1:]:
         if outcome.converged:
             break
@@ -56,34 +65,55 @@ def repeat(problem: Problem, solver: Solver, start: Tensor, steps: Tensor) -> Te
 class _Run:
     """One solve: the batch as it shrinks, and the records about its samples."""
 
-    def __init__(self, problem: Problem, solver: Solver, start: Tensor) -> None:
+    def __init__(self, problem: Problem, solver: Solver, start: Tensor, expected: int) -> None:
         self.solver, self.problem, self.z = solver, problem, start
         self.state: State = solver.init(start)
         self.records = Records(start.shape, solver, start.dtype)
+        self.forecast = _Forecast(min(problem.evaluations_per_look, expected))
+        self.unseen: tuple[Tensor, Evaluation, Tensor] | None = None
 
     def finish(self) -> Outcome:
-        step, look, evaluations, forecast = 0, 0, 0, _Forecast()
+        step, look, evaluations = 0, 0, 0
         records, solver = self.records, self.solver
         while True:
+            if step < look and (graphs := solver.follows_map(self.problem)) is not None:
+                self.z = self.problem.iterated(self.z, look - step, graphs=graphs)
+                evaluations, step = evaluations + look - step, look
             evaluations += 1
             if step < look:
                 evaluation = self.problem.evaluate(self.z)
+            elif step == 0 and self.forecast.worth and solver.steady:
+                evaluation = self.problem.evaluate(self.z)
+                self.unseen = self.z, evaluation, residual_norms(evaluation.value, self.z)
+                look = min(self.forecast.worth, solver.max_steps)
             else:
                 evaluation, near = self.problem.evaluate_to_look(self.z)
-                records.look(
-                    evaluation.value, self.z, evaluation.kept, step, together=near is not None
-                )
+                self._look(evaluation, step, together=near is not None)
                 if records.running == 0:
                     return records.outcome(evaluations, near)
                 near = None  # whose graph is no longer needed
                 evaluation = self._pack(evaluation, records.running)
-                ahead = forecast.steps(step, records.worst) if solver.steady else 1
+                ahead = self.forecast.steps(step, records.worst) if solver.steady else 1
                 look = min(step + ahead, solver.max_steps)
             self.z, self.state, products = solver.step(
                 self.problem, self.state, self.z, evaluation, records.worst
             )
             evaluations += products
             step += 1
+
+    def _look(self, evaluation: Evaluation, step: int, *, together: bool) -> None:
+        """Look at the iterate, and at the first one before it if only its norms were formed."""
+        records = self.records
+        if self.unseen is None:
+            records.look(evaluation.value, self.z, evaluation.kept, step, together=together)
+            return
+        z, first, before = self.unseen
+        self.unseen = None
+        both = torch.stack([before, residual_norms(evaluation.value, self.z)]).cpu()
+        records.look(first.value, z, first.kept, 0, norms=both[0])
+        self.forecast.steps(0, records.worst)
+        if records.running:
+            records.look(evaluation.value, self.z, evaluation.kept, step, norms=both[1])
 
     def _pack(self, evaluation: Evaluation, running: int) -> Evaluation:
         """Drop the samples that are done, if they are many enough to be worth it."""
@@ -98,17 +128,22 @@ class _Run:
 
 
 class _Forecast:
-    """After how many steps it pays to look again, if the residual falls at a steady rate."""
+    """After how many steps it pays to look again, if the residual falls at a steady rate.
 
-    def __init__(self) -> None:
+    Args:
+        worth: How many steps cost as much as a look.
+    """
+
+    def __init__(self, worth: int) -> None:
+        self.worth = worth
         self.last: tuple[int, float] | None = None
 
     def steps(self, step: int, excess: float) -> int:
         last, self.last = self.last, (step, excess)
         if last is None or not 1 < excess < last[1] < math.inf:
-            return 1
+            return max(1, self.worth)
         rate = math.log(last[1] / excess) / (step - last[0])
         left = math.log(excess) / rate
         # halfway first, as rates change, but no longer than divergence may go unnoticed
-        ahead = left if left <= _SOON else left / 2
-        return max(1, min(math.ceil(ahead), PATIENCE))
+        ahead = left if left <= _SOON + self.worth else left / 2
+        return max(1, min(math.ceil(ahead + self.worth / 4), PATIENCE))

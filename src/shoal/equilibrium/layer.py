@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
+from shoal.activations.base import is_ours
 from shoal.core.torch_internals import vjp
-from shoal.equilibrium.coarse import STEPS, packing_pays, products_pay
+from shoal.equilibrium.coarse import STEPS, evaluations_per_look, packing_pays, products_pay
+from shoal.equilibrium.graphs import iterated
 from shoal.equilibrium.problem import Evaluation, Linearization, LinearProblem, Problem
 
 __all__ = ["Layer", "LayerProblem"]
@@ -33,6 +35,32 @@ class Layer:
         value, pull = vjp(function, preactivation)
         return pull(torch.ones_like(value))
 
+    @property
+    def is_elementary(self) -> bool:
+        """Whether it is nothing but operations on the numbers given, of which a graph can be."""
+        kind = type(self.activation)
+        return is_ours(kind) and kind._expression is not None
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step of the layer."""
+
+    layer: Layer
+
+    def __call__(self, z: Tensor, injection: Tensor, weight: Tensor) -> Tensor:
+        return self.layer.activation.function(self.layer.preactivation(z, injection, weight))
+
+
+@dataclass(frozen=True)
+class _AdjointStep:
+    """A step of the adjoint equation."""
+
+    scale: float
+
+    def __call__(self, z: Tensor, right: Tensor, slope: Tensor, weight: Tensor) -> Tensor:
+        return torch.addmm(right, z * slope, weight, alpha=self.scale)
+
 
 class LayerProblem(Problem):
     """The equilibrium of the layer; keeps the preactivations there."""
@@ -55,6 +83,17 @@ class LayerProblem(Problem):
         """One product and one activation."""
         inner = torch.addmm(self.injection, z, self._transposed, alpha=self._scale)
         return Evaluation(self._function(inner), inner)
+
+    def iterated(self, z: Tensor, count: int, *, graphs: bool) -> Tensor:
+        """By a graph, if there is one of the activation."""
+        if graphs and self.layer.is_elementary:
+            return iterated(_Step(self.layer), z, (self.injection,), (self.weight,), count)
+        return super().iterated(z, count, graphs=graphs)
+
+    @property
+    def evaluations_per_look(self) -> int:
+        """As many as its products say."""
+        return evaluations_per_look(len(self.injection), self.weight)
 
     def linearize(self, z: Tensor, kept: Tensor | None = None) -> "LayerLinearization":
         """Of the slopes; no product is needed where the preactivations were kept."""
@@ -157,6 +196,19 @@ class LayerAdjoint(LinearProblem):
         near = self.near
         inner = z * near.slope
         return Evaluation(torch.addmm(self.right, inner, near.weight, alpha=near.layer.scale))
+
+    def iterated(self, z: Tensor, count: int, *, graphs: bool) -> Tensor:
+        """By a graph, whatever the slopes are of."""
+        if not graphs:
+            return super().iterated(z, count, graphs=graphs)
+        near = self.near
+        changing = self.right, near.slope
+        return iterated(_AdjointStep(near.layer.scale), z, changing, (near.weight,), count)
+
+    @property
+    def evaluations_per_look(self) -> int:
+        """As many as its products say."""
+        return evaluations_per_look(len(self.right), self.near.weight)
 
     def coarse(self, z: Tensor, evaluation: Evaluation, steps: int) -> Tensor | None:
         """Steps whose product with the change since ``z`` is in bfloat16."""

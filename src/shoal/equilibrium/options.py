@@ -1,6 +1,6 @@
 """What the solves inside a differentiable equilibrium share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -53,7 +53,7 @@ class SolveOptions:
         recall = None if self.warm is None else self.warm.forward
         guess = None if recall is None else recall.guess(start)
         solvers = (self.solver, *self.fallbacks)
-        outcome = drive_through(problem, solvers, start if guess is None else guess)
+        outcome = _driven(problem, solvers, start, guess, recall)
         # detached: autograd will attach the graph to the value itself, and logs must not hold it
         found = outcome.solution
         value = found.value.detach()
@@ -88,7 +88,7 @@ class SolveOptions:
             problem = problem_of(unit)
         guess = None if recall is None else recall.guess(unit, linear=True)
         solvers = tuple(gradient.adjoint_solver(s) for s in (self.solver, *self.fallbacks))
-        outcome = drive_through(problem, solvers, unit if guess is None else guess)
+        outcome = _driven(problem, solvers, unit, guess, recall)
         found = outcome.solution
         _keep(recall, outcome, found.value, unit)
         if self.gradient.failed == "zero" and not outcome.converged:
@@ -160,6 +160,19 @@ class SolveOptions:
         return replace(self, warm=warm)
 
 
+def _driven(
+    problem: Problem,
+    solvers: Sequence[Solver],
+    start: Tensor,
+    guess: Tensor | None,
+    recall: Recall | None,
+) -> Outcome:
+    """Solve from a guess, which takes about as long as the last one did, or from a start."""
+    if guess is None or recall is None:
+        return drive_through(problem, solvers, start)
+    return drive_through(problem, solvers, guess, recall.steps)
+
+
 def _without_failures(found: Solution, right: Tensor) -> Solution:
     """The solution of a linear equation with zeros for the samples that failed."""
     residual: Tensor = torch.linalg.vector_norm(right, dim=1)
@@ -179,4 +192,4 @@ def _keep(
     if not outcome.converged or torch._C._functorch.is_functorch_wrapped_tensor(value):
         recall.clear()
     else:
-        recall.remember(value, right)
+        recall.remember(value, right, steps=outcome.solution.evaluations - 1)

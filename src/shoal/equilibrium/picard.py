@@ -6,7 +6,7 @@ from typing import final
 
 from torch import Tensor
 
-from shoal.core.checks import integer, real
+from shoal.core.checks import flag, integer, real
 from shoal.equilibrium.base import Solver
 from shoal.equilibrium.problem import Evaluation, Problem
 
@@ -58,6 +58,8 @@ class Picard(Solver):
     Args:
         coarse_steps: How many steps in bfloat16 follow each evaluation at most, zero for none; by
             default a few where that is faster.
+        graphs: Whether steps on a GPU may be made by CUDA graphs, which start many of them at
+            once: for networks of :func:`shoal.build`, after their first solves.
 
     Example:
         >>> import torch
@@ -69,6 +71,7 @@ class Picard(Solver):
 
     max_steps: int = field(default=1000, kw_only=True)
     coarse_steps: int | None = field(default=None, kw_only=True)
+    graphs: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the fields."""
@@ -76,11 +79,19 @@ class Picard(Solver):
         if self.coarse_steps is not None:
             steps = integer("coarse_steps", self.coarse_steps, at_least=0)
             object.__setattr__(self, "coarse_steps", steps)
+        flag("graphs", self.graphs)
 
     @property
     def steady(self) -> bool:
         """It is."""
         return True
+
+    def follows_map(self, problem: Problem) -> bool | None:
+        """They are, unless there are coarse ones between them."""
+        return None if self._coarse_steps(problem) else self.graphs
+
+    def _coarse_steps(self, problem: Problem) -> int:
+        return problem.coarse_steps if self.coarse_steps is None else self.coarse_steps
 
     def init(self, z: Tensor) -> _Pace:  # noqa: ARG002
         """Nothing is known yet."""
@@ -90,7 +101,7 @@ class Picard(Solver):
         self, problem: Problem, state: _Pace, z: Tensor, evaluation: Evaluation, excess: float
     ) -> tuple[Tensor, _Pace, int]:
         """Go where the map says, and a little further where that is cheap."""
-        most = problem.coarse_steps if self.coarse_steps is None else self.coarse_steps
+        most = self._coarse_steps(problem)
         if most == 0 or not 1 < excess < math.inf:
             return evaluation.value, state, 0
         state = state.at(excess)

@@ -102,6 +102,23 @@ class Problem(ABC):
         """The map at an iterate that may be the last one, and near it if that comes with it."""
         return self.evaluate(z), None
 
+    def iterated(self, z: Tensor, count: int, *, graphs: bool) -> Tensor:  # noqa: ARG002
+        """The iterate after so many steps to the map's value; no gradient.
+
+        Args:
+            z: Where to start.
+            count: How many steps.
+            graphs: Whether it may be by CUDA graphs.
+        """
+        for _ in range(count):
+            z = self.evaluate(z).value
+        return z
+
+    @property
+    def evaluations_per_look(self) -> int:
+        """How many evaluations take as long as a look of the host at where the iterates are."""
+        return 0
+
     @abstractmethod
     def linearize(self, z: Tensor, kept: Tensor | None = None) -> Linearization:
         """The map near ``z``.

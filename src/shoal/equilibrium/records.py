@@ -19,7 +19,7 @@ from shoal.equilibrium.problem import Linearization
 from shoal.equilibrium.solution import Solution
 from shoal.equilibrium.status import RUNNING, Status
 
-__all__ = ["PATIENCE", "Outcome", "Records"]
+__all__ = ["PATIENCE", "Outcome", "Records", "residual_norms"]
 
 Array = NDArray[Any]
 
@@ -99,7 +99,14 @@ class Records:
         self._note = ""
 
     def look(
-        self, value: Tensor, z: Tensor, kept: Tensor | None, step: int, *, together: bool = False
+        self,
+        value: Tensor,
+        z: Tensor,
+        kept: Tensor | None,
+        step: int,
+        *,
+        together: bool = False,
+        norms: Tensor | None = None,
     ) -> None:
         """Judge all samples of the batch by the map's value at ``z``, and note who is done.
 
@@ -110,8 +117,9 @@ class Records:
             step: After how many steps.
             together: Whether it is worth more if all samples end with the same step. Otherwise
                 those that converge early rest where they were found.
+            norms: Those of :func:`residual_norms`, if they are known.
         """
-        norms = _norms(value, z)
+        norms = residual_norms(value, z) if norms is None else norms
         residual, size = known = _to_host(norms)
         if not (self._least <= known.min() and known.max() <= self._most):
             residual, size = known = _safe_norms(value, z)
@@ -273,7 +281,7 @@ class Records:
         return Outcome(solution, self._kept, not self._ends[0].any(), of)
 
 
-def _norms(value: Tensor, z: Tensor) -> Tensor:
+def residual_norms(value: Tensor, z: Tensor) -> Tensor:
     """The norms of the residual and of the iterate for each sample; shape (2, samples)."""
     norm = torch.linalg.vector_norm
     dtype = torch.float32 if z.dtype.itemsize < 4 else None

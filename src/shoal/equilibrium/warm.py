@@ -28,7 +28,7 @@ class Recall:
 
     def clear(self) -> None:
         """Forget everything."""
-        self.count, self._newest = 0, -1
+        self.count, self._newest, self.steps = 0, -1, 0
         self._values: Tensor | None = None  # in turn, newest where _newest says; (n, slots, size)
         self._duals: Tensor | None = None  # right-hand sides by their squared lengths, likewise
         self._coefficients: Tensor | None = None  # of the next extrapolation; shape (1, slots)
@@ -46,7 +46,7 @@ class Recall:
         """All that the next guesses depend on; nothing if nothing is known."""
         if self._values is None or self._coefficients is None:
             return {}
-        place = torch.tensor([self.count, self._newest])
+        place = torch.tensor([self.count, self._newest, self.steps])
         state = {"place": place, "values": self._values, "coefficients": self._coefficients}
         return state if self._duals is None else state | {"duals": self._duals}
 
@@ -55,7 +55,7 @@ class Recall:
         """The same again, of its state."""
         recall = cls()
         if state:
-            recall.count, recall._newest = (int(number) for number in state["place"])
+            recall.count, recall._newest, recall.steps = state["place"].tolist()
             recall._values, recall._coefficients = state["values"], state["coefficients"]
             recall._duals = state.get("duals")
         return recall
@@ -77,8 +77,14 @@ class Recall:
             weights = weights * self._ratios
         return torch.bmm(weights, self._values)[:, 0]
 
-    def remember(self, value: Tensor, right: Tensor | None = None) -> None:
-        """Add the newest solution, with its right-hand side if the problem is linear."""
+    def remember(self, value: Tensor, right: Tensor | None = None, *, steps: int = 0) -> None:
+        """Add the newest solution, with its right-hand side if the problem is linear.
+
+        Args:
+            value: The solution.
+            right: The right-hand side.
+            steps: How many it took.
+        """
         if self._values is None or not _alike(self._values, value):
             self.clear()
             self._values = value.new_zeros(len(value), _SLOTS, value.shape[1])
@@ -92,7 +98,7 @@ class Recall:
         self._coefficients = self._table(choice=True)
         if best is not None:
             self._coefficients = self._coefficients.index_select(0, best)
-        self.count = min(self.count + 1, _SLOTS)
+        self.count, self.steps = min(self.count + 1, _SLOTS), steps
 
     def _hindsight(self, value: Tensor) -> Tensor:
         """Which degree would have come closest to a solution, judged by some of its rows."""
