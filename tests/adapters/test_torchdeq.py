@@ -183,7 +183,9 @@ def test_jacobian_penalty_on_average():
     exact = weight.square().sum() / 5
     assert float(penalty.detach()) == pytest.approx(float(exact.detach()), rel=0.05)
     (gradient,) = torch.autograd.grad(penalty, weight)
-    torch.testing.assert_close(gradient, 2 * weight.detach() / 5, rtol=0.2, atol=0.05)
+    # of the mean of (Wv)_i v_k over random v, whose variance is at most twice that of (Wv)_i
+    errors = 2 / 5 * weight.detach().norm(dim=1, keepdim=True) * (2 / (40 * 300)) ** 0.5
+    assert ((gradient - 2 * weight.detach() / 5).abs() < 4 * errors).all()
 
 
 def test_weight_norm():

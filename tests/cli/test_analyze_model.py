@@ -9,23 +9,7 @@ import torch
 from commands import files, run
 
 import shoal
-
-NET = """
-import torch, shoal
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.recurrent, self.input = torch.nn.Linear(6, 6), torch.nn.Linear(4, 6)
-        self.readout = torch.nn.Linear(6, 3)
-        self.layer = shoal.Equilibrium(self.step)
-
-    def step(self, z, x):
-        return torch.tanh(self.recurrent(z) / 2 + self.input(x))
-
-    def forward(self, x):
-        return self.readout(self.layer(x.new_zeros(len(x), 6), x))
-"""
+from cli.own_model import NET
 
 
 @pytest.fixture
@@ -40,6 +24,7 @@ def trained() -> None:
     x = np.random.default_rng(0).standard_normal((120, 4)).astype(np.float32)
     np.save("x.npy", x)
     np.save("y.npy", net(torch.from_numpy(x)).argmax(1).numpy())
+    np.save("wide.npy", np.ones((5, 7), np.float32))
     np.save("names.npy", np.array(["a", "b"] * 60))
     Path("junk.pt").write_bytes(b"junk")
     Path("empty.npy").write_bytes(b"")
@@ -83,6 +68,8 @@ def test_a_model_of_ones_own_is_answered() -> None:
         (("analyze", "x.npy", "--model", "junk.pt", "--code", "net.py:Net"), "--model must hold"),
         (("analyze", "empty.npy", *CODE), "DATA must be an intact .npy file"),
         (("analyze", "names.npy", *CODE), "DATA must have numbers"),
+        (("analyze", "wide.npy", *CODE), "DATA must have samples that the model takes, got"),
+        (("analyze", "digits", *CODE), "got 'digits' of shape (64,): mat1 and mat2"),
         (("analyze", "x.npy", "--label", "names.npy", *CODE), "--label must have numbers"),
     ],
 )

@@ -4,20 +4,14 @@ import functools
 import sys
 import types
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import shoal
+from diagnosis.models import DTYPE, Classifier, inputs
 from shoal.adapters.torchdeq import get_deq
-
-DTYPE = torch.float64
-
-
-def inputs(count: int = 6, size: int = 4) -> Tensor:
-    return torch.randn(count, size, dtype=DTYPE, generator=torch.Generator().manual_seed(0))
 
 
 class Block(nn.Module):
@@ -70,24 +64,6 @@ def test_a_looped_transformer_block() -> None:
     assert {cost.name for cost in d.gradients} >= {"Implicit", "OneStep", "Unrolled"}
     kept = {cost.name: cost.memory for cost in d.gradients}
     assert kept["Unrolled"] > 3 * kept["Implicit"] > 0
-
-
-class Classifier(nn.Module):
-    """An encoder, an equilibrium and a readout, as one trains them."""
-
-    def __init__(self, width: int = 12) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.encoder, self.recurrent = nn.Linear(4, width), nn.Linear(width, width)
-        self.layer = shoal.Equilibrium(self.step)
-        self.readout = nn.Linear(width, 3)
-
-    def step(self, z: Tensor, u: Tensor) -> Tensor:
-        return torch.tanh(self.recurrent(z) / 2 + u)
-
-    def forward(self, x: Tensor) -> Tensor:
-        u = self.encoder(x)
-        return self.readout(self.layer(torch.zeros_like(u), u))
 
 
 def test_a_whole_model_is_looked_into() -> None:
@@ -315,81 +291,6 @@ def test_samples_that_see_each_other_only_away_from_the_start() -> None:
     assert d.spectrum.radius == pytest.approx(radius, rel=1e-8)
 
 
-def test_how_far_training_moved_the_kernel() -> None:
-    model, x = Classifier().double(), inputs()
-    start = {name: p.clone() for name, p in model.state_dict().items()}
-    same = shoal.diagnose(model, None, x, reference=start).kernel_change
-    assert same.relative == pytest.approx(0, abs=1e-9)
-    assert same.alignment == pytest.approx(1)
-    with torch.no_grad():
-        for p in model.readout.parameters():
-            p.mul_(3)
-        for p in model.recurrent.parameters():
-            p.add_(0.2 * torch.randn_like(p))
-    moved = shoal.diagnose(model, None, x, reference=start)
-    kernels = [shoal.empirical_kernel(m, x).ntk for m in (Classifier().double(), model)]
-    expected = float((kernels[1] - kernels[0]).norm() / kernels[0].norm())
-    assert moved.kernel_change.relative == pytest.approx(expected, rel=1e-9)
-    assert moved.kernel_change.alignment < 1
-    assert "alignment" in str(moved)
-
-
-def test_an_aligned_kernel_alone_does_not_make_training_linear() -> None:
-    model, x = Classifier().double(), inputs()
-    start = {name: p.clone() for name, p in model.state_dict().items()}
-    near = shoal.diagnose(model, None, x, reference=start)
-    assert any("shoal.design" in remedy.what for remedy in near.remedies)
-    with torch.no_grad():
-        for p in model.readout.parameters():
-            p.mul_(1.5)
-    moved = shoal.diagnose(model, None, x, reference=start)
-    assert moved.kernel_change.alignment > 0.95
-    assert moved.kernel_change.relative > 0.1
-    assert not any("shoal.design" in remedy.what for remedy in moved.remedies)
-
-
-@pytest.mark.parametrize("kind", ["module", "state dictionary"])
-def test_a_reference_in_training_mode(kind: str) -> None:
-    def made() -> nn.Module:
-        model = Classifier().double()
-        model.readout = nn.Sequential(nn.Dropout(0.5), model.readout)
-        return model
-
-    model, before, x = made(), made(), inputs()
-    given = before if kind == "module" else before.state_dict()
-    change = shoal.diagnose(model, None, x, reference=given).kernel_change
-    assert change.relative == pytest.approx(0, abs=1e-9)
-    assert model.training
-    assert before.training
-
-
-def test_pictures_show_every_start_and_no_move_that_was_not_made() -> None:
-    pytest.importorskip("matplotlib")
-    x = inputs(2, 1).abs() + 0.1
-    d = shoal.diagnose(lambda z, x: torch.sqrt(x - z), torch.zeros_like(x), x, starts=9)
-    assert any("diverges" in one.counts for one in d.iterations)  # a root of less than zero
-    moves = d.plot().axes[0]
-    assert len(moves.get_legend().get_texts()) == 9
-    for one, line in zip(d.iterations, moves.get_lines()[::2], strict=True):
-        drawn = torch.as_tensor(line.get_ydata()).isfinite()
-        assert torch.equal(drawn, one.moves.isfinite().all(1))
-    broken = shoal.diagnose(lambda z: z * torch.nan, torch.ones(1, 1, dtype=DTYPE))
-    assert "no move is a finite number" in [t.get_text() for t in broken.plot().axes[0].texts]
-
-
-def test_a_reference_of_another_model_is_refused() -> None:
-    with pytest.raises(ValueError, match="reference must be a state dictionary of the model"):
-        shoal.diagnose(Classifier().double(), None, inputs(), reference={"a": inputs()})
-
-
-def test_a_cotangent_of_another_shape_is_refused() -> None:
-    x = inputs()
-    with pytest.raises(ValueError, match="cotangent must be like z0"):
-        shoal.diagnose(lambda z, x: z / 2 + x, torch.zeros_like(x), x, cotangent=x[:, :2])
-    d = shoal.diagnose(lambda z, x: z / 2 + x, torch.zeros_like(x), x, cotangent=x.float())
-    assert d.gradients  # of another dtype it may be
-
-
 def test_gradients_are_there_where_none_are_recorded() -> None:
     model, x = Classifier().double(), inputs()
     with torch.no_grad():
@@ -416,58 +317,3 @@ def test_a_model_that_returns_more_than_its_output() -> None:
 def test_a_state_that_is_one_number() -> None:
     d = shoal.diagnose(lambda z: z / 2 + 1, torch.tensor(0.0, dtype=DTYPE), batched=False)
     assert float(d.equilibria.states[0]) == pytest.approx(2)
-
-
-def test_pages_pictures_and_numbers_are_saved(tmp_path: Path) -> None:
-    pytest.importorskip("jinja2")
-    pytest.importorskip("matplotlib")
-    x = inputs(3, 2)
-    d = shoal.diagnose(lambda z, x: z / 2 + x, torch.zeros_like(x), x)
-    for ending in ("html", "json", "png", "svg"):
-        d.save(tmp_path / f"found.{ending}")
-        assert (tmp_path / f"found.{ending}").stat().st_size > 1000
-    page = (tmp_path / "found.html").read_text()
-    assert "Does the plain iteration settle?" in page
-    assert page.count("<svg") == 4
-    assert "http://" not in page.replace("http://www.w3.org", "")
-    with pytest.raises(ValueError, match=r"path must end in \.html"):
-        d.save(tmp_path / "found.txt")
-
-
-@pytest.mark.parametrize(
-    ("error", "words", "arguments"),
-    [
-        (TypeError, "model must be", (3, None)),
-        (ValueError, "model must have an equilibrium", (lambda z: z, None)),
-        (ValueError, "model must have an equilibrium", (nn.Linear(2, 2), None, inputs())),
-        (TypeError, "z0 must be None", (get_deq(), inputs())),
-        (ValueError, "z0 must be None for a model", (Classifier().double(), inputs())),
-        (ValueError, "f must return a tensor of shape", (lambda z: z[:, :1], inputs())),
-    ],
-)
-def test_what_is_no_loop_is_refused(
-    error: type[Exception], words: str, arguments: tuple[object, ...]
-) -> None:
-    with pytest.raises(error, match=words):
-        shoal.diagnose(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("words", "options"),
-    [
-        ("tolerance must be", {"tolerance": 0}),
-        ("starts must be", {"starts": 0}),
-        ("steps must be", {"steps": 1}),
-        ("output must return one entry per sample", {"output": lambda z: z.sum()}),
-        ("reference must be left out for a cell", {"reference": {}}),
-    ],
-)
-def test_bad_options_are_named(words: str, options: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=words):
-        shoal.diagnose(lambda z: z / 2, inputs(), **options)
-
-
-def test_a_model_with_two_equilibria_inside_is_refused() -> None:
-    model = nn.Sequential(shoal.Equilibrium(nn.Linear(4, 4)), shoal.Equilibrium(nn.Linear(4, 4)))
-    with pytest.raises(ValueError, match="one equilibrium inside, got 2"):
-        shoal.diagnose(model, None, inputs())

@@ -7,7 +7,9 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.parametrizations import spectral_norm
 
-__all__ = ["CELLS"]
+from shoal import Equilibrium
+
+__all__ = ["CELLS", "prepared"]
 
 
 class Normalized(nn.Module):
@@ -177,3 +179,13 @@ CELLS = {
     WithDropout: lambda: (torch.zeros(3, 4).double(), (_randn(3, 4),), {}, {}),
     Parametrized: lambda: (torch.zeros(3, 4).double(), (), {"x": _randn(3, 4)}, {}),
 }
+
+
+def prepared(kind, **options):
+    """A layer of a cell, in evaluation mode but for dropout; a start; inputs."""
+    torch.manual_seed(0)
+    cell = kind().double()
+    z0, inputs, named, own = CELLS[kind]()
+    layer = Equilibrium(cell, on_failure="raise", **own, **options)
+    layer.train(kind is WithDropout)
+    return layer, z0, inputs, named

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 import shoal
+from shoal import Equilibrium, Neumann
 
 F64 = torch.float64
 
@@ -163,3 +164,54 @@ def test_a_backward_pass_through_a_tangent_is_refused() -> None:
     torch.testing.assert_close(tangent.detach(), slope / (1 - 0.3 * slope))
     with pytest.raises(NotImplementedError, match="take forward mode as the outer one"):
         tangent.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: Equilibrium(3), TypeError, "cell must be a module or a function, got int"),
+        (lambda: Equilibrium(torch.cos, solver="anderson"), TypeError, "solver must be a Solver"),
+        (lambda: Equilibrium(torch.cos, solver=()), TypeError, "solver must be a Solver"),
+        (lambda: Equilibrium(torch.cos, gradient="jfb"), TypeError, "gradient must be a Gradient"),
+        (lambda: Equilibrium(torch.cos, on_failure="no"), ValueError, "on_failure must be one of"),
+        (lambda: Equilibrium(torch.cos, batched=1), TypeError, "batched must be True or False"),
+        (
+            lambda: Equilibrium(torch.cos, batched=False, separable=True),
+            ValueError,
+            "separable must be False",
+        ),
+        (lambda: Equilibrium(torch.cos)(torch.tensor(1.0)), ValueError, "z0 must have shape"),
+        (lambda: Equilibrium(torch.cos)([]), ValueError, "z0 must hold at least one tensor"),
+        (lambda: Equilibrium(torch.cos)([1.0]), ValueError, "z0 must have shape"),
+        (lambda: Equilibrium(torch.cos)("z"), TypeError, "z0 must be a"),
+        (
+            lambda: Equilibrium(lambda z: z)((torch.ones(2, 1), torch.ones(3, 1))),
+            ValueError,
+            r"one entry per sample, got shapes \(2, 1\), \(3, 1\)",
+        ),
+        (
+            lambda: Equilibrium(lambda z: z)((torch.ones(2), torch.ones(2).double())),
+            ValueError,
+            "tensors of one dtype",
+        ),
+        (
+            lambda: Equilibrium(lambda z: (z, z))(torch.ones(2, 1)),
+            ValueError,
+            r"f must return a tensor of shape \(2, 1\), got tuple",
+        ),
+        (
+            lambda: Equilibrium(torch.add, separable=True)(torch.ones(2, 1), torch.ones(3)),
+            ValueError,
+            "inputs must have one entry per sample of z0, 2",
+        ),
+        (lambda: Neumann(-1), ValueError, "terms must be"),
+        (
+            lambda: Equilibrium(torch.cos).gradient_error(torch.ones(2, 1)),
+            ValueError,
+            "gradient_error needs parameters or inputs",
+        ),
+    ],
+)
+def test_bad_input(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

@@ -1,116 +1,18 @@
-"""Equilibria of modules that shoal did not write: values, gradients of all kinds, training."""
+"""Layers as parts of models: transforms, copies, compiling, checkpoints, warm starts."""
 
 import copy
-import gc
 import pickle
 
 import pytest
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 import shoal
-from equilibrium.foreign_cells import CELLS, Normalized, Pretrained, WithDropout
+from equilibrium.foreign_cells import Normalized, Pretrained, WithDropout, prepared
 from shoal import ConvergenceError, ConvergenceWarning, Equilibrium, Implicit, Neumann, OneStep
 
 # PyTorch's forward mode still loads parts that it calls deprecated itself
 forward_mode = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
-gradcheck, gradgradcheck = torch.autograd.gradcheck, torch.autograd.gradgradcheck
-every_cell = pytest.mark.parametrize("kind", CELLS, ids=lambda kind: kind.__name__)
-
-
-def prepared(kind, **options):
-    """A layer of a cell, in evaluation mode but for dropout; a start; inputs."""
-    torch.manual_seed(0)
-    cell = kind().double()
-    z0, inputs, named, own = CELLS[kind]()
-    layer = Equilibrium(cell, on_failure="raise", **own, **options)
-    layer.train(kind is WithDropout)
-    return layer, z0, inputs, named
-
-
-def as_function(layer, z0, inputs, named):
-    """The layer as a function of its parameters and inputs, for gradcheck."""
-    parameters = {n: p for n, p in layer.named_parameters() if p.requires_grad}
-    names = list(parameters)
-
-    def call(*tensors):
-        given = dict(zip(names, tensors, strict=False))
-        rest = tensors[len(names) :]
-        positional, by_name = (
-            rest[: len(inputs)],
-            dict(zip(named, rest[len(inputs) :], strict=True)),
-        )
-        torch.manual_seed(1)  # of the dropout
-        state = torch.func.functional_call(layer, given, (z0, *positional), by_name)
-        return torch.cat([leaf.flatten() for leaf in pytree.tree_leaves(state)])
-
-    tensors = [*parameters.values(), *inputs, *named.values()]
-    return call, tuple(t.detach().clone().requires_grad_() for t in tensors)
-
-
-@every_cell
-def test_it_is_an_equilibrium(kind):
-    layer, z0, inputs, named = prepared(kind)
-    torch.manual_seed(1)
-    state = layer(z0, *inputs, **named)
-    assert layer.solution.converged.all()
-    torch.manual_seed(1)
-    again = layer.cell(state, *inputs, **named)
-    assert pytree.tree_structure(state) == pytree.tree_structure(z0)
-    for left, right in zip(pytree.tree_leaves(state), pytree.tree_leaves(again), strict=True):
-        torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-10)
-
-
-@forward_mode
-@every_cell
-def test_gradients_in_both_modes(kind):
-    function, tensors = as_function(*prepared(kind))
-    assert gradcheck(function, tensors, check_forward_ad=True, fast_mode=True)
-
-
-@every_cell
-def test_second_derivatives(kind):
-    function, tensors = as_function(*prepared(kind))
-    assert gradgradcheck(function, tensors, fast_mode=True)
-
-
-@every_cell
-def test_backward_reaches_every_parameter(kind):
-    """As a training loop calls it: the gradients of 2,000 steps of the cell, unrolled."""
-    layer, z0, inputs, named = prepared(kind)
-    torch.manual_seed(1)
-    sum(leaf.sin().sum() for leaf in pytree.tree_leaves(layer(z0, *inputs, **named))).backward()
-    found = {n: p.grad.clone() for n, p in layer.cell.named_parameters() if p.requires_grad}
-    layer.zero_grad()
-    state = z0
-    for _ in range(400):
-        torch.manual_seed(1)
-        state = layer.cell(state, *inputs, **named)
-    sum(leaf.sin().sum() for leaf in pytree.tree_leaves(state)).backward()
-    for name, parameter in layer.cell.named_parameters():
-        if parameter.requires_grad:
-            torch.testing.assert_close(found[name], parameter.grad, rtol=1e-8, atol=1e-9)
-
-
-@every_cell
-def test_training(kind):
-    layer, z0, inputs, named = prepared(kind)
-    torch.manual_seed(2)
-    target = pytree.tree_map(lambda leaf: 0.1 * torch.randn_like(leaf), z0)
-    optimizer = torch.optim.Adam(layer.parameters(), 1e-2)
-    losses = []
-    for _ in range(15):
-        optimizer.zero_grad()
-        torch.manual_seed(1)
-        state = pytree.tree_leaves(layer(z0, *inputs, **named))
-        pairs = zip(state, pytree.tree_leaves(target), strict=True)
-        loss = sum((leaf - aim).square().mean() for leaf, aim in pairs)
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    assert losses[-1] < losses[0]
-    assert "all" in str(layer.log)
 
 
 @forward_mode
@@ -335,57 +237,6 @@ def test_warm_starts():
     assert int(layer.solution.steps.max()) > 3
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: Equilibrium(3), TypeError, "cell must be a module or a function, got int"),
-        (lambda: Equilibrium(torch.cos, solver="anderson"), TypeError, "solver must be a Solver"),
-        (lambda: Equilibrium(torch.cos, solver=()), TypeError, "solver must be a Solver"),
-        (lambda: Equilibrium(torch.cos, gradient="jfb"), TypeError, "gradient must be a Gradient"),
-        (lambda: Equilibrium(torch.cos, on_failure="no"), ValueError, "on_failure must be one of"),
-        (lambda: Equilibrium(torch.cos, batched=1), TypeError, "batched must be True or False"),
-        (
-            lambda: Equilibrium(torch.cos, batched=False, separable=True),
-            ValueError,
-            "separable must be False",
-        ),
-        (lambda: Equilibrium(torch.cos)(torch.tensor(1.0)), ValueError, "z0 must have shape"),
-        (lambda: Equilibrium(torch.cos)([]), ValueError, "z0 must hold at least one tensor"),
-        (lambda: Equilibrium(torch.cos)([1.0]), ValueError, "z0 must have shape"),
-        (lambda: Equilibrium(torch.cos)("z"), TypeError, "z0 must be a"),
-        (
-            lambda: Equilibrium(lambda z: z)((torch.ones(2, 1), torch.ones(3, 1))),
-            ValueError,
-            r"one entry per sample, got shapes \(2, 1\), \(3, 1\)",
-        ),
-        (
-            lambda: Equilibrium(lambda z: z)((torch.ones(2), torch.ones(2).double())),
-            ValueError,
-            "tensors of one dtype",
-        ),
-        (
-            lambda: Equilibrium(lambda z: (z, z))(torch.ones(2, 1)),
-            ValueError,
-            r"f must return a tensor of shape \(2, 1\), got tuple",
-        ),
-        (
-            lambda: Equilibrium(torch.add, separable=True)(torch.ones(2, 1), torch.ones(3)),
-            ValueError,
-            "inputs must have one entry per sample of z0, 2",
-        ),
-        (lambda: Neumann(-1), ValueError, "terms must be"),
-        (
-            lambda: Equilibrium(torch.cos).gradient_error(torch.ones(2, 1)),
-            ValueError,
-            "gradient_error needs parameters or inputs",
-        ),
-    ],
-)
-def test_bad_input(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
-
-
 def test_it_is_in_the_surface():
     layer = Equilibrium(Normalized(), gradient=Implicit(rtol=1e-4))
     assert "gradient=Implicit" in repr(layer)
@@ -436,8 +287,8 @@ def test_inputs_that_depend_on_the_weights():
         f = lambda z, x: torch.tanh(z @ weight + x)  # noqa: E731
         return Equilibrium(f)(torch.zeros_like(raw), x)
 
-    assert gradcheck(through, (cell.weight,))
-    assert gradcheck(given, (cell.weight,))
+    assert torch.autograd.gradcheck(through, (cell.weight,))
+    assert torch.autograd.gradcheck(given, (cell.weight,))
     before = through(cell.weight).sum()
     first = torch.autograd.grad(before, cell.weight, retain_graph=True)
     torch.testing.assert_close(torch.autograd.grad(before, cell.weight), first)
@@ -450,24 +301,3 @@ def test_backward_frees_the_graph():
     z.backward()
     with pytest.raises(RuntimeError, match="second time"):
         z.backward()
-
-
-def test_steps_of_training_leave_nothing_behind() -> None:
-    # tanh keeps its output for its derivative: kept with its own history, it kept itself
-    weight = nn.Parameter(torch.full((3, 3), 0.1, dtype=torch.float64))
-    layer = shoal.Equilibrium(lambda z, x: torch.tanh(z @ weight + x))
-
-    def step() -> None:
-        z = layer(torch.zeros(2, 3, dtype=torch.float64), torch.ones(2, 3, dtype=torch.float64))
-        torch.autograd.grad(z.sum(), weight)
-
-    def tensors() -> int:
-        gc.collect()
-        return sum(type(one) is torch.Tensor for one in gc.get_objects())
-
-    for _ in range(2):
-        step()
-    before = tensors()
-    for _ in range(5):
-        step()
-    assert tensors() <= before

@@ -38,12 +38,21 @@ def test_the_limit_is_that_of_a_wide_network(kind: str) -> None:
     architecture = architecture_of(data, shoal.Tanh(), 2, 0.9)
     x = data.inputs()
     options = {"pixel_axes": 1} if x.dim() > 2 else {}
-    net = shoal.build(
-        architecture, in_features=x.shape[1], width=3000, seed=0, dtype=torch.float64, **options
-    )
-    gram = shoal.empirical_kernel(net, x, trainable={"layer2"}).ntk.detach()
-    least = float(torch.linalg.eigvalsh(gram)[0])
-    assert limit_eigenvalue(architecture, data) == pytest.approx(least, rel=0.2)
+    draws, width = 8, 1000
+    grams = []
+    for seed in range(draws):
+        net = shoal.build(
+            architecture,
+            in_features=x.shape[1],
+            width=width,
+            seed=seed,
+            dtype=torch.float64,
+            **options,
+        )
+        grams.append(shoal.empirical_kernel(net, x, trainable={"layer2"}).ntk.detach())
+    least = torch.stack([torch.linalg.eigvalsh(gram)[0] for gram in grams])
+    error, bias = float(least.std()) / draws**0.5, float(grams[0].diagonal().mean()) / width
+    assert abs(limit_eigenvalue(architecture, data) - float(least.mean())) < 4 * error + bias
 
 
 def test_losses_stay_below_their_bound_and_gram_matrices_in_place(quick_run) -> None:

@@ -24,7 +24,6 @@ from shoal.cli.options import (
     limited,
 )
 from shoal.cli.output import command_line, console, emit, working
-from shoal.diagnosis.page import diagnosis_page
 from shoal.diagnosis.words import sections_of
 from shoal.report.saving import save_results
 
@@ -111,7 +110,7 @@ def diagnose(
     if output is not None:
         files = save_results(
             output,
-            pages={"report.html": diagnosis_page(found, command=command_line())},
+            pages={"report.html": found.page(command=command_line())},
             documents={"diagnosis.json": record},
             figures={"diagnosis": found.plot()},
         )

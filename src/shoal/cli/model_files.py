@@ -1,6 +1,7 @@
 """Models in files, of which no code is run unless that is asked for, and samples for them."""
 
 import sys
+import warnings
 from collections.abc import Mapping
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -140,14 +141,34 @@ def samples_for(
         loaded = load_data(
             data, dtype=dtype, device=torch.device("cpu"), most=n, prepared=False, label=label
         )
-        return loaded.x, loaded.y
+        return _fitting(net, loaded.x, data), loaded.y
     x, y = _rows("data", data, n), None if label is None else _rows("label", label, n)
     if x.ndim < 2:
         raise ValueError(f"data must have samples and features, got shape {tuple(x.shape)}")
     if y is not None and len(y) != len(x):
         raise ValueError(f"label must have one entry per sample, {len(x)}, got {len(y)}")
     x, *labels = (t.to(dtype) if t.is_floating_point() else t for t in (x, y) if t is not None)
-    return x, labels[0] if labels else None
+    return _fitting(net, x, data), labels[0] if labels else None
+
+
+def _fitting(net: Module, x: Tensor, data: str) -> Tensor:
+    """Samples, of which a model takes the first; what it says to others is PyTorch's own."""
+    training = net.training
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", shoal.ConvergenceWarning)
+            net.eval()(x[:1])
+    except shoal.ConvergenceError:
+        pass  # it takes them: whether it settles is asked later
+    except (RuntimeError, ValueError, IndexError) as error:
+        why = next(iter(str(error).splitlines()), type(error).__name__)
+        shape = tuple(x.shape[1:])
+        raise ValueError(
+            f"data must have samples that the model takes, got {data!r} of shape {shape}: {why}"
+        ) from None
+    finally:
+        net.train(training)
+    return x
 
 
 def _rows(argument: str, path: str, n: int) -> Tensor:

@@ -215,8 +215,9 @@ class _Kept:
         self.kept: list[weakref.ref[Tensor]] = []
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        self.kept.append(weakref.ref(tensor))
-        return tensor
+        kept = tensor.detach()  # an operation that kept its own output would keep itself
+        self.kept.append(weakref.ref(kept))
+        return kept
 
     @property
     def bytes(self) -> int:

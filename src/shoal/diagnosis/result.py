@@ -9,7 +9,7 @@ from shoal.diagnosis.iteration import EffectiveDepth, Iteration
 from shoal.diagnosis.jacobian import JacobianSpectrum
 from shoal.diagnosis.kernel_regime import KernelChange
 from shoal.diagnosis.remedies import Remedy, remedies
-from shoal.pages.saved_result import SavedResult
+from shoal.pages.saved_result import SavedResult, Shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -108,15 +108,9 @@ class Diagnosis(SavedResult):
 
         return plot_diagnosis(self)
 
-    def page(self, *, command: str | None = None) -> str:
-        """An HTML page that refers to nothing outside of itself.
+    def _shown(self) -> Shown:
+        from shoal.diagnosis.page import diagnosis_parts
 
-        Args:
-            command: What makes the page again, if it was made by a command.
-
-        Raises:
-            ImportError: If Jinja2 or matplotlib is not installed.
-        """
-        from shoal.diagnosis.page import diagnosis_page
-
-        return diagnosis_page(self, command=command)
+        lead = f"{self.samples} samples, a state of size {self.size}: it {self.behavior}"
+        device = self.iterations[0].state.device
+        return Shown(f"Diagnosis of {self.model}", lead, diagnosis_parts(self), device)

@@ -1,43 +1,20 @@
-"""A distillation as a page."""
-
-import torch
+"""What a page shows of a distillation."""
 
 from shoal.core.memory import memory_words
 from shoal.distillation.measures import Measured
 from shoal.distillation.result import Twin
 from shoal.pages.findings import Findings, Part, Row
-from shoal.pages.html import render_page
 
-__all__ = ["distillation_findings", "distillation_page"]
-
-
-def distillation_page(twin: Twin, *, command: str | None = None) -> str:
-    """A distillation as an HTML page that refers to nothing outside of itself.
-
-    Args:
-        twin: The distillation.
-        command: What makes the page again.
-
-    Raises:
-        ImportError: If Jinja2 or matplotlib is not installed.
-    """
-    lead = f"{twin.samples} held-out samples, {twin.trained_on} others trained on"
-    part = Part("replacements", "What may replace it", distillation_findings(twin))
-    device = torch.device(twin.device)
-    return render_page(twin.verdict, lead, [part], device=device, command=command)
+__all__ = ["distillation_part"]
 
 
-def distillation_findings(twin: Twin) -> Findings:
+def distillation_part(twin: Twin) -> Part:
     """The verdict, every candidate beside the original, and the frontier."""
     rows = [Row("verdict", "keep it" if twin.keep else "replace it", twin.verdict)]
     rows += [_row(one) for one in (twin.original, *twin.candidates)]
     notes = tuple(f"{name}: not tried, {reason}." for name, reason in twin.skipped.items())
-    return Findings(
-        tuple(rows),
-        numbers=twin.document(),
-        figure=twin.plot(),
-        notes=notes,
-    )
+    findings = Findings(tuple(rows), numbers=twin.document(), figure=twin.plot(), notes=notes)
+    return Part("replacements", "What may replace it", findings)
 
 
 def _row(one: Measured) -> Row:

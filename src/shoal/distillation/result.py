@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 from torch.nn import Module
 
 from shoal.core.checks import as_path
 from shoal.distillation.measures import Measured
 from shoal.networks import Network, export
-from shoal.pages.saved_result import SavedResult
+from shoal.pages.saved_result import SavedResult, Shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -145,18 +146,11 @@ class Twin(SavedResult):
 
         return plot_frontier(self)
 
-    def page(self, *, command: str | None = None) -> str:
-        """An HTML page that refers to nothing outside of itself.
+    def _shown(self) -> Shown:
+        from shoal.distillation.page import distillation_part
 
-        Args:
-            command: What makes the page again, if it was made by a command.
-
-        Raises:
-            ImportError: If Jinja2 or matplotlib is not installed.
-        """
-        from shoal.distillation.page import distillation_page
-
-        return distillation_page(self, command=command)
+        lead = f"{self.samples} held-out samples, {self.trained_on} others trained on"
+        return Shown(self.verdict, lead, [distillation_part(self)], torch.device(self.device))
 
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Export the best replacement as a program that needs no shoal, as ``shoal.export`` does.

@@ -224,7 +224,7 @@ class Jacobians:
 
         def keep(tensor: Tensor) -> Tensor:
             kept.append(tensor.numel() * tensor.element_size())
-            return tensor
+            return tensor.detach()  # an operation that kept its own output would keep itself
 
         leaves = {name: p.detach().requires_grad_() for name, p in self.chosen.items()}
         with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):

@@ -4,19 +4,35 @@ import os
 from abc import ABC, abstractmethod
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
 
 from shoal.core.checks import as_path
 from shoal.core.files import finite, json_text, write_whole
 from shoal.pages.figures import Figure, figure_writers
+from shoal.pages.findings import Part
+from shoal.pages.html import render_page
 
-__all__ = ["SavedResult"]
+__all__ = ["SavedResult", "Shown"]
+
+
+class Shown(NamedTuple):
+    """What a page shows of a result; see ``render_page``."""
+
+    title: str
+    lead: str
+    parts: list[Part]
+    device: torch.device
 
 
 class SavedResult(ABC):
     """A result that has a page for people, plain values for machines, and a picture."""
 
     @abstractmethod
+    def _shown(self) -> Shown:
+        """What its page shows."""
+
     def page(self, *, command: str | None = None) -> str:
         """An HTML page that refers to nothing outside of itself.
 
@@ -26,6 +42,8 @@ class SavedResult(ABC):
         Raises:
             ImportError: If Jinja2 or matplotlib is not installed.
         """
+        title, lead, parts, device = self._shown()
+        return render_page(title, lead, parts, device=device, command=command)
 
     @abstractmethod
     def plot(self) -> Figure:

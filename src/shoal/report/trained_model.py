@@ -5,7 +5,7 @@ from typing import Any
 
 import shoal
 from shoal.diagnosis.page import diagnosis_parts
-from shoal.distillation.page import distillation_findings
+from shoal.distillation.page import distillation_part
 from shoal.pages.findings import Findings, Part, Row
 from shoal.pages.html import render_page
 
@@ -56,7 +56,7 @@ def model_page(found: shoal.Diagnosis, twin: shoal.Twin, *, command: str | None 
     """
     parts = [
         Part("answer", "Do I need this loop?", Findings(answer(found, twin))),
-        Part("replacements", "What may replace it", distillation_findings(twin)),
+        distillation_part(twin),
         *diagnosis_parts(found),
     ]
     lead = f"{twin.verdict} Diagnosed on {found.samples} samples, distilled on {twin.trained_on}."

@@ -1,0 +1,96 @@
+"""Every cell that shoal did not write: values, gradients in both modes, second ones, training."""
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from equilibrium.foreign_cells import CELLS, prepared
+
+# PyTorch's forward mode still loads parts that it calls deprecated itself
+forward_mode = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+gradcheck, gradgradcheck = torch.autograd.gradcheck, torch.autograd.gradgradcheck
+every_cell = pytest.mark.parametrize("kind", CELLS, ids=lambda kind: kind.__name__)
+
+
+def as_function(layer, z0, inputs, named):
+    """The layer as a function of its parameters and inputs, for gradcheck."""
+    parameters = {n: p for n, p in layer.named_parameters() if p.requires_grad}
+    names = list(parameters)
+
+    def call(*tensors):
+        given = dict(zip(names, tensors, strict=False))
+        rest = tensors[len(names) :]
+        positional, by_name = (
+            rest[: len(inputs)],
+            dict(zip(named, rest[len(inputs) :], strict=True)),
+        )
+        torch.manual_seed(1)  # of the dropout
+        state = torch.func.functional_call(layer, given, (z0, *positional), by_name)
+        return torch.cat([leaf.flatten() for leaf in pytree.tree_leaves(state)])
+
+    tensors = [*parameters.values(), *inputs, *named.values()]
+    return call, tuple(t.detach().clone().requires_grad_() for t in tensors)
+
+
+@every_cell
+def test_it_is_an_equilibrium(kind):
+    layer, z0, inputs, named = prepared(kind)
+    torch.manual_seed(1)
+    state = layer(z0, *inputs, **named)
+    assert layer.solution.converged.all()
+    torch.manual_seed(1)
+    again = layer.cell(state, *inputs, **named)
+    assert pytree.tree_structure(state) == pytree.tree_structure(z0)
+    for left, right in zip(pytree.tree_leaves(state), pytree.tree_leaves(again), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-10)
+
+
+@forward_mode
+@every_cell
+def test_gradients_in_both_modes(kind):
+    function, tensors = as_function(*prepared(kind))
+    assert gradcheck(function, tensors, check_forward_ad=True, fast_mode=True)
+
+
+@every_cell
+def test_second_derivatives(kind):
+    function, tensors = as_function(*prepared(kind))
+    assert gradgradcheck(function, tensors, fast_mode=True)
+
+
+@every_cell
+def test_backward_reaches_every_parameter(kind):
+    """As a training loop calls it: the gradients of 2,000 steps of the cell, unrolled."""
+    layer, z0, inputs, named = prepared(kind)
+    torch.manual_seed(1)
+    sum(leaf.sin().sum() for leaf in pytree.tree_leaves(layer(z0, *inputs, **named))).backward()
+    found = {n: p.grad.clone() for n, p in layer.cell.named_parameters() if p.requires_grad}
+    layer.zero_grad()
+    state = z0
+    for _ in range(400):
+        torch.manual_seed(1)
+        state = layer.cell(state, *inputs, **named)
+    sum(leaf.sin().sum() for leaf in pytree.tree_leaves(state)).backward()
+    for name, parameter in layer.cell.named_parameters():
+        if parameter.requires_grad:
+            torch.testing.assert_close(found[name], parameter.grad, rtol=1e-8, atol=1e-9)
+
+
+@every_cell
+def test_training(kind):
+    layer, z0, inputs, named = prepared(kind)
+    torch.manual_seed(2)
+    target = pytree.tree_map(lambda leaf: 0.1 * torch.randn_like(leaf), z0)
+    optimizer = torch.optim.Adam(layer.parameters(), 1e-2)
+    losses = []
+    for _ in range(15):
+        optimizer.zero_grad()
+        torch.manual_seed(1)
+        state = pytree.tree_leaves(layer(z0, *inputs, **named))
+        pairs = zip(state, pytree.tree_leaves(target), strict=True)
+        loss = sum((leaf - aim).square().mean() for leaf, aim in pairs)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0]
+    assert "all" in str(layer.log)
