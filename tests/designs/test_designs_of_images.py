@@ -90,6 +90,7 @@ def test_what_is_refused():
         shoal.PatchMatching(layers=0)
 
 
+@pytest.mark.thorough("single", "loop")
 @pytest.mark.parametrize(
     "net",
     [

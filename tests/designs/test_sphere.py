@@ -62,6 +62,7 @@ def test_smooth_activations(phi, match):
     assert float(errors.max()) < 1e-7
 
 
+@pytest.mark.thorough("ck")
 @pytest.mark.parametrize("match", ["ck", "ntk"])
 def test_relu(match):
     deq = DEQ(ReLU(), 0.24, 0.8)
@@ -101,6 +102,7 @@ def test_an_own_activation_at_small_and_large_norms(tau0, match):
     assert float(differences(deq, d, tau0, [-0.83, 0.21, 0.61]).max()) < 1e-5
 
 
+@pytest.mark.thorough("0.3")
 @pytest.mark.parametrize("tau0", [1e-3, 0.3])
 def test_relu_at_small_norms(tau0):
     deq = DEQ(ReLU(), 0.2, 0.8)

@@ -31,7 +31,7 @@ from shoal import (
 from shoal.gaussian import hermite, moments
 
 
-@pytest.mark.thorough("0.1-")
+@pytest.mark.thorough("0.1-", "ELU_0.5")
 @pytest.mark.parametrize("name", BUILT_IN)
 @pytest.mark.parametrize("tau0", [0.1, 4.0])
 def test_the_kernel_of_orthogonal_inputs_vanishes(name, tau0):

@@ -10,7 +10,8 @@ from shoal import DEQ, GELU, FullyConnected, ReLU, Tanh, kernel, kernel_function
 numba = pytest.importorskip("numba", reason="compiled loops need Numba")
 
 from shoal.kernels import backends  # noqa: E402
-from shoal.kernels.backends.compiled_loops import arc_cosine, compiled_loops  # noqa: E402
+from shoal.kernels.backends import compiled_loops as backend  # noqa: E402
+from shoal.kernels.backends.compiled_loops import arc_cosine, compiled  # noqa: E402
 from shoal.kernels.backends.loops import Loops  # noqa: E402
 
 
@@ -114,9 +115,10 @@ def test_without_a_folder_that_can_be_written_to(monkeypatch):
         return compile_for(*arguments, **options)
 
     monkeypatch.setattr(numba, "njit", njit)
-    loops = compiled_loops.__wrapped__(np.dtype("float64"))
+    signature = numba.void(numba.float64[:, :], *[numba.int64] * 4)
+    loop = compiled(signature, backend._mirror_columns)
     matrix = np.arange(9.0).reshape(3, 3)
-    loops.mirror_columns(matrix, 0, 3, 0, 3)
+    loop(matrix, 0, 3, 0, 3)
     assert refused
     assert np.array_equal(matrix, [[0, 1, 2], [1, 4, 5], [2, 5, 8]])
 

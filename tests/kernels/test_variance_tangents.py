@@ -137,6 +137,7 @@ class TiedLoop(shoal.ImplicitArchitecture):
         return shoal.Layers((cell,), injection=given)
 
 
+@pytest.mark.thorough("True")
 @pytest.mark.parametrize("one_norm", [True, False])
 def test_a_variance_of_several_weights_of_an_own_loop(one_norm: bool) -> None:
     loop, x = TiedLoop(shoal.Erf(), 0.4), inputs(40, one_norm=one_norm)

@@ -115,7 +115,7 @@ def jacobian(module, x, names):
 def test_the_ntk_is_the_gram_matrix_of_gradients(kind, memory):
     make, shape = MODULES[kind]
     module = seeded(make)
-    x1, x2 = inputs(5, *shape), inputs(3, *shape, seed=1)
+    x1, x2 = inputs(3, *shape), inputs(2, *shape, seed=1)
     names = [name for name, _ in module.named_parameters()]
     left, right = jacobian(module, x1, names), jacobian(module, x2, names)
     outputs = left.shape[1]
@@ -129,8 +129,8 @@ def test_the_ntk_is_the_gram_matrix_of_gradients(kind, memory):
     cross = torch.einsum("ikp,jkp->ij", left, right) / outputs
     found = shoal.empirical_kernel(module, x1, x2, memory=memory).ntk
     torch.testing.assert_close(found, cross, rtol=1e-8, atol=1e-10)
-    partners = shoal.empirical_kernel(module, x1[:3], x2, **options).ntk
-    torch.testing.assert_close(partners, cross[:3].diagonal(), rtol=1e-8, atol=1e-10)
+    partners = shoal.empirical_kernel(module, x1[:2], x2, **options).ntk
+    torch.testing.assert_close(partners, cross[:2].diagonal(), rtol=1e-8, atol=1e-10)
     jacobians = Jacobians(module, chosen_parameters(module, None), x1, memory or 2**30)
     flat = left.flatten(0, 1)
     torch.testing.assert_close(jacobians.gram(x1), flat @ flat.T, rtol=1e-8, atol=1e-10)

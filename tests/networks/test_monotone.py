@@ -90,6 +90,7 @@ def test_it_converges_where_the_plain_layer_diverges():
 
 
 @forward_mode
+@pytest.mark.thorough("tanh")
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_gradients(activation):
     cell = cell_of(activation, 0.5, width=2)

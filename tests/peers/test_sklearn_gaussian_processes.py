@@ -56,7 +56,7 @@ KERNELS: dict[str, Kernel] = {
         SklearnKernel(architecture=shoal.ResNet(shoal.ReLU(), 2, bias_variance=1.0), which="ntk")
     ),
 }
-QUICK = {"relu fixed", "fully connected", "factor fully connected", "factor resnet"}
+QUICK = {"relu fixed", "fully connected", "factor fully connected"}
 PROCESSES = {"test_multi_class_n_jobs"}  # which take long to start
 QUICK_TESTS = {"test_kernel_gradient", "test_kernel_theta"}  # with all
 

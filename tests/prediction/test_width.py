@@ -169,7 +169,7 @@ def test_the_width_for_an_accuracy():
         assert ratio <= most
     assert ratio > 1.1
     assert "prediction" in str(found)
-    measured = readouts(LAYER, 150, 20 * found.accurate, 0.05, 8)[:, 0].mean()
+    measured = readouts(LAYER, 150, 10 * found.accurate, 0.05, 8)[:, 0].mean()
     near = readouts(LAYER, 150, found.accurate, 0.05, 8)[:, 0].mean()
     assert float(near / measured) == pytest.approx(1.1, abs=0.06)
     assert shoal.required_width(RELU, x, y, **given).accurate is None

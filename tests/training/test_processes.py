@@ -6,10 +6,10 @@ import torch
 from ranks import run_ranks
 from training import shared_training
 
-pytestmark = pytest.mark.skipif(
-    not torch.distributed.is_available(), reason="needs torch.distributed"
-)
-
+pytestmark = [
+    pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed"),
+    pytest.mark.thorough,
+]
 
 PARTS = ["ways", "kernels", "failures", "wrapped", "one_sided"]
 
@@ -35,7 +35,6 @@ def test_two_processes_train_as_one_does(found, tmp_path):
     assert_trained_as_one(found["ways"], tmp_path)
 
 
-@pytest.mark.thorough
 def test_three_processes_train_as_one_does(tmp_path):
     (tmp_path / "alone").mkdir()
     three = run_ranks(shared_training.parts, 3, tmp_path, ["ways"], str(tmp_path))

@@ -83,6 +83,7 @@ def test_interrupted_runs_go_on_bit_by_bit(
     same(longer, shoal.train(network(architecture, 32, dtype=dtype), x, y, **options))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["descent", pytest.param("adam", marks=pytest.mark.slow)])
 def test_killed_processes_leave_a_run_that_goes_on(tmp_path, kind) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}

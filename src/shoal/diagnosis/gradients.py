@@ -2,6 +2,7 @@
 
 import math
 import weakref
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -94,7 +95,8 @@ def gradient_costs(
     weights = _cotangent(loop, found, cotangent, seed)
     if not tensors or not bool(weights.any()):
         return ()
-    _, layer, *_ = _measured(loop, gradients[0], weights, tensors)  # once before, for fair times
+    layer = _layer(loop, gradients[0])
+    _passes(loop, layer, weights, tensors)  # once before, for fair times
     weights = torch.where(_solved(layer)[:, None], weights, 0.0)
     samples = int(weights.any(1).sum())
     costs: list[GradientCost] = []
@@ -151,18 +153,24 @@ def _cotangent(loop: ModelLoop, found: Tensor, cotangent: Any, seed: int) -> Ten
     return torch.where(found.isfinite().all(1, keepdim=True), rows, 0.0)
 
 
-def _measured(
-    loop: ModelLoop, gradient: Gradient, weights: Tensor, tensors: list[Tensor]
-) -> tuple[Tensor, Equilibrium, float, int, int]:
-    """A gradient as one vector, the layer, the seconds, the bytes kept, and those at the peak."""
+def _layer(loop: ModelLoop, gradient: Gradient) -> Equilibrium:
+    """The layer of a loop, with a gradient."""
     own = loop.layer
     solver = _SOLVERS[0] if isinstance(gradient, Unrolled) else _SOLVERS
-    layer = Equilibrium(
+    return Equilibrium(
         own.cell, solver=solver, gradient=gradient, on_failure="status", batched=own.batched
     )
 
-    @torch.enable_grad()
-    def both_passes() -> tuple[Tensor, int]:
+
+def _passes(
+    loop: ModelLoop, layer: Equilibrium, weights: Tensor, tensors: list[Tensor]
+) -> tuple[Tensor, int]:
+    """A gradient as one vector, and the bytes kept for it; of a random cell by the same draw."""
+    with (
+        torch.enable_grad(),
+        torch.random.fork_rng([weights.device] if weights.is_cuda else []),
+    ):
+        torch.manual_seed(0)
         counted = _Kept(tensors, loop)
         with torch.autograd.graph.saved_tensors_hooks(counted, lambda t: t):
             rows = loop.layout.rows(layer(loop.z0, *loop.inputs))
@@ -175,11 +183,15 @@ def _measured(
         )
         return torch.cat([one.double().flatten() for one in found]), kept
 
-    with torch.random.fork_rng([weights.device] if weights.is_cuda else []):
-        torch.manual_seed(0)  # a random cell has the same equilibrium each time
-        (flat, memory), seconds = timed(both_passes, weights.device)
-        torch.manual_seed(0)
-        _, peak = peak_memory(both_passes, weights.device)
+
+def _measured(
+    loop: ModelLoop, gradient: Gradient, weights: Tensor, tensors: list[Tensor]
+) -> tuple[Tensor, Equilibrium, float, int, int]:
+    """A gradient as one vector, the layer, the seconds, the bytes kept, and those at the peak."""
+    layer = _layer(loop, gradient)
+    passes = partial(_passes, loop, layer, weights, tensors)
+    (flat, memory), seconds = timed(passes, weights.device)
+    _, peak = peak_memory(passes, weights.device)
     if not isinstance(gradient, Unrolled):
         memory = _one_evaluation(loop, tensors)
     return flat, layer, seconds, memory, peak

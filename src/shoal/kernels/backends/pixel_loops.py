@@ -97,6 +97,33 @@ def _cosine(covariance: float, root: float) -> float:
     return c if c > -1.0 else -1.0
 
 
+# Loops are written out: Numba takes seconds to compile an expression of whole arrays.
+@numba.njit(fastmath=MATH)
+def _copy(source: Array, out: Array, down: int, across: int) -> None:
+    """Copy a field into another one, so many pixels down and across."""
+    for p in range(source.shape[0]):
+        for q in range(source.shape[1]):
+            out[down + p, across + q] = source[p, q]
+
+
+@numba.njit(fastmath=MATH)
+def _clear(out: Array) -> None:
+    """Fill a field with zeros."""
+    for p in range(out.shape[0]):
+        for q in range(out.shape[1]):
+            out[p, q] = 0.0
+
+
+@numba.njit(fastmath=MATH)
+def _total(field: Array, down: int, across: int, height: int, width: int) -> float:
+    """The sum of a rectangle of a field."""
+    total = 0.0
+    for p in range(down, down + height):
+        for q in range(across, across + width):
+            total += field[p, q]
+    return total
+
+
 @numba.njit(fastmath=MATH)
 def _wrap(field: Array, patch: Patch) -> None:
     """Fill the border of a field with the opposite side."""
@@ -106,8 +133,9 @@ def _wrap(field: Array, patch: Patch) -> None:
             field[p, t] = field[p, t + width]
             field[p, across + width + t] = field[p, across + t]
     for t in range(down):
-        field[t] = field[t + height]
-        field[down + height + t] = field[down + t]
+        for q in range(field.shape[1]):
+            field[t, q] = field[t + height, q]
+            field[down + height + t, q] = field[down + t, q]
 
 
 @numba.njit(fastmath=MATH)
@@ -214,12 +242,12 @@ def _tangents(work: Work, own: Array, ratio: Array, patch: Patch, rule: Array) -
     now, move, value, sums, seen = work[:5]
     lanes, sizes = work[5][0], work[5][1]
     relaxation, spread, tolerance, stalled = rule[0], rule[1], rule[2], rule[3]
-    now[:] = own
-    move[:] = 0.0
+    _copy(own, now, 0, 0)
+    _clear(move)
     weight, change, last, count = 1.0, 1.0, 2.0, 0
     while change > tolerance and count < _MOST_STEPS and (change < last or change > stalled):
         last = change
-        value[:] = now
+        _copy(now, value, 0, 0)
         _means(value, sums, seen, patch)
         weight = _weight(count, weight, spread)
         for p in range(own.shape[0]):
@@ -239,7 +267,7 @@ def _tangents(work: Work, own: Array, ratio: Array, patch: Patch, rule: Array) -
 def _products(first: Array, second: Array, patch: Patch, out: Array) -> bool:
     """Inner products of equal pixels over channels, and whether the images are the same."""
     same, down, across = True, patch[0], patch[1]
-    out[:] = 0.0
+    _clear(out)
     for channel in range(first.shape[0]):
         for p in range(first.shape[1]):
             for q in range(first.shape[2]):
@@ -282,17 +310,19 @@ def _pairs(
         _means(value, sums, given, patch)
         worst = 0.0
         if same:  # rounding would lose the angle: covariances are the variances
-            root[down : down + height, across : across + width] = variances[i]
-            now[:] = root
+            _copy(variances[i], root, down, across)
+            _copy(root, now, 0, 0)
             _duals(now, root, value)
             _means(value, sums, seen, patch)
         else:
             _roots(variances[i], variances[j], patch, root)
-            entering[:] = injected * given + bias
-            now[:] = np.minimum(np.maximum(entering, -root), root)
-            move[:] = 0.0
+            for p in range(shape[0]):
+                for q in range(columns):
+                    entering[p, q] = injected * given[p, q] + bias
+                    now[p, q] = min(max(entering[p, q], -root[p, q]), root[p, q])
+            _clear(move)
             worst = _covariances(work, entering, root, patch, recurrent, rule)
-        ck = value[down : down + height, across : across + width].sum()
+        ck = _total(value, down, across, height, width)
         for p in range(shape[0]):
             for q in range(columns):
                 rest = math.pi - arc_cosine(_cosine(now[p, q], root[p, q]))
@@ -303,4 +333,4 @@ def _pairs(
                 ratio[p, q] = recurrent * slope
         out[2, pair] = max(worst, _tangents(work, own, ratio, patch, rule))
         out[0, pair] = ck
-        out[1, pair] = network[3] * ck + now.sum()
+        out[1, pair] = network[3] * ck + _total(now, 0, 0, *shape)
