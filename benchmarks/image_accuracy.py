@@ -239,7 +239,8 @@ class Choice:
         row = self.row(kernel)
         if row is None or not self.study.tested:
             return
-        count = self.study.fitting(self.study.rate(kernel), self.records.left)
+        micros = min(row["micros"], self.study.rate(kernel))  # few images are dear
+        count = self.study.fitting(micros, self.records.left)
         self.records.row(
             lambda: self.study.learn(kernel, count, row["ridge"]),
             data=self.study.name,

@@ -3,8 +3,10 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -242,23 +244,37 @@ def test_ctrl_c_while_torch_is_imported(
 
 
 @pytest.mark.thorough
-def test_of_processes_launched_together_the_first_analyzes(
+def test_processes_launched_together_share_the_sections(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    """As under torchrun, where nobody answers at the address: none is needed."""
-    launched = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    options = ["-n", "30", "--only", "well_posedness,training", "--device", "cpu", "--output", "o"]
-    for rank in ("1", "0"):
-        found = subprocess.run(
-            [*SHOAL, "analyze", *options],
+    """As under torchrun: each section is found once, and the first process has them all."""
+    sections = ["well_posedness", "kernels", "equivalents", "spectrum"]
+    options = ["-v", "-n", "30", "--only", ",".join(sections), "--device", "cpu", "--json"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    launched = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = [
+        subprocess.Popen(
+            [*SHOAL, "analyze", *options, "--output", "o"],
             cwd=tmp_path,
             env=environment | launched | {"RANK": rank},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
         )
-        assert (found.returncode, found.stderr) == (0, "")
-        assert bool(found.stdout) == (tmp_path / "o" / "analysis.json").exists() == (rank == "0")
+        for rank in ("0", "1")
+    ]
+    (told, first), (nothing, second) = (rank.communicate(timeout=100) for rank in ranks)
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    assert nothing == ""
+    found = re.findall(r"section (\w+)", first + second)
+    assert sorted(found) == sorted(sections)
+    alone = subprocess.run(
+        [*SHOAL, "analyze", *options], env=environment, capture_output=True, text=True, check=True
+    )
+    assert json.loads(told) == json.loads(alone.stdout)
+    assert json.loads((tmp_path / "o" / "analysis.json").read_text()) == json.loads(told)
 
 
 def test_an_error_is_a_line_and_a_code(tmp_path: Path, environment: dict[str, str]) -> None:

@@ -68,7 +68,7 @@ def test_a_late_failure_loses_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_plot_that_fails_leaves_the_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise ValueError("Axis limits cannot be NaN or Inf")
 
     monkeypatch.chdir(tmp_path)

@@ -15,6 +15,7 @@ from shoal.adapters.networks import as_images, described_function
 from shoal.adapters.weighted_regression import WeightedRegression, weighted_regression
 from shoal.architectures import Architecture
 from shoal.core.checks import host_array, real, real_array
+from shoal.core.processes import Group
 from shoal.regression import KernelRegression, kernel_regression
 from shoal.regression.ridge_path import Criterion, checked_criterion
 
@@ -54,6 +55,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         architecture: Architecture | None = None,
         memory: int | str | None = None,
         image_shape: Sequence[int] | None = None,
+        process_group: Group = "auto",
     ) -> None:
         self.activation = activation
         self.recurrent_variance = recurrent_variance
@@ -65,6 +67,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         self.architecture = architecture
         self.memory = memory
         self.image_shape = image_shape
+        self.process_group = process_group
 
     def _fit(self, x: Array, y: Array, sample_weight: Any) -> Self:
         """Regress the targets on the inputs."""
@@ -91,6 +94,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
                 which=self.which,
                 trainable=function.trainable,
                 memory=self.memory,
+                process_group=self.process_group,
             )
         else:
             self.regression_ = weighted_regression(
@@ -144,6 +148,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, _KernelEstimator):  # ty
         memory: See :func:`shoal.kernel_regression`, which chooses the method by it.
         image_shape: For architectures of images, such as a ``ConvDEQ``: channels and pixels along
             each axis, such as ``(1, 28, 28)``. Inputs are rows of numbers as ever.
+        process_group: See :func:`shoal.kernel_regression`; ``None`` where processes that were
+            launched together each fit models of their own, as in a search that one of them makes.
 
     Attributes:
         architecture_: The network.
@@ -201,6 +207,7 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
         architecture: See there.
         memory: See there.
         image_shape: See there.
+        process_group: See there.
 
     Attributes:
         classes_: The classes, sorted.

@@ -32,6 +32,7 @@ from shoal.cli.options import (
 from shoal.cli.output import command_line, console, emit, progress
 from shoal.cli.trained_model import TrainedModel, analyze_model
 from shoal.core import checks
+from shoal.core.processes import Processes, alone, first_launched, processes
 from shoal.data import load_data
 from shoal.data.loading import sources
 from shoal.pages.provenance import resolve_device
@@ -50,6 +51,7 @@ _NAMES = ", ".join(section.name for section in SECTIONS)
 @command(
     "A DEQ on data: kernels, spectrum, designs, training, certificate.",
     place=1,
+    shared=True,
     writes="report.html (the page for people), analysis.json, analysis.png and .svg;\n"
     "  of a trained model diagnosis.png and replacements.png, and .svg",
     exits="1 failed, or a section has no result; 2 bad input; 3 of some samples a\n"
@@ -155,7 +157,7 @@ def analyze(
     and scaled to a mean squared norm of one; columns of a file on very different scales are
     standardized before. What the data contradict is listed after the table. Without DATA,
     handwritten digits are taken. It takes a minute; after Ctrl-C the finished sections are kept
-    as partial.html.
+    as partial.html. Under torchrun, processes share the sections.
 
     With --model it is about a trained model instead, on data as they are, without centering: does
     it settle, how deep is it, and what could replace it. No code is run of FILE, unless --trust
@@ -177,10 +179,12 @@ def analyze(
         ):
             if given != default:
                 raise ValueError(f"{option} must be left out with --model")
-        analyze_model(
-            TrainedModel(model, code, trust, reference), data,
-            label=label, n=n, seed=seed or 0, threads=threads, output=output, json=json,
-        )  # fmt: skip
+        if first_launched():
+            with alone():
+                analyze_model(
+                    TrainedModel(model, code, trust, reference), data,
+                    label=label, n=n, seed=seed or 0, threads=threads, output=output, json=json,
+                )  # fmt: skip
         return
     for option, value in (("--code", code), ("--trust", trust), ("--reference", reference)):
         if value:
@@ -189,13 +193,17 @@ def analyze(
     place = resolve_device(device)
     if seed is not None:
         checks.integer("--seed", seed, at_least=0)
-    inputs = load_data(
-        data, label=label, n=n, dtype=dtype.torch, device=place, most=1000, seed=seed,
-        standardize=standardize,
-    )  # fmt: skip
+    shared = processes()
+    with shared.together():
+        inputs = load_data(
+            data, label=label, n=n, dtype=dtype.torch, device=place, most=1000, seed=seed,
+            standardize=standardize,
+        )  # fmt: skip
     subject = Subject(deq, inputs)
     with limited(threads):
-        found, interrupted = _find(subject, sections, quiet=json)
+        found, interrupted = _find(subject, sections, shared, quiet=json)
+    if not shared.first:
+        raise typer.Exit(INTERRUPTED if interrupted else 0)
     if found and not json:
         _show(subject, found)
     if interrupted:
@@ -279,20 +287,23 @@ def _chosen(only: list[str] | None, skip: list[str] | None) -> tuple[Section, ..
 
 
 def _find(
-    subject: Subject, sections: tuple[Section, ...], *, quiet: bool
+    subject: Subject, sections: tuple[Section, ...], shared: Processes, *, quiet: bool
 ) -> tuple[dict[Section, Findings], bool]:
     """The findings, and whether they are not all because of Ctrl-C."""
     found: dict[Section, Findings] = {}
     try:
-        with progress(quiet=quiet) as bar:
-            task = bar.add_task(sections[0].title, total=len(sections))
-            following = iter([*[s.title for s in sections[1:]], "Done"])
-            for section, findings in sections_of(subject, sections):
-                found[section] = findings
-                bar.update(task, advance=1, description=next(following))
+        with shared.together(), progress(quiet=quiet or not shared.first) as bar:
+            task = bar.add_task("", total=len(sections))
+            for section in shared.dealt(sections):
+                bar.update(task, description=section.title)
+                with alone():
+                    found |= dict(sections_of(subject, [section]))
+                bar.advance(task)
+            parts = shared.collected({section.name: f for section, f in found.items()})
     except KeyboardInterrupt:
         return found, True
-    return found, False
+    every = {name: findings for part in parts for name, findings in part.items()}
+    return {section: every[section.name] for section in sections}, False
 
 
 def _show(subject: Subject, found: dict[Section, Findings]) -> None:

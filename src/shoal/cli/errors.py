@@ -14,6 +14,7 @@ from shoal import AccuracyError
 from shoal.cli.logs import state
 from shoal.core.files import printable
 from shoal.core.interrupts import loaded
+from shoal.core.processes import first_launched
 
 __all__ = ["BAD_INPUT", "FAILED", "INTERRUPTED", "Commands", "fail", "note"]
 
@@ -116,8 +117,9 @@ def _came(error: Exception) -> str:
 
 
 def note(text: str) -> None:
-    """A line on stderr."""
-    typer.echo(printable(text), err=True)
+    """A line on stderr, of which several processes have one to say."""
+    if first_launched():
+        typer.echo(printable(text), err=True)
 
 
 def _one_line(text: str) -> str:

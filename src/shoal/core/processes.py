@@ -10,13 +10,14 @@ import hashlib
 import json
 import os
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from uuid import uuid4
 
 import torch
 from torch import Tensor
@@ -174,6 +175,20 @@ class Processes:
             torch.distributed.broadcast_object_list(box, group=self._group, group_src=0)
         return box[0]  # type: ignore[return-value]
 
+    def dealt(self, items: Sequence[_T]) -> Iterator[_T]:
+        """The items that are this process's to work on: whoever is free takes the next one.
+
+        All of them ask for the same items, and tell each other what they found when there are none.
+        """
+        if self.size == 1:
+            yield from items
+            return
+        name, place = self.common(uuid4().hex), 0
+        while place < len(items):
+            with self._contact():
+                place = self._store.add(name, 1)
+            yield from items[place - 1 : place]
+
     def collected(self, value: _T) -> list[_T]:
         """What each process has, in all of them."""
         if self.size == 1:
@@ -189,9 +204,7 @@ class Processes:
 
         What others exchange meanwhile, the gradients of a training for one, is not disturbed.
         """
-        group = self._group or torch.distributed.group.WORLD
-        assert group is not None
-        store, own = group.get_group_store(), f"shoal {self.rank}"
+        store, own = self._store, f"shoal {self.rank}"
         with self._contact():
             count = store.add(own, 1)
             if count == 1:
@@ -224,6 +237,13 @@ class Processes:
     def _group(self) -> "ProcessGroup | None":
         """As PyTorch takes it, for which ``None`` is the default group."""
         return None if isinstance(self.group, str) else self.group
+
+    @property
+    def _store(self) -> "Store":
+        """Where they found each other."""
+        group = self._group or torch.distributed.group.WORLD
+        assert group is not None
+        return group.get_group_store()
 
     def _gathered(self, tensor: Tensor) -> list[Tensor]:
         sent = tensor.to(self._carrier(tensor.device)).contiguous()

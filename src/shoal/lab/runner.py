@@ -18,7 +18,7 @@ import torch
 from shoal.core import checks
 from shoal.core.fields import plain
 from shoal.core.files import write_whole
-from shoal.core.processes import ALONE, Processes, processes
+from shoal.core.processes import ALONE, Group, Processes, processes
 from shoal.lab.experiment import (
     Arrays,
     Experiment,
@@ -119,6 +119,7 @@ def run(
     threads: int = 1,
     device: str = "auto",
     on_progress: Callable[[Progress], None] | None = None,
+    process_group: Group = "auto",
 ) -> list[Result]:
     """Run an experiment, or what is left of it, and draw its figure.
 
@@ -129,6 +130,8 @@ def run(
         threads: How many threads each of them uses.
         device: Where to compute; ``"auto"`` is the GPU where there is one.
         on_progress: Called at the start and after every point.
+        process_group: The processes that share the points, and all make this call: those that
+            ``torchrun`` launched by default, or any group; ``None`` is this process alone.
 
     Returns:
         The results of all points, in their order, whatever was resumed or done in parallel.
@@ -138,19 +141,23 @@ def run(
         RuntimeError: If another run is writing to the folder.
     """
     place = checks.as_path("output", output)
-    return execute(Run(experiment, place, device, threads), jobs=jobs, on_progress=on_progress)
+    one = Run(experiment, place, device, threads)
+    return execute(one, jobs=jobs, on_progress=on_progress, process_group=process_group)
 
 
 def execute(
-    one: Run, *, jobs: int = 1, on_progress: Callable[[Progress], None] | None = None
+    one: Run,
+    *,
+    jobs: int = 1,
+    on_progress: Callable[[Progress], None] | None = None,
+    process_group: Group = "auto",
 ) -> list[Result]:
     """Like :func:`run`, for a :class:`Run`.
 
-    Processes that ``torchrun`` or ``torch.distributed`` launched together share the points: all
-    call this, with one job; the first writes, and all have the results.
+    Where processes share the points, each has one job; the first writes, and all have the results.
     """
     require_matplotlib()  # now, not when all is computed
-    shared, ordered = processes(), None
+    shared, ordered = processes(process_group), None
     with shared.together():
         if shared.size > 1 and checks.integer("jobs", jobs, at_least=1) > 1:
             raise ValueError(f"jobs must be 1 in each of {shared.size} processes, got {jobs}")

@@ -34,7 +34,8 @@ class Findings:
     Attributes:
         rows: For the table.
         numbers: For machines: names and plain values.
-        panel: Draws the section's part of the figure; ``None`` if it has none.
+        panel: Draws the section's part of the figure; ``None`` if it has none. It must survive
+            pickling: another process may draw it.
         error: Why there is nothing, if there is nothing.
         notes: Sentences that are too long for a table.
         warnings: What the data contradict, and which numbers do not carry far; sentences.

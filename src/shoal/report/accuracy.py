@@ -1,6 +1,7 @@
 """The section on width: how well finite networks with trained readouts do, and infinite ones."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -105,7 +106,7 @@ def _findings(
     return Findings(
         (head, *rows),
         numbers,
-        lambda axes: _panel(axes, what, finite, infinite),
+        partial(_panel, what=what, finite=finite, infinite=infinite),
         warnings=tuple(text for _, text in told),
         fine=() if told else (_fine(finite, infinite),),
         remedy="Take wider networks; where infinite ones fail too, another φ or other variances.",

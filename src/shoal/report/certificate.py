@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -83,7 +84,7 @@ def _find(subject: Subject) -> Findings:
     section = certificate_findings(found, (*rows, trace), numbers)
     return replace(
         section,
-        panel=lambda axes: _draw_curves(axes, curves),
+        panel=partial(_draw_curves, curves=curves),
         warnings=(*told, *_contradicted(curves)),
         fine=(
             f"Training to zero loss: {found.gradient_descent.status} ({which}, targets {size}).",
@@ -188,7 +189,7 @@ def certificate_findings(
     return Findings(
         (*answer, *map(_row, best.conditions)),
         {**numbers, **found.to_dict()},
-        lambda axes: _panel(axes, best.conditions),
+        partial(_panel, conditions=best.conditions),
         notes=(found.explanation,),
         fine=(f"Training to zero loss: {best.status}.",) if found.holds else (),
         lacking=() if found.holds else ("That training reaches zero loss is not established.",),

@@ -1,5 +1,6 @@
 """The section on the shallow networks inside: designs by moments and on the sphere."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -72,7 +73,7 @@ def _find(subject: Subject) -> Findings:
     return Findings(
         (head, *rows),
         numbers,
-        lambda axes: _panel(axes, subject, found),
+        partial(_panel, subject=subject, found=found),
         notes=tuple(notes),
         warnings=(f"On these data, the kernel of a design differs by {of_each(far)}.",)
         if far

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -63,7 +64,7 @@ def _find(subject: Subject) -> Findings:
     return Findings(
         rows,
         numbers,
-        lambda axes: _panel(axes, *pair),
+        partial(_panel, exact=pair[0], approximate=pair[1]),
         warnings=(*told, *(as_sentence(w.message) for w in caught)),
         fine=() if told else (f"The equivalents are near their kernels: {away}, relative.",),
         remedy="Use the kernel itself; inputs of one norm are nearer to the theory.",

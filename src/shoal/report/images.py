@@ -1,6 +1,7 @@
 """The section on images: whether patches of pixels tell more than pixels as a vector."""
 
 import math
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -58,7 +59,7 @@ def _findings(paths: list[shoal.RidgePath], count: int, words: str, *, classes: 
     numbers: dict[str, Any] = {"samples": count, "patches": 3}
     for key, accuracy, error in zip(("dense", "convolutional"), right, errors, strict=True):
         numbers[key] = {"loo": error} | ({"accuracy": accuracy} if classes else {})
-    return Findings(tuple(rows), numbers, lambda axes: _panel(axes, paths))
+    return Findings(tuple(rows), numbers, partial(_panel, paths=paths))
 
 
 def _panel(axes: Axes, paths: list[shoal.RidgePath]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -77,7 +78,7 @@ def _find(subject: Subject) -> Findings:
     return Findings(
         rows,
         {"ck": asdict(ck), "ntk": asdict(ntk)},
-        lambda axes: _panel(axes, ck_values, ntk_values),
+        partial(_panel, ck=ck_values, ntk=ntk_values),
         warnings=told,
         fine=() if told else (f"Systems can be solved: conditions {conditions}.",),
         remedy="Take a ridge; standardize columns that are on different scales.",

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -60,7 +61,7 @@ def _find(subject: Subject) -> Findings:
     return Findings(
         rows,
         numbers,
-        lambda axes: _panel(axes, curve),
+        partial(_panel, curve=curve),
         warnings=told,
         fine=()
         if told

@@ -1,6 +1,7 @@
 """The section on the limiting spectrum: a Gaussian with the covariance of the data."""
 
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ def _find(subject: Subject) -> Findings:
     return Findings(
         rows,
         numbers,
-        lambda axes: _panel(axes, limits.ntk, values[1]),
+        partial(_panel, limit=limits.ntk, values=values[1]),
         notes=(note,),
         warnings=tuple(dict.fromkeys(told)),
         fine=() if wrong else (f"Eigenvalues within a factor of 2 of the law: {shares}.",),

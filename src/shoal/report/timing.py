@@ -1,6 +1,7 @@
 """Times, always beside the time of something that everybody knows."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import shoal
 from shoal.core.timing import best_times
@@ -28,7 +29,7 @@ def _find(subject: Subject) -> Findings:
         "kernels_seconds": found["kernels"],
         "ratio": ratio,
     }
-    return Findings(rows, numbers, lambda axes: _panel(axes, found))
+    return Findings(rows, numbers, partial(_panel, found=found))
 
 
 def _panel(axes: Axes, found: Mapping[str, float]) -> None:

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -64,7 +65,7 @@ def _find(subject: Subject) -> Findings:
     return Findings(
         (head, *rows),
         numbers,
-        lambda axes: _panel(axes, predicted, measured),
+        partial(_panel, predicted=predicted, measured=measured),
         warnings=(
             *told.values(),
             *dict.fromkeys(as_sentence(w.message) for w in caught),

@@ -1,6 +1,7 @@
 """The section that says whether the network has an equilibrium, and its kernel a limit."""
 
 import math
+from functools import partial
 
 import torch
 
@@ -60,7 +61,7 @@ def _find(subject: Subject) -> Findings:
     return Findings(
         rows,
         numbers,
-        lambda axes: _panel(axes, gain, measured),
+        partial(_panel, gain=gain, measured=measured),
         warnings=told,
         fine=fine,
         lacking=lacking,
