@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from commands import files
+from safetensors.torch import load_file
 
 import shoal
 from shoal.cli.design import INFEASIBLE
@@ -58,10 +59,21 @@ def test_data_gives_the_norm_and_the_gap() -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(("classes", "outputs"), [(1, 1), (2, 1), (5, 5)])
+def test_as_many_outputs_as_the_labels_need(classes: int, outputs: int) -> None:
+    x = np.random.default_rng(0).standard_normal((12, 3))
+    labels = {"y": np.arange(12) % classes} if classes > 1 else {}
+    np.savez("data.npz", x=x, **labels)
+    run("--data", "data.npz", "--export", "net.py", "--width", "4")
+    weights = load_file("net_weights.safetensors").values()
+    assert (outputs, 4) in {tuple(weight.shape) for weight in weights}
+
+
+@pytest.mark.thorough
 def test_files(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = ["--in-features", "5", "--out-features", "2", "--width", "30", "--seed", "7"]
     result = run("--method", "sphere", "--output", "a/b", "--export", "net.py", *sizes)
-    assert "Written: net.py, a/b/report.html, a/b/design.json" in result.stdout
+    assert "Written: net.py, net_weights.safetensors, a/b/report.html, a/b/d" in result.stdout
     assert files() == [
         "a/b/activations.png",
         "a/b/activations.svg",

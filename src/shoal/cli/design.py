@@ -26,10 +26,10 @@ from shoal.cli.options import (
 from shoal.cli.output import command_line, console, emit, working
 from shoal.core import checks
 from shoal.core.fields import plain
-from shoal.data import load_data
+from shoal.data import Dataset, load_data
 from shoal.designs.design import METHODS
 from shoal.equivalents.centering import LARGEST_NORM, SMALLEST_NORM
-from shoal.networks.exporting import export_target
+from shoal.networks.exporting import export_target, exported_files
 from shoal.report.design_page import design_page
 from shoal.report.saving import save_results
 
@@ -123,7 +123,10 @@ def design(
         int | None, typer.Option(help="Of the exported network.", show_default="those of --data")
     ] = None,
     out_features: Annotated[
-        int | None, typer.Option(help="Of the exported network.", show_default="1")
+        int | None,
+        typer.Option(
+            help="Of the exported network.", show_default="what the labels of --data need, or 1"
+        ),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Of the exported network's weights.", show_default="0")
@@ -141,7 +144,8 @@ def design(
     deq = architecture_of(activation, recurrent_variance, input_variance)
     options = {"family": family, "norm_gated": norm_gated, "tolerance": tolerance}
     chosen = _method(method, options)
-    x = None if data is None else _inputs(data, label, n)
+    loaded = None if data is None else _inputs(data, label, n)
+    x = None if loaded is None else loaded.x
     if x is None and (label is not None or n is not None):
         extra = "-n" if label is None else "--label"
         raise ValueError(f"{extra} must be left out without --data")
@@ -149,7 +153,7 @@ def design(
     if x is not None and tau0 is None:
         norm = _norm(x, method)
     sizes = {"width": width, "in_features": in_features, "out_features": out_features, "seed": seed}
-    built = _network_options(export, sizes, x)
+    built = _network_options(export, sizes, loaded)
     with working("Designing", quiet=json):
         found = shoal.design(
             deq,
@@ -164,7 +168,7 @@ def design(
     if export is not None:
         trained = {"readout"} if found.trainable == {"readout"} and found.match == "ck" else None
         shoal.export(shoal.build(found.architecture, trainable=trained, **built), export)
-        files.append(export)
+        files += exported_files(export)
     if output is not None:
         figure = found.plot()
         files += save_results(
@@ -192,14 +196,14 @@ def _method(name: str, options: dict[str, Any]) -> shoal.MomentMatching | shoal.
     return kind(**given)
 
 
-def _inputs(data: str, label: str | None, n: int | None) -> torch.Tensor:
+def _inputs(data: str, label: str | None, n: int | None) -> Dataset:
     device = torch.device("cpu")
     loaded = load_data(data, label=label, dtype=torch.float64, device=device, prepared=False)
     if n is not None and not 2 <= n <= len(loaded.x):
         raise ValueError(f"-n must be between 2 and {len(loaded.x)} for {loaded.name}, got {n}")
     if not bool(loaded.x.any()):
         raise ValueError(f"--data must not be zero everywhere, got {loaded.name}")
-    return loaded.x[loaded.drawn()]  # the first are compared, and a file may be sorted
+    return loaded.take(loaded.drawn())  # the first are compared, and a file may be sorted
 
 
 def _norm(x: torch.Tensor, method: str) -> float:
@@ -215,7 +219,7 @@ def _norm(x: torch.Tensor, method: str) -> float:
 
 
 def _network_options(
-    export: Path | None, given: dict[str, int | None], x: torch.Tensor | None
+    export: Path | None, given: dict[str, int | None], data: Dataset | None
 ) -> dict[str, Any]:
     """The options of the exported network, checked before anything is computed."""
     options = {name: value for name, value in given.items() if value is not None}
@@ -225,8 +229,9 @@ def _network_options(
             raise ValueError(f"{flags[next(iter(options))]} must be left out without --export")
         return {}
     check_folder(export_target("--export", export).absolute().parent, "--export")
-    if x is not None:
-        options = {"in_features": x.shape[1]} | options
+    if data is not None:
+        outputs = {} if data.y is None else {"out_features": data.targets().shape[1]}
+        options = {"in_features": data.x.shape[1]} | outputs | options
     elif "in_features" not in options:
         raise ValueError("--in-features must be given with --export, unless --data is")
     options = _NETWORK | options

@@ -98,19 +98,23 @@ def export_target(name: str, path: str | os.PathLike[str]) -> Path:
     if target.stem in sys.stdlib_module_names or target.stem in _IMPORTED:
         raise ValueError(f"{name} must have a name of its own, got that of {target.stem!r}")
     exported = target.is_file() and WRITTEN in target.read_text(encoding="utf-8", errors="replace")
-    for file in (target, _weights(target)):
+    for file in exported_files(target):
         if os.path.lexists(file) and not exported:
             raise ValueError(f"{name} must not replace a file that is no export, got {str(file)!r}")
     return target
 
 
-def _weights(target: Path) -> Path:
-    """The file of the weights; not the name that a network saved as a whole would have."""
-    return target.with_name(f"{target.stem}_weights.safetensors")
+def exported_files(target: Path) -> tuple[Path, ...]:
+    """What an export writes: a program and its weights, or both in one file.
+
+    The weights do not have the name that a network saved as a whole would have.
+    """
+    weights = target.with_name(f"{target.stem}_weights.safetensors")
+    return (target, weights) if target.suffix == ".py" else (target,)
 
 
 def _export_python(network: ChainNetwork[Any], target: Path) -> None:
-    weights = _weights(target)
+    _, weights = exported_files(target)
     source, state = module_source(network, module=target.stem, weights=weights.name)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     write_together(
