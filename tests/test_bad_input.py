@@ -335,16 +335,9 @@ def inner_cases() -> dict[str, Case]:
         "chebyshev_nodes": (approximation.chebyshev_nodes, {"degree": 3, "low": 0.0, "high": 1.0}),
         "differentiate": (approximation.differentiate, {"coefficients": X, "dim": -1}),
         "supremum": (approximation.supremum, {"coefficients": X}),
-        "fit": (lambda **rest: approximation.fit(torch.sin, **rest), box),
-        "fit_together": (
-            lambda **rest: approximation.fit_together(torch.sin, **rest),
-            {
-                "box": [(-1.0, 1.0)],
-                "tolerance": 1e-6,
-                "max_degree": 30,
-                "first_degree": 8,
-                "check_points": 5,
-            },
+        "fit": (
+            lambda **rest: approximation.fit(torch.sin, **rest),
+            {**box, "first_degree": 8, "check_points": 5},
         ),
         "Chebyshev": (lambda points: series(points), {"points": ONES}),
     }

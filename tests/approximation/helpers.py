@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from shoal.approximation import Chebyshev, PiecewiseChebyshev
+from shoal.approximation import Chebyshev
 
 Box = tuple[tuple[float, float], ...]
 
@@ -22,7 +22,12 @@ def scattered(box: Box, count: int = 50_000) -> list[Tensor]:
     return points
 
 
-def largest_error(series: Chebyshev | PiecewiseChebyshev, function: Callable[..., Tensor]) -> float:
+def on_grid(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """An elementwise function as one of the nodes of each axis."""
+    return lambda *nodes: function(*torch.meshgrid(*nodes, indexing="ij"))
+
+
+def largest_error(series: Chebyshev, function: Callable[..., Tensor]) -> float:
     """The largest difference at scattered points."""
     points = scattered(series.box)
     return float((series(*points) - function(*points)).abs().max())

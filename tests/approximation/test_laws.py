@@ -7,7 +7,7 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 from torch import Tensor
 
-from approximation.helpers import scattered
+from approximation.helpers import on_grid, scattered
 from shoal.approximation import Chebyshev, fit
 from shoal.core.exceptions import AccuracyError
 
@@ -29,7 +29,7 @@ def random_series(shape: tuple[int, ...], seed: int) -> Chebyshev:
 @given(shapes, seeds)
 def test_a_polynomial_is_its_own_fit(shape: tuple[int, ...], seed: int) -> None:
     polynomial = random_series(shape, seed)
-    found = fit(polynomial, polynomial.box, tolerance=1e-9, sampler="elementwise")
+    found = fit(on_grid(polynomial), polynomial.box, tolerance=1e-9)
     points = scattered(polynomial.box, 200)
     difference = float((found(*points) - polynomial(*points)).abs().max())
     assert difference <= found.error
@@ -46,11 +46,9 @@ def test_fits_are_linear(a: float, b: float, p: float, q: float) -> None:
         return torch.exp(-q * x * y)
 
     box = ((0.0, 1.0), (-1.0, 1.0))
-    both = fit(
-        lambda x, y: a * first(x, y) + b * second(x, y), box, tolerance=1e-8, sampler="elementwise"
-    )
-    one = fit(first, box, tolerance=1e-8, sampler="elementwise")
-    two = fit(second, box, tolerance=1e-8, sampler="elementwise")
+    both = fit(on_grid(lambda x, y: a * first(x, y) + b * second(x, y)), box, tolerance=1e-8)
+    one = fit(on_grid(first), box, tolerance=1e-8)
+    two = fit(on_grid(second), box, tolerance=1e-8)
     points = scattered(box, 200)
     difference = both(*points) - a * one(*points) - b * two(*points)
     assert float(difference.abs().max()) <= both.error + abs(a) * one.error + abs(b) * two.error
@@ -94,7 +92,7 @@ def test_the_error_holds_for_ridges(
 
     box = ((-1.0, 1.0), (0.0, 0.5), (-0.5, 0.5))[: len(ridge)]
     try:
-        series = fit(function, box, tolerance=10**digits, sampler="elementwise")
+        series = fit(on_grid(function), box, tolerance=10**digits)
     except AccuracyError:
         reject()  # too many of these are an error
     points = scattered(box, 2000)

@@ -1,5 +1,6 @@
 """Laws that the Gaussian calculus obeys for every activation and every argument."""
 
+import itertools
 import math
 
 import pytest
@@ -186,3 +187,15 @@ def test_coefficients_are_differentiable_at_small_scales():
     (bend,) = torch.autograd.grad(slope.sum(), tau)
     assert slope.item() == pytest.approx(0.25e-6, rel=1e-10)  # φ''(0) τ
     assert bend.item() == pytest.approx(0.25, rel=1e-10)
+
+
+@pytest.mark.parametrize("variance", [1e12, 1e18, 1e40, 1e100])
+def test_gelu_of_large_arguments_is_a_rectifier(variance: float) -> None:
+    cosine = torch.tensor([-0.99, -0.3, 0.0, 1e-3, 0.5, 1 - 1e-9, 1.0], dtype=torch.float64)
+    a = torch.full_like(cosine, variance)
+    c = cosine * a
+    for of, other in itertools.product((dual, dual_derivative), (a, 2 * a)):
+        found, wanted = of(GELU(), a, other, c), of(ReLU(), a, other, c)
+        # they differ by a share of about the inverse of the root of the variance
+        rounding = 1e-15 * float(wanted.max())
+        torch.testing.assert_close(found, wanted, rtol=4 / variance**0.5, atol=rounding)

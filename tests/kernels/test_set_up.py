@@ -5,7 +5,9 @@ import torch
 
 import shoal
 from shoal.activations import Activation
+from shoal.gaussian import smoothing
 from shoal.kernels import derivatives, piecewise_surface
+from shoal.kernels.calculi.own import fixed_variance
 from shoal.kernels.fixed_points import solve
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import Plan
@@ -76,22 +78,19 @@ def test_gradients_beside_a_zero_row():
 
 
 @pytest.mark.parametrize("phi", [shoal.Tanh(), shoal.Sigmoid()], ids=repr)
-def test_a_zero_row_leaves_the_variances_of_others_interpolated(phi, monkeypatch):
-    from shoal.kernels.calculi import own
-
-    sizes = []
-    one_by_one = own._solved
-
-    def counted(loop, injected, *, differentiable):
-        sizes.append(injected.numel())
-        return one_by_one(loop, injected, differentiable=differentiable)
-
+def test_a_zero_row_leaves_the_variances_of_others_to_series(phi, monkeypatch):
     injected = torch.linspace(0.5, 2.0, 5000, dtype=torch.float64)
     injected[0] = 0
     loop = Loop(shoal.DEQ(phi, 0.3, 1.0).layers().cells)
-    exact = one_by_one(loop, injected, differentiable=False)
-    monkeypatch.setattr(own, "_solved", counted)
-    found = own.fixed_variance(loop, injected, differentiable=False)
+    exact = torch.cat([fixed_variance(loop, t, differentiable=False) for t in injected.split(2500)])
+    sizes, integral = [], smoothing._integral
+
+    def counted(phi, mean, variance, order, first_jump):
+        sizes.append(len(mean))
+        return integral(phi, mean, variance, order, first_jump)
+
+    monkeypatch.setattr(smoothing, "_integral", counted)
+    found = fixed_variance(loop, injected, differentiable=False)
     assert sum(sizes) < 1000
     torch.testing.assert_close(found, exact, rtol=1e-12, atol=0.0)
 

@@ -1,13 +1,11 @@
 """Expensive smooth functions of one to three variables, represented once and evaluated fast.
 
-`fit` finds a Chebyshev series with a stated error, `fit_piecewise` cuts an interval where one
-series does not do, and the results are called like functions, at millions of points.
-`fit_together` finds the coefficients of several series at once.
+`fit` finds the Chebyshev series of one function, or of several at once, with a stated error; that
+of one is called like a function, at millions of points.
 """
 
 from .chebyshev import Chebyshev
-from .fitting import fit, fit_together
-from .piecewise import PiecewiseChebyshev, fit_piecewise
+from .fitting import fit
 from .series import (
     chebyshev_basis,
     chebyshev_nodes,
@@ -19,14 +17,11 @@ from .series import (
 
 __all__ = [
     "Chebyshev",
-    "PiecewiseChebyshev",
     "chebyshev_basis",
     "chebyshev_nodes",
     "coefficients_from_values",
     "differentiate",
     "fit",
-    "fit_piecewise",
-    "fit_together",
     "supremum",
     "values_from_coefficients",
 ]

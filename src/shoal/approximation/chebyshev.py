@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -10,13 +11,18 @@ from torch import Tensor
 from shoal.core import checks
 from shoal.core.exceptions import AccuracyError
 
-from .evaluation import Box, evaluate
 from .series import chebyshev_basis, differentiate, mode_product, supremum
 from .tucker import Tucker, contract, hosvd
 
-__all__ = ["Chebyshev", "checked_box", "rounding"]
+__all__ = ["Box", "Chebyshev", "checked_box", "rounding"]
+
+Box: TypeAlias = tuple[tuple[float, float], ...]
 
 MAX_AXES = 3
+_BLOCK_CPU = 2**21
+"""Numbers in the work space of a block on a CPU: measured; fewer cost overhead, more the cache."""
+_BLOCK_OTHER = 2**25
+"""The same elsewhere: enough to hide the launch of the kernels."""
 _EPSILON = torch.finfo(torch.float64).eps
 
 
@@ -24,9 +30,8 @@ _EPSILON = torch.finfo(torch.float64).eps
 class Chebyshev:
     r"""The series :math:`\sum_{ijk} C_{ijk} T_i(t_0) T_j(t_1) T_k(t_2)`, t the box scaled to ±1.
 
-    Usually made by `fit`. Calling it with one broadcastable tensor (or float) per axis evaluates
-    it in float64, by blocks; the result has the points' dtype. It may also hold the coefficients of
-    several series of the same degrees, which are not called.
+    Usually made by `fit`. It may also hold the coefficients of several series of the same degrees,
+    which are not called.
 
     Args:
         box: Lower and upper end per axis, for one to three axes.
@@ -38,7 +43,7 @@ class Chebyshev:
     Example:
         >>> square = Chebyshev(((0.0, 2.0),), torch.tensor([1.5, 2.0, 0.5], dtype=torch.float64))
         >>> square(torch.tensor([0.5, 2.0]))
-        tensor([0.2500, 4.0000])
+        tensor([0.2500, 4.0000], dtype=torch.float64)
     """
 
     box: Box
@@ -68,11 +73,41 @@ class Chebyshev:
         """Degree per axis."""
         return tuple(size - 1 for size in self.coefficients.shape[-len(self.box) :])
 
-    def __call__(self, *points: Tensor | float) -> Tensor:
-        """Return the values at ``points``; raise a ValueError for NaN or points off the box."""
+    def __call__(self, *points: Tensor) -> Tensor:
+        """Return the values at broadcastable tensors, one per axis, in float64, by blocks.
+
+        Raises:
+            ValueError: The number of axes is wrong, or a point is NaN, outside the box or requires
+                gradients, which series do not have.
+        """
         if self.coefficients.ndim > len(self.box):
             raise ValueError("several series are not called: make a Chebyshev of each")
-        return evaluate(self, points)
+        if len(points) != len(self.box):
+            raise ValueError(f"points must be given for {len(self.box)} axes, got {len(points)}")
+        for axis, (tensor, (low, high)) in enumerate(zip(points, self.box, strict=True)):
+            _check_points(axis, tensor, low, high)
+        columns = torch.broadcast_tensors(*(tensor.detach() for tensor in points))
+        out = torch.empty_like(columns[0], dtype=torch.float64)
+        self._fill(out, columns)
+        return out
+
+    def _fill(self, out: Tensor, points: Sequence[Tensor]) -> None:
+        """Write the values at points of the shape of ``out`` into it.
+
+        Expanded points are cut before they are copied, so that the work space does not depend on
+        the number of points.
+        """
+        numbers = _BLOCK_CPU if out.device.type == "cpu" else _BLOCK_OTHER
+        size = max(1, numbers // self.workspace)
+        if out.numel() > size:
+            dim = max(range(out.ndim), key=out.size)
+            step = max(1, size * out.shape[dim] // out.numel())
+            parts = [torch.split(t, step, dim) for t in (out, *points)]
+            for part, *cut in zip(*parts, strict=True):
+                self._fill(part, cut)
+        elif out.numel() > 0:
+            columns = [p.reshape(-1).to(torch.float64) for p in points]
+            out.copy_(self.evaluate_block(columns).view(out.shape))
 
     def on_grid(self, points: Sequence[Tensor]) -> Tensor:
         """Return the values of all series on the tensor grid of points, one vector per axis."""
@@ -91,7 +126,6 @@ class Chebyshev:
 
     def evaluate_block(self, points: Sequence[Tensor]) -> Tensor:
         """Return the values at equally long float64 vectors, unchecked and in one block."""
-        points = [checks.dense_tensor("points", x) for x in checks.items("points", points)]
         bases = []
         for x, (low, high), degree in zip(points, self.box, self.degrees, strict=True):
             # Exact near both ends, where a series of high degree is most sensitive.
@@ -134,6 +168,24 @@ class Chebyshev:
                     f"{change:.2g}; ask for a larger tolerance, or keep the full series"
                 )
             budget /= 2
+
+
+def _check_points(axis: int, points: Tensor, low: float, high: float) -> None:
+    """Raise where a point is NaN or beyond the ends by more than their rounding."""
+    checks.dense_tensor(f"points of axis {axis}", points)
+    if points.requires_grad and torch.is_grad_enabled():
+        raise ValueError("points must not require gradients: series are not differentiated")
+    if points.numel() == 0:
+        return
+    smallest, largest = torch.stack(torch.aminmax(points.detach())).tolist()
+    slack = 4 * torch.finfo(points.dtype).eps * max(abs(low), abs(high))
+    if math.isnan(smallest):
+        raise ValueError(f"points of axis {axis} must not be NaN")
+    if smallest < low - slack or largest > high + slack:
+        raise ValueError(
+            f"points of axis {axis} must lie in [{low:g}, {high:g}], "
+            f"got values from {smallest:g} to {largest:g}"
+        )
 
 
 def rounding(coefficients: Tensor, axes: int | None = None) -> float:

@@ -16,15 +16,13 @@ from shoal.core import checks
 from shoal.core.exceptions import AccuracyError
 
 from .chebyshev import Chebyshev, checked_box, rounding
-from .evaluation import Box
 from .sampling import Function, Samples, off_grid, sampled_function
 from .series import coefficients_from_values, supremum
 
-__all__ = ["Shortfall", "attempt", "checked_degrees", "fit", "fit_together"]
+__all__ = ["fit"]
 
-DEFAULT_MAX_DEGREE = (1024, 256, 64)
+_MAX_DEGREE = (1024, 256, 64)
 """Largest degree per axis for one, two, three variables: up to 300 000 values of the function."""
-FIRST_DEGREE = 8
 _FLAT = 0.8
 """Ratio of dyadic sums of coefficients from which on they count as not decaying."""
 _EPSILON = torch.finfo(torch.float64).eps
@@ -36,135 +34,50 @@ def fit(
     *,
     tolerance: float,
     max_degree: int | Sequence[int] | None = None,
-    sampler: str = "tensor",
+    first_degree: int = 8,
+    check_points: int | None = None,
 ) -> Chebyshev:
-    """Return a Chebyshev series within ``tolerance`` of a smooth function on a closed box.
+    """Return Chebyshev series within ``tolerance`` of smooth functions on a closed box.
 
     The error that the result reports adds up what was cut off, an extrapolation of what was never
     seen, the largest residual at check points off the grid, and rounding. A function that hides
-    between all the points (a peak far narrower than their distance) cannot be caught.
+    between all the points (a peak far narrower than their distance) cannot be caught. Several
+    functions that are computed together have the same degrees, those that the worst of them needs.
 
     Args:
         function: Called with the float64 nodes of each axis; returns the values on their tensor
-            grid, of shape (n_0, n_1, ...).
+            grid, of shape (n_0, n_1, ...), or of several functions in dimensions before these.
         box: Lower and upper end per axis, one to three axes.
-        tolerance: Largest error, absolute.
-        max_degree: Largest degree tried, for all axes or for each; degrees are 8, 16, 32, ...
-        sampler: ``"tensor"`` hands over one vector per axis, ``"elementwise"`` the whole
-            grid, one tensor per axis, as an elementwise function wants it.
-
-    Raises:
-        AccuracyError: The tolerance cannot be met; the message says why and what may help.
-        ValueError: An argument is out of range, or a value of the function is not finite.
-
-    Example:
-        >>> wave = fit(lambda x, y: torch.cos(x * y), ((0.0, 1.0), (0.0, 3.0)),
-        ...            tolerance=1e-10, sampler="elementwise")
-        >>> bool((wave(0.5, 2.0) - torch.tensor(1.0).double().cos()).abs() <= wave.error)
-        True
-        >>> wave.error < 1e-10
-        True
-    """
-    values = sampled_function(function, sampler)
-    return fit_together(values, box, tolerance=tolerance, max_degree=max_degree)
-
-
-def fit_together(
-    function: Function,
-    box: Sequence[Sequence[float]],
-    *,
-    tolerance: float,
-    max_degree: int | Sequence[int] | None = None,
-    first_degree: int = FIRST_DEGREE,
-    check_points: int | None = None,
-) -> Chebyshev:
-    """Return the Chebyshev series of several functions that are computed together, as one value.
-
-    They have the same degrees, those that the worst of them needs.
-
-    Args:
-        function: Called with the float64 nodes of each axis; returns the values on their tensor
-            grid, of shape (..., n_0, n_1, ...), the first dimensions being those of the functions.
-        box: See `fit`.
         tolerance: Largest error of each, absolute.
-        max_degree: See `fit`.
-        first_degree: The least degree tried. A function that is computed faster at many points than
-            at few wants a larger one.
+        max_degree: Largest degree tried, for all axes or for each.
+        first_degree: The least degree tried, which is then doubled. A function that is computed
+            faster at many points than at few wants a larger one.
         check_points: How many points off the grid there are for each axis at which the error is
             measured; up to 1000 in all by default. Few are enough for functions that are
             expensive, if it is known that no narrow peaks hide between the nodes; none if what is
             made of the series is verified as a whole.
 
     Raises:
-        AccuracyError: As `fit`.
-        ValueError: As `fit`.
+        AccuracyError: The tolerance cannot be met; the message says why and what may help.
+        ValueError: An argument is out of range, or a value of the function is not finite.
 
     Example:
-        >>> both = fit_together(lambda x: torch.stack([x.sin(), x.cos()]), ((0.0, 1.0),),
-        ...                     tolerance=1e-10)
+        >>> wave = fit(lambda x, y: torch.cos(torch.outer(x, y)), ((0.0, 1.0), (0.0, 3.0)),
+        ...            tolerance=1e-10)
+        >>> x, y = torch.tensor([0.5, 2.0], dtype=torch.float64)
+        >>> bool((wave(x, y) - (x * y).cos()).abs() <= wave.error)
+        True
+        >>> both = fit(lambda x: torch.stack([x.sin(), x.cos()]), ((0.0, 1.0),), tolerance=1e-10)
         >>> both.coefficients.shape, both.error < 1e-10
         (torch.Size([2, 10]), True)
     """
     box = checked_box(box)
     tolerance = checks.real("tolerance", tolerance, above=0.0)
-    degrees = checked_degrees(max_degree, len(box), DEFAULT_MAX_DEGREE)
+    max_degrees = _checked_degrees(max_degree, len(box))
     first_degree = checks.integer("first_degree", first_degree, at_least=4)
     if check_points is not None:
         checks.room("check_points", checks.integer("check_points", check_points, at_least=0))
-    values = sampled_function(function, "tensor", several=True)
-    outcome = attempt(
-        values,
-        box,
-        tolerance=tolerance,
-        max_degrees=degrees,
-        first_degree=first_degree,
-        check_points=check_points,
-    )
-    if isinstance(outcome, Shortfall):
-        raise AccuracyError(outcome.message)
-    return outcome
-
-
-@dataclass(frozen=True)
-class Shortfall:
-    """Why one series does not do: the error reached, the axis to blame, the cause."""
-
-    box: Box
-    tolerance: float
-    error: float
-    axis: int
-    degrees: tuple[int, ...]
-    cause: str
-
-    @property
-    def message(self) -> str:
-        """One sentence for the user, with a remedy."""
-        remedies = {
-            "rounding": "rounding errors leave no more digits; ask for a larger tolerance",
-            "steep": "the coefficients still decay fast; raise max_degree or use fit_piecewise",
-            "slow": "the coefficients decay slowly, as at a kink or singularity; use "
-            "fit_piecewise, or a larger tolerance",
-            "flat": "the coefficients do not decay: a jump, noise, or fast oscillations; "
-            "raise max_degree, use fit_piecewise, or compute the function more accurately",
-        }
-        return (
-            f"the function on {self.box} is not met to tolerance {self.tolerance:.2g}: the error "
-            f"reached is about {self.error:.2g}; axis {self.axis}, sampled to degree "
-            f"{self.degrees[self.axis]}, is to blame: {remedies[self.cause]}"
-        )
-
-
-def attempt(
-    function: Function,
-    box: Box,
-    *,
-    tolerance: float,
-    max_degrees: Sequence[int],
-    first_degree: int = FIRST_DEGREE,
-    check_points: int | None = None,
-) -> Chebyshev | Shortfall:
-    """Return series within ``tolerance``, or why there are none."""
-    samples = Samples.first(function, box, max_degrees, first_degree)
+    samples = Samples.first(sampled_function(function), box, max_degrees, first_degree)
     # Unseen, cut and measured errors are each kept so small that they fit in together.
     share = tolerance / (8 * len(box))
     while True:
@@ -182,9 +95,26 @@ def attempt(
             axes = rough or _aliased(samples, found, share, off)
             if lost or _stuck(samples, axes, max_degrees):
                 cause = "rounding" if lost else decays[axes[0]].kind
-                return Shortfall(box, tolerance, found.error, axes[0], samples.degrees, cause)
+                raise AccuracyError(_shortfall(samples, tolerance, found.error, axes[0], cause))
         for axis in axes:
             samples = samples.refined(axis)
+
+
+def _shortfall(samples: Samples, tolerance: float, error: float, axis: int, cause: str) -> str:
+    """Why one series does not do, with a remedy."""
+    remedies = {
+        "rounding": "rounding errors leave no more digits; ask for a larger tolerance",
+        "steep": "the coefficients still decay fast; raise max_degree",
+        "slow": "the coefficients decay slowly, as at a kink or singularity; cut the box there, or "
+        "ask for a larger tolerance",
+        "flat": "the coefficients do not decay: a jump, noise, or fast oscillations; "
+        "raise max_degree, cut the box, or compute the function more accurately",
+    }
+    return (
+        f"the function on {samples.box} is not met to tolerance {tolerance:.2g}: the error "
+        f"reached is about {error:.2g}; axis {axis}, sampled to degree {samples.degrees[axis]}, "
+        f"is to blame: {remedies[cause]}"
+    )
 
 
 def _stuck(samples: Samples, axes: Sequence[int], max_degrees: Sequence[int]) -> bool:
@@ -279,12 +209,10 @@ def _residual(samples: Samples, found: Chebyshev, points: Sequence[Tensor]) -> f
     return float((samples.function(*points) - found.on_grid(points)).abs().max())
 
 
-def checked_degrees(
-    max_degree: int | Sequence[int] | None, axes: int, defaults: Sequence[int]
-) -> tuple[int, ...]:
+def _checked_degrees(max_degree: int | Sequence[int] | None, axes: int) -> tuple[int, ...]:
     """Return the largest degree for each axis."""
     if max_degree is None:
-        max_degree = defaults[axes - 1]
+        max_degree = _MAX_DEGREE[axes - 1]
     one = isinstance(max_degree, Integral)
     degrees = (max_degree,) * axes if one else checks.items("max_degree", max_degree)
     if len(degrees) != axes:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from shoal.core import checks
 
-from .evaluation import Box
+from .chebyshev import Box
 from .series import chebyshev_nodes, coefficients_from_values
 
 __all__ = ["Function", "Samples", "off_grid", "sampled_function"]
@@ -104,32 +104,23 @@ def off_grid(box: Box, count: int | None = None) -> list[Tensor]:
     return points
 
 
-def sampled_function(function: Function, sampler: str, *, several: bool = False) -> Function:
-    """Return ``function`` as one of node vectors, with its values checked.
-
-    Args:
-        function: What to sample.
-        sampler: ``"tensor"`` if it takes one vector per axis and returns the tensor grid,
-            ``"elementwise"`` if it is elementwise.
-        several: Whether dimensions may precede those of the grid, as of several functions.
+def sampled_function(function: Function) -> Function:
+    """Return ``function``, as one of node vectors, with its values checked.
 
     Raises:
-        ValueError: The sampler is unknown; or, when called, the values are not finite or not of
-            the shape of the grid.
+        ValueError: When called: the values are not finite, or their last dimensions not those of
+            the grid.
     """
     checks.function("function", function)
-    checks.one_of("sampler", sampler, ("tensor", "elementwise"))
-    elementwise = sampler == "elementwise"
 
     def sample(*nodes: Tensor) -> Tensor:
         shape = torch.Size(len(axis) for axis in nodes)
-        given = torch.meshgrid(*nodes, indexing="ij") if elementwise else nodes
         with torch.no_grad():
-            values = checks.float_tensor("values of the function", function(*given))
-        if (values.shape[-len(nodes) :] if several else values.shape) != shape:
+            values = checks.float_tensor("values of the function", function(*nodes))
+        if values.shape[-len(nodes) :] != shape:
             raise ValueError(
                 f"values of the function must have shape {tuple(shape)}, one dimension per axis, "
-                f"got {tuple(values.shape)}; an elementwise function needs sampler='elementwise'"
+                f"got {tuple(values.shape)}"
             )
         return values.to(nodes[0])
 

@@ -37,8 +37,7 @@ from shoal.activations import (
     Swish,
     Tanh,
 )
-from shoal.approximation import Chebyshev
-from shoal.approximation.fitting import fit, fit_together
+from shoal.approximation import Chebyshev, fit
 from shoal.core.files import write_whole
 from shoal.gaussian import dual_derivative, hermite
 
@@ -122,7 +121,7 @@ def activation_table(phi: Activation) -> ActivationTable:
         return hermite(phi, tau, ORDER).T / size
 
     slopes = fit(slope, box, tolerance=_TOLERANCE, max_degree=_DEGREE)
-    series = fit_together(coefficients, box[:1], tolerance=_TOLERANCE, max_degree=_DEGREE)
+    series = fit(coefficients, box[:1], tolerance=_TOLERANCE, max_degree=_DEGREE)
     error = max(slopes.error, series.error) + _UNIT / 2 * math.prod(d + 1 for d in slopes.degrees)
     return ActivationTable(
         source=f"shoal.{phi!r}",

@@ -113,23 +113,26 @@ def octave_expansion(
             return None  # too long
         if len(variance) < _DENSE * len(torch.frexp(variance)[1].unique()):
             return expansion(phi, variance.sqrt(), order, derivative=derivative)
-    found = at_octaves(partial(_stack, phi, derivative, order), variance)
+    of = (phi, derivative, order)
+    found = at_octaves(partial(_stack, *of), partial(_values, *of), variance)
     return None if found is None else (found[:, :-1], found[:, -1])
+
+
+def _values(phi: Activation, derivative: int, order: int, variance: Tensor) -> Tensor:
+    """The coefficients and the mean square. shape: (variances, order + 2)."""
+    coefficients, square = expansion(phi, variance.sqrt(), order, derivative=derivative)
+    return torch.cat([coefficients, square[:, None]], 1)
 
 
 @cached
 def _series(phi: Activation, derivative: int, order: int, exponent: int) -> Tensor | None:
     """Series of the coefficients and of the mean square on an octave of the variance."""
 
-    def values(variance: Tensor) -> Tensor:
-        coefficients, square = expansion(phi, variance.sqrt(), order, derivative=derivative)
-        return torch.cat([coefficients, square[:, None]], 1)
-
     def size(found: Tensor) -> Tensor:
         root = found[:, -1:].sqrt()
         return torch.cat([root.expand(-1, order + 1), found[:, -1:]], 1)
 
-    return octave_series(values, size, exponent)
+    return octave_series(partial(_values, phi, derivative, order), size, exponent)
 
 
 @cached

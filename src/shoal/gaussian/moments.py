@@ -110,17 +110,26 @@ def mean_square(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
 def _mean_square_at(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
     """Both, by series where there are some, or by quadrature."""
     if not (variance.requires_grad and torch.is_grad_enabled()):
-        both = at_octaves(partial(_square_stack, phi), variance.reshape(-1))
+        both = at_octaves(
+            partial(_square_stack, phi), partial(_integrated_squares, phi), variance.reshape(-1)
+        )
         if both is not None:
             return both[:, 0].view(variance.shape), both[:, 1].view(variance.shape)
+    both = _integrated_squares(phi, variance)
+    return both[..., 0], both[..., 1]
+
+
+def _integrated_squares(phi: Activation, variance: Tensor) -> Tensor:
+    """Both by quadrature, in a new last dimension."""
     square, zero = Square(phi), torch.zeros_like(variance)
-    return smoothed(square, zero, variance), smoothed(square, zero, variance, order=2) / 2
+    slope = smoothed(square, zero, variance, order=2) / 2
+    return torch.stack([smoothed(square, zero, variance), slope], -1)
 
 
 @cached
 def _square_stack(phi: Activation, octaves: tuple[int, ...]) -> Tensor | None:
     """Both in one series, as solving for a variance asks for them again and again."""
-    parts = [smoothed_stack(Square(phi), order, octaves) for order in (0, 2)]
+    parts = [smoothed_stack(Square(phi), order, 0, octaves) for order in (0, 2)]
     known = [part for part in parts if part is not None]
     return torch.stack([known[0], known[1] / 2], -1) if len(known) == len(parts) else None
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from shoal.approximation import chebyshev_nodes, coefficients_from_values
+from shoal.approximation import chebyshev_basis, chebyshev_nodes, coefficients_from_values
 from shoal.approximation.sampling import off_grid
 from shoal.core.exceptions import AccuracyError
 
@@ -21,7 +21,7 @@ _DEGREE = 28  # the next singularity is zero, so that terms fall by a factor of 
 _CHECKS = 7  # variances, off the grid, at which the error is measured
 _ERROR = 1e-14  # largest, relative to the size of the values
 _FEW = 1 << 18  # numbers of series that are copied for each variance
-_SMALLEST = 1e-140  # variances below are none
+_SMALLEST = 1e-140  # variances below have no octaves
 
 
 def octave_series(
@@ -54,19 +54,32 @@ def stacked(series: Callable[[int], Tensor | None], octaves: tuple[int, ...]) ->
 
 
 def at_octaves(
-    series: Callable[[tuple[int, ...]], Tensor | None], variance: Tensor
+    series: Callable[[tuple[int, ...]], Tensor | None],
+    function: Callable[[Tensor], Tensor],
+    variance: Tensor,
 ) -> Tensor | None:
     """The values at some variances; ``None`` if an octave has no series.
 
     Args:
         series: Those of octaves, see :func:`stacked`.
+        function: What they stand for; it serves variances of next to nothing.
         variance: The variances. shape: (n,)
 
     Returns:
         Values of shape (n, ...), where the series are those of values of shape (...).
     """
-    if not len(variance) or float(variance.min()) < _SMALLEST:
-        return None
+    tiny = variance < _SMALLEST
+    if bool(tiny.any()):
+        distinct, inverse = variance[tiny].unique(return_inverse=True)
+        few = function(distinct)[inverse]
+        if bool(tiny.all()):
+            return few
+        others = at_octaves(series, function, variance[~tiny])
+        if others is None:
+            return None
+        values = few.new_empty(len(variance), *few.shape[1:])
+        values[tiny], values[~tiny] = few, others
+        return values
     mantissa, exponent = torch.frexp(variance)
     octaves, place = exponent.unique(return_inverse=True)
     found = series(tuple(octaves.tolist()))
@@ -86,5 +99,4 @@ def at_octaves(
 
 def _basis(mantissa: Tensor) -> Tensor:
     """The polynomials at mantissas between 1/2 and 1. shape: (n, degree + 1)."""
-    degrees = torch.arange(_DEGREE + 1, dtype=mantissa.dtype, device=mantissa.device)
-    return torch.cos(torch.acos(4 * mantissa - 3)[:, None] * degrees)
+    return chebyshev_basis(4 * mantissa - 3, _DEGREE).T

@@ -75,12 +75,12 @@ class _Smoothed(torch.autograd.Function):
         shape, mean, variance = mean.shape, mean.reshape(-1), variance.reshape(-1)
         if bool(mean.any()):
             return _integral(phi, mean, variance, order, first_jump).view(shape)
-        total = at_octaves(
-            lambda octaves: smoothed_stack(phi, order, octaves, first_jump), variance
-        )
+        moments = partial(_moments, phi, order, first_jump)
+        stack = partial(smoothed_stack, phi, order, first_jump)
+        total = at_octaves(stack, moments, variance)
         if total is None:  # pairs of inputs ask for the same moments many times
             some, inverse = variance.unique(return_inverse=True)
-            total = _integral(phi, mean[: len(some)], some, order, first_jump)[inverse]
+            total = moments(some)[inverse]
         return total.view(shape)
 
     @staticmethod
@@ -109,19 +109,20 @@ class _Smoothed(torch.autograd.Function):
 @cached
 def _series(phi: Activation, order: int, first_jump: int, exponent: int) -> Tensor | None:
     """That of moments on an octave of the variance; kept, as all weights share it."""
-
-    def moments(variance: Tensor) -> Tensor:
-        return _integral(phi, torch.zeros_like(variance), variance, order, first_jump)
-
-    return octave_series(moments, torch.abs, exponent)
+    return octave_series(partial(_moments, phi, order, first_jump), torch.abs, exponent)
 
 
 @cached
 def smoothed_stack(
-    phi: Activation, order: int, octaves: tuple[int, ...], first_jump: int = 0
+    phi: Activation, order: int, first_jump: int, octaves: tuple[int, ...]
 ) -> Tensor | None:
     """The series of moments on some octaves of the variance, see :func:`stacked`."""
     return stacked(partial(_series, phi, order, first_jump), octaves)
+
+
+def _moments(phi: Activation, order: int, first_jump: int, variance: Tensor) -> Tensor:
+    """The integrals about zero."""
+    return _integral(phi, torch.zeros_like(variance), variance, order, first_jump)
 
 
 def _integral(

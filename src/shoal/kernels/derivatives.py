@@ -4,7 +4,6 @@ They are exact at single pairs of inputs and at inputs with themselves, and for 
 a matrix they are those of its surface (see :mod:`shoal.kernels.surface`).
 """
 
-import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,13 +11,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from shoal.approximation import chebyshev_basis, differentiate, fit_together
+from shoal.approximation import chebyshev_basis, differentiate, fit
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
-from shoal.kernels.surface import Span, Surface, angular_surface, norm_span, padded, to_unit
+from shoal.kernels.surface import Span, Surface, angular_surface, padded, to_unit
 
 __all__ = [
     "angle_gradients",
@@ -28,8 +27,6 @@ __all__ = [
     "pair_derivatives",
 ]
 
-_LOGGER = logging.getLogger(__name__)
-
 _DEGREES = (24, 192)  # the least and the largest of the derivative in one norm
 _CHECKS = 16  # angles, off the grid, at which its error is measured
 _TOLERANCE = 1e-10  # error of derivatives, relative to the diagonal
@@ -38,8 +35,6 @@ _WIDER = 10.0  # ... unless biases hide it: then angles grow by this factor ...
 _WIDEST = 0.1  # ... up to here
 _SMALLEST_NORM = 1e-100  # stands in for a norm of zero, of an input with itself
 _FEW_NORMS = 2  # that of inputs of one norm, and one that stands for zero
-_MANY_NORMS = 4096  # more are interpolated ...
-_WIDEST_SPAN = 8.0  # ... unless their logarithms differ by more
 _NOTHING = 1e-8  # stands in for a norm of zero, relative to the other
 
 
@@ -92,46 +87,16 @@ def own_derivatives(plan: Plan, names: tuple[str, ...], norm: Tensor) -> Tensor:
         common = math.sqrt(plan.squared_norm)
         norm = torch.where(norm > common / 2, common, norm)  # the others stand for zero
     distinct, inverse = norm.clamp(min=_SMALLEST_NORM).unique(return_inverse=True)
-    return _own_values(function, names, distinct)[..., inverse]
-
-
-def _own_values(function: KernelFunction, names: tuple[str, ...], distinct: Tensor) -> Tensor:
-    """The same for norms in order, many of which are interpolated."""
-    log = distinct.log()
-    if len(distinct) > _MANY_NORMS and float(log[-1] - log[0]) < _WIDEST_SPAN:
-        try:
-            span = norm_span(distinct)
-            found = _own_series(function, names, span)
-            t = to_unit(distinct.log2(), span)
-            relative = found.to(t.device) @ chebyshev_basis(t, found.shape[-1] - 1)
-            values = relative[0].exp()
-            return torch.cat([values[None], relative[1:] * values])
-        except AccuracyError as error:
-            _LOGGER.info("own derivatives are computed one by one: %s", error)
     if len(distinct) > _FEW_NORMS:
-        return _own(function, names, log)
-    values = torch.cat([_own_at(function, names, point) for point in log.tolist()], -1)
-    return values.to(distinct.device)
+        return _own(function, names, distinct.log())[..., inverse]
+    values = [_own_at(function, names, point) for point in distinct.log().tolist()]
+    return torch.cat(values, -1).to(norm.device)[..., inverse]
 
 
 @cached
 def _own_at(function: KernelFunction, names: tuple[str, ...], log_norm: float) -> Tensor:
     """The same of one norm, kept for later calls. shape: (2 + len(names), 2, 1)."""
     return _own(function, names, torch.tensor([log_norm], dtype=torch.float64))
-
-
-@cached
-def _own_series(function: KernelFunction, names: tuple[str, ...], norms: Span) -> Tensor:
-    """Series of the logarithms of both kernels and of their relative derivatives, in log₂."""
-
-    def relative(log2: Tensor) -> Tensor:
-        found = _own(function, names, log2 * math.log(2))
-        if not bool((found[0] > 0).all()):
-            raise AccuracyError("a kernel is zero")
-        return torch.cat([found[:1].log(), found[1:] / found[0]])
-
-    tolerance = _TOLERANCE / 100
-    return fit_together(relative, (norms,), tolerance=tolerance, check_points=_CHECKS).coefficients
 
 
 def _own(function: KernelFunction, names: tuple[str, ...], log_norm: Tensor) -> Tensor:
@@ -270,7 +235,7 @@ def differentiable_angular_surface(
         point = (torch.full_like(angle, log_norm), angle)
         return derivatives(function, (), kernels, *point)[1][0] / (2 * own[:, None])
 
-    found = fit_together(
+    found = fit(
         line,
         (angles,),
         tolerance=10 * _TOLERANCE,

@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from shoal.approximation import fit_together
+from shoal.approximation import fit
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
 from shoal.kernels.calculi import HalfAngle
@@ -83,7 +83,7 @@ def part_surface(
     Raises:
         AccuracyError: If the kernel is too rough at these angles.
     """
-    found = fit_together(
+    found = fit(
         partial(_values, function, squared_norm),
         (angles,),
         tolerance=tolerance,

@@ -19,12 +19,10 @@ from torch import Tensor
 
 from shoal.approximation import (
     Chebyshev,
-    PiecewiseChebyshev,
     chebyshev_basis,
     chebyshev_nodes,
     coefficients_from_values,
-    fit_piecewise,
-    fit_together,
+    fit,
 )
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
@@ -53,10 +51,9 @@ _CHECKS = 9  # points per axis, off the grid, at which the error is measured
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _MARGIN = 2  # degrees beyond those that the lines need
 _MANY = 8192  # entries from which on long lines are tried
-_FEW = 4096  # norms at which the diagonal is computed one by one
+_FEW = 4096  # norms whose scalar equations are solved on the CPU: a GPU would wait for each step
 _GRID = 4  # ranges of norms end at multiples of 1/4 in log₂
 _NEARBY = 2  # variances are rounded to multiples of 1/2 in log₂ for degrees
-_DIAGONAL = 1e-13  # error of the interpolated logarithm of the diagonal
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,19 +127,10 @@ def padded(coefficients: Tensor, size: int) -> Tensor:
 
 
 def diagonal(function: KernelFunction, norm: Tensor) -> Tensor:
-    """Both kernels of each input with itself, given its norm in float64. shape: (2, n).
-
-    Scalar equations of few inputs are solved on the CPU: a GPU would wait for every operation.
-    """
+    """Both kernels of each input with itself, given its norm in float64. shape: (2, n)."""
     distinct, inverse = norm.unique(return_inverse=True)
-    series = _diagonal_series(function, norm_span(distinct[1:])) if len(distinct) > _FEW else None
-    few = distinct if series is None else distinct[:1]  # the first may be zero
-    square = few.cpu() ** 2
-    values = torch.stack(tuple(function.own(square))).to(norm.device)
-    if series is not None:
-        log = distinct[1:].log2()
-        values = torch.cat([values, torch.stack([s(log).exp2() for s in series])], dim=1)
-    return values[:, inverse]
+    square = (distinct.cpu() if len(distinct) <= _FEW else distinct) ** 2
+    return torch.stack(tuple(function.own(square))).to(norm.device)[:, inverse]
 
 
 def norm_span(norm: Tensor) -> Span:
@@ -150,26 +138,6 @@ def norm_span(norm: Tensor) -> Span:
     low, high = (math.log2(float(end)) for end in torch.aminmax(norm))
     first = math.floor(low * _GRID) / _GRID
     return first, max(math.ceil(high * _GRID) / _GRID, first + 1 / _GRID)
-
-
-@cached
-def _diagonal_series(
-    function: KernelFunction, norms: Span
-) -> tuple[PiecewiseChebyshev, PiecewiseChebyshev] | None:
-    """The logarithms of both diagonals; ``None`` if one is zero or rough."""
-
-    def logarithm(log_norm: Tensor, row: int) -> Tensor:
-        square = log_norm.exp2() ** 2
-        return function(square, square, square)[row].log2()
-
-    try:
-        first, second = (
-            fit_piecewise(lambda x, q=row: logarithm(x, q), (norms,), tolerance=_DIAGONAL)
-            for row in range(2)
-        )
-    except (AccuracyError, ValueError):
-        return None
-    return first, second
 
 
 @cached
@@ -181,7 +149,7 @@ def angular_surface(function: KernelFunction, squared_norm: float, tolerance: fl
 
     own = both(torch.zeros(1, dtype=torch.float64))
     unit = torch.where(own == 0, 1.0, own)
-    found = fit_together(lambda x: both(x) / unit, (ANY_ANGLE,), tolerance=tolerance)
+    found = fit(lambda x: both(x) / unit, (ANY_ANGLE,), tolerance=tolerance)
     return one_norm_surface(found, own[:, 0])
 
 
@@ -324,7 +292,7 @@ class _Sampler:
 
 def _needed(lines: Callable[[Tensor], Tensor], span: Span, tolerance: float, most: int) -> int:
     """The degree that a family of lines needs; the surface is verified as a whole."""
-    found = fit_together(
+    found = fit(
         lines,
         (span,),
         tolerance=2 * tolerance,

@@ -101,30 +101,23 @@ class GELUForm(ClosedForm):
 
     def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         r"""$\mathrm{Cov}(\varphi(u), \varphi(v))$."""
-        root, product = self._roots(a, b, c)
-        orthant = 0.25 + torch.atan2(c, root) / (2 * math.pi)
-        # the part of ab/root that is not the product of the means
-        excess = a * b * c**2 / (root * product * (root + product))
-        rest = self._mixed(a, b) * c**2 / root
-        return c * orthant + (excess + rest) / (2 * math.pi)
+        root, orthant = self._root_and_orthant(a, b, c)
+        product = (1 + a).sqrt() * (1 + b).sqrt()
+        # ab/root less the product of the means, and c²(1-ab)/(root (1+a)(1+b))
+        rest = (c / product) ** 2 * (1 / root - a * b / (root + product))
+        return c * orthant + rest / (2 * math.pi)
 
     def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         r"""$\mathbb{E}[\varphi'(u)\varphi'(v)]$."""
-        root, product = self._roots(a, b, c)
-        orthant = 0.25 + torch.atan2(c, root) / (2 * math.pi)
-        # 1 + 2(1-ab)/P + (ab + c²(1-ab)/P)/Δ, P = (1+a)(1+b), Δ = P - c², without cancellation
-        total, rest = a + b, determinant(a, b, c)
-        bracket = (3 + total) * (1 + total) + (2 + total) * rest + a * b
-        return orthant + c * bracket / (2 * math.pi * product**2 * root**3)
+        root, orthant = self._root_and_orthant(a, b, c)
+        bracket = 1 / (1 + a) + 1 / (1 + b) + 1 / root**2
+        return orthant + c / root * bracket / (2 * math.pi)
 
     @staticmethod
-    def _roots(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        root = (1 + (a + b) + determinant(a, b, c)).sqrt()  # √((1+a)(1+b) - c²)
-        return root, ((1 + a) * (1 + b)).sqrt()
-
-    @staticmethod
-    def _mixed(a: Tensor, b: Tensor) -> Tensor:
-        return (1 - a * b) / ((1 + a) * (1 + b))  # 1 - a/(1+a) - b/(1+b)
+    def _root_and_orthant(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        r"""$\sqrt{(1+a)(1+b) - c^2}$ and $\mathbb{E}[\Phi(u)\Phi(v)]$."""
+        root = (1 + (a + b) + determinant(a, b, c)).sqrt()
+        return root, 0.25 + torch.atan2(c, root) / (2 * math.pi)
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,11 @@
 """Covariances of inputs with themselves: variances, by integrals of one variable."""
 
-import math
-from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.approximation import Chebyshev, PiecewiseChebyshev, fit_piecewise
-from shoal.core.caches import cached
-from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.moments import mean as activation_mean
 from shoal.gaussian.moments import mean_square, slope_square
@@ -20,9 +15,6 @@ from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
 __all__ = ["Own", "Variances", "fixed_variance", "loop_variance", "squares_at"]
 
 SMALLEST = 1e-300  # a variance of zero
-_FEW = 4096  # variances that are solved one by one
-_GRID = 8  # ranges of interpolated variances end at multiples of 1/8 in log₂
-_GAIN = 1e-13  # error of the interpolated logarithm
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +93,8 @@ class Own(OfVectors):
         return Variances(values)
 
     def angle(self, state: Variances) -> tuple[Tensor, Tensor]:
-        """Angles of zero, and the variances."""
-        return torch.zeros_like(state.values), state.values
+        """An angle of zero for all, and the variances."""
+        return state.values.new_zeros(()), state.values
 
 
 def squares_at(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,10 +134,6 @@ def fixed_variance(loop: Loop, injected: Tensor, *, differentiable: bool) -> Ten
     if differentiable:
         return _solved(loop, injected, differentiable=True)
     distinct, inverse = injected.unique(return_inverse=True)
-    if len(distinct) > _FEW:
-        with suppress(AccuracyError, ConvergenceError):  # the range is wider than the data
-            first = _solved(loop, distinct[:1], differentiable=False)  # which may be zero
-            return torch.cat([first, _interpolated(loop, distinct[1:])])[inverse]
     return _solved(loop, distinct, differentiable=False)[inverse]
 
 
@@ -183,21 +171,3 @@ def _turn(loop: Loop, variance: Tensor) -> tuple[Tensor, Tensor]:
         value, growth = squares_at(cell.activation, variance)
         variance, rate = cell.gain**2 * value, cell.gain**2 * growth * rate
     return variance, rate
-
-
-def _interpolated(loop: Loop, injected: Tensor) -> Tensor:
-    r"""The same at many points, by a series of $\log\Lambda - \log\beta$ in $\log\beta$."""
-    low, high = math.log2(float(injected[0])), math.log2(float(injected[-1]))
-    span = (math.floor(low * _GRID) / _GRID, math.ceil(high * _GRID) / _GRID)
-    return injected * _gain(loop, span)(injected.log2()).exp2()
-
-
-@cached
-def _gain(loop: Loop, span: tuple[float, float]) -> Chebyshev | PiecewiseChebyshev:
-    """The series for one range, kept for later calls."""
-
-    def gain(log_injected: Tensor) -> Tensor:
-        injected = log_injected.exp2()
-        return (_solved(loop, injected, differentiable=False) / injected).log2()
-
-    return fit_piecewise(gain, (span,), tolerance=_GAIN)
