@@ -191,11 +191,7 @@ def _matrices(
             strips = list(plan.strips(limit, shared.size))
             owners = dealt(strips, shared.size)
             mine = [s for s, owner in zip(strips, owners, strict=True) if owner == shared.rank]
-            for ready, strip in enumerate(mine, 1):
-                views = (part.ck[strip], part.ntk[strip])
-                plan.fill(strip, views)
-                for matrix in part:
-                    plan.mirror(matrix, strip)
+            for ready, _ in enumerate(plan.write(mine, (part.ck, part.ntk)), 1):
                 if on_progress is not None and shared.first:
                     on_progress((done + ready / len(mine)) / math.prod(batch))
     return result

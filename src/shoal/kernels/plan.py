@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shoal.core.exceptions import AccuracyError
 from shoal.kernels.arguments import work_space
-from shoal.kernels.backends import Block, Blocks, Factors, backend_for
+from shoal.kernels.backends import Block, Blocks, Factors, Pair, backend_for
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.inputs import CLOSE, Inputs, pair_angles
 from shoal.kernels.piecewise_surface import PiecewiseSurface, part_surface
@@ -158,13 +158,44 @@ class Plan:
         if self.symmetric:
             self.backend.mirror(matrix, strip.rows)
 
-    def fill(self, strip: Strip, out: tuple[Tensor, Tensor]) -> None:
+    def write(self, parts: Iterable[Strip], matrices: Pair) -> Iterator[None]:
+        """Write strips of both kernels into whole matrices, and mirror them if symmetric.
+
+        The products of the next strip are begun before angles of one are looked at: on a GPU, that
+        is a look at what it has done so far.
+        """
+        ahead = self.left.points.is_cuda
+        known: Tensor | None = None
+        parts = list(parts)
+        for strip, following in zip(parts, [*parts[1:], None], strict=True):
+            cosine = self.cosines(strip) if known is None else known
+            known = None if following is None or not ahead else self.cosines(following)
+            out = matrices[0][strip], matrices[1][strip]
+            below = None
+            if self.symmetric and self.surface is not None and self.backend.mirrors:
+                turned = strip.columns, strip.rows
+                below = matrices[0][turned].T, matrices[1][turned].T
+            self.fill(strip, out, cosine, below)
+            if below is None:
+                for matrix in matrices:
+                    self.mirror(matrix, strip)
+            yield
+
+    def fill(
+        self, strip: Strip, out: Pair, cosine: Tensor | None = None, below: Pair | None = None
+    ) -> None:
         """Write both kernels of a strip into ``out``.
 
         The strip of a symmetric matrix begins at its diagonal, which is exact; what lies below it
         is not to be used.
+
+        Args:
+            strip: The strip.
+            out: Where both kernels go.
+            cosine: Its cosines, if they are known; they are used up.
+            below: Where what is above the diagonal goes once more.
         """
-        cosine = self.cosines(strip)
+        cosine = self.cosines(strip) if cosine is None else cosine
         if self.symmetric:
             angles = ANY_ANGLE if self.surface is None else self.surface.angles
             cosine.diagonal().fill_(math.cos(sum(angles) / 2))  # any that needs no care
@@ -173,18 +204,19 @@ class Plan:
         else:
             special = self._special(self.surface, strip, cosine)
             factors = self.rows[strip.rows], self.columns[strip.columns]
-            self.backend.evaluate(Block(self.surface, *factors, cosine), out)
-            if special is not None:
-                where, values = special
-                for matrix, value in zip(out, values, strict=True):
-                    matrix[where] = value.to(matrix)
-            if not self.function.architecture.positively_homogeneous:  # then they are exact
-                self._fill_zeros(strip, out)
+            self.backend.evaluate(Block(self.surface, *factors, cosine), out, below)
+            for side in (out,) if below is None else (out, below):
+                if special is not None:
+                    where, values = special
+                    for matrix, value in zip(side, values, strict=True):
+                        matrix[where] = value.to(matrix)
+                if not self.function.architecture.positively_homogeneous:  # then they are exact
+                    self._fill_zeros(strip, side)
         if self.symmetric:
             for q, matrix in enumerate(out):
                 matrix.diagonal().copy_(self.diagonal[q, strip.rows])
 
-    def _fill_directly(self, strip: Strip, cosine: Tensor, out: tuple[Tensor, Tensor]) -> None:
+    def _fill_directly(self, strip: Strip, cosine: Tensor, out: Pair) -> None:
         """By the scalar equations of every entry."""
         where = torch.ones_like(cosine, dtype=torch.bool)
         if self.symmetric:
@@ -226,7 +258,7 @@ class Plan:
         angle = pair_angles(self.left, self.right, i, j, cosine)
         return pairs_at_angles(self.function, self.left.norm[i], self.right.norm[j], angle)
 
-    def _fill_zeros(self, strip: Strip, out: tuple[Tensor, Tensor]) -> None:
+    def _fill_zeros(self, strip: Strip, out: Pair) -> None:
         """The rows and columns of inputs that are zero, which the surface does not know."""
         left, right = self.left.norm[strip.rows], self.right.norm[strip.columns]
         for dim, own, other in ((0, left, right), (1, right, left)):
@@ -306,8 +338,9 @@ def _choose(
             return chosen, PiecewiseSurface(function, squared_norm, tolerance)
         except AccuracyError as error:
             _LOGGER.info("no series at angles from %.3g to %.3g: %s", *smooth, error)
-    within = _common(angles, resolved_angles(function, float(norms.max())))
-    return _any_norms(function, norm_span(norms), (within, smooth), tolerance, pairs), None
+    span = norm_span(norms)
+    within = _common(angles, resolved_angles(function, 2 ** span[1]))
+    return _any_norms(function, span, (within, smooth), tolerance, pairs), None
 
 
 def _common(first: Span, second: Span) -> Span:

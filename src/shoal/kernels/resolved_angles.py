@@ -13,6 +13,7 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.activations.panels import breaks, reach
+from shoal.core.caches import cached
 from shoal.gaussian.quadrature import resolved_edges
 from shoal.kernels.calculi.own import Own, Variances
 from shoal.kernels.function import KernelFunction, kernels_in
@@ -25,6 +26,7 @@ _WINDOW = 10.0  # standard deviations that count
 _INSET = 0.125  # beyond, sums over Hermite coefficients are short
 
 
+@cached
 def resolved_angles(function: KernelFunction, norm: float) -> Span:
     """All angles, or those away from 0 and π if inputs of this norm are too large."""
     scales = _Scales(torch.tensor([norm**2], dtype=torch.float64), differentiable=False)

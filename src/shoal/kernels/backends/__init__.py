@@ -18,7 +18,7 @@ from shoal.kernels.backends.block import (
     Polynomial,
     Rounded,
 )
-from shoal.kernels.backends.blocks import Blocks
+from shoal.kernels.backends.blocks import Blocks, Pair
 
 __all__ = [
     "Adjoint",
@@ -28,6 +28,7 @@ __all__ = [
     "DifferentiableFactors",
     "Entries",
     "Factors",
+    "Pair",
     "Polynomial",
     "Rounded",
     "backend_for",

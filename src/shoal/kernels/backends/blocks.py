@@ -18,7 +18,9 @@ from shoal.kernels.backends.block import (
 )
 from shoal.kernels.surface import Surface, padded, to_unit
 
-__all__ = ["Blocks", "adjoint_series", "row_series", "scale_series"]
+__all__ = ["Blocks", "Pair", "adjoint_series", "row_series", "scale_series"]
+
+Pair = tuple[Tensor, Tensor]  # of the CK and the NTK
 
 _WORK = 1 << 18  # numbers of the basis that stay in the cache of a CPU
 _WORK_ELSEWHERE = 1 << 26
@@ -26,13 +28,19 @@ _ROUNDED_BLOCK = (512, 2048)  # entries of a product in reduced precision that s
 
 
 class Blocks:
-    """The back end of every device: all that is done with every entry of a block."""
+    """The back end of every device: all that is done with every entry of a block.
+
+    Attributes:
+        mirrors: Whether ``evaluate`` takes where to write what is above the diagonal once more.
+    """
+
+    mirrors = False
 
     def cosines(self, left: Tensor, right: Tensor) -> Tensor:
         """Cosines of the angles between unit vectors. shapes: (n, p), (m, p) -> (n, m)."""
         return left @ right.T
 
-    def evaluate(self, block: Block, out: tuple[Tensor, Tensor]) -> None:
+    def evaluate(self, block: Block, out: Pair, below: Pair | None = None) -> None:  # noqa: ARG002
         """Write both kernels of a block into ``out``; the cosines are used up."""
         surface, rows, columns, cosine = block
         low, high = surface.angles

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shoal.kernels.backends.block import Adjoint, Block, DifferentiableBlock, Factors
-from shoal.kernels.backends.blocks import Blocks, adjoint_series
+from shoal.kernels.backends.blocks import Blocks, Pair, adjoint_series
 from shoal.kernels.backends.compiled_loops import compiled_loops
 from shoal.kernels.surface import Surface
 
@@ -34,7 +34,7 @@ _ROWS = 8  # least rows of a thread
 class Loops(Blocks):
     """The back end of CPUs that have Numba; derivatives are those of blocks."""
 
-    def evaluate(self, block: Block, out: tuple[Tensor, Tensor]) -> None:
+    def evaluate(self, block: Block, out: Pair, below: Pair | None = None) -> None:  # noqa: ARG002
         """Write both kernels of a block into ``out``."""
         surface, rows, columns, cosine = block
         tiles = _Tiles.of(surface, rows, columns)
