@@ -35,7 +35,8 @@ tour: $(STAMP)  ## Take the tour: the Gaussian calculus, in one script
 
 # One thread in each of as many processes as there are cores: small problems gain nothing from threads.
 # Each takes the next tests in order, so that those of a file mostly share what is set up for them.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+# Bytecode is kept, whatever the environment says: processes that tests start and `test-thorough` load it.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 test: $(STAMP)  ## Run the tests
 	$(PYTEST)

@@ -63,7 +63,7 @@ class PredictedTraining(Experiment):
     @classmethod
     def quick(cls) -> Self:
         """Narrow networks, few inputs and steps."""
-        return cls(widths=(64, 128, 256, 512), draws=4, samples=16, features=8, steps=(1, 4, 12))
+        return cls(widths=(64, 128, 256), draws=4, samples=16, features=8, steps=(1, 4, 12))
 
     def points(self) -> Sequence[Point]:
         """Every width, then every width again: an interrupted run has something of each."""

@@ -68,7 +68,7 @@ class TrainingCurves(Experiment):
     def quick(cls) -> Self:
         """Few of scikit-learn's digits, narrow networks, few steps."""
         steps = (0, 1, 2, 5, 10, 20, 40)
-        return cls(datasets=("digits",), samples=60, widths=(128, 512), trials=(2, 2), steps=steps)
+        return cls(datasets=("digits",), samples=40, widths=(64, 256), trials=(2, 2), steps=steps)
 
     def points(self) -> Sequence[Point]:
         """Predictions, then one network of each width, then another one."""
