@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
+from shoal.pages.figures import COLORS, GRAY, Axes, Figure, legend_below, new_figure, styled
 from shoal.reproductions.depth.statistics import Compared
 
 __all__ = ["NETWORKS", "TASKS", "draw_study"]
@@ -134,9 +134,8 @@ def _draw_axis(axes: Axes, axis: str, task: str, found: Sequence[Compared]) -> N
     axes.set_xticks(range(len(values)), [str(value) for value in values])
     axes.set_xlabel(_AXES[axis])
     axes.set_ylabel("test accuracy (%)")
-    axes.margins(y=0.2)  # for the legend
     axes.set_title(TASKS[task], fontsize=10)
-    axes.legend(fontsize=7)
+    legend_below(axes)
 
 
 def _rank(value: float | str) -> tuple[bool, float, str]:
