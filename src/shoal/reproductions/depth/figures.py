@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from shoal.pages.figures import COLORS, GRAY, Axes, Figure, legend_below, new_figure, styled
+from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
 from shoal.reproductions.depth.statistics import Compared
 
 __all__ = ["NETWORKS", "TASKS", "draw_study"]
@@ -128,14 +128,16 @@ def _draw_axis(axes: Axes, axis: str, task: str, found: Sequence[Compared]) -> N
         mine[_CENTER[axis]] = next(o for o in found if o.network == network and not o.axis)
         means = [100 * mine[value].accuracy.mean for value in values]
         errors = [100 * (mine[v].accuracy.high - mine[v].accuracy.mean) for v in values]
-        axes.errorbar(places, means, errors, fmt="o-", markersize=3, linewidth=1.2,
+        # the legend keeps clear of caps, of bars alone it would not
+        axes.errorbar(places, means, errors, fmt="o-", markersize=3, linewidth=1.2, capsize=2,
                       color=_LINES[network], label=NETWORKS[network].split(",")[0]
                       if network == "deq" else NETWORKS[network])  # fmt: skip
     axes.set_xticks(range(len(values)), [str(value) for value in values])
     axes.set_xlabel(_AXES[axis])
     axes.set_ylabel("test accuracy (%)")
+    axes.margins(y=0.2)  # for the legend
     axes.set_title(TASKS[task], fontsize=10)
-    legend_below(axes)
+    axes.legend(fontsize=7)
 
 
 def _rank(value: float | str) -> tuple[bool, float, str]:
