@@ -19,7 +19,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -240,17 +240,15 @@ def draw(out: Path) -> None:
     print(table(rows))
 
 
-def main() -> None:
-    """Predict and measure, or draw what was."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def measure_or_draw(
+    parser: argparse.ArgumentParser,
+    run: Callable[[argparse.Namespace], None],
+    draw: Callable[[Path], None],
+) -> None:
+    """Read the options, and measure on the data in a folder or draw what was measured."""
     parser.add_argument("--data")
     parser.add_argument("--draw", action="store_true")
-    parser.add_argument("--samples", type=int, nargs="+", default=[1500])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 200, 400, 800, 1500, 2500])
-    parser.add_argument("--new", type=int, default=2000)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--seconds", type=float, default=3600.0)
-    parser.add_argument("--out", type=Path, default=Path("learning_curves"))
     options = parser.parse_args()
     if options.draw:
         draw(options.out)
@@ -258,6 +256,17 @@ def main() -> None:
         parser.error("--data is needed")
     else:
         run(options)
+
+
+def main() -> None:
+    """Predict and measure, or draw what was."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--samples", type=int, nargs="+", default=[1500])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 200, 400, 800, 1500, 2500])
+    parser.add_argument("--new", type=int, default=2000)
+    parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--out", type=Path, default=Path("learning_curves"))
+    measure_or_draw(parser, run, draw)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from learning_curves import measure_or_draw
 
 import shoal
 from shoal.kernels import kernel_function
@@ -117,18 +118,9 @@ def _cell(row: dict[str, Any]) -> str:
 def main() -> None:
     """Predict, or draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data")
-    parser.add_argument("--draw", action="store_true")
     parser.add_argument("--samples", type=int, default=3000)
-    parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=Path("readout_width"))
-    options = parser.parse_args()
-    if options.draw:
-        draw(options.out)
-    elif options.data is None:
-        parser.error("--data is needed")
-    else:
-        run(options)
+    measure_or_draw(parser, run, draw)
 
 
 if __name__ == "__main__":

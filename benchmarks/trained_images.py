@@ -24,6 +24,7 @@ import json
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +80,10 @@ def data(folder: str | None, samples: int | None, device: str) -> list[Tensor]:
     return [tensor.to(device) for tensor in rows]
 
 
-def equilibrium(x: Tensor, given: argparse.Namespace) -> Any:
-    """A ConvDEQ of finite width."""
-    return shoal.build(
-        shoal.ConvDEQ(shoal.ReLU(), recurrent_variance=0.3, input_variance=0.8),
+def builder(x: Tensor, given: argparse.Namespace) -> Callable[..., Any]:
+    """What builds networks of one width for these images."""
+    return partial(
+        shoal.build,
         in_features=x.shape[1],
         width=given.width,
         out_features=10,
@@ -90,6 +91,13 @@ def equilibrium(x: Tensor, given: argparse.Namespace) -> Any:
         readout_scale=0.0,
         seed=0,
         device=x.device,
+    )
+
+
+def equilibrium(x: Tensor, given: argparse.Namespace) -> Any:
+    """A ConvDEQ of finite width."""
+    return builder(x, given)(
+        shoal.ConvDEQ(shoal.ReLU(), recurrent_variance=0.3, input_variance=0.8),
         solver=shoal.Picard(rtol=TOLERANCE, max_steps=STEPS),
         gradient=shoal.Implicit(rtol=TOLERANCE),
         on_failure="status",
@@ -98,16 +106,7 @@ def equilibrium(x: Tensor, given: argparse.Namespace) -> Any:
 
 def explicit(x: Tensor, depth: int, given: argparse.Namespace) -> Any:
     """A ConvNet of the same width."""
-    return shoal.build(
-        shoal.ConvNet([shoal.ReLU()] * depth, normalized=True),
-        in_features=x.shape[1],
-        width=given.width,
-        out_features=10,
-        pixels=tuple(x.shape[2:]),
-        readout_scale=0.0,
-        seed=0,
-        device=x.device,
-    )
+    return builder(x, given)(shoal.ConvNet([shoal.ReLU()] * depth, normalized=True))
 
 
 @torch.no_grad()

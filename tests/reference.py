@@ -6,23 +6,8 @@ from typing import Any
 
 import torch
 
-from shoal.activations import (
-    ELU,
-    GELU,
-    Activation,
-    Cosine,
-    Erf,
-    HardTanh,
-    Hermite,
-    Identity,
-    LeakyReLU,
-    ReLU,
-    Sigmoid,
-    Sine,
-    Softplus,
-    Swish,
-    Tanh,
-)
+import shoal
+from shoal import Activation
 
 REFERENCE: dict[str, Any] = json.loads(
     (Path(__file__).parent / "oracles/reference.json").read_text()
@@ -55,21 +40,21 @@ class AbsCubed(Activation):
 
 
 BUILT_IN: dict[str, Activation] = {
-    "ReLU": ReLU(),
-    "LeakyReLU": LeakyReLU(0.1),
-    "Tanh": Tanh(),
-    "HardTanh": HardTanh(),
-    "Swish": Swish(),
-    "GELU": GELU(),
-    "Erf": Erf(),
-    "Softplus": Softplus(),
-    "Sigmoid": Sigmoid(),
-    "ELU_1": ELU(),
-    "ELU_0.5": ELU(0.5),
-    "Sine": Sine(),
-    "Cosine": Cosine(),
-    "Identity": Identity(),
-    "HermiteSeries": Hermite((0.1, 0.7, -0.3, 0.2)),
+    "ReLU": shoal.ReLU(),
+    "LeakyReLU": shoal.LeakyReLU(0.1),
+    "Tanh": shoal.Tanh(),
+    "HardTanh": shoal.HardTanh(),
+    "Swish": shoal.Swish(),
+    "GELU": shoal.GELU(),
+    "Erf": shoal.Erf(),
+    "Softplus": shoal.Softplus(),
+    "Sigmoid": shoal.Sigmoid(),
+    "ELU_1": shoal.ELU(),
+    "ELU_0.5": shoal.ELU(0.5),
+    "Sine": shoal.Sine(),
+    "Cosine": shoal.Cosine(),
+    "Identity": shoal.Identity(),
+    "HermiteSeries": shoal.Hermite((0.1, 0.7, -0.3, 0.2)),
 }
 OWN: dict[str, Activation] = {
     "Mish": Mish(),

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 import shoal
@@ -30,6 +29,7 @@ from shoal.cli.options import (
     limited,
 )
 from shoal.cli.output import command_line, console, emit, progress
+from shoal.cli.tables import add_rows, meaning_table, tell_files
 from shoal.cli.trained_model import TrainedModel, analyze_model
 from shoal.core import checks
 from shoal.core.processes import Processes, alone, first_launched, processes
@@ -43,8 +43,6 @@ from shoal.report.verdict import verdict
 
 __all__ = ["analyze", "architecture_of"]
 
-_MARKS = {None: ("  ", ""), True: ("✓ ", "green"), False: ("✗ ", "red")}
-_CONTRADICTED = ("! ", "yellow")  # by the data
 _NAMES = ", ".join(section.name for section in SECTIONS)
 
 
@@ -244,10 +242,8 @@ def _finish(
         files = save(subject, found, output, command=command_line())
     if json:
         emit(document(subject, found))
-    elif files:
-        console().print(f"Written: {', '.join(map(str, files))}", soft_wrap=True)
     else:
-        note("--output FOLDER saves the report, the figure and the numbers.")
+        tell_files(files, "--output FOLDER saves the report, the figure and the numbers.")
     errors: dict[str, list[str]] = {}  # sections may fail for one reason, which is told once
     for section, findings in found.items():
         if findings.error:
@@ -314,19 +310,14 @@ def _show(subject: Subject, found: dict[Section, Findings]) -> None:
         f"{subject.data.name}, n = {x.shape[0]}, p = {x.shape[1]}, {dtype}, {x.device}",
         *subject.data.notes,
     ]
-    table = Table(title="\n".join(head), title_justify="left")
-    table.add_column("", no_wrap=True)
-    for name in ("value", "meaning"):
-        table.add_column(name, overflow="fold")
+    table = meaning_table("\n".join(head))
     reasons: set[str] = set()
     for section, findings in found.items():
         table.add_section()
         count = len(findings.warnings)
         told = f"! {count} warning{'s' if count > 1 else ''}, below" if count else ""
         table.add_row(Text(section.title, "bold"), Text(told, "yellow"), "")
-        for row in findings.rows:
-            mark = _CONTRADICTED if row.contradicted else _MARKS[row.holds]
-            table.add_row(Text.assemble(mark, row.quantity), row.value, row.meaning)
+        add_rows(table, findings.rows)
         if findings.error:
             again = findings.error in reasons
             reason = "for the same reason" if again else findings.error

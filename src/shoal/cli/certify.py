@@ -24,6 +24,7 @@ from shoal.cli.options import (
     limited,
 )
 from shoal.cli.output import command_line, console, emit, working
+from shoal.cli.tables import tell_files
 from shoal.core import checks
 from shoal.core.fields import plain
 from shoal.data import Dataset, load_data
@@ -308,7 +309,4 @@ def _show(found: shoal.Certificate, record: dict[str, Any], files: list[Path]) -
         )
     out.print(table)
     out.print(found.explanation, soft_wrap=True)
-    if files:
-        out.print(f"Written: {', '.join(map(str, files))}", soft_wrap=True)
-    else:
-        note("--output FOLDER saves the report, the certificate and the network.")
+    tell_files(files, "--output FOLDER saves the report, the certificate and the network.")

@@ -24,6 +24,7 @@ from shoal.cli.options import (
     check_output,
 )
 from shoal.cli.output import command_line, console, emit, working
+from shoal.cli.tables import tell_files
 from shoal.core import checks
 from shoal.core.fields import plain
 from shoal.data import Dataset, load_data
@@ -282,7 +283,4 @@ def _show(found: shoal.Design, gap: Any, files: list[Path]) -> None:
             f"differ by {gap.relative:.2e} in spectral norm, relative to the DEQ's.",
             soft_wrap=True,
         )
-    if files:
-        out.print(f"Written: {', '.join(map(str, files))}", soft_wrap=True)
-    else:
-        note("--output FOLDER saves the design, --export FILE the built network.")
+    tell_files(files, "--output FOLDER saves the design, --export FILE the built network.")

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 import shoal
@@ -24,14 +23,14 @@ from shoal.cli.options import (
     limited,
 )
 from shoal.cli.output import command_line, console, emit, working
+from shoal.cli.tables import add_rows, meaning_table, tell_files
 from shoal.diagnosis.words import sections_of
 from shoal.report.saving import save_results
 
-__all__ = ["NO_EQUILIBRIUM", "diagnose"]
+__all__ = ["NO_EQUILIBRIUM", "diagnose", "require_equilibria"]
 
 NO_EQUILIBRIUM = 3
 _SAMPLES = 64
-_MARKS = {None: ("  ", ""), True: ("✓ ", "green"), False: ("✗ ", "red")}
 
 
 @command(
@@ -118,25 +117,22 @@ def diagnose(
         emit(record)
     else:
         _show(found, files)
-    if found.solved < found.samples:
-        missing = found.samples - found.solved
+    require_equilibria(found)
+
+
+def require_equilibria(found: shoal.Diagnosis) -> None:
+    """Say of how many samples no equilibrium was found, if there are some, and exit."""
+    if missing := found.samples - found.solved:
         note(f"No equilibrium was found for {missing} of {found.samples} samples.")
         raise typer.Exit(NO_EQUILIBRIUM)
 
 
 def _show(found: shoal.Diagnosis, files: list[Path]) -> None:
     title = f"{found.model}: {found.samples} samples, a state of size {found.size}"
-    table = Table(title=title, title_justify="left")
-    table.add_column("", no_wrap=True)
-    for name in ("value", "meaning"):
-        table.add_column(name, overflow="fold")
-    for section in sections_of(found):
+    table = meaning_table(title)
+    for part in sections_of(found):
         table.add_section()
-        table.add_row(Text(section.title, "bold"), "", "")
-        for row in section.rows:
-            table.add_row(Text.assemble(_MARKS[row.holds], row.quantity), row.value, row.meaning)
+        table.add_row(Text(part.title, "bold"), "", "")
+        add_rows(table, part.findings.rows)
     console().print(table)
-    if files:
-        console().print(f"Written: {', '.join(map(str, files))}", soft_wrap=True)
-    else:
-        note("--output FOLDER saves the report, the figure and the numbers.")
+    tell_files(files, "--output FOLDER saves the report, the figure and the numbers.")

@@ -3,20 +3,18 @@
 from pathlib import Path
 from typing import NamedTuple
 
-import typer
-from rich.table import Table
-
 import shoal
+from shoal.cli.diagnose import require_equilibria
 from shoal.cli.errors import note
 from shoal.cli.model_files import model_in, samples_for, weights_in
 from shoal.cli.options import limited
 from shoal.cli.output import command_line, console, emit, working
+from shoal.cli.tables import meaning_table, tell_files
 from shoal.report.saving import save_results
 from shoal.report.trained_model import answer, model_document, model_page
 
 __all__ = ["TrainedModel", "analyze_model"]
 
-NO_EQUILIBRIUM = 3
 _DIAGNOSED = 64  # samples; some tens say as much as all
 _SAMPLES = 4000
 
@@ -70,17 +68,11 @@ def analyze_model(
         emit(record)
     else:
         _show(found, twin, files)
-    if found.solved < found.samples:
-        missing = found.samples - found.solved
-        note(f"No equilibrium was found for {missing} of {found.samples} samples.")
-        raise typer.Exit(NO_EQUILIBRIUM)
+    require_equilibria(found)
 
 
 def _show(found: shoal.Diagnosis, twin: shoal.Twin, files: list[Path]) -> None:
-    table = Table(title=f"{found.model}: do I need this loop?", title_justify="left")
-    table.add_column("", no_wrap=True)
-    for name in ("value", "meaning"):
-        table.add_column(name, overflow="fold")
+    table = meaning_table(f"{found.model}: do I need this loop?")
     for row in answer(found, twin):
         table.add_row(row.quantity, row.value, row.meaning)
     console().print(table)
@@ -93,7 +85,4 @@ def _show(found: shoal.Diagnosis, twin: shoal.Twin, files: list[Path]) -> None:
         "Held-out samples are a quarter of those given: if the model was trained on them, it "
         "remembers them, and what may replace it does not. Give samples that it has not seen."
     )
-    if files:
-        console().print(f"Written: {', '.join(map(str, files))}", soft_wrap=True)
-    else:
-        note("--output FOLDER saves the report, the figures and the numbers.")
+    tell_files(files, "--output FOLDER saves the report, the figures and the numbers.")

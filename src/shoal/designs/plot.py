@@ -1,16 +1,14 @@
 """Pictures of designs."""
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
 
 from shoal.activations import Activation
 from shoal.architectures import DEQ, Architecture, ImplicitNetwork
+from shoal.core.figures import Figure, empty_figure
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from shoal.designs.result import Design
 
 __all__ = ["layer_activations", "plot_activations"]
@@ -20,13 +18,9 @@ _WAY = {"moments": "by moments", "sphere": "on the sphere", "patches": "of image
 _COLORS = ("#0072B2", "#D55E00", "#009E73")
 
 
-def plot_activations(design: "Design") -> "Figure":
+def plot_activations(design: "Design") -> Figure:
     """The activations of the original, dashed, and of the designed network."""
-    if find_spec("matplotlib") is None:
-        raise ImportError("plot needs matplotlib, which is not here: pip install 'shoal[plots]'")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.6, 4.2), layout="constrained")
+    figure = empty_figure(5.6, 4.2)
     axes = figure.subplots()
     x = torch.linspace(-_REACH, _REACH, 801, dtype=torch.float64) * design.tau0
     for name, sigma in layer_activations(design.original):

@@ -83,8 +83,9 @@ class Diagnosis(SavedResult):
         lines = [f"{self.model}: {self.samples} samples, a state of size {self.size}"]
         for section in sections_of(self):
             lines += ["", section.title]
-            width = max((len(row.quantity) for row in section.rows), default=0)
-            for row in section.rows:
+            rows = section.findings.rows
+            width = max(len(row.quantity) for row in rows)
+            for row in rows:
                 value = (
                     f"{row.value}; {row.meaning}"
                     if row.value and row.meaning
@@ -109,8 +110,8 @@ class Diagnosis(SavedResult):
         return plot_diagnosis(self)
 
     def _shown(self) -> Shown:
-        from shoal.diagnosis.page import diagnosis_parts
+        from shoal.diagnosis.words import sections_of
 
         lead = f"{self.samples} samples, a state of size {self.size}: it {self.behavior}"
         device = self.iterations[0].state.device
-        return Shown(f"Diagnosis of {self.model}", lead, diagnosis_parts(self), device)
+        return Shown(f"Diagnosis of {self.model}", lead, sections_of(self), device)

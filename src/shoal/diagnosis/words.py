@@ -1,16 +1,19 @@
 """A diagnosis in words and in plain values."""
 
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from shoal.core.memory import memory_words
 from shoal.diagnosis.iteration import EffectiveDepth
 from shoal.diagnosis.jacobian import JacobianSpectrum
+from shoal.diagnosis.plot import PANELS
 from shoal.diagnosis.remedies import ROUGH, applications
 from shoal.diagnosis.result import Diagnosis
+from shoal.pages.figures import Axes
+from shoal.pages.findings import Findings, Part, Row
 
-__all__ = ["Line", "Lines", "document_of", "sections_of"]
+__all__ = ["document_of", "sections_of"]
 
 _UNIQUE = {True: "yes, proved", False: "no", None: "one was found; nothing proves that it is alone"}
 _CONTRACTION = {
@@ -22,76 +25,70 @@ _ONE, _ROUGH = 1e-6, 1e-3  # how near to one says nothing; a residual that says 
 _VAGUE = 0.05  # of an equilibrium's size, from which on its error is a warning
 
 
-class Line(NamedTuple):
-    """A quantity, its value, what it means, and whether it is as it should be."""
-
-    quantity: str
-    value: str
-    meaning: str = ""
-    holds: bool | None = None
-
-
-class Lines(NamedTuple):
-    """A part of the diagnosis."""
-
-    name: str
-    title: str
-    rows: tuple[Line, ...]
-
-
-def sections_of(found: Diagnosis) -> list[Lines]:
+def sections_of(found: Diagnosis) -> list[Part]:
     """What is shown of a diagnosis, one part below the other."""
-    parts = [
-        Lines("remedies", "What to do", tuple(_remedies(found))),
-        Lines("iteration", "Does the plain iteration settle?", tuple(_iteration(found))),
-        Lines("depth", "Effective depth", tuple(_depth(found))),
-        Lines("equilibria", "Equilibria", tuple(_equilibria(found))),
-        Lines("jacobian", "The Jacobian at the equilibrium", tuple(_jacobian(found))),
-        Lines("solvers", "Solvers", tuple(_solvers(found))),
-        Lines("gradients", "Gradients", tuple(_gradients(found))),
-        Lines("kernel", "Distance from the kernel regime", tuple(_kernel(found))),
-        Lines("notes", "Notes", tuple(Line("note", "", text) for text in found.notes)),
+    parts = {
+        "remedies": ("What to do", _remedies(found)),
+        "iteration": ("Does the plain iteration settle?", _iteration(found)),
+        "depth": ("Effective depth", _depth(found)),
+        "equilibria": ("Equilibria", _equilibria(found)),
+        "jacobian": ("The Jacobian at the equilibrium", _jacobian(found)),
+        "solvers": ("Solvers", _solvers(found)),
+        "gradients": ("Gradients", _gradients(found)),
+        "kernel": ("Distance from the kernel regime", _kernel(found)),
+        "notes": ("Notes", (Row("note", "", text) for text in found.notes)),
+    }
+    shown = [
+        Part(name, title, Findings(tuple(rows), panel=_panel(name, found)))
+        for name, (title, rows) in parts.items()
     ]
-    return [part for part in parts if part.rows]
+    return [part for part in shown if part.findings.rows]
 
 
-def _remedies(found: Diagnosis) -> Iterator[Line]:
+def _panel(name: str, found: Diagnosis) -> Callable[[Axes], None] | None:
+    """What draws a part, where there is something to draw."""
+    if name not in PANELS:
+        return None
+    return lambda axes: PANELS[name][1](axes, found)
+
+
+def _remedies(found: Diagnosis) -> Iterator[Row]:
     for place, (what, why) in enumerate(found.remedies, 1):
-        yield Line(f"{place}.", f"{what[:1].upper()}{what[1:]}", why)
+        yield Row(f"{place}.", f"{what[:1].upper()}{what[1:]}", why)
     if not found.remedies:
         well = set(found.behaviors) == {"settles"} and found.solved == found.samples
         known = "it settles at one equilibrium, as far as was looked"
-        yield Line("", f"Nothing: {known if well else 'no measurement speaks for anything'}")
+        yield Row("", f"Nothing: {known if well else 'no measurement speaks for anything'}")
 
 
-def _iteration(found: Diagnosis) -> Iterator[Line]:
+def _iteration(found: Diagnosis) -> Iterator[Row]:
     for one in found.iterations:
         words = ", ".join(f"{name}: {count}" for name, count in one.counts.items())
         periods = sorted(set(one.periods) - {0})
         cycle = f"; period {', '.join(map(str, periods))}" if periods else ""
         steps = [s for s in one.steps if s >= 0]
         after = f"settled after {min(steps)} to {max(steps)} steps" if steps else ""
-        yield Line(f"from {one.start}", words + cycle, after, set(one.counts) == {"settles"})
+        yield Row(f"from {one.start}", words + cycle, after, set(one.counts) == {"settles"})
 
 
-def _depth(found: Diagnosis) -> Iterator[Line]:
+def _depth(found: Diagnosis) -> Iterator[Row]:
     depth = found.depth
     if depth is None:
-        yield Line("none", "no sample settles within the tolerance of a limit")
+        yield Row("none", "no sample settles within the tolerance of a limit")
         return
     within = f"until the output stays within {depth.tolerance:.2g} of what it will be"
     if len(depth.depths) < found.samples:
-        yield Line("samples", f"{len(depth.depths)} of {found.samples}", "that settle so near")
+        yield Row("samples", f"{len(depth.depths)} of {found.samples}", "that settle so near")
     for share, words in ((0.5, "half"), (0.9, "90%"), (1.0, "all")):
-        yield Line(f"{words} of the samples", applications(depth.quantile(share)), within)
+        yield Row(f"{words} of the samples", applications(depth.quantile(share)), within)
     if depth.decisions is not None:
         most = max(depth.decisions)
-        yield Line("the largest output", applications(most), "until it stays the same one")
+        yield Row("the largest output", applications(most), "until it stays the same one")
 
 
-def _equilibria(found: Diagnosis) -> Iterator[Line]:
+def _equilibria(found: Diagnosis) -> Iterator[Row]:
     several = found.equilibria
-    yield Line(
+    yield Row(
         "found",
         f"of {found.solved} of {found.samples} samples",
         f"from {several.starts} starts",
@@ -99,27 +96,27 @@ def _equilibria(found: Diagnosis) -> Iterator[Line]:
     )
     if found.solved:
         most = max(several.counts)
-        yield Line(
+        yield Row(
             "different ones", f"up to {most}", f"unique: {_UNIQUE[several.unique]}", several.unique
         )
         off = max(error for error in several.errors if not math.isnan(error))
         vague = ": they are hardly determined, or none" if off > _VAGUE else ""
-        yield Line("off by", f"{off:.1e}", f"of their size, by Newton's estimate{vague}")
-    yield Line("expansion", f"{several.expansion:.4g}", _CONTRACTION[several.contraction])
+        yield Row("off by", f"{off:.1e}", f"of their size, by Newton's estimate{vague}")
+    yield Row("expansion", f"{several.expansion:.4g}", _CONTRACTION[several.contraction])
 
 
-def _jacobian(found: Diagnosis) -> Iterator[Line]:
+def _jacobian(found: Diagnosis) -> Iterator[Row]:
     spectrum = found.spectrum
     if spectrum is None:
         return
     how = "formed" if spectrum.exact else "by products: norms from below"
-    yield Line("‖J‖", f"{spectrum.norm:.4g}", f"largest of {len(spectrum.norms)} samples; {how}")
-    yield Line("spectral radius", f"{spectrum.radius:.4g}", *_stability(spectrum))
+    yield Row("‖J‖", f"{spectrum.norm:.4g}", f"largest of {len(spectrum.norms)} samples; {how}")
+    yield Row("spectral radius", f"{spectrum.radius:.4g}", *_stability(spectrum))
     if not spectrum.exact:
-        yield Line("its residual", f"{max(spectrum.residuals):.1e}", "of Arnoldi, relative")
+        yield Row("its residual", f"{max(spectrum.residuals):.1e}", "of Arnoldi, relative")
     among = "" if spectrum.exact else "of the eigenvalues found; "
     nearest = f"{min(spectrum.nearest_one):.4g}"
-    yield Line("least |1 - λ|", nearest, f"{among}at 0 there is no gradient")
+    yield Row("least |1 - λ|", nearest, f"{among}at 0 there is no gradient")
 
 
 def _stability(spectrum: JacobianSpectrum) -> tuple[str, bool | None]:
@@ -134,7 +131,7 @@ def _stability(spectrum: JacobianSpectrum) -> tuple[str, bool | None]:
     return "below 1: the plain iteration settles near it", True
 
 
-def _solvers(found: Diagnosis) -> Iterator[Line]:
+def _solvers(found: Diagnosis) -> Iterator[Row]:
     for cost in found.solvers:
         ends = ", ".join(
             f"{count} {status.name.lower().replace('_', ' ')}"
@@ -145,20 +142,20 @@ def _solvers(found: Diagnosis) -> Iterator[Line]:
             f"{memory_words(cost.peak)} at its peak"
         )
         solved = f"{cost.converged} of {found.samples} solved" + (f" ({ends})" if ends else "")
-        yield Line(cost.name, value, solved, cost.converged == found.samples)
+        yield Row(cost.name, value, solved, cost.converged == found.samples)
 
 
-def _gradients(found: Diagnosis) -> Iterator[Line]:
+def _gradients(found: Diagnosis) -> Iterator[Row]:
     if found.gradients and found.gradients[0].samples < found.samples:
         count = f"{found.gradients[0].samples} of {found.samples}"
-        yield Line("samples", count, "whose equilibrium and exact gradient were found")
+        yield Row("samples", count, "whose equilibrium and exact gradient were found")
     for cost in found.gradients:
         value = f"{cost.backward_evaluations} products, {1e3 * cost.seconds:.3g} ms, " + (
             f"keeps {memory_words(cost.memory)}, {memory_words(cost.peak)} at its peak"
         )
         off = f"error {cost.relative:.2g}, cosine {cost.cosine:.3f}"
         close = True if cost.relative <= ROUGH else None
-        yield Line(
+        yield Row(
             cost.name,
             value,
             off + (": WRONG DIRECTION" if cost.wrong else ""),
@@ -166,16 +163,14 @@ def _gradients(found: Diagnosis) -> Iterator[Line]:
         )
 
 
-def _kernel(found: Diagnosis) -> Iterator[Line]:
+def _kernel(found: Diagnosis) -> Iterator[Row]:
     change = found.kernel_change
     if change is None:
         return
-    yield Line("change of the NTK", f"{change.relative:.3g}", "relative, since the reference")
-    yield Line(
-        "alignment", f"{change.alignment:.4f}", "1: the kernel it began with, up to a factor"
-    )
-    yield Line("centered alignment", f"{change.centered_alignment:.4f}", "CKA")
-    yield Line("weights moved", f"{change.weights:.3g}", "relative to their initial norm")
+    yield Row("change of the NTK", f"{change.relative:.3g}", "relative, since the reference")
+    yield Row("alignment", f"{change.alignment:.4f}", "1: the kernel it began with, up to a factor")
+    yield Row("centered alignment", f"{change.centered_alignment:.4f}", "CKA")
+    yield Row("weights moved", f"{change.weights:.3g}", "relative to their initial norm")
 
 
 def document_of(found: Diagnosis) -> dict[str, Any]:

@@ -1,27 +1,21 @@
 """Pictures of distillations."""
 
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from shoal.core.figures import Figure, empty_figure
 from shoal.distillation.measures import Measured
 from shoal.distillation.result import Twin
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["plot_frontier"]
 
 _COLORS = ("#0072B2", "#D55E00", "#6b6b6b")
 
 
-def plot_frontier(twin: Twin) -> "Figure":
+def plot_frontier(twin: Twin) -> Figure:
     """Score against time: what is up and to the left is better."""
-    if find_spec("matplotlib") is None:
-        raise ImportError("plot needs matplotlib, which is not here: pip install 'shoal[plots]'")
-    from matplotlib.figure import Figure
+    figure = empty_figure(8.6, 4.4)
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    figure = Figure(figsize=(8.6, 4.4), layout="constrained")
     axes = figure.subplots()
     best = twin.best
     ordered = sorted((twin.original, *twin.candidates), key=lambda one: one.seconds)

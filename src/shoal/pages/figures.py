@@ -3,17 +3,11 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import Any, ParamSpec
 
+from shoal.core.figures import Axes, Figure, require_matplotlib
 from shoal.core.files import write_together
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-else:  # names for annotations, so that nobody imports matplotlib before there is something to draw
-    Axes = Figure = Any
 
 __all__ = [
     "COLORS",
@@ -56,16 +50,6 @@ _STYLE: dict[Any, Any] = {
     "xtick.labelsize": 9,
     "ytick.labelsize": 9,
 }
-
-
-def require_matplotlib() -> None:
-    """Say what to install if there is nothing to draw with.
-
-    Raises:
-        ImportError: If matplotlib is not installed.
-    """
-    if find_spec("matplotlib") is None:
-        raise ImportError("figures need matplotlib, which is not here: pip install 'shoal[plots]'")
 
 
 @contextmanager

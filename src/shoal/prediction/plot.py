@@ -1,12 +1,10 @@
 """Pictures of learning curves."""
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from shoal.core.figures import Axes, Figure, empty_figure
 
+if TYPE_CHECKING:
     from shoal.prediction.result import LearningCurve
 
 __all__ = ["plot_curve"]
@@ -14,14 +12,10 @@ __all__ = ["plot_curve"]
 _BLUE, _ORANGE, _GREEN, _GRAY = "#0072B2", "#E69F00", "#009E73", "#444444"
 
 
-def plot_curve(curve: "LearningCurve") -> "Figure":
+def plot_curve(curve: "LearningCurve") -> Figure:
     """Errors, and error rates where there are classes."""
-    if find_spec("matplotlib") is None:
-        raise ImportError("plot needs matplotlib, which is not here: pip install 'shoal[plots]'")
-    from matplotlib.figure import Figure
-
     count = 1 if curve.error_rate is None else 2
-    figure = Figure(figsize=(5.2 * count, 3.6), layout="constrained")
+    figure = empty_figure(5.2 * count, 3.6)
     panels: list[Axes] = list(figure.subplots(1, count, squeeze=False).flat)
     _errors(panels[0], curve)
     if curve.error_rate is not None:
@@ -35,7 +29,7 @@ def plot_curve(curve: "LearningCurve") -> "Figure":
     return figure
 
 
-def _errors(axes: "Axes", curve: "LearningCurve") -> None:
+def _errors(axes: Axes, curve: "LearningCurve") -> None:
     low, high = (curve.test_error + s * curve.uncertainty for s in (-1, 1))
     axes.fill_between(curve.sizes, low.clamp_min(0), high, color=_BLUE, alpha=0.2, linewidth=0)
     axes.plot(curve.sizes, curve.test_error, color=_BLUE, label="new samples")
@@ -49,7 +43,7 @@ def _errors(axes: "Axes", curve: "LearningCurve") -> None:
     axes.set_title(f"mean squared error, λ = {curve.ridge:g}")
 
 
-def _rates(axes: "Axes", curve: "LearningCurve") -> None:
+def _rates(axes: Axes, curve: "LearningCurve") -> None:
     measured = [(c.size, c.measured_rate) for c in curve.checks if c.measured_rate is not None]
     if measured:
         axes.plot(*zip(*measured, strict=True), "o", color=_GRAY, label="measured")

@@ -1,11 +1,10 @@
 """Pictures of ridge paths."""
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from shoal.core.figures import Figure, empty_figure
 
+if TYPE_CHECKING:
     from shoal.regression.ridge_path import RidgePath
 
 __all__ = ["plot_path"]
@@ -14,13 +13,9 @@ _COLORS = {"loo": "#0072B2", "gcv": "#E69F00", "likelihood": "#009E73"}
 _NAMES = {"loo": "leave-one-out", "gcv": "generalized cross-validation"}
 
 
-def plot_path(path: "RidgePath") -> "Figure":
+def plot_path(path: "RidgePath") -> Figure:
     """Errors, likelihood and degrees of freedom against the ridge."""
-    if find_spec("matplotlib") is None:
-        raise ImportError("plot needs matplotlib, which is not here: pip install 'shoal[plots]'")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(12.6, 3.2), layout="constrained")
+    figure = empty_figure(12.6, 3.2)
     errors, likelihood, freedom = figure.subplots(1, 3)
     for name, values in (("loo", path.loo), ("gcv", path.gcv)):
         errors.plot(path.ridges, values, color=_COLORS[name], label=_NAMES[name])

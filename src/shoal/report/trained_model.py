@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import shoal
-from shoal.diagnosis.page import diagnosis_parts
+from shoal.diagnosis.words import sections_of
 from shoal.distillation.page import distillation_part
 from shoal.pages.findings import Findings, Part, Row
 from shoal.pages.html import render_page
@@ -57,7 +57,7 @@ def model_page(found: shoal.Diagnosis, twin: shoal.Twin, *, command: str | None 
     parts = [
         Part("answer", "Do I need this loop?", Findings(answer(found, twin))),
         distillation_part(twin),
-        *diagnosis_parts(found),
+        *sections_of(found),
     ]
     lead = f"{twin.verdict} Diagnosed on {found.samples} samples, distilled on {twin.trained_on}."
     device = found.iterations[0].state.device

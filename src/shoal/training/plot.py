@@ -1,14 +1,12 @@
 """Pictures of trainings."""
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from shoal.core.figures import Axes, Figure, empty_figure
 
+if TYPE_CHECKING:
     from shoal.training.result import Records
 
 __all__ = ["plot_records"]
@@ -24,18 +22,15 @@ _PANELS = {
 }
 
 
-def plot_records(run: "Records") -> "Figure":
+def plot_records(run: "Records") -> Figure:
     """The loss with its bound, and a panel for each monitor."""
-    if find_spec("matplotlib") is None:
-        raise ImportError("plot needs matplotlib, which is not here: pip install 'shoal[plots]'")
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
     names = [name for name in _PANELS if name in run.monitors]
     count = 1 + len(names) + bool(run.distances)
     columns = min(count, 3)
     rows = -(-count // columns)
-    figure = Figure(figsize=(4.2 * columns, 3.2 * rows), layout="constrained")
+    figure = empty_figure(4.2 * columns, 3.2 * rows)
+    from matplotlib.ticker import MaxNLocator
+
     panels: list[Axes] = list(figure.subplots(rows, columns, squeeze=False).flat)
     _loss(panels[0], run)
     for axes, name in zip(panels[1:], names, strict=False):
@@ -51,7 +46,7 @@ def plot_records(run: "Records") -> "Figure":
     return figure
 
 
-def _loss(axes: "Axes", run: "Records") -> None:
+def _loss(axes: Axes, run: "Records") -> None:
     steps, batches = run.loss_steps, getattr(run, "batch_losses", None)  # none if none was found
     if batches is not None:
         axes.plot(range(len(batches)), batches, color=_LIGHT, linewidth=0.8, label="of batches")
@@ -65,7 +60,7 @@ def _loss(axes: "Axes", run: "Records") -> None:
     axes.legend(framealpha=0.7, edgecolor="none")
 
 
-def _series(axes: "Axes", run: "Records", name: str) -> None:
+def _series(axes: Axes, run: "Records", name: str) -> None:
     """A monitor, with its bound if that is promised."""
     axes.plot(run.monitor_steps, run.monitors[name], ".-", color=_COLORS[0], label="measured")
     if name in run.kept:
@@ -76,7 +71,7 @@ def _series(axes: "Axes", run: "Records", name: str) -> None:
     axes.legend(framealpha=0.7, edgecolor="none")
 
 
-def _distances(axes: "Axes", run: "Records") -> None:
+def _distances(axes: Axes, run: "Records") -> None:
     """How far each group is from its start, below what a certificate allows."""
     for index, (name, values) in enumerate(run.distances.items()):
         color, limit = _COLORS[index % len(_COLORS)], run.bounds.get(f"distance.{name}")
@@ -92,13 +87,13 @@ def _distances(axes: "Axes", run: "Records") -> None:
     axes.legend(framealpha=0.7, edgecolor="none")
 
 
-def _mark(axes: "Axes", run: "Records", name: str) -> None:
+def _mark(axes: Axes, run: "Records", name: str) -> None:
     """Show where a promise was broken."""
     if name in run.violations:
         axes.axvline(run.violations[name], color=_BROKEN, label="broken")
 
 
-def _scale(axes: "Axes", ratio: float = _MUCH) -> None:
+def _scale(axes: Axes, ratio: float = _MUCH) -> None:
     """A logarithmic axis where values differ by a factor; zeros, as at the start, are left out."""
     values = [float(v) for line in axes.get_lines() for v in np.asarray(line.get_ydata())]
     numbers = [v for v in values if 0 < v < float("inf")]
