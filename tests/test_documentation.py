@@ -62,6 +62,7 @@ def test_examples_of_the_pages(page: Path, namespace: dict[str, object]) -> None
     run_blocks(page_blocks(page), page, namespace)
 
 
+@pytest.mark.thorough("sklearn_estimators", "designs.patches", "designs.sphere")
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_of_the_docstrings(name: str) -> None:
     skip_unless_there(name)

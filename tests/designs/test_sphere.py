@@ -141,6 +141,7 @@ def test_a_wide_finite_network():
     assert error[1] < error[0] / 3
 
 
+@pytest.mark.thorough
 def test_a_norm_gate_serves_all_norms():
     deq = DEQ(ReLU(), 0.3, 0.8)
     d = design(deq, "ntk", norm_gated=True, tau0=7.0)

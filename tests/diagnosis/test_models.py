@@ -136,6 +136,7 @@ def test_a_cell_that_draws_random_numbers() -> None:
     assert costs["Neumann(20)"] < 1e-3  # of the same draw as the exact one
 
 
+@pytest.mark.thorough("dtype1")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_derivatives_that_are_none_of_the_cell_are_noted(dtype: torch.dtype) -> None:
     x = inputs(8, 6).to(dtype)

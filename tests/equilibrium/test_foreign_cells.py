@@ -52,6 +52,7 @@ def test_gradients_in_both_modes(kind):
     assert gradcheck(function, tensors, check_forward_ad=True, fast_mode=True)
 
 
+@pytest.mark.thorough("LoopedTransformer", "Splitting", "MultiScale")
 @every_cell
 def test_second_derivatives(kind):
     function, tensors = as_function(*prepared(kind))

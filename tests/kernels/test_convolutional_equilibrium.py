@@ -79,6 +79,7 @@ def direct(net, x, y):
     return tuple(float(t.view(count, count).diagonal().mean()) for t in (g, ntk))
 
 
+@pytest.mark.thorough("Tanh")
 @pytest.mark.parametrize(
     ("net", "sides"),
     [

@@ -170,6 +170,7 @@ def test_function_transforms_over_parameters():
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of dynamo's
 def test_compilation_of_the_surrounding_model():
     net, x = network(features=6, out_features=3), inputs(4, 6)

@@ -126,7 +126,7 @@ def test_dtypes(tmp_path, dtype, tolerance):
     assert torch.allclose(y, net(inputs(dtype)), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.thorough("bfloat16")
+@pytest.mark.thorough("bfloat16", "True")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("by_bits", [True, False])
 def test_tables_in_half_precision(dtype, by_bits):

@@ -57,6 +57,7 @@ def test_orthogonal_equilibria_contract_wherever_the_kernel_exists():
     assert not network(deq, width=100, weights="gaussian").well_posedness().contraction
 
 
+@pytest.mark.thorough("Tanh")
 @pytest.mark.parametrize("phi", [Tanh(), ReLU()], ids=str)
 def test_the_kernel_of_orthogonal_weights_is_that_of_independent_ones(phi):
     deq, x = DEQ(phi, 0.6, 0.8), inputs(5, 20)
@@ -65,6 +66,7 @@ def test_the_kernel_of_orthogonal_weights_is_that_of_independent_ones(phi):
     assert (narrow / wide > 2).all()
 
 
+@pytest.mark.thorough
 def test_the_kernel_of_symmetric_rectifiers_is_that_of_steeper_ones():
     """Units see themselves through the others; for inputs of any norm."""
     variance = 0.25

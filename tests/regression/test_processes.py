@@ -19,12 +19,6 @@ pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available(), reason="needs torch.distributed"
 )
 
-COUNTS = [
-    2,
-    pytest.param(1, marks=pytest.mark.thorough),
-    pytest.param(3, marks=pytest.mark.thorough),
-]
-
 
 def assert_shared(work, count, folder, single):
     """All processes have the same bits, and those of one alone to 1e-12 of the largest."""
@@ -37,7 +31,8 @@ def assert_shared(work, count, folder, single):
             torch.testing.assert_close(here, there, rtol=0, atol=1e-12 * float(there.abs().max()))
 
 
-@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.thorough
+@pytest.mark.parametrize("count", [1, 2, 3])
 def test_regression(count, tmp_path):
     assert_shared(shared_work.regression, count, tmp_path, shared_work.regression(0))
 

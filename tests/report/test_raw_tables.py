@@ -196,6 +196,7 @@ def test_designs_that_have_another_kernel_on_the_data_have_no_tick(
     assert "(NTK, moments)" in found.warnings[0]
 
 
+@pytest.mark.thorough
 def test_what_learns_nothing_is_doubted() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(40, 5, dtype=torch.float64, generator=generator)
