@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from shoal.convergence.dynamics import Descent, Flow
-from shoal.convergence.search import first_step, first_time
+from shoal.convergence.first_time import first_step, first_time
 
 EIGENVALUES = [1e-300, 1e-18, 1e-9, 0.3, 0.999, 1.0, 1.3, 1.999]
 

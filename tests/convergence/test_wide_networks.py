@@ -20,7 +20,7 @@ from shoal import (
     empirical_kernel,
     gradient_flow,
 )
-from shoal.convergence.scaling import Recipe
+from shoal.convergence.trained_architecture import TrainedArchitecture
 
 DEQ_TANH = DEQ(Tanh(), 0.2, 0.8)
 STANDARD = DEQ.ling2023(0.1, 4)
@@ -152,7 +152,9 @@ def test_the_ntk_of_a_scaled_readout(architecture, scale):
     deviations = []
     for width in (64, 1024):
         nets = [network(architecture, width, seed, readout_scale=scale) for seed in range(8)]
-        exact = Recipe.of_network(architecture, nets[0], None, None, None).kernels(x).ntk
+        exact = (
+            TrainedArchitecture.of_network(architecture, nets[0], None, None, None).kernels(x).ntk
+        )
         mean = sum(empirical_kernel(net, x).ntk for net in nets) / len(nets)
         deviations.append(float((mean - exact).norm() / exact.norm()))
     assert deviations[1] < min(0.06, deviations[0] / 2)

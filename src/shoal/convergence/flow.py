@@ -9,9 +9,8 @@ from torch import Tensor
 
 from shoal.architectures import Architecture, ImageArchitecture
 from shoal.convergence.arguments import Initial, checked_labels, checked_schedule
-from shoal.convergence.linear import LinearTraining
-from shoal.convergence.result import GradientFlow
-from shoal.convergence.scaling import Recipe
+from shoal.convergence.linear import GradientFlow, LinearTraining
+from shoal.convergence.trained_architecture import TrainedArchitecture
 from shoal.core.checks import float_tensor, one_of
 from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import as_tensor
@@ -117,18 +116,18 @@ def gradient_flow(
     checked_schedule(times, steps, step_size)  # before the work
     given = (trainable, width, readout_scale)
     if isinstance(initial, Network):
-        recipe = Recipe.of_network(architecture, initial, *given)
+        trained = TrainedArchitecture.of_network(architecture, initial, *given)
         initial = _values(initial, inputs, tests)
     else:
         scale = 1.0 if readout_scale is None else readout_scale
-        recipe = Recipe.of(architecture, trainable, width, scale)
+        trained = TrainedArchitecture.of(architecture, trainable, width, scale)
     training = LinearTraining(
-        recipe.kernels(inputs),
+        trained.kernels(inputs),
         labels.numpy() if isinstance(x, np.ndarray) else labels,
-        cross=None if tests is None else recipe.kernels(tests, inputs),
+        cross=None if tests is None else trained.kernels(tests, inputs),
         prior=None
         if tests is None or initial != "random" or covariance == "none"
-        else recipe.covariance(tests, full=covariance == "full"),
+        else trained.covariance(tests, full=covariance == "full"),
         initial=initial,
         reduction=reduction,
     )

@@ -11,7 +11,7 @@ eigendecomposition serves for all times.
 
 import math
 import warnings
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -30,8 +30,7 @@ from shoal.convergence.arguments import (
 )
 from shoal.convergence.dynamics import Descent, Dynamics, Flow
 from shoal.convergence.ensemble import Ensemble, TestPrior
-from shoal.convergence.result import GradientFlow
-from shoal.convergence.search import first_step, first_time
+from shoal.convergence.first_time import first_step, first_time
 from shoal.convergence.spectrum import Spectrum
 from shoal.core.checks import float_tensor, one_of, real
 from shoal.core.exceptions import AccuracyError, ConvergenceWarning
@@ -39,10 +38,44 @@ from shoal.core.settings import in_standard_settings
 from shoal.kernels import Kernels
 from shoal.kernels.arguments import as_tensor
 
-__all__ = ["LinearTraining"]
+__all__ = ["GradientFlow", "LinearTraining"]
 
 _KERNELS = 1e-12  # the accuracy of shoal.kernel
 _MATTERS = 1e-9  # a share of the initial loss that one is told of
+
+
+@dataclass(frozen=True, eq=False)
+class GradientFlow:
+    r"""The training of an infinitely wide network at some times $t_1, \dots, t_T$.
+
+    If the initial function is random, all means and deviations are over the draw of the weights,
+    and what is random is Gaussian. Outputs are independent of each other and have the same
+    covariances.
+
+    Attributes:
+        times: The times, of shape (T,); for gradient descent the number of steps times their size.
+        steps: The numbers of steps of gradient descent; ``None`` for gradient flow.
+        loss: The (expected) training loss, of shape (T,).
+        loss_std: Its standard deviation; ``None`` if the initial function is given.
+        train_mean: The (mean) predictions at the training inputs, of shape (T, n) or (T, n, k) as
+            the labels have shape (n,) or (n, k).
+        test_mean: Those at the test inputs; ``None`` if there are none.
+        test_std: The standard deviation of a prediction at each test input, of shape (T, m);
+            ``None`` if the initial function is given, or the deviation was not asked for.
+        test_covariance: The covariances between test inputs, of shape (T, m, m), if asked for.
+        training: What it was computed with: predictions at other times, the time that a loss
+            takes, the largest stable step size.
+    """
+
+    times: Tensor
+    steps: Tensor | None
+    loss: Tensor
+    loss_std: Tensor | None
+    train_mean: Tensor
+    test_mean: Tensor | None
+    test_std: Tensor | None
+    test_covariance: Tensor | None
+    training: "LinearTraining" = field(repr=False)
 
 
 class LinearTraining:

@@ -14,13 +14,13 @@ from shoal.kernels import Kernels, kernel
 from shoal.kernels.image_function import chosen_kernels
 from shoal.networks import Network
 
-__all__ = ["Recipe"]
+__all__ = ["TrainedArchitecture"]
 
 _READOUTS = frozenset({"readout", "skip"})  # groups that the output is linear in
 
 
 @dataclass(frozen=True)
-class Recipe:
+class TrainedArchitecture:
     r"""An architecture, and how it is trained.
 
     If the initial readout has the factor $s$, the covariance of the initial function has the factor
@@ -46,7 +46,7 @@ class Recipe:
         trainable: Iterable[str] | None,
         width: int | None,
         readout_scale: float,
-    ) -> "Recipe":
+    ) -> "TrainedArchitecture":
         """Check the parts."""
         function = chosen_kernels(architecture, trainable=trainable, width=width)
         scale = real("readout_scale", readout_scale)
@@ -60,7 +60,7 @@ class Recipe:
         trainable: Iterable[str] | None,
         width: int | None,
         readout_scale: float | None,
-    ) -> "Recipe":
+    ) -> "TrainedArchitecture":
         """What a given network is, unless something else is asked for."""
         if network.architecture != architecture:
             raise ValueError(
