@@ -39,4 +39,4 @@ def test_a_range_has_its_ends_and_no_nan(value: float, holds: bool) -> None:
     ("value", "held"), [(0.95, [1, 1]), (1.2, [0, 1]), (0.51, [0, 1]), (0.4, [0, 0]), (3, [0, 0])]
 )
 def test_near_a_printed_value(value: float, held: list[int]) -> None:
-    assert [criterion.holds for criterion in near_printed("x", value, 1.0)] == held
+    assert [criterion.holds for criterion in near_printed({"x": value}, {"x": 1.0})] == held

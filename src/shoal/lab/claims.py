@@ -1,6 +1,7 @@
 """What a paper claims, and what the numbers of a run say to it."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -68,9 +69,11 @@ class Claim:
         return "in part" if any(held) else "not reproduced"
 
 
-def near_printed(name: str, value: float, printed: float) -> tuple[Criterion, ...]:
-    """Two criteria: a value is that of a paper within 10%, and within a factor of two."""
-    return (
-        Criterion(f"{name} within 10% of {printed:g}", value, 0.9 * printed, 1.1 * printed),
-        Criterion(f"{name} within a factor of 2 of {printed:g}", value, printed / 2, 2 * printed),
+def near_printed(found: Mapping[str, float], printed: Mapping[str, float]) -> tuple[Criterion, ...]:
+    """Two criteria for each value: it is the paper's within 10%, and within a factor of two."""
+    ranges = {"10%": (0.9, 1.1), "a factor of 2": (0.5, 2.0)}
+    return tuple(
+        Criterion(f"{name} within {words} of {value:g}", found[name], low * value, high * value)
+        for name, value in printed.items()
+        for words, (low, high) in ranges.items()
     )

@@ -1,5 +1,6 @@
 """Kernel matrices beside their equivalents, and as the paper estimates them by one network."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 import shoal
 from shoal.architectures import DEQ
 from shoal.kernels import Kernels
+from shoal.lab.claims import Claim, near_printed
 from shoal.networks import EquilibriumNetwork
 from shoal.reproductions.ling2024.setting import (
     PAPER_GROUPS,
@@ -19,7 +21,7 @@ from shoal.reproductions.ling2024.setting import (
     matrix_norm,
 )
 
-__all__ = ["Comparison", "estimated_kernels"]
+__all__ = ["Comparison", "equivalent_claim", "estimated_kernels"]
 
 
 @dataclass(frozen=True)
@@ -109,3 +111,22 @@ def estimated_kernels(deq: DEQ, x: Tensor, *, width: int, seed: int) -> Kernels:
     ck = z @ z.T
     spread = deq.recurrent_variance / width * (slopes @ slopes.T)
     return Kernels(ck, ck / (1 - spread))
+
+
+def equivalent_claim(
+    kind: Kind,
+    place: str,
+    printed: Mapping[str, float],
+    found: Mapping[str, float],
+    ours: str,
+    remark: str,
+) -> Claim:
+    """That equivalents are as far from a kernel as printed: Figure 5 for the CK, 6 for the NTK."""
+    return Claim(
+        f"Error of the {kind.upper()} equivalents: ReLU, Tanh, {place}",
+        ", ".join(f"{value:.2f}" for value in printed.values()),
+        ours,
+        f"Ling 2024, Figure {5 if kind == 'ck' else 6}",
+        near_printed(found, printed),
+        remark=remark,
+    )

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 import shoal
-from shoal.lab.claims import Claim, near_printed
+from shoal.lab.claims import Claim
 from shoal.lab.experiment import Arrays, Point
 from shoal.lab.registry import register
 from shoal.pages.figures import Axes
-from shoal.reproductions.ling2024.comparison import Comparison
+from shoal.reproductions.ling2024.comparison import Comparison, equivalent_claim
 from shoal.reproductions.ling2024.histograms import draw_equivalent
 from shoal.reproductions.ling2024.mixture_trials import MixtureTrials
 from shoal.reproductions.ling2024.setting import FORMS, PAPER_GROUPS, Kind
@@ -37,19 +37,10 @@ class _MixtureSpectra(MixtureTrials):
 
     def claims(self, summary: Mapping[str, float]) -> Sequence[Claim]:
         """The printed errors of the paper's form."""
-        claim = Claim(
-            f"Error of the {self.kind.upper()} equivalents: ReLU, Tanh, mixture",
-            ", ".join(f"{value:.2f}" for value in self.printed.values()),
-            ", ".join(f"{summary[f'{name}_exact_paper']:.2f}" for name in self.printed),
-            f"Ling 2024, Figure {self.name[1][-1]}",
-            tuple(
-                criterion
-                for name, value in self.printed.items()
-                for criterion in near_printed(name, summary[f"{name}_exact_paper"], value)
-            ),
-            remark="neither σ_b nor the number of networks is stated",
-        )
-        return (claim,)
+        found = {name: summary[f"{name}_exact_paper"] for name in self.printed}
+        words = ", ".join(f"{value:.2f}" for value in found.values())
+        remark = "neither σ_b nor the number of networks is stated"
+        return (equivalent_claim(self.kind, "mixture", self.printed, found, words, remark),)
 
     def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
         """Errors, eigenvalues and the predicted density of one sample."""

@@ -6,12 +6,12 @@ from typing import ClassVar
 
 import torch
 
-from shoal.lab.claims import Claim, near_printed
+from shoal.lab.claims import Claim
 from shoal.lab.experiment import Arrays, Point
 from shoal.lab.formatting import short
 from shoal.lab.registry import register
 from shoal.pages.figures import Axes
-from shoal.reproductions.ling2024.comparison import Comparison
+from shoal.reproductions.ling2024.comparison import Comparison, equivalent_claim
 from shoal.reproductions.ling2024.histograms import draw_equivalent
 from shoal.reproductions.ling2024.image_trials import ImageTrials
 from shoal.reproductions.ling2024.setting import Kind
@@ -39,19 +39,10 @@ class _ImageSpectra(ImageTrials):
     def claims(self, summary: Mapping[str, float]) -> Sequence[Claim]:
         """The printed errors of the paper's form, for the preprocessing that is nearest."""
         best = {name: summary[f"{name}_centered-unit_exact_paper"] for name in self.printed}
-        claim = Claim(
-            f"Error of the {self.kind.upper()} equivalents: ReLU, Tanh, MNIST",
-            ", ".join(f"{value:.2f}" for value in self.printed.values()),
-            ", ".join(short(value, 3) for value in best.values()) + " at best, with σ_b² = 0.8",
-            f"Ling 2024, Figure {self.name[1][-1]}",
-            tuple(
-                criterion
-                for name, value in self.printed.items()
-                for criterion in near_printed(name, best[name], value)
-            ),
-            remark="neither the scaling of images nor σ_b is stated; nearer with σ_b² = 0.2",
-        )
-        return (claim,)
+        words = ", ".join(short(value, 3) for value in best.values())
+        words += " at best, with σ_b² = 0.8"
+        remark = "neither the scaling of images nor σ_b is stated; nearer with σ_b² = 0.2"
+        return (equivalent_claim(self.kind, "MNIST", self.printed, best, words, remark),)
 
     def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
         """Errors and eigenvalues."""
