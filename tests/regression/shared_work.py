@@ -152,11 +152,13 @@ def failures(rank: int) -> list[str]:
     return told
 
 
-def alone(rank: int) -> torch.Tensor:
-    """Each process for itself, with data of its own."""
+def alone(rank: int) -> list[torch.Tensor]:
+    """Each process for itself, with data of its own, in a regression and in an estimator."""
     x, y, new = data(100 + rank)
     fit = shoal.kernel_regression(DEQ, x, y, ridge=RIDGE, method="cg", process_group=None)
-    return fit.predict(new)
+    estimator = shoal.adapters.KernelRegressor(architecture=DEQ, ridge=RIDGE, process_group=None)
+    predicted = estimator.fit(x.numpy(), y.numpy()).predict(new.numpy())
+    return [fit.predict(new), torch.from_numpy(predicted)]
 
 
 def resumed(rank: int, file: Path, steps: int) -> tuple[torch.Tensor, int]:  # noqa: ARG001

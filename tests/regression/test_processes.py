@@ -98,6 +98,7 @@ def test_what_fails_in_one_fails_in_all(tmp_path):
 
 @pytest.mark.thorough
 def test_each_for_itself(tmp_path):
+    pytest.importorskip("sklearn")
     for rank, (value, error) in enumerate(run_ranks(shared_work.alone, 2, tmp_path)):
         assert not error
         torch.testing.assert_close(value, shared_work.alone(rank), rtol=0, atol=0)
