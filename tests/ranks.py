@@ -9,7 +9,10 @@ from typing import Any
 
 import torch
 
-_IMPORTED = ["shoal.regression", "torch.distributed", "torch.fx.experimental.symbolic_shapes"]
+_IMPORTED = [
+    *("shoal.regression", "shoal.equilibrium", "shoal.spectra"),
+    *("torch.distributed", "torch.fx.experimental.symbolic_shapes"),
+]
 _COUNTER = itertools.count()
 _PATIENCE = timedelta(seconds=60)
 

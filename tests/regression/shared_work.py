@@ -6,6 +6,7 @@ import signal
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -37,6 +38,12 @@ def data(size: int = 300) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 def method(preconditioner: Any = PRECONDITIONERS[0]) -> shoal.ConjugateGradients:
     """Conjugate gradients to the last digits."""
     return shoal.ConjugateGradients(preconditioner, tolerance=1e-13)
+
+
+def parts(rank: int, names: tuple[str, ...], folder: Path) -> dict[str, Any]:
+    """Several of these functions, one after the other; some of them write files."""
+    where = {"matrices": (folder,), "images": (folder,)}
+    return {name: globals()[name](rank, *where.get(name, ())) for name in names}
 
 
 def products(rank: int) -> dict[str, Any]:  # noqa: ARG001
@@ -152,11 +159,15 @@ def failures(rank: int) -> list[str]:
     return told
 
 
-def alone(rank: int) -> torch.Tensor:
-    """Each process for itself, with data of its own."""
+def alone(rank: int) -> list[torch.Tensor]:
+    """Each process for itself, with data of its own, in a regression and in an estimator."""
     x, y, new = data(100 + rank)
     fit = shoal.kernel_regression(DEQ, x, y, ridge=RIDGE, method="cg", process_group=None)
-    return fit.predict(new)
+    if find_spec("sklearn") is None:
+        return []
+    estimator = shoal.adapters.KernelRegressor(architecture=DEQ, ridge=RIDGE, process_group=None)
+    predicted = estimator.fit(x.numpy(), y.numpy()).predict(new.numpy())
+    return [fit.predict(new), torch.from_numpy(predicted)]
 
 
 def resumed(rank: int, file: Path, steps: int) -> tuple[torch.Tensor, int]:  # noqa: ARG001

@@ -3,7 +3,7 @@
 import re
 import subprocess
 import sys
-from functools import partial
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -19,65 +19,88 @@ pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available(), reason="needs torch.distributed"
 )
 
+# how many processes, and what they do one after the other: to start them is what takes time
+ONE = (1, "regression")
+QUICK = (2, "regression", "failures")
+TWO = (2, "products", "ways", "matrices", "images", "rounded", "alone")
+THREE = (3, "regression", "products", "ways", "matrices")
 
-def assert_shared(work, count, folder, single):
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory):
+    """What all processes have of each part, from one start of them, and where they wrote."""
+
+    @cache
+    def start(count, *names):
+        folder = tmp_path_factory.mktemp("together")
+        outcomes = run_ranks(shared_work.parts, count, folder, names, folder)
+        assert [error for _, error in outcomes] == [""] * count
+        return {name: [value[name] for value, _ in outcomes] for name in names}, folder
+
+    return start
+
+
+def assert_shared(found, single):
     """All processes have the same bits, and those of one alone to 1e-12 of the largest."""
-    found = run_ranks(work, count, folder)
-    assert [error for _, error in found] == [""] * count
-    for value, _ in found:
-        torch.testing.assert_close(value, found[0][0], rtol=0, atol=0)
+    for value in found:
+        torch.testing.assert_close(value, found[0], rtol=0, atol=0)
     for name, expected in single.items():
-        for here, there in zip(found[0][0][name], expected, strict=True):
+        for here, there in zip(found[0][name], expected, strict=True):
             torch.testing.assert_close(here, there, rtol=0, atol=1e-12 * float(there.abs().max()))
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_regression(count, tmp_path):
-    assert_shared(shared_work.regression, count, tmp_path, shared_work.regression(0))
+@pytest.mark.parametrize(
+    "start",
+    [
+        QUICK,
+        pytest.param(ONE, marks=pytest.mark.thorough),
+        pytest.param(THREE, marks=pytest.mark.thorough),
+    ],
+)
+def test_regression(start, together):
+    assert_shared(together(*start)[0]["regression"], shared_work.regression(0))
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("count", [2, 3])
-def test_products_and_ways_to_solve(count, tmp_path):
-    assert_shared(shared_work.products, count, tmp_path, shared_work.products(0))
-    assert_shared(shared_work.ways, count, tmp_path, shared_work.ways(0))
+@pytest.mark.parametrize("start", [TWO, THREE])
+def test_products_and_ways_to_solve(start, together):
+    found, _ = together(*start)
+    assert_shared(found["products"], shared_work.products(0))
+    assert_shared(found["ways"], shared_work.ways(0))
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("count", [2, 3])
-def test_matrices_in_files(count, tmp_path):
+@pytest.mark.parametrize("start", [TWO, THREE])
+def test_matrices_in_files(start, together):
     x, _, new = shared_work.data()
     whole, some = shoal.kernel(shared_work.DEQ, x), shoal.kernel(shared_work.DEQ, x, new)
-    for value, error in run_ranks(shared_work.matrices, count, tmp_path, tmp_path):
-        assert not error
+    found, folder = together(*start)
+    for value in found["matrices"]:
         torch.testing.assert_close(value[:2], list(whole), rtol=0, atol=1e-12)
         torch.testing.assert_close(
             [k.flatten(0, 1) for k in value[2:]], list(some), rtol=0, atol=1e-12
         )
-    written = torch.from_numpy(np.load(tmp_path / "whole" / "ntk.npy"))
+    written = torch.from_numpy(np.load(folder / "whole" / "ntk.npy"))
     assert torch.equal(written, value[1])
-    assert sorted(p.name for p in (tmp_path / "whole").iterdir()) == ["ck.npy", "ntk.npy"]
+    assert sorted(p.name for p in (folder / "whole").iterdir()) == ["ck.npy", "ntk.npy"]
 
 
 @pytest.mark.thorough
-def test_images(tmp_path):
-    single = shared_work.images(0, tmp_path / "single")
-    assert_shared(partial(shared_work.images, folder=tmp_path), 2, tmp_path, single)
+def test_images(together, tmp_path):
+    assert_shared(together(*TWO)[0]["images"], shared_work.images(0, tmp_path))
 
 
 @pytest.mark.thorough
-def test_kept_in_float32(tmp_path):
-    single, found = shared_work.rounded(0), run_ranks(shared_work.rounded, 2, tmp_path)
-    for value, error in found:
-        assert not error
+def test_kept_in_float32(together):
+    single = shared_work.rounded(0)
+    for value in together(*TWO)[0]["rounded"]:
         torch.testing.assert_close(value, single, rtol=1e-8, atol=1e-10)  # to the tolerance
 
 
-def test_what_fails_in_one_fails_in_all(tmp_path):
-    first, second = run_ranks(shared_work.failures, 2, tmp_path)
+def test_what_fails_in_one_fails_in_all(together):
+    first, second = together(*QUICK)[0]["failures"]
     assert first == second
-    messages, differ = first[0], "ValueError: the 2 processes must do the same with the same"
+    messages, differ = first, "ValueError: the 2 processes must do the same with the same"
     assert [message[:60] for message in messages if not message.startswith(differ)] == [
         "ValueError: ridge must be >= 0, got -1",
         "KeyError: 'enough'",
@@ -92,9 +115,9 @@ def test_what_fails_in_one_fails_in_all(tmp_path):
 
 
 @pytest.mark.thorough
-def test_each_for_itself(tmp_path):
-    for rank, (value, error) in enumerate(run_ranks(shared_work.alone, 2, tmp_path)):
-        assert not error
+def test_each_for_itself(together):
+    pytest.importorskip("sklearn")
+    for rank, value in enumerate(together(*TWO)[0]["alone"]):
         torch.testing.assert_close(value, shared_work.alone(rank), rtol=0, atol=0)
 
 
