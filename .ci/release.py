@@ -6,8 +6,9 @@ It needs the package ``build`` and git. What is built is the last commit, in fol
 with its date (``SOURCE_DATE_EPOCH``), so that anybody gets the same bytes. For every PYTHON, in an
 environment that is empty before:
 
-- the wheel with the extra ``cli`` is installed, with the newest of everything on the index (or the
-  torch of ``--torch``), and ``pip check`` has nothing to say;
+- a notebook of the gallery is run as a hosted service would run it: alone in a folder, with the
+  wheel beside it, which its first cell installs, with the newest of everything on the index (or
+  the torch of ``--torch``, which is there before); ``pip check`` has nothing to say;
 - the library and the command line do a small job, in an empty folder;
 - the wheel that this Python builds from the source archive is the released one, byte for byte, and
   installing the source archive in its place works as well.
@@ -20,6 +21,7 @@ import datetime
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -27,6 +29,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+NOTEBOOK = ROOT / "docs" / "gallery" / "gaussian_processes.ipynb"
 
 LIBRARY = """
 import json, pathlib, platform, sys
@@ -114,6 +117,17 @@ def smoke(python: Path, version: str, folder: Path) -> tuple[str, str]:
     return tuple(json.loads(run(python, "-W", "error", "-c", LIBRARY, cwd=folder)))
 
 
+def hosted(python: Path, wheel: Path, folder: Path) -> None:
+    """Run the cells of a notebook where nothing is but the wheel beside it, and torch perhaps."""
+    alone = folder / "hosted"
+    alone.mkdir()
+    shutil.copy(wheel, alone)
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    (alone / "cells.py").write_text("\n\n\n".join(code), encoding="utf-8")
+    run(python, "cells.py", cwd=alone, MPLBACKEND="agg", PIP_NO_CACHE_DIR="1", PIP_NO_COMPILE="1")
+
+
 def install(wheel: Path, archive: Path, interpreter: str, torch: str | None) -> str:
     """A row of the table: the wheel, then the source archive, in an environment of its own."""
     version = wheel.name.split("-")[1]
@@ -122,8 +136,9 @@ def install(wheel: Path, archive: Path, interpreter: str, torch: str | None) -> 
         run(interpreter, "-m", "venv", folder / "environment", cwd=folder)
         python = folder / "environment" / "bin" / "python"
         pip = (python, "-m", "pip", "--no-cache-dir")
-        wanted = [f"torch=={torch}"] if torch else []
-        run(*pip, "install", "--no-compile", f"{wheel}[cli]", *wanted, cwd=folder)
+        if torch:
+            run(*pip, "install", "--no-compile", f"torch=={torch}", cwd=folder)
+        hosted(python, wheel, folder)
         found = smoke(python, version, folder)
 
         rebuild = (*pip, "wheel", "--no-deps", "--wheel-dir", "rebuilt", archive)
@@ -134,7 +149,7 @@ def install(wheel: Path, archive: Path, interpreter: str, torch: str | None) -> 
         run(*pip, "install", "--no-compile", archive, cwd=folder)
         smoke(python, version, folder)
     today = datetime.datetime.now(datetime.UTC).date()
-    return f"| {found[0]} | {found[1]} | works | works, builds the same wheel | {today} |"
+    return f"| {found[0]} | {found[1]} | works | works | works, builds the same wheel | {today} |"
 
 
 def main() -> None:
@@ -146,7 +161,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="shoal-build-") as scratch:
         wheel, archive = build(given.dist.resolve(), Path(scratch))
-    print("| Python | torch | wheel | source archive | on |\n|---|---|---|---|---|")
+    print("| Python | torch | notebook | wheel | source archive | on |\n|---|---|---|---|---|---|")
     for interpreter in given.python:
         for torch in given.torch or [None]:
             print(install(wheel, archive, interpreter, torch), flush=True)

@@ -24,6 +24,7 @@ PAGE = ROOT / "docs" / "gallery.md"
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 NOTEBOOKS = sorted((ROOT / "docs" / "gallery").glob("*.ipynb"))
 SLOW = {
+    "bayesian_optimization",
     "feasibility",
     "gaussian_process",
     "large_regression",
@@ -31,20 +32,23 @@ SLOW = {
     "replace_deq",
     "sphere",
 }
-NEEDS_GPYTORCH = {"gaussian_processes", "learned_variance"}
-without_gpytorch = pytest.mark.skipif(
-    importlib.util.find_spec("gpytorch") is None, reason="it needs GPyTorch"
-)
+NEEDS = {
+    "bayesian_optimization": "botorch",
+    "gaussian_processes": "gpytorch",
+    "learned_variance": "gpytorch",
+}
 
 
 def cases(paths: list[Path]) -> list[object]:
     """A case for each file, marked if it takes long or needs what is not everywhere."""
-    marks = {
-        path: [pytest.mark.slow] * (path.stem in SLOW)
-        + [without_gpytorch] * (path.stem in NEEDS_GPYTORCH)
-        for path in paths
-    }
-    return [pytest.param(path, id=path.stem, marks=found) for path, found in marks.items()]
+    found = []
+    for path in paths:
+        marks = [pytest.mark.slow] if path.stem in SLOW else []
+        package = NEEDS.get(path.stem)
+        if package and importlib.util.find_spec(package) is None:
+            marks.append(pytest.mark.skip(reason=f"it needs {package}"))
+        found.append(pytest.param(path, id=path.stem, marks=marks))
+    return found
 
 
 @pytest.fixture
