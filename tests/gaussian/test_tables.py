@@ -124,7 +124,7 @@ class Ripples(Activation):
 
 
 def test_no_table_where_it_cannot_be_accurate():
-    assert _table(Ripples(), 0, 0, (-1.0, 1.0), (-1.0, 1.0), (0.0, 0.25), 0, 1e-12) is None
+    assert _table(Ripples(), 0, 0, (-1.0, 1.0), (-1.0, 1.0), (0.0, 0.25), 1e-12) is None
 
 
 @pytest.mark.thorough

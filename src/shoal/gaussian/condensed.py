@@ -8,7 +8,6 @@ $\varphi$ times a Lagrange polynomial, and $D = \sum_{ij} w_i\,p(\xi_i, \eta_j)\
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from shoal.activations.panels import ORDER, gauss_legendre
 from shoal.core.caches import cached
 from shoal.gaussian.quadrature import normal_density, panel_nodes, resolved_edges
 
-__all__ = ["SMALLEST_SINE", "CondensedRule", "condensed_dual", "pays"]
+__all__ = ["SMALLEST_SINE", "condensed_dual", "pays"]
 
 SMALLEST_SINE = 0.01  # below, panels are too many
 _WIDTH = 3.0  # of a panel, in sines: ORDER nodes interpolate the density to rounding
@@ -72,41 +71,6 @@ def condensed_dual(
         inner = density @ right[partner + near].flatten(1)[..., None]
         total += float((left[some] * normal_density(xi) * inner[..., 0]).sum())
     return total / (sine * math.sqrt(2 * math.pi))
-
-
-@dataclass(frozen=True)
-class CondensedRule:
-    """The same at all pairs of some variances, whose weights know nothing of the angle.
-
-    Args:
-        window: How far to integrate, in standard deviations.
-    """
-
-    window: float
-
-    def dual_grid(
-        self, phi: Activation, j: int, k: int, a: Tensor, b: Tensor, angle: Tensor
-    ) -> Tensor:
-        r"""$\mathbb{E}[\varphi^{(j)}(u)\varphi^{(k)}(v)]$ of the smooth pieces.
-
-        The sines of the angles must not be small, since all pairs of nodes are summed.
-
-        Returns:
-            A tensor of shape (len(a), len(b), len(angle)).
-        """
-        layers, node = [], gauss_legendre(ORDER)[0] / 2
-        for cosine, sine in zip(angle.cos().tolist(), angle.sin().tolist(), strict=True):
-            count = _panels(self.window, sine)
-            left, right = (
-                torch.stack([_weights(phi, n, s, self.window, count) for s in v.sqrt().tolist()])
-                for n, v in ((j, a), (k, b))
-            )
-            place = torch.arange(count, dtype=torch.float64)[:, None] + 0.5 + node
-            xi = (place * (2 * self.window / count) - self.window).flatten()
-            z = (xi - cosine * xi[:, None]).div_(sine)
-            density = z.square_().mul_(-0.5).exp_().mul_(normal_density(xi)[:, None])
-            layers.append(left @ density @ right.T / (sine * math.sqrt(2 * math.pi)))
-        return torch.stack(layers, dim=-1)
 
 
 def _panels(window: float, sine: float) -> int:

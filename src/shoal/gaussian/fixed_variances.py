@@ -15,7 +15,7 @@ from shoal.activations import Activation
 from shoal.activations.panels import breaks, reach
 from shoal.gaussian.closed_forms import closed_form
 from shoal.gaussian.dual import dual, dual_derivative
-from shoal.gaussian.mehler import CANCELED, ORDERS, ROUNDING, octave_expansion
+from shoal.gaussian.mehler import CANCELED, ORDERS, octave_expansion, parseval_rest
 from shoal.gaussian.moments import slope_square
 
 __all__ = ["FixedVariances"]
@@ -129,7 +129,7 @@ class _Polynomials:
         c, squares = expansion[0], torch.stack([expansion[1], slope_square(phi, variances)])
         terms, n = c.square(), torch.arange(order + 1, dtype=c.dtype, device=c.device)
         sums = torch.stack([terms.sum(1), terms @ n / variances])
-        rest = ((squares - sums) / torch.where(squares > 0, squares, 1.0)).clamp(min=ROUNDING)
+        rest = parseval_rest(squares, sums)
         beyond = (terms * n).flip(1).cumsum(1).flip(1)
         size = max(2, int((beyond > _NEGLIGIBLE * beyond[:, :1]).any(0).sum()))
         i, j = places[..., 0]

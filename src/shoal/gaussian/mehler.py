@@ -22,12 +22,11 @@ from shoal.gaussian.hermite import expansion, smooth
 from shoal.gaussian.octaves import at_octaves, octave_series, stacked
 from shoal.gaussian.quadrature import DELTA_WINDOW, nearby_breaks
 
-__all__ = ["CANCELED", "ERROR", "ORDERS", "ROUNDING", "Mehler", "collapsed", "octave_expansion"]
+__all__ = ["CANCELED", "ORDERS", "Mehler", "expanded", "octave_expansion", "parseval_rest"]
 
 ORDERS = (63, 255, 1023, 4095)  # of the last coefficient, tried in turn
-_COSTS = (0.01, 0.03, 0.1, 0.5)  # of those of one variance, in integrals of one pair: they are kept
-ERROR = 1e-14  # bound of what is left out, relative to the root of both mean squares
-ROUNDING = 4e-16  # of Parseval's sum, relative
+_ERROR = 1e-14  # bound of what is left out, relative to the root of both mean squares
+_ROUNDING = 4e-16  # of Parseval's sum, relative
 CANCELED = 1e-3  # a sum below this times that of its terms' absolute values is left to integrals
 _MOST_VARIANCES = 1024  # beyond, tables are cheaper
 _DENSE = 9  # variances of an octave from which on its series of the longest sums pays
@@ -51,7 +50,7 @@ class Mehler:
     @classmethod
     def of(cls, phi: Activation, j: int, k: int, a: Tensor, b: Tensor) -> "Mehler | None":
         """That of some variances; ``None`` if they are too many, or derivatives jump."""
-        variances = torch.cat([collapsed(a), collapsed(b)]).double().unique()
+        variances = torch.cat([_collapsed(a), _collapsed(b)]).double().unique()
         if len(variances) > _MOST_VARIANCES:
             return None
         places = nearby_breaks(phi, DELTA_WINDOW * float(variances[-1].sqrt()))
@@ -65,26 +64,23 @@ class Mehler:
         rest = torch.arange(len(a), device=a.device)  # pairs that want more coefficients
         i, j = (torch.searchsorted(self.variances, t) for t in (a, b))
         cosine = correlation(a, b, c)[0]
-        for order, cost in zip(ORDERS, _COSTS, strict=True):
-            needed = torch.cat([i[rest], j[rest]]).unique()
-            if cost * len(needed) > len(rest) or not len(rest):
+        for order in ORDERS:
+            if not len(rest):
                 break
+            needed = torch.cat([i[rest], j[rest]]).unique()
             try:
-                left, right = (self._expansion(needed, n, order) for n in self.orders)
+                variances = self.variances[needed]
+                left, right = (expanded(self.phi, n, variances, order) for n in self.orders)
             except AccuracyError:  # it grows too fast to be integrated
                 break
             rows, columns = (torch.searchsorted(needed, t[rest]) for t in (i, j))
             share = cosine[rest].abs() ** (order + 1)
-            inside = share * left.rest[rows] * right.rest[columns] <= ERROR
+            inside = share * left.rest[rows] * right.rest[columns] <= _ERROR
             some, c_n, d_n = rest[inside], left.coefficients, right.coefficients
             sums, sizes = _sums(c_n, d_n, rows[inside], columns[inside], cosine[some])
             result[some], known[some] = sums, sums.abs() >= CANCELED * sizes
             rest = rest[~inside]
         return result, known
-
-    def _expansion(self, which: Tensor, derivative: int, order: int) -> "_Expansion":
-        stds = tuple(self.variances[which].sqrt().tolist())
-        return _expansion(self.phi, derivative, stds, order, self.variances.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +94,12 @@ class _Expansion:
 
     coefficients: Tensor
     rest: Tensor
+
+
+def expanded(phi: Activation, derivative: int, variances: Tensor, order: int) -> _Expansion:
+    """Hermite coefficients of a derivative at some variances, up to an order."""
+    stds = tuple(variances.sqrt().tolist())
+    return _expansion(phi, derivative, stds, order, variances.device)
 
 
 def octave_expansion(
@@ -148,8 +150,12 @@ def _expansion(
     tau = torch.tensor(stds, dtype=torch.float64, device=device)
     found = octave_expansion(phi, derivative, order, tau**2)
     coefficients, square = found or expansion(phi, tau, order, derivative=derivative)
-    share = (square - coefficients.square().sum(1)) / torch.where(square > 0, square, 1.0)
-    return _Expansion(coefficients, share.clamp(min=ROUNDING).sqrt())
+    return _Expansion(coefficients, parseval_rest(square, coefficients.square().sum(1)).sqrt())
+
+
+def parseval_rest(squares: Tensor, sums: Tensor) -> Tensor:
+    """The share of mean squares that sums of squared coefficients leave out."""
+    return ((squares - sums) / torch.where(squares > 0, squares, 1.0)).clamp(min=_ROUNDING)
 
 
 def _sums(c: Tensor, d: Tensor, i: Tensor, j: Tensor, cosine: Tensor) -> tuple[Tensor, Tensor]:
@@ -165,7 +171,7 @@ def _sums(c: Tensor, d: Tensor, i: Tensor, j: Tensor, cosine: Tensor) -> tuple[T
     return sums, sizes
 
 
-def collapsed(tensor: Tensor) -> Tensor:
+def _collapsed(tensor: Tensor) -> Tensor:
     """The values of an expanded tensor, each once per place it is stored at."""
     for dim, stride in enumerate(tensor.stride()):
         if stride == 0:

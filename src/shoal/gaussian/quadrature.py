@@ -21,6 +21,7 @@ __all__ = [
     "DELTA_WINDOW",
     "Nodes",
     "blocks",
+    "finest_panel",
     "nearby_breaks",
     "normal_density",
     "panel_nodes",
@@ -82,6 +83,12 @@ def resolved_edges(phi: Activation, radius: float, device: torch.device) -> Tens
     """The panel edges of ``phi`` that lie in [-radius, radius], kinks among them."""
     cuts = edges(phi, reach(phi, radius))
     return cuts[cuts.abs() <= radius].to(device)
+
+
+def finest_panel(phi: Activation, std: float) -> float:
+    """The width of the finest details of ``phi`` that count at a scale, in standard deviations."""
+    widths = resolved_edges(phi, _WIDER[0] * std, torch.device("cpu")).diff()
+    return float(widths.min()) / std if len(widths) else math.inf
 
 
 def nearby_breaks(phi: Activation, radius: float) -> tuple[float, ...]:

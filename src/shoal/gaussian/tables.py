@@ -8,6 +8,7 @@ layer there, and a table is made for the angles between only.
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -20,11 +21,10 @@ from shoal.approximation import Chebyshev, fit
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
 from shoal.gaussian.composites import Derivative, Square
-from shoal.gaussian.condensed import CondensedRule
 from shoal.gaussian.domain import Covariance
+from shoal.gaussian.mehler import ORDERS, expanded
 from shoal.gaussian.mixed import mixed_dual
-from shoal.gaussian.polar import PolarRule, resolving_rule
-from shoal.gaussian.quadrature import window_edges
+from shoal.gaussian.polar import Rule, resolving_rule
 from shoal.gaussian.smoothing import smoothed
 
 __all__ = ["Tables", "tabulable"]
@@ -42,6 +42,7 @@ _CUTS = (0.0, 0.25, math.pi - 0.25, math.pi)  # of the angle: at large variances
 _PARTS = len(_CUTS) - 1
 _MIDDLE = 1  # the part where the sine is not small
 _BLOCK = 1 << 16  # points that are evaluated together
+_ORDER = ORDERS[2]  # of Hermite coefficients, which are enough for angles of 1/4 and more
 _CHECKS = 32  # points at which a table is compared with the other quadrature
 
 
@@ -91,9 +92,7 @@ class Tables:
         often = (counts >= _FEW).nonzero()[:, 0].tolist()
         many = [n for n in often if tabulable(phi, high, n % _PARTS)]
         spans = {n: _spans(edges, n) for n in many}
-        made = {
-            n: _table(phi, high, low, *span, n % _PARTS, tolerance) for n, span in spans.items()
-        }
+        made = {n: _table(phi, high, low, *span, tolerance) for n, span in spans.items()}
         kept = {n: table for n, table in made.items() if table is not None}
         return cls(phi, (j, k), edges, kept)
 
@@ -157,13 +156,26 @@ def _part(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def _rule(
-    phi: Activation, j: int, k: int, largest: tuple[float, float], part: int, tolerance: float
-) -> PolarRule | CondensedRule:
-    """The rule for duals of variances up to the largest on a part of the angle."""
-    if part != _MIDDLE:
-        return resolving_rule(phi, j, k, *largest, tolerance)
-    pairs = zip((j, k), largest, strict=True)
-    return CondensedRule(max(window_edges(phi, n, math.sqrt(v))[-1] for n, v in pairs))
+    phi: Activation, orders: tuple[int, int], spans: tuple[_Span, _Span, _Span], tolerance: float
+) -> Rule:
+    """Sums of Hermite coefficients, if they are as accurate in a box, or a quadrature."""
+    largest = torch.tensor([2.0 ** span[1] for span in spans[:2]], dtype=torch.float64)
+    share = max(abs(math.cos(angle)) for angle in spans[2]) ** _ORDER
+    rests = [
+        expanded(phi, n, t, _ORDER).rest for n, t in zip(orders, largest[:, None], strict=True)
+    ]
+    if share * float(rests[0] * rests[1]) <= tolerance:
+        return partial(_hermite_sums, phi, orders)
+    return resolving_rule(phi, orders, (float(largest[0]), float(largest[1])), tolerance)
+
+
+def _hermite_sums(
+    phi: Activation, orders: tuple[int, int], a: Tensor, b: Tensor, angle: Tensor
+) -> Tensor:
+    """$D_{jk}$ at all of them. shape: (len(a), len(b), len(angle))."""
+    left, right = (expanded(phi, n, t, _ORDER) for n, t in zip(orders, (a, b), strict=True))
+    powers = angle.cos() ** torch.arange(_ORDER + 1, dtype=torch.float64)[:, None]
+    return (left.coefficients[:, None] * right.coefficients) @ powers
 
 
 def _spans(edges: tuple[float, ...], number: int) -> tuple[_Span, _Span, _Span]:
@@ -183,7 +195,6 @@ def _table(
     span_a: _Span,
     span_b: _Span,
     span_angle: _Span,
-    part: int,
     tolerance: float,
 ) -> _Table | None:
     """Fit a table to spans of log₂ of the variances and of the angle; ``None`` if it fails."""
@@ -193,12 +204,11 @@ def _table(
         return None
 
     def normalized(log_a: Tensor, log_b: Tensor, angle: Tensor) -> Tensor:
-        values = rule.dual_grid(phi, j, k, log_a.exp2(), log_b.exp2(), angle)
+        values = rule(log_a.exp2(), log_b.exp2(), angle)
         return values / (_norm(phi, j, log_a)[:, None, None] * _norm(phi, k, log_b)[:, None])
 
     try:
-        largest = (2 ** span_a[1], 2 ** span_b[1])
-        rule = _rule(phi, j, k, largest, part, tolerance / 32)
+        rule = _rule(phi, (j, k), (span_a, span_b, span_angle), tolerance / 32)
         norm_u, norm_v = (
             fit(lambda x, n=order: _norm(phi, n, x).log(), [span], tolerance=tolerance / 16)
             for order, span in ((j, span_a), (k, span_b))

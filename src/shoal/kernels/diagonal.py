@@ -14,15 +14,11 @@ from shoal.kernels.surface import angular_surface
 __all__ = ["own_diagonal", "partner_diagonal"]
 
 
-def own_diagonal(function: KernelFunction, x: Tensor, *, gradients: bool) -> Kernels:
+def own_diagonal(function: KernelFunction, x: Tensor) -> Kernels:
     """Both kernels of each input with itself, in the dtype of the inputs. shapes: (..., n)."""
     square = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float64) ** 2
     check_overflow(square.detach(), square.detach(), torch.float64)
-    if function.architecture.positively_homogeneous and not gradients:
-        kernels = Kernels(*(k * square for k in function(1.0, 1.0, 1.0)))
-    else:
-        kernels = function.own(square) if gradients else function(square, square, square)
-    return _rounded(kernels, x.dtype)
+    return _rounded(function.own(square), x.dtype)
 
 
 def partner_diagonal(

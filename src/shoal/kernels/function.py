@@ -18,6 +18,7 @@ from shoal.core.settings import in_standard_settings
 from shoal.gaussian.domain import covariance, scale_tensor
 from shoal.kernels.calculi import Angles, HalfAngle, Own, Pairs
 from shoal.kernels.calculi.angles import NoAngleError
+from shoal.kernels.calculi.jets import gradients
 from shoal.kernels.recursions import Network, network_kernels
 from shoal.kernels.result import Kernels
 from shoal.kernels.variances import checked_variances, with_values
@@ -208,9 +209,5 @@ def _checked_orders(
 def _differentiate(value: Tensor, point: list[Tensor], orders: tuple[int, int, int]) -> Tensor:
     for variable, order in zip(point, orders, strict=True):
         for _ in range(order):
-            if not value.requires_grad:  # the derivative of something linear
-                return torch.zeros_like(value)
-            (value,) = torch.autograd.grad(
-                value.sum(), variable, create_graph=True, materialize_grads=True
-            )
+            (value,) = gradients(value.sum(), variable)
     return value

@@ -131,7 +131,7 @@ def kernel(
         if diag:
             gradients = _wants_gradients(first, second, *(value for _, value in function.variances))
             if second is None:
-                return own_diagonal(function, first, gradients=gradients)
+                return own_diagonal(function, first)
             return partner_diagonal(function, first, second, gradients=gradients)
         batch = np.broadcast_shapes(first.shape[:-2], () if second is None else second.shape[:-2])
         first = first.expand(*batch, *first.shape[-2:])

@@ -14,7 +14,7 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.activations.panels import breaks, reach
 from shoal.core.caches import cached
-from shoal.gaussian.quadrature import resolved_edges
+from shoal.gaussian.quadrature import finest_panel
 from shoal.kernels.calculi.own import Own, Variances
 from shoal.kernels.function import KernelFunction, kernels_in
 from shoal.kernels.surface import ANY_ANGLE, Span
@@ -22,7 +22,6 @@ from shoal.kernels.surface import ANY_ANGLE, Span
 __all__ = ["resolved_angles"]
 
 _FINEST = 0.05  # details, in standard deviations, that series of some hundred terms resolve
-_WINDOW = 10.0  # standard deviations that count
 _INSET = 0.125  # beyond, sums over Hermite coefficients are short
 
 
@@ -56,5 +55,4 @@ def _fine(phi: Activation, std: float) -> bool:
     """Whether an analytic activation has details that are small beside its argument."""
     if phi.positively_homogeneous or breaks(phi, reach(phi)):
         return False
-    widths = resolved_edges(phi, _WINDOW * std, torch.device("cpu")).diff()
-    return bool((widths < _FINEST * std).any())
+    return finest_panel(phi, std) < _FINEST

@@ -25,7 +25,7 @@ from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
 from shoal.gaussian.composites import Square
 from shoal.gaussian.mixed import mixed_dual_at_angle
-from shoal.gaussian.quadrature import resolved_edges
+from shoal.gaussian.quadrature import finest_panel
 from shoal.gaussian.smoothing import smoothed
 
 __all__ = ["HalfAngle", "Section", "section"]
@@ -34,7 +34,6 @@ _TOLERANCE = 1e-13
 _DEGREE = 512
 _ODD = 1e-14  # an even (or odd) part whose mean square is relatively smaller is rounding
 _STRAIGHT = torch.tensor([math.pi], dtype=torch.float64)
-_WINDOW = 10.0  # standard deviations that count
 _FINEST = 5e-4  # in standard deviations; panels below need a degree above 512
 _NODES = 32  # of the means, besides those that the degree of the series needs
 
@@ -138,8 +137,7 @@ def _check_fineness(phi: Activation, std: float) -> None:
     Details of a relative width w show in the duals at angles of that size, and a Chebyshev series
     resolves the inverse square of its degree there.
     """
-    cuts = resolved_edges(phi, _WINDOW * std, torch.device("cpu"))
-    finest = float(cuts.diff().min()) / std if len(cuts) > 1 else math.inf
+    finest = finest_panel(phi, std)
     if finest < _FINEST:
         raise AccuracyError(
             f"{phi!r} has details of {finest:.1g} standard deviations, too fine for one series in "

@@ -24,6 +24,7 @@ from shoal.approximation import (
     coefficients_from_values,
     fit,
 )
+from shoal.approximation.sampling import off_grid
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
 from shoal.kernels.calculi import HalfAngle
@@ -48,7 +49,6 @@ ANY_ANGLE: Span = (0.0, math.pi)
 _DEGREES = (64, 128)  # the largest of lines, for few and for many entries
 _FIRST = 32  # their least: many points at once are fast
 _CHECKS = 9  # points per axis, off the grid, at which the error is measured
-_GOLDEN = (math.sqrt(5) - 1) / 2
 _MARGIN = 2  # degrees beyond those that the lines need
 _MANY = 8192  # entries from which on long lines are tried
 _FEW = 4096  # norms whose scalar equations are solved on the CPU: a GPU would wait for each step
@@ -275,13 +275,7 @@ class _Sampler:
 
     def deviation(self, approximation: Surface) -> float:
         """The largest error on a grid of other points, as dense as the nodes near the ends."""
-        steps = torch.arange(_CHECKS, dtype=torch.float64) + 0.5
-        share = [
-            torch.sin((steps * x).frac() * (math.pi / 2)) ** 2 for x in (_GOLDEN, math.sqrt(2))
-        ]
-        norm, angle = (
-            low + (high - low) * t for t, (low, high) in zip(share, self._spans, strict=True)
-        )
+        norm, angle = off_grid(self._spans, _CHECKS)
         i, j = torch.triu_indices(_CHECKS, _CHECKS)
         exact = self.values(norm[i, None], norm[j, None], angle).flatten(1)
         features = approximation.features(norm.exp2())
