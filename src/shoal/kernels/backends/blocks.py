@@ -32,9 +32,11 @@ class Blocks:
 
     Attributes:
         mirrors: Whether ``evaluate`` takes where to write what is above the diagonal once more.
+        takes_threads: Whether each thread is best given blocks of its own.
     """
 
     mirrors = False
+    takes_threads = False
 
     def cosines(self, left: Tensor, right: Tensor) -> Tensor:
         """Cosines of the angles between unit vectors. shapes: (n, p), (m, p) -> (n, m)."""

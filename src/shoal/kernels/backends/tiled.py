@@ -219,8 +219,9 @@ def _tile(
     together: tl.constexpr,
 ):
     start, left = tl.program_id(0) // tiles * rows, tl.program_id(0) % tiles * columns
-    if symmetric and left + columns <= start:
-        return
+    if symmetric:  # noqa: SIM102 (it is known to the compiler, the rest is not)
+        if left + columns <= start:
+            return
     row, column = start + tl.arange(0, rows), left + tl.arange(0, columns)
     within, among = row < count, column < size
     inside = within[:, None] & among[None, :]
