@@ -11,7 +11,9 @@ __all__ = ["side_by_side"]
 _T = TypeVar("_T")
 
 
-def side_by_side(work: Callable[[_T], object], items: Sequence[_T]) -> Iterator[None]:
+def side_by_side(
+    work: Callable[[_T], object], items: Sequence[_T], *, in_threads: bool = True
+) -> Iterator[None]:
     """Do work on each item, in as many threads as torch has; yields after each item, in order.
 
     Threads of torch that have worked together on a product stay awake for a while and get in the
@@ -19,7 +21,7 @@ def side_by_side(work: Callable[[_T], object], items: Sequence[_T]) -> Iterator[
     with its items.
     """
     threads, gradients = torch.get_num_threads(), torch.is_grad_enabled()
-    if threads == 1 or len(items) == 1:
+    if not in_threads or threads == 1 or len(items) == 1:
         for item in items:
             work(item)
             yield

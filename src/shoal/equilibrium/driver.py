@@ -69,7 +69,8 @@ class _Run:
         self.solver, self.problem, self.z = solver, problem, start
         self.state: State = solver.init(start)
         self.records = Records(start.shape, solver, start.dtype)
-        self.forecast = _Forecast(min(problem.evaluations_per_look, expected))
+        follows = solver.follows_map(problem) is not None
+        self.forecast = _Forecast(min(problem.evaluations_per_look, expected) if follows else 0)
         self.unseen: tuple[Tensor, Evaluation, Tensor] | None = None
 
     def finish(self) -> Outcome:
@@ -82,7 +83,7 @@ class _Run:
             evaluations += 1
             if step < look:
                 evaluation = self.problem.evaluate(self.z)
-            elif step == 0 and self.forecast.worth and solver.steady:
+            elif step == 0 and self.forecast.worth:
                 evaluation = self.problem.evaluate(self.z)
                 self.unseen = self.z, evaluation, residual_norms(evaluation.value, self.z)
                 look = min(self.forecast.worth, solver.max_steps)

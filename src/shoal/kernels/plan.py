@@ -157,47 +157,23 @@ class Plan:
             self.backend.mirror(matrix, strip.rows)
 
     def write(self, parts: Sequence[Strip], matrices: Pair) -> Iterator[None]:
-        """Write strips of both kernels into whole matrices, and mirror them if symmetric.
+        """Write strips of both kernels into whole matrices, and mirror them if symmetric."""
 
-        The products of the next strip are begun before angles of one are looked at, which on a GPU
-        is a look at what it has done so far. On a CPU, threads take strips.
-        """
-        if self.backend.takes_threads:
-            _ = self.left.unit, self.right.unit  # once for all threads
-            yield from side_by_side(lambda strip: self._write(strip, matrices), parts)
-            return
-        ahead, known = self.left.points.is_cuda, None
-        for strip, following in zip(parts, [*parts[1:], None], strict=True):
-            cosine = self.cosines(strip) if known is None else known
-            known = None if following is None or not ahead else self.cosines(following)
-            self._write(strip, matrices, cosine)
-            yield
-
-    def _write(self, strip: Strip, matrices: Pair, cosine: Tensor | None = None) -> None:
-        out, below = (matrices[0][strip], matrices[1][strip]), None
-        if self.symmetric and self.surface is not None and self.backend.mirrors:
-            turned = strip.columns, strip.rows
-            below = matrices[0][turned].T, matrices[1][turned].T
-        self.fill(strip, out, cosine, below)
-        if below is None:
+        def work(strip: Strip) -> None:
+            self.fill(strip, (matrices[0][strip], matrices[1][strip]))
             for matrix in matrices:
                 self.mirror(matrix, strip)
 
-    def fill(
-        self, strip: Strip, out: Pair, cosine: Tensor | None = None, below: Pair | None = None
-    ) -> None:
+        _ = self.left.unit, self.right.unit  # once for all threads
+        return side_by_side(work, parts, in_threads=self.backend.takes_threads)
+
+    def fill(self, strip: Strip, out: Pair) -> None:
         """Write both kernels of a strip into ``out``.
 
         The strip of a symmetric matrix begins at its diagonal, which is exact; what lies below it
         is not to be used.
-
-        Args:
-            strip: The strip.
-            out: Where both kernels go.
-            cosine: Its cosines, if they are known; they are used up.
-            below: Where what is above the diagonal goes once more.
         """
-        cosine = self.cosines(strip) if cosine is None else cosine
+        cosine = self.cosines(strip)
         if self.symmetric:
             angles = ANY_ANGLE if self.surface is None else self.surface.angles
             cosine.diagonal().fill_(math.cos(sum(angles) / 2))  # any that needs no care
@@ -206,14 +182,13 @@ class Plan:
         else:
             special = self._special(self.surface, strip, cosine)
             factors = self.rows[strip.rows], self.columns[strip.columns]
-            self.backend.evaluate(Block(self.surface, *factors, cosine), out, below)
-            for side in (out,) if below is None else (out, below):
-                if special is not None:
-                    where, values = special
-                    for matrix, value in zip(side, values, strict=True):
-                        matrix[where] = value.to(matrix)
-                if not self.function.architecture.positively_homogeneous:  # then they are exact
-                    self._fill_zeros(strip, side)
+            self.backend.evaluate(Block(self.surface, *factors, cosine), out)
+            if special is not None:
+                where, values = special
+                for matrix, value in zip(out, values, strict=True):
+                    matrix[where] = value.to(matrix)
+            if not self.function.architecture.positively_homogeneous:  # then they are exact
+                self._fill_zeros(strip, out)
         if self.symmetric:
             for q, matrix in enumerate(out):
                 matrix.diagonal().copy_(self.diagonal[q, strip.rows])

@@ -36,7 +36,7 @@ class Loops(Blocks):
 
     takes_threads = True
 
-    def evaluate(self, block: Block, out: Pair, below: Pair | None = None) -> None:  # noqa: ARG002
+    def evaluate(self, block: Block, out: Pair) -> None:
         """Write both kernels of a block into ``out``."""
         surface, rows, columns, cosine = block
         tiles = _Tiles.of(surface, rows, columns)
