@@ -73,11 +73,7 @@ def parts(deq: shoal.DEQ, x: Tensor, repeats: int) -> dict[str, float]:
         cosine = longest.flatten()[: rows * columns].view(rows, columns)
         factors = plan.rows[strip.rows], plan.columns[strip.columns]
         views = matrix[strip.rows, strip.columns], other[strip.rows, strip.columns]
-        below = None
-        if plan.backend.mirrors:
-            turned = strip.columns, strip.rows
-            below = matrix[turned].T, other[turned].T
-        plan.backend.evaluate(Block(plan.surface, *factors, cosine), views, below)
+        plan.backend.evaluate(Block(plan.surface, *factors, cosine), views)
 
     def look(strip) -> None:
         rows, columns = strip.shape
@@ -90,9 +86,8 @@ def parts(deq: shoal.DEQ, x: Tensor, repeats: int) -> dict[str, float]:
         "strips": each(plan.cosines),
         "look": each(look),
         "evaluate": each(evaluate),
+        "mirror": each(lambda strip: plan.mirror(matrix, strip) or plan.mirror(other, strip)),
     }
-    if not plan.backend.mirrors:  # otherwise it is part of the evaluation
-        work["mirror"] = each(lambda s: plan.mirror(matrix, s) or plan.mirror(other, s))
     found = {name: 1e3 * median(function, repeats) for name, function in work.items()}
     surface = plan.surface
     print(f"    {len(strips)} strips, rank {surface.rank}, {surface.coefficients.shape[-1]} terms")

@@ -10,9 +10,8 @@ __all__ = ["STEPS", "evaluations_per_look", "packing_pays", "products_pay"]
 STEPS = 5  # after which the rounding of bfloat16 leaves little to be gained
 _LEAST = {"cpu": 1 << 26, "cuda": 1 << 32}  # multiplications from which on casts do not matter
 _DROPPED = {"cpu": 1 << 21, "cuda": 1 << 31}  # multiplications less per step that pay for copies
-_LOOK = {"cuda": 2.5e-4}  # seconds in which the device waits for the host, which looks at norms
-_MOST = 25  # steps without a look; few iterations take more
-_STEP, _PRODUCT = 6e-6, 7.5e-14  # seconds of a step on a GPU, and of a multiplication in it
+_LOOK = {"cuda": 7e-5}  # seconds in which the device waits for the host, which looks at norms
+_STEP, _PRODUCT = 6e-6, 7e-14  # seconds of a step on a GPU, and of a multiplication in it
 
 
 def packing_pays(dropped: int, weight: Tensor) -> bool:
@@ -23,7 +22,7 @@ def packing_pays(dropped: int, weight: Tensor) -> bool:
 def evaluations_per_look(rows: int, weight: Tensor) -> int:
     """How many steps of so many rows take as long as a look at where they are."""
     look = _LOOK.get(weight.device.type, 0.0)
-    return min(round(look / (_STEP + _PRODUCT * rows * weight.numel())), _MOST)
+    return round(look / (_STEP + _PRODUCT * rows * weight.numel()))
 
 
 def products_pay(rows: int, weight: Tensor) -> bool:

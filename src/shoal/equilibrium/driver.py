@@ -8,8 +8,8 @@ from torch import Tensor
 
 from shoal.core.torch_internals import full_precision
 from shoal.equilibrium.base import Solver, State, select
-from shoal.equilibrium.problem import Evaluation, Linearization, Problem
-from shoal.equilibrium.records import PATIENCE, Outcome, Records
+from shoal.equilibrium.problem import Evaluation, Problem
+from shoal.equilibrium.records import PATIENCE, Outcome, Records, residual_norms
 
 __all__ = ["Outcome", "drive", "drive_through", "repeat"]
 
@@ -69,23 +69,27 @@ class _Run:
         self.solver, self.problem, self.z = solver, problem, start
         self.state: State = solver.init(start)
         self.records = Records(start.shape, solver, start.dtype)
-        self.forecast = _Forecast(min(problem.evaluations_per_look, expected))
+        follows = solver.follows_map(problem) is not None
+        self.forecast = _Forecast(min(problem.evaluations_per_look, expected) if follows else 0)
+        self.unseen: tuple[Tensor, Evaluation, Tensor] | None = None
 
     def finish(self) -> Outcome:
-        step, look, evaluations, near = 0, 0, 0, None
-        records, solver, worth = self.records, self.solver, self.forecast.worth
+        step, look, evaluations = 0, 0, 0
+        records, solver = self.records, self.solver
         while True:
-            graphs = solver.follows_map(self.problem)
-            if step == 0 and worth and graphs is not None:
-                step = min(worth, solver.max_steps)
-                evaluations, evaluation = step + 1, self._open(step, graphs=graphs)
+            if step < look and (graphs := solver.follows_map(self.problem)) is not None:
+                self.z = self.problem.iterated(self.z, look - step, graphs=graphs)
+                evaluations, step = evaluations + look - step, look
+            evaluations += 1
+            if step < look:
+                evaluation = self.problem.evaluate(self.z)
+            elif step == 0 and self.forecast.worth:
+                evaluation = self.problem.evaluate(self.z)
+                self.unseen = self.z, evaluation, residual_norms(evaluation.value, self.z)
+                look = min(self.forecast.worth, solver.max_steps)
             else:
-                if step < look and graphs is not None:
-                    self.z = self.problem.iterated(self.z, look - step, graphs=graphs)
-                    evaluations, step = evaluations + look - step, look
-                evaluations += 1
-                evaluation, near = self._evaluate(step, to_look=step >= look)
-            if step >= look:
+                evaluation, near = self.problem.evaluate_to_look(self.z)
+                self._look(evaluation, step, together=near is not None)
                 if records.running == 0:
                     return records.outcome(evaluations, near)
                 near = None  # whose graph is no longer needed
@@ -98,26 +102,19 @@ class _Run:
             evaluations += products
             step += 1
 
-    def _evaluate(self, step: int, *, to_look: bool) -> tuple[Evaluation, Linearization | None]:
-        """The map at the iterate, and a look at it."""
-        if not to_look:
-            return self.problem.evaluate(self.z), None
-        evaluation, near = self.problem.evaluate_to_look(self.z)
-        self.records.look(
-            evaluation.value, self.z, evaluation.kept, step, together=near is not None
-        )
-        return evaluation, near
-
-    def _open(self, step: int, *, graphs: bool) -> Evaluation:
-        """Make the first steps, and look at where they began and ended, both at once."""
-        begun, z, ended, norms = self.problem.opening(self.z, step, graphs=graphs)
-        known = norms.cpu()
-        self.records.look(begun.value, self.z, begun.kept, 0, norms=known[0])
-        self.forecast.steps(0, self.records.worst)
-        if self.records.running:
-            self.z = z
-            self.records.look(ended.value, z, ended.kept, step, norms=known[1])
-        return ended
+    def _look(self, evaluation: Evaluation, step: int, *, together: bool) -> None:
+        """Look at the iterate, and at the first one before it if only its norms were formed."""
+        records = self.records
+        if self.unseen is None:
+            records.look(evaluation.value, self.z, evaluation.kept, step, together=together)
+            return
+        z, first, before = self.unseen
+        self.unseen = None
+        both = torch.stack([before, residual_norms(evaluation.value, self.z)]).cpu()
+        records.look(first.value, z, first.kept, 0, norms=both[0])
+        self.forecast.steps(0, records.worst)
+        if records.running:
+            records.look(evaluation.value, self.z, evaluation.kept, step, norms=both[1])
 
     def _pack(self, evaluation: Evaluation, running: int) -> Evaluation:
         """Drop the samples that are done, if they are many enough to be worth it."""

@@ -13,28 +13,26 @@ import torch
 from torch import Tensor
 
 from shoal.core.torch_internals import is_transformed
-from shoal.equilibrium.problem import Evaluation, Opening, residual_norms
 
-__all__ = ["StepGraph", "step_graph"]
+__all__ = ["StepGraph", "iterated"]
 
 _LOGGER = logging.getLogger(__name__)
 
-Step = Callable[..., Evaluation]  # of the iterate, tensors that differ between solves, and weights
-Work = Callable[[], None]
-_AFTER = 4  # runs of the same steps after which they are worth a graph
+Step = Callable[..., Tensor]  # of the iterate, tensors that differ between solves, and weights
+_AFTER = 4  # runs of the same steps after which they are worth a graph: a second solve
 _KEPT = 8  # graphs, each with memory for a few iterates
 _TOGETHER = 4  # steps of one launch, where there are so many
 
 
 class StepGraph:
-    """The first steps of an iteration, and later ones, ready to be started on the device.
+    """A step, and a few of them together, ready to be started on the device.
 
     Args:
-        step: Called with the iterate, ``changing`` and ``weights``; depends on nothing else.
+        step: Called with the iterate, ``changing`` and ``weights``; must be hashable and depend on
+            nothing else.
         z: An iterate.
         changing: Tensors that are copied before each run.
         weights: Tensors that are used where they are.
-        first: How many steps the first ones are.
         capture: Makes of a function one that does the same on the device again.
     """
 
@@ -44,71 +42,36 @@ class StepGraph:
         z: Tensor,
         changing: Sequence[Tensor],
         weights: Sequence[Tensor],
-        first: int,
-        capture: Callable[[Work], Work],
+        capture: Callable[[Callable[[], None]], Callable[[], None]],
     ) -> None:
-        self.first = first
         self._z, self._changing = z.clone(), [tensor.clone() for tensor in changing]
         self._lock = Lock()
-        begun = step(self._z, *self._changing, *weights)
-        self._keeps = begun.kept is not None
-        several = [begun.value] * (5 if self._keeps else 3)
-        self._found = torch.stack(several)
-        self._norms = torch.stack([residual_norms(begun.value, self._z)] * 2)
 
-        def evaluated(z: Tensor) -> Evaluation:
-            return step(z, *self._changing, *weights)
+        def steps(count: int) -> Callable[[], None]:
+            def run() -> None:
+                new = self._z
+                for _ in range(count):
+                    new = step(new, *self._changing, *weights)
+                self._z.copy_(new)
 
-        def steps(z: Tensor, count: int) -> Tensor:
-            for _ in range(count):
-                z = evaluated(z).value
-            return z
+            return capture(run)
 
-        def open_() -> None:
-            begun = evaluated(self._z)
-            z = steps(begun.value, first - 1)
-            ended = evaluated(z)
-            parts = (z, begun.value, ended.value, begun.kept, ended.kept)
-            torch.stack([part for part in parts if part is not None], out=self._found)
-            norms = residual_norms(begun.value, self._z), residual_norms(ended.value, z)
-            torch.stack(norms, out=self._norms)
+        self._several, self._one = steps(_TOGETHER), steps(1)
 
-        self._open = capture(open_)
-        self._several = capture(lambda: _set(self._z, steps(self._z, _TOGETHER)))
-        self._one = capture(lambda: _set(self._z, steps(self._z, 1)))
-
-    def opening(self, z: Tensor, changing: Sequence[Tensor]) -> Opening:
-        """The first steps."""
-        with self._lock:  # what is started in this order is done in this order
-            self._take(z, changing)
-            self._open()
-            new, begun, ended, *kept = self._found.clone()
-            inner = kept if self._keeps else (None, None)
-            # which waits for all of it, as the iteration does that looks at the norms
-            norms = torch.empty_like(self._norms, device="cpu").copy_(self._norms)
-            return Opening(Evaluation(begun, inner[0]), new, Evaluation(ended, inner[1]), norms)
-
-    def iterated(self, z: Tensor, changing: Sequence[Tensor], count: int) -> Tensor:
+    def run(self, z: Tensor, changing: Sequence[Tensor], count: int) -> Tensor:
         """The iterate after so many steps."""
-        with self._lock:
-            self._take(z, changing)
+        with self._lock:  # what is started in this order is done in this order
+            self._z.copy_(z)
+            for own, tensor in zip(self._changing, changing, strict=True):
+                own.copy_(tensor)
             for _ in range(count // _TOGETHER):
                 self._several()
             for _ in range(count % _TOGETHER):
                 self._one()
             return self._z.clone()
 
-    def _take(self, z: Tensor, changing: Sequence[Tensor]) -> None:
-        self._z.copy_(z)
-        for own, tensor in zip(self._changing, changing, strict=True):
-            own.copy_(tensor)
 
-
-def _set(place: Tensor, value: Tensor) -> None:
-    place.copy_(value)
-
-
-class Graphs:
+class _Graphs:
     """The graphs that were used last, and how often steps without one have run."""
 
     def __init__(self) -> None:
@@ -135,42 +98,52 @@ class Graphs:
             return -1
 
 
-_GRAPHS = Graphs()
+_GRAPHS = _Graphs()
 
 
-def step_graph(
-    step: Step, z: Tensor, changing: Sequence[Tensor], weights: Sequence[Tensor], first: int
-) -> StepGraph | None:
-    """The graph of steps that recur on a GPU, or ``None`` if they are made one by one.
+def iterated(
+    step: Step, z: Tensor, changing: Sequence[Tensor], weights: Sequence[Tensor], count: int
+) -> Tensor:
+    """The iterate after so many steps, by a graph where these steps recur on a GPU; no gradient.
 
     Args:
-        step: See :class:`StepGraph`; hashable.
-        z: An iterate.
+        step: See :class:`StepGraph`.
+        z: Where to start.
         changing: Tensors that differ between solves.
         weights: Tensors that keep their places.
-        first: How many steps the first ones are.
+        count: How many steps.
     """
-    tensors = (z, *changing, *weights)
-    if not z.is_cuda or torch.cuda.is_current_stream_capturing() or is_transformed(*tensors):
-        return None
-    stream = torch.cuda.current_stream(z.device).cuda_stream
-    settings = first, stream, torch.backends.cuda.matmul.fp32_precision
-    key = (step, settings, *map(_kind, tensors), *(w.data_ptr() for w in weights))
-    return _GRAPHS.find(key, lambda: _captured(step, z, changing, weights, first))
+    graph = None
+    if z.is_cuda and not torch.cuda.is_current_stream_capturing():
+        tensors = (z, *changing, *weights)
+        if not is_transformed(*tensors):
+            key = (step, _settings(z), *map(_kind, tensors), *(w.data_ptr() for w in weights))
+            graph = _GRAPHS.find(key, lambda: _captured(step, z, changing, weights))
+    if graph is not None:
+        return graph.run(z, changing, count)
+    for _ in range(count):
+        z = step(z, *changing, *weights)
+    return z
 
 
 def _kind(tensor: Tensor) -> Hashable:
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
+def _settings(z: Tensor) -> Hashable:
+    """What decides on a launch besides its tensors."""
+    stream = torch.cuda.current_stream(z.device).cuda_stream
+    return stream, torch.backends.cuda.matmul.fp32_precision
+
+
 def _captured(
-    step: Step, z: Tensor, changing: Sequence[Tensor], weights: Sequence[Tensor], first: int
+    step: Step, z: Tensor, changing: Sequence[Tensor], weights: Sequence[Tensor]
 ) -> StepGraph:
     """A graph on the device of the iterate; its memory is not that of inference mode."""
     with torch.inference_mode(mode=False), torch.no_grad(), torch.cuda.device(z.device):
         here, side = torch.cuda.current_stream(), torch.cuda.Stream()
 
-        def capture(run: Work) -> Work:
+        def capture(run: Callable[[], None]) -> Callable[[], None]:
             side.wait_stream(here)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.stream(side):
@@ -183,5 +156,4 @@ def _captured(
             here.wait_stream(side)
             return graph.replay
 
-        plain = [tensor.detach() for tensor in changing]
-        return StepGraph(step, z.detach(), plain, weights, first, capture)
+        return StepGraph(step, z.detach(), [t.detach() for t in changing], weights, capture)

@@ -10,14 +10,8 @@ from shoal.activations import Activation
 from shoal.activations.base import is_ours
 from shoal.core.torch_internals import vjp
 from shoal.equilibrium.coarse import STEPS, evaluations_per_look, packing_pays, products_pay
-from shoal.equilibrium.graphs import StepGraph, step_graph
-from shoal.equilibrium.problem import (
-    Evaluation,
-    Linearization,
-    LinearProblem,
-    Opening,
-    Problem,
-)
+from shoal.equilibrium.graphs import iterated
+from shoal.equilibrium.problem import Evaluation, Linearization, LinearProblem, Problem
 
 __all__ = ["Layer", "LayerProblem"]
 
@@ -54,9 +48,8 @@ class _Step:
 
     layer: Layer
 
-    def __call__(self, z: Tensor, injection: Tensor, weight: Tensor) -> Evaluation:
-        inner = self.layer.preactivation(z, injection, weight)
-        return Evaluation(self.layer.activation.function(inner), inner)
+    def __call__(self, z: Tensor, injection: Tensor, weight: Tensor) -> Tensor:
+        return self.layer.activation.function(self.layer.preactivation(z, injection, weight))
 
 
 @dataclass(frozen=True)
@@ -65,8 +58,8 @@ class _AdjointStep:
 
     scale: float
 
-    def __call__(self, z: Tensor, right: Tensor, slope: Tensor, weight: Tensor) -> Evaluation:
-        return Evaluation(torch.addmm(right, z * slope, weight, alpha=self.scale))
+    def __call__(self, z: Tensor, right: Tensor, slope: Tensor, weight: Tensor) -> Tensor:
+        return torch.addmm(right, z * slope, weight, alpha=self.scale)
 
 
 class LayerProblem(Problem):
@@ -93,23 +86,9 @@ class LayerProblem(Problem):
 
     def iterated(self, z: Tensor, count: int, *, graphs: bool) -> Tensor:
         """By a graph, if there is one of the activation."""
-        found = self._graph(z, graphs=graphs)
-        if found is None:
-            return super().iterated(z, count, graphs=graphs)
-        return found.iterated(z, (self.injection,), count)
-
-    def opening(self, z: Tensor, count: int, *, graphs: bool) -> Opening:
-        """By a graph, if there is one for so many steps."""
-        found = self._graph(z, graphs=graphs)
-        if found is None or found.first != count:
-            return super().opening(z, count, graphs=graphs)
-        return found.opening(z, (self.injection,))
-
-    def _graph(self, z: Tensor, *, graphs: bool) -> StepGraph | None:
-        if not graphs or not self.layer.is_elementary:
-            return None
-        first = self.evaluations_per_look
-        return step_graph(_Step(self.layer), z, (self.injection,), (self.weight,), first)
+        if graphs and self.layer.is_elementary:
+            return iterated(_Step(self.layer), z, (self.injection,), (self.weight,), count)
+        return super().iterated(z, count, graphs=graphs)
 
     @property
     def evaluations_per_look(self) -> int:
@@ -220,24 +199,11 @@ class LayerAdjoint(LinearProblem):
 
     def iterated(self, z: Tensor, count: int, *, graphs: bool) -> Tensor:
         """By a graph, whatever the slopes are of."""
-        found = self._graph(z, graphs=graphs)
-        if found is None:
-            return super().iterated(z, count, graphs=graphs)
-        return found.iterated(z, (self.right, self.near.slope), count)
-
-    def opening(self, z: Tensor, count: int, *, graphs: bool) -> Opening:
-        """By a graph, if there is one for so many steps."""
-        found = self._graph(z, graphs=graphs)
-        if found is None or found.first != count:
-            return super().opening(z, count, graphs=graphs)
-        return found.opening(z, (self.right, self.near.slope))
-
-    def _graph(self, z: Tensor, *, graphs: bool) -> StepGraph | None:
         if not graphs:
-            return None
-        near, step = self.near, _AdjointStep(self.near.layer.scale)
-        changing, first = (self.right, near.slope), self.evaluations_per_look
-        return step_graph(step, z, changing, (near.weight,), first)
+            return super().iterated(z, count, graphs=graphs)
+        near = self.near
+        changing = self.right, near.slope
+        return iterated(_AdjointStep(near.layer.scale), z, changing, (near.weight,), count)
 
     @property
     def evaluations_per_look(self) -> int:

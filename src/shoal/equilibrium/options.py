@@ -76,7 +76,7 @@ class SolveOptions:
         recall = None if self.warm is None else self.warm.backward
         gradient = self.gradient if isinstance(self.gradient, Implicit) else Implicit()
         size: Tensor = torch.linalg.vector_norm(right, torch.inf, dim=1, keepdim=True)
-        finite = size < torch.inf  # in one operation, for NaN too
+        finite = size.isfinite()
         size = size.clamp_min_(torch.finfo(right.dtype).tiny)
         unit = torch.where(finite, right / size, 0.0)
         problem = problem_of(unit)

@@ -12,16 +12,7 @@ from torch.utils import _pytree as pytree
 from shoal.core.torch_internals import is_transformed, kept_as_they_are, vjp
 from shoal.equilibrium.state import State, StateLayout
 
-__all__ = [
-    "Evaluation",
-    "FunctionProblem",
-    "LinearProblem",
-    "Linearization",
-    "Opening",
-    "Problem",
-    "residual_norms",
-    "sizes",
-]
+__all__ = ["Evaluation", "FunctionProblem", "LinearProblem", "Linearization", "Problem", "sizes"]
 
 Product = Callable[[Tensor], Tensor]
 
@@ -36,22 +27,6 @@ class Evaluation(NamedTuple):
 
     value: Tensor
     kept: Tensor | None = None
-
-
-class Opening(NamedTuple):
-    """The first steps of an iteration.
-
-    Attributes:
-        begun: The map where it began.
-        z: Where it is.
-        ended: The map there.
-        norms: What :func:`residual_norms` says of both, wherever. shape: (2, 2, samples)
-    """
-
-    begun: Evaluation
-    z: Tensor
-    ended: Evaluation
-    norms: Tensor
 
 
 class Linearization(ABC):
@@ -116,13 +91,6 @@ def sizes(residual: Tensor) -> Tensor:
     return torch.where(largest > 0, largest, 1.0)
 
 
-def residual_norms(value: Tensor, z: Tensor) -> Tensor:
-    """The norms of the residual and of the iterate for each sample; shape (2, samples)."""
-    norm = torch.linalg.vector_norm
-    dtype = torch.float32 if z.dtype.itemsize < 4 else None
-    return torch.stack([norm(value - z, dim=1, dtype=dtype), norm(z, dim=1, dtype=dtype)])
-
-
 class Problem(ABC):
     """A map whose fixed point is wanted for each row."""
 
@@ -145,20 +113,6 @@ class Problem(ABC):
         for _ in range(count):
             z = self.evaluate(z).value
         return z
-
-    def opening(self, z: Tensor, count: int, *, graphs: bool) -> Opening:
-        """The first steps to the map's values, one at least; no gradient.
-
-        Args:
-            z: Where to start.
-            count: How many steps.
-            graphs: Whether it may be by CUDA graphs.
-        """
-        begun = self.evaluate(z)
-        new = self.iterated(begun.value, count - 1, graphs=graphs)
-        ended = self.evaluate(new)
-        norms = residual_norms(begun.value, z), residual_norms(ended.value, new)
-        return Opening(begun, new, ended, torch.stack(norms))
 
     @property
     def evaluations_per_look(self) -> int:

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from shoal.equilibrium.base import Solver
 from shoal.equilibrium.best import BestIterate
-from shoal.equilibrium.problem import Linearization, residual_norms
+from shoal.equilibrium.problem import Linearization
 from shoal.equilibrium.solution import Solution
 from shoal.equilibrium.status import RUNNING, Status
 
-__all__ = ["PATIENCE", "Outcome", "Records"]
+__all__ = ["PATIENCE", "Outcome", "Records", "residual_norms"]
 
 Array = NDArray[Any]
 
@@ -117,7 +117,7 @@ class Records:
             step: After how many steps.
             together: Whether it is worth more if all samples end with the same step. Otherwise
                 those that converge early rest where they were found.
-            norms: What :func:`residual_norms` says, if it is known.
+            norms: Those of :func:`residual_norms`, if they are known.
         """
         norms = residual_norms(value, z) if norms is None else norms
         residual, size = known = _to_host(norms)
@@ -279,6 +279,13 @@ class Records:
         status, residual, steps, of = (torch.from_numpy(end).to(device) for end in self._ends)
         solution = Solution(self._value, status, residual.to(dtype), steps, evaluations, self._note)
         return Outcome(solution, self._kept, not self._ends[0].any(), of)
+
+
+def residual_norms(value: Tensor, z: Tensor) -> Tensor:
+    """The norms of the residual and of the iterate for each sample; shape (2, samples)."""
+    norm = torch.linalg.vector_norm
+    dtype = torch.float32 if z.dtype.itemsize < 4 else None
+    return torch.stack([norm(value - z, dim=1, dtype=dtype), norm(z, dim=1, dtype=dtype)])
 
 
 def _safe_norms(value: Tensor, z: Tensor) -> Array:

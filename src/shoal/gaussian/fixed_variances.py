@@ -26,6 +26,8 @@ _ERROR = 1e-13  # bound of what is left out, relative to the root of both mean s
 _ODD = 1e-28  # the share of an even part that is rounding
 _MANY = 32  # one pair out of so many that is not known, at most
 _NEGLIGIBLE = 1e-16  # the same of terms that are never formed
+_BLOCK = 32  # powers that are formed at once, ...
+_FEW = 1 << 14  # ... for so many correlations at most
 
 
 class FixedVariances:
@@ -155,15 +157,45 @@ class _Polynomials:
         return duals, known, short
 
     def _sums(self, coefficients: Tensor, x: Tensor) -> Tensor:
-        """The polynomials and their derivatives, by Horner's scheme. shape: (2, ...)."""
-        result = torch.zeros(2, *x.shape, dtype=x.dtype, device=x.device)
-        value, slope = result
-        value += coefficients[-1]
+        """The polynomials and their derivatives. shape: (2, ...)."""
         t = x * x if self.odd else x
-        for each in coefficients[:-1].flip(0):
-            torch.addcmul(value, slope, t, out=slope)
-            torch.addcmul(each, value, t, out=value)
+        long = len(coefficients) > 4 * _BLOCK and x.numel() <= _FEW
+        result = (_sums_in_blocks if long else _sums_by_terms)(coefficients, t)
+        value, slope = result
         if self.odd:  # x p(x²)
             torch.addcmul(value, slope, t, value=2, out=slope)
             value *= x
         return result
+
+
+def _sums_by_terms(coefficients: Tensor, x: Tensor) -> Tensor:
+    """Polynomials and their derivatives, by Horner's scheme. shape: (2, ...)."""
+    result = torch.zeros(2, *x.shape, dtype=x.dtype, device=x.device)
+    value, slope = result
+    value += coefficients[-1]
+    for each in coefficients[:-1].flip(0):
+        torch.addcmul(value, slope, x, out=slope)
+        torch.addcmul(each, value, x, out=value)
+    return result
+
+
+def _sums_in_blocks(coefficients: Tensor, x: Tensor) -> Tensor:
+    """The same by products with the first powers, and Horner's scheme for the higher ones.
+
+    For long series at few places, where it matters how many operations there are.
+    """
+    values = coefficients.flatten(1)  # shape: (terms, n)
+    terms, count = values.shape
+    t = x.reshape(count, -1)
+    degree = torch.arange(1, terms, dtype=x.dtype, device=x.device)[:, None]
+    slopes = torch.nn.functional.pad(values[1:] * degree, (0, 0, 0, 1))
+    both = torch.nn.functional.pad(torch.stack([values, slopes]), (0, 0, 0, -terms % _BLOCK))
+    left = both.view(2, -1, _BLOCK, count).permute(3, 1, 0, 2).reshape(count, -1, _BLOCK)
+    powers = t[:, None].repeat(1, _BLOCK, 1)
+    powers[:, 0] = 1.0
+    powers = powers.cumprod(1)
+    parts = torch.bmm(left, powers).view(count, -1, 2, t.shape[1])
+    total, next_power = parts[:, -1], (powers[:, -1] * t)[:, None]
+    for part in parts[:, :-1].flip(1).unbind(1):
+        total = torch.addcmul(part, total, next_power)
+    return total.transpose(0, 1).reshape(2, *x.shape)

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.exceptions import AccuracyError
+from shoal.core.threads import side_by_side
 from shoal.kernels.arguments import work_space
 from shoal.kernels.backends import Block, Blocks, Factors, Pair, backend_for
 from shoal.kernels.function import KernelFunction
@@ -26,6 +27,7 @@ from shoal.kernels.surface import (
     norm_span,
     surface,
 )
+from shoal.kernels.typical_angles import GRID, typical_angles
 
 __all__ = ["ANGULAR_TOLERANCE", "FEW_PAIRS", "TOLERANCE", "Plan", "known_cosines", "shared_norm"]
 
@@ -41,11 +43,6 @@ _PAIRS = 4096  # whose scalar equations are solved together at least
 _STRIPS = 8  # of a symmetric matrix on a CPU, at least, ...
 _LEAST_STRIP = 128  # ... but of so many rows, with which products are as fast as with more
 _MANY_PAIRS = 100_000  # pairs that deserve a word if computed one by one
-_SAMPLE = 256  # rows and columns whose angles are looked at first
-_GRID = 8  # ranges of angles end at multiples of 1/8 ...
-_MARGIN = 1 / 16  # ... this far beyond the angles of the sample, ...
-_TAIL = 0.35  # ... or this share of half their range, whichever is more
-_NARROWEST = 0.5
 _INSET = 1e-3  # next to 0 and π derivatives in norms and variances are lost
 _SMOOTH_ANGLES: Span = (0.25, math.pi - 0.25)  # where kinks away from zero do no harm
 
@@ -127,9 +124,10 @@ class Plan:
         # row, which outweigh them in tall matrices
         series = 0 if self.surface is None else self.surface.coefficients[:, 0].numel()
         bytes_per_row = (6 * size + 3 * series) * points.element_size()
-        step = max(1, work_space(limit, points.device) // bytes_per_row)
+        threads = torch.get_num_threads() if self.backend.takes_threads else 1
+        step = max(1, work_space(limit, points.device) // (bytes_per_row * threads))
         if self.symmetric and points.device.type == "cpu":  # what is below the diagonal is wasted
-            step = min(step, max(_LEAST_STRIP, size // _STRIPS))
+            step = min(step, max(_LEAST_STRIP, size // (_STRIPS * threads)))
         fair = rows_to_deal(len(self.left), hands, symmetric=self.symmetric)
         step = min(step, max(fair, _LEAST_STRIP) if self.symmetric else fair)
         if self.surface is None:  # pairs share series of the duals, which take more memory
@@ -149,8 +147,8 @@ class Plan:
             cosine.masked_fill_(cosine.abs() > 1 - CLOSE, 0.0)
             found = torch.aminmax(cosine)
             ends = [min(ends[0], float(found[0])), max(ends[1], float(found[1]))]
-        low = math.floor(math.acos(ends[1]) * _GRID) / _GRID
-        high = math.ceil(math.acos(ends[0]) * _GRID) / _GRID
+        low = math.floor(math.acos(ends[1]) * GRID) / GRID
+        high = math.ceil(math.acos(ends[0]) * GRID) / GRID
         return max(low, _INSET), min(high, math.pi - _INSET)
 
     def mirror(self, matrix: Tensor, strip: Strip) -> None:
@@ -158,44 +156,24 @@ class Plan:
         if self.symmetric:
             self.backend.mirror(matrix, strip.rows)
 
-    def write(self, parts: Iterable[Strip], matrices: Pair) -> Iterator[None]:
-        """Write strips of both kernels into whole matrices, and mirror them if symmetric.
+    def write(self, parts: Sequence[Strip], matrices: Pair) -> Iterator[None]:
+        """Write strips of both kernels into whole matrices, and mirror them if symmetric."""
 
-        The products of the next strip are begun before angles of one are looked at: on a GPU, that
-        is a look at what it has done so far.
-        """
-        ahead = self.left.points.is_cuda
-        known: Tensor | None = None
-        parts = list(parts)
-        for strip, following in zip(parts, [*parts[1:], None], strict=True):
-            cosine = self.cosines(strip) if known is None else known
-            known = None if following is None or not ahead else self.cosines(following)
-            out = matrices[0][strip], matrices[1][strip]
-            below = None
-            if self.symmetric and self.surface is not None and self.backend.mirrors:
-                turned = strip.columns, strip.rows
-                below = matrices[0][turned].T, matrices[1][turned].T
-            self.fill(strip, out, cosine, below)
-            if below is None:
-                for matrix in matrices:
-                    self.mirror(matrix, strip)
-            yield
+        def work(strip: Strip) -> None:
+            self.fill(strip, (matrices[0][strip], matrices[1][strip]))
+            for matrix in matrices:
+                self.mirror(matrix, strip)
 
-    def fill(
-        self, strip: Strip, out: Pair, cosine: Tensor | None = None, below: Pair | None = None
-    ) -> None:
+        _ = self.left.unit, self.right.unit  # once for all threads
+        return side_by_side(work, parts, in_threads=self.backend.takes_threads)
+
+    def fill(self, strip: Strip, out: Pair) -> None:
         """Write both kernels of a strip into ``out``.
 
         The strip of a symmetric matrix begins at its diagonal, which is exact; what lies below it
         is not to be used.
-
-        Args:
-            strip: The strip.
-            out: Where both kernels go.
-            cosine: Its cosines, if they are known; they are used up.
-            below: Where what is above the diagonal goes once more.
         """
-        cosine = self.cosines(strip) if cosine is None else cosine
+        cosine = self.cosines(strip)
         if self.symmetric:
             angles = ANY_ANGLE if self.surface is None else self.surface.angles
             cosine.diagonal().fill_(math.cos(sum(angles) / 2))  # any that needs no care
@@ -204,14 +182,13 @@ class Plan:
         else:
             special = self._special(self.surface, strip, cosine)
             factors = self.rows[strip.rows], self.columns[strip.columns]
-            self.backend.evaluate(Block(self.surface, *factors, cosine), out, below)
-            for side in (out,) if below is None else (out, below):
-                if special is not None:
-                    where, values = special
-                    for matrix, value in zip(side, values, strict=True):
-                        matrix[where] = value.to(matrix)
-                if not self.function.architecture.positively_homogeneous:  # then they are exact
-                    self._fill_zeros(strip, side)
+            self.backend.evaluate(Block(self.surface, *factors, cosine), out)
+            if special is not None:
+                where, values = special
+                for matrix, value in zip(out, values, strict=True):
+                    matrix[where] = value.to(matrix)
+            if not self.function.architecture.positively_homogeneous:  # then they are exact
+                self._fill_zeros(strip, out)
         if self.symmetric:
             for q, matrix in enumerate(out):
                 matrix.diagonal().copy_(self.diagonal[q, strip.rows])
@@ -324,13 +301,13 @@ def _choose(
         tolerance = ANGULAR_TOLERANCE[dtype]
         try:
             wide = angular_surface(function, squared_norm, tolerance)
-            return wide.restricted(_typical_angles(left, right), tolerance), wide
+            return wide.restricted(typical_angles(left, right), tolerance), wide
         except AccuracyError as error:
             _LOGGER.info("no series in the angle: %s", error)
     pairs = _pairs(left, right)
     if pairs <= (min(few_pairs, FEW_PAIRS) if one_norm else few_pairs):
         return None, None
-    angles, tolerance = _typical_angles(left, right), TOLERANCE[dtype]
+    angles, tolerance = typical_angles(left, right), TOLERANCE[dtype]
     smooth = _common(angles, _SMOOTH_ANGLES)
     if squared_norm is not None:
         try:
@@ -365,28 +342,6 @@ def _any_norms(
                 error,
             )
     return None
-
-
-def _typical_angles(left: Inputs, right: Inputs) -> Span:
-    """A range that holds nearly all angles, seen in a sample, rounded outwards."""
-    generator = torch.Generator().manual_seed(0)
-    i, j = (
-        torch.randperm(len(s), generator=generator)[:_SAMPLE].to(s.points.device)
-        for s in (left, right)
-    )
-    cosine = left.unit[i] @ right.unit[j].T
-    ordinary = (left.norm[i, None] > 0) & (right.norm[j] > 0)
-    if left is right:
-        ordinary &= i[:, None] != j
-    if not bool(ordinary.any()):
-        return ANY_ANGLE
-    least, most = (float(end) for end in torch.aminmax(cosine[ordinary].double().clamp(-1.0, 1.0)))
-    first, last = math.acos(most), math.acos(least)
-    margin = max(_MARGIN, _TAIL * (last - first) / 2)
-    low = math.floor((first - margin) * _GRID) / _GRID
-    high = math.ceil((last + margin) * _GRID) / _GRID
-    widened = max(0.0, (_NARROWEST - (high - low)) / 2)
-    return max(low - widened, 0.0), min(high + widened, math.pi)
 
 
 def _diagonal(function: KernelFunction, chosen: Surface | None, inputs: Inputs) -> Tensor:

@@ -31,16 +31,16 @@ class Blocks:
     """The back end of every device: all that is done with every entry of a block.
 
     Attributes:
-        mirrors: Whether ``evaluate`` takes where to write what is above the diagonal once more.
+        takes_threads: Whether each thread is best given blocks of its own.
     """
 
-    mirrors = False
+    takes_threads = False
 
     def cosines(self, left: Tensor, right: Tensor) -> Tensor:
         """Cosines of the angles between unit vectors. shapes: (n, p), (m, p) -> (n, m)."""
         return left @ right.T
 
-    def evaluate(self, block: Block, out: Pair, below: Pair | None = None) -> None:  # noqa: ARG002
+    def evaluate(self, block: Block, out: Pair) -> None:
         """Write both kernels of a block into ``out``; the cosines are used up."""
         surface, rows, columns, cosine = block
         low, high = surface.angles

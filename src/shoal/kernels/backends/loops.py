@@ -34,7 +34,9 @@ _ROWS = 8  # least rows of a thread
 class Loops(Blocks):
     """The back end of CPUs that have Numba; derivatives are those of blocks."""
 
-    def evaluate(self, block: Block, out: Pair, below: Pair | None = None) -> None:  # noqa: ARG002
+    takes_threads = True
+
+    def evaluate(self, block: Block, out: Pair) -> None:
         """Write both kernels of a block into ``out``."""
         surface, rows, columns, cosine = block
         tiles = _Tiles.of(surface, rows, columns)

@@ -1,13 +1,9 @@
-"""Evaluation of a surface on a GPU, tile by tile, in one pass over the matrix.
+"""Evaluation of a surface and its adjoint on a GPU, tile by tile, in one pass over the matrix.
 
-For a few functions $f_s$ of the columns' norms at a time, the series in the angle are summed, whose
-coefficients belong to the row; only the cosines are read and only the results written, those of a
-symmetric matrix on both sides of its diagonal. The loops are not unrolled as a whole, so one
-compilation serves all degrees, and another all ranks but one.
+For each function $f_s$ of the columns' norms, Clenshaw's recurrence sums the series in the angle,
+whose coefficients belong to the row; only the cosines are read and only the results written. The
+loops are not unrolled as a whole, so one compilation serves all ranks and degrees.
 """
-
-from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 import triton
@@ -16,24 +12,14 @@ from torch import Tensor
 from triton.language.extra import libdevice
 
 from shoal.kernels.backends import half_precision
-from shoal.kernels.backends.adjoint_tiles import adjoint_tiles
-from shoal.kernels.backends.block import (
-    Adjoint,
-    Block,
-    DifferentiableBlock,
-    Factors,
-    Polynomial,
-    Rounded,
-)
-from shoal.kernels.backends.blocks import Blocks, Pair, adjoint_series
-from shoal.kernels.surface import Surface
+from shoal.kernels.backends.block import Adjoint, Block, DifferentiableBlock, Polynomial, Rounded
+from shoal.kernels.backends.blocks import Blocks, adjoint_series, row_series
 
-__all__ = ["Tiles", "evaluate_tiles", "mirror_tiles"]
+__all__ = ["Tiles", "adjoint_tiles", "evaluate_tiles", "mirror_tiles"]
 
-_ROWS, _COLUMNS = 8, 128  # of a tile; mirrored, its rows are whole sectors of memory
-_TOGETHER = 3  # functions of a norm that share a basis of polynomials
-_CUT = {torch.float64: 2e-12, torch.float32: 1e-9}  # what may be left out, of the diagonal
-_WARPS = 4
+_COLUMNS = {torch.float64: 256, torch.float32: 512}  # of a tile, which has one row; measured
+_ADJOINT_COLUMNS = 256
+_WARPS = 2
 _UNROLLED = 4  # steps of the recurrence
 _MIRRORED = 64  # rows and columns of a tile that is transposed
 
@@ -41,14 +27,14 @@ _MIRRORED = 64  # rows and columns of a tile that is transposed
 class Tiles(Blocks):
     """The back end of a GPU; entries to first order are those of blocks."""
 
-    mirrors = True
-
-    def evaluate(self, block: Block, out: Pair, below: Pair | None = None) -> None:
-        """Write both kernels of a block into ``out``, and what is above its diagonal below it."""
+    def evaluate(self, block: Block, out: tuple[Tensor, Tensor]) -> None:
+        """Write both kernels of a block into ``out``."""
         surface, rows, columns, cosine = block
-        evaluate_tiles(
-            cosine, _series(surface, cosine.dtype, cosine.device), rows, columns, out, below
-        )
+        low, high = surface.angles
+        weights = columns.features.T * columns.scale[:, None]
+        series = row_series(surface, rows).permute(1, 2, 3, 0)
+        ends = (low + high) / 2, (high - low) / 2
+        evaluate_tiles(cosine, series, weights.contiguous(), *ends, out)
 
     def adjoint(self, block: DifferentiableBlock, upstream: Tensor) -> Adjoint:
         """Gradients of cosines and norms of a block, given those of both kernels, (2, n, m)."""
@@ -82,200 +68,218 @@ class Tiles(Blocks):
             super().mirror(matrix, rows)
 
 
-class _Series(NamedTuple):
-    """A surface on a device, in groups of functions of the columns' norms.
-
-    Attributes:
-        coefficients: Padded. shape: (2, rank, groups * together, terms)
-        lengths: How often four terms are needed in each group. shape: (groups,)
-        ends: The middle of the range of angles, and one over half of its width.
-        together: How many functions a group has.
-    """
-
-    coefficients: Tensor
-    lengths: Tensor
-    ends: Tensor
-    together: int
-
-
-@lru_cache(maxsize=16)
-def _series(surface: Surface, dtype: torch.dtype, device: torch.device) -> _Series:
-    """Kept, since all blocks of a matrix need it, and often the next matrix."""
-    full, rank = surface.coefficients, surface.rank
-    together = 1 if rank == 1 else _TOGETHER
-    groups, fours = -(-rank // together), -(-full.shape[-1] // _UNROLLED)
-    more = 0, fours * _UNROLLED - full.shape[-1], 0, groups * together - rank
-    coefficients = torch.nn.functional.pad(full, more)
-    # functions of a norm are bounded by the sums of their coefficients
-    largest = surface.basis.abs().sum(1)
-    bound = torch.einsum("r,qrsk->qsk", largest, full.abs()).amax(0) * largest[:, None]
-    rest = bound.flip(1).cumsum(1).flip(1)
-    needed = (rest > _CUT[dtype] / rank).sum(1)
-    lengths = [
-        -(-int(needed[g * together : (g + 1) * together].max()) // _UNROLLED) for g in range(groups)
-    ]
-    low, high = surface.angles
-    return _Series(
-        coefficients.to(device, dtype),
-        torch.tensor(lengths, dtype=torch.int32, device=device),
-        torch.tensor([(low + high) / 2, 2 / (high - low)], dtype=dtype, device=device),
-        together,
-    )
-
-
 def evaluate_tiles(
     cosine: Tensor,
-    series: _Series,
-    rows: Factors,
-    columns: Factors,
-    out: Pair,
-    below: Pair | None = None,
+    series: Tensor,
+    weights: Tensor,
+    middle: float,
+    half_width: float,
+    out: tuple[Tensor, Tensor],
 ) -> None:
     """Write both kernels of a block.
 
     Args:
         cosine: The cosines, contiguous. shape: (n, m)
-        series: The surface.
-        rows: What the rows contribute.
-        columns: What the columns contribute.
+        series: Coefficients of the rows. shape: (2, rank, degree + 1, n)
+        weights: Factors of the columns, contiguous. shape: (2, rank, m)
+        middle: The middle of the range of angles.
+        half_width: Half of its width.
         out: Where the results go; their columns are contiguous.
-        below: Where those above the diagonal go as well; their rows are contiguous. The others,
-            below the diagonal, are then written nowhere.
     """
     count, size = cosine.shape
-    core, lengths, ends, together = series
-    _, rank, padded, terms = core.shape
-    constant = rank == 1
-    if constant:  # one series for all rows, since the function is the constant
-        own, per_row = core[:, 0, :, :, None].contiguous(), 1
-    else:
-        own = torch.einsum("nr,qrsk->qskn", rows.features, core).contiguous()
-        per_row = count
-    weights = torch.zeros(2, padded, size, dtype=cosine.dtype, device=cosine.device)
-    torch.mul(columns.features.T, columns.scale[:, None], out=weights[:, :rank])
-    tiles = triton.cdiv(size, _COLUMNS)
-    mirrored = out if below is None else below
+    falling, groups = _falling(series)
+    rank = series.shape[1]
+    ends = torch.tensor([middle, 1 / half_width], dtype=cosine.dtype, device=cosine.device)
+    columns = _COLUMNS[cosine.dtype]
     with torch.cuda.device(cosine.device):
         # all tiles along the first axis of the grid, the only one that takes more than 65,535
-        _tile[(tiles * triton.cdiv(count, _ROWS),)](
+        tiles = triton.cdiv(size, columns)
+        _tile[(tiles * count,)](
             cosine,
-            own,
-            lengths,
+            falling,
             weights,
-            rows.scale.contiguous(),
             ends,
-            *out,
-            *mirrored,
+            out[0],
+            out[1],
             count,
             size,
-            padded // together,
-            terms,
-            per_row,
+            rank,
+            groups,
             tiles,
             out[0].stride(0),
             out[1].stride(0),
-            mirrored[0].stride(1),
-            mirrored[1].stride(1),
-            one_series=constant,
-            symmetric=below is not None,
-            rows=_ROWS,
-            columns=_COLUMNS,
-            together=together,
+            columns=columns,
+            unrolled=_UNROLLED,
             num_warps=_WARPS,
         )
 
 
+def _falling(series: Tensor) -> tuple[Tensor, int]:
+    """Coefficients, highest degree first, and in how many groups that are unrolled."""
+    several, rank, terms, count = series.shape
+    groups = -(-terms // _UNROLLED)
+    falling = series.new_zeros(several, rank, groups * _UNROLLED, count)
+    falling[:, :, groups * _UNROLLED - terms :] = series.flip(2)
+    return falling, groups
+
+
 @triton.jit(
-    do_not_specialize=[
-        *("count", "size", "groups", "terms", "per_row", "tiles"),
-        *("stride_ck", "stride_ntk", "below_ck", "below_ntk"),
-    ]
+    do_not_specialize=["count", "size", "rank", "groups", "tiles", "stride_ck", "stride_ntk"]
 )
 def _tile(
     cosine,
     series,
-    lengths,
     weights,
-    scale,
     ends,
     ck,
     ntk,
-    mirrored_ck,
-    mirrored_ntk,
     count,
     size,
+    rank,
     groups,
-    terms,
-    per_row,
     tiles,
     stride_ck,
     stride_ntk,
-    below_ck,
-    below_ntk,
-    one_series: tl.constexpr,
-    symmetric: tl.constexpr,
-    rows: tl.constexpr,
     columns: tl.constexpr,
-    together: tl.constexpr,
+    unrolled: tl.constexpr,
 ):
-    start, left = tl.program_id(0) // tiles * rows, tl.program_id(0) % tiles * columns
-    if symmetric and left + columns <= start:
-        return
-    row, column = start + tl.arange(0, rows), left + tl.arange(0, columns)
-    within, among = row < count, column < size
-    inside = within[:, None] & among[None, :]
-    row_place, column_place = tl.cast(row, tl.int64)[:, None], tl.cast(column, tl.int64)[None, :]
-    c = tl.load(cosine + row_place * size + column_place, mask=inside, other=0.0)
+    row = tl.cast(tl.program_id(0) // tiles, tl.int64)
+    column = tl.program_id(0) % tiles * columns + tl.arange(0, columns)
+    inside = column < size
+    c = tl.load(cosine + row * size + column, mask=inside, other=0.0)
     angle = libdevice.acos(tl.minimum(tl.maximum(c, -1.0), 1.0))
     t = (angle - tl.load(ends)) * tl.load(ends + 1)
     t = tl.minimum(tl.maximum(t, -1.0), 1.0)
     twice = t + t
     first, second = tl.zeros_like(t), tl.zeros_like(t)
-    step = tl.cast(per_row, tl.int64)  # from one term to the next, ...
-    function = step * terms  # ... from one function of the columns' norms to the next, ...
-    other = function * groups * together  # ... and from the CK to the NTK
-    at = series + tl.minimum(row, 0 if one_series else count - 1)
-    for g in range(groups):
-        p, q = tl.full(t.shape, 1.0, t.dtype), t
-        a0, b0 = tl.zeros_like(t), tl.zeros_like(t)
-        if together == 3:
-            a1, b1 = tl.zeros_like(t), tl.zeros_like(t)
-            a2, b2 = tl.zeros_like(t), tl.zeros_like(t)
-        k = at + tl.cast(g, tl.int64) * together * function
-        for _ in range(tl.load(lengths + g)):
-            for _two in tl.static_range(2):
-                a0 += tl.load(k)[:, None] * p + tl.load(k + step)[:, None] * q
-                b0 += tl.load(k + other)[:, None] * p + tl.load(k + other + step)[:, None] * q
-                if together == 3:
-                    j = k + function
-                    a1 += tl.load(j)[:, None] * p + tl.load(j + step)[:, None] * q
-                    b1 += tl.load(j + other)[:, None] * p + tl.load(j + other + step)[:, None] * q
-                    m = j + function
-                    a2 += tl.load(m)[:, None] * p + tl.load(m + step)[:, None] * q
-                    b2 += tl.load(m + other)[:, None] * p + tl.load(m + other + step)[:, None] * q
-                p = twice * q - p
-                q = twice * p - q
-                k += 2 * step
-        v = weights + tl.cast(g, tl.int64) * together * size + column
-        w = v + tl.cast(groups, tl.int64) * together * size
-        first += a0 * tl.load(v, mask=among, other=0.0)[None, :]
-        second += b0 * tl.load(w, mask=among, other=0.0)[None, :]
-        if together == 3:
-            first += a1 * tl.load(v + size, mask=among, other=0.0)[None, :]
-            second += b1 * tl.load(w + size, mask=among, other=0.0)[None, :]
-            first += a2 * tl.load(v + 2 * size, mask=among, other=0.0)[None, :]
-            second += b2 * tl.load(w + 2 * size, mask=among, other=0.0)[None, :]
-    first *= tl.load(scale + row, mask=within, other=0.0)[:, None]
-    second *= tl.load(scale + count + row, mask=within, other=0.0)[:, None]
-    above = inside
-    if symmetric:
-        above = inside & (column[None, :] >= row[:, None])
-    tl.store(ck + row_place * stride_ck + column_place, first, mask=above)
-    tl.store(ntk + row_place * stride_ntk + column_place, second, mask=above)
-    if symmetric:
-        beyond = inside & (column[None, :] > row[:, None])
-        tl.store(mirrored_ck + column_place * below_ck + row_place, first, mask=beyond)
-        tl.store(mirrored_ntk + column_place * below_ntk + row_place, second, mask=beyond)
+    other = tl.cast(rank, tl.int64) * groups * unrolled * count  # from the CK to the NTK
+    for s in range(rank):
+        left = series + tl.cast(s, tl.int64) * groups * unrolled * count + row
+        b1, b2 = tl.zeros_like(t), tl.zeros_like(t)
+        d1, d2 = tl.zeros_like(t), tl.zeros_like(t)
+        for _ in range(groups):
+            for i in tl.static_range(unrolled):
+                b = twice * b1 + (tl.load(left + i * count) - b2)
+                d = twice * d1 + (tl.load(left + other + i * count) - d2)
+                b2 = b1
+                b1 = b
+                d2 = d1
+                d1 = d
+            left += unrolled * count
+        v = tl.load(weights + s * size + column, mask=inside, other=0.0)
+        w = tl.load(weights + (rank + s) * size + column, mask=inside, other=0.0)
+        first += (b1 - t * b2) * v
+        second += (d1 - t * d2) * w
+    tl.store(ck + row * stride_ck + column, first, mask=inside)
+    tl.store(ntk + row * stride_ntk + column, second, mask=inside)
+
+
+def adjoint_tiles(
+    cosine: Tensor,
+    upstream: Tensor,
+    series: Tensor,
+    factors: Tensor,
+    middle: float,
+    half_width: float,
+) -> Adjoint:
+    """Gradients of cosines and norms of a block, given those of both kernels.
+
+    Args:
+        cosine: The cosines, contiguous. shape: (n, m)
+        upstream: Gradients of both kernels, contiguous. shape: (2, n, m)
+        series: Coefficients of the rows, for the columns' slopes, the rows' slopes and the angle,
+            of both kernels each. shape: (6, rank, degree + 1, n)
+        factors: Slopes of what the columns contribute to both kernels, and that itself, contiguous.
+            shape: (4, rank, m)
+        middle: The middle of the range of angles.
+        half_width: Half of its width.
+    """
+    count, size = cosine.shape
+    falling, groups = _falling(series)
+    ends = torch.tensor([middle, 1 / half_width], dtype=cosine.dtype, device=cosine.device)
+    tiles = triton.cdiv(size, _ADJOINT_COLUMNS)
+    turning, right = torch.empty_like(cosine), torch.empty_like(cosine)
+    left = cosine.new_empty(count, tiles)
+    with torch.cuda.device(cosine.device):
+        _adjoint[(tiles * count,)](
+            cosine,
+            upstream,
+            falling,
+            factors,
+            ends,
+            turning,
+            left,
+            right,
+            count,
+            size,
+            series.shape[1],
+            groups,
+            tiles,
+            columns=_ADJOINT_COLUMNS,
+            unrolled=_UNROLLED,
+            num_warps=_WARPS,
+        )
+    return Adjoint(turning, left.sum(1, dtype=torch.float64), right.sum(0, dtype=torch.float64))
+
+
+@triton.jit(do_not_specialize=["count", "size", "rank", "groups", "tiles"])
+def _adjoint(
+    cosine,
+    upstream,
+    series,
+    factors,
+    ends,
+    turning,
+    left,
+    right,
+    count,
+    size,
+    rank,
+    groups,
+    tiles,
+    columns: tl.constexpr,
+    unrolled: tl.constexpr,
+):
+    tile = tl.program_id(0) % tiles
+    row = tl.cast(tl.program_id(0) // tiles, tl.int64)
+    column = tile * columns + tl.arange(0, columns)
+    inside = column < size
+    place = row * size + column
+    c = tl.load(cosine + place, mask=inside, other=0.0)
+    ck = tl.load(upstream + place, mask=inside, other=0.0)
+    ntk = tl.load(upstream + tl.cast(count, tl.int64) * size + place, mask=inside, other=0.0)
+    t = (libdevice.acos(tl.minimum(tl.maximum(c, -1.0), 1.0)) - tl.load(ends)) * tl.load(ends + 1)
+    t = tl.minimum(tl.maximum(t, -1.0), 1.0)
+    twice = t + t
+    in_angle, in_left, in_right = tl.zeros_like(t), tl.zeros_like(t), tl.zeros_like(t)
+    one = tl.cast(rank, tl.int64) * groups * unrolled * count  # from one series to the next
+    for s in range(rank):
+        for d in tl.static_range(3):
+            first = series + 2 * d * one + tl.cast(s, tl.int64) * groups * unrolled * count + row
+            a1, a2 = tl.zeros_like(t), tl.zeros_like(t)
+            b1, b2 = tl.zeros_like(t), tl.zeros_like(t)
+            for _ in range(groups):
+                for i in tl.static_range(unrolled):
+                    a = twice * a1 + (tl.load(first + i * count) - a2)
+                    b = twice * b1 + (tl.load(first + one + i * count) - b2)
+                    a2 = a1
+                    a1 = a
+                    b2 = b1
+                    b1 = b
+                first += unrolled * count
+            own = factors + (rank * (2 * (d > 0)) + s) * size + column
+            v = tl.load(own, mask=inside, other=0.0)
+            w = tl.load(own + rank * size, mask=inside, other=0.0)
+            found = (a1 - t * a2) * ck * v + (b1 - t * b2) * ntk * w
+            if d == 0:
+                in_right += found
+            elif d == 1:
+                in_left += found
+            else:
+                in_angle += found
+    tl.store(turning + place, -in_angle / tl.sqrt(1.0 - c * c), mask=inside)
+    tl.store(right + place, in_right, mask=inside)
+    tl.store(left + row * tiles + tile, tl.sum(in_left))
 
 
 def mirror_tiles(matrix: Tensor, rows: slice) -> None:

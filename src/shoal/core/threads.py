@@ -1,0 +1,41 @@
+"""Work in several threads, in each of which torch has one."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+__all__ = ["side_by_side"]
+
+_T = TypeVar("_T")
+
+
+def side_by_side(
+    work: Callable[[_T], object], items: Sequence[_T], *, in_threads: bool = True
+) -> Iterator[None]:
+    """Do work on each item, in as many threads as torch has; yields after each item, in order.
+
+    Threads of torch that have worked together on a product stay awake for a while and get in the
+    way of what comes next. Here none of them work together: each thread does all that is to be done
+    with its items.
+    """
+    threads, gradients = torch.get_num_threads(), torch.is_grad_enabled()
+    if not in_threads or threads == 1 or len(items) == 1:
+        for item in items:
+            work(item)
+            yield
+        return
+
+    def alone() -> None:
+        torch.set_num_threads(1)  # of this thread
+        torch.set_grad_enabled(gradients)
+
+    pool = ThreadPoolExecutor(min(threads, len(items)), initializer=alone)
+    try:
+        for done in [pool.submit(work, item) for item in items]:
+            done.result()
+            yield
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)  # what threads that come later begin with
