@@ -46,21 +46,6 @@ _ORDER = ORDERS[2]  # of Hermite coefficients, which are enough for angles of 1/
 _CHECKS = 32  # points at which a table is compared with the other quadrature
 
 
-@dataclass(frozen=True)
-class _Table:
-    """The normalized dual, and the logarithms of the norms that it was divided by."""
-
-    normalized: Chebyshev
-    norm_u: Chebyshev
-    norm_v: Chebyshev
-
-    def __call__(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        cosine, sine = correlation(a, b, c)
-        log_a, log_b = a.log2(), b.log2()
-        norm = torch.exp(self.norm_u(log_a) + self.norm_v(log_b))
-        return self.normalized(log_a, log_b, torch.atan2(sine, cosine)) * norm
-
-
 @dataclass(frozen=True, eq=False)
 class Tables:
     """$D_{jk}$ by tables wherever one can be had and pays, and by quadrature elsewhere.
@@ -72,7 +57,7 @@ class Tables:
     phi: Activation
     orders: tuple[int, int]
     edges: tuple[float, ...]  # of the bins, in log₂ of the variance
-    tables: dict[int, _Table]  # by number of the box
+    tables: dict[int, Chebyshev]  # normalized duals, by number of the box
 
     @classmethod
     def of(
@@ -98,16 +83,19 @@ class Tables:
 
     def __call__(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         """Evaluate at vectors of covariances."""
+        high, low = max(self.orders), min(self.orders)
         a, b, c = _ordered(*self.orders, a, b, c)
         where, result = _box_number(self.edges, a, b, c), torch.empty_like(a)
         rest = torch.ones_like(a, dtype=torch.bool)
         for n, table in self.tables.items():
             inside = where == n
             if bool(inside.any()):
-                result[inside] = table(a[inside], b[inside], c[inside])
+                x, y, z = a[inside], b[inside], c[inside]
+                cosine, sine = correlation(x, y, z)
+                normalized = table(x.log2(), y.log2(), torch.atan2(sine, cosine))
+                result[inside] = normalized * _norm(self.phi, high, x) * _norm(self.phi, low, y)
                 rest &= ~inside
         if bool(rest.any()):
-            high, low = max(self.orders), min(self.orders)
             result[rest] = mixed_dual(self.phi, high, low, a[rest], b[rest], c[rest])
         return result
 
@@ -196,7 +184,7 @@ def _table(
     span_b: _Span,
     span_angle: _Span,
     tolerance: float,
-) -> _Table | None:
+) -> Chebyshev | None:
     """Fit a table to spans of log₂ of the variances and of the angle; ``None`` if it fails."""
     if min(span_a[0], span_b[0]) < _SMALLEST or max(span_a[1], span_b[1]) > _LARGEST:
         return None
@@ -204,42 +192,32 @@ def _table(
         return None
 
     def normalized(log_a: Tensor, log_b: Tensor, angle: Tensor) -> Tensor:
-        values = rule(log_a.exp2(), log_b.exp2(), angle)
-        return values / (_norm(phi, j, log_a)[:, None, None] * _norm(phi, k, log_b)[:, None])
+        a, b = log_a.exp2(), log_b.exp2()
+        return rule(a, b, angle) / (_norm(phi, j, a)[:, None, None] * _norm(phi, k, b)[:, None])
 
+    box = (span_a, span_b, span_angle)
     try:
-        rule = _rule(phi, (j, k), (span_a, span_b, span_angle), tolerance / 32)
-        norm_u, norm_v = (
-            fit(lambda x, n=order: _norm(phi, n, x).log(), [span], tolerance=tolerance / 16)
-            for order, span in ((j, span_a), (k, span_b))
-        )
-        dual = fit(
-            normalized,
-            (span_a, span_b, span_angle),
-            tolerance=tolerance / 2,
-            max_degree=(64, 64, 128),
-        )
-        table = _Table(dual.compress(tolerance / 4), norm_u, norm_v)
+        rule = _rule(phi, (j, k), box, tolerance / 32)
+        full = fit(normalized, box, tolerance=tolerance / 2, max_degree=(64, 64, 128))
+        table = full.compress(tolerance / 4)
     except AccuracyError:
         return None
     return table if _agrees(table, phi, j, k, tolerance) else None
 
 
-def _agrees(table: _Table, phi: Activation, j: int, k: int, tolerance: float) -> bool:
+def _agrees(table: Chebyshev, phi: Activation, j: int, k: int, tolerance: float) -> bool:
     """Whether the table agrees with the other quadrature at points off its grid."""
     unit = torch.quasirandom.SobolEngine(3, scramble=True, seed=0).draw(
         _CHECKS, dtype=torch.float64
     )
-    low, high = torch.tensor(table.normalized.box, dtype=torch.float64).T
+    low, high = torch.tensor(table.box, dtype=torch.float64).T
     log_a, log_b, angle = (low + (high - low) * unit).T
     a, b = log_a.exp2(), log_b.exp2()
-    c = angle.cos() * (a * b).sqrt()
-    scale = _norm(phi, j, log_a) * _norm(phi, k, log_b)
-    difference = (table(a, b, c) - mixed_dual(phi, j, k, a, b, c)) / scale
+    exact = mixed_dual(phi, j, k, a, b, angle.cos() * (a * b).sqrt())
+    difference = table(log_a, log_b, angle) - exact / (_norm(phi, j, a) * _norm(phi, k, b))
     return float(difference.abs().max()) <= tolerance
 
 
-def _norm(phi: Activation, order: int, log_variance: Tensor) -> Tensor:
+def _norm(phi: Activation, order: int, variance: Tensor) -> Tensor:
     """The root of the mean square of a derivative."""
-    square = Square(Derivative(phi, order))
-    return smoothed(square, torch.zeros_like(log_variance), log_variance.exp2()).sqrt()
+    return smoothed(Square(Derivative(phi, order)), torch.zeros_like(variance), variance).sqrt()
