@@ -13,11 +13,10 @@ from shoal.core.checks import real
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
 from shoal.gaussian.closed_forms import closed_dual, closed_form
-from shoal.gaussian.composites import Derivative, Square
 from shoal.gaussian.domain import Covariance, covariance
 from shoal.gaussian.mehler import Mehler
 from shoal.gaussian.mixed import mixed_dual
-from shoal.gaussian.smoothing import smoothed
+from shoal.gaussian.moments import derivative_square
 from shoal.gaussian.tables import Tables
 
 __all__ = ["dual", "dual_derivative"]
@@ -232,8 +231,7 @@ def _mean_squares(phi: Activation, j: int, variance: Tensor) -> Tensor:
     """$D_{jj}$ where u = v."""
     if j and any(kink.jumps[0] for kink in phi.kinks):
         return torch.full_like(variance, math.inf)
-    square = Square(Derivative(phi, j) if j else phi)
     try:
-        return smoothed(square, torch.zeros_like(variance), variance)
+        return derivative_square(phi, j, variance)
     except AccuracyError:  # a square may grow too fast for what its root is not
         return mixed_dual(phi, j, j, variance, variance, variance)

@@ -18,7 +18,15 @@ from shoal.gaussian.octaves import at_octaves
 from shoal.gaussian.polynomials import as_series
 from shoal.gaussian.smoothing import smoothed, smoothed_stack
 
-__all__ = ["Moments", "mean", "mean_square", "moments", "normalization", "slope_square"]
+__all__ = [
+    "Moments",
+    "derivative_square",
+    "mean",
+    "mean_square",
+    "moments",
+    "normalization",
+    "slope_square",
+]
 
 
 @dataclass(frozen=True)
@@ -138,10 +146,15 @@ def slope_square(phi: Activation, variance: Tensor) -> Tensor:
     r"""$\mathbb{E}[\varphi'(\sqrt a\,\xi)^2]$, unchecked; infinite if $\varphi$ jumps."""
     if as_series(phi) is not None:
         return moments(phi, variance.sqrt()).first_square
-    zero = torch.zeros_like(variance)
     if any(kink.jumps[0] for kink in phi.kinks):
-        return zero + math.inf
-    return smoothed(Square(Derivative(phi, 1)), zero, variance)
+        return torch.zeros_like(variance) + math.inf
+    return derivative_square(phi, 1, variance)
+
+
+def derivative_square(phi: Activation, order: int, variance: Tensor) -> Tensor:
+    r"""$\mathbb{E}[\varphi^{(k)}(\sqrt a\,\xi)^2]$ of the smooth pieces, unchecked."""
+    square = Square(Derivative(phi, order) if order else phi)
+    return smoothed(square, torch.zeros_like(variance), variance)
 
 
 @cached

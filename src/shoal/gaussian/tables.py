@@ -20,12 +20,11 @@ from shoal.activations.panels import breaks, jump, reach, vanishes
 from shoal.approximation import Chebyshev, fit
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
-from shoal.gaussian.composites import Derivative, Square
 from shoal.gaussian.domain import Covariance
 from shoal.gaussian.mehler import ORDERS, expanded
 from shoal.gaussian.mixed import mixed_dual
+from shoal.gaussian.moments import derivative_square
 from shoal.gaussian.polar import Rule, resolving_rule
-from shoal.gaussian.smoothing import smoothed
 
 __all__ = ["Tables", "tabulable"]
 
@@ -220,4 +219,4 @@ def _agrees(table: Chebyshev, phi: Activation, j: int, k: int, tolerance: float)
 
 def _norm(phi: Activation, order: int, variance: Tensor) -> Tensor:
     """The root of the mean square of a derivative."""
-    return smoothed(Square(Derivative(phi, order)), torch.zeros_like(variance), variance).sqrt()
+    return derivative_square(phi, order, variance).sqrt()

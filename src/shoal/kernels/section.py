@@ -23,10 +23,9 @@ from shoal.activations.panels import gauss_legendre
 from shoal.approximation import Chebyshev, fit
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
-from shoal.gaussian.composites import Square
 from shoal.gaussian.mixed import mixed_dual_at_angle
+from shoal.gaussian.moments import derivative_square
 from shoal.gaussian.quadrature import finest_panel
-from shoal.gaussian.smoothing import smoothed
 
 __all__ = ["HalfAngle", "Section", "section"]
 
@@ -121,8 +120,7 @@ def section(phi: Activation, variance: float) -> Section:
     mean_after = _fit(
         lambda angle: _mean(lambda x: series(math.pi - x), math.pi - angle, degree), size
     )
-    zero = torch.zeros_like(scale)
-    square = float(smoothed(Square(phi), zero, scale))
+    square = float(derivative_square(phi, 0, scale))
     opposite = float(mixed_dual_at_angle(phi, 0, 0, scale[None], scale[None], _STRAIGHT))
     remainder = (square + opposite) / 2
     if remainder < _ODD * square:
