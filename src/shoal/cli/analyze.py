@@ -17,6 +17,7 @@ from shoal.cli.options import (
     Dtype,
     InputVariance,
     Json,
+    Label,
     RecurrentVariance,
     Reference,
     Save,
@@ -86,13 +87,7 @@ def analyze(
             help=f"{sources()}; see below.",
         ),
     ] = "digits",
-    label: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="The labels: a column of a CSV file, by name or by index from 0, or an .npy file.",
-        ),
-    ] = None,
+    label: Label = None,
     model: Annotated[
         Path | None,
         typer.Option(

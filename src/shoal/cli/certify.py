@@ -15,6 +15,7 @@ from shoal.cli.errors import note
 from shoal.cli.options import (
     Debug,
     Json,
+    Label,
     Save,
     Standardize,
     Threads,
@@ -84,12 +85,7 @@ def certify(
             help="Inputs with labels: a dataset, or a file: .npy, .npz, .csv, .csv.gz; see below.",
         ),
     ] = "digits",
-    label: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN", help="Of a CSV file, or an .npy file with the labels of DATA."
-        ),
-    ] = None,
+    label: Label = None,
     n: Annotated[
         int | None,
         typer.Option(

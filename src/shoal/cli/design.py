@@ -17,6 +17,7 @@ from shoal.cli.options import (
     Debug,
     InputVariance,
     Json,
+    Label,
     RecurrentVariance,
     Save,
     Verbose,
@@ -78,7 +79,7 @@ def design(
         str | None,
         typer.Option(metavar="DATA", help="Inputs, as for analyze, but taken as they are."),
     ] = None,
-    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="As for analyze.")] = None,
+    label: Label = None,
     n: Annotated[
         int | None,
         typer.Option(

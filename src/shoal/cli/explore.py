@@ -12,6 +12,7 @@ from shoal.cli.options import (
     Debug,
     InputVariance,
     Json,
+    Label,
     RecurrentVariance,
     Standardize,
     Verbose,
@@ -53,7 +54,7 @@ def explore(
             metavar="[DATA]", help="Inputs, with or without labels.", show_default="two classes"
         ),
     ] = None,
-    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="As for analyze.")] = None,
+    label: Label = None,
     n: Annotated[
         int | None, typer.Option("--n", "-n", help="Samples to take.", show_default="all")
     ] = None,

@@ -24,6 +24,7 @@ __all__ = [
     "Dtype",
     "InputVariance",
     "Json",
+    "Label",
     "Output",
     "RecurrentVariance",
     "Reference",
@@ -143,6 +144,13 @@ Activation = Annotated[
     typer.Option(
         help=f"φ: {', '.join(sorted(known_activations()))}; with numbers after a colon where it "
         "takes some: leakyrelu:0.1, hermite:0,1,0.5."
+    ),
+]
+Label = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="The labels: a column of a CSV file, by name or by index from 0, or an .npy file.",
     ),
 ]
 Trust = Annotated[
