@@ -6,7 +6,7 @@ import torch
 import shoal
 from shoal.activations import Activation
 from shoal.gaussian import smoothing
-from shoal.kernels import derivatives, piecewise_surface
+from shoal.kernels import derivatives, piecewise_surface, surface
 from shoal.kernels.calculi.own import fixed_variance
 from shoal.kernels.fixed_points import solve
 from shoal.kernels.inputs import Inputs
@@ -158,3 +158,26 @@ def test_another_batch_of_one_norm_fits_nothing_again(radius, dtype):
         shoal.kernel(architecture, x.requires_grad_()).ntk.sum().backward()
         places.append(sum(PLACES))
     assert max(places[1:]) < 0.03 * places[0]
+
+
+def test_that_there_is_no_surface_is_found_out_once(monkeypatch):
+    """Optimizers ask again at every step, for variances that hardly differ."""
+    sampled = []
+    real = surface._Sampler.degrees
+
+    def degrees(self, *arguments):
+        sampled.append(self)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(surface._Sampler, "degrees", degrees)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(100, 3, dtype=torch.float64, generator=generator)
+    for step in range(4):
+        deq = shoal.DEQ(shoal.ReLU(), 0.2 + 1e-4 * step, 0.8, bias_variance=0.1)
+        found = shoal.kernel(deq, x)
+    assert 1 <= len(sampled) <= 2  # ranges of angles
+    i, j = torch.triu_indices(100, 100, 1)
+    exact = shoal.kernel_function(deq)(
+        x[i].square().sum(1), x[j].square().sum(1), (x[i] * x[j]).sum(1)
+    )
+    torch.testing.assert_close(found.ck[i, j], exact.ck, rtol=1e-9, atol=1e-11)

@@ -174,6 +174,8 @@ def surface(
     error = math.inf
     for near in dict.fromkeys((_nearby(function), function)):
         degrees = _degrees(near, norms, angles, tolerance, entries >= _MANY)
+        if isinstance(degrees, str):
+            raise AccuracyError(degrees)
         equations = _Sampler.equations(*degrees)
         if equations > entries:
             raise AccuracyError(f"a surface costs {equations} equations, the entries {entries}")
@@ -202,9 +204,15 @@ def _nearby(function: KernelFunction) -> KernelFunction:
 @cached
 def _degrees(
     function: KernelFunction, norms: Span, angles: Span, tolerance: float, many: bool
-) -> tuple[int, int]:
-    """Those that lines through the box need; few entries do not pay for long lines."""
-    return _Sampler(function, norms, angles).degrees(tolerance, _DEGREES[many])
+) -> tuple[int, int] | str:
+    """Those that lines through the box need, or why there are none, which is kept as well.
+
+    Few entries do not pay for long lines.
+    """
+    try:
+        return _Sampler(function, norms, angles).degrees(tolerance, _DEGREES[many])
+    except AccuracyError as error:
+        return str(error)
 
 
 @cached
