@@ -31,11 +31,13 @@ from shoal.kernels.image_matrix import Blocks, image_kernels
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.memory_mapped import memory_mapped
 from shoal.kernels.operator import identity
-from shoal.kernels.plan import Plan
+from shoal.kernels.plan import FEW_PAIRS, Plan
 from shoal.kernels.result import Kernels
 from shoal.kernels.strips import dealt
 
 __all__ = ["kernel"]
+
+_SMALL = 1 << 17  # entries that cost no more than the calls for a few matrices
 
 
 @in_standard_settings
@@ -140,10 +142,32 @@ def kernel(
         values = partial(
             _matrices, plain, limit=limit, out=out, on_progress=on_progress, shared=shared
         )
+        together = limit is None and out is None and _small(function, first, second)
+        if together:
+            first = first.flatten(0, -2)
+            second = None if second is None else second.flatten(0, -2)
         if not _wants_gradients(first, second, *(value for _, value in function.variances)):
-            return values(first.detach(), None if second is None else second.detach())
-        job = Job(function, values, limit and max(1, limit // 2))
-        return differentiable_kernel(job, first, second)
+            result = values(first.detach(), None if second is None else second.detach())
+        else:
+            job = Job(function, values, limit and max(1, limit // 2))
+            result = differentiable_kernel(job, first, second)
+        return Kernels(*(_own_blocks(k, batch) for k in result)) if together else result
+
+
+def _small(function: KernelFunction, first: Tensor, second: Tensor | None) -> bool:
+    """Whether matrices of a batch are so small that one of all their inputs costs less."""
+    rows = math.prod(first.shape[:-1])
+    columns = rows if second is None else math.prod(second.shape[:-1])
+    most = _SMALL if function.architecture.positively_homogeneous else FEW_PAIRS
+    return first.ndim > 2 and rows * columns <= most
+
+
+def _own_blocks(matrix: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """Of a matrix of all inputs of a batch, those of its members. shape: (*batch, n, m)."""
+    size = math.prod(batch)
+    rows, columns = (extent // size for extent in matrix.shape)
+    blocks = matrix.view(size, rows, size, columns).diagonal(dim1=0, dim2=2).movedim(-1, 0)
+    return blocks.reshape(*batch, rows, columns)
 
 
 def _wants_gradients(*inputs: Tensor | None) -> bool:

@@ -95,6 +95,7 @@ class Surface:
         """Coefficients in the angle and the other norm. shape: (n, 2, rank, angular degree + 1)."""
         return torch.einsum("nr,qrsk->nqsk", features, self.coefficients.to(features.device))
 
+    @cached
     def restricted(self, angles: Span, tolerance: float) -> "Surface":
         """The same for fewer angles, by a shorter series."""
         degree = self.coefficients.shape[-1] - 1
