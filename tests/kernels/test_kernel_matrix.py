@@ -236,6 +236,12 @@ def test_large_norms_of_saturating_activations(norm):
     assert_entries_are_exact(DEQ(HardTanh(), 0.2, 0.8), x, 1e-10)
 
 
+def test_inputs_in_one_narrow_cone():
+    """All angles are smaller than those at which kinks do no harm."""
+    x = (1 + 0.01 * inputs(95, 5)) * torch.linspace(1, 3, 95, dtype=torch.float64)[:, None]
+    assert_entries_are_exact(DEQ(HardTanh(), 0.5, 1.0, bias_variance=0.1), x, 1e-10)
+
+
 def test_a_kernel_that_does_not_exist():
     """The variance has a fixed point, but perturbations of it grow."""
     with pytest.raises(ConvergenceError, match="does not exist"):

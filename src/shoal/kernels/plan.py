@@ -309,7 +309,7 @@ def _choose(
         return None, None
     angles, tolerance = typical_angles(left, right), TOLERANCE[dtype]
     smooth = _common(angles, _SMOOTH_ANGLES)
-    if squared_norm is not None:
+    if squared_norm is not None and smooth[0] < smooth[1]:
         try:
             chosen = part_surface(function, squared_norm, smooth, tolerance)
             return chosen, PiecewiseSurface(function, squared_norm, tolerance)
@@ -317,7 +317,8 @@ def _choose(
             _LOGGER.info("no series at angles from %.3g to %.3g: %s", *smooth, error)
     span = norm_span(norms)
     within = _common(angles, resolved_angles(function, 2 ** span[1]))
-    return _any_norms(function, span, (within, smooth), tolerance, pairs), None
+    boxes = (box for box in (within, smooth) if box[0] < box[1])
+    return _any_norms(function, span, boxes, tolerance, pairs), None
 
 
 def _common(first: Span, second: Span) -> Span:

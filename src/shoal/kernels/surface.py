@@ -48,6 +48,7 @@ Span: TypeAlias = tuple[float, float]
 ANY_ANGLE: Span = (0.0, math.pi)
 _DEGREES = (64, 128)  # the largest of lines, for few and for many entries
 _FIRST = 32  # their least: many points at once are fast
+_ANGULAR = 64  # the least degree of a series in the angle: nearly all need between 30 and 64
 _CHECKS = 9  # points per axis, off the grid, at which the error is measured
 _MARGIN = 2  # degrees beyond those that the lines need
 _MANY = 8192  # entries from which on long lines are tried
@@ -150,7 +151,7 @@ def angular_surface(function: KernelFunction, squared_norm: float, tolerance: fl
 
     own = both(torch.zeros(1, dtype=torch.float64))
     unit = torch.where(own == 0, 1.0, own)
-    found = fit(lambda x: both(x) / unit, (ANY_ANGLE,), tolerance=tolerance)
+    found = fit(lambda x: both(x) / unit, (ANY_ANGLE,), tolerance=tolerance, first_degree=_ANGULAR)
     return one_norm_surface(found, own[:, 0])
 
 
