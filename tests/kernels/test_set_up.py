@@ -109,6 +109,19 @@ def test_a_zero_row_leaves_the_variances_of_others_to_series(phi, monkeypatch):
     torch.testing.assert_close(found, exact, rtol=1e-12, atol=0.0)
 
 
+def test_gradients_integrate_no_derivatives_that_nothing_depends_on(monkeypatch):
+    orders, integral = [], smoothing._integral
+
+    def noted(phi, mean, variance, order, first_jump):
+        orders.append(order)
+        return integral(phi, mean, variance, order, first_jump)
+
+    monkeypatch.setattr(smoothing, "_integral", noted)
+    x = points(5).requires_grad_()
+    shoal.kernel(shoal.DEQ(Counted(), 0.2, 0.8), x, diag=True).ntk.sum().backward()
+    assert set(orders) == {0, 2}
+
+
 def test_newton_does_not_pass_a_fixed_point_that_the_iteration_reaches():
     def equation(x):
         return x + 0.5 * x.cos(), 1 - 0.5 * x.sin()
