@@ -61,6 +61,20 @@ def test_a_zero_row_leaves_one_norm_one_norm():
         assert ((found - exact).abs() <= 1e-10 * exact.diagonal().max()).all()
 
 
+@pytest.mark.parametrize("turn", [1.0, -1.0], ids=["equal", "opposite"])
+def test_inputs_of_both_sides_widen_no_range_of_angles(turn):
+    x = points(160)
+    architecture = shoal.DEQ(shoal.GELU(), 0.2, 0.8, bias_variance=0.1)
+    other = torch.cat([turn * x[60:], x[:1]])
+    plan = Plan.of(shoal.kernel_function(architecture), Inputs(x[:100]), Inputs(other))
+    assert plan.surface is not None
+    assert plan.surface.angles[0] > 0.25
+    assert plan.surface.angles[1] < 2.9
+    exact = directly(architecture, torch.cat([x[:100], other]))
+    for found, entries in zip(shoal.kernel(architecture, x[:100], other), exact, strict=True):
+        assert ((found - entries[:100, 100:]).abs() <= 1e-10 * entries.diagonal().max()).all()
+
+
 @pytest.mark.thorough
 def test_gradients_beside_a_zero_row():
     x = torch.nn.functional.normalize(points(24))
@@ -93,6 +107,19 @@ def test_a_zero_row_leaves_the_variances_of_others_to_series(phi, monkeypatch):
     found = fixed_variance(loop, injected, differentiable=False)
     assert sum(sizes) < 1000
     torch.testing.assert_close(found, exact, rtol=1e-12, atol=0.0)
+
+
+def test_gradients_integrate_no_derivatives_that_nothing_depends_on(monkeypatch):
+    orders, integral = [], smoothing._integral
+
+    def noted(phi, mean, variance, order, first_jump):
+        orders.append(order)
+        return integral(phi, mean, variance, order, first_jump)
+
+    monkeypatch.setattr(smoothing, "_integral", noted)
+    x = points(5).requires_grad_()
+    shoal.kernel(shoal.DEQ(Counted(), 0.2, 0.8), x, diag=True).ntk.sum().backward()
+    assert set(orders) == {0, 2}
 
 
 def test_newton_does_not_pass_a_fixed_point_that_the_iteration_reaches():

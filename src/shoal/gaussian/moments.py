@@ -119,19 +119,19 @@ def _mean_square_at(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
     """Both, by series where there are some, or by quadrature."""
     if not (variance.requires_grad and torch.is_grad_enabled()):
         both = at_octaves(
-            partial(_square_stack, phi), partial(_integrated_squares, phi), variance.reshape(-1)
+            partial(_square_stack, phi),
+            lambda few: torch.stack(_integrated_squares(phi, few), -1),
+            variance.reshape(-1),
         )
         if both is not None:
             return both[:, 0].view(variance.shape), both[:, 1].view(variance.shape)
-    both = _integrated_squares(phi, variance)
-    return both[..., 0], both[..., 1]
+    return _integrated_squares(phi, variance)
 
 
-def _integrated_squares(phi: Activation, variance: Tensor) -> Tensor:
-    """Both by quadrature, in a new last dimension."""
+def _integrated_squares(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Both by quadrature, apart: whoever needs gradients of one does not pay for the other's."""
     square, zero = Square(phi), torch.zeros_like(variance)
-    slope = smoothed(square, zero, variance, order=2) / 2
-    return torch.stack([smoothed(square, zero, variance), slope], -1)
+    return smoothed(square, zero, variance), smoothed(square, zero, variance, order=2) / 2
 
 
 @cached

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from shoal.kernels.inputs import Inputs
+from shoal.kernels.inputs import CLOSE, Inputs
 from shoal.kernels.surface import ANY_ANGLE, Span
 
 __all__ = ["GRID", "typical_angles"]
@@ -17,7 +17,11 @@ _NARROWEST = 0.5
 
 
 def typical_angles(left: Inputs, right: Inputs) -> Span:
-    """A range that holds nearly all angles, seen in a sample, rounded outwards."""
+    """A range that holds nearly all angles, seen in a sample, rounded outwards.
+
+    Nearly parallel or opposite pairs, one for each input at most, do not count: the same inputs may
+    be among the rows and among the columns.
+    """
     generator = torch.Generator().manual_seed(0)
     i, j = (
         torch.randperm(len(s), generator=generator)[:_SAMPLE].to(s.points.device)
@@ -27,6 +31,9 @@ def typical_angles(left: Inputs, right: Inputs) -> Span:
     ordinary = (left.norm[i, None] > 0) & (right.norm[j] > 0)
     if left is right:
         ordinary &= i[:, None] != j
+    apart = ordinary & (cosine.abs() <= 1 - CLOSE)
+    if int((ordinary ^ apart).sum()) <= max(cosine.shape):
+        ordinary = apart
     if not bool(ordinary.any()):
         return ANY_ANGLE
     least, most = (float(end) for end in torch.aminmax(cosine[ordinary].double().clamp(-1.0, 1.0)))
