@@ -30,7 +30,13 @@ from shoal.equilibrium.driver import Outcome, repeat
 from shoal.equilibrium.maps import Found, Map, OfFunction
 from shoal.equilibrium.methods import Neumann, OneStep, Reversible, Unrolled
 from shoal.equilibrium.options import SolveOptions
-from shoal.equilibrium.problem import Evaluation, FunctionProblem, Linearization, Problem
+from shoal.equilibrium.problem import (
+    Evaluation,
+    FunctionProblem,
+    Linearization,
+    LinearProblem,
+    Problem,
+)
 from shoal.equilibrium.reversible import reversible_equilibrium
 from shoal.equilibrium.state import StateLayout
 
@@ -48,12 +54,12 @@ class _Adjoint:
 
     of: Map
 
-    def problem(self, *tensors: Tensor) -> Problem:
+    def problem(self, *tensors: Tensor) -> LinearProblem:
         right, z, *others = tensors
         return self.at(self.of.problem(*others).linearize(z), right)
 
     @staticmethod
-    def at(near: Linearization, right: Tensor) -> Problem:
+    def at(near: Linearization, right: Tensor) -> LinearProblem:
         return near.adjoint(right)
 
 
@@ -62,7 +68,7 @@ class _Tangent(_Adjoint):
     """The tangent equation, likewise."""
 
     @staticmethod
-    def at(near: Linearization, right: Tensor) -> Problem:
+    def at(near: Linearization, right: Tensor) -> LinearProblem:
         return near.tangent(right)
 
 
@@ -119,7 +125,7 @@ def equilibrium_of(
     since = next_operation()
     if isinstance(of, OfFunction) and isinstance(problem, FunctionProblem):
         problem.is_followed = torch.is_grad_enabled() and not in_forward_mode()
-    outcome = _solved(of, problem, start, tensors, options)
+    outcome = _solved(problem, start, options)
     solution = outcome.solution
     value = solution.value
     if isinstance(of, OfFunction):  # which may have returned a tensor that it was given
@@ -149,13 +155,11 @@ def _linearized(problem: Problem, outcome: Outcome) -> Linearization:
         return problem.linearize(point, kept)
 
 
-def _solved(
-    of: Map, problem: Problem, start: Tensor, tensors: Sequence[Tensor], options: SolveOptions
-) -> Outcome:
+def _solved(problem: Problem, start: Tensor, options: SolveOptions) -> Outcome:
     """Solve for the fixed point of a map, or a linear equation at size one."""
     with without_forward_mode():
-        if isinstance(of, _Adjoint):
-            return options.solve_backward(lambda unit: of.problem(unit, *tensors[1:]), tensors[0])
+        if isinstance(problem, LinearProblem):
+            return options.solve_backward(problem)
         return options.solve_forward(problem, start)
 
 
@@ -192,7 +196,7 @@ class _Solve(torch.autograd.Function):
     @staticmethod
     def forward(of: Map, options: SolveOptions, start: Tensor, *tensors: Tensor) -> Any:
         problem = of.problem(*tensors)
-        found = _solved(of, problem, start, tensors, options).solution
+        found = _solved(problem, start, options).solution
         return found.value, found.status, found.residual, found.steps
 
     @staticmethod
@@ -318,8 +322,7 @@ def _through(ctx: Any, equation: type[_Adjoint], right: Tensor) -> Tensor:
     if _is_last(ctx):
         if isinstance(gradient, Neumann):
             return _partial_sum(equation.at(ctx.near, right), right, gradient.terms)
-        near: Linearization = ctx.near
-        return options.solve_backward(lambda unit: equation.at(near, unit), right).solution.value
+        return options.solve_backward(equation.at(ctx.near, right)).solution.value
     z, *tensors = ctx.saved_tensors
     if isinstance(gradient, Neumann):
         problem = equation(ctx.of).problem(right, z, *tensors)
