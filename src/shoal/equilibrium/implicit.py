@@ -19,6 +19,7 @@ from shoal.core.torch_internals import (
     in_forward_mode,
     in_full_precision,
     is_followed,
+    is_mapped,
     is_transformed,
     kept_as_they_are,
     next_operation,
@@ -43,8 +44,13 @@ from shoal.equilibrium.state import StateLayout
 __all__ = ["equilibrium_of"]
 
 _FORWARD_MODE_LAST = (
-    "forward mode of an equilibrium cannot be differentiated again, got a derivative of jacfwd, "
-    "jvp or a dual tensor; take forward mode as the outer one: torch.func.hessian does"
+    "forward mode of an equilibrium cannot be differentiated again, since its linear equation is "
+    "solved without a graph, got a derivative of jacfwd, jvp or a dual tensor; take reverse mode "
+    "inside and forward mode outside, as torch.func.hessian does, or reverse mode twice"
+)
+_NOT_MAPPED = (
+    "gradient must be Implicit(), Neumann() or OneStep() in torch.func.vmap, got Unrolled(), "
+    "whose number of steps depends on the values"
 )
 
 
@@ -116,7 +122,7 @@ def equilibrium_of(
             of, tensors = of.differentiated(start)
         return reversible_equilibrium(of, tensors, start, options)
     if isinstance(options.gradient, OneStep | Unrolled):
-        return _of_steps(of.problem(*tensors), start, options)
+        return _of_steps(of, tensors, start, options)
     if is_transformed(start, *tensors):
         found = Found(*apply(_Solve, of, options, start.detach(), *tensors))
         value = of.problem(*tensors).evaluate(found.value).value
@@ -175,19 +181,27 @@ def _attached(
     return found._replace(value=options.held(z, found.status))
 
 
-def _of_steps(problem: Problem, start: Tensor, options: SolveOptions) -> Found:
+def _of_steps(of: Map, tensors: Sequence[Tensor], start: Tensor, options: SolveOptions) -> Found:
     """The fixed point with the derivatives of its last step, or of all steps made again."""
-    if isinstance(options.gradient, Unrolled):  # the very iteration that is repeated: a cold start
-        options = options.without_recall()
+    problem = of.problem(*tensors)
+    if isinstance(options.gradient, OneStep):
+        if is_transformed(start, *tensors):
+            found = Found(*apply(_Solve, of, options, start.detach(), *tensors))
+        else:
+            with without_forward_mode():
+                solution = options.solve_forward(problem, start).solution
+            found = Found(solution.value, solution.status, solution.residual, solution.steps)
+        followed = problem.evaluate(found.value.detach()).value
+        return found._replace(value=options.attached(found.value, found.status, followed))
+    if any(map(is_mapped, (start, *tensors))):
+        raise NotImplementedError(_NOT_MAPPED)
+    options = options.without_recall()  # the very iteration that is repeated: a cold start
     with without_forward_mode():
         outcome = options.solve_forward(problem, start)
-    found = outcome.solution
-    if isinstance(options.gradient, OneStep):
-        followed = problem.evaluate(found.value.detach()).value
-    else:
-        followed = repeat(problem, options.solver, start, outcome.reached)
-    value = options.attached(outcome, followed)
-    return Found(value, found.status, found.residual, found.steps)
+    solution = outcome.solution
+    followed = repeat(problem, options.solver, start, outcome.reached)
+    value = options.attached(solution.value, solution.status, followed)
+    return Found(value, solution.status, solution.residual, solution.steps)
 
 
 class _Solve(torch.autograd.Function):

@@ -125,18 +125,18 @@ class SolveOptions:
             return z
         return torch.where((status == Status.CONVERGED)[:, None], z, z.detach())
 
-    def attached(self, outcome: Outcome, followed: Tensor) -> Tensor:
+    def attached(self, value: Tensor, status: Tensor, followed: Tensor) -> Tensor:
         """A solution with the gradient of steps that autograd has followed.
 
         Args:
-            outcome: The solution, without a gradient.
+            value: The solution, without a gradient.
+            status: How the solve of each sample ended.
             followed: The same, or one step further, with one.
         """
-        found = outcome.solution
         change = followed - followed.detach()
-        if not outcome.converged:  # where the map is not finite, no gradient is
-            change = torch.where((found.status != Status.NOT_FINITE)[:, None], change, 0.0)
-        return self.held(found.value.detach() + change, found.status)
+        # where the map is not finite, no gradient is
+        change = torch.where((status != Status.NOT_FINITE)[:, None], change, 0.0)
+        return self.held(value.detach() + change, status)
 
     def exact(self, *, silent: bool) -> "SolveOptions":
         """The same for what is measured of a network, not trained: with exact gradients.
