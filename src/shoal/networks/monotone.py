@@ -16,7 +16,7 @@ long as $\alpha (1+t) p \le 2$, which is least, and allowed, for $\alpha = m / (
 The operator $\mathrm{prox}_{\alpha h}$ is $\varphi$ itself for all $\alpha$ if $\varphi$ is the
 projection on an interval (ReLU, HardTanh, the identity). Otherwise it maps $v$ to $\varphi(w)$,
 where $\alpha w + (1 - \alpha) \varphi(w) = v$: an equation for each entry, whose slope lies
-between $\alpha$ and one.
+between $\alpha$ and one. At the equilibrium $w = Wz + u$, where Newton's method begins.
 """
 
 import math
