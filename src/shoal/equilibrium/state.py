@@ -89,8 +89,8 @@ class StateLayout:
         """
         count = (given.shape[0],) if self.batched else ()
         expected = [(*count, *shape) for shape in self.shapes]
-        usual = self._is_tensor and isinstance(value, Tensor)
-        if usual and value.shape == expected[0] and value.dtype == given.dtype:
+        kind = expected[0], given.dtype
+        if self._is_tensor and isinstance(value, Tensor) and (value.shape, value.dtype) == kind:
             return value.reshape(given.shape)
         leaves, tree = pytree.tree_flatten(value)
         if tree != self.tree or not all(isinstance(leaf, Tensor) for leaf in leaves):
