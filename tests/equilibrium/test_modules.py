@@ -301,3 +301,32 @@ def test_backward_frees_the_graph():
     z.backward()
     with pytest.raises(RuntimeError, match="second time"):
         z.backward()
+
+
+@pytest.mark.parametrize("gradient", [shoal.OneStep(), shoal.Neumann(2), shoal.Implicit()])
+def test_gradients_of_each_method_under_vmap(gradient):
+    """The derivative of z = z/2 + x by x is the partial sum of 1 + 1/2 + 1/4 + ..."""
+
+    def total(x):
+        layer = shoal.Equilibrium(lambda z, x: z / 2 + x, gradient=gradient)
+        return layer(torch.zeros_like(x), x).sum()
+
+    x = torch.randn(4, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    several = torch.func.vmap(total)(x)
+    torch.testing.assert_close(several, 2 * x.sum((1, 2)))
+    expected = {"OneStep": 1.0, "Neumann": 1.75, "Implicit": 2.0}[type(gradient).__name__]
+    found = torch.func.vmap(torch.func.grad(total))(x)
+    torch.testing.assert_close(found, torch.full_like(x, expected))
+
+
+def test_refusals_of_transforms_name_the_reason_and_the_remedy():
+    def total(x, gradient=None):
+        layer = shoal.Equilibrium(lambda z, x: torch.sin(z) / 2 + x, gradient=gradient)
+        return layer(torch.zeros_like(x), x).sum()
+
+    x = torch.ones(2, 1, 3, dtype=torch.float64)
+    with pytest.raises(NotImplementedError, match=r"OneStep.*Unrolled.*depends on the values"):
+        torch.func.vmap(lambda x: total(x, shoal.Unrolled()))(x)
+    for twice in (torch.func.jacfwd, torch.func.jacrev):
+        with pytest.raises(NotImplementedError, match=r"without a graph.*torch.func.hessian does"):
+            twice(torch.func.jacfwd(total))(x[0])

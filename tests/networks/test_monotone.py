@@ -124,9 +124,29 @@ def test_transforms_of_functions():
 @pytest.mark.parametrize("activation", [shoal.Tanh(), shoal.LeakyReLU(0.1), shoal.Softplus()])
 def test_scaled_proximal_operators(activation, step):
     v = torch.cat([normal(50), 100 * normal(50, seed=1), torch.zeros(1).double()])
-    w = _scaled_preactivation(v, torch.tensor(step, dtype=torch.float64), activation)
-    missed = step * w + (1 - step) * activation(w) - v
-    assert (missed.abs() <= 1e-14 * (1 + v.abs() + abs(step) * w.abs())).all()
+    scale = torch.tensor(step, dtype=torch.float64)
+    for guess in (torch.zeros_like(v), v, -v, v / step, 1e9 * normal(101, seed=2)):
+        w = _scaled_preactivation(v, scale, guess, activation)
+        missed = step * w + (1 - step) * activation(w) - v
+        assert (missed.abs() <= 1e-14 * (1 + v.abs() + abs(step) * w.abs())).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_near_an_equilibrium_few_evaluations_find_the_proximal_operator(dtype, monkeypatch):
+    torch.manual_seed(0)
+    cell = shoal.MonotoneCell(3, 20, "tanh").to(dtype)
+    x, z = torch.randn(50, 3, dtype=dtype), torch.zeros(50, 20, dtype=dtype)
+    counts = []
+    function = type(cell.activation).function
+    monkeypatch.setattr(
+        type(cell.activation), "function", lambda *a: (counts.append(1), function(*a))[1]
+    )
+    with torch.no_grad():
+        for _ in range(30):
+            counts.clear()
+            z = cell(z, x)
+            assert len(counts) <= 8  # two of them are not for the steps of Newton's method
+        assert len(counts) <= 5
 
 
 def test_norms_are_bounded_anew_when_parameters_change_alone(monkeypatch):

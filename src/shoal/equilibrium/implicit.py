@@ -19,6 +19,7 @@ from shoal.core.torch_internals import (
     in_forward_mode,
     in_full_precision,
     is_followed,
+    is_mapped,
     is_transformed,
     kept_as_they_are,
     next_operation,
@@ -30,15 +31,26 @@ from shoal.equilibrium.driver import Outcome, repeat
 from shoal.equilibrium.maps import Found, Map, OfFunction
 from shoal.equilibrium.methods import Neumann, OneStep, Reversible, Unrolled
 from shoal.equilibrium.options import SolveOptions
-from shoal.equilibrium.problem import Evaluation, FunctionProblem, Linearization, Problem
+from shoal.equilibrium.problem import (
+    Evaluation,
+    FunctionProblem,
+    Linearization,
+    LinearProblem,
+    Problem,
+)
 from shoal.equilibrium.reversible import reversible_equilibrium
 from shoal.equilibrium.state import StateLayout
 
 __all__ = ["equilibrium_of"]
 
 _FORWARD_MODE_LAST = (
-    "forward mode of an equilibrium cannot be differentiated again, got a derivative of jacfwd, "
-    "jvp or a dual tensor; take forward mode as the outer one: torch.func.hessian does"
+    "forward mode of an equilibrium cannot be differentiated again, since its linear equation is "
+    "solved without a graph, got a derivative of jacfwd, jvp or a dual tensor; take reverse mode "
+    "inside and forward mode outside, as torch.func.hessian does, or reverse mode twice"
+)
+_NOT_MAPPED = (
+    "gradient must be Implicit(), Neumann() or OneStep() in torch.func.vmap, got Unrolled(), "
+    "whose number of steps depends on the values"
 )
 
 
@@ -48,12 +60,12 @@ class _Adjoint:
 
     of: Map
 
-    def problem(self, *tensors: Tensor) -> Problem:
+    def problem(self, *tensors: Tensor) -> LinearProblem:
         right, z, *others = tensors
         return self.at(self.of.problem(*others).linearize(z), right)
 
     @staticmethod
-    def at(near: Linearization, right: Tensor) -> Problem:
+    def at(near: Linearization, right: Tensor) -> LinearProblem:
         return near.adjoint(right)
 
 
@@ -62,7 +74,7 @@ class _Tangent(_Adjoint):
     """The tangent equation, likewise."""
 
     @staticmethod
-    def at(near: Linearization, right: Tensor) -> Problem:
+    def at(near: Linearization, right: Tensor) -> LinearProblem:
         return near.tangent(right)
 
 
@@ -110,7 +122,7 @@ def equilibrium_of(
             of, tensors = of.differentiated(start)
         return reversible_equilibrium(of, tensors, start, options)
     if isinstance(options.gradient, OneStep | Unrolled):
-        return _of_steps(of.problem(*tensors), start, options)
+        return _of_steps(of, tensors, start, options)
     if is_transformed(start, *tensors):
         found = Found(*apply(_Solve, of, options, start.detach(), *tensors))
         value = of.problem(*tensors).evaluate(found.value).value
@@ -119,7 +131,7 @@ def equilibrium_of(
     since = next_operation()
     if isinstance(of, OfFunction) and isinstance(problem, FunctionProblem):
         problem.is_followed = torch.is_grad_enabled() and not in_forward_mode()
-    outcome = _solved(of, problem, start, tensors, options)
+    outcome = _solved(problem, start, options)
     solution = outcome.solution
     value = solution.value
     if isinstance(of, OfFunction):  # which may have returned a tensor that it was given
@@ -149,13 +161,11 @@ def _linearized(problem: Problem, outcome: Outcome) -> Linearization:
         return problem.linearize(point, kept)
 
 
-def _solved(
-    of: Map, problem: Problem, start: Tensor, tensors: Sequence[Tensor], options: SolveOptions
-) -> Outcome:
+def _solved(problem: Problem, start: Tensor, options: SolveOptions) -> Outcome:
     """Solve for the fixed point of a map, or a linear equation at size one."""
     with without_forward_mode():
-        if isinstance(of, _Adjoint):
-            return options.solve_backward(lambda unit: of.problem(unit, *tensors[1:]), tensors[0])
+        if isinstance(problem, LinearProblem):
+            return options.solve_backward(problem)
         return options.solve_forward(problem, start)
 
 
@@ -171,19 +181,27 @@ def _attached(
     return found._replace(value=options.held(z, found.status))
 
 
-def _of_steps(problem: Problem, start: Tensor, options: SolveOptions) -> Found:
+def _of_steps(of: Map, tensors: Sequence[Tensor], start: Tensor, options: SolveOptions) -> Found:
     """The fixed point with the derivatives of its last step, or of all steps made again."""
-    if isinstance(options.gradient, Unrolled):  # the very iteration that is repeated: a cold start
-        options = options.without_recall()
+    problem = of.problem(*tensors)
+    if isinstance(options.gradient, OneStep):
+        if is_transformed(start, *tensors):
+            found = Found(*apply(_Solve, of, options, start.detach(), *tensors))
+        else:
+            with without_forward_mode():
+                solution = options.solve_forward(problem, start).solution
+            found = Found(solution.value, solution.status, solution.residual, solution.steps)
+        followed = problem.evaluate(found.value.detach()).value
+        return found._replace(value=options.attached(found.value, found.status, followed))
+    if any(map(is_mapped, (start, *tensors))):
+        raise NotImplementedError(_NOT_MAPPED)
+    options = options.without_recall()  # the very iteration that is repeated: a cold start
     with without_forward_mode():
         outcome = options.solve_forward(problem, start)
-    found = outcome.solution
-    if isinstance(options.gradient, OneStep):
-        followed = problem.evaluate(found.value.detach()).value
-    else:
-        followed = repeat(problem, options.solver, start, outcome.reached)
-    value = options.attached(outcome, followed)
-    return Found(value, found.status, found.residual, found.steps)
+    solution = outcome.solution
+    followed = repeat(problem, options.solver, start, outcome.reached)
+    value = options.attached(solution.value, solution.status, followed)
+    return Found(value, solution.status, solution.residual, solution.steps)
 
 
 class _Solve(torch.autograd.Function):
@@ -192,7 +210,7 @@ class _Solve(torch.autograd.Function):
     @staticmethod
     def forward(of: Map, options: SolveOptions, start: Tensor, *tensors: Tensor) -> Any:
         problem = of.problem(*tensors)
-        found = _solved(of, problem, start, tensors, options).solution
+        found = _solved(problem, start, options).solution
         return found.value, found.status, found.residual, found.steps
 
     @staticmethod
@@ -318,8 +336,7 @@ def _through(ctx: Any, equation: type[_Adjoint], right: Tensor) -> Tensor:
     if _is_last(ctx):
         if isinstance(gradient, Neumann):
             return _partial_sum(equation.at(ctx.near, right), right, gradient.terms)
-        near: Linearization = ctx.near
-        return options.solve_backward(lambda unit: equation.at(near, unit), right).solution.value
+        return options.solve_backward(equation.at(ctx.near, right)).solution.value
     z, *tensors = ctx.saved_tensors
     if isinstance(gradient, Neumann):
         problem = equation(ctx.of).problem(right, z, *tensors)

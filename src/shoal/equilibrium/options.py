@@ -1,6 +1,7 @@
 """What the solves inside a differentiable equilibrium share."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -10,7 +11,7 @@ from shoal.equilibrium.base import Solver
 from shoal.equilibrium.driver import Outcome, drive_through
 from shoal.equilibrium.methods import Gradient, Implicit, Unrolled, exact_gradient
 from shoal.equilibrium.picard import DampedPicard, Picard
-from shoal.equilibrium.problem import Problem
+from shoal.equilibrium.problem import LinearProblem, Problem, largest_entries
 from shoal.equilibrium.solution import OnFailure, Solution, SolveLog, handle_failure
 from shoal.equilibrium.status import Status
 from shoal.equilibrium.warm import Recall, WarmStart
@@ -62,32 +63,33 @@ class SolveOptions:
         self.report("forward", kept, converged=outcome.converged)
         return outcome
 
-    def solve_backward(self, problem_of: Callable[[Tensor], Problem], right: Tensor) -> Outcome:
+    def solve_backward(self, equation: LinearProblem) -> Outcome:
         """Solve a linear equation of the implicit gradient.
 
         Samples that fail get the iterate of least residual, or zero, as the gradient method says.
         A right-hand side that is not finite is passed on as it is, as gradient scalers expect.
 
         Args:
-            problem_of: Makes the equation of its right-hand side.
-            right: The right-hand side, of any size: each row is solved for at size one, so that
-                no gradient is too small to be exact; where samples see each other, all of it is.
+            equation: The equation. Its right-hand side may be of any size: each row is solved for
+                at size one, so that no gradient is too small to be exact; where samples may see
+                each other, all of it is.
         """
         recall = None if self.warm is None else self.warm.backward
         gradient = self.gradient if isinstance(self.gradient, Implicit) else Implicit()
-        size: Tensor = torch.linalg.vector_norm(right, torch.inf, dim=1, keepdim=True)
+        solvers = tuple(gradient.adjoint_solver(s) for s in (self.solver, *self.fallbacks))
+        right, tested = equation.right, False
+        size = largest_entries(right)
         finite = size.isfinite()
         size = size.clamp_min_(torch.finfo(right.dtype).tiny)
+        if equation.may_mix:
+            # what samples send each other is measured in the same unit; where they send nothing,
+            # relative tolerances are the same in all units
+            tested = any(solver.atol for solver in solvers) or _is_wide(size, finite)
+            if not tested or equation.mixes():
+                size = torch.where(finite, size, 0.0).amax().expand_as(size)
         unit = torch.where(finite, right / size, 0.0)
-        problem = problem_of(unit)
-        if (
-            problem.may_mix and problem.mixes()
-        ):  # what samples send each other is measured in the same unit
-            size = torch.where(finite, size, 0.0).amax().expand_as(size)
-            unit = torch.where(finite, right / size, 0.0)
-            problem = problem_of(unit)
+        problem = equation.with_right(unit)
         guess = None if recall is None else recall.guess(unit, linear=True)
-        solvers = tuple(gradient.adjoint_solver(s) for s in (self.solver, *self.fallbacks))
         outcome = _driven(problem, solvers, unit, guess, recall)
         found = outcome.solution
         _keep(recall, outcome, found.value, unit)
@@ -97,7 +99,7 @@ class SolveOptions:
             found,
             value=torch.where(finite, found.value * size, right),
             residual=torch.where(finite[:, 0], found.residual * size[:, 0], 0.0),
-            evaluations=found.evaluations + problem.may_mix,  # the one that told
+            evaluations=found.evaluations + tested,  # the one that told
         )
         kept = replace(found, value=found.value.detach())
         self.report("backward", kept, converged=outcome.converged)
@@ -123,18 +125,18 @@ class SolveOptions:
             return z
         return torch.where((status == Status.CONVERGED)[:, None], z, z.detach())
 
-    def attached(self, outcome: Outcome, followed: Tensor) -> Tensor:
+    def attached(self, value: Tensor, status: Tensor, followed: Tensor) -> Tensor:
         """A solution with the gradient of steps that autograd has followed.
 
         Args:
-            outcome: The solution, without a gradient.
+            value: The solution, without a gradient.
+            status: How the solve of each sample ended.
             followed: The same, or one step further, with one.
         """
-        found = outcome.solution
         change = followed - followed.detach()
-        if not outcome.converged:  # where the map is not finite, no gradient is
-            change = torch.where((found.status != Status.NOT_FINITE)[:, None], change, 0.0)
-        return self.held(found.value.detach() + change, found.status)
+        # where the map is not finite, no gradient is
+        change = torch.where((status != Status.NOT_FINITE)[:, None], change, 0.0)
+        return self.held(value.detach() + change, status)
 
     def exact(self, *, silent: bool) -> "SolveOptions":
         """The same for what is measured of a network, not trained: with exact gradients.
@@ -171,6 +173,14 @@ def _driven(
     if guess is None or recall is None:
         return drive_through(problem, solvers, start)
     return drive_through(problem, solvers, guess, recall.steps // 2)
+
+
+def _is_wide(size: Tensor, finite: Tensor) -> bool:
+    """Whether squares of the smallest rows vanish beside the largest row, of size one."""
+    info = torch.finfo(size.dtype)
+    counted = size[finite & (size > info.tiny)]
+    least = math.sqrt(info.tiny / info.eps)
+    return counted.numel() > 1 and bool(counted.amin() < least * counted.amax())
 
 
 def _without_failures(found: Solution, right: Tensor) -> Solution:

@@ -121,7 +121,9 @@ class Records:
         """
         norms = residual_norms(value, z) if norms is None else norms
         residual, size = known = _to_host(norms)
-        if not (self._least <= known.min() and known.max() <= self._most):
+        # mostly a start is zero, whose norm is exact
+        squared = residual if step == 0 and not size.any() and not z.any() else known
+        if not (self._least <= squared.min() and known.max() <= self._most):
             residual, size = known = _safe_norms(value, z)
             norms = torch.from_numpy(known)
         with np.errstate(all="ignore"):

@@ -38,7 +38,7 @@ def reversible_equilibrium(
     """
     if is_transformed(start, *tensors):
         raise NotImplementedError(
-            "gradient must be Implicit(), OneStep() or Unrolled() in transforms of torch.func, "
+            "gradient must be Implicit(), Neumann() or OneStep() in transforms of torch.func, "
             "got Reversible()"
         )
     gradient = options.gradient

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -57,6 +58,11 @@ class StateLayout:
             )
         return cls(tree, tuple(shape[1:] for shape in shapes), batched)
 
+    @cached_property
+    def _is_tensor(self) -> bool:
+        """Whether the state is a tensor, as most are; calls of a small cell are short."""
+        return self.tree.is_leaf()
+
     def rows(self, state: State) -> Tensor:
         """A state as rows, of shape (samples, size)."""
         leaves: list[Tensor] = pytree.tree_leaves(state)
@@ -66,10 +72,10 @@ class StateLayout:
 
     def state(self, rows: Tensor) -> State:
         """The state that lies in rows, which need not be all of them."""
-        count = (len(rows),) if self.batched else ()
-        parts = [rows]
-        if len(self.shapes) > 1:
-            parts = list(rows.split([math.prod(shape) for shape in self.shapes], 1))
+        count = (rows.shape[0],) if self.batched else ()
+        if self._is_tensor:
+            return rows.reshape((*count, *self.shapes[0]))
+        parts = rows.split([math.prod(shape) for shape in self.shapes], 1)
         leaves = [part.reshape((*count, *s)) for part, s in zip(parts, self.shapes, strict=True)]
         return pytree.tree_unflatten(leaves, self.tree)
 
@@ -81,9 +87,12 @@ class StateLayout:
             given: What it was given, as rows.
             cast: Whether it may be of another dtype, as under autocast.
         """
-        leaves, tree = pytree.tree_flatten(value)
-        count = (len(given),) if self.batched else ()
+        count = (given.shape[0],) if self.batched else ()
         expected = [(*count, *shape) for shape in self.shapes]
+        kind = expected[0], given.dtype
+        if self._is_tensor and isinstance(value, Tensor) and (value.shape, value.dtype) == kind:
+            return value.reshape(given.shape)
+        leaves, tree = pytree.tree_flatten(value)
         if tree != self.tree or not all(isinstance(leaf, Tensor) for leaf in leaves):
             wanted = f"a tensor of shape {expected[0]}" if self.tree.is_leaf() else str(self.tree)
             raise ValueError(f"f must return {wanted}, got {_described(value)}")

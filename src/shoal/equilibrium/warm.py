@@ -55,7 +55,8 @@ class Recall:
         """The same again, of its state."""
         recall = cls()
         if state:
-            recall.count, recall._newest, recall.steps = state["place"].tolist()
+            # states of older versions lack the steps: their next solves may look once more
+            recall.count, recall._newest, recall.steps = (*state["place"].tolist(), 0)[:3]
             recall._values, recall._coefficients = state["values"], state["coefficients"]
             recall._duals = state.get("duals")
         return recall
@@ -73,7 +74,7 @@ class Recall:
             return None
         weights = self._coefficients.expand(len(like), 1, _SLOTS)
         if linear and self._duals is not None:
-            self._ratios = torch.bmm(self._duals, like[:, :, None]).transpose(1, 2)
+            self._ratios = (self._duals * like[:, None]).sum(2)[:, None]
             weights = weights * self._ratios
         return torch.bmm(weights, self._values)[:, 0]
 

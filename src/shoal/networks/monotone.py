@@ -16,7 +16,7 @@ long as $\alpha (1+t) p \le 2$, which is least, and allowed, for $\alpha = m / (
 The operator $\mathrm{prox}_{\alpha h}$ is $\varphi$ itself for all $\alpha$ if $\varphi$ is the
 projection on an interval (ReLU, HardTanh, the identity). Otherwise it maps $v$ to $\varphi(w)$,
 where $\alpha w + (1 - \alpha) \varphi(w) = v$: an equation for each entry, whose slope lies
-between $\alpha$ and one.
+between $\alpha$ and one. At the equilibrium $w = Wz + u$, where Newton's method begins.
 """
 
 import math
@@ -137,8 +137,8 @@ class MonotoneCell(nn.Module):
         a, skew = self.symmetric, self.skew
         pull = self.margin * z + (z @ a.t()) @ a - z @ (skew.t() - skew) - self.input(x)
         inner = z - step * pull
-        if not self.is_projection:
-            inner = apply(_ScaledPreactivation, inner, step, self.activation)
+        if not self.is_projection:  # at the equilibrium it is Wz + Ux + b
+            inner = apply(_ScaledPreactivation, inner, step, (z - pull).detach(), self.activation)
         return self.activation.function(inner)
 
     def _step(self, z: Tensor, x: Tensor) -> Tensor:
@@ -202,19 +202,19 @@ class _ScaledPreactivation(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(v: Tensor, step: Tensor, activation: Activation) -> Tensor:
-        return _scaled_preactivation(v, step, activation)
+    def forward(v: Tensor, step: Tensor, guess: Tensor, activation: Activation) -> Tensor:
+        return _scaled_preactivation(v, step, guess, activation)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.save_for_backward(output, inputs[1])
         ctx.save_for_forward(output, inputs[1])
-        ctx.activation = inputs[2]
+        ctx.activation = inputs[3]
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None, None]:
         w, step = ctx.saved_tensors
-        return g / _slope(w, step, ctx.activation), None, None
+        return g / _slope(w, step, ctx.activation), None, None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
@@ -222,13 +222,15 @@ class _ScaledPreactivation(torch.autograd.Function):
         return tangent / _slope(w, step, ctx.activation)
 
     @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[Any, ...], v: Tensor, step: Tensor, activation: Activation
-    ) -> tuple[Tensor, int]:
-        v = v.expand(info.batch_size, *v.shape) if in_dims[0] is None else v.movedim(in_dims[0], 0)
+    def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Tensor, int]:
+        v, step, guess, activation = arguments
+        v, guess = (
+            t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
+            for t, dim in ((v, in_dims[0]), (guess, in_dims[2]))
+        )
         if in_dims[1] is not None:
             step = step.reshape(-1, *(1,) * (v.dim() - 1))
-        return apply(_ScaledPreactivation, v, step, activation), 0
+        return apply(_ScaledPreactivation, v, step, guess, activation), 0
 
 
 def _slope(w: Tensor, step: Tensor, activation: Activation) -> Tensor:
@@ -236,25 +238,32 @@ def _slope(w: Tensor, step: Tensor, activation: Activation) -> Tensor:
     return step + (1 - step) * Layer(activation, 1.0).slope(w)
 
 
-def _scaled_preactivation(v: Tensor, step: Tensor, activation: Activation) -> Tensor:
-    """Newton's method inside a bracket, which is halved where that would be slow."""
+def _scaled_preactivation(v: Tensor, step: Tensor, guess: Tensor, activation: Activation) -> Tensor:
+    """Newton's method inside a bracket, which is halved where that would be slow.
+
+    Args:
+        v: The right-hand side.
+        step: The step size.
+        guess: Where to start: near an equilibrium a step or two lead from its preactivation.
+        activation: The activation.
+    """
     function = activation.function
     away = v - (1 - step) * function(torch.zeros_like(v))
     least, most = step.clamp(max=1.0), step.clamp(min=1.0)  # slopes of the left-hand side
     low, high = torch.minimum(away / most, away / least), torch.maximum(away / most, away / least)
-    w, last = away / most, high - low
+    w, last = guess.clamp(low, high), torch.full_like(v, math.inf)
     for _ in range(200):
         first, second = step * w, (1 - step) * function(w)
         residual, slope = first + second - v, _slope(w, step, activation)
         # what rounding leaves of the residual
         noise = 2 * torch.finfo(v.dtype).eps * (first.abs() + second.abs() + v.abs())
-        low, high = torch.where(residual < 0, w, low), torch.where(residual > 0, w, high)
         new = w - residual / slope
         moved = (new - w).abs()
         found = ~(moved * slope > noise)
-        fast = (new >= low) & (new <= high) & (moved <= last / 2)
-        new = torch.where(found | fast, new, (low + high) / 2)
         if bool(found.all()):
             return new
+        low, high = torch.where(residual < 0, w, low), torch.where(residual > 0, w, high)
+        # an end of the bracket may be the solution, but for rounding
+        new = torch.where(found | (moved <= last / 2), new.clamp(low, high), (low + high) / 2)
         last, w = (new - w).abs(), new
     raise ConvergenceError(f"the proximal operator of {activation!r} was not found in 200 steps")

@@ -68,7 +68,10 @@ def foreign_data(x: object, y: object) -> tuple[Tensor, Tensor]:
     inputs, targets = as_tensor(x, "x"), as_tensor(y, "y")
     for name, value in (("x", inputs), ("y", targets)):
         if not isinstance(value, Tensor):
-            raise TypeError(f"{name} must be a tensor or an array, got {type(value).__name__}")
+            raise TypeError(
+                f"{name} must be a tensor or an array, got {type(value).__name__}; what else a "
+                "module needs, such as the edges of a graph, can be buffers of it"
+            )
         if value.is_floating_point():
             float_tensor(name, value)
     if not inputs.dim() or not len(inputs) or targets.shape[:1] != inputs.shape[:1]:
