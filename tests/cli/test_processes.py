@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import run
 
 import shoal
 import shoal.cli
-from commands import run
 
 SHOAL = [sys.executable, "-m", "shoal"]
 QUICK = [*SHOAL, "reproduce", "shoal", "width", "--quick", "--device", "cpu", "--output", "out"]
