@@ -321,7 +321,8 @@ def processes(group: Group = "auto") -> Processes:
         group = None if _by_itself.get() else _default_group()
     if group is None:
         return ALONE
-    if not isinstance(group, torch.distributed.ProcessGroup):
+    outside: object = torch.distributed.GroupMember.NON_GROUP_MEMBER  # of new_group, to others
+    if group != outside and not isinstance(group, torch.distributed.ProcessGroup):
         raise TypeError(f"process_group must be a group of processes, got {shown(group)}")
     rank, size = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
     if rank < 0:
