@@ -28,6 +28,9 @@ def trained() -> None:
     np.save("names.npy", np.array(["a", "b"] * 60))
     Path("junk.pt").write_bytes(b"junk")
     Path("empty.npy").write_bytes(b"")
+    np.save("gaps.npy", np.where(x > 1, np.nan, x))
+    Path("torn.py").write_text("def Net(:\n")
+    Path("failing.py").write_text("def net():\n    raise KeyError('width')\n")
 
 
 CODE = ("--model", "weights.pt", "--code", "net.py:Net")
@@ -71,6 +74,10 @@ def test_a_model_of_ones_own_is_answered() -> None:
         (("analyze", "wide.npy", *CODE), "DATA must have samples that the model takes, got"),
         (("analyze", "digits", *CODE), "got 'digits' of shape (64,): mat1 and mat2"),
         (("analyze", "x.npy", "--label", "names.npy", *CODE), "--label must have numbers"),
+        (("analyze", "gaps.npy", *CODE), "DATA must have finite numbers, got NaN"),
+        (("analyze", "absent.npy", *CODE), "DATA must be a file that exists, got 'absent.npy'"),
+        ((*MODEL, "--code", "torn.py:Net"), "--code must run, and torn.py:Net does not: Syntax"),
+        ((*MODEL, "--code", "failing.py:net"), "failing.py:net does not: KeyError: 'width'"),
     ],
 )
 def test_bad_input_is_named(arguments: tuple[str, ...], words: str) -> None:

@@ -53,6 +53,7 @@ DATA: dict[str, Case] = {
     "empty file": ("empty.csv", "expected data, got an empty file"),
     "one sample": ("one.csv", r"at least two rows, got one.csv of shape \(1, 2\)"),
     "unknown column": ("kinds.csv --label whale", "named 'whale', got the columns length, width"),
+    "a target too large": ("targets.csv --label 1", "numbers, got '1e400' in line 2, column 1$"),
     "absent column": ("kinds.csv --label 7", "a column 7, got 3 columns"),
     "label without columns": ("d.npz --label a", "--label must name a column of a CSV.*'a'"),
     "absent labels": ("x.npy --label whale.npy", "--label must be a file.*'whale.npy'"),
@@ -249,6 +250,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "mine.py").write_text("print('mine')\n")
     (folder / "picture.png").write_bytes(b"\x89PNG")
     (folder / "kinds.csv").write_text("length,width,kind\n5.1,3.5,iris\n4.9,3.0,rose\n")
+    (folder / "targets.csv").write_text("1,2.5\n3,1e400\n")
     (folder / "ragged.csv").write_text("1,2\n3\n4,5\n")
     (folder / "empty.csv").write_text("")
     (folder / "semicolons.csv").write_text("length;width\n5.1;3.5\n4.9;3.0\n")

@@ -33,6 +33,16 @@ def test_a_network_of_shoal() -> None:
     assert "settles: 5" in result.output
 
 
+def test_labels_beside_the_inputs_are_left_out() -> None:
+    saved()
+    rows = [f"{k % 5},{k % 3},1,{k},{'ab'[k % 2]}" for k in range(9)]
+    Path("x.csv").write_text("\n".join(["p,q,r,s,kind", *rows]))
+    refused = run("diagnose", "net.safetensors", "--data", "x.csv", code=2)
+    assert "--label COLUMN says where the labels are" in refused.output
+    found = run("diagnose", "net.safetensors", "--data", "x.csv", "--label", "kind")
+    assert "settles: 9" in found.output
+
+
 @pytest.mark.thorough
 @pytest.mark.usefixtures("inputs")
 def test_a_report_and_numbers_are_written() -> None:
@@ -125,7 +135,6 @@ def test_files_of_something_else_are_named() -> None:
     assert "FILE must hold a state dictionary" in result.output
     result = run("diagnose", "other.pt", "--model", "mine.py:Net", *data, code=2)
     assert "FILE must hold the weights of mine.py:Net" in result.output
-    assert "--label" not in run("diagnose", "--help").output  # which it does not have
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import run
 
 import shoal
 import shoal.cli
@@ -243,6 +244,30 @@ def test_ctrl_c_while_torch_is_imported(
         assert (found.returncode, found.stderr) == (130, "Interrupted\n")
 
 
+def _launched(
+    words: list[str], folders: list[Path], environment: dict[str, str], codes: list[int]
+) -> list[tuple[str, str]]:
+    """What commands say that know of each other, as under torchrun."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    launched = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = [
+        subprocess.Popen(
+            [*SHOAL, *words],
+            cwd=folder,
+            env=environment | launched | {"RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, folder in enumerate(folders)
+    ]
+    told = [rank.communicate(timeout=100) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == codes
+    return told
+
+
 @pytest.mark.thorough
 def test_processes_launched_together_share_the_sections(
     tmp_path: Path, environment: dict[str, str]
@@ -250,23 +275,8 @@ def test_processes_launched_together_share_the_sections(
     """As under torchrun: each section is found once, and the first process has them all."""
     sections = ["well_posedness", "kernels", "equivalents", "spectrum"]
     options = ["-v", "-n", "30", "--only", ",".join(sections), "--device", "cpu", "--json"]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    launched = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    ranks = [
-        subprocess.Popen(
-            [*SHOAL, "analyze", *options, "--output", "o"],
-            cwd=tmp_path,
-            env=environment | launched | {"RANK": rank},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in ("0", "1")
-    ]
-    (told, first), (nothing, second) = (rank.communicate(timeout=100) for rank in ranks)
-    assert [rank.returncode for rank in ranks] == [0, 0]
+    words = ["analyze", *options, "--output", "o"]
+    (told, first), (nothing, second) = _launched(words, [tmp_path] * 2, environment, [0, 0])
     assert nothing == ""
     found = re.findall(r"section (\w+)", first + second)
     assert sorted(found) == sorted(sections)
@@ -331,3 +341,50 @@ def test_a_terminal_without_greek_letters(tmp_path: Path, environment: dict[str,
         check=True,
     )
     assert "recurrent gain ?_a" in found.stdout
+
+
+@pytest.mark.thorough
+def test_a_file_that_one_process_does_not_see(tmp_path: Path, environment: dict[str, str]) -> None:
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        folder.mkdir()
+    (folders[0] / "x.csv").write_text("1,2\n3,4\n5,7\n")
+    (_, first), _ = _launched(["analyze", "x.csv"], folders, environment, [2, 2])
+    lines = [line for line in first.splitlines() if line.startswith("Error")]
+    assert lines == ["Error: DATA must be a file that exists, got 'x.csv' (in process 1 of 2)"]
+
+
+def test_an_error_is_told_even_if_the_first_process_does_not_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who launched them ends all when one has ended, so that the first would have no time to."""
+    launched = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in launched.items():
+        monkeypatch.setenv(name, value)
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    for words in (["--activation", "blub"], ["--blub"]):
+        found = run("analyze", *words, code=2)
+        assert found.stderr.startswith("Process 1: Error: ")
+        assert "blub" in found.stderr
+    assert len(waited) == 2
+    assert min(waited) >= 1
+
+
+def test_ctrl_c_that_comes_twice_is_one(environment: dict[str, str]) -> None:
+    """Under torchrun the terminal and torchrun send it; the second must not stop the writing."""
+    code = (
+        "import os, signal, sys\n"
+        "sys.orig_argv[1:3] = ['-m', 'shoal']\n"
+        "from shoal.core.interrupts import loaded\n"
+        "loaded(once=True)\n"
+        "for again in range(3):\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    except KeyboardInterrupt:\n"
+        "        print(again)\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert found.stdout == "0\n"

@@ -76,7 +76,7 @@ Y = np.arange(5)
 HOLE = np.where(np.arange(15).reshape(5, 3) == 7, np.nan, X)
 NPZ = {
     "empty": (b"", "No data left in file"),
-    "no archive": (b"whale" * 9, "intact NumPy arrays"),
+    "no archive": (b"whale" * 9, "intact NumPy arrays of numbers, got a file of another kind"),
     "a pickle": (pickle.dumps({"X": 1}), "intact NumPy arrays"),
     "cut": (npz(X=X, y=Y)[:-30], "intact NumPy arrays"),
     "flipped byte": (npz(X=X, y=Y).replace(X.tobytes(), X.tobytes()[::-1]), "Bad CRC-32"),

@@ -192,7 +192,7 @@ def test_what_is_not_there():
         shoal.kernel_function(net)
     with pytest.raises(ValueError, match="kernel_size must be odd, got 2"):
         ConvDEQ(ReLU(), 0.2, 0.8, kernel_size=2)
-    with pytest.raises(ValueError, match="pooling must be"):
+    with pytest.raises(ValueError, match="pooling must be None or 'average', got 'max'"):
         ConvDEQ(ReLU(), 0.2, 0.8, pooling="max")
     with pytest.raises(shoal.ConvergenceError, match="does not exist"):
         shoal.kernel(ConvDEQ(ReLU(), 2.5, 0.8, padding="circular"), images(2, 1, 3))

@@ -230,7 +230,9 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
         check_classification_targets(labels)
         self.classes_, places = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"y must have at least two classes, got one class, {labels[0]!r}")
+            raise ValueError(
+                f"y must have at least two classes, got one class, {labels.tolist()[0]!r}"
+            )
         if len(self.classes_) == 2:
             return self._fit(x, 2.0 * places - 1, sample_weight)
         return self._fit(x, np.eye(len(self.classes_))[places], sample_weight)

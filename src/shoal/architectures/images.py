@@ -79,8 +79,9 @@ def check_image_fields(architecture: ImageArchitecture) -> None:
     """See that the fields ``kernel_size``, ``pooling`` and ``padding`` make sense."""
     size = checked_patch_size("kernel_size", architecture.patch_size)
     object.__setattr__(architecture, "kernel_size", size)
-    if architecture.pooling is not None:
-        checks.one_of("pooling", architecture.pooling, ("average",))
+    if architecture.pooling not in (None, "average"):
+        found = checks.shown(architecture.pooling)
+        raise ValueError(f"pooling must be None or 'average', got {found}")
     checks.one_of("padding", architecture.padding, ("zeros", "circular"))
 
 

@@ -1,10 +1,8 @@
 """What makes a function a command: a decorator beside it, with all that ``--help`` says."""
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from inspect import signature
 from pkgutil import iter_modules
 from typing import Any, NamedTuple, TypeVar
 
@@ -73,9 +71,7 @@ class Command:
     @property
     def epilog(self) -> str:
         """The end of ``--help``: files, exit codes and examples."""
-        labels = "label" in signature(self.run).parameters
-        data = _DATA if labels else re.sub(r";\s+--label \S+ for labels", "", _DATA)
-        parts = [f"Data:\n{data}"] if self.takes_data else []
+        parts = [f"Data:\n{_DATA}"] if self.takes_data else []
         parts.append(f"Into the folder of --output go:\n  {self.writes}")
         parts.append(f"Exit codes:\n  0 done; {self.exits}; 130 Ctrl-C")
         examples = "\n".join(f"  {one.command}\n      {one.words}" for one in self.examples)

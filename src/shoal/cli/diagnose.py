@@ -52,7 +52,7 @@ _SAMPLES = 64
     takes_data=True,
     panels={
         "Model": "model trust reference",
-        "Data": "data n",
+        "Data": "data label n",
         "Looking": "tolerance starts steps",
     },
 )
@@ -67,6 +67,13 @@ def diagnose(
     data: Annotated[
         str, typer.Option(metavar="DATA", help="Inputs, as for analyze, taken as they are.")
     ] = "digits",
+    label: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Labels in a CSV file, by name or by index from 0: they are left out.",
+        ),
+    ] = None,
     n: Annotated[int, typer.Option("--n", "-n", help="How many samples, at most.")] = _SAMPLES,
     model: Annotated[
         str | None,
@@ -99,7 +106,7 @@ def diagnose(
     check_output(output)
     net = model_in(file, model, trust=trust)
     before = None if reference is None else weights_in("--reference", reference)
-    x, _ = samples_for(net, data, n)
+    x, _ = samples_for(net, data, n, label)
     with limited(threads), working("Diagnosing", quiet=json):
         found = shoal.diagnose(
             net, None, x, tolerance=tolerance, starts=starts, steps=steps, reference=before

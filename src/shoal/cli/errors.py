@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from shoal import AccuracyError
 from shoal.cli.logs import state
 from shoal.core.files import printable
 from shoal.core.interrupts import loaded
-from shoal.core.processes import first_launched
+from shoal.core.processes import first_launched, launched, told
 
 __all__ = ["BAD_INPUT", "FAILED", "INTERRUPTED", "Commands", "fail", "note"]
 
@@ -25,6 +26,7 @@ _logger = logging.getLogger(__name__)
 # What the library says to users; anything else is a bug, and is called one.
 _INPUT = (ValueError, TypeError)
 _EXPECTED = (*_INPUT, RuntimeError, AccuracyError, OSError, ImportError, MemoryError)
+_PATIENCE = 2.0  # seconds in which the first of several processes says what all have to say
 _NO_MEMORY = re.compile("can't allocate memory|out of memory|Unable to allocate", re.IGNORECASE)
 
 
@@ -46,7 +48,7 @@ class Commands(TyperGroup):
         state.reset()
         options["standalone_mode"] = False
         try:
-            loaded()
+            loaded(once=launched())
             _check_text(sys.argv[1:] if args is None else args)
             code = super().main(args, *rest, **options)
             sys.stdout.flush()  # now, while a full disk can still be told of
@@ -83,19 +85,33 @@ def fail(error: Exception) -> int:
         _logger.error("the traceback", exc_info=error)
     usage = getattr(error, "format_message", None)  # of errors in the command line itself
     if usage is not None:
-        note(f"Error: {_one_line(usage())}{_came(error)}")
         context = getattr(error, "ctx", None)
-        if context is not None:
-            note(f"Try '{context.command_path} --help'.")
+        hint = "" if context is None else f"\nTry '{context.command_path} --help'."
+        _say(f"Error: {_one_line(usage())}{_came(error)}{hint}", error)
         return int(getattr(error, "exit_code", 2))
     expected = isinstance(error, _EXPECTED)
-    what = _told(error) if expected else f"a bug: {type(error).__name__}: {error}"
+    what = _in_words(error) if expected else f"a bug: {type(error).__name__}: {error}"
     hint = "" if expected or state.debug else " (--debug shows where)"
-    note(f"Error: {what or type(error).__name__}{hint}")
+    where = re.search(r"in process [1-9]\d* of \d+", told(error))
+    other = f" ({where[0]})" if where else ""
+    _say(f"Error: {what or type(error).__name__}{other}{hint}", error)
     return BAD_INPUT if isinstance(error, _INPUT) else FAILED
 
 
-def _told(error: Exception) -> str:
+def _say(text: str, error: Exception) -> None:
+    """Write of an error, in the first process that has it.
+
+    Who launched them ends all as soon as one has ended, so that the others wait for the first one.
+    """
+    if first_launched():
+        note(text)
+        return
+    time.sleep(_PATIENCE)
+    if not told(error):
+        typer.echo(printable(f"Process {os.environ['RANK']}: {text}"), err=True)
+
+
+def _in_words(error: Exception) -> str:
     """What an error says, in the words of the command line."""
     text = _one_line(str(error))
     if isinstance(error, MemoryError) or _NO_MEMORY.search(text):

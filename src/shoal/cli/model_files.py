@@ -91,12 +91,16 @@ def _made(factory: str, option: str) -> Module:
     sys.path.insert(0, str(place.resolve().parent))
     try:
         spec.loader.exec_module(module)
+        make = getattr(module, name, None)
+        net = make() if callable(make) else None
+    except Exception as error:  # code of the user's, which can fail in any way
+        raise ValueError(
+            f"{option} must run, and {factory} does not: {type(error).__name__}: {error}"
+        ) from error
     finally:
         sys.path.pop(0)
-    make = getattr(module, name, None)
     if not callable(make):
         raise TypeError(f"{option} must name a function or class of {path}, got {name!r}")
-    net = make()
     if not isinstance(net, Module):
         raise TypeError(f"{option} must make a torch.nn.Module, got a {type(net).__name__}")
     return net
@@ -177,6 +181,8 @@ def _rows(argument: str, path: str, n: int) -> Tensor:
         raise ValueError(f"{argument} must be an .npy file beside an .npy file, got {path!r}")
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise ValueError(f"{argument} must be a file that exists, got {path!r}") from None
     except OSError:
         raise
     except Exception as error:  # a damaged file can fail in any way
@@ -185,4 +191,7 @@ def _rows(argument: str, path: str, n: int) -> Tensor:
         raise ValueError(
             f"{argument} must have numbers, got {path!r} of {array.dtype}, shape {array.shape}"
         )
-    return torch.from_numpy(np.array(array[:n]))
+    rows = torch.from_numpy(np.array(array[:n]))
+    if not rows.isfinite().all():
+        raise ValueError(f"{argument} must have finite numbers, got NaN or infinity in {path!r}")
+    return rows

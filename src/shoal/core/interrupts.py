@@ -9,10 +9,20 @@ from types import FrameType
 __all__ = ["loaded"]
 
 
-def loaded() -> None:
-    """Let Ctrl-C be an exception again, which the commands know what to do with."""
+def loaded(*, once: bool) -> None:
+    """Let Ctrl-C be an exception again, which the commands know what to do with.
+
+    Args:
+        once: Whether only the first one is: under torchrun one Ctrl-C comes twice, from the
+            terminal and from torchrun, and the second must not disturb what the first has begun.
+    """
     if signal.getsignal(signal.SIGINT) is _leave:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, _interrupt_once if once else signal.default_int_handler)
+
+
+def _interrupt_once(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.default_int_handler(number, frame)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001

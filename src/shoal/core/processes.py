@@ -36,7 +36,9 @@ __all__ = [
     "alone",
     "fingerprint",
     "first_launched",
+    "launched",
     "processes",
+    "told",
 ]
 
 Group: TypeAlias = 'ProcessGroup | Literal["auto"] | None'
@@ -93,12 +95,12 @@ class Processes:
             failed, digests, numbers = torch.stack(self._gathered(own)).T.tolist()
             if not any(failed) and len(set(digests)) == 1:
                 return [int(n) for n in numbers]
-            told: list[Any] = [None] * self.size
-            torch.distributed.all_gather_object(told, (_sendable(error), texts), group=self._group)
-        for rank, (failure, _) in enumerate(told):
+            heard: list[Any] = [None] * self.size
+            torch.distributed.all_gather_object(heard, (_sendable(error), texts), group=self._group)
+        for rank, (failure, _) in enumerate(heard):
             if failure is not None:
                 raise self._told(failure if rank != self.rank or error is None else error, rank)
-        others = [other for _, other in told]
+        others = [other for _, other in heard]
         names = {name: None for other in others for name in other}
         differ = [name for name in names if len({other.get(name) for other in others}) > 1]
         raise self._told(
@@ -124,7 +126,7 @@ class Processes:
         try:
             yield
         except Exception as error:
-            if self.size > 1 and not _is_told(error):
+            if self.size > 1 and not told(error):
                 self.agree({}, error=error)
             raise
         finally:
@@ -319,7 +321,8 @@ def processes(group: Group = "auto") -> Processes:
         group = None if _by_itself.get() else _default_group()
     if group is None:
         return ALONE
-    if not isinstance(group, torch.distributed.ProcessGroup):
+    outside: object = torch.distributed.GroupMember.NON_GROUP_MEMBER  # of new_group, to others
+    if group != outside and not isinstance(group, torch.distributed.ProcessGroup):
         raise TypeError(f"process_group must be a group of processes, got {shown(group)}")
     rank, size = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
     if rank < 0:
@@ -331,17 +334,17 @@ def processes(group: Group = "auto") -> Processes:
 
 def first_launched() -> bool:
     """Whether this is the first, or the only one, of processes that were launched together."""
-    return not _launched() or os.environ["RANK"] == "0"
+    return not launched() or os.environ["RANK"] == "0"
 
 
-def _launched() -> bool:
+def launched() -> bool:
     """Whether the environment speaks of several processes."""
     return all(name in os.environ for name in _LAUNCHED) and os.environ["WORLD_SIZE"] != "1"
 
 
 def _default_group() -> "ProcessGroup | None":
     if not torch.distributed.is_initialized():
-        if not _launched():
+        if not launched():
             return None
         try:
             torch.distributed.init_process_group(timeout=_PATIENCE)
@@ -388,5 +391,7 @@ def _sendable(error: Exception | None) -> Exception | None:
     return error
 
 
-def _is_told(error: Exception) -> bool:
-    return any(note.startswith(_TOLD) for note in getattr(error, "__notes__", ()))
+def told(error: Exception) -> str:
+    """Where an error happened, if all processes have been told of it."""
+    notes = getattr(error, "__notes__", ())
+    return next((note for note in notes if note.startswith(_TOLD)), "")

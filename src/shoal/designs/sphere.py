@@ -171,7 +171,8 @@ def _verified(task: _Task, designed: FullyConnected, made_of: str) -> Design:
     if not inner <= tolerance:
         raise AccuracyError(
             f"the {task.match.upper()} of the designed network is off by {inner:.2g} of its "
-            f"diagonal, above the tolerance {tolerance:.2g}; ask for a larger one"
+            f"diagonal, above the tolerance {tolerance:.2g}: give a larger tolerance, or inputs of "
+            f"a smaller norm than tau0 = {task.norm:.4g}"
         )
     names = {0.0: "at a right angle", 1.0: "of an input with itself", -1.0: "of opposite inputs"}
     picked = {name: cosines.index(place) for place, name in names.items()}

@@ -89,8 +89,8 @@ def read_csv_table(path: Path, label: str | None) -> Dataset:
             raise ValueError(f"{error}{hint if ', column' in str(error) else ''}") from None
         try:
             return _dataset(path, ",", column, None, regression=True)
-        except ValueError:
-            raise error from None
+        except ValueError as other:  # which knows the cell that is no number
+            raise (other if "regression=True" in str(error) else error) from None
 
 
 def _dataset(

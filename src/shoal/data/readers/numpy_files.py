@@ -150,7 +150,8 @@ def _check_size(file: IO[bytes]) -> None:
     """
     size = file.seek(0, 2)
     file.seek(0)
-    if file.read(4) == b"PK\3\4":
+    kind = file.read(4)
+    if kind == b"PK\3\4":
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
             limit = min(_LARGEST, expansion_limit(size))
@@ -162,9 +163,11 @@ def _check_size(file: IO[bytes]) -> None:
             for member in members:
                 with archive.open(member) as stream:
                     _check_array(stream, member.file_size)
-    else:
+    elif kind in npy.MAGIC_PREFIX:
         file.seek(0)
         _check_array(file, size)
+    elif kind != b"PK\5\6":  # an archive of nothing
+        raise ValueError("a file of another kind")
     file.seek(0)
 
 
