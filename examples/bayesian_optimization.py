@@ -1,7 +1,7 @@
 """Bayesian optimization in BoTorch with the kernel of a DEQ, beside two of BoTorch's own.
 
 The same models, acquisition and first points with each kernel; only the kernel differs. Takes
-about ninety seconds with three seeds of Branin's function; ``pip install botorch`` comes first.
+about 130 seconds with three seeds of Branin's function; ``pip install botorch`` comes first.
 
     python examples/bayesian_optimization.py [--function hartmann] [--seeds 10]
         [--steps 20] [--output bayesian_optimization.png]
