@@ -14,7 +14,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from torch import Tensor
 import shoal
 
 RTOL = 1e-6
+ACCURATE = shoal.Picard(rtol=RTOL, atol=0.0)
 DEQ = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
 
 
@@ -34,16 +35,21 @@ class Task:
     width: int
 
     def network(
-        self, *, warm_start: bool = False, coarse_steps: int | None = None
+        self,
+        solver: shoal.Picard = ACCURATE,
+        *,
+        gradient: shoal.Implicit | shoal.Unrolled | None = None,
+        warm_start: bool = False,
     ) -> shoal.Network:
-        """A fresh network, the same one every time."""
+        """A fresh network, with the same weights every time."""
         return shoal.build(
             DEQ,
             in_features=self.x.shape[1],
             width=self.width,
             dtype=self.x.dtype,
             device=self.x.device,
-            solver=shoal.Picard(rtol=RTOL, atol=0.0, coarse_steps=coarse_steps),
+            solver=solver,
+            gradient=gradient or shoal.Implicit(),
             warm_start=warm_start,
         )
 
@@ -192,7 +198,7 @@ def floor(task: Task, forward: int, backward: int) -> Callable[[], None]:
 
 def cold(task: Task, rival: TorchDEQ | None, repeats: int) -> None:
     """Forward and backward pass from a cold start."""
-    plain = task.network(coarse_steps=0)
+    plain = task.network(replace(ACCURATE, coarse_steps=0))
     step(lambda: plain(task.x), task, plain)
     products = plain.last_solve.evaluations, plain.last_adjoint.evaluations
     net = task.network()
@@ -232,15 +238,7 @@ def memory(task: Task) -> None:
     for gradient in (shoal.Implicit(), shoal.Unrolled()):
         held = {}
         for rtol in (1e-1, 1e-6):
-            net = shoal.build(
-                DEQ,
-                in_features=task.x.shape[1],
-                width=task.width,
-                dtype=task.x.dtype,
-                device=task.x.device,
-                solver=shoal.Picard(rtol=rtol, coarse_steps=0),
-                gradient=gradient,
-            )
+            net = task.network(shoal.Picard(rtol=rtol, coarse_steps=0), gradient=gradient)
             tensors: dict[int, int] = {}
 
             def pack(tensor: Tensor, tensors: dict[int, int] = tensors) -> Tensor:
@@ -263,14 +261,7 @@ def one_input(task: Task, repeats: int) -> None:
     """The time from an input that the network has not seen to its output, without a gradient."""
     found = {}
     for graphs in (True, False):
-        net = shoal.build(
-            DEQ,
-            in_features=task.x.shape[1],
-            width=task.width,
-            dtype=task.x.dtype,
-            device=task.x.device,
-            solver=shoal.Picard(rtol=RTOL, atol=0.0, coarse_steps=0, graphs=graphs),
-        )
+        net = task.network(replace(ACCURATE, coarse_steps=0, graphs=graphs))
         count = iter(itertools.cycle(range(len(task.x))))
 
         def run(net: shoal.Network = net, count: Iterator[int] = count) -> Tensor:
