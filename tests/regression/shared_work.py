@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 import shoal
-from shoal.core.processes import Processes
+from shoal.core.processes import Processes, processes
+from shoal.linalg import Columns
 
 DEQ = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 RIDGE = 0.05
@@ -110,6 +111,16 @@ def ways(rank: int) -> dict[str, Any]:  # noqa: ARG001
     found["cholesky"] = [fit.coefficients, fit.predict(new), fit.variance(new)]
     found["likelihood"] = [torch.tensor(fit.log_marginal_likelihood, dtype=torch.float64)]
     return found
+
+
+def columns(rank: int) -> dict[str, Any]:  # noqa: ARG001
+    """A matrix of low rank and a multiple of one, of which each process has some rows."""
+    x, y, _ = data()
+    shared = processes()
+    near = Columns(x[shared.part(300)], x.T @ x, 0.3, 2.0, shared, 300)
+    found = [near @ y, near.solve(y), near.root(y), near.diagonal(), near.to_dense()]
+    rows = torch.tensor(shared.size * len(near.columns) / 300, dtype=torch.float64)
+    return {"columns": found, "logdet": [torch.tensor(near.logdet())], "share": [rows]}
 
 
 def rounded(rank: int) -> list[torch.Tensor]:  # noqa: ARG001

@@ -33,9 +33,10 @@ def test_times_follow_from_the_rates():
 
 def test_processes_share_the_matrix_and_exchange_vectors():
     alone, eight = (MODEL.predict(10**6, rank=10**4, steps=50, processes=r) for r in (1, 8))
-    assert eight.exchange_seconds == pytest.approx(8 * 8 * 10**7 * 1e-10)
-    assert eight.step_seconds == pytest.approx(5.0 / 8 + 0.1 + eight.exchange_seconds)
-    assert eight.memory == alone.memory  # each has all inputs, and all of the preconditioner
+    assert eight.exchange_seconds == pytest.approx(2 * 8 * 8 * 10**7 * 1e-10)
+    assert eight.step_seconds == pytest.approx((5.0 + 0.1) / 8 + eight.exchange_seconds)
+    assert eight.prepare_seconds == pytest.approx((0.5 + 3.0) / 8 + 8 * 8 * 10**8 * 1e-10)
+    assert alone.memory - eight.memory == 7 * 2 * 10**10 // 8  # each has all inputs
     assert alone.seconds / 8 < eight.seconds < alone.seconds
 
 

@@ -21,9 +21,9 @@ pytestmark = pytest.mark.skipif(
 
 # how many processes, and what they do one after the other: to start them is what takes time
 ONE = (1, "regression")
-QUICK = (2, "regression", "failures")
+QUICK = (2, "regression", "columns", "failures")
 TWO = (2, "products", "ways", "matrices", "images", "rounded", "alone")
-THREE = (3, "regression", "products", "ways", "matrices")
+THREE = (3, "regression", "columns", "products", "ways", "matrices")
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,11 @@ def assert_shared(found, single):
 )
 def test_regression(start, together):
     assert_shared(together(*start)[0]["regression"], shared_work.regression(0))
+
+
+@pytest.mark.parametrize("start", [QUICK, pytest.param(THREE, marks=pytest.mark.thorough)])
+def test_rows_of_a_preconditioner(start, together):
+    assert_shared(together(*start)[0]["columns"], shared_work.columns(0))
 
 
 @pytest.mark.thorough

@@ -177,6 +177,10 @@ class Processes:
             torch.distributed.broadcast_object_list(box, group=self._group, group_src=0)
         return box[0]  # type: ignore[return-value]
 
+    def part(self, count: int) -> slice:
+        """Which of so many rows are this process's."""
+        return slice(self.rank * count // self.size, (self.rank + 1) * count // self.size)
+
     def dealt(self, items: Sequence[_T]) -> Iterator[_T]:
         """The items that are this process's to work on: whoever is free takes the next one.
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.checks import real, shaped
+from shoal.core.processes import ALONE, Processes
 from shoal.linalg.operator import Operator
 
 __all__ = ["DROPPED", "Columns", "Diagonal", "LowRank"]
@@ -135,22 +136,27 @@ class Columns(Operator):
 
     Whatever the columns are rounded to, this is a matrix of the same kind, and its inverse is
     exact: by Woodbury's identity $v - F (F^T F + \rho I)^{-1} F^T v$ over $s\rho$, summed in
-    float64.
+    float64. Several processes may share the rows of $F$.
 
     Attributes:
-        columns: $F$, in any floating-point dtype. shape: (n, r)
+        columns: $F$, in any floating-point dtype, or this process's rows of it. shape: (n, r)
         gram: $F^T F$ of the columns as they are rounded, in float64. shape: (r, r)
         outside: $\rho > 0$.
         scale: $s > 0$.
+        processes: Those that share the rows, each having its :meth:`~Processes.part`.
+        size: $n$, where rows are shared.
     """
 
     columns: Tensor
     gram: Tensor
     outside: float
     scale: float = 1.0
+    processes: Processes = ALONE
+    size: int | None = None
 
     def __post_init__(self) -> None:
-        shaped("columns", self.columns, None, None)
+        own = None if self.size is None else len(range(self.size)[self.processes.part(self.size)])
+        shaped("columns", self.columns, own, None)
         shaped("gram", self.gram, self.columns.shape[1], self.columns.shape[1])
         real("outside", self.outside, above=0)
         real("scale", self.scale, above=0)
@@ -158,7 +164,8 @@ class Columns(Operator):
     @property
     def shape(self) -> torch.Size:
         """Rows and columns."""
-        return torch.Size((len(self.columns), len(self.columns)))
+        size = len(self.columns) if self.size is None else self.size
+        return torch.Size((size, size))
 
     @property
     def _entries(self) -> Tensor:
@@ -166,8 +173,10 @@ class Columns(Operator):
 
     def diagonal(self) -> Tensor:
         """The diagonal."""
-        squares = torch.cat([part.square().sum(1) for _, part in self._parts()])
-        return self.scale * (squares + self.outside)
+        squares = self.gram.new_zeros(self.shape[0], 1)
+        for rows, part in self._parts():
+            squares[rows, 0] = part.square().sum(1)
+        return self.scale * (self._sum(squares)[:, 0] + self.outside)
 
     @cached_property
     def _factor(self) -> Tensor:
@@ -193,31 +202,37 @@ class Columns(Operator):
 
     def logdet(self) -> float:
         """The logarithm of the determinant."""
-        others = len(self.columns) - len(self.gram)
+        others = self.shape[0] - len(self.gram)
         outside, scale = self.gram.new_tensor([self.outside, self.scale]).log()
         inside = 2 * self._factor.diagonal().log().sum()
-        return float(inside + others * outside + len(self.columns) * scale)
+        return float(inside + others * outside + self.shape[0] * scale)
 
     def _product(self, vectors: Tensor) -> Tensor:
         result = self._combined(self.outside * vectors, self._projected(vectors))
         return result.mul_(self.scale)
 
     def _parts(self) -> Iterator[tuple[slice, Tensor]]:
-        """Rows of the columns, in float64."""
+        """Rows of the columns that this process has, in float64, and which they are."""
         step = max(1, _NUMBERS // max(1, self.columns.shape[1]))
+        first = self.processes.part(self.shape[0]).start
         for start in range(0, len(self.columns), step):
-            rows = slice(start, start + step)
-            yield rows, self.columns[rows].double()
+            part = self.columns[start : start + step].double()
+            yield slice(first + start, first + start + len(part)), part
+
+    def _sum(self, part: Tensor) -> Tensor:
+        """That of all processes."""
+        self.processes.agree({"columns": tuple(part.shape)})
+        return self.processes.sum(part)
 
     def _projected(self, vectors: Tensor) -> Tensor:
-        shaped("vectors", vectors, len(self.columns), None)
+        shaped("vectors", vectors, self.shape[0], None)
         result = vectors.new_zeros(self.columns.shape[1], vectors.shape[1])
         for rows, part in self._parts():
             result += part.T @ vectors[rows]
-        return result
+        return self._sum(result)
 
     def _combined(self, vectors: Tensor, inside: Tensor) -> Tensor:
-        result = torch.empty_like(vectors)
+        result = torch.zeros_like(vectors)
         for rows, part in self._parts():
             result[rows] = vectors[rows] + part @ inside
-        return result
+        return self._sum(result)

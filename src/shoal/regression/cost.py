@@ -48,9 +48,11 @@ class CostModel:
     r"""Rates of a device, from which times of regressions follow.
 
     Of $R$ processes each has $n^2/2R$ entries of the matrix in a step, made in reduced precision,
-    multiplied from both sides and dropped, and all rows of the preconditioner; $Rnq$ numbers arrive
-    at each. So a step takes $\frac{n^2}{2R} e + n r c + 8 R n q\,x$ seconds, a look at true
-    residuals $\frac{n^2}{2R} f$, and the preconditioner $\frac{nr}R f + \frac32 n r^2 g$.
+    multiplied from both sides and dropped, and $n/R$ rows of the preconditioner; $Rnq$ numbers
+    arrive at each after either. So a step takes
+    $\frac{n^2}{2R} e + \frac{nr}R c + 16 R n q\,x$ seconds, a look at true residuals
+    $\frac{n^2}{2R} f + 8 R n q\,x$, and the preconditioner
+    $\frac{nr}R f + \frac32 \frac{nr^2}R g + 8 R r^2 x$.
 
     Args:
         features: Of the inputs, for which the rates hold.
@@ -99,14 +101,14 @@ class CostModel:
         for name, number in given.items():
             integer(name, number, at_least=1)
         integer("looks", looks, at_least=1)
-        entries, many = samples**2 / 2 / processes, processes > 1
-        exchange = 8 * self.exchanged_byte * processes * samples * self.columns * many
-        step = entries * self.entry + samples * rank * self.column_entry + exchange
-        look = entries * self.exact_entry + exchange
-        prepare = samples * rank * self.exact_entry / processes
-        prepare += 1.5 * samples * rank**2 * self.multiply_add
+        entries, columns = samples**2 / 2 / processes, samples * rank / processes
+        shared = 8 * self.exchanged_byte * processes * (processes > 1)  # that all tell each other
+        exchange = 2 * shared * samples * self.columns
+        step = entries * self.entry + columns * self.column_entry + exchange
+        look = entries * self.exact_entry + exchange / 2
+        prepare = columns * (self.exact_entry + 1.5 * rank * self.multiply_add) + shared * rank**2
         data = _COPIES * samples * self.features + _VECTORS * samples * self.columns + 4 * rank**2
-        memory = 8 * data + 2 * samples * rank
+        memory = 8 * data + 2 * samples * rank // processes
         total = prepare + steps * step + looks * look
         return Cost(prepare, step, look, exchange, total, memory)
 

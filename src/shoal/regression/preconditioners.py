@@ -1,6 +1,7 @@
 r"""Matrices near $K + \lambda I$ that are easy to invert."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
@@ -24,7 +25,7 @@ __all__ = [
     "Preconditioner",
 ]
 
-_ROWS = 2**13  # of rounded columns that are made together
+_ROWS = 2**13  # of columns that are made together
 _JITTER = 1e-10  # relative to the diagonal
 
 
@@ -59,7 +60,7 @@ class DiagonalPreconditioner(Preconditioner):
 
     def size_in_bytes(self, problem: Problem) -> int:
         """The diagonal, twice."""
-        return _bytes(problem, 2, 1)
+        return 2 * 8 * problem.size
 
 
 @dataclass(frozen=True)
@@ -94,18 +95,23 @@ class Nystrom(Preconditioner):
                 f"got {self.precision!r}"
             )
 
-    def matrix(self, problem: Problem, memory: int) -> Columns | LowRank:
-        """The projection."""
-        if self.precision != torch.float64:
-            return _rounded_nystrom(problem, self, memory)
-        return _of_features(problem, _nystrom(problem, self.rank, self.seed, memory))
+    def matrix(self, problem: Problem, memory: int) -> Columns:
+        r"""The projection $FF^T$, where $F = K_{nm} L^{-T}$ with $LL^T = K_{mm}$."""
+        chosen = _samples(problem, self.rank, self.seed)
+        small = problem.cross(chosen, chosen, memory).to_dense()
+        small.diagonal().add_(_JITTER * _largest(problem))  # equal samples are no harm
+        factor = problem.processes.same(torch.linalg.cholesky(small))
+
+        def features(rows: Tensor, memory: int) -> Tensor:
+            cross = problem.cross(rows, chosen, memory, shared=False).to_dense()
+            found: Tensor = torch.linalg.solve_triangular(factor, cross.T, upper=False).T
+            return found
+
+        return _of_features(problem, features, len(chosen), memory, self.precision)
 
     def size_in_bytes(self, problem: Problem) -> int:
-        """Features, twice; or once, where they are rounded."""
-        rank = min(self.rank, problem.size)
-        if self.precision == torch.float64:
-            return _bytes(problem, 2, rank)
-        return self.precision.itemsize * problem.size * rank + _bytes(problem, 0, 2 * rank)
+        """This process's rows of the columns, and small matrices."""
+        return _bytes(problem, min(self.rank, problem.size), self.precision)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -139,7 +145,8 @@ class EquivalentPreconditioner(Preconditioner):
 
     def size_in_bytes(self, problem: Problem) -> int:
         """The inputs with a few columns, and their factors."""
-        return _bytes(problem, 5, min(problem.size, problem.x.shape[1] + 8))
+        width = min(problem.size, problem.x.shape[1] + 8)
+        return 8 * (5 * problem.size * width + 4 * width**2)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -170,18 +177,32 @@ class CombinedPreconditioner(Preconditioner):
         shown = f", {_shown(self.labels)}" if self.labels is not None else ""
         return f"CombinedPreconditioner(rank={self.rank}, seed={self.seed}{shown})"
 
-    def matrix(self, problem: Problem, memory: int) -> LowRank:
+    def matrix(self, problem: Problem, memory: int) -> Columns:
         """Both together."""
-        chosen, offset = _equivalent(problem, self.labels)
-        offset, slope = max(offset, 0.0), max(chosen.scale, 0.0)
-        rest = _nystrom(problem, self.rank, self.seed, memory, offset, slope)
-        constant = problem.x.new_full((problem.size, 1), offset**0.5)
-        return _of_features(problem, torch.cat([constant, slope**0.5 * problem.x, rest], dim=1))
+        chosen = _samples(problem, self.rank, self.seed)
+        equivalent, offset = _equivalent(problem, self.labels)
+        offset, slope = max(offset, 0.0), max(equivalent.scale, 0.0)
+
+        def rest(rows: Tensor, memory: int, *, shared: bool) -> Tensor:
+            cross = problem.cross(rows, chosen, memory, shared=shared).to_dense()
+            return cross.addmm_(rows, chosen.T, alpha=-slope).sub_(offset)
+
+        values, vectors = torch.linalg.eigh(rest(chosen, memory, shared=True))
+        # the rest need not be a kernel: what is no larger than its negative part says nothing
+        kept = values > max(DROPPED * float(values[-1]), -2 * float(values[0]))
+        inverse = problem.processes.same(vectors[:, kept] / values[kept].sqrt())
+
+        def features(rows: Tensor, memory: int) -> Tensor:
+            constant = rows.new_full((len(rows), 1), offset**0.5)
+            others = rest(rows, memory, shared=False) @ inverse
+            return torch.cat([constant, slope**0.5 * rows, others], dim=1)
+
+        width = 1 + problem.x.shape[1] + inverse.shape[1]
+        return _of_features(problem, features, width, memory)
 
     def size_in_bytes(self, problem: Problem) -> int:
-        """Features, three times."""
-        rank = min(self.rank, problem.size)
-        return _bytes(problem, 3, rank + problem.x.shape[1] + 1)
+        """This process's rows of the columns, and small matrices."""
+        return _bytes(problem, min(self.rank, problem.size) + problem.x.shape[1] + 1)
 
 
 def _check_choice(rank: int, seed: int) -> None:
@@ -197,9 +218,14 @@ def _shown(labels: Labels | None) -> str:
     return "" if labels is None else f"labels of {len(labels)} samples"
 
 
-def _bytes(problem: Problem, copies: int, width: int) -> int:
-    """Columns, as often as there are copies of them, and small matrices."""
-    return 8 * (copies * problem.size * width + 4 * width**2)
+def _bytes(problem: Problem, width: int, precision: torch.dtype = torch.float64) -> int:
+    """Columns, of which each process has its rows, and small matrices."""
+    columns = precision.itemsize * problem.size * width // problem.processes.size
+    return columns + 4 * 8 * width**2
+
+
+def _largest(problem: Problem) -> float:
+    return float(problem.diagonal.max()) or 1.0
 
 
 def _equivalent(problem: Problem, labels: Labels | None) -> tuple[EquivalentOperator, float]:
@@ -219,57 +245,43 @@ def _equivalent(problem: Problem, labels: Labels | None) -> tuple[EquivalentOper
     return (both.ck, both.ntk)[problem.kernel], (c.ck, c.ntk)[problem.kernel].offset
 
 
-def _nystrom(
-    problem: Problem, rank: int, seed: int, memory: int, offset: float = 0.0, slope: float = 0.0
-) -> Tensor:
-    r"""Features whose inner products are a kernel projected to random samples.
-
-    The kernel is $k(x, x')$ less an offset and a multiple of $x^T x'$.
-    """
-    chosen = _samples(problem, rank, seed)
-    cross = problem.cross(problem.x, problem.x[chosen], memory).to_dense()
-    if slope or offset:
-        cross.addmm_(problem.x, problem.x[chosen].T, alpha=-slope).sub_(offset)
-    values, vectors = torch.linalg.eigh(cross[chosen])
-    # the rest of a kernel need not be one: what is no larger than its negative part says nothing
-    kept = values > max(DROPPED * float(values[-1]), -2 * float(values[0]))
-    features: Tensor = cross @ (vectors[:, kept] / values[kept].sqrt())
-    return features
-
-
 def _samples(problem: Problem, rank: int, seed: int) -> Tensor:
-    """Random ones, by their indices."""
+    """Random ones."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randperm(problem.size, generator=generator)[:rank].to(problem.x.device)
+    chosen = torch.randperm(problem.size, generator=generator)[:rank]
+    return problem.x[chosen.to(problem.x.device)]
 
 
-def _rounded_nystrom(problem: Problem, method: Nystrom, memory: int) -> Columns:
-    r"""$F = K_{nm} L^{-T}$ with $LL^T = K_{mm}$, made and rounded some rows at a time."""
-    chosen = problem.x[_samples(problem, method.rank, method.seed)]
-    rank, largest = len(chosen), float(problem.diagonal.max()) or 1.0
-    small = problem.cross(chosen, chosen, memory).to_dense()
-    small.diagonal().add_(_JITTER * largest)  # equal samples are no harm
-    factor = torch.linalg.cholesky(small)
-    columns = torch.empty(problem.size, rank, dtype=method.precision, device=chosen.device)
-    gram = torch.zeros_like(small)
-    step = max(1, min(_ROWS, memory // (64 * rank)))
-    for start in range(0, problem.size, step):
-        rows = slice(start, start + step)
-        cross = problem.cross(problem.x[rows], chosen, memory // 2).to_dense()
-        found = torch.linalg.solve_triangular(factor, cross.T, upper=False).T
-        columns[rows] = found / largest**0.5  # of at most one, which half precision has room for
-        rounded = columns[rows].double()
+def _of_features(
+    problem: Problem,
+    features: Callable[[Tensor, int], Tensor],
+    width: int,
+    memory: int,
+    precision: torch.dtype = torch.float64,
+) -> Columns:
+    r"""$FF^T + \rho I$, where $\rho$ is $\lambda$ and the mean of what $FF^T$ leaves.
+
+    Args:
+        problem: Whose processes share the rows.
+        features: $F$ of some inputs, computed in so many bytes.
+        width: How many columns it has.
+        memory: Bytes for some rows.
+        precision: To which they are rounded.
+    """
+    largest, processes = _largest(problem), problem.processes
+    own = problem.x[processes.part(problem.size)]
+    columns = torch.empty(len(own), width, dtype=precision, device=own.device)
+    gram = torch.zeros(width, width, dtype=torch.float64, device=own.device)
+    step = max(1, min(_ROWS, memory // (64 * width)))
+    for start in range(0, len(own), step):
+        some = columns[start : start + step]
+        # of at most one, which half precision has room for
+        some.copy_(features(own[start : start + step], memory // 2) / largest**0.5)
+        rounded = some.double()
         gram.addmm_(rounded.T, rounded)
+    processes.agree({"width": width})
+    processes.sum(gram)
     left = float(problem.diagonal.sum() / largest - gram.trace()) / problem.size
-    outside = max(max(left, 0.0) + problem.ridge / largest, DROPPED * float(gram.trace()))
-    return Columns(columns, gram, outside, largest)
-
-
-def _of_features(problem: Problem, features: Tensor) -> LowRank:
-    r"""$FF^T + \rho I$, where $\rho$ is $\lambda$ and the mean of what $FF^T$ leaves."""
-    values, small = torch.linalg.eigh(features.T @ features)
-    kept = values > DROPPED * values[-1:]
-    values, small = values[kept], small[:, kept]
-    left = float(problem.diagonal.sum() - values.sum()) / problem.size
-    vectors = features @ (small / values.sqrt())
-    return LowRank.shifted(vectors, values, max(left, 0.0) + problem.ridge)
+    shift = max(max(left, 0.0) + problem.ridge / largest, DROPPED * float(gram.trace()))
+    outside = shift or 1.0  # of a matrix of zeros: any
+    return Columns(columns, gram, outside, largest, processes, problem.size)

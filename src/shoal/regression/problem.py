@@ -63,9 +63,11 @@ class Problem:
         r"""$K + \lambda I$."""
         return Shifted(operator, self.ridge)
 
-    def cross(self, left: Tensor, right: Tensor, memory: int) -> KernelOperator:
-        """The kernel between inputs, in so many bytes."""
-        group = self.processes.group
+    def cross(
+        self, left: Tensor, right: Tensor, memory: int, *, shared: bool = True
+    ) -> KernelOperator:
+        """The kernel between inputs, in so many bytes, by all processes or by this one alone."""
+        group = self.processes.group if shared else None
         both = kernel_operator(self.function, left, right, memory=memory, process_group=group)
         return both[self.kernel]
 
