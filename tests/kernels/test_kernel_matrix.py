@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import pytest
 import torch
 
@@ -246,6 +247,40 @@ def test_a_kernel_that_does_not_exist():
     """The variance has a fixed point, but perturbations of it grow."""
     with pytest.raises(ConvergenceError, match="does not exist"):
         kernel(DEQ(Tanh(), 5.0, 0.8), inputs(3, 2))
+
+
+@pytest.mark.parametrize("recurrent", [1.9, 1.999, 1.99999])
+def test_near_the_edge_of_existence(recurrent):
+    """Of ReLU, at 2; kernels by bisection with forty digits, which rounding spoils near there."""
+    x = inputs(3, 4)
+    found = kernel(DEQ(ReLU(), recurrent, 0.5), x)
+    bound = 1e-12 + 4e-16 / (1 - recurrent / 2)
+    with mpmath.workdps(40):
+        rows = [[mpmath.mpf(float(number)) for number in row] for row in x]
+        own = [mpmath.fdot(row, row) for row in rows]
+        for i, j in ((0, 1), (0, 2), (1, 2)):
+            size = mpmath.sqrt(own[i] * own[j])
+            ck, ntk = _rectified_equilibrium(recurrent, 0.5, size, mpmath.fdot(rows[i], rows[j]))
+            assert abs(float(found.ck[i, j]) / ck - 1) < bound
+            assert abs(float(found.ntk[i, j]) / ntk - 1) < bound
+
+
+def _rectified_equilibrium(recurrent, injected, size, inner):
+    """The CK and the NTK of inputs whose norms have a product ``size``, with mpmath."""
+    share = 1 - mpmath.mpf(recurrent) / 2  # of what is injected, in the variance
+
+    def turned(cosine):
+        passed = mpmath.sqrt(1 - cosine**2) + cosine * (mpmath.pi - mpmath.acos(cosine))
+        return (1 - share) * passed / mpmath.pi + share * inner / size
+
+    below, above = mpmath.mpf(-1), mpmath.mpf(1)
+    for _ in range(130):
+        middle = (below + above) / 2
+        below, above = (middle, above) if turned(middle) > middle else (below, middle)
+    covariance = injected * size / share * below
+    active = (mpmath.pi - mpmath.acos(below)) / (2 * mpmath.pi)
+    ck = (covariance - injected * inner) / recurrent
+    return ck, ck + covariance * active / (1 - recurrent * active)
 
 
 def test_an_input_that_is_not_seen():

@@ -211,7 +211,7 @@ def solve(
     differentiable: bool,
     unique: bool = True,
 ) -> Tensor:
-    """Newton's method, with plain iteration wherever it does not reduce the residual.
+    """Newton's method; where it does not reduce the residual, bisection or plain iteration.
 
     If the solution may not be ``unique``, it is the one that the plain iteration reaches first.
     """
@@ -280,6 +280,7 @@ def _first(equation: Equation, start: Tensor, solution: Tensor, size: Tensor, na
 
 def _converged(equation: Equation, start: Tensor, size: Tensor, name: str) -> Tensor:
     guess, best = start, torch.full_like(start, torch.inf)
+    below, above = -best, best  # what is known to lie on either side of a solution
     for _ in range(_MOST_STEPS):
         value, slope = equation(guess)
         scale = torch.maximum(size, guess.abs())
@@ -288,8 +289,12 @@ def _converged(equation: Equation, start: Tensor, size: Tensor, name: str) -> Te
         if bool((solved | (stuck & (residual <= _STALLED * scale))).all()):
             return guess
         best = torch.minimum(best, residual)
+        below = torch.where(value > guess, guess, below)
+        above = torch.where(value < guess, guess, above)
+        middle, far = (below + above) / 2, residual > _STALLED * scale
+        safe = torch.where(far & (below < above) & middle.isfinite(), middle, value)
         newton = guess - (guess - value) / (1 - slope)
-        guess = torch.where(stuck | (slope >= 1), value, newton)
+        guess = torch.where(stuck | (slope >= 1), safe, newton)
         if not bool((guess.abs() <= _DIVERGED * size.clamp(min=1.0)).all()):
             break
     raise ConvergenceError(_unreached(name, float(residual.max())))
