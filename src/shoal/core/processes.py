@@ -350,8 +350,10 @@ def _default_group() -> "ProcessGroup | None":
     if not torch.distributed.is_initialized():
         if not launched():
             return None
+        # NCCL is for processes of which each has a GPU
+        few = torch.cuda.device_count() < int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
         try:
-            torch.distributed.init_process_group(timeout=_PATIENCE)
+            torch.distributed.init_process_group("gloo" if few else None, timeout=_PATIENCE)
         except RuntimeError as error:
             raise ConnectionError(f"the other processes were not found: {error}") from error
         atexit.register(_end)
