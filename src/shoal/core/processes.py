@@ -350,10 +350,11 @@ def _default_group() -> "ProcessGroup | None":
     if not torch.distributed.is_initialized():
         if not launched():
             return None
-        # NCCL is for processes of which each has a GPU
-        few = torch.cuda.device_count() < int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
+        # NCCL is for tensors on GPUs of which each process has its own
+        enough = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        ways = "cpu:gloo,cuda:nccl" if enough and torch.distributed.is_nccl_available() else "gloo"
         try:
-            torch.distributed.init_process_group("gloo" if few else None, timeout=_PATIENCE)
+            torch.distributed.init_process_group(ways, timeout=_PATIENCE)
         except RuntimeError as error:
             raise ConnectionError(f"the other processes were not found: {error}") from error
         atexit.register(_end)
