@@ -14,7 +14,7 @@ from shoal.activations import Activation
 from shoal.lab.experiment import Arrays, Experiment, Point, Result
 from shoal.lab.registry import register
 from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
-from shoal.reproductions.ling2024.setting import by_name
+from shoal.reproductions.deqs import by_name
 
 __all__ = ["Recovery"]
 
