@@ -31,12 +31,6 @@ class Losses(MonitoredWidths):
 
     Args:
         datasets: Names that :func:`shoal.data.load` knows.
-        samples: $n$, to train with.
-        widths: $m$, ascending.
-        steps: How many steps of gradient descent.
-        step_share: The step size, in units of $1/\lambda_{\max}$.
-        every: After how many steps the monitors look.
-        seed: Of the choice of samples.
         gamma: $\gamma$.
         tests: How many images to test with.
         optional: Datasets that are left out, with a warning, if their files are absent.
