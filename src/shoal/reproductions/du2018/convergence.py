@@ -148,7 +148,7 @@ class LinearConvergence(Experiment):
             draws[label](axes, matching(results, {"network": kind}))
             if kind == KINDS[0]:
                 axes.set_ylabel(label)
-            return TITLES[kind] if axes.get_subplotspec().is_first_row() else ""
+            return TITLES[kind] if label == next(iter(draws)) else ""
 
         return draw_panels(draws, KINDS, panel, (11.5, 6.8), legend=None)
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 import torch
 
 from shoal.activations import Activation, Softplus
-from shoal.lab.claims import Claim, Criterion
+from shoal.lab.claims import Claim, each
 from shoal.lab.experiment import Experiment, Point, Result, grid, matching
 from shoal.lab.figures import logarithmic_axes
 from shoal.lab.fits import curve, power_law
@@ -86,17 +86,14 @@ class DepthEigenvalue(Experiment):
 
     def claims(self, summary: Mapping[str, float]) -> Sequence[Claim]:
         """The power of the depth, for both residual networks."""
-        kinds = {"resnet_slope": "ResNet", "convolutional_slope": "convolutional"}
+        slopes = {name: summary[f"{name.lower()}_slope"] for name in ("ResNet", "convolutional")}
         claim = Claim(
             "λ_0 falls like H^(−2) in ResNets",
             "−2",
             f"{interval(summary, 'resnet_slope')}; convolutional "
             f"{interval(summary, 'convolutional_slope')}",
             "Du 2018, Theorems 3.1, 4.1 and 5.1",
-            tuple(
-                Criterion(f"{name}: slope within 0.05 of −2", summary[key], -2.05, -1.95)
-                for key, name in kinds.items()
-            ),
+            each("{}: slope within 0.05 of −2", slopes, -2.05, -1.95),
         )
         return (claim,)
 

@@ -151,7 +151,8 @@ class Recovery(Experiment):
 
         def numbers(result: Result) -> dict[str, float]:
             arrays, limit = result.arrays, float(result.arrays["limit"])
-            truth, found = arrays["truth"], {}
+            truth = arrays["truth"]
+            found: dict[str, float] = {}
             for scale in _SCALES:
                 low, high, mean, mode, rank = (arrays[f"{scale}_{k}"] for k in Posterior._fields)
                 covered = (low <= truth) & (truth <= high)
@@ -174,7 +175,7 @@ class Recovery(Experiment):
         panels: Any = figure.subplots(1, len(names) + 1, squeeze=False)[0]
         source = self.sources[0]
         for axes, name in zip(panels, names, strict=False):
-            last = {"activation": name, "samples": max(self.samples), "source": source}
+            last: Point = {"activation": name, "samples": max(self.samples), "source": source}
             _draw_intervals(axes, *matching(results, last))
         _draw_lengths(panels[-1], matching(results, {"source": source}))
         return figure

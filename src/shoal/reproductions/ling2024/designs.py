@@ -10,7 +10,7 @@ import torch
 import shoal
 from shoal.activations import Activation
 from shoal.architectures import DEQ, FullyConnected
-from shoal.lab.claims import Claim, Criterion
+from shoal.lab.claims import Claim, each
 from shoal.lab.experiment import Point, Result
 from shoal.lab.formatting import interval
 from shoal.lab.registry import register
@@ -101,19 +101,13 @@ class DesignError(SampleSizes):
     def claims(self, summary: Mapping[str, float]) -> Sequence[Claim]:
         """The rate of the paper's own designs, which are for conjugate kernels."""
         designs = {"ReLU": "relu_ck_leaky_relu_slope", "Tanh": "tanh_ck_hard_tanh_slope"}
+        ends = {name: summary[f"{key}_high"] for name, key in designs.items()}
         claim = Claim(
             "Errors of designed networks fall with n",
             "a figure; the examples say n^(−1/2)",
             ", ".join(f"{name} {interval(summary, key)}" for name, key in designs.items()),
             "Ling 2024, Figure 2",
-            tuple(
-                Criterion(
-                    f"{name}: upper end of the slope at most −0.5",
-                    summary[f"{key}_high"],
-                    most=-0.5,
-                )
-                for name, key in designs.items()
-            ),
+            each("{}: upper end of the slope at most −0.5", ends, most=-0.5),
             corrected=True,
         )
         return (claim,)
