@@ -10,8 +10,8 @@ import shoal
 from shoal.lab import Result
 from shoal.reproductions.depth.claims import claims_of_images
 from shoal.reproductions.depth.networks import Stack
-from shoal.reproductions.depth.statistics import Interval, compared
-from shoal.reproductions.depth.study import DepthOfImages, DepthOfTasks, Setting
+from shoal.reproductions.depth.statistics import Interval, Setting, compared
+from shoal.reproductions.depth.study import DepthOfImages, DepthOfTasks
 from shoal.reproductions.depth.tasks import task
 from shoal.reproductions.depth.training import Recipe, trained
 
@@ -180,7 +180,7 @@ def test_a_network_of_less_time_must_take_less_time(seconds: float, verdict: str
 def test_times_that_are_not_known_are_left_out() -> None:
     one = result("deq", [[0.5, 0.6]])
     one.arrays["seconds"] = np.array(np.nan)
-    numbers = compared([one])[0].numbers()
+    numbers = compared([one])[0].summary()
     assert "cancer_deq_seconds" not in numbers
     assert numbers["cancer_deq_mean"] == pytest.approx(0.55)
 

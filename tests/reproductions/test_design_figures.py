@@ -11,8 +11,11 @@ from data.writers import mnist_folder
 from lab.computing import CPU, compute
 from shoal.lab import Result, find
 from shoal.reproductions.findings.sphere import SphereError
-from shoal.reproductions.ling2024.design_densities import DesignImageSpectra, DesignSpectra
-from shoal.reproductions.ling2024.design_pairs import estimated_ck
+from shoal.reproductions.ling2024.design_spectra import (
+    DesignImageSpectra,
+    DesignSpectra,
+    estimated_ck,
+)
 from shoal.reproductions.ling2024.designs import DesignError
 
 RELU = (shoal.ReLU(),)

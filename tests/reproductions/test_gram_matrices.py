@@ -11,6 +11,7 @@ import shoal
 from lab.computing import CPU
 from shoal import data
 from shoal.lab import Result
+from shoal.lab.experiment import as_arrays
 from shoal.reproductions.gao2022.concentration import Concentration as Gao2022Concentration
 from shoal.reproductions.gao2022.concentration import feature_weights, features_of, population
 from shoal.reproductions.gao2022.stability import Stability as Gao2022Stability
@@ -73,7 +74,8 @@ def test_depth_converges_at_the_predicted_rates(quick_run) -> None:
 
 def test_one_layer_is_a_layer() -> None:
     experiment = replace(Ling2023Depth.quick(), widths=(64,), draws=1, layers=4)
-    result = Result({}, experiment.compute(experiment.points()[0], seed=0, device=CPU))
+    found = experiment.compute(experiment.points()[0], seed=0, device=CPU)
+    result = Result({}, as_arrays(found))
     x = data.sphere(12, 24, seed=0, dtype=torch.float64).x
     deq = shoal.DEQ.ling2023(0.08, 24)
     net = shoal.build(deq, in_features=24, width=64, seed=0, dtype=torch.float64)

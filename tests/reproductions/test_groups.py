@@ -4,7 +4,7 @@ import shoal
 from lab.computing import compute
 from shoal.core.fields import plain
 from shoal.lab import find
-from shoal.reproductions.findings.groups import GroupError
+from shoal.reproductions.findings.width import GroupError
 
 
 def test_every_group_converges() -> None:

@@ -15,11 +15,15 @@ from data.writers import mnist_folder
 from lab.computing import CPU, compute
 from shoal.core.fields import plain
 from shoal.lab import Result, find
-from shoal.reproductions.ling2024.comparison import estimated_kernels
-from shoal.reproductions.ling2024.densities import CKSpectra, NTKSpectra
+from shoal.reproductions.ling2024.equivalent_spectra import (
+    CKImageSpectra,
+    CKSpectra,
+    NTKImageSpectra,
+    NTKSpectra,
+    estimated_kernels,
+)
 from shoal.reproductions.ling2024.errors import CKError, NTKError
-from shoal.reproductions.ling2024.image_trials import PREPROCESSINGS
-from shoal.reproductions.ling2024.images import CKImageSpectra, NTKImageSpectra
+from shoal.reproductions.ling2024.spectra import PREPROCESSINGS
 
 RELU = (shoal.ReLU(),)
 
@@ -132,7 +136,7 @@ def test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_DATA", str(tmp_path))
     mnist_folder(tmp_path, 400)
     experiment = CKImageSpectra(RELU, samples=60, preprocessings=("centered-unit",), width=128)
-    x, labels = experiment.inputs("centered-unit")
+    x, labels, _ = experiment.sample(experiment.points()[0], 0)
     assert x.shape == (60, 784)
     assert labels.bincount().tolist() == [30, 30]
     results = compute(experiment)
@@ -156,7 +160,7 @@ for name in ("matplotlib", "sklearn", "linear_operator", "gpytorch", "typer", "r
     sys.modules[name] = None
 import shoal, torch
 from shoal.reproductions.findings.spectrum import SpectrumError
-from shoal.reproductions.ling2024.densities import CKSpectra
+from shoal.reproductions.ling2024.equivalent_spectra import CKSpectra
 from shoal.reproductions.ling2024.errors import CKError
 tanh, device = (shoal.Tanh(),), torch.device("cpu")
 for experiment in (

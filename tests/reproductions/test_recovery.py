@@ -8,7 +8,8 @@ import torch
 
 import shoal
 from shoal.lab import Result
-from shoal.reproductions.findings.recovery import Recovery, _Posterior
+from shoal.lab.experiment import as_arrays
+from shoal.reproductions.findings.recovery import Recovery, posterior
 
 CPU = torch.device("cpu")
 
@@ -63,8 +64,8 @@ def test_likelihoods_are_those_of_gaussian_vectors() -> None:
 def test_a_posterior_is_integrated() -> None:
     nodes = 0.5 * (1 + np.cos(np.pi * (np.arange(13) + 0.5) / 13))
     center, spread = 0.4, 0.05
-    posterior = _Posterior.of(nodes, -((nodes - center) ** 2) / (2 * spread**2), 1.0)
-    low, high, mean, mode, rank = posterior.summary(center + spread)
+    logs = -((nodes - center) ** 2) / (2 * spread**2)
+    low, high, mean, mode, rank = posterior(nodes, logs, 1.0, center + spread)
     assert low == pytest.approx(center - 1.959964 * spread, abs=2e-4)
     assert high == pytest.approx(center + 1.959964 * spread, abs=2e-4)
     assert mean == pytest.approx(center, abs=1e-6)
@@ -82,6 +83,6 @@ def test_networks_are_drawn_where_they_are_wide_enough() -> None:
 def test_functions_of_networks_are_recovered() -> None:
     experiment = replace(Recovery.quick(), samples=(40,), draws=40, sources=("network",), width=512)
     (point,) = experiment.points()
-    result = Result(point, experiment.compute(point, seed=3, device=CPU))
+    result = Result(point, as_arrays(experiment.compute(point, seed=3, device=CPU)))
     summary = experiment.summarize([result])
     assert summary["relu_40_network_known_coverage"] >= 34 / 40

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Claim", "Criterion", "near_printed"]
+__all__ = ["Claim", "Criterion", "each", "near_printed"]
 
 
 class Criterion(NamedTuple):
@@ -67,6 +67,15 @@ class Claim:
         if all(held):
             return "reproduced with correction" if self.corrected else "reproduced"
         return "in part" if any(held) else "not reproduced"
+
+
+def each(
+    asked: str, values: Mapping[str, float], least: float = -math.inf, most: float = math.inf
+) -> tuple[Criterion, ...]:
+    """The same criterion for each of several numbers, whose name stands for ``{}`` in ``asked``."""
+    return tuple(
+        Criterion(asked.format(name), value, least, most) for name, value in values.items()
+    )
 
 
 def near_printed(found: Mapping[str, float], printed: Mapping[str, float]) -> tuple[Criterion, ...]:

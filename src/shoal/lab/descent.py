@@ -11,7 +11,7 @@ import shoal
 from shoal.architectures import DEQ, Architecture
 from shoal.networks import Network
 
-__all__ = ["Descent", "full_batch", "make", "mini_batches", "synchronize"]
+__all__ = ["Descent", "full_batch", "make", "mini_batches", "network_for", "synchronize"]
 
 
 class Descent(NamedTuple):
@@ -26,15 +26,21 @@ class Descent(NamedTuple):
     seconds: float
 
 
+def network_for(architecture: Architecture, x: Tensor, **options: Any) -> Network[Any]:
+    """Build a network for inputs like ``x``, in their dtype and where they are."""
+    if x.dim() > 2:
+        options["pixel_axes"] = x.dim() - 2
+    options |= {"in_features": x.shape[1], "dtype": x.dtype, "device": x.device}
+    return shoal.build(architecture, **options)
+
+
 def make(architecture: Architecture, x: Tensor, **options: Any) -> Network[Any]:
-    """Build a network for inputs like ``x``; equilibria that are not found give a warning."""
+    """Like :func:`network_for`, to train: equilibria that are not found give a warning."""
     if isinstance(architecture, DEQ):
         options = {"on_failure": "warn"} | options
     else:
         options.pop("warm_start", None)
-    return shoal.build(
-        architecture, in_features=x.shape[1], dtype=x.dtype, device=x.device, **options
-    )
+    return network_for(architecture, x, **options)
 
 
 def full_batch(

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar, Self
@@ -14,7 +14,18 @@ import torch
 from shoal.lab.claims import Claim
 from shoal.pages.figures import Figure
 
-__all__ = ["Arrays", "Experiment", "Point", "Result", "grid", "matching", "point_names"]
+__all__ = [
+    "Arrays",
+    "Experiment",
+    "Point",
+    "Result",
+    "as_arrays",
+    "by_point",
+    "grid",
+    "matching",
+    "named",
+    "point_names",
+]
 
 Point = Mapping[str, int | float | str]
 Arrays = Mapping[str, np.ndarray[Any, np.dtype[Any]]]
@@ -58,8 +69,8 @@ class Experiment(ABC):
         """What there is to compute; the points do not depend on each other."""
 
     @abstractmethod
-    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
-        """The results of one point.
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, Any]:
+        """The results of one point by name: numbers, arrays or tensors.
 
         Args:
             point: One of ``points()``.
@@ -88,18 +99,41 @@ class Experiment(ABC):
         return 1.0
 
 
-def grid(**axes: Iterable[int | float | str]) -> list[Point]:
-    """All combinations of values; the last one named changes fastest.
+def as_arrays(found: Mapping[str, Any]) -> Arrays:
+    """What a point gave, as it is kept: tensors of any device, and numbers, become arrays."""
+    plain = {k: v.cpu() if isinstance(v, torch.Tensor) else v for k, v in found.items()}
+    return {name: np.asarray(value) for name, value in plain.items()}
 
-    >>> grid(draw=range(2), width=(8, 16))[1]
-    {'draw': 0, 'width': 16}
+
+def grid(*slowest: str, **axes: Iterable[int | float | str]) -> list[Point]:
+    """All combinations of values; axes named first change slowest, of the others the last fastest.
+
+    >>> grid("draw", width=(8, 16), draw=range(2))[1]
+    {'width': 16, 'draw': 0}
     """
-    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+    order = [*slowest, *(axis for axis in axes if axis not in slowest)]
+    found = [dict(zip(order, v, strict=True)) for v in product(*(axes[axis] for axis in order))]
+    return [{axis: point[axis] for axis in axes} for point in found]
 
 
 def matching(results: Sequence[Result], wanted: Point) -> list[Result]:
     """The results of the points that have all the wanted values."""
     return [r for r in results if all(r.point[key] == value for key, value in wanted.items())]
+
+
+def named(name: str, numbers: Mapping[str, float]) -> dict[str, float]:
+    """Numbers for a summary, ``NAME_`` before their own names."""
+    return {f"{name}_{key}": float(value) for key, value in numbers.items()}
+
+
+def by_point(
+    results: Sequence[Result], numbers: Callable[[Result], Mapping[str, float]]
+) -> dict[str, float]:
+    """Numbers of every result for a summary, the values of its point before their own names."""
+    found: dict[str, float] = {}
+    for result in results:
+        found |= named("_".join(map(str, result.point.values())), numbers(result))
+    return found
 
 
 def point_names(experiment: Experiment) -> list[str]:

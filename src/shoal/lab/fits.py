@@ -8,8 +8,9 @@ import numpy as np
 from scipy import stats
 
 from shoal.lab.experiment import Result
+from shoal.lab.formatting import interval
 
-__all__ = ["PowerLaw", "power_law", "spread", "z_scores"]
+__all__ = ["PowerLaw", "curve", "power_law", "spread", "z_scores"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -32,6 +33,10 @@ class PowerLaw:
         """The slope and the ends of its interval, for a summary: ``NAME_slope`` and so on."""
         low, high = self.interval
         return {f"{name}_slope": self.slope, f"{name}_slope_low": low, f"{name}_slope_high": high}
+
+    def words(self, decimals: int = 2) -> str:
+        """The slope and its interval, for a legend."""
+        return interval(self.numbers("law"), "law_slope", decimals)
 
     def __call__(self, x: Any) -> Any:
         """The values of the law."""
@@ -68,6 +73,12 @@ def power_law(x: Any, y: Any, *, confidence: float = 0.95) -> PowerLaw:
     reach = float(stats.t.ppf((1 + confidence) / 2, len(x) - 2)) * float(fit.stderr)
     slope = float(fit.slope)
     return PowerLaw(slope, float(fit.intercept), (slope - reach, slope + reach))
+
+
+def curve(results: Sequence[Result], axis: str, key: str) -> tuple[Array, Array]:
+    """A number of each result against a coordinate of its point; of an array the largest entry."""
+    places = np.array([result.point[axis] for result in results], dtype=np.float64)
+    return places, np.array([float(result.arrays[key].max()) for result in results])
 
 
 def spread(results: Sequence[Result], key: str) -> tuple[Array, Array]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 
 from shoal.core.processes import ALONE, Processes, alone
-from shoal.lab.experiment import Arrays, Experiment, Point
+from shoal.lab.experiment import Arrays, Experiment, Point, as_arrays
 
 __all__ = ["Outcome", "Work", "assist", "computed"]
 
@@ -110,7 +110,7 @@ def _threads(count: int) -> Iterator[None]:
 
 def _compute(experiment: Experiment, item: Work, device: torch.device) -> Outcome:
     start = time.perf_counter()
-    arrays = dict(experiment.compute(item.point, seed=item.seed, device=device))
+    arrays = as_arrays(experiment.compute(item.point, seed=item.seed, device=device))
     return Outcome(item.place, arrays, time.perf_counter() - start)
 
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from shoal.lab.claims import Claim, Criterion
-from shoal.lab.experiment import Arrays, Point, Result
-from shoal.lab.fits import power_law
+from shoal.lab.experiment import Point, Result, matching, named
+from shoal.lab.fits import curve, power_law
 from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
-from shoal.reproductions.width_errors import WidthDraws, errors_of, slopes
+from shoal.reproductions.width_errors import WidthDraws
 
 __all__ = ["GramWidth"]
 
@@ -35,6 +35,7 @@ class GramWidth(WidthDraws):
 
     share: ClassVar[float]
     symbols: ClassVar[tuple[str, str, str]]  # of the Gram matrix, its limit, the least eigenvalue
+    claimed: ClassVar[tuple[str, str, str]]  # in words, as printed, and where
 
     widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
     draws: int = 8
@@ -54,16 +55,15 @@ class GramWidth(WidthDraws):
     def limit(self, x: Tensor) -> Tensor:
         """The Gram matrix at infinite width."""
 
-    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, Tensor]:
         """The error in spectral norm, and both least eigenvalues."""
         x = self.inputs().to(device)
         found, limit = self.gram(x, int(point["width"]), seed), self.limit(x)
-        numbers = {
+        return {
             "error": torch.linalg.matrix_norm(found - limit, 2),
             "least": torch.linalg.eigvalsh(found)[0],
             "limit": torch.linalg.eigvalsh(limit)[0],
         }
-        return {name: np.array(float(number)) for name, number in numbers.items()}
 
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
         r"""The slope of the error, and how often the theorem's claims hold at each width.
@@ -73,39 +73,32 @@ class GramWidth(WidthDraws):
         fitted error is just small enough.
         """
         limit = float(results[0].arrays["limit"])
-        law = power_law(*errors_of(results, "error"))
-        summary = {"limit": limit, **slopes({"error": errors_of(results, "error")})}
+        law = power_law(*curve(results, "width", "error"))
+        summary = {"limit": limit, **law.numbers("error")}
         allowed = self.share * limit
         summary["width_near"] = float((allowed / np.exp(law.offset)) ** (1 / law.slope))
         for width in self.widths:
-            rows = [r.arrays for r in results if r.point["width"] == width]
-            errors, least = (np.array([float(a[key]) for a in rows]) for key in ("error", "least"))
-            summary |= {
-                f"{width}_error": float(errors.mean() / limit),
-                f"{width}_least": float(least.mean() / limit),
-                f"{width}_near": float((errors <= allowed).mean()),
-                f"{width}_large": float((least >= limit - allowed).mean()),
+            found = matching(results, {"width": width})
+            errors, least = (curve(found, "width", key)[1] for key in ("error", "least"))
+            numbers = {
+                "error": errors.mean() / limit,
+                "least": least.mean() / limit,
+                "near": (errors <= allowed).mean(),
+                "large": (least >= limit - allowed).mean(),
             }
+            summary |= named(str(width), numbers)
         return summary
 
-    def large_from(
-        self, summary: Mapping[str, float], statement: str, printed: str, section: str
-    ) -> Claim:
-        """The claim that all networks from some width on have the theorem's least eigenvalue.
-
-        Args:
-            summary: What ``summarize`` gave.
-            statement: The claim in words.
-            printed: What the paper prints.
-            section: Of the page on reproductions.
-        """
+    def claims(self, summary: Mapping[str, float]) -> Sequence[Claim]:
+        """All networks from some width on have the theorem's least eigenvalue."""
         large = {width: summary[f"{width}_large"] for width in self.widths}
         some = [width for width, share in large.items() if share < 1]
         rest = [width for width in self.widths if width > max(some, default=0)]
         found = f"all networks from width {rest[0]} on" if rest else "not all networks of any width"
         widest = large[self.widths[-1]]
         asked = Criterion("share of the widest networks at least 1", widest, least=1)
-        return Claim(statement, printed, f"{found}, n = {self.samples}", section, (asked,))
+        statement, printed, section = self.claimed
+        return (Claim(statement, printed, f"{found}, n = {self.samples}", section, (asked,)),)
 
     @styled
     def plot(self, results: Sequence[Result]) -> Figure:
@@ -113,26 +106,25 @@ class GramWidth(WidthDraws):
         figure = new_figure(9.2, 3.9)
         left, right = figure.subplots(1, 2)
         limit = float(results[0].arrays["limit"])
-        gram, population, least = self.symbols
-        self._scatter(left, errors_of(results, "least"), "networks")
-        left.axhline(limit, color=GRAY, linewidth=1.2, label=f"${least}$")
-        rest, name = (1 - self.share) * limit, f"${1 - self.share:g}\\,{least}$"
-        left.axhline(rest, color=GRAY, linestyle="--", linewidth=1.2, label=name)
-        left.set_title(rf"$\lambda_{{\min}}({gram})$")
-        errors = errors_of(results, "error")
-        law, widths = power_law(*errors), np.array(self.widths)
-        self._scatter(right, errors, "networks")
-        right.plot(widths, law(widths), color=COLORS[0], label=f"slope {law.slope:.2f}")
-        name = f"${self.share:g}\\,{least}$"
         allowed = self.share * limit
-        right.axhline(allowed, color=GRAY, linestyle="--", linewidth=1.2, label=name)
+        gram, population, least = self.symbols
+        for axes, key in ((left, "least"), (right, "error")):
+            look: dict[str, Any] = {"color": COLORS[0], "markersize": 4, "alpha": 0.4, "mew": 0}
+            axes.plot(*curve(results, "width", key), "o", label="networks", **look)
+            axes.set_xscale("log", base=2)
+            axes.set_xlabel("width $m$")
+        left.axhline(limit, color=GRAY, linewidth=1.2, label=f"${least}$")
+        _dash(left, (1 - self.share) * limit, f"${1 - self.share:g}\\,{least}$")
+        left.set_title(rf"$\lambda_{{\min}}({gram})$")
+        law, widths = power_law(*curve(results, "width", "error")), np.array(self.widths)
+        right.plot(widths, law(widths), color=COLORS[0], label=f"slope {law.slope:.2f}")
+        _dash(right, allowed, f"${self.share:g}\\,{least}$")
         right.set_yscale("log")
         right.set_title(rf"$\|{gram} - {population}\|$")
-        for axes in (left, right):
-            axes.legend(loc="lower right" if axes is left else "upper right")
+        left.legend(loc="lower right")
+        right.legend(loc="upper right")
         return figure
 
-    def _scatter(self, axes: Axes, measured: tuple[Any, Any], label: str) -> None:
-        axes.plot(*measured, "o", color=COLORS[0], markersize=4, alpha=0.4, mew=0, label=label)
-        axes.set_xscale("log", base=2)
-        axes.set_xlabel("width $m$")
+
+def _dash(axes: Axes, height: float, label: str) -> None:
+    axes.axhline(height, color=GRAY, linestyle="--", linewidth=1.2, label=label)

@@ -4,7 +4,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -14,11 +14,13 @@ from torch import Tensor
 import shoal
 from shoal.architectures import Architecture
 from shoal.lab.claims import Criterion
-from shoal.lab.experiment import Arrays, Experiment, Point, Result, matching
-from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
+from shoal.lab.descent import network_for
+from shoal.lab.experiment import Arrays, Experiment, Point, Result, by_point, grid, matching
+from shoal.lab.figures import draw_panels
+from shoal.pages.figures import COLORS, GRAY, Axes, Figure, styled
 from shoal.training import TrainingProgress, TrainingRun
 
-__all__ = ["MonitoredWidths", "Panel", "Task", "run_arrays"]
+__all__ = ["MonitoredWidths", "Panel", "Task", "kept_promises", "run_arrays"]
 
 
 class Task(NamedTuple):
@@ -90,28 +92,20 @@ class MonitoredWidths(Experiment):
 
     def points(self) -> Sequence[Point]:
         """Every dataset at every width."""
-        return [{"dataset": name, "width": m} for name in self.datasets for m in self.widths]
+        return grid(dataset=self.datasets, width=self.widths)
 
     def cost(self, point: Point) -> float:
         """That of products with the weights, and of launching them."""
         return 1 + 2e-10 * self.samples * float(point["width"]) ** 2
 
-    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, Any]:
         """Losses and monitors; nothing if the dataset is absent and may be."""
         task = self.task(str(point["dataset"]))
         if task is None:
             return {}
         x, y = task.x.to(device), task.y.to(device)
         architecture = self.architecture(x.shape[1])
-        net = shoal.build(
-            architecture,
-            in_features=x.shape[1],
-            width=int(point["width"]),
-            seed=seed,
-            dtype=x.dtype,
-            device=device,
-            warm_start=True,
-        )
+        net = network_for(architecture, x, width=int(point["width"]), seed=seed, warm_start=True)
         test: list[float] = []
 
         def watch_test(now: TrainingProgress) -> None:
@@ -129,7 +123,7 @@ class MonitoredWidths(Experiment):
             monitor=self.every,
             progress=watch_test,
         )
-        return {**run_arrays(run, len(x)), **({"test": np.array(test)} if test else {})}
+        return {**run_arrays(run, len(x)), **({"test": test} if test else {})}
 
     def step_size(self, architecture: Architecture, x: Tensor) -> float:
         r"""``step_share`` times $1/\lambda_{\max}$."""
@@ -143,24 +137,20 @@ class MonitoredWidths(Experiment):
         ``loss`` is the last one, ``steps_to_tenth`` the first step at which it is a tenth of the
         first one, ``norm_upper`` certified; ``kept_...`` is 1 or 0.
         """
-        summary: dict[str, float] = {}
-        for result in results:
+
+        def numbers(result: Result) -> dict[str, float]:
             arrays = result.arrays
-            if not arrays:
-                continue
-            name = f"{result.point['dataset']}_{result.point['width']}"
-            loss = arrays["loss"]
-            numbers = {"step_size": float(arrays["step_size"]), "loss": float(loss[-1])}
-            below = np.flatnonzero(loss <= loss[0] / 10)
+            found = {"step_size": float(arrays["step_size"]), "loss": float(arrays["loss"][-1])}
+            below = np.flatnonzero(arrays["loss"] <= arrays["loss"][0] / 10)
             if len(below):
-                numbers["steps_to_tenth"] = float(below[0])
+                found["steps_to_tenth"] = float(below[0])
             if "test" in arrays:
-                numbers["test"] = float(arrays["test"][-1])
+                found["test"] = float(arrays["test"][-1])
             for key in ("norm", "norm_upper"):
-                numbers[key] = float(arrays[key].max())
-            numbers |= {k: float(v) for k, v in arrays.items() if k.startswith("kept_")}
-            summary |= {f"{name}_{key}": value for key, value in numbers.items()}
-        return summary
+                found[key] = float(arrays[key].max())
+            return found | kept_promises(arrays)
+
+        return by_point([result for result in results if result.arrays], numbers)
 
     def falls(self, summary: Mapping[str, float], key: str) -> tuple[Criterion, ...]:
         """Two criteria for each dataset: a number falls from end to end, and at every step."""
@@ -180,20 +170,19 @@ class MonitoredWidths(Experiment):
     def plot(self, results: Sequence[Result]) -> Figure:
         """A panel for each dataset and quantity, as in the paper."""
         shown = [n for n in self.datasets if any(r.arrays for r in _of(results, n))]
-        grid = [[(name, panel) for panel in self.panels] for name in shown]
+
+        def panel(axes: Axes, name: str, quantity: Panel) -> str:
+            self._draw(axes, _of(results, name), quantity)
+            return f"{name}: {quantity.label}"
+
+        def flipped(axes: Axes, quantity: Panel, name: str) -> str:
+            return panel(axes, name, quantity)
+
         if self.side_by_side == "datasets":
-            grid = [list(row) for row in zip(*grid, strict=True)]
-        rows, columns = len(grid), len(grid[0])
-        figure = new_figure(3.5 * columns + 0.4, 2.7 * rows + 0.5)
-        axes: Any = figure.subplots(rows, columns, squeeze=False)
-        for place, (name, panel) in zip(axes.flat, chain(*grid), strict=True):
-            self._draw(place, _of(results, name), panel)
-            place.set_title(f"{name}: {panel.label}", fontsize=10)
-        for place in axes[-1]:
-            place.set_xlabel("step")
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
-        return figure
+            size = 3.5 * len(shown) + 0.4, 2.7 * len(self.panels) + 0.5
+            return draw_panels(self.panels, shown, flipped, size, x="step", title=10)
+        size = 3.5 * len(self.panels) + 0.4, 2.7 * len(shown) + 0.5
+        return draw_panels(shown, self.panels, panel, size, x="step", title=10)
 
     def _draw(self, axes: Axes, results: Sequence[Result], panel: Panel) -> None:
         for width, color in zip(self.widths, COLORS, strict=False):
@@ -211,19 +200,22 @@ def _of(results: Sequence[Result], dataset: str) -> list[Result]:
     return matching(results, {"dataset": dataset})
 
 
-def run_arrays(run: TrainingRun, samples: int) -> Arrays:
+def run_arrays(run: TrainingRun, samples: int) -> dict[str, Any]:
     """What a run is remembered by: its loss per sample, with its bound, and its monitors."""
     bound = run.loss_bound
-    arrays: dict[str, Any] = {
+    return {
         "loss": run.losses.numpy() / samples,
         "bound": np.full(len(run.losses), math.inf) if bound is None else bound.numpy() / samples,
         "steps": run.monitor_steps.numpy(),
         "norm": run.monitors["gain"].numpy(),
         "norm_upper": run.monitors["gain_upper"].numpy(),
-        "step_size": np.array(run.step_size),
-        "finished": np.array(run.status == "finished"),
+        "step_size": run.step_size,
+        "finished": run.status == "finished",
+        **{key: run.monitors[key].numpy() for key in ("least_eigenvalue", "pl_ratio", "drift")},
+        **{f"kept_{name}": value for name, value in run.kept.items()},
     }
-    for key in ("least_eigenvalue", "pl_ratio", "drift"):
-        arrays[key] = run.monitors[key].numpy()
-    kept = {f"kept_{name}": np.array(value) for name, value in run.kept.items()}
-    return arrays | kept
+
+
+def kept_promises(arrays: Arrays) -> dict[str, float]:
+    """Which promises a run kept: 1 or 0, under names that begin with ``kept_``."""
+    return {key: float(value) for key, value in arrays.items() if key.startswith("kept_")}

@@ -1,7 +1,10 @@
-"""Random networks of several widths: their errors, the slopes of these, how they are drawn."""
+"""Random networks of several widths, and how far their kernels are from those of infinite width."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -9,25 +12,15 @@ from torch import Tensor
 
 import shoal
 from shoal.architectures import Architecture
-from shoal.lab.experiment import Arrays, Experiment, Point, Result
-from shoal.lab.fits import PowerLaw, power_law
-from shoal.networks import Network
-from shoal.pages.figures import COLORS, GRAY, Axes
+from shoal.lab.descent import network_for
+from shoal.lab.experiment import Experiment, Point, Result, grid
+from shoal.lab.figures import draw_law, draw_slope, logarithmic_axes
+from shoal.lab.fits import curve, power_law
+from shoal.pages.figures import COLORS, Axes
 
-__all__ = [
-    "Errors",
-    "WidthDraws",
-    "by_group",
-    "draw_kernels",
-    "errors_of",
-    "network_for",
-    "relative_errors",
-    "slopes",
-    "unit_inputs",
-]
+__all__ = ["KernelErrors", "WidthDraws", "draw_errors", "limit_kernels", "unit_inputs"]
 
-Errors = tuple[Any, Any]
-"""Widths and errors of networks."""
+_LABELS = {"ck": "CK", "ntk": "NTK"}
 
 
 class WidthDraws(Experiment):
@@ -43,7 +36,7 @@ class WidthDraws(Experiment):
 
     def points(self) -> Sequence[Point]:
         """Every width, then every width again: an interrupted run has something of each."""
-        return [{"width": m, "draw": k} for k in range(self.draws) for m in self.widths]
+        return grid("draw", width=self.widths, draw=range(self.draws))
 
     def cost(self, point: Point) -> float:
         """That of a product with the weights."""
@@ -57,82 +50,71 @@ def unit_inputs(samples: int, features: int, seed: int) -> Tensor:
     return torch.nn.functional.normalize(x)
 
 
-def network_for(architecture: Architecture, x: Tensor, *, width: int, seed: int) -> Network[Any]:
-    """A network for inputs like ``x``, in their dtype and where they are."""
-    options: dict[str, Any] = {"pixel_axes": x.dim() - 2} if x.dim() > 2 else {}
-    options |= {"dtype": x.dtype, "device": x.device}
-    return shoal.build(architecture, in_features=x.shape[1], width=width, seed=seed, **options)
+@dataclass(frozen=True)
+class KernelErrors(WidthDraws):
+    r"""Monte Carlo errors of networks of width $m$, which fall like $m^{-1/2}$.
 
-
-def by_group(
-    kernels: Callable[[set[str]], shoal.Kernels], groups: Sequence[str]
-) -> dict[str, Tensor]:
-    """The conjugate kernel, the neural tangent kernel and each group's share of it.
-
-    Args:
-        kernels: The kernels for the groups that are trained.
-        groups: All groups.
+    Each point is one random network. The error of its conjugate kernel, of its neural tangent
+    kernel and, where groups are told apart, of each group's share of that is
+    $\|\hat K - K\|_F / \|K\|_F$, for the same random inputs of norm one.
     """
-    found = {group: kernels({group}) for group in groups}
-    shares = {group: one.ntk for group, one in found.items()}
-    return {"ck": found[groups[0]].ck, "ntk": torch.stack([*shares.values()]).sum(0), **shares}
+
+    groups: ClassVar[bool] = True  # whether groups of weights are told apart
+
+    @abstractmethod
+    def inputs(self) -> Tensor:
+        """The inputs, the same for all networks."""
+
+    @abstractmethod
+    def wide(self, point: Point) -> Architecture:
+        """The architecture of a point."""
+
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, Tensor]:
+        """The relative errors of one network."""
+        wide, x = self.wide(point), self.inputs().to(device)
+        network = network_for(wide, x, width=int(point["width"]), seed=seed)
+        found = self._kernels(wide, lambda some: shoal.empirical_kernel(network, x, trainable=some))
+        limits = limit_kernels(self, wide, device)
+        return {name: (found[name] - limit).norm() / limit.norm() for name, limit in limits.items()}
+
+    def _kernels(
+        self, wide: Architecture, kernels: Callable[[set[str] | None], shoal.Kernels]
+    ) -> dict[str, Tensor]:
+        """Both kernels and each group's share, from the kernels for groups that are trained."""
+        if not self.groups:
+            return kernels(None)._asdict()
+        found = {group: kernels({group}) for group in wide.parameter_groups}
+        shares = {group: one.ntk for group, one in found.items()}
+        ck = next(iter(found.values())).ck
+        return {"ck": ck, "ntk": torch.stack([*shares.values()]).sum(0), **shares}
+
+    def summarize(self, results: Sequence[Result]) -> dict[str, float]:
+        """The slopes in the logarithms, with 95% confidence intervals."""
+        laws = {kind: power_law(*curve(results, "width", kind)) for kind in results[0].arrays}
+        return {key: v for kind, law in laws.items() for key, v in law.numbers(kind).items()}
 
 
-def relative_errors(estimates: Mapping[str, Tensor], limits: Mapping[str, Tensor]) -> Arrays:
-    """In the Frobenius norm."""
-    return {
-        name: np.array(((estimates[name] - limit).norm() / limit.norm()).item())
-        for name, limit in limits.items()
-    }
+@lru_cache(maxsize=16)
+def limit_kernels(
+    experiment: KernelErrors, wide: Architecture, device: torch.device
+) -> dict[str, Tensor]:
+    """The kernels of an infinitely wide network, the same for all finite ones."""
+    x = experiment.inputs().to(device)
+    return experiment._kernels(wide, lambda some: shoal.kernel(wide, x, trainable=some))
 
 
-def errors_of(results: Sequence[Result], kind: str) -> Errors:
-    """Widths and errors of all networks."""
-    widths = np.array([result.point["width"] for result in results], dtype=np.float64)
-    return widths, np.array([float(result.arrays[kind]) for result in results])
-
-
-def slopes(errors: Mapping[str, Errors]) -> dict[str, float]:
-    """The slopes in the logarithms, with 95% confidence intervals."""
-    laws = {name: power_law(*measured) for name, measured in errors.items()}
-    return {key: value for name, law in laws.items() for key, value in law.numbers(name).items()}
-
-
-def draw_kernels(axes: Axes, errors: Mapping[str, Errors]) -> None:
-    """The errors of several kernels, each with its name."""
-    for index, (name, measured) in enumerate(errors.items()):
-        label = name.upper() if name in shoal.Kernels._fields else name
-        _draw_errors(axes, label, COLORS[index % len(COLORS)], measured)
-    _label_axes(axes, list(errors.values()))
-
-
-def _draw_errors(axes: Axes, name: str, color: str, measured: Errors) -> None:
-    """All errors, their mean at each width, and the fitted power law."""
-    widths, errors = measured
-    law: PowerLaw = power_law(widths, errors)
-    axes.plot(widths, errors, ".", color=color, alpha=0.4, markersize=5, markeredgewidth=0)
-    levels = np.unique(widths)
-    means = [np.exp(np.log(errors[widths == level]).mean()) for level in levels]
-    axes.plot(levels, means, "o", color=color, markersize=5.5)
-    low, high = law.interval
-    label = f"{name}: slope {law.slope:.3f} [{low:.3f}, {high:.3f}]".replace("-", "−")
-    axes.plot(levels, law(levels), color=color, linewidth=1.4, label=label)
-
-
-def _label_axes(axes: Axes, measured: Sequence[Errors]) -> None:
-    """Axes, the theory's slope below all errors, the legend."""
+def draw_errors(axes: Axes, results: Sequence[Result], labels: Mapping[str, str] = _LABELS) -> None:
+    """All errors of each kernel, their means and fitted power laws, and the slope of theory."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    widths = np.unique(measured[0][0])
-    ends = widths[[0, -1]]
-    lowest = min(float((errors * np.sqrt(widths)).min()) for widths, errors in measured)
-    axes.plot(
-        ends, 0.8 * lowest / np.sqrt(ends), "--", color=GRAY, linewidth=1.2, label="slope $-1/2$"
-    )
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(widths, [f"{int(m)}" for m in widths])
-    axes.set_xlabel("width $m$")
+    errors = {kind: curve(results, "width", kind) for kind in results[0].arrays}
+    for index, (kind, measured) in enumerate(errors.items()):
+        color = COLORS[index % len(COLORS)]
+        draw_law(axes, measured, labels.get(kind, kind), color, decimals=3, means=True)
+    lowest = min(float((error * np.sqrt(width)).min()) for width, error in errors.values())
+    widths: Any = np.unique(next(iter(errors.values()))[0])
+    draw_slope(axes, widths, 0.8 * lowest)
+    logarithmic_axes(axes, widths, "width $m$")
     axes.set_ylabel(r"relative error $\|\hat K - K\|_F \, / \, \|K\|_F$")
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))

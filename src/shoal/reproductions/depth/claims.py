@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from shoal.lab.claims import Claim, Criterion
+from shoal.lab.claims import Claim, Criterion, each
 from shoal.lab.formatting import signed
 
 __all__ = ["claims_of_images", "claims_of_tasks"]
@@ -26,25 +26,21 @@ def claims_of_images(summary: Mapping[str, float], tasks: Sequence[str]) -> tupl
 def claims_of_tasks(summary: Mapping[str, float], tables: Sequence[str]) -> tuple[Claim, ...]:
     """The same of tables; but answers far away need depth, and a gain that lets them come."""
     far = {
-        (task, network): summary[f"{task}_{network}_far"]
+        task: {network: summary[f"{task}_{network}_far"] for network in ("free", "plain3")}
         for task in ("sequence", "graph")
-        for network in ("free", "deq", "plain3", "unrolled10")
     }
     pays = Claim(
         "Depth at equilibrium pays where answers are farther away than layers reach",
         "implicit models capture long-range dependencies",
         "; ".join(
-            f"{task}, far half: DEQ {far[task, 'free']:.0%}, three layers {far[task, 'plain3']:.0%}"
-            for task in ("sequence", "graph")
+            f"{task}, far half: DEQ {of['free']:.0%}, three layers {of['plain3']:.0%}"
+            for task, of in far.items()
         ),
         SECTION,
-        tuple(
-            Criterion(
-                f"{task}: an unbounded DEQ beats three layers by at least 20 points",
-                far[task, "free"] - far[task, "plain3"],
-                least=0.2,
-            )
-            for task in ("sequence", "graph")
+        each(
+            "{}: an unbounded DEQ beats three layers by at least 20 points",
+            {task: of["free"] - of["plain3"] for task, of in far.items()},
+            least=0.2,
         ),
     )
     gains = [summary[f"sequence_deq_gain{gain}_mean"] for gain in (0.2, 0.99)]
@@ -61,27 +57,15 @@ def claims_of_tasks(summary: Mapping[str, float], tables: Sequence[str]) -> tupl
 def _as_good(summary: Mapping[str, float], tasks: Sequence[str], network: str, words: str) -> Claim:
     """A network is at most a point worse than the DEQ, by the lower end of its interval."""
     found = {task: summary[f"{task}_{network}_gap_mean"] for task in tasks}
-    criteria = [
-        Criterion(
-            f"{task}: lower end of the difference at least −1 point",
-            summary[f"{task}_{network}_gap_low"],
-            least=-_EQUAL,
-        )
-        for task in tasks
-    ]
+    ends = {task: summary[f"{task}_{network}_gap_low"] for task in tasks}
+    criteria = each("{}: lower end of the difference at least −1 point", ends, least=-_EQUAL)
     if network == "longer":  # what is said of its time must be so, too
-        criteria += [
-            Criterion(
-                f"{task}: at most the training time of the DEQ",
-                summary[f"{task}_longer_seconds"] / summary[f"{task}_deq_seconds"],
-                most=1.0,
-            )
-            for task in tasks
-        ]
+        times = {t: summary[f"{t}_longer_seconds"] / summary[f"{t}_deq_seconds"] for t in tasks}
+        criteria += each("{}: at most the training time of the DEQ", times, most=1.0)
     return Claim(
         words,
         "depth at equilibrium is expressive",
         "; ".join(f"{task} {signed(100 * gap, 1)}" for task, gap in found.items()) + " points",
         SECTION,
-        tuple(criteria),
+        criteria,
     )

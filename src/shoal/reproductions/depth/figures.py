@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
-from shoal.reproductions.depth.statistics import Compared
+from shoal.reproductions.depth.statistics import CENTER, Compared
 
 __all__ = ["NETWORKS", "TASKS", "draw_study"]
 
@@ -41,13 +41,6 @@ _AXES = {
     "activation": "activation",
     "optimizer": "optimizer",
 }
-_CENTER: dict[str, float | str] = {
-    "gain": 0.9,
-    "scale": 1.0,
-    "readout": 1.0,
-    "activation": "tanh",
-    "optimizer": "adam",
-}
 _LINES = {"deq": COLORS[1], "free": COLORS[4], "unrolled10": COLORS[3], "unrolled3": COLORS[5]}
 _LINES |= {"plain3": COLORS[2], "plain2": COLORS[0], "plain1": GRAY, "flattened": "#222222"}
 
@@ -60,8 +53,7 @@ def draw_study(found: Sequence[Compared]) -> Figure:
     far = [task for task in tasks if any(o.places.shape[1] > 1 for o in center if o.task == task)]
     axes = [axis for axis in _AXES if any(one.axis == axis for one in found)]
     varied = next((one.task for one in found if one.axis), None)
-    lower = [*(("far", task) for task in far)]
-    lower += [("axis", axis) for axis in axes if varied is not None]
+    lower = [*(("far", task) for task in far), *(("axis", axis) for axis in axes)]
     columns = max(len(tasks), 3 if lower else 0)
     order = [name for name in NETWORKS if any(one.network == name for one in center)]
     rows = 1 + -(-len(lower) // columns)
@@ -69,9 +61,7 @@ def draw_study(found: Sequence[Compared]) -> Figure:
     panels: Any = figure.subplots(rows, columns, squeeze=False)
     for place, (axis, task) in enumerate(zip(panels[0], tasks, strict=False)):
         _draw_center(axis, task, [o for o in center if o.task == task], order, names=place == 0)
-    for axis in panels[0][len(tasks) :]:
-        axis.set_axis_off()
-    for axis in panels[1:].flat[len(lower) :]:
+    for axis in (*panels[0][len(tasks) :], *panels[1:].flat[len(lower) :]):
         axis.set_axis_off()
     for axis, (kind, name) in zip(panels[1:].flat, lower, strict=False):
         if kind == "far":
@@ -120,12 +110,12 @@ def _draw_distances(axes: Axes, task: str, found: Sequence[Compared]) -> None:
 def _draw_axis(axes: Axes, axis: str, task: str, found: Sequence[Compared]) -> None:
     """Accuracies of a task against one thing that is varied, the center among it."""
     some = [one for one in found if one.axis == axis]
-    values: list[Any] = sorted({one.value for one in some} | {_CENTER[axis]}, key=_rank)
+    values: list[Any] = sorted({one.value for one in some} | {CENTER[axis]}, key=_rank)
     networks = [name for name in dict.fromkeys(one.network for one in some) if name in _LINES]
     for index, network in enumerate(networks):
         places = [place + 0.05 * (index - (len(networks) - 1) / 2) for place in range(len(values))]
         mine = {one.value: one for one in found if one.network == network and one.axis == axis}
-        mine[_CENTER[axis]] = next(o for o in found if o.network == network and not o.axis)
+        mine[CENTER[axis]] = next(o for o in found if o.network == network and not o.axis)
         means = [100 * mine[value].accuracy.mean for value in values]
         errors = [100 * (mine[v].accuracy.high - mine[v].accuracy.mean) for v in values]
         # the legend keeps clear of caps, of bars alone it would not
@@ -143,5 +133,5 @@ def _draw_axis(axes: Axes, axis: str, task: str, found: Sequence[Compared]) -> N
 def _rank(value: float | str) -> tuple[bool, float, str]:
     """Numbers by size; of names the center first."""
     if isinstance(value, str):
-        return value not in _CENTER.values(), 0.0, value
+        return value not in CENTER.values(), 0.0, value
     return False, value, ""

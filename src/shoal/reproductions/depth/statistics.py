@@ -1,19 +1,31 @@
 """Accuracies with intervals, and differences from the DEQ that was trained alike."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
 
-from shoal.lab.experiment import Result
+from shoal.lab.experiment import Result, named
 
-__all__ = ["Compared", "Interval", "compared"]
+__all__ = ["CENTER", "Compared", "Interval", "Setting", "compared"]
 
 _BY_NETWORK = ("test", "places", "moved", "steps", "settled")
-_CENTER = {"activation": "tanh", "gain": 0.9, "scale": 1.0, "optimizer": "adam", "readout": 1.0}
+
+
+class Setting(NamedTuple):
+    """What is varied, one at a time, around these values."""
+
+    activation: str = "tanh"
+    gain: float = 0.9
+    scale: float = 1.0  # of the width
+    optimizer: str = "adam"
+    readout: float = 1.0
+
+
+CENTER = Setting()._asdict()
 
 
 class Interval(NamedTuple):
@@ -47,12 +59,10 @@ class Compared:
         accuracy: On test samples.
         gap: What it is better by than the DEQ of the same task and setting, seed by seed; nothing
             of the DEQ itself.
-        seconds: Of training, for one network.
-        latency: Seconds for one sample.
-        parameters: How many.
-        steps: Mean applications of a DEQ's cell.
-        settled: The share of test samples whose equilibrium was found to its tolerance.
-        moved: How far the input weights went, relative to where they began.
+        numbers: ``seconds`` of training, for one network; ``latency``, seconds for one sample;
+            ``moved``, how far the input weights went, relative to where they began; of a DEQ also
+            ``steps``, mean applications of its cell, and ``settled``, the share of test samples
+            whose equilibrium was found to its tolerance.
         places: Accuracies by places, of all seeds.
     """
 
@@ -62,12 +72,7 @@ class Compared:
     value: float | str
     accuracy: Interval
     gap: Interval | None
-    seconds: float
-    latency: float
-    parameters: int
-    steps: float
-    settled: float
-    moved: float
+    numbers: Mapping[str, float]
     places: Any
 
     @property
@@ -75,24 +80,15 @@ class Compared:
         """Task, network and what is varied, as the keys of summaries have it."""
         return f"{self.task}_{self.network}" + (f"_{self.axis}{self.value}" if self.axis else "")
 
-    def numbers(self) -> dict[str, float]:
-        """For a summary; times are left out where they are NaN, of machines that others used."""
-        found = {f"{self.name}_{key}": value for key, value in self.accuracy._asdict().items()} | {
-            f"{self.name}_seconds": self.seconds,
-            f"{self.name}_latency": self.latency,
-            f"{self.name}_moved": self.moved,
-        }
+    def summary(self) -> dict[str, float]:
+        """All numbers; times are left out where they are NaN, of machines that others used."""
+        found = self.accuracy._asdict() | dict(self.numbers)
         if self.gap is not None:
-            found |= {f"{self.name}_gap_{key}": v for key, v in self.gap._asdict().items()}
-        if self.network in ("deq", "free"):
-            found |= {f"{self.name}_steps": self.steps, f"{self.name}_settled": self.settled}
+            found |= named("gap", self.gap._asdict())
         if not self.axis and self.places.shape[1] > 1:
-            halves = np.array_split(self.places.mean(0), 2)
-            found |= {
-                f"{self.name}_{where}": float(half.mean())
-                for where, half in zip(("near", "far"), halves, strict=True)
-            }
-        return {key: value for key, value in found.items() if not math.isnan(value)}
+            near, far = np.array_split(self.places.mean(0), 2)
+            found |= {"near": near.mean(), "far": far.mean()}
+        return named(self.name, {k: value for k, value in found.items() if not math.isnan(value)})
 
 
 def compared(results: Sequence[Result]) -> list[Compared]:
@@ -101,23 +97,19 @@ def compared(results: Sequence[Result]) -> list[Compared]:
     found = []
     for result in results:
         at = _chosen(result)
-        axis = next((k for k, v in _CENTER.items() if result.point[k] != v), "")
-        own = result.point["network"] == "deq"
-        arrays = result.arrays
+        axis = next((k for k, v in CENTER.items() if result.point[k] != v), "")
+        task, network = str(result.point["task"]), str(result.point["network"])
+        own, numbers = network == "deq", ("steps", "settled") if network in ("deq", "free") else ()
         found.append(
             Compared(
-                str(result.point["task"]),
-                str(result.point["network"]),
+                task,
+                network,
                 axis,
                 result.point[axis] if axis else "",
                 Interval.of(at["test"]),
                 None if own else Interval.of(at["test"] - deqs[_setting(result)]),
-                float(arrays["seconds"]),
-                float(arrays["latency"]),
-                int(arrays["parameters"]),
-                float(at["steps"].mean()),
-                float(at["settled"].mean()),
-                float(at["moved"].mean()),
+                {key: float(result.arrays[key]) for key in ("seconds", "latency")}
+                | {key: float(at[key].mean()) for key in ("moved", *numbers)},
                 at["places"],
             )
         )

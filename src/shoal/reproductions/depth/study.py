@@ -2,40 +2,29 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
 
 import shoal
 from shoal.activations import Activation
 from shoal.lab.claims import Claim
-from shoal.lab.experiment import Arrays, Experiment, Point, Result
+from shoal.lab.experiment import Experiment, Point, Result
 from shoal.lab.registry import register
 from shoal.pages.figures import Figure
 from shoal.reproductions.depth.claims import claims_of_images, claims_of_tasks
 from shoal.reproductions.depth.figures import draw_study
 from shoal.reproductions.depth.networks import Stack
-from shoal.reproductions.depth.statistics import compared
+from shoal.reproductions.depth.statistics import Setting, compared
 from shoal.reproductions.depth.tasks import Task, flattened, task
 from shoal.reproductions.depth.training import Recipe, measured, trained
 
-__all__ = ["DepthOfConvolutions", "DepthOfImages", "DepthOfTasks", "DepthStudy", "Setting"]
+__all__ = ["DepthOfConvolutions", "DepthOfImages", "DepthOfTasks", "DepthStudy"]
 
 _ACTIVATIONS: dict[str, Activation] = {"tanh": shoal.Tanh(), "relu": shoal.ReLU()}
 _DESIGNS = {"ntk-design": "sphere", "moments-design": "moments"}
 _FAST = ("deq", "unrolled3", "plain2", "plain1")
 _ALL = ("deq", "unrolled10", "unrolled3", "longer", "plain3", "plain2", "plain1")
-
-
-class Setting(NamedTuple):
-    """What is varied, one at a time, around these values."""
-
-    activation: str = "tanh"
-    gain: float = 0.9
-    scale: float = 1.0  # of the width
-    optimizer: str = "adam"
-    readout: float = 1.0
 
 
 def _settings(axes: Mapping[str, Sequence[Any]]) -> list[tuple[Setting, tuple[str, ...]]]:
@@ -135,7 +124,7 @@ class DepthStudy(Experiment):
         times = {"deq": 40.0, "free": 40.0, "unrolled10": 12.0, "longer": 6.0, "unrolled3": 3.0}
         return (places + 3) * times.get(network, 2.0) * max(float(point["scale"]), 0.5)
 
-    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, Any]:
         """Accuracies at all step sizes and seeds, and what they cost."""
         given = task(str(point["task"]), self.samples, self.seeds, self.length, device)
         network = str(point["network"])
@@ -154,11 +143,10 @@ class DepthStudy(Experiment):
             for after, start in zip(stack.parameters(), before, strict=True)
             if start.ndim == 3
         ]
-        parameters = sum(w[0].numel() for w in before)
         return found | {
-            "seconds": np.array(seconds / len(rates) / self.seeds),
-            "moved": moved[0].view(len(rates), -1).cpu().numpy(),  # the input weights
-            "parameters": np.array(parameters),
+            "seconds": seconds / len(rates) / self.seeds,
+            "moved": moved[0].view(len(rates), -1),  # the input weights
+            "parameters": sum(w[0].numel() for w in before),
         }
 
     def _stack(
@@ -195,7 +183,7 @@ class DepthStudy(Experiment):
 
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
         """Mean accuracies with 95% intervals, and differences from the DEQ of the same setting."""
-        return {key: v for one in compared(results) for key, v in one.numbers().items()}
+        return {key: v for one in compared(results) for key, v in one.summary().items()}
 
     def plot(self, results: Sequence[Result]) -> Figure:
         """What is gained by the equilibrium, network by network and axis by axis."""

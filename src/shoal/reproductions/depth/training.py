@@ -121,11 +121,11 @@ def measured(stack: Stack, task: Task, rates: int) -> dict[str, Any]:
                 settled.append(solution.converged.double().view(len(x), -1))
         right = torch.cat(parts).mean(0)  # networks, places
         right = right.view(rates, seeds, -1)
-        found[name] = right.mean(-1).cpu().numpy()
+        found[name] = right.mean(-1)
         if name == "test":
-            found["places"] = right.cpu().numpy()
-            found["latency"] = np.array(np.median(seconds))
+            found["places"] = right
+            found["latency"] = np.median(seconds)
             for key, parts in (("steps", steps), ("settled", settled)):
                 mean = torch.cat(parts).mean(0) if parts else torch.full((rates * seeds,), np.nan)
-                found[key] = mean.view(rates, seeds).cpu().numpy()
+                found[key] = mean.view(rates, seeds)
     return found

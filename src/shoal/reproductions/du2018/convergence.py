@@ -6,14 +6,18 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 import shoal
 from shoal.activations import Activation, Softplus
 from shoal.lab.claims import Claim, Criterion
-from shoal.lab.experiment import Arrays, Experiment, Point, Result, matching
-from shoal.lab.fits import power_law
+from shoal.lab.descent import network_for
+from shoal.lab.experiment import Experiment, Point, Result, grid, matching
+from shoal.lab.figures import draw_panels, logarithmic_axes
+from shoal.lab.fits import curve, power_law
+from shoal.lab.formatting import signed
 from shoal.lab.registry import register
-from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
+from shoal.pages.figures import COLORS, GRAY, Axes, Figure, styled
 from shoal.reproductions.du2018.setting import (
     KINDS,
     TITLES,
@@ -21,7 +25,6 @@ from shoal.reproductions.du2018.setting import (
     architecture_of,
     limit_eigenvalue,
 )
-from shoal.reproductions.width_errors import network_for
 
 __all__ = ["LinearConvergence"]
 
@@ -70,19 +73,15 @@ class LinearConvergence(Experiment):
 
     def points(self) -> Sequence[Point]:
         """Every architecture, width and draw."""
-        return [
-            {"network": kind, "width": width, "draw": draw}
-            for kind in KINDS
-            for draw in range(self.draws)
-            for width in self.widths
-        ]
+        draws = range(self.draws)
+        return grid("network", "draw", network=KINDS, width=self.widths, draw=draws)
 
     def cost(self, point: Point) -> float:
         """In proportion to the number of weights."""
         pixels = self.features / 4 if point["network"] == "convolutional" else 1
         return float(point["width"]) ** 2 * pixels
 
-    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, Tensor]:
         """Losses, their bound, and the last layer's Gram matrix along the way."""
         kind = str(point["network"])
         data = Data(kind, self.samples, self.features, self.seed)
@@ -91,8 +90,7 @@ class LinearConvergence(Experiment):
         signs = torch.randn(self.samples, generator=generator, dtype=torch.float64).sign()
         architecture = architecture_of(data, self.activation, self.depth, self.constant)
         limit = limit_eigenvalue(architecture, data)
-        width = int(point["width"])
-        network = network_for(architecture, x, width=width, seed=seed)
+        network = network_for(architecture, x, width=int(point["width"]), seed=seed)
         with torch.no_grad():
             labels = network(x)[:, 0] + signs.to(device)
         run = shoal.train(
@@ -106,11 +104,11 @@ class LinearConvergence(Experiment):
         )
         assert run.loss_bound is not None
         return {
-            "losses": run.losses.cpu().numpy(),
-            "bound": run.loss_bound.cpu().numpy(),
-            "steps": run.monitor_steps.cpu().numpy(),
-            "drift": run.monitors["drift"].cpu().numpy() / limit,
-            "least": run.monitors["least_eigenvalue"].cpu().numpy() / limit,
+            "losses": run.losses,
+            "bound": run.loss_bound,
+            "steps": run.monitor_steps,
+            "drift": run.monitors["drift"] / limit,
+            "least": run.monitors["least_eigenvalue"] / limit,
         }
 
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
@@ -123,7 +121,7 @@ class LinearConvergence(Experiment):
             summary[f"{name}_below_bound"] = float(np.mean([_below(r.arrays) for r in mine]))
             rates = [_final(r.arrays) for r in widest]
             summary[f"{name}_loss_ratio"] = float(np.exp(np.mean(np.log(rates))))
-            summary |= power_law(*_drifts(mine)).numbers(f"{name}_drift")
+            summary |= power_law(*curve(mine, "width", "drift")).numbers(f"{name}_drift")
         return summary
 
     def claims(self, summary: Mapping[str, float]) -> Sequence[Claim]:
@@ -141,16 +139,18 @@ class LinearConvergence(Experiment):
     @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Losses with their bounds above, the largest drift against the width below."""
-        figure = new_figure(11.5, 6.8)
-        panels = figure.subplots(2, len(KINDS))
-        for column, kind in enumerate(KINDS):
-            mine = matching(results, {"network": kind})
-            self._draw_losses(panels[0, column], mine)
-            self._draw_drifts(panels[1, column], mine)
-            panels[0, column].set_title(TITLES[kind])
-        panels[0, 0].set_ylabel(r"loss $\Phi(k)/\Phi(0)$")
-        panels[1, 0].set_ylabel(r"$\max_k\, \|G^{(H)}(k) - G^{(H)}(0)\| / \lambda_0$")
-        return figure
+        draws = {
+            r"loss $\Phi(k)/\Phi(0)$": self._draw_losses,
+            r"$\max_k\, \|G^{(H)}(k) - G^{(H)}(0)\| / \lambda_0$": self._draw_drifts,
+        }
+
+        def panel(axes: Axes, label: str, kind: str) -> str:
+            draws[label](axes, matching(results, {"network": kind}))
+            if kind == KINDS[0]:
+                axes.set_ylabel(label)
+            return TITLES[kind] if label == next(iter(draws)) else ""
+
+        return draw_panels(draws, KINDS, panel, (11.5, 6.8), legend=None)
 
     def _draw_losses(self, axes: Axes, results: Sequence[Result]) -> None:
         for width, color in zip((self.widths[0], self.widths[-1]), COLORS, strict=False):
@@ -166,23 +166,14 @@ class LinearConvergence(Experiment):
         axes.legend()
 
     def _draw_drifts(self, axes: Axes, results: Sequence[Result]) -> None:
-        widths, drifts = _drifts(results)
-        law = power_law(widths, drifts)
-        axes.plot(widths, drifts, ".", color=COLORS[0], alpha=0.6)
-        label = f"slope {law.slope:.2f}".replace("-", "−")
+        measured = curve(results, "width", "drift")
+        law = power_law(*measured)
+        axes.plot(*measured, ".", color=COLORS[0], alpha=0.6)
+        label = f"slope {signed(law.slope)}"
         axes.plot(self.widths, law(self.widths), color=COLORS[0], label=label)
         axes.axhline(0.25, linestyle="--", color=GRAY, label="1/4, what the proofs allow")
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.set_xticks(self.widths, [str(width) for width in self.widths])
-        axes.set_xlabel("width $m$")
+        logarithmic_axes(axes, self.widths, "width $m$")
         axes.legend()
-
-
-def _drifts(results: Sequence[Result]) -> tuple[Any, Any]:
-    """Widths, and the largest drift of each run."""
-    widths = np.array([result.point["width"] for result in results], dtype=np.float64)
-    return widths, np.array([float(result.arrays["drift"].max()) for result in results])
 
 
 def _final(arrays: Mapping[str, Any]) -> float:

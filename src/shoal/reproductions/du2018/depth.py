@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
 
 from shoal.activations import Activation, Softplus
-from shoal.lab.claims import Claim, Criterion
-from shoal.lab.experiment import Arrays, Experiment, Point, Result, matching
-from shoal.lab.fits import power_law
-from shoal.lab.formatting import interval
+from shoal.lab.claims import Claim, each
+from shoal.lab.experiment import Experiment, Point, Result, grid, matching
+from shoal.lab.figures import logarithmic_axes
+from shoal.lab.fits import curve, power_law
+from shoal.lab.formatting import interval, signed
 from shoal.lab.registry import register
 from shoal.pages.figures import COLORS, GRAY, Figure, new_figure, styled
 from shoal.reproductions.du2018.setting import (
@@ -61,49 +61,39 @@ class DepthEigenvalue(Experiment):
 
     def points(self) -> Sequence[Point]:
         """Every architecture at every depth."""
-        return [{"network": kind, "depth": depth} for kind in KINDS for depth in self.depths]
+        return grid(network=KINDS, depth=self.depths)
 
     def cost(self, point: Point) -> float:
         """In proportion to the depth."""
         return float(point["depth"]) * (4 if point["network"] == "convolutional" else 1)
 
-    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:  # noqa: ARG002
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, float]:  # noqa: ARG002
         """The least eigenvalue of $K^{(H)}$."""
         kind, depth = str(point["network"]), int(point["depth"])
         data = Data(kind, self.samples, self.features, self.seed)
         architecture = architecture_of(data, self.activation, depth, self.constant)
-        return {"least": np.array(limit_eigenvalue(architecture, data))}
+        return {"least": limit_eigenvalue(architecture, data)}
 
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
         r"""Powers of $H$ for the residual networks, the factor of each layer for the other."""
-        summary = {}
-        for kind in KINDS:
-            depths, least = self._curve(results, kind)
-            if kind == "fully-connected":
-                summary["fully_connected_factor"] = float(_last_factor(depths, least))
-                continue
-            summary |= power_law(depths, least).numbers(kind)
+        depths, least = _resolved(results, "fully-connected")
+        # by what a layer multiplies the eigenvalue, between the two largest depths
+        factor = (least[-1] / least[-2]) ** (1 / (depths[-1] - depths[-2]))
+        summary = {"fully_connected_factor": float(factor)}
+        for kind in KINDS[1:]:
+            summary |= power_law(*_resolved(results, kind)).numbers(kind)
         return summary
-
-    def _curve(self, results: Sequence[Result], kind: str) -> tuple[Any, Any]:
-        mine = matching(results, {"network": kind})
-        depths = np.array([result.point["depth"] for result in mine], dtype=np.float64)
-        least = np.array([float(result.arrays["least"]) for result in mine])
-        return depths[least > _RESOLVED], least[least > _RESOLVED]
 
     def claims(self, summary: Mapping[str, float]) -> Sequence[Claim]:
         """The power of the depth, for both residual networks."""
-        kinds = {"resnet_slope": "ResNet", "convolutional_slope": "convolutional"}
+        slopes = {name: summary[f"{name.lower()}_slope"] for name in ("ResNet", "convolutional")}
         claim = Claim(
             "λ_0 falls like H^(−2) in ResNets",
             "−2",
             f"{interval(summary, 'resnet_slope')}; convolutional "
             f"{interval(summary, 'convolutional_slope')}",
             "Du 2018, Theorems 3.1, 4.1 and 5.1",
-            tuple(
-                Criterion(f"{name}: slope within 0.05 of −2", summary[key], -2.05, -1.95)
-                for key, name in kinds.items()
-            ),
+            each("{}: slope within 0.05 of −2", slopes, -2.05, -1.95),
         )
         return (claim,)
 
@@ -113,25 +103,22 @@ class DepthEigenvalue(Experiment):
         figure = new_figure(5.6, 4.2)
         axes = figure.subplots()
         for kind, color in zip(KINDS, COLORS, strict=False):
-            depths, least = self._curve(results, kind)
+            depths, least = _resolved(results, kind)
             label = TITLES[kind].split(" (")[0]
             if kind != "fully-connected":
-                slope = power_law(depths, least).slope
-                label += f": slope {slope:.2f}".replace("-", "−")
+                label += f": slope {signed(power_law(depths, least).slope)}"
             axes.plot(depths, least, "o-", color=color, markersize=5, label=label)
             if kind == "resnet":
                 square = 0.6 * least[0] * (depths[0] / depths) ** 2
                 axes.plot(depths, square, "--", color=GRAY, linewidth=1.2, label="slope $-2$")
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.set_xticks(self.depths, [str(depth) for depth in self.depths])
-        axes.set_xlabel("depth $H$")
+        logarithmic_axes(axes, self.depths, "depth $H$")
         axes.set_ylabel(r"$\lambda_0 = \lambda_{\min}(K^{(H)})$")
         axes.set_title(f"{type(self.activation).__name__}, {self.samples} inputs of norm one")
         axes.legend()
         return figure
 
 
-def _last_factor(depths: Any, least: Any) -> Any:
-    """By what a layer multiplies the eigenvalue, between the two largest depths."""
-    return (least[-1] / least[-2]) ** (1 / (depths[-1] - depths[-2]))
+def _resolved(results: Sequence[Result], kind: str) -> tuple[Any, Any]:
+    """Depths and eigenvalues of an architecture, where rounding does not hide them."""
+    depths, least = curve(matching(results, {"network": kind}), "depth", "least")
+    return depths[least > _RESOLVED], least[least > _RESOLVED]

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -13,11 +13,11 @@ from torch import Tensor
 import shoal
 from shoal import data
 from shoal.core.exceptions import ConvergenceWarning
-from shoal.lab.experiment import Arrays, Experiment, Point, Result
+from shoal.lab.experiment import Arrays, Experiment, Point, Result, by_point, grid
 from shoal.lab.registry import register
 from shoal.networks import EquilibriumNetwork
 from shoal.pages.figures import COLORS, GRAY, Figure, new_figure, styled
-from shoal.reproductions.monitored import run_arrays
+from shoal.reproductions.monitored import kept_promises, run_arrays
 
 __all__ = ["CertifiedTraining"]
 
@@ -67,9 +67,9 @@ class CertifiedTraining(Experiment):
 
     def points(self) -> Sequence[Point]:
         """The four cases."""
-        return [{"case": case} for case in _CASES]
+        return grid(case=_CASES)
 
-    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:  # noqa: ARG002
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, Any]:  # noqa: ARG002
         """The certificate's answer, and the run."""
         x, y = self.task(device)
         step_size = shoal.certify(self.network("certified", device), x, y).step_size
@@ -89,10 +89,10 @@ class CertifiedTraining(Experiment):
         ratios = [run.distances[g] / limit for g, limit in travels.items() if limit is not None]
         return {
             **run_arrays(run, 1),
-            "status": np.array(_STATUS[certificate.status]),
-            "failure": np.array("" if failure is None else failure.name),
-            "travel": np.array([float(ratio.max()) for ratio in ratios]),
-            "broken": np.array(min(run.violations.values(), default=-1)),
+            "status": _STATUS[certificate.status],
+            "failure": "" if failure is None else failure.name,
+            "travel": [float(ratio.max()) for ratio in ratios],
+            "broken": min(run.violations.values(), default=-1),
         }
 
     def task(self, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -103,9 +103,8 @@ class CertifiedTraining(Experiment):
 
     def network(self, case: str, device: torch.device) -> EquilibriumNetwork[Any]:
         """The network of a case, before it is trained."""
-        place = {"gain": 1, "equilibrium": 2}.get(case, 0)
         return shoal.build(
-            shoal.DEQ.ling2023(self.weight_variances[place], self.features),
+            shoal.DEQ.ling2023(self._variance(case), self.features),
             in_features=self.features,
             width=self.width,
             readout_scale=0.0,
@@ -116,6 +115,9 @@ class CertifiedTraining(Experiment):
             on_failure="status",
         )
 
+    def _variance(self, case: str) -> float:
+        return self.weight_variances[{"gain": 1, "equilibrium": 2}.get(case, 0)]
+
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
         """What the certificates say, and whether the runs keep it.
 
@@ -123,19 +125,20 @@ class CertifiedTraining(Experiment):
         was broken, or -1; ``slack`` the least ratio of the bound to the loss; ``travel`` the
         largest share of its allowed way that a group of weights went.
         """
-        summary: dict[str, float] = {}
-        for result in results:
-            name, arrays = str(result.point["case"]), result.arrays
-            numbers = {key: float(arrays[key]) for key in ("status", "broken", "step_size")}
-            numbers["steps"] = float(len(arrays["loss"]) - 1)
-            numbers["loss"] = float(arrays["loss"][-1])
-            numbers["norm_upper"] = float(arrays["norm_upper"].max())
-            numbers |= {k: float(v) for k, v in arrays.items() if k.startswith("kept_")}
+
+        def numbers(result: Result) -> dict[str, float]:
+            arrays = result.arrays
+            found = {key: float(arrays[key]) for key in ("status", "broken", "step_size")}
+            found["steps"] = float(len(arrays["loss"]) - 1)
+            found["loss"] = float(arrays["loss"][-1])
+            found["norm_upper"] = float(arrays["norm_upper"].max())
+            found |= kept_promises(arrays)
             if len(arrays["travel"]):
-                numbers["slack"] = float((arrays["bound"] / arrays["loss"]).min())
-                numbers["travel"] = float(arrays["travel"].max())
-            summary |= {f"{name}_{key}": value for key, value in numbers.items()}
-        return summary
+                found["slack"] = float((arrays["bound"] / arrays["loss"]).min())
+                found["travel"] = float(arrays["travel"].max())
+            return found
+
+        return by_point(results, numbers)
 
     @styled
     def plot(self, results: Sequence[Result]) -> Figure:
@@ -159,9 +162,8 @@ class CertifiedTraining(Experiment):
 
     def _title(self, result: Result) -> str:
         arrays, case = result.arrays, str(result.point["case"])
-        place = {"gain": 1, "equilibrium": 2}.get(case, 0)
         size = f"{float(arrays['step_size']):.1e}"
-        setting = rf"$\eta$ = {size}, $\sigma_w^2$ = {self.weight_variances[place]:g}"
+        setting = rf"$\eta$ = {size}, $\sigma_w^2$ = {self._variance(case):g}"
         proved = float(arrays["status"]) == _STATUS["proved"]
         return f"{setting}\n{'proved' if proved else 'refused: ' + str(arrays['failure'])}"
 

@@ -7,7 +7,6 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar, Self
 
 import torch
@@ -17,41 +16,36 @@ import shoal
 from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.moments import mean, normalization
 from shoal.lab.claims import Claim, Criterion
-from shoal.lab.experiment import Arrays, Point, Result
+from shoal.lab.experiment import Point, Result
 from shoal.lab.formatting import interval, short
 from shoal.lab.registry import register
 from shoal.pages.figures import Figure, new_figure, styled
 from shoal.reproductions.width_errors import (
-    WidthDraws,
-    by_group,
-    draw_kernels,
-    errors_of,
-    network_for,
-    relative_errors,
-    slopes,
+    KernelErrors,
+    draw_errors,
+    limit_kernels,
     unit_inputs,
 )
 
 __all__ = ["ConvWidthError", "printed_gram"]
+
 
 _NETWORK = shoal.ConvResNet(shoal.GELU(), depth=4)
 
 
 @register
 @dataclass(frozen=True)
-class ConvWidthError(WidthDraws):
+class ConvWidthError(KernelErrors):
     r"""Monte Carlo error of the kernels of a convolutional residual network of $m$ channels.
 
-    Each point is one random network. For the conjugate kernel, the neural tangent kernel and each
-    layer's share of it, the error is $\|\hat K - K\|_F / \|K\|_F$, for the same random images of
-    norm one; it falls like $m^{-1/2}$. The last layer's share is the Gram matrix of Du 2018, whose
-    printed formula is compared with it too.
+    The last layer's share of the tangent kernel is the Gram matrix of Du 2018, whose printed
+    formula is compared with it too.
 
     Args:
         architecture: The network.
         widths: The numbers $m$ of channels.
         draws: How many networks are drawn for each.
-        samples: The number of images.
+        samples: The number of images, of norm one.
         channels: Their channels.
         pixels: Their pixels, in a row, as in the paper.
         seed: Of images and networks.
@@ -73,29 +67,21 @@ class ConvWidthError(WidthDraws):
         """Narrow networks, few and small images."""
         return cls(widths=(32, 64, 128, 256), draws=6, samples=6, pixels=6)
 
-    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
-        """The relative errors of one network."""
-        x = self.images().to(device)
-        network = network_for(self.architecture, x, width=int(point["width"]), seed=seed)
-        found = by_group(
-            lambda trained: shoal.empirical_kernel(network, x, trainable=trained),
-            self.architecture.parameter_groups,
-        )
-        return relative_errors(found, _limits(self, device))
-
-    def images(self) -> Tensor:
-        """Random images of norm one, the same for all networks."""
+    def inputs(self) -> Tensor:
+        """Random images of norm one."""
         flat = unit_inputs(self.samples, self.channels * self.pixels, self.seed)
         return flat.view(self.samples, self.channels, self.pixels)
 
+    def wide(self, point: Point) -> shoal.ConvResNet:  # noqa: ARG002
+        """The network."""
+        return self.architecture
+
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
         """The slopes with 95% confidence intervals; how many times too large equation 6 is."""
-        limit = _limits(self, torch.device("cpu"))[self.architecture.parameter_groups[-1]]
-        ratio = float(printed_gram(self.architecture, self.images()).norm() / limit.norm())
-        return {
-            **slopes({kind: errors_of(results, kind) for kind in results[0].arrays}),
-            "printed_over_limit": ratio,
-        }
+        wide = self.architecture
+        limit = limit_kernels(self, wide, torch.device("cpu"))[wide.parameter_groups[-1]]
+        ratio = float(printed_gram(wide, self.inputs()).norm() / limit.norm())
+        return {**super().summarize(results), "printed_over_limit": ratio}
 
     def claims(self, summary: Mapping[str, float]) -> Sequence[Claim]:
         """Finite networks approach the corrected matrix, not the printed one."""
@@ -123,16 +109,9 @@ class ConvWidthError(WidthDraws):
         """All errors, their mean at each width, and the fitted power laws."""
         figure = new_figure(5.6, 4.6)
         axes = figure.subplots()
-        draw_kernels(axes, {kind: errors_of(results, kind) for kind in results[0].arrays})
+        draw_errors(axes, results)
         axes.set_title("Kernels of a convolutional residual network")
         return figure
-
-
-@lru_cache(maxsize=4)
-def _limits(experiment: ConvWidthError, device: torch.device) -> dict[str, Tensor]:
-    """The kernels of the infinitely wide network, the same for all finite ones."""
-    x, wide = experiment.images().to(device), experiment.architecture
-    return by_group(lambda trained: shoal.kernel(wide, x, trainable=trained), wide.parameter_groups)
 
 
 def printed_gram(architecture: shoal.ConvResNet, x: Tensor) -> Tensor:

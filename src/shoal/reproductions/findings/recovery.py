@@ -1,8 +1,8 @@
 r"""Whether a Gaussian process finds the recurrent variance of the DEQ that its data come from."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -11,12 +11,13 @@ from torch import Tensor
 
 import shoal
 from shoal.activations import Activation
-from shoal.lab.experiment import Arrays, Experiment, Point, Result
+from shoal.lab.descent import network_for
+from shoal.lab.experiment import Experiment, Point, Result, by_point, grid, matching
 from shoal.lab.registry import register
 from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
-from shoal.reproductions.ling2024.setting import by_name
+from shoal.reproductions.deqs import by_name
 
-__all__ = ["Recovery"]
+__all__ = ["Posterior", "Recovery", "posterior"]
 
 _WIDER = 8  # widths over observations from which on a network counts as infinitely wide
 _FINE = 4001  # points at which posteriors are summed
@@ -74,13 +75,10 @@ class Recovery(Experiment):
 
     def points(self) -> Sequence[Point]:
         """All draws of one kind share inputs, and so the kernels of the interpolation."""
-        return [
-            {"activation": name, "samples": n, "source": source}
-            for n in self.samples
-            for name in by_name(self.activations)
-            for source in self.sources
-            if source == "process" or self.width >= _WIDER * n
-        ]
+        names = by_name(self.activations)
+        points = grid("samples", activation=names, samples=self.samples, source=self.sources)
+        wide = self.width / _WIDER
+        return [p for p in points if p["source"] == "process" or float(p["samples"]) <= wide]
 
     def cost(self, point: Point) -> float:
         """That of the kernels and their spectra."""
@@ -90,13 +88,12 @@ class Recovery(Experiment):
     def inputs(self, samples: int) -> Tensor:
         """Directions and norms, the same for all draws."""
         generator = torch.Generator().manual_seed(self.seed)
-        shape = (samples, self.features)
-        x = torch.randn(shape, dtype=torch.float64, generator=generator)
+        x = torch.randn(samples, self.features, dtype=torch.float64, generator=generator)
         low, high = np.log(self.norms)
         share = torch.rand(samples, 1, dtype=torch.float64, generator=generator)
         return torch.nn.functional.normalize(x) * torch.exp(low + (high - low) * share)
 
-    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, Any]:
         """Truths, and their posteriors' intervals, means, modes and ranks of the truth."""
         phi = by_name(self.activations)[str(point["activation"])]
         x = self.inputs(int(point["samples"])).to(device)
@@ -111,11 +108,14 @@ class Recovery(Experiment):
         nodes = np.cos(np.pi * (np.arange(self.degree + 1) + 0.5) / (self.degree + 1))
         variances = limit * (1 + nodes) / 2
         logs = np.stack([self._log_likelihoods(self._deq(phi, v), x, y) for v in variances])
-        found: dict[str, Any] = {"truth": truths, "limit": np.array(limit)}
+        found: dict[str, Any] = {"truth": truths, "limit": limit}
         for scale, table in zip(_SCALES, logs.transpose(1, 2, 0), strict=True):
-            posteriors = [_Posterior.of(variances, row, limit) for row in table]
-            rows = np.array([p.summary(t) for p, t in zip(posteriors, truths, strict=True)])
-            found |= {f"{scale}_{k}": rows[:, i] for i, k in enumerate(_Posterior.KEYS)}
+            rows = [
+                posterior(variances, row, limit, truth)
+                for row, truth in zip(table, truths, strict=True)
+            ]
+            for key, column in zip(Posterior._fields, zip(*rows, strict=True), strict=True):
+                found[f"{scale}_{key}"] = column
         return found
 
     def _deq(self, phi: Activation, variance: float) -> shoal.DEQ:
@@ -130,14 +130,8 @@ class Recovery(Experiment):
             normal = torch.from_numpy(random.standard_normal(len(x))).to(x)
             drawn: Tensor = vectors @ (own.clamp(min=0).sqrt() * normal)
             return drawn
-        network = shoal.build(
-            deq,
-            in_features=self.features,
-            width=self.width,
-            seed=int(random.integers(2**31)),
-            dtype=x.dtype,
-            device=x.device,
-        )
+        seed = int(random.integers(2**31))
+        network = network_for(deq, x, width=self.width, seed=seed)
         with torch.no_grad():
             values: Tensor = network(x)[:, 0]
         return values
@@ -154,20 +148,24 @@ class Recovery(Experiment):
 
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
         """Coverage, lengths of intervals and errors, relative to the range of the prior."""
-        summary: dict[str, float] = {}
-        for result in results:
-            kind = "_".join(str(value) for value in result.point.values())
+
+        def numbers(result: Result) -> dict[str, float]:
             arrays, limit = result.arrays, float(result.arrays["limit"])
             truth = arrays["truth"]
+            found: dict[str, float] = {}
             for scale in _SCALES:
-                low, high, mean, mode, rank = (arrays[f"{scale}_{k}"] for k in _Posterior.KEYS)
-                name = f"{kind}_{scale}"
-                summary[f"{name}_coverage"] = float(((low <= truth) & (truth <= high)).mean())
-                summary[f"{name}_length"] = float((high - low).mean() / limit)
-                summary[f"{name}_error"] = _root_mean_square(mean - truth) / limit
-                summary[f"{name}_mode_error"] = _root_mean_square(mode - truth) / limit
-                summary[f"{name}_rank"] = float(rank.mean())
-        return summary
+                low, high, mean, mode, rank = (arrays[f"{scale}_{k}"] for k in Posterior._fields)
+                covered = (low <= truth) & (truth <= high)
+                found |= {
+                    f"{scale}_coverage": float(covered.mean()),
+                    f"{scale}_length": float((high - low).mean() / limit),
+                    f"{scale}_error": float(np.sqrt(np.mean((mean - truth) ** 2))) / limit,
+                    f"{scale}_mode_error": float(np.sqrt(np.mean((mode - truth) ** 2))) / limit,
+                    f"{scale}_rank": float(rank.mean()),
+                }
+            return found
+
+        return by_point(results, numbers)
 
     @styled
     def plot(self, results: Sequence[Result]) -> Figure:
@@ -177,44 +175,33 @@ class Recovery(Experiment):
         panels: Any = figure.subplots(1, len(names) + 1, squeeze=False)[0]
         source = self.sources[0]
         for axes, name in zip(panels, names, strict=False):
-            last = {"activation": name, "samples": max(self.samples), "source": source}
-            (result,) = (r for r in results if dict(r.point) == last)
-            _draw_intervals(axes, result)
-        _draw_lengths(panels[-1], [r for r in results if r.point["source"] == source])
+            last: Point = {"activation": name, "samples": max(self.samples), "source": source}
+            _draw_intervals(axes, *matching(results, last))
+        _draw_lengths(panels[-1], matching(results, {"source": source}))
         return figure
 
 
-@dataclass(frozen=True, eq=False)
-class _Posterior:
-    """A density on a fine grid, under a uniform prior."""
+class Posterior(NamedTuple):
+    """The ends of a 95% interval, the mean and the mode, and the probability below the truth."""
 
-    KEYS: ClassVar[tuple[str, ...]] = ("low", "high", "mean", "mode", "rank")
-
-    grid: Any
-    cumulative: Any
+    low: float
+    high: float
     mean: float
     mode: float
-
-    @classmethod
-    def of(cls, variances: Any, logs: Any, limit: float) -> "_Posterior":
-        """From logarithms of likelihoods at Chebyshev nodes."""
-        series = Chebyshev.fit(variances, logs, len(logs) - 1, domain=[0, limit])
-        grid = limit * (np.arange(_FINE) + 0.5) / _FINE
-        values = series(grid)
-        weights = np.exp(values - values.max())
-        weights /= weights.sum()
-        mean = float(weights @ grid)
-        return cls(grid, weights.cumsum(), mean, float(grid[values.argmax()]))
-
-    def summary(self, truth: float) -> tuple[float, ...]:
-        """What is kept: ``KEYS``."""
-        low, high = np.interp(_INTERVAL, self.cumulative, self.grid)
-        rank = float(np.interp(truth, self.grid, self.cumulative))
-        return float(low), float(high), self.mean, self.mode, rank
+    rank: float
 
 
-def _root_mean_square(values: Any) -> float:
-    return float(np.sqrt(np.mean(values**2)))
+def posterior(variances: Any, logs: Any, limit: float, truth: float) -> Posterior:
+    """Under a uniform prior, from logarithms of likelihoods at Chebyshev nodes."""
+    series = Chebyshev.fit(variances, logs, len(logs) - 1, domain=[0, limit])
+    grid = limit * (np.arange(_FINE) + 0.5) / _FINE
+    values = series(grid)
+    weights = np.exp(values - values.max())
+    weights /= weights.sum()
+    cumulative = weights.cumsum()
+    low, high = np.interp(_INTERVAL, cumulative, grid)
+    rank = np.interp(truth, grid, cumulative)
+    return Posterior(low, high, weights @ grid, grid[values.argmax()], rank)
 
 
 def _draw_intervals(axes: Axes, result: Result) -> None:
@@ -239,7 +226,7 @@ def _draw_lengths(axes: Axes, results: Sequence[Result]) -> None:
 
     kinds = dict.fromkeys(str(r.point["activation"]) for r in results)
     for place, kind in enumerate(kinds):
-        some = [r for r in results if r.point["activation"] == kind]
+        some = matching(results, {"activation": kind})
         sizes = [int(r.point["samples"]) for r in some]
         for scale, line in zip(_SCALES, ("--", "-"), strict=True):
             lengths = [

@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Self, cast
@@ -13,9 +13,10 @@ import torch
 import shoal
 from shoal.architectures import DEQ
 from shoal.core.exceptions import ConvergenceWarning
-from shoal.lab.experiment import Arrays, Experiment, Point, Result, matching
+from shoal.lab.experiment import Experiment, Point, Result, by_point, matching
+from shoal.lab.figures import draw_panels, legend_outside
 from shoal.lab.registry import register
-from shoal.pages.figures import COLORS, Axes, Figure, new_figure, styled
+from shoal.pages.figures import COLORS, Axes, Figure, styled
 from shoal.reproductions.samples import Samples, image_samples
 
 __all__ = ["Regression"]
@@ -101,7 +102,7 @@ class Regression(Experiment):
         """Iterations without a good preconditioner take longest."""
         return 3.0 if point["solver"] in ("none", "diagonal") else 1.0
 
-    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, Any]:
         """One regression."""
         train, test = self._samples(str(point["dataset"]), device)
         few = Samples(*(part[:_WARM] for part in train))
@@ -121,13 +122,13 @@ class Regression(Experiment):
             "solve_seconds": report.solve_seconds,
             "predict_seconds": time.perf_counter() - begin,
             "steps": int(report.iterations.max()),
-            "history": report.history.max(1).values.numpy(),
+            "history": report.history.max(1).values,
         }
         if point["solver"] == "cholesky":
             found["likelihood"] = fit.log_marginal_likelihood / train.y.numel()
         if device.type == "cuda":
             found["peak_bytes"] = torch.cuda.max_memory_allocated(device)
-        return {name: np.asarray(value) for name, value in found.items()}
+        return found
 
     def _samples(self, dataset: str, device: torch.device) -> tuple[Samples, Samples]:
         """To train and to test with."""
@@ -170,29 +171,29 @@ class Regression(Experiment):
 
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
         """All numbers of all points."""
-        return {
-            "_".join([*map(str, result.point.values()), name]): float(value)
-            for result in results
-            for name, value in result.arrays.items()
-            if value.ndim == 0
-        }
+        return by_point(
+            results, lambda r: {name: float(v) for name, v in r.arrays.items() if v.ndim == 0}
+        )
 
     @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Residuals against steps: a dataset in each row, a ridge in each column."""
-        rows, columns = len(self.datasets), len(self.ridges)
-        figure = new_figure(3.4 * columns + 0.6, 2.8 * rows + 0.6)
-        panels: Any = figure.subplots(rows, columns, squeeze=False, sharey=True)
-        for row, dataset in enumerate(self.datasets):
-            for column, ridge in enumerate(self.ridges):
-                case = matching(results, {"dataset": dataset, "ridge": ridge, "kernel": "ntk"})
-                panels[row, column].set_title(rf"{dataset}, $\lambda = {ridge:g}$")
-                _draw(panels[row, column], case)
-            panels[row, 0].set_ylabel("largest relative residual")
-        for axes in panels[-1]:
-            axes.set_xlabel("step")
-        handles, names = panels[0, 0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=3)
+
+        def panel(axes: Axes, dataset: str, ridge: float) -> str:
+            _draw(axes, matching(results, {"dataset": dataset, "ridge": ridge, "kernel": "ntk"}))
+            return rf"{dataset}, $\lambda = {ridge:g}$"
+
+        figure = draw_panels(
+            self.datasets,
+            self.ridges,
+            panel,
+            (3.4 * len(self.ridges) + 0.6, 2.8 * len(self.datasets) + 0.6),
+            x="step",
+            y="largest relative residual",
+            legend=None,
+            sharey=True,
+        )
+        legend_outside(figure, figure.axes[0], columns=3)
         return figure
 
 

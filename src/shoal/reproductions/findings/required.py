@@ -1,9 +1,9 @@
 """How wide must a network be: by the theorems, by certificates, and by trying."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -11,9 +11,11 @@ import torch
 import shoal
 from shoal import data
 from shoal.architectures import Architecture
-from shoal.lab.experiment import Arrays, Experiment, Point, Result
+from shoal.lab.experiment import Experiment, Point, Result, by_point, grid, matching
+from shoal.lab.figures import draw_panels, logarithmic_axes
+from shoal.lab.fits import curve
 from shoal.lab.registry import register
-from shoal.pages.figures import COLORS, Axes, Figure, new_figure, styled
+from shoal.pages.figures import COLORS, Axes, Figure, styled
 
 __all__ = ["RequiredWidths"]
 
@@ -79,14 +81,10 @@ class RequiredWidths(Experiment):
 
     def points(self) -> Sequence[Point]:
         """Each network in each setting, with each number of points."""
-        return [
-            {"network": network, "setting": setting, "samples": n}
-            for n in self.samples
-            for network in self.networks
-            for setting in self.settings
-        ]
+        axes = {"network": self.networks, "setting": self.settings}
+        return grid("samples", **axes, samples=self.samples)
 
-    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:  # noqa: ARG002
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, float]:  # noqa: ARG002
         """The widths; infinite where no width will do, NaN where none was found."""
         n, setting = int(point["samples"]), _SETTINGS[str(point["setting"])]
         x = data.sphere(n, self.features, seed=self.seed, dtype=torch.float64).x
@@ -108,45 +106,37 @@ class RequiredWidths(Experiment):
 
         tried = {"certificate": found.certified, "experience": found.empirical}
         widths = {kind: theorem(kind) for kind in ("flow", "descent")}
-        widths |= {name: math.nan if width is None else width for name, width in tried.items()}
-        return {name: np.array(float(width)) for name, width in widths.items()}
+        return widths | {name: math.nan if w is None else float(w) for name, w in tried.items()}
 
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
         """The widths that exist, by network, setting and number of points."""
-        summary: dict[str, float] = {}
-        for result in results:
-            name = "_".join(map(str, result.point.values()))
-            widths = {f"{name}_{key}": float(result.arrays[key]) for key in _KEYS}
-            summary |= {key: width for key, width in widths.items() if math.isfinite(width)}
-        return summary
+        summary = by_point(results, lambda r: {key: float(r.arrays[key]) for key in _KEYS})
+        return {key: width for key, width in summary.items() if math.isfinite(width)}
 
     @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """A panel for each network and setting."""
-        rows, columns = len(self.networks), len(self.settings)
-        figure = new_figure(4.6 * columns + 0.4, 3.1 * rows + 0.5)
-        panels: Any = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-        for row, network in zip(panels, self.networks, strict=True):
-            for axes, setting in zip(row, self.settings, strict=True):
-                case = {"network": network, "setting": setting}
-                found = [r for r in results if case.items() <= dict(r.point).items()]
-                _draw(axes, found)
-                words = f"{_TITLES[network]}\n{_SETTINGS[setting].words}"
-                axes.set_title(words, fontsize=10)
-            row[0].set_ylabel("width")
-        for axes in panels[-1]:
-            axes.set_xlabel("samples $n$")
-        handles, labels = panels[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
-        return figure
+
+        def panel(axes: Axes, network: str, setting: str) -> str:
+            _draw(axes, matching(results, {"network": network, "setting": setting}))
+            return f"{_TITLES[network]}\n{_SETTINGS[setting].words}"
+
+        return draw_panels(
+            self.networks,
+            self.settings,
+            panel,
+            (4.6 * len(self.settings) + 0.4, 3.1 * len(self.networks) + 0.5),
+            x="samples $n$",
+            y="width",
+            title=10,
+            sharex=True,
+            sharey=True,
+        )
 
 
 def _draw(axes: Axes, results: Sequence[Result]) -> None:
-    samples = [int(result.point["samples"]) for result in results]
     for (key, label), color in zip(_KEYS.items(), COLORS, strict=False):
-        widths = np.array([float(result.arrays[key]) for result in results])
+        samples, widths = curve(results, "samples", key)
         widths[np.isinf(widths)] = math.nan
         axes.plot(samples, widths, "o-", color=color, markersize=4, label=label)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(samples, [str(n) for n in samples])
+    logarithmic_axes(axes, samples)

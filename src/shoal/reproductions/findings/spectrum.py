@@ -1,7 +1,7 @@
 r"""How well limiting spectra predict the eigenvalues of exact kernels."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -10,9 +10,10 @@ import torch
 
 import shoal
 from shoal.architectures import DEQ
-from shoal.lab.experiment import Arrays, Experiment, Point, Result
+from shoal.lab.experiment import Experiment, Point, Result, by_point, grid, named
+from shoal.lab.figures import draw_panels
 from shoal.lab.registry import register
-from shoal.pages.figures import COLORS, Axes, Figure, new_figure, styled
+from shoal.pages.figures import COLORS, Axes, Figure, styled
 from shoal.spectra import Spectrum
 
 __all__ = ["SpectrumError"]
@@ -60,7 +61,7 @@ class SpectrumError(Experiment):
 
     def points(self) -> Sequence[Point]:
         """One for each ratio."""
-        return [{"ratio": ratio} for ratio in self.ratios]
+        return grid(ratio=self.ratios)
 
     def mixture(self, ratio: float) -> shoal.GaussianMixture:
         r"""Three classes in $p$ dimensions, of traces that differ by $O(\sqrt p)$."""
@@ -73,7 +74,7 @@ class SpectrumError(Experiment):
         covariances = [ramp, steps, 1 + 2 / math.sqrt(p)]
         return shoal.GaussianMixture(means, covariances, [5, 3, 2])
 
-    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, Any]:
         """Eigenvalues of exact kernels and equivalents, and what is predicted of them."""
         mixture = self.mixture(float(point["ratio"]))
         x, labels = mixture.sample(self.samples, seed)
@@ -86,43 +87,39 @@ class SpectrumError(Experiment):
             limit: Spectrum = getattr(predicted, kind)
             eigenvalues = torch.linalg.eigvalsh(getattr(exact, kind)).cpu().numpy()
             equivalent = getattr(eq, kind).eigvalsh().cpu().numpy()
-            numbers = _compare(limit, eigenvalues, equivalent)
-            grid = np.concatenate([np.linspace(low, high, 400) for low, high in limit.edges])
-            found |= {f"{kind}_{key}": np.array(value) for key, value in numbers.items()}
+            places = np.concatenate([np.linspace(low, high, 400) for low, high in limit.edges])
+            found |= named(kind, _compare(limit, eigenvalues, equivalent))
             found |= {
                 f"{kind}_eigenvalues": eigenvalues,
-                f"{kind}_grid": grid,
-                f"{kind}_density": limit.density(grid),
+                f"{kind}_grid": places,
+                f"{kind}_density": limit.density(places),
                 f"{kind}_isolated": np.array([spike.value for spike in limit.spikes]),
             }
         return found
 
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
         """All distances, by ratio and kernel."""
-        return {
-            f"{result.point['ratio']}_{key}": float(value)
-            for result in results
-            for key, value in result.arrays.items()
-            if value.ndim == 0
-        }
+        return by_point(
+            results, lambda r: {key: float(v) for key, v in r.arrays.items() if v.ndim == 0}
+        )
 
     @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Histograms and densities: a kernel in each row, a ratio in each column."""
-        figure = new_figure(3.6 * len(results) + 0.4, 5.6)
-        panels: Any = figure.subplots(len(_KINDS), len(results), squeeze=False)
-        for column, result in enumerate(results):
-            for row, kind in enumerate(_KINDS):
-                _draw(panels[row, column], kind, result)
-        panels[0, 0].legend(loc="upper right", fontsize=8)
-        for row, title in enumerate(_KINDS.values()):
-            panels[row, 0].set_ylabel(f"density, {title}")
-        for axes in panels[-1]:
-            axes.set_xlabel("eigenvalue")
+
+        def panel(axes: Axes, kind: str, result: Result) -> str:
+            if result is results[0]:
+                axes.set_ylabel(f"density, {_KINDS[kind]}")
+            _draw(axes, kind, result)
+            return f"$p/n = {result.point['ratio']}$: KS {float(result.arrays[f'{kind}_ks']):.4f}"
+
+        size = 3.6 * len(results) + 0.4, 5.6
+        figure = draw_panels(_KINDS, results, panel, size, x="eigenvalue", legend=None)
+        figure.axes[0].legend(loc="upper right", fontsize=8)
         return figure
 
 
-def _compare(limit: "Spectrum", eigenvalues: Any, equivalent: Any) -> dict[str, float]:
+def _compare(limit: Spectrum, eigenvalues: Any, equivalent: Any) -> dict[str, float]:
     """The distances that :class:`SpectrumError` lists; eigenvalues come in increasing order."""
     atoms = round(sum(atom.mass for atom in limit.atoms) * len(eigenvalues))
     isolated = np.array([spike.value for spike in limit.spikes])
@@ -146,7 +143,7 @@ def _compare(limit: "Spectrum", eigenvalues: Any, equivalent: Any) -> dict[str, 
     return found
 
 
-def _distance(limit: "Spectrum", eigenvalues: Any) -> float:
+def _distance(limit: Spectrum, eigenvalues: Any) -> float:
     """Kolmogorov and Smirnov's, between the limit's continuous part and increasing values."""
     mass = sum(atom.mass for atom in limit.atoms)
     predicted = np.clip((limit.cdf(eigenvalues) - mass) / (1 - mass), 0, 1)
@@ -154,7 +151,7 @@ def _distance(limit: "Spectrum", eigenvalues: Any) -> float:
     return float(max((predicted - steps[:-1]).max(), (steps[1:] - predicted).max()))
 
 
-def _spike_error(limit: "Spectrum", eigenvalues: Any, *, hidden: bool) -> float:
+def _spike_error(limit: Spectrum, eigenvalues: Any, *, hidden: bool) -> float:
     """Isolated values beyond the outer edges are the extreme eigenvalues in order.
 
     Those between bulks or beside an atom, which count if ``hidden``, are the nearest eigenvalues
@@ -185,15 +182,9 @@ def _draw(axes: Axes, kind: str, result: Result) -> None:
     edges: Any = np.linspace(0.98 * values[0], 1.05 * values[-1], 160)
     axes.hist(values, edges, density=True, color=COLORS[5], label="exact kernel")
     density = arrays[f"{kind}_density"]
-    axes.plot(
-        arrays[f"{kind}_grid"],
-        np.where(density > 0, density, np.nan),
-        color="black",
-        linewidth=1.2,
-        label="limit",
-    )
+    density = np.where(density > 0, density, np.nan)
+    axes.plot(arrays[f"{kind}_grid"], density, color="black", linewidth=1.2, label="limit")
     least = 1 / (len(values) * float(edges[1] - edges[0]))
     axes.plot(isolated, np.full(len(isolated), 1.3 * least), "kv", markersize=4, label="isolated")
     axes.set_yscale("log")
     axes.set_ylim(bottom=0.5 * least)
-    axes.set_title(f"$p/n = {result.point['ratio']}$: KS {float(arrays[f'{kind}_ks']):.4f}")

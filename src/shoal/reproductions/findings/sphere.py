@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -10,9 +11,11 @@ import torch
 import shoal
 from shoal.activations import Activation
 from shoal.architectures import DEQ
-from shoal.lab.experiment import Arrays, Experiment, Point, Result
+from shoal.lab.experiment import Arrays, Experiment, Point, Result, by_point, grid, matching
+from shoal.lab.figures import draw_panels
 from shoal.lab.registry import register
-from shoal.pages.figures import COLORS, Axes, Figure, new_figure, styled
+from shoal.pages.figures import COLORS, Axes, Figure, styled
+from shoal.reproductions.deqs import by_name
 
 __all__ = ["SphereError"]
 
@@ -63,15 +66,8 @@ class SphereError(Experiment):
 
     def points(self) -> Sequence[Point]:
         """Each activation with each variance and each kernel."""
-        return [
-            {"activation": name, "variance": variance, "kind": kind}
-            for name in self._activations()
-            for variance in self._variances()
-            for kind in _KINDS
-        ]
-
-    def _activations(self) -> dict[str, Activation]:
-        return {type(phi).__name__.lower(): phi for phi in self.activations}
+        names = by_name(self.activations)
+        return grid(activation=names, variance=self._variances(), kind=_KINDS)
 
     def _variances(self) -> dict[str, tuple[float, bool]]:
         """The variances by name: their value, and whether it is that of the gain."""
@@ -80,12 +76,12 @@ class SphereError(Experiment):
 
     def deq(self, activation: str, variance: str) -> DEQ:
         """The DEQ of a point."""
-        phi = self._activations()[activation]
+        phi = by_name(self.activations)[activation]
         value, is_gain = self._variances()[variance]
         recurrent = value / phi.lipschitz**2 if is_gain else value
         return DEQ(phi, recurrent_variance=recurrent, input_variance=self.input_variance)
 
-    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:  # noqa: ARG002
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, Any]:  # noqa: ARG002
         """Both kernels at all cosines, one after the other; nothing is random."""
         deq = self.deq(str(point["activation"]), str(point["variance"]))
         kind, square = str(point["kind"]), self.norm**2
@@ -101,58 +97,45 @@ class SphereError(Experiment):
             "cosines": cosines,
             "target": target,
             "obtained": obtained,
-            "recurrent_variance": np.array(deq.recurrent_variance),
+            "recurrent_variance": deq.recurrent_variance,
         }
 
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
         """The largest errors: for cosines up to 0.95 (``inner``), at ±1 (``ends``), anywhere."""
-        summary: dict[str, float] = {}
-        for result in results:
+
+        def largest(result: Result) -> dict[str, float]:
             error, cosines = _error(result.arrays), np.abs(result.arrays["cosines"])
-            parts: Mapping[str, Any] = {
-                "inner": cosines <= 0.95,
-                "ends": cosines == 1,
-                "anywhere": cosines <= 1,
-            }
-            name = "_".join(str(value) for value in result.point.values())
-            summary |= {f"{name}_{key}": float(error[part].max()) for key, part in parts.items()}
-        return summary
+            parts = {"inner": cosines <= 0.95, "ends": cosines == 1, "anywhere": cosines <= 1}
+            return {key: float(error[part].max()) for key, part in parts.items()}
+
+        return by_point(results, largest)
 
     @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Errors against the cosine: activations side by side, the two kernels below each other."""
-        columns = len(self.activations)
-        figure = new_figure(2.5 * columns + 1.6, 5.4)
-        panels: Any = figure.subplots(len(_KINDS), columns, squeeze=False, sharex=True, sharey=True)
-        names, variances = list(self._activations()), list(self._variances())
-        for result in results:
-            row = list(_KINDS).index(str(result.point["kind"]))
-            column = names.index(str(result.point["activation"]))
-            place = variances.index(str(result.point["variance"]))
-            _draw(panels[row, column], result.arrays, COLORS[place % len(COLORS)])
-        for axes, phi in zip(panels[0], self.activations, strict=True):
-            axes.set_title(type(phi).__name__)
-        for axes, words in zip(panels[:, 0], _KINDS.values(), strict=True):
-            axes.set_ylabel(f"{words}\nerror, relative to the diagonal")
-        for axes in panels[-1]:
-            axes.set_xlabel(r"cosine $\rho$")
-        self._legend(figure, panels[0, 0])
-        return figure
+        names = by_name(self.activations)
 
-    def _legend(self, figure: Figure, axes: Axes) -> None:
+        def panel(axes: Axes, kind: str, name: str) -> str:
+            found = matching(results, {"activation": name, "kind": kind})
+            for result, color in zip(found, cycle(COLORS), strict=False):
+                shown = np.maximum(_error(result.arrays), _ROUNDING)
+                x = result.arrays["cosines"]
+                axes.semilogy(x, shown, ".-", color=color, markersize=3, linewidth=0.9)
+            if name == next(iter(names)):
+                axes.set_ylabel(f"{_KINDS[kind]}\nerror, relative to the diagonal")
+            return type(names[name]).__name__ if kind == "ck" else ""
+
+        size, x = (2.5 * len(names) + 1.6, 5.4), r"cosine $\rho$"
+        figure = draw_panels(_KINDS, names, panel, size, x=x, legend=None, sharex=True, sharey=True)
         labels = [
             rf"$\sigma_a^2{' L^2' if is_gain else ''} = {value:g}$"
             for value, is_gain in self._variances().values()
         ]
-        handles = axes.get_lines()[: len(labels)]
+        handles = figure.axes[0].get_lines()[: len(labels)]
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+        return figure
 
 
 def _error(arrays: Arrays) -> Any:
     """Relative to the diagonal, which stands last."""
     return np.abs(arrays["obtained"] - arrays["target"]) / arrays["target"][-1]
-
-
-def _draw(axes: Axes, arrays: Arrays, color: str) -> None:
-    shown = np.maximum(_error(arrays), _ROUNDING)
-    axes.semilogy(arrays["cosines"], shown, ".-", color=color, markersize=3, linewidth=0.9)

@@ -6,19 +6,16 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from torch import Tensor
 
-import shoal
-from shoal.activations import Activation
-from shoal.architectures import DEQ
 from shoal.convergence import LinearTraining
 from shoal.lab.descent import full_batch, make
-from shoal.lab.experiment import Arrays, Experiment, Point, Result, matching
+from shoal.lab.experiment import Point, Result, grid, matching, named
+from shoal.lab.figures import draw_panels
 from shoal.lab.fits import spread, z_scores
 from shoal.lab.registry import register
 from shoal.lab.rivals import TITLES, rival, wide_kernels
-from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
-from shoal.reproductions.ling2024.setting import by_name, title_of
+from shoal.pages.figures import COLORS, GRAY, Axes, Figure, styled
+from shoal.reproductions.deqs import DEQs
 from shoal.reproductions.samples import Samples, image_samples
 
 __all__ = ["TrainingCurves"]
@@ -29,7 +26,7 @@ _STEPS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 25, 35, 50, 70, 100, 140, 200, 280, 400)
 
 @register
 @dataclass(frozen=True)
-class TrainingCurves(Experiment):
+class TrainingCurves(DEQs):
     r"""Training losses of a DEQ, its one-layer designs on the sphere, and a naive network.
 
     Full-batch gradient descent in float32 trains all weights for the loss
@@ -53,9 +50,6 @@ class TrainingCurves(Experiment):
     name: ClassVar[tuple[str, str]] = ("shoal", "training")
     title: ClassVar[str] = "Training losses of a DEQ, its designs and a naive network"
 
-    activations: tuple[Activation, ...] = (shoal.ReLU(), shoal.Tanh())
-    recurrent_variance: float = 0.2
-    input_variance: float = 0.8
     datasets: tuple[str, ...] = ("mnist", "fashion-mnist")
     samples: int = 4000
     widths: tuple[int, ...] = (256, 1024, 8192)
@@ -72,12 +66,7 @@ class TrainingCurves(Experiment):
 
     def points(self) -> Sequence[Point]:
         """Predictions, then one network of each width, then another one."""
-        cases = [
-            {"dataset": dataset, "activation": activation, "network": network}
-            for dataset in self.datasets
-            for activation in by_name(self.activations)
-            for network in self.networks
-        ]
+        cases = grid(dataset=self.datasets, activation=self.names, network=self.networks)
         sizes = list(zip(self.widths, self.trials, strict=True))
         draws = [(m, k) for k in range(max(self.trials)) for m, count in sizes if k < count]
         found: list[Point] = [{**case, "width": "inf", "trial": 0} for case in cases]
@@ -91,7 +80,7 @@ class TrainingCurves(Experiment):
         share = width**2 * 4 if deq else width * 4000
         return self.steps[-1] * (1 + 4 * deq + 4e-11 * self.samples * share * 10)
 
-    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, Any]:
         """Losses and the time of a step, or the predicted losses."""
         if point["width"] == "inf":
             return self._predicted(point, device)
@@ -101,15 +90,10 @@ class TrainingCurves(Experiment):
                    warm_start=True)  # fmt: skip
         done = full_batch(net, x, y, step_size=self.step_size, steps=self.steps, from_zero=True)
         return {
-            "steps": np.array(self.steps),
-            "loss": _loss(done.outputs.double(), y.double()).cpu().numpy(),
-            "seconds": np.array(done.seconds),
+            "steps": self.steps,
+            "loss": (done.outputs.double() - y.double()).square().sum((1, 2)) / (2 * len(y)),
+            "seconds": done.seconds,
         }
-
-    def deq(self, point: Point) -> DEQ:
-        """The DEQ that a point is about."""
-        activation = by_name(self.activations)[str(point["activation"])]
-        return DEQ(activation, self.recurrent_variance, self.input_variance)
 
     def data(self, point: Point, dtype: torch.dtype, device: torch.device) -> Samples:
         """The images of a point."""
@@ -117,12 +101,12 @@ class TrainingCurves(Experiment):
             str(point["dataset"]), "train", self.samples, dtype, device, center=True
         )
 
-    def _predicted(self, point: Point, device: torch.device) -> Arrays:
+    def _predicted(self, point: Point, device: torch.device) -> Mapping[str, Any]:
         x, y, _ = self.data(point, torch.float64, device)
         kernels = wide_kernels(str(point["network"]), self.deq(point), x)
         training = LinearTraining(kernels, y, initial="zero", reduction="mean")
         curve = training.run(steps=list(self.steps), step_size=self.step_size)
-        return {"steps": np.array(self.steps), "loss": curve.loss.cpu().numpy()}
+        return {"steps": self.steps, "loss": curve.loss}
 
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
         """Losses, deviations, distances from the DEQ and times, of each network and width.
@@ -138,37 +122,32 @@ class TrainingCurves(Experiment):
                 for network, found in rows.items():
                     name = "_".join([*map(str, case.values()), network, str(width)])
                     wide = self._rows(results, case, "inf")[network][0].arrays["loss"][1:]
-                    for key, value in _numbers(found, rows["deq"], wide, self.steps).items():
-                        summary[f"{name}_{key}"] = value
+                    summary |= named(name, _numbers(found, rows["deq"], wide, self.steps))
         return summary
 
     @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """A panel for each dataset, activation and width."""
-        cases = self._cases()
-        rows, columns = len(cases), len(self.widths)
-        figure = new_figure(3.4 * columns + 0.8, 2.7 * rows + 0.4)
-        panels: Any = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey="row")
-        for row, case in enumerate(cases):
+
+        def panel(axes: Axes, case: Point, width: int) -> str:
             wide = {n: r[0] for n, r in self._rows(results, case, "inf").items()}
-            for column, width in enumerate(self.widths):
-                axes = panels[row, column]
-                draw_curves(axes, self._rows(results, case, width), wide)
-                activation = title_of(by_name(self.activations)[str(case["activation"])])
-                axes.set_title(f"{activation}, {case['dataset']}, width {width}", fontsize=10)
-            panels[row, 0].set_ylabel("loss / predicted loss of DEQ")
-        for axes in panels[-1]:
-            axes.set_xlabel("step")
-        handles, labels = panels[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
-        return figure
+            draw_curves(axes, self._rows(results, case, width), wide)
+            return f"{self.title_at(case)}, {case['dataset']}, width {width}"
+
+        return draw_panels(
+            self._cases(),
+            self.widths,
+            panel,
+            (3.4 * len(self.widths) + 0.8, 2.7 * len(self._cases()) + 0.4),
+            x="step",
+            y="loss / predicted loss of DEQ",
+            title=10,
+            sharex=True,
+            sharey="row",
+        )
 
     def _cases(self) -> list[Point]:
-        return [
-            {"dataset": dataset, "activation": activation}
-            for dataset in self.datasets
-            for activation in by_name(self.activations)
-        ]
+        return grid(dataset=self.datasets, activation=self.names)
 
     def _rows(
         self, results: Sequence[Result], case: Point, width: int | str
@@ -177,11 +156,6 @@ class TrainingCurves(Experiment):
             name: matching(results, {**case, "network": name, "width": width})
             for name in self.networks
         }
-
-
-def _loss(outputs: Tensor, y: Tensor) -> Tensor:
-    """The loss at each of the steps."""
-    return (outputs - y).square().sum((1, 2)) / (2 * len(y))
 
 
 def _numbers(

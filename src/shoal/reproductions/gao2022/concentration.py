@@ -1,7 +1,6 @@
 r"""Lemma 3.3: $\|G(0) - G^\infty\| \le \lambda_0/4$ for wide feature maps."""
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -9,7 +8,6 @@ import torch
 from torch import Tensor
 
 import shoal
-from shoal.lab.claims import Claim
 from shoal.lab.experiment import Point
 from shoal.lab.registry import register
 from shoal.reproductions.gram_width import GramWidth
@@ -25,19 +23,17 @@ class Concentration(GramWidth):
 
     Lemma 3.3 takes $m = \Omega(n^2\lambda_0^{-2}\log(n/\delta))$. The equilibrium has no part in
     it, so the networks can be very wide.
-
-    Args:
-        widths: The widths $m$.
-        draws: How many networks are drawn for each.
-        samples: $n$.
-        features: The dimension of the inputs.
-        seed: Of the inputs.
     """
 
     name: ClassVar[tuple[str, str]] = ("gao2022", "lemma3.3")
     title: ClassVar[str] = "Gram matrices of random feature maps against their limit"
     share: ClassVar[float] = 0.25
     symbols: ClassVar[tuple[str, str, str]] = ("G(0)", r"G^\infty", r"\lambda_0")
+    claimed: ClassVar[tuple[str, str, str]] = (
+        "λ_min(G(0)) ≥ ¾λ_0 for wide networks",
+        "m ≥ const·(n/λ_0)² log(n/δ)",
+        "Gao 2022, Lemma 3.3",
+    )
 
     widths: tuple[int, ...] = tuple(4**k for k in range(3, 10))
 
@@ -49,17 +45,6 @@ class Concentration(GramWidth):
     def cost(self, point: Point) -> float:
         """That of the features."""
         return 1e4 + float(point["width"])
-
-    def claims(self, summary: Mapping[str, float]) -> Sequence[Claim]:
-        """What follows for the least eigenvalue."""
-        return (
-            self.large_from(
-                summary,
-                statement="λ_min(G(0)) ≥ ¾λ_0 for wide networks",
-                printed="m ≥ const·(n/λ_0)² log(n/δ)",
-                section="Gao 2022, Lemma 3.3",
-            ),
-        )
 
     def inputs(self) -> Tensor:
         """Points on the unit sphere."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from shoal import data
 from shoal.architectures import ImplicitNetwork
-from shoal.lab.claims import Claim, Criterion
+from shoal.lab.claims import Claim, Criterion, each
 from shoal.lab.formatting import short
 from shoal.lab.registry import register
 from shoal.reproductions.monitored import MonitoredWidths, Panel, Task
@@ -31,12 +31,6 @@ class Losses(MonitoredWidths):
 
     Args:
         datasets: Names that :func:`shoal.data.load` knows.
-        samples: $n$, to train with.
-        widths: $m$, ascending.
-        steps: How many steps of gradient descent.
-        step_share: The step size, in units of $1/\lambda_{\max}$.
-        every: After how many steps the monitors look.
-        seed: Of the choice of samples.
         gamma: $\gamma$.
         tests: How many images to test with.
         optional: Datasets that are left out, with a warning, if their files are absent.
@@ -74,6 +68,7 @@ class Losses(MonitoredWidths):
             return "; ".join(f"{short(a)} → {short(b)}" for a, b in ends(key).values())
 
         means = [float(np.mean(column)) for column in zip(*ends("norm").values(), strict=True)]
+        growth = {d: b / a for d, (a, b) in ends("norm").items()}
         norms = [value for key, value in summary.items() if key.endswith("_norm")]
         off = max(abs(norm / (2 * self.gamma) - 1) for norm in norms)
         return (
@@ -100,10 +95,7 @@ class Losses(MonitoredWidths):
                 section,
                 (
                     Criterion("all within 2.5% of 2γ", off, most=0.025),
-                    *(
-                        Criterion(f"{d}: at least that of the narrowest", b / a, least=1)
-                        for d, (a, b) in ends("norm").items()
-                    ),
+                    *each("{}: at least that of the narrowest", growth, least=1),
                 ),
                 remark="near it, and larger on two datasets of three",
             ),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from shoal.lab.claims import Claim, Criterion
-from shoal.lab.experiment import Arrays, Point, Result, matching
+from shoal.lab.experiment import Point, Result, matching
 from shoal.lab.registry import register
 from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
 from shoal.reproductions.gao2022.concentration import feature_weights, features_of, population
@@ -61,7 +61,7 @@ class Stability(WidthDraws):
         """That of singular values."""
         return 1e3 + float(point["width"])
 
-    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, Any]:
         r"""Least eigenvalues and drifts over $\lambda_0$, for both directions and all factors."""
         x = unit_inputs(self.samples, self.features, self.seed).to(device)
         start = feature_weights(x, int(point["width"]), seed)
@@ -72,8 +72,8 @@ class Stability(WidthDraws):
         radius = len(start) * least / (16 * norms[0] * norms[1] ** 2)
         noise = feature_weights(x, len(start), seed + 1)
         arrays: dict[str, Any] = {
-            "radius": np.array(radius),
-            "initial": np.array(float(torch.linalg.eigvalsh(initial)[0]) / least),
+            "radius": radius,
+            "initial": float(torch.linalg.eigvalsh(initial)[0]) / least,
         }
         for direction in _DIRECTIONS:
             grams = []

@@ -1,6 +1,5 @@
 r"""Theorem 2: $\lambda_0 \ge m\lambda_*/2$ for wide DEQs, from $\|G/m - K\|$."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -10,7 +9,8 @@ from torch import Tensor
 import shoal
 from shoal import data
 from shoal.architectures import DEQ
-from shoal.lab.claims import Claim
+from shoal.lab.descent import network_for
+from shoal.lab.readout import features
 from shoal.lab.registry import register
 from shoal.reproductions.gram_width import GramWidth
 
@@ -26,11 +26,6 @@ class Concentration(GramWidth):
     $\lambda_0 = \lambda_{\min}(G) \ge m\lambda_*/2$; the matrices here are divided by $m$.
 
     Args:
-        widths: The widths $m$.
-        draws: How many networks are drawn for each.
-        samples: $n$.
-        features: $d$.
-        seed: Of the inputs.
         weight_variance: $\sigma_w^2$.
     """
 
@@ -38,6 +33,11 @@ class Concentration(GramWidth):
     title: ClassVar[str] = "Gram matrices of random DEQs against their population matrix"
     share: ClassVar[float] = 0.5
     symbols: ClassVar[tuple[str, str, str]] = ("G/m", "K", r"\lambda_*")
+    claimed: ClassVar[tuple[str, str, str]] = (
+        "λ_0 ≥ mλ_\\*/2 for wide DEQs",
+        "m ≥ const·(n/λ_\\*)² log(n/(λ_\\* t))",
+        "Ling 2023, Theorem 2",
+    )
 
     weight_variance: float = 0.08
 
@@ -50,32 +50,13 @@ class Concentration(GramWidth):
         """The DEQ of the paper."""
         return DEQ.ling2023(self.weight_variance, self.features)
 
-    def claims(self, summary: Mapping[str, float]) -> Sequence[Claim]:
-        """What follows for the least eigenvalue."""
-        return (
-            self.large_from(
-                summary,
-                statement="λ_0 ≥ mλ_\\*/2 for wide DEQs",
-                printed="m ≥ const·(n/λ_\\*)² log(n/(λ_\\* t))",
-                section="Ling 2023, Theorem 2",
-            ),
-        )
-
     def inputs(self) -> Tensor:
         r"""Points on the sphere of radius $\sqrt d$."""
         return data.sphere(self.samples, self.features, seed=self.seed, dtype=torch.float64).x
 
     def gram(self, x: Tensor, width: int, seed: int) -> Tensor:
         """$G/m$."""
-        net = shoal.build(
-            self.deq(),
-            in_features=self.features,
-            width=width,
-            seed=seed,
-            dtype=x.dtype,
-            device=x.device,
-        )
-        z = net.solve(x).value
+        z = features(network_for(self.deq(), x, width=width, seed=seed), x)
         return z @ z.T / width
 
     def limit(self, x: Tensor) -> Tensor:

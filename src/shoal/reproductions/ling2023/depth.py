@@ -14,9 +14,11 @@ from shoal import data
 from shoal.architectures import DEQ
 from shoal.gaussian import dual
 from shoal.lab.claims import Claim, Criterion
-from shoal.lab.experiment import Arrays, Point, Result, matching
+from shoal.lab.descent import network_for
+from shoal.lab.experiment import Point, Result, matching
 from shoal.lab.fits import power_law, spread
 from shoal.lab.registry import register
+from shoal.networks import EquilibriumNetwork
 from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
 from shoal.reproductions.width_errors import WidthDraws
 
@@ -74,27 +76,21 @@ class Depth(WidthDraws):
         """Narrow networks, few inputs."""
         return cls(widths=(128, 256, 512), draws=4, samples=12, features=24)
 
-    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, Any]:
         """The three distances at each depth from 1 on."""
         x = data.sphere(self.samples, self.features, seed=self.seed, dtype=torch.float64).x
         x, width = x.to(device), int(point["width"])
         deq = DEQ.ling2023(self.weight_variance, self.features)
-        net = shoal.build(
-            deq,
-            in_features=self.features,
-            width=width,
-            seed=seed,
-            dtype=x.dtype,
-            device=device,
-        )
+        net = network_for(deq, x, width=width, seed=seed)
+        assert isinstance(net, EquilibriumNetwork)  # it is that of a DEQ
         found = _layers(net.get_parameter("recurrent").detach(), net.inject(x).detach())
         limits, limit = self._population(x), shoal.kernel(deq, x).ck
         grams = [z @ z.T / width for z in found]
         pairs = list(zip(grams[: self.layers], limits, strict=True))
         return {
-            "population": np.array([float((limit - k).norm()) for _, k in pairs]),
-            "tied": np.array([float((grams[-1] - g).norm()) for g, _ in pairs]),
-            "finite": np.array([float((g - k).norm()) for g, k in pairs]),
+            "population": [float((limit - k).norm()) for _, k in pairs],
+            "tied": [float((grams[-1] - g).norm()) for g, _ in pairs],
+            "finite": [float((g - k).norm()) for g, k in pairs],
         }
 
     def _population(self, x: Tensor) -> list[Tensor]:

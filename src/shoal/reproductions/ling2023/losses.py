@@ -29,12 +29,6 @@ class Losses(MonitoredWidths):
 
     Args:
         datasets: ``"sphere"``, or names that :func:`shoal.data.load` knows.
-        samples: $n$, to train with.
-        widths: $m$, ascending.
-        steps: How many steps of gradient descent.
-        step_share: The step size, in units of $1/\lambda_{\max}$.
-        every: After how many steps the monitors look.
-        seed: Of the choice of samples.
         weight_variance: $\sigma_w^2$.
         dimension: $d$ of the sphere.
     """

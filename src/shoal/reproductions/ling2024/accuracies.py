@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -11,15 +11,16 @@ import torch
 import shoal
 from shoal.activations import Activation
 from shoal.architectures import DEQ
-from shoal.lab.claims import Claim, Criterion
+from shoal.lab.claims import Claim, each
 from shoal.lab.descent import make, mini_batches
-from shoal.lab.experiment import Arrays, Experiment, Point, Result, matching
+from shoal.lab.experiment import Point, Result, grid, matching
+from shoal.lab.figures import draw_panels
 from shoal.lab.fits import spread, z_scores
 from shoal.lab.readout import accuracy, ridge_readout
 from shoal.lab.registry import register
 from shoal.lab.rivals import TITLES, rival
-from shoal.pages.figures import COLORS, Axes, Figure, new_figure, styled
-from shoal.reproductions.ling2024.setting import by_name, title_of
+from shoal.pages.figures import COLORS, Axes, Figure, styled
+from shoal.reproductions.deqs import DEQs
 from shoal.reproductions.samples import image_samples
 
 __all__ = ["Accuracies", "in_paper"]
@@ -33,7 +34,7 @@ _KERNEL_SAMPLES = 1000  # their largest eigenvalue, divided by their number, is 
 
 @register
 @dataclass(frozen=True)
-class Accuracies(Experiment):
+class Accuracies(DEQs):
     r"""Test accuracies against the width, with the readout trained or all weights.
 
     The paper does not say what is trained, nor how, so both is done. ``readout``: features are
@@ -65,8 +66,6 @@ class Accuracies(Experiment):
     title: ClassVar[str] = "Test accuracies of DEQs, designed and naive networks"
 
     activations: tuple[Activation, ...] = (shoal.Tanh(), shoal.ReLU())
-    recurrent_variance: float = 0.2
-    input_variance: float = 0.8
     datasets: tuple[str, ...] = ("mnist", "fashion-mnist", "cifar-10")
     protocols: tuple[str, ...] = ("readout", "all")
     widths: tuple[int, ...] = (32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -88,20 +87,17 @@ class Accuracies(Experiment):
     def points(self) -> Sequence[Point]:
         """All networks of one trial, then all of the next; the readouts before the rest."""
         return [
-            {
-                "protocol": protocol,
-                "dataset": dataset,
-                "activation": activation,
-                "network": network,
-                "width": width,
-                "trial": trial,
-            }
+            point
             for protocol in self.protocols
-            for trial in range(self.trials)
-            for dataset in self.datasets
-            for activation in by_name(self.activations)
-            for network in _NETWORKS[protocol]
-            for width in self.widths
+            for point in grid(
+                "trial",
+                protocol=[protocol],
+                dataset=self.datasets,
+                activation=self.names,
+                network=_NETWORKS[protocol],
+                width=self.widths,
+                trial=range(self.trials),
+            )
         ]
 
     def cost(self, point: Point) -> float:
@@ -111,22 +107,15 @@ class Accuracies(Experiment):
             return 0.1 + (1.0 if deq else 0.3) * width**2
         return 1e-3 * self.steps * ((6 if deq else 1.5) + 6 * width**2)
 
-    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, float]:
         """The accuracies on the training and on the test images."""
         x, y, labels = image_samples(
             str(point["dataset"]), "train", self.samples, torch.float32, device
         )
         tests = image_samples(str(point["dataset"]), "test", None, torch.float32, device)
-        activation = by_name(self.activations)[str(point["activation"])]
-        deq = DEQ(activation, self.recurrent_variance, self.input_variance)
-        centered = shoal.centered(deq, tau0=1.0)
-        net = make(
-            rival(in_paper(str(point["network"]), activation), centered),
-            x,
-            width=int(point["width"]),
-            out_features=y.shape[1],
-            seed=seed,
-        )
+        centered = shoal.centered(self.deq(point), tau0=1.0)
+        network = rival(in_paper(str(point["network"]), self.activation(point)), centered)
+        net = make(network, x, width=int(point["width"]), out_features=y.shape[1], seed=seed)
         readout = None
         if point["protocol"] == "readout":
             readout = ridge_readout(net, x, y, self.ridge)
@@ -137,8 +126,8 @@ class Accuracies(Experiment):
                 batch=self.batch, steps=self.steps, seed=seed,
             )  # fmt: skip
         return {
-            "train": np.array(accuracy(net, x, labels, readout)),
-            "test": np.array(accuracy(net, tests.x, tests.labels, readout)),
+            "train": accuracy(net, x, labels, readout),
+            "test": accuracy(net, tests.x, tests.labels, readout),
         }
 
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
@@ -151,8 +140,7 @@ class Accuracies(Experiment):
                     deqs = matching(results, {**case, "network": "deq", "width": width})
                     mean, deviation = spread(found, "test")
                     name = "_".join([*map(str, case.values()), network, str(width)])
-                    summary[name] = float(mean)
-                    summary[f"{name}_deviation"] = float(deviation)
+                    summary |= {name: float(mean), f"{name}_deviation": float(deviation)}
                     if network != "deq":
                         summary[f"{name}_z"] = float(z_scores(found, deqs, "test"))
         return summary
@@ -173,12 +161,17 @@ class Accuracies(Experiment):
                 for phi in ("ReLU", "Tanh")
             )
 
-        def least(network: str, phi: str, dataset: str) -> float:
-            """The least z-score of a network against the DEQ, over the wider half of widths."""
-            key = f"readout_{phi.lower()}_{dataset}_{network}"
-            return min(summary[f"{key}_{m}_z"] for m in self.widths if m >= 256)
+        def least(network: str) -> dict[str, float]:
+            """The least z-scores of a network against the DEQ, over the wider half of widths."""
+            cases = [(phi, dataset) for phi in ("ReLU", "Tanh") for dataset in self.datasets]
+            wide = [m for m in self.widths if m >= 256]
+            return {
+                f"{phi}, {dataset}": min(
+                    summary[f"readout_{phi.lower()}_{dataset}_{network}_{m}_z"] for m in wide
+                )
+                for phi, dataset in cases
+            }
 
-        cases = [(phi, dataset) for phi in ("ReLU", "Tanh") for dataset in self.datasets]
         section = "Ling 2024, Figure 3"
         return (
             Claim(
@@ -186,28 +179,14 @@ class Accuracies(Experiment):
                 "a figure",
                 f"MNIST, width 256, readout trained: {words('deq', 'moments')}",
                 section,
-                tuple(
-                    Criterion(
-                        f"{', '.join(case)}: z-scores at least −3",
-                        least("moments", *case),
-                        least=-3,
-                    )
-                    for case in cases
-                ),
+                each("{}: z-scores at least −3", least("moments"), least=-3),
             ),
             Claim(
                 "Networks with the DEQ's own activation do worse",
                 "a figure; “noticeable gap”",
                 words("deq", "naive"),
                 section,
-                tuple(
-                    Criterion(
-                        f"{', '.join(case)}: a z-score of at most −3",
-                        least("naive", *case),
-                        most=-3,
-                    )
-                    for case in cases
-                ),
+                each("{}: a z-score of at most −3", least("naive"), most=-3),
                 remark="ReLU yes, while networks are not wide; Tanh no, as the kernels agree",
             ),
         )
@@ -215,23 +194,25 @@ class Accuracies(Experiment):
     @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Protocols and activations below each other, datasets side by side."""
-        cases, columns = self._cases(), len(self.datasets)
-        rows = len(cases) // columns
-        figure = new_figure(max(3.5 * columns + 0.8, 7.5), 2.6 * rows + 0.5)
-        panels: Any = figure.subplots(rows, columns, squeeze=False, sharex=True)
-        for axes, case in zip(panels.flat, cases, strict=True):
-            phi = title_of(by_name(self.activations)[str(case["activation"])])
+        rows = grid(protocol=self.protocols, activation=self.names)
+
+        def panel(axes: Axes, case: Point, dataset: str) -> str:
+            networks = _NETWORKS[str(case["protocol"])]
+            self._draw(axes, matching(results, {**case, "dataset": dataset}), networks)
             trained = "readout" if case["protocol"] == "readout" else "all weights"
-            axes.set_title(f"{phi}, {case['dataset']}, {trained}", fontsize=9.5)
-            self._draw(axes, matching(results, case), _NETWORKS[str(case["protocol"])])
-        for axes in panels[-1]:
-            axes.set_xlabel("width $m$")
-        for axes in panels[:, 0]:
-            axes.set_ylabel("test accuracy (%)")
-        # the last row has all networks if one has
-        handles, labels = panels[-1, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
-        return figure
+            return f"{self.title_at(case)}, {dataset}, {trained}"
+
+        return draw_panels(
+            rows,
+            self.datasets,
+            panel,
+            (max(3.5 * len(self.datasets) + 0.8, 7.5), 2.6 * len(rows) + 0.5),
+            x="width $m$",
+            y="test accuracy (%)",
+            title=9.5,
+            legend=-1,  # the last row has all networks if one has
+            sharex=True,
+        )
 
     def _draw(self, axes: Axes, found: Sequence[Result], networks: Sequence[str]) -> None:
         colors = dict(zip(_NETWORKS["all"], COLORS, strict=False))
@@ -246,12 +227,7 @@ class Accuracies(Experiment):
         axes.set_xscale("log", base=2)
 
     def _cases(self) -> list[Point]:
-        return [
-            {"protocol": protocol, "activation": activation, "dataset": dataset}
-            for protocol in self.protocols
-            for activation in by_name(self.activations)
-            for dataset in self.datasets
-        ]
+        return grid(protocol=self.protocols, activation=self.names, dataset=self.datasets)
 
 
 def in_paper(network: str, activation: Activation) -> str:

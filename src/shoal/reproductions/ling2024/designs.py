@@ -5,19 +5,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Self
 
-import numpy as np
 import torch
 
 import shoal
 from shoal.activations import Activation
 from shoal.architectures import DEQ, FullyConnected
-from shoal.lab.claims import Claim, Criterion
-from shoal.lab.experiment import Arrays, Point, Result
+from shoal.lab.claims import Claim, each
+from shoal.lab.experiment import Point, Result
 from shoal.lab.formatting import interval
 from shoal.lab.registry import register
 from shoal.pages.figures import COLORS, Axes, Figure, new_figure, styled
+from shoal.reproductions.deqs import title_of
 from shoal.reproductions.ling2024.sample_sizes import SampleSizes, make_room
-from shoal.reproductions.ling2024.setting import Kind, by_name, matrix_norm, title_of
+from shoal.reproductions.ling2024.setting import Kind, matrix_norm
 
 __all__ = ["DesignError", "cached_design"]
 
@@ -70,12 +70,11 @@ class DesignError(SampleSizes):
         """That of Gram matrices, and of designing."""
         return 5e10 + float(point["n"]) ** 3
 
-    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, float]:
         """The relative errors of all designs of one DEQ."""
-        n, name = int(point["n"]), str(point["activation"])
+        n, name, deq = int(point["n"]), str(point["activation"]), self.deq(point)
         mixture = self.mixture(n)
         x = mixture.sample(n, seed)[0].to(device)
-        deq = self.deq(name)
         exact = shoal.kernel(shoal.centered(deq, tau0=mixture.tau0), x)
         sizes = {"ck": matrix_norm(exact.ck), "ntk": matrix_norm(exact.ntk)}
         found = {f"{kind}_size": size for kind, size in sizes.items()}
@@ -85,7 +84,7 @@ class DesignError(SampleSizes):
             difference = getattr(designed, kind) - getattr(exact, kind)
             del designed  # two matrices less while the norm is sought
             found[f"{kind}_{family}"] = matrix_norm(difference) / sizes[kind]
-        return {key: np.array(value) for key, value in found.items()}
+        return found
 
     def _designs(self, name: str) -> list[tuple[Kind, str]]:
         """Kernels and families of the designs of one DEQ."""
@@ -95,28 +94,20 @@ class DesignError(SampleSizes):
 
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
         """The slopes with 95% intervals, and the mean errors of the largest samples."""
-        summary: dict[str, float] = {}
-        for name in by_name(self.activations):
-            for kind, family in self._designs(name):
-                summary |= self.laws(results, name, f"{kind}_{family}")
-        return summary
+        designs = [(name, *design) for name in self.names for design in self._designs(name)]
+        laws = [self.laws(results, name, f"{kind}_{family}") for name, kind, family in designs]
+        return {key: value for law in laws for key, value in law.items()}
 
     def claims(self, summary: Mapping[str, float]) -> Sequence[Claim]:
         """The rate of the paper's own designs, which are for conjugate kernels."""
         designs = {"ReLU": "relu_ck_leaky_relu_slope", "Tanh": "tanh_ck_hard_tanh_slope"}
+        ends = {name: summary[f"{key}_high"] for name, key in designs.items()}
         claim = Claim(
             "Errors of designed networks fall with n",
             "a figure; the examples say n^(−1/2)",
             ", ".join(f"{name} {interval(summary, key)}" for name, key in designs.items()),
             "Ling 2024, Figure 2",
-            tuple(
-                Criterion(
-                    f"{name}: upper end of the slope at most −0.5",
-                    summary[f"{key}_high"],
-                    most=-0.5,
-                )
-                for name, key in designs.items()
-            ),
+            each("{}: upper end of the slope at most −0.5", ends, most=-0.5),
             corrected=True,
         )
         return (claim,)
@@ -137,15 +128,16 @@ class DesignError(SampleSizes):
         """Those of the DEQs, dashed, and of the first designs for their conjugate kernels."""
         tau0 = self.mixture(max(self.samples)).tau0
         x = torch.linspace(-_REACH, _REACH, 801, dtype=torch.float64) * tau0
-        for activation, color in zip(self.activations, COLORS, strict=False):
-            (name,) = by_name([activation])
-            centered = shoal.centered(self.deq(name), tau0=tau0)
+        for name, color in zip(self.names, COLORS, strict=False):
+            deq = self.deq({"activation": name})
+            centered = shoal.centered(deq, tau0=tau0)
             assert isinstance(centered, DEQ)  # centering shifts the activation alone
-            axes.plot(x, centered.activations[0](x), "--", color=color, label=title_of(activation))
+            label = title_of(deq.activations[0])
+            axes.plot(x, centered.activations[0](x), "--", color=color, label=label)
             chosen = [family for kind, family in self._designs(name) if kind == "ck"]
             if not chosen:
                 continue
-            designed = cached_design(self.deq(name), tau0, "ck", chosen[0]).architecture
+            designed = cached_design(deq, tau0, "ck", chosen[0]).architecture
             assert isinstance(designed, FullyConnected)
             for layer, sigma in enumerate(designed.activations, start=1):
                 place = f", layer {layer}" if designed.depth > 1 else ""
@@ -157,12 +149,13 @@ class DesignError(SampleSizes):
         axes.legend(loc="upper left")
 
     def _draw_errors(self, axes: Axes, results: Sequence[Result], kind: Kind) -> None:
-        for activation, color in zip(self.activations, COLORS, strict=False):
-            (name,) = by_name([activation])
+        for name, color in zip(self.names, COLORS, strict=False):
             families = [family for k, family in self._designs(name) if k == kind]
             for family, mark in zip(families, ("o-", "s:"), strict=False):
-                look = {"fmt": mark, "color": color, "label": f" → {_WORDS[family]}"}
-                self.draw_errors(axes, results, activation, f"{kind}_{family}", **look)
+                label = f" → {_WORDS[family]}"
+                self.draw_errors(
+                    axes, results, name, f"{kind}_{family}", fmt=mark, color=color, label=label
+                )
         self.label_axes(axes, 1.5)
         axes.set_title(_TITLES[kind])
         make_room(axes)

@@ -2,16 +2,15 @@ r"""How fast the equivalents approach the exact kernels (Ling 2024, figures 1 an
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
 import shoal
 from shoal.architectures import DEQ
 from shoal.lab.claims import Claim, Criterion
-from shoal.lab.experiment import Arrays, Point, Result
+from shoal.lab.experiment import Point, Result, named
 from shoal.lab.formatting import short, signed
 from shoal.lab.registry import register
 from shoal.pages.figures import COLORS, Figure, new_figure, styled
@@ -19,11 +18,11 @@ from shoal.reproductions.ling2024.sample_sizes import SampleSizes, make_room
 from shoal.reproductions.ling2024.setting import (
     PAPER_GROUPS,
     Kind,
-    by_name,
     difference_norm,
     equivalent_of,
     matrix_norm,
 )
+from shoal.reproductions.ling2024.spectra import Sample
 
 __all__ = ["CKError", "NTKError"]
 
@@ -50,35 +49,28 @@ class _EquivalentError(SampleSizes):
         """That of a Gram matrix, and something for small ones."""
         return 1e9 + float(point["n"]) ** 3
 
-    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, Any]:
         """The relative errors of each form, and for the NTK also with all weights trained."""
-        n = int(point["n"])
+        n, deq = int(point["n"]), self.deq(point)
         mixture = self.mixture(n)
         x, labels = mixture.sample(n, seed)
-        x = x.to(device)
-        deq = self.deq(str(point["activation"]))
-        found = self._compare(deq, x, labels, mixture, PAPER_GROUPS, ("norms", "paper"))
+        sample = Sample(x.to(device), labels, mixture)
+        found = self._compare(deq, sample, PAPER_GROUPS, ("norms", "paper"))
         if self.kind == "ntk":
-            groups = deq.parameter_groups
-            more = self._compare(deq, x, labels, mixture, groups, ("norms",))
-            found |= {f"all_{key}": error for key, error in more.items()}
-        return {key: np.array(error) for key, error in found.items()}
+            more = self._compare(deq, sample, deq.parameter_groups, ("norms",))
+            found |= named("all", more)
+        return found
 
     def _compare(
-        self,
-        deq: DEQ,
-        x: Tensor,
-        labels: Tensor,
-        mixture: shoal.GaussianMixture,
-        groups: tuple[str, ...],
-        forms: tuple[str, ...],
+        self, deq: DEQ, sample: Sample, groups: tuple[str, ...], forms: tuple[str, ...]
     ) -> dict[str, float]:
         """The errors of some forms, and the norm of the kernel."""
-        centered = shoal.centered(deq, tau0=mixture.tau0)
-        exact: Tensor = getattr(shoal.kernel(centered, x, trainable=groups), self.kind)
+        assert sample.mixture is not None
+        centered = shoal.centered(deq, tau0=sample.mixture.tau0)
+        exact: Tensor = getattr(shoal.kernel(centered, sample.x, trainable=groups), self.kind)
         found = {"size": matrix_norm(exact)}
         for form in forms:
-            eq = equivalent_of(form, deq, x, labels, mixture=mixture, trainable=groups)
+            eq = equivalent_of(form, deq, *sample, trainable=groups)
             error = difference_norm(exact, getattr(eq, self.kind).__matmul__)
             found[form] = error / found["size"]
         return found
@@ -86,15 +78,12 @@ class _EquivalentError(SampleSizes):
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
         """The slopes with 95% intervals, and the mean errors of the largest samples."""
         forms = [form for form in results[0].arrays if not form.endswith("size")]
-        summary: dict[str, float] = {}
-        for name in by_name(self.activations):
-            for form in forms:
-                summary |= self.laws(results, name, form)
-        return summary
+        laws = [self.laws(results, name, form) for name in self.names for form in forms]
+        return {key: value for law in laws for key, value in law.items()}
 
     def claims(self, summary: Mapping[str, float]) -> Sequence[Claim]:
         """The theorem's rate, for the paper's form with corrected coefficients."""
-        names = [f"{name}_paper" for name in by_name(self.activations)]
+        names = [f"{name}_paper" for name in self.names]
         slopes = [summary[f"{name}_slope"] for name in names]
         highest = max(summary[f"{name}_slope_high"] for name in names)
         errors = [100 * summary[f"{name}_error"] for name in names]
@@ -117,8 +106,8 @@ class _EquivalentError(SampleSizes):
         figure = new_figure(9.2, 4.6)
         panels = figure.subplots(1, len(_PANELS), sharey=True)
         for axes, (form, title) in zip(panels, _PANELS.items(), strict=True):
-            for activation, color in zip(self.activations, COLORS, strict=False):
-                self.draw_errors(axes, results, activation, form, fmt="o-", color=color)
+            for name, color in zip(self.names, COLORS, strict=False):
+                self.draw_errors(axes, results, name, form, color=color)
             axes.set_title(title)
             self.label_axes(axes, 3.0)
             axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))

@@ -8,17 +8,17 @@ import numpy as np
 
 import shoal
 from shoal.activations import Activation
-from shoal.architectures import DEQ
-from shoal.lab.experiment import Experiment, Point, Result
-from shoal.lab.fits import PowerLaw, power_law
-from shoal.pages.figures import GRAY, Axes
-from shoal.reproductions.ling2024.setting import by_name, title_of
+from shoal.lab.experiment import Point, Result, grid, matching
+from shoal.lab.figures import draw_slope, logarithmic_axes
+from shoal.lab.fits import PowerLaw, curve, power_law
+from shoal.pages.figures import Axes
+from shoal.reproductions.deqs import DEQs
 
 __all__ = ["SampleSizes", "make_room"]
 
 
 @dataclass(frozen=True)
-class SampleSizes(Experiment):
+class SampleSizes(DEQs):
     r"""Relative errors on samples of the paper's mixture, whose numbers and dimensions grow.
 
     Each point is one sample of one size, and one activation.
@@ -40,8 +40,6 @@ class SampleSizes(Experiment):
         shoal.Swish(),
         shoal.LeakyReLU(0.1),
     )
-    recurrent_variance: float = 0.2
-    input_variance: float = 0.8
     samples: tuple[int, ...] = (100, 200, 400, 800, 1600, 3200, 6400)
     ratio: float = 0.8
     trials: int = 5
@@ -49,79 +47,63 @@ class SampleSizes(Experiment):
 
     def points(self) -> Sequence[Point]:
         """Trial by trial: an interrupted run has something of each."""
-        return [
-            {"activation": name, "n": n, "trial": trial}
-            for trial in range(self.trials)
-            for n in self.samples
-            for name in by_name(self.activations)
-        ]
-
-    def deq(self, name: str) -> DEQ:
-        """The DEQ of an activation, not centered."""
-        activation = by_name(self.activations)[name]
-        return DEQ(activation, self.recurrent_variance, self.input_variance)
+        return grid("trial", "n", activation=self.names, n=self.samples, trial=range(self.trials))
 
     def mixture(self, n: int) -> shoal.GaussianMixture:
         """The mixture that ``n`` samples are drawn from."""
         return shoal.GaussianMixture.ling2024(round(self.ratio * n))
 
-    def fit(self, n: Any, errors: Any) -> PowerLaw:
-        """The power law of the errors of large samples."""
+    def _fit(self, results: Sequence[Result], name: str, key: str) -> tuple[Any, Any, PowerLaw]:
+        """Sizes and errors of one activation, and the power law of those of large samples."""
+        n, errors = curve(matching(results, {"activation": name}), "n", key)
         kept = n >= self.fit_from
-        return power_law(n[kept], errors[kept])
+        return n, errors, power_law(n[kept], errors[kept])
 
     def laws(self, results: Sequence[Result], name: str, key: str) -> dict[str, float]:
         """The slope of an error with its 95% interval, and the mean for the largest samples."""
-        n, errors = _errors(results, name, key)
+        n, errors, law = self._fit(results, name, key)
         largest = float(errors[n == n.max()].mean())
-        return self.fit(n, errors).numbers(f"{name}_{key}") | {f"{name}_{key}_error": largest}
+        return law.numbers(f"{name}_{key}") | {f"{name}_{key}_error": largest}
 
     def draw_errors(
         self,
         axes: Axes,
         results: Sequence[Result],
-        activation: Activation,
+        name: str,
         key: str,
         *,
+        color: str,
+        fmt: str = "o-",
         label: str = "",
-        **look: Any,
     ) -> None:
         """Means and standard deviations against $n$.
 
         Args:
             axes: Where to draw.
             results: All results.
-            activation: Whose errors.
+            name: Of the activation whose errors are drawn.
             key: Which of them.
+            color: Of lines and marks.
+            fmt: How they look, as matplotlib writes it.
             label: What to say between the activation and the slope.
-            look: Further options of :meth:`matplotlib.axes.Axes.errorbar`.
         """
-        (name,) = by_name([activation])
-        n, errors = _errors(results, name, key)
-        law = self.fit(n, errors)
-        low, high = law.interval
-        slope = f"{law.slope:.2f} [{low:.2f}, {high:.2f}]".replace("-", "−")
-        look["label"] = f"{title_of(activation)}{label}: {slope}"
+        n, errors, law = self._fit(results, name, key)
         levels = np.unique(n)
         means = np.array([errors[n == level].mean() for level in levels])
         spread = np.array([errors[n == level].std() for level in levels])
-        lengths = np.minimum(spread, 0.9 * means)
-        look |= {"markersize": 4, "linewidth": 1.2, "capsize": 2}
-        axes.errorbar(levels, means, lengths, **look)
+        axes.errorbar(
+            levels, means, np.minimum(spread, 0.9 * means), fmt=fmt, color=color, markersize=4,
+            linewidth=1.2, capsize=2,
+            label=f"{self.title_at({'activation': name})}{label}: {law.words()}",
+        )  # fmt: skip
 
     def label_axes(self, axes: Axes, start: float) -> None:
         r"""Axes, the theory's slope from ``start`` $/\sqrt n$ on, the legend."""
         from matplotlib.ticker import NullFormatter
 
-        ends = np.array([min(self.samples), max(self.samples)], dtype=np.float64)
-        axes.plot(
-            ends, start / np.sqrt(ends), "--", color=GRAY, linewidth=1.1, label="slope $-1/2$"
-        )
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.set_xticks(self.samples, [f"{n}" for n in self.samples])
+        draw_slope(axes, self.samples, start, width=1.1)
+        logarithmic_axes(axes, self.samples, "samples $n$")
         axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_xlabel("samples $n$")
         axes.legend(loc="lower left", title=f"slopes and 95% intervals, $n ≥ {self.fit_from}$")
 
 
@@ -129,10 +111,3 @@ def make_room(axes: Axes) -> None:
     """Below the errors, for the legend."""
     low, high = axes.get_ylim()
     axes.set_ylim(low * (low / high) ** 0.6, high)
-
-
-def _errors(results: Sequence[Result], activation: str, key: str) -> tuple[Any, Any]:
-    """Sizes and errors of all points of one activation."""
-    chosen = [result for result in results if result.point["activation"] == activation]
-    n = np.array([result.point["n"] for result in chosen], dtype=np.float64)
-    return n, np.array([float(result.arrays[key]) for result in chosen])

@@ -7,7 +7,6 @@ from typing import Literal
 from torch import Tensor
 
 import shoal
-from shoal.activations import Activation
 from shoal.architectures import DEQ
 from shoal.equivalents import Equivalent
 from shoal.linalg import symmetric_norm
@@ -16,11 +15,9 @@ __all__ = [
     "FORMS",
     "PAPER_GROUPS",
     "Kind",
-    "by_name",
     "difference_norm",
     "equivalent_of",
     "matrix_norm",
-    "title_of",
 ]
 
 Kind = Literal["ck", "ntk"]
@@ -34,24 +31,13 @@ PAPER_GROUPS = ("readout", "recurrent")
 FORMS = ("paper", "norms", "measured")
 
 
-def by_name(activations: Sequence[Activation]) -> dict[str, Activation]:
-    """Activations by the lower-case names of their classes."""
-    return {type(activation).__name__.lower(): activation for activation in activations}
-
-
-def title_of(activation: Activation) -> str:
-    """The name of an activation in figures."""
-    slope = getattr(activation, "slope", None)
-    return type(activation).__name__ + (f" ({slope:g})" if slope is not None else "")
-
-
 def equivalent_of(
     form: str,
     deq: DEQ,
     x: Tensor,
     labels: Tensor,
-    *,
     mixture: shoal.GaussianMixture | None = None,
+    *,
     trainable: Sequence[str] = PAPER_GROUPS,
 ) -> Equivalent:
     """The equivalent in one of the forms; data without a known mixture has two of them.

@@ -11,17 +11,16 @@ import torch
 from torch import Tensor
 
 import shoal
-from shoal.activations import Activation
-from shoal.architectures import DEQ
 from shoal.lab.claims import Claim, Criterion
 from shoal.lab.descent import make, mini_batches, synchronize
-from shoal.lab.experiment import Arrays, Experiment, Point, Result, matching
+from shoal.lab.experiment import Point, Result, by_point, grid, matching
+from shoal.lab.figures import draw_panels
 from shoal.lab.formatting import short
 from shoal.lab.registry import register
 from shoal.lab.rivals import TITLES, rival
-from shoal.pages.figures import COLORS, Figure, new_figure, styled
+from shoal.pages.figures import COLORS, Axes, Figure, styled
+from shoal.reproductions.deqs import DEQs
 from shoal.reproductions.ling2024.accuracies import in_paper
-from shoal.reproductions.ling2024.setting import by_name, title_of
 
 __all__ = ["Times"]
 
@@ -35,7 +34,7 @@ _UNITS = {"single": 1e3, "batched": 1e6, "epoch": 1.0}
 
 @register
 @dataclass(frozen=True)
-class Times(Experiment):
+class Times(DEQs):
     """Times of inference and training, in float32, with random images of norm 1.
 
     Times depend on the sizes alone, not on what is in the images. Inference is that of one image,
@@ -59,9 +58,6 @@ class Times(Experiment):
     name: ClassVar[tuple[str, str]] = ("ling2024", "tables")
     title: ClassVar[str] = "Times of inference and training of DEQs and explicit networks"
 
-    activations: tuple[Activation, ...] = (shoal.ReLU(), shoal.Tanh())
-    recurrent_variance: float = 0.2
-    input_variance: float = 0.8
     sizes: tuple[int, ...] = (784, 3072)
     networks: tuple[str, ...] = ("deq", "ntk-design", "moments", "naive")
     widths: tuple[int, ...] = (32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -77,24 +73,18 @@ class Times(Experiment):
 
     def points(self) -> Sequence[Point]:
         """Every network of every size."""
-        return [
-            {"pixels": size, "activation": activation, "network": network, "width": width}
-            for size in self.sizes
-            for activation in by_name(self.activations)
-            for network in self.networks
-            for width in self.widths
-        ]
+        return grid(
+            pixels=self.sizes, activation=self.names, network=self.networks, width=self.widths
+        )
 
-    def compute(self, point: Point, *, seed: int, device: torch.device) -> Arrays:
+    def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, float]:
         """The three times, in seconds."""
-        activation = by_name(self.activations)[str(point["activation"])]
-        deq = DEQ(activation, self.recurrent_variance, self.input_variance)
-        network = in_paper(str(point["network"]), activation)
+        network = in_paper(str(point["network"]), self.activation(point))
         generator = torch.Generator().manual_seed(seed)
         x = torch.randn(self.batch, int(point["pixels"]), generator=generator)
         x = torch.nn.functional.normalize(x).to(device)
         y = torch.eye(10, device=device)[torch.arange(self.batch, device=device) % 10]
-        architecture = rival(network, shoal.centered(deq, tau0=1.0))
+        architecture = rival(network, shoal.centered(self.deq(point), tau0=1.0))
         net = make(architecture, x, width=int(point["width"]), out_features=10, seed=seed)
         with torch.no_grad():
             single = self._seconds(lambda: net(x[:1]), x)
@@ -106,7 +96,7 @@ class Times(Experiment):
 
         step = self._seconds(train, x, passes=1) / self.steps
         epoch = step * -(-self.images // self.batch)
-        return {"single": np.array(single), "batched": np.array(batched), "epoch": np.array(epoch)}
+        return {"single": single, "batched": batched, "epoch": epoch}
 
     def _seconds(self, run: Callable[[], object], x: Tensor, passes: int | None = None) -> float:
         """The median time of a call, after a first one that does not count."""
@@ -123,16 +113,17 @@ class Times(Experiment):
 
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
         """All times, in seconds, and how much longer the DEQ takes."""
-        summary: dict[str, float] = {}
-        for result in results:
+
+        def numbers(result: Result) -> dict[str, float]:
             (deq,) = matching(results, {**result.point, "network": "deq"})
-            name = "_".join(map(str, result.point.values()))
+            found: dict[str, float] = {}
             for kind in _KINDS:
-                summary[f"{name}_{kind}"] = float(result.arrays[kind])
+                found[kind] = float(result.arrays[kind])
                 if result is not deq:
-                    ratio = float(deq.arrays[kind] / result.arrays[kind])
-                    summary[f"{name}_{kind}_ratio"] = ratio
-        return summary
+                    found[f"{kind}_ratio"] = float(deq.arrays[kind] / result.arrays[kind])
+            return found
+
+        return by_point(results, numbers)
 
     def claims(self, summary: Mapping[str, float]) -> Sequence[Claim]:
         """How many times as long as its design a DEQ takes, over all sizes and widths."""
@@ -169,25 +160,17 @@ class Times(Experiment):
     @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Kinds of times side by side, sizes and activations below each other."""
-        cases = [(s, phi) for s in self.sizes for phi in by_name(self.activations)]
-        figure = new_figure(11.0, 2.6 * len(cases) + 0.5)
-        panels: Any = figure.subplots(len(cases), len(_KINDS), squeeze=False, sharex=True)
-        for row, (size, phi) in zip(panels, cases, strict=True):
-            found = matching(results, {"pixels": size, "activation": phi})
-            for axes, kind in zip(row, _KINDS, strict=True):
-                for network, color in zip(self.networks, COLORS, strict=False):
-                    values = [
-                        _UNITS[kind] * float(r.arrays[kind])
-                        for r in matching(found, {"network": network})
-                    ]
-                    label = "the same activation" if network == "naive" else TITLES[network]
-                    axes.plot(self.widths, values, "o-", color=color, markersize=3, label=label)
-                axes.set_xscale("log", base=2)
-                axes.set_yscale("log")
-                name = title_of(by_name(self.activations)[phi])
-                axes.set_title(f"{name}, {size} pixels: {_KINDS[kind]}", fontsize=9)
-        for axes in panels[-1]:
-            axes.set_xlabel("width $m$")
-        handles, labels = panels[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
-        return figure
+        cases = grid(pixels=self.sizes, activation=self.names)
+
+        def panel(axes: Axes, case: Point, kind: str) -> str:
+            for network, color in zip(self.networks, COLORS, strict=False):
+                found = matching(results, {**case, "network": network})
+                values = [_UNITS[kind] * float(r.arrays[kind]) for r in found]
+                label = "the same activation" if network == "naive" else TITLES[network]
+                axes.plot(self.widths, values, "o-", color=color, markersize=3, label=label)
+            axes.set_xscale("log", base=2)
+            axes.set_yscale("log")
+            return f"{self.title_at(case)}, {case['pixels']} pixels: {_KINDS[kind]}"
+
+        size = 11.0, 2.6 * len(cases) + 0.5
+        return draw_panels(cases, _KINDS, panel, size, x="width $m$", title=9, sharex=True)

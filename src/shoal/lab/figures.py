@@ -1,0 +1,98 @@
+"""Figures of experiments: tables of panels, errors with the power laws that fit them."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+
+from shoal.lab.fits import power_law
+from shoal.pages.figures import GRAY, Axes, Figure, new_figure
+
+__all__ = ["draw_law", "draw_panels", "draw_slope", "legend_outside", "logarithmic_axes"]
+
+Row = TypeVar("Row")
+Column = TypeVar("Column")
+
+
+def draw_panels(
+    rows: Collection[Row],
+    columns: Collection[Column],
+    draw: Callable[[Axes, Row, Column], str],
+    size: tuple[float, float],
+    *,
+    x: str = "",
+    y: str = "",
+    title: float | None = None,
+    legend: int | None = 0,
+    sharex: bool = False,
+    sharey: bool | Literal["row"] = False,
+) -> Figure:
+    """A figure with a panel for each row and column.
+
+    Args:
+        rows: What panels below each other are about.
+        columns: What panels side by side are about.
+        draw: Draws a panel for a row and a column, and returns its title.
+        size: Of the figure, in inches.
+        x: Name of the axes below the last row.
+        y: Name of the axes left of the first column.
+        title: Size of the titles' letters.
+        legend: The row whose first panel has what the legend below all panels shows, if any.
+        sharex: Whether all panels have one range.
+        sharey: Likewise, or those of a row.
+    """
+    figure = new_figure(*size)
+    letters: dict[str, Any] = {} if title is None else {"fontsize": title}
+    options: dict[str, Any] = {"squeeze": False, "sharex": sharex, "sharey": sharey}
+    panels: Any = figure.subplots(len(rows), len(columns), **options)
+    for line, row in zip(panels, rows, strict=True):
+        for axes, column in zip(line, columns, strict=True):
+            axes.set_title(draw(axes, row, column), **letters)
+        if y:
+            line[0].set_ylabel(y)
+    for axes in panels[-1] if x else ():
+        axes.set_xlabel(x)
+    if legend is not None:
+        legend_outside(figure, panels[legend, 0])
+    return figure
+
+
+def legend_outside(figure: Figure, axes: Axes, columns: int | None = None) -> None:
+    """A legend below all panels, of what one of them shows."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns or len(labels))
+
+
+def logarithmic_axes(axes: Axes, ticks: Iterable[float], label: str = "") -> None:
+    """Logarithmic axes, the horizontal one with a name and these ticks alone."""
+    places = [int(place) for place in ticks]
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(places, [str(place) for place in places])
+    if label:
+        axes.set_xlabel(label)
+
+
+def draw_law(
+    axes: Axes,
+    measured: tuple[Any, Any],
+    label: str,
+    color: str,
+    *,
+    decimals: int = 2,
+    means: bool = False,
+) -> None:
+    """All errors as dots, their geometric means if asked for, and the power law that fits them."""
+    (x, errors), law, levels = measured, power_law(*measured), np.unique(measured[0])
+    axes.plot(x, errors, ".", color=color, alpha=0.4, markersize=5, markeredgewidth=0)
+    if means:
+        middle = [np.exp(np.log(errors[x == level]).mean()) for level in levels]
+        axes.plot(levels, middle, "o", color=color, markersize=5.5)
+    text = f"{label}: slope {law.words(decimals)}"
+    axes.plot(levels, law(levels), color=color, linewidth=1.4, label=text)
+
+
+def draw_slope(axes: Axes, ends: Sequence[float], start: float, width: float = 1.2) -> None:
+    r"""The slope of theory, ``start`` $/\sqrt x$ between two ends."""
+    x = np.array([min(ends), max(ends)], dtype=np.float64)
+    axes.plot(x, start / np.sqrt(x), "--", color=GRAY, linewidth=width, label="slope $-1/2$")
