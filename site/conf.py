@@ -16,6 +16,7 @@ import gallery  # noqa: E402
 
 project = html_title = "shoal"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+public_names = {name: api_reference.public_names(name) for name in api_reference.PACKAGES}
 source_suffix = dict.fromkeys([".md", ".ipynb", ".py"], "markdown")  # which it is once it is read
 nitpicky = True  # what is named must be documented, unless it is not shoal's, or not public
 nitpick_ignore_regex = [("py:.*", r"(?!shoal\b).*"), ("py:.*", r"shoal\.\w+\.\w+\..+")]
@@ -142,6 +143,8 @@ def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
 def setup(app: Sphinx) -> None:
     """Connect what is ours with Sphinx."""
     copy_sources(PAGES)
+    # pages link to names of packages other than their own: when names come or go, all are read anew
+    app.add_config_value("public_names", {}, "env")
     for read in (add_navigation, gallery.read_gallery, api_reference.read_reference):
         app.connect("source-read", read)
     app.connect("autodoc-skip-member", api_reference.skip_named_tuple)

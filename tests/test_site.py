@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -139,6 +140,18 @@ def test_each_page_has_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert {"index.md", "gallery/tour.py", "reference/kernels.py", "images/sphere.png"} <= found
     assert not {"stale.md", "result_tables/add.py", "reference/cli.py"} & found
     assert not [name for name in found if "/" not in name and name.endswith(".py")]
+
+
+def test_all_pages_are_read_anew_when_public_names_come_or_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.path", [*sys.path])
+    conf, app = load("conf"), MagicMock()
+    monkeypatch.setattr(conf, "copy_sources", lambda _: None)
+    conf.setup(app)
+    # "env": a change makes Sphinx read all again
+    app.add_config_value.assert_called_once_with("public_names", {}, "env")
+    assert "kernel" in conf.public_names["kernels"]
 
 
 def test_the_reference_has_every_public_name() -> None:

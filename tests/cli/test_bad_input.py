@@ -152,7 +152,7 @@ CERTIFY: dict[str, Case] = {
     "absurd seed": ("-n 2 --width 5 --seed 99999999999999999999", r"--seed must be < 2\*\*64"),
     "negative variance": ("--weight-variance -1", "--weight-variance must be >= 0, got -1"),
     "infinite variance": ("--weight-variance inf", "--weight-variance must be finite, got inf"),
-    "option of another network": ("--gamma 0.1", "--gamma must be left out, unless.*implicit"),
+    "option of another network": ("--gamma 0.1", "--gamma must be left out unless.*implicit"),
     "activation of another network": ("--activation relu", "unless --network is deq"),
     "unknown activation": ("--network deq --activation blub", "--activation must be one of"),
     "constant activation": (

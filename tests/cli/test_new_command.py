@@ -15,12 +15,9 @@ from shoal.cli.errors import Commands
 FILE = '''
 """``shoal count``: how many letters a word has."""
 
-from typing import Annotated
-
 import typer
 
 from shoal.cli.command import Example, command
-from shoal.cli.options import Json
 
 
 @command(
@@ -31,12 +28,14 @@ from shoal.cli.options import Json
     examples=(Example("seven letters", "shoal count dolphin"),),
     panels={"Word": "twice"},
 )
-def count(
-    word: Annotated[str, typer.Argument(metavar="WORD")],
-    twice: Annotated[bool, typer.Option("--twice", help="Count again.")] = False,
-    json: Json = False,
-) -> None:
-    """Count the letters of a word."""
+def count(word: str, /, twice: bool = False, n: int = 1) -> None:
+    """Count the letters of a word.
+
+    Options:
+        word (WORD): What is counted,
+            letter by letter.
+        twice: Count again.
+    """
     if not word.isalpha():
         raise ValueError(f"WORD must be letters, got {word!r}")
     typer.echo(len(word) * (1 + twice))
@@ -63,7 +62,9 @@ def test_it_is_listed_helped_run_and_refused(app: typer.Typer) -> None:
     assert "count      How long a word is." in run(app, ["--help"]).output
     told = run(app, ["count", "--help"]).output
     for part in (
-        "\nWord:\n  --twice",
+        "  WORD <str>  What is counted, letter by letter.",
+        "\nWord:\n  --twice  Count again.\n",
+        "-n, --n <int>",
         "\nOutput:\n  --json",
         "0 done; 2 bad input; 130 Ctrl-C",
         "shoal count dolphin",

@@ -236,8 +236,16 @@ def test_bad_paths():
         shoal.ridge_path(RELU, x, y).best("aic")
     with pytest.raises(ValueError, match="architectures must have at least one"):
         shoal.select([], x, y)
-    with pytest.raises(ValueError, match="an eigendecomposition needs"):
-        shoal.ridge_path(RELU, *data(400), memory="2MiB")
+    for memory, there in (("2MiB", "leaves [0-9.]+ MiB"), ("1KiB", "is too little even for these")):
+        needs = (
+            f"an eigendecomposition needs 4.88 MiB besides inputs and targets, and memory {there}"
+        )
+        with pytest.raises(ValueError, match=needs):
+            shoal.ridge_path(RELU, *data(400), memory=memory)
+        with pytest.raises(ValueError, match=f"method='cholesky' needs .* memory {there}"):
+            shoal.kernel_regression(
+                RELU, *data(400), ridge=1.0, memory=memory, method=shoal.Cholesky()
+            )
 
 
 @pytest.mark.parametrize("scale", [1e-100, 1e-20, 1e100])

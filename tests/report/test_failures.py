@@ -72,7 +72,7 @@ def test_a_plot_that_fails_leaves_the_numbers(
         raise ValueError("Axis limits cannot be NaN or Inf")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("shoal.report.kernels._panel", fail)
+    monkeypatch.setattr("shoal.report.kernels.draw_eigenvalues", fail)
     command = ["analyze", "-n", "12", "--activation", "relu", "--only", "kernels,timing"]
     result = run(*command, "--json", "--output", "o", code=1)
     reason = "its figure cannot be drawn: Axis limits cannot be NaN or Inf"

@@ -10,27 +10,17 @@ import shoal
 from shoal.activations.names import parse_activation
 from shoal.cli.command import Example, command
 from shoal.cli.errors import FAILED, INTERRUPTED, note
-from shoal.cli.options import (
-    Activation,
-    Debug,
-    Device,
-    Dtype,
-    InputVariance,
-    Json,
-    Label,
-    RecurrentVariance,
-    Reference,
-    Save,
-    Standardize,
-    Threads,
-    Trust,
-    Verbose,
-    check_count,
-    check_output,
-    limited,
+from shoal.cli.logs import state
+from shoal.cli.options import Dtype, check_output, left_out, limited
+from shoal.cli.output import (
+    add_rows,
+    command_line,
+    console,
+    emit,
+    meaning_table,
+    progress,
+    tell_files,
 )
-from shoal.cli.output import command_line, console, emit, progress
-from shoal.cli.tables import add_rows, meaning_table, tell_files
 from shoal.cli.trained_model import TrainedModel, analyze_model
 from shoal.core import checks
 from shoal.core.processes import Processes, alone, first_launched, processes
@@ -45,6 +35,9 @@ from shoal.report.verdict import verdict
 __all__ = ["analyze", "architecture_of"]
 
 _NAMES = ", ".join(section.name for section in SECTIONS)
+_OF_A_DEQ = (
+    "activation recurrent_variance input_variance standardize only skip dtype device"  # options
+)
 
 
 @command(
@@ -81,68 +74,32 @@ _NAMES = ", ".join(section.name for section in SECTIONS)
 )
 def analyze(
     data: Annotated[
-        str,
-        typer.Argument(
-            metavar="DATA",
-            help=f"{sources()}; see below.",
-        ),
+        str, typer.Argument(metavar="DATA", help=f"{sources()}; see below.")
     ] = "digits",
-    label: Label = None,
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A trained model instead of an architecture: a network of shoal.save, or weights.",
-        ),
-    ] = None,
-    code: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH.py:FACTORY",
-            help="What makes the model whose weights are in FILE. Runs PATH.py.",
-        ),
-    ] = None,
-    trust: Trust = False,
-    reference: Reference = None,
-    activation: Activation = "tanh",
-    recurrent_variance: RecurrentVariance = 0.2,
-    input_variance: InputVariance = 0.8,
-    n: Annotated[
-        int | None,
-        typer.Option(
-            "--n",
-            "-n",
-            help="How many samples, of each class its share.",
-            show_default="at most 1000",
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            help="Draws samples, where not all are taken.",
-            show_default="0 for files; the first samples of named data",
-        ),
-    ] = None,
-    standardize: Standardize = None,
+    /,
+    label: str | None = None,
+    model: Path | None = None,
+    code: str | None = None,
+    trust: bool = False,
+    reference: Path | None = None,
+    activation: str = "tanh",
+    recurrent_variance: float = 0.2,
+    input_variance: float = 0.8,
+    n: int | None = None,
+    seed: int | None = None,
+    standardize: bool | None = None,
     only: Annotated[
         list[str] | None,
         typer.Option(
             metavar="SECTIONS",
-            help=f"These sections, separated by commas: {_NAMES}.",
-            show_default="all",
+            help=f"These sections, separated by commas: {_NAMES}; by default all.",
         ),
     ] = None,
-    skip: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SECTIONS", help="All sections but these; not with --only."),
-    ] = None,
-    dtype: Annotated[Dtype, typer.Option(help="Of inputs and kernels.")] = Dtype.float64,
-    device: Device = "auto",
-    threads: Threads = 1,
-    output: Save = None,
-    json: Json = False,
-    verbose: Verbose = 0,  # noqa: ARG001
-    debug: Debug = False,  # noqa: ARG001
+    skip: list[str] | None = None,
+    dtype: Dtype = Dtype.float64,
+    device: str = "auto",
+    threads: int = 1,
+    output: Path | None = None,
 ) -> None:
     """Analyze a DEQ on data: kernels, spectrum, shallow designs, training, certificate.
 
@@ -155,33 +112,29 @@ def analyze(
     With --model it is about a trained model instead, on data as they are, without centering: does
     it settle, how deep is it, and what could replace it. No code is run of FILE, unless --trust
     says so.
+
+    Options:
+        model (FILE): A trained model instead of an architecture: a network of shoal.save, or
+            weights.
+        code (PATH.py:FACTORY): What makes the model whose weights are in FILE. Runs PATH.py.
+        n: How many samples, of each class its share; by default at most 1000.
+        seed: Draws samples, where not all are taken; by default 0 for files, and of named data
+            the first samples are taken.
+        skip (SECTIONS): All sections but these; not with --only.
+        dtype: Of inputs and kernels.
     """
     sections = _chosen(only, skip)
-    check_count("--threads", threads)
     check_output(output)
     if model is not None:
-        for option, given, default in (
-            ("--activation", activation, "tanh"),
-            ("--recurrent-variance", recurrent_variance, 0.2),
-            ("--input-variance", input_variance, 0.8),
-            ("--standardize", standardize, None),
-            ("--only", only, None),
-            ("--skip", skip, None),
-            ("--dtype", dtype, Dtype.float64),
-            ("--device", device, "auto"),
-        ):
-            if given != default:
-                raise ValueError(f"{option} must be left out with --model")
+        left_out(_OF_A_DEQ, "with --model")
         if first_launched():
             with alone():
                 analyze_model(
                     TrainedModel(model, code, trust, reference), data,
-                    label=label, n=n, seed=seed or 0, threads=threads, output=output, json=json,
+                    label=label, n=n, seed=seed or 0, threads=threads, output=output,
                 )  # fmt: skip
         return
-    for option, value in (("--code", code), ("--trust", trust), ("--reference", reference)):
-        if value:
-            raise ValueError(f"{option} must be left out without --model, got {str(value)!r}")
+    left_out("code trust reference", "without --model")
     deq = architecture_of(activation, recurrent_variance, input_variance)
     place = resolve_device(device)
     if seed is not None:
@@ -194,50 +147,36 @@ def analyze(
         )  # fmt: skip
     subject = Subject(deq, inputs)
     with limited(threads):
-        found, interrupted = _find(subject, sections, shared, quiet=json)
+        found, interrupted = _find(subject, sections, shared)
     if not shared.first:
         raise typer.Exit(INTERRUPTED if interrupted else 0)
-    if found and not json:
+    if found and not state.json:
         _show(subject, found)
-    if interrupted:
-        _keep(subject, found, output, json=json, total=len(sections))
-        raise typer.Exit(INTERRUPTED)
-    _finish(subject, found, output, json=json)
-
-
-def _keep(
-    subject: Subject,
-    found: dict[Section, Findings],
-    output: Path | None,
-    *,
-    json: bool,
-    total: int,
-) -> None:
-    """Write what was finished before Ctrl-C, marked as a part, and print it for machines."""
-    files: list[Path] = []
-    if found and output is not None:
-        found = drawable(found)
-        files = save(subject, found, output, complete=False, command=command_line())
-    if json and found:
-        emit(document(subject, found, complete=False))
-    kept = f"kept in {', '.join(map(str, files))}" if files else "nothing is written"
-    note(
-        f"Interrupted: {len(found)} of {total} sections are finished, {kept}. "
-        "Run the command again; it starts over."
-    )
+    _finish(subject, found, output, len(sections) - len(found) if interrupted else None)
 
 
 def _finish(
-    subject: Subject, found: dict[Section, Findings], output: Path | None, *, json: bool
+    subject: Subject, found: dict[Section, Findings], output: Path | None, missing: int | None
 ) -> None:
-    """Write and print what was found; what was not found makes the command fail."""
+    """Write and print what was found; what was not found makes the command fail.
+
+    After Ctrl-C, when a number of sections is missing, it is marked as a part.
+    """
     files: list[Path] = []
-    if output is not None:
+    complete = missing is None
+    if found and output is not None:
         found = drawable(found)
-        files = save(subject, found, output, command=command_line())
-    if json:
-        emit(document(subject, found))
-    else:
+        files = save(subject, found, output, complete=complete, command=command_line())
+    if found and state.json:
+        emit(document(subject, found, complete=complete))
+    if missing is not None:
+        kept = f"kept in {', '.join(map(str, files))}" if files else "nothing is written"
+        note(
+            f"Interrupted: {len(found)} of {len(found) + missing} sections are finished, {kept}. "
+            "Run the command again; it starts over."
+        )
+        raise typer.Exit(INTERRUPTED)
+    if not state.json:
         tell_files(files, "--output FOLDER saves the report, the figure and the numbers.")
     errors: dict[str, list[str]] = {}  # sections may fail for one reason, which is told once
     for section, findings in found.items():
@@ -278,12 +217,12 @@ def _chosen(only: list[str] | None, skip: list[str] | None) -> tuple[Section, ..
 
 
 def _find(
-    subject: Subject, sections: tuple[Section, ...], shared: Processes, *, quiet: bool
+    subject: Subject, sections: tuple[Section, ...], shared: Processes
 ) -> tuple[dict[Section, Findings], bool]:
     """The findings, and whether they are not all because of Ctrl-C."""
     found: dict[Section, Findings] = {}
     try:
-        with shared.together(), progress(quiet=quiet or not shared.first) as bar:
+        with shared.together(), progress(silent=not shared.first) as bar:
             task = bar.add_task("", total=len(sections))
             for section in shared.dealt(sections):
                 bar.update(task, description=section.title)

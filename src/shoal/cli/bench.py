@@ -11,7 +11,8 @@ from rich.table import Table
 from shoal import __version__
 from shoal.cli.command import Example, command
 from shoal.cli.errors import INTERRUPTED, note
-from shoal.cli.options import Debug, Device, Json, Save, Verbose, check_output
+from shoal.cli.logs import state
+from shoal.cli.options import check_output
 from shoal.cli.output import command_line, console, emit, progress
 from shoal.pages.provenance import hardware, resolve_device
 from shoal.report import BENCHMARKS, Measurement, measure
@@ -35,17 +36,18 @@ def bench(
         str | None,
         typer.Argument(metavar="NAME", help=f"{', '.join(BENCHMARKS)}; all of them by default."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Sizes that take seconds.")] = False,
-    device: Device = "auto",
-    output: Save = None,
-    json: Json = False,
-    verbose: Verbose = 0,  # noqa: ARG001
-    debug: Debug = False,  # noqa: ARG001
+    /,
+    quick: bool = False,
+    device: str = "auto",
+    output: Path | None = None,
 ) -> None:
     """Time shoal, and show ratios to matrix products and elementary functions.
 
     Times are the shortest of five, taken in turns with those of the reference. After Ctrl-C the
     finished cases are shown; the next call starts over.
+
+    Options:
+        quick: Sizes that take seconds.
     """
     if name is not None and name not in BENCHMARKS:
         raise ValueError(f"NAME must be one of {', '.join(BENCHMARKS)}, got {name!r}")
@@ -55,7 +57,7 @@ def bench(
     found: list[tuple[str, Measurement]] = []
     interrupted = False
     try:
-        with progress(quiet=json) as bar:
+        with progress() as bar:
             task = bar.add_task("", total=len(cases))
             for benchmark, case in cases:
                 bar.update(task, description=f"{BENCHMARKS[benchmark].title}: {case}")
@@ -70,7 +72,7 @@ def bench(
         names = ("partial.html", "partial.json") if interrupted else ("report.html", "bench.json")
         files = save_results(output, pages={names[0]: page}, documents={names[1]: record})
         forget_parts(files)
-    if json and found:
+    if state.json and found:
         emit(record)
     elif found:
         _show(found, place, files)

@@ -1,7 +1,9 @@
 """``shoal certify``: will gradient descent train this network?"""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 import typer
@@ -12,20 +14,8 @@ import shoal
 from shoal.cli.analyze import architecture_of
 from shoal.cli.command import Example, command
 from shoal.cli.errors import note
-from shoal.cli.options import (
-    Debug,
-    Json,
-    Label,
-    Save,
-    Standardize,
-    Threads,
-    Verbose,
-    check_count,
-    check_output,
-    limited,
-)
-from shoal.cli.output import command_line, console, emit, working
-from shoal.cli.tables import tell_files
+from shoal.cli.options import check_output, flag, left_out, limited
+from shoal.cli.output import command_line, conclude, console, working
 from shoal.core import checks
 from shoal.core.fields import plain
 from shoal.data import Dataset, load_data
@@ -39,13 +29,13 @@ __all__ = ["NOT_ESTABLISHED", "certify"]
 NOT_ESTABLISHED = 3
 _SAMPLES = 8  # by default: what a width of 1000 can be certified for
 
-# the options that say what a kind of network is like, and their values where they are not given
-_OPTIONS: dict[str, dict[str, Any]] = {
-    "ling2023": {"weight_variance": 0.001},
-    "deq": {"activation": "tanh", "recurrent_variance": 0.2, "input_variance": 0.8},
-    "implicit": {"gamma": 0.1},
+# the options that say what a kind of network is like, and those of all new ones
+_OPTIONS = {
+    "ling2023": "weight_variance",
+    "deq": "activation recurrent_variance input_variance",
+    "implicit": "gamma",
 }
-_SIZES: dict[str, Any] = {"width": 1000, "readout_scale": 0.0, "seed": 0}
+_SIZES = "width readout_scale seed"
 _MARKS = {
     "proved": Text("proved", "green"),
     "holds at the measured values": Text("holds", "green"),
@@ -78,85 +68,61 @@ _MARKS = {
     },
 )
 def certify(
-    data: Annotated[
-        str,
-        typer.Argument(
-            metavar="DATA",
-            help="Inputs with labels: a dataset, or a file: .npy, .npz, .csv, .csv.gz; see below.",
-        ),
-    ] = "digits",
-    label: Label = None,
-    n: Annotated[
-        int | None,
-        typer.Option(
-            "--n", "-n", help="How many samples, of each class its share.", show_default="at most 8"
-        ),
-    ] = None,
-    target_scale: Annotated[float, typer.Option(help="What labels are multiplied by.")] = 0.1,
-    raw: Annotated[bool, typer.Option("--raw", help="Take the inputs as they are.")] = False,
-    standardize: Standardize = None,
-    network: Annotated[
-        str | None,
-        typer.Option(
-            help="ling2023, deq (Ling 2024) or implicit (Gao 2022); each has options of its own.",
-            show_default="ling2023",
-        ),
-    ] = None,
-    weight_variance: Annotated[
-        float | None, typer.Option(help="ling2023: σ_w².", show_default="0.001")
-    ] = None,
-    activation: Annotated[
-        str | None, typer.Option(help="deq: φ, as for analyze.", show_default="tanh")
-    ] = None,
-    recurrent_variance: Annotated[
-        float | None, typer.Option(help="deq: σ_a².", show_default="0.2")
-    ] = None,
-    input_variance: Annotated[
-        float | None, typer.Option(help="deq: σ_b².", show_default="0.8")
-    ] = None,
-    gamma: Annotated[float | None, typer.Option(help="implicit: γ.", show_default="0.1")] = None,
-    width: Annotated[int | None, typer.Option(help="Hidden units.", show_default="1000")] = None,
-    readout_scale: Annotated[
-        float | None, typer.Option(help="The factor of the initial readout.", show_default="0")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the weights.", show_default="0")] = None,
-    load: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A network saved by shoal.save, instead of a new one."),
-    ] = None,
-    step_size: Annotated[
-        float | None, typer.Option(help="The step size to certify.", show_default="one is chosen")
-    ] = None,
-    threads: Threads = 1,
-    output: Save = None,
-    json: Json = False,
-    verbose: Verbose = 0,  # noqa: ARG001
-    debug: Debug = False,  # noqa: ARG001
+    data: str = "digits",
+    /,
+    label: str | None = None,
+    n: int | None = None,
+    target_scale: float = 0.1,
+    raw: bool = False,
+    standardize: bool | None = None,
+    network: str = "ling2023",
+    weight_variance: float = 0.001,
+    activation: str = "tanh",
+    recurrent_variance: float = 0.2,
+    input_variance: float = 0.8,
+    gamma: float = 0.1,
+    width: int = 1000,
+    readout_scale: float = 0.0,
+    seed: int = 0,
+    load: Path | None = None,
+    step_size: float | None = None,
+    threads: int = 1,
+    output: Path | None = None,
 ) -> None:
     """Certify that gradient descent trains a network to zero loss, and how fast.
 
     Inputs are centered and scaled to a mean squared norm of one; for ling2023, of their dimension.
     The loss is ½Σ‖f(x) − y‖², a sum. The exit code is 3 if nothing is established, which never
     means that training fails.
+
+    Options:
+        data (DATA): Inputs with labels: a dataset, or a file: .npy, .npz, .csv, .csv.gz; see below.
+        n: How many samples, of each class its share; by default at most 8.
+        target_scale: What labels are multiplied by.
+        raw: Take the inputs as they are.
+        network: ling2023, deq (Ling 2024) or implicit (Gao 2022); each has options of its own.
+        weight_variance: ling2023: σ_w².
+        activation: deq: φ, as for analyze.
+        recurrent_variance: deq: σ_a².
+        input_variance: deq: σ_b².
+        gamma: implicit: γ.
+        width: Hidden units.
+        readout_scale: The factor of the initial readout.
+        seed: Of the weights.
+        load (FILE): A network saved by shoal.save, instead of a new one.
+        step_size: The step size to certify; by default one is chosen.
     """
-    check_count("--threads", threads)
     check_output(output)
-    chosen = {
+    numbers = {
         "weight_variance": weight_variance,
-        "activation": activation,
         "recurrent_variance": recurrent_variance,
         "input_variance": input_variance,
         "gamma": gamma,
-        "width": width,
         "readout_scale": readout_scale,
-        "seed": seed,
     }
-    given = {name: value for name, value in chosen.items() if value is not None}
-    _check_choices(network, given, load)
-    if raw and standardize is not None:
-        raise ValueError(
-            "--standardize must be left out with --raw, which takes inputs as they are"
-        )
+    _check_choices(network, numbers, width, seed, load)
+    if raw:
+        left_out("standardize", "with --raw, which takes inputs as they are")
     if step_size is not None:
         checks.real("--step-size", step_size, above=0)
     checks.real("--target-scale", target_scale)
@@ -169,69 +135,67 @@ def certify(
             f"{samples.name} must have labels: --label COLUMN of a CSV file, --label FILE.npy for "
             "an .npy file, or an array y in an .npz file"
         )
-    net = _loaded(load) if load is not None else _built(network or "ling2023", given, samples)
-    x = samples.x if raw or not _by_dimension(net) else samples.x * samples.x.shape[1] ** 0.5
+    features = samples.x.shape[1]
+    make: dict[str, Callable[[], shoal.Architecture]] = {
+        "ling2023": lambda: shoal.DEQ.ling2023(weight_variance, features),
+        "deq": lambda: architecture_of(activation, recurrent_variance, input_variance),
+        "implicit": lambda: shoal.ImplicitNetwork(gamma),
+    }
+    if load is not None:
+        net = _loaded(load)
+    else:
+        net = _built(make[network](), samples, width, readout_scale, seed)
+    x = samples.x if raw or not _by_dimension(net) else samples.x * features**0.5
     targets = target_scale * samples.targets(net.spec.out_features)
-    with limited(threads), working("Certifying", quiet=json):
+    with limited(threads), working("Certifying"):
         found = shoal.certify(net, x.to(next(net.parameters()).dtype), targets, step_size=step_size)
     record = _document(found, net, samples, target_scale)
-    files: list[Path] = []
-    if output is not None:
-        files = save_results(
-            output,
+    conclude(
+        record,
+        partial(_show, found, record),
+        output,
+        lambda folder: save_results(
+            folder,
             pages={"report.html": _page(found, net, samples, target_scale)},
             documents={"certificate.json": record},
             others={"network.safetensors": lambda path: shoal.save(net, path)},
-        )
-    if json:
-        emit(record)
-    else:
-        _show(found, record, files)
+        ),
+        saves="--output FOLDER saves the report, the certificate and the network.",
+    )
     if not found.holds:
         note("Not established: no theorem says that gradient descent trains this network.")
         raise typer.Exit(NOT_ESTABLISHED)
 
 
-def _check_choices(network: str | None, given: dict[str, Any], load: Path | None) -> None:
-    """Check that options do not contradict each other."""
+def _check_choices(
+    network: str, numbers: dict[str, float], width: int, seed: int, load: Path | None
+) -> None:
+    """Check what is said of a new network, and that it does not contradict itself."""
     if load is not None:
-        extra = [*(["network"] if network is not None else []), *given]
-        if extra:
-            raise ValueError(f"{_option(extra[0])} must be left out with --load, which says it")
+        left_out(f"network {' '.join(_OPTIONS.values())} {_SIZES}", "with --load, which says it")
         return
-    kind = checks.one_of("--network", network or "ling2023", _OPTIONS)
-    for name in given:
-        if name not in _OPTIONS[kind] | _SIZES:
-            (owner,) = (other for other, options in _OPTIONS.items() if name in options)
-            raise ValueError(f"{_option(name)} must be left out, unless --network is {owner}")
-    numbers = {name: given[name] for name in given if name not in ("activation", "width", "seed")}
+    checks.one_of("--network", network, _OPTIONS)
+    for kind, options in _OPTIONS.items():
+        if kind != network:
+            left_out(options, f"unless --network is {kind}")
     for name, value in numbers.items():
-        checks.real(_option(name), value, at_least=0)
-    checks.size("--width", given.get("width", 1))
-    checks.integer("--seed", given.get("seed", 0), at_least=0, below=2**64)
+        checks.real(flag(name), value, at_least=0)
+    checks.size("--width", width)
+    checks.integer("--seed", seed, at_least=0, below=2**64)
 
 
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _built(kind: str, given: dict[str, Any], samples: Dataset) -> Network[Any]:
-    values = _OPTIONS[kind] | _SIZES | given
-    features = samples.x.shape[1]
-    architecture: shoal.Architecture
-    if kind == "ling2023":
-        architecture = shoal.DEQ.ling2023(values["weight_variance"], features)
-    elif kind == "deq":
-        architecture = architecture_of(*(values[name] for name in _OPTIONS[kind]))
-    else:
-        architecture = shoal.ImplicitNetwork(values["gamma"])
+def _built(
+    architecture: shoal.Architecture, samples: Dataset, width: int, readout_scale: float, seed: int
+) -> Network[Any]:
     net: Network[Any] = shoal.build(
         architecture,
-        in_features=features,
+        in_features=samples.x.shape[1],
         out_features=samples.targets().shape[1],
+        width=width,
+        readout_scale=readout_scale,
+        seed=seed,
         dtype=torch.float64,
         device="cpu",
-        **{name: values[name] for name in _SIZES},
     )
     return net
 
@@ -286,7 +250,7 @@ def _page(found: shoal.Certificate, net: Network[Any], samples: Dataset, scale: 
     return render(subject, {CERTIFICATE: findings}, command=command_line())
 
 
-def _show(found: shoal.Certificate, record: dict[str, Any], files: list[Path]) -> None:
+def _show(found: shoal.Certificate, record: dict[str, Any]) -> None:
     out, best, of = console(), found.gradient_descent, record["data"]
     network = record["network"]
     outputs = network["out_features"]
@@ -305,4 +269,3 @@ def _show(found: shoal.Certificate, record: dict[str, Any], files: list[Path]) -
         )
     out.print(table)
     out.print(found.explanation, soft_wrap=True)
-    tell_files(files, "--output FOLDER saves the report, the certificate and the network.")

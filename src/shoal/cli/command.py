@@ -1,13 +1,24 @@
-"""What makes a function a command: a decorator beside it, with all that ``--help`` says."""
+"""What makes a function a command: a decorator beside it, with all that ``--help`` says.
 
+The signature says what is typed: what comes before ``/`` are arguments, all else are options. The
+docstring says what ``--help`` says of each, below ``Options:``, as in ``model (FILE): The model.``;
+of options that commands share, `SHARED` says it.
+"""
+
+import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from inspect import Parameter
 from pkgutil import iter_modules
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar, get_origin
 
+import typer
 from typer.core import TyperCommand
 
+from shoal.cli.logs import state
+from shoal.cli.options import SHARED, Debug, Json, Verbose, flag
 from shoal.core.processes import alone, first_launched
 
 __all__ = ["Command", "Example", "PanelCommand", "command", "commands"]
@@ -87,6 +98,44 @@ class Command:
 
 
 _KNOWN: dict[str, Command] = {}
+_ENTRY = re.compile(r"^    (\w+)(?: \((.*?)\))?: (.*(?:\n        .*)*)", re.MULTILINE)
+
+
+def _typed(run: Callable[..., None]) -> Callable[..., None]:
+    """A function for typer, with what ``--help`` says of its parameters, and of all commands."""
+    text, _, entries = (inspect.getdoc(run) or "").partition("\n\nOptions:\n")
+    told = {name: (metavar, words) for name, metavar, words in _ENTRY.findall(entries)}
+    signature = inspect.signature(run)
+    given = [_told(one, *told.get(one.name, ("", ""))) for one in signature.parameters.values()]
+    common = (("json", False, Json), ("verbose", 0, Verbose), ("debug", False, Debug))
+    for name, default, kind in common:
+        given.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind))
+
+    def typed(**values: Any) -> None:
+        state.json = values["json"]
+        bound = signature.bind_partial()
+        bound.arguments |= {name: values[name] for name in signature.parameters}
+        run(*bound.args, **bound.kwargs)
+
+    typed.__name__, typed.__doc__ = run.__name__, text
+    typed.__signature__ = signature.replace(parameters=given)  # type: ignore[attr-defined]
+    typed.__annotations__ = {one.name: one.annotation for one in given}
+    return typed
+
+
+def _told(parameter: Parameter, metavar: str, words: str) -> Parameter:
+    """A parameter with what typer is told of it, unless it says so itself."""
+    name, kind = parameter.name, parameter.annotation
+    if get_origin(kind) is Annotated:
+        return parameter.replace(kind=Parameter.KEYWORD_ONLY)
+    options = dict(SHARED.get(name, {}))
+    options |= {"metavar": metavar} if metavar else {}
+    options |= {"help": " ".join(words.split())} if words else {}
+    flags = ["--n", "-n"] if name == "n" else []
+    flags += [flag(name)] if parameter.default is False else []  # without a --no-...
+    positional = parameter.kind is Parameter.POSITIONAL_ONLY
+    info = typer.Argument(**options) if positional else typer.Option(*flags, **options)
+    return parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=Annotated[kind, info])
 
 
 def command(
@@ -104,7 +153,7 @@ def command(
 
     def decorate(run: F) -> F:
         _KNOWN[run.__name__] = Command(
-            run, words, place, writes, exits, examples, takes_data, panels or {}, shared
+            _typed(run), words, place, writes, exits, examples, takes_data, panels or {}, shared
         )
         return run
 
@@ -124,6 +173,11 @@ class PanelCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run it, of several processes in all or in the first."""
+        state.typed = {
+            name: value
+            for name, value in ctx.params.items()
+            if ctx.get_parameter_source(name).name == "COMMANDLINE"
+        }
         if _KNOWN[str(self.name)].shared:
             return super().invoke(ctx)
         if not first_launched():

@@ -1,8 +1,9 @@
 """``shoal design``: the shallow network inside a DEQ, from the command line."""
 
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 import typer
@@ -12,20 +13,8 @@ import shoal
 from shoal.cli.analyze import architecture_of
 from shoal.cli.command import Example, command
 from shoal.cli.errors import note
-from shoal.cli.options import (
-    Activation,
-    Debug,
-    InputVariance,
-    Json,
-    Label,
-    RecurrentVariance,
-    Save,
-    Verbose,
-    check_folder,
-    check_output,
-)
-from shoal.cli.output import command_line, console, emit, working
-from shoal.cli.tables import tell_files
+from shoal.cli.options import check_folder, check_output, flag, left_out
+from shoal.cli.output import command_line, conclude, console, working
 from shoal.core import checks
 from shoal.core.fields import plain
 from shoal.data import Dataset, load_data
@@ -38,7 +27,6 @@ from shoal.report.saving import save_results
 __all__ = ["INFEASIBLE", "design"]
 
 INFEASIBLE = 3
-_NETWORK = {"width": 1024, "out_features": 1, "seed": 0}  # unless options say otherwise
 _COMPARED = 64  # samples whose kernel matrices are compared, by default
 
 
@@ -68,95 +56,63 @@ _COMPARED = 64  # samples whose kernel matrices are compared, by default
     },
 )
 def design(
-    activation: Activation = "tanh",
-    recurrent_variance: RecurrentVariance = 0.2,
-    input_variance: InputVariance = 0.8,
-    tau0: Annotated[
-        float | None,
-        typer.Option(help="The norm of the inputs, above 0.", show_default="that of --data, or 1"),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(metavar="DATA", help="Inputs, as for analyze, but taken as they are."),
-    ] = None,
-    label: Label = None,
-    n: Annotated[
-        int | None,
-        typer.Option(
-            "--n", "-n", help="Samples whose kernels are compared.", show_default="at most 64"
-        ),
-    ] = None,
-    method: Annotated[
-        str,
-        typer.Option(
-            help="moments: the high-dimensional coefficients, by ordinary layers; sphere: the "
-            "kernel itself, for inputs of norm tau0."
-        ),
-    ] = "moments",
-    match: Annotated[
-        str | None, typer.Option(help="ck or ntk.", show_default="by what is trained")
-    ] = None,
-    trainable: Annotated[
-        str | None,
-        typer.Option(help="What will be trained: readout,recurrent,input.", show_default="all"),
-    ] = None,
-    family: Annotated[
-        str | None, typer.Option(help="By moments: hard_tanh, leaky_relu or sinusoid.")
-    ] = None,
-    norm_gated: Annotated[
-        bool | None, typer.Option("--norm-gated", help="On the sphere: for inputs of every norm.")
-    ] = None,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            help="On the sphere: the largest error of the kernel, relative to its diagonal.",
-            show_default="1e-06",
-        ),
-    ] = None,
-    output: Save = None,
-    export: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The built network: .py, without shoal, or .onnx."),
-    ] = None,
-    width: Annotated[
-        int | None, typer.Option(help="Of the exported network.", show_default="1024")
-    ] = None,
-    in_features: Annotated[
-        int | None, typer.Option(help="Of the exported network.", show_default="those of --data")
-    ] = None,
-    out_features: Annotated[
-        int | None,
-        typer.Option(
-            help="Of the exported network.", show_default="what the labels of --data need, or 1"
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Of the exported network's weights.", show_default="0")
-    ] = None,
-    json: Json = False,
-    verbose: Verbose = 0,  # noqa: ARG001
-    debug: Debug = False,  # noqa: ARG001
+    activation: str = "tanh",
+    recurrent_variance: float = 0.2,
+    input_variance: float = 0.8,
+    tau0: float | None = None,
+    data: str | None = None,
+    label: str | None = None,
+    n: int | None = None,
+    method: str = "moments",
+    match: str | None = None,
+    trainable: str | None = None,
+    family: str | None = None,
+    norm_gated: bool = False,
+    tolerance: float | None = None,
+    output: Path | None = None,
+    export: Path | None = None,
+    width: int = 1024,
+    in_features: int | None = None,
+    out_features: int | None = None,
+    seed: int = 0,
 ) -> None:
     """Design an explicit network with one or two hidden layers that has the kernel of a DEQ.
 
     If there is none of the wanted kind, the nearest one is shown and written, and the exit code is
     3. Inputs of --data are taken as they are; scale them as you will for training.
+
+    Options:
+        tau0: The norm of the inputs, above 0; by default that of --data, or 1.
+        data (DATA): Inputs, as for analyze, but taken as they are.
+        n: Samples whose kernels are compared; by default at most 64.
+        method: moments: the high-dimensional coefficients, by ordinary layers; sphere: the kernel
+            itself, for inputs of norm tau0.
+        match: ck or ntk; by default by what is trained.
+        trainable: What will be trained: readout,recurrent,input; by default all.
+        family: By moments: hard_tanh, leaky_relu or sinusoid.
+        norm_gated: On the sphere: for inputs of every norm.
+        tolerance: On the sphere: the largest error of the kernel, relative to its diagonal; by
+            default 1e-06.
+        export (FILE): The built network: .py, without shoal, or .onnx.
+        width: Of the exported network.
+        in_features: Of the exported network; by default those of --data.
+        out_features: Of the exported network; by default what the labels of --data need, or 1.
+        seed: Of the exported network's weights.
     """
     check_output(output)
     deq = architecture_of(activation, recurrent_variance, input_variance)
-    options = {"family": family, "norm_gated": norm_gated, "tolerance": tolerance}
+    options = {"family": family, "norm_gated": norm_gated or None, "tolerance": tolerance}
     chosen = _method(method, options)
+    if data is None:
+        left_out("label n", "without --data")
     loaded = None if data is None else _inputs(data, label, n)
     x = None if loaded is None else loaded.x
-    if x is None and (label is not None or n is not None):
-        extra = "-n" if label is None else "--label"
-        raise ValueError(f"{extra} must be left out without --data")
     norm = checks.real("--tau0", tau0, above=0) if tau0 is not None else 1.0
     if x is not None and tau0 is None:
         norm = _norm(x, method)
     sizes = {"width": width, "in_features": in_features, "out_features": out_features, "seed": seed}
     built = _network_options(export, sizes, loaded)
-    with working("Designing", quiet=json):
+    with working("Designing"):
         found = shoal.design(
             deq,
             tau0=norm,
@@ -165,37 +121,41 @@ def design(
             trainable=None if trainable is None else [g.strip() for g in trainable.split(",")],
         )
         gap = None if x is None else found.gap(x[: n or _COMPARED])
-    record = _document(found, gap)
     files: list[Path] = []
     if export is not None:
         trained = {"readout"} if found.trainable == {"readout"} and found.match == "ck" else None
         shoal.export(shoal.build(found.architecture, trainable=trained, **built), export)
         files += exported_files(export)
-    if output is not None:
-        figure = found.plot()
-        files += save_results(
-            output,
-            pages={"report.html": design_page(found, figure, gap=gap, command=command_line())},
-            documents={"design.json": record},
-            figures={"activations": figure},
-        )
-    if json:
-        emit(record)
-    else:
-        _show(found, gap, files)
+    record = _document(found, gap)
+    conclude(
+        record,
+        partial(_show, found, gap),
+        output,
+        partial(_save, found, gap, record),
+        saves="--output FOLDER saves the design, --export FILE the built network.",
+        files=files,
+    )
     if not found.feasible:
         note("Not feasible: no network of the wanted kind has this kernel; this is the nearest.")
         raise typer.Exit(INFEASIBLE)
 
 
+def _save(found: shoal.Design, gap: Any, record: dict[str, Any], folder: Path) -> list[Path]:
+    figure = found.plot()
+    return save_results(
+        folder,
+        pages={"report.html": design_page(found, figure, gap=gap, command=command_line())},
+        documents={"design.json": record},
+        figures={"activations": figure},
+    )
+
+
 def _method(name: str, options: dict[str, Any]) -> shoal.MomentMatching | shoal.SphereMatching:
-    """The method with those of the options that are given, which must be its own."""
+    """The method with those of its options that are given; those of others must not be."""
     kind = METHODS[checks.one_of("--method", name, METHODS)]
-    given = {option: value for option, value in options.items() if value is not None}
-    for option in given.keys() - {field.name for field in fields(kind)}:
-        flag = option.replace("_", "-")
-        raise ValueError(f"--{flag} must be left out with --method {name}, got {given[option]!r}")
-    return kind(**given)
+    others = options.keys() - {field.name for field in fields(kind)}
+    left_out(" ".join(others), f"with --method {name}")
+    return kind(**{option: value for option, value in options.items() if value is not None})
 
 
 def _inputs(data: str, label: str | None, n: int | None) -> Dataset:
@@ -224,24 +184,19 @@ def _network_options(
     export: Path | None, given: dict[str, int | None], data: Dataset | None
 ) -> dict[str, Any]:
     """The options of the exported network, checked before anything is computed."""
-    options = {name: value for name, value in given.items() if value is not None}
-    flags = {name: f"--{name.replace('_', '-')}" for name in given}
     if export is None:
-        if options:
-            raise ValueError(f"{flags[next(iter(options))]} must be left out without --export")
+        left_out(" ".join(given), "without --export")
         return {}
     check_folder(export_target("--export", export).absolute().parent, "--export")
+    known = {"out_features": 1}
     if data is not None:
-        outputs = {} if data.y is None else {"out_features": data.targets().shape[1]}
-        options = {"in_features": data.x.shape[1]} | outputs | options
-    elif "in_features" not in options:
+        known |= {"in_features": data.x.shape[1]}
+        known |= {} if data.y is None else {"out_features": data.targets().shape[1]}
+    options = known | {name: value for name, value in given.items() if value is not None}
+    if "in_features" not in options:
         raise ValueError("--in-features must be given with --export, unless --data is")
-    options = _NETWORK | options
     for name, value in options.items():
-        if name == "seed":
-            checks.integer(flags[name], value, at_least=0)
-        else:
-            checks.size(flags[name], value)
+        checks.integer(flag(name), value, at_least=0 if name == "seed" else 1)
     return options
 
 
@@ -267,7 +222,7 @@ def _document(found: shoal.Design, gap: Any) -> dict[str, Any]:
     }
 
 
-def _show(found: shoal.Design, gap: Any, files: list[Path]) -> None:
+def _show(found: shoal.Design, gap: Any) -> None:
     table = Table()
     for name in ("", "wanted", "obtained"):
         table.add_column(name, overflow="fold")
@@ -284,4 +239,3 @@ def _show(found: shoal.Design, gap: Any, files: list[Path]) -> None:
             f"differ by {gap.relative:.2e} in spectral norm, relative to the DEQ's.",
             soft_wrap=True,
         )
-    tell_files(files, "--output FOLDER saves the design, --export FILE the built network.")

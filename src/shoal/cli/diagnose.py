@@ -1,7 +1,7 @@
 """``shoal diagnose``: does this trained model settle, how deep is it, what does it cost?"""
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -10,20 +10,15 @@ import shoal
 from shoal.cli.command import Example, command
 from shoal.cli.errors import note
 from shoal.cli.model_files import model_in, samples_for, weights_in
-from shoal.cli.options import (
-    Debug,
-    Json,
-    Reference,
-    Save,
-    Threads,
-    Trust,
-    Verbose,
-    check_count,
-    check_output,
-    limited,
+from shoal.cli.options import check_output, limited
+from shoal.cli.output import (
+    add_rows,
+    command_line,
+    conclude,
+    console,
+    meaning_table,
+    working,
 )
-from shoal.cli.output import command_line, console, emit, working
-from shoal.cli.tables import add_rows, meaning_table, tell_files
 from shoal.diagnosis.words import sections_of
 from shoal.report.saving import save_results
 
@@ -57,43 +52,19 @@ _SAMPLES = 64
     },
 )
 def diagnose(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE",
-            help="A network of shoal.save, or with --model the weights of a model; see below.",
-        ),
-    ],
-    data: Annotated[
-        str, typer.Option(metavar="DATA", help="Inputs, as for analyze, taken as they are.")
-    ] = "digits",
-    label: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Labels in a CSV file, by name or by index from 0: they are left out.",
-        ),
-    ] = None,
-    n: Annotated[int, typer.Option("--n", "-n", help="How many samples, at most.")] = _SAMPLES,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH.py:FACTORY",
-            help="What makes the model whose state dictionary FILE is. Runs PATH.py.",
-        ),
-    ] = None,
-    trust: Trust = False,
-    reference: Reference = None,
-    tolerance: Annotated[
-        float, typer.Option(help="Within which an output is as good as its limit.")
-    ] = 0.01,
-    starts: Annotated[int, typer.Option(help="From how many states to look.")] = 4,
-    steps: Annotated[int, typer.Option(help="Most applications of the cell.")] = 500,
-    threads: Threads = 1,
-    output: Save = None,
-    json: Json = False,
-    verbose: Verbose = 0,  # noqa: ARG001
-    debug: Debug = False,  # noqa: ARG001
+    file: Path,
+    /,
+    data: str = "digits",
+    label: str | None = None,
+    n: int = _SAMPLES,
+    model: str | None = None,
+    trust: bool = False,
+    reference: Path | None = None,
+    tolerance: float = 0.01,
+    starts: int = 4,
+    steps: int = 500,
+    threads: int = 1,
+    output: Path | None = None,
 ) -> None:
     """Diagnose a trained model with an equilibrium inside: do I need this DEQ?
 
@@ -101,29 +72,38 @@ def diagnose(
     will be; is the equilibrium unique; what do solvers and gradients cost, and how far off are
     they. The exit code is 3 if of some samples no equilibrium was found. No code is run of FILE,
     unless --trust says so.
+
+    Options:
+        file (FILE): A network of shoal.save, or with --model the weights of a model; see below.
+        data (DATA): Inputs, as for analyze, taken as they are.
+        label (COLUMN): Labels in a CSV file, by name or by index from 0: they are left out.
+        n: How many samples, at most.
+        model (PATH.py:FACTORY): What makes the model whose state dictionary FILE is. Runs PATH.py.
+        tolerance: Within which an output is as good as its limit.
+        starts: From how many states to look.
+        steps: Most applications of the cell.
     """
-    check_count("--threads", threads)
     check_output(output)
     net = model_in(file, model, trust=trust)
     before = None if reference is None else weights_in("--reference", reference)
     x, _ = samples_for(net, data, n, label)
-    with limited(threads), working("Diagnosing", quiet=json):
+    with limited(threads), working("Diagnosing"):
         found = shoal.diagnose(
             net, None, x, tolerance=tolerance, starts=starts, steps=steps, reference=before
         )
     record = {"shoal": shoal.__version__, "file": str(file), "data": data, **found.document()}
-    files: list[Path] = []
-    if output is not None:
-        files = save_results(
-            output,
+    conclude(
+        record,
+        partial(_show, found),
+        output,
+        lambda folder: save_results(
+            folder,
             pages={"report.html": found.page(command=command_line())},
             documents={"diagnosis.json": record},
             figures={"diagnosis": found.plot()},
-        )
-    if json:
-        emit(record)
-    else:
-        _show(found, files)
+        ),
+        saves="--output FOLDER saves the report, the figure and the numbers.",
+    )
     require_equilibria(found)
 
 
@@ -134,7 +114,7 @@ def require_equilibria(found: shoal.Diagnosis) -> None:
         raise typer.Exit(NO_EQUILIBRIUM)
 
 
-def _show(found: shoal.Diagnosis, files: list[Path]) -> None:
+def _show(found: shoal.Diagnosis) -> None:
     title = f"{found.model}: {found.samples} samples, a state of size {found.size}"
     table = meaning_table(title)
     for part in sections_of(found):
@@ -142,4 +122,3 @@ def _show(found: shoal.Diagnosis, files: list[Path]) -> None:
         table.add_row(Text(part.title, "bold"), "", "")
         add_rows(table, part.findings.rows)
     console().print(table)
-    tell_files(files, "--output FOLDER saves the report, the figure and the numbers.")

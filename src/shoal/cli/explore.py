@@ -8,16 +8,8 @@ import typer
 
 from shoal.cli.command import Example, command
 from shoal.cli.errors import note
-from shoal.cli.options import (
-    Debug,
-    InputVariance,
-    Json,
-    Label,
-    RecurrentVariance,
-    Standardize,
-    Verbose,
-    check_folder,
-)
+from shoal.cli.logs import state
+from shoal.cli.options import check_folder, left_out
 from shoal.cli.output import command_line, emit, working
 from shoal.core import checks
 from shoal.data import load_data
@@ -48,28 +40,17 @@ __all__ = ["explore"]
     },
 )
 def explore(
-    data: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[DATA]", help="Inputs, with or without labels.", show_default="two classes"
-        ),
-    ] = None,
-    label: Label = None,
-    n: Annotated[
-        int | None, typer.Option("--n", "-n", help="Samples to take.", show_default="all")
-    ] = None,
-    standardize: Standardize = None,
+    data: str | None = None,
+    /,
+    label: str | None = None,
+    n: int | None = None,
+    standardize: bool | None = None,
     activation: Annotated[
         str, typer.Option(help=f"φ at first: {', '.join(ACTIVATIONS)}.")
     ] = "tanh",
-    recurrent_variance: RecurrentVariance = 0.2,
-    input_variance: InputVariance = 0.8,
-    out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="The page; its folder is made.")
-    ] = Path("explorer.html"),
-    json: Json = False,
-    verbose: Verbose = 0,  # noqa: ARG001
-    debug: Debug = False,  # noqa: ARG001
+    recurrent_variance: float = 0.2,
+    input_variance: float = 0.8,
+    out: Path = Path("explorer.html"),
 ) -> None:
     """Write one HTML page on which activation, variances, norm and p/n can be moved.
 
@@ -77,19 +58,22 @@ def explore(
     training and learning move with them. The page needs no server and no network. With DATA it
     knows the norms, the covariance and the labels; the inputs are centered and scaled as analyze
     does it.
+
+    Options:
+        data ([DATA]): Inputs, with or without labels; by default two classes.
+        n: Samples to take; by default all.
+        out (FILE): The page; its folder is made.
     """
     checks.one_of("--activation", activation, tuple(ACTIVATIONS))
     checks.real("--recurrent-variance", recurrent_variance, at_least=0)
     checks.real("--input-variance", input_variance, above=0)
-    extra = {"--label": label, "-n": n, "--standardize": standardize}
-    for option, value in extra.items():
-        if data is None and value is not None:
-            raise ValueError(f"{option} must be left out without DATA, got {value!r}")
+    if data is None:
+        left_out("label n standardize", "without DATA")
     if out.is_dir() or not out.name:
         raise ValueError(f"--out must name a file, got {str(out)!r}, a folder")
     require_jinja()
     check_folder(out.parent, "--out")
-    with working("Summarizing the data", quiet=json):
+    with working("Summarizing the data"):
         population = two_classes()
         if data is not None:
             loaded = load_data(
@@ -109,7 +93,7 @@ def explore(
             command=command_line(),
         )
     save_results(out.parent, pages={out.name: page})
-    if json:
+    if state.json:
         emit({"page": str(out), "bytes": len(page.encode()), "population": population.document()})
     else:
         note(f"Written: {out}. It opens in any browser, from the disk.")

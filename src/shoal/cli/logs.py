@@ -1,32 +1,50 @@
 """Logging for the command line, and what its global options say."""
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.logging import RichHandler
+from rich.segment import Segment
 
-from shoal.cli.output import PlainConsole
+from shoal.core.files import printable
 
-__all__ = ["State", "state"]
+__all__ = ["PlainConsole", "State", "state"]
+
+
+class PlainConsole(Console):
+    """A console that shows names from files and headers, and does not do what they say."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """What is shown, piece by piece."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
 
 
 @dataclass
 class State:
-    """What ``-v`` and ``--debug`` say, and the command; one for each process.
+    """What ``-v``, ``--debug`` and ``--json`` say, and the command; one for each process.
 
     Attributes:
         verbose: How many ``-v`` there are.
         debug: Whether errors show tracebacks.
+        json: Whether there is to be one document on stdout, and no progress.
+        typed: The values of those arguments of the command that were typed.
         options: What the command calls the arguments of the library.
     """
 
     verbose: int = 0
     debug: bool = False
+    json: bool = False
+    typed: dict[str, object] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
 
     def reset(self) -> None:
         """Forget what an earlier command said."""
-        self.verbose, self.debug, self.options = 0, False, {}
+        self.verbose, self.debug, self.json, self.typed, self.options = 0, False, False, {}, {}
         self.apply()
 
     def apply(self) -> None:

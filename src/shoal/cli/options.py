@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -18,24 +18,15 @@ from shoal.pages.figures import require_matplotlib
 from shoal.pages.html import require_jinja
 
 __all__ = [
-    "Activation",
+    "SHARED",
     "Debug",
-    "Device",
     "Dtype",
-    "InputVariance",
     "Json",
-    "Label",
-    "Output",
-    "RecurrentVariance",
-    "Reference",
-    "Save",
-    "Standardize",
-    "Threads",
-    "Trust",
     "Verbose",
-    "check_count",
     "check_folder",
     "check_output",
+    "flag",
+    "left_out",
     "limited",
 ]
 
@@ -56,11 +47,36 @@ def _set_debug(on: bool) -> bool:
     return on
 
 
-def check_count(option: str, value: int) -> None:
+def _check_count(parameter: typer.CallbackParam, value: int) -> int:
     """Check a number of processes or threads."""
+    option = flag(str(parameter.name))
     checks.integer(option, value, at_least=1)
     if value > _MOST:
         raise ValueError(f"{option} must be <= {_MOST} on this machine, got {value}")
+    return value
+
+
+def left_out(names: str, reason: str) -> None:
+    """Check that some options were not typed, and say why they must not be.
+
+    Args:
+        names: The names of their arguments, separated by blanks.
+        reason: When they make no sense, such as ``"without --data"``.
+    """
+    for name in names.split():
+        if name in state.typed:
+            got = str(state.typed[name])
+            raise ValueError(f"{flag(name)} must be left out {reason}, got {got!r}")
+
+
+def flag(name: str) -> str:
+    """What is typed for an argument.
+
+    Example:
+        >>> flag("input_variance"), flag("n")
+        ('--input-variance', '-n')
+    """
+    return f"--{name.replace('_', '-')}" if len(name) > 1 else f"-{name}"
 
 
 @contextmanager
@@ -139,32 +155,41 @@ class Dtype(StrEnum):
         return torch.float32 if self is Dtype.float32 else torch.float64
 
 
-Activation = Annotated[
-    str,
-    typer.Option(
-        help=f"φ: {', '.join(sorted(known_activations()))}; with numbers after a colon where it "
+# Options that several commands have, by the names of their arguments: what typer is told of them.
+SHARED: dict[str, dict[str, Any]] = {
+    "activation": {
+        "help": f"φ: {', '.join(sorted(known_activations()))}; with numbers after a colon where it "
         "takes some: leakyrelu:0.1, hermite:0,1,0.5."
-    ),
+    },
+    "recurrent_variance": {"help": "σ_a², of the recurrent weights, at least 0."},
+    "input_variance": {"help": "σ_b², of the input weights, above 0."},
+    "label": {
+        "metavar": "COLUMN",
+        "help": "The labels: a column of a CSV file, by name or by index from 0, or an .npy file.",
+    },
+    "standardize": {
+        "help": "Give all columns a mean of 0 and a variance of 1; by default if those of a file "
+        "are on very different scales."
+    },
+    "trust": {"help": "FILE is a whole module, pickled. Runs whatever code is in it."},
+    "reference": {
+        "metavar": "WEIGHTS",
+        "help": "Those before training, to compare tangent kernels.",
+    },
+    "device": {"help": "auto (the GPU where there is one), cpu, cuda or cuda:N."},
+    "threads": {"callback": _check_count, "help": "How many threads compute."},
+    "jobs": {"callback": _check_count, "help": "How many processes compute points."},
+    "output": {
+        "parser": _folder,
+        "metavar": "FOLDER",
+        "help": "A folder for the report and the numbers, which is made; by default nothing is "
+        "written.",
+    },
+}
+# Those that all commands have.
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else.")
 ]
-Label = Annotated[
-    str | None,
-    typer.Option(
-        metavar="COLUMN",
-        help="The labels: a column of a CSV file, by name or by index from 0, or an .npy file.",
-    ),
-]
-Trust = Annotated[
-    bool,
-    typer.Option("--trust", help="FILE is a whole module, pickled. Runs whatever code is in it."),
-]
-Reference = Annotated[
-    Path | None,
-    typer.Option(metavar="WEIGHTS", help="Those before training, to compare tangent kernels."),
-]
-RecurrentVariance = Annotated[
-    float, typer.Option(help="σ_a², of the recurrent weights, at least 0.")
-]
-InputVariance = Annotated[float, typer.Option(help="σ_b², of the input weights, above 0.")]
 Verbose = Annotated[
     int,
     typer.Option(
@@ -179,32 +204,4 @@ Verbose = Annotated[
 Debug = Annotated[
     bool,
     typer.Option("--debug", callback=_set_debug, is_eager=True, help="Show tracebacks of errors."),
-]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else.")
-]
-Device = Annotated[
-    str, typer.Option(help="auto (the GPU where there is one), cpu, cuda or cuda:N.")
-]
-Standardize = Annotated[
-    bool | None,
-    typer.Option(
-        "--standardize/--no-standardize",
-        help="Give all columns a mean of 0 and a variance of 1.",
-        show_default="if those of a file are on very different scales",
-    ),
-]
-Threads = Annotated[int, typer.Option(help="How many threads compute.")]
-Output = Annotated[
-    Path,
-    typer.Option(parser=_folder, metavar="FOLDER", help="The folder to write into; it is made."),
-]
-Save = Annotated[
-    Path | None,
-    typer.Option(
-        parser=_folder,
-        metavar="FOLDER",
-        help="A folder for the report and the numbers; it is made.",
-        show_default="nothing is written",
-    ),
 ]

@@ -2,12 +2,13 @@
 
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console
 from rich.progress import (
     BarColumn,
     Progress,
@@ -16,22 +17,28 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
 
-from shoal.core.files import json_text, printable
+from shoal.cli.errors import note
+from shoal.cli.logs import PlainConsole, state
+from shoal.core.files import json_text
+from shoal.pages.findings import Row
 
-__all__ = ["PlainConsole", "command_line", "console", "emit", "progress", "working"]
+__all__ = [
+    "add_rows",
+    "command_line",
+    "conclude",
+    "console",
+    "emit",
+    "meaning_table",
+    "progress",
+    "tell_files",
+    "working",
+]
 
-
-class PlainConsole(Console):
-    """A console that shows names from files and headers, and does not do what they say."""
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterable[Segment]:
-        """What is shown, piece by piece."""
-        for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else printable(text), style, control)
+_MARKS = {None: ("  ", ""), True: ("✓ ", "green"), False: ("✗ ", "red")}
+_CONTRADICTED = ("! ", "yellow")  # by the data
 
 
 def console() -> Console:
@@ -54,8 +61,59 @@ def emit(document: Any) -> None:
     typer.echo(json_text(document), nl=False)
 
 
+def meaning_table(title: str) -> Table:
+    """An empty table of quantities, their values and what they mean."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("", no_wrap=True)
+    for name in ("value", "meaning"):
+        table.add_column(name, overflow="fold")
+    return table
+
+
+def add_rows(table: Table, rows: Iterable[Row]) -> None:
+    """Add rows, with a mark at those of a checklist."""
+    for row in rows:
+        mark = _CONTRADICTED if row.contradicted else _MARKS[row.holds]
+        table.add_row(Text.assemble(mark, row.quantity), row.value, row.meaning)
+
+
+def tell_files(files: Sequence[Path], hint: str) -> None:
+    """Say which files were written, or how to get some."""
+    if files:
+        console().print(f"Written: {', '.join(map(str, files))}", soft_wrap=True)
+    else:
+        note(hint)
+
+
+def conclude(
+    record: Any,
+    show: Callable[[], None],
+    output: Path | None,
+    write: Callable[[Path], Sequence[Path]],
+    *,
+    saves: str,
+    files: Sequence[Path] = (),
+) -> None:
+    """Write what was found, then print it: as one document for machines, or for people.
+
+    Args:
+        record: What was found, as plain values.
+        show: Prints it for people.
+        output: The folder of ``--output``, if there is one.
+        write: Writes it into that folder, and returns the files.
+        saves: How to get files, where there are none.
+        files: Those that were written before.
+    """
+    files = [*files, *(() if output is None else write(output))]
+    if state.json:
+        emit(record)
+    else:
+        show()
+        tell_files(files, saves)
+
+
 @contextmanager
-def progress(*, quiet: bool) -> Iterator[Progress]:
+def progress(*, silent: bool = False) -> Iterator[Progress]:
     """Progress with the time left, on stderr if that is a terminal, and gone at the end."""
     errors = PlainConsole(stderr=True)
     bar = Progress(
@@ -67,15 +125,15 @@ def progress(*, quiet: bool) -> Iterator[Progress]:
         TimeRemainingColumn(),
         console=errors,
         transient=True,
-        disable=quiet or not errors.is_terminal,
+        disable=silent or state.json or not errors.is_terminal,
     )
     with bar:
         yield bar
 
 
 @contextmanager
-def working(text: str, *, quiet: bool) -> Iterator[None]:
+def working(text: str) -> Iterator[None]:
     """Show that something is being done that cannot say how far it is."""
-    with progress(quiet=quiet) as bar:
+    with progress() as bar:
         bar.add_task(text, total=None)
         yield

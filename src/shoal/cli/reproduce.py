@@ -11,7 +11,8 @@ from rich.table import Table
 
 from shoal.cli.command import Example, command
 from shoal.cli.errors import FAILED, INTERRUPTED, note
-from shoal.cli.options import Debug, Device, Json, Output, Verbose, check_count, check_output
+from shoal.cli.logs import state
+from shoal.cli.options import check_output
 from shoal.cli.output import command_line, console, emit, progress
 from shoal.core.processes import processes
 from shoal.lab import Progress, Run, execute, find, registered
@@ -47,18 +48,13 @@ def reproduce(
         str | None,
         typer.Argument(metavar="PAPER", help=f"{_PAPERS}; without it, experiments are listed."),
     ] = None,
-    figure: Annotated[
-        str | None,
-        typer.Argument(metavar="FIGURE", help="Such as figure1; without it, all of the paper."),
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A size that takes seconds.")] = False,
-    jobs: Annotated[int, typer.Option(help="How many processes compute points.")] = 1,
-    threads: Annotated[int, typer.Option(help="How many threads each process uses.")] = 1,
-    device: Device = "auto",
-    output: Output = Path("results"),
-    json: Json = False,
-    verbose: Verbose = 0,  # noqa: ARG001
-    debug: Debug = False,  # noqa: ARG001
+    figure: str | None = None,
+    /,
+    quick: bool = False,
+    jobs: int = 1,
+    threads: int = 1,
+    device: str = "auto",
+    output: Path = Path("results"),
 ) -> None:
     """List the experiments, or run those of a paper, or one figure.
 
@@ -66,11 +62,15 @@ def reproduce(
     What is finished there is not computed again: a run that was interrupted goes on, with the same
     results to the last bit. Of a whole paper, what fails or has no data here is left out and named.
     Under torchrun, processes share the points.
+
+    Options:
+        figure (FIGURE): Such as figure1; without it, all of the paper.
+        quick: A size that takes seconds.
+        threads: How many threads each process uses.
+        output (FOLDER): The folder to write into; it is made.
     """
-    for option, value in (("--jobs", jobs), ("--threads", threads)):
-        check_count(option, value)
     if paper is None:
-        _list(json=json)
+        _list()
         return
     kinds = find(paper, figure)
     check_output(output)
@@ -80,10 +80,10 @@ def reproduce(
         _assist(runs, jobs=jobs, all_of_them=figure is None)
         return
     if figure is None:
-        document = _run_all(paper, runs, jobs=jobs, quick=quick, quiet=json)
+        document = _run_all(paper, runs, jobs=jobs, quick=quick)
     else:
-        document = {"runs": [_run(runs[0], jobs=jobs, quick=quick, quiet=json)[1]]}
-    if json:
+        document = {"runs": [_run(runs[0], jobs=jobs, quick=quick)[1]]}
+    if state.json:
         emit(document)
     absent = document.get("left_out", {})
     for name, reason in absent.items():
@@ -92,15 +92,13 @@ def reproduce(
         raise typer.Exit(FAILED)
 
 
-def _run_all(
-    paper: str, runs: Sequence[Run], *, jobs: int, quick: bool, quiet: bool
-) -> dict[str, Any]:
+def _run_all(paper: str, runs: Sequence[Run], *, jobs: int, quick: bool) -> dict[str, Any]:
     """Run what a paper has, but for what has no data here or fails, and put it on one page."""
     done: list[tuple[Finished, dict[str, Any]]] = []
     absent: dict[str, str] = {}
     for one in runs:
         try:
-            done.append(_run(one, jobs=jobs, quick=quick, quiet=quiet))
+            done.append(_run(one, jobs=jobs, quick=quick))
         except typer.Exit:
             raise
         except Exception as error:  # whatever it is, the others' results are not lost
@@ -113,7 +111,7 @@ def _run_all(
         name = f"{paper}-quick.html" if quick else f"{paper}.html"
         (file,) = save_results(runs[0].output, pages={name: page})
         document["report"] = str(file)
-        if not quiet:
+        if not state.json:
             console().print(f"All together: {file}", soft_wrap=True)
     return document
 
@@ -129,10 +127,10 @@ def _assist(runs: Sequence[Run], *, jobs: int, all_of_them: bool) -> None:
             _logger.debug("%s", one.experiment.name, exc_info=True)
 
 
-def _list(*, json: bool) -> None:
+def _list() -> None:
     """What can be run."""
     rows = [(name, kind.title, len(kind().points())) for name, kind in registered().items()]
-    if json:
+    if state.json:
         keys = ("paper", "figure", "title", "points")
         emit({"experiments": [dict(zip(keys, (*n, t, p), strict=True)) for n, t, p in rows]})
         return
@@ -144,11 +142,11 @@ def _list(*, json: bool) -> None:
     console().print(table)
 
 
-def _run(one: Run, *, jobs: int, quick: bool, quiet: bool) -> tuple[Finished, dict[str, Any]]:
+def _run(one: Run, *, jobs: int, quick: bool) -> tuple[Finished, dict[str, Any]]:
     """Run one experiment; its results, and what is known of it afterwards."""
     resumed = one.finished
     try:
-        with progress(quiet=quiet) as bar:
+        with progress() as bar:
             task = bar.add_task(" ".join(one.experiment.name), total=_STEPS)
 
             def report(now: Progress) -> None:
@@ -166,7 +164,7 @@ def _run(one: Run, *, jobs: int, quick: bool, quiet: bool) -> tuple[Finished, di
     finished = Finished(one, record, one.experiment.plot(results))
     page = run_page(finished, command=_command(one, quick=quick))
     (file,) = save_results(one.folder, pages={"report.html": page})
-    if not quiet:
+    if not state.json:
         _show(finished, resumed, file)
     verdicts = {claim.statement: claim.verdict for claim in finished.claims}
     places = {"folder": str(one.folder), "figures": _figures(one), "report": str(file)}

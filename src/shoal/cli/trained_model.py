@@ -1,5 +1,6 @@
 """``shoal analyze --model FILE``: the report on a trained model."""
 
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,8 +9,7 @@ from shoal.cli.diagnose import require_equilibria
 from shoal.cli.errors import note
 from shoal.cli.model_files import model_in, samples_for, weights_in
 from shoal.cli.options import limited
-from shoal.cli.output import command_line, console, emit, working
-from shoal.cli.tables import meaning_table, tell_files
+from shoal.cli.output import command_line, conclude, console, meaning_table, working
 from shoal.report.saving import save_results
 from shoal.report.trained_model import answer, model_document, model_page
 
@@ -44,34 +44,33 @@ def analyze_model(
     seed: int,
     threads: int,
     output: Path | None,
-    json: bool,
 ) -> None:
     """Diagnose a trained model, look for what may replace it, and report both."""
     net = model_in(given.file, given.code, trust=given.trust, argument="--model", option="--code")
     before = None if given.reference is None else weights_in("--reference", given.reference)
     x, y = samples_for(net, data, _SAMPLES if n is None else n, label)
-    with limited(threads), working("Diagnosing", quiet=json):
+    with limited(threads), working("Diagnosing"):
         found = shoal.diagnose(net, None, x[:_DIAGNOSED], reference=before)
-    with limited(threads), working("Looking for a replacement", quiet=json):
+    with limited(threads), working("Looking for a replacement"):
         twin = shoal.distill(net, x, y, seed=seed)
     record = {"shoal": shoal.__version__, "file": str(given.file), "data": data}
     record |= model_document(found, twin)
-    files: list[Path] = []
-    if output is not None:
-        files = save_results(
-            output,
+    conclude(
+        record,
+        partial(_show, found, twin),
+        output,
+        lambda folder: save_results(
+            folder,
             pages={"report.html": model_page(found, twin, command=command_line())},
             documents={"analysis.json": record},
             figures={"diagnosis": found.plot(), "replacements": twin.plot()},
-        )
-    if json:
-        emit(record)
-    else:
-        _show(found, twin, files)
+        ),
+        saves="--output FOLDER saves the report, the figures and the numbers.",
+    )
     require_equilibria(found)
 
 
-def _show(found: shoal.Diagnosis, twin: shoal.Twin, files: list[Path]) -> None:
+def _show(found: shoal.Diagnosis, twin: shoal.Twin) -> None:
     table = meaning_table(f"{found.model}: do I need this loop?")
     for row in answer(found, twin):
         table.add_row(row.quantity, row.value, row.meaning)
@@ -85,4 +84,3 @@ def _show(found: shoal.Diagnosis, twin: shoal.Twin, files: list[Path]) -> None:
         "Held-out samples are a quarter of those given: if the model was trained on them, it "
         "remembers them, and what may replace it does not. Give samples that it has not seen."
     )
-    tell_files(files, "--output FOLDER saves the report, the figures and the numbers.")

@@ -1,13 +1,12 @@
 """A DEQ, its designs, and the networks that one might take instead."""
 
-from functools import lru_cache
-
 from torch import Tensor
 
 import shoal
 from shoal.architectures import DEQ, Architecture
+from shoal.core.caches import cached
 
-__all__ = ["TITLES", "rival", "wide_kernels"]
+__all__ = ["TITLES", "designed", "rival", "wide_kernels"]
 
 TITLES = {
     "deq": "DEQ",
@@ -19,7 +18,18 @@ TITLES = {
 }
 
 
-@lru_cache(maxsize=64)
+@cached
+def designed(architecture: Architecture, match: str, method: str) -> shoal.Design:
+    """The design for inputs of norm 1, made once.
+
+    Args:
+        architecture: What is imitated.
+        match: ``"ck"`` or ``"ntk"``.
+        method: ``"moments"`` or ``"sphere"``.
+    """
+    return shoal.design(architecture, tau0=1.0, match=match, method=method)
+
+
 def rival(name: str, deq: DEQ) -> Architecture:
     """A network to be compared with a DEQ, for inputs of norm 1.
 
@@ -33,10 +43,9 @@ def rival(name: str, deq: DEQ) -> Architecture:
     if name == "deq":
         return deq
     if name in ("ntk-design", "ck-design"):
-        match = name.removesuffix("-design")
-        return shoal.design(deq, tau0=1.0, match=match, method="sphere").architecture
+        return designed(deq, name.removesuffix("-design"), "sphere").architecture
     if name == "moments":
-        return shoal.design(deq, tau0=1.0, match="ck").architecture
+        return designed(deq, "ck", "moments").architecture
     # without what centering made of them
     plain = (phi.activation if isinstance(phi, shoal.Affine) else phi for phi in deq.activations)
     return shoal.FullyConnected((*plain,) * (2 if name == "naive2" else 1))

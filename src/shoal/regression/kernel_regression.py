@@ -21,14 +21,19 @@ from shoal.kernels.arguments import as_tensor
 from shoal.kernels.image_function import chosen_kernels
 from shoal.linalg.krylov import Iteration, relative
 from shoal.regression import checkpoints
-from shoal.regression.memory import byte_limit, data_bytes, matrix_bytes
+from shoal.regression.memory import (
+    byte_limit,
+    check_decomposition,
+    check_factor,
+    data_bytes,
+    matrix_bytes,
+)
 from shoal.regression.methods import Cholesky, ConjugateGradients
 from shoal.regression.problem import Problem, checked_problem
 from shoal.regression.result import KernelRegression, Report
 from shoal.regression.ridge_path import (
     Criterion,
     RidgePath,
-    check_room,
     checked_criterion,
     decomposed,
     path_of,
@@ -130,7 +135,7 @@ def kernel_regression(
         listener = on_progress if on_progress and shared.first else (lambda _: None)
         limit = _agreed(problem, byte_limit(problem, memory), method, checkpoint)
         if wanted is not None:
-            check_room(problem, limit)  # the choice takes more than the regression
+            check_decomposition(problem, limit)  # the choice takes more than the regression
         chosen = _chosen(method, problem, limit, checkpoint)
         path = _path(problem, chosen, limit, wanted)
         if path is not None and wanted is not None:
@@ -258,13 +263,7 @@ def _path(
 def _check_factor(method: Cholesky, problem: Problem, limit: int, checkpoint: object) -> None:
     if checkpoint is not None:
         raise ValueError("checkpoint is for method='cg': a factorization is not kept")
-    needed, left = matrix_bytes(problem, method), limit - data_bytes(problem)
-    if needed > left:
-        raise ValueError(
-            f"method='cholesky' needs {needed / 2**30:.3g} GiB besides inputs and targets, and "
-            f"memory leaves {left / 2**30:.3g} GiB: give more, take "
-            "shoal.Cholesky(precision=torch.float32), or method='cg'"
-        )
+    check_factor(method, problem, limit)
 
 
 def _prepared(

@@ -16,7 +16,7 @@ from shoal.core.settings import in_standard_settings
 from shoal.kernels import KernelFunction
 from shoal.kernels.image_function import chosen_kernels
 from shoal.regression.leave_one_out import agreement
-from shoal.regression.memory import byte_limit, data_bytes
+from shoal.regression.memory import byte_limit, check_decomposition, data_bytes
 from shoal.regression.plot import plot_path
 from shoal.regression.problem import Problem, checked_problem
 
@@ -27,7 +27,6 @@ __all__ = [
     "Criterion",
     "Decomposition",
     "RidgePath",
-    "check_room",
     "checked_criterion",
     "decomposed",
     "path_of",
@@ -35,7 +34,6 @@ __all__ = [
 ]
 
 Criterion = Literal["gcv", "loo", "likelihood"]
-_ARRAYS = 4  # of the size of the matrix: it, its vectors, and what the decomposition works in
 _PER_DECADE = 8
 _SMALL = 1e-150  # targets, whose squares and their sums are numbers still
 _LEAST = 1e-8  # of the ridges that are tried, in units of the mean diagonal
@@ -187,16 +185,6 @@ class Decomposition:
         return torch.cat(parts)
 
 
-def check_room(problem: Problem, limit: int) -> None:
-    """Say that an eigendecomposition does not fit into so many bytes, if it does not."""
-    needed, left = _ARRAYS * 8 * problem.size**2, limit - data_bytes(problem)
-    if needed > left:
-        raise ValueError(
-            f"an eigendecomposition needs {needed / 2**30:.3g} GiB besides inputs and targets, "
-            f"and memory leaves {left / 2**30:.3g} GiB: give more, or fewer samples"
-        )
-
-
 def decomposed(problem: Problem, limit: int) -> Decomposition:
     """The matrix of a problem, decomposed, if it fits into so many bytes.
 
@@ -208,7 +196,7 @@ def decomposed(problem: Problem, limit: int) -> Decomposition:
     if not (largest == 0 or _SMALL <= largest <= 1 / _SMALL):
         side, way = ("over", "down") if largest > 1 else ("under", "up")
         raise AccuracyError(f"the squares of these targets {side}flow: scale y {way}")
-    check_room(problem, limit)
+    check_decomposition(problem, limit)
     left = limit - data_bytes(problem) - 8 * problem.size**2
     dense = torch.empty(problem.size, problem.size, dtype=torch.float64, device=problem.x.device)
     problem.operator(left).write(dense)  # above the diagonal

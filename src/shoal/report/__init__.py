@@ -1,9 +1,8 @@
 """Reports: what is known of an architecture on data, in sections, and how fast it is known."""
 
 from shoal.pages.findings import Findings, Row
-from shoal.report.analysis import SECTIONS, analyze, document, draw, save
+from shoal.report.analysis import SECTIONS, analyze, document, draw, render, save
 from shoal.report.benchmarks import BENCHMARKS, Benchmark, Measurement, measure
-from shoal.report.page import render
 from shoal.report.section import Section, Subject
 
 __all__ = [

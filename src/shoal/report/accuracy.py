@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 
 import shoal
-from shoal import DEQ, Architecture
+from shoal import Architecture
 from shoal.lab.descent import make
 from shoal.lab.readout import features
 from shoal.lab.rivals import TITLES, rival
 from shoal.pages.figures import COLORS, Axes, legend_below
 from shoal.pages.findings import Findings, Row
-from shoal.report.designs import designed
-from shoal.report.section import Section, Subject, of_each
+from shoal.report.section import NothingToSayError, Section, Subject, of_each
 from shoal.report.targets import on_sphere
 
 __all__ = ["ACCURACY"]
@@ -48,21 +47,17 @@ class _Problem(NamedTuple):
 
 
 def _find(subject: Subject) -> Findings:
-    deq = subject.architecture
-    if not isinstance(deq, DEQ):
-        return Findings((Row("accuracy", "none", "it is about deep equilibrium models"),))
-    x, targets = on_sphere(subject.data, _SAMPLES)
-    if len(x) < _LEAST:
-        return Findings((Row("accuracy", "none", f"needs {_LEAST} samples or more"),))
+    deq = subject.deq
+    x, targets = on_sphere(subject.data, _SAMPLES, _LEAST)
     test = torch.arange(len(x), device=x.device) % 4 == 3
     classes = bool(subject.data.classes)
     problem = _Problem(x[~test], targets.values[~test], x[test], targets.values[test], classes)
     if not bool((problem.y_test != problem.y_test[:1]).any()):
-        return Findings((Row("accuracy", "none", "the targets of the test samples are constant"),))
+        raise NothingToSayError("the targets of the test samples are constant")
     finite: dict[str, Tensor] = {}
     infinite: dict[str, float] = {}
     for name in _NETWORKS:
-        architecture = _network(name, deq)
+        architecture = rival(name, deq)
         infinite[name], ridge = _infinite(problem, architecture if name == "naive" else deq)
         finite[name] = torch.tensor(
             [[_finite(problem, architecture, m, s, ridge) for s in range(_DRAWS)] for m in _WIDTHS]
@@ -136,10 +131,6 @@ def _contradicted(
             yield name, f"{TITLES[name]}: {own:.1%} at width {_WIDTHS[-1]} are not {score:.1%}."
 
 
-def _network(name: str, deq: DEQ) -> Architecture:
-    return designed(deq, "ck", "sphere").architecture if name == "ck-design" else rival(name, deq)
-
-
 def _infinite(problem: _Problem, architecture: Architecture) -> tuple[float, float]:
     """The score of ridge regression with the CK, and the ridge."""
     kernel = shoal.kernel(architecture, problem.x).ck
@@ -173,8 +164,7 @@ def _panel(axes: Axes, what: str, finite: dict[str, Tensor], infinite: dict[str,
             axes.axhline(100 * infinite[name], color=color, linestyle="--", linewidth=1.2)
     axes.plot([], [], "k--", linewidth=1.2, label="infinite width")
     axes.set_xscale("log", base=2)
-    axes.set_xlabel("width")
-    axes.set_ylabel(f"% {what}")
+    axes.set(xlabel="width", ylabel=f"% {what}")
     legend_below(axes)
 
 

@@ -13,7 +13,8 @@ from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.core.fields import plain
 from shoal.core.files import finite, json_text
 from shoal.pages.figures import Figure, style
-from shoal.pages.findings import Findings
+from shoal.pages.findings import Findings, Part
+from shoal.pages.html import render_page
 from shoal.pages.svg import inline_panel
 from shoal.report.accuracy import ACCURACY
 from shoal.report.certificate import CERTIFICATE
@@ -21,7 +22,6 @@ from shoal.report.designs import DESIGN
 from shoal.report.equivalents import EQUIVALENTS
 from shoal.report.images import IMAGES
 from shoal.report.kernels import KERNELS
-from shoal.report.page import render
 from shoal.report.prediction import PREDICTION
 from shoal.report.saving import forget_parts, save_results
 from shoal.report.section import Section, Subject
@@ -31,7 +31,7 @@ from shoal.report.training import TRAINING
 from shoal.report.verdict import verdict
 from shoal.report.well_posedness import WELL_POSEDNESS
 
-__all__ = ["SECTIONS", "analyze", "document", "draw", "drawable", "save"]
+__all__ = ["SECTIONS", "analyze", "document", "draw", "drawable", "render", "save"]
 
 _logger = logging.getLogger(__name__)
 
@@ -156,6 +156,38 @@ def draw(subject: Subject, found: Analysis, *, complete: bool = True) -> Figure:
         for axes in places.flat[len(panels) :]:
             axes.set_axis_off()
     return figure
+
+
+def render(
+    subject: Subject,
+    found: Analysis,
+    *,
+    command: str | None = None,
+    complete: bool = True,
+) -> str:
+    """An analysis as an HTML page: a verdict, what is fine and what is not, tables and plots.
+
+    Args:
+        subject: What was analyzed.
+        found: The findings.
+        command: What makes the page again, if it was made by a command.
+        complete: Whether the analysis was finished.
+
+    Returns:
+        The text of the page.
+    """
+    x = subject.x
+    dtype = str(x.dtype).removeprefix("torch.")
+    return render_page(
+        f"{subject.data.name}, {x.shape[0]} samples of dimension {x.shape[1]}",
+        f"{subject.architecture}, {dtype}, {x.device}",
+        [Part(section.name, section.title, findings) for section, findings in found.items()],
+        device=x.device,
+        command=command,
+        complete=complete,
+        notes=subject.data.notes,
+        verdict=verdict(found),
+    )
 
 
 def save(

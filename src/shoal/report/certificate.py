@@ -17,7 +17,7 @@ from shoal.networks import Network
 from shoal.pages.figures import COLORS, GRAY, Axes, legend_below
 from shoal.pages.findings import Findings, Row
 from shoal.report.bars import Bar, draw_bars
-from shoal.report.section import Section, Subject
+from shoal.report.section import NothingToSayError, Section, Subject
 from shoal.report.targets import learnable
 
 __all__ = ["CERTIFICATE", "certificate_findings"]
@@ -37,8 +37,7 @@ def _row(c: Condition) -> Row:
 
 def _find(subject: Subject) -> Findings:
     architecture = subject.architecture
-    if (reason := _why_not(architecture)) is not None:
-        return Findings((Row("certificate", "none", reason),))
+    _check_theorem(architecture)
     drawn, targets = subject.data.drawn(_SAMPLES), learnable(subject.data)
     x, y = (values[drawn].double().cpu() for values in (subject.x, targets.values))
     trained = "readout" in architecture.parameter_groups  # else zero is where it would stay
@@ -155,18 +154,16 @@ def _draw_curves(axes: Axes, curves: Mapping[str, Tensor]) -> None:
     }
     for name, (line, color, label) in labels.items():
         axes.plot(curves[name], line, color=color, label=label, markersize=4, linewidth=1.5)
-    axes.set_yscale("log")
-    axes.set_xlabel("step of gradient descent")
-    axes.set_ylabel("training loss")
+    axes.set(yscale="log", xlabel="step of gradient descent", ylabel="training loss")
     legend_below(axes)
 
 
-def _why_not(architecture: Architecture) -> str | None:
-    """Why there is nothing to certify, if so."""
+def _check_theorem(architecture: Architecture) -> None:
+    """Say that there is nothing to certify, if so."""
     if isinstance(architecture, ConvResNet):
-        return "the inputs are vectors, not images"
-    kind = uncovered(architecture)
-    return None if kind is None else f"no theorem is known for networks {kind}"
+        raise NothingToSayError("the inputs are vectors, not images")
+    if (kind := uncovered(architecture)) is not None:
+        raise NothingToSayError(f"no theorem is known for networks {kind}")
 
 
 def certificate_findings(

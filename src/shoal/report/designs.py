@@ -6,31 +6,19 @@ from typing import Any
 import torch
 
 import shoal
-from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.designs.plot import layer_activations
+from shoal.lab.rivals import designed
 from shoal.pages.figures import COLORS, GRAY, Axes, legend_below
 from shoal.pages.findings import Findings, Row
 from shoal.report.section import Section, Subject, of_each
 
-__all__ = ["DESIGN", "designed"]
+__all__ = ["DESIGN"]
 
 _KINDS = (("ntk", "moments"), ("ck", "moments"), ("ntk", "sphere"), ("ck", "sphere"))
 _COMPARED = 64  # samples whose kernel matrices are compared
 _FAR = 0.05  # of the kernel: a design that differs by more has another one on these data
 _REACH = 3.0
-
-
-@cached
-def designed(architecture: shoal.Architecture, match: str, method: str) -> shoal.Design:
-    """The design for inputs of norm one; more than one section wants it.
-
-    Args:
-        architecture: What is imitated.
-        match: ``"ck"`` or ``"ntk"``.
-        method: ``"moments"`` or ``"sphere"``.
-    """
-    return shoal.design(architecture, tau0=1.0, match=match, method=method)
 
 
 def _find(subject: Subject) -> Findings:
@@ -111,8 +99,7 @@ def _panel(axes: Axes, subject: Subject, found: dict[str, shoal.Design]) -> None
         for name, sigma in layers:
             label = title if len(layers) == 1 else f"{title}, {name}"
             axes.plot(x, sigma(x), color=next(colors), linewidth=1.3, label=label)
-    axes.set_xlabel("preactivation")
-    axes.set_ylabel("activation")
+    axes.set(xlabel="preactivation", ylabel="activation")
     legend_below(axes)
 
 

@@ -1,41 +1,30 @@
 """The section on high dimension: the equivalents of the kernels, and how far they are from them."""
 
-import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
 import shoal
-from shoal.pages.figures import COLORS, Axes, legend_below
+from shoal.pages.figures import COLORS
 from shoal.pages.findings import Findings, Row
-from shoal.report.section import Section, Subject, as_sentence, of_each
+from shoal.report.kernels import draw_eigenvalues
+from shoal.report.section import Section, Subject, of_each, of_kernels
 
 __all__ = ["EQUIVALENTS"]
 
 _ROUNDING = 1e-15
 _FAR = 0.2  # of a kernel: its equivalent is another one
-_NUMBERS = [
-    "tau",
-    "shift",
-    "gamma2",
-    "alpha1",
-    "alpha2",
-    "alpha3",
-    "alpha4",
-    "kappa2",
-    "beta1",
-    "beta2",
-    "beta3",
-]
+_NUMBERS = (
+    *("tau", "shift", "gamma2", "alpha1", "alpha2", "alpha3", "alpha4"),
+    *("kappa2", "beta1", "beta2", "beta3"),
+)
+_STYLES = ((COLORS[1], "-"), (COLORS[2], "--"))
 
 
 def _find(subject: Subject) -> Findings:
-    with warnings.catch_warnings(record=True) as caught:  # of norms that spread
-        warnings.simplefilter("always", UserWarning)
-        equivalent = shoal.equivalent(subject.architecture, subject.x)
+    equivalent = shoal.equivalent(subject.architecture, subject.x)
     c = equivalent.coefficients
     exact = shoal.kernel(c.architecture, subject.x)
     errors = [
@@ -44,7 +33,7 @@ def _find(subject: Subject) -> Findings:
     ]
     spread = equivalent.statistics.norm_spread
     told = tuple(_contradicted(errors))
-    away = of_each({"CK": f"{errors[0]:.2g}", "NTK": f"{errors[1]:.2g}"})
+    away = of_kernels(errors[0], errors[1], ".2g")
     rows = (
         Row("shift of the activation", f"{c.shift:.4g}", "centers it; all below is centered"),
         Row("on inner products", _both(c.alpha1, c.beta1), "α1, β1"),
@@ -60,12 +49,15 @@ def _find(subject: Subject) -> Findings:
     )
     numbers = {name: getattr(c, name) for name in _NUMBERS}
     numbers |= {"norm_spread": spread, "ck_error": errors[0], "ntk_error": errors[1]}
-    pair = (torch.linalg.eigvalsh(exact.ntk).flip(0), equivalent.ntk.eigvalsh().flip(0))
+    spectra = {
+        "NTK, centered": torch.linalg.eigvalsh(exact.ntk),
+        "its equivalent": equivalent.ntk.eigvalsh(),
+    }
     return Findings(
         rows,
         numbers,
-        partial(_panel, exact=pair[0], approximate=pair[1]),
-        warnings=(*told, *(as_sentence(w.message) for w in caught)),
+        partial(draw_eigenvalues, spectra=spectra, styles=_STYLES),
+        warnings=told,
         fine=() if told else (f"The equivalents are near their kernels: {away}, relative.",),
         remedy="Use the kernel itself; inputs of one norm are nearer to the theory.",
     )
@@ -83,29 +75,13 @@ def _contradicted(errors: Sequence[float]) -> Iterator[str]:
 
 def _both(ck: float, ntk: float) -> str:
     """Two coefficients; what is zero but for rounding is zero."""
-    small, large = (f"{v if abs(v) > _ROUNDING else 0:.4g}" for v in (ck, ntk))
-    return of_each({"CK": small, "NTK": large})
+    ck, ntk = (value if abs(value) > _ROUNDING else 0.0 for value in (ck, ntk))
+    return of_kernels(ck, ntk)
 
 
 def _size(matrix: Tensor) -> float:
     """The spectral norm of a symmetric matrix."""
     return float(torch.linalg.eigvalsh(matrix.double()).abs().max())
-
-
-def _panel(axes: Axes, exact: Tensor, approximate: Tensor) -> None:
-    """The eigenvalues of the centered NTK and of its equivalent, in their order."""
-    for label, values, color, line in (
-        ("NTK, centered", exact, COLORS[1], "-"),
-        ("its equivalent", approximate, COLORS[2], "--"),
-    ):
-        positive = values[values > 0].cpu()
-        ranks = np.arange(1, len(positive) + 1)
-        axes.plot(ranks, positive.numpy(), line, color=color, label=label, linewidth=1.6)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("rank")
-    axes.set_ylabel("eigenvalue")
-    legend_below(axes)
 
 
 EQUIVALENTS = Section("equivalents", "High-dimensional equivalents", _find)

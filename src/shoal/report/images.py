@@ -4,12 +4,10 @@ import math
 from functools import partial
 from typing import Any
 
-from torch import Tensor
-
 import shoal
 from shoal.pages.figures import COLORS, Axes, legend_below
 from shoal.pages.findings import Findings, Row
-from shoal.report.section import Section, Subject
+from shoal.report.section import NothingToSayError, Section, Subject
 from shoal.report.targets import learnable
 
 __all__ = ["IMAGES"]
@@ -23,26 +21,24 @@ _NAMES = ("pixels as a vector", "3×3 patches")
 def _find(subject: Subject) -> Findings:
     shape = subject.data.image_shape
     if shape is None:
-        return _none("the samples are no images")
+        raise NothingToSayError("the samples are no images")
     pixels = math.prod(shape[1:])
     count = min(_MOST, len(subject.x), math.isqrt(2 * _PAIRS // pixels))
     if count < _LEAST:
-        return _none(f"needs {_LEAST} samples or more, of at most {_PAIRS} pairs of pixels")
+        raise NothingToSayError(
+            f"needs {_LEAST} samples or more, of at most {_PAIRS} pairs of pixels"
+        )
     values, words = learnable(subject.data)
     some = subject.data.drawn()[:count]
     x, y = subject.x[some].double(), values[some].double()
     if not bool(y.any()) or not bool(x.any()):
-        return _none("the samples or their targets are constant")
+        raise NothingToSayError("the samples or their targets are constant")
     images = x.view(-1, *shape) * math.sqrt(pixels)  # pixels of mean square one
     paths = [
         shoal.ridge_path(subject.architecture, x, y),
         shoal.ridge_path(_NETWORK, images, y),
     ]
     return _findings(paths, count, words, classes=bool(subject.data.classes))
-
-
-def _none(why: str) -> Findings:
-    return Findings((Row("images", "none", why),))
 
 
 def _findings(paths: list[shoal.RidgePath], count: int, words: str, *, classes: bool) -> Findings:
@@ -65,11 +61,10 @@ def _findings(paths: list[shoal.RidgePath], count: int, words: str, *, classes: 
 def _panel(axes: Axes, paths: list[shoal.RidgePath]) -> None:
     """Errors of leaving out against the ridge."""
     for name, path, color in zip(_NAMES, paths, COLORS, strict=False):
-        freedom: Tensor = path.freedom
-        axes.plot(freedom, path.loo, color=color, label=name, linewidth=1.6)
-    axes.set_xlabel("degrees of freedom of the fit")
-    axes.set_ylabel("mean squared error, left out")
-    axes.set_yscale("log")
+        axes.plot(path.freedom, path.loo, color=color, label=name, linewidth=1.6)
+    axes.set(
+        xlabel="degrees of freedom of the fit", ylabel="mean squared error, left out", yscale="log"
+    )
     legend_below(axes)
 
 

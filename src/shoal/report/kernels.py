@@ -1,20 +1,20 @@
 """The section on the kernels of the infinitely wide network: size, spectrum, effective rank."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
 import shoal
 from shoal.pages.figures import COLORS, Axes, legend_below
 from shoal.pages.findings import Findings, Row
-from shoal.report.section import Section, Subject, of_each
+from shoal.report.section import Section, Subject, of_each, of_kernels
 
-__all__ = ["KERNELS", "Spectrum", "spectrum"]
+__all__ = ["KERNELS", "Spectrum", "draw_eigenvalues", "spectrum"]
 
+_STYLES = ((COLORS[0], "-"), (COLORS[1], "-"))
 _LOW_RANK = 2.0  # of kernels that say nearly the same of all samples
 _LOST = 1e-4  # rounding times the condition: fewer than four digits are left
 
@@ -62,6 +62,7 @@ def spectrum(matrix: Tensor) -> tuple[Spectrum, Tensor]:
 def _find(subject: Subject) -> Findings:
     kernels = shoal.kernel(subject.architecture, subject.x)
     (ck, ck_values), (ntk, ntk_values) = (spectrum(matrix) for matrix in kernels)
+    spectra = {"CK": ck_values, "NTK": ntk_values}
     told = tuple(_warnings({"CK": ck, "NTK": ntk}, kernels.ck))
     conditions = _both(ck.condition, ntk.condition)
     rows = (
@@ -78,7 +79,7 @@ def _find(subject: Subject) -> Findings:
     return Findings(
         rows,
         {"ck": asdict(ck), "ntk": asdict(ntk)},
-        partial(_panel, ck=ck_values, ntk=ntk_values),
+        partial(draw_eigenvalues, spectra=spectra, styles=_STYLES),
         warnings=told,
         fine=() if told else (f"Systems can be solved: conditions {conditions}.",),
         remedy="Take a ridge; standardize columns that are on different scales.",
@@ -109,20 +110,24 @@ def _warnings(found: dict[str, Spectrum], like: Tensor) -> Iterator[str]:
 
 
 def _both(ck: float | None, ntk: float | None) -> str:
-    first, second = ("∞ to rounding" if v is None else f"{v:.4g}" for v in (ck, ntk))
-    return of_each({"CK": first, "NTK": second})
+    return of_kernels(ck, ntk, none="∞ to rounding")
 
 
-def _panel(axes: Axes, ck: Tensor, ntk: Tensor) -> None:
-    """The eigenvalues in their order."""
-    for label, values, color in (("CK", ck, COLORS[0]), ("NTK", ntk, COLORS[1])):
-        positive = values[values > 0]
-        ranks = np.arange(1, len(positive) + 1)
-        axes.plot(ranks, positive.numpy(), color=color, label=label, linewidth=1.6)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("rank")
-    axes.set_ylabel("eigenvalue")
+def draw_eigenvalues(
+    axes: Axes, spectra: Mapping[str, Tensor], styles: Iterable[tuple[str, str]]
+) -> None:
+    """Draw eigenvalues in their order, the largest first.
+
+    Args:
+        axes: Where.
+        spectra: The eigenvalues of matrices, by what these are.
+        styles: A color and a kind of line for each.
+    """
+    for (label, values), (color, line) in zip(spectra.items(), styles, strict=False):
+        positive = values[values > 0].cpu().sort(descending=True).values
+        ranks = range(1, len(positive) + 1)
+        axes.plot(ranks, positive, line, color=color, label=label, linewidth=1.6)
+    axes.set(xscale="log", yscale="log", xlabel="rank", ylabel="eigenvalue")
     legend_below(axes)
 
 

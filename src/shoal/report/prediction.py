@@ -21,11 +21,7 @@ _FAR = 0.25  # of a measured error: it was not predicted
 
 
 def _find(subject: Subject) -> Findings:
-    x, targets = on_sphere(subject.data, _SAMPLES)
-    if len(x) < _LEAST:
-        return Findings((Row("prediction", "none", f"needs {_LEAST} samples or more"),))
-    if not bool(targets.values.any()):
-        return Findings((Row("prediction", "none", "the targets are constant"),))
+    x, targets = on_sphere(subject.data, _SAMPLES, _LEAST)
     path = shoal.ridge_path(subject.architecture, x, targets.values)
     ridge, count = path.best("loo"), len(x)
     sizes = [max(1, 2 * count >> octaves) for octaves in reversed(range(_OCTAVES))]
@@ -118,8 +114,7 @@ def _panel(axes: Axes, curve: shoal.LearningCurve) -> None:
     axes.set_xticks(curve.sizes.tolist(), [str(size) for size in curve.sizes.tolist()])
     axes.set_xticks([], minor=True)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("training samples")
-    axes.set_ylabel("mean squared error")
+    axes.set(xlabel="training samples", ylabel="mean squared error")
     legend_below(axes)
 
 

@@ -1,16 +1,17 @@
 """What an analysis is made of: sections, each with rows, numbers and a panel of the figure."""
 
+import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from torch import Tensor
 
-from shoal import Architecture
+from shoal import DEQ, Architecture
 from shoal.data import Dataset
-from shoal.pages.findings import Findings
+from shoal.pages.findings import Findings, Row
 
-__all__ = ["Section", "Subject", "as_sentence", "of_each"]
+__all__ = ["NothingToSayError", "Section", "Subject", "of_each", "of_kernels"]
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,16 @@ class Subject:
         """The inputs."""
         return self.data.x
 
+    @property
+    def deq(self) -> DEQ:
+        """The architecture, if it is a DEQ.
 
-def as_sentence(message: object) -> str:
-    """A message of the library as a sentence.
-
-    Args:
-        message: Text that begins with a small letter and has no full stop.
-    """
-    text = str(message)
-    return f"{text[:1].upper()}{text[1:]}."
+        Raises:
+            NothingToSayError: If it is none.
+        """
+        if not isinstance(self.architecture, DEQ):
+            raise NothingToSayError("it is about deep equilibrium models")
+        return self.architecture
 
 
 def of_each(values: Mapping[str, str]) -> str:
@@ -51,15 +53,42 @@ def of_each(values: Mapping[str, str]) -> str:
     return ", ".join(f"{value} ({name})" for name, value in values.items())
 
 
+def of_kernels(ck: float | None, ntk: float | None, form: str = ".4g", none: str = "none") -> str:
+    """Two numbers with the kernels that they are of; ``none`` stands for one that is not there.
+
+    Example:
+        >>> of_kernels(1.1, None)
+        '1.1 (CK), none (NTK)'
+    """
+    values = {"CK": ck, "NTK": ntk}
+    return of_each({k: none if v is None else f"{v:{form}}" for k, v in values.items()})
+
+
+class NothingToSayError(Exception):
+    """A section has nothing to say of a subject; the message says why."""
+
+
 class Section(NamedTuple):
     """A part of the analysis.
 
     Attributes:
         name: For machines.
         title: For people.
-        find: Computes the findings.
+        compute: Computes the findings.
     """
 
     name: str
     title: str
-    find: Callable[[Subject], Findings]
+    compute: Callable[[Subject], Findings]
+
+    def find(self, subject: Subject) -> Findings:
+        """The findings, with what the library warns of, or why there are none."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            try:
+                found = self.compute(subject)
+            except NothingToSayError as reason:
+                return Findings((Row("result", "none", str(reason)),))
+        texts = [str(one.message) for one in caught]
+        told = [*found.warnings, *(f"{text[:1].upper()}{text[1:]}." for text in texts)]
+        return replace(found, warnings=tuple(dict.fromkeys(told)))

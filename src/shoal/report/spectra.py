@@ -1,6 +1,5 @@
 """The section on the limiting spectrum: a Gaussian with the covariance of the data."""
 
-import warnings
 from functools import partial
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 import shoal
 from shoal.pages.figures import COLORS, Axes, legend_below
 from shoal.pages.findings import Findings, Row
-from shoal.report.section import Section, Subject, as_sentence, of_each
+from shoal.report.section import NothingToSayError, Section, Subject, of_each, of_kernels
 
 __all__ = ["SPECTRUM"]
 
@@ -25,14 +24,12 @@ _TAU0 = 1.0  # the inputs of an analysis have a mean squared norm of one
 def _find(subject: Subject) -> Findings:
     x, count = subject.x.double(), len(subject.x)
     if count < _LEAST:
-        return Findings((Row("limiting spectrum", "none", f"needs {_LEAST} samples or more"),))
+        raise NothingToSayError(f"needs {_LEAST} samples or more")
     if x.shape[1] > _MOST:
-        return Findings((Row("limiting spectrum", "none", f"needs {_MOST} features or fewer"),))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        labels = torch.zeros(count, dtype=torch.long)  # one class
-        mixture = shoal.GaussianMixture.fit(x.cpu(), labels, covariance="full")
-        limits = shoal.spectrum(subject.architecture, mixture, n=count, tau0=_TAU0)
+        raise NothingToSayError(f"needs {_MOST} features or fewer")
+    labels = torch.zeros(count, dtype=torch.long)  # one class
+    mixture = shoal.GaussianMixture.fit(x.cpu(), labels, covariance="full")
+    limits = shoal.spectrum(subject.architecture, mixture, n=count, tau0=_TAU0)
     exact = shoal.kernel(shoal.centered(subject.architecture, tau0=_TAU0), x)
     values = [torch.linalg.eigvalsh(matrix).cpu().numpy() for matrix in exact]
     found = [_numbers(limit, v) for limit, v in zip(limits, values, strict=True)]
@@ -54,7 +51,6 @@ def _find(subject: Subject) -> Findings:
         Row("as predicted", shares, "within a factor of 2", contradicted="share" in wrong),
     )
     numbers = dict(zip(("ck", "ntk"), found, strict=True))
-    told = [*wrong.values(), *(as_sentence(w.message) for w in caught)]
     note = (
         f"The prediction is for {count} samples of one Gaussian with the covariance of the data; "
         "what the data have beyond their covariance it does not know. The covariance is that of "
@@ -65,7 +61,7 @@ def _find(subject: Subject) -> Findings:
         numbers,
         partial(_panel, limit=limits.ntk, values=values[1]),
         notes=(note,),
-        warnings=tuple(dict.fromkeys(told)),
+        warnings=tuple(wrong.values()),
         fine=() if wrong else (f"Eigenvalues within a factor of 2 of the law: {shares}.",),
         remedy="Take the eigenvalues of the kernel itself: to the law, data are Gaussian.",
     )
@@ -74,7 +70,8 @@ def _find(subject: Subject) -> Findings:
 def _contradicted(found: dict[str, dict[str, Any]]) -> dict[str, str]:
     """What is predicted of the kernels and is not so: in a word, and in a sentence."""
     wrong: dict[str, str] = {}
-    share = {k: f"{f['as_predicted']:.0%}" for k, f in found.items() if not _expected(f)}
+    shares = {k: f["as_predicted"] for k, f in found.items()}
+    share = {k: f"{s:.0%}" for k, s in shares.items() if not s >= _MOST_OF_THEM}
     if share:
         last = found[list(share)[-1]]
         low, high = last["middle"]
@@ -97,10 +94,6 @@ def _contradicted(found: dict[str, dict[str, Any]]) -> dict[str, str]:
         off = f"off their prediction by {of_each(distances)} of their mean"
         wrong["distance"] = f"The eigenvalues are {off}."
     return wrong
-
-
-def _expected(found: dict[str, Any]) -> bool:
-    return bool(found["as_predicted"] >= _MOST_OF_THEM)
 
 
 def _numbers(limit: Any, values: Any) -> dict[str, Any]:
@@ -127,8 +120,7 @@ def _numbers(limit: Any, values: Any) -> dict[str, Any]:
 
 
 def _both(found: list[dict[str, Any]], name: str, form: str = ".4g") -> str:
-    values = ["none" if one[name] is None else f"{one[name]:{form}}" for one in found]
-    return of_each(dict(zip(("CK", "NTK"), values, strict=True)))
+    return of_kernels(found[0][name], found[1][name], form)
 
 
 def _panel(axes: Axes, limit: Any, values: Any) -> None:
@@ -147,8 +139,7 @@ def _panel(axes: Axes, limit: Any, values: Any) -> None:
     axes.set_xscale("log")
     axes.set_yscale("symlog", linthresh=1)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("eigenvalue")
-    axes.set_ylabel("how many")
+    axes.set(xlabel="eigenvalue", ylabel="how many")
     legend_below(axes)
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from shoal.data import Dataset
+from shoal.report.section import NothingToSayError
 
 __all__ = ["Targets", "learnable", "on_sphere"]
 
@@ -32,16 +33,24 @@ def learnable(data: Dataset) -> Targets:
     return Targets(_standard(data.x @ direction[:, None]), "no labels: the first principal axis")
 
 
-def on_sphere(data: Dataset, most: int) -> tuple[Tensor, Targets]:
+def on_sphere(data: Dataset, most: int, least: int = 1) -> tuple[Tensor, Targets]:
     """Drawn samples, scaled to norm one, with targets; without direction they are left out.
 
     Args:
         data: The data.
         most: How many samples at most.
+        least: How many at least.
+
+    Raises:
+        NothingToSayError: If there are fewer, or their targets are constant.
     """
     values, words = learnable(data)
     order = data.drawn()
     there = order[data.x[order].norm(dim=1) > 0][:most]
+    if len(there) < least:
+        raise NothingToSayError(f"needs {least} samples or more")
+    if not bool(values[there].any()):
+        raise NothingToSayError("the targets are constant")
     x = torch.nn.functional.normalize(data.x[there].double())
     return x, Targets(values[there].double(), words)
 

@@ -10,7 +10,7 @@ from shoal import ImplicitArchitecture, WellPosedness
 from shoal.pages.figures import COLORS, GRAY, Axes
 from shoal.pages.findings import Findings, Row
 from shoal.report.bars import Bar, draw_bars
-from shoal.report.section import Section, Subject
+from shoal.report.section import NothingToSayError, Section, Subject
 
 __all__ = ["WELL_POSEDNESS"]
 
@@ -20,7 +20,7 @@ _WIDTH = 1024  # of the network that is drawn and measured
 def _find(subject: Subject) -> Findings:
     architecture = subject.architecture
     if not isinstance(architecture, ImplicitArchitecture):
-        return Findings((Row("equilibrium", "none", "an explicit network is always well posed"),))
+        raise NothingToSayError("an explicit network is always well posed")
     gain = architecture.recurrent_gain
     measured = _measure(architecture, subject)
     rows = (
