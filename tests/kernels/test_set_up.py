@@ -208,3 +208,19 @@ def test_that_there_is_no_surface_is_found_out_once(monkeypatch):
         x[i].square().sum(1), x[j].square().sum(1), (x[i] * x[j]).sum(1)
     )
     torch.testing.assert_close(found.ck[i, j], exact.ck, rtol=1e-9, atol=1e-11)
+
+
+def test_kinks_at_parallel_inputs_are_not_looked_for(caplog):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(120, 10, dtype=torch.float64, generator=generator)
+    architecture = shoal.DEQ(shoal.ELU(), 0.2, 0.15, bias_variance=0.1)
+    caplog.set_level("INFO")
+    found = shoal.kernel(architecture, x)
+    assert "one by one" not in caplog.text  # a surface at all angles, which takes seconds to fail
+    i, j = torch.randint(len(x), (2, 40), generator=generator)
+    distinct = i != j
+    i, j, squares = i[distinct], j[distinct], (x * x).sum(1)
+    exact = shoal.kernel_function(architecture)(squares[i], squares[j], (x[i] * x[j]).sum(1))
+    for matrix, values in zip(found, exact, strict=True):
+        size = (matrix.diagonal()[i] * matrix.diagonal()[j]).sqrt()
+        assert ((matrix[i, j] - values).abs() <= 1e-10 * size).all()

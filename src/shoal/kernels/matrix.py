@@ -187,6 +187,13 @@ def _agreed(
     return min(shared.agree(identity(function, first, second), limit))
 
 
+def _empty(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """A new tensor; on a CPU by NumPy, which asks for huge pages: there are fewer to be found."""
+    if like.device.type != "cpu":
+        return like.new_empty(shape)
+    return torch.from_numpy(np.empty(shape, like.numpy().dtype))
+
+
 def _matrices(
     function: KernelFunction,
     first: Tensor,
@@ -203,7 +210,7 @@ def _matrices(
     columns = first.shape[-2] if second is None else second.shape[-2]
     shape = (*batch, first.shape[-2], columns)
     with (
-        nullcontext(Kernels(first.new_empty(shape), first.new_empty(shape)))
+        nullcontext(Kernels(*(_empty(shape, first) for _ in range(2))))
         if out is None
         else memory_mapped(out, shape, first.dtype, shared)
     ) as result:

@@ -16,7 +16,7 @@ from shoal.kernels.backends import Block, Blocks, Factors, Pair, backend_for
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.inputs import CLOSE, Inputs, pair_angles
 from shoal.kernels.piecewise_surface import PiecewiseSurface, part_surface
-from shoal.kernels.resolved_angles import resolved_angles
+from shoal.kernels.resolved_angles import SMOOTH_ANGLES, common_angles, resolved_angles
 from shoal.kernels.strips import Strip, rows_to_deal, strips
 from shoal.kernels.surface import (
     ANY_ANGLE,
@@ -44,7 +44,6 @@ _STRIPS = 8  # of a symmetric matrix on a CPU, at least, ...
 _LEAST_STRIP = 128  # ... but of so many rows, with which products are as fast as with more
 _MANY_PAIRS = 100_000  # pairs that deserve a word if computed one by one
 _INSET = 1e-3  # next to 0 and π derivatives in norms and variances are lost
-_SMOOTH_ANGLES: Span = (0.25, math.pi - 0.25)  # where kinks away from zero do no harm
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,7 +307,7 @@ def _choose(
     if pairs <= (min(few_pairs, FEW_PAIRS) if one_norm else few_pairs):
         return None, None
     angles, tolerance = typical_angles(left, right), TOLERANCE[dtype]
-    smooth = _common(angles, _SMOOTH_ANGLES)
+    smooth = common_angles(angles, SMOOTH_ANGLES)
     if squared_norm is not None and smooth[0] < smooth[1]:
         try:
             chosen = part_surface(function, squared_norm, smooth, tolerance)
@@ -316,14 +315,9 @@ def _choose(
         except AccuracyError as error:
             _LOGGER.info("no series at angles from %.3g to %.3g: %s", *smooth, error)
     span = norm_span(norms)
-    within = _common(angles, resolved_angles(function, 2 ** span[1]))
+    within = resolved_angles(function, 2 ** span[1], angles)
     boxes = (box for box in (within, smooth) if box[0] < box[1])
     return _any_norms(function, span, boxes, tolerance, pairs), None
-
-
-def _common(first: Span, second: Span) -> Span:
-    """The angles that are in both ranges."""
-    return max(first[0], second[0]), min(first[1], second[1])
 
 
 def _any_norms(

@@ -2,7 +2,8 @@ r"""Angles at which one series does for a kernel, however large its inputs are.
 
 An analytic activation of an argument of standard deviation $\tau$ looks like one with kinks if its
 details, of size $w$, are small beside $\tau$: its kernel is then nearly singular at angles up to
-about $w/\tau$ from 0 and π, which few pairs of inputs have.
+about $w/\tau$ from 0 and π, which few pairs of inputs have. One with kinks is singular at 0 and π
+themselves, where norms are equal.
 """
 
 import math
@@ -17,22 +18,37 @@ from shoal.core.caches import cached
 from shoal.gaussian.quadrature import finest_panel
 from shoal.kernels.calculi.own import Own, Variances
 from shoal.kernels.function import KernelFunction, kernels_in
-from shoal.kernels.surface import ANY_ANGLE, Span
+from shoal.kernels.surface import Span
 
-__all__ = ["resolved_angles"]
+__all__ = ["SMOOTH_ANGLES", "common_angles", "resolved_angles"]
 
 _FINEST = 0.05  # details, in standard deviations, that series of some hundred terms resolve
+SMOOTH_ANGLES: Span = (0.25, math.pi - 0.25)  # where kinks away from zero do no harm
 _INSET = 0.125  # beyond, sums over Hermite coefficients are short
 
 
+def resolved_angles(function: KernelFunction, norm: float, angles: Span) -> Span:
+    """Those of some angles that one series may do for, given the largest norm."""
+    seen = _seen(function, norm)
+    if any(_fine(phi, std) for phi, std in seen):
+        return common_angles(angles, (_INSET, math.pi - _INSET))
+    if angles[0] > 0 and angles[1] < math.pi:
+        return angles
+    kinks = any(phi.kinks and not phi.positively_homogeneous for phi, _ in seen)
+    return common_angles(angles, SMOOTH_ANGLES) if kinks else angles
+
+
+def common_angles(first: Span, second: Span) -> Span:
+    """The angles that are in both ranges."""
+    return max(first[0], second[0]), min(first[1], second[1])
+
+
 @cached
-def resolved_angles(function: KernelFunction, norm: float) -> Span:
-    """All angles, or those away from 0 and π if inputs of this norm are too large."""
+def _seen(function: KernelFunction, norm: float) -> list[tuple[Activation, float]]:
+    """Activations and the largest standard deviations of their arguments, given the norm."""
     scales = _Scales(torch.tensor([norm**2], dtype=torch.float64), differentiable=False)
     kernels_in(function.architecture, scales, function)
-    if any(_fine(phi, std) for phi, std in scales.seen):
-        return _INSET, math.pi - _INSET
-    return ANY_ANGLE
+    return scales.seen
 
 
 @dataclass(frozen=True, eq=False)

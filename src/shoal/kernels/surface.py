@@ -54,6 +54,7 @@ _MARGIN = 2  # degrees beyond those that the lines need
 _MANY = 8192  # entries from which on long lines are tried
 _FEW = 4096  # norms whose scalar equations are solved on the CPU: a GPU would wait for each step
 _GRID = 4  # ranges of norms end at multiples of 1/4 in log₂
+_LONGER = 12  # terms of all functions of a norm that cost no more than an arc cosine
 _NEARBY = 2  # variances are rounded to multiples of 1/2 in log₂ for degrees
 
 
@@ -100,15 +101,26 @@ class Surface:
     def restricted(self, angles: Span, tolerance: float) -> "Surface":
         """The same for fewer angles, by a shorter series."""
         degree = self.coefficients.shape[-1] - 1
-        nodes = to_unit(chebyshev_nodes(degree, *angles), self.angles)
-        values = self.coefficients @ chebyshev_basis(nodes, degree)
-        coefficients = coefficients_from_values(values)
+        coefficients, left_out = self._interpolated(chebyshev_nodes(degree, *angles), tolerance)
+        return replace(self, angles=angles, coefficients=coefficients, error=self.error + left_out)
+
+    @cached
+    def in_cosines(self, tolerance: float) -> Tensor | None:
+        """Coefficients of series in the cosines instead; ``None`` if these are much longer."""
+        low, high = self.angles
+        terms = self.coefficients.shape[-1]
+        nodes = chebyshev_nodes(2 * terms, math.cos(high), math.cos(low)).acos()
+        found, _ = self._interpolated(nodes, tolerance)
+        return found if self.rank * (found.shape[-1] - terms) <= _LONGER else None
+
+    def _interpolated(self, angles: Tensor, tolerance: float) -> tuple[Tensor, float]:
+        """Series through the values at some angles, and what is left out of them."""
+        basis = chebyshev_basis(to_unit(angles, self.angles), self.coefficients.shape[-1] - 1)
+        coefficients = coefficients_from_values(self.coefficients @ basis)
         rest = coefficients.abs().flatten(0, -2).amax(0).flip(0).cumsum(0).flip(0)
         needed = max(1, int((rest > tolerance / 8).sum()))
-        error = self.error + float(rest[needed]) if needed <= degree else self.error
-        return replace(
-            self, angles=angles, coefficients=coefficients[..., :needed].contiguous(), error=error
-        )
+        left_out = float(rest[needed]) if needed < len(rest) else 0.0
+        return coefficients[..., :needed].contiguous(), left_out
 
     def pairs(self, left: Tensor, right: Tensor, angle: Tensor) -> Tensor:
         """Values at single pairs, given their features and angles. shape: (2, n)."""

@@ -10,24 +10,26 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numba import float64, int64, void
+from numba import boolean, float64, int64, uint32, void
 from numpy.polynomial import Chebyshev, Polynomial
 from numpy.typing import NDArray
 
-__all__ = ["MATH", "CompiledLoops", "Loop", "arc_cosine", "compiled", "compiled_loops"]
+__all__ = ["MATH", "TILE", "CompiledLoops", "Loop", "arc_cosine", "compiled", "compiled_loops"]
 
 Array = NDArray[Any]
 Loop = Callable[..., None]
 
 MATH = {"contract", "nsz"}  # a*b + c in one rounding; nothing else is rearranged
-_WIDTH = 256  # columns whose basis stays in the nearest cache
+TILE = 128  # columns of nearly one norm that are taken together ...
+_WIDTH = 256  # ... or of any, in the nearest cache
 _SIDE = 32  # rows and columns that are transposed at once
 
 
 class CompiledLoops(NamedTuple):
-    """The loops for matrices of one dtype, of any strides."""
+    """The loops for matrices of one dtype."""
 
-    evaluate_rows: Loop
+    evaluate_series: Loop
+    evaluate_tiles: Loop
     adjoint_rows: Loop
     mirror_columns: Loop
 
@@ -35,19 +37,21 @@ class CompiledLoops(NamedTuple):
 @lru_cache(maxsize=2)
 def compiled_loops(dtype: np.dtype[Any]) -> CompiledLoops:
     """Compile the loops for matrices of a dtype, or load them."""
-    matrix = numba.from_dtype(dtype)[:, :]
-    indices, numbers = int64[::1], float64[:, ::1]
-    ends, tiles = (float64, float64), (indices, indices, float64[:, :, :, ::1])
-    mixed = (float64[:, :, ::1], int64[:, ::1], numbers)
-    rows = void(matrix, *ends, *tiles, *mixed, numbers, numbers, matrix, matrix)
+    scalar = numba.from_dtype(dtype)
+    matrix, indices, numbers = scalar[:, :], int64[::1], float64[:, ::1]
+    points = (scalar[:, ::1], boolean, float64, float64)
+    scales = (numbers, numbers, scalar[::1], scalar[::1], int64)
+    series = void(*points, numbers, *scales)
+    tiles = (uint32[::1], numbers, float64[:, :, ::1], int64[:, ::1], numbers)
     factors = float64[:, :, ::1]
     adjoint = void(
-        matrix, numba.from_dtype(dtype)[:, :, :], *ends, float64[:, :, :, ::1], indices,
+        matrix, scalar[:, :, :], float64, float64, float64[:, :, :, ::1], indices,
         factors, factors, matrix, float64[::1], float64[::1],
     )  # fmt: skip
     columns = void(matrix, int64, int64, int64, int64)
     return CompiledLoops(
-        compiled(rows, _evaluate_rows),
+        compiled(series, _evaluate_series),
+        compiled(void(*points, *tiles, *scales), _evaluate_tiles),
         compiled(adjoint, _adjoint_rows),
         compiled(columns, _mirror_columns),
     )
@@ -94,78 +98,137 @@ def arc_cosine(c: float) -> float:
     return angle if c >= 0 else math.pi - angle
 
 
-def _evaluate_rows(
+@numba.njit(inline="always", fastmath=MATH)
+def _places(cosine: Array, of_angle: bool, middle: float, inverse_half: float, x: Array) -> None:
+    """Twice the places in [-1, 1] of cosines, or of their angles, on a range of these."""
+    if of_angle:
+        for j in range(len(cosine)):
+            t = (arc_cosine(cosine[j]) - middle) * inverse_half
+            x[j] = 2.0 * min(max(t, -1.0), 1.0)
+    else:
+        for j in range(len(cosine)):
+            x[j] = 2.0 * min(max((cosine[j] - middle) * inverse_half, -1.0), 1.0)
+
+
+@numba.njit(inline="always", fastmath=MATH)
+def _two_series(x: Array, series: Array, count: int, work: Array) -> None:
+    """Chebyshev series of both kernels at places x/2, by Clenshaw's recursion, four terms at once.
+
+    Args:
+        x: Twice the places. shape: (width,)
+        series: The coefficients, of which ``count`` count, a multiple of four. shape: (terms, 2)
+        count: How many there are.
+        work: Where the values go, and what the recursion remembers. shape: (4, width)
+    """
+    ck, ck_before, ntk, ntk_before = work[0], work[1], work[2], work[3]
+    for j in range(len(x)):
+        ck[j], ck_before[j], ntk[j], ntk_before[j] = 0.0, 0.0, 0.0, 0.0
+    for k in range(count - 4, -1, -4):
+        p0, p1, p2, p3 = series[k, 0], series[k + 1, 0], series[k + 2, 0], series[k + 3, 0]
+        q0, q1, q2, q3 = series[k, 1], series[k + 1, 1], series[k + 2, 1], series[k + 3, 1]
+        for j in range(len(x)):
+            y, u, v = x[j], ck[j], ck_before[j]
+            v = (p3 - v) + y * u
+            u = (p2 - u) + y * v
+            v = (p1 - v) + y * u
+            ck[j], ck_before[j] = (p0 - u) + y * v, v
+            u, v = ntk[j], ntk_before[j]
+            v = (q3 - v) + y * u
+            u = (q2 - u) + y * v
+            v = (q1 - v) + y * u
+            ntk[j], ntk_before[j] = (q0 - u) + y * v, v
+    for j in range(len(x)):
+        ck[j] -= 0.5 * x[j] * ck_before[j]
+        ntk[j] -= 0.5 * x[j] * ntk_before[j]
+
+
+def _evaluate_series(
     cosine: Array,
+    of_angle: bool,
     middle: float,
-    inverse_half_width: float,
-    order: Array,
-    starts: Array,
+    inverse_half: float,
     series: Array,
-    mixing: Array,
+    row_scale: Array,
+    column_scale: Array,
+    ck: Array,
+    ntk: Array,
+    stride: int,
+) -> None:
+    """Write both kernels of some rows, each one series; rows of a result are ``stride`` apart."""
+    x, work = np.empty(_WIDTH), np.empty((4, _WIDTH))
+    size = cosine.shape[1]
+    for i in range(cosine.shape[0]):
+        left, right = row_scale[0, i], row_scale[1, i]
+        for start in range(0, size, _WIDTH):
+            width = min(_WIDTH, size - start)
+            place = i * stride + start
+            _places(cosine[i, start : start + width], of_angle, middle, inverse_half, x)
+            _two_series(x[:width], series, len(series), work)
+            own, other = ck[place : place + width], ntk[place : place + width]
+            for j in range(width):
+                own[j] = work[0, j] * (left * column_scale[0, start + j])
+                other[j] = work[2, j] * (right * column_scale[1, start + j])
+
+
+def _evaluate_tiles(
+    cosine: Array,
+    of_angle: bool,
+    middle: float,
+    inverse_half: float,
+    order: Array,
+    features: Array,
+    series: Array,
     terms: Array,
     weights: Array,
     row_scale: Array,
     column_scale: Array,
     ck: Array,
     ntk: Array,
+    stride: int,
 ) -> None:
-    """Write both kernels of some rows; arguments are those of tiles of columns."""
-    _, most, rank = mixing.shape
-    length = series.shape[2]
-    widest = 0
-    for tile in range(len(starts) - 1):
-        widest = max(widest, starts[tile + 1] - starts[tile])
-    basis, local = np.empty((length, widest)), np.empty((length, 2))
-    a, b = np.empty(widest), np.empty(widest)
-    first, second = np.empty(widest), np.empty(widest)
+    """The same for tiles of columns of nearly one norm, whose series are combinations of a few."""
+    most, length = terms.shape[1], series.shape[-1] // terms.shape[1]
+    basis, local = np.empty((length // 2, TILE)), np.empty(series.shape[-1])
+    x, first, second = np.empty(TILE), np.empty(TILE), np.empty(TILE)
+    size = cosine.shape[1]
     for i in range(cosine.shape[0]):
-        own = series[i % series.shape[0]]
-        for tile in range(len(starts) - 1):
-            start, width = starts[tile], starts[tile + 1] - starts[tile]
+        row, left, right = cosine[i], row_scale[0, i], row_scale[1, i]
+        own, other = ck[i * stride : i * stride + size], ntk[i * stride : i * stride + size]
+        for tile in range(len(terms)):
+            start = tile * TILE
+            width = min(TILE, size - start)
             columns = order[start : start + width]
             for j in range(width):
-                first[j] = cosine[i, columns[j]]
-            longest = terms[tile].max()
+                first[j] = row[columns[j]]
+            _places(first[:width], of_angle, middle, inverse_half, x)
             for j in range(width):
-                t = (arc_cosine(first[j]) - middle) * inverse_half_width
-                basis[0, j] = 1.0
-                basis[1, j] = min(max(t, -1.0), 1.0)
-                first[j] = 0.0
-                second[j] = 0.0
-            for k in range(2, longest):
+                basis[0, j], basis[1, j] = 1.0, 0.5 * x[j]
+                first[j], second[j] = 0.0, 0.0
+            for k in range(2, terms[tile].max()):
                 for j in range(width):
-                    basis[k, j] = 2 * basis[1, j] * basis[k - 1, j] - basis[k - 2, j]
+                    basis[k, j] = x[j] * basis[k - 1, j] - basis[k - 2, j]
+            local[:] = 0.0
+            for r in range(features.shape[1]):
+                factor = features[i, r]
+                for k in range(len(local)):
+                    local[k] += factor * series[tile, r, k]
             for combination in range(most):
-                count = terms[tile, combination]
-                if count == 0:
-                    continue
-                for k in range(count):
-                    local[k, 0] = 0.0
-                    local[k, 1] = 0.0
-                for s in range(rank):
-                    factor = mixing[tile, combination, s]
-                    for k in range(count):
-                        local[k, 0] += factor * own[s, k, 0]
-                        local[k, 1] += factor * own[s, k, 1]
-                for j in range(width):
-                    a[j] = 0.0
-                    b[j] = 0.0
-                for k in range(0, count, 4):
-                    p0, p1, p2, p3 = local[k, 0], local[k + 1, 0], local[k + 2, 0], local[k + 3, 0]
-                    q0, q1, q2, q3 = local[k, 1], local[k + 1, 1], local[k + 2, 1], local[k + 3, 1]
+                p = local[combination * length : (combination + 1) * length]
+                weight = weights[combination, start : start + width]
+                for k in range(0, terms[tile, combination], 4):
+                    p0, p1, p2, p3 = p[2 * k], p[2 * k + 2], p[2 * k + 4], p[2 * k + 6]
+                    q0, q1, q2, q3 = p[2 * k + 1], p[2 * k + 3], p[2 * k + 5], p[2 * k + 7]
                     for j in range(width):
-                        t0, t1 = basis[k, j], basis[k + 1, j]
+                        t0, t1, w = basis[k, j], basis[k + 1, j], weight[j]
                         t2, t3 = basis[k + 2, j], basis[k + 3, j]
-                        a[j] += p0 * t0 + p1 * t1 + p2 * t2 + p3 * t3
-                        b[j] += q0 * t0 + q1 * t1 + q2 * t2 + q3 * t3
-                for j in range(width):
-                    weight = weights[combination, start + j]
-                    first[j] += a[j] * weight
-                    second[j] += b[j] * weight
-            left, right = row_scale[0, i], row_scale[1, i]
+                        first[j] += w * (p0 * t0 + p1 * t1 + p2 * t2 + p3 * t3)
+                        second[j] += w * (q0 * t0 + q1 * t1 + q2 * t2 + q3 * t3)
             for j in range(width):
-                ck[i, columns[j]] = first[j] * (left * column_scale[0, start + j])
-                ntk[i, columns[j]] = second[j] * (right * column_scale[1, start + j])
+                first[j] *= left * column_scale[0, start + j]
+                second[j] *= right * column_scale[1, start + j]
+            for j in range(width):
+                own[columns[j]] = first[j]
+                other[columns[j]] = second[j]
 
 
 def _adjoint_rows(

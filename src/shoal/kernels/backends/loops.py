@@ -6,6 +6,7 @@ combinations of the functions $f_s$ tell them apart, each of which needs a short
 angle. What is left out of both is bounded for every entry, by ``_CUT`` of the diagonal in all.
 """
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -18,16 +19,15 @@ from torch import Tensor
 
 from shoal.kernels.backends.block import Adjoint, Block, DifferentiableBlock, Factors
 from shoal.kernels.backends.blocks import Blocks, Pair, adjoint_series
-from shoal.kernels.backends.compiled_loops import compiled_loops
-from shoal.kernels.surface import Surface
+from shoal.kernels.backends.compiled_loops import TILE, compiled_loops
 
 __all__ = ["Loops", "in_threads"]
 
 Array = NDArray[Any]
 
-_TILE = 256  # columns whose basis stays in the nearest cache
 _CUT = {torch.float64: 2e-12, torch.float32: 1e-9}  # what tiles may leave out, of the diagonal
 _UNROLLED = 4  # terms of a series that are added at once
+_SAMPLED = 8  # of so many columns of a tile one says which combinations matter
 _ROWS = 8  # least rows of a thread
 
 
@@ -37,25 +37,35 @@ class Loops(Blocks):
     takes_threads = True
 
     def evaluate(self, block: Block, out: Pair) -> None:
-        """Write both kernels of a block into ``out``."""
+        """Write both kernels of a block into ``out``, whose rows are contiguous."""
         surface, rows, columns, cosine = block
-        tiles = _Tiles.of(surface, rows, columns)
+        cut = _CUT[cosine.dtype]
+        in_cosines = surface.in_cosines(cut)
         low, high = surface.angles
-        row_scale, cosines = rows.scale.double().numpy(), cosine.numpy()
-        ck, ntk = (matrix.numpy() for matrix in out)
-        evaluate = compiled_loops(cosines.dtype).evaluate_rows
+        if in_cosines is not None:
+            low, high = math.cos(high), math.cos(low)
+        core = _padded_terms((surface.coefficients if in_cosines is None else in_cosines).numpy())
+        variable = in_cosines is None, (low + high) / 2, 2 / (high - low)
+        loops, stride = compiled_loops(cosine.numpy().dtype), out[0].stride(0)
+        row_scale, scale = (f.scale.double().contiguous().numpy() for f in (rows, columns))
+        if surface.rank == 1:
+            loop, series = loops.evaluate_series, np.ascontiguousarray(core[:, 0, 0].T)
+        else:
+            loop, tiles = loops.evaluate_tiles, _Tiles.of(core, rows, columns, cut)
+            scale = tiles.scale
+
+        def form(part: slice) -> tuple[Array, ...]:
+            if surface.rank == 1:
+                return (series,)
+            return tiles.order, tiles.features[part], tiles.series, tiles.terms, tiles.weights
 
         def some(start: int, stop: int) -> None:
             part = slice(start, stop)
-            series = tiles.series if len(tiles.series) == 1 else tiles.series[part]
-            scale = np.ascontiguousarray(row_scale[:, part])
-            evaluate(
-                cosines[part], (low + high) / 2, 2 / (high - low), tiles.order, tiles.starts,
-                series, tiles.mixing, tiles.terms, tiles.weights, scale, tiles.scale, ck[part],
-                ntk[part],
-            )  # fmt: skip
+            scales = np.ascontiguousarray(row_scale[:, part]), scale
+            results = (_span(matrix[part]) for matrix in out)
+            loop(cosine[part].numpy(), *variable, *form(part), *scales, *results, stride)
 
-        in_threads(some, len(cosines))
+        in_threads(some, len(cosine))
 
     def adjoint(self, block: DifferentiableBlock, upstream: Tensor) -> Adjoint:
         """Gradients of cosines and norms of a block, given those of both kernels, (2, n, m)."""
@@ -110,87 +120,65 @@ def in_threads(work: Callable[[int, int], None], count: int) -> None:
             done.result()
 
 
+def _span(matrix: Tensor) -> Array:
+    """The numbers of a matrix with contiguous rows, and what lies between these. shape: (k,)."""
+    rows, columns = matrix.shape
+    return matrix.as_strided(((rows - 1) * matrix.stride(0) + columns,), (1,)).numpy()
+
+
 class _Tiles(NamedTuple):
     """Columns in the order of their norms, in tiles, and what tells those of a tile apart.
 
     Attributes:
         order: The columns. shape: (m,)
-        starts: Where tiles begin, and the end. shape: (tiles + 1,)
-        series: Coefficients in the angle; one row if all are the same. shape: (n, rank, terms, 2)
-        mixing: Combinations of the functions of a norm. shape: (tiles, most, rank)
-        terms: How many coefficients each combination needs, zero for none. shape: (tiles, most)
-        weights: The combinations at each column, in order. shape: (most, m)
+        features: Functions of the norms of the rows. shape: (n, rank)
+        series: What each of these adds to the coefficients of a few combinations of functions of
+            the columns' norms, for both kernels in turn. shape: (tiles, rank, few * terms * 2)
+        terms: How many coefficients each combination needs, zero for none. shape: (tiles, few)
+        weights: The combinations at each column, in order. shape: (few, m)
         scale: Roots of the diagonals, in order. shape: (2, m)
     """
 
     order: Array
-    starts: Array
+    features: Array
     series: Array
-    mixing: Array
     terms: Array
     weights: Array
     scale: Array
 
     @classmethod
-    def of(cls, surface: Surface, rows: Factors, columns: Factors) -> "_Tiles":
-        """Those of a block, for which no column matters where there is one function of a norm."""
-        features, scale = columns.features.double().numpy(), columns.scale.double().numpy()
-        count, rank = features.shape
-        left = rows.features.double().numpy() if rank > 1 else np.ones((1, 1))
-        core = _padded_terms(surface.coefficients.numpy())
-        order = np.argsort(scale[0]) if rank > 1 else np.arange(count)
-        starts = np.arange(0, count, _TILE)
-        ends = np.append(starts[1:], count)
-        cutter = _Cutter(core, np.abs(left).max(0), _CUT[rows.scale.dtype])
-        mixing = np.zeros((len(starts), rank, rank))
-        terms = np.zeros((len(starts), rank), np.int64)
-        weights = np.zeros((rank, count))
-        for tile, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            few, size = cutter.combinations(features[order[start:end]])
-            mixing[tile, : len(few)] = few
-            terms[tile, : len(few)] = cutter.terms(few, np.abs(size).max(1))
-            weights[: len(few), start:end] = size
-        series = np.einsum("nr,qrsk->nskq", left, core, optimize=True)
-        series, scale = np.ascontiguousarray(series), np.ascontiguousarray(scale[:, order])
-        return cls(order, np.append(starts, count), series, mixing, terms, weights, scale)
-
-
-class _Cutter(NamedTuple):
-    """What may be left out of a surface.
-
-    Attributes:
-        core: Its coefficients. shape: (2, rank, rank, terms)
-        largest: The largest value of each function at the norms of the rows. shape: (rank,)
-        cut: What may be left out of an entry in all: a half by either function.
-    """
-
-    core: Array
-    largest: Array
-    cut: float
-
-    def combinations(self, features: Array) -> tuple[Array, Array]:
-        """Few combinations of the functions, and their values at columns, which tell these apart.
+    def of(cls, core: Array, rows: Factors, columns: Factors, cut: float) -> "_Tiles":
+        """Those of a block.
 
         Args:
-            features: The functions at the columns. shape: (m, rank)
-
-        Returns:
-            Tensors of shapes (few, rank) and (few, m).
+            core: The coefficients of a surface. shape: (2, rank, rank, terms)
+            rows: What the rows contribute.
+            columns: What the columns contribute.
+            cut: What may be left out of an entry in all: a half by combinations that are left out,
+                a half by short series.
         """
-        if features.shape[1] == 1:
-            return np.ones((1, 1)), features.T
-        bound = np.einsum("r,qrsk->qs", self.largest, np.abs(self.core)).max(0)
-        columns, singular, basis = np.linalg.svd(features, full_matrices=False)
-        rest = np.sqrt(np.square(singular[::-1]).cumsum())[::-1]
-        few = max(1, int((rest * np.linalg.norm(bound) > self.cut / 2).sum()))
-        return basis[:few], (columns[:, :few] * singular[:few]).T
-
-    def terms(self, combinations: Array, size: Array) -> Array:
-        """How many terms each combination needs, given its largest value at columns."""
-        series = np.einsum("ls,qrsk->qrlk", combinations, self.core)
-        bound = np.einsum("r,qrlk->lk", self.largest, np.abs(series)) * size[:, None]
-        rest = bound[:, ::-1].cumsum(1)[:, ::-1]
-        return _even((rest > self.cut / 2 / len(combinations)).sum(1))
+        left, right = rows.features.double().numpy(), columns.features.double().numpy()
+        scale = columns.scale.double().numpy()
+        count, rank = right.shape
+        order = np.argsort(scale[0])
+        filled = np.append(order, np.repeat(order[-1:], -count % TILE)).reshape(-1, TILE)
+        bound = np.einsum("r,qrsk->qs", np.abs(left).max(0), np.abs(core)).max(0)
+        bound = np.where(bound > 0, bound, 1.0)
+        features = right[filled] * bound  # shape: (tiles, width, rank)
+        basis = np.linalg.svd(features[:, ::_SAMPLED])[2]
+        weights = features @ basis.transpose(0, 2, 1)
+        rest = np.sqrt(np.square(weights)[..., ::-1].cumsum(-1)[..., ::-1].max(1) * rank)
+        needed = np.maximum((rest > cut / 2).sum(1), 1)[:, None]
+        few = needed.max()
+        series = np.tensordot(basis[:, :few] / bound, core, (2, 2))  # (tiles, few, 2, rank, terms)
+        most = np.einsum("r,tlqrk->tlqk", np.abs(left).max(0), np.abs(series)).max(2)
+        most *= np.abs(weights).max(1)[:, :few, None]
+        terms = _even((most[..., ::-1].cumsum(-1)[..., ::-1] > cut / 2 / needed[..., None]).sum(-1))
+        terms = np.where(np.arange(few) < needed, terms, 0)
+        series = series[..., : terms.max()].transpose(0, 3, 1, 4, 2).reshape(len(terms), rank, -1)
+        weights = weights.transpose(2, 0, 1).reshape(rank, -1)[:few, :count]
+        together = left, series, terms, weights, scale[:, order]
+        return cls(order.astype(np.uint32), *(np.ascontiguousarray(part) for part in together))
 
 
 def _padded_terms(coefficients: Array) -> Array:
