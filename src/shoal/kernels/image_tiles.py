@@ -1,7 +1,7 @@
 """When and how kernels of images are computed by fused passes, of a GPU or of a CPU."""
 
 import math
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import ModuleType
 from typing import ClassVar
 
@@ -93,7 +93,7 @@ class FusedPixels:
         """
         tiles = _tiles()
         assert tiles is not None
-        variances = self._variances().float()
+        variances = self._variances.float()
         steps = displacements.to(self.points.device)
         parts = []
         size = max(1, _PROGRAMS // len(steps))
@@ -104,7 +104,7 @@ class FusedPixels:
                     (variances, variances),
                     (i, j),
                     steps,
-                    self._bands(),
+                    self._bands,
                     self._network(),
                     share=self.images.pairs.share,
                 )
@@ -113,6 +113,7 @@ class FusedPixels:
             parts.append(found)
         return torch.cat(parts, 1)
 
+    @cached_property
     def _variances(self) -> Tensor:
         """Of what each pixel sees at equilibrium, found in float64."""
         images, injection, (cell,) = self.images, self.layers.injection, self.layers.cells
@@ -122,6 +123,7 @@ class FusedPixels:
         found = images.fixed_point(Loop(self.layers.cells), injected).values
         return found.view(len(found), *self.points.shape[2:])
 
+    @cached_property
     def _bands(self) -> tuple[Tensor, Tensor]:
         """The matrices that sum along both axes, for all displacements along each."""
         pairs = self.images.pairs
@@ -173,7 +175,7 @@ class LoopedPixels(FusedPixels):
         try:
             found: Tensor = loops.pixel_loops(
                 self.points,
-                self._variances(),
+                self._variances,
                 index,
                 self._network(),
                 reach=(reach if len(pairs.sides) == 2 else 0, reach),
