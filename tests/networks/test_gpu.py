@@ -1,9 +1,13 @@
 """Networks on a GPU do what they do on the CPU."""
 
+import copy
+import threading
+
 import pytest
 import torch
 
 import shoal
+from shoal.equilibrium import recurring
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -132,3 +136,120 @@ def test_graphs_in_several_streams_and_after_new_weights():
     torch.testing.assert_close(found.cpu(), cpu(inputs()).detach(), rtol=1e-9, atol=1e-10)
     with torch.inference_mode():
         torch.testing.assert_close(net(x), found, rtol=1e-9, atol=1e-10)
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """Counts the graphs that are captured, and knows none at first."""
+    found = []
+
+    def record(function, tensors):
+        found.append(captured(function, tensors))
+        return found[-1]
+
+    captured = recurring.record
+    monkeypatch.setattr(recurring, "record", record)
+    monkeypatch.setattr(recurring, "_KNOWN", recurring.Recurrences())
+    return found
+
+
+ARCHITECTURES = [
+    DEQ,
+    shoal.DEQ(shoal.ReLU(), 0.2, 0.8),
+    shoal.DEQ(shoal.GELU(), 0.2, 0.8),
+    shoal.ImplicitNetwork(gamma=0.3, bias_variance=0.1),
+]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: repr(a)[:30])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_passes_at_once_are_those_of_the_cpu(architecture, dtype, recorded):
+    cpu, gpu = (
+        shoal.build(architecture, in_features=20, width=64, dtype=dtype, device=device)
+        for device in ("cpu", "cuda")
+    )
+    rtol, atol = (1e-3, 2e-5) if dtype == torch.float32 else (1e-8, 1e-10)
+    optimizers = [torch.optim.Adam(net.parameters(), lr=1e-3) for net in (cpu, gpu)]
+    for turn in range(8):
+        x = inputs(dtype).roll(turn, 1) if turn < 6 else inputs(dtype)[:7]
+        expected, found = passes(cpu, x), passes(gpu, x.cuda())
+        for left, right in zip(expected, found, strict=True):
+            torch.testing.assert_close(right.cpu(), left, rtol=rtol, atol=atol)
+        with torch.inference_mode():
+            torch.testing.assert_close(gpu(x.cuda()).cpu(), expected[0], rtol=rtol, atol=atol)
+        for optimizer in optimizers:
+            optimizer.step()
+    assert len(recorded) >= 3
+    assert gpu.last_solve.status.tolist() == [0] * 7
+    assert gpu.last_solve.steps.tolist() == [gpu.last_solve.evaluations - 1] * 7
+
+
+def test_unsolved_samples_and_bad_inputs_at_once(recorded):
+    net = shoal.build(
+        DEQ, in_features=20, width=64, dtype=torch.float64, device="cuda", on_failure="status"
+    )
+    x = inputs().cuda()
+    with torch.no_grad():
+        for _ in range(5):
+            expected = net(x)
+        assert recorded
+        for bad in (torch.nan, torch.inf):
+            spoiled = x.clone()
+            spoiled[3, 2] = bad
+            with pytest.raises(ValueError, match="x must be finite"):
+                net(spoiled)
+        torch.testing.assert_close(net(x), expected, rtol=1e-9, atol=1e-11)
+        net.recurrent.mul_(6.0)
+        for _ in range(4):
+            net(x)
+            assert not net.last_solve.converged.all()
+    for _ in range(4):
+        net(x).sum().backward()
+        assert not net.last_solve.converged.all()
+
+
+def test_autocast_copies_and_threads_at_once(recorded):
+    net = shoal.build(DEQ, in_features=20, width=64, device="cuda")
+    x = inputs(torch.float32).cuda()
+    with torch.no_grad():
+        for _ in range(5):
+            expected = net(x)
+        assert recorded
+        same = copy.deepcopy(net)
+        same.recurrent.mul_(0.5)
+        assert not torch.allclose(same(x), expected, rtol=1e-3)
+        torch.testing.assert_close(net(x), expected, rtol=1e-4, atol=1e-5)
+        with torch.autocast("cuda", torch.float16):
+            torch.testing.assert_close(net(x).float(), expected, rtol=2e-2, atol=2e-2)
+    found = []
+
+    def work(stream):
+        with torch.cuda.stream(stream), torch.no_grad():
+            found.extend([net(x) for _ in range(20)])
+            stream.synchronize()
+
+    torch.cuda.synchronize()
+    threads = [threading.Thread(target=work, args=(torch.cuda.Stream(),)) for _ in range(3)]
+    threads += [threading.Thread(target=work, args=(torch.cuda.default_stream(),))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 80
+    for one in found:
+        torch.testing.assert_close(one, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_many_batches_of_a_loader_at_once(recorded):
+    net = shoal.build(DEQ, in_features=20, width=128, device="cuda", warm_start=True)
+    x = torch.randn(330, 20, generator=torch.Generator().manual_seed(1)) / 20**0.5
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+    for _ in range(3):
+        for batch in x.split(50):
+            optimizer.zero_grad()
+            net(batch.cuda()).square().mean().backward()
+            found = net.last_solve
+            assert (found.residual <= 1.01e-6 * found.value.norm(dim=1) + 1e-9).all()
+            assert net.last_adjoint.converged.all()
+            optimizer.step()
+    assert 2 <= len(recorded) <= 20

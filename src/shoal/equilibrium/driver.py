@@ -8,8 +8,9 @@ from torch import Tensor
 
 from shoal.core.torch_internals import full_precision
 from shoal.equilibrium.base import Solver, State, select
+from shoal.equilibrium.limits import residual_norms
 from shoal.equilibrium.problem import Evaluation, Problem
-from shoal.equilibrium.records import PATIENCE, Outcome, Records, residual_norms
+from shoal.equilibrium.records import PATIENCE, Outcome, Records
 
 __all__ = ["Outcome", "drive", "drive_through", "repeat"]
 
@@ -77,9 +78,6 @@ class _Run:
         step, look, evaluations = 0, 0, 0
         records, solver = self.records, self.solver
         while True:
-            if step < look and (graphs := solver.follows_map(self.problem)) is not None:
-                self.z = self.problem.iterated(self.z, look - step, graphs=graphs)
-                evaluations, step = evaluations + look - step, look
             evaluations += 1
             if step < look:
                 evaluation = self.problem.evaluate(self.z)

@@ -1,6 +1,7 @@
 """Differentiable fixed points of a function."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal, TypedDict, Unpack, overload
 
 from torch import Tensor
@@ -107,4 +108,5 @@ def fixed_point(
         return value
     known = options.log.forward
     assert known is not None
-    return Solution(value, *found[1:], known.evaluations, known.note, options.log)
+    evaluations, note = known.evaluations, known.note
+    return replace(found, value=value, evaluations=evaluations, note=note, log=options.log)

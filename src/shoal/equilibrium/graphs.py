@@ -1,146 +1,85 @@
-"""Steps of an iteration on a GPU as CUDA graphs, which start without Python in between.
+"""Functions of tensors as CUDA graphs, which start on a GPU without Python in between.
 
-A graph knows addresses, not tensors. So what a step takes is copied to a graph's own memory, but
-for weights, whose addresses are part of what a graph is known by: optimizers change them in place.
+A graph knows addresses, not tensors. So what a function takes is copied to a graph's own memory,
+but for weights, whose addresses are part of what a graph is known by: optimizers change them in
+place.
 """
 
-import logging
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from threading import Lock
 
 import torch
 from torch import Tensor
 
-from shoal.core.torch_internals import is_transformed
+from shoal.core.torch_internals import in_forward_mode, is_transformed
 
-__all__ = ["StepGraph", "iterated"]
+__all__ = ["Recording", "can_record", "captured", "place"]
 
-_LOGGER = logging.getLogger(__name__)
-
-Step = Callable[..., Tensor]  # of the iterate, tensors that differ between solves, and weights
-_AFTER = 4  # runs of the same steps after which they are worth a graph: a second solve
-_KEPT = 8  # graphs, each with memory for a few iterates
-_TOGETHER = 4  # steps of one launch, where there are so many
+Function = Callable[..., tuple[tuple[Tensor, ...], Tensor]]  # what it makes, and what to look at
+Capture = Callable[[Callable[[], None]], Callable[[], None]]
 
 
-class StepGraph:
-    """A step, and a few of them together, ready to be started on the device.
+class Recording:
+    """A function of tensors, ready to be started on the device.
 
     Args:
-        step: Called with the iterate, ``changing`` and ``weights``; must be hashable and depend on
-            nothing else.
-        z: An iterate.
-        changing: Tensors that are copied before each run.
-        weights: Tensors that are used where they are.
-        capture: Makes of a function one that does the same on the device again.
+        function: Returns tensors, and one of float64 whose numbers the host wants to see.
+        tensors: What it is called with: tensors that are copied before each run.
+        capture: Makes of a procedure one that does the same on the device again.
     """
 
-    def __init__(
-        self,
-        step: Step,
-        z: Tensor,
-        changing: Sequence[Tensor],
-        weights: Sequence[Tensor],
-        capture: Callable[[Callable[[], None]], Callable[[], None]],
-    ) -> None:
-        self._z, self._changing = z.clone(), [tensor.clone() for tensor in changing]
+    def __init__(self, function: Function, tensors: Sequence[Tensor], capture: Capture) -> None:
+        self._own = [tensor.detach().clone() for tensor in tensors]
         self._lock = Lock()
+        self._made: tuple[Tensor, ...] = ()
+        self._seen: Tensor | None = None
 
-        def steps(count: int) -> Callable[[], None]:
-            def run() -> None:
-                new = self._z
-                for _ in range(count):
-                    new = step(new, *self._changing, *weights)
-                self._z.copy_(new)
+        def run() -> None:
+            self._made, seen = function(*self._own)
+            if self._seen is None:  # where the device writes without the host's waiting
+                self._seen = torch.empty(seen.shape, dtype=seen.dtype, pin_memory=seen.is_cuda)
+            self._seen.copy_(seen, non_blocking=True)
 
-            return capture(run)
+        self._replay = capture(run)
 
-        self._several, self._one = steps(_TOGETHER), steps(1)
-
-    def run(self, z: Tensor, changing: Sequence[Tensor], count: int) -> Tensor:
-        """The iterate after so many steps."""
-        with self._lock:  # what is started in this order is done in this order
-            self._z.copy_(z)
-            for own, tensor in zip(self._changing, changing, strict=True):
-                own.copy_(tensor)
-            for _ in range(count // _TOGETHER):
-                self._several()
-            for _ in range(count % _TOGETHER):
-                self._one()
-            return self._z.clone()
-
-
-class _Graphs:
-    """The graphs that were used last, and how often steps without one have run."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[Hashable, StepGraph | int] = OrderedDict()
-        self._lock = Lock()
-
-    def find(self, key: Hashable, make: Callable[[], StepGraph]) -> StepGraph | None:
-        """The graph of a key, made if it has been asked for often enough."""
-        with self._lock:
-            found = self._known.pop(key, 0)
-            if isinstance(found, int) and found >= 0:
-                found = self._made(make) if found >= _AFTER else found + 1
-            self._known[key] = found
-            while len(self._known) > _KEPT:
-                self._known.popitem(last=False)
-        return None if isinstance(found, int) else found
-
-    @staticmethod
-    def _made(make: Callable[[], StepGraph]) -> StepGraph | int:
-        try:
-            return make()
-        except RuntimeError as error:  # steps run one by one as before
-            _LOGGER.warning("no CUDA graph of the steps of an equilibrium: %s", error)
-            return -1
+    def run(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[float]]:
+        """What the function makes of tensors like those it was recorded with; no gradient."""
+        with self._lock, torch.no_grad():  # what is started in this order is done in this order
+            torch._foreach_copy_(self._own, list(tensors))
+            self._replay()
+            found = [torch.empty_like(made) for made in self._made]
+            torch._foreach_copy_(found, list(self._made))
+            if self._own[0].is_cuda:
+                torch.cuda.current_stream(self._own[0].device).synchronize()
+            assert self._seen is not None
+            return found, self._seen.tolist()
 
 
-_GRAPHS = _Graphs()
+def can_record(*tensors: Tensor) -> bool:
+    """Whether functions of these tensors may be recorded now."""
+    return (
+        tensors[0].is_cuda
+        and not is_transformed(*tensors)
+        and not in_forward_mode()
+        and not torch.cuda.is_current_stream_capturing()
+    )
 
 
-def iterated(
-    step: Step, z: Tensor, changing: Sequence[Tensor], weights: Sequence[Tensor], count: int
-) -> Tensor:
-    """The iterate after so many steps, by a graph where these steps recur on a GPU; no gradient.
-
-    Args:
-        step: See :class:`StepGraph`.
-        z: Where to start.
-        changing: Tensors that differ between solves.
-        weights: Tensors that keep their places.
-        count: How many steps.
-    """
-    graph = None
-    if z.is_cuda and not torch.cuda.is_current_stream_capturing():
-        tensors = (z, *changing, *weights)
-        if not is_transformed(*tensors):
-            key = (step, _settings(z), *map(_kind, tensors), *(w.data_ptr() for w in weights))
-            graph = _GRAPHS.find(key, lambda: _captured(step, z, changing, weights))
-    if graph is not None:
-        return graph.run(z, changing, count)
-    for _ in range(count):
-        z = step(z, *changing, *weights)
-    return z
+def place(changing: Sequence[Tensor], weights: Sequence[Tensor]) -> Hashable:
+    """What a graph of such tensors depends on besides its function."""
+    device = changing[0].device
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    return (
+        stream,
+        torch.backends.cuda.matmul.fp32_precision,
+        *((t.shape, t.stride(), t.dtype, t.device) for t in (*changing, *weights)),
+        *(weight.data_ptr() for weight in weights),
+    )
 
 
-def _kind(tensor: Tensor) -> Hashable:
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
-
-
-def _settings(z: Tensor) -> Hashable:
-    """What decides on a launch besides its tensors."""
-    stream = torch.cuda.current_stream(z.device).cuda_stream
-    return stream, torch.backends.cuda.matmul.fp32_precision
-
-
-def _captured(
-    step: Step, z: Tensor, changing: Sequence[Tensor], weights: Sequence[Tensor]
-) -> StepGraph:
-    """A graph on the device of the iterate; its memory is not that of inference mode."""
-    with torch.inference_mode(mode=False), torch.no_grad(), torch.cuda.device(z.device):
+def captured(function: Function, tensors: Sequence[Tensor]) -> Recording:
+    """A graph on the device of the tensors; its memory is not that of inference mode."""
+    with torch.inference_mode(mode=False), torch.no_grad(), torch.cuda.device(tensors[0].device):
         here, side = torch.cuda.current_stream(), torch.cuda.Stream()
 
         def capture(run: Callable[[], None]) -> Callable[[], None]:
@@ -156,4 +95,4 @@ def _captured(
             here.wait_stream(side)
             return graph.replay
 
-        return StepGraph(step, z.detach(), [t.detach() for t in changing], weights, capture)
+        return Recording(function, tensors, capture)

@@ -28,7 +28,7 @@ from shoal.core.torch_internals import (
     without_forward_mode,
 )
 from shoal.equilibrium.driver import Outcome, repeat
-from shoal.equilibrium.maps import Found, Map, OfFunction
+from shoal.equilibrium.maps import Map, OfFunction
 from shoal.equilibrium.methods import Neumann, OneStep, Reversible, Unrolled
 from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.problem import (
@@ -39,6 +39,7 @@ from shoal.equilibrium.problem import (
     Problem,
 )
 from shoal.equilibrium.reversible import reversible_equilibrium
+from shoal.equilibrium.solution import Solution
 from shoal.equilibrium.state import StateLayout
 
 __all__ = ["equilibrium_of"]
@@ -108,7 +109,7 @@ class _Mapped:
 
 def equilibrium_of(
     of: Map, tensors: Sequence[Tensor], start: Tensor, options: SolveOptions
-) -> Found:
+) -> Solution:
     """The fixed point of a map for each row, differentiable in all that the map depends on.
 
     Args:
@@ -124,7 +125,7 @@ def equilibrium_of(
     if isinstance(options.gradient, OneStep | Unrolled):
         return _of_steps(of, tensors, start, options)
     if is_transformed(start, *tensors):
-        found = Found(*apply(_Solve, of, options, start.detach(), *tensors))
+        found = Solution(*apply(_Solve, of, options, start.detach(), *tensors), evaluations=0)
         value = of.problem(*tensors).evaluate(found.value).value
         return _attached(found, value, of, options, None, tensors)
     problem = of.problem(*tensors)
@@ -132,11 +133,9 @@ def equilibrium_of(
     if isinstance(of, OfFunction) and isinstance(problem, FunctionProblem):
         problem.is_followed = torch.is_grad_enabled() and not in_forward_mode()
     outcome = _solved(problem, start, options)
-    solution = outcome.solution
-    value = solution.value
+    found = outcome.solution
     if isinstance(of, OfFunction):  # which may have returned a tensor that it was given
-        value = value.clone()
-    found = Found(value, solution.status, solution.residual, solution.steps)
+        found = found.with_value(found.value.clone())
     if not torch.is_grad_enabled() and not in_forward_mode():
         return found
     near = outcome.near or _linearized(problem, outcome)
@@ -170,29 +169,28 @@ def _solved(problem: Problem, start: Tensor, options: SolveOptions) -> Outcome:
 
 
 def _attached(
-    found: Found,
+    found: Solution,
     value: Tensor,
     of: Map,
     options: SolveOptions,
     near: Linearization | None,
     tensors: Sequence[Tensor],
-) -> Found:
+) -> Solution:
     z = apply(_Attached, value, found.value.detach(), of, options, near, *tensors)
-    return found._replace(value=options.held(z, found.status))
+    return found.with_value(options.held(z, found))
 
 
-def _of_steps(of: Map, tensors: Sequence[Tensor], start: Tensor, options: SolveOptions) -> Found:
+def _of_steps(of: Map, tensors: Sequence[Tensor], start: Tensor, options: SolveOptions) -> Solution:
     """The fixed point with the derivatives of its last step, or of all steps made again."""
     problem = of.problem(*tensors)
     if isinstance(options.gradient, OneStep):
         if is_transformed(start, *tensors):
-            found = Found(*apply(_Solve, of, options, start.detach(), *tensors))
+            found = Solution(*apply(_Solve, of, options, start.detach(), *tensors), evaluations=0)
         else:
             with without_forward_mode():
-                solution = options.solve_forward(problem, start).solution
-            found = Found(solution.value, solution.status, solution.residual, solution.steps)
+                found = options.solve_forward(problem, start).solution
         followed = problem.evaluate(found.value.detach()).value
-        return found._replace(value=options.attached(found.value, found.status, followed))
+        return found.with_value(options.attached(found, followed))
     if any(map(is_mapped, (start, *tensors))):
         raise NotImplementedError(_NOT_MAPPED)
     options = options.without_recall()  # the very iteration that is repeated: a cold start
@@ -200,8 +198,7 @@ def _of_steps(of: Map, tensors: Sequence[Tensor], start: Tensor, options: SolveO
         outcome = options.solve_forward(problem, start)
     solution = outcome.solution
     followed = repeat(problem, options.solver, start, outcome.reached)
-    value = options.attached(solution.value, solution.status, followed)
-    return Found(value, solution.status, solution.residual, solution.steps)
+    return solution.with_value(options.attached(solution, followed))
 
 
 class _Solve(torch.autograd.Function):
@@ -262,10 +259,12 @@ class _Attached(torch.autograd.Function):
         z: Tensor,
         of: Map,  # noqa: ARG004
         options: SolveOptions,  # noqa: ARG004
-        near: Linearization | None,  # noqa: ARG004
+        near: Linearization | None,
         *tensors: Tensor,  # noqa: ARG004
     ) -> Tensor:
-        return z.clone()
+        # what a layer's solve has made is its own, to be read; users may change what they get
+        own = near is not None and near.has_formulas and not in_forward_mode()
+        return z.view_as(z) if own else z.clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -9,9 +9,19 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.activations.base import is_ours
 from shoal.core.torch_internals import vjp
+from shoal.equilibrium.base import Solver
 from shoal.equilibrium.coarse import STEPS, evaluations_per_look, packing_pays, products_pay
-from shoal.equilibrium.graphs import iterated
-from shoal.equilibrium.problem import Evaluation, Linearization, LinearProblem, Problem
+from shoal.equilibrium.limits import Limits
+from shoal.equilibrium.problem import (
+    Evaluation,
+    Linearization,
+    LinearProblem,
+    Problem,
+    row_sizes,
+)
+from shoal.equilibrium.records import Outcome
+from shoal.equilibrium.recurring import Recurring, attempt, recurring
+from shoal.equilibrium.solution import Solution
 
 __all__ = ["Layer", "LayerProblem"]
 
@@ -42,24 +52,43 @@ class Layer:
         return is_ours(kind) and kind._expression is not None
 
 
+Made = tuple[tuple[Tensor, ...], Tensor]  # what a solve at once makes, and what to look at
+
+
 @dataclass(frozen=True)
-class _Step:
-    """A step of the layer."""
+class _AtOnce:
+    """The equilibrium of the layer after some steps, and what its derivatives need."""
 
     layer: Layer
 
-    def __call__(self, z: Tensor, injection: Tensor, weight: Tensor) -> Tensor:
-        return self.layer.activation.function(self.layer.preactivation(z, injection, weight))
+    def __call__(
+        self, steps: int, limits: Limits, start: Tensor, injection: Tensor, weight: Tensor
+    ) -> Made:
+        problem = LayerProblem(self.layer, injection, weight)
+        z, evaluation, residual, seen = attempt(problem.evaluate, start, steps, limits)
+        assert evaluation.kept is not None
+        return (z, evaluation.kept, self.layer.slope(evaluation.kept), residual), seen
 
 
 @dataclass(frozen=True)
-class _AdjointStep:
-    """A step of the adjoint equation."""
+class _AdjointAtOnce:
+    """The solution of the adjoint equation after some steps, solved for at size one."""
 
     scale: float
 
-    def __call__(self, z: Tensor, right: Tensor, slope: Tensor, weight: Tensor) -> Tensor:
-        return torch.addmm(right, z * slope, weight, alpha=self.scale)
+    def __call__(
+        self, steps: int, limits: Limits, right: Tensor, slope: Tensor, *others: Tensor
+    ) -> Made:
+        *guess, weight = others
+        size, finite = row_sizes(right)
+        unit = (right / size).masked_fill(~finite, 0.0)
+
+        def evaluate(g: Tensor) -> Evaluation:
+            return Evaluation(torch.addmm(unit, g * slope, weight, alpha=self.scale))
+
+        g, _, residual, seen = attempt(evaluate, guess[0] if guess else unit, steps, limits)
+        residual = (residual * size[:, 0]).masked_fill(~finite[:, 0], 0.0)
+        return (torch.where(finite, g * size, right), residual), seen
 
 
 class LayerProblem(Problem):
@@ -84,11 +113,23 @@ class LayerProblem(Problem):
         inner = torch.addmm(self.injection, z, self._transposed, alpha=self._scale)
         return Evaluation(self._function(inner), inner)
 
-    def iterated(self, z: Tensor, count: int, *, graphs: bool) -> Tensor:
-        """By a graph, if there is one of the activation."""
-        if graphs and self.layer.is_elementary:
-            return iterated(_Step(self.layer), z, (self.injection,), (self.weight,), count)
-        return super().iterated(z, count, graphs=graphs)
+    def recurring(self, solver: Solver, start: Tensor | None) -> Recurring | None:
+        """By a graph, if there can be one of the activation."""
+        if not self.may_recur(solver):
+            return None
+
+        def outcome(found: list[Tensor], steps: int) -> Outcome:
+            z, inner, slope, residual = found
+            near = LayerLinearization(self.layer, z, inner, self.weight, slope)
+            solution = Solution.of_steps(z, residual, steps)
+            return Outcome(solution, inner, converged=True, near=near)
+
+        changing = self.start() if start is None else start, self.injection
+        return recurring(_AtOnce(self.layer), solver, changing, (self.weight,), outcome)
+
+    def may_recur(self, solver: Solver) -> bool:
+        """Whether there can be a graph of its steps, and they are the faster for it."""
+        return _pays(self, solver) and self.layer.is_elementary
 
     @property
     def evaluations_per_look(self) -> int:
@@ -164,11 +205,13 @@ class LayerLinearization(Linearization):
 
     def partials(self, g: Tensor, needed: Sequence[bool]) -> list[Tensor | None]:
         r"""$G \circ D$ for the injection, $s (G \circ D)^\top Z$ for the weights."""
-        inner = g * self.slope
-        return [
-            inner if needed[0] else None,
-            torch.mm(inner.t(), self.z).mul(self.layer.scale) if needed[1] else None,
-        ]
+        inner, weight = g * self.slope, None
+        if needed[1] and torch.is_grad_enabled():
+            weight = torch.mm(inner.t(), self.z).mul(self.layer.scale)
+        elif needed[1]:  # in one operation
+            scale = self.layer.scale
+            weight = torch.addmm(self.weight, inner.t(), self.z, beta=0, alpha=scale)
+        return [inner if needed[0] else None, weight]
 
     def adjoint(self, right: Tensor) -> "LayerAdjoint":
         """Its equation, in one product per step."""
@@ -197,13 +240,17 @@ class LayerAdjoint(LinearProblem):
         inner = z * near.slope
         return Evaluation(torch.addmm(self.right, inner, near.weight, alpha=near.layer.scale))
 
-    def iterated(self, z: Tensor, count: int, *, graphs: bool) -> Tensor:
+    def recurring(self, solver: Solver, start: Tensor | None) -> Recurring | None:
         """By a graph, whatever the slopes are of."""
-        if not graphs:
-            return super().iterated(z, count, graphs=graphs)
-        near = self.near
-        changing = self.right, near.slope
-        return iterated(_AdjointStep(near.layer.scale), z, changing, (near.weight,), count)
+        if not _pays(self, solver):
+            return None
+
+        def outcome(found: list[Tensor], steps: int) -> Outcome:
+            return Outcome(Solution.of_steps(*found, steps), None, converged=True)
+
+        near, guess = self.near, () if start is None else (start,)
+        form, changing = _AdjointAtOnce(near.layer.scale), (self.right, near.slope, *guess)
+        return recurring(form, solver, changing, (near.weight,), outcome)
 
     @property
     def evaluations_per_look(self) -> int:
@@ -231,3 +278,8 @@ class LayerAdjoint(LinearProblem):
     def rows(self, index: Tensor) -> "LayerAdjoint":
         """Their right-hand sides and slopes."""
         return LayerAdjoint(self.near.rows(index), self.right.index_select(0, index), adjoint=True)
+
+
+def _pays(problem: Problem, solver: Solver) -> bool:
+    """Whether steps are so short that it matters how they are started."""
+    return bool(solver.follows_map(problem)) and problem.evaluations_per_look > 0

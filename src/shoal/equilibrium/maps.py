@@ -1,7 +1,7 @@
 """Maps and the tensors that they are made of, given or found."""
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from shoal.core.closures import HeldModules, Replaced, Uses
 from shoal.core.torch_internals import is_transformed, next_operation, outside_tensors
 from shoal.equilibrium.problem import FunctionProblem, Problem
 
-__all__ = ["Found", "Map", "OfFunction"]
+__all__ = ["Map", "OfFunction"]
 
 
 class Map(Protocol):
@@ -20,15 +20,6 @@ class Map(Protocol):
     def problem(self, *tensors: Tensor) -> Problem:
         """The problem of finding its fixed points."""
         ...
-
-
-class Found(NamedTuple):
-    """A fixed point, with its derivatives, and how each sample ended."""
-
-    value: Tensor
-    status: Tensor
-    residual: Tensor
-    steps: Tensor
 
 
 @dataclass(frozen=True, eq=False)

@@ -177,7 +177,9 @@ class Equilibrium(nn.Module):
         known = options.log.forward
         assert known is not None
         held = pytree.tree_map(Tensor.detach, state)
-        self.solution = Solution(held, *found[1:], known.evaluations, known.note, options.log)
+        self.solution = replace(
+            found, value=held, evaluations=known.evaluations, note=known.note, log=options.log
+        )
         return state
 
     def problem(self, z0: State, *inputs: Any, **named: Any) -> tuple[FunctionProblem, Tensor]:

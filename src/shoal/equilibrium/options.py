@@ -11,7 +11,9 @@ from shoal.equilibrium.base import Solver
 from shoal.equilibrium.driver import Outcome, drive_through
 from shoal.equilibrium.methods import Gradient, Implicit, Unrolled, exact_gradient
 from shoal.equilibrium.picard import DampedPicard, Picard
-from shoal.equilibrium.problem import LinearProblem, Problem, largest_entries
+from shoal.equilibrium.problem import LinearProblem, Problem, row_sizes
+from shoal.equilibrium.records import PATIENCE
+from shoal.equilibrium.recurring import Recurring
 from shoal.equilibrium.solution import OnFailure, Solution, SolveLog, handle_failure
 from shoal.equilibrium.status import Status
 from shoal.equilibrium.warm import Recall, WarmStart
@@ -54,13 +56,13 @@ class SolveOptions:
         recall = None if self.warm is None else self.warm.forward
         guess = None if recall is None else recall.guess(start)
         solvers = (self.solver, *self.fallbacks)
-        outcome = _driven(problem, solvers, start, guess, recall)
+        start, expected = _begin(start, guess, recall)
+        recurring = problem.recurring(self.solver, start)
+        outcome = _driven(problem, solvers, start, expected, recurring)
         # detached: autograd will attach the graph to the value itself, and logs must not hold it
-        found = outcome.solution
-        value = found.value.detach()
-        kept = replace(found, value=value)
+        value = outcome.solution.value.detach()
         _keep(recall, outcome, value)
-        self.report("forward", kept, converged=outcome.converged)
+        self.report("forward", outcome.solution.with_value(value), converged=outcome.converged)
         return outcome
 
     def solve_backward(self, equation: LinearProblem) -> Outcome:
@@ -77,20 +79,35 @@ class SolveOptions:
         recall = None if self.warm is None else self.warm.backward
         gradient = self.gradient if isinstance(self.gradient, Implicit) else Implicit()
         solvers = tuple(gradient.adjoint_solver(s) for s in (self.solver, *self.fallbacks))
+        at_once = equation.recurring(solvers[0], None) if recall is None else None
+        outcome = None if at_once is None else at_once.run()
+        if outcome is None:
+            outcome = self._solve_scaled(equation, solvers, recall)
+            if at_once is not None:
+                at_once.learn(outcome)
+        found = outcome.solution
+        kept = found.with_value(found.value.detach())
+        self.report("backward", kept, converged=outcome.converged)
+        return outcome
+
+    def _solve_scaled(
+        self, equation: LinearProblem, solvers: Sequence[Solver], recall: Recall | None
+    ) -> Outcome:
+        """Solve a linear equation at size one."""
         right, tested = equation.right, False
-        size = largest_entries(right)
-        finite = size.isfinite()
-        size = size.clamp_min_(torch.finfo(right.dtype).tiny)
+        size, finite = row_sizes(right)
         if equation.may_mix:
             # what samples send each other is measured in the same unit; where they send nothing,
             # relative tolerances are the same in all units
             tested = any(solver.atol for solver in solvers) or _is_wide(size, finite)
             if not tested or equation.mixes():
-                size = torch.where(finite, size, 0.0).amax().expand_as(size)
-        unit = torch.where(finite, right / size, 0.0)
+                size = size.masked_fill(~finite, 0.0).amax().expand_as(size)
+        unit = (right / size).masked_fill(~finite, 0.0)
         problem = equation.with_right(unit)
         guess = None if recall is None else recall.guess(unit, linear=True)
-        outcome = _driven(problem, solvers, unit, guess, recall)
+        start, expected = _begin(unit, guess, recall)
+        recurring = None if guess is None else problem.recurring(solvers[0], start)
+        outcome = _driven(problem, solvers, start, expected, recurring)
         found = outcome.solution
         _keep(recall, outcome, found.value, unit)
         if self.gradient.failed == "zero" and not outcome.converged:
@@ -98,11 +115,9 @@ class SolveOptions:
         found = replace(
             found,
             value=torch.where(finite, found.value * size, right),
-            residual=torch.where(finite[:, 0], found.residual * size[:, 0], 0.0),
+            residual=(found.residual * size[:, 0]).masked_fill(~finite[:, 0], 0.0),
             evaluations=found.evaluations + tested,  # the one that told
         )
-        kept = replace(found, value=found.value.detach())
-        self.report("backward", kept, converged=outcome.converged)
         return replace(outcome, solution=found)
 
     def report(self, where: str, found: Solution, *, converged: bool) -> None:
@@ -114,29 +129,28 @@ class SolveOptions:
             }
             handle_failure(found, self.on_failure, names[where])
 
-    def held(self, z: Tensor, status: Tensor) -> Tensor:
+    def held(self, z: Tensor, found: Solution) -> Tensor:
         """A solution without the gradient of the samples that failed, if those shall have none.
 
         Args:
             z: The solution, of shape (samples, size), with a gradient.
-            status: How the solve of each sample ended.
+            found: How the solve of each sample ended.
         """
         if self.gradient.failed == "best":
             return z
-        return torch.where((status == Status.CONVERGED)[:, None], z, z.detach())
+        return torch.where(found.converged[:, None], z, z.detach())
 
-    def attached(self, value: Tensor, status: Tensor, followed: Tensor) -> Tensor:
+    def attached(self, found: Solution, followed: Tensor) -> Tensor:
         """A solution with the gradient of steps that autograd has followed.
 
         Args:
-            value: The solution, without a gradient.
-            status: How the solve of each sample ended.
+            found: The solution, without a gradient.
             followed: The same, or one step further, with one.
         """
         change = followed - followed.detach()
         # where the map is not finite, no gradient is
-        change = torch.where((status != Status.NOT_FINITE)[:, None], change, 0.0)
-        return self.held(value.detach() + change, status)
+        change = torch.where((found.status != Status.NOT_FINITE)[:, None], change, 0.0)
+        return self.held(found.value.detach() + change, found)
 
     def exact(self, *, silent: bool) -> "SolveOptions":
         """The same for what is measured of a network, not trained: with exact gradients.
@@ -162,17 +176,25 @@ class SolveOptions:
         return replace(self, warm=warm)
 
 
+def _begin(start: Tensor, guess: Tensor | None, recall: Recall | None) -> tuple[Tensor, int]:
+    """Where to start, and after how many steps it may be done: half as many as last time."""
+    return (start, PATIENCE) if guess is None or recall is None else (guess, recall.steps // 2)
+
+
 def _driven(
     problem: Problem,
     solvers: Sequence[Solver],
     start: Tensor,
-    guess: Tensor | None,
-    recall: Recall | None,
+    expected: int,
+    recurring: Recurring | None,
 ) -> Outcome:
-    """Solve from a guess, which may take half as long as the last one did, or from a start."""
-    if guess is None or recall is None:
-        return drive_through(problem, solvers, start)
-    return drive_through(problem, solvers, guess, recall.steps // 2)
+    """Solve at once where that is known to do, else step by step."""
+    outcome = None if recurring is None else recurring.run()
+    if outcome is None:
+        outcome = drive_through(problem, solvers, start, expected)
+        if recurring is not None:
+            recurring.learn(outcome)
+    return outcome
 
 
 def _is_wide(size: Tensor, finite: Tensor) -> bool:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,13 +12,17 @@ from torch.utils import _pytree as pytree
 from shoal.core.torch_internals import is_transformed, kept_as_they_are, vjp
 from shoal.equilibrium.state import State, StateLayout
 
+if TYPE_CHECKING:
+    from shoal.equilibrium.base import Solver
+    from shoal.equilibrium.recurring import Recurring
+
 __all__ = [
     "Evaluation",
     "FunctionProblem",
     "LinearProblem",
     "Linearization",
     "Problem",
-    "largest_entries",
+    "row_sizes",
     "sizes",
 ]
 
@@ -107,6 +111,12 @@ def sizes(residual: Tensor) -> Tensor:
     return torch.where(largest > 0, largest, 1.0)
 
 
+def row_sizes(right: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest entry of each row, never zero, and whether it is finite; (samples, 1)."""
+    size = largest_entries(right)
+    return size.clamp_min(torch.finfo(right.dtype).tiny), size.isfinite()
+
+
 class Problem(ABC):
     """A map whose fixed point is wanted for each row."""
 
@@ -118,17 +128,9 @@ class Problem(ABC):
         """The map at an iterate that may be the last one, and near it if that comes with it."""
         return self.evaluate(z), None
 
-    def iterated(self, z: Tensor, count: int, *, graphs: bool) -> Tensor:  # noqa: ARG002
-        """The iterate after so many steps to the map's value; no gradient.
-
-        Args:
-            z: Where to start.
-            count: How many steps.
-            graphs: Whether it may be by CUDA graphs.
-        """
-        for _ in range(count):
-            z = self.evaluate(z).value
-        return z
+    def recurring(self, solver: "Solver", start: Tensor | None) -> "Recurring | None":  # noqa: ARG002
+        """The same solve as one of a kind that may be made at once; ``None`` if it may not."""
+        return None
 
     @property
     def evaluations_per_look(self) -> int:

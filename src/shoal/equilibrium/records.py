@@ -15,17 +15,17 @@ from torch import Tensor
 
 from shoal.equilibrium.base import Solver
 from shoal.equilibrium.best import BestIterate
+from shoal.equilibrium.limits import WORSE, Limits, residual_norms
 from shoal.equilibrium.problem import Linearization
 from shoal.equilibrium.solution import Solution
 from shoal.equilibrium.status import RUNNING, Status
 
-__all__ = ["PATIENCE", "Outcome", "Records", "residual_norms"]
+__all__ = ["PATIENCE", "Outcome", "Records"]
 
 Array = NDArray[Any]
 
 PATIENCE = 30  # steps without a lower residual after which a sample has stagnated
 _LOWER = 0.999  # by which factor it must be lower to count
-_WORSE = 1e5  # growth of the residual, or of the iterate, that is divergence
 _LARGEST = float(np.finfo(np.float64).max)
 _FALLEN = 1e3  # by which factor a residual falls at least where a large iterate is a solution
 
@@ -38,16 +38,21 @@ class Outcome:
         solution: The solution.
         kept: What the problem wanted to keep of it.
         converged: Whether all samples converged, without asking the device again.
-        reached: After how many steps each sample had the value that is returned: all of them if it
-            converged, else those to the least residual.
         near: The map near the solution, if the last look has it.
+        best: After how many steps each sample had the value that is returned, if there are such
+            as have failed: those to the least residual.
     """
 
     solution: Solution
     kept: Tensor | None
     converged: bool
-    reached: Tensor
     near: Linearization | None = None
+    best: Tensor | None = None
+
+    @property
+    def reached(self) -> Tensor:
+        """After how many steps each sample had the value that is returned."""
+        return self.solution.steps if self.best is None else self.best
 
     def improved(self, later: "Outcome") -> "Outcome":
         """With what another solve made of it, from where this one ended."""
@@ -65,7 +70,7 @@ class Outcome:
             old.evaluations + new.evaluations,
             old.note or new.note,
         )
-        return Outcome(solution, kept, later.converged, self.reached + later.reached)
+        return Outcome(solution, kept, later.converged, best=self.reached + later.reached)
 
 
 class Records:
@@ -79,13 +84,7 @@ class Records:
     def __init__(self, shape: torch.Size, solver: Solver, dtype: torch.dtype) -> None:
         (count, width), self.max_steps = shape, solver.max_steps
         self.count = count
-        self.rtol, self.atol = solver.tolerances(dtype)
-        self._explicit = solver.atol is not None
-        self._finest = torch.finfo(dtype).tiny * torch.finfo(dtype).eps
-        # norms between which no square overflows, or is so small that its rounding counts
-        computed = torch.finfo(torch.float32 if dtype.itemsize < 4 else dtype)
-        self._least = math.sqrt(width * computed.tiny / computed.eps)
-        self._most = math.sqrt(computed.max)
+        self.limits = Limits.of(solver, width, dtype)
         self.worst, self.running = math.inf, count
         self._rows: Array | None = None  # which samples the batch holds; None means all
         self._codes: Array | None = None  # of the batch; None means that all run
@@ -123,7 +122,8 @@ class Records:
         residual, size = known = _to_host(norms)
         # mostly a start is zero, whose norm is exact
         squared = residual if step == 0 and not size.any() and not z.any() else known
-        if not (self._least <= squared.min() and known.max() <= self._most):
+        limits = self.limits
+        if not (limits.least <= squared.min() and known.max() <= limits.most):
             residual, size = known = _safe_norms(value, z)
             norms = torch.from_numpy(known)
         with np.errstate(all="ignore"):
@@ -146,22 +146,23 @@ class Records:
         An absolute tolerance that the user has not given is for solutions of the order of one; it
         shrinks with states that are smaller, which it would otherwise declare to be zero.
         """
+        limits = self.limits
         self._start = residual
         self._first = np.maximum(size, residual)
         self._best = BestIterate(z, kept, residual)
-        scale = 1.0 if self._explicit else np.fmin(self._first, 1.0)
-        self._atol = np.maximum(self.atol * scale, self._finest) + np.zeros(len(residual))
-        vain = (self._first <= self.atol) & (residual > self.rtol * size)
-        if self._explicit and vain.any():
+        scale = 1.0 if limits.explicit else np.fmin(self._first, 1.0)
+        self._atol = np.maximum(limits.atol * scale, limits.finest) + np.zeros(len(residual))
+        vain = (self._first <= limits.atol) & (residual > limits.rtol * size)
+        if limits.explicit and vain.any():
             self._note = (
-                f"atol = {self.atol:g} exceeds the start and its residual for {int(vain.sum())} "
+                f"atol = {limits.atol:g} exceeds the start and its residual for {int(vain.sum())} "
                 f"of {self.count} samples, which count as converged wherever they are"
             )
 
     def _judge(self, residual: Array, size: Array, step: int, *, together: bool) -> Array | None:
         """The codes of the batch, or ``None`` if all run on or all have converged at once."""
         size = np.fmin(size, _LARGEST)  # a norm may overflow where no number does
-        excess = residual / (size * self.rtol + self._atol)
+        excess = residual / (size * self.limits.rtol + self._atol)
         if together and self._rows is None and (excess <= 1).all():
             self._reopen()
         if self._codes is not None:
@@ -169,7 +170,7 @@ class Records:
         worst = float(excess.max())
         # mostly it is enough to know that no sample is worse than before, or large
         falls = worst < self.worst and step < min(self._thorough, self.max_steps)
-        if (falls or worst <= 1) and (step == 0 or (size <= _WORSE * self._first).all()):
+        if (falls or worst <= 1) and (step == 0 or (size <= WORSE * self._first).all()):
             return self._sort(excess, worst)
         self._thorough = step + PATIENCE // 3
         codes = self._codes_of(residual, size, excess, step)
@@ -202,7 +203,7 @@ class Records:
     def _codes_of(self, residual: Array, size: Array, excess: Array, step: int) -> Array:
         """Judge each sample; those that were done before keep their codes."""
         escaped = self._escaped(residual, size)
-        diverged = escaped | (residual > _WORSE * self._best.residual)
+        diverged = escaped | (residual > WORSE * self._best.residual)
         otherwise = RUNNING if step < self.max_steps else Status.OUT_OF_STEPS
         codes = np.full(len(residual), otherwise, dtype=np.int8)
         codes[step - self._best.step >= PATIENCE] = Status.STAGNATED
@@ -213,7 +214,7 @@ class Records:
 
     def _escaped(self, residual: Array, size: Array) -> Array:
         """Which samples run to infinity, where residuals become small only relatively."""
-        escaped: Array = (size > _WORSE * self._first) & (residual > self._start / _FALLEN)
+        escaped: Array = (size > WORSE * self._first) & (residual > self._start / _FALLEN)
         return escaped
 
     def _close(
@@ -276,18 +277,11 @@ class Records:
             steps = torch.full((self.count,), self._step, dtype=torch.int32, device=device)
             exact = self._residual.to(device, dtype)
             solution = Solution(self._value, status, exact, steps, evaluations, self._note)
-            return Outcome(solution, self._kept, True, steps, near)
+            return Outcome(solution, self._kept, True, near)
         assert self._ends is not None
         status, residual, steps, of = (torch.from_numpy(end).to(device) for end in self._ends)
         solution = Solution(self._value, status, residual.to(dtype), steps, evaluations, self._note)
-        return Outcome(solution, self._kept, not self._ends[0].any(), of)
-
-
-def residual_norms(value: Tensor, z: Tensor) -> Tensor:
-    """The norms of the residual and of the iterate for each sample; shape (2, samples)."""
-    norm = torch.linalg.vector_norm
-    dtype = torch.float32 if z.dtype.itemsize < 4 else None
-    return torch.stack([norm(value - z, dim=1, dtype=dtype), norm(z, dim=1, dtype=dtype)])
+        return Outcome(solution, self._kept, not self._ends[0].any(), best=of)
 
 
 def _safe_norms(value: Tensor, z: Tensor) -> Array:

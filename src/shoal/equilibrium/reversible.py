@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.torch_internals import in_full_precision, is_transformed
-from shoal.equilibrium.maps import Found, Map
+from shoal.equilibrium.maps import Map
 from shoal.equilibrium.methods import Reversible
 from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.problem import Problem
@@ -27,7 +27,7 @@ _MISSED = 1e-3  # relative distance between the start and where the reversed ite
 
 def reversible_equilibrium(
     of: Map, tensors: Sequence[Tensor], start: Tensor, options: SolveOptions
-) -> Found:
+) -> Solution:
     """The last iterate of a relaxed iteration, with that iteration's own gradient.
 
     Args:
@@ -53,7 +53,7 @@ def reversible_equilibrium(
     solution = Solution(z, status, residual, counts, 2 * steps + 1)
     options.report("forward", solution, converged=bool(solution.converged.all()))
     value = _Reversed.apply(y, z, start, of, options, steps, *tensors)  # type: ignore[no-untyped-call]
-    return Found(options.held(value, status), status, residual, counts)
+    return solution.with_value(options.held(value, solution))
 
 
 def _iterate(

@@ -42,6 +42,34 @@ class Solution:
     note: str = ""
     log: "SolveLog | None" = None
 
+    @classmethod
+    def of_steps(cls, value: Tensor, residual: Tensor, steps: int) -> "Solution":
+        """All samples converged, after the same number of steps.
+
+        Tensors that only say so are made when they are asked for.
+        """
+        solution = object.__new__(cls)
+        known = {"value": value, "residual": residual, "evaluations": steps + 1, "_steps": steps}
+        solution.__dict__.update(known, note="", log=None)
+        return solution
+
+    def __getattr__(self, name: str) -> Tensor:
+        """What was not made yet."""
+        known = self.__dict__
+        if name not in ("status", "steps") or "_steps" not in known:
+            raise AttributeError(f"a Solution has no attribute {name!r}")
+        dtype, number = (torch.int8, 0) if name == "status" else (torch.int32, known["_steps"])
+        residual = known["residual"]
+        made = torch.full_like(residual, number, dtype=dtype)
+        known[name] = made
+        return made
+
+    def with_value(self, value: Tensor) -> "Solution":
+        """The same with another value."""
+        solution = object.__new__(type(self))
+        solution.__dict__.update(self.__dict__, value=value)
+        return solution
+
     @property
     def adjoint(self) -> "Solution | None":
         """How the last backward pass through ``value`` ended; ``None`` before there was one."""
@@ -117,7 +145,7 @@ class SolveLog:
         """
         setattr(self, where, found)
         self.solves[where] += 1
-        self.samples[where] += len(found.status)
+        self.samples[where] += len(found.residual)
         if converged:
             return bool(found.note)
         kinds, known = found.failures, self.failures[where]

@@ -22,6 +22,7 @@ from shoal.equilibrium.solution import SolveLog, handle_failure
 from shoal.equilibrium.warm import Series, WarmStart
 from shoal.networks.gain import GainBound, MatrixNorm, WeightNorm, gain_factor
 from shoal.networks.network import Network, NetworkSpec
+from shoal.networks.recurring_passes import RecurringPasses
 from shoal.networks.well_posedness import WellPosedness, well_posedness
 
 __all__ = ["EquilibriumNetwork"]
@@ -51,6 +52,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         self.options = replace(options, log=SolveLog(), warm=None)
         self.warm_start = warm_start
         self._series = Series()
+        self._passes = RecurringPasses()
 
     @property
     @abstractmethod
@@ -96,6 +98,20 @@ class EquilibriumNetwork(Network[A], Generic[A]):
     def recall(self, x: Tensor, state: Mapping[str, Tensor]) -> None:
         """Let the next solves for inputs ``x`` start as if all had been solved that was."""
         self._series.resume(WarmStart.of(state), x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The network's outputs, of shape (samples, outputs)."""
+        if torch.compiler.is_compiling() or torch.is_grad_enabled():
+            return super().forward(x)
+        return self._passes.of(self, x, super().forward)
+
+    def _forward(self, x: Tensor) -> Tensor:
+        injections = self.injections(x)
+        return self._read(self.equilibrium(injections, x), injections)
+
+    @abstractmethod
+    def _read(self, z: Tensor, injections: tuple[Tensor, ...]) -> Tensor:
+        """The outputs that an equilibrium $Z$ makes, and what was injected."""
 
     def features(self, x: Tensor) -> Tensor:
         """The equilibrium $z$ for inputs ``x``, differentiable; shape (samples, width, ...)."""
@@ -155,6 +171,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
             "options": self.options.exact(silent=silent),
             "warm_start": False,
             "_series": Series(),
+            "_passes": RecurringPasses(),
             "_checked": None,
         }
         return other

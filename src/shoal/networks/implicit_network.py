@@ -71,12 +71,8 @@ class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
     def _feature_map(self, inner: Tensor) -> Tensor:
         return torch.relu(inner) / math.sqrt(self.spec.width)
 
-    def _forward(self, x: Tensor) -> Tensor:
-        injection = self.inject(x)
-        return self._read(self.equilibrium((injection,), x), injection)
-
-    def _read(self, z: Tensor, injection: Tensor) -> Tensor:
-        return torch.addmm(torch.mm(injection, self.skip.t()), z, self.readout.t())
+    def _read(self, z: Tensor, injections: tuple[Tensor, ...]) -> Tensor:
+        return torch.addmm(torch.mm(injections[0], self.skip.t()), z, self.readout.t())
 
     def trace(self, x: Tensor) -> Trace:
         """A pass that keeps the feature map, the equilibrium and what makes them."""
@@ -86,7 +82,7 @@ class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
         # the recurrence sees the feature map as a term of its own, apart from the skip
         injection = mapped * 1.0
         z = self.exact(silent=True).equilibrium((injection,))
-        output = self._read(z, mapped)
+        output = self._read(z, (mapped,))
         maps = {
             "readout": LinearMap(z[:, None], output, 1.0),
             "skip": LinearMap(mapped[:, None], output, 1.0),

@@ -91,10 +91,7 @@ class LoopNetwork(EquilibriumNetwork[A], Generic[A]):
         added = self._weight(cell.bias.group) * self.scales[cell.bias.group]
         return term + added.view(-1, *[1] * self.spec.pixel_axes)
 
-    def _forward(self, x: Tensor) -> Tensor:
-        return self._read(self.equilibrium(self.injections(x), x))
-
-    def _read(self, z: Tensor) -> Tensor:
+    def _read(self, z: Tensor, injections: tuple[Tensor, ...]) -> Tensor:  # noqa: ARG002
         return torch.mm(self._pooled(z), self.readout.t()).mul(self.feature_scale)
 
     def _linear(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -118,7 +115,7 @@ class LoopNetwork(EquilibriumNetwork[A], Generic[A]):
             u if u.requires_grad else u.detach().requires_grad_() for u in self.injections(x)
         )
         z = self.exact(silent=True).equilibrium(into)
-        output, scales = self._read(z), self.scales
+        output, scales = self._read(z, into), self.scales
         maps = {
             "readout": LinearMap(self._pooled(z)[:, None], output, scales["readout"]),
             injection.group: LinearMap(self._seen(x), into[0], scales[injection.group]),

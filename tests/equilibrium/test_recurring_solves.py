@@ -1,0 +1,321 @@
+"""Solves at once and looks that come late give what steps one by one give, with every status."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+import shoal
+from shoal.core.torch_internals import is_transformed
+from shoal.equilibrium import coarse, recurring
+from shoal.equilibrium.graphs import Recording
+
+DEQ = shoal.DEQ(shoal.Tanh(), 0.2, 0.8)
+
+
+def inputs(count=6, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 5, dtype=torch.float64, generator=generator)
+
+
+def network(**options):
+    return shoal.build(DEQ, in_features=5, width=48, dtype=torch.float64, **options)
+
+
+@pytest.fixture
+def late_looks(monkeypatch):
+    """Let a look cost as much as some steps, as on a GPU."""
+
+    def cost(steps):
+        monkeypatch.setitem(coarse._LOOK, "cpu", steps * coarse._STEP * 1.1)
+
+    return cost
+
+
+@pytest.mark.parametrize("cost", [1, 3, 11])
+def test_equilibria_and_gradients_do_not_depend_on_looks(cost, late_looks):
+    x, found = inputs(), []
+    for steps in (0, cost):
+        late_looks(steps)
+        net = network()
+        output = net(x)
+        output.square().sum().backward()
+        assert net.last_solve.converged.all()
+        assert net.last_adjoint.converged.all()
+        found.append([output.detach(), *(p.grad for p in net.parameters())])
+    for left, right in zip(*found, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-11)
+
+
+def test_few_looks_are_late_by_few_steps(late_looks):
+    counts = []
+    for steps in (0, 3):
+        late_looks(steps)
+        net = network(solver=shoal.Picard(coarse_steps=0))
+        net(inputs())
+        counts.append(net.last_solve.evaluations)
+    assert counts[0] <= counts[1] <= counts[0] + 6
+
+
+def test_a_start_that_is_the_solution_is_returned(late_looks):
+    late_looks(4)
+    net = network()
+    solution = net.solve(torch.zeros(3, 5, dtype=torch.float64))
+    assert solution.steps.tolist() == [0, 0, 0]
+    assert not solution.value.any()
+
+
+@pytest.mark.parametrize("cost", [0, 5])
+def test_statuses_do_not_depend_on_looks(cost, late_looks):
+    late_looks(cost)
+    wild = shoal.DEQ(shoal.Identity(), 0.9, 0.1)
+    net = shoal.build(wild, in_features=5, width=48, dtype=torch.float64, on_failure="status")
+    with torch.no_grad():
+        net.recurrent.mul_(3.0)
+    x = inputs()
+    x[0] = 0.0
+    statuses = net.solve(x).status.tolist()
+    assert statuses[0] == shoal.Status.CONVERGED
+    assert set(statuses[1:]) == {shoal.Status.DIVERGED}
+    capped = network(solver=shoal.Picard(max_steps=2), on_failure="status").solve(inputs())
+    assert set(capped.status.tolist()) == {shoal.Status.OUT_OF_STEPS}
+    assert capped.evaluations == 3
+
+
+def test_warm_starts_stay_short(late_looks):
+    x = inputs()
+    late_looks(11)
+    net = network(warm_start=True)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    counts = []
+    for _ in range(8):
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        counts.append(net.last_solve.evaluations + net.last_adjoint.evaluations)
+        optimizer.step()
+    assert counts[-1] < 0.5 * counts[0]
+
+
+class Recorder:
+    """Records on the CPU; a replay does what was recorded."""
+
+    def __init__(self):
+        self.captures = self.replays = 0
+
+    def __call__(self, function, tensors):
+        def capture(run):
+            self.captures += 1
+            run()
+
+            def replay():
+                self.replays += 1
+                run()
+
+            return replay
+
+        with torch.inference_mode(mode=False), torch.no_grad():
+            return Recording(function, tensors, capture)
+
+
+@pytest.fixture
+def recorder(monkeypatch, late_looks):
+    """Let solves be recorded on the CPU, as on a GPU."""
+    late_looks(3)
+    found = Recorder()
+    monkeypatch.setattr(recurring, "record", found)
+    monkeypatch.setattr(recurring, "can_record", lambda *tensors: not is_transformed(*tensors))
+    monkeypatch.setattr(recurring, "_KNOWN", recurring.Recurrences())
+    return found
+
+
+def passes(net, x):
+    """Outputs and gradients."""
+    net.zero_grad()
+    output = net(x)
+    output.square().sum().backward()
+    assert net.last_solve.converged.all()
+    assert net.last_adjoint.converged.all()
+    return [output.detach(), *(p.grad.clone() for p in net.parameters())]
+
+
+def layer_residual(net, x, z):
+    """How far features are from being an equilibrium, by the definition."""
+    root = math.sqrt(z.shape[1])
+    inner = math.sqrt(0.2) * z @ net.recurrent.T + math.sqrt(0.8) * x @ net.input.T
+    return (torch.tanh(inner) / root - z).norm(dim=1)
+
+
+@pytest.mark.parametrize("warm_start", [False, True])
+def test_training_is_the_same_at_once(warm_start, recorder):
+    nets = [
+        network(warm_start=warm_start, solver=shoal.Picard(coarse_steps=0, graphs=graphs))
+        for graphs in (True, False)
+    ]
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.05) for net in nets]
+    x = inputs()
+    for turn in range(9):
+        batch = x if warm_start else inputs(seed=turn)
+        for left, right in zip(*(passes(net, batch) for net in nets), strict=True):
+            torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-11)
+        for optimizer in optimizers:
+            optimizer.step()
+    assert recorder.replays >= 10
+    found = nets[0].last_solve
+    assert found.status.tolist() == [shoal.Status.CONVERGED] * 6
+    assert found.steps.tolist() == [found.evaluations - 1] * 6
+
+
+def test_residuals_are_those_of_what_is_returned(recorder):
+    net, x = network(), inputs()
+    for _ in range(4):
+        with torch.no_grad():
+            net(x)
+    assert recorder.replays
+    found = net.last_solve
+    z = found.value.detach() / math.sqrt(48)
+    off = layer_residual(net, x, z) * math.sqrt(48)
+    torch.testing.assert_close(found.residual, off, rtol=1e-3, atol=1e-15)
+    assert (off <= 1.001e-12 * found.value.norm(dim=1) + 1e-15).all()
+
+
+def test_results_are_the_callers_and_weights_may_change(recorder):
+    net, x = network(), inputs()
+    with torch.no_grad():
+        for _ in range(4):
+            first = net(x)
+        assert recorder.replays
+        kept = first.clone()
+        net.recurrent.mul_(0.5)
+        second = net(-x)
+        assert torch.equal(first, kept)
+        fresh = copy.deepcopy(net)  # which starts afresh
+        torch.testing.assert_close(second, fresh(-x), rtol=1e-10, atol=1e-12)
+        net.recurrent.data = net.recurrent.data / 2  # elsewhere in memory
+        fresh.recurrent.mul_(0.5)
+        for _ in range(4):
+            torch.testing.assert_close(net(x), fresh(x), rtol=1e-10, atol=1e-12)
+
+
+def test_other_kinds_of_passes(recorder):
+    net, x = network(), inputs(12)
+    expected = net(x).detach()
+    with torch.inference_mode():
+        for count in (12, 5, 1, 12, 5, 1, 12, 5, 1, 12, 5, 1):
+            torch.testing.assert_close(net(x[:count]), expected[:count], rtol=1e-10, atol=1e-12)
+    assert recorder.captures >= 3
+    with torch.no_grad():
+        torch.testing.assert_close(net(x), expected, rtol=1e-10, atol=1e-12)
+        mapped = torch.vmap(lambda row: net(row[None])[0])(x)
+        torch.testing.assert_close(mapped, expected, rtol=1e-10, atol=1e-12)
+        with pytest.raises(ValueError, match="x must be finite"):
+            net(x / 0)
+        with pytest.raises(ValueError, match="in_features = 5"):
+            net(x[:, :4])
+    hessian = torch.autograd.functional.hessian(lambda x: net(x).sum(), x[:1])
+    found = torch.autograd.functional.hessian(lambda x: network()(x).sum(), x[:1])
+    torch.testing.assert_close(hessian, found, rtol=1e-7, atol=1e-9)
+
+
+def test_samples_that_do_not_converge_are_marked(recorder):
+    net, x = network(on_failure="status"), inputs()
+    for _ in range(4):
+        passes(net, x)
+    assert recorder.replays
+    with torch.no_grad():
+        net.recurrent.mul_(4.0)
+    replays = recorder.replays
+    known = network(on_failure="status", solver=shoal.Picard(graphs=False))
+    known.load_state_dict(net.state_dict())
+    for _ in range(5):
+        with torch.no_grad():
+            net(x)
+            known(x)
+        assert not net.last_solve.converged.all()
+        assert net.last_solve.status.tolist() == known.last_solve.status.tolist()
+        output = net(x)
+        output.sum().backward()
+        assert not net.last_solve.converged.all()
+    assert recorder.replays <= replays + 4  # not tried in vain again and again
+    strict = network(solver=shoal.Picard(max_steps=2))
+    for _ in range(4):
+        with pytest.raises(shoal.ConvergenceError):
+            strict(x)
+
+
+def test_harder_problems_take_more_steps(recorder):
+    net, x = network(), inputs()
+    for factor in (0.3, 0.3, 0.3, 1.0, 1.5, 1.5):
+        with torch.no_grad():
+            net(factor * x)
+            net.recurrent.mul_(1.1)
+            z = net.last_solve.value
+            inner = net.layer.preactivation(z, net.inject(factor * x), net.recurrent / 1.1)
+            off = (torch.tanh(inner) - z).norm(dim=1)
+        assert (off <= 1e-11 * z.norm(dim=1)).all()
+    assert recorder.replays
+
+
+def test_rows_of_zeros_and_of_infinities_in_the_backward_pass(recorder):
+    net, x = network(), inputs()
+    for _ in range(4):
+        passes(net, x)
+    reference = network(solver=shoal.Picard(graphs=False))
+    weights = torch.tensor([1.0, 0.0, 1e-200, 1e200, 0.0, math.inf], dtype=torch.float64)[:, None]
+    found, replays = [], recorder.replays
+    for one in (net, reference):
+        u = one.inject(x).detach().requires_grad_()
+        (one.equilibrium((u,)) * weights).sum().backward()
+        found.append(u.grad)
+    assert recorder.replays > replays
+    torch.testing.assert_close(*found, rtol=1e-9, atol=0.0, equal_nan=True)
+    assert not found[0][1].any()
+
+
+@pytest.mark.usefixtures("recorder")
+def test_a_start_at_the_solution_and_small_states():
+    net = network()
+    for scale in (0.0, 0.0, 0.0, 0.0, 1e-150, 1e-150, 1e-150, 1e-150):
+        x = scale * inputs()
+        with torch.no_grad():
+            net(x)
+        z = net.last_solve.value
+        assert net.last_solve.converged.all()
+        if not scale:
+            assert not z.any()
+        else:  # where the tanh is its argument
+            matrix = torch.eye(48).double() - math.sqrt(0.2 / 48) * net.recurrent.detach()
+            exact = torch.linalg.solve(matrix, net.inject(x).detach().T / scale).T
+            torch.testing.assert_close(z / scale, exact, rtol=1e-9, atol=1e-11)
+
+
+def test_few_are_kept():
+    known = recurring.Recurrences()
+    first = known.of("first")
+    assert known.of("first") is first
+    for other in range(recurring._KINDS):
+        known.of(other)
+    assert known.of("first") is not first
+
+
+@pytest.mark.usefixtures("recorder")
+def test_what_cannot_be_captured_runs_step_by_step(monkeypatch, caplog):
+    tries = []
+
+    def refused(function, tensors):
+        del function, tensors
+        tries.append(1)
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(recurring, "record", refused)
+    net, x = network(), inputs()
+    with torch.no_grad():
+        found = [net(x) for _ in range(9)]
+    assert all(torch.equal(one, found[0]) for one in found)
+    assert len(tries) == 2  # of the layer and of the network
+    assert "not permitted" in caplog.text
+
+
+def test_misuse():
+    with pytest.raises(TypeError, match="graphs must be True or False, got 1"):
+        shoal.Picard(graphs=1)
