@@ -8,7 +8,7 @@ import torch
 
 import shoal
 from shoal.core.torch_internals import is_transformed
-from shoal.equilibrium import coarse, recurring
+from shoal.equilibrium import coarse, graphs, recurring
 from shoal.equilibrium.graphs import Recording
 
 DEQ = shoal.DEQ(shoal.Tanh(), 0.2, 0.8)
@@ -124,7 +124,7 @@ def recorder(monkeypatch, late_looks):
     late_looks(3)
     found = Recorder()
     monkeypatch.setattr(recurring, "record", found)
-    monkeypatch.setattr(recurring, "can_record", lambda *tensors: not is_transformed(*tensors))
+    monkeypatch.setattr(graphs, "can_record", lambda *tensors: not is_transformed(*tensors))
     monkeypatch.setattr(recurring, "_KNOWN", recurring.Recurrences())
     return found
 
@@ -289,6 +289,89 @@ def test_a_start_at_the_solution_and_small_states():
             torch.testing.assert_close(z / scale, exact, rtol=1e-9, atol=1e-11)
 
 
+class Cell(torch.nn.Module):
+    """A user's cell of a pair of states."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(width, width), torch.nn.Linear(width, width)
+        self.register_buffer("shift", torch.linspace(0, 1, width))
+
+    def forward(self, state, x, scale=0.4):
+        z, y = state
+        new = torch.tanh(scale * self.first(y) + x + self.shift)
+        return new, torch.sin(scale * self.second(z))
+
+
+def test_a_users_cell_at_once(recorder):
+    torch.manual_seed(0)
+    cell = Cell().double()
+    layers = [
+        shoal.Equilibrium(c, graphs=g) for c, g in ((cell, True), (copy.deepcopy(cell), False))
+    ]
+    optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in layers]
+    start = (torch.zeros(5, 8).double(), torch.zeros(5, 8).double())
+    generator = torch.Generator().manual_seed(3)
+    for turn in range(8):
+        x = torch.randn(5, 8, dtype=torch.float64, generator=generator)
+        found = []
+        for layer, optimizer in zip(layers, optimizers, strict=True):
+            optimizer.zero_grad()
+            inputs = x.clone().requires_grad_()
+            z, y = layer(start, inputs, 0.3 if turn == 6 else 0.4)
+            (z.square().sum() + y.sum()).backward()
+            gradients = [p.grad.clone() for p in layer.parameters()]
+            found.append([z.detach(), y.detach(), inputs.grad, *gradients])
+            assert layer.solution.converged.all()
+            assert layer.solution.adjoint.converged.all()
+            optimizer.step()
+        for left, right in zip(*found, strict=True):
+            torch.testing.assert_close(left, right, rtol=1e-8, atol=1e-10)
+    assert recorder.captures >= 2
+    assert recorder.replays >= 8
+    with torch.no_grad():  # of a copy, and with other weights
+        again = copy.deepcopy(layers[0])
+        again.cell.first.weight.mul_(0.5)
+        layers[1].cell.first.weight.mul_(0.5)
+        for _ in range(4):
+            for left, right in zip(again(start, x), layers[1](start, x), strict=True):
+                torch.testing.assert_close(left, right, rtol=1e-8, atol=1e-10)
+
+
+def test_a_cell_that_draws_or_mixes_at_once(recorder):
+    class Dropping(torch.nn.Module):
+        def forward(self, z, x):
+            return torch.nn.functional.dropout(torch.tanh(z / 2 + x), 0.5)
+
+    class Mixing(torch.nn.Module):
+        def forward(self, z, x):
+            return torch.tanh(0.3 * z + 0.3 * z.mean(0) + x)
+
+    x = torch.randn(5, 8, generator=torch.Generator().manual_seed(0)).double()
+    layer = shoal.Equilibrium(Dropping(), graphs=True)
+    for seed in range(6):
+        torch.manual_seed(seed)
+        z = layer(torch.zeros_like(x), x)
+        torch.manual_seed(seed)
+        expected = shoal.Equilibrium(Dropping())(torch.zeros_like(x), x)
+        torch.testing.assert_close(z, expected, rtol=1e-9, atol=1e-11)
+    found = []
+    for recorded in (True, False):
+        layer = shoal.Equilibrium(Mixing(), graphs=recorded)
+        for _ in range(6):
+            u = x.clone().requires_grad_()
+            z = layer(torch.zeros_like(x), u)
+            # a row whose cotangent is beyond the range in which the others have squares
+            weights = torch.tensor([1.0, 2.0, 0.0, 1e-3, 1e170])[:, None].double()
+            (z * weights).sum().backward(retain_graph=True)
+            wide, u.grad = u.grad, None
+            (z * weights[:4].mean()).sum().backward()
+        found += [wide, u.grad]
+    assert recorder.replays >= 4
+    for one, other in ((0, 2), (1, 3)):
+        torch.testing.assert_close(found[one], found[other], rtol=1e-9, atol=1e-12)
+
+
 def test_few_are_kept():
     known = recurring.Recurrences()
     first = known.of("first")
@@ -317,5 +400,7 @@ def test_what_cannot_be_captured_runs_step_by_step(monkeypatch, caplog):
 
 
 def test_misuse():
+    with pytest.raises(TypeError, match="cell must be a module if graphs is True, got function"):
+        shoal.Equilibrium(lambda z: z / 2, graphs=True)
     with pytest.raises(TypeError, match="graphs must be True or False, got 1"):
         shoal.Picard(graphs=1)

@@ -125,7 +125,7 @@ def equilibrium_of(
     if isinstance(options.gradient, OneStep | Unrolled):
         return _of_steps(of, tensors, start, options)
     if is_transformed(start, *tensors):
-        found = Solution(*apply(_Solve, of, options, start.detach(), *tensors), evaluations=0)
+        found = _opaque(of, options, start, tensors)
         value = of.problem(*tensors).evaluate(found.value).value
         return _attached(found, value, of, options, None, tensors)
     problem = of.problem(*tensors)
@@ -150,6 +150,12 @@ def equilibrium_of(
     direct = near.has_formulas or (isinstance(of, OfFunction) and of.has_leaves_alone)
     value = found.value if direct and not in_forward_mode() else near.value
     return _attached(found, value, of, options, near, tensors)
+
+
+def _opaque(of: Map, options: SolveOptions, start: Tensor, tensors: Sequence[Tensor]) -> Solution:
+    """The outcome of a solve that transforms leave alone."""
+    value, status, residual, steps = apply(_Solve, of, options, start.detach(), *tensors)
+    return Solution(value, status, residual, steps, evaluations=0)
 
 
 def _linearized(problem: Problem, outcome: Outcome) -> Linearization:
@@ -185,7 +191,7 @@ def _of_steps(of: Map, tensors: Sequence[Tensor], start: Tensor, options: SolveO
     problem = of.problem(*tensors)
     if isinstance(options.gradient, OneStep):
         if is_transformed(start, *tensors):
-            found = Solution(*apply(_Solve, of, options, start.detach(), *tensors), evaluations=0)
+            found = _opaque(of, options, start, tensors)
         else:
             with without_forward_mode():
                 found = options.solve_forward(problem, start).solution

@@ -246,7 +246,8 @@ class LayerAdjoint(LinearProblem):
             return None
 
         def outcome(found: list[Tensor], steps: int) -> Outcome:
-            return Outcome(Solution.of_steps(*found, steps), None, converged=True)
+            g, residual = found
+            return Outcome(Solution.of_steps(g, residual, steps), None, converged=True)
 
         near, guess = self.near, () if start is None else (start,)
         form, changing = _AdjointAtOnce(near.layer.scale), (self.right, near.slope, *guess)

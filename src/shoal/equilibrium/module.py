@@ -19,6 +19,8 @@ from shoal.equilibrium.methods import Gradient, Unrolled, check_gradient, exact_
 from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.picard import Picard
 from shoal.equilibrium.problem import FunctionProblem, Problem
+from shoal.equilibrium.recurring import Recurrences
+from shoal.equilibrium.recurring_cells import CellProblem
 from shoal.equilibrium.solution import Solution, SolveLog, check_on_failure
 from shoal.equilibrium.solve import check_solver
 from shoal.equilibrium.state import State, StateLayout
@@ -71,6 +73,9 @@ class Equilibrium(nn.Module):
             state and of all input tensors. Then samples that have converged stop costing work.
         warm_start: Whether solves on the same inputs as before begin where those ended, forward
             and backward, while the module is in training mode; for training on all data at once.
+        graphs: Whether solves of ``Picard`` that recur on a GPU may be made as one CUDA graph each.
+            The cell must be a module that does the same operations on the device every time, with
+            nothing but the state, its inputs, its parameters and buffers, and changes none of them.
 
     Attributes:
         solution: How the last call went: a :class:`Solution` whose ``value`` is the state.
@@ -106,6 +111,7 @@ class Equilibrium(nn.Module):
         batched: bool = True,
         separable: bool = False,
         warm_start: bool = False,
+        graphs: bool = False,
     ) -> None:
         super().__init__()
         if not callable(cell):
@@ -124,6 +130,9 @@ class Equilibrium(nn.Module):
         )
         self.batched, self.separable = flag("batched", batched), flag("separable", separable)
         self.warm_start = flag("warm_start", warm_start)
+        if flag("graphs", graphs) and not isinstance(cell, nn.Module):
+            raise TypeError(f"cell must be a module if graphs is True, got {type(cell).__name__}")
+        self._recurrences = Recurrences() if graphs else None
         if self.separable and not self.batched:
             raise ValueError("separable must be False for a state that is one sample, got True")
         self.solution: Solution | None = None
@@ -191,6 +200,10 @@ class Equilibrium(nn.Module):
         cell = self.cell
         function = cell if not named else lambda z, *given: cell(z, *given, **named)
         scope = _Scope(start)
+        if self._recurrences is not None and not named and not scope.autocast:
+            assert isinstance(cell, nn.Module)
+            known, separable = self._recurrences, self.separable
+            return CellProblem(cell, known, layout, inputs, separable=separable, scope=scope), start
         problem = FunctionProblem(
             function, layout, inputs, separable=self.separable, scope=scope, cast=scope.autocast
         )

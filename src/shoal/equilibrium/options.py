@@ -1,6 +1,5 @@
 """What the solves inside a differentiable equilibrium share."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,7 +10,7 @@ from shoal.equilibrium.base import Solver
 from shoal.equilibrium.driver import Outcome, drive_through
 from shoal.equilibrium.methods import Gradient, Implicit, Unrolled, exact_gradient
 from shoal.equilibrium.picard import DampedPicard, Picard
-from shoal.equilibrium.problem import LinearProblem, Problem, row_sizes
+from shoal.equilibrium.problem import LinearProblem, Problem, is_wide, row_sizes
 from shoal.equilibrium.records import PATIENCE
 from shoal.equilibrium.recurring import Recurring
 from shoal.equilibrium.solution import OnFailure, Solution, SolveLog, handle_failure
@@ -99,7 +98,7 @@ class SolveOptions:
         if equation.may_mix:
             # what samples send each other is measured in the same unit; where they send nothing,
             # relative tolerances are the same in all units
-            tested = any(solver.atol for solver in solvers) or _is_wide(size, finite)
+            tested = any(solver.atol for solver in solvers) or bool(is_wide(size, finite))
             if not tested or equation.mixes():
                 size = size.masked_fill(~finite, 0.0).amax().expand_as(size)
         unit = (right / size).masked_fill(~finite, 0.0)
@@ -195,14 +194,6 @@ def _driven(
         if recurring is not None:
             recurring.learn(outcome)
     return outcome
-
-
-def _is_wide(size: Tensor, finite: Tensor) -> bool:
-    """Whether squares of the smallest rows vanish beside the largest row, of size one."""
-    info = torch.finfo(size.dtype)
-    counted = size[finite & (size > info.tiny)]
-    least = math.sqrt(info.tiny / info.eps)
-    return counted.numel() > 1 and bool(counted.amin() < least * counted.amax())
 
 
 def _without_failures(found: Solution, right: Tensor) -> Solution:

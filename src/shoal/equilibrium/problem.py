@@ -1,5 +1,6 @@
 """Fixed-point problems, as solvers see them: a map on rows of numbers, one row per sample."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Evaluation",
+    "FunctionLinearization",
     "FunctionProblem",
     "LinearProblem",
     "Linearization",
     "Problem",
+    "is_wide",
     "row_sizes",
     "sizes",
 ]
@@ -115,6 +118,19 @@ def row_sizes(right: Tensor) -> tuple[Tensor, Tensor]:
     """The largest entry of each row, never zero, and whether it is finite; (samples, 1)."""
     size = largest_entries(right)
     return size.clamp_min(torch.finfo(right.dtype).tiny), size.isfinite()
+
+
+def is_wide(size: Tensor, finite: Tensor) -> Tensor:
+    """Whether squares of the smallest rows vanish beside the largest one, of size one.
+
+    Args:
+        size: From :func:`row_sizes`, like the next.
+        finite: Which of them count; rows of zeros do not.
+    """
+    info = torch.finfo(size.dtype)
+    counted = finite & (size > info.tiny)
+    least = size.masked_fill(~counted, torch.inf).amin()
+    return least < math.sqrt(info.tiny / info.eps) * size.masked_fill(~counted, 0.0).amax()
 
 
 class Problem(ABC):
@@ -252,7 +268,7 @@ class FunctionProblem(Problem):
 
     def linearize(self, z: Tensor, kept: Tensor | None = None) -> Linearization:  # noqa: ARG002
         """One evaluation, whose graph is kept."""
-        return _FunctionLinearization(self, z)
+        return FunctionLinearization(self, z)
 
     def packing_pays(self, dropped: int) -> bool:  # noqa: ARG002
         """Whether it can: what a call costs is not known. Random numbers depend on the shape."""
@@ -272,7 +288,7 @@ class FunctionProblem(Problem):
         )
 
 
-class _FunctionLinearization(Linearization):
+class FunctionLinearization(Linearization):
     r"""By reverse mode alone: $Jk$ is the derivative of $g \mapsto J^\top g$."""
 
     def __init__(self, problem: FunctionProblem, z: Tensor) -> None:
@@ -283,20 +299,25 @@ class _FunctionLinearization(Linearization):
 
     @property
     def value(self) -> Tensor:
+        """The map at the point."""
         return self._value
 
     def pull(self, g: Tensor) -> Tensor:
+        """By autograd."""
         return self._pull(g)
 
     def push(self, k: Tensor) -> Tensor:
+        """By autograd, twice."""
         if self._push is None:
             _, self._push = vjp(self._pull, torch.zeros_like(self.z))
         return self._push(k)
 
     def packing_pays(self, dropped: int) -> bool:
+        """Whether it does for the map."""
         return self.problem.packing_pays(dropped)
 
     def rows(self, index: Tensor) -> Linearization:
+        """By another evaluation."""
         return self.problem.rows(index).linearize(self.z.index_select(0, index))
 
 

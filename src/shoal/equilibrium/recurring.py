@@ -13,8 +13,9 @@ from threading import Lock
 
 from torch import Tensor
 
+from shoal.equilibrium import graphs
 from shoal.equilibrium.base import Solver
-from shoal.equilibrium.graphs import Function, Recording, can_record, captured, place
+from shoal.equilibrium.graphs import Function, Recording, captured, place
 from shoal.equilibrium.limits import Limits
 from shoal.equilibrium.problem import Evaluation
 from shoal.equilibrium.records import Outcome
@@ -25,6 +26,7 @@ __all__ = ["Recurrence", "Recurrences", "Recurring", "attempt", "recurring"]
 _LOGGER = logging.getLogger(__name__)
 _AFTER = 2  # solves after which their like is worth a graph
 _KINDS = 16  # of solves that are known at a time
+_PAUSE = 20  # solves without another try, where it takes another method to converge
 _LENGTHS = 3  # graphs of a kind, of so many steps each
 _MOST = 512  # steps of a graph
 _AIM = 0.7  # share of the tolerance that is aimed at
@@ -50,7 +52,7 @@ class Recurrence:
     """How many steps the solves of a kind take, and recordings of so many."""
 
     def __init__(self) -> None:
-        self._solves, self._steps = 0, 0.0
+        self._solves, self._misses, self._steps = 0, 0, 0.0
         self._recordings: OrderedDict[int, Recording] = OrderedDict()
         self._lock = Lock()
 
@@ -75,7 +77,9 @@ class Recurrence:
                 self._recordings.popitem(last=False)
         found, (first, last) = recording.run(tensors)
         if not last <= 1:
+            self._misses += 1
             return None
+        self._misses = 0
         self._aim(steps, first, last)
         return found, steps
 
@@ -89,6 +93,8 @@ class Recurrence:
 
     def _aim(self, steps: int, first: float, last: float) -> None:
         """Take more steps at once, and fewer by and by."""
+        if not math.isfinite(first):  # of a row of zeros, say: no rate is known
+            return
         needed, last = 1.0, max(last, _INFORMATIVE)
         if first > 1 and last < first:
             needed = steps * math.log(first / _AIM) / math.log(first / last)
@@ -97,8 +103,8 @@ class Recurrence:
 
     def learn(self, solution: Solution, *, converged: bool) -> None:
         """Note what the general loop came to."""
-        if not converged:
-            self._solves = 0  # not to be tried in vain
+        if not converged or self._misses > 1:  # not to be tried in vain
+            self._solves, self._misses = -_PAUSE * converged, 0
             return
         self._solves += 1
         self._steps = max(self._steps, solution.evaluations - 1)
@@ -110,6 +116,10 @@ class Recurrences:
     def __init__(self) -> None:
         self._known: OrderedDict[Hashable, Recurrence] = OrderedDict()
         self._lock = Lock()
+
+    def __reduce__(self) -> "tuple[type[Recurrences], tuple[()]]":
+        """Copies know nothing: weights are elsewhere."""
+        return Recurrences, ()
 
     def of(self, kind: Hashable) -> Recurrence:
         """What is known of a kind."""
@@ -156,6 +166,7 @@ def recurring(
     changing: Sequence[Tensor],
     weights: Sequence[Tensor],
     outcome: Callable[[list[Tensor], int], Outcome],
+    known: "Recurrences | None" = None,
 ) -> Recurring | None:
     """A solve as one of its kind, or ``None`` if there is no making it at once.
 
@@ -166,10 +177,11 @@ def recurring(
         changing: Tensors that differ between solves; the first is like the state.
         weights: Tensors that keep their places.
         outcome: What the form's tensors and the number of steps come to.
+        known: What is known of such solves; by default of those of all networks.
     """
-    if not can_record(*changing, *weights):
+    if not graphs.can_record(*changing, *weights):
         return None
-    recurrence = _KNOWN.of((form, solver, place(changing, weights)))
+    recurrence = (_KNOWN if known is None else known).of((form, solver, place(changing, weights)))
 
     def make(steps: int) -> Function:
         limits = Limits.of(solver, changing[0].shape[1], changing[0].dtype)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.parametrize import is_parametrized
 
-from shoal.equilibrium import recurring
+from shoal.equilibrium import graphs
 from shoal.equilibrium.graphs import Function, place
 from shoal.equilibrium.layer import Layer, LayerProblem
 from shoal.equilibrium.limits import Limits
@@ -27,10 +27,6 @@ class RecurringPasses:
 
     def __init__(self) -> None:
         self._known = Recurrences()
-
-    def __reduce__(self) -> "tuple[type[RecurringPasses], tuple[()]]":
-        """Copies know nothing: their weights are elsewhere."""
-        return RecurringPasses, ()
 
     def of(
         self, network: "EquilibriumNetwork[Any]", x: Tensor, general: Callable[[Tensor], Tensor]
@@ -53,9 +49,9 @@ class RecurringPasses:
             network.options.report("forward", solution, converged=True)
             return output
         output = general(x)
-        solution = network.options.log.forward
-        if solution is not None:
-            recurrence.learn(solution, converged=bool(solution.converged.all()))
+        last = network.options.log.forward
+        if last is not None:
+            recurrence.learn(last, converged=bool(last.converged.all()))
         return output
 
     def _recurrence(self, network: "EquilibriumNetwork[Any]", x: Tensor) -> Recurrence | None:
@@ -65,7 +61,7 @@ class RecurringPasses:
             return None
         held = (*network._parameters.values(), *network._buffers.values())
         weights = [tensor for tensor in held if tensor is not None]
-        if not recurring.can_record(x, *weights) or is_parametrized(network):
+        if not graphs.can_record(x, *weights) or is_parametrized(network):
             return None
         if torch.is_autocast_enabled(x.device.type):
             return None
