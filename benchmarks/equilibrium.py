@@ -100,9 +100,9 @@ class Contest:
         return (z - self.target).square().mean()
 
     def layer(self, cell: nn.Module, *, warm_start: bool = False) -> shoal.Equilibrium:
-        """The cell in shoal."""
+        """The cell in shoal; on a GPU by CUDA graphs."""
         solver = shoal.Picard(rtol=self.rtol, atol=0.0, max_steps=peer.STEPS)
-        return shoal.Equilibrium(cell, solver=solver, warm_start=warm_start)
+        return shoal.Equilibrium(cell, solver=solver, warm_start=warm_start, graphs=self.x.is_cuda)
 
     def step(self, cell: nn.Module, state: Callable[[], Tensor]) -> float:
         """A forward and a backward pass."""

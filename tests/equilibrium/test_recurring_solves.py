@@ -289,6 +289,50 @@ def test_a_start_at_the_solution_and_small_states():
             torch.testing.assert_close(z / scale, exact, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("architecture", [DEQ, shoal.ImplicitNetwork(0.3, bias_variance=0.1)])
+def test_gradients_of_recurring_passes_are_those_of_autograd(architecture, recorder):
+    """Some weights are fixed, inputs are differentiated by, and the outputs changed in place."""
+    found = []
+    for graphed in (True, False):
+        net = shoal.build(
+            architecture,
+            in_features=5,
+            width=48,
+            dtype=torch.float64,
+            solver=shoal.Picard(graphs=graphed),
+        )
+        net.input.requires_grad_(False)
+        x, tensors = inputs().requires_grad_(), []
+        for _ in range(5):
+            hidden = 2 * x
+            output = net(hidden).mul_(3.0)
+            output.square().sum().backward(retain_graph=True)
+            (alone,) = torch.autograd.grad(output.sum(), net.recurrent)
+            tensors = [x.grad, net.recurrent.grad, alone]
+            assert net.input.grad is None
+        weights = {name: 0.5 * p.detach() for name, p in net.named_parameters()}
+        weights["recurrent"].requires_grad_()
+        for _ in range(4):
+            lent = torch.func.functional_call(net, weights, (x.detach(),))
+            (other,) = torch.autograd.grad(lent.sum(), weights["recurrent"])
+        found.append([*tensors, lent.detach(), other])
+    assert recorder.replays >= 10
+    for left, right in zip(*found, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-8, atol=1e-10)
+
+
+def test_weights_changed_before_the_backward_pass_are_noticed(recorder):
+    net, x = network(), inputs()
+    for _ in range(4):
+        passes(net, x)
+    assert recorder.replays
+    output = net(x)
+    with torch.no_grad():
+        net.recurrent.mul_(0.5)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.sum().backward()
+
+
 class Cell(torch.nn.Module):
     """A user's cell of a pair of states."""
 

@@ -253,3 +253,76 @@ def test_many_batches_of_a_loader_at_once(recorded):
             assert net.last_adjoint.converged.all()
             optimizer.step()
     assert 2 <= len(recorded) <= 20
+
+
+def test_gradients_at_once_of_inputs_and_of_some_weights(recorded):
+    found = []
+    for device in ("cpu", "cuda"):
+        net = shoal.build(DEQ, in_features=20, width=64, dtype=torch.float64, device=device)
+        net.input.requires_grad_(False)
+        x = inputs().to(device).requires_grad_()
+        for _ in range(5):
+            x.grad = net.recurrent.grad = None
+            output = net(2 * x).mul_(3.0)
+            output.square().sum().backward(retain_graph=True)
+            (alone,) = torch.autograd.grad(output.sum(), net.recurrent)
+        hessian = torch.autograd.functional.hessian(lambda x, net=net: net(x).sum(), x[:1].detach())
+        weights = {name: 0.5 * p.detach() for name, p in net.named_parameters()}
+        weights["recurrent"].requires_grad_()
+        for _ in range(4):
+            lent = torch.func.functional_call(net, weights, (x.detach(),))
+            (other,) = torch.autograd.grad(lent.sum(), weights["recurrent"])
+        tensors = (x.grad, net.recurrent.grad, alone, hessian, lent.detach(), other)
+        found.append([tensor.cpu() for tensor in tensors])
+    assert len(recorded) >= 4
+    for left, right in zip(*found, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-7, atol=1e-9)
+
+
+class Cell(torch.nn.Module):
+    """A user's cell: a normalized layer, or a convolution."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.channels = channels
+        if channels:
+            self.map = torch.nn.Conv2d(channels, channels, 3, padding=1)
+            self.norm = torch.nn.GroupNorm(2, channels)
+        else:
+            self.map, self.norm = torch.nn.Linear(32, 32), torch.nn.LayerNorm(32)
+
+    def forward(self, z, x):
+        return torch.tanh(0.3 * self.norm(self.map(z)) + x)
+
+
+@pytest.mark.parametrize("channels", [0, 4])
+@pytest.mark.parametrize("warm_start", [False, True])
+def test_a_users_cell_at_once(channels, warm_start, recorded):
+    torch.manual_seed(0)
+    cell = Cell(channels).double()
+    shape = (6, channels, 8, 8) if channels else (6, 32)
+    cells = {"cpu": cell, "cuda": copy.deepcopy(cell).cuda()}
+    layers = {
+        device: shoal.Equilibrium(one, graphs=device == "cuda", warm_start=warm_start)
+        for device, one in cells.items()
+    }
+    optimizers = {d: torch.optim.Adam(layer.parameters(), 1e-3) for d, layer in layers.items()}
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(shape, dtype=torch.float64, generator=generator)
+    for _ in range(8):
+        if not warm_start:
+            x = torch.randn(shape, dtype=torch.float64, generator=generator)
+        found = []
+        for device, layer in layers.items():
+            optimizers[device].zero_grad()
+            here = x.clone().to(device).requires_grad_()
+            z = layer(torch.zeros_like(here), here)
+            z.square().sum().backward()
+            assert layer.solution.converged.all()
+            assert layer.solution.adjoint.converged.all()
+            gradients = [p.grad.cpu() for p in layer.parameters()]
+            found.append([z.detach().cpu(), here.grad.cpu(), *gradients])
+            optimizers[device].step()
+        for left, right in zip(*found, strict=True):
+            torch.testing.assert_close(left, right, rtol=1e-7, atol=1e-8)
+    assert len(recorded) >= 2

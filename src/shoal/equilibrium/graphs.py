@@ -45,7 +45,10 @@ class Recording:
     def run(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[float]]:
         """What the function makes of tensors like those it was recorded with; no gradient."""
         with self._lock, torch.no_grad():  # what is started in this order is done in this order
-            torch._foreach_copy_(self._own, list(tensors))
+            if len(self._own) == 1:
+                self._own[0].copy_(tensors[0])
+            else:
+                torch._foreach_copy_(self._own, list(tensors))
             self._replay()
             found = [torch.empty_like(made) for made in self._made]
             torch._foreach_copy_(found, list(self._made))
@@ -68,11 +71,12 @@ def can_record(*tensors: Tensor) -> bool:
 def place(changing: Sequence[Tensor], weights: Sequence[Tensor]) -> Hashable:
     """What a graph of such tensors depends on besides its function."""
     device = changing[0].device
-    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    stream = torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
     return (
         stream,
+        device,
         torch.backends.cuda.matmul.fp32_precision,
-        *((t.shape, t.stride(), t.dtype, t.device) for t in (*changing, *weights)),
+        *((t.shape, t.stride(), t.dtype) for t in (*changing, *weights)),
         *(weight.data_ptr() for weight in weights),
     )
 

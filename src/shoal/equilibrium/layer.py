@@ -23,7 +23,7 @@ from shoal.equilibrium.records import Outcome
 from shoal.equilibrium.recurring import Recurring, attempt, recurring
 from shoal.equilibrium.solution import Solution
 
-__all__ = ["Layer", "LayerProblem"]
+__all__ = ["AdjointAtOnce", "Layer", "LayerLinearization", "LayerProblem"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class _AtOnce:
 
 
 @dataclass(frozen=True)
-class _AdjointAtOnce:
+class AdjointAtOnce:
     """The solution of the adjoint equation after some steps, solved for at size one."""
 
     scale: float
@@ -79,6 +79,15 @@ class _AdjointAtOnce:
     def __call__(
         self, steps: int, limits: Limits, right: Tensor, slope: Tensor, *others: Tensor
     ) -> Made:
+        """The solution and its residuals, of a right-hand side of any size.
+
+        Args:
+            steps: How many.
+            limits: What counts as solved.
+            right: The right-hand side.
+            slope: The slopes of the layer.
+            others: Where to start, if that is known, and the weights.
+        """
         *guess, weight = others
         size, finite = row_sizes(right)
         unit = (right / size).masked_fill(~finite, 0.0)
@@ -250,7 +259,7 @@ class LayerAdjoint(LinearProblem):
             return Outcome(Solution.of_steps(g, residual, steps), None, converged=True)
 
         near, guess = self.near, () if start is None else (start,)
-        form, changing = _AdjointAtOnce(near.layer.scale), (self.right, near.slope, *guess)
+        form, changing = AdjointAtOnce(near.layer.scale), (self.right, near.slope, *guess)
         return recurring(form, solver, changing, (near.weight,), outcome)
 
     @property

@@ -10,6 +10,7 @@ from shoal.equilibrium.base import Solver
 
 __all__ = ["WORSE", "Limits", "residual_norms"]
 
+Pair = tuple[Tensor, Tensor]  # the map's value at an iterate, and that
 WORSE = 1e5  # growth of the residual, or of the iterate, that is divergence
 
 
@@ -46,36 +47,32 @@ class Limits:
             most=math.sqrt(computed.max),
         )
 
-    def verdict(
-        self, begun: tuple[Tensor, Tensor], ended: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, Tensor]:
+    def verdict(self, begun: Pair, ended: Pair) -> tuple[Tensor, Tensor]:
         """By what factor the worst sample was off before some steps and is after them; residuals.
 
         The second factor is infinite where more must be known to judge a sample: an iterate that
-        has grown without bound, norms that are out of range, or a start below the tolerance.
+        has grown without bound, norms that are out of range, or a start below the tolerance. In
+        few operations, as each of them takes longer than its arithmetic.
 
         Args:
             begun: The map's value and the iterate before them.
             ended: The same after them.
         """
-        (before, sized), (after, fine) = map(self._norms, (begun, ended))
-        first = before.amax(0)
-        tolerance = self.atol * (torch.ones_like(first) if self.explicit else first.clamp(max=1.0))
-        tolerance = tolerance.clamp_min(self.finest)
-        old, new = (norms[0] / (norms[1] * self.rtol + tolerance) for norms in (before, after))
-        judged = sized & fine & (after[1] <= WORSE * first)
-        if self.explicit:
-            judged = judged & ((first > self.atol) | (before[0] <= self.rtol * before[1]))
-        worst = torch.stack([old.max(), new.masked_fill(~judged, torch.inf).max()])
-        return worst, after[0].to(ended[0].dtype)
-
-    def _norms(self, pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Those of the residual and of the iterate, in float64, and of which samples they are."""
-        value, z = pair
-        norms = residual_norms(value, z).double()
-        zero = ~torch.stack([(value != z).any(1), z.any(1)])
-        known = zero | ((norms >= self.least) & (norms <= self.most))
-        return norms, known.all(0)
+        off = torch.stack([begun[0] - begun[1], begun[1], ended[0] - ended[1], ended[1]])
+        # in float64, where squares of a smaller dtype are in range
+        norms = torch.linalg.vector_norm(off, dim=2, dtype=torch.float64)
+        first = norms[:2].amax(0)
+        least = max(self.atol, self.finest)
+        tolerance = (first * self.atol).clamp(least if self.explicit else self.finest, least)
+        excess = norms[0::2] / torch.add(tolerance, norms[1::2], alpha=self.rtol)
+        unjudged = norms[3] > WORSE * first
+        if self.explicit and self.atol:
+            unjudged |= (first <= self.atol) & (norms[0] > self.rtol * norms[1])
+        if off.dtype == torch.float64:
+            known = ~off.any(2) | ((norms >= self.least) & (norms <= self.most))
+            unjudged |= ~known.all(0)
+        excess[1].masked_fill_(unjudged, torch.inf)
+        return excess.amax(1), norms[2].to(off.dtype)
 
 
 def residual_norms(value: Tensor, z: Tensor) -> Tensor:

@@ -49,9 +49,14 @@ def attempt(
 
 
 class Recurrence:
-    """How many steps the solves of a kind take, and recordings of so many."""
+    """How many steps the solves of a kind take, and recordings of so many.
+
+    Attributes:
+        refused: Whether there can be none, if that has been found out.
+    """
 
     def __init__(self) -> None:
+        self.refused: bool | None = None
         self._solves, self._misses, self._steps = 0, 0, 0.0
         self._recordings: OrderedDict[int, Recording] = OrderedDict()
         self._lock = Lock()

@@ -101,7 +101,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
 
     def forward(self, x: Tensor) -> Tensor:
         """The network's outputs, of shape (samples, outputs)."""
-        if torch.compiler.is_compiling() or torch.is_grad_enabled():
+        if torch.compiler.is_compiling():
             return super().forward(x)
         return self._passes.of(self, x, super().forward)
 
@@ -165,15 +165,32 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         Args:
             silent: Whether it may leave failures to a status, if this network does; else it warns.
         """
-        other = object.__new__(type(self))  # no copy: of parametrized modules there is none
-        other.__dict__ = {
-            **self.__dict__,
-            "options": self.options.exact(silent=silent),
-            "warm_start": False,
-            "_series": Series(),
-            "_passes": RecurringPasses(),
-            "_checked": None,
+        return self._like(
+            {
+                "options": self.options.exact(silent=silent),
+                "warm_start": False,
+                "_series": Series(),
+                "_passes": RecurringPasses(),
+                "_checked": None,
+            }
+        )
+
+    def having(self, weights: Mapping[str, Tensor]) -> "EquilibriumNetwork[A]":
+        """The same network with other tensors for its own; this one keeps its own.
+
+        Args:
+            weights: One for each parameter and each buffer, by name.
+        """
+        held = {
+            kind: {name: weights.get(name) for name in self.__dict__[kind]}
+            for kind in ("_parameters", "_buffers")
         }
+        return self._like(held)
+
+    def _like(self, changed: Mapping[str, object]) -> "EquilibriumNetwork[A]":
+        """The same network but for some attributes."""
+        other = object.__new__(type(self))  # no copy: of parametrized modules there is none
+        other.__dict__ = {**self.__dict__, **changed}
         return other
 
     def well_posedness(self, *, tightness: float = 1e-3) -> WellPosedness:

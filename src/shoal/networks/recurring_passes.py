@@ -1,18 +1,25 @@
-"""Passes through an equilibrium network without a gradient that recur: on a GPU, one graph each."""
+"""Passes through an equilibrium network that recur: on a GPU, one CUDA graph in each direction.
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+The graph of a forward pass goes from the inputs to the outputs; that of a backward pass from the
+outputs' cotangents to the gradients of all weights. Whether both have solved their equations, and
+whether the inputs are finite, is looked at once, at the end of each.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.utils.parametrize import is_parametrized
 
+from shoal.core.torch_internals import apply, in_full_precision
 from shoal.equilibrium import graphs
 from shoal.equilibrium.graphs import Function, place
-from shoal.equilibrium.layer import Layer, LayerProblem
+from shoal.equilibrium.layer import AdjointAtOnce, Layer, LayerLinearization, LayerProblem
 from shoal.equilibrium.limits import Limits
 from shoal.equilibrium.loop import recurrent_problem
-from shoal.equilibrium.methods import Reversible, Unrolled
+from shoal.equilibrium.methods import Implicit, Reversible, Unrolled
 from shoal.equilibrium.recurring import Recurrence, Recurrences, attempt
 from shoal.equilibrium.solution import Solution
 
@@ -20,6 +27,16 @@ if TYPE_CHECKING:
     from shoal.networks.equilibrium import EquilibriumNetwork
 
 __all__ = ["RecurringPasses"]
+
+Solve = Callable[[Tensor], tuple[tuple[Tensor, ...], Tensor]]  # of an adjoint's right-hand side
+
+
+class _Pass(NamedTuple):
+    """A pass of a network that may be made at once."""
+
+    network: "EquilibriumNetwork[Any]"
+    weights: dict[str, Tensor]
+    recurrences: tuple[Recurrence, Recurrence]  # forward and backward
 
 
 class RecurringPasses:
@@ -39,49 +56,178 @@ class RecurringPasses:
                 they are finite is looked at with the solution.
             general: The pass that checks them.
         """
-        recurrence = self._recurrence(network, x)
-        if recurrence is None:
+        one = self._pass(network, x)
+        if one is None:
             return general(x)
-        found = recurrence.run(lambda steps: _function(network, x, steps), (x,))
-        if found is not None:
-            (output, z, residual), steps = found
-            solution = Solution.of_steps(z, residual, steps)
-            network.options.report("forward", solution, converged=True)
+        found = one.recurrences[0].run(lambda steps: _forward(one, x, steps), (x,))
+        if found is None:
+            output = general(x)
+            last = network.options.log.forward
+            if last is not None:
+                one.recurrences[0].learn(last, converged=bool(last.converged.all()))
             return output
-        output = general(x)
-        last = network.options.log.forward
-        if last is not None:
-            recurrence.learn(last, converged=bool(last.converged.all()))
-        return output
+        (output, z, slope, residual), steps = found
+        network.options.report("forward", Solution.of_steps(z, residual, steps), converged=True)
+        if not torch.is_grad_enabled():
+            return output
+        attached: Tensor = apply(_Differentiable, one, [output, z, slope], x, *one.weights.values())
+        return attached
 
-    def _recurrence(self, network: "EquilibriumNetwork[Any]", x: Tensor) -> Recurrence | None:
-        """What is known of the kind; ``None`` if it cannot be recorded."""
-        options = network.options
-        if not isinstance(x, Tensor) or isinstance(options.gradient, Unrolled | Reversible):
+    def _pass(self, network: "EquilibriumNetwork[Any]", x: Tensor) -> _Pass | None:
+        """A pass as one of its kind; ``None`` if it cannot be made at once."""
+        if not isinstance(x, Tensor) or is_parametrized(network):
             return None
-        held = (*network._parameters.values(), *network._buffers.values())
-        weights = [tensor for tensor in held if tensor is not None]
-        if not graphs.can_record(x, *weights) or is_parametrized(network):
+        weights = {n: t for n, t in network._parameters.items() if t is not None}
+        weights.update((n, t) for n, t in network._buffers.items() if t is not None)
+        several, options = list(weights.values()), network.options
+        if not graphs.can_record(x, *several) or torch.is_autocast_enabled(x.device.type):
             return None
-        if torch.is_autocast_enabled(x.device.type):
-            return None
-        (layer, weight), *others = network.turn
-        if others or type(layer) is not Layer:
-            return None
-        if not LayerProblem(layer, x, weight).may_recur(options.solver):  # by the number of rows
-            return None
-        return self._known.of((options.solver, place((x,), weights)))
+        wanted = torch.is_grad_enabled() and tuple(t.requires_grad for t in (x, *several))
+        if wanted and network.warm_start and network.training:
+            return None  # whose solves are guessed
+        kind = options.solver, options.gradient, wanted, place((x,), several)
+        recurrences = self._known.of((kind, "forward")), self._known.of((kind, "backward"))
+        if recurrences[0].refused is None:
+            recurrences[0].refused = not _is_elementary(network, x)
+        return None if recurrences[0].refused else _Pass(network, weights, recurrences)
 
 
-def _function(network: "EquilibriumNetwork[Any]", like: Tensor, steps: int) -> Function:
+def _is_elementary(network: "EquilibriumNetwork[Any]", x: Tensor) -> bool:
+    """Whether it has one layer whose solves may recur, and is differentiated exactly if at all."""
+    (layer, weight), *others = network.turn
+    options = network.options
+    if others or type(layer) is not Layer or isinstance(options.gradient, Unrolled | Reversible):
+        return False
+    if torch.is_grad_enabled() and not isinstance(options.gradient, Implicit):
+        return False
+    return LayerProblem(layer, x, weight).may_recur(options.solver)  # by the number of rows
+
+
+def _forward(one: _Pass, like: Tensor, steps: int) -> Function:
     """A pass with so many steps, as a function of the inputs."""
+    network = one.network
     limits = Limits.of(network.options.solver, network.spec.width, like.dtype)
 
     def run(x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
         injections = network.injections(x)
         problem, start = recurrent_problem(network.turn, injections)
-        z, _, residual, seen = attempt(problem.evaluate, start, steps, limits)
-        seen = seen.masked_fill(~x.isfinite().all(), torch.inf)
-        return (network._read(z, injections), z, residual), seen
+        z, evaluation, residual, seen = attempt(problem.evaluate, start, steps, limits)
+        assert evaluation.kept is not None
+        seen = torch.add(seen, x.sum(), alpha=0.0)  # no number if an input is not finite
+        slope = network.layer.slope(evaluation.kept)
+        return (network._read(z, injections), z, slope, residual), seen
 
     return run
+
+
+def _gradients(
+    one: _Pass, tensors: Sequence[Tensor], wanted: Sequence[bool], solve: Solve
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """The gradients of the inputs and the weights that are wanted, and what the solve adds to them.
+
+    Args:
+        one: The pass.
+        tensors: The outputs' cotangent, the equilibrium, its slopes, and the inputs.
+        wanted: Which of the inputs and the weights.
+        solve: Solves the adjoint equation.
+    """
+    cotangent, z, slope, x = tensors
+    several = zip((x, *one.weights.values()), wanted, strict=True)
+    leaves = [tensor.detach().requires_grad_(want) for tensor, want in several]
+    network = one.network.having(dict(zip(one.weights, leaves[1:], strict=True)))
+    with torch.enable_grad():
+        point = z.detach().requires_grad_()
+        injections = network.injections(leaves[0])
+        output = network._read(point, injections)
+        ((layer, recurrent),) = network.turn
+    (right,) = torch.autograd.grad(output, point, cotangent, retain_graph=True)
+    (g, *known), seen = solve(right)
+    inner = g * slope
+    needed = [leaf for leaf in leaves if leaf.requires_grad]
+    ends = [(output, cotangent), (injections[0], inner)]
+    ends = [(end, by) for end, by in ends if end.requires_grad]
+    found = torch.autograd.grad(
+        [end for end, _ in ends], needed, [by for _, by in ends], materialize_grads=True
+    )
+    gradients = [
+        torch.addmm(gradient, inner.t(), z, alpha=layer.scale) if leaf is recurrent else gradient
+        for leaf, gradient in zip(needed, found, strict=True)
+    ]
+    return (*gradients, g, *known), seen
+
+
+class _Differentiable(torch.autograd.Function):
+    """The outputs of a pass, with the gradient of its inputs and weights."""
+
+    @staticmethod
+    def forward(ctx: Any, one: _Pass, made: list[Tensor], *tensors: Tensor) -> Tensor:
+        output, z, slope = made
+        ctx.one = one
+        ctx.save_for_backward(z, slope, *tensors)
+        return output
+
+    @staticmethod
+    @in_full_precision
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+        one = ctx.one
+        z, slope, *tensors = ctx.saved_tensors
+        wanted = [tensor.requires_grad for tensor in tensors]  # also if some are not asked for now
+        one = one._replace(weights=dict(zip(one.weights, tensors[1:], strict=True)))
+        if torch.is_grad_enabled():
+            return None, None, *_again(one, tensors, wanted, cotangent)
+        changing = cotangent.contiguous(), z, slope, tensors[0].detach()
+        found = one.recurrences[1].run(lambda steps: _backward(one, z, wanted, steps), changing)
+        options = one.network.options
+        if found is not None:
+            (*gradients, g, residual), steps = found
+            options.report("backward", Solution.of_steps(g, residual, steps), converged=True)
+        else:
+            drive = partial(_driven, one, changing)
+            (*gradients, _), _ = _gradients(one, changing, wanted, drive)
+            last = options.log.backward
+            assert last is not None
+            one.recurrences[1].learn(last, converged=bool(last.converged.all()))
+        several = iter(gradients)
+        return None, None, *(next(several) if want else None for want in wanted)
+
+
+def _backward(one: _Pass, z: Tensor, wanted: Sequence[bool], steps: int) -> Function:
+    """A backward pass with so many steps, as a function of tensors."""
+    options = one.network.options
+    ((layer, recurrent),) = one.network.having(one.weights).turn
+    assert isinstance(options.gradient, Implicit)
+    solver = options.gradient.adjoint_solver(options.solver)
+    limits = Limits.of(solver, z.shape[1], z.dtype)
+    form, weight = AdjointAtOnce(layer.scale), recurrent.detach()
+
+    def run(*tensors: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        return _gradients(
+            one, tensors, wanted, lambda right: form(steps, limits, right, tensors[2], weight)
+        )
+
+    return run
+
+
+def _driven(
+    one: _Pass, tensors: Sequence[Tensor], right: Tensor
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """The solution of the adjoint equation, step by step."""
+    _, z, slope, x = tensors
+    network = one.network.having({name: t.detach() for name, t in one.weights.items()})
+    ((layer, weight),) = network.turn
+    inner = layer.preactivation(z, network.inject(x), weight)
+    near = LayerLinearization(layer, z, inner, weight, slope)
+    g = network.options.solve_backward(near.adjoint(right)).solution.value
+    return (g,), g
+
+
+def _again(
+    one: _Pass, tensors: Sequence[Tensor], wanted: Sequence[bool], cotangent: Tensor
+) -> list[Tensor | None]:
+    """The gradients of a pass that is made once more, to be differentiated again."""
+    output = one.network.having(one.weights)._forward(tensors[0])
+    needed = [tensor for tensor, want in zip(tensors, wanted, strict=True) if want]
+    found = iter(
+        torch.autograd.grad(output, needed, cotangent, create_graph=True, materialize_grads=True)
+    )
+    return [next(found) if want else None for want in wanted]
