@@ -2,13 +2,14 @@
 
 python benchmarks/well_posed_training.py [--remedy none|penalty|constraint|monotone]
 [--activation relu|tanh] [--epochs E] [--width M] [--data FOLDER] [--samples N] [--device D]
-[--learning-rate R] [--penalty P] [--seed S] [--output FILE]
+[--learning-rate R] [--recurrent-rate Q] [--penalty P] [--seed S] [--seconds T] [--output FILE]
 
 Trains a classifier on an equilibrium with Adam and batches of 256: on the whole of Fashion-MNIST
 from its official files in FOLDER, or on scikit-learn's digits without one. Without a remedy the
 equilibrium of a ReLU is lost within an epoch. Prints one line of JSON for a run, and adds it to
 FILE: accuracy, seconds, the largest norm of the Jacobian that was seen, and how many samples did
-not converge in either pass.
+not converge in either pass. A run that FILE has already is left out; one that takes longer than T
+seconds ends there, and its line says after how many epochs.
 
 The norm is estimated by power iteration at the first samples of every tenth batch: a lower bound,
 which converges to the norm. For the constraint the certified bound of all samples is there too,
@@ -49,9 +50,10 @@ class PlainCell(nn.Module):
 class Classifier(nn.Module):
     """An equilibrium and a linear readout."""
 
-    def __init__(self, cell: nn.Module, width: int) -> None:
+    def __init__(self, cell: nn.Module, width: int, device: str) -> None:
         super().__init__()
-        self.layer = shoal.Equilibrium(cell, on_failure="status")
+        graphs = isinstance(cell, PlainCell) and device.startswith("cuda")
+        self.layer = shoal.Equilibrium(cell, on_failure="status", graphs=graphs)
         self.readout, self.width = nn.Linear(width, 10), width
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,13 +101,27 @@ def prepare(remedy: str, model: Classifier, optimizer: torch.optim.Optimizer) ->
     return list(kept)
 
 
-def train(arguments: argparse.Namespace, model: Classifier, x: Tensor, y: Tensor) -> float:
-    """Train the model; returns the largest norm of the Jacobian that was seen."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=arguments.learning_rate)
+def groups(arguments: argparse.Namespace, model: Classifier) -> list[dict[str, object]]:
+    """The weights, those that make the recurrence with a learning rate of their own."""
+    recurrent = [p for name, p in model.layer.named_parameters() if "recurrent" in name]
+    known = {id(parameter) for parameter in recurrent}
+    others = [parameter for parameter in model.parameters() if id(parameter) not in known]
+    if arguments.recurrent_rate is None or not recurrent:
+        return [{"params": [*others, *recurrent]}]
+    return [{"params": others}, {"params": recurrent, "lr": arguments.recurrent_rate}]
+
+
+def train(
+    arguments: argparse.Namespace, model: Classifier, x: Tensor, y: Tensor
+) -> tuple[float, float]:
+    """Train the model; returns the largest norm of the Jacobian that was seen, and the epochs."""
+    optimizer = torch.optim.Adam(groups(arguments, model), lr=arguments.learning_rate)
     prepare(arguments.remedy, model, optimizer)
-    largest, step = 0.0, 0
+    largest, step, start = 0.0, 0, time.perf_counter()
     for _ in range(arguments.epochs):
         for batch in torch.randperm(len(x)).to(x.device).split(BATCH):
+            if time.perf_counter() - start > arguments.seconds:
+                return largest, step * BATCH / len(x)
             optimizer.zero_grad()
             scores, z = model(x[batch])
             loss = nn.functional.cross_entropy(scores, y[batch])
@@ -116,7 +132,7 @@ def train(arguments: argparse.Namespace, model: Classifier, x: Tensor, y: Tensor
                 largest = max(largest, jacobian_norm(model.layer, z, x[batch]))
             optimizer.step()
             step += 1
-    return largest
+    return largest, float(arguments.epochs)
 
 
 def accuracy(model: Classifier, x: Tensor, y: Tensor) -> float:
@@ -125,6 +141,19 @@ def accuracy(model: Classifier, x: Tensor, y: Tensor) -> float:
         pairs = zip(x.split(1000), y.split(1000), strict=True)
         right = sum(int((model(part)[0].argmax(1) == labels).sum()) for part, labels in pairs)
     return right / len(y)
+
+
+def given(arguments: argparse.Namespace) -> dict[str, object]:
+    """What a run is known by."""
+    return {k: v for k, v in vars(arguments).items() if k not in ("output", "data", "seconds")}
+
+
+def is_there(arguments: argparse.Namespace) -> bool:
+    """Whether the file has this run already."""
+    if arguments.output is None or not arguments.output.exists():
+        return False
+    lines = map(json.loads, arguments.output.read_text(encoding="utf-8").splitlines())
+    return any(given(arguments).items() <= line.items() for line in lines)
 
 
 def run(arguments: argparse.Namespace) -> dict[str, object]:
@@ -136,9 +165,9 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
         cell: nn.Module = shoal.MonotoneCell(x.shape[1], width, activation)
     else:
         cell = PlainCell(x.shape[1], width, activation)
-    model = Classifier(cell, width).to(arguments.device)
+    model = Classifier(cell, width, arguments.device).to(arguments.device)
     start = time.perf_counter()
-    largest = train(arguments, model, x, y)
+    largest, epochs = train(arguments, model, x, y)
     if x.is_cuda:
         torch.cuda.synchronize()
     seconds = time.perf_counter() - start
@@ -149,10 +178,10 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
         if isinstance(cell, shoal.MonotoneCell)
         else float(shoal.networks.operator_norm_bounds(cell.recurrent.weight).upper)
     )
-    given = {k: v for k, v in vars(arguments).items() if k not in ("output", "data")}
     return {
-        **given,
+        **given(arguments),
         "training_samples": len(x),
+        "epochs_made": round(epochs, 2),
         "accuracy": accuracy(model, x_test, y_test),
         "seconds": round(seconds, 2),
         "largest_jacobian_norm": largest,
@@ -173,10 +202,14 @@ def main() -> None:
     parser.add_argument("--samples", type=int, help="take only so many")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--learning-rate", type=float, default=0.03)
+    parser.add_argument("--recurrent-rate", type=float, help="that of the recurrent weights")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many")
     parser.add_argument("--penalty", type=float, default=30.0, help="its weight in the loss")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, help="a file to add the line to")
     arguments = parser.parse_args()
+    if is_there(arguments):
+        return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", shoal.data.UnofficialDataWarning)
         line = json.dumps(run(arguments))

@@ -77,8 +77,8 @@ class RecurringPasses:
         """A pass as one of its kind; ``None`` if it cannot be made at once."""
         if not isinstance(x, Tensor) or is_parametrized(network):
             return None
-        weights = {n: t for n, t in network._parameters.items() if t is not None}
-        weights.update((n, t) for n, t in network._buffers.items() if t is not None)
+        held = (*network._parameters.items(), *network._buffers.items())
+        weights: dict[str, Tensor] = {name: t for name, t in held if t is not None}
         several, options = list(weights.values()), network.options
         if not graphs.can_record(x, *several) or torch.is_autocast_enabled(x.device.type):
             return None
