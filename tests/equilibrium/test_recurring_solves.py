@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import shoal
 from shoal.core.torch_internals import is_transformed
@@ -319,6 +320,17 @@ def test_gradients_of_recurring_passes_are_those_of_autograd(architecture, recor
     assert recorder.replays >= 10
     for left, right in zip(*found, strict=True):
         torch.testing.assert_close(left, right, rtol=1e-8, atol=1e-10)
+
+
+def test_checkpointing_beside_recurring_passes(recorder):
+    net, x = network(), inputs()
+    expected = passes(net, x)
+    for _ in range(5):
+        net.zero_grad()
+        checkpoint(net, x, use_reentrant=False).square().sum().backward()
+        for left, right in zip(expected[1:], net.parameters(), strict=True):
+            torch.testing.assert_close(right.grad, left, rtol=1e-9, atol=1e-11)
+    assert recorder.replays
 
 
 def test_weights_changed_before_the_backward_pass_are_noticed(recorder):

@@ -13,6 +13,7 @@ from torch.nn.utils import stateless
 __all__ = [
     "apply",
     "full_precision",
+    "has_hooks",
     "in_forward_mode",
     "in_full_precision",
     "is_followed",
@@ -197,6 +198,11 @@ def outside_tensors(
         else:
             left += node.next_functions
     return tuple(found.values())
+
+
+def has_hooks() -> bool:
+    """Whether tensors that autograd keeps go through hooks, such as those of checkpointing."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
 def kept_as_they_are() -> AbstractContextManager[Any]:

@@ -52,6 +52,7 @@ class Layer:
         return is_ours(kind) and kind._expression is not None
 
 
+_ENTRIES = 1 << 22  # of a state, of which a graph holds a dozen
 Made = tuple[tuple[Tensor, ...], Tensor]  # what a solve at once makes, and what to look at
 
 
@@ -138,7 +139,8 @@ class LayerProblem(Problem):
 
     def may_recur(self, solver: Solver) -> bool:
         """Whether there can be a graph of its steps, and they are the faster for it."""
-        return _pays(self, solver) and self.layer.is_elementary
+        entries = len(self.injection) * len(self.weight)
+        return _pays(self, solver, entries) and self.layer.is_elementary
 
     @property
     def evaluations_per_look(self) -> int:
@@ -251,7 +253,7 @@ class LayerAdjoint(LinearProblem):
 
     def recurring(self, solver: Solver, start: Tensor | None) -> Recurring | None:
         """By a graph, whatever the slopes are of."""
-        if not _pays(self, solver):
+        if not _pays(self, solver, self.right.numel()):
             return None
 
         def outcome(found: list[Tensor], steps: int) -> Outcome:
@@ -290,6 +292,7 @@ class LayerAdjoint(LinearProblem):
         return LayerAdjoint(self.near.rows(index), self.right.index_select(0, index), adjoint=True)
 
 
-def _pays(problem: Problem, solver: Solver) -> bool:
-    """Whether steps are so short that it matters how they are started."""
-    return bool(solver.follows_map(problem)) and problem.evaluations_per_look > 0
+def _pays(problem: Problem, solver: Solver, entries: int) -> bool:
+    """Whether steps are so short that it matters how they are started, and graphs need little."""
+    short = problem.evaluations_per_look > 0 and entries <= _ENTRIES
+    return short and bool(solver.follows_map(problem))

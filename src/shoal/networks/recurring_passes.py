@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.parametrize import is_parametrized
 
-from shoal.core.torch_internals import apply, in_full_precision
+from shoal.core.torch_internals import apply, has_hooks, in_full_precision
 from shoal.equilibrium import graphs
 from shoal.equilibrium.graphs import Function, place
 from shoal.equilibrium.layer import AdjointAtOnce, Layer, LayerLinearization, LayerProblem
@@ -75,7 +75,7 @@ class RecurringPasses:
 
     def _pass(self, network: "EquilibriumNetwork[Any]", x: Tensor) -> _Pass | None:
         """A pass as one of its kind; ``None`` if it cannot be made at once."""
-        if not isinstance(x, Tensor) or is_parametrized(network):
+        if not isinstance(x, Tensor) or x.dim() < 2 or is_parametrized(network):
             return None
         held = (*network._parameters.items(), *network._buffers.items())
         weights: dict[str, Tensor] = {name: t for name, t in held if t is not None}
@@ -83,8 +83,8 @@ class RecurringPasses:
         if not graphs.can_record(x, *several) or torch.is_autocast_enabled(x.device.type):
             return None
         wanted = torch.is_grad_enabled() and tuple(t.requires_grad for t in (x, *several))
-        if wanted and network.warm_start and network.training:
-            return None  # whose solves are guessed
+        if wanted and (has_hooks() or (network.warm_start and network.training)):
+            return None  # checkpointing counts what is kept; or solves begin with a guess
         kind = options.solver, options.gradient, wanted, place((x,), several)
         recurrences = self._known.of((kind, "forward")), self._known.of((kind, "backward"))
         if recurrences[0].refused is None:
