@@ -54,7 +54,7 @@ class Solver(ABC):
         return False
 
     def follows_map(self, problem: Problem) -> bool | None:  # noqa: ARG002
-        """Whether its steps are to the map's values, by CUDA graphs if they may; or ``None``."""
+        """Whether solves by steps to the map's values may be CUDA graphs; ``None`` if others."""
         return None
 
     def tolerances(self, dtype: torch.dtype) -> tuple[float, float]:

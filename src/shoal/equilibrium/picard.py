@@ -58,8 +58,9 @@ class Picard(Solver):
     Args:
         coarse_steps: How many steps in bfloat16 follow each evaluation at most, zero for none; by
             default a few where that is faster.
-        graphs: Whether steps on a GPU may be made by CUDA graphs, which start many of them at
-            once: for networks of :func:`shoal.build`, after their first solves.
+        graphs: Whether solves that recur on a GPU may be made as one CUDA graph each, of as many
+            steps as the last ones took: for networks of :func:`shoal.build`, and for modules in
+            ``Equilibrium(..., graphs=True)``.
 
     Example:
         >>> import torch
