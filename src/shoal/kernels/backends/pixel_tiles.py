@@ -21,7 +21,7 @@ from torch import Tensor
 
 from shoal.kernels.backends.pixel_equilibrium import Equilibrium
 
-__all__ = ["pixel_tiles"]
+__all__ = ["launch_sizes", "padded_bands", "pixel_tiles"]
 
 _LEAST_SIDE = 16  # of a matrix that tensor cores multiply
 _MOST_STEPS = 1000
@@ -59,9 +59,8 @@ def pixel_tiles(
     Raises:
         ArithmeticError: If an iteration did not end.
     """
-    height, width = images[0].shape[2:]
-    sides = tuple(max(_LEAST_SIDE, triton.next_power_of_2(side)) for side in (height, width))
-    padded = [_padded(band, side) for band, side in zip(bands, sides, strict=True)]
+    sizes = launch_sizes(images[0])
+    padded = padded_bands(bands, sizes)
     pairs, steps = len(index[0]), len(displacements)
     out = images[0].new_empty(3, pairs * steps)
     readout, entering, given, biases = network.shares
@@ -87,22 +86,35 @@ def pixel_tiles(
             _MOST_STEPS,
             _TOLERANCE,
             _STALLED,
-            channels=images[0].shape[1],
-            height=height,
-            width=width,
-            rows=sides[0],
-            columns=sides[1],
-            num_warps=max(1, sides[0] * sides[1] // (32 * _HELD)),
+            **sizes,
         )
     if not bool((out[2] <= _STALLED).all()):
         raise ArithmeticError("the equilibrium of a pair of images was not reached in float32")
     return out[:2].view(2, pairs, steps).double().sum(2)
 
 
-def _padded(bands: Tensor, side: int) -> Tensor:
-    result = bands.new_zeros(len(bands), side, side)
-    result[:, : bands.shape[1], : bands.shape[2]] = bands
-    return result
+def launch_sizes(images: Tensor) -> dict[str, int]:
+    """The sizes of images, of the tiles that hold a field of them, and the warps of a program."""
+    channels, height, width = images.shape[1:]
+    rows, columns = (max(_LEAST_SIDE, triton.next_power_of_2(side)) for side in (height, width))
+    warps = max(1, rows * columns // (32 * _HELD))
+    return {
+        "channels": channels,
+        "height": height,
+        "width": width,
+        "rows": rows,
+        "columns": columns,
+        "num_warps": warps,
+    }
+
+
+def padded_bands(bands: tuple[Tensor, Tensor], sizes: dict[str, int]) -> list[Tensor]:
+    """The matrices that sum along both axes, with zeros up to the sides of tiles."""
+    padded = []
+    for band, side in zip(bands, (sizes["rows"], sizes["columns"]), strict=True):
+        padded.append(band.new_zeros(len(band), side, side))
+        padded[-1][:, : band.shape[1], : band.shape[2]] = band
+    return padded
 
 
 @triton.jit
@@ -121,6 +133,24 @@ def _sums(field, down, across):
     leading, rest = _parts(field)
     field = tl.dot(leading, across)
     return tl.dot(rest, across, field)
+
+
+@triton.jit
+def _band(bands, number, side: tl.constexpr):
+    """The matrix that sums along an axis; it is symmetric."""
+    square = tl.arange(0, side)[:, None] * side + tl.arange(0, side)[None, :]
+    return tl.load(bands + number * side * side + square).to(tl.float16)
+
+
+@triton.jit
+def _products(left, right, i, j, here, there, inside, size, channels: tl.constexpr):
+    """Inner products of pixels over channels."""
+    first, second = left + i * channels * size + here, right + j * channels * size + there
+    products = tl.load(first, mask=inside, other=0.0) * tl.load(second, mask=inside, other=0.0)
+    for channel in tl.static_range(1, channels):
+        mine = tl.load(first + channel * size, mask=inside, other=0.0)
+        products += mine * tl.load(second + channel * size, mask=inside, other=0.0)
+    return products
 
 
 @triton.jit
@@ -212,17 +242,10 @@ def _pair(
     here = p * width + q
     there = (p + down) % height * width + (q + along) % width
     size = height * width
-    # the band matrices are symmetric
-    square = tl.arange(0, rows)[:, None] * rows + tl.arange(0, rows)[None, :]
-    first_band = tl.load(down_bands + down * rows * rows + square).to(tl.float16)
-    square = tl.arange(0, columns)[:, None] * columns + tl.arange(0, columns)[None, :]
-    second_band = tl.load(across_bands + along * columns * columns + square).to(tl.float16)
+    first_band = _band(down_bands, down, rows)
+    second_band = _band(across_bands, along, columns)
 
-    products = tl.zeros((rows, columns), dtype=tl.float32)
-    for channel in tl.static_range(channels):
-        mine = tl.load(left + (i * channels + channel) * size + here, mask=inside, other=0.0)
-        theirs = tl.load(right + (j * channels + channel) * size + there, mask=inside, other=0.0)
-        products += mine * theirs
+    products = _products(left, right, i, j, here, there, inside, size, channels)
     a = tl.load(left_variance + i * size + here, mask=inside, other=0.0)
     b = tl.load(right_variance + j * size + there, mask=inside, other=0.0)
     root = tl.sqrt(a) * tl.sqrt(b)
