@@ -16,14 +16,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from shoal.kernels.backends.pixel_tiles import (
-    _band,
-    _dual,
-    _largest,
-    _products,
-    _sums,
+from shoal.kernels.backends.pixel_fields import (
+    band,
+    dual,
+    largest,
     launch_sizes,
     padded_bands,
+    products_of,
+    sums,
 )
 
 __all__ = ["pixel_chains"]
@@ -110,11 +110,11 @@ def _pair(
     here = p * width + q
     there = (p + down) % height * width + (q + along) % width
     size = height * width
-    first_band = _band(down_bands, down, rows)
-    second_band = _band(across_bands, along, columns)
+    first_band = band(down_bands, down, rows)
+    second_band = band(across_bands, along, columns)
 
-    value = _products(images, images, i, j, here, there, inside, size, channels)
-    unit = _largest(value) + 1e-30  # of covariances and tangents
+    value = products_of(images, images, i, j, here, there, inside, size, channels)
+    unit = largest(value) + 1e-30  # of covariances and tangents
     value = value / unit
     tangent = tl.zeros_like(value)
     for layer in range(depth):
@@ -124,14 +124,14 @@ def _pair(
         a = tl.load(variances + (i * depth + layer) * size + here, mask=inside, other=0.0)
         b = tl.load(variances + (j * depth + layer) * size + there, mask=inside, other=0.0)
         root = tl.sqrt(a) * tl.sqrt(b)
-        new = _largest(root) + 1e-30
+        new = largest(root) + 1e-30
         root, change = root / new, unit / new
         inverse = tl.where(root > 0, 1.0 / root, 0.0)
-        seen = _sums(value, first_band, second_band) * change
-        longest = _largest(tangent) + 1e-30
-        moved = _sums(tangent / longest, first_band, second_band) * (longest * change)
+        seen = sums(value, first_band, second_band) * change
+        longest = largest(tangent) + 1e-30
+        moved = sums(tangent / longest, first_band, second_band) * (longest * change)
         covariance = tl.minimum(tl.maximum(weights * seen + bias / new, -root), root)
-        value, slope = _dual(covariance, root, inverse)
+        value, slope = dual(covariance, root, inverse)
         value = gain * value
         tangent = gain * slope * (weights * moved + share * seen + bias_share / new)
         unit = new
