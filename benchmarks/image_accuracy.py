@@ -9,7 +9,7 @@ Settings, and the ridge as a multiple of the mean of the diagonal, are those tha
 training images when each of them is left out; with them all training images are learned, and the
 test images are seen once, at the end (never with ``--test 0``). By default there is a readout of
 all pixels. With ``--search`` images may be straightened and mirrored, and the readout may take
-means over windows of pixels, as far as half of the images can then be learned within so many
+means over windows of pixels, as far as most images can then be learned within so many
 seconds; with ``--pooled`` it takes means over the whole image. With ``--fold 2`` either has squares
 of two by two pixels as channels of one, and a quarter of the price for each move. Rows are written
 as they are found; those that are there already are not computed again. What would take longer than
@@ -35,7 +35,7 @@ from shoal.data import load
 RIDGES = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
 BATCH = 2000  # test images that are predicted at once
 MANY = 20_000  # images of which not each is left out
-HALF = 0.5  # of the images must fit, at the price of small matrices: large ones cost less
+MOST = 0.75  # of the images, that a setting must be able to learn in its time
 
 Row = dict[str, Any]
 
@@ -232,17 +232,9 @@ class Choice:
             choose=str(kernel),
         )
 
-    def best(self, kernels: Iterable[Setting], seconds: float | None = None) -> Setting | None:
-        """The best of those with which half of the images are learned in a time that is kept."""
-        rows: dict[Setting, Row] = {}
-        most, limit = HALF * len(self.study.images[0]), math.inf if seconds is None else seconds
-        each = 0.0  # the price of a move, once it is known
-        for kernel in kernels:
-            moves = len(list(kernel.moves()))
-            if not each or self.study.fitting(each * moves, limit) >= most:
-                row = self.row(kernel, seconds or 0.0)
-                if row is not None:
-                    rows[kernel], each = row, row["micros"] / moves
+    def best(self, kernels: Iterable[Setting], kept: float = 0.0) -> Setting | None:
+        """The best of those that there is time for."""
+        rows = {k: row for k in kernels if (row := self.row(k, kept)) is not None}
         return max(rows, key=lambda kernel: rows[kernel]["left_out"], default=None)
 
     def learn(self, kernel: Setting | Dense) -> None:
@@ -259,12 +251,17 @@ class Choice:
         )
 
 
-def search(choice: Choice, fold: int, seconds: float | None) -> Setting | None:
+def search(choice: Choice, fold: int, seconds: float) -> Setting | None:
     """Improve a setting in one respect after the other, where it is affordable to learn with it."""
     best: Setting | None = Setting(1.0, padding="circular", fold=fold)
+    study, price = choice.study, choice.study.rate(best)  # of one move
     for respect in RESPECTS:
         if best is not None:
-            best = choice.best([best, *(replace(best, **change) for change in respect)], seconds)
+            kernels = [best, *(replace(best, **change) for change in respect)]
+            prices = {kernel: price * len(list(kernel.moves())) for kernel in kernels}
+            most = MOST * len(study.images[0])
+            fitting = [k for k in kernels if study.fitting(prices[k], seconds) >= most]
+            best = choice.best(fitting, seconds if study.tested else 0.0)
     return best
 
 
@@ -290,10 +287,7 @@ def main() -> None:
         choice.learn(Setting(given.pooled, normed=True, fold=given.fold, window=0))
         return
     choice.learn(Dense())
-    if given.search:
-        best = search(choice, given.fold, given.search if given.test else None)
-    else:
-        best = choice.best(SETTINGS)
+    best = search(choice, given.fold, given.search) if given.search else choice.best(SETTINGS)
     if best is not None:
         choice.learn(best)
 

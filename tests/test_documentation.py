@@ -35,6 +35,8 @@ NEEDS = {
     "shoal.adapters.sklearn_kernel": "sklearn",
     "shoal.data.readers.digits": "sklearn",
     "shoal.kernels.backends.half_precision": "triton",
+    "shoal.kernels.backends.pixel_chains": "triton",
+    "shoal.kernels.backends.pixel_fields": "triton",
     "shoal.kernels.backends.pixel_loops": "numba",
     "shoal.kernels.backends.pixel_tiles": "triton",
     "shoal.kernels.backends.tiled": "triton",

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from shoal import ConvDEQ, ReLU, Tanh, kernel, kernel_operator, kernel_regression
-from shoal.kernels.image_tiles import FusedPixels
+from shoal import ConvDEQ, ConvNet, ReLU, Tanh, kernel, kernel_operator, kernel_regression
+from shoal.kernels.image_tiles import FusedChain, FusedPixels
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -37,6 +37,28 @@ def test_single_precision_is_near_double(net, shape, groups):
         if net.pooling is None:  # a pixel with itself is computed in float64
             own = (fused - wanted).diagonal().abs().max()
             assert float(own) <= 2e-7 * float(wanted.max())
+
+
+CHAINS = [
+    (ConvNet([ReLU()] * 21, normalized=True), (24, 1, 28, 28)),
+    (ConvNet([ReLU()] * 21), (12, 3, 14, 14)),
+    (ConvNet([ReLU()] * 4, bias_variance=0.1, kernel_size=5, padding="circular"), (24, 3, 17, 32)),
+    (ConvNet([ReLU()] * 3, bias_variance=0.1, normalized=True, pooling="average"), (5, 2, 8, 6)),
+    (ConvNet([ReLU()] * 3, pooling="average", padding="circular"), (5, 1, 9)),
+]
+
+
+@pytest.mark.parametrize(("net", "shape"), CHAINS, ids=lambda given: str(given)[:40])
+@pytest.mark.parametrize("groups", [None, ("layer2", "readout")], ids=str)
+def test_explicit_layers_in_single_precision_are_near_double(monkeypatch, net, shape, groups):
+    passes, sums = [], FusedChain.sums
+    monkeypatch.setattr(FusedChain, "sums", lambda *given: passes.append(1) or sums(*given))
+    x = images(*shape)
+    there = kernel(net, x.cuda(), trainable=groups)
+    assert passes
+    for fused, wanted in zip(there, kernel(net, x.double(), trainable=groups), strict=True):
+        assert torch.equal(fused, fused.T)
+        assert float((fused.cpu() - wanted).abs().max()) <= 2e-5 * float(wanted.max())
 
 
 @pytest.mark.parametrize("memory", ["1MiB", None])

@@ -159,8 +159,10 @@ class ImagePlan:
         total = self.fused.sums(index, self.displacements)
         own = index[0] == index[1]
         if not self.fused.exact and bool(own.any()):  # angles of pixels with themselves are lost
-            few, nowhere = (index[0][own], index[1][own]), self.displacements[:1]
-            total[:, own] += self._sums(few, nowhere) - self.fused.sums(few, nowhere)
+            few = index[0][own]
+            total[:, own] += self.fused.own[:, few] - self.fused.sums(
+                (few, few), self.displacements[:1]
+            )
         if progress is not None:
             progress(len(rows) * len(self.displacements))
         return self.read * total

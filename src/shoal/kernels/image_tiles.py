@@ -10,19 +10,20 @@ from torch import Tensor
 
 from shoal.activations import ReLU
 from shoal.architectures import Layers
-from shoal.architectures.layers import squared_gain
+from shoal.architectures.layers import Weights, squared_gain
 from shoal.core.exceptions import ConvergenceError
 from shoal.kernels.backends.pixel_equilibrium import Equilibrium
 from shoal.kernels.calculi.pixels import Images
 from shoal.kernels.image_function import ImageKernels
 from shoal.kernels.pixel_pairs import PixelPairs
-from shoal.kernels.recursions import Loop
+from shoal.kernels.recursions import Loop, network_kernels
 
 __all__ = ["FusedPixels", "LoopedPixels"]
 
 _MOST_SIDE = 64  # pixels along an axis that registers hold
 _PROGRAMS = 2**22  # pairs of images, times displacements, of one launch
 _PAIRS = 2**14  # of images that threads take at once
+_IMAGES = 2**12  # whose pixels with themselves are computed at once
 _MANY = 2**18  # pairs of pixels for which loading compiled loops pays
 _EDGE = 0.999  # of the gain up to which the iteration is worth its steps
 
@@ -54,32 +55,37 @@ class FusedPixels:
         """The pass for a matrix of so many entries, or ``None`` where there is none."""
         points, sides, layers = images.points, images.pairs.sides, function.layers
         trainable, pooled = function.trainable, function.architecture.pooling is not None
+        chained = layers.injection is None
         if not FusedPixels.fits(layers, images):
             return None
         if points.device.type == "cuda":
             precision = function.precision or points.dtype
-            small = precision == torch.float32 and max(sides) <= _MOST_SIDE
-            return FusedPixels(layers, trainable, images) if small and _tiles() else None
+            if precision != torch.float32 or max(sides) > _MOST_SIDE or _tiles() is None:
+                return None
+            return (FusedChain if chained else FusedPixels)(layers, trainable, images)
         many = entries * math.prod(sides) >= _MANY
-        if points.device.type != "cpu" or pooled or not many or _loops() is None:
+        if chained or points.device.type != "cpu" or pooled or not many or _loops() is None:
             return None
         return LoopedPixels(layers, trainable, images)
 
     @staticmethod
     def fits(layers: Layers, images: Images) -> bool:
-        """Whether passes know the network."""
-        cell, pairs = layers.cells[0], images.pairs
-        return bool(
-            layers.injection is not None
-            and len(layers.cells) == 1
-            and cell.activation == ReLU()
-            and cell.gain == 1
-            and layers.readout is not None
-            and layers.readout.variance == 1
+        """Whether passes know the network: ReLU layers without residuals, in a loop at most one."""
+        pairs, readout = images.pairs, layers.readout
+        plain = all(
+            cell.activation == ReLU()
+            and cell.skip == 0
             and isinstance(cell.weights.variance, float)
-            and len(pairs.sides) <= 2
-            and squared_gain(layers.cells) / 2 * pairs.gain < _EDGE
+            and isinstance(cell.bias_variance, float)
+            for cell in layers.cells
         )
+        if not plain or readout is None or readout.variance != 1 or len(pairs.sides) > 2:
+            return False
+        if layers.injection is None:
+            return True
+        first = layers.cells[0]
+        contracts = squared_gain(layers.cells) / 2 * pairs.gain < _EDGE
+        return len(layers.cells) == 1 and first.gain == 1 and contracts
 
     def sums(self, index: tuple[Tensor, Tensor], displacements: Tensor) -> Tensor:
         """Sums of both kernels over pairs of pixels, in float64. shape: (2, pairs).
@@ -91,26 +97,38 @@ class FusedPixels:
         Raises:
             ConvergenceError: If the iteration of a pair does not end.
         """
+        steps = displacements.to(self.points.device)
+        size = max(1, _PROGRAMS // len(steps))
+        blocks = zip(*(numbers.split(size) for numbers in index), strict=True)
+        return torch.cat([self._block((i, j), steps) for i, j in blocks], 1)
+
+    def _block(self, index: tuple[Tensor, Tensor], steps: Tensor) -> Tensor:
+        """The same for as many pairs as one launch takes."""
         tiles = _tiles()
         assert tiles is not None
         variances = self._variances.float()
-        steps = displacements.to(self.points.device)
+        try:
+            found: Tensor = tiles.pixel_tiles(
+                (self.points, self.points),
+                (variances, variances),
+                index,
+                steps,
+                self._bands,
+                self._network(),
+                share=self.images.pairs.share,
+            )
+        except ArithmeticError as error:
+            raise ConvergenceError(f"{error}: give the images in float64") from error
+        return found
+
+    @cached_property
+    def own(self) -> Tensor:
+        """Sums of both kernels over pixels with themselves, in float64. shape: (2, images)."""
         parts = []
-        size = max(1, _PROGRAMS // len(steps))
-        for i, j in zip(index[0].split(size), index[1].split(size), strict=True):
-            try:
-                found = tiles.pixel_tiles(
-                    (self.points, self.points),
-                    (variances, variances),
-                    (i, j),
-                    steps,
-                    self._bands,
-                    self._network(),
-                    share=self.images.pairs.share,
-                )
-            except ArithmeticError as error:
-                raise ConvergenceError(f"{error}: give the images in float64") from error
-            parts.append(found)
+        for points in self.images.points.split(_IMAGES):
+            images = Images(points, self.images.pairs)
+            fields = network_kernels(self.layers, images, self.trainable)
+            parts.append(torch.stack([field.flatten(1).sum(1) for field in fields[:2]]))
         return torch.cat(parts, 1)
 
     @cached_property
@@ -139,8 +157,7 @@ class FusedPixels:
         assert injection is not None
         bias = cell.bias
         readout, entering, given, biases = (
-            float(w.share) if w is not None and w.group in trained else 0.0
-            for w in (self.layers.readout, cell.weights, injection, bias)
+            _share(w, trained) for w in (self.layers.readout, cell.weights, injection, bias)
         )
         gain = squared_gain(self.layers.cells) / 2 * self.images.pairs.gain
         return Equilibrium(
@@ -150,6 +167,48 @@ class FusedPixels:
             gain,
             (readout, entering, given, biases),
         )
+
+
+class FusedChain(FusedPixels):
+    """The fused pass of explicit networks of ReLU layers without residuals."""
+
+    def _block(self, index: tuple[Tensor, Tensor], steps: Tensor) -> Tensor:
+        """Sums of both kernels for as many pairs as one launch takes."""
+        from shoal.kernels.backends import pixel_chains
+
+        readout = _share(self.layers.readout, self.trainable)
+        found: Tensor = pixel_chains.pixel_chains(
+            self.points, self._variances, index, steps, self._bands, self._table, readout=readout
+        )
+        return found
+
+    @cached_property
+    def _variances(self) -> Tensor:
+        """Of what each pixel sees in each layer. shape: (images, layers, height, width)."""
+        parts = []
+        for points in self.images.points.split(_IMAGES):
+            images = Images(points, self.images.pairs)
+            state, seen = images.start(gated=False)[0], []
+            for cell in self.layers.cells:
+                entering = [(cell.weights.variance, images.patches(state))]
+                inner = images.combine(entering, cell.bias_variance)
+                pushed = images.push(cell.activation, inner, mean=False)
+                state = images.combine([(cell.gain**2, pushed.state)])
+                seen.append(inner.values.float())
+            parts.append(torch.stack(seen, 1))
+        found = torch.cat(parts)
+        return found.view(*found.shape[:2], *self.points.shape[2:])
+
+    @cached_property
+    def _table(self) -> Tensor:
+        """For each layer, what multiplies what. shape: (layers, 5)."""
+        share, rows = self.images.pairs.share, []
+        for cell in self.layers.cells:
+            weights, trained = cell.weights, _share(cell.weights, self.trainable)
+            biases = _share(cell.bias, self.trainable)
+            factors = (float(weights.variance), float(cell.bias_variance), cell.gain**2)
+            rows.append((factors[0] * share, *factors[1:], trained * share, biases))
+        return torch.tensor(rows, dtype=torch.float32, device=self.points.device)
 
 
 class LoopedPixels(FusedPixels):
@@ -184,6 +243,11 @@ class LoopedPixels(FusedPixels):
         except ArithmeticError as error:
             raise ConvergenceError(str(error)) from error
         return found
+
+
+def _share(weights: Weights | None, trainable: frozenset[str]) -> float:
+    """How much some weights count in the NTK."""
+    return float(weights.share) if weights is not None and weights.group in trainable else 0.0
 
 
 def _bands(pairs: PixelPairs, side: int) -> Tensor:

@@ -1,9 +1,6 @@
 r"""The kernels of convolutional ReLU equilibria on a GPU: one program for a pair of images.
 
-The field of pairs of pixels stays in registers from the first product to the last sum. Sums over
-patches are products with band matrices of small integers from both sides, which tensor cores make
-in float16: the integers are exact, and a field in two parts, in units of its largest number, keeps
-its digits up to 3e-8 of that. With the
+The field of pairs of pixels stays in registers from the first product to the last sum. With the
 variances known, covariances solve $\Lambda = \sigma_a^2 P(D(\Lambda)) + \beta$, and tangents
 $T = F + \sigma_a^2 \dot D \circ P(T)$. Both maps have eigenvalues between $-s/3$ and $s$,
 $s = \sigma_a^2 \rho(P)/2$ (that of a band matrix of ones is at least minus a third of the largest),
@@ -20,15 +17,22 @@ import triton.language as tl
 from torch import Tensor
 
 from shoal.kernels.backends.pixel_equilibrium import Equilibrium
+from shoal.kernels.backends.pixel_fields import (
+    band,
+    dual,
+    largest,
+    launch_sizes,
+    padded_bands,
+    products_of,
+    sums,
+)
 
 __all__ = ["pixel_tiles"]
 
-_LEAST_SIDE = 16  # of a matrix that tensor cores multiply
 _MOST_STEPS = 1000
 _TOLERANCE = 3e-6  # the largest residual, relative to the largest number, that ends an iteration
 _STALLED = 4e-6  # that rounding may have left
 _LOWEST = -1 / 3  # eigenvalues of averages over patches are at least this times the largest
-_HELD = 16  # numbers of a field that a thread holds: with less, tensor cores repeat their work
 
 
 def pixel_tiles(
@@ -59,9 +63,8 @@ def pixel_tiles(
     Raises:
         ArithmeticError: If an iteration did not end.
     """
-    height, width = images[0].shape[2:]
-    sides = tuple(max(_LEAST_SIDE, triton.next_power_of_2(side)) for side in (height, width))
-    padded = [_padded(band, side) for band, side in zip(bands, sides, strict=True)]
+    sizes = launch_sizes(images[0])
+    padded = padded_bands(bands, sizes)
     pairs, steps = len(index[0]), len(displacements)
     out = images[0].new_empty(3, pairs * steps)
     readout, entering, given, biases = network.shares
@@ -87,70 +90,11 @@ def pixel_tiles(
             _MOST_STEPS,
             _TOLERANCE,
             _STALLED,
-            channels=images[0].shape[1],
-            height=height,
-            width=width,
-            rows=sides[0],
-            columns=sides[1],
-            num_warps=max(1, sides[0] * sides[1] // (32 * _HELD)),
+            **sizes,
         )
     if not bool((out[2] <= _STALLED).all()):
         raise ArithmeticError("the equilibrium of a pair of images was not reached in float32")
     return out[:2].view(2, pairs, steps).double().sum(2)
-
-
-def _padded(bands: Tensor, side: int) -> Tensor:
-    result = bands.new_zeros(len(bands), side, side)
-    result[:, : bands.shape[1], : bands.shape[2]] = bands
-    return result
-
-
-@triton.jit
-def _parts(field):
-    """The leading digits of numbers, as many as float16 has, and the next."""
-    leading = field.to(tl.float16)
-    return leading, (field - leading.to(tl.float32)).to(tl.float16)
-
-
-@triton.jit
-def _sums(field, down, across):
-    """Sums over patches."""
-    leading, rest = _parts(field)
-    field = tl.dot(down, leading)
-    field = tl.dot(down, rest, field)
-    leading, rest = _parts(field)
-    field = tl.dot(leading, across)
-    return tl.dot(rest, across, field)
-
-
-@triton.jit
-def _largest(field):
-    return tl.max(tl.max(tl.abs(field), 1), 0)
-
-
-@triton.jit
-def _angle(cosine):
-    """The angle of a cosine, within 2e-8 (Abramowitz and Stegun 1964, 4.4.46)."""
-    x = tl.abs(cosine)
-    series = -0.0012624911 * x + 0.0066700901
-    series = series * x - 0.0170881256
-    series = series * x + 0.0308918810
-    series = series * x - 0.0501743046
-    series = series * x + 0.0889789874
-    series = series * x - 0.2145988016
-    series = series * x + 1.5707963050
-    angle = tl.sqrt(tl.maximum(1.0 - x, 0.0)) * series
-    return tl.where(cosine < 0, 3.14159265358979 - angle, angle)
-
-
-@triton.jit
-def _dual(covariance, root, inverse):
-    """E[φ(u) φ(v)] and E[φ'(u) φ'(v)] of the ReLU (Cho and Saul 2009)."""
-    cosine = covariance * inverse  # by rounding beyond one, if at all
-    rest = 3.14159265358979 - _angle(cosine)
-    sine = tl.sqrt(tl.maximum(1.0 - cosine * cosine, 0.0))
-    value = root * (sine + rest * cosine) * 0.15915494309189535
-    return value, tl.where(root > 0, rest * 0.15915494309189535, 0.0)
 
 
 @triton.jit(
@@ -212,25 +156,18 @@ def _pair(
     here = p * width + q
     there = (p + down) % height * width + (q + along) % width
     size = height * width
-    # the band matrices are symmetric
-    square = tl.arange(0, rows)[:, None] * rows + tl.arange(0, rows)[None, :]
-    first_band = tl.load(down_bands + down * rows * rows + square).to(tl.float16)
-    square = tl.arange(0, columns)[:, None] * columns + tl.arange(0, columns)[None, :]
-    second_band = tl.load(across_bands + along * columns * columns + square).to(tl.float16)
+    first_band = band(down_bands, down, rows)
+    second_band = band(across_bands, along, columns)
 
-    products = tl.zeros((rows, columns), dtype=tl.float32)
-    for channel in tl.static_range(channels):
-        mine = tl.load(left + (i * channels + channel) * size + here, mask=inside, other=0.0)
-        theirs = tl.load(right + (j * channels + channel) * size + there, mask=inside, other=0.0)
-        products += mine * theirs
+    products = products_of(left, right, i, j, here, there, inside, size, channels)
     a = tl.load(left_variance + i * size + here, mask=inside, other=0.0)
     b = tl.load(right_variance + j * size + there, mask=inside, other=0.0)
     root = tl.sqrt(a) * tl.sqrt(b)
-    unit = _largest(root) + 1e-30  # of all that follows
+    unit = largest(root) + 1e-30  # of all that follows
     root = root / unit
     inverse = tl.where(root > 0, 1.0 / root, 0.0)
-    size_of_products = _largest(products) + 1e-30
-    given = _sums(products / size_of_products, first_band, second_band) * (size_of_products / unit)
+    size_of_products = largest(products) + 1e-30
+    given = sums(products / size_of_products, first_band, second_band) * (size_of_products / unit)
     entering = tl.where(inside, injected * given + bias / unit, 0.0)
 
     now = tl.minimum(tl.maximum(entering, -root), root)
@@ -238,35 +175,35 @@ def _pair(
     weight, change, last, count = 1.0, 1.0, 2.0, 0
     while (change > tolerance) & (count < most_steps) & ((change < last) | (change > stalled)):
         last = change
-        value, _ = _dual(now, root, inverse)
-        residual = recurrent * _sums(value, first_band, second_band) + entering - now
+        value, _ = dual(now, root, inverse)
+        residual = recurrent * sums(value, first_band, second_band) + entering - now
         weight = tl.where(count == 0, 1.0, 1.0 / (1.0 - spread * weight * 0.25))
         weight = tl.where(count == 1, 1.0 / (1.0 - 0.5 * spread), weight)
         new = now + weight * relaxation * residual + (weight - 1.0) * move
         new = tl.minimum(tl.maximum(new, -root), root)
         move = new - now
         now = new
-        change = _largest(residual)
+        change = largest(residual)
         count += 1
     worst = change
 
-    value, slope = _dual(now, root, inverse)
+    value, slope = dual(now, root, inverse)
     slope = tl.where(inside, slope, 0.0)
-    seen = _sums(value, first_band, second_band)
+    seen = sums(value, first_band, second_band)
     own = slope * (recurrent_share * seen + input_share * given + bias_share / unit)
     ratio = recurrent * slope
-    tangent_unit = _largest(own) + 1e-30
+    tangent_unit = largest(own) + 1e-30
     own = own / tangent_unit
     now, move = own, tl.zeros_like(own)
     weight, change, last, count = 1.0, 1.0, 2.0, 0
     while (change > tolerance) & (count < most_steps) & ((change < last) | (change > stalled)):
         last = change
-        residual = own + ratio * _sums(now, first_band, second_band) - now
+        residual = own + ratio * sums(now, first_band, second_band) - now
         weight = tl.where(count == 0, 1.0, 1.0 / (1.0 - spread * weight * 0.25))
         weight = tl.where(count == 1, 1.0 / (1.0 - 0.5 * spread), weight)
         move = weight * relaxation * residual + (weight - 1.0) * move
         now = now + move
-        change = _largest(residual)
+        change = largest(residual)
         count += 1
     ck = unit * tl.sum(tl.sum(tl.where(inside, value, 0.0), 1), 0)
     ntk = unit * (tangent_unit * tl.sum(tl.sum(now, 1), 0))
