@@ -58,10 +58,10 @@ def slope_surface(plan: Plan, name: str, angles: Span) -> Surface:
 
 def slope_entries(backend: Blocks, slope: Surface, block: DifferentiableBlock) -> Pair:
     """The derivatives of both kernels of a block in a variance."""
-    factors = [
+    rows, columns = (
         replace(side.plain, features=slope.features(side.norm).to(side.plain.features))
         for side in (block.rows, block.columns)
-    ]
+    )
     found = torch.empty_like(block.cosine), torch.empty_like(block.cosine)
-    backend.evaluate(Block(slope, *factors, block.cosine.clone()), found)
+    backend.evaluate(Block(slope, rows, columns, block.cosine.clone()), found)
     return found
