@@ -145,3 +145,29 @@ def test_a_variance_of_several_weights_of_an_own_loop(one_norm: bool) -> None:
     for matrix, expected in zip(found, differences(loop, x, "spread", None, 1e-3), strict=True):
         scale = expected.abs().max()
         torch.testing.assert_close(matrix, expected, rtol=0, atol=float(1e-8 * scale))
+
+
+@pytest.mark.parametrize("one_norm", [True, False])
+@pytest.mark.parametrize("phi", [shoal.ReLU(), shoal.Tanh()], ids=["relu", "tanh"])
+def test_biases_of_explicit_networks_have_a_surface(phi, one_norm, caplog):
+    caplog.set_level("INFO")
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(170, 40, dtype=torch.float64, generator=generator) / 40**0.5
+    x = torch.nn.functional.normalize(x) if one_norm else x
+    i, j = torch.randint(len(x), (2, 60), generator=generator)
+    i, j = i[i != j], j[i != j]
+    weights = torch.randn(2, len(i), dtype=torch.float64, generator=generator)
+    bias = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
+    network, squares = shoal.FullyConnected([phi] * 2, bias_variance=0.1), (x * x).sum(1)
+    both = shoal.kernel(network, x, variances={"bias_variance": bias})
+    found = sum((w * k[i, j]).sum() for w, k in zip(weights, both, strict=True))
+    function = shoal.kernel_function(network, variances={"bias_variance": bias})
+    pairs = function(squares[i], squares[j], (x[i] * x[j]).sum(1))
+    exact = sum((w * k).sum() for w, k in zip(weights, pairs, strict=True))
+    slopes = [float(torch.autograd.grad(total, bias)[0]) for total in (found, exact)]
+    assert abs(slopes[0] - slopes[1]) <= 1e-9 * float(weights.abs().sum())
+    assert "pair by pair" not in caplog.text
+    tangent = variance_tangents(shoal.kernel_function(network), x, ["bias_variance"])
+    pairs = [k[i, j] for k in tangent["bias_variance"]]
+    total = sum((w * k).sum() for w, k in zip(weights, pairs, strict=True))
+    assert abs(float(total) - slopes[1]) <= 1e-9 * float(weights.abs().sum())

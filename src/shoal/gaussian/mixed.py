@@ -79,6 +79,11 @@ def _total(phi: Activation, j: int, k: int, *vectors: Tensor) -> Tensor:
         pair = _Pair(*many)
         jumps = _jumps(phi, j, k, pair, first_jump=0)
         jumps = jumps + _jumps(phi, k, j, pair.swapped(), first_jump=j)
+        window = window_edges(phi, j, float(pair.std_u.max()))
+        span = window[-1] * float(torch.maximum(pair.std_u, 2 * pair.std_v).max())
+        if any(vanishes(phi, order, reach(phi, span)) for order in (j, k)):
+            parts.append(jumps)
+            continue
         pieces = [_pieces(phi, j, k, _Pair(*few)) for few in blocks(_BLOCK, *many)]
         parts.append(jumps + torch.cat(pieces))
     return torch.cat(parts)
@@ -88,9 +93,6 @@ def _pieces(phi: Activation, j: int, k: int, pair: _Pair) -> Tensor:
     """The integral of the smooth pieces alone."""
     total = torch.zeros_like(pair.std_u)
     window = window_edges(phi, j, float(pair.std_u.max()))
-    span = window[-1] * float(torch.maximum(pair.std_u, 2 * pair.std_v).max())
-    if any(vanishes(phi, order, reach(phi, span)) for order in (j, k)):
-        return total
     wide = pair.sine >= SMALLEST_SINE
     if bool(wide.any()) and pays(phi, window[-1] * float(pair.std_u.max())):
         total[wide] += _condensed(phi, j, k, pair.at(wide), window[-1])

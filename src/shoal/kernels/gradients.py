@@ -38,11 +38,19 @@ from shoal.kernels.derivatives import (
 )
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.inputs import Inputs, pair_angles
-from shoal.kernels.plan import ANGULAR_TOLERANCE, FEW_PAIRS, TOLERANCE, Plan, known_cosines
+from shoal.kernels.plan import (
+    ANGULAR_TOLERANCE,
+    FEW_PAIRS,
+    INSET,
+    TOLERANCE,
+    Plan,
+    known_cosines,
+)
 from shoal.kernels.result import Kernels
 from shoal.kernels.strips import Strip
 from shoal.kernels.surface import Span, Surface, norm_span, surface
 from shoal.kernels.variance_changes import variance_changes, variances_from_inputs
+from shoal.kernels.variance_slopes import slope_entries, slope_surface
 
 __all__ = ["Derivatives", "Job", "differentiable_kernel"]
 
@@ -218,13 +226,14 @@ class Derivatives:
         few = plan.pairs < FEW_PAIRS and not architecture.positively_homogeneous
         if plan.surface is None or few:
             return None
-        if self.names and not variances_from_inputs(plan.function, self.names):
-            return None
         try:
-            return self._surface(plan.surface, plan.angles(self.limit))
+            found = self._surface(plan.surface, plan.angles(self.limit))
+            self._slopes(found.angles)
         except AccuracyError as error:
-            _LOGGER.warning("gradients are computed pair by pair, which is slow: %s", error)
+            level = logging.WARNING if plan.pairs > _PAIRS else logging.INFO
+            _LOGGER.log(level, "gradients are computed pair by pair, which is slow: %s", error)
             return None
+        return found
 
     def _surface(self, chosen: Surface, angles: Span) -> Surface:
         """The one for these angles if there is one, or that of the values."""
@@ -243,6 +252,18 @@ class Derivatives:
         except AccuracyError as error:
             _LOGGER.info("entries at rare angles are differentiated one by one: %s", error)
             return chosen
+
+    @cached_property
+    def slopes(self) -> list[Surface]:
+        """Surfaces of the derivatives in variances; none if those in the inputs tell them."""
+        return [] if self.surface is None else self._slopes(self.surface.angles)
+
+    def _slopes(self, angles: Span) -> list[Surface]:
+        """The same, which are kept for later calls."""
+        if variances_from_inputs(self.plan.function, self.names):
+            return []
+        inside = max(angles[0], INSET), min(angles[1], math.pi - INSET)
+        return [slope_surface(self.plan, name, inside) for name in self.names]
 
     @cached_property
     def own(self) -> Tensor:
@@ -337,6 +358,11 @@ class _Gradients:
     def _add_variances(self, block: DifferentiableBlock, upstream: Tensor, found: Adjoint) -> None:
         """What the same entries contribute to variances, given the gradients of what they move."""
         matrix, in_cosine = self.matrix, None
+        for number, slope in enumerate(matrix.slopes):
+            both = torch.stack(slope_entries(matrix.backend, slope, block))
+            self.variances[number] += (upstream * both).sum(dtype=torch.float64)
+        if matrix.slopes:
+            return
         ck, ntk = torch.empty_like(block.cosine), torch.empty_like(block.cosine)
         matrix.backend.evaluate(block.plain, (ck, ntk))
         if bool(upstream[1].any()):  # else the NTK does not count

@@ -29,7 +29,15 @@ from shoal.kernels.surface import (
 )
 from shoal.kernels.typical_angles import GRID, typical_angles
 
-__all__ = ["ANGULAR_TOLERANCE", "FEW_PAIRS", "TOLERANCE", "Plan", "known_cosines", "shared_norm"]
+__all__ = [
+    "ANGULAR_TOLERANCE",
+    "FEW_PAIRS",
+    "INSET",
+    "TOLERANCE",
+    "Plan",
+    "known_cosines",
+    "shared_norm",
+]
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -43,7 +51,7 @@ _PAIRS = 4096  # whose scalar equations are solved together at least
 _STRIPS = 8  # of a symmetric matrix on a CPU, at least, ...
 _LEAST_STRIP = 128  # ... but of so many rows, with which products are as fast as with more
 _MANY_PAIRS = 100_000  # pairs that deserve a word if computed one by one
-_INSET = 1e-3  # next to 0 and π derivatives in norms and variances are lost
+INSET = 1e-3  # next to 0 and π derivatives in norms and variances are lost
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +156,7 @@ class Plan:
             ends = [min(ends[0], float(found[0])), max(ends[1], float(found[1]))]
         low = math.floor(math.acos(ends[1]) * GRID) / GRID
         high = math.ceil(math.acos(ends[0]) * GRID) / GRID
-        return max(low, _INSET), min(high, math.pi - _INSET)
+        return max(low, INSET), min(high, math.pi - INSET)
 
     def mirror(self, matrix: Tensor, strip: Strip) -> None:
         """Copy what a strip of a symmetric matrix has above the diagonal to below it."""

@@ -104,7 +104,6 @@ class Surface:
         coefficients, left_out = self._interpolated(chebyshev_nodes(degree, *angles), tolerance)
         return replace(self, angles=angles, coefficients=coefficients, error=self.error + left_out)
 
-    @cached
     def in_cosines(self, tolerance: float) -> Tensor | None:
         """Coefficients of series in the cosines instead; ``None`` if these are much longer."""
         low, high = self.angles

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor
 
 from shoal.kernels.arguments import checked_samples
@@ -12,6 +13,7 @@ from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
 from shoal.kernels.variance_changes import variance_changes
+from shoal.kernels.variance_slopes import slope_entries
 
 __all__ = ["variance_tangents"]
 
@@ -49,6 +51,10 @@ def variance_tangents(
         single = matrix.single(strip, cosine).triu(1)
         cosine.masked_fill_(~single.logical_not().triu(1), 0.0)
         for part, whole, entries in matrix.entries(strip, cosine):
+            for number, slope in enumerate(matrix.slopes):
+                block[number, :, part] = torch.stack(slope_entries(matrix.backend, slope, whole))
+            if matrix.slopes:
+                continue
             block[..., part, :] = 0.0
             changes = variance_changes(function, names, whole, entries.ck, entries.in_cosine[0])
             for number, change in changes:

@@ -14,14 +14,13 @@ from numba import boolean, float64, int64, uint32, void
 from numpy.polynomial import Chebyshev, Polynomial
 from numpy.typing import NDArray
 
-__all__ = ["MATH", "TILE", "CompiledLoops", "Loop", "arc_cosine", "compiled", "compiled_loops"]
+__all__ = ["MATH", "WIDTH", "CompiledLoops", "Loop", "arc_cosine", "compiled", "compiled_loops"]
 
 Array = NDArray[Any]
 Loop = Callable[..., None]
 
 MATH = {"contract", "nsz"}  # a*b + c in one rounding; nothing else is rearranged
-TILE = 128  # columns of nearly one norm that are taken together ...
-_WIDTH = 256  # ... or of any, in the nearest cache
+WIDTH = 256  # columns that are taken together, in the nearest cache
 _SIDE = 32  # rows and columns that are transposed at once
 
 
@@ -42,7 +41,7 @@ def compiled_loops(dtype: np.dtype[Any]) -> CompiledLoops:
     points = (scalar[:, ::1], boolean, float64, float64)
     scales = (numbers, numbers, scalar[::1], scalar[::1], int64)
     series = void(*points, numbers, *scales)
-    tiles = (uint32[::1], numbers, float64[:, :, ::1], int64[:, ::1], numbers)
+    tiles = (uint32[::1], float64[:, :, :, ::1], int64[:, ::1], numbers)
     factors = float64[:, :, ::1]
     adjoint = void(
         matrix, scalar[:, :, :], float64, float64, float64[:, :, :, ::1], indices,
@@ -155,12 +154,12 @@ def _evaluate_series(
     stride: int,
 ) -> None:
     """Write both kernels of some rows, each one series; rows of a result are ``stride`` apart."""
-    x, work = np.empty(_WIDTH), np.empty((4, _WIDTH))
+    x, work = np.empty(WIDTH), np.empty((4, WIDTH))
     size = cosine.shape[1]
     for i in range(cosine.shape[0]):
         left, right = row_scale[0, i], row_scale[1, i]
-        for start in range(0, size, _WIDTH):
-            width = min(_WIDTH, size - start)
+        for start in range(0, size, WIDTH):
+            width = min(WIDTH, size - start)
             place = i * stride + start
             _places(cosine[i, start : start + width], of_angle, middle, inverse_half, x)
             _two_series(x[:width], series, len(series), work)
@@ -176,7 +175,6 @@ def _evaluate_tiles(
     middle: float,
     inverse_half: float,
     order: Array,
-    features: Array,
     series: Array,
     terms: Array,
     weights: Array,
@@ -187,48 +185,54 @@ def _evaluate_tiles(
     stride: int,
 ) -> None:
     """The same for tiles of columns of nearly one norm, whose series are combinations of a few."""
-    most, length = terms.shape[1], series.shape[-1] // terms.shape[1]
-    basis, local = np.empty((length // 2, TILE)), np.empty(series.shape[-1])
-    x, first, second = np.empty(TILE), np.empty(TILE), np.empty(TILE)
-    size = cosine.shape[1]
+    found, x = np.empty(WIDTH), np.empty(WIDTH)
+    # in one array, at constant distances, so that the compiler sees that none is another: four
+    # terms, the next one, and both sums
+    work = np.empty(7 * WIDTH)
+    size, (tiles, most) = cosine.shape[1], terms.shape
     for i in range(cosine.shape[0]):
         row, left, right = cosine[i], row_scale[0, i], row_scale[1, i]
         own, other = ck[i * stride : i * stride + size], ntk[i * stride : i * stride + size]
-        for tile in range(len(terms)):
-            start = tile * TILE
-            width = min(TILE, size - start)
+        for tile in range(tiles):
+            start = tile * WIDTH
+            width = min(WIDTH, size - start)
             columns = order[start : start + width]
             for j in range(width):
-                first[j] = row[columns[j]]
-            _places(first[:width], of_angle, middle, inverse_half, x)
+                found[j] = row[columns[j]]
+            _places(found[:width], of_angle, middle, inverse_half, x)
             for j in range(width):
-                basis[0, j], basis[1, j] = 1.0, 0.5 * x[j]
-                first[j], second[j] = 0.0, 0.0
-            for k in range(2, terms[tile].max()):
+                work[3 * WIDTH + j], work[4 * WIDTH + j] = 0.5 * x[j], 1.0  # of degrees -1 and 0
+                work[5 * WIDTH + j], work[6 * WIDTH + j] = 0.0, 0.0
+            for k in range(0, terms[tile].max(), 4):
                 for j in range(width):
-                    basis[k, j] = x[j] * basis[k - 1, j] - basis[k - 2, j]
-            local[:] = 0.0
-            for r in range(features.shape[1]):
-                factor = features[i, r]
-                for k in range(len(local)):
-                    local[k] += factor * series[tile, r, k]
-            for combination in range(most):
-                p = local[combination * length : (combination + 1) * length]
-                weight = weights[combination, start : start + width]
-                for k in range(0, terms[tile, combination], 4):
-                    p0, p1, p2, p3 = p[2 * k], p[2 * k + 2], p[2 * k + 4], p[2 * k + 6]
-                    q0, q1, q2, q3 = p[2 * k + 1], p[2 * k + 3], p[2 * k + 5], p[2 * k + 7]
+                    before, t0 = work[3 * WIDTH + j], work[4 * WIDTH + j]
+                    t1 = x[j] * t0 - before
+                    t2 = x[j] * t1 - t0
+                    t3 = x[j] * t2 - t1
+                    work[j], work[WIDTH + j], work[2 * WIDTH + j], work[3 * WIDTH + j] = (
+                        t0,
+                        t1,
+                        t2,
+                        t3,
+                    )
+                    work[4 * WIDTH + j] = x[j] * t3 - t2
+                for combination in range(most):
+                    if k >= terms[tile, combination]:
+                        continue
+                    p = series[i, tile, combination, 2 * k : 2 * k + 8]
+                    p0, p1, p2, p3 = p[0], p[2], p[4], p[6]
+                    q0, q1, q2, q3 = p[1], p[3], p[5], p[7]
+                    weight = weights[combination, start : start + width]
                     for j in range(width):
-                        t0, t1, w = basis[k, j], basis[k + 1, j], weight[j]
-                        t2, t3 = basis[k + 2, j], basis[k + 3, j]
-                        first[j] += w * (p0 * t0 + p1 * t1 + p2 * t2 + p3 * t3)
-                        second[j] += w * (q0 * t0 + q1 * t1 + q2 * t2 + q3 * t3)
+                        t0, t1 = work[j], work[WIDTH + j]
+                        t2, t3 = work[2 * WIDTH + j], work[3 * WIDTH + j]
+                        work[5 * WIDTH + j] += weight[j] * (p0 * t0 + p1 * t1 + p2 * t2 + p3 * t3)
+                        work[6 * WIDTH + j] += weight[j] * (q0 * t0 + q1 * t1 + q2 * t2 + q3 * t3)
             for j in range(width):
-                first[j] *= left * column_scale[0, start + j]
-                second[j] *= right * column_scale[1, start + j]
+                work[5 * WIDTH + j] *= left * column_scale[0, start + j]
+                work[6 * WIDTH + j] *= right * column_scale[1, start + j]
             for j in range(width):
-                own[columns[j]] = first[j]
-                other[columns[j]] = second[j]
+                own[columns[j]], other[columns[j]] = work[5 * WIDTH + j], work[6 * WIDTH + j]
 
 
 def _adjoint_rows(
@@ -261,12 +265,12 @@ def _adjoint_rows(
         in_right: To which those of the columns' norms are added. shape: (m,)
     """
     length, size = series.shape[2], cosine.shape[1]
-    basis, sums = np.empty((length, _WIDTH)), np.empty((6, _WIDTH))
-    first, second, total = np.empty(_WIDTH), np.empty(_WIDTH), np.empty(_WIDTH)
+    basis, sums = np.empty((length, WIDTH)), np.empty((6, WIDTH))
+    first, second, total = np.empty(WIDTH), np.empty(WIDTH), np.empty(WIDTH)
     for i in range(cosine.shape[0]):
         own = 0.0
-        for start in range(0, size, _WIDTH):
-            width = min(_WIDTH, size - start)
+        for start in range(0, size, WIDTH):
+            width = min(WIDTH, size - start)
             for j in range(width):
                 t = (arc_cosine(cosine[i, start + j]) - middle) * inverse_half_width
                 basis[0, j] = 1.0

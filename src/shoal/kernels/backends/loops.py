@@ -1,9 +1,10 @@
 r"""Blocks of a kernel matrix by compiled loops on the threads of a CPU, with Numba.
 
-Every entry is one gather, one arc cosine and a few products, all in the nearest cache. Columns are
-taken in the order of their norms: those of a tile have nearly the same norm, so that a few
-combinations of the functions $f_s$ tell them apart, each of which needs a short series in the
-angle. What is left out of both is bounded for every entry, by ``_CUT`` of the diagonal in all.
+Every entry is a series in the cosine, or in the angle where that is much shorter, in the nearest
+cache. Of different norms, columns are taken in the order of these: those of a tile have nearly the
+same norm, so that a few combinations of the functions $f_s$ tell them apart, each of which needs a
+short series. What is left out of both is bounded for every entry, by ``_CUT`` of the diagonal in
+all.
 """
 
 import math
@@ -17,9 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from shoal.core.caches import cached
 from shoal.kernels.backends.block import Adjoint, Block, DifferentiableBlock, Factors
 from shoal.kernels.backends.blocks import Blocks, Pair, adjoint_series
-from shoal.kernels.backends.compiled_loops import TILE, compiled_loops
+from shoal.kernels.backends.compiled_loops import WIDTH, compiled_loops
+from shoal.kernels.surface import Surface
 
 __all__ = ["Loops", "in_threads"]
 
@@ -28,6 +31,7 @@ Array = NDArray[Any]
 _CUT = {torch.float64: 2e-12, torch.float32: 1e-9}  # what tiles may leave out, of the diagonal
 _UNROLLED = 4  # terms of a series that are added at once
 _SAMPLED = 8  # of so many columns of a tile one says which combinations matter
+_NUMBERS = 1 << 17  # coefficients that stay in the cache
 _ROWS = 8  # least rows of a thread
 
 
@@ -40,12 +44,7 @@ class Loops(Blocks):
         """Write both kernels of a block into ``out``, whose rows are contiguous."""
         surface, rows, columns, cosine = block
         cut = _CUT[cosine.dtype]
-        in_cosines = surface.in_cosines(cut)
-        low, high = surface.angles
-        if in_cosines is not None:
-            low, high = math.cos(high), math.cos(low)
-        core = _padded_terms((surface.coefficients if in_cosines is None else in_cosines).numpy())
-        variable = in_cosines is None, (low + high) / 2, 2 / (high - low)
+        variable, core = _variable(surface, cut)
         loops, stride = compiled_loops(cosine.numpy().dtype), out[0].stride(0)
         row_scale, scale = (f.scale.double().contiguous().numpy() for f in (rows, columns))
         if surface.rank == 1:
@@ -53,17 +52,15 @@ class Loops(Blocks):
         else:
             loop, tiles = loops.evaluate_tiles, _Tiles.of(core, rows, columns, cut)
             scale = tiles.scale
-
-        def form(part: slice) -> tuple[Array, ...]:
-            if surface.rank == 1:
-                return (series,)
-            return tiles.order, tiles.features[part], tiles.series, tiles.terms, tiles.weights
+        step = len(cosine) if surface.rank == 1 else tiles.rows_at_once
 
         def some(start: int, stop: int) -> None:
-            part = slice(start, stop)
-            scales = np.ascontiguousarray(row_scale[:, part]), scale
-            results = (_span(matrix[part]) for matrix in out)
-            loop(cosine[part].numpy(), *variable, *form(part), *scales, *results, stride)
+            for begin in range(start, stop, step):
+                part = slice(begin, min(begin + step, stop))
+                form = (series,) if surface.rank == 1 else tiles.of_rows(part)
+                scales = np.ascontiguousarray(row_scale[:, part]), scale
+                results = (_span(matrix[part]) for matrix in out)
+                loop(cosine[part].numpy(), *variable, *form, *scales, *results, stride)
 
         in_threads(some, len(cosine))
 
@@ -120,6 +117,19 @@ def in_threads(work: Callable[[int, int], None], count: int) -> None:
             done.result()
 
 
+@cached
+def _variable(surface: Surface, cut: float) -> tuple[tuple[bool, float, float], Array]:
+    """Whether series are in the angle, the middle and 2 / width of its range, and their core."""
+    in_cosines = surface.in_cosines(cut)
+    low, high = surface.angles
+    if in_cosines is None:
+        return (True, (low + high) / 2, 2 / (high - low)), _padded_terms(
+            surface.coefficients.numpy()
+        )
+    low, high = math.cos(high), math.cos(low)
+    return (False, (low + high) / 2, 2 / (high - low)), _padded_terms(in_cosines.numpy())
+
+
 def _span(matrix: Tensor) -> Array:
     """The numbers of a matrix with contiguous rows, and what lies between these. shape: (k,)."""
     rows, columns = matrix.shape
@@ -133,15 +143,15 @@ class _Tiles(NamedTuple):
         order: The columns. shape: (m,)
         features: Functions of the norms of the rows. shape: (n, rank)
         series: What each of these adds to the coefficients of a few combinations of functions of
-            the columns' norms, for both kernels in turn. shape: (tiles, rank, few * terms * 2)
+            the columns' norms, for both kernels in turn. shape: (rank, tiles * few * terms * 2)
         terms: How many coefficients each combination needs, zero for none. shape: (tiles, few)
         weights: The combinations at each column, in order. shape: (few, m)
         scale: Roots of the diagonals, in order. shape: (2, m)
     """
 
     order: Array
-    features: Array
-    series: Array
+    features: Tensor
+    series: Tensor
     terms: Array
     weights: Array
     scale: Array
@@ -161,7 +171,7 @@ class _Tiles(NamedTuple):
         scale = columns.scale.double().numpy()
         count, rank = right.shape
         order = np.argsort(scale[0])
-        filled = np.append(order, np.repeat(order[-1:], -count % TILE)).reshape(-1, TILE)
+        filled = np.append(order, np.repeat(order[-1:], -count % WIDTH)).reshape(-1, WIDTH)
         bound = np.einsum("r,qrsk->qs", np.abs(left).max(0), np.abs(core)).max(0)
         bound = np.where(bound > 0, bound, 1.0)
         features = right[filled] * bound  # shape: (tiles, width, rank)
@@ -175,10 +185,26 @@ class _Tiles(NamedTuple):
         most *= np.abs(weights).max(1)[:, :few, None]
         terms = _even((most[..., ::-1].cumsum(-1)[..., ::-1] > cut / 2 / needed[..., None]).sum(-1))
         terms = np.where(np.arange(few) < needed, terms, 0)
-        series = series[..., : terms.max()].transpose(0, 3, 1, 4, 2).reshape(len(terms), rank, -1)
+        series = series[..., : terms.max()].transpose(3, 0, 1, 4, 2).reshape(rank, -1)
         weights = weights.transpose(2, 0, 1).reshape(rank, -1)[:few, :count]
-        together = left, series, terms, weights, scale[:, order]
-        return cls(order.astype(np.uint32), *(np.ascontiguousarray(part) for part in together))
+        products = torch.from_numpy(left), torch.from_numpy(series)
+        others = (np.ascontiguousarray(part) for part in (terms, weights, scale[:, order]))
+        return cls(order.astype(np.uint32), *products, *others)
+
+    @property
+    def rows_at_once(self) -> int:
+        """Of so many rows the series are formed together."""
+        return max(1, _NUMBERS // self.series.shape[1])
+
+    def of_rows(self, part: slice) -> tuple[Array, ...]:
+        """What loops over some rows take, with the series of these."""
+        series = (self.features[part] @ self.series).view(-1, *self.terms.shape, 2 * self.length)
+        return self.order, series.numpy(), self.terms, self.weights
+
+    @property
+    def length(self) -> int:
+        """The number of terms of the longest series."""
+        return self.series.shape[1] // self.terms.size // 2
 
 
 def _padded_terms(coefficients: Array) -> Array:
