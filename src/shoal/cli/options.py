@@ -11,7 +11,7 @@ from typing import Annotated
 import torch
 import typer
 
-from shoal.activations.names import known_activations
+from shoal.activations.names import activation_names
 from shoal.cli.logs import state
 from shoal.core import checks
 from shoal.pages.figures import require_matplotlib
@@ -142,8 +142,8 @@ class Dtype(StrEnum):
 Activation = Annotated[
     str,
     typer.Option(
-        help=f"φ: {', '.join(sorted(known_activations()))}; with numbers after a colon where it "
-        "takes some: leakyrelu:0.1, hermite:0,1,0.5."
+        help=f"φ: {activation_names()}; with numbers after a colon where it takes some: "
+        "leakyrelu:0.1, hermite:0,1,0.5."
     ),
 ]
 Label = Annotated[
