@@ -65,7 +65,8 @@ def explore(
     recurrent_variance: RecurrentVariance = 0.2,
     input_variance: InputVariance = 0.8,
     out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="The page; its folder is made.")
+        Path,
+        typer.Option("--out", "--output", metavar="FILE", help="The page; its folder is made."),
     ] = Path("explorer.html"),
     json: Json = False,
     verbose: Verbose = 0,  # noqa: ARG001
