@@ -52,7 +52,10 @@ PEERS := build/peers
 $(PEERS)/.installed: pyproject.toml constraints.txt peers-constraints.txt
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet --constraint constraints.txt \
-	    --constraint peers-constraints.txt --editable '.[dev,cli,gpytorch,onnx]' botorch pandas
+	    --constraint peers-constraints.txt --editable '.[dev,cli,gpytorch,onnx]' \
+	    botorch frozendict jax optimistix pandas
+	# without what only its experimental part needs: TensorFlow
+	$(PEERS)/bin/python -m pip install --quiet --constraint peers-constraints.txt --no-deps neural-tangents
 	@touch $@
 
 peers: $(PEERS)/.installed  ## Run the tests of other packages on shoal, and write docs/peers.md

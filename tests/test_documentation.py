@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from blocks import page_blocks, run_blocks
+from blocks import Printed, page_blocks, run_blocks
 
 import shoal
 
@@ -68,8 +68,11 @@ def test_examples_of_the_pages(page: Path, namespace: dict[str, object]) -> None
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_of_the_docstrings(name: str) -> None:
     skip_unless_there(name)
-    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    assert doctest.testmod(importlib.import_module(name), optionflags=flags).failed == 0
+    module = importlib.import_module(name)
+    runner = doctest.DocTestRunner(Printed(), optionflags=doctest.NORMALIZE_WHITESPACE)
+    for test in doctest.DocTestFinder().find(module):
+        runner.run(test)
+    assert runner.summarize(verbose=False).failed == 0
 
 
 def test_blocks_share_a_namespace_and_output_is_compared(
@@ -78,7 +81,7 @@ def test_blocks_share_a_namespace_and_output_is_compared(
     page = tmp_path / "page.md"
     page.write_text(
         "```python\nx = 1\nprint(x)\n```\ntext\n```text\nnot output\n```\n"
-        "```python\nprint(x + 1, 0.123)\n```\n\n```output\n2 0.1...\n```\n"
+        "```python\nprint(x + 1, 0.123)\n```\n\n```output\n2 0.12\n```\n"
     )
     run_blocks(page_blocks(page), page, namespace)
     page.write_text("```python\nprint(3)\n```\n```text\n4\n```\n")

@@ -392,6 +392,14 @@ def test_every_activation_has_a_name(name: str) -> None:
     assert parse_activation(text.upper()) == parse_activation(text)
 
 
+def test_the_help_names_all_that_is_taken() -> None:
+    with pytest.raises(ValueError, match="must be one of") as error:
+        parse_activation("blub")
+    names = str(error.value).split("one of ")[1].split(", got")[0].split(", ")
+    assert {"selu", "silu", "swish"} < set(names)
+    assert set(names) <= set(re.findall(r"\w+", run("analyze", "--help").stdout))
+
+
 def test_arguments_of_activations() -> None:
     assert parse_activation("leakyrelu:0.1") == shoal.LeakyReLU(0.1)
     assert parse_activation("ELU:0.5") == shoal.ELU(0.5)

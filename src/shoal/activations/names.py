@@ -12,7 +12,7 @@ from shoal.activations.piecewise import ELU, HardTanh, Identity, LeakyReLU, ReLU
 from shoal.activations.piecewise_polynomial import PiecewisePolynomial
 from shoal.activations.smooth import GELU, Mish, Sigmoid, Softplus, Swish, Tanh
 
-__all__ = ["as_activation", "known_activations", "parse_activation"]
+__all__ = ["activation_names", "as_activation", "known_activations", "parse_activation"]
 
 SELU = Affine(ELU(1.6732632423543772), scale=1.0507009873554805)  # Klambauer 2017
 _ALIASES: dict[str, Activation] = {"silu": Swish(), "selu": SELU}
@@ -85,6 +85,11 @@ def known_activations() -> dict[str, type[Activation]]:
     }
 
 
+def activation_names() -> str:
+    """All that ``parse_activation`` knows, in alphabetical order."""
+    return ", ".join(sorted([*known_activations(), *_ALIASES]))
+
+
 def parse_activation(text: str, *, argument: str = "activation") -> Activation:
     """The activation of a name, with numbers after a colon where it takes some.
 
@@ -102,14 +107,13 @@ def parse_activation(text: str, *, argument: str = "activation") -> Activation:
         Hermite(coefficients=(0.0, 1.0, 0.5), scale=1.0)
     """
     name, colon, rest = text.partition(":")
-    kinds, name = known_activations(), name.strip()
+    name = name.strip()
     plain = name.lower().replace("_", "")
     if plain in _ALIASES and not colon:
         return _ALIASES[plain]
-    kind = kinds.get(plain)
+    kind = known_activations().get(plain)
     if kind is None:
-        known = ", ".join(sorted([*kinds, *_ALIASES]))
-        raise ValueError(f"{argument} must be one of {known}, got {name!r}")
+        raise ValueError(f"{argument} must be one of {activation_names()}, got {name!r}")
     try:
         numbers = tuple(float(part) for part in rest.split(",")) if colon else ()
     except ValueError:

@@ -50,7 +50,10 @@ def explore(
     ] = "tanh",
     recurrent_variance: float = 0.2,
     input_variance: float = 0.8,
-    out: Path = Path("explorer.html"),
+    out: Annotated[
+        Path,
+        typer.Option("--out", "--output", metavar="FILE", help="The page; its folder is made."),
+    ] = Path("explorer.html"),
 ) -> None:
     """Write one HTML page on which activation, variances, norm and p/n can be moved.
 
@@ -62,7 +65,6 @@ def explore(
     Options:
         data ([DATA]): Inputs, with or without labels; by default two classes.
         n: Samples to take; by default all.
-        out (FILE): The page; its folder is made.
     """
     checks.one_of("--activation", activation, tuple(ACTIVATIONS))
     checks.real("--recurrent-variance", recurrent_variance, at_least=0)

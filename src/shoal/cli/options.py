@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from shoal.activations.names import known_activations
+from shoal.activations.names import activation_names
 from shoal.cli.logs import state
 from shoal.core import checks
 from shoal.pages.figures import require_matplotlib
@@ -158,8 +158,8 @@ class Dtype(StrEnum):
 # Options that several commands have, by the names of their arguments: what typer is told of them.
 SHARED: dict[str, dict[str, Any]] = {
     "activation": {
-        "help": f"φ: {', '.join(sorted(known_activations()))}; with numbers after a colon where it "
-        "takes some: leakyrelu:0.1, hermite:0,1,0.5."
+        "help": f"φ: {activation_names()}; with numbers after a colon where it takes some: "
+        "leakyrelu:0.1, hermite:0,1,0.5."
     },
     "recurrent_variance": {"help": "σ_a², of the recurrent weights, at least 0."},
     "input_variance": {"help": "σ_b², of the input weights, above 0."},

@@ -187,8 +187,9 @@ def _host(model: object) -> Module:
     if not hosts:
         raise ValueError(
             "model must have an equilibrium inside, a shoal.Equilibrium, a network of shoal.build "
-            f"or a torchdeq layer, got a {type(model).__name__} without: of a loop of your own "
-            "diagnose the cell, shoal.diagnose(cell, z0, *inputs)"
+            f"or a torchdeq layer, got a {type(model).__name__} without: put "
+            "shoal.Equilibrium(cell)(z0, *inputs) where its forward has a loop, or diagnose the "
+            "cell alone, shoal.diagnose(cell, z0, *inputs)"
         )
     if len(hosts) > 1:
         raise ValueError(

@@ -94,8 +94,8 @@ class Equilibrium(nn.Module):
         >>> layer = shoal.Equilibrium(Cell())
         >>> x = torch.randn(5, 8)
         >>> z = layer(torch.zeros(5, 8), x)
-        >>> layer.solution
-        Solution(5 of 5 samples converged, at most ... steps, largest residual ...)
+        >>> layer.solution.converged
+        tensor([True, True, True, True, True])
         >>> z.sum().backward()
         >>> layer.cell.recurrent.weight.grad.shape
         torch.Size([8, 8])

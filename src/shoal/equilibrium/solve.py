@@ -55,7 +55,7 @@ def solve(
         >>> from shoal.equilibrium import solve
         >>> u = torch.tensor([[0.5], [1.0]], dtype=torch.float64)
         >>> solve(lambda z, u: torch.tanh(z / 2) + u, u, inputs=(u,), separable=True)
-        Solution(2 of 2 samples converged, at most ... steps, largest residual ...)
+        Solution(2 of 2 samples converged, at most 30 steps, largest residual 4.9e-13)
     """
     solver, on_failure = check_solver("solver", solver), check_on_failure(on_failure)
     problem = function_problem(f, z0, inputs, parameters, separable=separable)

@@ -75,7 +75,7 @@ def centered(architecture: A, tau0: float) -> A:
     Example:
         >>> import shoal
         >>> shoal.centered(shoal.FullyConnected([shoal.ReLU()]), tau0=1.0).activations[0]
-        Affine(activation=ReLU(), scale=1.0, shift=-0.39894228040143...)
+        Affine(activation=ReLU(), scale=1.0, shift=-0.3989422804014325)
     """
     if not isinstance(architecture, Architecture):
         raise TypeError(f"architecture must be an Architecture, got {architecture!r}")

@@ -182,9 +182,9 @@ def spectrum(
         >>> mixture = shoal.GaussianMixture([[2.0] + 399 * [0.0]], 1.0)
         >>> shoal.spectrum(deq, mixture, n=800).ck
         Spectrum
-          bulk    [0.0840..., 2.024...] with mass 0.5
-          atom    0.0252... with mass 0.5
-          spike   3.883...
+          bulk    [0.0840895, 2.02415] with mass 0.5
+          atom    0.0252473 with mass 0.5
+          spike   3.88352
     """
     if not isinstance(mixture, GaussianMixture):
         raise TypeError(f"mixture must be a GaussianMixture, got {type(mixture).__name__}")
