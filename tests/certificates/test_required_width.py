@@ -59,7 +59,7 @@ def test_the_width_of_gao_2022_is_the_one_of_its_formula() -> None:
     width = found.theorems["Gao 2022, Lemma 3.5 (corrected), gradient flow"]
     c = 2 + math.sqrt(2 * math.log(8)) / math.sqrt(width)
     expected = (192 * c * size * math.sqrt(3) * error / least**2) ** 2
-    assert width == pytest.approx(expected, rel=0.1)
+    assert width == pytest.approx(expected, rel=0.01)
     assert math.isinf(found.theorems["Gao 2022, Lemma 3.5 (printed), gradient flow"])
 
 

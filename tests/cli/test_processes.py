@@ -6,21 +6,48 @@ import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from commands import run
 
 import shoal
 import shoal.cli
 
 SHOAL = [sys.executable, "-m", "shoal"]
-QUICK = [*SHOAL, "reproduce", "shoal", "width", "--quick", "--device", "cpu", "--output", "out"]
+LONG = [*SHOAL, "reproduce", "shoal", "width", "--device", "cpu", "--output", "out"]
+QUICK = [*LONG, "--quick"]
+
+
+@contextmanager
+def started(command: list[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process that is ended and waited for, whatever becomes of the test."""
+    with subprocess.Popen(command, text=True, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_for_a_point(process: subprocess.Popen[str], folder: Path) -> None:
+    while not list(folder.rglob("points/*.npz")):
+        assert process.poll() is None
+        time.sleep(0.005)
+
+
+def wait_for_the_end(group: int) -> None:
+    """Processes that were told to end have ended, however busy the machine is."""
+    end = time.monotonic() + 60
+    while group_exists(group):
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 def group_exists(group: int) -> bool:
@@ -61,25 +88,18 @@ def test_importing_shoal_imports_no_application(environment: dict[str, str]) -> 
 
 @pytest.mark.thorough
 def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, environment: dict[str, str]) -> None:
-    process = subprocess.Popen(
-        QUICK,
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    end = time.monotonic() + 100
-    while not list(tmp_path.rglob("points/*.npz")) and time.monotonic() < end:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=60)
+    """The run would take minutes, so that Ctrl-C comes in the middle on a busy machine too."""
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with started(LONG, cwd=tmp_path, env=environment, **streams) as process:
+        wait_for_a_point(process, tmp_path)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate()
     assert process.returncode == 130, stderr
     assert stdout == ""
     finished = len(list(tmp_path.rglob("points/*.npz")))
-    assert 0 < finished < 24
-    assert f"{finished} of 24 points are finished and kept in out" in stderr
-    assert "run the same command again: shoal reproduce shoal width --quick" in stderr
+    assert 0 < finished < 112
+    assert f"{finished} of 112 points are finished and kept in out" in stderr
+    assert "run the same command again: shoal reproduce shoal width" in stderr
     assert "Traceback" not in stderr
     assert {path.name for path in tmp_path.rglob(".*")} <= {".lock"}
 
@@ -89,20 +109,15 @@ def test_ctrl_c_while_analyzing(tmp_path: Path, environment: dict[str, str]) -> 
     """The analysis says on stderr which section it computes; Ctrl-C comes in the last one."""
     sections = ["well_posedness", "kernels", "equivalents", "timing"]
     options = ["--only", ",".join(sections), "--device", "cpu", "--output", "o", "--json"]
-    process = subprocess.Popen(
-        [*SHOAL, "analyze", "-v", *options],
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    while "section timing" not in process.stderr.readline():
-        assert process.poll() is None
-    time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=60)
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [*SHOAL, "analyze", "-v", *options]
+    with started(command, cwd=tmp_path, env=environment, **streams) as process:
+        assert process.stderr is not None
+        while "section timing" not in process.stderr.readline():
+            assert process.poll() is None
+        time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate()
     assert process.returncode == 130, stderr
     assert "Interrupted: 3 of 4 sections are finished, kept in o" in stderr
     assert "Traceback" not in stderr
@@ -125,13 +140,10 @@ def test_killed_while_computing_and_resumed(tmp_path: Path, environment: dict[st
     moments, killed = random.Random(0), 0
     for _ in range(4):
         before = len(points())
-        process = subprocess.Popen(
-            QUICK, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, text=True
-        )
-        while len(points()) == before and process.poll() is None:
-            time.sleep(0.002)
-        time.sleep(moments.uniform(0, 0.05))
-        process.kill()
+        with started(QUICK, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL) as process:
+            while len(points()) == before and process.poll() is None:
+                time.sleep(0.002)
+            time.sleep(moments.uniform(0, 0.05))
         killed += process.wait() == -signal.SIGKILL and len(points()) < len(whole)
     assert killed >= 2  # in the middle, with points of this attempt before and points missing
     subprocess.run(QUICK, cwd=tmp_path, env=environment, check=True, capture_output=True)
@@ -157,44 +169,25 @@ def test_processes_give_one_document(tmp_path: Path, environment: dict[str, str]
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_processes_too(tmp_path: Path, environment: dict[str, str]) -> None:
-    process = subprocess.Popen(
-        [*QUICK, "--jobs", "2"],
-        cwd=tmp_path,
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    while not list(tmp_path.rglob("points/*.npz")):
-        assert process.poll() is None
-        time.sleep(0.005)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    _, stderr = process.communicate(timeout=60)
+    options = {"cwd": tmp_path, "env": environment, "start_new_session": True}
+    with started([*LONG, "--jobs", "2"], stderr=subprocess.PIPE, **options) as process:
+        wait_for_a_point(process, tmp_path)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        _, stderr = process.communicate()
     assert process.returncode == 130
     assert stderr.startswith("Interrupted: ")
     assert "Traceback" not in stderr
-    end = time.monotonic() + 10
-    while group_exists(process.pid) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert not group_exists(process.pid)
+    wait_for_the_end(process.pid)
 
 
 @pytest.mark.slow
 def test_processes_end_with_a_parent_that_is_killed(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    process = subprocess.Popen(
-        [*QUICK, "--jobs", "2"], cwd=tmp_path, env=environment, start_new_session=True
-    )
-    while not list(tmp_path.rglob("points/*.npz")):
-        assert process.poll() is None
-        time.sleep(0.005)
-    process.kill()
-    process.wait()
-    end = time.monotonic() + 20
-    while group_exists(process.pid) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert not group_exists(process.pid)
+    options = {"cwd": tmp_path, "env": environment, "start_new_session": True}
+    with started([*LONG, "--jobs", "2"], **options) as process:
+        wait_for_a_point(process, tmp_path)
+    wait_for_the_end(process.pid)
 
 
 def test_without_its_packages_the_command_says_what_it_needs(
@@ -247,23 +240,19 @@ def test_ctrl_c_while_torch_is_imported(
 def _launched(
     words: list[str], folders: list[Path], environment: dict[str, str], codes: list[int]
 ) -> list[tuple[str, str]]:
-    """What commands say that know of each other, as under torchrun."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    launched = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    ranks = [
-        subprocess.Popen(
-            [*SHOAL, *words],
-            cwd=folder,
-            env=environment | launched | {"RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, folder in enumerate(folders)
-    ]
-    told = [rank.communicate(timeout=100) for rank in ranks]
+    """What commands say that know of each other, as under torchrun, which keeps the store."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    launched = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    environment = environment | launched | {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with ExitStack() as stack:
+        ranks = [
+            stack.enter_context(
+                started([*SHOAL, *words], cwd=folder, env=environment | {"RANK": str(k)}, **streams)
+            )
+            for k, folder in enumerate(folders)
+        ]
+        told = [rank.communicate() for rank in ranks]
     assert [rank.returncode for rank in ranks] == codes
     return told
 

@@ -9,6 +9,8 @@ import torch
 import shoal
 from shoal import DEQ, ConvResNet, FullyConnected, ImplicitNetwork, ReLU, ResNet, Softplus, Tanh
 
+BFLOAT16 = 8 * torch.finfo(torch.bfloat16).eps  # of several roundings
+
 LOOP = DEQ((Tanh(), Softplus()), 0.3, 0.8, hidden_variances=(0.5,), bias_variance=0.4)
 STANDARD = DEQ((Tanh(), Softplus()), 0.3, 0.8, bias_variance=0.4, parametrization="standard")
 
@@ -118,7 +120,7 @@ def test_autocast_and_copies():
     net, x = network(dtype=torch.float32), inputs().float()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         rough = net(x)
-    torch.testing.assert_close(rough.float(), net(x), rtol=0.1, atol=0.1)
+    torch.testing.assert_close(rough.float(), net(x), rtol=BFLOAT16, atol=BFLOAT16)
     assert network(dtype=torch.float32).exact().options is not net.options
 
 

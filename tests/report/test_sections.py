@@ -10,7 +10,9 @@ import pytest
 import torch
 
 import shoal
+from oracles.standard_errors import assert_near_mean
 from shoal.data import Dataset, load_data
+from shoal.lab.rivals import rival
 from shoal.report import SECTIONS, Findings, Section, Subject, analyze
 from shoal.report.accuracy import ACCURACY
 from shoal.report.certificate import CERTIFICATE
@@ -101,9 +103,26 @@ def test_training_is_as_predicted(digits: Subject, analysis: Analysis) -> None:
     losses = [(error**2).sum() / 120 for error in errors]
     assert found["predicted"]["deq"] == pytest.approx(losses, rel=1e-8)
     assert found["predicted"]["ntk-design"] == pytest.approx(losses, rel=1e-8)
-    for name, predicted in found["predicted"].items():
-        assert found["measured"][name] == pytest.approx(predicted, rel=0.25), name
-        assert found["measured"][name][0] == pytest.approx(0.5)
+    for name, measured in found["measured"].items():
+        losses = trained_losses(rival(name, DEQ), x.float(), torch.from_numpy(y), found)
+        assert measured == pytest.approx(losses, rel=1e-3), name
+        assert measured[0] == pytest.approx(0.5)
+
+
+def trained_losses(
+    architecture: shoal.Architecture, x: torch.Tensor, y: torch.Tensor, found: Mapping[str, Any]
+) -> list[float]:
+    """Of the network of seed 0, trained by torch's own gradient descent from the function zero."""
+    net = shoal.build(architecture, in_features=x.shape[1], width=found["width"], out_features=10)
+    before, losses = net(x).detach(), {}
+    optimizer = torch.optim.SGD(net.parameters(), lr=found["step_size"])
+    for step in range(found["steps"][-1] + 1):
+        optimizer.zero_grad()
+        loss = (net(x) - before - y).square().sum() / (2 * len(x))
+        losses[step] = float(loss.detach())
+        loss.backward()
+        optimizer.step()
+    return [losses[step] for step in found["steps"]]
 
 
 def test_constant_targets_need_no_training() -> None:
@@ -143,7 +162,16 @@ def test_the_certified_curve_is_below_its_bound_and_near_its_prediction(
     step = np.eye(8) - found["step_size"] * kernel
     errors = [np.linalg.matrix_power(step, k) @ y for k in range(len(losses["bound"]))]
     assert losses["predicted"] == pytest.approx([(e**2).sum() / 2 for e in errors], rel=1e-8)
-    assert losses["measured"] == pytest.approx(losses["predicted"], rel=0.2)
+    net = shoal.build(
+        DEQ, in_features=64, width=1000, out_features=10, readout_scale=0.0, dtype=torch.float64
+    )
+    optimizer = torch.optim.SGD(net.parameters(), lr=found["step_size"])
+    for measured in losses["measured"]:
+        optimizer.zero_grad()
+        loss = (net(digits.x[:8]) - torch.from_numpy(y)).square().sum() / 2
+        assert measured == pytest.approx(float(loss.detach()), rel=1e-8)
+        loss.backward()
+        optimizer.step()
 
 
 def test_accuracies_are_those_of_kernel_ridge_regression(
@@ -160,7 +188,7 @@ def test_accuracies_are_those_of_kernel_ridge_regression(
         right = (outputs.argmax(1) == y[test].argmax(1)).mean()
         assert found["infinite"][name] == pytest.approx(right)
     for name, scores in found["finite"].items():
-        assert np.mean(scores[-1]) == pytest.approx(found["infinite"][name], abs=0.1)
+        assert_near_mean(found["infinite"][name], scores[-1], more=1 / 15)  # one of 15 images
 
 
 def test_the_share_of_variance_that_wide_networks_explain() -> None:
@@ -227,7 +255,9 @@ def test_certificates_of_other_networks(
         losses = {name: np.array(values) for name, values in found.numbers["losses"].items()}
         assert (losses["measured"] <= losses["bound"] * (1 + 1e-12)).all()
         early = losses["predicted"][:5]  # later, narrow networks leave their linear regime
-        assert losses["measured"][:5] == pytest.approx(early, rel=0.1)
+        # kernels of width 200 are off by m^(-1/2), and so logarithms of losses
+        logs = np.log(losses["measured"][:5] / early)
+        assert np.abs(logs).max() < 1.5 * 200**-0.5
     else:
         assert failed is not None
         assert failed.quantity == failure

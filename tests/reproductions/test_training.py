@@ -168,8 +168,10 @@ def test_gaps_from_predictions_fall_with_the_width() -> None:
     results = compute(experiment)
     summary = experiment.summarize(results)
     for kind in ("train", "test"):
-        # the mean of four logarithms at each end has an error of about 0.2
-        assert summary[f"tanh_{kind}_slope"] == pytest.approx(-0.5, abs=0.25)
+        # 95% intervals of 6 degrees of freedom reach 2.4 standard errors; four may be between
+        slope, high = (summary[f"tanh_{kind}_slope{end}"] for end in ("", "_high"))
+        assert abs(slope + 0.5) < 4 / 2.447 * (high - slope)
+        assert high - slope < 0.35
         assert summary[f"tanh_{kind}_widest"] < 0.1
     assert len(experiment.plot(results).axes) == 1
 
