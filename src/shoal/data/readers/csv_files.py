@@ -77,7 +77,7 @@ def read_csv(
     return scale_pixels(found, dtype=dtype)
 
 
-@reads_files(".csv", ".csv.gz", labels="a column, by its name or its index")
+@reads_files(".csv", ".csv.gz")
 def read_csv_table(path: Path, label: str | None) -> Dataset:
     """The inputs with classes, or else with real targets, in the column that is named."""
     column = int(label) if label is not None and re.fullmatch("-?[0-9]+", label) else label

@@ -65,7 +65,7 @@ def read_numpy(
     return scale_pixels(_dataset(file, beside), dtype=dtype)
 
 
-@reads_files(".npy", ".npz", labels="an .npy file beside one")
+@reads_files(".npy", ".npz")
 def read_numpy_table(path: Path, label: str | None) -> Dataset:
     """The inputs of a file, with the labels in it or in an ``.npy`` file beside it."""
     return _dataset(path, None if label is None else Path(label))
