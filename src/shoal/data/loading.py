@@ -113,7 +113,7 @@ def load_data(
     flag("prepared", prepared)
     if standardize is not None:
         flag("standardize", standardize)
-    as_path("source", instance("source", source, str))
+    as_path("DATA", instance("source", source, str))
     dtype, device = float_dtype("dtype", dtype), device_of("device", device)
     raw = _read(source, label)
     if source not in named_readers():

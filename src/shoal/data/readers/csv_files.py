@@ -169,7 +169,7 @@ def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
             width = len(row) if width is None else width
             if len(row) != width:
                 got = f"{len(row)} in line {reader.line_num}"
-                raise damaged(path, f"{width} cells in each row", got)
+                raise damaged(path, f"{width} cell{'s' * (width != 1)} in each row", got)
             yield reader.line_num, [cell.strip() for cell in row]
     except UnicodeDecodeError as error:
         raise damaged(path, "text in UTF-8", str(error)) from error
