@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 import shoal
-from shoal.cli.command import Example, command
+from shoal.cli.command import Command, Example
 from shoal.cli.errors import note
 from shoal.cli.model_files import model_in, samples_for, weights_in
 from shoal.cli.options import check_output, limited
@@ -29,7 +29,7 @@ NO_EQUILIBRIUM = 3
 _SAMPLES = 64
 
 
-@command(
+@Command(
     "Does this trained model settle, and do I need its loop?",
     place=2,
     writes="report.html (the page for people), diagnosis.json, diagnosis.png and .svg",
