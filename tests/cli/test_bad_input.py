@@ -4,12 +4,14 @@ import gzip
 import re
 import resource
 import struct
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from commands import files, run
 from typer.testing import CliRunner
 
@@ -50,6 +52,9 @@ DATA: dict[str, Case] = {
         "got 'iris' in line 2, column 2; --label COLUMN says where the labels are",
     ),
     "another separator": ("semicolons.csv", "separated by ',', got a single one, not of numbers"),
+    "decimal commas": ("commas.csv", "expected 1 cell in each row, got 3 in line 2"),
+    "no array in an archive": ("text.npz", "text.npz: expected samples that are .*, got bytes$"),
+    "no name": ("''", "(DATA|--data) must be a path without NUL and not empty, got ''$"),
     "empty file": ("empty.csv", "expected data, got an empty file"),
     "one sample": ("one.csv", r"at least two rows, got one.csv of shape \(1, 2\)"),
     "unknown column": ("kinds.csv --label whale", "named 'whale', got the columns length, width"),
@@ -165,6 +170,10 @@ CERTIFY: dict[str, Case] = {
     "targets that are no numbers": ("--target-scale nan", "--target-scale must be finite"),
     "readout that is infinite": ("--readout-scale inf", "--readout-scale must be finite"),
     "too many threads": ("--threads 99999", "--threads must be <= .*99999"),
+    "two scales": (
+        "d.npz --raw --no-standardize",
+        "--standardize must be left out with --raw, which takes inputs as they are$",
+    ),
     "no labels": ("x.npy", "x.npy must have labels: --label"),
     "absent network": ("--load whale.safetensors", "--load must be a network saved"),
     "folder for a network": ("--load folder.npy", "--load must be .*got 'folder.npy'"),
@@ -195,6 +204,18 @@ REPRODUCE: dict[str, Case] = {
     ),
 }
 
+DIAGNOSE: dict[str, Case] = {
+    "module without a loop": (
+        "linear.pt --trust --data x.npy",
+        "FILE must have an equilibrium inside, .*got a Linear without",
+    ),
+    "program that ends": (
+        "linear.pt --model ends.py:Net --data x.npy",
+        "--model must run, and ends.py:Net does not: SystemExit: 0",
+    ),
+    "no weights": ("list.pt --model ends.py:Net --data x.npy", "--model must run"),
+}
+
 BENCH: dict[str, Case] = {
     "unknown benchmark": ("whales", "NAME must be one of kernel.*got 'whales'"),
     "benchmark without a name": ("''", "NAME must be one of kernel.*got ''"),
@@ -220,6 +241,7 @@ CASES = [
     *named("certify", "", DATA, OUTPUT, CERTIFY),
     *named("reproduce", "", REPRODUCE),
     *named("reproduce", "shoal width ", OUTPUT, DEVICE),
+    *named("diagnose", "", DIAGNOSE),
     *named("bench", "", OUTPUT, DEVICE, BENCH),
 ]
 
@@ -248,12 +270,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "folder.npy").mkdir()
     (folder / "lost").symlink_to("nowhere")
     (folder / "mine.py").write_text("print('mine')\n")
+    (folder / "ends.py").write_text("raise SystemExit(0)\n")
+    torch.save(torch.nn.Linear(12, 12).double(), folder / "linear.pt")
+    torch.save([1, 2], folder / "list.pt")
     (folder / "picture.png").write_bytes(b"\x89PNG")
     (folder / "kinds.csv").write_text("length,width,kind\n5.1,3.5,iris\n4.9,3.0,rose\n")
     (folder / "targets.csv").write_text("1,2.5\n3,1e400\n")
     (folder / "ragged.csv").write_text("1,2\n3\n4,5\n")
     (folder / "empty.csv").write_text("")
     (folder / "semicolons.csv").write_text("length;width\n5.1;3.5\n4.9;3.0\n")
+    (folder / "commas.csv").write_text("length;width\n5,1;3,5\n4,9;3,0\n")
+    with zipfile.ZipFile(folder / "text.npz", "w") as archive:
+        archive.writestr("X.npy", "no array")
     (folder / "one.csv").write_text("5.1,3.5\n")
     (folder / "cut.csv.gz").write_bytes(gzip.compress(b"1,2\n3,4\n" * 50)[:-9])
     deq = shoal.DEQ(shoal.Tanh(), 0.2, 0.8)

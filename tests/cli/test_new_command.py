@@ -17,10 +17,10 @@ FILE = '''
 
 import typer
 
-from shoal.cli.command import Example, command
+from shoal.cli.command import Command, Example
 
 
-@command(
+@Command(
     "How long a word is.",
     place=9,
     writes="nothing",

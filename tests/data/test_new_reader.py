@@ -23,9 +23,11 @@ from shoal.data.readers.registry import reads, reads_files
 from shoal.data.readers.tables import table_dataset
 
 
-@reads_files(".dat", labels="")
+@reads_files(".dat")
 def read_blanks(path, label):
-    return table_dataset(np.loadtxt(path), None, name=path.stem, source=str(path))
+    table = np.loadtxt(path)
+    labels = None if label is None else table[:, int(label)].astype(int)
+    return table_dataset(table, labels, name=path.stem, source=str(path))
 
 
 @reads("steps")
@@ -55,6 +57,9 @@ def test_library_and_analyses_know_it(tmp_path: Path) -> None:
     found = data.load_data(str(tmp_path / "few.dat"), dtype=torch.float64, device=cpu)
     assert found.x.shape == (6, 3)
     assert float(found.x.square().sum(1).mean()) == pytest.approx(1)
+    np.savetxt(tmp_path / "few.dat", np.repeat(np.eye(2), 3, axis=0))
+    labeled = data.load_data(str(tmp_path / "few.dat"), dtype=torch.float64, device=cpu, label="0")
+    assert labeled.y.tolist() == [1, 1, 1, 0, 0, 0]
     with pytest.raises(ValueError, match=r"steps.*or a file that ends in \.csv, .*\.dat"):
         data.load_data("whales", dtype=torch.float64, device=cpu)
 

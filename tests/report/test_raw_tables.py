@@ -88,7 +88,7 @@ def test_extreme_columns_are_standardized() -> None:
     expected = (plain - plain.mean(0)) / plain.std(0)
     assert found[:, :4] == pytest.approx(expected, rel=1e-10)
     assert (found[:, 4] == 0).all()
-    assert scales(constant) == (0, 0, 1, 1.0)
+    assert scales(constant) == (0, 0, 1)
 
 
 def test_however_many_are_drawn_classes_have_their_shares() -> None:

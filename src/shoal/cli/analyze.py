@@ -8,9 +8,10 @@ from rich.text import Text
 
 import shoal
 from shoal.activations.names import parse_activation
-from shoal.cli.command import Example, command
+from shoal.cli.command import Command, Example
 from shoal.cli.errors import FAILED, INTERRUPTED, note
 from shoal.cli.logs import state
+from shoal.cli.model_files import model_in
 from shoal.cli.options import Dtype, check_output, left_out, limited
 from shoal.cli.output import (
     add_rows,
@@ -21,7 +22,7 @@ from shoal.cli.output import (
     progress,
     tell_files,
 )
-from shoal.cli.trained_model import TrainedModel, analyze_model
+from shoal.cli.trained_model import analyze_model
 from shoal.core import checks
 from shoal.core.processes import Processes, alone, first_launched, processes
 from shoal.data import load_data
@@ -40,7 +41,7 @@ _OF_A_DEQ = (
 )
 
 
-@command(
+@Command(
     "A DEQ on data: kernels, spectrum, designs, training, certificate.",
     place=1,
     shared=True,
@@ -129,9 +130,10 @@ def analyze(
         left_out(_OF_A_DEQ, "with --model")
         if first_launched():
             with alone():
+                net = model_in(model, code, trust=trust, argument="--model", option="--code")
                 analyze_model(
-                    TrainedModel(model, code, trust, reference), data,
-                    label=label, n=n, seed=seed or 0, threads=threads, output=output,
+                    net, model, data, reference=reference, label=label, n=n, seed=seed or 0,
+                    threads=threads, output=output,
                 )  # fmt: skip
         return
     left_out("code trust reference", "without --model")

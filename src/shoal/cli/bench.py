@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from shoal import __version__
-from shoal.cli.command import Example, command
+from shoal.cli.command import Command, Example
 from shoal.cli.errors import INTERRUPTED, note
 from shoal.cli.logs import state
 from shoal.cli.options import check_output
@@ -22,7 +22,7 @@ from shoal.report.saving import forget_parts, save_results
 __all__ = ["bench"]
 
 
-@command(
+@Command(
     "How long shoal takes, as ratios to what cannot be avoided.",
     place=5,
     writes="report.html (the page for people), bench.json",

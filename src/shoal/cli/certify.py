@@ -12,7 +12,7 @@ from rich.text import Text
 
 import shoal
 from shoal.cli.analyze import architecture_of
-from shoal.cli.command import Example, command
+from shoal.cli.command import Command, Example
 from shoal.cli.errors import note
 from shoal.cli.options import check_output, flag, left_out, limited
 from shoal.cli.output import command_line, conclude, console, working
@@ -43,7 +43,7 @@ _MARKS = {
 }
 
 
-@command(
+@Command(
     "Does gradient descent train this network, and how fast?",
     place=3,
     writes="report.html (the page for people), certificate.json, network.safetensors",

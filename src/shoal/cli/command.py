@@ -8,7 +8,7 @@ of options that commands share, `SHARED` says it.
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from importlib import import_module
 from inspect import Parameter
 from pkgutil import iter_modules
@@ -21,7 +21,7 @@ from shoal.cli.logs import state
 from shoal.cli.options import SHARED, Debug, Json, Verbose, flag
 from shoal.core.processes import alone, first_launched
 
-__all__ = ["Command", "Example", "PanelCommand", "command", "commands"]
+__all__ = ["Command", "Example", "PanelCommand", "commands"]
 
 _PACKAGE = "shoal.cli"
 _DATA = """\
@@ -51,12 +51,11 @@ class Example(NamedTuple):
     command: str
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Command:
-    """A command: what runs, and what is said of it.
+    """A command, a decorator of what runs: in whatever file of ``shoal.cli`` that stands.
 
     Attributes:
-        run: The function; its name is that of the command, its docstring the text of ``--help``.
         words: What it does, in the list of commands.
         place: Where it stands in that list.
         writes: The files in the folder of ``--output``.
@@ -67,17 +66,25 @@ class Command:
             ``{"Network": "activation width"}``.
         shared: Whether processes that were launched together share the work; otherwise the first
             does it alone, and the others end.
+        run: The function; its name is that of the command, its docstring the text of ``--help``.
     """
 
-    run: Callable[..., None]
     words: str
+    _: KW_ONLY
     place: int
     writes: str
-    exits: str
     examples: tuple[Example, ...]
+    exits: str = "1 failed; 2 bad input"
     takes_data: bool = False
     panels: Mapping[str, str] = field(default_factory=dict)
     shared: bool = False
+    run: Callable[..., None] = field(init=False)
+
+    def __call__(self, run: F) -> F:
+        """Make a function this command."""
+        self.run = _typed(run)
+        _KNOWN[run.__name__] = self
+        return run
 
     @property
     def epilog(self) -> str:
@@ -136,28 +143,6 @@ def _told(parameter: Parameter, metavar: str, words: str) -> Parameter:
     positional = parameter.kind is Parameter.POSITIONAL_ONLY
     info = typer.Argument(**options) if positional else typer.Option(*flags, **options)
     return parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=Annotated[kind, info])
-
-
-def command(
-    words: str,
-    *,
-    place: int,
-    writes: str,
-    exits: str = "1 failed; 2 bad input",
-    examples: tuple[Example, ...],
-    takes_data: bool = False,
-    panels: Mapping[str, str] | None = None,
-    shared: bool = False,
-) -> Callable[[F], F]:
-    """Make a function a command, in whatever file of ``shoal.cli`` it stands; see `Command`."""
-
-    def decorate(run: F) -> F:
-        _KNOWN[run.__name__] = Command(
-            _typed(run), words, place, writes, exits, examples, takes_data, panels or {}, shared
-        )
-        return run
-
-    return decorate
 
 
 def commands() -> dict[str, Command]:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 import shoal
 from shoal.cli.analyze import architecture_of
-from shoal.cli.command import Example, command
+from shoal.cli.command import Command, Example
 from shoal.cli.errors import note
 from shoal.cli.options import check_folder, check_output, flag, left_out
 from shoal.cli.output import command_line, conclude, console, working
@@ -30,7 +30,7 @@ INFEASIBLE = 3
 _COMPARED = 64  # samples whose kernel matrices are compared, by default
 
 
-@command(
+@Command(
     "The shallow network that has the kernel of a DEQ.",
     place=2,
     writes="report.html (the page for people), design.json, activations.png and .svg",

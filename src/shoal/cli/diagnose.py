@@ -2,12 +2,13 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
 import shoal
-from shoal.cli.command import Example, command
+from shoal.cli.command import Command, Example
 from shoal.cli.errors import note
 from shoal.cli.model_files import model_in, samples_for, weights_in
 from shoal.cli.options import check_output, limited
@@ -28,7 +29,7 @@ NO_EQUILIBRIUM = 3
 _SAMPLES = 64
 
 
-@command(
+@Command(
     "Does this trained model settle, and do I need its loop?",
     place=2,
     writes="report.html (the page for people), diagnosis.json, diagnosis.png and .svg",
@@ -46,18 +47,25 @@ _SAMPLES = 64
     ),
     takes_data=True,
     panels={
-        "Model": "model trust reference",
+        "Model": "factory trust reference",
         "Data": "data label n",
         "Looking": "tolerance starts steps",
     },
 )
 def diagnose(
-    file: Path,
+    model: Path,
     /,
     data: str = "digits",
     label: str | None = None,
     n: int = _SAMPLES,
-    model: str | None = None,
+    factory: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="PATH.py:FACTORY",
+            help="What makes the model whose state dictionary FILE is. Runs PATH.py.",
+        ),
+    ] = None,
     trust: bool = False,
     reference: Path | None = None,
     tolerance: float = 0.01,
@@ -74,24 +82,23 @@ def diagnose(
     unless --trust says so.
 
     Options:
-        file (FILE): A network of shoal.save, or with --model the weights of a model; see below.
+        model (FILE): A network of shoal.save, or with --model the weights of a model; see below.
         data (DATA): Inputs, as for analyze, taken as they are.
         label (COLUMN): Labels in a CSV file, by name or by index from 0: they are left out.
         n: How many samples, at most.
-        model (PATH.py:FACTORY): What makes the model whose state dictionary FILE is. Runs PATH.py.
         tolerance: Within which an output is as good as its limit.
         starts: From how many states to look.
         steps: Most applications of the cell.
     """
     check_output(output)
-    net = model_in(file, model, trust=trust)
+    net = model_in(model, factory, trust=trust)
     before = None if reference is None else weights_in("--reference", reference)
     x, _ = samples_for(net, data, n, label)
     with limited(threads), working("Diagnosing"):
         found = shoal.diagnose(
             net, None, x, tolerance=tolerance, starts=starts, steps=steps, reference=before
         )
-    record = {"shoal": shoal.__version__, "file": str(file), "data": data, **found.document()}
+    record = {"shoal": shoal.__version__, "file": str(model), "data": data, **found.document()}
     conclude(
         record,
         partial(_show, found),

@@ -6,7 +6,7 @@ from typing import Annotated
 import torch
 import typer
 
-from shoal.cli.command import Example, command
+from shoal.cli.command import Command, Example
 from shoal.cli.errors import note
 from shoal.cli.logs import state
 from shoal.cli.options import check_folder, left_out
@@ -21,7 +21,7 @@ from shoal.report.saving import save_results
 __all__ = ["explore"]
 
 
-@command(
+@Command(
     "A page to explore a DEQ on, with your data.",
     place=1,
     writes="nothing: --out names the page, which is the only file",

@@ -93,7 +93,7 @@ def _made(factory: str, option: str) -> Module:
         spec.loader.exec_module(module)
         make = getattr(module, name, None)
         net = make() if callable(make) else None
-    except Exception as error:  # code of the user's, which can fail in any way
+    except (Exception, SystemExit) as error:  # code of the user's, which can fail in any way
         raise ValueError(
             f"{option} must run, and {factory} does not: {type(error).__name__}: {error}"
         ) from error

@@ -65,8 +65,9 @@ def left_out(names: str, reason: str) -> None:
     """
     for name in names.split():
         if name in state.typed:
-            got = str(state.typed[name])
-            raise ValueError(f"{flag(name)} must be left out {reason}, got {got!r}")
+            value = state.typed[name]
+            got = "" if isinstance(value, bool) else f", got {str(value)!r}"
+            raise ValueError(f"{flag(name)} must be left out {reason}{got}")
 
 
 def flag(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from shoal.cli.command import Example, command
+from shoal.cli.command import Command, Example
 from shoal.cli.errors import FAILED, INTERRUPTED, note
 from shoal.cli.logs import state
 from shoal.cli.options import check_output
@@ -28,7 +28,7 @@ _STEPS = 10_000  # of the progress bar
 _PAPERS = ", ".join(sorted({paper for paper, _ in registered()}))
 
 
-@command(
+@Command(
     "List and run the papers' figures, tables and theorems.",
     place=4,
     shared=True,

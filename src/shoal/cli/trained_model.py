@@ -2,58 +2,44 @@
 
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+
+from torch.nn import Module
 
 import shoal
 from shoal.cli.diagnose import require_equilibria
 from shoal.cli.errors import note
-from shoal.cli.model_files import model_in, samples_for, weights_in
+from shoal.cli.model_files import samples_for, weights_in
 from shoal.cli.options import limited
 from shoal.cli.output import command_line, conclude, console, meaning_table, working
 from shoal.report.saving import save_results
 from shoal.report.trained_model import answer, model_document, model_page
 
-__all__ = ["TrainedModel", "analyze_model"]
+__all__ = ["analyze_model"]
 
 _DIAGNOSED = 64  # samples; some tens say as much as all
 _SAMPLES = 4000
 
 
-class TrainedModel(NamedTuple):
-    """Where a trained model is, and what may be run to get it.
-
-    Attributes:
-        file: The file.
-        code: What makes the model whose weights it holds.
-        trust: Whether it is a whole module, whose code may be run.
-        reference: The weights before training.
-    """
-
-    file: Path
-    code: str | None
-    trust: bool
-    reference: Path | None
-
-
 def analyze_model(
-    given: TrainedModel,
+    net: Module,
+    file: Path,
     data: str,
     *,
+    reference: Path | None,
     label: str | None,
     n: int | None,
     seed: int,
     threads: int,
     output: Path | None,
 ) -> None:
-    """Diagnose a trained model, look for what may replace it, and report both."""
-    net = model_in(given.file, given.code, trust=given.trust, argument="--model", option="--code")
-    before = None if given.reference is None else weights_in("--reference", given.reference)
+    """Diagnose a trained model of a file, look for what may replace it, and report both."""
+    before = None if reference is None else weights_in("--reference", reference)
     x, y = samples_for(net, data, _SAMPLES if n is None else n, label)
     with limited(threads), working("Diagnosing"):
         found = shoal.diagnose(net, None, x[:_DIAGNOSED], reference=before)
     with limited(threads), working("Looking for a replacement"):
         twin = shoal.distill(net, x, y, seed=seed)
-    record = {"shoal": shoal.__version__, "file": str(given.file), "data": data}
+    record = {"shoal": shoal.__version__, "file": str(file), "data": data}
     record |= model_document(found, twin)
     conclude(
         record,

@@ -156,11 +156,15 @@ class Dataset:
         return function(self, *args, **options)
 
 
-def _check_samples(x: object, image_shape: tuple[int, int, int] | None) -> None:
-    if not isinstance(x, Tensor):
-        raise TypeError(f"x must be a tensor, got {type(x).__name__}")
-    check_layout("x", x)
-    check_values("x", x)
+def _check_tensor(name: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
+    check_layout(name, value)
+    check_values(name, value)
+
+
+def _check_samples(x: Tensor, image_shape: tuple[int, int, int] | None) -> None:
+    _check_tensor("x", x)
     if x.dtype.is_complex or x.dtype == torch.bool:
         raise TypeError(f"x must hold real numbers, got dtype {x.dtype}")
     if x.ndim < 2 or x.numel() == 0:
@@ -177,11 +181,8 @@ def _check_samples(x: object, image_shape: tuple[int, int, int] | None) -> None:
         )
 
 
-def _check_targets(y: object, samples: int, classes: int) -> None:
-    if not isinstance(y, Tensor):
-        raise TypeError(f"y must be a tensor, got {type(y).__name__}")
-    check_layout("y", y)
-    check_values("y", y)
+def _check_targets(y: Tensor, samples: int, classes: int) -> None:
+    _check_tensor("y", y)
     if y.dtype != torch.int64 and not y.dtype.is_floating_point:
         raise TypeError(f"y must be int64 or floating-point, got dtype {y.dtype}")
     if y.ndim not in (1, 2) or len(y) != samples:

@@ -113,7 +113,7 @@ def load_data(
     flag("prepared", prepared)
     if standardize is not None:
         flag("standardize", standardize)
-    as_path("source", instance("source", source, str))
+    as_path("DATA", instance("source", source, str))
     dtype, device = float_dtype("dtype", dtype), device_of("device", device)
     raw = _read(source, label)
     if source not in named_readers():
@@ -156,7 +156,7 @@ def _read(source: str, label: str | None) -> Dataset:
     path = Path(source)
     _check_file("DATA", path)
     try:
-        found = files[ending].read(path, label)
+        found = files[ending](path, label)
     except ValueError as error:
         argument = "--label" if label and str(error).startswith(f"{Path(label)}: ") else "DATA"
         raise ValueError(f"{argument} must be a {ending} file of numbers: {error}") from None
@@ -196,7 +196,7 @@ def _check_label(source: str, ending: str, label: str | None) -> None:
         return
     if ending == ".npy" and label.endswith(".npy"):
         _check_file("--label", Path(label))
-    elif not ending.startswith(".csv"):
+    elif ending in ("", ".npy", ".npz"):
         raise ValueError(
             "--label must name a column of a CSV file, or an .npy file beside one, "
             f"got {label!r} for {source}"

@@ -4,17 +4,11 @@ import math
 
 import torch
 
-from shoal.core import checks
-from shoal.core.checks import integer
+from shoal.core.checks import integer, room, seeded
 from shoal.data.dataset import Dataset, resolve_dtype
 from shoal.mixtures import GaussianMixture
 
-__all__ = ["seeded", "sphere", "two_gaussians"]
-
-
-def seeded(seed: int) -> torch.Generator:
-    """A generator on the CPU, so that a seed means the same everywhere."""
-    return checks.seeded("seed", seed)
+__all__ = ["sphere", "two_gaussians"]
 
 
 def sphere(samples: int, dimension: int, *, seed: int, dtype: torch.dtype | None = None) -> Dataset:
@@ -35,8 +29,8 @@ def sphere(samples: int, dimension: int, *, seed: int, dtype: torch.dtype | None
     """
     integer("samples", samples, at_least=1)
     integer("dimension", dimension, at_least=1)
-    checks.room("samples or dimension", samples, dimension)
-    kind, generator = resolve_dtype(dtype), seeded(seed)
+    room("samples or dimension", samples, dimension)
+    kind, generator = resolve_dtype(dtype), seeded("seed", seed)
     points = torch.randn(samples, dimension, generator=generator, dtype=torch.float64, device="cpu")
     points *= math.sqrt(dimension) / points.norm(dim=1, keepdim=True)
     targets = torch.randn(samples, generator=generator, dtype=torch.float64, device="cpu")

@@ -2,6 +2,7 @@
 
 import math
 import weakref
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -133,8 +134,8 @@ def _differentiable(loop: ModelLoop) -> tuple[ModelLoop, list[Tensor]]:
         lambda t: t.detach().requires_grad_() if t.is_floating_point() else t,
         loop.inputs,
     )
-    other = ModelLoop(loop.layer, loop.z0, inputs, loop.head, loop.modules, loop.whole)
-    return other, other.parameters
+    loop = replace(loop, inputs=inputs)
+    return loop, loop.parameters
 
 
 def _cotangent(loop: ModelLoop, found: Tensor, cotangent: Any, seed: int) -> Tensor:

@@ -24,6 +24,7 @@ from shoal.networks.exact import evaluating
 __all__ = ["ModelLoop", "loop_of", "solved_by"]
 
 Head = Callable[[State], Tensor]
+_TAKE = ", or output= take one of what it returns"
 _METHODS: dict[type[Module], str] = {  # what a model calls of a part of it to get its equilibrium
     Equilibrium: "forward",
     torchdeq.DEQ: "forward",
@@ -66,12 +67,8 @@ class ModelLoop:
             return rows
         value = self.head(state)
         if not isinstance(value, Tensor):
-            who = (
-                "output must return a tensor"
-                if self.whole is None
-                else ("model must return a tensor, or output= take one of what it returns")
-            )
-            raise TypeError(f"{who}, got {type(value).__name__}")
+            who, instead = ("output", "") if self.whole is None else ("model", _TAKE)
+            raise TypeError(f"{who} must return a tensor{instead}, got {type(value).__name__}")
         if self.layout.batched and (not value.dim() or len(value) != len(rows)):
             raise ValueError(
                 f"output must return one entry per sample, {len(rows)}, got {tuple(value.shape)}"

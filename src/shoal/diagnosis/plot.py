@@ -16,14 +16,14 @@ def plot_diagnosis(found: Diagnosis) -> Figure:
     """All panels in one figure."""
     figure = empty_figure(10.0, 7.2)
     for axes, (title, draw) in zip(figure.subplots(2, 2).flat, PANELS.values(), strict=True):
-        draw(axes, found)
+        draw(found, axes)
         axes.set_title(title, loc="left", fontsize=11)
         axes.grid(color="#e4e4e4", linewidth=0.6)
         axes.set_axisbelow(True)
     return figure
 
 
-def _moves(axes: Axes, found: Diagnosis) -> None:
+def _moves(found: Diagnosis, axes: Axes) -> None:
     """How far the state moves in each step, from each start: the samples' median and largest."""
     for place, one in enumerate(found.iterations):
         moves = one.moves.cpu().clamp(min=_LEAST)  # no line where there is no number
@@ -38,7 +38,7 @@ def _moves(axes: Axes, found: Diagnosis) -> None:
     axes.legend(frameon=False, fontsize=8)
 
 
-def _outputs(axes: Axes, found: Diagnosis) -> None:
+def _outputs(found: Diagnosis, axes: Axes) -> None:
     """How far the output is from what it will be."""
     if found.depth is None:
         _nothing(axes, "no sample settles within the tolerance")
@@ -56,7 +56,7 @@ def _outputs(axes: Axes, found: Diagnosis) -> None:
     axes.legend(frameon=False, fontsize=8)
 
 
-def _eigenvalues(axes: Axes, found: Diagnosis) -> None:
+def _eigenvalues(found: Diagnosis, axes: Axes) -> None:
     """The eigenvalues in the complex plane, with the unit circle."""
     if found.spectrum is None:
         _nothing(axes, "no equilibrium was found")
@@ -74,7 +74,7 @@ def _eigenvalues(axes: Axes, found: Diagnosis) -> None:
     )
 
 
-def _costs(axes: Axes, found: Diagnosis) -> None:
+def _costs(found: Diagnosis, axes: Axes) -> None:
     """Evaluations of each solver; those that do not solve all samples are hatched."""
     for place, cost in enumerate(found.solvers):
         whole = cost.converged == found.samples
@@ -100,7 +100,7 @@ def _nothing(axes: Axes, words: str) -> None:
     axes.text(0.5, 0.5, words, ha="center", va="center", transform=axes.transAxes)
 
 
-PANELS: dict[str, tuple[str, Callable[[Axes, Diagnosis], None]]] = {
+PANELS: dict[str, tuple[str, Callable[[Diagnosis, Axes], None]]] = {
     "iteration": ("The plain iteration", _moves),
     "depth": ("The output", _outputs),
     "jacobian": ("Eigenvalues of the Jacobian", _eigenvalues),

@@ -1,7 +1,7 @@
 """What a diagnosis says."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shoal.diagnosis.equilibria import Equilibria, SolverCost
 from shoal.diagnosis.gradients import GradientCost
@@ -9,10 +9,8 @@ from shoal.diagnosis.iteration import EffectiveDepth, Iteration
 from shoal.diagnosis.jacobian import JacobianSpectrum
 from shoal.diagnosis.kernel_regime import KernelChange
 from shoal.diagnosis.remedies import Remedy, remedies
+from shoal.pages.figures import Figure
 from shoal.pages.saved_result import SavedResult, Shown
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["Diagnosis"]
 
@@ -99,7 +97,7 @@ class Diagnosis(SavedResult):
 
         return document_of(self)
 
-    def plot(self) -> "Figure":
+    def plot(self) -> Figure:
         """The iteration, the outputs, the eigenvalues and the costs, in four panels.
 
         Raises:

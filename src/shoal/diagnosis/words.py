@@ -1,7 +1,8 @@
 """A diagnosis in words and in plain values."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from shoal.core.memory import memory_words
@@ -10,7 +11,6 @@ from shoal.diagnosis.jacobian import JacobianSpectrum
 from shoal.diagnosis.plot import PANELS
 from shoal.diagnosis.remedies import ROUGH, applications
 from shoal.diagnosis.result import Diagnosis
-from shoal.pages.figures import Axes
 from shoal.pages.findings import Findings, Part, Row
 
 __all__ = ["document_of", "sections_of"]
@@ -38,18 +38,12 @@ def sections_of(found: Diagnosis) -> list[Part]:
         "kernel": ("Distance from the kernel regime", _kernel(found)),
         "notes": ("Notes", (Row("note", "", text) for text in found.notes)),
     }
+    panels = {name: partial(draw, found) for name, (_, draw) in PANELS.items()}
     shown = [
-        Part(name, title, Findings(tuple(rows), panel=_panel(name, found)))
+        Part(name, title, Findings(tuple(rows), panel=panels.get(name)))
         for name, (title, rows) in parts.items()
     ]
     return [part for part in shown if part.findings.rows]
-
-
-def _panel(name: str, found: Diagnosis) -> Callable[[Axes], None] | None:
-    """What draws a part, where there is something to draw."""
-    if name not in PANELS:
-        return None
-    return lambda axes: PANELS[name][1](axes, found)
 
 
 def _remedies(found: Diagnosis) -> Iterator[Row]:

@@ -50,36 +50,23 @@ class Setting(NamedTuple):
     seed: int
 
 
-class Candidate(NamedTuple):
-    """A replacement that can be made, or why not.
-
-    Attributes:
-        name: What it is.
-        make: Makes it; ``None`` if it cannot be made.
-        reason: Why not.
-    """
-
-    name: str
-    make: Callable[[], Module] | None
-    reason: str = ""
+Candidate = tuple[str, Callable[[], Module] | str]  # what it is, and what makes it, or why not
 
 
 def candidates(setting: Setting) -> Iterator[Candidate]:
     """All that are tried, in the order of their cost."""
-    unlabeled = "there are no labels"
     for name, architecture in _architectures(setting).items():
         if isinstance(architecture, str):
-            yield Candidate(name, None, architecture)
+            yield name, architecture
             continue
-        if setting.samples.y is None:
-            yield Candidate(f"{name}, on labels", None, unlabeled)
-        else:
-            yield Candidate(f"{name}, on labels", _trainer(setting, architecture, labels=True))
-        yield Candidate(f"{name}, on outputs", _trainer(setting, architecture, labels=False))
-    yield Candidate("linearization around the trained weights", None, _TANGENT)
+        for words, labels in (("labels", True), ("outputs", False)):
+            make = partial(_trained, setting, architecture, labels=labels)
+            absent = labels and setting.samples.y is None
+            yield f"{name}, on {words}", "there are no labels" if absent else make
+    yield "linearization around the trained weights", _TANGENT
     for steps in setting.depths:
         words = f"cut to {steps} application{'s' * (steps != 1)}"
-        yield Candidate(words, partial(cut_loop, setting.model, setting.samples.x, steps))
+        yield words, partial(cut_loop, setting.model, setting.samples.x, steps)
 
 
 def _architectures(setting: Setting) -> dict[str, Architecture | str]:
@@ -106,46 +93,36 @@ def _architectures(setting: Setting) -> dict[str, Architecture | str]:
     return {"plain layer": plain[0], "two plain layers": plain[1], "design": designed}
 
 
-def _trainer(setting: Setting, architecture: Architecture, *, labels: bool) -> Callable[[], Module]:
-    def make() -> Module:
-        x = setting.samples.x
-        images = isinstance(architecture, ConvNet)
-        whole = isinstance(architecture, ConvNet) and architecture.pooling is None
-        x = x if images else x.flatten(1)
-        net = build(
-            architecture,
-            in_features=x.shape[1],
-            pixels=tuple(x.shape[2:]) if whole else None,
-            width=setting.width,
-            out_features=setting.samples.outputs.shape[1],
-            seed=setting.seed,
-            dtype=x.dtype,
-            device=x.device,
-            readout_scale=0.0,
-        )
-        if labels:
-            assert setting.samples.y is not None
-            _fit(net, x, setting.samples.y, _loss_of(setting.samples.y), setting)
-        elif setting.samples.classes:
-            # the original's probabilities: what it is unsure of is worth as much as what it says
-            chances = setting.samples.outputs.softmax(1)
-            _fit(net, x, chances, nn.functional.cross_entropy, setting)
-        else:
-            # outputs of size one, as weights are; the readout then makes them what they were
-            size = setting.samples.outputs.square().mean().sqrt()
-            _fit(net, x, setting.samples.outputs / size, nn.functional.mse_loss, setting)
-            with torch.no_grad():
-                net.readout.mul_(size)
-        return net if images or setting.samples.x.dim() == 2 else nn.Sequential(nn.Flatten(), net)
-
-    return make
-
-
-def _loss_of(y: Tensor) -> Loss:
-    """Of classes the cross-entropy, of targets the squares."""
-    if not y.is_floating_point():
-        return nn.functional.cross_entropy
-    return nn.functional.mse_loss
+def _trained(setting: Setting, architecture: Architecture, *, labels: bool) -> Module:
+    """A network that has learned labels, or what the original says."""
+    x, y, outputs = setting.samples
+    images = isinstance(architecture, ConvNet)
+    whole = isinstance(architecture, ConvNet) and architecture.pooling is None
+    x = x if images else x.flatten(1)
+    net = build(
+        architecture,
+        in_features=x.shape[1],
+        pixels=tuple(x.shape[2:]) if whole else None,
+        width=setting.width,
+        out_features=outputs.shape[1],
+        seed=setting.seed,
+        dtype=x.dtype,
+        device=x.device,
+        readout_scale=0.0,
+    )
+    if setting.samples.classes:
+        # the original's probabilities: what it is unsure of is worth as much as what it says
+        wanted = y if labels and y is not None else outputs.softmax(1)
+        _fit(net, x, wanted, nn.functional.cross_entropy, setting)
+    elif labels and y is not None:
+        _fit(net, x, y, nn.functional.mse_loss, setting)
+    else:
+        # outputs of size one, as weights are; the readout then makes them what they were
+        size = outputs.square().mean().sqrt()
+        _fit(net, x, outputs / size, nn.functional.mse_loss, setting)
+        with torch.no_grad():
+            net.readout.mul_(size)
+    return net if images or setting.samples.x.dim() == 2 else nn.Sequential(nn.Flatten(), net)
 
 
 def _fit(net: Module, x: Tensor, y: Tensor, loss: Loss, setting: Setting) -> None:

@@ -44,9 +44,7 @@ class CutLoop(Module):
         return output
 
     def _solve(self, loop: ModelLoop) -> State:
-        state = loop.z0
-        for _ in range(self.steps):
-            state = loop.layer.cell(state, *loop.inputs)
+        state = _applied(loop, self.steps)
         if self.weight is None or self.bias is None:
             return state
         return loop.layout.state(torch.addmm(self.bias, loop.layout.rows(state), self.weight.t()))
@@ -67,14 +65,19 @@ def cut_loop(model: Module, x: Tensor, steps: int) -> CutLoop:
         return CutLoop(model, steps, None, None)
     with loop.evaluating():
         limit = loop.layout.rows(loop.layer(loop.z0, *loop.inputs))
-        state = loop.z0
-        for _ in range(steps):
-            state = loop.layer.cell(state, *loop.inputs)
-    rows = loop.layout.rows(state)
+        rows = loop.layout.rows(_applied(loop, steps))
     assert loop.layer.solution is not None
     there = loop.layer.solution.converged
     weight, bias = _least_squares(rows[there].double(), limit[there].double())
     return CutLoop(model, steps, weight.to(rows), bias.to(rows))
+
+
+def _applied(loop: ModelLoop, steps: int) -> State:
+    """The state after some applications of the cell."""
+    state = loop.z0
+    for _ in range(steps):
+        state = loop.layer.cell(state, *loop.inputs)
+    return state
 
 
 def _least_squares(given: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:

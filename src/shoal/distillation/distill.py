@@ -83,10 +83,8 @@ def distill(
     """
     instance("model", model, Module)
     float_tensor("x", x)
-    epochs, batch_size = (
-        integer("epochs", epochs, at_least=1),
-        integer("batch_size", batch_size, at_least=1),
-    )
+    epochs = integer("epochs", epochs, at_least=1)
+    batch_size = integer("batch_size", batch_size, at_least=1)
     rate = real("learning_rate", learning_rate, above=0)
     steps = tuple(integer("depths", step, at_least=0) for step in depths)
     train, rest = split(x, y, held_out, seed)
@@ -117,11 +115,11 @@ def _activation(architecture: Architecture | None) -> Activation:
 def _measured(setting: Setting, held: Samples, tolerance: float) -> Twin:
     """Make all candidates, and measure them beside the original."""
     modules, seconds, skipped = {"original": setting.model}, {"original": 0.0}, {}
-    for name, make, reason in candidates(setting):
-        if make is None:
-            skipped[name] = reason
-            continue
-        modules[name], seconds[name] = timed(make, held.x.device)
+    for name, make in candidates(setting):
+        if isinstance(make, str):
+            skipped[name] = make
+        else:
+            modules[name], seconds[name] = timed(make, held.x.device)
     times, batch = latencies(modules, held.x)
     memory = peaks(modules, held.x)
     original, *found = [

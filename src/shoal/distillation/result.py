@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,10 +13,8 @@ from torch.nn import Module
 from shoal.core.checks import as_path
 from shoal.distillation.measures import Measured
 from shoal.networks import Network, export
+from shoal.pages.figures import Figure
 from shoal.pages.saved_result import SavedResult, Shown
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["Twin"]
 
@@ -136,7 +134,7 @@ class Twin(SavedResult):
             "skipped": dict(self.skipped),
         }
 
-    def plot(self) -> "Figure":
+    def plot(self) -> Figure:
         """The frontier: what is lost against the time it takes.
 
         Raises:

@@ -90,21 +90,12 @@ def _block(part: Part) -> dict[str, Any]:
 
     name, title, findings = part
     panel, figure = findings.panel, findings.figure
-    return {
+    return vars(findings) | {
         "name": name,
         "title": title,
         "rows": [row for row in findings.rows if row.holds is None],
         "checks": [row for row in findings.rows if row.holds is not None],
-        "notes": findings.notes,
-        "warnings": findings.warnings,
-        "fine": findings.fine,
-        "troubles": (
-            *((findings.error,) if findings.error else ()),
-            *findings.warnings,
-            *findings.lacking,
-        ),
-        "remedy": findings.remedy,
-        "error": findings.error,
+        "troubles": [*filter(None, [findings.error]), *findings.warnings, *findings.lacking],
         # made here, from numbers and from text that matplotlib has escaped
         "plot": None if panel is None else Markup(inline_panel(panel, name)),
         "figure": None if figure is None else Markup(inline_figure(figure, f"{name}-figure")),

@@ -77,7 +77,7 @@ def read_csv(
     return scale_pixels(found, dtype=dtype)
 
 
-@reads_files(".csv", ".csv.gz", labels="a column, by its name or its index")
+@reads_files(".csv", ".csv.gz")
 def read_csv_table(path: Path, label: str | None) -> Dataset:
     """The inputs with classes, or else with real targets, in the column that is named."""
     column = int(label) if label is not None and re.fullmatch("-?[0-9]+", label) else label
@@ -169,7 +169,7 @@ def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
             width = len(row) if width is None else width
             if len(row) != width:
                 got = f"{len(row)} in line {reader.line_num}"
-                raise damaged(path, f"{width} cells in each row", got)
+                raise damaged(path, f"{width} cell{'s' * (width != 1)} in each row", got)
             yield reader.line_num, [cell.strip() for cell in row]
     except UnicodeDecodeError as error:
         raise damaged(path, "text in UTF-8", str(error)) from error

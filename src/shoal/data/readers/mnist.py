@@ -4,6 +4,7 @@ import itertools
 import math
 import os
 import struct
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from shoal.data.official import check_official
 from shoal.data.readers.pixels import check_byte_labels, image_dataset
 from shoal.data.readers.registry import reads
 
-__all__ = ["read_fashion_mnist", "read_mnist"]
+__all__: list[str] = []
 
 _SIDE = 28
 
@@ -44,52 +45,30 @@ _CLASSES = {
     ),
 }
 _PREFIX = {"train": "train", "test": "t10k"}
-# dataset and file -> checksum of the decompressed content
-_DIGESTS = {
-    ("mnist", "train-images-idx3-ubyte"): (
-        "sha256:ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"
-    ),
-    ("mnist", "train-labels-idx1-ubyte"): (
-        "sha256:65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"
-    ),
-    ("mnist", "t10k-images-idx3-ubyte"): (
-        "sha256:0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"
-    ),
-    ("mnist", "t10k-labels-idx1-ubyte"): (
-        "sha256:ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"
-    ),
-    ("fashion-mnist", "train-images-idx3-ubyte"): (
-        "sha256:c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"
-    ),
-    ("fashion-mnist", "train-labels-idx1-ubyte"): (
-        "sha256:bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"
-    ),
-    ("fashion-mnist", "t10k-images-idx3-ubyte"): (
-        "sha256:5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"
-    ),
-    ("fashion-mnist", "t10k-labels-idx1-ubyte"): (
-        "sha256:0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"
-    ),
+# SHA-256 of the decompressed content
+_MNIST = {
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
+_FASHION_MNIST = {
+    "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+}
+_DIGESTS = {"mnist": _MNIST, "fashion-mnist": _FASHION_MNIST}
 # The two datasets name their files alike: say which one a wrong file is.
 _MEANINGS = {
-    digest: f"{_FILES[dataset].title}, {file}" for (dataset, file), digest in _DIGESTS.items()
+    f"sha256:{digest}": f"{_FILES[name].title}, {file}"
+    for name, digests in _DIGESTS.items()
+    for file, digest in digests.items()
 }
-
-
-@reads("mnist")
-def read_mnist(split: str, folder: str | os.PathLike[str] | None) -> Dataset:
-    """MNIST; see :func:`shoal.data.load`."""
-    return _read("mnist", split, folder)
-
-
-@reads("fashion-mnist")
-def read_fashion_mnist(split: str, folder: str | os.PathLike[str] | None) -> Dataset:
-    """Fashion-MNIST; see :func:`shoal.data.load`."""
-    return _read("fashion-mnist", split, folder)
 
 
 def _read(name: str, split: str, folder: str | os.PathLike[str] | None) -> Dataset:
+    """One of the two; see :func:`shoal.data.load`."""
     images_name = f"{_PREFIX[split]}-images-idx3-ubyte"
     labels_name = f"{_PREFIX[split]}-labels-idx1-ubyte"
     endings = itertools.product((".gz", ""), repeat=2)
@@ -114,7 +93,7 @@ def _read(name: str, split: str, folder: str | os.PathLike[str] | None) -> Datas
 
 def _array(name: str, official: str, path: Path, *, axes: int) -> NDArray[np.uint8]:
     content = read_content(path)
-    check_official(path, content, _DIGESTS[name, official], others=_MEANINGS)
+    check_official(path, content, f"sha256:{_DIGESTS[name][official]}", others=_MEANINGS)
     return _parse_idx(path, content, axes=axes)
 
 
@@ -145,3 +124,7 @@ def _parse_idx(path: Path, content: bytes, *, axes: int) -> NDArray[np.uint8]:
             path, f"{size} bytes behind the header, for {stated}", f"{len(content) - header}"
         )
     return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)
+
+
+for _name in _FILES:
+    reads(_name)(partial(_read, _name))

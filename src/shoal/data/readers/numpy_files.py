@@ -65,7 +65,7 @@ def read_numpy(
     return scale_pixels(_dataset(file, beside), dtype=dtype)
 
 
-@reads_files(".npy", ".npz", labels="an .npy file beside one")
+@reads_files(".npy", ".npz")
 def read_numpy_table(path: Path, label: str | None) -> Dataset:
     """The inputs of a file, with the labels in it or in an ``.npy`` file beside it."""
     return _dataset(path, None if label is None else Path(label))
@@ -116,20 +116,25 @@ def _members(path: Path) -> tuple[Any, Any]:
 
 
 def _check_features(path: Path, array: NDArray[Any]) -> None:
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "uif":
-        raise damaged(path, "samples that are real numbers", f"dtype {getattr(array, 'dtype', '')}")
+    _check_kind(path, "samples that are real numbers", array, "uif")
     if array.ndim not in (2, 3, 4) or array.size == 0:
         raise damaged(path, "samples (n, d), (n, h, w) or (n, c, h, w)", f"shape {array.shape}")
     _check_finite(path, "samples", array)
 
 
 def _check_labels(path: Path, array: NDArray[Any], samples: int) -> None:
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "buifU":
-        raise damaged(path, "labels: numbers or text", f"dtype {getattr(array, 'dtype', '')}")
+    _check_kind(path, "labels: numbers or text", array, "buifU")
     if array.shape != (samples,):
         raise damaged(path, f"{samples} labels, one per sample", f"shape {array.shape}")
     if array.dtype.kind != "U":
         _check_finite(path, "labels", array)
+
+
+def _check_kind(path: Path, wanted: str, array: object, kinds: str) -> None:
+    if not isinstance(array, np.ndarray):
+        raise damaged(path, wanted, type(array).__name__)
+    if array.dtype.kind not in kinds:
+        raise damaged(path, wanted, f"dtype {array.dtype}")
 
 
 def _check_finite(path: Path, what: str, array: NDArray[Any]) -> None:

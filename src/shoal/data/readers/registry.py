@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from shoal.data.dataset import Dataset
 
-__all__ = ["FileReader", "NamedReader", "file_readers", "named_readers", "reads", "reads_files"]
+__all__ = ["NamedReader", "file_readers", "named_readers", "reads", "reads_files"]
 
 _PACKAGE = "shoal.data.readers"
 
@@ -26,21 +26,8 @@ class NamedReader(NamedTuple):
     splits: tuple[str, ...]
 
 
-class FileReader(NamedTuple):
-    """A reader of files, which takes a path and where labels are, and what it says of the latter.
-
-    Attributes:
-        read: The reader. Labels are those that the second argument names, or, if it is ``None``,
-            those that are in the file anyway.
-        labels: What the second argument may be, in words; empty if it must be ``None``.
-    """
-
-    read: ReadFile
-    labels: str
-
-
 _NAMED: dict[str, NamedReader] = {}
-_FILES: dict[str, FileReader] = {}
+_FILES: dict[str, ReadFile] = {}
 
 
 def reads(name: str, *, splits: tuple[str, ...] = ("train", "test")) -> Callable[[N], N]:
@@ -53,11 +40,15 @@ def reads(name: str, *, splits: tuple[str, ...] = ("train", "test")) -> Callable
     return decorate
 
 
-def reads_files(*endings: str, labels: str) -> Callable[[F], F]:
-    """Register a function that reads files of one's own whose names end like this."""
+def reads_files(*endings: str) -> Callable[[F], F]:
+    """Register a function that reads files of one's own whose names end like this.
+
+    It takes a path and what was said of the labels: where they are, or ``None`` if nothing was;
+    then they are those that are in the file anyway.
+    """
 
     def decorate(read: F) -> F:
-        _FILES.update(dict.fromkeys(endings, FileReader(read, labels)))
+        _FILES.update(dict.fromkeys(endings, read))
         return read
 
     return decorate
@@ -69,7 +60,7 @@ def named_readers() -> dict[str, NamedReader]:
     return dict(sorted(_NAMED.items(), key=lambda item: (item[0] != "digits", item[0])))
 
 
-def file_readers() -> dict[str, FileReader]:
+def file_readers() -> dict[str, ReadFile]:
     """The readers of files by the endings of names."""
     _import_all()
     return dict(sorted(_FILES.items()))

@@ -5,9 +5,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from shoal.core.checks import real
+from shoal.core.checks import real, seeded
 from shoal.data.dataset import Dataset, check_dataset, float_samples
-from shoal.data.synthetic import seeded
 
 __all__ = ["center", "flatten", "perturb_parallel", "scale_norm", "unit_norm"]
 
@@ -124,7 +123,7 @@ def perturb_parallel(dataset: Dataset, *, seed: int, scale: float = 0.01) -> Dat
     """
     x = float_samples(dataset)
     real("scale", scale, above=0.0)
-    generator = seeded(seed)
+    generator = seeded("seed", seed)
     rows = x.flatten(1).to(torch.float64, copy=True)  # it is written to below
     _, norms = _polar(dataset.name, rows)
     if rows.shape[1] == 1:

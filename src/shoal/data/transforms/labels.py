@@ -5,9 +5,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from shoal.core.checks import integer
+from shoal.core.checks import integer, seeded
 from shoal.data.dataset import Dataset, check_dataset, class_labels
-from shoal.data.synthetic import seeded
 
 __all__ = ["one_hot", "select_classes", "signed_labels", "subsample"]
 
@@ -74,7 +73,7 @@ def subsample(dataset: Dataset, n_per_class: int, *, seed: int) -> Dataset:
     """
     labels = class_labels(dataset).cpu()
     integer("n_per_class", n_per_class, at_least=1)
-    generator, drawn = seeded(seed), []
+    generator, drawn = seeded("seed", seed), []
     for index, name in enumerate(dataset.classes):
         members = torch.nonzero(labels == index)[:, 0]
         if len(members) < n_per_class:

@@ -18,13 +18,11 @@ class Scales(NamedTuple):
         small: How many columns have a range below a tenth of the largest.
         columns: How many columns are not constant.
         constant: How many are.
-        ratio: The largest range over the smallest that is not zero.
     """
 
     small: int
     columns: int
     constant: int
-    ratio: float
 
     @property
     def differ(self) -> bool:
@@ -49,16 +47,15 @@ def scales(x: Tensor) -> Scales:
     Example:
         >>> import torch
         >>> found = scales(torch.tensor([[0.0, 5.0, 2.0], [1.0, 5.0, 90.0]]))
-        >>> found.small, found.columns, found.constant, found.ratio
-        (1, 2, 1, 88.0)
+        >>> found.small, found.columns, found.constant
+        (1, 2, 1)
     """
     ranges = x.amax(0) / 2 - x.amin(0) / 2  # halves, which do not overflow
     positive = ranges[ranges > 0]
     if not len(positive):
-        return Scales(0, 0, len(ranges), 1.0)
+        return Scales(0, 0, len(ranges))
     small = int((positive < _SMALL * positive.max()).sum())
-    ratio = float(positive.max() / positive.min())
-    return Scales(small, len(positive), len(ranges) - len(positive), ratio)
+    return Scales(small, len(positive), len(ranges) - len(positive))
 
 
 def standardized(x: Tensor) -> Tensor:
