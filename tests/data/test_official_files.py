@@ -14,7 +14,7 @@ from scipy.io import savemat
 from data.writers import cifar_pickle, cifar_records, idx, mnist_folder, pixels, write
 from shoal import data
 from shoal.data.folders import cache_folder
-from shoal.data.official import check_official, require_official
+from shoal.data.official import check_official
 
 UNOFFICIAL = pytest.mark.filterwarnings("ignore::shoal.data.UnofficialDataWarning")
 
@@ -66,7 +66,7 @@ def test_one_file_compressed_and_any_usual_folder(tmp_path: Path, place: str) ->
 def declared_official(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that tests have written count as official."""
     for reader in ("cifar10", "svhn"):
-        monkeypatch.setattr(f"shoal.data.readers.{reader}.require_official", lambda *_: None)
+        monkeypatch.setattr(f"shoal.data.readers.{reader}.check_official", lambda *_, **__: None)
 
 
 @UNOFFICIAL
@@ -142,9 +142,9 @@ def test_checksums_are_those_of_the_content(tmp_path: Path) -> None:
 
 def test_what_may_harm_must_be_official(tmp_path: Path) -> None:
     digest = f"md5:{hashlib.md5(b'whale').hexdigest()}"
-    require_official(tmp_path, b"whale", digest, "burn it")
+    check_official(tmp_path, b"whale", digest, instead="burn it")
     with pytest.raises(ValueError, match=r"got one of .* which is not read; burn it"):
-        require_official(tmp_path, b"shark", digest, "burn it")
+        check_official(tmp_path, b"shark", digest, instead="burn it")
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,10 @@ def verdict(found: Mapping[Section, Findings]) -> Verdict | None:
         >>> verdict({TIMING: Findings()}) is None
         True
     """
-    of = {section.name: findings.numbers for section, findings in found.items() if findings.numbers}
-    settled, new = of.get("well_posedness"), of.get("prediction")
-    widths, designs = of.get("accuracy"), of.get("design")
+    of = {section.name: findings.numbers for section, findings in found.items()}
+    settled, new, widths, designs = (
+        of.get(name) or {} for name in ("well_posedness", "prediction", "accuracy", "design")
+    )
     first = [*_settles(settled), *_predicts(new)]
     sentences = [f"The network {', and '.join(first)}."] if first else []
     sentences += [*_loop(widths, designs)][:1]
@@ -40,8 +41,8 @@ def verdict(found: Mapping[Section, Findings]) -> Verdict | None:
     return Verdict(tuple(sentences), figures) if sentences else None
 
 
-def _settles(numbers: Numbers | None) -> Iterator[str]:
-    if numbers is None:
+def _settles(numbers: Numbers) -> Iterator[str]:
+    if not numbers:
         return
     if numbers["contraction"]:
         yield "settles to one equilibrium for every input"
@@ -51,15 +52,15 @@ def _settles(numbers: Numbers | None) -> Iterator[str]:
         yield "has no guarantee that it settles, nor that its kernel exists"
 
 
-def _gain(numbers: Numbers | None) -> Iterator[Row]:
-    if numbers is not None:
+def _gain(numbers: Numbers) -> Iterator[Row]:
+    if numbers:
         gain, width = numbers["gain_upper"], numbers["width"]
         words = f"at width {width}; below 1 there is one equilibrium"
         yield Row("gain of the loop", f"{gain:.3g}", words, holds=bool(numbers["contraction"]))
 
 
-def _predicts(numbers: Numbers | None) -> Iterator[str]:
-    if numbers is None:
+def _predicts(numbers: Numbers) -> Iterator[str]:
+    if not numbers:
         return
     if numbers["classes"]:
         yield f"gets {numbers['accuracy']:.1%} of new samples right"
@@ -67,9 +68,9 @@ def _predicts(numbers: Numbers | None) -> Iterator[str]:
         yield f"misses {numbers['loo']:.2g} of the target's variance on new samples"
 
 
-def _score(numbers: Numbers | None, widths: Numbers | None) -> Iterator[Row]:
+def _score(numbers: Numbers, widths: Numbers) -> Iterator[Row]:
     """The error on samples that were left out, beside that of one answer for all."""
-    if numbers is None:
+    if not numbers:
         return
     words = f"each of {numbers['samples']} samples left out"
     if not numbers["classes"]:
@@ -77,7 +78,7 @@ def _score(numbers: Numbers | None, widths: Numbers | None) -> Iterator[Row]:
         yield Row("error on new samples", value, words, holds=numbers["loo"] < 1)
         return
     holds = None
-    if widths is not None:
+    if widths:
         holds = numbers["accuracy"] > widths["constant"]
         words += f"; one answer for all: {widths['constant']:.1%}"
     yield Row("right on new samples", f"{numbers['accuracy']:.1%}", words, holds=holds)
@@ -92,9 +93,9 @@ def _chance(widths: Numbers) -> float:
     return max(1 / tested, _DEVIATIONS * math.sqrt(spread / tested))
 
 
-def _loop(widths: Numbers | None, designs: Numbers | None) -> Iterator[str]:
+def _loop(widths: Numbers, designs: Numbers) -> Iterator[str]:
     """What to use instead of the loop, the simplest first."""
-    if widths is not None:
+    if widths:
         deq, plain = (widths["infinite"][name] for name in _PAIR)
         scores = f"with trained readouts a plain layer scores {plain:.1%}, the loop {deq:.1%}"
         if deq - plain <= _chance(widths):
@@ -103,18 +104,18 @@ def _loop(widths: Numbers | None, designs: Numbers | None) -> Iterator[str]:
     if gap is not None:
         layer = f"one hidden layer with a designed activation has its NTK, up to {gap:.1g}"
         yield f"The loop can be replaced: {layer}, for inputs of one norm."
-    if widths is not None:
+    if widths:
         yield f"These data gain by its loop: {scores}."
 
 
-def _gap(designs: Numbers | None) -> float | None:
+def _gap(designs: Numbers) -> float | None:
     """How far the NTK of the design for the sphere is off, if there is one."""
-    made = (designs or {}).get("ntk_sphere")
+    made = designs.get("ntk_sphere")
     return float(made["gap"]) if made and made["feasible"] else None
 
 
-def _worth(widths: Numbers | None, designs: Numbers | None) -> Iterator[Row]:
-    if widths is not None:
+def _worth(widths: Numbers, designs: Numbers) -> Iterator[Row]:
+    if widths:
         deq, plain = (widths["infinite"][name] for name in _PAIR)
         chance = f"differences up to {100 * _chance(widths):.1f} say nothing"
         words = f"over a plain layer, of {widths['tested']} tested; {chance}"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shoal.data.dataset import Dataset
 from shoal.data.files import damaged, read_content
 from shoal.data.folders import Files, find
-from shoal.data.official import require_official, warn_unofficial
+from shoal.data.official import check_official, warn_unofficial
 from shoal.data.readers.pixels import check_byte_labels, image_dataset
 from shoal.data.readers.registry import reads
 
@@ -110,7 +110,9 @@ def _python(path: Path) -> _Batch:
     A pickle is a program, so only the official ones are run.
     """
     content = read_content(path, limit=2**26)
-    require_official(path, content, _DIGESTS[path.name], "the binary version is, whatever it holds")
+    check_official(
+        path, content, _DIGESTS[path.name], instead="the binary version is, whatever it holds"
+    )
     batch = pickle.loads(content, encoding="bytes")
     images = np.asarray(batch[b"data"], dtype=np.uint8)
     return images.reshape(-1, *_SHAPE), np.array(batch[b"labels"], dtype=np.uint8)

@@ -131,7 +131,8 @@ def _read(path: Path, delimiter: str, label: str | int | None, header: bool | No
     rows = _rows(path, delimiter)
     head = next(rows)
     first = head[1]
-    has_header = _has_header(first, label) if header is None else header
+    named = isinstance(label, str) or not any(map(_is_number, first))
+    has_header = named if header is None else header
     column = None if label is None else _column(path, first, label, has_header)
     columns = [index for index in range(len(first)) if index != column]
     numbers, lines = array("d"), array("q")
@@ -179,10 +180,6 @@ def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         raise damaged(path, "at least one row", "empty lines alone")
 
 
-def _has_header(first: list[str], label: str | int | None) -> bool:
-    return isinstance(label, str) or not any(_is_number(cell) for cell in first)
-
-
 def _column(path: Path, first: list[str], label: str | int, header: bool) -> int:
     if isinstance(label, int):
         if not -len(first) <= label < len(first):
@@ -212,11 +209,8 @@ def _all_integral(cells: list[str]) -> bool:
 
 
 def _number(path: Path, line: int, column: int, cell: str) -> float:
-    try:
-        value = float(cell)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value) or "_" in cell:
+    value = float(cell) if _is_number(cell) else math.nan
+    if not math.isfinite(value):
         raise damaged(path, "finite numbers", f"{cell!r} in line {line}, column {column}")
     return value
 

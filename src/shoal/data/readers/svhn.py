@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from shoal.data.dataset import Dataset
 from shoal.data.files import read_content
 from shoal.data.folders import Files, find
-from shoal.data.official import require_official
+from shoal.data.official import check_official
 from shoal.data.readers.pixels import image_dataset
 from shoal.data.readers.registry import reads
 
@@ -27,7 +27,7 @@ def read_svhn(split: str, folder: str | os.PathLike[str] | None) -> Dataset:
     """SVHN; see :func:`shoal.data.load`. The label 10, by which the files mean 0, becomes 0."""
     (path,) = find(_FILES, [(f"{split}_32x32.mat",)], folder)
     content = read_content(path)
-    require_official(path, content, _DIGESTS[split], "np.savez writes files that are")
+    check_official(path, content, _DIGESTS[split], instead="np.savez writes files that are")
     images, labels = _arrays(content)
     return image_dataset(
         images.transpose(3, 2, 0, 1),  # height, width, channels, n -> n, channels, height, width
