@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from shoal.equilibrium.problem import Linearization, Problem
+from shoal.linalg.row_spaces import RowSpaces
 
 __all__ = ["JacobianSpectrum", "jacobian_spectrum"]
 
@@ -117,50 +118,24 @@ def _start(count: int, size: int, like: Tensor) -> Tensor:
     return torch.randn(count, size, generator=generator, dtype=torch.float64).to(like.device)
 
 
-def _unit(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of length one, zeros where there is none, and the lengths."""
-    lengths = torch.linalg.vector_norm(rows, dim=1)
-    return rows / torch.where(lengths > 0, lengths, 1.0)[:, None], lengths
-
-
-def _orthogonal(rows: Tensor, basis: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Rows without what lies in a basis, and their coordinates there."""
-    space = torch.stack(basis, 1)
-    coordinates = torch.zeros_like(space[:, :, 0])
-    for _ in range(2):  # once leaves what rounding left
-        part = torch.einsum("nkd,nd->nk", space, rows)
-        rows = rows - torch.einsum("nkd,nk->nd", space, part)
-        coordinates = coordinates + part
-    return rows, coordinates
-
-
 def _lanczos_norms(near: _Rows, start: Tensor) -> Tensor:
     r"""$\|J\|$ from below: the largest singular value in the Krylov space of $J^\top J$."""
-    basis, images = [_unit(start)[0]], []
+    spaces, images = RowSpaces(start), []
     for _ in range(_STEPS):
-        images.append(near.push(basis[-1]))
-        new, lengths = _unit(_orthogonal(near.pull(images[-1]), basis)[0])
-        if not bool((lengths > 0).any()):
+        images.append(near.push(spaces.basis[-1]))
+        if not bool((spaces.add(near.pull(images[-1])) > 0).any()):
             break
-        basis.append(new)
     norms: Tensor = torch.linalg.matrix_norm(torch.stack(images, 2), 2)
     return norms
 
 
 def _arnoldi(near: _Rows, start: Tensor) -> tuple[Tensor, Tensor]:
     """Ritz values of each sample, and the relative residual of the largest."""
-    basis, columns = [_unit(start)[0]], []
-    lengths = torch.zeros_like(start[:, 0])
+    spaces = RowSpaces(start)
     for _ in range(_STEPS):
         # the transposed one, which has the same eigenvalues, and needs no second derivatives
-        rest, coordinates = _orthogonal(near.pull(basis[-1]), basis)
-        new, lengths = _unit(rest)
-        columns.append(torch.cat([coordinates, lengths[:, None]], 1))
-        basis.append(new)
-    count = len(columns)
-    pad = torch.nn.functional.pad
-    whole = torch.stack([pad(c, (0, count + 1 - c.shape[1])) for c in columns], 2)
-    values, vectors = torch.linalg.eig(whole[:, :count].cpu())
+        lengths = spaces.add(near.pull(spaces.basis[-1]))
+    values, vectors = torch.linalg.eig(spaces.coordinates[:, :-1].cpu())
     top = values.abs().argmax(1)
     last = vectors[torch.arange(len(top)), -1, top].abs()
     largest = values.abs().amax(1).clamp_min(math.ulp(0.0))

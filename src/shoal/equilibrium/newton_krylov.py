@@ -9,6 +9,7 @@ from torch import Tensor
 from shoal.core.checks import integer, real
 from shoal.equilibrium.base import Solver
 from shoal.equilibrium.problem import Evaluation, Problem, sizes
+from shoal.linalg.row_spaces import RowSpaces
 
 __all__ = ["NewtonKrylov"]
 
@@ -97,37 +98,21 @@ class NewtonKrylov(Solver):
     def _direction(self, problem: Problem, z: Tensor, right: Tensor) -> tuple[Tensor, int]:
         """GMRES for all rows at once, each with its own Krylov space."""
         size = right.norm(dim=1)
-        basis = [_unit(right, size)]
-        columns: list[Tensor] = []
+        spaces = RowSpaces(right)
         for count in range(1, self.inner_steps + 1):
-            vector = basis[-1] - problem.jacobian_product(z, basis[-1])
-            space = torch.stack(basis, 1)  # shape: (n, count, size)
-            overlap = torch.zeros_like(space[:, :, 0])
-            for _ in range(2):  # twice is enough
-                part = torch.einsum("nkd,nd->nk", space, vector)
-                vector = vector - torch.einsum("nkd,nk->nd", space, part)
-                overlap = overlap + part
-            length = vector.norm(dim=1)
-            columns.append(torch.cat([overlap, length[:, None]], 1))
-            basis.append(_unit(vector, length))
-            weights, left = _least_squares(columns, size)
+            last = spaces.basis[-1]
+            spaces.add(last - problem.jacobian_product(z, last))
+            weights, left = _least_squares(spaces.coordinates, size)
             if count == z.shape[1] or bool((left <= self.inner_rtol * size).all()):
                 break
-        return torch.einsum("nkd,nk->nd", torch.stack(basis[:-1], 1), weights), len(columns)
+        return torch.einsum("nkd,nk->nd", torch.stack(spaces.basis[:-1], 1), weights), count
 
 
-def _unit(vector: Tensor, length: Tensor) -> Tensor:
-    """Rows of length one; rows of zeros stay."""
-    return vector / torch.where(length > 0, length, 1.0)[:, None]
-
-
-def _least_squares(columns: list[Tensor], size: Tensor) -> tuple[Tensor, Tensor]:
+def _least_squares(hessenberg: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
     """Solve the small least-squares problems of GMRES; the solutions and what is left over."""
-    count = len(columns)
-    pad = torch.nn.functional.pad
-    hessenberg = torch.stack([pad(c, (0, count + 1 - c.shape[1])) for c in columns], 2).double()
-    hessenberg = torch.nan_to_num(hessenberg)  # one sample's NaN must not stop the others
-    right = torch.nan_to_num(pad(size[:, None].double(), (0, count)))
+    hessenberg = torch.nan_to_num(hessenberg.double())  # one sample's NaN must not stop the others
+    right = torch.zeros_like(hessenberg[:, :, 0])
+    right[:, 0] = torch.nan_to_num(size.double())
     # Directions that rounding alone has made are left out, as the space is then exhausted.
     inverse = torch.linalg.pinv(hessenberg, rtol=1e-12)
     weights = torch.einsum("nij,nj->ni", inverse, right)
