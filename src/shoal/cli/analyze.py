@@ -12,7 +12,7 @@ from shoal.cli.command import Command, Example
 from shoal.cli.errors import FAILED, INTERRUPTED, note
 from shoal.cli.logs import state
 from shoal.cli.model_files import model_in
-from shoal.cli.options import Dtype, check_output, left_out, limited
+from shoal.cli.options import Dtype, check_output, left_out
 from shoal.cli.output import (
     add_rows,
     command_line,
@@ -25,6 +25,7 @@ from shoal.cli.output import (
 from shoal.cli.trained_model import analyze_model
 from shoal.core import checks
 from shoal.core.processes import Processes, alone, first_launched, processes
+from shoal.core.threads import limited_threads
 from shoal.data import load_data
 from shoal.data.loading import sources
 from shoal.pages.provenance import resolve_device
@@ -148,7 +149,7 @@ def analyze(
             standardize=standardize,
         )  # fmt: skip
     subject = Subject(deq, inputs)
-    with limited(threads):
+    with limited_threads(threads):
         found, interrupted = _find(subject, sections, shared)
     if not shared.first:
         raise typer.Exit(INTERRUPTED if interrupted else 0)

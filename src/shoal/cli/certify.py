@@ -14,10 +14,11 @@ import shoal
 from shoal.cli.analyze import architecture_of
 from shoal.cli.command import Command, Example
 from shoal.cli.errors import note
-from shoal.cli.options import check_output, flag, left_out, limited
+from shoal.cli.options import check_output, flag, left_out
 from shoal.cli.output import command_line, conclude, console, working
 from shoal.core import checks
 from shoal.core.fields import plain
+from shoal.core.threads import limited_threads
 from shoal.data import Dataset, load_data
 from shoal.networks import Network
 from shoal.report import Row, Subject, render
@@ -147,7 +148,7 @@ def certify(
         net = _built(make[network](), samples, width, readout_scale, seed)
     x = samples.x if raw or not _by_dimension(net) else samples.x * features**0.5
     targets = target_scale * samples.targets(net.spec.out_features)
-    with limited(threads), working("Certifying"):
+    with limited_threads(threads), working("Certifying"):
         found = shoal.certify(net, x.to(next(net.parameters()).dtype), targets, step_size=step_size)
     record = _document(found, net, samples, target_scale)
     conclude(

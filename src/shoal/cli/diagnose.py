@@ -11,7 +11,7 @@ import shoal
 from shoal.cli.command import Command, Example
 from shoal.cli.errors import note
 from shoal.cli.model_files import model_in, samples_for, weights_in
-from shoal.cli.options import check_output, limited
+from shoal.cli.options import check_output
 from shoal.cli.output import (
     add_rows,
     command_line,
@@ -20,6 +20,7 @@ from shoal.cli.output import (
     meaning_table,
     working,
 )
+from shoal.core.threads import limited_threads
 from shoal.diagnosis.words import sections_of
 from shoal.report.saving import save_results
 
@@ -94,7 +95,7 @@ def diagnose(
     net = model_in(model, factory, trust=trust)
     before = None if reference is None else weights_in("--reference", reference)
     x, _ = samples_for(net, data, n, label)
-    with limited(threads), working("Diagnosing"):
+    with limited_threads(threads), working("Diagnosing"):
         found = shoal.diagnose(
             net, None, x, tolerance=tolerance, starts=starts, steps=steps, reference=before
         )

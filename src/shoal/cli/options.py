@@ -1,8 +1,6 @@
 """Options that commands share."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -27,7 +25,6 @@ __all__ = [
     "check_output",
     "flag",
     "left_out",
-    "limited",
 ]
 
 _MOST = max(64, 4 * (os.cpu_count() or 1))  # processes and threads; more only stop the machine
@@ -78,17 +75,6 @@ def flag(name: str) -> str:
         ('--input-variance', '-n')
     """
     return f"--{name.replace('_', '-')}" if len(name) > 1 else f"-{name}"
-
-
-@contextmanager
-def limited(threads: int) -> Iterator[None]:
-    """Compute with so many threads; more than one wait for each other in small problems."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def check_folder(path: Path, option: str = "--output") -> None:

@@ -9,8 +9,8 @@ import shoal
 from shoal.cli.diagnose import require_equilibria
 from shoal.cli.errors import note
 from shoal.cli.model_files import samples_for, weights_in
-from shoal.cli.options import limited
 from shoal.cli.output import command_line, conclude, console, meaning_table, working
+from shoal.core.threads import limited_threads
 from shoal.report.saving import save_results
 from shoal.report.trained_model import answer, model_document, model_page
 
@@ -35,9 +35,9 @@ def analyze_model(
     """Diagnose a trained model of a file, look for what may replace it, and report both."""
     before = None if reference is None else weights_in("--reference", reference)
     x, y = samples_for(net, data, _SAMPLES if n is None else n, label)
-    with limited(threads), working("Diagnosing"):
+    with limited_threads(threads), working("Diagnosing"):
         found = shoal.diagnose(net, None, x[:_DIAGNOSED], reference=before)
-    with limited(threads), working("Looking for a replacement"):
+    with limited_threads(threads), working("Looking for a replacement"):
         twin = shoal.distill(net, x, y, seed=seed)
     record = {"shoal": shoal.__version__, "file": str(file), "data": data}
     record |= model_document(found, twin)

@@ -2,13 +2,25 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 
-__all__ = ["side_by_side"]
+__all__ = ["limited_threads", "side_by_side"]
 
 _T = TypeVar("_T")
+
+
+@contextmanager
+def limited_threads(count: int) -> Iterator[None]:
+    """Where torch has so many threads; in small problems several wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def side_by_side(

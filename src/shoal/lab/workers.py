@@ -8,7 +8,6 @@ import threading
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -17,6 +16,7 @@ from typing import NamedTuple
 import torch
 
 from shoal.core.processes import ALONE, Processes, alone
+from shoal.core.threads import limited_threads
 from shoal.lab.experiment import Arrays, Experiment, Point, as_arrays
 
 __all__ = ["Outcome", "Work", "assist", "computed"]
@@ -69,7 +69,7 @@ def computed(
             yield from _round(experiment, dealt, device, threads, shared)
         shared.common(list(work[:0]))  # which ends it
     elif jobs == 1 or len(work) <= 1:
-        with _threads(threads):
+        with limited_threads(threads):
             for item in work:
                 yield _compute(experiment, item, device)
     else:
@@ -93,19 +93,9 @@ def _round(
     shared: Processes,
 ) -> list[Outcome]:
     """One point in each process, all of which get all outcomes."""
-    with shared.telling(), _threads(threads), alone():
+    with shared.telling(), limited_threads(threads), alone():
         own = [_compute(experiment, item, device) for item in dealt[shared.rank : shared.rank + 1]]
     return [outcome for part in shared.collected(own) for outcome in part]
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _compute(experiment: Experiment, item: Work, device: torch.device) -> Outcome:
