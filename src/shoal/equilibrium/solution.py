@@ -177,7 +177,7 @@ class SolveLog:
 
 def _rounds(tensor: Tensor) -> bool:
     """Whether convolutions are rounded to TF32 where a tensor is."""
-    rounded = torch.backends.cudnn.conv.fp32_precision == "tf32"
+    rounded = torch.backends.cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]
     return rounded and tensor.is_cuda and tensor.dtype == torch.float32
 
 
