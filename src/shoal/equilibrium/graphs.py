@@ -59,6 +59,7 @@ class Recording:
             return found, self._seen.tolist()
 
 
+_PLAIN = (Tensor, torch.nn.Parameter)  # others have operations of their own
 _LEFT_OUT: list[object] = []  # who wants no graphs: backward passes run in threads of their own
 
 
@@ -74,14 +75,21 @@ def without_graphs() -> Iterator[None]:
 
 
 def can_record(*tensors: Tensor) -> bool:
-    """Whether functions of these tensors may be recorded now."""
+    """Whether functions of these tensors may be recorded now: no one wants to see operations."""
     return (
-        tensors[0].is_cuda
+        _on_gpu(tensors[0])
         and not _LEFT_OUT
+        and all(type(tensor) in _PLAIN for tensor in tensors)
         and not is_transformed(*tensors)
         and not in_forward_mode()
-        and not torch.cuda.is_current_stream_capturing()
+        and torch._C._get_tracing_state() is None
+        and not torch._C._len_torch_dispatch_stack()
     )
+
+
+def _on_gpu(tensor: Tensor) -> bool:
+    """Whether it is on a device where graphs can be captured now."""
+    return tensor.is_cuda and not torch.cuda.is_current_stream_capturing()
 
 
 def place(changing: Sequence[Tensor], weights: Sequence[Tensor]) -> Hashable:
