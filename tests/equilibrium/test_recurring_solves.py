@@ -2,13 +2,14 @@
 
 import copy
 import math
+import warnings
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import shoal
-from shoal.core.torch_internals import is_transformed
 from shoal.equilibrium import coarse, graphs, recurring
 from shoal.equilibrium.graphs import Recording
 
@@ -125,7 +126,7 @@ def recorder(monkeypatch, late_looks):
     late_looks(3)
     found = Recorder()
     monkeypatch.setattr(recurring, "record", found)
-    monkeypatch.setattr(graphs, "can_record", lambda *tensors: not is_transformed(*tensors))
+    monkeypatch.setattr(graphs, "_on_gpu", torch.is_tensor)
     monkeypatch.setattr(recurring, "_KNOWN", recurring.Recurrences())
     return found
 
@@ -331,6 +332,34 @@ def test_checkpointing_beside_recurring_passes(recorder):
         for left, right in zip(expected[1:], net.parameters(), strict=True):
             torch.testing.assert_close(right.grad, left, rtol=1e-9, atol=1e-11)
     assert recorder.replays
+
+
+class Seen(TorchDispatchMode):
+    """Counts matrix products."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        del types
+        self.count += "mm" in str(function)
+        return function(*args, **(kwargs or {}))
+
+
+def test_whoever_looks_at_operations_sees_them(recorder):
+    net, x = network(), inputs()
+    with torch.no_grad():
+        for _ in range(4):
+            net(x)
+        replays = recorder.replays
+        assert replays
+        with Seen() as seen:
+            net(x)
+        assert seen.count >= net.last_solve.evaluations > 2
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            traced = torch.jit.trace(net, (x,), check_trace=False)
+        assert recorder.replays == replays
+        torch.testing.assert_close(traced(-x), net(-x), rtol=1e-9, atol=1e-11)
 
 
 def test_weights_changed_before_the_backward_pass_are_noticed(recorder):

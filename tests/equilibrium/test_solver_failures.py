@@ -101,3 +101,11 @@ def test_an_absolute_tolerance_above_the_state_is_told():
     # tolerances that mean something, and states that are exactly right, need no words
     assert not solve(torch.cos, z0, solver=Picard(atol=0.1)).note
     assert not solve(lambda z: 0.5 * z, column(1.0, 0.0), solver=Picard(atol=1e-6)).note
+
+
+def test_stagnation_on_a_gpu_names_its_rounding(monkeypatch):
+    found = solve(lambda z: 1 - z, torch.zeros(2, 1).double(), on_failure="status")
+    assert found.failures == {Status.STAGNATED: 2}
+    assert "TF32" not in found.explain()
+    monkeypatch.setattr("shoal.equilibrium.solution._rounds", lambda tensor: len(tensor) == 2)
+    assert 'torch.backends.cudnn.conv.fp32_precision = "ieee"' in found.explain()

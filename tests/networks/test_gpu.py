@@ -326,3 +326,25 @@ def test_a_users_cell_at_once(channels, warm_start, recorded):
         for left, right in zip(*found, strict=True):
             torch.testing.assert_close(left, right, rtol=1e-7, atol=1e-8)
     assert len(recorded) >= 2
+
+
+def test_training_resumes_with_the_same_numbers(tmp_path, recorded):
+    x, y = inputs().cuda(), torch.linspace(-1, 1, 32, dtype=torch.float64).cuda()
+    found = []
+    for stops in ((8,), (5, 8)):
+        for steps in stops:
+            net = shoal.build(DEQ, in_features=20, width=64, dtype=torch.float64, device="cuda")
+            run = shoal.train(
+                net,
+                x,
+                y,
+                step_size=0.1,
+                steps=steps,
+                monitor=False,
+                checkpoint=tmp_path / f"{len(stops)}",
+                checkpoint_seconds=0.0,
+            )
+        found.append([run.losses, *(p.detach() for p in net.parameters())])
+    for left, right in zip(*found, strict=True):
+        assert torch.equal(left, right)
+    assert not recorded

@@ -22,7 +22,7 @@ def packing_pays(dropped: int, weight: Tensor) -> bool:
 def evaluations_per_look(rows: int, weight: Tensor) -> int:
     """How many steps of so many rows take as long as a look at where they are."""
     look = _LOOK.get(weight.device.type, 0.0)
-    return round(look / (_STEP + _PRODUCT * rows * weight.numel()))
+    return round(look / float(_STEP + _PRODUCT * rows * weight.numel()))
 
 
 def products_pay(rows: int, weight: Tensor) -> bool:

@@ -5,7 +5,8 @@ but for weights, whose addresses are part of what a graph is known by: optimizer
 place.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import Lock
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from shoal.core.torch_internals import in_forward_mode, is_transformed
 
-__all__ = ["Recording", "can_record", "captured", "place"]
+__all__ = ["Recording", "can_record", "captured", "place", "without_graphs"]
 
 Function = Callable[..., tuple[tuple[Tensor, ...], Tensor]]  # what it makes, and what to look at
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
@@ -58,14 +59,37 @@ class Recording:
             return found, self._seen.tolist()
 
 
+_PLAIN = (Tensor, torch.nn.Parameter)  # others have operations of their own
+_LEFT_OUT: list[object] = []  # who wants no graphs: backward passes run in threads of their own
+
+
+@contextmanager
+def without_graphs() -> Iterator[None]:
+    """Where solves do not depend on those before them: for numbers that can be had again."""
+    who = object()
+    _LEFT_OUT.append(who)
+    try:
+        yield
+    finally:
+        _LEFT_OUT.remove(who)
+
+
 def can_record(*tensors: Tensor) -> bool:
-    """Whether functions of these tensors may be recorded now."""
+    """Whether functions of these tensors may be recorded now: no one wants to see operations."""
     return (
-        tensors[0].is_cuda
+        _on_gpu(tensors[0])
+        and not _LEFT_OUT
+        and all(type(tensor) in _PLAIN for tensor in tensors)
         and not is_transformed(*tensors)
         and not in_forward_mode()
-        and not torch.cuda.is_current_stream_capturing()
+        and torch._C._get_tracing_state() is None
+        and not torch._C._len_torch_dispatch_stack()
     )
+
+
+def _on_gpu(tensor: Tensor) -> bool:
+    """Whether it is on a device where graphs can be captured now."""
+    return tensor.is_cuda and not torch.cuda.is_current_stream_capturing()
 
 
 def place(changing: Sequence[Tensor], weights: Sequence[Tensor]) -> Hashable:

@@ -53,10 +53,12 @@ class Recurrence:
 
     Attributes:
         refused: Whether there can be none, if that has been found out.
+        backward: The same of the solves of the gradient, where they are kept together.
     """
 
     def __init__(self) -> None:
         self.refused: bool | None = None
+        self.backward: Recurrence | None = None
         self._solves, self._misses, self._steps = 0, 0, 0.0
         self._recordings: OrderedDict[int, Recording] = OrderedDict()
         self._lock = Lock()
@@ -120,6 +122,7 @@ class Recurrences:
 
     def __init__(self) -> None:
         self._known: OrderedDict[Hashable, Recurrence] = OrderedDict()
+        self._last: tuple[Hashable, Recurrence] | None = None
         self._lock = Lock()
 
     def __reduce__(self) -> "tuple[type[Recurrences], tuple[()]]":
@@ -128,9 +131,13 @@ class Recurrences:
 
     def of(self, kind: Hashable) -> Recurrence:
         """What is known of a kind."""
+        last = self._last
+        if last is not None and last[0] == kind:  # mostly they come in a row
+            return last[1]
         with self._lock:
             found = self._known.pop(kind, None) or Recurrence()
             self._known[kind] = found
+            self._last = kind, found
             while len(self._known) > _KINDS:
                 self._known.popitem(last=False)
         return found

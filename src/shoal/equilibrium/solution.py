@@ -111,6 +111,11 @@ class Solution:
             )
         if self.note:
             yield f"{self.note}."
+        if Status.STAGNATED in self.failures and _rounds(self.residual):
+            yield (
+                "On this GPU convolutions may be rounded to 10 bits (TF32), so that no residual "
+                'falls below 1e-4: torch.backends.cudnn.conv.fp32_precision = "ieee" prevents that.'
+            )
 
 
 @dataclass(eq=False)
@@ -168,6 +173,12 @@ class SolveLog:
             f"{n} {kind.name.lower().replace('_', ' ')}" for kind, n in failed.items()
         )
         return f"{where}: {many}, {failed.total()} of {samples} samples failed ({kinds})"
+
+
+def _rounds(tensor: Tensor) -> bool:
+    """Whether convolutions are rounded to TF32 where a tensor is."""
+    rounded = torch.backends.cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]
+    return rounded and tensor.is_cuda and tensor.dtype == torch.float32
 
 
 def _largest(residual: Tensor) -> float:

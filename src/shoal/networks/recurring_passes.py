@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.utils.parametrize import is_parametrized
 
 from shoal.core.torch_internals import apply, has_hooks, in_full_precision
 from shoal.equilibrium import graphs
@@ -66,16 +65,17 @@ class RecurringPasses:
             if last is not None:
                 one.recurrences[0].learn(last, converged=bool(last.converged.all()))
             return output
-        (output, z, slope, residual), steps = found
+        (output, z, residual, *slopes), steps = found
         network.options.report("forward", Solution.of_steps(z, residual, steps), converged=True)
-        if not torch.is_grad_enabled():
+        if not slopes:
             return output
-        attached: Tensor = apply(_Differentiable, one, [output, z, slope], x, *one.weights.values())
+        made = [output, z, *slopes]
+        attached: Tensor = apply(_Differentiable, one, made, x, *one.weights.values())
         return attached
 
     def _pass(self, network: "EquilibriumNetwork[Any]", x: Tensor) -> _Pass | None:
         """A pass as one of its kind; ``None`` if it cannot be made at once."""
-        if not isinstance(x, Tensor) or x.dim() < 2 or is_parametrized(network):
+        if not isinstance(x, Tensor) or x.dim() < 2 or "parametrizations" in network._modules:
             return None
         held = (*network._parameters.items(), *network._buffers.items())
         weights: dict[str, Tensor] = {name: t for name, t in held if t is not None}
@@ -86,10 +86,11 @@ class RecurringPasses:
         if wanted and (has_hooks() or (network.warm_start and network.training)):
             return None  # checkpointing counts what is kept; or solves begin with a guess
         kind = options.solver, options.gradient, wanted, place((x,), several)
-        recurrences = self._known.of((kind, "forward")), self._known.of((kind, "backward"))
-        if recurrences[0].refused is None:
-            recurrences[0].refused = not _is_elementary(network, x)
-        return None if recurrences[0].refused else _Pass(network, weights, recurrences)
+        forward = self._known.of(kind)
+        if forward.refused is None:
+            forward.refused, forward.backward = not _is_elementary(network, x), Recurrence()
+        assert forward.backward is not None
+        return None if forward.refused else _Pass(network, weights, (forward, forward.backward))
 
 
 def _is_elementary(network: "EquilibriumNetwork[Any]", x: Tensor) -> bool:
@@ -105,7 +106,7 @@ def _is_elementary(network: "EquilibriumNetwork[Any]", x: Tensor) -> bool:
 
 def _forward(one: _Pass, like: Tensor, steps: int) -> Function:
     """A pass with so many steps, as a function of the inputs."""
-    network = one.network
+    network, followed = one.network, torch.is_grad_enabled()
     limits = Limits.of(network.options.solver, network.spec.width, like.dtype)
 
     def run(x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -114,8 +115,8 @@ def _forward(one: _Pass, like: Tensor, steps: int) -> Function:
         z, evaluation, residual, seen = attempt(problem.evaluate, start, steps, limits)
         assert evaluation.kept is not None
         seen = torch.add(seen, x.sum(), alpha=0.0)  # no number if an input is not finite
-        slope = network.layer.slope(evaluation.kept)
-        return (network._read(z, injections), z, slope, residual), seen
+        slopes = (network.layer.slope(evaluation.kept),) if followed else ()
+        return (network._read(z, injections), z, residual, *slopes), seen
 
     return run
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from shoal.core.checkpoints import Checkpoint, Snapshot
 from shoal.core.exceptions import ConvergenceError
+from shoal.equilibrium.graphs import without_graphs
 from shoal.networks import EquilibriumNetwork, Network
 from shoal.networks.exact import forget
 from shoal.training.batches import Batches
@@ -87,7 +89,9 @@ class TrainingLoop:
         self._resume()
         self._start = time.perf_counter() - self.seconds
         try:
-            return self._loop()
+            # numbers that a run after an interruption shall have too
+            with nullcontext() if self.checkpoint is None else without_graphs():
+                return self._loop()
         except _DivergenceError as error:
             return Outcome("diverged", str(error))
         finally:
