@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--learning", type=int, nargs="*", default=[300])
     arguments = parser.parse_args()
     for count in arguments.learning:
-        for phi in (shoal.ReLU(), shoal.GELU(), shoal.Tanh()):
+        for phi in (shoal.ReLU(), shoal.GELU(), shoal.Tanh(), shoal.ELU()):
             first, *others = learning_steps(phi, count)
             print(
                 f"{type(phi).__name__:>5} {count:>4} inputs: learning step {min(others):.3f} s of "

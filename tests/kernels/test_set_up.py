@@ -210,10 +210,11 @@ def test_that_there_is_no_surface_is_found_out_once(monkeypatch):
     torch.testing.assert_close(found.ck[i, j], exact.ck, rtol=1e-9, atol=1e-11)
 
 
-def test_kinks_at_parallel_inputs_are_not_looked_for(caplog):
+@pytest.mark.parametrize("phi", [shoal.ELU(), shoal.ReLU()], ids=["elu", "relu"])
+def test_kinks_at_parallel_inputs_are_not_looked_for(phi, caplog):
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(120, 10, dtype=torch.float64, generator=generator)
-    architecture = shoal.DEQ(shoal.ELU(), 0.2, 0.15, bias_variance=0.1)
+    x = torch.randn(170, 10, dtype=torch.float64, generator=generator)
+    architecture = shoal.DEQ(phi, 0.2, 0.15, bias_variance=0.1)
     caplog.set_level("INFO")
     found = shoal.kernel(architecture, x)
     assert "one by one" not in caplog.text  # a surface at all angles, which takes seconds to fail

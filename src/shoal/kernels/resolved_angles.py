@@ -34,7 +34,7 @@ def resolved_angles(function: KernelFunction, norm: float, angles: Span) -> Span
         return common_angles(angles, (_INSET, math.pi - _INSET))
     if angles[0] > 0 and angles[1] < math.pi:
         return angles
-    kinks = any(phi.kinks and not phi.positively_homogeneous for phi, _ in seen)
+    kinks = any(phi.kinks for phi, _ in seen)
     return common_angles(angles, SMOOTH_ANGLES) if kinks else angles
 
 
