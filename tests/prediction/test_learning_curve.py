@@ -89,7 +89,7 @@ def test_the_ridge_is_chosen_for_all_samples(criterion):
 @pytest.mark.parametrize("which", ["ck", "ntk"])
 def test_bias_and_variance_of_many_training_sets(which):
     ridge, n, sets = 0.02, 100, 60
-    (x, y), (new, truth) = nonlinear(400, 0), nonlinear(2000, 10)
+    (x, y), (new, truth) = nonlinear(400, 0), nonlinear(800, 10)
     curve = shoal.learning_curve(RELU, x, y, [n], ridge=ridge, which=which)
     pool, targets = nonlinear(n * sets, 20)
     values, trained = [], 0.0

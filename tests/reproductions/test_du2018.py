@@ -38,7 +38,7 @@ def test_the_limit_is_that_of_a_wide_network(kind: str) -> None:
     architecture = architecture_of(data, shoal.Tanh(), 2, 0.9)
     x = data.inputs()
     options = {"pixel_axes": 1} if x.dim() > 2 else {}
-    draws, width = 8, 1000
+    draws, width = 8, 500
     grams = []
     for seed in range(draws):
         net = shoal.build(
