@@ -393,3 +393,14 @@ def test_much_bad_input_is_refused_clearly(tmp_path: Path, monkeypatch: pytest.M
 def test_designs_need_an_architecture(architecture: object) -> None:
     with pytest.raises(TypeError, match="architecture must be an Architecture or a network, got"):
         shoal.design(architecture, tau0=1.0)
+
+
+def test_a_data_frame_is_refused_with_what_to_give_instead() -> None:
+    class Frame:
+        def to_numpy(self) -> np.ndarray:
+            return np.eye(2)
+
+    deq, frame = shoal.DEQ("relu", 0.2, 0.8), Frame()
+    with pytest.raises(TypeError, match=r"got Frame: give torch\.tensor\(x1\.to_numpy\(\)\)$"):
+        shoal.kernel(deq, frame)
+    assert shoal.kernel(deq, torch.tensor(frame.to_numpy())).ck.shape == (2, 2)

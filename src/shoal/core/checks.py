@@ -338,8 +338,10 @@ def float_tensor(name: str, value: object) -> Tensor:
     if isinstance(value, Real) and not isinstance(value, bool):
         value = torch.tensor(number(name, value), dtype=torch.float64)
     if not isinstance(value, Tensor):
+        # a data frame: of pandas, polars and others
+        cure = f": give torch.tensor({name}.to_numpy())" if hasattr(value, "to_numpy") else ""
         raise TypeError(
-            f"{name} must be a floating-point tensor or a number, got {type(value).__name__}"
+            f"{name} must be a floating-point tensor or a number, got {type(value).__name__}{cure}"
         )
     tensor = known_tensor(name, value)
     if tensor.numel() == 0:
