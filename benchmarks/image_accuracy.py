@@ -147,7 +147,9 @@ class Study:
         self.images, self.targets = [], []
         for split, count in (("train", given.train), ("test", given.test)):
             data = load(given.dataset, split=split, folder=given.data, dtype=torch.float32)
-            few = slice(max(1, count))
+            count = max(1, min(count, len(data.x)))
+            # test images from everywhere: the first ones of MNIST are harder than the others
+            few = torch.arange(count) * (len(data.x) // count if split == "test" else 1)
             self.images.append(data.x[few].to(given.device))
             labels = data.y[few].long().to(given.device)
             self.targets.append(torch.nn.functional.one_hot(labels, 10).double() - 0.1)
@@ -284,10 +286,11 @@ def main() -> None:
     given = parser.parse_args()
     choice = Choice(Study(given), Records(given.out, given.seconds))
     if given.pooled:
-        choice.learn(Setting(given.pooled, normed=True, fold=given.fold, window=0))
-        return
-    choice.learn(Dense())
-    best = search(choice, given.fold, given.search) if given.search else choice.best(SETTINGS)
+        pooled = Setting(given.pooled, normed=True, fold=given.fold, window=0)
+        best = choice.best([pooled, replace(pooled, mirror=True)])
+    else:
+        choice.learn(Dense())
+        best = search(choice, given.fold, given.search) if given.search else choice.best(SETTINGS)
     if best is not None:
         choice.learn(best)
 
