@@ -119,3 +119,17 @@ def test_factors_are_neither_detached_nor_moved():
             assert torch.equal(operator @ b.clone().requires_grad_(), expected)
     with pytest.raises(ValueError, match="x1 must not require gradients"):
         kernel_operator(DEQ(ReLU(), 0.2, 0.8), b.clone().requires_grad_())
+
+
+@pytest.mark.parametrize("norms", ["one", "several"])
+@pytest.mark.parametrize("which", ["ck", "ntk"])
+def test_strips_are_written_into_a_matrix(norms: str, which: str) -> None:
+    """Of two kernels that are computed at once one goes into a matrix, whose rows are longer."""
+    x = torch.randn(1024, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    if norms == "one":
+        x = torch.nn.functional.normalize(x)
+    deq = DEQ(ReLU(), 0.2, 0.8)
+    whole = getattr(kernel(deq, x), which)
+    matrix = torch.full((1024, 1024), torch.nan, dtype=torch.float64)
+    getattr(kernel_operator(deq, x), which).write(matrix)
+    torch.testing.assert_close(matrix.triu(), whole.triu(), rtol=0, atol=1e-12)

@@ -39,7 +39,7 @@ def compiled_loops(dtype: np.dtype[Any]) -> CompiledLoops:
     scalar = numba.from_dtype(dtype)
     matrix, indices, numbers = scalar[:, :], int64[::1], float64[:, ::1]
     points = (scalar[:, ::1], boolean, float64, float64)
-    scales = (numbers, numbers, scalar[::1], scalar[::1], int64)
+    scales = (numbers, numbers, scalar[::1], scalar[::1], int64, int64)
     series = void(*points, numbers, *scales)
     tiles = (uint32[::1], float64[:, :, :, ::1], int64[:, ::1], numbers)
     factors = float64[:, :, ::1]
@@ -151,19 +151,20 @@ def _evaluate_series(
     column_scale: Array,
     ck: Array,
     ntk: Array,
-    stride: int,
+    ck_stride: int,
+    ntk_stride: int,
 ) -> None:
-    """Write both kernels of some rows, each one series; rows of a result are ``stride`` apart."""
+    """Write both kernels of some rows, each one series; rows of a result are a stride apart."""
     x, work = np.empty(WIDTH), np.empty((4, WIDTH))
     size = cosine.shape[1]
     for i in range(cosine.shape[0]):
         left, right = row_scale[0, i], row_scale[1, i]
         for start in range(0, size, WIDTH):
             width = min(WIDTH, size - start)
-            place = i * stride + start
+            place, there = i * ck_stride + start, i * ntk_stride + start
             _places(cosine[i, start : start + width], of_angle, middle, inverse_half, x)
             _two_series(x[:width], series, len(series), work)
-            own, other = ck[place : place + width], ntk[place : place + width]
+            own, other = ck[place : place + width], ntk[there : there + width]
             for j in range(width):
                 own[j] = work[0, j] * (left * column_scale[0, start + j])
                 other[j] = work[2, j] * (right * column_scale[1, start + j])
@@ -182,7 +183,8 @@ def _evaluate_tiles(
     column_scale: Array,
     ck: Array,
     ntk: Array,
-    stride: int,
+    ck_stride: int,
+    ntk_stride: int,
 ) -> None:
     """The same for tiles of columns of nearly one norm, whose series are combinations of a few."""
     found, x = np.empty(WIDTH), np.empty(WIDTH)
@@ -192,7 +194,8 @@ def _evaluate_tiles(
     size, (tiles, most) = cosine.shape[1], terms.shape
     for i in range(cosine.shape[0]):
         row, left, right = cosine[i], row_scale[0, i], row_scale[1, i]
-        own, other = ck[i * stride : i * stride + size], ntk[i * stride : i * stride + size]
+        place, there = i * ck_stride, i * ntk_stride
+        own, other = ck[place : place + size], ntk[there : there + size]
         for tile in range(tiles):
             start = tile * WIDTH
             width = min(WIDTH, size - start)

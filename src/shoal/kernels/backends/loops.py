@@ -45,7 +45,7 @@ class Loops(Blocks):
         surface, rows, columns, cosine = block
         cut = _CUT[cosine.dtype]
         variable, core = _variable(surface, cut)
-        loops, stride = compiled_loops(cosine.numpy().dtype), out[0].stride(0)
+        loops, strides = compiled_loops(cosine.numpy().dtype), [matrix.stride(0) for matrix in out]
         row_scale, scale = (f.scale.double().contiguous().numpy() for f in (rows, columns))
         if surface.rank == 1:
             loop, series = loops.evaluate_series, np.ascontiguousarray(core[:, 0, 0].T)
@@ -60,7 +60,7 @@ class Loops(Blocks):
                 form = (series,) if surface.rank == 1 else tiles.of_rows(part)
                 scales = np.ascontiguousarray(row_scale[:, part]), scale
                 results = (_span(matrix[part]) for matrix in out)
-                loop(cosine[part].numpy(), *variable, *form, *scales, *results, stride)
+                loop(cosine[part].numpy(), *variable, *form, *scales, *results, *strides)
 
         in_threads(some, len(cosine))
 
