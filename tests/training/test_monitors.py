@@ -365,7 +365,7 @@ def test_the_error_of_a_rough_equilibrium_is_bounded_without_a_monitor() -> None
     now = objective.evaluate()
     with torch.no_grad():
         gain = float(torch.linalg.matrix_norm(net.recurrent * net.layer.scale, 2))
-        exact = net._read(net.inject(x) / (1 - gain))
+        exact = net.feature_scale * net.inject(x) / (1 - gain) @ net.readout.T
     error = float((now.output - exact).norm())
     size = float(torch.linalg.matrix_norm(net.readout.detach(), 2)) * net.feature_scale
     small, large = size * now.residual, size * now.residual / (1 - gain)

@@ -89,6 +89,7 @@ def _made(factory: str, option: str) -> Module:
     module = module_from_spec(spec)
     sys.modules[place.stem] = module  # so that its classes are found
     sys.path.insert(0, str(place.resolve().parent))
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # beside the file
     try:
         spec.loader.exec_module(module)
         make = getattr(module, name, None)
@@ -99,6 +100,7 @@ def _made(factory: str, option: str) -> Module:
         ) from error
     finally:
         sys.path.pop(0)
+        sys.dont_write_bytecode = writes
     if not callable(make):
         raise TypeError(f"{option} must name a function or class of {path}, got {name!r}")
     if not isinstance(net, Module):
