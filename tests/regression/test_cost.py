@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -54,3 +55,15 @@ def test_bad_numbers_are_named():
         replace(MODEL, entry=0.0)
     with pytest.raises(ValueError, match="processes must be"):
         MODEL.predict(100, rank=10, steps=5, processes=0)
+
+
+def test_integers_of_numpy_do_not_overflow():
+    model = replace(MODEL, features=np.int32(784), columns=np.int32(10))
+    found = model.predict(np.int64(10**10), rank=np.int32(10**4), steps=np.int8(1))
+    assert found == MODEL.predict(10**10, rank=10**4, steps=1)
+    assert type(found.memory) is int
+    assert type(found.seconds) is float
+
+
+def test_no_more_samples_are_projected_to_than_there_are():
+    assert MODEL.predict(50, rank=1000, steps=5) == MODEL.predict(50, rank=50, steps=5)

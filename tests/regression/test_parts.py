@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -392,3 +393,16 @@ def test_full_disks_do_not_lose_a_solution(seconds, tmp_path, monkeypatch):
         found = interrupted(tmp_path / "state", step=-1)
     assert found.report.converged
     assert torch.equal(found.coefficients, whole.coefficients)
+
+
+@pytest.mark.parametrize("kind", [shoal.Nystrom, shoal.CombinedPreconditioner])
+def test_preconditioners_take_integers_of_numpy(kind):
+    x = torch.randn(20, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    net = shoal.DEQ(shoal.ReLU(), 0.2, 0.8)
+    found, wanted = (
+        shoal.kernel_regression(
+            net, x, x[:, 0], ridge=0.1, method=shoal.ConjugateGradients(kind(rank, seed=seed))
+        ).predict(x)
+        for rank, seed in ((np.int32(20_000), np.int64(3)), (20_000, 3))
+    )
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)

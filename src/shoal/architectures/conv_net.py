@@ -22,7 +22,7 @@ class ConvNet(ImageArchitecture):
     It is to a ``FullyConnected`` network what a ``ConvDEQ`` is to a ``DEQ``: the weights $W_l$
     (group ``"layer<l>"``) convolve with stride one and are divided by the root of the number of
     pixels of a patch, and the readout (``"readout"``) sees all pixels, or the mean of each channel.
-    Images of one pixel are vectors.
+    Images of one pixel are vectors, if patches have one pixel or padding is circular.
 
     Args:
         activations: $\sigma_1, \dots, \sigma_L$, from the input to the output; any iterable, kept

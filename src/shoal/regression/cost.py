@@ -80,10 +80,11 @@ class CostModel:
     exchanged_byte: float = 1e-10
 
     def __post_init__(self) -> None:
-        integer("features", self.features, at_least=1)
-        integer("columns", self.columns, at_least=1)
+        for name in ("features", "columns"):
+            object.__setattr__(self, name, integer(name, getattr(self, name), at_least=1))
         for rate in fields(self)[2:]:
-            real(rate.name, getattr(self, rate.name), above=0.0)
+            value = real(rate.name, getattr(self, rate.name), above=0.0)
+            object.__setattr__(self, rate.name, value)
 
     def predict(
         self, samples: int, *, rank: int, steps: int, looks: int = 2, processes: int = 1
@@ -92,15 +93,16 @@ class CostModel:
 
         Args:
             samples: How many samples.
-            rank: That of the preconditioner, whose columns are halves.
+            rank: That of the preconditioner, at most all samples, whose columns are halves.
             steps: Steps of conjugate gradients.
             looks: How often true residuals are computed.
             processes: How many share the matrix.
         """
-        given = {"samples": samples, "rank": rank, "steps": steps, "processes": processes}
-        for name, number in given.items():
-            integer(name, number, at_least=1)
-        integer("looks", looks, at_least=1)
+        samples = integer("samples", samples, at_least=1)
+        rank = min(integer("rank", rank, at_least=1), samples)
+        steps = integer("steps", steps, at_least=1)
+        looks = integer("looks", looks, at_least=1)
+        processes = integer("processes", processes, at_least=1)
         entries, columns = samples**2 / 2 / processes, samples * rank / processes
         shared = 8 * self.exchanged_byte * processes * (processes > 1)  # that all tell each other
         exchange = 2 * shared * samples * self.columns

@@ -88,7 +88,7 @@ class Nystrom(Preconditioner):
     name: ClassVar[str] = "nystrom"
 
     def __post_init__(self) -> None:
-        _check_choice(self.rank, self.seed)
+        _check_choice(self)
         if self.precision not in (torch.float16, torch.float32, torch.float64):
             raise ValueError(
                 "precision must be torch.float16, torch.float32 or torch.float64, "
@@ -170,7 +170,7 @@ class CombinedPreconditioner(Preconditioner):
     name: ClassVar[str] = "combined"
 
     def __post_init__(self) -> None:
-        _check_choice(self.rank, self.seed)
+        _check_choice(self)
         object.__setattr__(self, "labels", _indices(self.labels))
 
     def __repr__(self) -> str:
@@ -205,9 +205,9 @@ class CombinedPreconditioner(Preconditioner):
         return _bytes(problem, min(self.rank, problem.size) + problem.x.shape[1] + 1)
 
 
-def _check_choice(rank: int, seed: int) -> None:
-    integer("rank", rank, at_least=1)
-    integer("seed", seed, at_least=0)
+def _check_choice(given: Nystrom | CombinedPreconditioner) -> None:
+    for name, least in (("rank", 1), ("seed", 0)):
+        object.__setattr__(given, name, integer(name, getattr(given, name), at_least=least))
 
 
 def _indices(labels: Labels | None) -> Tensor | None:
