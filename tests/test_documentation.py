@@ -81,7 +81,7 @@ def test_blocks_share_a_namespace_and_output_is_compared(
     page = tmp_path / "page.md"
     page.write_text(
         "```python\nx = 1\nprint(x)\n```\ntext\n```text\nnot output\n```\n"
-        "```python\nprint(x + 1, 0.123)\n```\n\n```output\n2 0.12\n```\n"
+        "```python\nprint(x + 1, 0.122)\n```\n\n```output\n2 0.123\n```\n"
     )
     run_blocks(page_blocks(page), page, namespace)
     page.write_text("```python\nprint(3)\n```\n```text\n4\n```\n")

@@ -178,3 +178,9 @@ def test_numbers_may_differ_as_far_as_computers_do() -> None:
     assert not same("4 steps\n", "5 steps\n", 0)
     assert not same("loss 0.123\n", "gain 0.123\n", 0)
     assert not same("1 2\n", "1\n", 0)
+    assert not same("variance 0.2", "variance 0.3", 0)
+    assert not same("variance 0.0", "variance 0.1", 0)
+    assert not same("loss 0.1", "loss 0.123", 0)
+    assert same("loss 0.5", "loss 0.499", 0)  # as %.3g prints what is nearly one half
+    assert not same("error 6e-16", "error 6e-12", 0)
+    assert not same("CK 0.1 | NTK |", "CK | NTK 0.1 |", 0)

@@ -56,6 +56,13 @@ def test_examples_of_the_help_can_be_typed(name: str) -> None:
         command.make_context(name, arguments)  # reads the options, and runs nothing
 
 
+@pytest.mark.parametrize("name", ["", *commands()])
+def test_help_fits_a_terminal(name: str) -> None:
+    shown = CliRunner().invoke(app, [*name.split(), "--help"], env={"COLUMNS": "80"}).stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "[[" not in shown
+
+
 def test_without_a_command_there_is_help() -> None:
     assert "analyze" in run().stdout
 

@@ -46,10 +46,10 @@ _OF_A_DEQ = (
     "A DEQ on data: kernels, spectrum, designs, training, certificate.",
     place=1,
     shared=True,
-    writes="report.html (the page for people), analysis.json, analysis.png and .svg;\n"
-    "  of a trained model diagnosis.png and replacements.png, and .svg",
-    exits="1 failed, or a section has no result; 2 bad input; 3 of some samples a\n"
-    "  trained model has no equilibrium that was found",
+    writes="report.html (the page for people), analysis.json, analysis.png and .svg; "
+    "of a trained model diagnosis.png and replacements.png, and .svg",
+    exits="1 failed, or a section has no result; 2 bad input; 3 of some samples a "
+    "trained model has no equilibrium that was found",
     examples=(
         Example("the default: handwritten digits, tanh", "shoal analyze"),
         Example("with report.html, figure and numbers", "shoal analyze --output analysis"),

@@ -7,6 +7,7 @@ of options that commands share, `SHARED` says it.
 
 import inspect
 import re
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from importlib import import_module
@@ -25,15 +26,17 @@ __all__ = ["Command", "Example", "PanelCommand", "commands"]
 
 _PACKAGE = "shoal.cli"
 _DATA = """\
-  digits                 scikit-learn's handwritten digits, 1797 of dimension 64
+  digits                 scikit-learn's handwritten digits, 1797 × 64
   mnist, fashion-mnist, cifar-10, svhn
                          their official files, below the folder that the
                          environment variable SHOAL_DATA names
-  FILE.npy               a matrix (n, p) of numbers, or images; --label FILE.npy for labels
-  FILE.npz               the array X (or x, features), and for labels y (or labels)
-  FILE.csv, FILE.csv.gz  numbers, a sample in each row, with or without a header;
+  FILE.npy               a matrix (n, p) of numbers, or images;
+                         --label FILE.npy for labels
+  FILE.npz               the array X (or x, features), and y (or labels)
+  FILE.csv, FILE.csv.gz  numbers, a row for each sample, perhaps a header;
                          --label COLUMN for labels
-  Labels that are integers, names or truth values are classes, real numbers are targets."""
+  Labels that are integers, names or truth values are classes, real numbers
+  are targets."""
 
 # Under which heading of --help the options stand that commands share; others are "Options".
 _PANELS = {
@@ -90,8 +93,8 @@ class Command:
     def epilog(self) -> str:
         """The end of ``--help``: files, exit codes and examples."""
         parts = [f"Data:\n{_DATA}"] if self.takes_data else []
-        parts.append(f"Into the folder of --output go:\n  {self.writes}")
-        parts.append(f"Exit codes:\n  0 done; {self.exits}; 130 Ctrl-C")
+        parts.append(f"Into the folder of --output go:\n{_filled(self.writes)}")
+        parts.append(f"Exit codes:\n{_filled(f'0 done; {self.exits}; 130 Ctrl-C')}")
         examples = "\n".join(f"  {one.command}\n      {one.words}" for one in self.examples)
         parts.append(f"Examples:\n{examples}")
         return "\n\n".join(f"\b\n{part}" for part in parts)  # \b: as it stands
@@ -102,6 +105,13 @@ class Command:
             if parameter in names.split():
                 return heading
         return "Options"
+
+
+def _filled(text: str) -> str:
+    """Text in lines for 80 columns, two of which ``--help`` indents."""
+    return textwrap.fill(
+        text, 76, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+    )
 
 
 _KNOWN: dict[str, Command] = {}

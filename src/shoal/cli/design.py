@@ -43,7 +43,7 @@ _COMPARED = 64  # samples whose kernel matrices are compared, by default
         ),
         Example(
             "exact on the sphere, exported without shoal",
-            "shoal design --method sphere --export shallow.py --in-features 784 --out-features 10",
+            "shoal design --method sphere --export shallow.py --in-features 784",
         ),
         Example("the norm of the inputs from data", "shoal design --data x.npy --json"),
     ),

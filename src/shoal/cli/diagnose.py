@@ -38,8 +38,8 @@ _SAMPLES = 64
     examples=(
         Example("a network of shoal.save on digits", "shoal diagnose net.safetensors"),
         Example(
-            "your model: weights.pt is the state dictionary of what net.py's Model() makes",
-            "shoal diagnose weights.pt --model net.py:Model --data x.npy --output diagnosis",
+            "your model: weights.pt has the weights of what net.py's Model() makes",
+            "shoal diagnose weights.pt --model net.py:Model --data x.npy --output found",
         ),
         Example(
             "how far training moved it from its kernel, for machines",

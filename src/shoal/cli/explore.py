@@ -63,7 +63,7 @@ def explore(
     does it.
 
     Options:
-        data ([DATA]): Inputs, with or without labels; by default two classes.
+        data (DATA): Inputs, with or without labels; by default two classes.
         n: Samples to take; by default all.
     """
     checks.one_of("--activation", activation, tuple(ACTIVATIONS))

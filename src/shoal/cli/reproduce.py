@@ -32,8 +32,8 @@ _PAPERS = ", ".join(sorted({paper for paper, _ in registered()}))
     "List and run the papers' figures, tables and theorems.",
     place=4,
     shared=True,
-    writes="for each run a folder with report.html (the page for people),\n"
-    "  run.json, figure.png and .svg, points/*.npz; for a whole paper PAPER.html",
+    writes="for each run a folder with report.html (the page for people), "
+    "run.json, figure.png and .svg, points/*.npz; for a whole paper PAPER.html",
     examples=(
         Example("the list", "shoal reproduce"),
         Example("one figure, small", "shoal reproduce ling2024 figure1 --quick"),

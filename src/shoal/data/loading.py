@@ -187,7 +187,9 @@ def _scaling(found: Scales, standardize: bool) -> tuple[str, ...]:
     elif found.small:
         notes.append(f"{found.words[0].upper()}{found.words[1:]} (--standardize).")
     if found.constant:
-        notes.append(f"{found.constant} of {found.columns + found.constant} columns are constant.")
+        verb = "is" if found.constant == 1 else "are"
+        every = found.columns + found.constant
+        notes.append(f"{found.constant} of {every} columns {verb} constant.")
     return tuple(notes)
 
 

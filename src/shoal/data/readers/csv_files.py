@@ -6,6 +6,7 @@ import itertools
 import math
 import os
 import re
+import reprlib
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -211,7 +212,7 @@ def _all_integral(cells: list[str]) -> bool:
 def _number(path: Path, line: int, column: int, cell: str) -> float:
     value = float(cell) if _is_number(cell) else math.nan
     if not math.isfinite(value):
-        raise damaged(path, "finite numbers", f"{cell!r} in line {line}, column {column}")
+        raise damaged(path, "finite numbers", f"{reprlib.repr(cell)} in line {line}, column {column}")
     return value
 
 
