@@ -104,7 +104,10 @@ class Recurrence:
             return
         needed, last = 1.0, max(last, _INFORMATIVE)
         if first > 1 and last < first:
-            needed = steps * math.log(first / _AIM) / math.log(first / last)
+            rate = math.log(first / last) / steps
+            enough = math.log(first) / rate
+            # a little more, but not many times as much where the rate is slow, or is rounding
+            needed = enough + min(-math.log(_AIM) / rate, max(2.0, enough / 2))
         gap = needed - self._steps
         self._steps += gap if gap > 0 else gap / 4
 

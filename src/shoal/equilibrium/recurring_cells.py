@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from shoal.core.torch_internals import lent_tensors, named_tensors
+from shoal.core.torch_internals import has_loose_tensors, lent_tensors, named_tensors
 from shoal.equilibrium.base import Solver
 from shoal.equilibrium.limits import Limits
 from shoal.equilibrium.problem import (
@@ -164,7 +164,10 @@ class CellProblem(FunctionProblem):
             return Outcome(solution, None, converged=True, near=near)
 
         weights = list(named_tensors(self.module).values())
-        return recurring(form, solver, changing, weights, outcome, self.known)
+        found = recurring(form, solver, changing, weights, outcome, self.known)
+        if found is not None and found.recurrence.refused is None:  # not all weights are known
+            found.recurrence.refused = any(map(has_loose_tensors, self.module.modules()))
+        return None if found is None or found.recurrence.refused else found
 
     def recurring(self, solver: Solver, start: Tensor | None) -> Recurring | None:
         """By a graph."""
