@@ -24,5 +24,4 @@ def recorder(monkeypatch, late_looks):
     found = Recorder()
     monkeypatch.setattr(recurring, "record", found)
     monkeypatch.setattr(graphs, "_on_gpu", torch.is_tensor)
-    monkeypatch.setattr(recurring, "_KNOWN", recurring.Recurrences())
     return found

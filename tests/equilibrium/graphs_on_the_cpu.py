@@ -1,5 +1,7 @@
 """What stands in for CUDA graphs where there is no GPU: the same operations on the same memory."""
 
+from weakref import WeakSet
+
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -39,10 +41,11 @@ class Tape(TorchDispatchMode):
 
 
 class Recorder:
-    """Records, and counts how often that and its replays happen."""
+    """Records, and counts how often that and its replays happen, and what is left of it."""
 
     def __init__(self):
         self.captures = self.replays = 0
+        self.kept = WeakSet()
 
     def __call__(self, function, tensors):
         def capture(run):
@@ -58,4 +61,6 @@ class Recorder:
             return replay
 
         with torch.inference_mode(mode=False), torch.no_grad():
-            return Recording(function, tensors, capture)
+            found = Recording(function, tensors, capture)
+        self.kept.add(found)
+        return found

@@ -177,3 +177,20 @@ def test_a_slow_last_step_does_not_end_recording(recorder):
             assert layer.solution.converged.all()
     assert recorder.replays > replays
     assert layer.solution.evaluations < 8
+
+
+def test_graphs_die_with_their_network_or_when_they_are_forgotten(recorder):
+    net, x = pair()[0], inputs()
+    layer = shoal.Equilibrium(Cell(), graphs=True)
+    for one, given in ((net, (x,)), (layer, (torch.zeros_like(x), x))):
+        for _ in range(8):
+            one(*given).sum().backward()
+        assert recorder.kept
+        one.forget()
+        assert not recorder.kept
+    with torch.no_grad():
+        for _ in range(4):
+            net.features(x)
+    assert recorder.kept
+    del net, one, given
+    assert not recorder.kept

@@ -105,7 +105,7 @@ def place(changing: Sequence[Tensor], weights: Sequence[Tensor]) -> Hashable:
         stream,
         device,
         torch.backends.cuda.matmul.fp32_precision,
-        torch.backends.cudnn.conv.fp32_precision,
+        torch.backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
         torch.are_deterministic_algorithms_enabled(),
         *((t.shape, t.stride(), t.dtype) for t in (*changing, *weights)),
         *(weight.data_ptr() for weight in weights),

@@ -24,13 +24,13 @@ from shoal.equilibrium.layer import AdjointAtOnce, Layer, LayerLinearization, La
 from shoal.equilibrium.limits import Limits
 from shoal.equilibrium.loop import recurrent_problem
 from shoal.equilibrium.methods import Implicit, Reversible, Unrolled
-from shoal.equilibrium.recurring import Recurrence, Recurrences, attempt
+from shoal.equilibrium.recurring import Recurrence, attempt
 from shoal.equilibrium.solution import Solution
 
 if TYPE_CHECKING:
     from shoal.networks.equilibrium import EquilibriumNetwork
 
-__all__ = ["RecurringPasses"]
+__all__ = ["recurring_pass"]
 
 Solve = Callable[[Tensor], tuple[tuple[Tensor, ...], Tensor]]  # of an adjoint's right-hand side
 
@@ -53,62 +53,57 @@ class _Pass(NamedTuple):
     recurrences: tuple[Recurrence, Recurrence]
 
 
-class RecurringPasses:
-    """What is known of a network's passes, by the kind of their inputs."""
+def recurring_pass(
+    network: "EquilibriumNetwork[Any]", x: Tensor, general: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """The outputs for inputs, at once where that is known to do, else in general.
 
-    def __init__(self) -> None:
-        self._known = Recurrences()
+    Args:
+        network: The network.
+        x: Inputs, not yet checked: those of a kind that has passed before fit, and whether
+            they are finite is looked at with the solution.
+        general: The pass that checks them.
+    """
+    one = _pass(network, x)
+    if one is None:
+        return general(x)
+    found = one.recurrences[0].run(lambda steps: _forward(one, x, steps), (x,))
+    if found is None:
+        output = general(x)
+        last = network.options.log.forward
+        if last is not None:
+            one.recurrences[0].learn(last, converged=bool(last.converged.all()))
+        return output
+    (output, z, residual, *slopes), steps = found
+    network.options.report("forward", Solution.of_steps(z, residual, steps), converged=True)
+    if not slopes:
+        return output
+    made = [output, z, *slopes]
+    attached: Tensor = apply(_Differentiable, one, made, x, *one.weights.values())
+    return attached
 
-    def of(
-        self, network: "EquilibriumNetwork[Any]", x: Tensor, general: Callable[[Tensor], Tensor]
-    ) -> Tensor:
-        """The outputs for inputs, at once where that is known to do, else in general.
 
-        Args:
-            network: The network.
-            x: Inputs, not yet checked: those of a kind that has passed before fit, and whether
-                they are finite is looked at with the solution.
-            general: The pass that checks them.
-        """
-        one = self._pass(network, x)
-        if one is None:
-            return general(x)
-        found = one.recurrences[0].run(lambda steps: _forward(one, x, steps), (x,))
-        if found is None:
-            output = general(x)
-            last = network.options.log.forward
-            if last is not None:
-                one.recurrences[0].learn(last, converged=bool(last.converged.all()))
-            return output
-        (output, z, residual, *slopes), steps = found
-        network.options.report("forward", Solution.of_steps(z, residual, steps), converged=True)
-        if not slopes:
-            return output
-        made = [output, z, *slopes]
-        attached: Tensor = apply(_Differentiable, one, made, x, *one.weights.values())
-        return attached
-
-    def _pass(self, network: "EquilibriumNetwork[Any]", x: Tensor) -> _Pass | None:
-        """A pass as one of its kind; ``None`` if it cannot be made at once."""
-        if not isinstance(x, Tensor) or x.dim() < 2 or "parametrizations" in network._modules:
-            return None
-        held = (*network._parameters.items(), *network._buffers.items())
-        weights: dict[str, Tensor] = {name: t for name, t in held if t is not None}
-        several, options = list(weights.values()), network.options
-        if not graphs.can_record(x, *several) or torch.is_autocast_enabled(x.device.type):
-            return None
-        followed = torch.is_grad_enabled()
-        wanted = tuple(followed and t.requires_grad for t in (x, *several))
-        if followed and (has_hooks() or (network.warm_start and network.training)):
-            return None  # checkpointing counts what is kept; or solves begin with a guess
-        kind = options.solver, options.gradient, followed, wanted, place((x,), several)
-        forward = self._known.of(kind)
-        if forward.refused is None:
-            forward.refused, forward.backward = not _is_elementary(network, x), Recurrence()
-        assert forward.backward is not None
-        if forward.refused:
-            return None
-        return _Pass(network, weights, wanted, _addresses(several), (forward, forward.backward))
+def _pass(network: "EquilibriumNetwork[Any]", x: Tensor) -> _Pass | None:
+    """A pass as one of its kind; ``None`` if it cannot be made at once."""
+    if not isinstance(x, Tensor) or x.dim() < 2 or "parametrizations" in network._modules:
+        return None
+    held = (*network._parameters.items(), *network._buffers.items())
+    weights: dict[str, Tensor] = {name: t for name, t in held if t is not None}
+    several, options = list(weights.values()), network.options
+    if not graphs.can_record(x, *several) or torch.is_autocast_enabled(x.device.type):
+        return None
+    followed = torch.is_grad_enabled()
+    wanted = tuple(followed and t.requires_grad for t in (x, *several))
+    if followed and (has_hooks() or (network.warm_start and network.training)):
+        return None  # checkpointing counts what is kept; or solves begin with a guess
+    kind = options.solver, options.gradient, followed, wanted, place((x,), several)
+    forward = options.known.of(kind)
+    if forward.refused is None:
+        forward.backward, forward.refused = Recurrence(), not _is_elementary(network, x)
+    assert forward.backward is not None
+    if forward.refused:
+        return None
+    return _Pass(network, weights, wanted, _addresses(several), (forward, forward.backward))
 
 
 def _addresses(weights: Iterable[Tensor]) -> list[int]:
