@@ -194,3 +194,23 @@ def test_graphs_die_with_their_network_or_when_they_are_forgotten(recorder):
     assert recorder.kept
     del net, one, given
     assert not recorder.kept
+
+
+def test_cotangents_that_are_mapped(recorder):
+    nets, x = pair(), inputs(2)
+    layer = shoal.Equilibrium(Cell())
+    cotangents = torch.eye(2, dtype=torch.float64)[:, :, None]
+    for net in nets:
+        for _ in range(8):
+            passes(net, x)
+    for net in (*nets, lambda x: layer(torch.zeros_like(x), x)[:, :1]):
+        u = x.clone().requires_grad_()
+        output = net(u)
+
+        def pull(cotangent, output=output, u=u):
+            return torch.autograd.grad(output, u, cotangent, retain_graph=True)[0]
+
+        expected = torch.stack([pull(cotangent) for cotangent in cotangents])
+        found = torch.vmap(pull)(cotangents)
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+    assert recorder.replays

@@ -145,12 +145,10 @@ class Problem(ABC):
         return self.evaluate(z), None
 
     def recurring(
-        self,
-        solver: "Solver",  # noqa: ARG002
-        start: Tensor | None,  # noqa: ARG002
-        known: "Recurrences",  # noqa: ARG002
+        self, solver: "Solver", start: Tensor | None, known: "Recurrences"
     ) -> "Recurring | None":
         """The same solve as one of a kind that may be made at once; ``None`` if it may not."""
+        del solver, start, known
         return None
 
     @property

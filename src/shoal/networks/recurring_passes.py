@@ -17,6 +17,7 @@ from shoal.core.torch_internals import (
     has_hooks,
     has_loose_tensors,
     in_full_precision,
+    is_transformed,
 )
 from shoal.equilibrium import graphs
 from shoal.equilibrium.graphs import Function, place
@@ -194,7 +195,8 @@ class _Differentiable(torch.autograd.Function):
         one = ctx.one
         z, slope, *tensors = ctx.saved_tensors
         one = one._replace(weights=dict(zip(one.weights, tensors[1:], strict=True)))
-        if torch.is_grad_enabled() or _addresses(tensors[1:]) != one.addresses:
+        moved = _addresses(tensors[1:]) != one.addresses
+        if torch.is_grad_enabled() or moved or is_transformed(cotangent):
             return None, None, *_again(one, tensors, cotangent)
         changing = cotangent.contiguous(), z, slope, tensors[0].detach()
         found = one.recurrences[1].run(lambda steps: _backward(one, z, steps), changing)
@@ -243,7 +245,7 @@ def _driven(
 
 
 def _again(one: _Pass, tensors: Sequence[Tensor], cotangent: Tensor) -> list[Tensor | None]:
-    """The gradients of a pass that is made once more: to be differentiated, or of moved weights."""
+    """The gradients of a pass that is made once more: they are followed, or weights have moved."""
     followed = torch.is_grad_enabled()
     wanted = [
         tensor.requires_grad and want for tensor, want in zip(tensors, one.wanted, strict=True)
