@@ -10,8 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import shoal
-from shoal.equilibrium import coarse, graphs, recurring
-from shoal.equilibrium.graphs import Recording
+from shoal.equilibrium import recurring
 
 DEQ = shoal.DEQ(shoal.Tanh(), 0.2, 0.8)
 
@@ -23,16 +22,6 @@ def inputs(count=6, seed=0):
 
 def network(**options):
     return shoal.build(DEQ, in_features=5, width=48, dtype=torch.float64, **options)
-
-
-@pytest.fixture
-def late_looks(monkeypatch):
-    """Let a look cost as much as some steps, as on a GPU."""
-
-    def cost(steps):
-        monkeypatch.setitem(coarse._LOOK, "cpu", steps * coarse._STEP * 1.1)
-
-    return cost
 
 
 @pytest.mark.parametrize("cost", [1, 3, 11])
@@ -97,38 +86,6 @@ def test_warm_starts_stay_short(late_looks):
         counts.append(net.last_solve.evaluations + net.last_adjoint.evaluations)
         optimizer.step()
     assert counts[-1] < 0.5 * counts[0]
-
-
-class Recorder:
-    """Records on the CPU; a replay does what was recorded."""
-
-    def __init__(self):
-        self.captures = self.replays = 0
-
-    def __call__(self, function, tensors):
-        def capture(run):
-            self.captures += 1
-            run()
-
-            def replay():
-                self.replays += 1
-                run()
-
-            return replay
-
-        with torch.inference_mode(mode=False), torch.no_grad():
-            return Recording(function, tensors, capture)
-
-
-@pytest.fixture
-def recorder(monkeypatch, late_looks):
-    """Let solves be recorded on the CPU, as on a GPU."""
-    late_looks(3)
-    found = Recorder()
-    monkeypatch.setattr(recurring, "record", found)
-    monkeypatch.setattr(graphs, "_on_gpu", torch.is_tensor)
-    monkeypatch.setattr(recurring, "_KNOWN", recurring.Recurrences())
-    return found
 
 
 def passes(net, x):

@@ -140,7 +140,7 @@ def test_graphs_in_several_streams_and_after_new_weights():
 
 @pytest.fixture
 def recorded(monkeypatch):
-    """Counts the graphs that are captured, and knows none at first."""
+    """Counts the graphs that are captured."""
     found = []
 
     def record(function, tensors):
@@ -149,7 +149,6 @@ def recorded(monkeypatch):
 
     captured = recurring.record
     monkeypatch.setattr(recurring, "record", record)
-    monkeypatch.setattr(recurring, "_KNOWN", recurring.Recurrences())
     return found
 
 

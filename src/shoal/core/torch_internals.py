@@ -8,16 +8,18 @@ from typing import Any, ParamSpec, TypeVar, cast
 import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
-from torch.nn.utils import stateless
+from torch.nn.utils import parametrize, stateless
 
 __all__ = [
     "apply",
     "full_precision",
     "has_hooks",
+    "has_loose_tensors",
     "in_forward_mode",
     "in_full_precision",
     "is_followed",
     "is_mapped",
+    "is_reusing_weights",
     "is_transformed",
     "kept_as_they_are",
     "lent_tensors",
@@ -152,6 +154,20 @@ def named_tensors(module: nn.Module) -> dict[str, Tensor]:
                     places.add((id(held), name))
                     found[f"{prefix}.{name}" if prefix else name] = tensor
     return found
+
+
+def has_loose_tensors(module: nn.Module) -> bool:
+    """Whether tensors are attributes of a module but neither parameters nor buffers of it.
+
+    Such are weights that hooks make of parameters before each call, as those of
+    ``torch.nn.utils.prune``, and all weights of the replicas that ``nn.DataParallel`` makes.
+    """
+    return any(isinstance(held, Tensor) for held in module.__dict__.values())
+
+
+def is_reusing_weights() -> bool:
+    """Whether parametrized weights that were made once are used again and forgotten at last."""
+    return bool(parametrize._cache_enabled)
 
 
 def lent_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> AbstractContextManager[Any]:

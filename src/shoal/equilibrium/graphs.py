@@ -12,7 +12,7 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-from shoal.core.torch_internals import in_forward_mode, is_transformed
+from shoal.core.torch_internals import in_forward_mode, is_reusing_weights, is_transformed
 
 __all__ = ["Recording", "can_record", "captured", "place", "without_graphs"]
 
@@ -75,11 +75,16 @@ def without_graphs() -> Iterator[None]:
 
 
 def can_record(*tensors: Tensor) -> bool:
-    """Whether functions of these tensors may be recorded now: no one wants to see operations."""
+    """Whether functions of these tensors may be recorded now: no one wants to see operations.
+
+    All of them must be on one device: a number on the host would be read once, when recording.
+    """
+    device = tensors[0].device
     return (
         _on_gpu(tensors[0])
         and not _LEFT_OUT
-        and all(type(tensor) in _PLAIN for tensor in tensors)
+        and all(type(tensor) in _PLAIN and tensor.device == device for tensor in tensors)
+        and not is_reusing_weights()
         and not is_transformed(*tensors)
         and not in_forward_mode()
         and torch._C._get_tracing_state() is None
@@ -100,6 +105,8 @@ def place(changing: Sequence[Tensor], weights: Sequence[Tensor]) -> Hashable:
         stream,
         device,
         torch.backends.cuda.matmul.fp32_precision,
+        torch.backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
+        torch.are_deterministic_algorithms_enabled(),
         *((t.shape, t.stride(), t.dtype) for t in (*changing, *weights)),
         *(weight.data_ptr() for weight in weights),
     )

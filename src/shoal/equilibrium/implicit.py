@@ -283,7 +283,7 @@ class _Attached(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         g = _through(ctx, _Adjoint, cotangent)
         needed = ctx.needs_input_grad[5:]
-        if not _is_last(ctx):
+        if not _is_last(ctx, cotangent):
             return *(None,) * 5, *_partials(ctx.of, g, needed, *ctx.saved_tensors)
         if ctx.near.has_formulas:
             return *(None,) * 5, *ctx.near.partials(g, needed)
@@ -329,16 +329,18 @@ class _Final(torch.autograd.Function):
         raise NotImplementedError(_FORWARD_MODE_LAST)
 
 
-def _is_last(ctx: Any) -> bool:
-    """Whether nothing will be differentiated again, so that the evaluation at hand suffices."""
-    return ctx.near is not None and not torch.is_grad_enabled() and not in_forward_mode()
+def _is_last(ctx: Any, right: Tensor) -> bool:
+    """Whether nothing will be differentiated again or mapped, so that what is at hand suffices."""
+    if ctx.near is None or torch.is_grad_enabled() or in_forward_mode():
+        return False
+    return not is_transformed(right)
 
 
 def _through(ctx: Any, equation: type[_Adjoint], right: Tensor) -> Tensor:
     """The solution of a linear equation at the fixed point, differentiable where that is wanted."""
     options: SolveOptions = ctx.options
     gradient = options.gradient
-    if _is_last(ctx):
+    if _is_last(ctx, right):
         if isinstance(gradient, Neumann):
             return _partial_sum(equation.at(ctx.near, right), right, gradient.terms)
         return options.solve_backward(equation.at(ctx.near, right)).solution.value

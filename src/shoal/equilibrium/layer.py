@@ -20,7 +20,7 @@ from shoal.equilibrium.problem import (
     row_sizes,
 )
 from shoal.equilibrium.records import Outcome
-from shoal.equilibrium.recurring import Recurring, attempt, recurring
+from shoal.equilibrium.recurring import Recurrences, Recurring, attempt, recurring
 from shoal.equilibrium.solution import Solution
 
 __all__ = ["AdjointAtOnce", "Layer", "LayerLinearization", "LayerProblem"]
@@ -123,7 +123,9 @@ class LayerProblem(Problem):
         inner = torch.addmm(self.injection, z, self._transposed, alpha=self._scale)
         return Evaluation(self._function(inner), inner)
 
-    def recurring(self, solver: Solver, start: Tensor | None) -> Recurring | None:
+    def recurring(
+        self, solver: Solver, start: Tensor | None, known: Recurrences
+    ) -> Recurring | None:
         """By a graph, if there can be one of the activation."""
         if not self.may_recur(solver):
             return None
@@ -135,7 +137,7 @@ class LayerProblem(Problem):
             return Outcome(solution, inner, converged=True, near=near)
 
         changing = self.start() if start is None else start, self.injection
-        return recurring(_AtOnce(self.layer), solver, changing, (self.weight,), outcome)
+        return recurring(_AtOnce(self.layer), solver, changing, (self.weight,), outcome, known)
 
     def may_recur(self, solver: Solver) -> bool:
         """Whether there can be a graph of its steps, and they are the faster for it."""
@@ -251,7 +253,9 @@ class LayerAdjoint(LinearProblem):
         inner = z * near.slope
         return Evaluation(torch.addmm(self.right, inner, near.weight, alpha=near.layer.scale))
 
-    def recurring(self, solver: Solver, start: Tensor | None) -> Recurring | None:
+    def recurring(
+        self, solver: Solver, start: Tensor | None, known: Recurrences
+    ) -> Recurring | None:
         """By a graph, whatever the slopes are of."""
         if not _pays(self, solver, self.right.numel()):
             return None
@@ -262,7 +266,7 @@ class LayerAdjoint(LinearProblem):
 
         near, guess = self.near, () if start is None else (start,)
         form, changing = AdjointAtOnce(near.layer.scale), (self.right, near.slope, *guess)
-        return recurring(form, solver, changing, (near.weight,), outcome)
+        return recurring(form, solver, changing, (near.weight,), outcome, known)
 
     @property
     def evaluations_per_look(self) -> int:

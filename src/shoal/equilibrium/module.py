@@ -19,7 +19,6 @@ from shoal.equilibrium.methods import Gradient, Unrolled, check_gradient, exact_
 from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.picard import Picard
 from shoal.equilibrium.problem import FunctionProblem, Problem
-from shoal.equilibrium.recurring import Recurrences
 from shoal.equilibrium.recurring_cells import CellProblem
 from shoal.equilibrium.solution import Solution, SolveLog, check_on_failure
 from shoal.equilibrium.solve import check_solver
@@ -132,7 +131,7 @@ class Equilibrium(nn.Module):
         self.warm_start = flag("warm_start", warm_start)
         if flag("graphs", graphs) and not isinstance(cell, nn.Module):
             raise TypeError(f"cell must be a module if graphs is True, got {type(cell).__name__}")
-        self._recurrences = Recurrences() if graphs else None
+        self.graphs = graphs
         if self.separable and not self.batched:
             raise ValueError("separable must be False for a state that is one sample, got True")
         self.solution: Solution | None = None
@@ -145,8 +144,9 @@ class Equilibrium(nn.Module):
         return self.options.log
 
     def forget(self) -> None:
-        """Let the next solves start cold, whatever came before."""
+        """Let the next solves start cold, whatever came before; frees the memory of graphs."""
         self._series.clear()
+        self.options.known.clear()
 
     def extra_repr(self) -> str:
         """The methods."""
@@ -200,10 +200,10 @@ class Equilibrium(nn.Module):
         cell = self.cell
         function = cell if not named else lambda z, *given: cell(z, *given, **named)
         scope = _Scope(start)
-        if self._recurrences is not None and not named and not scope.autocast:
+        if self.graphs and not named and not scope.autocast:
             assert isinstance(cell, nn.Module)
-            known, separable = self._recurrences, self.separable
-            return CellProblem(cell, known, layout, inputs, separable=separable, scope=scope), start
+            separable = self.separable
+            return CellProblem(cell, layout, inputs, separable=separable, scope=scope), start
         problem = FunctionProblem(
             function, layout, inputs, separable=self.separable, scope=scope, cast=scope.autocast
         )

@@ -12,7 +12,7 @@ from shoal.equilibrium.methods import Gradient, Implicit, Unrolled, exact_gradie
 from shoal.equilibrium.picard import DampedPicard, Picard
 from shoal.equilibrium.problem import LinearProblem, Problem, is_wide, row_sizes
 from shoal.equilibrium.records import PATIENCE
-from shoal.equilibrium.recurring import Recurring
+from shoal.equilibrium.recurring import Recurrences, Recurring
 from shoal.equilibrium.solution import OnFailure, Solution, SolveLog, handle_failure
 from shoal.equilibrium.status import Status
 from shoal.equilibrium.warm import Recall, WarmStart
@@ -31,6 +31,7 @@ class SolveOptions:
         on_failure: What to do about samples that do not converge, in both passes.
         warm: Where to start from, if similar problems were solved before.
         log: Where the outcomes are written.
+        known: What is known of solves that recur, with their graphs.
     """
 
     solver: Solver = field(default_factory=Picard)
@@ -39,6 +40,7 @@ class SolveOptions:
     on_failure: OnFailure = "raise"
     warm: WarmStart | None = None
     log: SolveLog = field(default_factory=SolveLog)
+    known: Recurrences = field(default_factory=Recurrences, kw_only=True)
 
     def __post_init__(self) -> None:
         """See that the solver can be differentiated that way."""
@@ -56,7 +58,7 @@ class SolveOptions:
         guess = None if recall is None else recall.guess(start)
         solvers = (self.solver, *self.fallbacks)
         start, expected = _begin(start, guess, recall)
-        recurring = problem.recurring(self.solver, start)
+        recurring = problem.recurring(self.solver, start, self.known)
         outcome = _driven(problem, solvers, start, expected, recurring)
         # detached: autograd will attach the graph to the value itself, and logs must not hold it
         value = outcome.solution.value.detach()
@@ -78,7 +80,7 @@ class SolveOptions:
         recall = None if self.warm is None else self.warm.backward
         gradient = self.gradient if isinstance(self.gradient, Implicit) else Implicit()
         solvers = tuple(gradient.adjoint_solver(s) for s in (self.solver, *self.fallbacks))
-        at_once = equation.recurring(solvers[0], None) if recall is None else None
+        at_once = equation.recurring(solvers[0], None, self.known) if recall is None else None
         outcome = None if at_once is None else at_once.run()
         if outcome is None:
             outcome = self._solve_scaled(equation, solvers, recall)
@@ -105,7 +107,7 @@ class SolveOptions:
         problem = equation.with_right(unit)
         guess = None if recall is None else recall.guess(unit, linear=True)
         start, expected = _begin(unit, guess, recall)
-        recurring = None if guess is None else problem.recurring(solvers[0], start)
+        recurring = None if guess is None else problem.recurring(solvers[0], start, self.known)
         outcome = _driven(problem, solvers, start, expected, recurring)
         found = outcome.solution
         _keep(recall, outcome, found.value, unit)
@@ -162,7 +164,8 @@ class SolveOptions:
         if on_failure == "status" and not silent:
             on_failure = "warn"
         gradient = exact_gradient(self.gradient)
-        return SolveOptions(self.solver, gradient, on_failure, fallbacks=self.fallbacks)
+        fallbacks, known = self.fallbacks, self.known
+        return SolveOptions(self.solver, gradient, on_failure, fallbacks=fallbacks, known=known)
 
     def without_recall(self) -> "SolveOptions":
         """The same for a problem that is not the next of a series."""

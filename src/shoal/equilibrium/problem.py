@@ -15,7 +15,7 @@ from shoal.equilibrium.state import State, StateLayout
 
 if TYPE_CHECKING:
     from shoal.equilibrium.base import Solver
-    from shoal.equilibrium.recurring import Recurring
+    from shoal.equilibrium.recurring import Recurrences, Recurring
 
 __all__ = [
     "Evaluation",
@@ -144,8 +144,11 @@ class Problem(ABC):
         """The map at an iterate that may be the last one, and near it if that comes with it."""
         return self.evaluate(z), None
 
-    def recurring(self, solver: "Solver", start: Tensor | None) -> "Recurring | None":  # noqa: ARG002
+    def recurring(
+        self, solver: "Solver", start: Tensor | None, known: "Recurrences"
+    ) -> "Recurring | None":
         """The same solve as one of a kind that may be made at once; ``None`` if it may not."""
+        del solver, start, known
         return None
 
     @property

@@ -104,7 +104,10 @@ class Recurrence:
             return
         needed, last = 1.0, max(last, _INFORMATIVE)
         if first > 1 and last < first:
-            needed = steps * math.log(first / _AIM) / math.log(first / last)
+            rate = math.log(first / last) / steps
+            enough = math.log(first) / rate
+            # a little more, but not many times as much where the rate is slow, or is rounding
+            needed = enough + min(-math.log(_AIM) / rate, max(2.0, enough / 2))
         gap = needed - self._steps
         self._steps += gap if gap > 0 else gap / 4
 
@@ -118,7 +121,7 @@ class Recurrence:
 
 
 class Recurrences:
-    """The kinds of solves that came last."""
+    """The kinds of solves that came last; their graphs live as long as this, or until cleared."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[Hashable, Recurrence] = OrderedDict()
@@ -128,6 +131,12 @@ class Recurrences:
     def __reduce__(self) -> "tuple[type[Recurrences], tuple[()]]":
         """Copies know nothing: weights are elsewhere."""
         return Recurrences, ()
+
+    def clear(self) -> None:
+        """Know nothing, and free the memory of all graphs."""
+        with self._lock:
+            self._known.clear()
+            self._last = None
 
     def of(self, kind: Hashable) -> Recurrence:
         """What is known of a kind."""
@@ -141,9 +150,6 @@ class Recurrences:
             while len(self._known) > _KINDS:
                 self._known.popitem(last=False)
         return found
-
-
-_KNOWN = Recurrences()
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +184,7 @@ def recurring(
     changing: Sequence[Tensor],
     weights: Sequence[Tensor],
     outcome: Callable[[list[Tensor], int], Outcome],
-    known: "Recurrences | None" = None,
+    known: Recurrences,
 ) -> Recurring | None:
     """A solve as one of its kind, or ``None`` if there is no making it at once.
 
@@ -189,11 +195,11 @@ def recurring(
         changing: Tensors that differ between solves; the first is like the state.
         weights: Tensors that keep their places.
         outcome: What the form's tensors and the number of steps come to.
-        known: What is known of such solves; by default of those of all networks.
+        known: What is known of such solves.
     """
     if not graphs.can_record(*changing, *weights):
         return None
-    recurrence = (_KNOWN if known is None else known).of((form, solver, place(changing, weights)))
+    recurrence = known.of((form, solver, place(changing, weights)))
 
     def make(steps: int) -> Function:
         limits = Limits.of(solver, changing[0].shape[1], changing[0].dtype)

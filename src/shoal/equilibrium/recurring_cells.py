@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from shoal.core.torch_internals import lent_tensors, named_tensors
+from shoal.core.torch_internals import has_loose_tensors, lent_tensors, named_tensors
 from shoal.equilibrium.base import Solver
 from shoal.equilibrium.limits import Limits
 from shoal.equilibrium.problem import (
@@ -119,7 +119,6 @@ class CellProblem(FunctionProblem):
 
     Args:
         module: Takes the state and the inputs; does the same operations every time.
-        known: What is known of its solves.
         layout: How states lie in rows.
         inputs: Trees of tensors, and whatever else the module takes.
         separable: Whether it may be called for some of the samples alone.
@@ -129,7 +128,6 @@ class CellProblem(FunctionProblem):
     def __init__(
         self,
         module: nn.Module,
-        known: Recurrences,
         layout: StateLayout,
         inputs: Sequence[Any],
         *,
@@ -137,7 +135,7 @@ class CellProblem(FunctionProblem):
         scope: Callable[[], AbstractContextManager[Any]],
     ) -> None:
         super().__init__(module, layout, inputs, separable=separable, scope=scope)
-        self.module, self.known = module, known
+        self.module = module
         leaves, tree = pytree.tree_flatten(self.inputs)
         self.tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         kinds = (
@@ -154,24 +152,28 @@ class CellProblem(FunctionProblem):
         return known and not random and bool(solver.follows_map(self))
 
     def at_once(
-        self, form: Any, solver: Solver, changing: Sequence[Tensor], near: Linearization | None
+        self, form: Any, solver: Solver, changing: Sequence[Tensor], known: Recurrences
     ) -> Recurring | None:
         """A solve as one of its kind."""
 
         def outcome(found: list[Tensor], steps: int) -> Outcome:
             value, residual = found
-            solution = Solution.of_steps(value, residual, steps)
-            return Outcome(solution, None, converged=True, near=near)
+            return Outcome(Solution.of_steps(value, residual, steps), None, converged=True)
 
         weights = list(named_tensors(self.module).values())
-        return recurring(form, solver, changing, weights, outcome, self.known)
+        found = recurring(form, solver, changing, weights, outcome, known)
+        if found is not None and found.recurrence.refused is None:  # not all weights are known
+            found.recurrence.refused = any(map(has_loose_tensors, self.module.modules()))
+        return None if found is None or found.recurrence.refused else found
 
-    def recurring(self, solver: Solver, start: Tensor | None) -> Recurring | None:
+    def recurring(
+        self, solver: Solver, start: Tensor | None, known: Recurrences
+    ) -> Recurring | None:
         """By a graph."""
         if start is None or not self.may_recur(solver):
             return None
         form = _AtOnce(self.cell, len(self.tensors))
-        return self.at_once(form, solver, (start, *self.tensors), None)
+        return self.at_once(form, solver, (start, *self.tensors), known)
 
     def linearize(self, z: Tensor, kept: Tensor | None = None) -> Linearization:  # noqa: ARG002
         """One evaluation, whose graph is kept; equations near it may be recorded too."""
@@ -188,7 +190,9 @@ class _CellLinearization(FunctionLinearization):
 class _CellAdjoint(LinearProblem):
     near: _CellLinearization
 
-    def recurring(self, solver: Solver, start: Tensor | None) -> Recurring | None:
+    def recurring(
+        self, solver: Solver, start: Tensor | None, known: Recurrences
+    ) -> Recurring | None:
         """By a graph, where samples can be measured in one unit if they may see each other."""
         near, problem = self.near, self.near.problem
         if (self.may_mix and solver.atol) or not problem.may_recur(solver):
@@ -196,4 +200,4 @@ class _CellAdjoint(LinearProblem):
         guess = self.right if start is None else start
         form = _AdjointAtOnce(problem.cell, len(problem.tensors), self.may_mix, start is not None)
         changing = (self.right, near.z.detach(), *problem.tensors, guess)
-        return problem.at_once(form, solver, changing, None)
+        return problem.at_once(form, solver, changing, known)

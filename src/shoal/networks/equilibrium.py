@@ -22,7 +22,7 @@ from shoal.equilibrium.solution import SolveLog, handle_failure
 from shoal.equilibrium.warm import Series, WarmStart
 from shoal.networks.gain import GainBound, MatrixNorm, WeightNorm, gain_factor
 from shoal.networks.network import Network, NetworkSpec
-from shoal.networks.recurring_passes import RecurringPasses
+from shoal.networks.recurring_passes import recurring_pass
 from shoal.networks.well_posedness import WellPosedness, well_posedness
 
 __all__ = ["EquilibriumNetwork"]
@@ -52,7 +52,6 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         self.options = replace(options, log=SolveLog(), warm=None)
         self.warm_start = warm_start
         self._series = Series()
-        self._passes = RecurringPasses()
 
     @property
     @abstractmethod
@@ -88,8 +87,9 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         return self.options.log.backward
 
     def forget(self) -> None:
-        """Let the next solves start cold, whatever came before."""
+        """Let the next solves start cold, whatever came before; frees the memory of graphs."""
         self._series.clear()
+        self.options.known.clear()
 
     def recalled(self) -> dict[str, Tensor]:
         """What warm starts know now, as tensors; to be kept and given to :meth:`recall`."""
@@ -103,7 +103,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         """The network's outputs, of shape (samples, outputs)."""
         if torch.compiler.is_compiling():
             return super().forward(x)
-        return self._passes.of(self, x, super().forward)
+        return recurring_pass(self, x, super().forward)
 
     def _forward(self, x: Tensor) -> Tensor:
         injections = self.injections(x)
@@ -170,7 +170,6 @@ class EquilibriumNetwork(Network[A], Generic[A]):
                 "options": self.options.exact(silent=silent),
                 "warm_start": False,
                 "_series": Series(),
-                "_passes": RecurringPasses(),
                 "_checked": None,
             }
         )

@@ -154,7 +154,7 @@ class Network(Module, ABC, Generic[A]):
                 f"{name} must have shape {shape} with in_features = {self.spec.in_features}, "
                 f"got {tuple(x.shape)}"
             )
-        weight = next(self.parameters())
+        weight = self.readout  # which replicas of a module have too
         if (x.dtype, x.device) != (weight.dtype, weight.device):
             raise TypeError(
                 f"{name} must have the network's dtype and device, {weight.dtype} on "
@@ -168,7 +168,7 @@ class Network(Module, ABC, Generic[A]):
         """Whether these are the inputs of last time, unchanged: then no device is asked again."""
         if self._checked is None or self._checked[0]() is not x:
             return False
-        weight = next(self.parameters())
+        weight = self.readout  # which replicas of a module have too
         return self._checked[1:] == (x._version, weight.dtype, weight.device)
 
     def __getstate__(self) -> dict[str, object]:

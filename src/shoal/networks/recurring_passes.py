@@ -5,99 +5,122 @@ outputs' cotangents to the gradients of all weights. Whether both have solved th
 whether the inputs are finite, is looked at once, at the end of each.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from shoal.core.torch_internals import apply, has_hooks, in_full_precision
+from shoal.core.torch_internals import (
+    apply,
+    has_hooks,
+    has_loose_tensors,
+    in_full_precision,
+    is_transformed,
+)
 from shoal.equilibrium import graphs
 from shoal.equilibrium.graphs import Function, place
 from shoal.equilibrium.layer import AdjointAtOnce, Layer, LayerLinearization, LayerProblem
 from shoal.equilibrium.limits import Limits
 from shoal.equilibrium.loop import recurrent_problem
 from shoal.equilibrium.methods import Implicit, Reversible, Unrolled
-from shoal.equilibrium.recurring import Recurrence, Recurrences, attempt
+from shoal.equilibrium.recurring import Recurrence, attempt
 from shoal.equilibrium.solution import Solution
 
 if TYPE_CHECKING:
     from shoal.networks.equilibrium import EquilibriumNetwork
 
-__all__ = ["RecurringPasses"]
+__all__ = ["recurring_pass"]
 
 Solve = Callable[[Tensor], tuple[tuple[Tensor, ...], Tensor]]  # of an adjoint's right-hand side
 
 
 class _Pass(NamedTuple):
-    """A pass of a network that may be made at once."""
+    """A pass of a network that may be made at once.
+
+    Attributes:
+        network: The network.
+        weights: Its parameters and buffers, by name.
+        wanted: Whether the inputs and each of the weights have a gradient.
+        addresses: Where the weights are.
+        recurrences: What is known of such passes, forward and backward.
+    """
 
     network: "EquilibriumNetwork[Any]"
     weights: dict[str, Tensor]
-    recurrences: tuple[Recurrence, Recurrence]  # forward and backward
+    wanted: tuple[bool, ...]
+    addresses: list[int]
+    recurrences: tuple[Recurrence, Recurrence]
 
 
-class RecurringPasses:
-    """What is known of a network's passes, by the kind of their inputs."""
+def recurring_pass(
+    network: "EquilibriumNetwork[Any]", x: Tensor, general: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """The outputs for inputs, at once where that is known to do, else in general.
 
-    def __init__(self) -> None:
-        self._known = Recurrences()
+    Args:
+        network: The network.
+        x: Inputs, not yet checked: those of a kind that has passed before fit, and whether
+            they are finite is looked at with the solution.
+        general: The pass that checks them.
+    """
+    one = _pass(network, x)
+    if one is None:
+        return general(x)
+    found = one.recurrences[0].run(lambda steps: _forward(one, x, steps), (x,))
+    if found is None:
+        output = general(x)
+        last = network.options.log.forward
+        if last is not None:
+            one.recurrences[0].learn(last, converged=bool(last.converged.all()))
+        return output
+    (output, z, residual, *slopes), steps = found
+    network.options.report("forward", Solution.of_steps(z, residual, steps), converged=True)
+    if not slopes:
+        return output
+    made = [output, z, *slopes]
+    attached: Tensor = apply(_Differentiable, one, made, x, *one.weights.values())
+    return attached
 
-    def of(
-        self, network: "EquilibriumNetwork[Any]", x: Tensor, general: Callable[[Tensor], Tensor]
-    ) -> Tensor:
-        """The outputs for inputs, at once where that is known to do, else in general.
 
-        Args:
-            network: The network.
-            x: Inputs, not yet checked: those of a kind that has passed before fit, and whether
-                they are finite is looked at with the solution.
-            general: The pass that checks them.
-        """
-        one = self._pass(network, x)
-        if one is None:
-            return general(x)
-        found = one.recurrences[0].run(lambda steps: _forward(one, x, steps), (x,))
-        if found is None:
-            output = general(x)
-            last = network.options.log.forward
-            if last is not None:
-                one.recurrences[0].learn(last, converged=bool(last.converged.all()))
-            return output
-        (output, z, residual, *slopes), steps = found
-        network.options.report("forward", Solution.of_steps(z, residual, steps), converged=True)
-        if not slopes:
-            return output
-        made = [output, z, *slopes]
-        attached: Tensor = apply(_Differentiable, one, made, x, *one.weights.values())
-        return attached
+def _pass(network: "EquilibriumNetwork[Any]", x: Tensor) -> _Pass | None:
+    """A pass as one of its kind; ``None`` if it cannot be made at once."""
+    if not isinstance(x, Tensor) or x.dim() < 2 or "parametrizations" in network._modules:
+        return None
+    held = (*network._parameters.items(), *network._buffers.items())
+    weights: dict[str, Tensor] = {name: t for name, t in held if t is not None}
+    several, options = list(weights.values()), network.options
+    if not graphs.can_record(x, *several) or torch.is_autocast_enabled(x.device.type):
+        return None
+    followed = torch.is_grad_enabled()
+    wanted = tuple(followed and t.requires_grad for t in (x, *several))
+    if followed and (has_hooks() or (network.warm_start and network.training)):
+        return None  # checkpointing counts what is kept; or solves begin with a guess
+    kind = options.solver, options.gradient, followed, wanted, place((x,), several)
+    forward = options.known.of(kind)
+    if forward.refused is None:
+        forward.backward, forward.refused = Recurrence(), not _is_elementary(network, x)
+    assert forward.backward is not None
+    if forward.refused:
+        return None
+    return _Pass(network, weights, wanted, _addresses(several), (forward, forward.backward))
 
-    def _pass(self, network: "EquilibriumNetwork[Any]", x: Tensor) -> _Pass | None:
-        """A pass as one of its kind; ``None`` if it cannot be made at once."""
-        if not isinstance(x, Tensor) or x.dim() < 2 or "parametrizations" in network._modules:
-            return None
-        held = (*network._parameters.items(), *network._buffers.items())
-        weights: dict[str, Tensor] = {name: t for name, t in held if t is not None}
-        several, options = list(weights.values()), network.options
-        if not graphs.can_record(x, *several) or torch.is_autocast_enabled(x.device.type):
-            return None
-        wanted = torch.is_grad_enabled() and tuple(t.requires_grad for t in (x, *several))
-        if wanted and (has_hooks() or (network.warm_start and network.training)):
-            return None  # checkpointing counts what is kept; or solves begin with a guess
-        kind = options.solver, options.gradient, wanted, place((x,), several)
-        forward = self._known.of(kind)
-        if forward.refused is None:
-            forward.refused, forward.backward = not _is_elementary(network, x), Recurrence()
-        assert forward.backward is not None
-        return None if forward.refused else _Pass(network, weights, (forward, forward.backward))
+
+def _addresses(weights: Iterable[Tensor]) -> list[int]:
+    return [weight.data_ptr() for weight in weights]
 
 
 def _is_elementary(network: "EquilibriumNetwork[Any]", x: Tensor) -> bool:
-    """Whether it has one layer whose solves may recur, and is differentiated exactly if at all."""
+    """Whether it has one layer whose solves may recur, and is differentiated exactly if at all.
+
+    All of its weights must be known, as those are that it holds as parameters or buffers.
+    """
     (layer, weight), *others = network.turn
     options = network.options
-    if others or type(layer) is not Layer or isinstance(options.gradient, Unrolled | Reversible):
+    if has_loose_tensors(network) or others or type(layer) is not Layer:
+        return False
+    if isinstance(options.gradient, Unrolled | Reversible):
         return False
     if torch.is_grad_enabled() and not isinstance(options.gradient, Implicit):
         return False
@@ -122,18 +145,17 @@ def _forward(one: _Pass, like: Tensor, steps: int) -> Function:
 
 
 def _gradients(
-    one: _Pass, tensors: Sequence[Tensor], wanted: Sequence[bool], solve: Solve
+    one: _Pass, tensors: Sequence[Tensor], solve: Solve
 ) -> tuple[tuple[Tensor, ...], Tensor]:
     """The gradients of the inputs and the weights that are wanted, and what the solve adds to them.
 
     Args:
         one: The pass.
         tensors: The outputs' cotangent, the equilibrium, its slopes, and the inputs.
-        wanted: Which of the inputs and the weights.
         solve: Solves the adjoint equation.
     """
     cotangent, z, slope, x = tensors
-    several = zip((x, *one.weights.values()), wanted, strict=True)
+    several = zip((x, *one.weights.values()), one.wanted, strict=True)
     leaves = [tensor.detach().requires_grad_(want) for tensor, want in several]
     network = one.network.having(dict(zip(one.weights, leaves[1:], strict=True)))
     with torch.enable_grad():
@@ -172,27 +194,27 @@ class _Differentiable(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         one = ctx.one
         z, slope, *tensors = ctx.saved_tensors
-        wanted = [tensor.requires_grad for tensor in tensors]  # also if some are not asked for now
         one = one._replace(weights=dict(zip(one.weights, tensors[1:], strict=True)))
-        if torch.is_grad_enabled():
-            return None, None, *_again(one, tensors, wanted, cotangent)
+        moved = _addresses(tensors[1:]) != one.addresses
+        if torch.is_grad_enabled() or moved or is_transformed(cotangent):
+            return None, None, *_again(one, tensors, cotangent)
         changing = cotangent.contiguous(), z, slope, tensors[0].detach()
-        found = one.recurrences[1].run(lambda steps: _backward(one, z, wanted, steps), changing)
+        found = one.recurrences[1].run(lambda steps: _backward(one, z, steps), changing)
         options = one.network.options
         if found is not None:
             (*gradients, g, residual), steps = found
             options.report("backward", Solution.of_steps(g, residual, steps), converged=True)
         else:
             drive = partial(_driven, one, changing)
-            (*gradients, _), _ = _gradients(one, changing, wanted, drive)
+            (*gradients, _), _ = _gradients(one, changing, drive)
             last = options.log.backward
             assert last is not None
             one.recurrences[1].learn(last, converged=bool(last.converged.all()))
         several = iter(gradients)
-        return None, None, *(next(several) if want else None for want in wanted)
+        return None, None, *(next(several) if want else None for want in one.wanted)
 
 
-def _backward(one: _Pass, z: Tensor, wanted: Sequence[bool], steps: int) -> Function:
+def _backward(one: _Pass, z: Tensor, steps: int) -> Function:
     """A backward pass with so many steps, as a function of tensors."""
     options = one.network.options
     ((layer, recurrent),) = one.network.having(one.weights).turn
@@ -203,7 +225,7 @@ def _backward(one: _Pass, z: Tensor, wanted: Sequence[bool], steps: int) -> Func
 
     def run(*tensors: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
         return _gradients(
-            one, tensors, wanted, lambda right: form(steps, limits, right, tensors[2], weight)
+            one, tensors, lambda right: form(steps, limits, right, tensors[2], weight)
         )
 
     return run
@@ -222,13 +244,18 @@ def _driven(
     return (g,), g
 
 
-def _again(
-    one: _Pass, tensors: Sequence[Tensor], wanted: Sequence[bool], cotangent: Tensor
-) -> list[Tensor | None]:
-    """The gradients of a pass that is made once more, to be differentiated again."""
-    output = one.network.having(one.weights)._forward(tensors[0])
+def _again(one: _Pass, tensors: Sequence[Tensor], cotangent: Tensor) -> list[Tensor | None]:
+    """The gradients of a pass that is made once more: they are followed, or weights have moved."""
+    followed = torch.is_grad_enabled()
+    wanted = [
+        tensor.requires_grad and want for tensor, want in zip(tensors, one.wanted, strict=True)
+    ]
     needed = [tensor for tensor, want in zip(tensors, wanted, strict=True) if want]
+    with torch.enable_grad():
+        output = one.network.having(one.weights)._forward(tensors[0])
     found = iter(
-        torch.autograd.grad(output, needed, cotangent, create_graph=True, materialize_grads=True)
+        torch.autograd.grad(
+            output, needed, cotangent, create_graph=followed, materialize_grads=True
+        )
     )
     return [next(found) if want else None for want in wanted]
