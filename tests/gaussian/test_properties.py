@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,7 +11,19 @@ from hypothesis import strategies as st
 from reference import ACTIVATIONS, BUILT_IN
 from torch.autograd import gradcheck, gradgradcheck
 
-from shoal.activations import GELU, Affine, Cosine, Erf, HardTanh, LeakyReLU, ReLU, Softplus, Tanh
+from shoal.activations import (
+    GELU,
+    Affine,
+    Cosine,
+    Erf,
+    HardTanh,
+    LeakyReLU,
+    Mish,
+    ReLU,
+    Softplus,
+    Swish,
+    Tanh,
+)
 from shoal.gaussian import dual, dual_derivative, hermite, moments
 
 activations = st.sampled_from(list(BUILT_IN.values()))
@@ -124,6 +137,18 @@ def test_a_centred_activation_keeps_its_digits(phi):
         hermite(phi, 0.1, 40)[1:] ** 2 * 0.3 ** torch.arange(1, 41, dtype=torch.float64)
     ).sum()
     assert (dual(centred, a, b, c) - expected).abs() <= 1e-12 * dual(centred, a, b, a)
+
+
+@pytest.mark.parametrize("phi", [Mish(), Swish(), Softplus(), GELU()], ids=repr)
+def test_rectifiers_at_scales_where_exponentials_overflow(phi):
+    """They differ from ReLU, whose mean is τ/√(2π), near zero alone."""
+    tau, (nodes, weights) = 1000.0, np.polynomial.legendre.leggauss(30)
+    x = torch.from_numpy(np.arange(-59, 60, 2)[:, None] + nodes)
+    difference = (phi(x) - torch.relu(x)) * torch.exp(-((x / tau) ** 2) / 2)
+    mean = (tau + float((torch.from_numpy(weights) * difference).sum()) / tau) / math.sqrt(
+        2 * math.pi
+    )
+    assert float(moments(phi, tau).mean) == pytest.approx(mean, rel=1e-13)
 
 
 @pytest.mark.thorough(

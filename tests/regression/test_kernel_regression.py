@@ -158,6 +158,19 @@ def test_columns_end_on_their_own():
     assert report.iterations[2] == len(report.history) > 10
 
 
+@pytest.mark.parametrize("preconditioner", PRECONDITIONERS, ids=repr)
+def test_columns_without_a_solution_hold_no_others_back(preconditioner):
+    """A kernel is zero at an input of zero: without a ridge its target cannot be anything else."""
+    x, y = data(2)
+    x[0], y[0, 0] = 0.0, 0.0
+    method = shoal.ConjugateGradients(preconditioner, max_steps=100)
+    with pytest.warns(shoal.ConvergenceWarning, match="1 of 2 right-hand sides"):
+        fit = shoal.kernel_regression(RELU, x, y, ridge=0.0, method=method, on_failure="warn")
+    assert fit.coefficients.isfinite().all()
+    expected = y[1, 0] / shoal.kernel(RELU, x[1:], diag=True).ntk
+    torch.testing.assert_close(fit.coefficients[1:, 0], expected, rtol=1e-9, atol=0.0)
+
+
 def test_what_does_not_converge_says_so():
     x, y = data(200)
     options = {"ridge": 1e-8, "method": replace(PLAIN, max_steps=3)}

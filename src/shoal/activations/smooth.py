@@ -181,7 +181,8 @@ class Mish(_Analytic):
 
     def function(self, x: Tensor) -> Tensor:
         """Evaluate the function."""
-        return torch.nn.functional.mish(x)
+        # that of torch has third derivatives of NaN where exp(x) overflows
+        return x * torch.tanh(torch.nn.functional.softplus(x))
 
     def first_derivative(self, x: Tensor) -> Tensor:
         """Evaluate the derivative."""

@@ -14,6 +14,7 @@ __all__ = ["Iteration", "Map", "conjugate_gradients", "logdet_samples", "relativ
 
 Map = Callable[[Tensor], Tensor]
 _GAIN = 5e-4  # by which one sweep of refinement reduces residuals, about
+_LOST = 1e12  # growth of a residual that no conditioning explains
 
 
 @dataclass(eq=False)
@@ -97,7 +98,8 @@ def conjugate_gradients(
     if exact is None or s.aim is None:
         s.aim = rtol if exact is None else _sweep(relative(s.residual, b), rtol)
     while True:
-        moving = ~(relative(s.residual, b) <= s.aim)  # NaN moves, and never arrives
+        _stop_lost(s, b)
+        moving = relative(s.residual, b) > s.aim
         if s.steps >= max_steps or not bool(moving.any()):
             true = b - (product if exact is None else exact)(s.solution)
             found = relative(true, b)
@@ -110,6 +112,14 @@ def conjugate_gradients(
         step(s, product, b, precondition=precondition, moving=moving)
         if on_step is not None:
             on_step(s)
+
+
+def _stop_lost(s: Iteration, b: Tensor) -> None:
+    """Take columns back to zero that run away, having no solution, until all start again."""
+    lost = ~(relative(s.residual, b) < _LOST)  # NaN too
+    if bool(lost.any()):
+        for name in ("solution", "residual", "direction"):
+            setattr(s, name, getattr(s, name).masked_fill(lost, 0.0))
 
 
 def _sweep(found: Tensor, rtol: float) -> float:
