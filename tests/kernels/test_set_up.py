@@ -50,6 +50,16 @@ def test_one_large_norm_costs_no_surface(rows):
         assert ((part - exact).abs() <= 1e-11 * scale).all()
 
 
+def test_one_input_costs_no_series():
+    x, architecture = 10 * points(1), shoal.DEQ(Counted(), 0.2, 0.8)
+    shoal.kernel(architecture, x, diag=True)
+    PLACES.clear()
+    found = shoal.kernel(architecture, x)
+    assert sum(PLACES) == 0  # a series takes 1e7
+    for matrix, exact in zip(found, directly(architecture, x), strict=True):
+        assert torch.allclose(matrix, exact, rtol=1e-12, atol=0.0)
+
+
 def test_a_zero_row_leaves_one_norm_one_norm():
     x = torch.nn.functional.normalize(points(40))
     x[7] = 0

@@ -171,6 +171,14 @@ def test_columns_without_a_solution_hold_no_others_back(preconditioner):
     torch.testing.assert_close(fit.coefficients[1:, 0], expected, rtol=1e-9, atol=0.0)
 
 
+@pytest.mark.parametrize("preconditioner", PRECONDITIONERS[3:], ids=repr)
+def test_one_sample_has_no_equivalent(preconditioner):
+    x, y = data(1)
+    method = shoal.ConjugateGradients(preconditioner)
+    with pytest.raises(ValueError, match=r"preconditioner must be a Nystrom .* for one sample"):
+        shoal.kernel_regression(RELU, x, y, ridge=RIDGE, method=method)
+
+
 def test_what_does_not_converge_says_so():
     x, y = data(200)
     options = {"ridge": 1e-8, "method": replace(PLAIN, max_steps=3)}

@@ -300,7 +300,7 @@ def _choose(
     dtype = left.points.dtype
     norms = torch.cat([left.norm, right.norm])
     norms = norms[norms > 0]
-    if not len(norms):
+    if not len(norms) or (right is left and len(left) == 1):  # no angle, or none but its own
         return None, None
     squared_norm = common_norm(function, norms, dtype)
     one_norm = squared_norm is not None

@@ -239,6 +239,11 @@ def _equivalent(problem: Problem, labels: Labels | None) -> tuple[EquivalentOper
             "preconditioner must be a Nystrom for images, whose kernels have no high-dimensional "
             "equivalent"
         )
+    if problem.size == 1:
+        raise ValueError(
+            "preconditioner must be a Nystrom or simpler for one sample, which has no "
+            "high-dimensional equivalent"
+        )
     # misfits are not told of: a preconditioner may be wrong, only not too much
     both, _ = unchecked_equivalent(problem.function, problem.x, labels, center=False)
     c = both.coefficients

@@ -212,7 +212,8 @@ def _all_integral(cells: list[str]) -> bool:
 def _number(path: Path, line: int, column: int, cell: str) -> float:
     value = float(cell) if _is_number(cell) else math.nan
     if not math.isfinite(value):
-        raise damaged(path, "finite numbers", f"{reprlib.repr(cell)} in line {line}, column {column}")
+        place = f"line {line}, column {column}"
+        raise damaged(path, "finite numbers", f"{reprlib.repr(cell)} in {place}")
     return value
 
 
