@@ -71,7 +71,7 @@ if TYPE_CHECKING:  # functions from the modules of their names, which mypy takes
         jacobian_penalty,
     )
     from shoal.equilibrium.fixed_point import fixed_point
-    from shoal.equilibrium.solve import solve
+    from shoal.equilibrium.solvers.solve import solve
     from shoal.equilibrium.subhomogeneity import subhomogeneity
     from shoal.equivalents import Coefficients, Equivalent, centered
     from shoal.equivalents.coefficients import coefficients
@@ -97,7 +97,7 @@ if TYPE_CHECKING:  # functions from the modules of their names, which mypy takes
         save,
     )
     from shoal.networks.build import build
-    from shoal.networks.empirical_kernel import empirical_kernel
+    from shoal.networks.ntk.empirical_kernel import empirical_kernel
     from shoal.prediction import HermiteLaw, HermiteSpectrum, LearningCurve
     from shoal.prediction.learning_curve import learning_curve
     from shoal.regression import (

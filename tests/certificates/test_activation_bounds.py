@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import shoal
-from shoal.certificates.evaluation import evaluate
-from shoal.certificates.smoothness import smoothness
+from shoal.certificates.evidence.evaluation import evaluate
+from shoal.certificates.evidence.smoothness import smoothness
 
 ELU = shoal.ELU(-0.7)
 

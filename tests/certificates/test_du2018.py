@@ -11,9 +11,9 @@ from torch import Tensor
 import shoal
 from certificates.explicit_networks import inputs, jacobians, move, network
 from certificates.networks import data, descend
-from shoal.certificates.du2018 import fully_connected_lemmas, residual_lemmas, theorem
 from shoal.certificates.explicit import measure_explicit
 from shoal.certificates.explicit_theorems import du2018_bounds
+from shoal.certificates.papers.du2018 import fully_connected_lemmas, residual_lemmas, theorem
 
 UNIT, _ = data(2, 10, norm=1.0, label=0.1)
 LABELS = torch.tensor([0.1, -0.1], dtype=torch.float64)

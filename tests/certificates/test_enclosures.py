@@ -11,9 +11,9 @@ import torch
 
 import shoal
 from shoal.certificates import least_eigenvalue, least_singular_value, spectral_norm
-from shoal.certificates.equilibrium import Injection, NotContractingError, find_equilibrium
-from shoal.certificates.kinks import Crossings
-from shoal.certificates.rounding import gamma, norm_upper, row_norms, up
+from shoal.certificates.evidence.equilibrium import Injection, NotContractingError, find_equilibrium
+from shoal.certificates.evidence.kinks import Crossings
+from shoal.certificates.evidence.rounding import gamma, norm_upper, row_norms, up
 
 
 def generator(seed: int) -> torch.Generator:

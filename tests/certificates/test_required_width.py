@@ -9,8 +9,8 @@ from torch.nn.functional import conv1d, softplus
 import shoal
 from certificates.networks import data, sphere
 from shoal.certificates import explicit_laws
-from shoal.certificates.gao2022 import infinite_gram
-from shoal.certificates.trial import trains
+from shoal.certificates.evidence.trial import trains
+from shoal.certificates.papers.gao2022 import infinite_gram
 from shoal.certificates.width_laws import Draw
 
 DEQ = shoal.DEQ.ling2023(weight_variance=0.001, in_features=10)

@@ -112,7 +112,7 @@ def test_what_will_not_be_trained_is_exported_frozen() -> None:
 
 
 def test_without_onnx_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.networks.exporting.find_spec", lambda _: None)
+    monkeypatch.setattr("shoal.networks.programs.exporting.find_spec", lambda _: None)
     result = run("--export", "n.onnx", "--in-features", "3", "--output", "out", code=1)
     assert "onnx" in result.stderr
     assert files() == []

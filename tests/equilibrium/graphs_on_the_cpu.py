@@ -6,7 +6,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from shoal.equilibrium.graphs import Recording
+from shoal.equilibrium.cuda_graphs.graphs import Recording
 
 
 def tensors_in(tree):

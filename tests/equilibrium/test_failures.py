@@ -15,9 +15,9 @@ from shoal.equilibrium import (
     Unrolled,
     fixed_point,
 )
-from shoal.equilibrium.layer import Layer
-from shoal.equilibrium.layer_equilibrium import equilibrium
 from shoal.equilibrium.options import SolveOptions
+from shoal.equilibrium.recurrent.layer import Layer
+from shoal.equilibrium.recurrent.layer_equilibrium import equilibrium
 
 TREATMENTS = pytest.mark.parametrize("failed", ["best", "zero"])
 SLOPES = (0.5, 1.5, -3.0, 0.2)  # of which Picard iteration solves the first and the last

@@ -5,7 +5,7 @@ import torch
 from torch.nn.utils import parametrize, prune
 
 import shoal
-from shoal.equilibrium import graphs
+from shoal.equilibrium.cuda_graphs import graphs
 
 DEQ = shoal.DEQ(shoal.Tanh(), 0.2, 0.8)
 

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import shoal
-from shoal.equilibrium import recurring
+from shoal.equilibrium.cuda_graphs import recurring
 
 DEQ = shoal.DEQ(shoal.Tanh(), 0.2, 0.8)
 

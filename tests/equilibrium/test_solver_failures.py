@@ -107,5 +107,7 @@ def test_stagnation_on_a_gpu_names_its_rounding(monkeypatch):
     found = solve(lambda z: 1 - z, torch.zeros(2, 1).double(), on_failure="status")
     assert found.failures == {Status.STAGNATED: 2}
     assert "TF32" not in found.explain()
-    monkeypatch.setattr("shoal.equilibrium.solution._rounds", lambda tensor: len(tensor) == 2)
+    monkeypatch.setattr(
+        "shoal.equilibrium.solvers.solution._rounds", lambda tensor: len(tensor) == 2
+    )
     assert 'torch.backends.cudnn.conv.fp32_precision = "ieee"' in found.explain()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from shoal import ConvDEQ, ConvNet, ReLU, Tanh, kernel, kernel_operator, kernel_regression
-from shoal.kernels.image_tiles import FusedChain, FusedPixels
+from shoal.kernels.images.fused_passes import FusedChain, FusedPixels
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -18,7 +18,7 @@ from shoal import (
     kernel_function,
     kernel_operator,
 )
-from shoal.kernels.rectified import Diagonal, equilibrium, rectified, state_square
+from shoal.kernels.rectified.integrals import Diagonal, equilibrium, rectified, state_square
 
 POINTS = [(0.5, 1.0, 0.7), (0.1, 2.5, 1.2), (2.0, 0.3, 0.2), (0.7, 3.1, 1.5), (0.01, 2.0, 0.9)]
 

@@ -5,7 +5,7 @@ import torch
 
 import shoal
 from shoal import ConvDEQ, ReLU
-from shoal.kernels import image_tiles
+from shoal.kernels.images import fused_passes as image_tiles
 
 pytest.importorskip("numba", reason="compiled loops need Numba")
 

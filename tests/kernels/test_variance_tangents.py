@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import shoal
-from shoal.kernels.variance_tangents import variance_tangents
+from shoal.kernels.gradients.variance_tangents import variance_tangents
 
 NAMES = ("recurrent_variance", "input_variance")
 

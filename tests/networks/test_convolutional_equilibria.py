@@ -8,7 +8,7 @@ import torch
 
 import shoal
 from shoal import ConvDEQ, ConvNet, ReLU, Tanh
-from shoal.networks.convolution_norm import ConvolutionNorm
+from shoal.networks.contraction.convolution_norm import ConvolutionNorm
 
 
 def images(*shape, seed=0):

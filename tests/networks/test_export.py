@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import shoal
 from shoal.activations import Activation
-from shoal.networks.exporting import plain_module
+from shoal.networks.programs.exporting import plain_module
 
 RELU = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 TANH = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
@@ -266,7 +266,7 @@ def test_what_cannot_be_exported(tmp_path):
 
 def test_onnx_says_what_to_install(tmp_path, monkeypatch):
     net = shoal.build(shoal.FullyConnected((shoal.Tanh(),)), in_features=2, width=3)
-    monkeypatch.setattr("shoal.networks.exporting.find_spec", lambda _: None)
+    monkeypatch.setattr("shoal.networks.programs.exporting.find_spec", lambda _: None)
     with pytest.raises(
         ImportError, match=r"needs onnx and onnxscript.*pip install 'shoal\[onnx\]'"
     ):

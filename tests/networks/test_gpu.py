@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import shoal
-from shoal.equilibrium import recurring
+from shoal.equilibrium.cuda_graphs import recurring
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

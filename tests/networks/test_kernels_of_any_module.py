@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 import shoal
-from shoal.networks.jacobians import Jacobians, chosen_parameters
+from shoal.networks.ntk.jacobians import Jacobians, chosen_parameters
 
 
 def inputs(*shape, seed=0):

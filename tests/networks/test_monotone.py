@@ -9,7 +9,7 @@ from torch.optim import Adam
 
 import shoal
 from shoal import GainConstraint, MonotoneCell
-from shoal.networks.monotone import _scaled_preactivation
+from shoal.networks.contraction.monotone import _scaled_preactivation
 
 forward_mode = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 ACTIVATIONS = [
@@ -150,7 +150,7 @@ def test_near_an_equilibrium_few_evaluations_find_the_proximal_operator(dtype, m
 
 
 def test_norms_are_bounded_anew_when_parameters_change_alone(monkeypatch):
-    from shoal.networks import monotone
+    from shoal.networks.contraction import monotone
 
     calls = []
     original = monotone.operator_norm_bounds

@@ -9,7 +9,7 @@ from shoal.activations.names import as_activation
 from shoal.architectures import DEQ, Architecture, ImageArchitecture
 from shoal.core.checks import items, one_of, size
 from shoal.kernels import KernelFunction
-from shoal.kernels.image_function import ImageKernels, chosen_kernels
+from shoal.kernels.images.function import ImageKernels, chosen_kernels
 
 __all__ = ["as_images", "described_function"]
 

@@ -14,8 +14,8 @@ from shoal.adapters.networks import as_images, described_function
 from shoal.architectures import Architecture
 from shoal.core.checks import one_of, real, real_array
 from shoal.kernels import KernelFunction, kernel
-from shoal.kernels.image_function import ImageKernels
-from shoal.kernels.variance_tangents import variance_tangents
+from shoal.kernels.gradients.variance_tangents import variance_tangents
+from shoal.kernels.images.function import ImageKernels
 
 try:
     from sklearn.gaussian_process.kernels import Hyperparameter, Kernel

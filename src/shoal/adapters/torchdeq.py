@@ -21,12 +21,12 @@ from shoal.adapters.torchdeq_norms import (
 )
 from shoal.adapters.torchdeq_options import Options, add_deq_args, mapping_of, solver_of
 from shoal.core.torch_internals import uncompiled
-from shoal.equilibrium.base import Solver
 from shoal.equilibrium.methods import Implicit
 from shoal.equilibrium.module import Equilibrium
-from shoal.equilibrium.problem import FunctionProblem
-from shoal.equilibrium.solution import Solution, SolveLog
-from shoal.equilibrium.state import State
+from shoal.equilibrium.solvers.base import Solver
+from shoal.equilibrium.solvers.problem import FunctionProblem
+from shoal.equilibrium.solvers.solution import Solution, SolveLog
+from shoal.equilibrium.solvers.state import State
 
 __all__ = [
     "DEQ",

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shoal.kernels import KernelFunction, Kernels, kernel
-from shoal.kernels.image_function import ImageKernels
+from shoal.kernels.images.function import ImageKernels
 from shoal.linalg import CholeskyFactor
 from shoal.regression.ridge_path import Criterion, Decomposition, path_of
 

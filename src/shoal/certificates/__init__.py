@@ -8,7 +8,11 @@ from shoal.certificates import (  # noqa: F401  (they register)
 )
 from shoal.certificates.certificate import Certificate, Conclusion, Condition
 from shoal.certificates.certify import certify
-from shoal.certificates.enclosures import least_eigenvalue, least_singular_value, spectral_norm
+from shoal.certificates.evidence.enclosures import (
+    least_eigenvalue,
+    least_singular_value,
+    spectral_norm,
+)
 from shoal.certificates.width import RequiredWidth, required_width
 from shoal.training import Promises
 

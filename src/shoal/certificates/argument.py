@@ -6,8 +6,8 @@ from fractions import Fraction
 from functools import cached_property
 
 from shoal.certificates.certificate import Conclusion, Condition, at_least, at_most
+from shoal.certificates.evidence.rounding import down, nearest, up
 from shoal.certificates.growth import Geometry, Growth, Obstacle, Radii, Way, descents, flow
-from shoal.certificates.rounding import down, nearest, up
 from shoal.training import Promises
 
 __all__ = ["sharper_conclusions"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
 
-from shoal.certificates.rounding import nearest
+from shoal.certificates.evidence.rounding import nearest
 from shoal.core.checks import one_of
 from shoal.core.files import finite
 from shoal.training import Promises

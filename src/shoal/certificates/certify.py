@@ -9,8 +9,8 @@ from torch import Tensor
 
 from shoal.architectures import Architecture
 from shoal.certificates.certificate import Certificate
+from shoal.certificates.evidence.resolution import with_resolution
 from shoal.certificates.refusals import uncovered
-from shoal.certificates.resolution import with_resolution
 from shoal.core import checks
 from shoal.core.settings import in_standard_settings
 from shoal.equilibrium import OneStep

@@ -11,10 +11,9 @@ from fractions import Fraction
 from torch import Tensor
 
 from shoal.architectures import DEQ
-from shoal.certificates.enclosures import least_singular_value, spectral_norm
-from shoal.certificates.equilibrium import Equilibrium, Injection, find_equilibrium
-from shoal.certificates.growth import Geometry, Growth, Obstacle, Radii
-from shoal.certificates.rounding import (
+from shoal.certificates.evidence.enclosures import least_singular_value, spectral_norm
+from shoal.certificates.evidence.equilibrium import Equilibrium, Injection, find_equilibrium
+from shoal.certificates.evidence.rounding import (
     ROUND_UP,
     UNIT,
     exact,
@@ -24,6 +23,7 @@ from shoal.certificates.rounding import (
     row_norms,
     up,
 )
+from shoal.certificates.growth import Geometry, Growth, Obstacle, Radii
 from shoal.networks.loop import LoopNetwork
 
 __all__ = ["DEQGeometry", "MeasuredDEQ", "measure_deq"]

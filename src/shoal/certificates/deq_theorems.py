@@ -10,8 +10,8 @@ from shoal.certificates.argument import sharper_conclusions
 from shoal.certificates.certificate import Certificate, Conclusion
 from shoal.certificates.certify import Question, certify_architecture
 from shoal.certificates.deq import DEQGeometry, MeasuredDEQ, measure_deq
-from shoal.certificates.equilibrium import NotContractingError
-from shoal.certificates.ling2023 import DEQBounds, covers, theorem_1
+from shoal.certificates.evidence.equilibrium import NotContractingError
+from shoal.certificates.papers.ling2023 import DEQBounds, covers, theorem_1
 from shoal.certificates.refusals import not_contracting
 from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.kernels import kernel

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.architectures import ConvResNet, FullyConnected, ResNet
-from shoal.certificates.enclosures import least_eigenvalue, spectral_norm
-from shoal.certificates.evaluation import evaluate
-from shoal.certificates.rounding import (
+from shoal.certificates.evidence.enclosures import least_eigenvalue, spectral_norm
+from shoal.certificates.evidence.evaluation import evaluate
+from shoal.certificates.evidence.rounding import (
     ROUND_UP,
     TINY,
     UNIT,
@@ -28,10 +28,10 @@ from shoal.certificates.rounding import (
     row_norms,
     up,
 )
-from shoal.certificates.smoothness import Smoothness, smoothness
+from shoal.certificates.evidence.smoothness import Smoothness, smoothness
 from shoal.networks.chain import ChainNetwork
 from shoal.networks.convolutional import ConvolutionalChain
-from shoal.networks.empirical_kernel import contract
+from shoal.networks.ntk.empirical_kernel import contract
 
 __all__ = [
     "ExplicitNetwork",

@@ -8,15 +8,15 @@ from torch import Tensor
 
 from shoal.architectures import Architecture, ConvResNet, FullyConnected, ResNet
 from shoal.certificates.certificate import Conclusion
-from shoal.certificates.du2018 import (
+from shoal.certificates.evidence.rounding import norm_upper
+from shoal.certificates.evidence.smoothness import smoothness
+from shoal.certificates.explicit_theorems import separation
+from shoal.certificates.papers.du2018 import (
     Du2018Bounds,
     fully_connected_lemmas,
     residual_lemmas,
     theorem,
 )
-from shoal.certificates.explicit_theorems import separation
-from shoal.certificates.rounding import norm_upper
-from shoal.certificates.smoothness import smoothness
 from shoal.certificates.width_laws import Draw, Law, NoLaw, random_networks
 from shoal.gaussian.moments import normalization
 from shoal.kernels import kernel

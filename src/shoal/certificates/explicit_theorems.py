@@ -10,12 +10,8 @@ from shoal.architectures import Architecture, ConvResNet, FullyConnected, ResNet
 from shoal.certificates.argument import sharper_conclusions
 from shoal.certificates.certificate import Certificate, Conclusion
 from shoal.certificates.certify import Question, certify_architecture
-from shoal.certificates.du2018 import (
-    Du2018Bounds,
-    fully_connected_lemmas,
-    residual_lemmas,
-    theorem,
-)
+from shoal.certificates.evidence.rounding import nearest
+from shoal.certificates.evidence.smoothness import smoothness
 from shoal.certificates.explicit import (
     ExplicitNetwork,
     MeasuredExplicit,
@@ -26,9 +22,13 @@ from shoal.certificates.explicit import (
     residual_scale,
 )
 from shoal.certificates.layers import ExplicitGeometry
+from shoal.certificates.papers.du2018 import (
+    Du2018Bounds,
+    fully_connected_lemmas,
+    residual_lemmas,
+    theorem,
+)
 from shoal.certificates.refusals import not_smooth
-from shoal.certificates.rounding import nearest
-from shoal.certificates.smoothness import smoothness
 from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.gaussian import dual
 from shoal.gaussian.moments import normalization

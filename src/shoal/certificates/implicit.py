@@ -12,16 +12,15 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from shoal.certificates.enclosures import least_singular_value, spectral_norm
-from shoal.certificates.equilibrium import (
+from shoal.certificates.evidence.enclosures import least_singular_value, spectral_norm
+from shoal.certificates.evidence.equilibrium import (
     Equilibrium,
     Injection,
     find_equilibrium,
     within_step,
 )
-from shoal.certificates.growth import Geometry, Growth, Obstacle, Radii
-from shoal.certificates.kinks import Crossings
-from shoal.certificates.rounding import (
+from shoal.certificates.evidence.kinks import Crossings
+from shoal.certificates.evidence.rounding import (
     ROUND_UP,
     UNIT,
     down,
@@ -32,6 +31,7 @@ from shoal.certificates.rounding import (
     row_norms,
     up,
 )
+from shoal.certificates.growth import Geometry, Growth, Obstacle, Radii
 from shoal.networks.implicit_network import ImplicitNetworkModule
 
 __all__ = ["ImplicitGeometry", "MeasuredImplicit", "measure_implicit"]

@@ -4,11 +4,11 @@ from shoal.architectures import ImplicitNetwork
 from shoal.certificates.argument import sharper_conclusions
 from shoal.certificates.certificate import Certificate
 from shoal.certificates.certify import Question, certify_architecture
-from shoal.certificates.equilibrium import NotContractingError
-from shoal.certificates.gao2022 import ImplicitBounds, InputBounds, lemma_3_5
+from shoal.certificates.evidence.equilibrium import NotContractingError
+from shoal.certificates.evidence.rounding import down
 from shoal.certificates.implicit import ImplicitGeometry, measure_implicit
+from shoal.certificates.papers.gao2022 import ImplicitBounds, InputBounds, lemma_3_5
 from shoal.certificates.refusals import not_contracting
-from shoal.certificates.rounding import down
 from shoal.networks.implicit_network import ImplicitNetworkModule
 
 __all__ = ["certify_implicit"]

@@ -13,9 +13,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from shoal.certificates.evidence.rounding import ROUND_UP, UNIT, exact, norm_upper, up
 from shoal.certificates.explicit import MeasuredExplicit, MeasuredLayer, gram_root, least_root
 from shoal.certificates.growth import RANK_REMEDY, Geometry, Growth, Obstacle, Radii
-from shoal.certificates.rounding import ROUND_UP, UNIT, exact, norm_upper, up
 
 __all__ = ["ExplicitGeometry", "LayerBounds"]
 

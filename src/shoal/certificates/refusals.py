@@ -5,7 +5,7 @@ import sys
 
 from shoal.architectures import Architecture, ImplicitNetwork
 from shoal.certificates.certificate import Certificate, Conclusion, at_most
-from shoal.certificates.smoothness import Smoothness
+from shoal.certificates.evidence.smoothness import Smoothness
 
 __all__ = ["not_contracting", "not_smooth", "uncovered"]
 

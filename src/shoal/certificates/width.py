@@ -13,8 +13,8 @@ from shoal.architectures import Architecture, ConvResNet
 from shoal.architectures.base import ImplicitArchitecture
 from shoal.certificates.certificate import Conclusion
 from shoal.certificates.certify import certify
+from shoal.certificates.evidence.trial import trains
 from shoal.certificates.refusals import uncovered
-from shoal.certificates.trial import trains
 from shoal.certificates.width_laws import Draw, Law, random_networks
 from shoal.convergence.arguments import checked_labels
 from shoal.core import checks

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from shoal.architectures import DEQ, Architecture, ImplicitNetwork
 from shoal.certificates.certificate import Conclusion
-from shoal.certificates.gao2022 import ImplicitBounds, InputBounds, lemma_3_5
-from shoal.certificates.ling2023 import DEQBounds, covers, theorem_1
-from shoal.certificates.rounding import norm_upper, up
+from shoal.certificates.evidence.rounding import norm_upper, up
+from shoal.certificates.papers.gao2022 import ImplicitBounds, InputBounds, lemma_3_5
+from shoal.certificates.papers.ling2023 import DEQBounds, covers, theorem_1
 from shoal.kernels import kernel
 
 __all__ = ["Draw", "Law", "NoLaw", "random_networks"]

@@ -20,7 +20,7 @@ from shoal.core.fields import plain
 from shoal.data import Dataset, load_data
 from shoal.designs.design import METHODS
 from shoal.equivalents.centering import LARGEST_NORM, SMALLEST_NORM
-from shoal.networks.exporting import export_target, exported_files
+from shoal.networks.programs.exporting import export_target, exported_files
 from shoal.report.design_page import design_page
 from shoal.report.saving import save_results
 

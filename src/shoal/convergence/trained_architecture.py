@@ -11,7 +11,7 @@ from torch import Tensor
 from shoal.architectures import Architecture
 from shoal.core.checks import real
 from shoal.kernels import Kernels, kernel
-from shoal.kernels.image_function import chosen_kernels
+from shoal.kernels.images.function import chosen_kernels
 from shoal.networks import Network
 
 __all__ = ["TrainedArchitecture"]

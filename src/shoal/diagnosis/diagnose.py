@@ -23,9 +23,9 @@ from shoal.diagnosis.kernel_regime import kernel_change
 from shoal.diagnosis.model_loop import ModelLoop, loop_of
 from shoal.diagnosis.result import Diagnosis
 from shoal.equilibrium import Anderson, NewtonKrylov, Solution
-from shoal.equilibrium.driver import drive_through
-from shoal.equilibrium.problem import FunctionProblem, LinearProblem
-from shoal.equilibrium.state import State
+from shoal.equilibrium.solvers.driver import drive_through
+from shoal.equilibrium.solvers.problem import FunctionProblem, LinearProblem
+from shoal.equilibrium.solvers.state import State
 
 __all__ = ["diagnose"]
 

@@ -19,8 +19,8 @@ from shoal.equilibrium import (
     Solver,
     Status,
 )
-from shoal.equilibrium.driver import drive
-from shoal.equilibrium.problem import Evaluation, Problem
+from shoal.equilibrium.solvers.driver import drive
+from shoal.equilibrium.solvers.problem import Evaluation, Problem
 
 __all__ = [
     "Equilibria",

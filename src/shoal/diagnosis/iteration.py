@@ -9,7 +9,7 @@ from torch import Tensor
 
 from shoal.diagnosis.equilibria import newton_errors
 from shoal.diagnosis.model_loop import ModelLoop
-from shoal.equilibrium.problem import Problem
+from shoal.equilibrium.solvers.problem import Problem
 
 __all__ = ["BEHAVIORS", "EffectiveDepth", "Iteration", "effective_depth", "iterate"]
 

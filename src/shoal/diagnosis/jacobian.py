@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shoal.equilibrium.problem import Linearization, Problem
+from shoal.equilibrium.solvers.problem import Linearization, Problem
 from shoal.linalg.row_spaces import RowSpaces
 
 __all__ = ["JacobianSpectrum", "jacobian_spectrum"]

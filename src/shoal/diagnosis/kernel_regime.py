@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import Module
 
 from shoal.diagnosis.model_loop import ModelLoop
-from shoal.networks.empirical_kernel import empirical_kernel
-from shoal.networks.exact import evaluating
+from shoal.networks.ntk.empirical_kernel import empirical_kernel
+from shoal.networks.ntk.exact import evaluating
 
 __all__ = ["KernelChange", "kernel_change"]
 

@@ -16,10 +16,10 @@ from shoal.adapters import torchdeq
 from shoal.core.checks import flag, function
 from shoal.core.closures import HeldModules
 from shoal.equilibrium import Equilibrium
-from shoal.equilibrium.loop import recurrent_problem
-from shoal.equilibrium.state import State, StateLayout
+from shoal.equilibrium.recurrent.loop import recurrent_problem
+from shoal.equilibrium.solvers.state import State, StateLayout
 from shoal.networks.equilibrium import EquilibriumNetwork
-from shoal.networks.exact import evaluating
+from shoal.networks.ntk.exact import evaluating
 
 __all__ = ["ModelLoop", "loop_of", "solved_by"]
 

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from shoal.diagnosis.model_loop import ModelLoop, loop_of, solved_by
-from shoal.equilibrium.state import State
+from shoal.equilibrium.solvers.state import State
 
 __all__ = ["CutLoop", "cut_loop"]
 

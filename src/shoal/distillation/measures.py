@@ -13,7 +13,7 @@ from torch.nn import Module
 from shoal.core.memory import peak_memory
 from shoal.core.timing import best_times
 from shoal.distillation.samples import Samples
-from shoal.networks.exact import evaluating
+from shoal.networks.ntk.exact import evaluating
 
 __all__ = ["Measured", "Scores", "latencies", "peaks", "scores"]
 

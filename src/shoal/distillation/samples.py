@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from shoal.core.checks import float_tensor, real, seeded
-from shoal.networks.exact import evaluating
+from shoal.networks.ntk.exact import evaluating
 
 __all__ = ["Samples", "Split", "outputs_of", "samples_of", "split"]
 

@@ -27,20 +27,20 @@ from shoal.core.torch_internals import (
     partial_derivatives,
     without_forward_mode,
 )
-from shoal.equilibrium.driver import Outcome, repeat
 from shoal.equilibrium.maps import Map, OfFunction
 from shoal.equilibrium.methods import Neumann, OneStep, Reversible, Unrolled
 from shoal.equilibrium.options import SolveOptions
-from shoal.equilibrium.problem import (
+from shoal.equilibrium.reversible import reversible_equilibrium
+from shoal.equilibrium.solvers.driver import Outcome, repeat
+from shoal.equilibrium.solvers.problem import (
     Evaluation,
     FunctionProblem,
     Linearization,
     LinearProblem,
     Problem,
 )
-from shoal.equilibrium.reversible import reversible_equilibrium
-from shoal.equilibrium.solution import Solution
-from shoal.equilibrium.state import StateLayout
+from shoal.equilibrium.solvers.solution import Solution
+from shoal.equilibrium.solvers.state import StateLayout
 
 __all__ = ["equilibrium_of"]
 

@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 
 from shoal.core.closures import HeldModules, Replaced, Uses
 from shoal.core.torch_internals import is_transformed, next_operation, outside_tensors
-from shoal.equilibrium.problem import FunctionProblem, Problem
+from shoal.equilibrium.solvers.problem import FunctionProblem, Problem
 
 __all__ = ["Map", "OfFunction"]
 

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import final
 
 from shoal.core.checks import integer, one_of, real
-from shoal.equilibrium.base import Solver
+from shoal.equilibrium.solvers.base import Solver
 
 __all__ = [
     "Gradient",

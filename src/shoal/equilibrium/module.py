@@ -11,19 +11,19 @@ from torch.utils import _pytree as pytree
 
 from shoal.core.checks import flag, seeded
 from shoal.core.torch_internals import full_precision, is_transformed, uncompiled
-from shoal.equilibrium.anderson import Anderson
-from shoal.equilibrium.base import Solver
+from shoal.equilibrium.cuda_graphs.recurring_cells import CellProblem
 from shoal.equilibrium.implicit import equilibrium_of
 from shoal.equilibrium.maps import OfFunction
 from shoal.equilibrium.methods import Gradient, Unrolled, check_gradient, exact_gradient
 from shoal.equilibrium.options import SolveOptions
-from shoal.equilibrium.picard import Picard
-from shoal.equilibrium.problem import FunctionProblem, Problem
-from shoal.equilibrium.recurring_cells import CellProblem
-from shoal.equilibrium.solution import Solution, SolveLog, check_on_failure
-from shoal.equilibrium.solve import check_solver
-from shoal.equilibrium.state import State, StateLayout
-from shoal.equilibrium.warm import Series
+from shoal.equilibrium.solvers.anderson import Anderson
+from shoal.equilibrium.solvers.base import Solver
+from shoal.equilibrium.solvers.picard import Picard
+from shoal.equilibrium.solvers.problem import FunctionProblem, Problem
+from shoal.equilibrium.solvers.solution import Solution, SolveLog, check_on_failure
+from shoal.equilibrium.solvers.solve import check_solver
+from shoal.equilibrium.solvers.state import State, StateLayout
+from shoal.equilibrium.solvers.warm import Series
 
 __all__ = ["Equilibrium", "GradientError"]
 

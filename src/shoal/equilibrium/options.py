@@ -6,16 +6,16 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from shoal.equilibrium.base import Solver
-from shoal.equilibrium.driver import Outcome, drive_through
+from shoal.equilibrium.cuda_graphs.recurring import Recurrences, Recurring
 from shoal.equilibrium.methods import Gradient, Implicit, Unrolled, exact_gradient
-from shoal.equilibrium.picard import DampedPicard, Picard
-from shoal.equilibrium.problem import LinearProblem, Problem, is_wide, row_sizes
-from shoal.equilibrium.records import PATIENCE
-from shoal.equilibrium.recurring import Recurrences, Recurring
-from shoal.equilibrium.solution import OnFailure, Solution, SolveLog, handle_failure
-from shoal.equilibrium.status import Status
-from shoal.equilibrium.warm import Recall, WarmStart
+from shoal.equilibrium.solvers.base import Solver
+from shoal.equilibrium.solvers.driver import Outcome, drive_through
+from shoal.equilibrium.solvers.picard import DampedPicard, Picard
+from shoal.equilibrium.solvers.problem import LinearProblem, Problem, is_wide, row_sizes
+from shoal.equilibrium.solvers.records import PATIENCE
+from shoal.equilibrium.solvers.solution import OnFailure, Solution, SolveLog, handle_failure
+from shoal.equilibrium.solvers.status import Status
+from shoal.equilibrium.solvers.warm import Recall, WarmStart
 
 __all__ = ["SolveOptions"]
 

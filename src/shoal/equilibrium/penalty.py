@@ -7,8 +7,8 @@ from torch import Tensor
 
 from shoal.core.checks import instance, integer
 from shoal.core.torch_internals import full_precision, uncompiled
-from shoal.equilibrium.problem import Problem
-from shoal.equilibrium.state import State
+from shoal.equilibrium.solvers.problem import Problem
+from shoal.equilibrium.solvers.state import State
 
 __all__ = ["HasEquilibrium", "check_layer", "jacobian_penalty"]
 

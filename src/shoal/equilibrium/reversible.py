@@ -16,9 +16,9 @@ from shoal.core.torch_internals import in_full_precision, is_transformed
 from shoal.equilibrium.maps import Map
 from shoal.equilibrium.methods import Reversible
 from shoal.equilibrium.options import SolveOptions
-from shoal.equilibrium.problem import Problem
-from shoal.equilibrium.solution import Solution
-from shoal.equilibrium.status import Status
+from shoal.equilibrium.solvers.problem import Problem
+from shoal.equilibrium.solvers.solution import Solution
+from shoal.equilibrium.solvers.status import Status
 
 __all__ = ["reversible_equilibrium"]
 

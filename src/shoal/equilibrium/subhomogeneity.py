@@ -7,7 +7,7 @@ from torch import Tensor
 
 from shoal.core.torch_internals import full_precision, uncompiled
 from shoal.equilibrium.penalty import HasEquilibrium, check_layer
-from shoal.equilibrium.state import State
+from shoal.equilibrium.solvers.state import State
 
 __all__ = ["subhomogeneity"]
 

@@ -5,11 +5,11 @@ import torch
 from torch import Tensor
 
 from shoal.core.exceptions import AccuracyError
+from shoal.kernels.approximations.surface import angular_surface
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.inputs import Inputs, pair_angles
 from shoal.kernels.plan import ANGULAR_TOLERANCE, check_overflow, common_norm, pairs_at_angles
 from shoal.kernels.result import Kernels
-from shoal.kernels.surface import angular_surface
 
 __all__ = ["own_diagonal", "partner_diagonal"]
 

@@ -24,10 +24,10 @@ from shoal.kernels.arguments import (
 )
 from shoal.kernels.diagonal import own_diagonal, partner_diagonal
 from shoal.kernels.function import KernelFunction
-from shoal.kernels.gradients import Job, differentiable_kernel
-from shoal.kernels.image_function import ImageKernels, chosen_kernels
-from shoal.kernels.image_gradients import differentiable_image_kernels
-from shoal.kernels.image_matrix import Blocks, image_kernels
+from shoal.kernels.gradients.matrices import Job, differentiable_kernel
+from shoal.kernels.images.function import ImageKernels, chosen_kernels
+from shoal.kernels.images.gradients import differentiable_image_kernels
+from shoal.kernels.images.matrix import Blocks, image_kernels
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.memory_mapped import memory_mapped
 from shoal.kernels.operator import identity

@@ -22,8 +22,8 @@ from shoal.kernels.arguments import (
     work_space,
 )
 from shoal.kernels.function import KernelFunction
-from shoal.kernels.image_function import ImageKernels, chosen_kernels
-from shoal.kernels.image_matrix import ImagePlan
+from shoal.kernels.images.function import ImageKernels, chosen_kernels
+from shoal.kernels.images.matrix import ImagePlan
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels

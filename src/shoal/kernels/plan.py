@@ -11,14 +11,13 @@ from torch import Tensor
 
 from shoal.core.exceptions import AccuracyError
 from shoal.core.threads import side_by_side
-from shoal.kernels.arguments import work_space
-from shoal.kernels.backends import Block, Blocks, Factors, Pair, backend_for
-from shoal.kernels.function import KernelFunction
-from shoal.kernels.inputs import CLOSE, Inputs, pair_angles
-from shoal.kernels.piecewise_surface import PiecewiseSurface, part_surface
-from shoal.kernels.resolved_angles import SMOOTH_ANGLES, common_angles, resolved_angles
-from shoal.kernels.strips import Strip, rows_to_deal, strips
-from shoal.kernels.surface import (
+from shoal.kernels.approximations.piecewise_surface import PiecewiseSurface, part_surface
+from shoal.kernels.approximations.resolved_angles import (
+    SMOOTH_ANGLES,
+    common_angles,
+    resolved_angles,
+)
+from shoal.kernels.approximations.surface import (
     ANY_ANGLE,
     Span,
     Surface,
@@ -27,7 +26,12 @@ from shoal.kernels.surface import (
     norm_span,
     surface,
 )
-from shoal.kernels.typical_angles import GRID, typical_angles
+from shoal.kernels.approximations.typical_angles import GRID, typical_angles
+from shoal.kernels.arguments import work_space
+from shoal.kernels.backends import Block, Blocks, Factors, Pair, backend_for
+from shoal.kernels.function import KernelFunction
+from shoal.kernels.inputs import CLOSE, Inputs, pair_angles
+from shoal.kernels.strips import Strip, rows_to_deal, strips
 
 __all__ = [
     "ANGULAR_TOLERANCE",

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from shoal.approximation import chebyshev_nodes, coefficients_from_values
+from shoal.kernels.approximations.surface import Surface
 from shoal.kernels.backends import Polynomial, Rounded
-from shoal.kernels.image_matrix import ImagePlan
+from shoal.kernels.images.matrix import ImagePlan
 from shoal.kernels.plan import Plan
 from shoal.kernels.strips import dealt, strips
-from shoal.kernels.surface import Surface
 
 __all__ = ["RoundedProducts", "rounded_products"]
 

@@ -1,15 +1,15 @@
 """Finite networks as PyTorch modules, built from architectures."""
 
 from shoal.networks.build import build
-from shoal.networks.constraint import GainConstraint
-from shoal.networks.empirical_kernel import empirical_kernel
+from shoal.networks.contraction.constraint import GainConstraint
+from shoal.networks.contraction.monotone import MonotoneCell
+from shoal.networks.contraction.norms import NormBounds, operator_norm_bounds
+from shoal.networks.contraction.well_posedness import WellPosedness
 from shoal.networks.equilibrium import EquilibriumNetwork
-from shoal.networks.exporting import export
-from shoal.networks.monotone import MonotoneCell
 from shoal.networks.network import Network
-from shoal.networks.norms import NormBounds, operator_norm_bounds
+from shoal.networks.ntk.empirical_kernel import empirical_kernel
+from shoal.networks.programs.exporting import export
 from shoal.networks.saving import load, save
-from shoal.networks.well_posedness import WellPosedness
 
 __all__ = [
     "EquilibriumNetwork",

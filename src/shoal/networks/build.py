@@ -12,8 +12,8 @@ from shoal.core.settings import standard_settings
 from shoal.equilibrium import Gradient, Solver
 from shoal.equilibrium.methods import check_gradient
 from shoal.equilibrium.options import SolveOptions
-from shoal.equilibrium.solution import check_on_failure
-from shoal.equilibrium.solve import check_solver
+from shoal.equilibrium.solvers.solution import check_on_failure
+from shoal.equilibrium.solvers.solve import check_solver
 from shoal.networks.draw import MATRIX_LAWS, Law, Source, check_law
 from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.network import Network, NetworkSpec

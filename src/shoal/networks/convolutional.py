@@ -7,11 +7,11 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.architectures import ImageArchitecture
-from shoal.equilibrium.convolution import ConvolutionLayer, convolve, padded
+from shoal.equilibrium.recurrent.convolution import ConvolutionLayer, convolve, padded
 from shoal.networks.chain import ChainNetwork
-from shoal.networks.convolution_norm import ConvolutionNorm
+from shoal.networks.contraction.convolution_norm import ConvolutionNorm
+from shoal.networks.contraction.gain import WeightNorm
 from shoal.networks.draw import Source
-from shoal.networks.gain import WeightNorm
 from shoal.networks.layered import draw_layers
 from shoal.networks.loop import LoopNetwork
 from shoal.networks.network import Network, NetworkSpec

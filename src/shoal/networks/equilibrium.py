@@ -12,18 +12,18 @@ from shoal.architectures import ImplicitArchitecture
 from shoal.core.checks import float_tensor
 from shoal.core.torch_internals import full_precision, uncompiled
 from shoal.equilibrium import Solution
-from shoal.equilibrium.driver import drive
-from shoal.equilibrium.layer import Layer
-from shoal.equilibrium.layer_equilibrium import equilibrium
-from shoal.equilibrium.loop import loop_equilibrium, recurrent_problem
 from shoal.equilibrium.options import SolveOptions
-from shoal.equilibrium.problem import Problem
-from shoal.equilibrium.solution import SolveLog, handle_failure
-from shoal.equilibrium.warm import Series, WarmStart
-from shoal.networks.gain import GainBound, MatrixNorm, WeightNorm, gain_factor
+from shoal.equilibrium.recurrent.layer import Layer
+from shoal.equilibrium.recurrent.layer_equilibrium import equilibrium
+from shoal.equilibrium.recurrent.loop import loop_equilibrium, recurrent_problem
+from shoal.equilibrium.solvers.driver import drive
+from shoal.equilibrium.solvers.problem import Problem
+from shoal.equilibrium.solvers.solution import SolveLog, handle_failure
+from shoal.equilibrium.solvers.warm import Series, WarmStart
+from shoal.networks.contraction.gain import GainBound, MatrixNorm, WeightNorm, gain_factor
+from shoal.networks.contraction.well_posedness import WellPosedness, well_posedness
 from shoal.networks.network import Network, NetworkSpec
 from shoal.networks.recurring_passes import recurring_pass
-from shoal.networks.well_posedness import WellPosedness, well_posedness
 
 __all__ = ["EquilibriumNetwork"]
 

@@ -9,7 +9,7 @@ from torch.nn import Parameter
 
 from shoal.activations import ReLU
 from shoal.architectures import ImplicitNetwork
-from shoal.equilibrium.layer import Layer
+from shoal.equilibrium.recurrent.layer import Layer
 from shoal.networks.draw import Source, law_of_entries
 from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.network import LinearMap, NetworkSpec, Trace, bias_map

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from shoal.activations import Activation, Affine
 from shoal.architectures import Cell, ImplicitArchitecture
-from shoal.equilibrium.layer import Layer
 from shoal.equilibrium.options import SolveOptions
+from shoal.equilibrium.recurrent.layer import Layer
 from shoal.networks.draw import Source
 from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.layered import acting_scales, draw_layers

@@ -19,14 +19,14 @@ from shoal.core.torch_internals import (
     in_full_precision,
     is_transformed,
 )
-from shoal.equilibrium import graphs
-from shoal.equilibrium.graphs import Function, place
-from shoal.equilibrium.layer import AdjointAtOnce, Layer, LayerLinearization, LayerProblem
-from shoal.equilibrium.limits import Limits
-from shoal.equilibrium.loop import recurrent_problem
+from shoal.equilibrium.cuda_graphs import graphs
+from shoal.equilibrium.cuda_graphs.graphs import Function, place
+from shoal.equilibrium.cuda_graphs.recurring import Recurrence, attempt
 from shoal.equilibrium.methods import Implicit, Reversible, Unrolled
-from shoal.equilibrium.recurring import Recurrence, attempt
-from shoal.equilibrium.solution import Solution
+from shoal.equilibrium.recurrent.layer import AdjointAtOnce, Layer, LayerLinearization, LayerProblem
+from shoal.equilibrium.recurrent.loop import recurrent_problem
+from shoal.equilibrium.solvers.limits import Limits
+from shoal.equilibrium.solvers.solution import Solution
 
 if TYPE_CHECKING:
     from shoal.networks.equilibrium import EquilibriumNetwork

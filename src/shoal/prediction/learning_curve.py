@@ -12,7 +12,7 @@ from shoal.core.checks import integer, items, real, seeded
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import KernelFunction
-from shoal.kernels.image_function import ImageKernels, chosen_kernels
+from shoal.kernels.images.function import ImageKernels, chosen_kernels
 from shoal.mixtures import GaussianMixture
 from shoal.prediction.checks import Measurement
 from shoal.prediction.hermite_law import HermiteLaw

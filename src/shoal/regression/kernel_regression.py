@@ -18,7 +18,7 @@ from shoal.core.processes import Group, fingerprint, processes
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import KernelFunction
 from shoal.kernels.arguments import as_tensor
-from shoal.kernels.image_function import chosen_kernels
+from shoal.kernels.images.function import chosen_kernels
 from shoal.linalg.krylov import Iteration, relative
 from shoal.regression import checkpoints
 from shoal.regression.memory import (

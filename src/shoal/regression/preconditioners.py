@@ -11,7 +11,7 @@ from torch import Tensor
 from shoal.core.checks import integer
 from shoal.equivalents import EquivalentOperator
 from shoal.equivalents.equivalent import unchecked_equivalent
-from shoal.kernels.image_function import ImageKernels
+from shoal.kernels.images.function import ImageKernels
 from shoal.linalg import Columns, Diagonal, LowRank
 from shoal.linalg.low_rank import DROPPED
 from shoal.mixtures.labels import Labels, class_indices, classes_of

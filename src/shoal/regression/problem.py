@@ -11,7 +11,7 @@ from shoal.core.checks import float_tensor, one_of, real
 from shoal.core.processes import ALONE, Processes
 from shoal.kernels import KernelFunction, KernelOperator, kernel, kernel_operator
 from shoal.kernels.arguments import as_tensor
-from shoal.kernels.image_function import ImageKernels, checked_points
+from shoal.kernels.images.function import ImageKernels, checked_points
 from shoal.linalg.operator import refuse_gradients
 
 __all__ = ["Problem", "Shifted", "checked_problem"]

@@ -14,7 +14,7 @@ from shoal.core.checks import integer, room, seeded
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import as_tensor
-from shoal.kernels.image_function import checked_points
+from shoal.kernels.images.function import checked_points
 from shoal.regression.leave_one_out import LeaveOneOut, agreement
 from shoal.regression.problem import Problem
 from shoal.regression.ridge_path import RidgePath

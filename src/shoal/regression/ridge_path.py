@@ -14,7 +14,7 @@ from shoal.core.checks import items, one_of, real
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import KernelFunction
-from shoal.kernels.image_function import chosen_kernels
+from shoal.kernels.images.function import chosen_kernels
 from shoal.regression.leave_one_out import agreement
 from shoal.regression.memory import byte_limit, check_decomposition, data_bytes
 from shoal.regression.plot import plot_path

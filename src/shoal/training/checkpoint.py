@@ -9,7 +9,7 @@ from shoal.core.checkpoints import Checkpoint
 from shoal.core.checks import real
 from shoal.core.files import checksum
 from shoal.networks import Network
-from shoal.networks.exact import solve_options
+from shoal.networks.ntk.exact import solve_options
 from shoal.training.objective import Objective
 
 __all__ = ["run_checkpoint"]

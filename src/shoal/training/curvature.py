@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from shoal.linalg.norms import dominant_eigenpair, start_vector
-from shoal.networks.exact import exact
+from shoal.networks.ntk.exact import exact
 from shoal.training.objective import Objective
 
 __all__ = ["largest_eigenvalue"]

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from shoal.core.checks import items
 from shoal.networks import EquilibriumNetwork, Network
-from shoal.networks.empirical_kernel import contract, reactions
-from shoal.networks.exact import evaluating, exact
 from shoal.networks.implicit_network import ImplicitNetworkModule
-from shoal.networks.jacobians import Jacobians, chosen_parameters
+from shoal.networks.ntk.empirical_kernel import contract, reactions
+from shoal.networks.ntk.exact import evaluating, exact
+from shoal.networks.ntk.jacobians import Jacobians, chosen_parameters
 from shoal.training.objective import Objective
 
 __all__ = ["Gram", "gram_group", "gram_matrix"]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shoal.linalg.norms import Eigenpair, least_eigenvalue, spectral_norm
-from shoal.networks.exact import evaluating
+from shoal.networks.ntk.exact import evaluating
 from shoal.training.gram import Gram
 from shoal.training.objective import Evaluation, Objective
 

@@ -14,7 +14,7 @@ from shoal.core.checks import one_of
 from shoal.core.processes import ALONE
 from shoal.equilibrium.options import SolveOptions
 from shoal.networks import EquilibriumNetwork, Network
-from shoal.networks.exact import check_whole, exact, solve_options
+from shoal.networks.ntk.exact import check_whole, exact, solve_options
 from shoal.training.problem import Problem, foreign_data
 
 __all__ = ["Evaluation", "Loss", "Objective"]

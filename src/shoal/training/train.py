@@ -13,7 +13,7 @@ from torch.nn import Module
 from shoal.core.checks import integer, one_of, real
 from shoal.core.exceptions import ConvergenceWarning
 from shoal.core.processes import ALONE, Group, Processes, fingerprint, processes
-from shoal.networks.exact import mixing_submodule
+from shoal.networks.ntk.exact import mixing_submodule
 from shoal.training.batches import Batches
 from shoal.training.checkpoint import run_checkpoint
 from shoal.training.flow import Flow

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from shoal.core.checkpoints import Checkpoint, Snapshot
 from shoal.core.exceptions import ConvergenceError
-from shoal.equilibrium.graphs import without_graphs
+from shoal.equilibrium.cuda_graphs.graphs import without_graphs
 from shoal.networks import EquilibriumNetwork, Network
-from shoal.networks.exact import forget
+from shoal.networks.ntk.exact import forget
 from shoal.training.batches import Batches
 from shoal.training.flow import LostEquilibriumError
 from shoal.training.objective import Evaluation

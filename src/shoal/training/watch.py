@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from shoal.core.checks import instance, integer, one_of
 from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
-from shoal.networks.exact import evaluating
+from shoal.networks.ntk.exact import evaluating
 from shoal.training.laws import LOWER, Bounds, Law, make_law
 from shoal.training.measures import Measures
 from shoal.training.monitor import chosen_promises

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from shoal.kernels.surface import Surface
+from shoal.kernels.approximations.surface import Surface
 
 __all__ = [
     "Adjoint",

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from shoal.approximation import chebyshev_basis, differentiate
+from shoal.kernels.approximations.surface import Surface, padded, to_unit
 from shoal.kernels.backends.block import (
     Adjoint,
     Block,
@@ -16,7 +17,6 @@ from shoal.kernels.backends.block import (
     Polynomial,
     Rounded,
 )
-from shoal.kernels.surface import Surface, padded, to_unit
 
 __all__ = ["Blocks", "Pair", "adjoint_series", "row_series", "scale_series"]
 

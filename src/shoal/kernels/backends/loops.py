@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shoal.core.caches import cached
+from shoal.kernels.approximations.surface import Surface
 from shoal.kernels.backends.block import Adjoint, Block, DifferentiableBlock, Factors
 from shoal.kernels.backends.blocks import Blocks, Pair, adjoint_series
 from shoal.kernels.backends.compiled_loops import WIDTH, compiled_loops
-from shoal.kernels.surface import Surface
 
 __all__ = ["Loops", "in_threads"]
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.gaussian.moments import mean as activation_mean
+from shoal.kernels.approximations.section import HalfAngle, section
 from shoal.kernels.calculi.own import loop_variance
 from shoal.kernels.fixed_points import solve
 from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
-from shoal.kernels.section import HalfAngle, section
 
 __all__ = ["Angles", "NoAngleError"]
 

@@ -2,8 +2,8 @@ r"""Covariances of pixels: of each pixel of an image with each of another.
 
 Weights of a convolution see patches. With $H_{pq}$ the inner product of the features at pixel $p$
 of one image and $q$ of another, they see $\mathcal P(H)$, the sum over both pixels' patches (see
-:mod:`shoal.kernels.pixel_pairs`), and so do tangents. Activations act on each pair of pixels alone.
-So a covariance is a field over pairs of pixels, and all that is new is that map of fields.
+:mod:`shoal.kernels.images.pixel_pairs`), and so do tangents. Activations act on each pair of pixels
+alone. So a covariance is a field over pairs of pixels, and all that is new is that map of fields.
 
 For residual networks that is Du 2018, Theorem D.1; its equation 6 sums over all pairs of a
 patch's pixels where both must have moved by the same step, and lets the skip carry sums over
@@ -29,7 +29,7 @@ from shoal.gaussian.moments import slope_square
 from shoal.kernels.calculi.own import SMALLEST, Own, Variances, squares_at
 from shoal.kernels.calculi.pairs import Pair, PairCalculus
 from shoal.kernels.fixed_points import Equation, field_turns, solve_field
-from shoal.kernels.pixel_pairs import PixelPairs
+from shoal.kernels.images.pixel_pairs import PixelPairs
 from shoal.kernels.recursions import Loop, Pushed, Scalar
 
 __all__ = ["Images", "Pixels"]

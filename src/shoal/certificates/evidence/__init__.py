@@ -1,0 +1,1 @@
+"""What certificates stand on: rigorous bounds of what floating-point numbers say."""

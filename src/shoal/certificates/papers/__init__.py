@@ -1,0 +1,1 @@
+"""Theorems of the papers, as printed and corrected."""

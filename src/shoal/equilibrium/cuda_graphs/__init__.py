@@ -1,0 +1,1 @@
+"""Solves that recur on a GPU, recorded as CUDA graphs."""

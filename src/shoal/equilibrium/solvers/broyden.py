@@ -1,0 +1,100 @@
+"""Broyden's method with a limited memory."""
+
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from torch import Tensor
+
+from shoal.core.checks import integer
+from shoal.equilibrium.solvers.base import Solver
+from shoal.equilibrium.solvers.problem import Evaluation, Problem, sizes
+
+__all__ = ["Broyden"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Inverse:
+    r"""The approximate inverse of $I - J$, $I + \sum_i u_i v_i^\top$, and what updates it.
+
+    All vectors are in units of the first residual's size, which the inverse does not depend on.
+    """
+
+    z: tuple[Tensor, ...] = ()
+    residual: tuple[Tensor, ...] = ()
+    size: tuple[Tensor, ...] = ()
+    left: tuple[Tensor, ...] = ()
+    right: tuple[Tensor, ...] = ()
+
+    def apply(self, vector: Tensor) -> Tensor:
+        out = vector
+        for u, v in zip(self.left, self.right, strict=True):
+            out = out + u * (v * vector).sum(1, keepdim=True)
+        return out
+
+    def apply_transposed(self, vector: Tensor) -> Tensor:
+        out = vector
+        for u, v in zip(self.left, self.right, strict=True):
+            out = out + v * (u * vector).sum(1, keepdim=True)
+        return out
+
+
+@final
+@dataclass(frozen=True)
+class Broyden(Solver):
+    r"""Broyden's good method: a Newton method whose inverse Jacobian is learnt on the way.
+
+    The inverse $H \approx (I - J)^{-1}$ starts as the identity, so the first step is Picard's, and
+    gets an update of rank one per step. It converges faster than any rate near a fixed point.
+
+    Args:
+        memory: How many updates are kept before it starts over.
+
+    Example:
+        >>> import torch
+        >>> from shoal.equilibrium import Broyden, solve
+        >>> z0 = torch.ones(1, 1, dtype=torch.float64)
+        >>> solution = solve(lambda z: 1 + 1 / z, z0, solver=Broyden())
+        >>> round(float(solution.value), 9)
+        1.618033989
+    """
+
+    memory: int = 20
+    max_steps: int = field(default=200, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        object.__setattr__(self, "memory", integer("memory", self.memory, at_least=1))
+
+    def init(self, z: Tensor) -> _Inverse:  # noqa: ARG002
+        """The identity."""
+        return _Inverse()
+
+    def step(
+        self,
+        problem: Problem,  # noqa: ARG002
+        state: _Inverse,
+        z: Tensor,
+        evaluation: Evaluation,
+        excess: float,  # noqa: ARG002
+    ) -> tuple[Tensor, _Inverse, int]:
+        """Update the inverse, then make Newton's step with it."""
+        residual = evaluation.value - z
+        size = state.size or (sizes(residual),)
+        residual = residual / size[0]
+        left, right = state.left, state.right
+        if len(left) >= self.memory:
+            state, left, right = _Inverse(), (), ()
+        if state.z:
+            # dr = (I - J) dz
+            dz, dr = (z - state.z[0]) / size[0], state.residual[0] - residual
+            v = state.apply_transposed(dz)
+            curvature = (v * dr).sum(1, keepdim=True)
+            safe = curvature.abs() > torch.finfo(z.dtype).eps * v.norm(dim=1, keepdim=True) * (
+                dr.norm(dim=1, keepdim=True)
+            )
+            u = (dz - state.apply(dr)) / torch.where(safe, curvature, 1.0)
+            left, right = (*left, torch.where(safe, u, 0.0)), (*right, v)
+        state = _Inverse((z,), (residual,), size, left, right)
+        return torch.addcmul(z, state.apply(residual), size[0]), state, 0

@@ -1,0 +1,214 @@
+"""What a solve returns, and what is done about a solve that failed."""
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from shoal.core.checks import one_of
+from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
+from shoal.equilibrium.solvers.status import Status
+
+__all__ = ["OnFailure", "Solution", "SolveLog", "check_on_failure", "handle_failure"]
+
+OnFailure = Literal["raise", "warn", "status"]
+_SHOWN = 5  # failed samples that a message names
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Solution:
+    r"""A fixed point for each sample, or the best that the search for it has found.
+
+    Attributes:
+        value: $z$, of shape (samples, ...); of samples that failed, the iterate of least residual.
+        status: A :class:`Status` per sample, as an int8 tensor.
+        residual: $\|f(z) - z\|$ per sample, of the very ``value`` that is returned.
+        steps: How many steps each sample took.
+        evaluations: How often the map, a cheaper approximation of it, or a product with its
+            Jacobian was evaluated for the batch.
+        note: What else to know about how it went; mostly nothing.
+        log: Where the outcomes of backward passes through ``value`` are written, if it has any.
+    """
+
+    value: Tensor
+    status: Tensor
+    residual: Tensor
+    steps: Tensor
+    evaluations: int
+    note: str = ""
+    log: "SolveLog | None" = None
+
+    @classmethod
+    def of_steps(cls, value: Tensor, residual: Tensor, steps: int) -> "Solution":
+        """All samples converged, after the same number of steps.
+
+        Tensors that only say so are made when they are asked for.
+        """
+        solution = object.__new__(cls)
+        known = {"value": value, "residual": residual, "evaluations": steps + 1, "_steps": steps}
+        solution.__dict__.update(known, note="", log=None)
+        return solution
+
+    def __getattr__(self, name: str) -> Tensor:
+        """What was not made yet."""
+        known = self.__dict__
+        if name not in ("status", "steps") or "_steps" not in known:
+            raise AttributeError(f"a Solution has no attribute {name!r}")
+        dtype, number = (torch.int8, 0) if name == "status" else (torch.int32, known["_steps"])
+        residual = known["residual"]
+        made = torch.full_like(residual, number, dtype=dtype)
+        known[name] = made
+        return made
+
+    def with_value(self, value: Tensor) -> "Solution":
+        """The same with another value."""
+        solution = object.__new__(type(self))
+        solution.__dict__.update(self.__dict__, value=value)
+        return solution
+
+    @property
+    def adjoint(self) -> "Solution | None":
+        """How the last backward pass through ``value`` ended; ``None`` before there was one."""
+        return None if self.log is None else self.log.backward
+
+    @property
+    def converged(self) -> Tensor:
+        """Which samples met the tolerance, as a bool tensor."""
+        return self.status == Status.CONVERGED
+
+    @property
+    def failures(self) -> dict[Status, int]:
+        """How many samples failed, by how they did; empty if all converged."""
+        counts = torch.bincount(self.status.long(), minlength=len(Status)).tolist()
+        return {s: counts[s] for s in Status if s != Status.CONVERGED and counts[s]}
+
+    def __repr__(self) -> str:
+        """One line, without the values."""
+        converged = int(self.converged.sum())
+        steps = int(self.steps.max()) if len(self.steps) else 0
+        return (
+            f"Solution({converged} of {len(self.status)} samples converged, "
+            f"at most {steps} steps, largest residual {_largest(self.residual):.1e}"
+            + (f"; {self.note})" if self.note else ")")
+        )
+
+    def explain(self) -> str:
+        """Say for each kind of failure what happened, to which samples, and what to try."""
+        return "\n".join(self._lines()) or "all samples converged"
+
+    def _lines(self) -> Iterator[str]:
+        for status, count in self.failures.items():
+            where = (self.status == status).nonzero()[:, 0]
+            named = ", ".join(map(str, where[:_SHOWN].tolist())) + (", ..." * (count > _SHOWN))
+            yield (
+                f"{count} of {len(self.status)} samples ({named}): {status.message} "
+                f"(largest residual {_largest(self.residual[where]):.1e} after "
+                f"{int(self.steps[where].max())} steps). Remedy: {status.remedy}."
+            )
+        if self.note:
+            yield f"{self.note}."
+        if Status.STAGNATED in self.failures and _rounds(self.residual):
+            yield (
+                "On this GPU convolutions may be rounded to 10 bits (TF32), so that no residual "
+                'falls below 1e-4: torch.backends.cudnn.conv.fp32_precision = "ieee" prevents that.'
+            )
+
+
+@dataclass(eq=False)
+class SolveLog:
+    """The outcomes of forward and backward solves: the last of each, and all failures counted.
+
+    Attributes:
+        forward: The last forward solve.
+        backward: The last backward solve.
+        once: Whether to speak of each kind of failure only once.
+        solves: How many solves there were, by pass.
+        samples: How many samples they had.
+        failures: How many of these failed, by pass and by how they did.
+    """
+
+    forward: Solution | None = None
+    backward: Solution | None = None
+    once: bool = False
+    solves: Counter[str] = field(default_factory=Counter)
+    samples: Counter[str] = field(default_factory=Counter)
+    failures: dict[str, Counter[Status]] = field(
+        default_factory=lambda: {"forward": Counter(), "backward": Counter()}
+    )
+
+    def keep(self, where: str, found: Solution, *, converged: bool) -> bool:
+        """Take an outcome in; returns whether there is something to say of it.
+
+        Args:
+            where: ``"forward"`` or ``"backward"``.
+            found: The outcome, without a graph.
+            converged: Whether all samples converged.
+        """
+        setattr(self, where, found)
+        self.solves[where] += 1
+        self.samples[where] += len(found.residual)
+        if converged:
+            return bool(found.note)
+        kinds, known = found.failures, self.failures[where]
+        new = not self.once or any(kind not in known for kind in kinds)
+        known.update(kinds)
+        return new
+
+    def __str__(self) -> str:
+        """A line for each pass."""
+        return "\n".join(map(self._line, ("forward", "backward")))
+
+    def _line(self, where: str) -> str:
+        solves, samples, failed = self.solves[where], self.samples[where], self.failures[where]
+        if not solves:
+            return f"{where}: no solves"
+        many = f"{solves} solve" + "s" * (solves > 1)
+        if not failed:
+            return f"{where}: {many}, all {samples} samples converged"
+        kinds = ", ".join(
+            f"{n} {kind.name.lower().replace('_', ' ')}" for kind, n in failed.items()
+        )
+        return f"{where}: {many}, {failed.total()} of {samples} samples failed ({kinds})"
+
+
+def _rounds(tensor: Tensor) -> bool:
+    """Whether convolutions are rounded to TF32 where a tensor is."""
+    rounded = torch.backends.cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]
+    return rounded and tensor.is_cuda and tensor.dtype == torch.float32
+
+
+def _largest(residual: Tensor) -> float:
+    """The largest residual, NaN if there is one."""
+    return float(residual.max()) if residual.numel() else 0.0
+
+
+def check_on_failure(value: str) -> OnFailure:
+    """Return ``value`` if it is a way to treat failures, or list them."""
+    one_of("on_failure", value, ("raise", "warn", "status"))
+    return value  # type: ignore[return-value]
+
+
+def handle_failure(
+    solution: Solution, on_failure: OnFailure, what: str, *, extra: str = ""
+) -> None:
+    """Raise or warn if a sample has not converged, as ``on_failure`` says; warn of a note.
+
+    Args:
+        solution: The outcome of a solve.
+        on_failure: ``"raise"``, ``"warn"`` or ``"status"`` (the caller looks at the status).
+        what: What was solved, to begin the message.
+        extra: What else to say.
+    """
+    converged = bool(solution.converged.all())
+    if on_failure == "status" or (converged and not solution.note):
+        return
+    verdict = "may not have converged" if converged else "did not converge"
+    text = f"{what} {verdict}.\n{solution.explain()}{extra}"
+    if on_failure == "raise" and not converged:
+        text += '\nWith on_failure="warn" it goes on with the iterates of least residual.'
+        raise ConvergenceError(text, solution=solution)
+    warnings.warn(text, ConvergenceWarning, stacklevel=3)

@@ -1,0 +1,1 @@
+"""Series and surfaces that stand for kernels, each verified off the points it was fitted at."""

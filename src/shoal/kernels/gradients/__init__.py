@@ -1,0 +1,1 @@
+"""Derivatives of kernels and of kernel matrices, in inputs and variances."""

@@ -1,0 +1,396 @@
+r"""Gradients of kernel matrices in inputs and variances.
+
+Nothing is unrolled. Most entries are those of a surface, whose coefficients and functions are
+differentiated; the diagonal of a symmetric matrix is a function of the norms alone; the rest, such
+as pairs of nearly parallel inputs, are differentiated one by one at their fixed points. Strips of
+rows are formed again, so that nothing of the size of the matrix is kept between forward and
+backward.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.approximation import differentiate
+from shoal.core.exceptions import AccuracyError
+from shoal.core.settings import in_standard_settings
+from shoal.kernels.approximations.surface import Span, Surface, norm_span, surface
+from shoal.kernels.backends import (
+    Adjoint,
+    Blocks,
+    DifferentiableBlock,
+    DifferentiableFactors,
+    Entries,
+    Factors,
+    backend_for,
+)
+from shoal.kernels.function import KernelFunction
+from shoal.kernels.gradients.derivatives import (
+    angle_gradients,
+    differentiable_angular_surface,
+    own_derivatives,
+    pair_derivatives,
+)
+from shoal.kernels.gradients.variance_changes import variance_changes, variances_from_inputs
+from shoal.kernels.gradients.variance_slopes import slope_entries, slope_surface
+from shoal.kernels.inputs import Inputs, pair_angles
+from shoal.kernels.plan import (
+    ANGULAR_TOLERANCE,
+    FEW_PAIRS,
+    INSET,
+    TOLERANCE,
+    Plan,
+    known_cosines,
+)
+from shoal.kernels.result import Kernels
+from shoal.kernels.strips import Strip
+
+__all__ = ["Derivatives", "Job", "differentiable_kernel"]
+
+_LOGGER = logging.getLogger(__name__)
+
+_COST = 8  # of the gradients of an entry, in entries
+_PAIRS = 1 << 14  # pairs that are differentiated together
+
+
+@dataclass(frozen=True)
+class Job:
+    """How to compute a kernel matrix without gradients.
+
+    Attributes:
+        function: The kernels; tensors stand for some variances.
+        values: Makes the matrices from both inputs.
+        limit: Bytes that a strip of rows may take.
+    """
+
+    function: KernelFunction
+    values: Callable[[Tensor, Tensor | None], Kernels]
+    limit: int | None
+
+
+def differentiable_kernel(job: Job, first: Tensor, second: Tensor | None) -> Kernels:
+    """The kernels of inputs with equal batch dimensions, with gradients of the first order.
+
+    Example:
+        >>> import torch, shoal
+        >>> x = torch.eye(2, dtype=torch.float64, requires_grad=True)
+        >>> shoal.kernel(shoal.DEQ(shoal.ReLU(), 0.2, 0.8), x).ck.trace().backward()
+        >>> x.grad
+        tensor([[0.8889, 0.0000],
+                [0.0000, 0.8889]], dtype=torch.float64)
+    """
+    if job.function.architecture.blind:
+        raise ValueError(
+            "a kernel with input_variance = 0 has no gradients: it is at the edge of where kernels "
+            "are defined"
+        )
+    tensors = [value for _, value in job.function.variances]
+    return Kernels(*_Matrix.apply(job, first, second, *tensors))  # type: ignore[no-untyped-call]
+
+
+class _Matrix(torch.autograd.Function):
+    """Both matrices."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, job: Job, first: Tensor, second: Tensor | None, *variances: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(first, *(() if second is None else (second,)), *variances)
+        ctx.job, ctx.symmetric = job, second is None
+        ctx.names = tuple(
+            name
+            for (name, _), needed in zip(
+                job.function.variances, ctx.needs_input_grad[3:], strict=True
+            )
+            if needed
+        )
+        ck, ntk = job.values(first.detach(), None if second is None else second.detach())
+        return ck, ntk
+
+    @staticmethod
+    @in_standard_settings
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        with torch.no_grad():
+            into = _Matrix.first_order(ctx, *gradients)
+        if not torch.is_grad_enabled():
+            return into
+        sources = (*gradients, *ctx.saved_tensors)
+        return tuple(
+            None if g is None else _Refusal.apply(g, *sources)  # type: ignore[no-untyped-call]
+            for g in into
+        )
+
+    @staticmethod
+    def first_order(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of all arguments."""
+        first, *rest = ctx.saved_tensors
+        second, variances = (None, rest) if ctx.symmetric else (rest[0], rest[1:])
+        total = {name: 0.0 for name, _ in ctx.job.function.variances}
+        into = [torch.empty_like(x) for x in (first, second) if x is not None]
+        function = replace(ctx.job.function, variances=())
+        for index in np.ndindex(*first.shape[:-2]):
+            left = Inputs(first[index])
+            right = left if second is None else Inputs(second[index])
+            plan = Plan.of(function, left, right, few_pairs=FEW_PAIRS)
+            sums = _Gradients(Derivatives(plan, ctx.names, ctx.job.limit))
+            sums.add((gradients[0][index], gradients[1][index]))
+            for x, side in zip(into, (sums.left, sums.right), strict=False):
+                x[index] = side.total()
+            for name, value in zip(ctx.names, sums.variances.tolist(), strict=True):
+                total[name] += value
+        shares = [v.new_tensor(t) for v, t in zip(variances, total.values(), strict=True)]
+        return None, into[0], (None if second is None else into[1]), *shares
+
+
+class _Refusal(torch.autograd.Function):
+    """A gradient that has none itself, and says so instead of passing for a constant."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, *sources: Tensor) -> Tensor:  # noqa: ARG004
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG004
+        raise RuntimeError(
+            "kernel matrices have derivatives of the first order only; those of kernel_function "
+            "can be differentiated again"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Derivatives:
+    """A matrix to first order.
+
+    Attributes:
+        plan: How the matrix is computed.
+        names: Of the variances in which it is differentiated.
+        limit: Bytes that a strip of rows may take.
+    """
+
+    plan: Plan
+    names: tuple[str, ...]
+    limit: int | None
+
+    def single(self, strip: Strip, cosine: Tensor) -> Tensor:
+        """Which entries the surface does not know to first order."""
+        if self.surface is None:
+            return torch.ones_like(cosine, dtype=torch.bool)
+        least, most = known_cosines(self.surface)
+        single = (cosine > most) | (cosine < least)
+        single |= (self.plan.left.norm[strip.rows] == 0)[:, None]
+        return single.logical_or_(self.plan.right.norm[strip.columns] == 0)
+
+    def block(self, strip: Strip, cosine: Tensor) -> DifferentiableBlock:
+        """A strip as entries of the surface."""
+        assert self.surface is not None
+        factors = self.factors[0][strip.rows], self.factors[1][strip.columns]
+        return DifferentiableBlock(self.surface, *factors, cosine)
+
+    def entries(
+        self, strip: Strip, cosine: Tensor
+    ) -> Iterator[tuple[slice, DifferentiableBlock, Entries]]:
+        """Some rows of a strip at a time, by the surface."""
+        if self.surface is None:
+            return
+        block = self.block(strip, cosine)
+        for part, entries in self.backend.derivatives(block):
+            yield part, block._replace(rows=block.rows[part], cosine=cosine[part]), entries
+
+    @cached_property
+    def backend(self) -> Blocks:
+        """What computes with blocks; gradients cost as much as many entries."""
+        return backend_for(self.plan.left.points.device, _COST * self.plan.pairs)
+
+    def pairs(self, i: Tensor, j: Tensor) -> Iterator[tuple[slice, Tensor, Tensor, Tensor, Tensor]]:
+        """Some pairs at a time: which, rows, columns, angles, :func:`pair_derivatives`."""
+        left, right = self.plan.left, self.plan.right
+        for start in range(0, len(i), _PAIRS):
+            some = slice(start, start + _PAIRS)
+            rows, columns = i[some], j[some]
+            cosine = (left.unit[rows] * right.unit[columns]).sum(-1)
+            angle = pair_angles(left, right, rows, columns, cosine)
+            slopes = pair_derivatives(self.plan, self.names, rows, columns, angle)
+            yield some, rows, columns, angle, slopes
+
+    @cached_property
+    def surface(self) -> Surface | None:
+        """With its derivative in one norm; ``None`` if pairs are differentiated one by one."""
+        plan, architecture = self.plan, self.plan.function.architecture
+        few = plan.pairs < FEW_PAIRS and not architecture.positively_homogeneous
+        if plan.surface is None or few:
+            return None
+        try:
+            found = self._surface(plan.surface, plan.angles(self.limit))
+            self._slopes(found.angles)
+        except AccuracyError as error:
+            level = logging.WARNING if plan.pairs > _PAIRS else logging.INFO
+            _LOGGER.log(level, "gradients are computed pair by pair, which is slow: %s", error)
+            return None
+        return found
+
+    def _surface(self, chosen: Surface, angles: Span) -> Surface:
+        """The one for these angles if there is one, or that of the values."""
+        plan, dtype = self.plan, self.plan.left.points.dtype
+        if plan.squared_norm is not None:
+            tolerance = ANGULAR_TOLERANCE[dtype]
+            return differentiable_angular_surface(
+                plan.function, plan.squared_norm, angles, tolerance
+            )
+        if angles[0] >= chosen.angles[0] and angles[1] <= chosen.angles[1]:
+            return chosen
+        norms = torch.cat([plan.left.norm, plan.right.norm])
+        span = norm_span(norms[norms > 0])
+        try:
+            return surface(plan.function, span, angles, TOLERANCE[dtype], plan.pairs)
+        except AccuracyError as error:
+            _LOGGER.info("entries at rare angles are differentiated one by one: %s", error)
+            return chosen
+
+    @cached_property
+    def slopes(self) -> list[Surface]:
+        """Surfaces of the derivatives in variances; none if those in the inputs tell them."""
+        return [] if self.surface is None else self._slopes(self.surface.angles)
+
+    def _slopes(self, angles: Span) -> list[Surface]:
+        """The same, which are kept for later calls."""
+        if variances_from_inputs(self.plan.function, self.names):
+            return []
+        inside = max(angles[0], INSET), min(angles[1], math.pi - INSET)
+        return [slope_surface(self.plan, name, inside) for name in self.names]
+
+    @cached_property
+    def own(self) -> Tensor:
+        """Of the rows with themselves, see :func:`own_derivatives`."""
+        return own_derivatives(self.plan, self.names, self.plan.left.norm)
+
+    @cached_property
+    def factors(self) -> tuple[DifferentiableFactors, DifferentiableFactors]:
+        """What rows and columns contribute."""
+        left = self._factors_of(self.plan.left)
+        return left, left if self.plan.symmetric else self._factors_of(self.plan.right)
+
+    def _factors_of(self, inputs: Inputs) -> DifferentiableFactors:
+        chosen, dtype = self.surface, inputs.points.dtype
+        assert chosen is not None
+        norm = torch.where(inputs.norm > 0, inputs.norm, inputs.norm.max().clamp(min=1e-100))
+        known = inputs is self.plan.left and bool((norm == inputs.norm).all())
+        own = self.own if known else own_derivatives(self.plan, (), norm)
+        scale = own[0].sqrt()[:, :, None]
+        values = scale * chosen.features(norm)
+        slopes = values  # at inputs of one norm, the series itself is differentiated
+        if chosen.radial is None:
+            low, high = chosen.norms or (0.0, 1.0)
+            basis = differentiate(chosen.basis) * (2 / (high - low) / math.log(2))
+            features = replace(chosen, basis=basis).features(norm)
+            slopes = scale * features + (own[1] / own[0] / 2)[:, :, None] * values
+        plain = Factors(own[0].sqrt().to(dtype), chosen.features(norm).to(dtype))
+        return DifferentiableFactors(values.to(dtype), slopes.to(dtype), norm, own[0, 0], plain)
+
+
+class _InputGradients:
+    """Gradients of the inputs of the rows, or of the columns, while they are summed up."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs = inputs
+        self.units = torch.zeros_like(inputs.points)  # in the directions, not yet projected
+        self.logs = torch.zeros_like(inputs.norm)  # in the logarithms of the norms
+        self.direct = torch.zeros_like(inputs.points, dtype=torch.float64)  # in the inputs
+
+    def total(self) -> Tensor:
+        """The gradient of the inputs, in their dtype."""
+        inputs, norm = self.inputs, self.inputs.norm[:, None]
+        unit = inputs.unit.double()
+        units = self.units.double()
+        along = self.logs[:, None] - (units * unit).sum(-1, keepdim=True)
+        total = (units + along * unit) / torch.where(norm > 0, norm, 1.0)
+        return (torch.where(norm > 0, total, 0.0) + self.direct).to(inputs.points.dtype)
+
+
+class _Gradients:
+    """All gradients of one matrix, while they are summed up."""
+
+    def __init__(self, matrix: Derivatives) -> None:
+        plan = matrix.plan
+        self.matrix = matrix
+        self.left = _InputGradients(plan.left)
+        self.right = self.left if plan.symmetric else _InputGradients(plan.right)
+        self.variances = plan.left.norm.new_zeros(len(matrix.names))
+
+    def add(self, upstream: tuple[Tensor, Tensor]) -> None:
+        """Add what all entries contribute, given the gradients of both kernels."""
+        plan = self.matrix.plan
+        for strip in plan.strips(self.matrix.limit):
+            above = torch.stack([_above(plan, strip, gradient) for gradient in upstream])
+            cosine = plan.cosines(strip)
+            single = self.matrix.single(strip, cosine)
+            where = (single & (above != 0).any(0)).nonzero(as_tuple=True)
+            self._add_pairs(*strip.inputs(where), above[:, where[0], where[1]].double())
+            self._add_entries(strip, cosine.masked_fill_(single, 0.0), above, single)
+        if plan.symmetric:
+            gradient = torch.stack([u.diagonal().double() for u in upstream])
+            weighted = (self.matrix.own * gradient).sum(1)
+            self.left.logs.add_(weighted[1])
+            self.variances.add_(weighted[2:].sum(1))
+
+    def _add_entries(self, strip: Strip, cosine: Tensor, upstream: Tensor, single: Tensor) -> None:
+        """What the entries of a strip contribute that the surface knows."""
+        matrix = self.matrix
+        if matrix.surface is None:
+            return
+        upstream.masked_fill_(single, 0.0)
+        block = matrix.block(strip, cosine)
+        found = matrix.backend.adjoint(block, upstream)
+        self.left.logs[strip.rows] += found.left
+        self.right.logs[strip.columns] += found.right
+        units = matrix.plan.left.unit[strip.rows], matrix.plan.right.unit[strip.columns]
+        self.left.units[strip.rows] += found.cosine @ units[1]
+        self.right.units[strip.columns] += found.cosine.T @ units[0]
+        if matrix.names:
+            self._add_variances(block, upstream, found)
+
+    def _add_variances(self, block: DifferentiableBlock, upstream: Tensor, found: Adjoint) -> None:
+        """What the same entries contribute to variances, given the gradients of what they move."""
+        matrix, in_cosine = self.matrix, None
+        for number, slope in enumerate(matrix.slopes):
+            both = torch.stack(slope_entries(matrix.backend, slope, block))
+            self.variances[number] += (upstream * both).sum(dtype=torch.float64)
+        if matrix.slopes:
+            return
+        ck, ntk = torch.empty_like(block.cosine), torch.empty_like(block.cosine)
+        matrix.backend.evaluate(block.plain, (ck, ntk))
+        if bool(upstream[1].any()):  # else the NTK does not count
+            alone = torch.zeros_like(upstream)
+            alone[0] = 1.0
+            in_cosine = matrix.backend.adjoint(block, alone).cosine
+        changes = variance_changes(matrix.plan.function, matrix.names, block, ck, in_cosine)
+        for number, change in changes:
+            self.variances[number] += change.of_sum(found, upstream)
+
+    def _add_pairs(self, rows: Tensor, columns: Tensor, upstream: Tensor) -> None:
+        """What single pairs contribute, given their gradients. shape of these: (2, n)."""
+        plan = self.matrix.plan
+        for some, i, j, angle, slopes in self.matrix.pairs(rows, columns):
+            weighted = (slopes * upstream[:, some]).sum(1)
+            self.variances.add_(weighted[2:-1].sum(1))
+            turning = angle_gradients(plan, i, j, angle)
+            for q, (side, k) in enumerate(((self.left, i), (self.right, j))):
+                side.logs.index_add_(0, k, weighted[q])
+                side.direct.index_add_(0, k, weighted[-1][:, None] * turning[q])
+
+
+def _above(plan: Plan, strip: Strip, gradient: Tensor) -> Tensor:
+    """The gradient of a strip; of a symmetric matrix both halves in the upper one."""
+    rows, columns = strip
+    block = gradient[rows, columns].clone(memory_format=torch.contiguous_format)
+    if plan.symmetric:
+        block += gradient[columns, rows].T
+        square = block[:, : len(block)]
+        square.copy_(square.triu(1))
+    return block

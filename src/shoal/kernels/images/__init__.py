@@ -1,0 +1,1 @@
+"""Kernels of images, made of pairs of pixels."""

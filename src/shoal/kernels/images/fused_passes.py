@@ -1,0 +1,286 @@
+"""When and how kernels of images are computed by fused passes, of a GPU or of a CPU."""
+
+import math
+from functools import cached_property, lru_cache
+from types import ModuleType
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from shoal.activations import ReLU
+from shoal.architectures import Layers
+from shoal.architectures.layers import Weights, squared_gain
+from shoal.core.exceptions import ConvergenceError
+from shoal.kernels.backends.pixel_equilibrium import Equilibrium
+from shoal.kernels.calculi.pixels import Images
+from shoal.kernels.images.function import ImageKernels
+from shoal.kernels.images.pixel_pairs import PixelPairs
+from shoal.kernels.recursions import Loop, network_kernels
+
+__all__ = ["FusedPixels", "LoopedPixels"]
+
+_MOST_SIDE = 64  # pixels along an axis that registers hold
+_PROGRAMS = 2**22  # pairs of images, times displacements, of one launch
+_PAIRS = 2**14  # of images that threads take at once
+_IMAGES = 2**12  # whose pixels with themselves are computed at once
+_MANY = 2**18  # pairs of pixels for which loading compiled loops pays
+_EDGE = 0.999  # of the gain up to which the iteration is worth its steps
+
+
+class FusedPixels:
+    """The fused pass for some images: of equilibria of one ReLU layer, in float32, on a GPU.
+
+    Errors are about 1e-5 of the diagonal: angles are known to the root of float32's precision only.
+
+    Args:
+        layers: The network.
+        trainable: The groups that the NTK counts.
+        images: All images, with their variances.
+    """
+
+    def __init__(self, layers: Layers, trainable: frozenset[str], images: Images) -> None:
+        self.layers, self.trainable, self.images = layers, trainable, images
+        points = images.points if self.exact else images.points.float()
+        self.points = points.contiguous() if points.dim() == 4 else points[:, :, None].contiguous()
+
+    most: ClassVar[int] = _PROGRAMS
+    """Pairs of images, times displacements, that are computed at once."""
+
+    exact: ClassVar[bool] = False
+    """Whether images with themselves are computed in float64, too."""
+
+    @staticmethod
+    def of(function: ImageKernels, images: Images, entries: int) -> "FusedPixels | None":
+        """The pass for a matrix of so many entries, or ``None`` where there is none."""
+        points, sides, layers = images.points, images.pairs.sides, function.layers
+        trainable, pooled = function.trainable, function.architecture.pooling is not None
+        chained = layers.injection is None
+        if not FusedPixels.fits(layers, images):
+            return None
+        if points.device.type == "cuda":
+            precision = function.precision or points.dtype
+            if precision != torch.float32 or max(sides) > _MOST_SIDE or _tiles() is None:
+                return None
+            return (FusedChain if chained else FusedPixels)(layers, trainable, images)
+        many = entries * math.prod(sides) >= _MANY
+        if chained or points.device.type != "cpu" or pooled or not many or _loops() is None:
+            return None
+        return LoopedPixels(layers, trainable, images)
+
+    @staticmethod
+    def fits(layers: Layers, images: Images) -> bool:
+        """Whether passes know the network: ReLU layers without residuals, in a loop at most one."""
+        pairs, readout = images.pairs, layers.readout
+        plain = all(
+            cell.activation == ReLU()
+            and cell.skip == 0
+            and isinstance(cell.weights.variance, float)
+            and isinstance(cell.bias_variance, float)
+            for cell in layers.cells
+        )
+        if not plain or readout is None or readout.variance != 1 or len(pairs.sides) > 2:
+            return False
+        if layers.injection is None:
+            return True
+        first = layers.cells[0]
+        contracts = squared_gain(layers.cells) / 2 * pairs.gain < _EDGE
+        return len(layers.cells) == 1 and first.gain == 1 and contracts
+
+    def sums(self, index: tuple[Tensor, Tensor], displacements: Tensor) -> Tensor:
+        """Sums of both kernels over pairs of pixels, in float64. shape: (2, pairs).
+
+        Args:
+            index: The numbers of the images of each pair.
+            displacements: Of the partners, as numbers of pixels.
+
+        Raises:
+            ConvergenceError: If the iteration of a pair does not end.
+        """
+        steps = displacements.to(self.points.device)
+        size = max(1, _PROGRAMS // len(steps))
+        blocks = zip(*(numbers.split(size) for numbers in index), strict=True)
+        return torch.cat([self._block((i, j), steps) for i, j in blocks], 1)
+
+    def _block(self, index: tuple[Tensor, Tensor], steps: Tensor) -> Tensor:
+        """The same for as many pairs as one launch takes."""
+        tiles = _tiles()
+        assert tiles is not None
+        variances = self._variances.float()
+        try:
+            found: Tensor = tiles.pixel_tiles(
+                (self.points, self.points),
+                (variances, variances),
+                index,
+                steps,
+                self._bands,
+                self._network(),
+                share=self.images.pairs.share,
+            )
+        except ArithmeticError as error:
+            raise ConvergenceError(f"{error}: give the images in float64") from error
+        return found
+
+    @cached_property
+    def own(self) -> Tensor:
+        """Sums of both kernels over pixels with themselves, in float64. shape: (2, images)."""
+        parts = []
+        for points in self.images.points.split(_IMAGES):
+            images = Images(points, self.images.pairs)
+            fields = network_kernels(self.layers, images, self.trainable)
+            parts.append(torch.stack([field.flatten(1).sum(1) for field in fields[:2]]))
+        return torch.cat(parts, 1)
+
+    @cached_property
+    def _variances(self) -> Tensor:
+        """Of what each pixel sees at equilibrium, found in float64."""
+        images, injection, (cell,) = self.images, self.layers.injection, self.layers.cells
+        assert injection is not None
+        given = images.patches(images.start(gated=False)[0])
+        injected = images.combine([(injection.variance, given)], cell.bias_variance)
+        found = images.fixed_point(Loop(self.layers.cells), injected).values
+        return found.view(len(found), *self.points.shape[2:])
+
+    @cached_property
+    def _bands(self) -> tuple[Tensor, Tensor]:
+        """The matrices that sum along both axes, for all displacements along each."""
+        pairs = self.images.pairs
+        height, width = self.points.shape[2:]
+        across = _bands(pairs, width)
+        if len(pairs.sides) == 1:
+            one = torch.ones(1, 1, 1, device=across.device)
+            return one, across
+        return _bands(pairs, height), across
+
+    def _network(self) -> Equilibrium:
+        injection, (cell,), trained = self.layers.injection, self.layers.cells, self.trainable
+        assert injection is not None
+        bias = cell.bias
+        readout, entering, given, biases = (
+            _share(w, trained) for w in (self.layers.readout, cell.weights, injection, bias)
+        )
+        gain = squared_gain(self.layers.cells) / 2 * self.images.pairs.gain
+        return Equilibrium(
+            float(cell.weights.variance),
+            float(injection.variance),
+            float(cell.bias_variance),
+            gain,
+            (readout, entering, given, biases),
+        )
+
+
+class FusedChain(FusedPixels):
+    """The fused pass of explicit networks of ReLU layers without residuals."""
+
+    def _block(self, index: tuple[Tensor, Tensor], steps: Tensor) -> Tensor:
+        """Sums of both kernels for as many pairs as one launch takes."""
+        from shoal.kernels.backends import pixel_chains
+
+        readout = _share(self.layers.readout, self.trainable)
+        found: Tensor = pixel_chains.pixel_chains(
+            self.points, self._variances, index, steps, self._bands, self._table, readout=readout
+        )
+        return found
+
+    @cached_property
+    def _variances(self) -> Tensor:
+        """Of what each pixel sees in each layer. shape: (images, layers, height, width)."""
+        parts = []
+        for points in self.images.points.split(_IMAGES):
+            images = Images(points, self.images.pairs)
+            state, seen = images.start(gated=False)[0], []
+            for cell in self.layers.cells:
+                entering = [(cell.weights.variance, images.patches(state))]
+                inner = images.combine(entering, cell.bias_variance)
+                pushed = images.push(cell.activation, inner, mean=False)
+                state = images.combine([(cell.gain**2, pushed.state)])
+                seen.append(inner.values.float())
+            parts.append(torch.stack(seen, 1))
+        found = torch.cat(parts)
+        return found.view(*found.shape[:2], *self.points.shape[2:])
+
+    @cached_property
+    def _table(self) -> Tensor:
+        """For each layer, what multiplies what. shape: (layers, 5)."""
+        share, rows = self.images.pairs.share, []
+        for cell in self.layers.cells:
+            weights, trained = cell.weights, _share(cell.weights, self.trainable)
+            biases = _share(cell.bias, self.trainable)
+            factors = (float(weights.variance), float(cell.bias_variance), cell.gain**2)
+            rows.append((factors[0] * share, *factors[1:], trained * share, biases))
+        return torch.tensor(rows, dtype=torch.float32, device=self.points.device)
+
+
+class LoopedPixels(FusedPixels):
+    """The pass of a CPU, in float64, for readouts of all pixels."""
+
+    most = _PAIRS
+    exact = True
+
+    def sums(self, index: tuple[Tensor, Tensor], displacements: Tensor) -> Tensor:
+        """Sums of both kernels over pairs of equal pixels, in float64. shape: (2, pairs).
+
+        Args:
+            index: The numbers of the images of each pair.
+            displacements: Zero alone.
+
+        Raises:
+            ConvergenceError: If the iteration of a pair does not end.
+        """
+        loops, pairs = _loops(), self.images.pairs
+        assert loops is not None
+        assert len(displacements) == 1
+        reach = pairs.patch_size // 2
+        try:
+            found: Tensor = loops.pixel_loops(
+                self.points,
+                self._variances,
+                index,
+                self._network(),
+                reach=(reach if len(pairs.sides) == 2 else 0, reach),
+                circular=pairs.padding == "circular",
+            )
+        except ArithmeticError as error:
+            raise ConvergenceError(str(error)) from error
+        return found
+
+
+def _share(weights: Weights | None, trainable: frozenset[str]) -> float:
+    """How much some weights count in the NTK."""
+    return float(weights.share) if weights is not None and weights.group in trainable else 0.0
+
+
+def _bands(pairs: PixelPairs, side: int) -> Tensor:
+    """For each displacement, the matrix of sums along an axis. shape: (side, side, side)."""
+    reach, place = pairs.patch_size // 2, torch.arange(side)
+    if pairs.padding == "circular":
+        apart = torch.arange(-reach, reach + 1)
+        near = torch.zeros(side, side)
+        for k in apart.tolist():
+            near[place, (place + k) % side] += 1
+        bands = near.expand(side, side, side)
+    else:
+        near = (place[:, None] - place).abs() <= reach
+        wrapped = place[None, :] + place[:, None] >= side  # partners beyond the border
+        bands = near & (wrapped[:, :, None] == wrapped[:, None, :])
+    return bands.contiguous().to(pairs.displacements.device, torch.float32)
+
+
+@lru_cache(maxsize=1)
+def _tiles() -> ModuleType | None:
+    """The passes of a GPU, where their compiler is installed."""
+    try:
+        from shoal.kernels.backends import pixel_tiles
+    except ImportError:
+        return None
+    return pixel_tiles
+
+
+@lru_cache(maxsize=1)
+def _loops() -> ModuleType | None:
+    """The loops of a CPU, where their compiler is installed."""
+    try:
+        from shoal.kernels.backends import pixel_loops
+    except ImportError:
+        return None
+    return pixel_loops

@@ -1,0 +1,1 @@
+"""Norms of weights, certified, and what keeps a recurrent layer a contraction."""

@@ -1,0 +1,119 @@
+"""A certified bound of a recurrent layer's gain, followed through training at little cost."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from shoal.core.checks import float_tensor
+from shoal.equilibrium.recurrent.layer import Layer
+from shoal.linalg.norms import Eigenpair, spectral_norm
+from shoal.networks.contraction.norms import NormBounds, operator_norm_bounds
+
+__all__ = ["GainBound", "MatrixNorm", "WeightNorm", "gain_factor"]
+
+
+class WeightNorm(Protocol):
+    """How the norm of the map that a layer's weights make is bounded."""
+
+    @property
+    def drift(self) -> float:
+        """By what the Frobenius norm of a change bounds the change of the norm."""
+        ...
+
+    def bounds(self, weight: Tensor, *, tightness: float = 1e-3) -> NormBounds:
+        """Certified bounds."""
+        ...
+
+    def estimate(self, weight: Tensor, near: Tensor | None = None) -> Eigenpair:
+        """The norm, nearly, and the vector that says so; ``near`` is that of similar weights."""
+        ...
+
+
+@dataclass(frozen=True)
+class MatrixNorm:
+    """The norm of weights as a matrix, with a row for each entry of their first dimension.
+
+    Attributes:
+        groups: Of how many matrices, one below the other, they are made, each of which acts on
+            entries of its own.
+    """
+
+    groups: int = 1
+
+    @property
+    def drift(self) -> float:
+        """One: no norm of a matrix exceeds its Frobenius norm."""
+        return 1.0
+
+    def bounds(self, weight: Tensor, *, tightness: float = 1e-3) -> NormBounds:
+        """By products of matrices."""
+        rows = weight.flatten(1)
+        if self.groups > 1:
+            rows = rows.reshape(self.groups, len(rows) // self.groups, -1)
+        return operator_norm_bounds(rows, tightness=tightness)
+
+    def estimate(self, weight: Tensor, near: Tensor | None = None) -> Eigenpair:
+        """By Lanczos iteration."""
+        return spectral_norm(weight, near)
+
+
+def gain_factor(layer: Layer) -> float:
+    r"""$s L$: by what the norm of the weights is multiplied to make the gain."""
+    return layer.scale * layer.activation.lipschitz if layer.scale else 0.0
+
+
+class GainBound:
+    r"""Bounds the gain of recurrent layers from above while weights change, rounding included.
+
+    It is $s L \|W\|$, or the product of those of several layers. Since
+    $\|W'\| \le \|W\| + c\,\|W' - W\|_F$ ($c = 1$ for matrices), the norms themselves are bounded
+    anew only when the weights have moved far enough for it to matter.
+
+    Args:
+        factors: $s L$ of each layer.
+        norms: How the norm of each one's weights is bounded; as that of a matrix by default.
+        name: What errors call the weights.
+    """
+
+    def __init__(
+        self,
+        factors: Sequence[float],
+        norms: Sequence[WeightNorm] | None = None,
+        *,
+        name: str = "recurrent weights",
+    ) -> None:
+        self.factors, self.name = tuple(factors), name
+        default: tuple[WeightNorm, ...] = (MatrixNorm(),) * len(self.factors)
+        self.norms = default if norms is None else tuple(norms)
+        self.known: list[tuple[Tensor, float]] = []  # weights, and bounds of their gains
+
+    @torch.no_grad()
+    def upper(self, weights: Sequence[Tensor], limit: float) -> float:
+        """A bound; above ``limit`` only if that is within a thousandth of the truth."""
+        if self.known:
+            steps = (f * norm.drift for f, norm in zip(self.factors, self.norms, strict=True))
+            drifted = zip(steps, weights, self.known, strict=True)
+            bound = math.prod(_after_drift(*one) for one in drifted)
+            if bound <= limit:
+                return bound
+        self.learn(weights, self.measure(weights))
+        return math.prod(bound for _, bound in self.known)
+
+    def measure(self, weights: Sequence[Tensor]) -> list[float]:
+        """Bounds of the gains of all layers, as their weights are."""
+        each = zip(self.factors, self.norms, weights, strict=True)
+        return [f * norm.bounds(float_tensor(self.name, w)).upper for f, norm, w in each]
+
+    def learn(self, weights: Sequence[Tensor], bounds: Sequence[float]) -> None:
+        """Take over bounds that are known."""
+        self.known = [(w.detach().clone(), b) for w, b in zip(weights, bounds, strict=True)]
+
+
+def _after_drift(factor: float, weight: Tensor, known: tuple[Tensor, float]) -> float:
+    before, bound = known
+    drift = float(torch.linalg.vector_norm((weight - before).double()))
+    return bound + factor * drift * (1 + 1e-9 + torch.finfo(weight.dtype).eps)

@@ -1,0 +1,1 @@
+"""The kernels of finite networks, of any module."""

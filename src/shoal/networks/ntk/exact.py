@@ -1,0 +1,106 @@
+"""Modules with exact gradients, whatever the networks in them train with."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.nn import Module
+
+from shoal.equilibrium.options import SolveOptions
+from shoal.equilibrium.solvers.warm import Series
+from shoal.networks.network import Network
+
+__all__ = ["check_whole", "evaluating", "exact", "forget", "mixing_submodule", "solve_options"]
+
+_PARALLEL = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
+
+
+def exact(module: Module, *, silent: bool = False) -> Module:
+    """The same module, of the same parameters, whose equilibria have exact gradients.
+
+    What is copied is the way to layers and networks with an equilibrium, no tensor; a module
+    without any is returned itself, one that was compiled or distributed as what that was made
+    from. The copy has no warm starts, and the modules' own notes of their last solves stay.
+
+    Args:
+        module: Any module.
+        silent: As in :meth:`Network.exact`.
+    """
+    return _exact(module, silent, {})
+
+
+def _exact(module: Module, silent: bool, copies: dict[int, Module]) -> Module:
+    """The same; a module in several places stays one."""
+    if id(module) not in copies:
+        copies[id(module)] = _copied(module, silent, copies)
+    return copies[id(module)]
+
+
+def _copied(module: Module, silent: bool, copies: dict[int, Module]) -> Module:
+    if isinstance(module, Network):
+        return module.exact(silent=silent)
+    if isinstance(module, _PARALLEL):
+        return _exact(module.module, silent, copies)
+    if (source := module._modules.get("_orig_mod")) is not None:
+        return _exact(source, silent, copies)
+    children = {
+        name: None if child is None else _exact(child, silent, copies)
+        for name, child in module._modules.items()
+    }
+    changes: dict[str, object] = {}
+    if any(children[name] is not child for name, child in module._modules.items()):
+        changes["_modules"] = children
+    if (options := solve_options(module)) is not None:
+        changes |= {"options": options.exact(silent=silent), "warm_start": False}
+    if not changes:
+        return module
+    other = object.__new__(type(module))
+    other.__dict__ = {**module.__dict__, **changes}
+    return other
+
+
+def check_whole(name: str, module: Module) -> None:
+    """Refuse a module whose weights are divided among processes."""
+    divided = [key for key, weight in module.named_parameters() if hasattr(weight, "full_tensor")]
+    if divided:
+        raise ValueError(
+            f"{name} must have whole weights, and {divided[0]!r} is divided among processes, as by "
+            "fully_shard: load what its full_tensor() gives into a module that is not"
+        )
+
+
+def solve_options(module: Module) -> SolveOptions | None:
+    """How a module solves for an equilibrium, with the notes of its last solves, if it does."""
+    options = getattr(module, "options", None)
+    return options if isinstance(options, SolveOptions) else None
+
+
+def forget(module: Module) -> None:
+    """Let the next solves of all equilibria in a module start cold, whatever came before."""
+    for one in module.modules():
+        if isinstance(series := getattr(one, "_series", None), Series):
+            series.clear()
+
+
+@contextmanager
+def evaluating(module: Module) -> Iterator[None]:
+    """Where all of a module is in evaluation mode, neither random nor learning statistics."""
+    modes = [(one, one.training) for one in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for one, mode in modes:
+            one.training = mode
+
+
+def mixing_submodule(module: Module) -> str | None:
+    """The name of a submodule, as its mode is, that is random or lets samples see each other."""
+    for name, one in module.named_modules():
+        normalizes = isinstance(one, torch.nn.modules.batchnorm._BatchNorm)
+        drops = isinstance(one, torch.nn.modules.dropout._DropoutNd) and one.p > 0
+        attends = isinstance(one, torch.nn.RNNBase | torch.nn.MultiheadAttention)
+        random = drops or isinstance(one, torch.nn.RReLU) or (attends and one.dropout > 0)
+        if (one.training and (random or normalizes)) or (normalizes and one.running_mean is None):
+            return str(name)
+    return None

@@ -1,0 +1,241 @@
+"""Derivatives of each sample's outputs with respect to parameters, for any module."""
+
+import warnings
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, jacrev, vmap
+from torch.nn import Module
+
+from shoal.core.checks import items
+from shoal.core.torch_internals import named_tensors
+from shoal.networks.ntk.exact import mixing_submodule
+
+__all__ = ["Jacobians", "chosen_parameters"]
+
+
+def chosen_parameters(module: Module, trainable: Iterable[str] | None) -> dict[str, Tensor]:
+    """The parameters that patterns choose, each once, by its first name.
+
+    Args:
+        module: Any module.
+        trainable: Names, prefixes that end at a dot, or patterns such as ``"*.bias"``; ``"all"``
+            for all; by default those that require a gradient.
+    """
+    aliases = dict(module.named_parameters(remove_duplicate=False))
+    if trainable is None:
+        names = {name for name, p in aliases.items() if p.requires_grad}
+    elif trainable == "all":
+        names = {name for name, p in aliases.items() if p.is_floating_point()}
+    else:
+        patterns = items("trainable", trainable, "a set of names of parameters")
+        names = {name for pattern in patterns for name in _matching(pattern, aliases)}
+        if not names:
+            raise ValueError("trainable must name at least one parameter, got none")
+    wanted = {id(aliases[name]) for name in names}
+    found = {n: p.detach() for n, p in module.named_parameters() if id(p) in wanted}
+    if other := [name for name, p in found.items() if not p.is_floating_point()]:
+        raise TypeError(f"trainable must choose real parameters, got {', '.join(other)}")
+    return found
+
+
+def _matching(pattern: object, names: Iterable[str]) -> list[str]:
+    if not isinstance(pattern, str):
+        raise TypeError(f"trainable must hold names of parameters, got {pattern!r}")
+    found = [n for n in names if n.startswith(f"{pattern}.") or fnmatchcase(n, pattern)]
+    if not found:
+        raise ValueError(
+            f"trainable must be chosen from the parameters {', '.join(names) or '(none)'}, or be "
+            f"prefixes or patterns of their names, got {pattern!r}"
+        )
+    return found
+
+
+class _Piece(NamedTuple):
+    samples: slice
+    outputs: slice
+
+
+class Jacobians:
+    """Derivatives of the outputs for each sample, evaluated alone, and their inner products.
+
+    They are taken for many samples at once by ``torch.func``, or one by one where a module does
+    not allow that. Buffers stay as they are.
+
+    Args:
+        module: Any module of one tensor.
+        chosen: The parameters, by name.
+        x: Inputs, to see what the outputs are.
+        memory: The bytes that derivatives may take at once.
+    """
+
+    def __init__(self, module: Module, chosen: dict[str, Tensor], x: Tensor, memory: int) -> None:
+        self.module, self.chosen, self.memory = module, chosen, memory
+        self._batched = True  # until it is seen that the module does not allow it
+        others = {n: p.detach() for n, p in module.named_parameters() if n not in chosen}
+        self._others, self._buffers = others, dict(module.named_buffers())
+        first = {id(t): n for n, t in (*module.named_parameters(), *module.named_buffers())}
+        self._first = {name: first[id(t)] for name, t in named_tensors(module).items()}
+        if (name := mixing_submodule(module)) is not None:
+            where = f"its submodule {name!r}" if name else "itself"
+            raise ValueError(
+                "network must have outputs for each sample that depend on nothing else, got a "
+                f"{type(module).__name__} in which {where}, in the mode it is in, is random or "
+                "lets samples see each other: call network.eval() first"
+            )
+        with torch.no_grad():
+            output = self._see_independence(x)
+        self.outputs, self.dtype = output.numel(), torch.promote_types(output.dtype, torch.float32)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The outputs for samples, with the parameters as they are."""
+        return self._call(self.chosen, x)
+
+    def _call(self, chosen: dict[str, Tensor], x: Tensor) -> Tensor:
+        # buffers may change on the way, as those of spectral norms do: those are copies
+        buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
+        given = {**self._others, **buffers, **chosen}
+        tensors = {name: given[first] for name, first in self._first.items()}
+        output = functional_call(self.module, tensors, (x,), tie_weights=False)
+        if not isinstance(output, Tensor) or not output.is_floating_point():
+            kind = output.dtype if isinstance(output, Tensor) else type(output).__name__
+            raise TypeError(f"network must return a tensor of real numbers, got {kind}")
+        if not output.dim() or len(output) != len(x):
+            raise ValueError(
+                f"network must return a row for each of its samples, {len(x)}, got a tensor of "
+                f"shape {tuple(output.shape)}"
+            )
+        return output
+
+    def _see_independence(self, x: Tensor) -> Tensor:
+        """The outputs for a sample; those for another must not change them."""
+        pair = torch.cat([x[:1], x[-1:]])
+        together, alone = self(pair), torch.cat([self(pair[:1]), self(pair[1:])])
+        if not alone.isfinite().all():
+            raise ValueError("network must have finite outputs, got infinity or NaN")
+        tolerance = max(1e-3, 8 * torch.finfo(alone.dtype).eps)
+        if float((together - alone).abs().max()) > tolerance * float(alone.abs().max()):
+            raise ValueError(
+                "network must have outputs for each sample that depend on nothing else, got other "
+                "ones where samples are evaluated together or again: call network.eval() first"
+            )
+        return alone[:1]
+
+    def _one(self, chosen: dict[str, Tensor], x: Tensor, outputs: slice) -> Tensor:
+        return self._call(chosen, x[None]).flatten()[outputs]
+
+    def of(self, x: Tensor, outputs: slice = slice(None)) -> list[Tensor]:
+        """For each parameter the derivatives, of shape (samples, outputs, numbers)."""
+        if self._batched:
+            try:
+                with warnings.catch_warnings(), torch.enable_grad():
+                    warnings.filterwarnings("ignore", "There is a performance drop")
+                    taken = vmap(jacrev(self._one), (None, 0, None))(self.chosen, x, outputs)
+                return [taken[name].flatten(2) for name in self.chosen]
+            except (RuntimeError, TypeError, ValueError):  # one of the module's own comes again
+                self._batched = False
+        with torch.enable_grad():
+            leaves = {name: p.detach().requires_grad_() for name, p in self.chosen.items()}
+            rows = [self._rows(leaves, self._one(leaves, one, outputs)) for one in x]
+        return [torch.stack(parts).flatten(2) for parts in zip(*rows, strict=True)]
+
+    @staticmethod
+    def _rows(leaves: dict[str, Tensor], output: Tensor) -> list[Tensor]:
+        """One backward pass for each output."""
+        if not output.requires_grad:  # none of the parameters is used
+            return [p.new_zeros(len(output), *p.shape) for p in leaves.values()]
+        found = [
+            torch.autograd.grad(
+                one, list(leaves.values()), retain_graph=True, materialize_grads=True
+            )
+            for one in output
+        ]
+        return [torch.stack(parts) for parts in zip(*found, strict=True)]
+
+    def ntk(self, x1: Tensor, x2: Tensor | None = None, *, diag: bool = False) -> Tensor:
+        r"""$\frac1K\sum_k\langle\nabla f_k(x), \nabla f_k(x')\rangle$; each $x$ and its partner."""
+        right = x1 if x2 is None else x2
+        shape = (len(x1),) if diag else (len(x1), len(right))
+        total = torch.zeros(shape, dtype=self.dtype, device=x1.device)
+        pieces, others = self._pieces(x1, right)
+        for rows in pieces:
+            left = self.of(*_at(x1, rows))
+            if diag:
+                other = left if x2 is None else self.of(*_at(x2, rows))
+                sums = ((a * b).sum((1, 2)) for a, b in zip(left, other, strict=True))
+                total[rows.samples] += self._sum(sums)
+                continue
+            for columns in others:
+                if columns.outputs != rows.outputs or _known(x2, rows, columns):
+                    continue
+                other = left if x2 is None and rows == columns else self.of(*_at(right, columns))
+                products = (a.flatten(1) @ b.flatten(1).T for a, b in zip(left, other, strict=True))
+                block = self._sum(products)
+                total[rows.samples, columns.samples] += block
+                if x2 is None and rows != columns:
+                    total[columns.samples, rows.samples] += block.T
+        return total / self.outputs
+
+    def gram(self, x: Tensor) -> Tensor:
+        r"""$JJ^\top$ of all outputs, in float64: a row for each sample and each of its outputs."""
+        n, k = len(x), self.outputs
+        total = torch.zeros(n, k, n, k, dtype=torch.float64, device=x.device)
+        (pieces,) = self._pieces(x)
+        for number, rows in enumerate(pieces):
+            left = [part.double() for part in self.of(*_at(x, rows))]
+            for columns in pieces[number:]:
+                other = left if rows == columns else [p.double() for p in self.of(*_at(x, columns))]
+                block = torch.zeros(
+                    *left[0].shape[:2], *other[0].shape[:2], dtype=torch.float64, device=x.device
+                )
+                for a, b in zip(left, other, strict=True):
+                    block += torch.einsum("ikp,jlp->ikjl", a, b)
+                total[rows.samples, rows.outputs, columns.samples, columns.outputs] = block
+                mirrored = block.permute(2, 3, 0, 1)
+                total[columns.samples, columns.outputs, rows.samples, rows.outputs] = mirrored
+        return total.view(n * k, n * k)
+
+    def _sum(self, parts: Iterator[Tensor]) -> Tensor:
+        return torch.stack([part.to(self.dtype) for part in parts]).sum(0)
+
+    def _pieces(self, *inputs: Tensor) -> list[list[_Piece]]:
+        """Samples, and some of their outputs, whose derivatives fit twice into memory."""
+        if not self.chosen:
+            return [[] for _ in inputs]
+        room = max(1, self.memory // (2 * self._bytes(inputs[0][:1])))
+        # outputs do not meet in the NTK: the more samples at once, the fewer are taken again
+        samples = min(room, max(map(len, inputs)))
+        outputs = min(self.outputs, max(1, room // samples))
+        return [
+            [
+                _Piece(slice(i, i + samples), slice(k, k + outputs))
+                for k in range(0, self.outputs, outputs)
+                for i in range(0, len(x), samples)
+            ]
+            for x in inputs
+        ]
+
+    def _bytes(self, x: Tensor) -> int:
+        """What the derivatives of one output take, with what autograd keeps for them."""
+        kept = [p.numel() * p.element_size() for p in self.chosen.values()]
+
+        def keep(tensor: Tensor) -> Tensor:
+            kept.append(tensor.numel() * tensor.element_size())
+            return tensor.detach()  # an operation that kept its own output would keep itself
+
+        leaves = {name: p.detach().requires_grad_() for name, p in self.chosen.items()}
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+            self._call(leaves, x)
+        return max(1, sum(kept))
+
+
+def _known(x2: Tensor | None, rows: _Piece, columns: _Piece) -> bool:
+    """Whether a block is the transpose of one that was found before."""
+    return x2 is None and columns.samples.start < rows.samples.start
+
+
+def _at(x: Tensor, piece: _Piece) -> tuple[Tensor, slice]:
+    return x[piece.samples], piece.outputs

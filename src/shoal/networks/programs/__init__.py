@@ -1,0 +1,1 @@
+"""Networks as programs and source that need no shoal."""
