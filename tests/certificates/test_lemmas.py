@@ -10,9 +10,8 @@ from torch import Tensor
 
 import shoal
 from certificates.networks import data, loss
-from shoal.certificates.deq import DEQGeometry, measure_deq
+from shoal.certificates.equilibrium_networks import EquilibriumGeometry, measure_equilibrium
 from shoal.certificates.growth import Geometry, Growth
-from shoal.certificates.implicit import ImplicitGeometry, measure_implicit
 
 IN, SAMPLES, WIDTH = 5, 4, 60
 
@@ -54,10 +53,11 @@ def scales(net: Any) -> dict[str, float]:
 
 
 def geometry(net: Any, x: Tensor, y: Tensor) -> Geometry:
+    scale = None if isinstance(net.architecture, shoal.DEQ) else 1 / math.sqrt(WIDTH)
     labels = y.reshape(len(x), -1)
-    if isinstance(net.architecture, shoal.DEQ):
-        return DEQGeometry(measure_deq(net, x, labels))
-    return ImplicitGeometry(measure_implicit(net, x, labels))
+    return EquilibriumGeometry(
+        measure_equilibrium(net, x, labels, scales(net), rectified_scale=scale)
+    )
 
 
 def features(net: Any, x: Tensor) -> Tensor:

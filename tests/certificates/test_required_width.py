@@ -11,7 +11,7 @@ from certificates.networks import data, sphere
 from shoal.certificates import explicit_laws
 from shoal.certificates.evidence.trial import trains
 from shoal.certificates.papers.gao2022 import infinite_gram
-from shoal.certificates.width_laws import Draw
+from shoal.certificates.width import Draw
 
 DEQ = shoal.DEQ.ling2023(weight_variance=0.001, in_features=10)
 FLOW = "Ling 2023, Theorem 1 (corrected), gradient flow"

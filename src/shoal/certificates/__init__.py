@@ -1,10 +1,10 @@
 """Certificates: will gradient descent train this network?"""
 
 from shoal.certificates import (  # noqa: F401  (they register)
-    deq_theorems,
+    deq,
     explicit_laws,
     explicit_theorems,
-    implicit_theorems,
+    implicit_networks,
 )
 from shoal.certificates.certificate import Certificate, Conclusion, Condition
 from shoal.certificates.certify import certify

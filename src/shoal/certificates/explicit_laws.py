@@ -17,7 +17,7 @@ from shoal.certificates.papers.du2018 import (
     residual_lemmas,
     theorem,
 )
-from shoal.certificates.width_laws import Draw, Law, NoLaw, random_networks
+from shoal.certificates.width import Draw, Law, NoLaw, random_networks
 from shoal.gaussian.moments import normalization
 from shoal.kernels import kernel
 from shoal.kernels.calculi.pixels import Images

@@ -3,8 +3,9 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import singledispatch
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +16,6 @@ from shoal.certificates.certificate import Conclusion
 from shoal.certificates.certify import certify
 from shoal.certificates.evidence.trial import trains
 from shoal.certificates.refusals import uncovered
-from shoal.certificates.width_laws import Draw, Law, random_networks
 from shoal.convergence.arguments import checked_labels
 from shoal.core import checks
 from shoal.core.settings import in_standard_settings
@@ -23,7 +23,12 @@ from shoal.kernels.arguments import as_tensor, checked_image_samples, checked_sa
 from shoal.networks import Network, build
 from shoal.prediction.width import accurate_width
 
-__all__ = ["RequiredWidth", "required_width"]
+__all__ = ["NO_ROOM", "Draw", "Law", "NoLaw", "RequiredWidth", "random_networks", "required_width"]
+
+NO_ROOM = 1e-9  # instead of less than nothing, where no theorem holds
+
+Law = Callable[[int], tuple[Conclusion, ...]]  # of the width
+NoLaw = str  # why there is none
 
 _EXPONENTS = (0, *range(1, 100, 2), 1000)  # of widths for which theorems are tried, powers of two
 _REFINEMENTS = 5  # after those that bring two exponents to a distance of one
@@ -70,6 +75,28 @@ class RequiredWidth:
         size = max(map(len, rows))
         lines = [f"{name:<{size}}  {word(width)}" for name, width in rows.items()]
         return "\n".join(lines if self.theorems else [f"no theorem: {self.assumption}", *lines])
+
+
+class Draw(NamedTuple):
+    """How networks are drawn, and what they are trained on.
+
+    Attributes:
+        x: Inputs, in float64.
+        y: Labels, of shape (samples, outputs).
+        failure: The probability with which the bounds may fail.
+        readout_scale: The factor of the readout at initialization.
+    """
+
+    x: Tensor
+    y: Tensor
+    failure: float
+    readout_scale: float
+
+
+@singledispatch
+def random_networks(architecture: Architecture, draw: Draw) -> Law | NoLaw:  # noqa: ARG001
+    """What the theorems say of networks of each width; a new theorem registers its architecture."""
+    return f"there is no theorem about a {type(architecture).__name__}"
 
 
 @in_standard_settings
