@@ -13,7 +13,7 @@ from certificates.explicit_networks import inputs, jacobians, move, network
 from certificates.networks import data, descend
 from shoal.certificates.explicit import measure_explicit
 from shoal.certificates.explicit_theorems import du2018_bounds
-from shoal.certificates.papers.du2018 import fully_connected_lemmas, residual_lemmas, theorem
+from shoal.certificates.papers.du2018 import lemma_constants, theorem
 
 UNIT, _ = data(2, 10, norm=1.0, label=0.1)
 LABELS = torch.tensor([0.1, -0.1], dtype=torch.float64)
@@ -121,7 +121,8 @@ def test_the_lemmas_of_the_paper(name: str) -> None:
         net = network(name, seed=trial, width=60)
         y = torch.zeros(len(x), 1, dtype=torch.float64)
         bounds = du2018_bounds(net, x, measure_explicit(net, x, y), 1.0)
-        lemmas = fully_connected_lemmas(bounds) if full else residual_lemmas(bounds)
+        assert bounds.exponential == full  # which of the lemmas are meant
+        lemmas = lemma_constants(bounds)
         radius = lemmas.radius * 10.0 ** -(trial % 2)
         start, outputs = jacobians(net, x), net(x).detach()
         move(net, x, radius * math.sqrt(60), generator)
@@ -248,7 +249,7 @@ def test_constants_beyond_the_range_of_floats() -> None:
     net, x = trio(16)[0]
     bounds = du2018_bounds(net, x, measure_explicit(net, x, LABELS[:, None]), 1.0)
     deep = dataclasses.replace(bounds, depth=1000)
-    corrected, printed = theorem(deep, fully_connected_lemmas(deep))
+    corrected, printed = theorem(deep)
     assert not corrected.holds
     assert corrected.step_size == 0
     assert not printed.holds

@@ -8,8 +8,8 @@ from torch.nn.functional import conv1d, softplus
 
 import shoal
 from certificates.networks import data, sphere
-from shoal.certificates import explicit_laws
 from shoal.certificates.evidence.trial import trains
+from shoal.certificates.explicit_theorems import explicit_law, limit_bounds
 from shoal.certificates.papers.gao2022 import infinite_gram
 from shoal.certificates.width import Draw
 
@@ -174,7 +174,7 @@ def test_features_of_wide_networks_are_those_of_the_law() -> None:
         h = softplus(conv1d(x, first, padding=1)) / constant / math.sqrt(width)
         h = h + 0.25 * softplus(conv1d(h, second, padding=1)) / math.sqrt(width)
         torch.testing.assert_close(net(x), h.sum(2) @ net.readout.T)
-    known = explicit_laws._known(SOFTPLUS, x, 0.1, 0.05)
+    known = limit_bounds(SOFTPLUS, x, 0.1, 0.05)
     assert known.feature > 3
     assert known.feature == pytest.approx(2 * float(h.flatten(1).norm(dim=1).max()), rel=0.02)
     outputs = 2 * float(h.sum(2).norm()) / math.sqrt(0.05)
@@ -185,7 +185,7 @@ def test_features_of_wide_networks_are_those_of_the_law() -> None:
     with torch.no_grad():
         h = softplus(x @ deep.get_parameter("layer1").T) / constant / math.sqrt(width)
         h = h + 2 * softplus(h @ deep.get_parameter("layer2").T) / math.sqrt(width)
-    known = explicit_laws._known(residual, x, 0.1, 0.05)
+    known = limit_bounds(residual, x, 0.1, 0.05)
     assert known.feature == pytest.approx(2 * float(h.norm(dim=1).max()), rel=0.02)
 
 
@@ -216,7 +216,7 @@ def test_widths_beyond_all_bounds_are_still_widths() -> None:
     found = shoal.required_width(deep, x, y, largest_width=0)
     width = found.theorems["Du 2018, Theorem 5.1 (corrected), gradient descent"]
     assert 2.0**100 < width < math.inf
-    law = explicit_laws.explicit_networks(deep, Draw(x, y[:, None], 0.1, 1.0))
+    law = explicit_law(deep, Draw(x, y[:, None], 0.1, 1.0))
     assert not isinstance(law, str)
     for scale, holds in ((1.05, True), (0.95, False)):
         (corrected, _) = law(int(scale * width))
@@ -227,7 +227,7 @@ def test_the_width_of_a_convolutional_network() -> None:
     x, y = images(), torch.tensor([0.1, -0.1]).double()
     found = shoal.required_width(SOFTPLUS, x, y, largest_width=0)
     width = found.theorems["Du 2018, Theorem 5.1 (corrected), gradient descent"]
-    law = explicit_laws.explicit_networks(SOFTPLUS, Draw(x, y[:, None], 0.1, 1.0))
+    law = explicit_law(SOFTPLUS, Draw(x, y[:, None], 0.1, 1.0))
     assert not isinstance(law, str)
     for scale, holds in ((1.05, True), (0.95, False)):
         (corrected, _) = law(int(scale * width))

@@ -2,7 +2,6 @@
 
 from shoal.certificates import (  # noqa: F401  (they register)
     deq,
-    explicit_laws,
     explicit_theorems,
     implicit_networks,
 )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.architectures import ConvResNet, FullyConnected, ResNet
+from shoal.architectures import Architecture, ConvResNet, FullyConnected, ResNet
 from shoal.certificates.evidence.enclosures import least_eigenvalue, spectral_norm
 from shoal.certificates.evidence.evaluation import evaluate
 from shoal.certificates.evidence.rounding import (
@@ -37,13 +37,11 @@ __all__ = [
     "ExplicitNetwork",
     "MeasuredExplicit",
     "MeasuredLayer",
-    "activations",
     "gram_least",
     "gram_root",
     "least_root",
     "measure_explicit",
     "patch_pixels",
-    "residual_scale",
 ]
 
 ExplicitNetwork = (
@@ -215,27 +213,14 @@ class _Pass(NamedTuple):
     proved: bool
 
 
-def activations(net: ExplicitNetwork) -> tuple[Activation, ...]:
-    """The activation of each layer."""
-    return tuple(cell.activation for cell in net.layers.cells)
-
-
-def patch_pixels(net: ExplicitNetwork) -> int:
-    """How many pixels a unit sees."""
-    architecture = net.architecture
-    if isinstance(architecture, ConvResNet):
-        return int(architecture.patch_size**net.spec.pixel_axes)
-    return 1
-
-
-def residual_scale(net: ExplicitNetwork) -> float | None:
-    """What residuals are multiplied by, before the width and the depth; ``None`` without any."""
-    architecture = net.architecture
-    return None if isinstance(architecture, FullyConnected) else architecture.residual_scale
+def patch_pixels(architecture: Architecture, axes: int) -> int:
+    """How many pixels a unit sees of images with so many axes; one if there are none."""
+    return architecture.patch_size**axes if isinstance(architecture, ConvResNet) else 1
 
 
 def _layers(net: ExplicitNetwork) -> list[_Layer]:
-    reach, layers = up(math.sqrt(patch_pixels(net))), []
+    reach = up(math.sqrt(patch_pixels(net.architecture, net.spec.pixel_axes)))
+    layers = []
     for cell in net.layers.cells:
         name, factor = cell.weights.group, cell.gain / math.sqrt(net.spec.width)
         weight = net.get_parameter(name)

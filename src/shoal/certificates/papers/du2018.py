@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from shoal.certificates.certificate import Conclusion, Condition, at_least, at_most
 from shoal.training import Promises
 
-__all__ = ["Du2018Bounds", "LemmaConstants", "fully_connected_lemmas", "residual_lemmas", "theorem"]
+__all__ = ["Du2018Bounds", "LemmaConstants", "lemma_constants", "theorem"]
 
 _UNIT_NORM = 2.0**-20  # what rounding makes of norms of one, in float32 too
 _FAILURE = 0.1  # the probability in printed widths
@@ -92,7 +92,12 @@ class LemmaConstants:
     change: float
 
 
-def fully_connected_lemmas(b: Du2018Bounds) -> LemmaConstants:
+def lemma_constants(b: Du2018Bounds) -> LemmaConstants:
+    """What the lemmas say of a network."""
+    return _fully_connected(b) if b.exponential else _residual(b)
+
+
+def _fully_connected(b: Du2018Bounds) -> LemmaConstants:
     """Lemmas A.3 to A.7."""
     lift = math.sqrt(b.normalization) * b.lipschitz  # √c_σ L
     growth = max(2 * lift * b.weight, lift, 1.0)  # c_x
@@ -111,7 +116,7 @@ def fully_connected_lemmas(b: Du2018Bounds) -> LemmaConstants:
     )
 
 
-def residual_lemmas(b: Du2018Bounds) -> LemmaConstants:
+def _residual(b: Du2018Bounds) -> LemmaConstants:
     """Lemmas B.3 to B.7, and C.3 to C.7 where there are pixels."""
     scale = b.scale if b.depth > 1 else 0.0  # one layer has no residual
     patch, spread = math.sqrt(b.patch), math.sqrt(b.patch * b.pixels)
@@ -146,16 +151,14 @@ def _power(base: float, exponent: float) -> float:
         return math.inf
 
 
-def theorem(
-    b: Du2018Bounds, lemmas: LemmaConstants, *, step_size: float | None = None
-) -> tuple[Conclusion, Conclusion]:
+def theorem(b: Du2018Bounds, *, step_size: float | None = None) -> tuple[Conclusion, Conclusion]:
     """What the theorem says of a network: corrected, and as it is printed.
 
     Args:
         b: The network and its data.
-        lemmas: The constants of the lemmas.
         step_size: The step size to certify; by default the largest that the proof allows.
     """
+    lemmas = lemma_constants(b)
     largest = _steps(b, lemmas)
     step = min(largest.values()) if step_size is None else step_size
     steps = [
