@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 
-from shoal.certificates.certificate import Conclusion, Condition, at_least, at_most
+from shoal.certificates.certificate import Conclusion, Condition, condition
 from shoal.certificates.evidence.rounding import down, nearest, up
 from shoal.certificates.growth import Geometry, Growth, Obstacle, Radii, Way, descents, flow
 from shoal.training import Promises
@@ -147,14 +147,14 @@ def _conditions(point: _Point) -> tuple[Condition, ...]:
     growth, geometry = point.growth, point.geometry
     conditions = [] if growth.gain is None else [_contraction(growth.gain, geometry.rigorous)]
     conditions.append(
-        at_most(
+        condition(
             "rank",
             growth.drift,
+            "<",
             growth.start,
-            words=f"the {geometry.subject} move less than their least singular value",
-            remedy=geometry.rank_remedy,
+            f"the {geometry.subject} move less than their least singular value",
+            geometry.rank_remedy,
             rigorous=geometry.rigorous,
-            strict=True,
         )
     )
     if isinstance(growth, Obstacle):
@@ -169,50 +169,39 @@ def _conditions(point: _Point) -> tuple[Condition, ...]:
 
 
 def _contraction(gain: Fraction, rigorous: bool) -> Condition:
-    return at_most(
-        "contraction",
-        gain,
-        1,
-        words="the recurrent layer remains a contraction",
-        remedy="smaller recurrent weights, more width, smaller labels",
-        rigorous=rigorous,
-        strict=True,
-    )
+    words = "the recurrent layer remains a contraction"
+    remedy = "smaller recurrent weights, more width, smaller labels"
+    return condition("contraction", gain, "<", 1, words, remedy, rigorous=rigorous)
 
 
 def _readout(floor: Fraction, rigorous: bool) -> Condition:
-    return at_least(
-        "readout",
-        floor,
-        0,
-        words="the readout is trained",
-        remedy="train the readout",
-        rigorous=rigorous,
-        strict=True,
-    )
+    words, remedy = "the readout is trained", "train the readout"
+    return condition("readout", floor, ">", 0, words, remedy, rigorous=rigorous)
 
 
 def _travel_condition(point: _Point) -> Condition:
     needed = point.ways[0].needed
     group = min(needed, key=lambda g: _ratio(point.radii[g], needed[g]))
-    return at_least(
+    return condition(
         "travel",
         point.radii[group],
+        ">=",
         needed[group],
-        words=f"the weights ({group}) travel less than what was allowed for",
-        remedy=point.geometry.remedy,
+        f"the weights ({group}) travel less than what was allowed for",
+        point.geometry.remedy,
         rigorous=point.geometry.rigorous,
     )
 
 
 def _step_conditions(point: _Point, growth: Growth) -> list[Condition]:
     assert point.step is not None
-    size = at_most(
+    size = condition(
         "step size",
         point.step,
+        "<=",
         1 / growth.largest if growth.largest else math.inf,
-        words="the step is at most one over the largest eigenvalue of the NTK",
-        remedy="a smaller step size",
+        "the step is at most one over the largest eigenvalue of the NTK",
+        "a smaller step size",
         rigorous=point.geometry.rigorous,
     )
     ways, remedy = [], "an activation whose second derivative has a known bound, such as tanh"
@@ -222,18 +211,16 @@ def _step_conditions(point: _Point, growth: Growth) -> list[Condition]:
         ways = descents(growth, point.geometry, step, growth.curvature)
         remedy = f"{point.geometry.remedy}; a smaller step size"
     rate = max((way.rate for way in ways), default=Fraction(0))
-    return [
-        size,
-        at_most(
-            "remainder",
-            growth.floor - rate,
-            growth.floor,
-            words="what is not linear in a step is less than what is gained",
-            remedy=remedy,
-            rigorous=point.geometry.rigorous,
-            strict=True,
-        ),
-    ]
+    rest = condition(
+        "remainder",
+        growth.floor - rate,
+        "<",
+        growth.floor,
+        "what is not linear in a step is less than what is gained",
+        remedy,
+        rigorous=point.geometry.rigorous,
+    )
+    return [size, rest]
 
 
 def _of_parameters(radius: Fraction, scale: Fraction) -> float:

@@ -1,6 +1,7 @@
 """What a certificate is made of."""
 
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -11,7 +12,7 @@ from shoal.core.checks import one_of
 from shoal.core.files import finite
 from shoal.training import Promises
 
-__all__ = ["Certificate", "Conclusion", "Condition", "Status", "at_least", "at_most"]
+__all__ = ["Certificate", "Conclusion", "Condition", "Status", "condition"]
 
 Status = Literal["proved", "holds at the measured values", "not established"]
 Dynamics = Literal["gradient flow", "gradient descent"]
@@ -78,35 +79,21 @@ class Condition:
 Number = Fraction | float
 
 
-def at_least(
-    name: str,
-    value: Number,
-    bound: Number,
-    *,
-    words: str,
-    remedy: str,
-    rigorous: bool,
-    strict: bool = False,
-) -> Condition:
-    """The condition that a value is at least its bound, or above it."""
-    holds = value > bound or (value == bound and not strict)
-    relation: Relation = ">" if strict else ">="
-    return Condition(name, words, relation, nearest(bound), nearest(value), holds, rigorous, remedy)
+_COMPARISONS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 
 
-def at_most(
+def condition(
     name: str,
     value: Number,
+    relation: Relation,
     bound: Number,
-    *,
     words: str,
     remedy: str,
+    *,
     rigorous: bool,
-    strict: bool = False,
 ) -> Condition:
-    """The condition that a value is at most its bound, or below it."""
-    holds = value < bound or (value == bound and not strict)
-    relation: Relation = "<" if strict else "<="
+    """The condition that a value is in a relation to a bound, compared without rounding."""
+    holds = _COMPARISONS[relation](value, bound)
     return Condition(name, words, relation, nearest(bound), nearest(value), holds, rigorous, remedy)
 
 

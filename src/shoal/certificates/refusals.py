@@ -2,9 +2,10 @@
 
 import math
 import sys
+from dataclasses import replace
 
 from shoal.architectures import Architecture, ImplicitNetwork
-from shoal.certificates.certificate import Certificate, Conclusion, at_most
+from shoal.certificates.certificate import Certificate, Conclusion, Condition, condition
 from shoal.certificates.evidence.smoothness import Smoothness
 
 __all__ = ["not_contracting", "not_smooth", "uncovered"]
@@ -29,35 +30,26 @@ def uncovered(architecture: Architecture) -> str | None:
 
 def not_contracting(gain: float, theorem: str) -> Certificate:
     """The answer for a recurrent layer that is not known to be a contraction."""
-    condition = at_most(
-        "contraction",
-        gain,
-        1,
-        words="the recurrent layer is a contraction",
-        remedy=(
-            "smaller recurrent weights: a smaller variance (or gamma), or a GainConstraint"
-            if math.isfinite(gain)
-            else "an activation whose slopes are bounded, such as Tanh"
-        ),
-        rigorous=True,
-        strict=True,
+    remedy = (
+        "smaller recurrent weights: a smaller variance (or gamma), or a GainConstraint"
+        if math.isfinite(gain)
+        else "an activation whose slopes are bounded, such as Tanh"
     )
-    flow = Conclusion(theorem, "sharper", "gradient flow", (condition,))
-    descent = Conclusion(theorem, "sharper", "gradient descent", (condition,))
-    return Certificate((flow, descent), {"gain of the recurrent layer": gain})
+    words = "the recurrent layer is a contraction"
+    failed = condition("contraction", gain, "<", 1, words, remedy, rigorous=True)
+    return _refused(failed, theorem, {"gain of the recurrent layer": gain})
 
 
 def not_smooth(smooth: Smoothness, theorem: str) -> Certificate:
     """The answer for an activation whose derivative jumps, or has no known Lipschitz constant."""
     value, bound = (smooth.jump, 0.0) if smooth.jump else (smooth.curvature, sys.float_info.max)
-    condition = at_most(
-        "smooth",
-        value,
-        bound,
-        words="the derivative of the activation does not jump, and has a Lipschitz constant",
-        remedy="a smooth activation, such as Softplus or Tanh",
-        rigorous=True,
-    )
-    flow = Conclusion(theorem, "sharper", "gradient flow", (condition,))
-    descent = Conclusion(theorem, "sharper", "gradient descent", (condition,))
-    return Certificate((flow, descent), {"Lipschitz constant": smooth.lipschitz})
+    words = "the derivative of the activation does not jump, and has a Lipschitz constant"
+    remedy = "a smooth activation, such as Softplus or Tanh"
+    failed = condition("smooth", value, "<=", bound, words, remedy, rigorous=True)
+    return _refused(failed, theorem, {"Lipschitz constant": smooth.lipschitz})
+
+
+def _refused(failed: Condition, theorem: str, numbers: dict[str, float]) -> Certificate:
+    """The certificate of one condition that fails before all others."""
+    flow = Conclusion(theorem, "sharper", "gradient flow", (failed,))
+    return Certificate((flow, replace(flow, dynamics="gradient descent")), numbers)

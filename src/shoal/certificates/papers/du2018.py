@@ -15,8 +15,9 @@ differ from printed ones.
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 
-from shoal.certificates.certificate import Conclusion, Condition, at_least, at_most
+from shoal.certificates.certificate import Conclusion, Condition, condition
 from shoal.training import Promises
 
 __all__ = ["Du2018Bounds", "LemmaConstants", "lemma_constants", "theorem"]
@@ -24,6 +25,8 @@ __all__ = ["Du2018Bounds", "LemmaConstants", "lemma_constants", "theorem"]
 _UNIT_NORM = 2.0**-20  # what rounding makes of norms of one, in float32 too
 _FAILURE = 0.1  # the probability in printed widths
 _WIDTH = "more width"
+_PARALLEL = "remove or perturb inputs that are parallel or nearly so"
+_measured = partial(condition, rigorous=False)
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,7 @@ def theorem(b: Du2018Bounds, *, step_size: float | None = None) -> tuple[Conclus
     largest = _steps(b, lemmas)
     step = min(largest.values()) if step_size is None else step_size
     steps = [
-        _at_most(name, step, bound, words, "a smaller step size")
+        _measured(name, step, "<=", bound, words, "a smaller step size")
         for (name, bound), words in zip(
             largest.items(),
             ("what is not linear in a step stays small", "so does the square of a step"),
@@ -198,8 +201,13 @@ def _steps(b: Du2018Bounds, lemmas: LemmaConstants) -> dict[str, float]:
 
 def _assumptions(b: Du2018Bounds) -> tuple[Condition, ...]:
     return (
-        _at_most(
-            "unit norm", b.norm_error, _UNIT_NORM, "inputs have norm one", "normalize the inputs"
+        _measured(
+            "unit norm",
+            b.norm_error,
+            "<=",
+            _UNIT_NORM,
+            "inputs have norm one",
+            "normalize the inputs",
         ),
         _positive("lambda", b.separation, "no two inputs are parallel"),
         _positive("lambda_0", b.limit, "the limit Gram matrix of the last layer is regular"),
@@ -207,22 +215,14 @@ def _assumptions(b: Du2018Bounds) -> tuple[Condition, ...]:
 
 
 def _positive(name: str, value: float, words: str) -> Condition:
-    return at_least(
-        name,
-        value,
-        0.0,
-        words=words,
-        remedy="remove or perturb inputs that are parallel or nearly so",
-        rigorous=False,
-        strict=True,
-    )
+    return _measured(name, value, ">", 0.0, words, _PARALLEL)
 
 
 def _initial(b: Du2018Bounds) -> tuple[Condition, ...]:
     words = (
         "at the start, the last layer's Gram matrix is as regular as three quarters of its limit"
     )
-    return (_at_least("Gram matrix", b.gram, 0.75 * b.limit, words, _WIDTH),)
+    return (_measured("Gram matrix", b.gram, ">=", 0.75 * b.limit, words, _WIDTH),)
 
 
 def _travel(b: Du2018Bounds, lemmas: LemmaConstants) -> float:
@@ -235,9 +235,10 @@ def _travel(b: Du2018Bounds, lemmas: LemmaConstants) -> float:
 def _stays(b: Du2018Bounds, lemmas: LemmaConstants) -> tuple[Condition, ...]:
     travel = _travel(b, lemmas)
     drift = b.samples * lemmas.stability * travel
+    stays, moves = "weights stay where the lemmas hold", "G^(H) moves by lambda_0/4 at most"
     return (
-        _at_most("travel", travel, lemmas.radius, "weights stay where the lemmas hold", _WIDTH),
-        _at_most("Gram drift", drift, b.limit / 4, "G^(H) moves by lambda_0/4 at most", _WIDTH),
+        _measured("travel", travel, "<=", lemmas.radius, stays, _WIDTH),
+        _measured("Gram drift", drift, "<=", b.limit / 4, moves, _WIDTH),
     )
 
 
@@ -275,8 +276,8 @@ def _printed(b: Du2018Bounds, step_size: float | None) -> Conclusion:
     conditions = (
         _positive("lambda", 0.0, "as printed, over all pairs of inputs, each with itself too"),
         *_assumptions(b)[::2],
-        _at_least("width", b.width, width, words, _WIDTH),
-        _at_most("step size", step, largest, words, "a smaller step size"),
+        _measured("width", b.width, ">=", width, words, _WIDTH),
+        _measured("step size", step, "<=", largest, words, "a smaller step size"),
     )
     return Conclusion(
         b.theorem,
@@ -288,11 +289,3 @@ def _printed(b: Du2018Bounds, step_size: float | None) -> Conclusion:
         sound=False,
         note="The paper leaves constants open; with a pair of one input twice, lambda is zero.",
     )
-
-
-def _at_most(name: str, value: float, bound: float, words: str, remedy: str) -> Condition:
-    return at_most(name, value, bound, words=words, remedy=remedy, rigorous=False)
-
-
-def _at_least(name: str, value: float, bound: float, words: str, remedy: str) -> Condition:
-    return at_least(name, value, bound, words=words, remedy=remedy, rigorous=False)

@@ -14,7 +14,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from shoal.certificates.certificate import Conclusion, Condition, at_least, at_most
+from shoal.certificates.certificate import Conclusion, Condition, condition
 from shoal.certificates.evidence.enclosures import least_eigenvalue, spectral_norm
 from shoal.certificates.evidence.rounding import (
     ROUND_UP,
@@ -31,6 +31,7 @@ from shoal.training import Promises
 __all__ = ["ImplicitBounds", "InputBounds", "infinite_gram", "lemma_3_5", "parallel_condition"]
 
 _WIDTH = "more width, smaller labels, a smaller readout"
+_PARALLEL = "remove, merge or perturb parallel inputs"
 _ENTRY_ERROR = 64 * UNIT  # of a formula with one cosine and one sine
 
 
@@ -57,15 +58,9 @@ def parallel_condition(x: Tensor) -> Condition:
     unit = x / torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp(min=1e-300)
     cosines = (unit @ unit.T).abs().fill_diagonal_(0.0)
     largest = float(cosines.max()) if len(x) > 1 else 0.0
-    return at_most(
-        "not parallel",
-        largest + 4 * gamma(x.shape[1] + 8),
-        1,
-        words="no two inputs are parallel: the cosine of the smallest angle",
-        remedy="remove, merge or perturb parallel inputs",
-        rigorous=True,
-        strict=True,
-    )
+    value = largest + 4 * gamma(x.shape[1] + 8)
+    words = "no two inputs are parallel: the cosine of the smallest angle"
+    return condition("not parallel", value, "<", 1, words, _PARALLEL, rigorous=True)
 
 
 @dataclass(frozen=True)
@@ -125,35 +120,35 @@ class _Constants:
         limit = min(Fraction(1, 2), 1 / (4 * self.c))
         return (
             self.inputs.parallel,
-            at_most(
+            condition(
                 "gamma",
                 self.gamma,
+                "<=",
                 limit,
-                words="gamma <= min(1/2, 1/(4c)) with the measured c",
-                remedy=f"gamma below {down(limit):.4g}",
+                "gamma <= min(1/2, 1/(4c)) with the measured c",
+                f"gamma below {down(limit):.4g}",
                 rigorous=True,
             ),
-            at_least(
+            condition(
                 "Gram matrix",
                 exact(self.bounds.gram),
+                ">=",
                 self.least * 3 / 4,
-                words="lambda_min(G(0)) >= 3/4 lambda_0",
-                remedy="more width",
+                "lambda_min(G(0)) >= 3/4 lambda_0",
+                "more width",
                 rigorous=True,
             ),
         )
 
     def at_least_root(self, name: str, bound: Fraction, words: str) -> Condition:
         """A lower bound of the root of the width."""
-        return at_least(
-            name, self.root_width, bound, words=words, remedy=_WIDTH, rigorous=self.least > 0
-        )
+        rigorous = self.least > 0
+        return condition(name, self.root_width, ">=", bound, words, _WIDTH, rigorous=rigorous)
 
     def at_most_root(self, name: str, bound: Fraction, words: str) -> Condition:
         """An upper bound of the root of the width."""
-        return at_most(
-            name, self.root_width, bound, words=words, remedy="no width helps", rigorous=True
-        )
+        remedy = "no width helps"
+        return condition(name, self.root_width, "<=", bound, words, remedy, rigorous=True)
 
 
 def lemma_3_5(bounds: ImplicitBounds, inputs: InputBounds) -> tuple[Conclusion, ...]:
@@ -171,15 +166,8 @@ def lemma_3_5(bounds: ImplicitBounds, inputs: InputBounds) -> tuple[Conclusion, 
 
 
 def _rank(k: _Constants) -> Condition:
-    return at_least(
-        "lambda_0",
-        k.least,
-        0,
-        words="the infinite Gram matrix is positive definite, as far as can be proved",
-        remedy="remove, merge or perturb parallel inputs",
-        rigorous=True,
-        strict=True,
-    )
+    words = "the infinite Gram matrix is positive definite, as far as can be proved"
+    return condition("lambda_0", k.least, ">", 0, words, _PARALLEL, rigorous=True)
 
 
 def _repaired(k: _Constants) -> Conclusion:
@@ -194,14 +182,14 @@ def _repaired(k: _Constants) -> Conclusion:
         k.at_least_root("W, norm", 12 * travel / k.c, "the norm of W at most doubles"),
         k.at_least_root("readouts", readout, "the norms of u and v stay below 2 sqrt(m)"),
         k.at_least_root("A, norm", 8 * travel / k.c, "the norm of A at most doubles"),
-        at_least(
+        condition(
             "skip",
             int(k.bounds.skip_trained),
+            ">",
             0,
-            words="the skip readout is trained",
-            remedy="train the skip readout",
+            "the skip readout is trained",
+            "train the skip readout",
             rigorous=True,
-            strict=True,
         ),
     )
     return Conclusion(

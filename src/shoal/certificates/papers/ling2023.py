@@ -10,14 +10,15 @@ $\lambda_0 \ge 4C_2$, is not enough for it. Gradient flow needs no such conditio
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 
 from shoal.activations import Activation, Affine, Softplus
-from shoal.certificates.certificate import Conclusion, Condition, at_least, at_most
+from shoal.certificates.certificate import Conclusion, Condition, Relation, condition
 from shoal.certificates.evidence.rounding import down, exact, up
 from shoal.certificates.evidence.smoothness import smoothness
 from shoal.certificates.growth import RANK_REMEDY
@@ -107,57 +108,40 @@ class _Constants:
     def seven(self, factor: int) -> Condition:
         """Eq. (7), with the given factor instead of 4."""
         bound = factor * max(self.c) * self.size * self.error / self.delta
-        return at_least(
-            "(7)",
-            self.least,
-            bound,
-            words="the weights stay within delta",
-            remedy=_READOUT if self.least else RANK_REMEDY,
-            rigorous=self._rigorous,
-            strict=bound
-            == 0,  # of zero inputs, or without an error: lambda_0 must be positive still
-        )
+        # of zero inputs, or without an error, lambda_0 must be positive still
+        relation: Relation = ">" if bound == 0 else ">="
+        remedy = _READOUT if self.least else RANK_REMEDY
+        words = "the weights stay within delta"
+        return self._condition("(7)", self.least, relation, bound, words, remedy)
 
     def eight(self, factor: int) -> Condition:
         r"""Eq. (8), with the given factor instead of 4."""
         bound = factor * (2 + _ROOT_2) * self.c2 * self.error / self.readout
         words = "the least singular value of the features keeps 1/sqrt(2) of its size"
-        return self._condition("(8)", self.root**3, bound, words, RANK_REMEDY)
+        return self._condition("(8)", self.root**3, ">=", bound, words, RANK_REMEDY)
 
     def nine(self) -> Condition:
         """Eq. (9) as printed."""
         words = "lambda_0 >= 4 C_2 (no width helps against a readout of norm one)"
-        return self._condition("(9)", self.least, 4 * self.c2, words, _READOUT)
+        return self._condition("(9)", self.least, ">=", 4 * self.c2, words, _READOUT)
 
     def nine_corrected(self, step: Fraction) -> Condition:
         """What Eq. (9) should be."""
         bound = 4 * self.c2 + 2 * step * self.c1**2
         words = "lambda_0 >= 4 C_2 + 2 eta C_1^2: what W and U do is less than what a gains"
-        return self._condition("(9), corrected", self.least, bound, words, _READOUT)
+        return self._condition("(9), corrected", self.least, ">=", bound, words, _READOUT)
 
     def ten(self, step: Fraction, *, printed: bool = False) -> Condition:
         """Eq. (10) as printed, or the part of it that is left."""
         bound, words = 2 / self.least if self.least else Fraction(0), "2/lambda_0"
         if printed and self.c1:
             bound, words = min(bound, 2 * self.c2 / self.c1**2), "2/lambda_0 and 2 C_2/C_1^2"
-        return at_most(
-            "(10)",
-            step,
-            bound,
-            words=f"the step size is below {words}",
-            remedy="a smaller step size",
-            rigorous=self._rigorous,
-            strict=True,
-        )
+        words = f"the step size is below {words}"
+        return self._condition("(10)", step, "<", bound, words, "a smaller step size")
 
     @property
-    def _rigorous(self) -> bool:
-        return self.bounds.rigorous
-
-    def _condition(
-        self, name: str, value: Fraction, bound: Fraction, words: str, remedy: str
-    ) -> Condition:
-        return at_least(name, value, bound, words=words, remedy=remedy, rigorous=self._rigorous)
+    def _condition(self) -> Callable[..., Condition]:
+        return partial(condition, rigorous=self.bounds.rigorous)
 
     def step(self) -> Fraction:
         """A step size for which the corrected Eq. (9) holds, if there is one."""
