@@ -10,8 +10,7 @@ import pytest
 import torch
 
 import shoal
-from shoal.certificates.evidence.evaluation import evaluate
-from shoal.certificates.evidence.smoothness import smoothness
+from shoal.certificates.evidence.activations import evaluate, smoothness
 
 ELU = shoal.ELU(-0.7)
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.architectures import Architecture, ConvResNet, FullyConnected, ResNet
+from shoal.certificates.evidence.activations import Smoothness, evaluate, smoothness
 from shoal.certificates.evidence.enclosures import least_eigenvalue, spectral_norm
-from shoal.certificates.evidence.evaluation import evaluate
 from shoal.certificates.evidence.rounding import (
     ROUND_UP,
     TINY,
@@ -28,7 +28,6 @@ from shoal.certificates.evidence.rounding import (
     row_norms,
     up,
 )
-from shoal.certificates.evidence.smoothness import Smoothness, smoothness
 from shoal.networks.chain import ChainNetwork
 from shoal.networks.convolutional import ConvolutionalChain
 from shoal.networks.ntk.empirical_kernel import contract

@@ -11,8 +11,8 @@ from shoal.architectures import Architecture, ConvResNet, FullyConnected, ResNet
 from shoal.certificates.argument import sharper_conclusions
 from shoal.certificates.certificate import Certificate, Conclusion
 from shoal.certificates.certify import Question, certify_architecture
+from shoal.certificates.evidence.activations import smoothness
 from shoal.certificates.evidence.rounding import nearest, norm_upper
-from shoal.certificates.evidence.smoothness import smoothness
 from shoal.certificates.explicit import (
     ExplicitNetwork,
     MeasuredExplicit,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from shoal.architectures import Architecture, ImplicitNetwork
 from shoal.certificates.certificate import Certificate, Conclusion, Condition, condition
-from shoal.certificates.evidence.smoothness import Smoothness
+from shoal.certificates.evidence.activations import Smoothness
 
 __all__ = ["not_contracting", "not_smooth", "uncovered"]
 

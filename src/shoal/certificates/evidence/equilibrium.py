@@ -6,6 +6,7 @@ is added to it. Likewise for the adjoint $b = a + W^\top D b$. Samples are rows.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -13,8 +14,8 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
+from shoal.certificates.evidence.activations import Smoothness, evaluate, smoothness
 from shoal.certificates.evidence.enclosures import spectral_norm
-from shoal.certificates.evidence.evaluation import evaluate
 from shoal.certificates.evidence.kinks import Crossings
 from shoal.certificates.evidence.rounding import (
     ROUND_UP,
@@ -27,7 +28,6 @@ from shoal.certificates.evidence.rounding import (
     row_norms,
     up,
 )
-from shoal.certificates.evidence.smoothness import Smoothness, smoothness
 
 __all__ = [
     "Equilibrium",
@@ -162,7 +162,12 @@ def find_equilibrium(
     gain = up(smooth.lipschitz * norm)
     if not gain < 1 or math.isinf(smooth.lipschitz):
         raise NotContractingError(math.inf if math.isnan(gain) else gain)
-    z, inner = _iterate(weight, injection.value, phi)
+
+    def preactivation(z: Tensor) -> Tensor:
+        return torch.addmm(injection.value, z, weight.T)
+
+    z = _settled(lambda z: phi(preactivation(z)), phi(injection.value))
+    inner = preactivation(z)
     rounding = gamma(weight.shape[1] + 4) * (size * norm_upper(z) + norm_upper(injection.value))
     inner_error = up(rounding + injection.error) + TINY
     found = evaluate(phi, inner)
@@ -191,17 +196,16 @@ def find_equilibrium(
     )
 
 
-def _iterate(weight: Tensor, injection: Tensor, phi: Activation) -> tuple[Tensor, Tensor]:
-    """Iterate until nothing more is gained; the iterate and its preactivations."""
-    z, best = phi(injection), float("inf")
+def _settled(apply: Callable[[Tensor], Tensor], state: Tensor) -> Tensor:
+    """Iterate until nothing more is gained."""
+    best = math.inf
     for _ in range(_STEPS):
-        inner = torch.addmm(injection, z, weight.T)
-        new = phi(inner)
-        change = float((new - z).abs().max())
+        new = apply(state)
+        change = float((new - state).abs().max())
         if change == 0 or (change < 1e-12 * float(new.abs().max()) and change >= best):
             break
-        z, best = new, change
-    return z, torch.addmm(injection, z, weight.T)
+        state, best = new, change
+    return state
 
 
 def _adjoints(
@@ -210,19 +214,19 @@ def _adjoints(
     r"""$b_i = a + W^\top D_i b_i$ for each output; shape (outputs, samples, width); its error."""
     results, total = [], _TINY_ROOT
     for row in readout:
-        start = row.expand_as(slopes)
-        b, best = start.clone(), float("inf")
-        for _ in range(_STEPS):
-            new = start + (slopes * b) @ weight
-            change = float((new - b).abs().max())
-            if change == 0 or (change < 1e-12 * float(new.abs().max()) and change >= best):
-                break
-            b, best = new, change
-        rest = start + (slopes * b) @ weight - b
-        scale = norm_upper(start) + size * norm_upper(slopes * b) + norm_upper(b)
-        total = math.hypot(total, norm_upper(rest) + gamma(len(weight) + 8) * scale) * (1 + 1e-12)
+        b, residual = _adjoint(weight, slopes, row.expand_as(slopes), size)
+        total = math.hypot(total, residual) * (1 + 1e-12)
         results.append(b)
     return torch.stack(results), up(total / (1 - gain) * (1 + 8 * UNIT))
+
+
+def _adjoint(weight: Tensor, slopes: Tensor, start: Tensor, size: float) -> tuple[Tensor, float]:
+    def turn(b: Tensor) -> Tensor:
+        return start + (slopes * b) @ weight
+
+    b = _settled(turn, start.clone())
+    scale = norm_upper(start) + size * norm_upper(slopes * b) + norm_upper(b)
+    return b, norm_upper(turn(b) - b) + gamma(len(weight) + 8) * scale
 
 
 def kink_distances(inner: Tensor, smooth: Smoothness) -> Tensor:

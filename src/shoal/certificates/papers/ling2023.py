@@ -19,8 +19,8 @@ import torch
 
 from shoal.activations import Activation, Affine, Softplus
 from shoal.certificates.certificate import Conclusion, Condition, Relation, condition
+from shoal.certificates.evidence.activations import smoothness
 from shoal.certificates.evidence.rounding import down, exact, up
-from shoal.certificates.evidence.smoothness import smoothness
 from shoal.certificates.growth import RANK_REMEDY
 from shoal.training import Promises
 
