@@ -220,7 +220,8 @@ class _Ball:
         self.mapping = exact(measured.rectified_scale * ROUND_UP) * exact(measured.input_norm)
         z0, injected = exact(found.features_norm), radii["input"] * self.mapping
         moved = self.slope * (radii["recurrent"] * z0 + injected) / self.gap
-        self.drift = sum({"readout": moved, "skip": injected}[g] for g in measured.read)
+        drifts = {"readout": moved, "skip": injected}
+        self.drift = sum((drifts[g] for g in measured.read), Fraction(0))
         self.features = z0 + moved  # ζ
         self.injection = exact(measured.injection_norm) + injected
         self.first_moves, self.moves = self._moves()

@@ -5,8 +5,14 @@ from typing import Any, Required, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
-from shoal.architectures import Architecture, ImageArchitecture, ImplicitArchitecture
+from shoal.architectures import (
+    Architecture,
+    ImageArchitecture,
+    ImplicitArchitecture,
+    ImplicitNetwork,
+)
 from shoal.core import checks
 from shoal.core.settings import standard_settings
 from shoal.equilibrium import Gradient, Solver
@@ -14,14 +20,21 @@ from shoal.equilibrium.methods import check_gradient
 from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.solvers.solution import check_on_failure
 from shoal.equilibrium.solvers.solve import check_solver
+from shoal.networks.chain import ChainNetwork
+from shoal.networks.convolutional import ConvolutionalChain, ConvolutionalLoop
 from shoal.networks.draw import MATRIX_LAWS, Law, Source, check_law
 from shoal.networks.equilibrium import EquilibriumNetwork
+from shoal.networks.implicit_network import ImplicitNetworkModule
+from shoal.networks.loop import LoopNetwork
 from shoal.networks.network import Network, NetworkSpec
-from shoal.networks.registry import network_class
 
-__all__ = ["assemble", "build", "check_spec", "shapes"]
+__all__ = ["assemble", "build", "check_solving", "check_spec", "shapes"]
 
-Options = tuple[SolveOptions, bool]  # how to solve, and whether from warm starts
+# networks that are no plain chain or loop of cells
+_OTHERS: dict[type[Architecture], type[Network[Any]]] = {ImplicitNetwork: ImplicitNetworkModule}
+_TAKEN = {*vars(Module()), "spec", "layers", "scales", "options", "warm_start"}
+
+Solving = tuple[SolveOptions, bool]  # how to solve, and whether from warm starts
 
 
 class BuildOptions(TypedDict, total=False):
@@ -136,13 +149,20 @@ def build(
     dtype = torch.get_default_dtype() if dtype is None else dtype
     dtype = checks.float_dtype("dtype", dtype)
     place = torch.get_default_device() if device is None else checks.device_of("device", device)
+    solving = check_solving(solver, gradient, on_failure, warm_start)
+    with standard_settings():  # built in inference mode it can be trained, too
+        drawn = _network_class(architecture).draw(spec, Source(seed, dtype, place))
+        return assemble(spec, drawn, solving)
+
+
+def check_solving(
+    solver: Solver | None, gradient: Gradient | None, on_failure: str, warm_start: bool
+) -> Solving:
+    """Check how equilibria are to be solved for."""
     options = SolveOptions(
         check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
     )
-    options_given = (options, checks.flag("warm_start", warm_start))
-    with standard_settings():  # built in inference mode it can be trained, too
-        drawn = network_class(architecture).draw(spec, Source(seed, dtype, place))
-        return assemble(spec, drawn, options_given)
+    return options, checks.flag("warm_start", warm_start)
 
 
 def check_spec(
@@ -233,16 +253,40 @@ def _check_trainable(architecture: Architecture, trainable: Iterable[str] | None
 def shapes(spec: NetworkSpec[Any]) -> dict[str, tuple[int, ...]]:
     """The shapes of a network's weights, without drawing them."""
     source = Source(0, torch.float32, torch.device("meta"))
-    drawn = network_class(spec.architecture).draw(spec, source)
+    drawn = _network_class(spec.architecture).draw(spec, source)
     return {name: tuple(weights.shape) for name, weights in drawn.items()}
 
 
+def _network_class(architecture: Architecture) -> type[Network[Any]]:
+    """The class of the networks of an architecture: by its layers, unless it has one of its own.
+
+    Raises:
+        TypeError: If there is none.
+        ValueError: If a group of weights has a name that no parameter of a module can have.
+    """
+    if type(architecture) in _OTHERS:
+        return _OTHERS[type(architecture)]
+    layers, name = architecture.layers(), type(architecture).__name__
+    images = isinstance(architecture, ImageArchitecture)
+    chain, loop = (ConvolutionalChain, ConvolutionalLoop) if images else (ChainNetwork, LoopNetwork)
+    chosen: type[Network[Any]] = chain if layers.injection is None else loop
+    if layers.injection is not None and not isinstance(architecture, ImplicitArchitecture):
+        raise TypeError(f"{name} must be an ImplicitArchitecture, since its layers are a loop")
+    for group in layers.groups:
+        if not group.isidentifier() or group in _TAKEN or hasattr(chosen, group):
+            raise ValueError(
+                f"groups of weights of {name} must have names that a torch.nn.Module leaves free, "
+                f"got {group!r}"
+            )
+    return chosen
+
+
 def assemble(
-    spec: NetworkSpec[Any], weights: Mapping[str, Tensor], options: Options
+    spec: NetworkSpec[Any], weights: Mapping[str, Tensor], solving: Solving
 ) -> Network[Any]:
     """Make a network of weights that are there already."""
-    solve, warm_start = options
-    kind = network_class(spec.architecture)
+    solve, warm_start = solving
+    kind = _network_class(spec.architecture)
     if issubclass(kind, EquilibriumNetwork):
         return kind(spec, weights, solve, warm_start=warm_start)
     default = SolveOptions()

@@ -1,43 +1,27 @@
 """Explicit networks of finite width."""
 
 import math
-from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture, Cell
-from shoal.networks.draw import Source
-from shoal.networks.layered import acting_scales, draw_layers
-from shoal.networks.network import LinearMap, Network, NetworkSpec, Trace, bias_map
+from shoal.networks.layered import LayeredNetwork
+from shoal.networks.network import LinearMap, Trace
 
 __all__ = ["ChainNetwork"]
 
 A = TypeVar("A", bound=Architecture)
 
 
-class ChainNetwork(Network[A], Generic[A]):
+class ChainNetwork(LayeredNetwork[A], Generic[A]):
     r"""A chain of cells, as the architecture's ``layers`` say.
 
     $x \mapsto e\,x + k\,m^{-1/2}\,\varphi(\sqrt v\,Wx + \sqrt\beta\,b)$ in each cell, and
     $f = a^\top x$ at the end. If the network is gated by the norm, the first cell sees the
     direction of the input and the last features are multiplied by the norm.
-
-    Attributes:
-        layers: The cells.
-        scales: By what each group of weights is multiplied where it acts.
     """
-
-    def __init__(self, spec: NetworkSpec[A], weights: Mapping[str, Tensor]) -> None:
-        super().__init__(spec, weights)
-        self.layers = spec.architecture.layers(spec.width)
-        self.scales = acting_scales(self.layers, spec)
-
-    @staticmethod
-    def draw(spec: NetworkSpec[Any], source: Source) -> dict[str, Tensor]:
-        """The initial weights; a fixed readout is Rademacher."""
-        return draw_layers(spec, source)
 
     def _forward(self, x: Tensor) -> Tensor:
         return self._pass(x, None).output
@@ -64,33 +48,17 @@ class ChainNetwork(Network[A], Generic[A]):
 
     def _inner(self, cell: Cell, x: Tensor, maps: dict[str, LinearMap] | None) -> Tensor:
         """What the activation of a cell sees."""
-        name, bias = cell.weights.group, cell.bias
-        inner = _scaled(self._linear(x, self._weight(name)), self.scales[name])
-        if bias is not None:
-            added = self._weight(bias.group) * self.scales[bias.group]
-            inner = inner + added.view(-1, *[1] * self.spec.pixel_axes)
+        name = cell.weights.group
+        made = _scaled(self._linear(x, self._weight(name)), self.scales[name])
+        inner = self._with_bias(cell, made)
         if maps is not None:
-            maps[name] = LinearMap(self._seen(x), inner, self.scales[name])
-            if bias is not None:
-                maps[bias.group] = bias_map(inner, self.scales[bias.group])
+            maps |= self._maps(cell, x, inner)
         return inner
 
     def _features(self, seen: Tensor) -> Tensor:
         """What the readout sees, in the scale of the conjugate kernel."""
         readout = self.layers.readout
         return seen if readout is None else _scaled(seen, math.sqrt(readout.variance))
-
-    def _linear(self, x: Tensor, weight: Tensor) -> Tensor:
-        """What weights make of features."""
-        return torch.mm(x, weight.t())
-
-    def _seen(self, x: Tensor) -> Tensor:
-        """What a unit sees of features; shape (samples, pixels, size)."""
-        return x[:, None]
-
-    def _pooled(self, x: Tensor) -> Tensor:
-        """What the readout sees of the last features."""
-        return x
 
 
 def _scaled(x: Tensor, scale: float) -> Tensor:

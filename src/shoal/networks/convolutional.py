@@ -12,16 +12,16 @@ from shoal.networks.chain import ChainNetwork
 from shoal.networks.contraction.convolution_norm import ConvolutionNorm
 from shoal.networks.contraction.gain import WeightNorm
 from shoal.networks.draw import Source
-from shoal.networks.layered import draw_layers
+from shoal.networks.layered import LayeredNetwork, draw_layers
 from shoal.networks.loop import LoopNetwork
-from shoal.networks.network import Network, NetworkSpec
+from shoal.networks.network import NetworkSpec
 
 __all__ = ["ConvolutionalChain", "ConvolutionalLoop", "OfImages"]
 
 A = TypeVar("A", bound=ImageArchitecture)
 
 
-class OfImages(Network[A], Generic[A]):
+class OfImages(LayeredNetwork[A], Generic[A]):
     r"""What networks of images have in common, with pixels along one, two or three axes.
 
     Weights convolve with stride one, biases are one per channel, and the readout sees the sum or

@@ -12,7 +12,7 @@ from shoal.architectures import ImplicitNetwork
 from shoal.equilibrium.recurrent.layer import Layer
 from shoal.networks.draw import Source, law_of_entries
 from shoal.networks.equilibrium import EquilibriumNetwork
-from shoal.networks.network import LinearMap, NetworkSpec, Trace, bias_map
+from shoal.networks.network import LinearMap, NetworkSpec, Trace
 
 __all__ = ["ImplicitNetworkModule"]
 
@@ -90,5 +90,5 @@ class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
             "input": LinearMap(x[:, None], inner, 1.0),
         }
         if self._bias_scale:
-            maps["bias"] = bias_map(inner, self._bias_scale)
+            maps["bias"] = LinearMap.of_bias(inner, self._bias_scale)
         return Trace(output, torch.cat([z, mapped], 1), maps)

@@ -1,18 +1,70 @@
 """What networks of cells have in common: how their weights are drawn, and how they act."""
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
 
+import torch
 from torch import Tensor
 
-from shoal.architectures import ImageArchitecture, Layers, Weights
+from shoal.architectures import Architecture, Cell, ImageArchitecture, Layers, Weights
 from shoal.networks.draw import Source, law_of_entries
-from shoal.networks.network import NetworkSpec
+from shoal.networks.network import LinearMap, Network, NetworkSpec
 
-__all__ = ["acting_scales", "draw_layers"]
+__all__ = ["LayeredNetwork", "draw_layers"]
+
+A = TypeVar("A", bound=Architecture)
 
 
-def acting_scales(layers: Layers, spec: NetworkSpec[Any]) -> dict[str, float]:
+class LayeredNetwork(Network[A], Generic[A]):
+    """A chain or a loop of cells, as the architecture's ``layers`` say.
+
+    Attributes:
+        layers: The cells.
+        scales: By what each group of weights is multiplied where it acts.
+    """
+
+    def __init__(
+        self, spec: NetworkSpec[A], weights: Mapping[str, Tensor], *solving: Any, **options: Any
+    ) -> None:
+        super().__init__(spec, weights, *solving, **options)
+        self.layers = spec.architecture.layers(spec.width)
+        self.scales = _acting_scales(self.layers, spec)
+
+    @staticmethod
+    def draw(spec: NetworkSpec[Any], source: Source) -> dict[str, Tensor]:
+        """The initial weights; a fixed readout is Rademacher."""
+        return draw_layers(spec, source)
+
+    def _with_bias(self, cell: Cell, term: Tensor) -> Tensor:
+        """What weights make, and the biases of a cell."""
+        if cell.bias is None:
+            return term
+        added = self._weight(cell.bias.group) * self.scales[cell.bias.group]
+        return term + added.view(-1, *[1] * self.spec.pixel_axes)
+
+    def _maps(self, cell: Cell, x: Tensor, made: Tensor) -> dict[str, LinearMap]:
+        """Where the weights of a cell, which see features, and its biases act."""
+        group, bias = cell.weights.group, cell.bias
+        found = {group: LinearMap(self._seen(x), made, self.scales[group])}
+        if bias is not None:
+            found[bias.group] = LinearMap.of_bias(made, self.scales[bias.group])
+        return found
+
+    def _linear(self, x: Tensor, weight: Tensor) -> Tensor:
+        """What weights make of inputs or features."""
+        return torch.mm(x, weight.t())
+
+    def _seen(self, x: Tensor) -> Tensor:
+        """What a unit sees of inputs or features; shape (samples, pixels, size)."""
+        return x[:, None]
+
+    def _pooled(self, x: Tensor) -> Tensor:
+        """What the readout sees of the last features."""
+        return x
+
+
+def _acting_scales(layers: Layers, spec: NetworkSpec[Any]) -> dict[str, float]:
     r"""By what each group of weights is multiplied where it acts.
 
     Features of a chain have the factor $m^{-1/2}$ in them; those of a loop are solved for without

@@ -1,55 +1,31 @@
 """Deep equilibrium models of finite width."""
 
 import math
-from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from shoal.activations import Activation, Affine
 from shoal.architectures import Cell, ImplicitArchitecture
-from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.recurrent.layer import Layer
-from shoal.networks.draw import Source
 from shoal.networks.equilibrium import EquilibriumNetwork
-from shoal.networks.layered import acting_scales, draw_layers
-from shoal.networks.network import LinearMap, NetworkSpec, Trace, bias_map
+from shoal.networks.layered import LayeredNetwork
+from shoal.networks.network import LinearMap, Trace
 
 __all__ = ["LoopNetwork"]
 
 A = TypeVar("A", bound=ImplicitArchitecture)
 
 
-class LoopNetwork(EquilibriumNetwork[A], Generic[A]):
+class LoopNetwork(LayeredNetwork[A], EquilibriumNetwork[A], Generic[A]):
     r"""A loop of cells, as the architecture's ``layers`` say; for a DEQ mostly of one.
 
     $z = k\,m^{-1/2}\varphi(\sigma_a A z + \sigma_b B x + b)$ and $f = a^\top z$, solved for
     $Z = \sqrt{m} z$. With more cells, each acts on what the one before it makes. In the standard
     parametrization the weights are $W = \sigma_a A/\sqrt m$, $U = \sigma_b B$ and $a/\sqrt m$, the
     features are $Z$, and the gradients of one cell are those of Ling 2023, Lemma 2.
-
-    Attributes:
-        layers: The cells.
-        scales: By what each group of weights is multiplied where it acts.
     """
-
-    def __init__(
-        self,
-        spec: NetworkSpec[A],
-        weights: Mapping[str, Tensor],
-        options: SolveOptions,
-        *,
-        warm_start: bool = False,
-    ) -> None:
-        super().__init__(spec, weights, options, warm_start=warm_start)
-        self.layers = spec.architecture.layers(spec.width)
-        self.scales = acting_scales(self.layers, spec)
-
-    @staticmethod
-    def draw(spec: NetworkSpec[Any], source: Source) -> dict[str, Tensor]:
-        """The initial weights; a fixed readout is Rademacher."""
-        return draw_layers(spec, source)
 
     @property
     def turn(self) -> list[tuple[Layer, Tensor]]:
@@ -85,26 +61,8 @@ class LoopNetwork(EquilibriumNetwork[A], Generic[A]):
         others = (self._with_bias(cell, nothing) for cell in self.layers.cells[1:])
         return first, *others
 
-    def _with_bias(self, cell: Cell, term: Tensor) -> Tensor:
-        if cell.bias is None:
-            return term
-        added = self._weight(cell.bias.group) * self.scales[cell.bias.group]
-        return term + added.view(-1, *[1] * self.spec.pixel_axes)
-
     def _read(self, z: Tensor, injections: tuple[Tensor, ...]) -> Tensor:  # noqa: ARG002
         return torch.mm(self._pooled(z), self.readout.t()).mul(self.feature_scale)
-
-    def _linear(self, x: Tensor, weight: Tensor) -> Tensor:
-        """What weights make of inputs."""
-        return torch.mm(x, weight.t())
-
-    def _seen(self, x: Tensor) -> Tensor:
-        """What a unit sees of inputs or features; shape (samples, pixels, size)."""
-        return x[:, None]
-
-    def _pooled(self, z: Tensor) -> Tensor:
-        """What the readout sees of the features."""
-        return z
 
     def trace(self, x: Tensor) -> Trace:
         """A pass that keeps the equilibrium and what the input and the layers add to it."""
@@ -121,10 +79,7 @@ class LoopNetwork(EquilibriumNetwork[A], Generic[A]):
             injection.group: LinearMap(self._seen(x), into[0], scales[injection.group]),
         }
         for cell, seen, entry in zip(self.layers.cells, self._states(z, into), into, strict=True):
-            group = cell.weights.group
-            maps[group] = LinearMap(self._seen(seen), entry, scales[group])
-            if cell.bias is not None:
-                maps[cell.bias.group] = bias_map(entry, scales[cell.bias.group])
+            maps |= self._maps(cell, seen, entry)
         readout = self.layers.readout
         deviation = 1.0 if readout is None else math.sqrt(readout.variance)
         features = self._pooled(z) * (deviation / math.sqrt(self.spec.width))

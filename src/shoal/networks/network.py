@@ -14,7 +14,7 @@ from shoal.architectures import Architecture
 from shoal.core.checks import float_tensor
 from shoal.networks.draw import Law, Source
 
-__all__ = ["LinearMap", "Network", "NetworkSpec", "Trace", "bias_map"]
+__all__ = ["LinearMap", "Network", "NetworkSpec", "Trace"]
 
 A = TypeVar("A", bound=Architecture)
 
@@ -59,10 +59,10 @@ class LinearMap(NamedTuple):
     output: Tensor
     scale: float
 
-
-def bias_map(output: Tensor, scale: float) -> LinearMap:
-    """Where biases act: on ones, at each pixel if there are any."""
-    return LinearMap(output.new_ones(len(output), output[0, 0].numel(), 1), output, scale)
+    @classmethod
+    def of_bias(cls, output: Tensor, scale: float) -> "LinearMap":
+        """Where biases act: on ones, at each pixel if there are any."""
+        return cls(output.new_ones(len(output), output[0, 0].numel(), 1), output, scale)
 
 
 class Trace(NamedTuple):

@@ -11,18 +11,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from shoal import activations as known_activations
+from shoal import architectures as known_architectures
 from shoal.activations import Activation
 from shoal.architectures import Architecture
-from shoal.core.checks import FLOATS, as_path, device_of, flag, items, shown
+from shoal.core.checks import FLOATS, as_path, device_of, items, shown
+from shoal.core.fields import plain
 from shoal.core.files import checksum, write_whole
 from shoal.core.settings import standard_settings
 from shoal.equilibrium import Gradient, Solver
-from shoal.equilibrium.methods import check_gradient
-from shoal.equilibrium.options import SolveOptions
-from shoal.equilibrium.solvers.solution import check_on_failure
-from shoal.equilibrium.solvers.solve import check_solver
-from shoal.networks.build import assemble, check_spec, shapes
-from shoal.networks.encoding import decode, encode
+from shoal.networks.build import assemble, check_solving, check_spec, shapes
 from shoal.networks.network import Network, NetworkSpec
 
 __all__ = ["load", "save"]
@@ -30,6 +28,25 @@ __all__ = ["load", "save"]
 _FORMAT = "shoal network 1"
 _SIZES = ("in_features", "width", "out_features", "weights", "readout_scale", "pixel_axes")
 _LATER_SIZES = ("pixels",)  # that files from before do not have
+_ARCHITECTURES: dict[str, type] = {
+    name: getattr(known_architectures, name)
+    for name in (
+        "DEQ",
+        "ConvDEQ",
+        "ConvNet",
+        "ConvResNet",
+        "FullyConnected",
+        "ImplicitNetwork",
+        "ResNet",
+    )
+}
+_KNOWN: dict[str, type] = _ARCHITECTURES | {
+    name: value
+    for name in known_activations.__all__
+    if isinstance(value := getattr(known_activations, name), type)
+    and issubclass(value, Activation)
+    and value is not Activation
+}
 
 
 def save(network: Network[Any], path: str | os.PathLike[str]) -> None:
@@ -68,7 +85,7 @@ def save(network: Network[Any], path: str | os.PathLike[str]) -> None:
     trained = sorted(name for name, p in network.groups.items() if p.requires_grad)
     metadata = {
         "format": _FORMAT,
-        "architecture": encode(spec.architecture),
+        "architecture": json.dumps(plain(spec.architecture, "an architecture that is saved")),
         "network": json.dumps({name: getattr(spec, name) for name in (*_SIZES, *_LATER_SIZES)}),
         "trainable": json.dumps(sorted(spec.trainable)),
         "requires_grad": json.dumps(trained),
@@ -105,10 +122,7 @@ def load(
         ValueError: If the file is damaged, or is not a saved network; nothing is loaded then.
         FileNotFoundError: If there is no such file.
     """
-    options = SolveOptions(
-        check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
-    )
-    flag("warm_start", warm_start)
+    solving = check_solving(solver, gradient, on_failure, warm_start)
     file = as_path("path", path)
     own = [
         *_classes("activations", activations, Activation),
@@ -120,7 +134,7 @@ def load(
         spec, trained = _spec(path, metadata, own)
         _check_tensors(path, metadata, tensors, spec)
         weights = {name: tensors[name].to(place) for name in shapes(spec)}
-        network = assemble(spec, weights, (options, warm_start))
+        network = assemble(spec, weights, solving)
     for name, parameter in network.groups.items():
         parameter.requires_grad_(name in trained)
     return network
@@ -159,7 +173,7 @@ def _spec(
 ) -> tuple[NetworkSpec[Any], list[str]]:
     """What a network is made of, and the names of the weights that require a gradient."""
     try:
-        architecture = decode(metadata["architecture"], own)
+        architecture = _decode(metadata["architecture"], own)
         sizes = json.loads(metadata["network"])
         sizes = {name: sizes[name] for name in _SIZES} | {
             name: sizes.get(name) or None for name in _LATER_SIZES
@@ -170,6 +184,38 @@ def _spec(
         return check_spec(architecture, trainable=names, **sizes), trained
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"{path} has a description that cannot be read: {error}") from error
+
+
+def _decode(text: str, own: Iterable[type[Activation] | type[Architecture]]) -> Architecture:
+    """The architecture of a JSON, which names classes; those that are not shoal's must be given."""
+    architecture = _from_plain(json.loads(text), {kind.__name__: kind for kind in own})
+    if not isinstance(architecture, Architecture):
+        raise ValueError("it does not describe an architecture")  # noqa: TRY004
+    return architecture
+
+
+def _from_plain(value: Any, given: Mapping[str, type]) -> Any:
+    if isinstance(value, list):
+        return tuple(_from_plain(entry, given) for entry in value)
+    if not isinstance(value, dict):
+        return value
+    fields = dict(value)
+    name = fields.pop("class", None)
+    kind = _class(name, given)
+    return kind(**{key: _from_plain(entry, given) for key, entry in fields.items()})
+
+
+def _class(name: object, given: Mapping[str, type]) -> type:
+    """The class of a name: one that is given, whatever its module was, or one of shoal's."""
+    last = str(name).rpartition(".")[2]
+    if last in given:
+        return given[last]
+    if not isinstance(name, str) or name not in _KNOWN:
+        raise ValueError(
+            f"it uses {name!r}, which shoal does not know; a class of one's own is given by "
+            "load(..., activations=[...]) or load(..., architectures=[...])"
+        )
+    return _KNOWN[name]
 
 
 def _check_tensors(

@@ -7,7 +7,7 @@ theorem.
 """
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -40,48 +40,42 @@ class TangentKernel(NamedTuple):
     ntk: Tensor
 
 
+class KernelOptions(TypedDict, total=False):
+    """The keywords of ``empirical_kernel`` besides ``features``, for type checkers."""
+
+    trainable: Iterable[str] | None
+    diag: bool
+    memory: int | str | None
+    process_group: Group
+
+
 @overload
 def empirical_kernel(  # type: ignore[overload-overlap]  # a network always has features
     network: Network[Any],
     x1: Tensor,
     x2: Tensor | None = None,
     *,
-    trainable: Iterable[str] | None = None,
     features: Features | None = None,
-    diag: bool = False,
-    memory: int | str | None = None,
-    process_group: Group = "auto",
+    **options: Unpack[KernelOptions],
 ) -> Kernels: ...
-
-
 @overload
 def empirical_kernel(
     network: Module,
     x1: Tensor,
     x2: Tensor | None = None,
     *,
-    trainable: Iterable[str] | None = None,
     features: Features,
-    diag: bool = False,
-    memory: int | str | None = None,
-    process_group: Group = "auto",
+    **options: Unpack[KernelOptions],
 ) -> Kernels: ...
-
-
 @overload
 def empirical_kernel(
     network: Module,
     x1: Tensor,
     x2: Tensor | None = None,
     *,
-    trainable: Iterable[str] | None = None,
     features: None = None,
-    diag: bool = False,
-    memory: int | str | None = None,
-    process_group: Group = "auto",
+    **options: Unpack[KernelOptions],
 ) -> TangentKernel: ...
-
-
 @in_standard_settings
 def empirical_kernel(
     network: Module,
