@@ -61,6 +61,6 @@ def test_unrolled_gradients_take_more_the_slower_the_loop() -> None:
 
 
 def test_bytes_in_words() -> None:
-    assert [memory_words(n) for n in (12, 2048, 3 * 2**20, 5 * 2**30)] == [
-        "12 B", "2 KiB", "3 MiB", "5 GiB",
+    assert [memory_words(n) for n in (12, 1010, 2048, 1023.9 * 2**20, 5 * 2**40)] == [
+        "12 B", "1010 B", "2 KiB", "1024 MiB", "5120 GiB",
     ]  # fmt: skip

@@ -184,6 +184,7 @@ def test_images_are_flattened_and_targets_may_be_real() -> None:
     flat = by_name(twin)["plain layer, on outputs"]
     assert flat.module(x).shape == (60, 1)
     assert flat.scores.calibration_error is None
+    assert twin.lost(flat).endswith("of the variance of targets explained")
 
 
 def test_models_of_the_torchdeq_adapter_are_cut() -> None:
@@ -210,7 +211,7 @@ def test_few_samples_prove_little_and_many_do() -> None:
     twins = [replace(t, candidates=(by_name(t)["cut to 12 applications"],)) for t in (few, many)]
     faster = [replace(t, original=t.original._replace(seconds=1e9)) for t in twins]
     assert all(t.best is not None for t in faster)  # both have everything right
-    assert "5 held-out samples do not prove" in faster[0].verdict
+    assert "5 held-out samples cannot prove" in faster[0].verdict
     assert "prove" not in faster[1].verdict
 
 
@@ -302,6 +303,7 @@ def test_the_frontier_is_drawn(tmp_path: Path) -> None:
         ),
         (ValueError, "epochs must be", (Model(), inputs(9)), {"epochs": 0}),
         (ValueError, "depths must be", (Model(), inputs(9)), {"depths": (-1,)}),
+        (TypeError, "depths must be a collection", (Model(), inputs(9)), {"depths": 3}),
         (ValueError, "learning_rate must be", (Model(), inputs(9)), {"learning_rate": 0}),
     ],
 )

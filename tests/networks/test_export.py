@@ -246,9 +246,12 @@ def test_what_cannot_be_exported(tmp_path):
     own = shoal.build(shoal.FullyConnected((Own(),)), in_features=2, width=3)
     with pytest.raises(TypeError, match=r"activations of shoal.*Own"):
         shoal.export(own, tmp_path / "own.py")
-    with pytest.raises(TypeError, match="FullyConnected architecture, got one of DEQ"):
-        shoal.export(shoal.build(TANH, in_features=2, width=3), tmp_path / "deq.py")
-    with pytest.raises(TypeError, match=r"made by shoal\.build"):
+    deq = shoal.build(TANH, in_features=2, width=3)
+    with pytest.raises(TypeError, match=r"architecture, got one of DEQ: shoal\.design"):
+        shoal.export(deq, tmp_path / "deq.py")
+    with pytest.raises(TypeError, match=r"got one of DEQ, whose solver .* shoal\.distill"):
+        torch.export.export(deq, (torch.ones(2, 2),))
+    with pytest.raises(TypeError, match=r"made by shoal\.build, got a Linear$"):
         shoal.export(torch.nn.Linear(2, 3), tmp_path / "linear.py")
     with pytest.raises(ValueError, match=r"end in \.py or \.onnx, got .*net\.pt"):
         shoal.export(net, tmp_path / "net.pt")

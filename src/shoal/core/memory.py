@@ -84,11 +84,11 @@ def memory_words(count: float) -> str:
     """Bytes in words.
 
     Example:
-        >>> memory_words(2048)
-        '2 KiB'
+        >>> memory_words(1010), memory_words(2048)
+        ('1010 B', '2 KiB')
     """
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:.3g} GiB"
+    units = iter(("B", "KiB", "MiB", "GiB"))
+    unit = next(units)
+    while count >= 1024 and unit != "GiB":
+        count, unit = count / 1024, next(units)
+    return f"{count:.0f} {unit}" if count >= 1000 else f"{count:.3g} {unit}"

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from shoal.core.words import counted
 from shoal.diagnosis.equilibria import SolverCost
 from shoal.equilibrium import Status
 
@@ -28,11 +29,6 @@ class Remedy(NamedTuple):
     why: str
 
 
-def applications(count: int) -> str:
-    """How many applications, in words."""
-    return f"{count} application{'s' * (count != 1)}"
-
-
 def remedies(found: "Diagnosis") -> tuple[Remedy, ...]:
     """What the measurements speak for, the most promising first."""
     rules = (_not_finite, _no_equilibrium, _other_solver, _several, _gradient, _cut, _lazy, _faster)
@@ -52,7 +48,9 @@ def _not_finite(found: "Diagnosis") -> Iterator[Remedy]:
 
 
 def _no_equilibrium(found: "Diagnosis") -> Iterator[Remedy]:
-    missing = found.samples - found.solved
+    numbers = found.iterations[0].moves[0].isfinite().tolist()  # others are no matter of weights
+    counts = found.equilibria.counts
+    missing = sum(count == 0 and known for count, known in zip(counts, numbers, strict=True))
     if missing:
         kinds = ", ".join(b for b in found.behaviors if b != "settles") or "settles, nearly"
         yield Remedy(
@@ -72,7 +70,8 @@ def _other_solver(found: "Diagnosis") -> Iterator[Remedy]:
         yield Remedy(
             f"solve with shoal.Equilibrium(cell, solver=shoal.{best.name}())",
             f"the plain iteration {kinds}, but {best.name} finds the equilibrium of "
-            f"{best.converged} of {found.samples} samples in {best.evaluations} evaluations",
+            f"{best.converged} of {found.samples} samples in "
+            f"{counted(best.evaluations, 'evaluation')}",
         )
 
 
@@ -104,7 +103,7 @@ def _gradient(found: "Diagnosis") -> Iterator[Remedy]:
         yield Remedy(
             f"train with {cheap.name} or Implicit, not with {rough[0].name}",
             f"{rough[0].name} is off by {rough[0].relative:.0%}, {cheap.name} by "
-            f"{cheap.relative:.1%} for {cheap.backward_evaluations} products",
+            f"{cheap.relative:.1%} for {counted(cheap.backward_evaluations, 'product')}",
         )
 
 
@@ -115,9 +114,9 @@ def _cut(found: "Diagnosis") -> Iterator[Remedy]:
     needed = depth.quantile(1.0)
     if 0 < needed <= _SHALLOW and found.equilibria.unique is not False:
         yield Remedy(
-            f"run {applications(needed)} of the cell instead of a solve, or look for a replacement "
-            "with shoal.distill",
-            f"after {applications(needed)} the output of all samples is within "
+            f"run {counted(needed, 'application')} of the cell instead of a solve, or look for a "
+            "replacement with shoal.distill",
+            f"after {counted(needed, 'application')} the output of all samples is within "
             f"{depth.tolerance:.0%} of what it will be",
         )
 
@@ -138,6 +137,6 @@ def _faster(found: "Diagnosis") -> Iterator[Remedy]:
     if 0 < plain.converged == best.converged and fewer and not any(_other_solver(found)):
         yield Remedy(
             f"solve with shoal.Equilibrium(cell, solver=shoal.{best.name}())",
-            f"it takes {best.evaluations} evaluations in {1e3 * best.seconds:.3g} ms, the plain "
-            f"iteration {plain.evaluations} in {1e3 * plain.seconds:.3g} ms",
+            f"it takes {counted(best.evaluations, 'evaluation')} in {1e3 * best.seconds:.3g} ms, "
+            f"the plain iteration {plain.evaluations} in {1e3 * plain.seconds:.3g} ms",
         )

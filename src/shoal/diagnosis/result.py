@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.core.words import counted
 from shoal.diagnosis.equilibria import Equilibria, SolverCost
 from shoal.diagnosis.gradients import GradientCost
 from shoal.diagnosis.iteration import EffectiveDepth, Iteration
@@ -78,7 +79,7 @@ class Diagnosis(SavedResult):
         """A page of text."""
         from shoal.diagnosis.words import sections_of
 
-        lines = [f"{self.model}: {self.samples} samples, a state of size {self.size}"]
+        lines = [f"{self.model}: {self._sizes}"]
         for section in sections_of(self):
             lines += ["", section.title]
             rows = section.findings.rows
@@ -110,6 +111,9 @@ class Diagnosis(SavedResult):
     def _shown(self) -> Shown:
         from shoal.diagnosis.words import sections_of
 
-        lead = f"{self.samples} samples, a state of size {self.size}: it {self.behavior}"
-        device = self.iterations[0].state.device
+        lead, device = f"{self._sizes}: it {self.behavior}", self.iterations[0].state.device
         return Shown(f"Diagnosis of {self.model}", lead, sections_of(self), device)
+
+    @property
+    def _sizes(self) -> str:
+        return f"{counted(self.samples, 'sample')}, a state of size {self.size}"

@@ -6,10 +6,11 @@ from functools import partial
 from typing import Any
 
 from shoal.core.memory import memory_words
+from shoal.core.words import counted
 from shoal.diagnosis.iteration import EffectiveDepth
 from shoal.diagnosis.jacobian import JacobianSpectrum
 from shoal.diagnosis.plot import PANELS
-from shoal.diagnosis.remedies import ROUGH, applications
+from shoal.diagnosis.remedies import ROUGH
 from shoal.diagnosis.result import Diagnosis
 from shoal.pages.findings import Findings, Part, Row
 
@@ -61,8 +62,12 @@ def _iteration(found: Diagnosis) -> Iterator[Row]:
         periods = sorted(set(one.periods) - {0})
         cycle = f"; period {', '.join(map(str, periods))}" if periods else ""
         steps = [s for s in one.steps if s >= 0]
-        after = f"settled after {min(steps)} to {max(steps)} steps" if steps else ""
+        after = f"settled after {_range(min(steps), max(steps))}" if steps else ""
         yield Row(f"from {one.start}", words + cycle, after, set(one.counts) == {"settles"})
+
+
+def _range(least: int, most: int) -> str:
+    return counted(most, "step") if least == most else f"{least} to {counted(most, 'step')}"
 
 
 def _depth(found: Diagnosis) -> Iterator[Row]:
@@ -74,18 +79,18 @@ def _depth(found: Diagnosis) -> Iterator[Row]:
     if len(depth.depths) < found.samples:
         yield Row("samples", f"{len(depth.depths)} of {found.samples}", "that settle so near")
     for share, words in ((0.5, "half"), (0.9, "90%"), (1.0, "all")):
-        yield Row(f"{words} of the samples", applications(depth.quantile(share)), within)
+        yield Row(f"{words} of the samples", counted(depth.quantile(share), "application"), within)
     if depth.decisions is not None:
         most = max(depth.decisions)
-        yield Row("the largest output", applications(most), "until it stays the same one")
+        yield Row("the largest output", counted(most, "application"), "until it stays the same one")
 
 
 def _equilibria(found: Diagnosis) -> Iterator[Row]:
     several = found.equilibria
     yield Row(
         "found",
-        f"of {found.solved} of {found.samples} samples",
-        f"from {several.starts} starts",
+        f"of {found.solved} of {counted(found.samples, 'sample')}",
+        f"from {counted(several.starts, 'start')}",
         found.solved == found.samples,
     )
     if found.solved:
@@ -104,7 +109,9 @@ def _jacobian(found: Diagnosis) -> Iterator[Row]:
     if spectrum is None:
         return
     how = "formed" if spectrum.exact else "by products: norms from below"
-    yield Row("‖J‖", f"{spectrum.norm:.4g}", f"largest of {len(spectrum.norms)} samples; {how}")
+    yield Row(
+        "‖J‖", f"{spectrum.norm:.4g}", f"largest of {counted(len(spectrum.norms), 'sample')}; {how}"
+    )
     yield Row("spectral radius", f"{spectrum.radius:.4g}", *_stability(spectrum))
     if not spectrum.exact:
         yield Row("its residual", f"{max(spectrum.residuals):.1e}", "of Arnoldi, relative")
@@ -132,7 +139,7 @@ def _solvers(found: Diagnosis) -> Iterator[Row]:
             for status, count in cost.failures.items()
         )
         value = (
-            f"{cost.evaluations} evaluations, {1e3 * cost.seconds:.3g} ms, "
+            f"{counted(cost.evaluations, 'evaluation')}, {1e3 * cost.seconds:.3g} ms, "
             f"{memory_words(cost.peak)} at its peak"
         )
         solved = f"{cost.converged} of {found.samples} solved" + (f" ({ends})" if ends else "")
@@ -144,8 +151,9 @@ def _gradients(found: Diagnosis) -> Iterator[Row]:
         count = f"{found.gradients[0].samples} of {found.samples}"
         yield Row("samples", count, "whose equilibrium and exact gradient were found")
     for cost in found.gradients:
-        value = f"{cost.backward_evaluations} products, {1e3 * cost.seconds:.3g} ms, " + (
-            f"keeps {memory_words(cost.memory)}, {memory_words(cost.peak)} at its peak"
+        value = (
+            f"{counted(cost.backward_evaluations, 'product')}, {1e3 * cost.seconds:.3g} ms, "
+            + (f"keeps {memory_words(cost.memory)}, {memory_words(cost.peak)} at its peak")
         )
         off = f"error {cost.relative:.2g}, cosine {cost.cosine:.3f}"
         close = True if cost.relative <= ROUGH else None

@@ -11,6 +11,7 @@ from torch.nn import Module
 
 from shoal.activations import Activation
 from shoal.architectures import Architecture, ConvDEQ, ConvNet, FullyConnected
+from shoal.core.words import counted
 from shoal.designs import design
 from shoal.distillation.cut_loop import cut_loop
 from shoal.distillation.samples import Samples
@@ -65,8 +66,10 @@ def candidates(setting: Setting) -> Iterator[Candidate]:
             yield f"{name}, on {words}", "there are no labels" if absent else make
     yield "linearization around the trained weights", _TANGENT
     for steps in setting.depths:
-        words = f"cut to {steps} application{'s' * (steps != 1)}"
-        yield words, partial(cut_loop, setting.model, setting.samples.x, steps)
+        yield (
+            f"cut to {counted(steps, 'application')}",
+            partial(cut_loop, setting.model, setting.samples.x, steps),
+        )
 
 
 def _architectures(setting: Setting) -> dict[str, Architecture | str]:

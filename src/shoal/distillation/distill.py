@@ -8,7 +8,7 @@ from torch.nn import Module
 
 from shoal.activations import Activation, ReLU
 from shoal.architectures import Architecture, ConvDEQ, ImplicitArchitecture
-from shoal.core.checks import float_tensor, instance, integer, real
+from shoal.core.checks import float_tensor, instance, integer, items, real
 from shoal.core.settings import in_standard_settings
 from shoal.core.timing import timed
 from shoal.diagnosis.model_loop import loop_of
@@ -86,7 +86,8 @@ def distill(
     epochs = integer("epochs", epochs, at_least=1)
     batch_size = integer("batch_size", batch_size, at_least=1)
     rate = real("learning_rate", learning_rate, above=0)
-    steps = tuple(integer("depths", step, at_least=0) for step in depths)
+    counts = items("depths", depths, "a collection of numbers of applications")
+    steps = tuple(integer("depths", step, at_least=0) for step in counts)
     train, rest = split(x, y, held_out, seed)
     own = architecture or (model.architecture if isinstance(model, Network) else None)
     if own is not None and not isinstance(own, Architecture):

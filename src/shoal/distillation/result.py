@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import Module
 
 from shoal.core.checks import as_path
+from shoal.core.words import counted
 from shoal.distillation.measures import Measured
 from shoal.networks import Network, export
 from shoal.pages.figures import Figure
@@ -89,7 +90,7 @@ class Twin(SavedResult):
         if error is None or one.loss + 2 * error <= self.tolerance:
             return ""
         return (
-            f" {self.samples} held-out samples do not prove that it loses at most "
+            f" {counted(self.samples, 'held-out sample')} cannot prove that it loses at most "
             f"{self.tolerance:.2%}."
         )
 
@@ -97,8 +98,10 @@ class Twin(SavedResult):
         """What is lost with a candidate, in words."""
         scores = one.scores
         if scores.accuracy is not None and self.original.scores.accuracy is not None:
-            error = "" if scores.uncertainty is None else f" (± {scores.uncertainty:.2%})"
-            return f"{scores.accuracy:.2%} instead of {self.original.scores.accuracy:.2%}{error}"
+            lost = f"{scores.accuracy:.2%} instead of {self.original.scores.accuracy:.2%}"
+            if scores.uncertainty is None:
+                return f"{lost} of the variance of targets explained"
+            return f"{lost} (± {scores.uncertainty:.2%})"
         if scores.agreement is not None:
             return f"agrees in {scores.agreement:.2%}"
         return f"outputs off by {scores.output_error:.2%}"
@@ -114,9 +117,8 @@ class Twin(SavedResult):
         rows = [_row(one) for one in (self.original, *self.candidates)]
         missing = [f"{name}: not tried, {reason}" for name, reason in self.skipped.items()]
         where = (
-            f"{self.samples} held-out samples, {self.trained_on} others trained on; times for "
-            f"{self.original.batch} samples, {self.device}; MiB of parameters, and at the peak "
-            "besides"
+            f"{self._counts}; times for {counted(self.original.batch, 'sample')}, {self.device}; "
+            "MiB of parameters, and at the peak besides"
         )
         return "\n".join([self.verdict, where, f"{'':28} {head}", *rows, *missing])
 
@@ -147,8 +149,12 @@ class Twin(SavedResult):
     def _shown(self) -> Shown:
         from shoal.distillation.page import distillation_part
 
-        lead = f"{self.samples} held-out samples, {self.trained_on} others trained on"
-        return Shown(self.verdict, lead, [distillation_part(self)], torch.device(self.device))
+        device = torch.device(self.device)
+        return Shown(self.verdict, self._counts, [distillation_part(self)], device)
+
+    @property
+    def _counts(self) -> str:
+        return f"{counted(self.samples, 'held-out sample')}, {self.trained_on} others trained on"
 
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Export the best replacement as a program that needs no shoal, as ``shoal.export`` does.

@@ -100,7 +100,17 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         self._series.resume(WarmStart.of(state), x)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The network's outputs, of shape (samples, outputs)."""
+        """The network's outputs, of shape (samples, outputs).
+
+        Raises:
+            TypeError: If ``torch.export`` calls it: a program has no loop of unknown length.
+        """
+        if torch.compiler.is_exporting():
+            raise TypeError(
+                "torch.export must get an explicit network, got one of "
+                f"{type(self.architecture).__name__}, whose solver takes as many steps as inputs "
+                "need: shoal.design and shoal.distill make explicit ones"
+            )
         if torch.compiler.is_compiling():
             return super().forward(x)
         return recurring_pass(self, x, super().forward)

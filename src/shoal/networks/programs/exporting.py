@@ -64,11 +64,12 @@ def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
     """
     target = export_target("path", path)
     if not isinstance(network, Network):
-        raise TypeError(f"network must be a network made by shoal.build, got {network!r}")
+        raise TypeError(f"network must be made by shoal.build, got a {type(network).__name__}")
     if not isinstance(network, ChainNetwork):
         raise TypeError(
             "network must be an explicit one, such as one of a ConvNet or a FullyConnected "
-            f"architecture, got one of {type(network.architecture).__name__}"
+            f"architecture, got one of {type(network.architecture).__name__}: shoal.design and "
+            "shoal.distill make explicit ones"
         )
     if target.suffix == ".py":
         _export_python(network, target)

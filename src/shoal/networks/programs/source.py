@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from shoal.core.words import counted
 from shoal.networks.chain import ChainNetwork
 from shoal.networks.programs.activation_source import Expressions
 
@@ -84,9 +85,7 @@ def _title(network: ChainNetwork[Any]) -> str:
         (spec.width, inside),
         (spec.out_features, "output"),
     )
-    inputs, layers, units, outputs = (
-        f"{count} {word}{'s' if count > 1 else ''}" for count, word in counts
-    )
+    inputs, layers, units, outputs = (counted(count, word) for count, word in counts)
     return f"A {kind} network: {inputs}, {layers} of {units}, {outputs}."
 
 
