@@ -12,7 +12,7 @@ from torch import Tensor
 from shoal.lab.claims import Claim, Criterion
 from shoal.lab.experiment import Point, Result, matching, named
 from shoal.lab.fits import curve, power_law
-from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
+from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure
 from shoal.reproductions.width_errors import WidthDraws
 
 __all__ = ["GramWidth"]
@@ -100,7 +100,6 @@ class GramWidth(WidthDraws):
         statement, printed, section = self.claimed
         return (Claim(statement, printed, f"{found}, n = {self.samples}", section, (asked,)),)
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Least eigenvalues on the left, errors on the right."""
         figure = new_figure(9.2, 3.9)

@@ -17,7 +17,7 @@ from shoal.lab.claims import Criterion
 from shoal.lab.descent import network_for
 from shoal.lab.experiment import Arrays, Experiment, Point, Result, by_point, grid, matching
 from shoal.lab.figures import draw_panels
-from shoal.pages.figures import COLORS, GRAY, Axes, Figure, styled
+from shoal.pages.figures import COLORS, GRAY, Axes, Figure
 from shoal.training import TrainingProgress, TrainingRun
 
 __all__ = ["MonitoredWidths", "Panel", "Task", "kept_promises", "run_arrays"]
@@ -166,7 +166,6 @@ class MonitoredWidths(Experiment):
             ]
         return tuple(found)
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """A panel for each dataset and quantity, as in the paper."""
         shown = [n for n in self.datasets if any(r.arrays for r in _of(results, n))]

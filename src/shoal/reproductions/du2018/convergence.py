@@ -10,14 +10,12 @@ from torch import Tensor
 
 import shoal
 from shoal.activations import Activation, Softplus
-from shoal.lab.claims import Claim, Criterion
+from shoal.lab import Claim, Criterion, Experiment, Point, Result, grid, matching, register
 from shoal.lab.descent import network_for
-from shoal.lab.experiment import Experiment, Point, Result, grid, matching
 from shoal.lab.figures import draw_panels, logarithmic_axes
 from shoal.lab.fits import curve, power_law
 from shoal.lab.formatting import signed
-from shoal.lab.registry import register
-from shoal.pages.figures import COLORS, GRAY, Axes, Figure, styled
+from shoal.pages.figures import COLORS, GRAY, Axes, Figure
 from shoal.reproductions.du2018.setting import (
     KINDS,
     TITLES,
@@ -136,7 +134,6 @@ class LinearConvergence(Experiment):
         )
         return (claim,)
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Losses with their bounds above, the largest drift against the width below."""
         draws = {

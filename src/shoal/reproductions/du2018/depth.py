@@ -7,13 +7,12 @@ from typing import Any, ClassVar, Self
 import torch
 
 from shoal.activations import Activation, Softplus
-from shoal.lab.claims import Claim, each
-from shoal.lab.experiment import Experiment, Point, Result, grid, matching
+from shoal.lab import Claim, Experiment, Point, Result, grid, matching, register
+from shoal.lab.claims import each
 from shoal.lab.figures import logarithmic_axes
 from shoal.lab.fits import curve, power_law
 from shoal.lab.formatting import interval, signed
-from shoal.lab.registry import register
-from shoal.pages.figures import COLORS, GRAY, Figure, new_figure, styled
+from shoal.pages.figures import COLORS, GRAY, Figure, new_figure
 from shoal.reproductions.du2018.setting import (
     KINDS,
     TITLES,
@@ -97,7 +96,6 @@ class DepthEigenvalue(Experiment):
         )
         return (claim,)
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """All eigenvalues against the depth, with the powers that fit them."""
         figure = new_figure(5.6, 4.2)

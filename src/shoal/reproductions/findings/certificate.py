@@ -16,7 +16,7 @@ from shoal.core.exceptions import ConvergenceWarning
 from shoal.lab.experiment import Arrays, Experiment, Point, Result, by_point, grid
 from shoal.lab.registry import register
 from shoal.networks import EquilibriumNetwork
-from shoal.pages.figures import COLORS, GRAY, Figure, new_figure, styled
+from shoal.pages.figures import COLORS, GRAY, Figure, new_figure
 from shoal.reproductions.monitored import kept_promises, run_arrays
 
 __all__ = ["CertifiedTraining"]
@@ -140,7 +140,6 @@ class CertifiedTraining(Experiment):
 
         return by_point(results, numbers)
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Cases side by side; losses, norms and eigenvalues below each other."""
         figure = new_figure(3.3 * len(results) + 0.4, 7.2)

@@ -14,7 +14,7 @@ from shoal.activations import Activation
 from shoal.lab.descent import network_for
 from shoal.lab.experiment import Experiment, Point, Result, by_point, grid, matching
 from shoal.lab.registry import register
-from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
+from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure
 from shoal.reproductions.deqs import by_name
 
 __all__ = ["Posterior", "Recovery", "posterior"]
@@ -167,7 +167,6 @@ class Recovery(Experiment):
 
         return by_point(results, numbers)
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Intervals against the truth at most observations, and their lengths against n."""
         names = list(by_name(self.activations))

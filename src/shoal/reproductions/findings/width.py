@@ -10,7 +10,7 @@ import shoal
 from shoal.lab.experiment import Point, Result, grid, matching, named
 from shoal.lab.figures import draw_panels
 from shoal.lab.registry import register
-from shoal.pages.figures import Axes, Figure, new_figure, styled
+from shoal.pages.figures import Axes, Figure, new_figure
 from shoal.reproductions.width_errors import KernelErrors, draw_errors, unit_inputs
 
 __all__ = ["GroupError", "WidthError"]
@@ -57,7 +57,6 @@ class WidthError(KernelErrors):
         """The DEQ."""
         return self.architecture
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """All errors, their mean at each width, and the fitted power laws."""
         figure = new_figure(5.6, 4.2)
@@ -122,7 +121,6 @@ class GroupError(KernelErrors):
             summary |= named(label, super().summarize(matching(results, {"network": index})))
         return summary
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """A panel for each architecture: all errors, their means and the fitted power laws."""
         labels = self._labels()

@@ -8,10 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.lab.claims import Claim, Criterion
-from shoal.lab.experiment import Point, Result, matching
-from shoal.lab.registry import register
-from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
+from shoal.lab import Claim, Criterion, Point, Result, matching, register
+from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure
 from shoal.reproductions.gao2022.concentration import feature_weights, features_of, population
 from shoal.reproductions.width_errors import WidthDraws, unit_inputs
 
@@ -127,7 +125,6 @@ class Stability(WidthDraws):
         )
         return (claim,)
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Least eigenvalues on the left, drifts on the right."""
         figure = new_figure(9.6, 3.9)

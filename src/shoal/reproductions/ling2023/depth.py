@@ -13,13 +13,11 @@ import shoal
 from shoal import data
 from shoal.architectures import DEQ
 from shoal.gaussian import dual
-from shoal.lab.claims import Claim, Criterion
+from shoal.lab import Claim, Criterion, Point, Result, matching, register
 from shoal.lab.descent import network_for
-from shoal.lab.experiment import Point, Result, matching
 from shoal.lab.fits import power_law, spread
-from shoal.lab.registry import register
 from shoal.networks import EquilibriumNetwork
-from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
+from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure
 from shoal.reproductions.width_errors import WidthDraws
 
 __all__ = ["Depth"]
@@ -157,7 +155,6 @@ class Depth(WidthDraws):
         )
         return (claim,)
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """A panel for each theorem."""
         figure = new_figure(12.2, 3.9)

@@ -10,11 +10,10 @@ import torch
 import shoal
 from shoal.activations import Activation
 from shoal.architectures import DEQ, FullyConnected
-from shoal.lab.claims import Claim, each
-from shoal.lab.experiment import Point, Result
+from shoal.lab import Claim, Point, Result, register
+from shoal.lab.claims import each
 from shoal.lab.formatting import interval
-from shoal.lab.registry import register
-from shoal.pages.figures import COLORS, Axes, Figure, new_figure, styled
+from shoal.pages.figures import COLORS, Axes, Figure, new_figure
 from shoal.reproductions.deqs import title_of
 from shoal.reproductions.ling2024.sample_sizes import SampleSizes, make_room
 from shoal.reproductions.ling2024.setting import Kind, matrix_norm
@@ -112,7 +111,6 @@ class DesignError(SampleSizes):
         )
         return (claim,)
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Activations, then the errors of the designs for each kernel."""
         figure = new_figure(13.0, 4.4)

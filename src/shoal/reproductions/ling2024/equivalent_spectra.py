@@ -12,11 +12,10 @@ from torch import Tensor
 import shoal
 from shoal.architectures import DEQ, Architecture
 from shoal.kernels import Kernels
-from shoal.lab.claims import Claim, near_printed
+from shoal.lab import Arrays, Claim, register
+from shoal.lab.claims import near_printed
 from shoal.lab.descent import network_for
-from shoal.lab.experiment import Arrays
 from shoal.lab.formatting import short
-from shoal.lab.registry import register
 from shoal.networks import EquilibriumNetwork
 from shoal.pages.figures import COLORS, GRAY, Axes
 from shoal.reproductions.ling2024.setting import (

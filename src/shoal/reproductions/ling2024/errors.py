@@ -9,11 +9,10 @@ from torch import Tensor
 
 import shoal
 from shoal.architectures import DEQ
-from shoal.lab.claims import Claim, Criterion
-from shoal.lab.experiment import Point, Result, named
+from shoal.lab import Claim, Criterion, Point, Result, register
+from shoal.lab.experiment import named
 from shoal.lab.formatting import short, signed
-from shoal.lab.registry import register
-from shoal.pages.figures import COLORS, Figure, new_figure, styled
+from shoal.pages.figures import COLORS, Figure, new_figure
 from shoal.reproductions.ling2024.sample_sizes import SampleSizes, make_room
 from shoal.reproductions.ling2024.setting import (
     PAPER_GROUPS,
@@ -98,7 +97,6 @@ class _EquivalentError(SampleSizes):
         )
         return (claim,)
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Means and standard deviations against $n$ for each activation; the paper's form first."""
         from matplotlib.ticker import FuncFormatter, NullFormatter

@@ -19,7 +19,7 @@ from shoal.architectures import DEQ
 from shoal.core.fields import later
 from shoal.lab.experiment import Arrays, Point, Result, by_point, grid, matching
 from shoal.lab.figures import draw_panels
-from shoal.pages.figures import Axes, Figure, styled
+from shoal.pages.figures import Axes, Figure
 from shoal.reproductions.deqs import DEQs
 
 __all__ = [
@@ -92,7 +92,6 @@ class Spectra(DEQs):
         sample = self.sample(point, seed)
         return self.compare(self.deq(point), sample._replace(x=sample.x.to(device)), seed)
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Eigenvalues, an activation below the other."""
 
