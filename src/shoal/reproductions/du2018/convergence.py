@@ -16,13 +16,7 @@ from shoal.lab.figures import draw_panels, logarithmic_axes
 from shoal.lab.fits import curve, power_law
 from shoal.lab.formatting import signed
 from shoal.pages.figures import COLORS, GRAY, Axes, Figure
-from shoal.reproductions.du2018.setting import (
-    KINDS,
-    TITLES,
-    Data,
-    architecture_of,
-    limit_eigenvalue,
-)
+from shoal.reproductions.du2018.setting import KINDS, TITLES, Data
 
 __all__ = ["LinearConvergence"]
 
@@ -86,8 +80,8 @@ class LinearConvergence(Experiment):
         x = data.inputs().to(device)
         generator = torch.Generator().manual_seed(self.seed)
         signs = torch.randn(self.samples, generator=generator, dtype=torch.float64).sign()
-        architecture = architecture_of(data, self.activation, self.depth, self.constant)
-        limit = limit_eigenvalue(architecture, data)
+        architecture = data.architecture(self.activation, self.depth, self.constant)
+        limit = data.limit(architecture)
         network = network_for(architecture, x, width=int(point["width"]), seed=seed)
         with torch.no_grad():
             labels = network(x)[:, 0] + signs.to(device)

@@ -14,6 +14,7 @@ import shoal
 from shoal import data
 from shoal.core.exceptions import ConvergenceWarning
 from shoal.lab.experiment import Arrays, Experiment, Point, Result, by_point, grid
+from shoal.lab.figures import draw_limit
 from shoal.lab.registry import register
 from shoal.networks import EquilibriumNetwork
 from shoal.pages.figures import COLORS, GRAY, Figure, new_figure
@@ -175,8 +176,8 @@ def _draw(column: Any, arrays: Arrays) -> None:
     column[0].plot(bound, "--", color=GRAY, linewidth=1.2, label="bound")
     column[0].set_yscale("log")
     column[1].plot(steps, arrays["norm"], "o-", color=COLORS[0], markersize=2.5)
-    column[1].axhline(1, color=GRAY, linestyle="--", linewidth=1.2)
+    draw_limit(column[1], 1)
     start = float(least[0])
     shown = least / start if start > 0 else np.full(len(least), math.nan)
     column[2].plot(steps, shown, "o-", color=COLORS[0], markersize=2.5)
-    column[2].axhline(0.5, color=GRAY, linestyle="--", linewidth=1.2)
+    draw_limit(column[2], 0.5)

@@ -16,8 +16,9 @@ import shoal
 from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.moments import mean, normalization
 from shoal.lab import Claim, Criterion, Point, Result, register
+from shoal.lab.figures import new_row
 from shoal.lab.formatting import interval, short
-from shoal.pages.figures import Figure, new_figure
+from shoal.pages.figures import Figure
 from shoal.reproductions.width_errors import (
     KernelErrors,
     draw_errors,
@@ -104,8 +105,7 @@ class ConvWidthError(KernelErrors):
 
     def plot(self, results: Sequence[Result]) -> Figure:
         """All errors, their mean at each width, and the fitted power laws."""
-        figure = new_figure(5.6, 4.6)
-        axes = figure.subplots()
+        figure, (axes,) = new_row(5.6, 4.6, 1)
         draw_errors(axes, results)
         axes.set_title("Kernels of a convolutional residual network")
         return figure
