@@ -51,7 +51,7 @@ html_theme_options = {
 html_static_path = ["static"]
 html_css_files = ["shoal.css"]
 html_favicon = html_logo = "static/fish.svg"
-html_copy_source = html_show_sphinx = False
+html_copy_source = html_show_sphinx = html_show_copyright = False
 html_use_index = html_domain_indices = False  # search finds names, and the reference lists them
 html_math_renderer = "mathml"
 pygments_dark_style = "github-dark"

@@ -57,6 +57,13 @@ def namespace(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     return module.__dict__
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_formula_that_goes_on_in_a_new_line_becomes_a_list(page: Path) -> None:
+    """Lists are made with - or numbers; a line that begins with + is meant as a sum."""
+    prose = page.read_text(encoding="utf-8").split("```")[::2]
+    assert [line for part in prose for line in part.splitlines() if line.startswith("+ ")] == []
+
+
 @pytest.mark.thorough("docs/")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_examples_of_the_pages(page: Path, namespace: dict[str, object]) -> None:

@@ -42,6 +42,23 @@ def test_none_are_written_if_one_fails(tmp_path: Path, error: BaseException) -> 
     assert (tmp_path / "x.txt").read_text() == "old"
 
 
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    """A pipe, and so a device, which a user who may do all would lose; a folder."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("nowhere")
+    for name in ("pipe", "folder"):
+        with pytest.raises(OSError, match="and is no regular file") as error:
+            write_together(tmp_path, {"a": _writer("1"), name: _writer("2")})
+        assert error.value.filename == str(tmp_path / name)
+        with pytest.raises(OSError, match="and is no regular file"):
+            write_whole(tmp_path / name, _writer("1"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "link", "pipe"]
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    write_whole(tmp_path / "link", _writer("1"))
+    assert (tmp_path / "link").read_text() == "1"
+
+
 def test_errors_name_the_file_that_was_wanted(tmp_path: Path) -> None:
     def fail(path: Path) -> None:
         raise OSError(28, "No space left on device", str(path))

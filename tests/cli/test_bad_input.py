@@ -1,6 +1,7 @@
 """Bad input to every command: one helpful line, an exit code, and nothing left behind."""
 
 import gzip
+import os
 import re
 import resource
 import struct
@@ -213,7 +214,21 @@ DIAGNOSE: dict[str, Case] = {
         "linear.pt --model ends.py:Net --data x.npy",
         "--model must run, and ends.py:Net does not: SystemExit: 0",
     ),
+    "a number for data": ("net.safetensors --data number.npy", r"must have numbers, .*shape \(\)"),
+    "a pipe for data": ("net.safetensors --data pipe.npy", "must be a file that exists.*pipe.npy"),
+    "links in a circle": (
+        "net.safetensors --data circle.npy",
+        "must be a file that exists.*circle",
+    ),
     "no weights": ("list.pt --model ends.py:Net --data x.npy", "--model must run"),
+}
+
+EXPLORE: dict[str, Case] = {
+    "page of another kind": ("--out x.npy", "--out must be a file that ends in .html, got 'x.npy'"),
+    "page that is a device": ("--out /dev/null", "--out must be a file that ends in .html"),
+    "page without a name": ("--out .html", "--out must be a file that ends in .html"),
+    "page below a file": ("--out x.npy/a.html", "--out.*'x.npy'.* is a file"),
+    "unknown activation": ("--activation blub", "--activation must be one of 'tanh'.*'blub'"),
 }
 
 BENCH: dict[str, Case] = {
@@ -242,6 +257,7 @@ CASES = [
     *named("reproduce", "", REPRODUCE),
     *named("reproduce", "shoal width ", OUTPUT, DEVICE),
     *named("diagnose", "", DIAGNOSE),
+    *named("explore", "", EXPLORE),
     *named("bench", "", OUTPUT, DEVICE, BENCH),
 ]
 
@@ -255,7 +271,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "x": x, "cube": np.ones((3, 4, 5, 2, 2)), "vector": np.ones(5), "complex": x + 1j,
         "thin": np.zeros((3, 0)), "nan": np.array([[1.0, 2], [np.nan, 1], [3, 4]]),
         "same": np.ones((4, 3)), "zero": np.zeros((4, 3)),
-        "tiny": np.full((4, 9), 1e-290),
+        "tiny": np.full((4, 9), 1e-290), "number": np.array(3.0),
     }  # fmt: skip
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array)
@@ -269,6 +285,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "file.npy").write_text("no data")
     (folder / "folder.npy").mkdir()
     (folder / "lost").symlink_to("nowhere")
+    (folder / "circle.npy").symlink_to("circle.npy")
+    os.mkfifo(folder / "pipe.npy")
     (folder / "mine.py").write_text("print('mine')\n")
     (folder / "ends.py").write_text("raise SystemExit(0)\n")
     torch.save(torch.nn.Linear(12, 12).double(), folder / "linear.pt")
@@ -337,7 +355,7 @@ def test_bad_input(words: str, message: str, place: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("SHOAL_DATA", str(place / "downloads"))
     before = state(place)
     refused(words, message, 2)
-    if "--output" not in words:
+    if "--out" not in words:
         refused(f"{words} --json --output out", message, 2)
     assert state(place) == before
 
@@ -407,7 +425,8 @@ def test_a_disk_that_is_full_keeps_what_was_there(tmp_path: Path) -> None:
     before = {name: (tmp_path / name).read_bytes() for name in files()}
     network = len(before["out/network.safetensors"])
     with full_disk(network - 1):  # enough for the page, not for the network
-        assert "network.safetensors" in run(*command, "--seed", "1", code=1).stderr
+        told = run(*command, "--seed", "1", code=1).stderr
+    assert re.fullmatch(r"Error: out/network\.safetensors: was not written: .*", told.strip())
     assert {name: (tmp_path / name).read_bytes() for name in files()} == before
 
 

@@ -118,7 +118,7 @@ def test_the_command_writes_a_page(tmp_path: Path) -> None:
         (("--activation", "square"), "--activation must be one of"),
         (("--recurrent-variance", "-1"), "--recurrent-variance must be"),
         (("--label", "y"), "--label must be left out without DATA"),
-        (("--out", "."), "--out must name a file, got '.'"),
+        (("--out", "."), "--out must be a file that ends in .html, got '.'"),
         (("nowhere",), "DATA must be one of digits"),
     ],
 )

@@ -11,7 +11,7 @@ from lab.computing import compute
 from shoal.lab import find
 from shoal.reproductions.du2018.convergence import LinearConvergence
 from shoal.reproductions.du2018.depth import DepthEigenvalue
-from shoal.reproductions.du2018.setting import KINDS, Data, architecture_of, limit_eigenvalue
+from shoal.reproductions.du2018.setting import KINDS, Data
 
 
 def test_both_are_registered() -> None:
@@ -35,7 +35,7 @@ def test_eigenvalues_fall_like_the_square_of_the_depth() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_limit_is_that_of_a_wide_network(kind: str) -> None:
     data = Data(kind, 3, 8, 0)
-    architecture = architecture_of(data, shoal.Tanh(), 2, 0.9)
+    architecture = data.architecture(shoal.Tanh(), 2, 0.9)
     x = data.inputs()
     options = {"pixel_axes": 1} if x.dim() > 2 else {}
     draws, width = 8, 500
@@ -52,7 +52,7 @@ def test_the_limit_is_that_of_a_wide_network(kind: str) -> None:
         grams.append(shoal.empirical_kernel(net, x, trainable={"layer2"}).ntk.detach())
     least = torch.stack([torch.linalg.eigvalsh(gram)[0] for gram in grams])
     error, bias = float(least.std()) / draws**0.5, float(grams[0].diagonal().mean()) / width
-    assert abs(limit_eigenvalue(architecture, data) - float(least.mean())) < 4 * error + bias
+    assert abs(data.limit(architecture) - float(least.mean())) < 4 * error + bias
 
 
 def test_losses_stay_below_their_bound_and_gram_matrices_in_place(quick_run) -> None:

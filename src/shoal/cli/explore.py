@@ -71,8 +71,8 @@ def explore(
     checks.real("--input-variance", input_variance, above=0)
     if data is None:
         left_out("label n standardize", "without DATA")
-    if out.is_dir() or not out.name:
-        raise ValueError(f"--out must name a file, got {str(out)!r}, a folder")
+    if out.suffix != ".html" or out.is_dir():
+        raise ValueError(f"--out must be a file that ends in .html, got {str(out)!r}")
     require_jinja()
     check_folder(out.parent, "--out")
     with working("Summarizing the data"):

@@ -16,6 +16,7 @@ from torch.nn import Module
 import shoal
 from shoal.core.checks import integer
 from shoal.data import load_data
+from shoal.data.loading import check_file
 
 __all__ = ["model_in", "samples_for", "weights_in"]
 
@@ -181,15 +182,14 @@ def _rows(argument: str, path: str, n: int) -> Tensor:
     """The first rows of an .npy file."""
     if not path.endswith(".npy"):
         raise ValueError(f"{argument} must be an .npy file beside an .npy file, got {path!r}")
+    check_file(argument, Path(path))
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise ValueError(f"{argument} must be a file that exists, got {path!r}") from None
     except OSError:
         raise
     except Exception as error:  # a damaged file can fail in any way
         raise ValueError(f"{argument} must be an intact .npy file, got {path!r}: {error}") from None
-    if array.dtype.kind not in "biuf" or not array.size:
+    if array.dtype.kind not in "biuf" or not array.size or not array.ndim:
         raise ValueError(
             f"{argument} must have numbers, got {path!r} of {array.dtype}, shape {array.shape}"
         )

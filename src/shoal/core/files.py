@@ -7,6 +7,7 @@ import math
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -179,6 +180,8 @@ def _begin(folder: Path) -> tuple[Path, int]:
 def _move_all(new: Path, folder: Path, old: Path) -> None:
     """Move files into a folder, and after an error back."""
     names = sorted(file.name for file in new.iterdir())
+    for name in names:
+        _check_replaceable(folder / name)
     if len(names) > 1:
         old.mkdir()
         for name in names:
@@ -196,6 +199,15 @@ def _move_all(new: Path, folder: Path, old: Path) -> None:
             elif not os.path.lexists(new / name):
                 (folder / name).unlink()
         raise
+
+
+def _check_replaceable(target: Path) -> None:
+    """Check that what a file will replace, if anything, is a file or a link: no device, no pipe."""
+    with suppress(FileNotFoundError):
+        mode = target.lstat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+            code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EEXIST
+            raise OSError(code, f"{os.strerror(code)}, and is no regular file", str(target))
 
 
 def _keep(file: Path, copy: Path) -> None:
@@ -227,7 +239,7 @@ def _told_of(target: Path) -> Iterator[None]:
             raise
         raise OSError(error.errno, error.strerror, str(target)) from error
     except SafetensorError as error:  # a full disk, say
-        raise OSError(f"{target} was not written: {error}") from error
+        raise OSError(errno.EIO, f"was not written: {error}", str(target)) from error
 
 
 def checksum(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:

@@ -12,7 +12,7 @@ from shoal.data.readers.registry import file_readers, named_readers
 from shoal.data.transforms.images import scale_pixels
 from shoal.data.transforms.tables import Scales, normalized, scales, standardized
 
-__all__ = ["load", "load_data", "sources"]
+__all__ = ["check_file", "load", "load_data", "sources"]
 
 
 def load(
@@ -154,7 +154,7 @@ def _read(source: str, label: str | None) -> Dataset:
         found = reader.read("all" if "all" in reader.splits else "train", None)
         return replace(found, x=found.x.flatten(1))
     path = Path(source)
-    _check_file("DATA", path)
+    check_file("DATA", path)
     try:
         found = files[ending](path, label)
     except ValueError as error:
@@ -197,7 +197,7 @@ def _check_label(source: str, ending: str, label: str | None) -> None:
     if label is None:
         return
     if ending == ".npy" and label.endswith(".npy"):
-        _check_file("--label", Path(label))
+        check_file("--label", Path(label))
     elif ending in ("", ".npy", ".npz"):
         raise ValueError(
             "--label must name a column of a CSV file, or an .npy file beside one, "
@@ -205,7 +205,13 @@ def _check_label(source: str, ending: str, label: str | None) -> None:
         )
 
 
-def _check_file(argument: str, path: Path) -> None:
+def check_file(argument: str, path: Path) -> None:
+    """Check that there is a file: no folder, no device, no pipe that would be waited for.
+
+    Args:
+        argument: What it was given for.
+        path: Where it is.
+    """
     if not os.path.isfile(path):  # is_file fails for names that are too long
         what = "the folder " if os.path.isdir(path) else ""
         raise ValueError(f"{argument} must be a file that exists, got {what}{str(path)!r}")

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from shoal.lab.claims import Claim
-from shoal.pages.figures import Figure
+from shoal.pages.figures import Figure, styled
 
 __all__ = [
     "Arrays",
@@ -58,6 +58,12 @@ class Experiment(ABC):
 
     name: ClassVar[tuple[str, str]]
     title: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        """Let ``plot`` draw in the style of shoal's figures."""
+        super().__init_subclass__()
+        if "plot" in vars(cls):
+            cls.plot = styled(cls.plot)  # type: ignore[method-assign]
 
     @classmethod
     @abstractmethod

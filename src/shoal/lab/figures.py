@@ -8,7 +8,16 @@ import numpy as np
 from shoal.lab.fits import power_law
 from shoal.pages.figures import GRAY, Axes, Figure, new_figure
 
-__all__ = ["draw_law", "draw_panels", "draw_slope", "legend_outside", "logarithmic_axes"]
+__all__ = [
+    "draw_law",
+    "draw_limit",
+    "draw_panels",
+    "draw_slope",
+    "legend_outside",
+    "logarithmic_axes",
+    "new_row",
+    "plain_numbers",
+]
 
 Row = TypeVar("Row")
 Column = TypeVar("Column")
@@ -57,6 +66,12 @@ def draw_panels(
     return figure
 
 
+def new_row(width: float, height: float, count: int = 2, **options: Any) -> tuple[Figure, Any]:
+    """A figure of a size in inches, and the axes of its panels, which stand side by side."""
+    figure = new_figure(width, height)
+    return figure, figure.subplots(1, count, squeeze=False, **options)[0]
+
+
 def legend_outside(figure: Figure, axes: Axes, columns: int | None = None) -> None:
     """A legend below all panels, of what one of them shows."""
     handles, labels = axes.get_legend_handles_labels()
@@ -71,6 +86,20 @@ def logarithmic_axes(axes: Axes, ticks: Iterable[float], label: str = "") -> Non
     axes.set_xticks(places, [str(place) for place in places])
     if label:
         axes.set_xlabel(label)
+
+
+def plain_numbers(axes: Axes) -> None:
+    """Ticks of a logarithmic vertical axis at 1, 2 and 5, as numbers without exponents."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def draw_limit(axes: Axes, height: float, label: str | None = None, width: float = 1.2) -> None:
+    """A dashed line at what must not be passed."""
+    axes.axhline(height, color=GRAY, linestyle="--", linewidth=width, label=label)
 
 
 def draw_law(

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from shoal.lab.claims import Claim, Criterion
 from shoal.lab.experiment import Point, Result, matching, named
+from shoal.lab.figures import draw_limit, new_row
 from shoal.lab.fits import curve, power_law
-from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
+from shoal.pages.figures import COLORS, GRAY, Figure
 from shoal.reproductions.width_errors import WidthDraws
 
 __all__ = ["GramWidth"]
@@ -100,31 +101,25 @@ class GramWidth(WidthDraws):
         statement, printed, section = self.claimed
         return (Claim(statement, printed, f"{found}, n = {self.samples}", section, (asked,)),)
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Least eigenvalues on the left, errors on the right."""
-        figure = new_figure(9.2, 3.9)
-        left, right = figure.subplots(1, 2)
+        figure, (left, right) = new_row(9.2, 3.9)
         limit = float(results[0].arrays["limit"])
         allowed = self.share * limit
         gram, population, least = self.symbols
+        titles = {"least": rf"$\lambda_{{\min}}({gram})$", "error": rf"$\|{gram} - {population}\|$"}
         for axes, key in ((left, "least"), (right, "error")):
             look: dict[str, Any] = {"color": COLORS[0], "markersize": 4, "alpha": 0.4, "mew": 0}
             axes.plot(*curve(results, "width", key), "o", label="networks", **look)
             axes.set_xscale("log", base=2)
             axes.set_xlabel("width $m$")
+            axes.set_title(titles[key])
         left.axhline(limit, color=GRAY, linewidth=1.2, label=f"${least}$")
-        _dash(left, (1 - self.share) * limit, f"${1 - self.share:g}\\,{least}$")
-        left.set_title(rf"$\lambda_{{\min}}({gram})$")
+        draw_limit(left, (1 - self.share) * limit, f"${1 - self.share:g}\\,{least}$")
         law, widths = power_law(*curve(results, "width", "error")), np.array(self.widths)
         right.plot(widths, law(widths), color=COLORS[0], label=f"slope {law.slope:.2f}")
-        _dash(right, allowed, f"${self.share:g}\\,{least}$")
+        draw_limit(right, allowed, f"${self.share:g}\\,{least}$")
         right.set_yscale("log")
-        right.set_title(rf"$\|{gram} - {population}\|$")
         left.legend(loc="lower right")
         right.legend(loc="upper right")
         return figure
-
-
-def _dash(axes: Axes, height: float, label: str) -> None:
-    axes.axhline(height, color=GRAY, linestyle="--", linewidth=1.2, label=label)

@@ -16,8 +16,8 @@ from shoal.architectures import Architecture
 from shoal.lab.claims import Criterion
 from shoal.lab.descent import network_for
 from shoal.lab.experiment import Arrays, Experiment, Point, Result, by_point, grid, matching
-from shoal.lab.figures import draw_panels
-from shoal.pages.figures import COLORS, GRAY, Axes, Figure, styled
+from shoal.lab.figures import draw_limit, draw_panels
+from shoal.pages.figures import COLORS, Axes, Figure
 from shoal.training import TrainingProgress, TrainingRun
 
 __all__ = ["MonitoredWidths", "Panel", "Task", "kept_promises", "run_arrays"]
@@ -166,23 +166,20 @@ class MonitoredWidths(Experiment):
             ]
         return tuple(found)
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """A panel for each dataset and quantity, as in the paper."""
         shown = [n for n in self.datasets if any(r.arrays for r in _of(results, n))]
 
-        def panel(axes: Axes, name: str, quantity: Panel) -> str:
+        flipped = self.side_by_side == "datasets"
+
+        def panel(axes: Axes, row: Any, column: Any) -> str:
+            name, quantity = (column, row) if flipped else (row, column)
             self._draw(axes, _of(results, name), quantity)
             return f"{name}: {quantity.label}"
 
-        def flipped(axes: Axes, quantity: Panel, name: str) -> str:
-            return panel(axes, name, quantity)
-
-        if self.side_by_side == "datasets":
-            size = 3.5 * len(shown) + 0.4, 2.7 * len(self.panels) + 0.5
-            return draw_panels(self.panels, shown, flipped, size, x="step", title=10)
-        size = 3.5 * len(self.panels) + 0.4, 2.7 * len(shown) + 0.5
-        return draw_panels(shown, self.panels, panel, size, x="step", title=10)
+        rows, columns = (self.panels, shown) if flipped else (shown, self.panels)
+        size = 3.5 * len(columns) + 0.4, 2.7 * len(rows) + 0.5
+        return draw_panels(rows, columns, panel, size, x="step", title=10)
 
     def _draw(self, axes: Axes, results: Sequence[Result], panel: Panel) -> None:
         for width, color in zip(self.widths, COLORS, strict=False):
@@ -191,7 +188,7 @@ class MonitoredWidths(Experiment):
             steps = np.arange(len(values)) if panel.key == "loss" else result.arrays["steps"]
             axes.plot(steps, values, color=color, linewidth=1.4, label=f"width {width}")
         if panel.limit is not None:
-            axes.axhline(panel.limit, color=GRAY, linestyle="--", linewidth=1)
+            draw_limit(axes, panel.limit, width=1)
         if panel.logarithmic:
             axes.set_yscale("log")
 

@@ -14,7 +14,7 @@ import shoal
 from shoal.architectures import Architecture
 from shoal.lab.descent import network_for
 from shoal.lab.experiment import Experiment, Point, Result, grid
-from shoal.lab.figures import draw_law, draw_slope, logarithmic_axes
+from shoal.lab.figures import draw_law, draw_slope, logarithmic_axes, plain_numbers
 from shoal.lab.fits import curve, power_law
 from shoal.pages.figures import COLORS, Axes
 
@@ -105,8 +105,6 @@ def limit_kernels(
 
 def draw_errors(axes: Axes, results: Sequence[Result], labels: Mapping[str, str] = _LABELS) -> None:
     """All errors of each kernel, their means and fitted power laws, and the slope of theory."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
     errors = {kind: curve(results, "width", kind) for kind in results[0].arrays}
     for index, (kind, measured) in enumerate(errors.items()):
         color = COLORS[index % len(COLORS)]
@@ -116,8 +114,6 @@ def draw_errors(axes: Axes, results: Sequence[Result], labels: Mapping[str, str]
     draw_slope(axes, widths, 0.8 * lowest)
     logarithmic_axes(axes, widths, "width $m$")
     axes.set_ylabel(r"relative error $\|\hat K - K\|_F \, / \, \|K\|_F$")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    plain_numbers(axes)
     axes.set_ylim(top=2.2 * axes.get_ylim()[1])  # room for the legend
     axes.legend(loc="upper right")

@@ -8,9 +8,7 @@ import torch
 
 import shoal
 from shoal.activations import Activation
-from shoal.lab.claims import Claim
-from shoal.lab.experiment import Experiment, Point, Result
-from shoal.lab.registry import register
+from shoal.lab import Claim, Experiment, Point, Result, register
 from shoal.pages.figures import Figure
 from shoal.reproductions.depth.claims import claims_of_images, claims_of_tasks
 from shoal.reproductions.depth.figures import draw_study

@@ -10,21 +10,13 @@ from torch import Tensor
 
 import shoal
 from shoal.activations import Activation, Softplus
-from shoal.lab.claims import Claim, Criterion
+from shoal.lab import Claim, Criterion, Experiment, Point, Result, grid, matching, register
 from shoal.lab.descent import network_for
-from shoal.lab.experiment import Experiment, Point, Result, grid, matching
 from shoal.lab.figures import draw_panels, logarithmic_axes
 from shoal.lab.fits import curve, power_law
 from shoal.lab.formatting import signed
-from shoal.lab.registry import register
-from shoal.pages.figures import COLORS, GRAY, Axes, Figure, styled
-from shoal.reproductions.du2018.setting import (
-    KINDS,
-    TITLES,
-    Data,
-    architecture_of,
-    limit_eigenvalue,
-)
+from shoal.pages.figures import COLORS, GRAY, Axes, Figure
+from shoal.reproductions.du2018.setting import KINDS, TITLES, Data
 
 __all__ = ["LinearConvergence"]
 
@@ -88,8 +80,8 @@ class LinearConvergence(Experiment):
         x = data.inputs().to(device)
         generator = torch.Generator().manual_seed(self.seed)
         signs = torch.randn(self.samples, generator=generator, dtype=torch.float64).sign()
-        architecture = architecture_of(data, self.activation, self.depth, self.constant)
-        limit = limit_eigenvalue(architecture, data)
+        architecture = data.architecture(self.activation, self.depth, self.constant)
+        limit = data.limit(architecture)
         network = network_for(architecture, x, width=int(point["width"]), seed=seed)
         with torch.no_grad():
             labels = network(x)[:, 0] + signs.to(device)
@@ -136,7 +128,6 @@ class LinearConvergence(Experiment):
         )
         return (claim,)
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Losses with their bounds above, the largest drift against the width below."""
         draws = {

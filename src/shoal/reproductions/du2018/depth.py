@@ -7,20 +7,13 @@ from typing import Any, ClassVar, Self
 import torch
 
 from shoal.activations import Activation, Softplus
-from shoal.lab.claims import Claim, each
-from shoal.lab.experiment import Experiment, Point, Result, grid, matching
-from shoal.lab.figures import logarithmic_axes
+from shoal.lab import Claim, Experiment, Point, Result, grid, matching, register
+from shoal.lab.claims import each
+from shoal.lab.figures import logarithmic_axes, new_row
 from shoal.lab.fits import curve, power_law
 from shoal.lab.formatting import interval, signed
-from shoal.lab.registry import register
-from shoal.pages.figures import COLORS, GRAY, Figure, new_figure, styled
-from shoal.reproductions.du2018.setting import (
-    KINDS,
-    TITLES,
-    Data,
-    architecture_of,
-    limit_eigenvalue,
-)
+from shoal.pages.figures import COLORS, GRAY, Figure
+from shoal.reproductions.du2018.setting import KINDS, TITLES, Data
 
 __all__ = ["DepthEigenvalue"]
 
@@ -71,8 +64,7 @@ class DepthEigenvalue(Experiment):
         """The least eigenvalue of $K^{(H)}$."""
         kind, depth = str(point["network"]), int(point["depth"])
         data = Data(kind, self.samples, self.features, self.seed)
-        architecture = architecture_of(data, self.activation, depth, self.constant)
-        return {"least": limit_eigenvalue(architecture, data)}
+        return {"least": data.limit(data.architecture(self.activation, depth, self.constant))}
 
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
         r"""Powers of $H$ for the residual networks, the factor of each layer for the other."""
@@ -97,11 +89,9 @@ class DepthEigenvalue(Experiment):
         )
         return (claim,)
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """All eigenvalues against the depth, with the powers that fit them."""
-        figure = new_figure(5.6, 4.2)
-        axes = figure.subplots()
+        figure, (axes,) = new_row(5.6, 4.2, 1)
         for kind, color in zip(KINDS, COLORS, strict=False):
             depths, least = _resolved(results, kind)
             label = TITLES[kind].split(" (")[0]

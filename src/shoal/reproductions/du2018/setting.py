@@ -12,7 +12,7 @@ from shoal.activations import Activation
 from shoal.architectures import ConvResNet, FullyConnected, ResNet
 from shoal.reproductions.width_errors import unit_inputs
 
-__all__ = ["KINDS", "TITLES", "Data", "architecture_of", "limit_eigenvalue"]
+__all__ = ["KINDS", "TITLES", "Data"]
 
 TITLES: Mapping[str, str] = {
     "fully-connected": "Fully connected (Theorem 3.1)",
@@ -21,6 +21,8 @@ TITLES: Mapping[str, str] = {
 }
 KINDS = tuple(TITLES)
 _CHANNELS = 4
+
+Network = FullyConnected | ResNet | ConvResNet
 
 
 class Data(NamedTuple):
@@ -43,26 +45,23 @@ class Data(NamedTuple):
         x = unit_inputs(self.samples, self.features, self.seed)
         return x.reshape(self.samples, _CHANNELS, -1) if self.kind == "convolutional" else x
 
+    def architecture(self, activation: Activation, depth: int, constant: float) -> Network:
+        r"""The architecture, whose residuals are scaled by $c_\lambda\lambda^{3/2}$.
 
-def architecture_of(
-    data: Data, activation: Activation, depth: int, constant: float
-) -> FullyConnected | ResNet | ConvResNet:
-    r"""The architecture, whose residuals are scaled by $c_\lambda\lambda^{3/2}$.
+        For pixels, too, $\lambda$ is that of whole inputs: the paper's, of matrices of two times as
+        many rows as there are pixels, is zero unless a patch has as many numbers.
+        """
+        if self.kind == "fully-connected":
+            return FullyConnected.du2018(activation, depth)
+        least = shoal.pair_eigenvalue(self.inputs().flatten(1))
+        residual = ResNet.du2018(activation, depth, eigenvalue=min(least, 1.0), constant=constant)
+        if self.kind == "resnet":
+            return residual
+        return ConvResNet(activation, depth, residual_scale=residual.residual_scale)
 
-    For pixels, too, $\lambda$ is that of whole inputs: the paper's, of matrices of two times as
-    many rows as there are pixels, is zero unless a patch has as many numbers.
-    """
-    if data.kind == "fully-connected":
-        return FullyConnected.du2018(activation, depth)
-    least = shoal.pair_eigenvalue(data.inputs().flatten(1))
-    residual = ResNet.du2018(activation, depth, eigenvalue=min(least, 1.0), constant=constant)
-    if data.kind == "resnet":
-        return residual
-    return ConvResNet(activation, depth, residual_scale=residual.residual_scale)
-
-
-@cache
-def limit_eigenvalue(architecture: FullyConnected | ResNet | ConvResNet, data: Data) -> float:
-    r"""$\lambda_0$, the least eigenvalue of the last layer's share in the limit of the NTK."""
-    gram = shoal.kernel(architecture, data.inputs(), trainable={f"layer{architecture.depth}"}).ntk
-    return float(torch.linalg.eigvalsh(gram)[0])
+    @cache  # noqa: B019  (a few values)
+    def limit(self, architecture: Network) -> float:
+        r"""$\lambda_0$, the least eigenvalue of the last layer's share in the limit of the NTK."""
+        last = {f"layer{architecture.depth}"}
+        gram = shoal.kernel(architecture, self.inputs(), trainable=last).ntk
+        return float(torch.linalg.eigvalsh(gram)[0])

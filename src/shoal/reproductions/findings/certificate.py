@@ -14,9 +14,10 @@ import shoal
 from shoal import data
 from shoal.core.exceptions import ConvergenceWarning
 from shoal.lab.experiment import Arrays, Experiment, Point, Result, by_point, grid
+from shoal.lab.figures import draw_limit
 from shoal.lab.registry import register
 from shoal.networks import EquilibriumNetwork
-from shoal.pages.figures import COLORS, GRAY, Figure, new_figure, styled
+from shoal.pages.figures import COLORS, GRAY, Figure, new_figure
 from shoal.reproductions.monitored import kept_promises, run_arrays
 
 __all__ = ["CertifiedTraining"]
@@ -140,7 +141,6 @@ class CertifiedTraining(Experiment):
 
         return by_point(results, numbers)
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Cases side by side; losses, norms and eigenvalues below each other."""
         figure = new_figure(3.3 * len(results) + 0.4, 7.2)
@@ -176,8 +176,8 @@ def _draw(column: Any, arrays: Arrays) -> None:
     column[0].plot(bound, "--", color=GRAY, linewidth=1.2, label="bound")
     column[0].set_yscale("log")
     column[1].plot(steps, arrays["norm"], "o-", color=COLORS[0], markersize=2.5)
-    column[1].axhline(1, color=GRAY, linestyle="--", linewidth=1.2)
+    draw_limit(column[1], 1)
     start = float(least[0])
     shown = least / start if start > 0 else np.full(len(least), math.nan)
     column[2].plot(steps, shown, "o-", color=COLORS[0], markersize=2.5)
-    column[2].axhline(0.5, color=GRAY, linestyle="--", linewidth=1.2)
+    draw_limit(column[2], 0.5)

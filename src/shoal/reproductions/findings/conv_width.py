@@ -15,11 +15,10 @@ from torch import Tensor
 import shoal
 from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.moments import mean, normalization
-from shoal.lab.claims import Claim, Criterion
-from shoal.lab.experiment import Point, Result
+from shoal.lab import Claim, Criterion, Point, Result, register
+from shoal.lab.figures import new_row
 from shoal.lab.formatting import interval, short
-from shoal.lab.registry import register
-from shoal.pages.figures import Figure, new_figure, styled
+from shoal.pages.figures import Figure
 from shoal.reproductions.width_errors import (
     KernelErrors,
     draw_errors,
@@ -104,11 +103,9 @@ class ConvWidthError(KernelErrors):
         )
         return (claim,)
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """All errors, their mean at each width, and the fitted power laws."""
-        figure = new_figure(5.6, 4.6)
-        axes = figure.subplots()
+        figure, (axes,) = new_row(5.6, 4.6, 1)
         draw_errors(axes, results)
         axes.set_title("Kernels of a convolutional residual network")
         return figure

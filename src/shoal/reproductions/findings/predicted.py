@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 import shoal
+from shoal.lab import Point, Result, grid, matching, register
 from shoal.lab.descent import full_batch, make
-from shoal.lab.experiment import Point, Result, grid, matching
 from shoal.lab.figures import draw_law, draw_panels, draw_slope, logarithmic_axes
 from shoal.lab.fits import curve, power_law
-from shoal.lab.registry import register
-from shoal.pages.figures import COLORS, Axes, Figure, styled
+from shoal.pages.figures import COLORS, Axes, Figure
 from shoal.reproductions.deqs import DEQs
 from shoal.reproductions.width_errors import unit_inputs
 
@@ -108,7 +107,6 @@ class PredictedTraining(DEQs):
             summary |= {**law.numbers(name), f"{name}_widest": float(law(max(self.widths)))}
         return summary
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """All gaps and the fitted power laws, a panel for each activation."""
 

@@ -13,8 +13,9 @@ import shoal
 from shoal.activations import Activation
 from shoal.lab.descent import network_for
 from shoal.lab.experiment import Experiment, Point, Result, by_point, grid, matching
+from shoal.lab.figures import new_row, plain_numbers
 from shoal.lab.registry import register
-from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
+from shoal.pages.figures import COLORS, GRAY, Axes, Figure
 from shoal.reproductions.deqs import by_name
 
 __all__ = ["Posterior", "Recovery", "posterior"]
@@ -167,12 +168,10 @@ class Recovery(Experiment):
 
         return by_point(results, numbers)
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Intervals against the truth at most observations, and their lengths against n."""
         names = list(by_name(self.activations))
-        figure = new_figure(4.4 * (len(names) + 1), 4.0)
-        panels: Any = figure.subplots(1, len(names) + 1, squeeze=False)[0]
+        figure, panels = new_row(4.4 * (len(names) + 1), 4.0, len(names) + 1)
         source = self.sources[0]
         for axes, name in zip(panels, names, strict=False):
             last: Point = {"activation": name, "samples": max(self.samples), "source": source}
@@ -214,15 +213,14 @@ def _draw_intervals(axes: Axes, result: Result) -> None:
         axes.vlines(truth[part], low[part], high[part], color=color, linewidth=0.8, alpha=0.7)
     axes.plot(truth, arrays["free_mode"], ".", color=GRAY, markersize=3)
     axes.plot([0, limit], [0, limit], "--", color=GRAY, linewidth=1)
-    axes.set_xlabel(r"true $\sigma_a^2$")
-    axes.set_ylabel(r"95% interval and mode of $\sigma_a^2$")
+    axes.set(xlabel=r"true $\sigma_a^2$", ylabel=r"95% interval and mode of $\sigma_a^2$")
     axes.set_title(
         f"{result.point['activation']}, n = {result.point['samples']}: covers {hit.mean():.1%}"
     )
 
 
 def _draw_lengths(axes: Axes, results: Sequence[Result]) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import NullFormatter
 
     kinds = dict.fromkeys(str(r.point["activation"]) for r in results)
     for place, kind in enumerate(kinds):
@@ -236,14 +234,10 @@ def _draw_lengths(axes: Axes, results: Sequence[Result]) -> None:
             label = f"{kind}, scale {scale}"
             color = COLORS[place % len(COLORS)]
             axes.plot(sizes, lengths, line, marker="o", color=color, markersize=4, label=label)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+    axes.set(xscale="log", yscale="log", xlabel="observations $n$")
+    axes.set_ylabel("mean length of intervals / range of the prior")
     observations = sorted({int(r.point["samples"]) for r in results})
     axes.set_xticks(observations, [f"{n}" for n in observations])
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("observations $n$")
-    axes.set_ylabel("mean length of intervals / range of the prior")
+    plain_numbers(axes)
     axes.legend()

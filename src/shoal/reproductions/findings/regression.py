@@ -16,7 +16,7 @@ from shoal.core.exceptions import ConvergenceWarning
 from shoal.lab.experiment import Experiment, Point, Result, by_point, matching
 from shoal.lab.figures import draw_panels, legend_outside
 from shoal.lab.registry import register
-from shoal.pages.figures import COLORS, Axes, Figure, styled
+from shoal.pages.figures import COLORS, Axes, Figure
 from shoal.reproductions.samples import Samples, image_samples
 
 __all__ = ["Regression"]
@@ -175,7 +175,6 @@ class Regression(Experiment):
             results, lambda r: {name: float(v) for name, v in r.arrays.items() if v.ndim == 0}
         )
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Residuals against steps: a dataset in each row, a ridge in each column."""
 

@@ -15,7 +15,7 @@ from shoal.lab.experiment import Experiment, Point, Result, by_point, grid, matc
 from shoal.lab.figures import draw_panels, logarithmic_axes
 from shoal.lab.fits import curve
 from shoal.lab.registry import register
-from shoal.pages.figures import COLORS, Axes, Figure, styled
+from shoal.pages.figures import COLORS, Axes, Figure
 
 __all__ = ["RequiredWidths"]
 
@@ -113,7 +113,6 @@ class RequiredWidths(Experiment):
         summary = by_point(results, lambda r: {key: float(r.arrays[key]) for key in _KEYS})
         return {key: width for key, width in summary.items() if math.isfinite(width)}
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """A panel for each network and setting."""
 

@@ -13,7 +13,7 @@ from shoal.architectures import DEQ
 from shoal.lab.experiment import Experiment, Point, Result, by_point, grid, named
 from shoal.lab.figures import draw_panels
 from shoal.lab.registry import register
-from shoal.pages.figures import COLORS, Axes, Figure, styled
+from shoal.pages.figures import COLORS, Axes, Figure
 from shoal.spectra import Spectrum
 
 __all__ = ["SpectrumError"]
@@ -103,7 +103,6 @@ class SpectrumError(Experiment):
             results, lambda r: {key: float(v) for key, v in r.arrays.items() if v.ndim == 0}
         )
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Histograms and densities: a kernel in each row, a ratio in each column."""
 

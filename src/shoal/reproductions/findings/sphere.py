@@ -14,7 +14,7 @@ from shoal.architectures import DEQ
 from shoal.lab.experiment import Arrays, Experiment, Point, Result, by_point, grid, matching
 from shoal.lab.figures import draw_panels
 from shoal.lab.registry import register
-from shoal.pages.figures import COLORS, Axes, Figure, styled
+from shoal.pages.figures import COLORS, Axes, Figure
 from shoal.reproductions.deqs import by_name
 
 __all__ = ["SphereError"]
@@ -110,7 +110,6 @@ class SphereError(Experiment):
 
         return by_point(results, largest)
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Errors against the cosine: activations side by side, the two kernels below each other."""
         names = by_name(self.activations)

@@ -14,7 +14,7 @@ from shoal.lab.figures import draw_panels
 from shoal.lab.fits import spread, z_scores
 from shoal.lab.registry import register
 from shoal.lab.rivals import TITLES, rival, wide_kernels
-from shoal.pages.figures import COLORS, GRAY, Axes, Figure, styled
+from shoal.pages.figures import COLORS, GRAY, Axes, Figure
 from shoal.reproductions.deqs import DEQs
 from shoal.reproductions.samples import Samples, image_samples
 
@@ -125,7 +125,6 @@ class TrainingCurves(DEQs):
                     summary |= named(name, _numbers(found, rows["deq"], wide, self.steps))
         return summary
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """A panel for each dataset, activation and width."""
 

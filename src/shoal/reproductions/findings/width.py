@@ -8,9 +8,9 @@ from torch import Tensor
 
 import shoal
 from shoal.lab.experiment import Point, Result, grid, matching, named
-from shoal.lab.figures import draw_panels
+from shoal.lab.figures import draw_panels, new_row
 from shoal.lab.registry import register
-from shoal.pages.figures import Axes, Figure, new_figure, styled
+from shoal.pages.figures import Axes, Figure
 from shoal.reproductions.width_errors import KernelErrors, draw_errors, unit_inputs
 
 __all__ = ["GroupError", "WidthError"]
@@ -57,11 +57,9 @@ class WidthError(KernelErrors):
         """The DEQ."""
         return self.architecture
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """All errors, their mean at each width, and the fitted power laws."""
-        figure = new_figure(5.6, 4.2)
-        axes = figure.subplots()
+        figure, (axes,) = new_row(5.6, 4.2, 1)
         draw_errors(axes, results, _LABELS)
         axes.set_title(f"Kernels of a {type(self.architecture.activation).__name__} DEQ")
         return figure
@@ -122,7 +120,6 @@ class GroupError(KernelErrors):
             summary |= named(label, super().summarize(matching(results, {"network": index})))
         return summary
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """A panel for each architecture: all errors, their means and the fitted power laws."""
         labels = self._labels()

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 import shoal
-from shoal.lab.experiment import Point
-from shoal.lab.registry import register
+from shoal.lab import Point, register
 from shoal.reproductions.gram_width import GramWidth
 from shoal.reproductions.width_errors import unit_inputs
 

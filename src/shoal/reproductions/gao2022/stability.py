@@ -8,10 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.lab.claims import Claim, Criterion
-from shoal.lab.experiment import Point, Result, matching
-from shoal.lab.registry import register
-from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
+from shoal.lab import Claim, Criterion, Point, Result, matching, register
+from shoal.lab.figures import new_row
+from shoal.pages.figures import COLORS, GRAY, Axes, Figure
 from shoal.reproductions.gao2022.concentration import feature_weights, features_of, population
 from shoal.reproductions.width_errors import WidthDraws, unit_inputs
 
@@ -127,16 +126,13 @@ class Stability(WidthDraws):
         )
         return (claim,)
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Least eigenvalues on the left, drifts on the right."""
-        figure = new_figure(9.6, 3.9)
-        left, right = figure.subplots(1, 2)
+        figure, (left, right) = new_row(9.6, 3.9)
         self._draw(left, results, "least", (0.5, r"$\lambda_0/2$"))
         left.set_title(r"$\lambda_{\min}(G)\,/\,\lambda_0$")
         self._draw(right, results, "drift", (0.25, r"$\lambda_0/4$"))
-        right.set_title(r"$\|G - G(0)\|\,/\,\lambda_0$")
-        right.set_yscale("log")
+        right.set(yscale="log", title=r"$\|G - G(0)\|\,/\,\lambda_0$")
         right.legend(loc="lower right")
         return figure
 

@@ -13,13 +13,12 @@ import shoal
 from shoal import data
 from shoal.architectures import DEQ
 from shoal.gaussian import dual
-from shoal.lab.claims import Claim, Criterion
+from shoal.lab import Claim, Criterion, Point, Result, matching, register
 from shoal.lab.descent import network_for
-from shoal.lab.experiment import Point, Result, matching
+from shoal.lab.figures import new_row
 from shoal.lab.fits import power_law, spread
-from shoal.lab.registry import register
 from shoal.networks import EquilibriumNetwork
-from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
+from shoal.pages.figures import COLORS, GRAY, Axes, Figure
 from shoal.reproductions.width_errors import WidthDraws
 
 __all__ = ["Depth"]
@@ -157,11 +156,10 @@ class Depth(WidthDraws):
         )
         return (claim,)
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """A panel for each theorem."""
-        figure = new_figure(12.2, 3.9)
-        for axes, key in zip(figure.subplots(1, 3), _TITLES, strict=True):
+        figure, panels = new_row(12.2, 3.9, 3)
+        for axes, key in zip(panels, _TITLES, strict=True):
             self._draw(axes, key, results)
         return figure
 
@@ -182,10 +180,8 @@ class Depth(WidthDraws):
             middle = self.layers // 2
             line = mean[middle - 1] * rates[key] ** (depths - middle)
             axes.plot(depths, line, ":", color=GRAY, linewidth=1.6, label="predicted rate")
-        axes.set_yscale("log")
+        axes.set(yscale="log", xlabel="layers $l$", title=_TITLES[key])
         axes.set_ylim(0.3 * mean.min())
-        axes.set_xlabel("layers $l$")
-        axes.set_title(_TITLES[key])
         axes.legend()
 
 

@@ -8,9 +8,8 @@ from typing import ClassVar, Self
 
 from shoal import data
 from shoal.architectures import DEQ
-from shoal.lab.claims import Claim, Criterion
+from shoal.lab import Claim, Criterion, register
 from shoal.lab.formatting import short
-from shoal.lab.registry import register
 from shoal.reproductions.monitored import MonitoredWidths, Panel, Task
 from shoal.reproductions.samples import image_pair
 

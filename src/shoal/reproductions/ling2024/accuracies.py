@@ -11,15 +11,14 @@ import torch
 import shoal
 from shoal.activations import Activation
 from shoal.architectures import DEQ
-from shoal.lab.claims import Claim, each
+from shoal.lab import Claim, Point, Result, grid, matching, register
+from shoal.lab.claims import each
 from shoal.lab.descent import make, mini_batches
-from shoal.lab.experiment import Point, Result, grid, matching
 from shoal.lab.figures import draw_panels
 from shoal.lab.fits import spread, z_scores
 from shoal.lab.readout import accuracy, ridge_readout
-from shoal.lab.registry import register
 from shoal.lab.rivals import TITLES, rival
-from shoal.pages.figures import COLORS, Axes, Figure, styled
+from shoal.pages.figures import COLORS, Axes, Figure
 from shoal.reproductions.deqs import DEQs
 from shoal.reproductions.samples import image_samples
 
@@ -191,7 +190,6 @@ class Accuracies(DEQs):
             ),
         )
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Protocols and activations below each other, datasets side by side."""
         rows = grid(protocol=self.protocols, activation=self.names)

@@ -9,24 +9,16 @@ from torch import Tensor
 
 import shoal
 from shoal.architectures import DEQ
-from shoal.lab.claims import Claim, Criterion
+from shoal.lab import Arrays, Claim, Criterion, Result, register
 from shoal.lab.descent import network_for
-from shoal.lab.experiment import Arrays, Result
 from shoal.lab.formatting import short
 from shoal.lab.readout import features
-from shoal.lab.registry import register
 from shoal.pages.figures import COLORS, GRAY, Axes
 from shoal.reproductions.deqs import by_name
 from shoal.reproductions.ling2024.designs import cached_design
 from shoal.reproductions.ling2024.equivalent_spectra import estimated_kernels
-from shoal.reproductions.ling2024.setting import matrix_norm
-from shoal.reproductions.ling2024.spectra import (
-    ImageSpectra,
-    MixtureSpectra,
-    Sample,
-    Spectra,
-    draw_densities,
-)
+from shoal.reproductions.ling2024.setting import spectral_norm
+from shoal.reproductions.ling2024.spectra import ImageSpectra, MixtureSpectra, Sample, Spectra
 
 __all__ = ["DesignImageSpectra", "DesignSpectra", "estimated_ck"]
 
@@ -63,11 +55,11 @@ class _DesignSpectra(Spectra):
         estimate = estimated_kernels(design.original, x, width=width, seed=seed).ck
         other = estimated_ck(design.architecture, x, width=width, seed=seed + 1)
         found: dict[str, Any] = {
-            "exact": matrix_norm(exact - designed),
-            "estimate": matrix_norm(estimate - other),
-            "deq_noise": matrix_norm(estimate - exact),
-            "design_noise": matrix_norm(other - designed),
-            "size": matrix_norm(exact),
+            "exact": spectral_norm(exact - designed),
+            "estimate": spectral_norm(estimate - other),
+            "deq_noise": spectral_norm(estimate - exact),
+            "design_noise": spectral_norm(other - designed),
+            "size": spectral_norm(exact),
         }
         pairs = {"deq": exact, "design": designed}
         pairs |= {"deq_estimate": estimate, "design_estimate": other}
@@ -113,7 +105,7 @@ class _DesignSpectra(Spectra):
             },
         }  # fmt: skip
         curves = [(arrays[f"{name}_eigenvalues"], look) for name, look in looks.items()]
-        draw_densities(axes, curves, logarithmic=self.logarithmic)
+        self.draw_densities(axes, curves)
 
 
 @register

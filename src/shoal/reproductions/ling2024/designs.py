@@ -10,14 +10,14 @@ import torch
 import shoal
 from shoal.activations import Activation
 from shoal.architectures import DEQ, FullyConnected
-from shoal.lab.claims import Claim, each
-from shoal.lab.experiment import Point, Result
+from shoal.lab import Claim, Point, Result, register
+from shoal.lab.claims import each
+from shoal.lab.figures import new_row
 from shoal.lab.formatting import interval
-from shoal.lab.registry import register
-from shoal.pages.figures import COLORS, Axes, Figure, new_figure, styled
+from shoal.pages.figures import COLORS, Axes, Figure
 from shoal.reproductions.deqs import title_of
 from shoal.reproductions.ling2024.sample_sizes import SampleSizes, make_room
-from shoal.reproductions.ling2024.setting import Kind, matrix_norm
+from shoal.reproductions.ling2024.setting import Kind, spectral_norm
 
 __all__ = ["DesignError", "cached_design"]
 
@@ -76,14 +76,14 @@ class DesignError(SampleSizes):
         mixture = self.mixture(n)
         x = mixture.sample(n, seed)[0].to(device)
         exact = shoal.kernel(shoal.centered(deq, tau0=mixture.tau0), x)
-        sizes = {"ck": matrix_norm(exact.ck), "ntk": matrix_norm(exact.ntk)}
+        sizes = {"ck": spectral_norm(exact.ck), "ntk": spectral_norm(exact.ntk)}
         found = {f"{kind}_size": size for kind, size in sizes.items()}
         for kind, family in self._designs(name):
             design = cached_design(deq, mixture.tau0, kind, family)
             designed = shoal.kernel(design.architecture, x)
             difference = getattr(designed, kind) - getattr(exact, kind)
             del designed  # two matrices less while the norm is sought
-            found[f"{kind}_{family}"] = matrix_norm(difference) / sizes[kind]
+            found[f"{kind}_{family}"] = spectral_norm(difference) / sizes[kind]
         return found
 
     def _designs(self, name: str) -> list[tuple[Kind, str]]:
@@ -112,11 +112,9 @@ class DesignError(SampleSizes):
         )
         return (claim,)
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Activations, then the errors of the designs for each kernel."""
-        figure = new_figure(13.0, 4.4)
-        left, *panels = figure.subplots(1, 3)
+        figure, (left, *panels) = new_row(13.0, 4.4, 3)
         self._draw_activations(left)
         kinds: tuple[Kind, Kind] = ("ck", "ntk")
         for axes, kind in zip(panels, kinds, strict=True):
@@ -144,8 +142,7 @@ class DesignError(SampleSizes):
                 label = f"its {_WORDS[chosen[0]]} design{place}"
                 line = ("-", ":")[layer - 1]
                 axes.plot(x, sigma(x), line, color=color, linewidth=1.6, label=label)
-        axes.set_title("activations, of DEQs (dashed) and CK designs")
-        axes.set_xlabel("$x$")
+        axes.set(title="activations, of DEQs (dashed) and CK designs", xlabel="$x$")
         axes.legend(loc="upper left")
 
     def _draw_errors(self, axes: Axes, results: Sequence[Result], kind: Kind) -> None:

@@ -12,28 +12,14 @@ from torch import Tensor
 import shoal
 from shoal.architectures import DEQ, Architecture
 from shoal.kernels import Kernels
-from shoal.lab.claims import Claim, near_printed
+from shoal.lab import Arrays, Claim, register
+from shoal.lab.claims import near_printed
 from shoal.lab.descent import network_for
-from shoal.lab.experiment import Arrays
 from shoal.lab.formatting import short
-from shoal.lab.registry import register
 from shoal.networks import EquilibriumNetwork
 from shoal.pages.figures import COLORS, GRAY, Axes
-from shoal.reproductions.ling2024.setting import (
-    FORMS,
-    PAPER_GROUPS,
-    Kind,
-    difference_norm,
-    equivalent_of,
-    matrix_norm,
-)
-from shoal.reproductions.ling2024.spectra import (
-    ImageSpectra,
-    MixtureSpectra,
-    Sample,
-    Spectra,
-    draw_densities,
-)
+from shoal.reproductions.ling2024.setting import PAPER_GROUPS, Kind, equivalent_of, spectral_norm
+from shoal.reproductions.ling2024.spectra import ImageSpectra, MixtureSpectra, Sample, Spectra
 
 __all__ = [
     "CKImageSpectra",
@@ -42,6 +28,11 @@ __all__ = [
     "NTKSpectra",
     "estimated_kernels",
 ]
+
+# "paper": the form with V of Theorems 3.3 and 3.4, "norms": shoal's form; both for the DEQ centered
+# at the τ_0 of the mixture, and with the constants of the mixture. "measured": shoal's form for the
+# DEQ centered at the samples' own root mean square norm, and without knowing the mixture.
+FORMS = ("paper", "norms", "measured")
 
 
 def _norms(forms: tuple[str, ...]) -> tuple[str, ...]:
@@ -96,16 +87,16 @@ class _EquivalentSpectra(Spectra):
             estimated_kernels(first, sample.x, width=self.width, seed=seed), self.kind
         )
         found: dict[str, Any] = {
-            "size": matrix_norm(exact),
-            "noise": matrix_norm(estimate - exact),
+            "size": spectral_norm(exact),
+            "noise": spectral_norm(estimate - exact),
             "equivalent": operators[self.forms[0]][1].eigvalsh(),
             "exact": torch.linalg.eigvalsh(exact),
             "estimate": torch.linalg.eigvalsh(estimate),
         }
         for form, (centered, operator) in operators.items():
-            found[f"exact_{form}"] = difference_norm(matrices[centered], operator.__matmul__)
+            found[f"exact_{form}"] = spectral_norm(matrices[centered], operator)
             if centered == first:
-                found[f"estimate_{form}"] = difference_norm(estimate, operator.__matmul__)
+                found[f"estimate_{form}"] = spectral_norm(estimate, operator)
         return found | self._predicted(deq, sample)
 
     def _predicted(self, deq: DEQ, sample: Sample) -> dict[str, Any]:
@@ -138,7 +129,7 @@ class _EquivalentSpectra(Spectra):
         }
         curves = [(arrays[name], look) for name, look in looks.items()]
         overlay = predicted if "density" in arrays else None
-        draw_densities(axes, curves, logarithmic=self.logarithmic, overlay=overlay)
+        self.draw_densities(axes, curves, overlay=overlay)
 
 
 @dataclass(frozen=True)

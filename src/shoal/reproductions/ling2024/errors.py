@@ -9,19 +9,13 @@ from torch import Tensor
 
 import shoal
 from shoal.architectures import DEQ
-from shoal.lab.claims import Claim, Criterion
-from shoal.lab.experiment import Point, Result, named
+from shoal.lab import Claim, Criterion, Point, Result, register
+from shoal.lab.experiment import named
+from shoal.lab.figures import new_row
 from shoal.lab.formatting import short, signed
-from shoal.lab.registry import register
-from shoal.pages.figures import COLORS, Figure, new_figure, styled
+from shoal.pages.figures import COLORS, Figure
 from shoal.reproductions.ling2024.sample_sizes import SampleSizes, make_room
-from shoal.reproductions.ling2024.setting import (
-    PAPER_GROUPS,
-    Kind,
-    difference_norm,
-    equivalent_of,
-    matrix_norm,
-)
+from shoal.reproductions.ling2024.setting import PAPER_GROUPS, Kind, equivalent_of, spectral_norm
 from shoal.reproductions.ling2024.spectra import Sample
 
 __all__ = ["CKError", "NTKError"]
@@ -68,10 +62,10 @@ class _EquivalentError(SampleSizes):
         assert sample.mixture is not None
         centered = shoal.centered(deq, tau0=sample.mixture.tau0)
         exact: Tensor = getattr(shoal.kernel(centered, sample.x, trainable=groups), self.kind)
-        found = {"size": matrix_norm(exact)}
+        found = {"size": spectral_norm(exact)}
         for form in forms:
             eq = equivalent_of(form, deq, *sample, trainable=groups)
-            error = difference_norm(exact, getattr(eq, self.kind).__matmul__)
+            error = spectral_norm(exact, getattr(eq, self.kind))
             found[form] = error / found["size"]
         return found
 
@@ -98,13 +92,11 @@ class _EquivalentError(SampleSizes):
         )
         return (claim,)
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Means and standard deviations against $n$ for each activation; the paper's form first."""
         from matplotlib.ticker import FuncFormatter, NullFormatter
 
-        figure = new_figure(9.2, 4.6)
-        panels = figure.subplots(1, len(_PANELS), sharey=True)
+        figure, panels = new_row(9.2, 4.6, len(_PANELS), sharey=True)
         for axes, (form, title) in zip(panels, _PANELS.items(), strict=True):
             for name, color in zip(self.names, COLORS, strict=False):
                 self.draw_errors(axes, results, name, form, color=color)

@@ -1,34 +1,22 @@
 """What the experiments of Ling 2024 have in common: networks, and their equivalents' errors."""
 
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from torch import Tensor
 
 import shoal
 from shoal.architectures import DEQ
 from shoal.equivalents import Equivalent
-from shoal.linalg import symmetric_norm
+from shoal.linalg import Operator, symmetric_norm
 
-__all__ = [
-    "FORMS",
-    "PAPER_GROUPS",
-    "Kind",
-    "difference_norm",
-    "equivalent_of",
-    "matrix_norm",
-]
+__all__ = ["PAPER_GROUPS", "Kind", "equivalent_of", "spectral_norm"]
 
 Kind = Literal["ck", "ntk"]
 
 # The NTK of the paper, K* = G*/(1 − σ_a²Ė*), is that of these groups.
 PAPER_GROUPS = ("readout", "recurrent")
-
-# "paper": the form with V of Theorems 3.3 and 3.4, "norms": shoal's form; both for the DEQ centered
-# at the τ_0 of the mixture, and with the constants of the mixture. "measured": shoal's form for the
-# DEQ centered at the samples' own root mean square norm, and without knowing the mixture.
-FORMS = ("paper", "norms", "measured")
 
 
 def equivalent_of(
@@ -47,22 +35,18 @@ def equivalent_of(
     with warnings.catch_warnings():
         # how far samples are from the theory is what the experiments are about
         warnings.simplefilter("ignore", UserWarning)
+        options: dict[str, Any] = {}
         if form == "paper":
-            return shoal.equivalent(
-                deq, x, labels, trainable=trainable, mixture=mixture, form="paper"
-            )
-        if form == "norms" and mixture is not None:
-            return shoal.equivalent(
-                deq, x, labels, trainable=trainable, mixture=mixture, tau0=mixture.tau0
-            )
-        return shoal.equivalent(deq, x, labels, trainable=trainable)
+            options = {"mixture": mixture, "form": "paper"}
+        elif form == "norms" and mixture is not None:
+            options = {"mixture": mixture, "tau0": mixture.tau0}
+        return shoal.equivalent(deq, x, labels, trainable=trainable, **options)
 
 
-def matrix_norm(matrix: Tensor) -> float:
-    """The spectral norm of a symmetric matrix."""
-    return symmetric_norm(lambda v: matrix @ v, len(matrix), device=matrix.device)
+def spectral_norm(matrix: Tensor, less: Operator | None = None) -> float:
+    """The norm of a symmetric matrix, or of what it has more than an operator."""
 
+    def product(v: Tensor) -> Tensor:
+        return matrix @ v if less is None else matrix @ v - less @ v
 
-def difference_norm(matrix: Tensor, other: Callable[[Tensor], Tensor]) -> float:
-    """The spectral norm of a symmetric matrix less one that is known by its products."""
-    return symmetric_norm(lambda v: matrix @ v - other(v), len(matrix), device=matrix.device)
+    return symmetric_norm(product, len(matrix), device=matrix.device)

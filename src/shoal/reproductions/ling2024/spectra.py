@@ -19,17 +19,10 @@ from shoal.architectures import DEQ
 from shoal.core.fields import later
 from shoal.lab.experiment import Arrays, Point, Result, by_point, grid, matching
 from shoal.lab.figures import draw_panels
-from shoal.pages.figures import Axes, Figure, styled
+from shoal.pages.figures import Axes, Figure
 from shoal.reproductions.deqs import DEQs
 
-__all__ = [
-    "PREPROCESSINGS",
-    "ImageSpectra",
-    "MixtureSpectra",
-    "Sample",
-    "Spectra",
-    "draw_densities",
-]
+__all__ = ["PREPROCESSINGS", "ImageSpectra", "MixtureSpectra", "Sample", "Spectra"]
 
 _BINS = 60
 
@@ -58,7 +51,7 @@ class Spectra(DEQs):
 
     norms: ClassVar[tuple[str, ...]]  # the arrays that the summary has
     printed: ClassVar[Mapping[str, float]]
-    logarithmic: ClassVar[bool]  # whether eigenvalues are shown on a logarithmic axis
+    logarithmic: ClassVar[bool]  # the axis of eigenvalues; the density is of their logarithms
 
     width: int = 2**12
 
@@ -87,12 +80,43 @@ class Spectra(DEQs):
     def columns(self) -> Sequence[Point]:
         """What panels side by side are about."""
 
+    def draw_densities(
+        self,
+        axes: Axes,
+        curves: Sequence[Curve],
+        overlay: Callable[[float], None] | None = None,
+    ) -> None:
+        """Densities of eigenvalues, on a logarithmic axis so that single ones are seen.
+
+        Args:
+            axes: Where to draw.
+            curves: What to draw.
+            overlay: Draws more, from the height of a single eigenvalue in the widest bin.
+        """
+        every = np.concatenate([values for values, _ in curves])
+        least, largest = float(every.min()), float(every.max())
+        if self.logarithmic:
+            least = max(least, 1e-4 * largest)
+            edges: Any = np.geomspace(0.9 * least, 1.1 * largest, _BINS)
+            axes.set_xscale("log")
+        else:
+            margin = 0.03 * (largest - least)
+            edges = np.linspace(least - margin, largest + margin, 2 * _BINS)
+        widths = np.diff(np.log(edges)) if self.logarithmic else np.diff(edges)
+        for values, look in curves:
+            counts, _ = np.histogram(values, edges)
+            axes.stairs(counts / (len(values) * widths), edges, **look)
+        single = float(1 / (len(curves[0][0]) * widths.max()))
+        if overlay is not None:
+            overlay(single)
+        axes.set_yscale("log")
+        axes.set_ylim(bottom=0.5 * single)
+
     def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, Any]:
         """Norms and eigenvalues."""
         sample = self.sample(point, seed)
         return self.compare(self.deq(point), sample._replace(x=sample.x.to(device)), seed)
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Eigenvalues, an activation below the other."""
 
@@ -251,39 +275,3 @@ class ImageSpectra(Spectra):
     def title_of(self, point: Point, arrays: Arrays) -> str:
         """The activation, the preprocessing and the norms."""
         return f"{self.title_at(point)}, {point['preprocessing']}\n{self.headline(arrays)}"
-
-
-def draw_densities(
-    axes: Axes,
-    curves: Sequence[Curve],
-    *,
-    logarithmic: bool,
-    overlay: Callable[[float], None] | None = None,
-) -> None:
-    """Densities of eigenvalues, on a logarithmic axis so that single ones are seen.
-
-    Args:
-        axes: Where to draw.
-        curves: What to draw.
-        logarithmic: Whether eigenvalues are on a logarithmic axis too, and the density is that of
-            their logarithms.
-        overlay: Draws more, from the height of a single eigenvalue in the widest bin.
-    """
-    every = np.concatenate([values for values, _ in curves])
-    least, largest = float(every.min()), float(every.max())
-    if logarithmic:
-        least = max(least, 1e-4 * largest)
-        edges: Any = np.geomspace(0.9 * least, 1.1 * largest, _BINS)
-        axes.set_xscale("log")
-    else:
-        margin = 0.03 * (largest - least)
-        edges = np.linspace(least - margin, largest + margin, 2 * _BINS)
-    widths = np.diff(np.log(edges)) if logarithmic else np.diff(edges)
-    for values, look in curves:
-        counts, _ = np.histogram(values, edges)
-        axes.stairs(counts / (len(values) * widths), edges, **look)
-    single = float(1 / (len(curves[0][0]) * widths.max()))
-    if overlay is not None:
-        overlay(single)
-    axes.set_yscale("log")
-    axes.set_ylim(bottom=0.5 * single)

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 import shoal
-from shoal.lab.claims import Claim, Criterion
+from shoal.lab import Claim, Criterion, Point, Result, grid, matching, register
 from shoal.lab.descent import make, mini_batches, synchronize
-from shoal.lab.experiment import Point, Result, by_point, grid, matching
+from shoal.lab.experiment import by_point
 from shoal.lab.figures import draw_panels
 from shoal.lab.formatting import short
-from shoal.lab.registry import register
 from shoal.lab.rivals import TITLES, rival
-from shoal.pages.figures import COLORS, Axes, Figure, styled
+from shoal.pages.figures import COLORS, Axes, Figure
 from shoal.reproductions.deqs import DEQs
 from shoal.reproductions.ling2024.accuracies import in_paper
 
@@ -157,7 +156,6 @@ class Times(DEQs):
             ),
         )
 
-    @styled
     def plot(self, results: Sequence[Result]) -> Figure:
         """Kinds of times side by side, sizes and activations below each other."""
         cases = grid(pixels=self.sizes, activation=self.names)
