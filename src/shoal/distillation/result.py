@@ -145,7 +145,7 @@ class Twin(SavedResult):
         Raises:
             ImportError: If matplotlib is not installed.
         """
-        from shoal.distillation.plot import plot_frontier
+        from shoal.distillation.page import plot_frontier
 
         return plot_frontier(self)
 
