@@ -8,10 +8,9 @@ from torch.nn.functional import conv1d, softplus
 
 import shoal
 from certificates.networks import data, sphere
-from shoal.certificates.evidence.trial import trains
 from shoal.certificates.explicit_theorems import explicit_law, limit_bounds
 from shoal.certificates.papers.gao2022 import infinite_gram
-from shoal.certificates.width import Draw
+from shoal.certificates.width import Draw, trains
 
 DEQ = shoal.DEQ.ling2023(weight_variance=0.001, in_features=10)
 FLOW = "Ling 2023, Theorem 1 (corrected), gradient flow"

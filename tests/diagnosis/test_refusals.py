@@ -26,6 +26,7 @@ def test_a_cotangent_of_another_shape_is_refused() -> None:
         (TypeError, "z0 must be None", (get_deq(), inputs())),
         (ValueError, "z0 must be None for a model", (Classifier().double(), inputs())),
         (ValueError, "f must return a tensor of shape", (lambda z: z[:, :1], inputs())),
+        (ValueError, "f must not change z in place", (lambda z: z.mul_(0.5), inputs())),
     ],
 )
 def test_what_is_no_loop_is_refused(

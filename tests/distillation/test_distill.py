@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import shoal
 from shoal.adapters.torchdeq import get_deq
 from shoal.distillation import Measured
+from shoal.distillation.cut_loop import cut_loop
 
 DTYPE = torch.float64
 
@@ -185,6 +186,24 @@ def test_images_are_flattened_and_targets_may_be_real() -> None:
     assert flat.module(x).shape == (60, 1)
     assert flat.scores.calibration_error is None
     assert twin.lost(flat).endswith("of the variance of targets explained")
+
+
+def test_a_model_whose_solver_fails_is_said_to(recwarn: pytest.WarningsRecorder) -> None:
+    solving, failing = Model(), Model()
+    failing.layer = shoal.Equilibrium(
+        failing.step, solver=shoal.Picard(max_steps=2), on_failure="status"
+    )
+    twins = [shoal.distill(m, inputs(40), epochs=1, depths=(1,)) for m in (solving, failing)]
+    assert [twin.unsolved for twin in twins] == [0, 10]
+    assert "10 held-out samples (the model's solver failed for 10), 30 others" in str(twins[1])
+    assert "failed" not in str(twins[0])
+    assert not recwarn.list
+
+
+def test_a_loop_that_settles_nowhere_is_cut_without_a_correction() -> None:
+    failing = Model(lambda z: 1 + (10 * z).exp())
+    failing.layer = shoal.Equilibrium(failing.step, on_failure="status")
+    assert cut_loop(failing, inputs(20), 1).weight is None
 
 
 def test_models_of_the_torchdeq_adapter_are_cut() -> None:

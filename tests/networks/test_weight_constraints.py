@@ -148,6 +148,18 @@ def test_chosen_weights_alone_are_scaled():
     assert norm_of(cell.inject.weight) <= 0.5
 
 
+@pytest.mark.parametrize("weights", ["inner", "inn*", "inner.*"])
+def test_all_weights_of_a_module_are_meant_by_its_name(weights):
+    torch.manual_seed(0)
+    inner = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 3))).double()
+    outer = nn.Linear(3, 3).double()
+    both = nn.ModuleDict({"inner": inner, "outer": outer})
+    before = norm_of(outer.weight)
+    assert GainConstraint(both, max_gain=0.1, weights=weights).apply() <= 0.1
+    assert max(norm_of(inner[0].weight), norm_of(inner[1][0].weight)) <= 0.1
+    assert norm_of(outer.weight) == before > 0.1
+
+
 def test_weights_below_the_bound_stay_and_frozen_ones_do_not():
     cell = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).requires_grad_(False)
     cell[1].weight.mul_(100)

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.adapters.limits import GUARANTEES, recurrent_limit
-from shoal.adapters.networks import as_images
+from shoal.adapters.networks import GUARANTEES, as_images, recurrent_limit
 from shoal.architectures import Architecture
 from shoal.core.checks import float_tensor, integer, items, known_tensor, one_of, shown
 from shoal.kernels import kernel

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from shoal.activations import Activation
 from shoal.activations.names import as_activation
-from shoal.adapters.limits import GUARANTEES, recurrent_limit
-from shoal.adapters.networks import as_images, described_function
+from shoal.adapters.networks import GUARANTEES, as_images, described_function, recurrent_limit
 from shoal.architectures import Architecture
 from shoal.core.checks import one_of, real, real_array
 from shoal.kernels import KernelFunction, kernel

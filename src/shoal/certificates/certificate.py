@@ -267,20 +267,19 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values for JSON, which has no infinity: ``None`` instead."""
-        document: dict[str, Any] = finite(self._plain())
+        document: dict[str, Any] = finite(
+            {
+                "holds": self.holds,
+                "status": self.status,
+                "step_size": self.step_size,
+                "rate": self.rate,
+                "explanation": self.explanation,
+                "measurements": dict(self.measurements),
+                "conclusions": [_as_dict(c) for c in self.conclusions],
+                "fingerprint": dict(self.fingerprint),
+            }
+        )
         return document
-
-    def _plain(self) -> dict[str, Any]:
-        return {
-            "holds": self.holds,
-            "status": self.status,
-            "step_size": self.step_size,
-            "rate": self.rate,
-            "explanation": self.explanation,
-            "measurements": dict(self.measurements),
-            "conclusions": [_as_dict(c) for c in self.conclusions],
-            "fingerprint": dict(self.fingerprint),
-        }
 
     def __str__(self) -> str:
         width = max(map(len, self.measurements), default=0)
@@ -290,15 +289,9 @@ class Certificate:
 
 def _as_dict(conclusion: Conclusion) -> dict[str, Any]:
     return {
-        "theorem": conclusion.theorem,
-        "form": conclusion.form,
-        "dynamics": conclusion.dynamics,
+        **vars(conclusion),
         "status": conclusion.status,
-        "step_size": conclusion.step_size,
-        "rate": conclusion.rate,
         "promises": conclusion.promises.to_dict(),
-        "sound": conclusion.sound,
-        "note": conclusion.note,
         "conditions": [
             {**vars(c), "margin": c.margin, "status": c.status} for c in conclusion.conditions
         ],

@@ -14,16 +14,26 @@ from shoal.architectures import Architecture, ConvResNet
 from shoal.architectures.base import ImplicitArchitecture
 from shoal.certificates.certificate import Conclusion
 from shoal.certificates.certify import certify
-from shoal.certificates.evidence.trial import trains
 from shoal.certificates.refusals import uncovered
 from shoal.convergence.arguments import checked_labels
 from shoal.core import checks
 from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import as_tensor, checked_image_samples, checked_samples
-from shoal.networks import Network, build
+from shoal.networks import Network, build, empirical_kernel
 from shoal.prediction.width import accurate_width
+from shoal.training import TrainingError, train
+from shoal.training.gram import gram_group
 
-__all__ = ["NO_ROOM", "Draw", "Law", "NoLaw", "RequiredWidth", "random_networks", "required_width"]
+__all__ = [
+    "NO_ROOM",
+    "Draw",
+    "Law",
+    "NoLaw",
+    "RequiredWidth",
+    "random_networks",
+    "required_width",
+    "trains",
+]
 
 NO_ROOM = 1e-9  # instead of less than nothing, where no theorem holds
 
@@ -32,6 +42,7 @@ NoLaw = str  # why there is none
 
 _EXPONENTS = (0, *range(1, 100, 2), 1000)  # of widths for which theorems are tried, powers of two
 _REFINEMENTS = 5  # after those that bring two exponents to a distance of one
+_NOTHING = 1e-9  # a share of the NTK below this is rounding
 _ASSUMPTION = (
     "the least eigenvalue of the Gram matrix is what Ling 2023, Theorem 2, Gao 2022, Lemma 3.3, or "
     "Du 2018, Lemmas A.2, B.2 and C.2, says, and features of explicit networks are at most twice "
@@ -239,3 +250,27 @@ def _theorem_widths(law: Law) -> dict[str, float]:
 
 def _name(conclusion: Conclusion) -> str:
     return f"{conclusion.theorem} ({conclusion.form}), {conclusion.dynamics}"
+
+
+def trains(net: Network[Any], x: Tensor, y: Tensor, *, steps: int = 200) -> bool:
+    """Train a network, and say whether all that the theorems conclude held.
+
+    The step size is one over the largest eigenvalue of the NTK at the start.
+
+    Args:
+        net: The network; its weights change.
+        x: Inputs in its dtype.
+        y: Labels, of shape (samples, outputs).
+        steps: How many steps to take.
+    """
+    readouts = [group for group in net.groups if group in ("readout", "skip")] or [gram_group(net)]
+    whole = empirical_kernel(net, x, process_group=None).ntk.detach()
+    share = empirical_kernel(net, x, trainable=readouts, process_group=None).ntk.detach()
+    least, largest = torch.linalg.eigvalsh(share)[0], torch.linalg.eigvalsh(whole)[-1]
+    if not bool(least > _NOTHING * largest):
+        return False
+    try:
+        train(net, x, y, steps=steps, step_size="auto", on_violation="raise")
+    except TrainingError:
+        return False
+    return True

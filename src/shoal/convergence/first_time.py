@@ -22,11 +22,9 @@ def first_time(curve: Callable[[float], float], level: float, unit: float) -> fl
         >>> round(first_time(lambda t: math.exp(-t), 0.5, 1.0), 9)
         0.693147181
     """
-    if curve(0.0) <= level:
-        return 0.0
-    if not curve(math.inf) < level:
-        return math.inf
     before, after = _bracket(curve, level, unit)
+    if before == after:
+        return after
     while before == 0.0:  # the logarithm of a time is what is searched for
         half = after / 2
         before, after = (half, after) if curve(half) > level else (0.0, half)
@@ -49,10 +47,6 @@ def first_step(curve: Callable[[float], float], level: float) -> float:
         >>> first_step(lambda k: 0.5**k, 0.3)
         2.0
     """
-    if curve(0.0) <= level:
-        return 0.0
-    if not curve(math.inf) < level:
-        return math.inf
     before, after = _bracket(curve, level, 1.0)
     while after - before > 1:
         middle = float((before + after) // 2)
@@ -63,7 +57,11 @@ def first_step(curve: Callable[[float], float], level: float) -> float:
 
 
 def _bracket(curve: Callable[[float], float], level: float, unit: float) -> tuple[float, float]:
-    """A time before and one after the curve meets the level."""
+    """A time before and one after the curve meets the level; twice an end if it never does."""
+    if curve(0.0) <= level:
+        return 0.0, 0.0
+    if not curve(math.inf) < level:
+        return math.inf, math.inf
     before, after = 0.0, unit
     while math.isfinite(after) and curve(after) > level:
         before, after = after, 2 * after

@@ -191,14 +191,18 @@ class LinearTraining:
         dynamics, scale = self._dynamics(step_size), 1.0 if step_size is None else float(step_size)
         self._warn_of_unresolved(scale * max(points))
         counts = _double(points)
+        left, learned = (
+            [share(self.eigenvalues, t) for t in points]
+            for share in (dynamics.left, dynamics.learned)
+        )
         result = GradientFlow(
             times=self._like(counts * scale),
             steps=None if steps is None else self._like(counts),
             loss=self._like(_double([self._loss(dynamics, t) for t in points])),
-            loss_std=self._loss_std(dynamics, points),
-            train_mean=self._train_mean(dynamics, points),
-            test_mean=self._test_mean(dynamics, points),
-            **self._spread(dynamics, points, covariance),
+            loss_std=self._loss_std(left),
+            train_mean=self._predictions(0, self._spectrum.vectors, learned),
+            test_mean=None if self._cross is None else self._predictions(1, self._cross, learned),
+            **self._spread(learned, covariance),
             training=self,
         )
         return _as_arrays(result) if self._arrays else result
@@ -237,35 +241,20 @@ class LinearTraining:
             energy = energy + self._components.shape[1] * variances
         return energy
 
-    def _loss_std(self, dynamics: Dynamics, points: list[float]) -> Tensor | None:
+    def _loss_std(self, left: list[Tensor]) -> Tensor | None:
         if self._ensemble is None:
             return None
-        variances = [
-            self._ensemble.loss_variance(dynamics.left(self.eigenvalues, t), self._components)
-            for t in points
-        ]
+        variances = [self._ensemble.loss_variance(share, self._components) for share in left]
         return self._like(_double(variances).clamp(min=0).sqrt() / self._divisor)
 
-    def _train_mean(self, dynamics: Dynamics, points: list[float]) -> Tensor:
-        start = None if self._start is None else self._start[0]
-        shares = [dynamics.learned(self.eigenvalues, t) for t in points]
-        return self._predictions(start, self._spectrum.vectors, shares)
-
-    def _test_mean(self, dynamics: Dynamics, points: list[float]) -> Tensor | None:
-        if self._cross is None:
-            return None
-        start = None if self._start is None else self._start[1]
-        shares = [dynamics.learned(self.eigenvalues, t) for t in points]
-        return self._predictions(start, self._cross, shares)
-
-    def _predictions(self, start: Tensor | None, rows: Tensor, shares: list[Tensor]) -> Tensor:
+    def _predictions(self, place: int, rows: Tensor, learned: list[Tensor]) -> Tensor:
+        """The means at the training (0) or the test inputs (1)."""
+        start = None if self._start is None else self._start[place]
         known = 0.0 if start is None else columns(start)
-        values = [known + rows @ (share[:, None] * self._components) for share in shares]
-        return self._like(torch.stack(values).reshape(len(shares), len(rows), *self._y.shape[1:]))
+        values = [known + rows @ (share[:, None] * self._components) for share in learned]
+        return self._like(torch.stack(values).reshape(len(learned), len(rows), *self._y.shape[1:]))
 
-    def _spread(
-        self, dynamics: Dynamics, points: list[float], covariance: str
-    ) -> dict[str, Tensor | None]:
+    def _spread(self, learned: list[Tensor], covariance: str) -> dict[str, Tensor | None]:
         """The fields for the uncertainty at the test inputs."""
         nothing: dict[str, Tensor | None] = {"test_std": None, "test_covariance": None}
         if self._ensemble is None or self._cross is None or covariance == "none":
@@ -275,7 +264,7 @@ class LinearTraining:
             raise ValueError("covariance='full' needs the whole prior covariance at test inputs")
         if prior is None:
             return nothing
-        weights = (self._cross * dynamics.learned(self.eigenvalues, t) for t in points)
+        weights = (self._cross * share for share in learned)
         if covariance == "diagonal":
             variances = torch.stack([self._ensemble.test_variance(a) for a in weights])
             return nothing | {"test_std": self._like(variances.sqrt())}

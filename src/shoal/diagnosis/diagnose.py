@@ -103,6 +103,8 @@ def diagnose(
     loop = loop_of(model, z0, inputs, output=output, batched=batched)
     with loop.evaluating():
         problem, start = loop.layer.problem(loop.z0, *loop.inputs)
+        with torch.no_grad():
+            problem.evaluate(start.clone())  # says what is wrong with a cell that fails
         mixed = _mixes(problem, start)
         if mixed:
             loop = loop.as_one_sample()

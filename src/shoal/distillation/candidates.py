@@ -98,7 +98,7 @@ def _architectures(setting: Setting) -> dict[str, Architecture | str]:
 
 def _trained(setting: Setting, architecture: Architecture, *, labels: bool) -> Module:
     """A network that has learned labels, or what the original says."""
-    x, y, outputs = setting.samples
+    x, y, outputs, _ = setting.samples
     images = isinstance(architecture, ConvNet)
     whole = isinstance(architecture, ConvNet) and architecture.pooling is None
     x = x if images else x.flatten(1)

@@ -68,6 +68,8 @@ def cut_loop(model: Module, x: Tensor, steps: int) -> CutLoop:
         rows = loop.layout.rows(_applied(loop, steps))
     assert loop.layer.solution is not None
     there = loop.layer.solution.converged
+    if not bool(there.any()):
+        return CutLoop(model, steps, None, None)
     weight, bias = _least_squares(rows[there].double(), limit[there].double())
     return CutLoop(model, steps, weight.to(rows), bias.to(rows))
 

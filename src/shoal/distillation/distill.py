@@ -137,9 +137,8 @@ def _measured(setting: Setting, held: Samples, tolerance: float) -> Twin:
         for name, module in modules.items()
     ]
     device = str(held.x.device)
-    return Twin(
-        original, tuple(found), skipped, len(held.x), len(setting.samples.x), tolerance, device
-    )
+    counts = (len(held.x), len(setting.samples.x))
+    return Twin(original, tuple(found), skipped, *counts, tolerance, device, held.unsolved)
 
 
 def _bytes(module: Module) -> int:

@@ -32,6 +32,7 @@ class Twin(SavedResult):
         trained_on: On how many others candidates were trained.
         tolerance: How much may be lost: of accuracy, or without labels of agreement.
         device: Where times were taken.
+        unsolved: Of how many held-out samples the model's own solver found no equilibrium.
     """
 
     original: Measured
@@ -41,6 +42,7 @@ class Twin(SavedResult):
     trained_on: int
     tolerance: float
     device: str
+    unsolved: int = 0
 
     @property
     def best(self) -> Measured | None:
@@ -129,6 +131,7 @@ class Twin(SavedResult):
             "best": None if self.best is None else self.best.name,
             "samples": self.samples,
             "trained_on": self.trained_on,
+            "unsolved": self.unsolved,
             "tolerance": self.tolerance,
             "device": self.device,
             "original": _plain(self.original),
@@ -142,7 +145,7 @@ class Twin(SavedResult):
         Raises:
             ImportError: If matplotlib is not installed.
         """
-        from shoal.distillation.plot import plot_frontier
+        from shoal.distillation.page import plot_frontier
 
         return plot_frontier(self)
 
@@ -154,7 +157,9 @@ class Twin(SavedResult):
 
     @property
     def _counts(self) -> str:
-        return f"{counted(self.samples, 'held-out sample')}, {self.trained_on} others trained on"
+        failed = f" (the model's solver failed for {self.unsolved})" if self.unsolved else ""
+        held = counted(self.samples, "held-out sample")
+        return f"{held}{failed}, {self.trained_on} others trained on"
 
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Export the best replacement as a program that needs no shoal, as ``shoal.export`` does.

@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.nn import Module
 
 from shoal.core.checks import float_tensor, real, seeded
-from shoal.networks.ntk.exact import evaluating
+from shoal.equilibrium.solvers.solution import SolveLog
+from shoal.networks.ntk.exact import evaluating, solve_options
 
 __all__ = ["Samples", "Split", "outputs_of", "samples_of", "split"]
 
@@ -24,11 +25,13 @@ class Samples(NamedTuple):
         y: Labels: classes as integers, or targets of the outputs' shape; ``None`` if there are
             none.
         outputs: Those of the model; shape (samples, outputs).
+        unsolved: Of how many its own solver found no equilibrium.
     """
 
     x: Tensor
     y: Tensor | None
     outputs: Tensor
+    unsolved: int
 
     @property
     def classes(self) -> bool:
@@ -91,13 +94,24 @@ def samples_of(model: Module, given: Split, name: str) -> Samples:
         name: Of the labels, for messages.
     """
     x, y = given
+    failed = _failed_solves(model)
     outputs = outputs_of(model, x)
+    unsolved = _failed_solves(model) - failed
     bad = int((~outputs.isfinite().all(1)).sum())
     if bad:
         raise ValueError(f"model must return finite outputs, got NaN or infinity for {bad} samples")
     if y is not None:
         y = _targets(name, y, outputs) if y.is_floating_point() else _classes(name, y, outputs)
-    return Samples(x, y, outputs)
+    return Samples(x, y, outputs, unsolved)
+
+
+def _failed_solves(model: Module) -> int:
+    """How many samples all equilibria in a model have not been found of, as their logs say."""
+    found = []
+    for one in model.modules():
+        options = solve_options(one)
+        found.append(getattr(one, "log", None) if options is None else options.log)
+    return sum(log.failures["forward"].total() for log in found if isinstance(log, SolveLog))
 
 
 @torch.no_grad()

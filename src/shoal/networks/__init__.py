@@ -2,9 +2,9 @@
 
 from shoal.networks.build import build
 from shoal.networks.contraction.constraint import GainConstraint
+from shoal.networks.contraction.gain import WellPosedness
 from shoal.networks.contraction.monotone import MonotoneCell
 from shoal.networks.contraction.norms import NormBounds, operator_norm_bounds
-from shoal.networks.contraction.well_posedness import WellPosedness
 from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.network import Network
 from shoal.networks.ntk.empirical_kernel import empirical_kernel

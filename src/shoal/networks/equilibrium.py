@@ -20,8 +20,14 @@ from shoal.equilibrium.solvers.driver import drive
 from shoal.equilibrium.solvers.problem import Problem
 from shoal.equilibrium.solvers.solution import SolveLog, handle_failure
 from shoal.equilibrium.solvers.warm import Series, WarmStart
-from shoal.networks.contraction.gain import GainBound, MatrixNorm, WeightNorm, gain_factor
-from shoal.networks.contraction.well_posedness import WellPosedness, well_posedness
+from shoal.networks.contraction.gain import (
+    GainBound,
+    MatrixNorm,
+    WeightNorm,
+    WellPosedness,
+    gain_factor,
+    well_posedness,
+)
 from shoal.networks.network import Network, NetworkSpec
 from shoal.networks.recurring_passes import recurring_pass
 

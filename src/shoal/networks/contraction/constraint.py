@@ -46,10 +46,10 @@ class GainConstraint:
     Args:
         network: A network with a recurrent layer, or any module, or an :class:`Equilibrium` of one.
         max_gain: The bound, above 0. Below 1 the equilibrium of a network exists and is unique.
-        weights: For modules, names of the weights or layers to bound, one or several, such as
-            ``"recurrent"`` or ``"blocks.*.weight"``; other matrices among the parameters may be
-            named too. By default the weights of all linear and convolutional layers, transposed
-            ones too, also those that the inputs go through.
+        weights: For modules, names of the weights to bound or of modules that have them, one or
+            several, such as ``"recurrent"`` or ``"blocks.*.weight"``; other matrices among the
+            parameters may be named too. By default the weights of all linear and convolutional
+            layers, transposed ones too, also those that the inputs go through.
 
     Raises:
         TypeError: If it is a network of ``build`` without a recurrent layer, or no module.

@@ -15,13 +15,13 @@ Groups act on channels of their own: the norm is the largest of theirs.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
 from shoal.core.checks import items
+from shoal.networks.parameter_names import is_named
 
 __all__ = ["LinearWeight", "linear_weights"]
 
@@ -64,8 +64,8 @@ def linear_weights(module: nn.Module, patterns: object = None) -> list[LinearWei
 
     Args:
         module: What has them.
-        patterns: Names of weights or of layers, one or several, with ``*`` for anything; then other
-            matrices among the parameters may be named too. All layers' by default.
+        patterns: Names of weights or of modules, one or several, with ``*`` for anything; then
+            other matrices among the parameters may be named too. All layers' by default.
 
     Raises:
         ValueError: If there is none, or a weight is made of other parameters.
@@ -76,7 +76,7 @@ def linear_weights(module: nn.Module, patterns: object = None) -> list[LinearWei
         known = {id(weight.read()) for weight in found}
         found += _matrices(module, wanted, known)
         for pattern in wanted:
-            if not any(_is_named(weight.name, (pattern,)) for weight in found):
+            if not any(is_named(weight.name, pattern) for weight in found):
                 raise ValueError(
                     "weights must name linear or convolutional weights, or matrices, of the "
                     f"network, got {pattern!r}; there are {_listed(module)}"
@@ -100,18 +100,12 @@ def _patterns(patterns: object) -> tuple[str, ...] | None:
     return several
 
 
-def _is_named(name: str, patterns: Sequence[str]) -> bool:
-    """Whether the weight or its layer is meant."""
-    layer = name.rpartition(".")[0]
-    return any(fnmatchcase(name, p) or fnmatchcase(layer, p) for p in patterns)
-
-
 def _of_layers(module: nn.Module, wanted: Sequence[str] | None) -> Iterator[LinearWeight]:
     for path, layer in module.named_modules():
         name = f"{path}.weight" if path else "weight"
         if not isinstance(layer, (nn.Linear, *_CONVOLUTIONS)):
             continue
-        if wanted is not None and not _is_named(name, wanted):
+        if wanted is not None and not any(is_named(name, pattern) for pattern in wanted):
             continue
         if parametrize.is_parametrized(layer, "weight") or "weight" not in layer._parameters:
             raise ValueError(
@@ -129,7 +123,8 @@ def _of_layers(module: nn.Module, wanted: Sequence[str] | None) -> Iterator[Line
 def _matrices(module: nn.Module, wanted: Sequence[str], known: set[int]) -> Iterator[LinearWeight]:
     """Other parameters that are named and are matrices; vectors, such as biases, are left out."""
     for name, parameter in module.named_parameters():
-        if id(parameter) in known or not _is_named(name, wanted) or parameter.dim() < 2:
+        meant = any(is_named(name, pattern) for pattern in wanted)
+        if id(parameter) in known or not meant or parameter.dim() < 2:
             continue
         path, _, attribute = name.rpartition(".")
         if parameter.dim() > 2 or "parametrizations" in path.split("."):

@@ -106,7 +106,7 @@ def empirical_kernel(
             takes.
         x2: Other inputs; ``x1`` again by default.
         trainable: What the NTK counts. Groups of weights of a network, for another module names of
-            parameters, prefixes of names (``"encoder"``), or patterns (``"*.bias"``); by default
+            parameters or of modules (``"encoder"``), or patterns (``"*.bias"``); by default
             the parameters that require a gradient now. ``"all"`` means all, also a readout that is
             kept fixed. A parameter with several names counts once.
         features: What the CK is made of: a function of inputs, or the name of a submodule whose

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Iterable, Iterator
-from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 import torch
@@ -13,6 +12,7 @@ from torch.nn import Module
 from shoal.core.checks import items
 from shoal.core.torch_internals import named_tensors
 from shoal.networks.ntk.exact import mixing_submodule
+from shoal.networks.parameter_names import is_named
 
 __all__ = ["Jacobians", "chosen_parameters"]
 
@@ -22,7 +22,7 @@ def chosen_parameters(module: Module, trainable: Iterable[str] | None) -> dict[s
 
     Args:
         module: Any module.
-        trainable: Names, prefixes that end at a dot, or patterns such as ``"*.bias"``; ``"all"``
+        trainable: Names of parameters or of modules, or patterns such as ``"*.bias"``; ``"all"``
             for all; by default those that require a gradient.
     """
     aliases = dict(module.named_parameters(remove_duplicate=False))
@@ -45,11 +45,11 @@ def chosen_parameters(module: Module, trainable: Iterable[str] | None) -> dict[s
 def _matching(pattern: object, names: Iterable[str]) -> list[str]:
     if not isinstance(pattern, str):
         raise TypeError(f"trainable must hold names of parameters, got {pattern!r}")
-    found = [n for n in names if n.startswith(f"{pattern}.") or fnmatchcase(n, pattern)]
+    found = [name for name in names if is_named(name, pattern)]
     if not found:
         raise ValueError(
             f"trainable must be chosen from the parameters {', '.join(names) or '(none)'}, or be "
-            f"prefixes or patterns of their names, got {pattern!r}"
+            f"names of modules or patterns of names, got {pattern!r}"
         )
     return found
 
