@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 from result_tables.printed import EPOCHS, INFERENCE
-from result_tables.results import Row, Tables, short, summary
+from result_tables.results import Row, short, summary, table
 
-__all__ = ["TABLES"]
+__all__: list[str] = []
 
 
+@table
 def better() -> Iterator[Row]:
     """What, printed, ours, and the section."""
     yield "", "printed", "shoal", ""
@@ -81,6 +82,3 @@ def _times(words: str, printed: str, kind: str, unit: str) -> Iterator[Row]:
             f"{short(min(found))} to {short(max(found))} {unit}",
             "[Tables 1 and 2](#ling-2024-tables-1-and-2)",
         )
-
-
-TABLES: Tables = {"better": better}

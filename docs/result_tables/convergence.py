@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterator
 
-from result_tables.results import Row, Tables, interval, short, signed, summary
+from result_tables.results import Row, interval, short, signed, summary, table
 
-__all__ = ["TABLES"]
+__all__: list[str] = []
 
 
 WIDTHS = (500, 1000, 2000, 4000)
@@ -18,6 +18,7 @@ DATASETS = {
 }
 
 
+@table
 def losses(paper: str) -> Iterator[Row]:
     """Figure 1 of Ling 2023 or of Gao 2022: losses at the end, norms, and steps."""
     found = summary(f"{paper}-figure1")
@@ -46,6 +47,7 @@ AXES = {
 NORM_AXIS = "0.1980 to 0.1992"
 
 
+@table
 def axes() -> Iterator[Row]:
     """The axes of Figure 1 of Gao 2022, beside our values at the last step."""
     found = summary("gao2022-figure1")
@@ -58,6 +60,7 @@ def axes() -> Iterator[Row]:
         yield DATASETS[data], "γ‖A‖/√m", NORM_AXIS, *cells
 
 
+@table
 def promises(paper: str) -> Iterator[Row]:
     """Which promises of the theorems the runs of Figure 1 kept."""
     found = summary(f"{paper}-figure1")
@@ -79,6 +82,7 @@ def promises(paper: str) -> Iterator[Row]:
         yield promise, kept, "all" if len(broken) == len(runs) else ", ".join(broken) or "–"
 
 
+@table
 def concentration() -> Iterator[Row]:
     """Theorem 2 of Ling 2023 and Lemma 3.3 of Gao 2022, width by width."""
     deq, features = summary("ling2023-theorem2"), summary("gao2022-lemma3.3")
@@ -92,6 +96,7 @@ def concentration() -> Iterator[Row]:
                 yield claim, f"{int(width):,}", *cells, f"{100 * found[f'{width}_large']:.0f}%"
 
 
+@table
 def widths() -> Iterator[Row]:
     """From which widths the two claims hold, and what their proofs ask for."""
     yield (
@@ -118,6 +123,7 @@ def widths() -> Iterator[Row]:
         )
 
 
+@table
 def depth() -> Iterator[Row]:
     """Theorems 3 to 5 of Ling 2023."""
     found = summary("ling2023-depth")
@@ -147,6 +153,7 @@ def depth() -> Iterator[Row]:
     )
 
 
+@table
 def stability() -> Iterator[Row]:
     """Lemma 3.4 of Gao 2022."""
     found = summary("gao2022-lemma3.4")
@@ -169,6 +176,7 @@ def stability() -> Iterator[Row]:
 KINDS = {"fully_connected": "fully connected", "resnet": "ResNet", "convolutional": "conv. ResNet"}
 
 
+@table
 def du2018() -> Iterator[Row]:
     """Theorems 3.1, 4.1 and 5.1 of Du 2018, and how the least eigenvalue falls with the depth."""
     found, deep = summary("du2018-convergence"), summary("du2018-depth")
@@ -191,15 +199,3 @@ def du2018() -> Iterator[Row]:
     yield "", *KINDS.values()
     for words, cells in rows.items():
         yield words, *cells
-
-
-TABLES: Tables = {
-    "losses": losses,
-    "axes": axes,
-    "promises": promises,
-    "concentration": concentration,
-    "widths": widths,
-    "depth": depth,
-    "stability": stability,
-    "du2018": du2018,
-}

@@ -2,18 +2,19 @@
 
 from collections.abc import Iterator
 
-from result_tables.results import Row, Tables, signed, summary
+from result_tables.results import Row, signed, summary, table
 from shoal.lab import find
 from shoal.lab.formatting import short
 from shoal.reproductions.depth.figures import NETWORKS, TASKS
 
-__all__ = ["TABLES"]
+__all__: list[str] = []
 
 RUNS = ("shoal-depth", "shoal-depth-images", "shoal-depth-convolutions")
 _ALWAYS = ("deq", "free", "unrolled10", "unrolled3", "plain3", "plain2", "longer", "plain1")
 
 
-def centers() -> Iterator[Row]:
+@table
+def depth_pays() -> Iterator[Row]:
     """Every network on every task: accuracies, and what they differ by from the DEQ's."""
     yield "", *(NETWORKS[name] for name in _ALWAYS), "NTK design"
     for run in RUNS:
@@ -34,7 +35,8 @@ def _cell(found: dict[str, float], name: str) -> str:
     return f"{mean} [{ends[0]}, {ends[1]}]"
 
 
-def costs() -> Iterator[Row]:
+@table
+def depth_pays_costs() -> Iterator[Row]:
     """What training and a sample cost, relative to two plain layers."""
     names = ("deq", "unrolled10", "unrolled3", "plain1")
     heads = [f"{NETWORKS[name]}: training, a sample" for name in names]
@@ -53,7 +55,8 @@ def costs() -> Iterator[Row]:
             yield TASKS[task], *cells, f"{found[f'{task}_deq_steps']:.0f}"
 
 
-def depth_claims() -> Iterator[Row]:
+@table
+def depth_pays_claims() -> Iterator[Row]:
     """What was asked before the run, and what was measured."""
     yield "statement", "asked", "measured", "holds"
     for run in RUNS:
@@ -62,10 +65,3 @@ def depth_claims() -> Iterator[Row]:
             for index, one in enumerate(claim.criteria):
                 statement = claim.statement if index == 0 else ""
                 yield statement, one.asked, short(one.value, 2), "yes" if one.holds else "no"
-
-
-TABLES: Tables = {
-    "depth_pays": centers,
-    "depth_pays_costs": costs,
-    "depth_pays_claims": depth_claims,
-}

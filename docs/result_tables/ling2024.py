@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from statistics import median
 
 from result_tables.printed import EPOCHS, INFERENCE, WIDTHS
-from result_tables.results import Row, Tables, interval, short, summary
+from result_tables.results import Row, interval, short, summary, table
 
-__all__ = ["TABLES"]
+__all__: list[str] = []
 
 
 PREPROCESSINGS = ("pixels", "scaled", "unit", "centered", "centered-unit")
@@ -19,6 +19,7 @@ NETWORKS = {
 DATASETS = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar-10": "CIFAR-10 sample"}
 
 
+@table
 def errors(figure: str) -> Iterator[Row]:
     """Figures 1 and 4: slopes of the errors, and errors at the largest size."""
     found = summary(f"ling2024-{figure}")
@@ -33,6 +34,7 @@ def errors(figure: str) -> Iterator[Row]:
         yield name, *cells
 
 
+@table
 def spectra(figure: str) -> Iterator[Row]:
     """Figures 5 and 6, left: absolute errors on the mixture."""
     found = summary(f"ling2024-{figure}")
@@ -45,6 +47,7 @@ def spectra(figure: str) -> Iterator[Row]:
         yield title, f"{found[f'{name}_printed']:.2f}", *cells
 
 
+@table
 def image_spectra(figure: str) -> Iterator[Row]:
     """Figures 5 and 6, right: absolute errors on images."""
     found = summary(f"ling2024-mnist-{figure}")
@@ -56,6 +59,7 @@ def image_spectra(figure: str) -> Iterator[Row]:
             yield title, f"`{kind}`", f"{found[f'{name}_printed']:.2f}", *cells
 
 
+@table
 def designs() -> Iterator[Row]:
     """Figure 2: slopes and errors of designs."""
     found = summary("ling2024-figure2")
@@ -74,6 +78,7 @@ def designs() -> Iterator[Row]:
         yield design, kernel, interval(found, f"{key}_slope"), short(found[f"{key}_error"])
 
 
+@table
 def design_spectra() -> Iterator[Row]:
     """Figure 7: absolute errors of designs on the mixture and on images."""
     keys = ("exact", "relative", "estimate", "deq_noise", "design_noise", "size")
@@ -86,6 +91,7 @@ def design_spectra() -> Iterator[Row]:
             yield title, place, f"{found[f'{name}_printed']:.2f}", *cells
 
 
+@table
 def accuracies() -> Iterator[Row]:
     """Figure 3: test accuracies at two widths."""
     found = summary("ling2024-figure3")
@@ -110,6 +116,7 @@ def _printed(table: str) -> dict[tuple[str, str], list[str]]:
     return {(data, network): cells for data, network, *cells in rows}
 
 
+@table
 def times(kind: str) -> Iterator[Row]:
     """Tables 1 and 2 with ours below: ``single``, in ms, or ``epoch``, in s."""
     found = summary("ling2024-tables")
@@ -126,6 +133,7 @@ def times(kind: str) -> Iterator[Row]:
             yield network, f"{size} pixels, ours, {unit}", *cells
 
 
+@table
 def ratios() -> Iterator[Row]:
     """How many times as long as its design a DEQ takes: least, median and largest over widths."""
     found = summary("ling2024-tables")
@@ -136,8 +144,8 @@ def ratios() -> Iterator[Row]:
     ):
         for data, size in (("MNIST", 784), ("Fashion-MNIST", 784), ("CIFAR-10", 3072)):
             cells: list[str] = []
-            for kind, table in (("single", INFERENCE), ("epoch", EPOCHS)):
-                slow, fast = (_printed(table)[data, network] for network in (deq, design))
+            for kind, times_of in (("single", INFERENCE), ("epoch", EPOCHS)):
+                slow, fast = (_printed(times_of)[data, network] for network in (deq, design))
                 pairs = zip(slow, fast, strict=True)
                 cells.append(_range([float(a) / float(b) for a, b in pairs]))
                 key = f"{size}_{activation.lower()}_moments"
@@ -147,15 +155,3 @@ def ratios() -> Iterator[Row]:
 
 def _range(values: list[float]) -> str:
     return f"{short(min(values))}, {short(median(values))}, {short(max(values))}"
-
-
-TABLES: Tables = {
-    "errors": errors,
-    "spectra": spectra,
-    "image-spectra": image_spectra,
-    "designs": designs,
-    "design-spectra": design_spectra,
-    "accuracies": accuracies,
-    "times": times,
-    "ratios": ratios,
-}

@@ -3,9 +3,9 @@
 import itertools
 from collections.abc import Iterator
 
-from result_tables.results import Row, Tables, interval, short, summary
+from result_tables.results import Row, interval, short, summary, table
 
-__all__ = ["TABLES"]
+__all__: list[str] = []
 
 
 NETWORKS = {
@@ -16,6 +16,7 @@ NETWORKS = {
 }
 
 
+@table
 def slopes(*names: str) -> Iterator[Row]:
     """Slopes of errors against the width, kernel by kernel, and whether they are −1/2."""
     yield "experiment", "kernel", "slope", "holds −1/2"
@@ -28,6 +29,7 @@ def slopes(*names: str) -> Iterator[Row]:
             yield experiment, kernel, interval(found, key, 3), "yes" if holds else "no"
 
 
+@table
 def spectrum() -> Iterator[Row]:
     """Limiting spectra against exact kernels."""
     found = summary("shoal-spectrum")
@@ -42,6 +44,7 @@ def spectrum() -> Iterator[Row]:
             yield f"{float(ratio):g}", kind.upper(), *cells
 
 
+@table
 def training(dataset: str) -> Iterator[Row]:
     """Losses at width 8192, and the largest differences from the DEQ and from the prediction."""
     found = summary("shoal-training")
@@ -62,6 +65,7 @@ def training(dataset: str) -> Iterator[Row]:
             yield f"{activation} {title}", *losses, *gaps
 
 
+@table
 def predicted() -> Iterator[Row]:
     """Gaps between predicted and measured training."""
     found = summary("shoal-predicted-training")
@@ -73,6 +77,7 @@ def predicted() -> Iterator[Row]:
             yield activation, inputs, interval(found, f"{key}_slope"), gap
 
 
+@table
 def sphere() -> Iterator[Row]:
     """The largest errors of designs on the sphere, over all variances."""
     found = summary("shoal-sphere")
@@ -94,6 +99,7 @@ def sphere() -> Iterator[Row]:
         yield name, *cells
 
 
+@table
 def recovery() -> Iterator[Row]:
     """Coverage, lengths and errors of posteriors."""
     found = summary("shoal-recovery")
@@ -111,6 +117,7 @@ def recovery() -> Iterator[Row]:
         yield words, samples, {"process": "the process", "network": "networks"}[source], *cells
 
 
+@table
 def required() -> Iterator[Row]:
     """Widths that theorems, certificates and experience ask for."""
     found = summary("shoal-required-width")
@@ -130,6 +137,7 @@ def _width(width: float | None) -> str:
     return f"{width:,.0f}" if width < 1e6 else short(width)
 
 
+@table
 def regression() -> Iterator[Row]:
     """Accuracies, steps and times on whole datasets."""
     found = summary("shoal-regression")
@@ -158,15 +166,3 @@ def regression() -> Iterator[Row]:
                 over = "" if found[f"{key}_converged"] else "over "
                 cells.append(f"{over}{found[f'{key}_steps']:.0f}, {seconds:.2f} s")
             yield title, f"{float(ridge):g}", *cells
-
-
-TABLES: Tables = {
-    "slopes": slopes,
-    "spectrum": spectrum,
-    "training": training,
-    "predicted": predicted,
-    "sphere": sphere,
-    "recovery": recovery,
-    "required": required,
-    "regression": regression,
-}

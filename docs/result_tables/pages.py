@@ -1,25 +1,18 @@
 """Where tables stand in pages."""
 
 import re
+from importlib import import_module
 from pathlib import Path
 
-from result_tables import better, convergence, depth, ling2024, own, runs, verdicts
-from result_tables.results import Tables
+from result_tables.results import TABLES
 
 __all__ = ["PAGES", "rendered"]
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
-
-TABLES: Tables = {
-    **ling2024.TABLES,
-    **convergence.TABLES,
-    **own.TABLES,
-    **depth.TABLES,
-    **runs.TABLES,
-    **verdicts.TABLES,
-    **better.TABLES,
-}
+for module in sorted(Path(__file__).parent.glob("[!_]*.py")):
+    if module.stem != "add":  # which is run
+        import_module(f"result_tables.{module.stem}")
 
 MARKED = re.compile(r"(<!-- table: (?P<call>[^>]+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
@@ -31,7 +24,7 @@ def rendered(text: str) -> str:
 
 def _table(call: str) -> str:
     name, *arguments = call.split()
-    head, *rows = TABLES[name](*arguments)
+    head, *rows = TABLES[name.replace("-", "_")](*arguments)
     for row in rows:
         if len(row) != len(head):
             raise ValueError(f"a row of {name} must have {len(head)} cells, got {row}")

@@ -1,7 +1,7 @@
 """What was run, and what the words and numbers of it look like in a page."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,23 +11,31 @@ from shoal.lab.formatting import interval, short, signed
 __all__ = [
     "EXPERIMENTS_NOT_RUN",
     "RESULTS",
+    "TABLES",
     "Row",
-    "Tables",
     "committed",
     "interval",
     "record",
     "short",
     "signed",
     "summary",
+    "table",
 ]
 
 Row = tuple[str, ...]
-Tables = Mapping[str, Callable[..., Iterator[Row]]]  # by name; the first row is the head
+Table = Callable[..., Iterator[Row]]  # of which the first row is the head
+TABLES: dict[str, Table] = {}
 
 RESULTS = Path(__file__).parents[1] / "results"
 
 # Registered experiments without a file in docs/results, and why.
 EXPERIMENTS_NOT_RUN: dict[tuple[str, str], str] = {}
+
+
+def table(rows: Table) -> Table:
+    """Make a table known by the name of what writes its rows; a decorator."""
+    TABLES[rows.__name__] = rows
+    return rows
 
 
 def committed() -> dict[tuple[str, str], Path]:

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterator
 
-from result_tables.results import EXPERIMENTS_NOT_RUN, RESULTS, Row, Tables, committed, record
+from result_tables.results import EXPERIMENTS_NOT_RUN, RESULTS, Row, committed, record, table
 from shoal.lab import registered
 
-__all__ = ["TABLES"]
+__all__: list[str] = []
 
 
 PLACE = re.compile(r"^#+ (.+)$|<!-- table: run ([^>]+) -->", re.MULTILINE)
@@ -28,6 +28,7 @@ def _machine(name: str) -> str:
     return found.removeprefix("NVIDIA ").replace("CPU, 1 threads", "CPU, 1 thread")
 
 
+@table
 def run(*names: str) -> Iterator[Row]:
     """The runs of a section, by the names of their files."""
     yield "command", "computed", "on", "in", "numbers"
@@ -44,6 +45,7 @@ def run(*names: str) -> Iterator[Row]:
         )
 
 
+@table
 def experiments() -> Iterator[Row]:
     """All experiments that are known by name, and where their results stand."""
     yield "command", "title", "full run"
@@ -68,6 +70,3 @@ def _sections() -> dict[str, str]:
                 anchor = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
             found |= dict.fromkeys(names.split(), f"{page.name}#{anchor}")
     return found
-
-
-TABLES: Tables = {"run": run, "experiments": experiments}

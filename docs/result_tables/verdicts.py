@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from result_tables.results import Row, Tables, committed, summary
+from result_tables.results import Row, committed, summary, table
 from shoal.lab import Claim, registered
 from shoal.lab.formatting import short
 
-__all__ = ["TABLES", "claims"]
+__all__ = ["claims"]
 
 PAPERS = ("Ling 2024", "Ling 2023", "Gao 2022", "Du 2018")
 
@@ -23,6 +23,7 @@ def claims() -> list[Claim]:
     return sorted(found, key=lambda c: (PAPERS.index(c.section.partition(",")[0]), c.section))
 
 
+@table
 def verdicts() -> Iterator[Row]:
     """Claim, printed, ours, verdict and section."""
     yield "claim", "printed", "ours", "verdict", ""
@@ -32,6 +33,7 @@ def verdicts() -> Iterator[Row]:
         yield claim.statement, claim.printed, claim.ours, words, f"[{claim.section}](#{anchor})"
 
 
+@table
 def criteria() -> Iterator[Row]:
     """What each verdict rests on: thresholds, and what was measured."""
     yield "claim", "asked", "measured", "holds"
@@ -39,6 +41,3 @@ def criteria() -> Iterator[Row]:
         for index, one in enumerate(claim.criteria):
             statement = claim.statement if index == 0 else ""
             yield statement, one.asked, short(one.value, 3), "yes" if one.holds else "no"
-
-
-TABLES: Tables = {"verdicts": verdicts, "criteria": criteria}

@@ -10,7 +10,7 @@ from torch import Tensor
 import shoal
 from shoal import Architecture
 from shoal.lab.descent import make
-from shoal.lab.readout import features
+from shoal.lab.readout import features, ridge_readout
 from shoal.lab.rivals import TITLES, rival
 from shoal.pages.figures import COLORS, Axes, legend_below
 from shoal.pages.findings import Findings, Row
@@ -147,11 +147,8 @@ def _finite(
     """The score of a network whose readout is trained, with as much ridge."""
     x, x_test = problem.x.float(), problem.x_test.float()
     network = make(architecture, x, width=width, seed=seed)
-    z, z_test = features(network, x).double(), features(network, x_test).double()
-    gram = z.T @ z
-    gram.diagonal().add_(ridge)
-    readout = torch.cholesky_solve(z.T @ problem.y, torch.linalg.cholesky(gram))
-    return problem.score(z_test @ readout)
+    readout = ridge_readout(network, x, problem.y, ridge)
+    return problem.score(features(network, x_test).double() @ readout)
 
 
 def _panel(axes: Axes, what: str, finite: dict[str, Tensor], infinite: dict[str, float]) -> None:

@@ -45,10 +45,6 @@ class GramWidth(WidthDraws):
     seed: int = 0
 
     @abstractmethod
-    def inputs(self) -> Tensor:
-        """The inputs, in float64, the same for all networks."""
-
-    @abstractmethod
     def gram(self, x: Tensor, width: int, seed: int) -> Tensor:
         """The Gram matrix of a random network."""
 

@@ -24,15 +24,25 @@ _LABELS = {"ck": "CK", "ntk": "NTK"}
 
 
 class WidthDraws(Experiment):
-    """An experiment whose points are random networks of several widths.
+    """An experiment whose points are random networks of several widths, with the same inputs.
 
     Attributes:
         widths: The widths $m$.
         draws: How many networks are drawn for each.
+        samples: The number of inputs.
+        features: Their dimension.
+        seed: Of the inputs.
     """
 
     widths: tuple[int, ...]
     draws: int
+    samples: int
+    features: int
+    seed: int
+
+    def inputs(self) -> Tensor:
+        """The inputs, in float64: random points on the unit sphere."""
+        return unit_inputs(self.samples, self.features, self.seed)
 
     def points(self) -> Sequence[Point]:
         """Every width, then every width again: an interrupted run has something of each."""
@@ -60,10 +70,6 @@ class KernelErrors(WidthDraws):
     """
 
     groups: ClassVar[bool] = True  # whether groups of weights are told apart
-
-    @abstractmethod
-    def inputs(self) -> Tensor:
-        """The inputs, the same for all networks."""
 
     @abstractmethod
     def wide(self, point: Point) -> Architecture:

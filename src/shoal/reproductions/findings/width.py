@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from torch import Tensor
-
 import shoal
 from shoal.lab.experiment import Point, Result, grid, matching, named
 from shoal.lab.figures import draw_panels, new_row
 from shoal.lab.registry import register
 from shoal.pages.figures import Axes, Figure
-from shoal.reproductions.width_errors import KernelErrors, draw_errors, unit_inputs
+from shoal.reproductions.width_errors import KernelErrors, draw_errors
 
 __all__ = ["GroupError", "WidthError"]
 
@@ -48,10 +46,6 @@ class WidthError(KernelErrors):
     def quick(cls) -> Self:
         """Narrow networks, few inputs."""
         return cls(widths=(32, 64, 128, 256), draws=6, samples=16, features=32)
-
-    def inputs(self) -> Tensor:
-        """Random points on the unit sphere."""
-        return unit_inputs(self.samples, self.features, self.seed)
 
     def wide(self, point: Point) -> shoal.DEQ:  # noqa: ARG002
         """The DEQ."""
@@ -104,10 +98,6 @@ class GroupError(KernelErrors):
         networks = range(len(self.architectures))
         draws = range(self.draws)
         return grid("draw", "width", network=networks, width=self.widths, draw=draws)
-
-    def inputs(self) -> Tensor:
-        """Random points on the unit sphere."""
-        return unit_inputs(self.samples, self.features, self.seed)
 
     def wide(self, point: Point) -> shoal.Architecture:
         """One of the architectures."""

@@ -10,7 +10,6 @@ from torch import Tensor
 import shoal
 from shoal.lab import Point, register
 from shoal.reproductions.gram_width import GramWidth
-from shoal.reproductions.width_errors import unit_inputs
 
 __all__ = ["Concentration", "feature_weights", "features_of", "population"]
 
@@ -44,10 +43,6 @@ class Concentration(GramWidth):
     def cost(self, point: Point) -> float:
         """That of the features."""
         return 1e4 + float(point["width"])
-
-    def inputs(self) -> Tensor:
-        """Points on the unit sphere."""
-        return unit_inputs(self.samples, self.features, self.seed)
 
     def gram(self, x: Tensor, width: int, seed: int) -> Tensor:
         """$G(0)$."""

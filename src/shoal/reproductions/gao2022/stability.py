@@ -12,7 +12,7 @@ from shoal.lab import Claim, Criterion, Point, Result, matching, register
 from shoal.lab.figures import new_row
 from shoal.pages.figures import COLORS, GRAY, Axes, Figure
 from shoal.reproductions.gao2022.concentration import feature_weights, features_of, population
-from shoal.reproductions.width_errors import WidthDraws, unit_inputs
+from shoal.reproductions.width_errors import WidthDraws
 
 __all__ = ["Stability"]
 
@@ -62,7 +62,7 @@ class Stability(WidthDraws):
 
     def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, Any]:
         r"""Least eigenvalues and drifts over $\lambda_0$, for both directions and all factors."""
-        x = unit_inputs(self.samples, self.features, self.seed).to(device)
+        x = self.inputs().to(device)
         start = feature_weights(x, int(point["width"]), seed)
         least = float(torch.linalg.eigvalsh(population(x))[0])
         initial = _gram(x, start)

@@ -136,19 +136,15 @@ class _EquivalentSpectra(Spectra):
 class _OnMixture(_EquivalentSpectra, MixtureSpectra):
     forms: ClassVar[tuple[str, ...]] = FORMS
     norms: ClassVar[tuple[str, ...]] = _norms(FORMS)
+    told: ClassVar[str] = (
+        "error {exact_paper:.2f}, with norms {exact_norms:.2f}; estimated {estimate_paper:.2f}"
+    )
 
     def errors(self, summary: Mapping[str, float]) -> tuple[dict[str, float], str, str, str]:
         """Those of the paper's form."""
         found = {name: summary[f"{name}_exact_paper"] for name in self.printed}
         words = ", ".join(f"{value:.2f}" for value in found.values())
         return found, "mixture", words, "neither σ_b nor the number of networks is stated"
-
-    def headline(self, arrays: Arrays) -> str:
-        """The errors of both forms, and that against an estimated kernel."""
-        paper, norms, estimate = (
-            float(arrays[key]) for key in ("exact_paper", "exact_norms", "estimate_paper")
-        )
-        return f"error {paper:.2f}, with norms {norms:.2f}; estimated {estimate:.2f}"
 
 
 @dataclass(frozen=True)
@@ -161,6 +157,7 @@ class _OnImages(_EquivalentSpectra, ImageSpectra):
 
     forms: ClassVar[tuple[str, ...]] = ("paper", "measured")
     norms: ClassVar[tuple[str, ...]] = _norms(("paper", "measured"))
+    told: ClassVar[str] = "error {exact_paper:.3g}, with norms {exact_measured:.3g}"
 
     def errors(self, summary: Mapping[str, float]) -> tuple[dict[str, float], str, str, str]:
         """Those of the paper's form, for the preprocessing that is nearest."""
@@ -168,11 +165,6 @@ class _OnImages(_EquivalentSpectra, ImageSpectra):
         words = ", ".join(short(value, 3) for value in best.values())
         remark = "neither the scaling of images nor σ_b is stated; nearer with σ_b² = 0.2"
         return best, "MNIST", f"{words} at best, with σ_b² = 0.8", remark
-
-    def headline(self, arrays: Arrays) -> str:
-        """The errors of both forms."""
-        paper, norms = (float(arrays[key]) for key in ("exact_paper", "exact_measured"))
-        return f"error {paper:.3g}, with norms {norms:.3g}"
 
 
 @register

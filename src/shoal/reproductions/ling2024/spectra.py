@@ -50,6 +50,7 @@ class Spectra(DEQs):
     """
 
     norms: ClassVar[tuple[str, ...]]  # the arrays that the summary has
+    told: ClassVar[str]  # some of them, in words
     printed: ClassVar[Mapping[str, float]]
     logarithmic: ClassVar[bool]  # the axis of eigenvalues; the density is of their logarithms
 
@@ -67,9 +68,9 @@ class Spectra(DEQs):
     def draw(self, axes: Axes, arrays: Arrays) -> None:
         """Draw the eigenvalues of one point."""
 
-    @abstractmethod
     def headline(self, arrays: Arrays) -> str:
         """The norms of one point; on the mixture the last is the one that the paper prints."""
+        return self.told.format_map({key: float(arrays[key]) for key in self.norms})
 
     @abstractmethod
     def title_of(self, point: Point, arrays: Arrays) -> str:
