@@ -167,6 +167,10 @@ def test_groups_that_are_none():
         shoal.kernel_regression(shared_work.DEQ, x, y, ridge=1.0, process_group=3)
     with pytest.raises(ValueError, match="process_group must be 'auto', a group or None"):
         shoal.kernel_operator(shared_work.DEQ, x, process_group="all")
+    for group in (outside, "all"):
+        with pytest.raises(ValueError, match="process_group is for out, into which"):
+            shoal.kernel(shared_work.DEQ, x, process_group=group)
+    assert shoal.kernel(shared_work.DEQ, x, process_group=None).ck.shape == (5, 5)
 
 
 @pytest.mark.thorough

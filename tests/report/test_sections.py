@@ -191,6 +191,29 @@ def test_accuracies_are_those_of_kernel_ridge_regression(
         assert_near_mean(found["infinite"][name], scores[-1], more=1 / 15)  # one of 15 images
 
 
+@pytest.mark.thorough
+def test_accuracies_of_noisy_labels_are_those_of_the_ridge_of_least_error() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.nn.functional.normalize(torch.randn(240, 4, generator=generator).double())
+    y = x[:, 0] + 0.7 * torch.randn(240, generator=generator).double()
+    y = (y - y.mean()) / y.std(correction=0)
+    found = numbers(ACCURACY, subject_of(x, y=y))
+    test = np.arange(240) % 4 == 3
+    kernel, y = shoal.kernel(DEQ, x).ck.numpy(), y.numpy()
+    inner, cross = kernel[np.ix_(~test, ~test)], kernel[np.ix_(test, ~test)]
+
+    def left_out(ridge: float) -> float:
+        inverse = np.linalg.inv(inner + ridge * np.eye(180))
+        return float(np.square(inverse @ y[~test] / np.diag(inverse)).mean())
+
+    ridges = np.geomspace(1e-2, 1e2, 100)
+    best = min(ridges, key=left_out)
+    assert best > 10 * 0.01 * np.diag(inner).mean()
+    outputs = cross @ np.linalg.solve(inner + best * np.eye(180), y[~test])
+    explained = 1 - np.square(outputs - y[test]).sum() / np.square(y[test] - y[test].mean()).sum()
+    assert found["infinite"]["deq"] == pytest.approx(explained, abs=3e-3)
+
+
 def test_the_share_of_variance_that_wide_networks_explain() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.nn.functional.normalize(torch.randn(200, 3, generator=generator).double())

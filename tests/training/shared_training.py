@@ -1,6 +1,7 @@
 """Trainings that several processes share, for the tests."""
 
 import atexit
+import warnings
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,14 @@ def failures(rank: int) -> list[str]:
         told.append(str(error).split("differ in: ")[1])
     run = shoal.train(network("chain"), x, y, steps=1, step_size=0.01, monitor=False)
     return [*told, run.status]
+
+
+def diverged(rank: int) -> tuple[str, list[str]]:  # noqa: ARG001
+    """How a training with far too large steps ends, and what this process warns of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run = shoal.train(network("chain"), *data(), steps=50, step_size=1e6, monitor=False)
+    return run.status, [warning.category.__name__ for warning in caught]
 
 
 def parts(rank: int, names: list[str], folder: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ pytestmark = [
     pytest.mark.thorough,
 ]
 
-PARTS = ["ways", "kernels", "failures", "wrapped", "one_sided"]
+PARTS = ["ways", "kernels", "failures", "diverged", "wrapped", "one_sided"]
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +60,10 @@ def test_what_fails_in_one_fails_in_all(found):
     assert luck == "RuntimeError: out of luck"
     assert labels.startswith("y. Give all the same")
     assert status == "finished"
+
+
+def test_the_first_process_warns_of_a_training_that_diverges(found):
+    assert found["diverged"] == [("diverged", ["ConvergenceWarning"]), ("diverged", [])]
 
 
 def test_distributed_modules_are_averaged_once_and_divided_ones_refused(found):

@@ -93,7 +93,8 @@ def kernel(
         on_progress: Called with the share of a matrix that is done, up to 1, after every block.
         process_group: With ``out``, the processes that share the matrix, and all make this call:
             those of ``torch.distributed`` or ``torchrun`` by default, with ``None`` this one alone.
-            Each writes its part of the files. Without ``out`` each computes all.
+            Each writes its part of the files, in the folder that the first names. Without ``out``
+            each computes all, and a group is refused.
 
     Returns:
         The two matrices, of shape (..., n, m), in the dtype and on the device of ``x1``; NumPy
@@ -112,6 +113,11 @@ def kernel(
         tensor([[0.4444, 0.1490],
                 [0.1490, 0.4444]], dtype=torch.float64)
     """
+    if out is None and process_group not in ("auto", None):
+        raise ValueError(
+            "process_group is for out, into which processes write a matrix together: without it "
+            f"each computes all, got {checks.shown(process_group)}"
+        )
     shared = ALONE if out is None else processes(process_group)
     with shared.together():
         limit = memory_limit(memory)

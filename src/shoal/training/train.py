@@ -184,7 +184,7 @@ def train(
     run = _result(loop, outcome, method if mover is None else type(mover.optimizer).__name__)
     if on_violation == "raise" and run.status != "finished":
         raise TrainingError(run.message, run=run)
-    if run.status == "diverged":
+    if run.status == "diverged" and shared.first:
         warnings.warn(f"the training diverged: {run.message}", ConvergenceWarning, stacklevel=2)
     return run
 
