@@ -1,14 +1,15 @@
 """Parts of PyTorch that we use, with the types that they lack."""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrize, stateless
 from torch.utils import _pytree as pytree
 
@@ -33,6 +34,7 @@ __all__ = [
     "uncompiled",
     "vjp",
     "without_forward_mode",
+    "without_fused_attention",
 ]
 
 _P = ParamSpec("_P")
@@ -273,6 +275,16 @@ def without_forward_mode() -> AbstractContextManager[Any]:
     return cast(
         "AbstractContextManager[Any]", torch.autograd.forward_ad._set_fwd_grad_enabled(False)
     )
+
+
+@contextmanager
+def without_fused_attention() -> Iterator[None]:
+    """Where attention is made of products, which can be differentiated twice and in forward mode.
+
+    PyTorch's fused attention cannot.
+    """
+    with sdpa_kernel(SDPBackend.MATH):
+        yield
 
 
 def in_forward_mode() -> bool:

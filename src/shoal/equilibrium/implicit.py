@@ -8,6 +8,7 @@ derivatives of any order follow.
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from shoal.core.torch_internals import (
     outside_tensors,
     partial_derivatives,
     without_forward_mode,
+    without_fused_attention,
 )
 from shoal.equilibrium.maps import Adjoint, Map, OfFunction, Tangent, copies, merged_rows
 from shoal.equilibrium.methods import Neumann, OneStep, Reversible, Unrolled
@@ -75,7 +77,8 @@ def equilibrium_of(
         return _of_steps(of, tensors, start, options)
     if is_transformed(start, *tensors):
         found = _opaque(of, options, start, tensors)
-        value = of.problem(*tensors).evaluate(found.value).value
+        with without_fused_attention():
+            value = of.problem(*tensors).evaluate(found.value).value
         return _attached(found, value, of, options, None, tensors)
     problem = of.problem(*tensors)
     since = next_operation()
@@ -111,7 +114,8 @@ def _linearized(problem: Problem, outcome: Outcome) -> Linearization:
     """The map near the solution, by another evaluation."""
     point = outcome.solution.value.detach().requires_grad_()
     kept = None if in_forward_mode() else outcome.kept  # which has no tangent
-    with kept_as_they_are():  # one evaluation, whatever is done to more
+    attention = without_fused_attention() if in_forward_mode() else nullcontext()
+    with kept_as_they_are(), attention:  # one evaluation, whatever is done to more
         return problem.linearize(point, kept)
 
 
@@ -213,19 +217,24 @@ class _Attached(torch.autograd.Function):
     @staticmethod
     @in_full_precision
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
-        g = _through(ctx, Adjoint, cotangent, *ctx.saved_tensors)
         needed = ctx.needs_input_grad[5:]
         if not _is_last(ctx, cotangent):
-            return *(None,) * 5, *_partials(ctx.of, g, needed, *ctx.saved_tensors)
+            with without_fused_attention():
+                g = _through(ctx, Adjoint, cotangent, *ctx.saved_tensors)
+                return *(None,) * 5, *_partials(ctx.of, g, needed, *ctx.saved_tensors)
+        g = _through(ctx, Adjoint, cotangent)  # users may have changed in place what they got
         if ctx.near.has_formulas:
             return *(None,) * 5, *ctx.near.partials(g, needed)
-        if not ctx.needs_input_grad[0]:
-            return *(None,) * 5, *partial_derivatives(ctx.near.value, ctx.of.used, g)
-        # the rest is autograd's, through the evaluation at hand
-        return g, *(None,) * (len(ctx.needs_input_grad) - 1)
+        if ctx.needs_input_grad[0]:  # the rest is autograd's, through the evaluation at hand
+            return g, *(None,) * (len(ctx.needs_input_grad) - 1)
+        if any(tensor._backward_hooks for tensor in ctx.of.used):
+            # by views: a leaf's hooks are for its whole gradient, which autograd will show them
+            return *(None,) * 5, *_partials(ctx.of, g, needed, *ctx.saved_tensors)
+        return *(None,) * 5, *partial_derivatives(ctx.near.value, ctx.of.used, g)
 
     @staticmethod
     @in_full_precision
+    @without_fused_attention()
     def jvp(ctx: Any, tangent: Tensor | None, *others: Tensor | None) -> Tensor:
         assert tangent is not None
         _, z, *tensors = ctx.saved_tensors
@@ -277,10 +286,15 @@ def _is_last(ctx: Any, right: Tensor) -> bool:
     return not is_transformed(right)
 
 
-def _through(
-    ctx: Any, equation: type[Adjoint], right: Tensor, z: Tensor, *tensors: Tensor
-) -> Tensor:
-    """The solution of a linear equation at the fixed point, differentiable where that is wanted."""
+def _through(ctx: Any, equation: type[Adjoint], right: Tensor, *tensors: Tensor) -> Tensor:
+    """The solution of a linear equation at the fixed point, differentiable where that is wanted.
+
+    Args:
+        ctx: Of the fixed point.
+        equation: The adjoint or the tangent equation.
+        right: Its right-hand side.
+        tensors: The fixed point, and the tensors of the map, unless nothing will be differentiated.
+    """
     options: SolveOptions = ctx.options
     gradient = options.gradient
     if _is_last(ctx, right):
@@ -288,11 +302,11 @@ def _through(
             return _partial_sum(equation.at(ctx.near, right), right, gradient.terms)
         return options.solve_backward(equation.at(ctx.near, right)).solution.value
     if isinstance(gradient, Neumann):
-        problem = equation(ctx.of).problem(right, z, *tensors)
+        problem = equation(ctx.of).problem(right, *tensors)
         return _partial_sum(problem, right, gradient.terms)
     if isinstance(ctx.of, Adjoint):  # of higher order: not the next of a series
         options = options.without_recall()
-    return equilibrium_of(equation(ctx.of), (right, z, *tensors), right, options).value
+    return equilibrium_of(equation(ctx.of), (right, *tensors), right, options).value
 
 
 def _partials(

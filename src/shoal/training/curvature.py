@@ -2,8 +2,8 @@
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from shoal.core.torch_internals import without_fused_attention
 from shoal.linalg.norms import dominant_eigenpair, start_vector
 from shoal.networks.ntk.exact import exact
 from shoal.training.objective import Objective
@@ -20,7 +20,7 @@ def largest_eigenvalue(objective: Objective) -> float:
     trains with, and without fused attention, which has no second ones.
     """
     network = exact(objective.network)
-    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+    with torch.enable_grad(), without_fused_attention():
         output, trained = objective.x.given_to(network), list(objective.weights.values())
         # Jᵀu is linear in u, so its own derivative is J, wherever it is taken
         cotangent = torch.ones_like(output, requires_grad=True)
