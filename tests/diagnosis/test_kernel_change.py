@@ -59,3 +59,21 @@ def test_a_reference_in_training_mode(kind: str) -> None:
 def test_a_reference_of_another_model_is_refused() -> None:
     with pytest.raises(ValueError, match="reference must be a state dictionary of the model"):
         shoal.diagnose(Classifier().double(), None, inputs(), reference={"a": inputs()})
+
+
+class Masked(Classifier):
+    """The same of two inputs, one of which says what counts."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return super().forward(torch.where(mask, x, 0.0))
+
+
+def test_a_model_of_several_inputs() -> None:
+    model, plain, x = Masked().double(), Classifier().double(), inputs()
+    start, mask = Classifier().double().state_dict(), x > -0.5
+    with torch.no_grad():
+        for one in (model, plain):
+            one.readout.weight.mul_(2)
+    change = shoal.diagnose(model, None, x, mask, reference=start).kernel_change
+    truth = shoal.diagnose(plain, None, torch.where(mask, x, 0.0), reference=start).kernel_change
+    assert tuple(change) == pytest.approx(tuple(truth), rel=1e-9)

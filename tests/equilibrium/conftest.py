@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from equilibrium.graphs_on_the_cpu import Recorder
-from shoal.equilibrium import coarse, graphs, recurring
+from shoal.equilibrium.cuda_graphs import graphs, recurring
+from shoal.equilibrium.recurrent import coarse
 
 
 @pytest.fixture

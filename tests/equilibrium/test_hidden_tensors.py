@@ -63,6 +63,9 @@ TRANSFORMS = {
     "jvp": tangent,
     "dual": dual,
     "twice": lambda f: torch.func.grad(torch.func.grad(f)),
+    "forward twice": lambda f: torch.func.jacfwd(torch.func.jacfwd(f)),
+    "reverse of forward": lambda f: torch.func.jacrev(torch.func.jacfwd(f)),
+    "tangent of a tangent": lambda f: tangent(tangent(f)),
 }
 
 

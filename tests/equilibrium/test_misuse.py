@@ -95,21 +95,6 @@ def test_reversible_gradients_are_not_differentiated_again() -> None:
         torch.autograd.grad(z.square().sum(), x, create_graph=True)
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
-@pytest.mark.parametrize("outer", [torch.func.jacfwd, torch.func.jacrev])
-def test_forward_mode_is_not_differentiated_again(outer) -> None:
-    layer, x = shoal.Equilibrium(Cell()), inputs()
-
-    def total(t: Tensor) -> Tensor:
-        return layer(torch.zeros(4, 5, dtype=F64), t * x).square().sum()
-
-    one = torch.ones((), dtype=F64)
-    with pytest.raises(NotImplementedError, match="forward mode"):
-        outer(torch.func.jacfwd(total))(one)
-    exact = torch.func.grad(torch.func.grad(total))(one)
-    torch.testing.assert_close(torch.func.hessian(total)(one), exact, rtol=1e-9, atol=1e-9)
-
-
 class Inner(nn.Module):
     """A layer with an equilibrium."""
 
@@ -162,7 +147,7 @@ def test_a_backward_pass_through_a_tangent_is_refused() -> None:
         tangent = forward_ad.unpack_dual(z).tangent
     slope = 1 - z.detach() ** 2
     torch.testing.assert_close(tangent.detach(), slope / (1 - 0.3 * slope))
-    with pytest.raises(NotImplementedError, match="take reverse mode inside"):
+    with pytest.raises(NotImplementedError, match=r"take torch\.func\.jvp"):
         tangent.sum().backward()
 
 
@@ -182,7 +167,7 @@ def test_a_backward_pass_through_a_tangent_is_refused() -> None:
         ),
         (lambda: Equilibrium(torch.cos)(torch.tensor(1.0)), ValueError, "z0 must have shape"),
         (lambda: Equilibrium(torch.cos)([]), ValueError, "z0 must hold at least one tensor"),
-        (lambda: Equilibrium(torch.cos)([1.0]), ValueError, "z0 must have shape"),
+        (lambda: Equilibrium(torch.cos)([1.0]), TypeError, "z0 must be a tensor"),
         (lambda: Equilibrium(torch.cos)("z"), TypeError, "z0 must be a"),
         (
             lambda: Equilibrium(lambda z: z)((torch.ones(2, 1), torch.ones(3, 1))),

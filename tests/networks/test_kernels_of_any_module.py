@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 import shoal
+from shoal.networks.module_inputs import ModuleInputs
 from shoal.networks.ntk.jacobians import Jacobians, chosen_parameters
 
 
@@ -131,9 +132,10 @@ def test_the_ntk_is_the_gram_matrix_of_gradients(kind, memory):
     torch.testing.assert_close(found, cross, rtol=1e-8, atol=1e-10)
     partners = shoal.empirical_kernel(module, x1[:2], x2, **options).ntk
     torch.testing.assert_close(partners, cross[:2].diagonal(), rtol=1e-8, atol=1e-10)
-    jacobians = Jacobians(module, chosen_parameters(module, None), x1, memory or 2**30)
+    samples = ModuleInputs.checked("x1", x1)
+    jacobians = Jacobians(module, chosen_parameters(module, None), samples, memory or 2**30)
     flat = left.flatten(0, 1)
-    torch.testing.assert_close(jacobians.gram(x1), flat @ flat.T, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(jacobians.gram(samples), flat @ flat.T, rtol=1e-8, atol=1e-10)
 
 
 def test_a_linear_model_has_the_kernel_of_its_inputs():

@@ -31,6 +31,9 @@ def network(kind: str) -> torch.nn.Module:
         return shoal.build(
             deq, in_features=4, width=32, out_features=2, dtype=torch.float64, solver=solver
         )
+    if kind == "pairs":  # of inputs
+        torch.manual_seed(0)
+        return torch.nn.Bilinear(4, 3, 2, dtype=torch.float64)
     chain = shoal.FullyConnected([shoal.Tanh()])
     return shoal.build(chain, in_features=4, width=32, out_features=2, dtype=torch.float64)
 
@@ -45,11 +48,13 @@ def ways(rank: int, folder: str) -> dict[str, Any]:  # noqa: ARG001
         "batches": ("chain", {**adam, "batch_size": 5, "monitor": False}),
         "mean": ("chain", {**adam, "reduction": "mean", "monitor": False}),
         "flow": ("chain", {"method": "flow", "step_size": 0.002, "monitor": False}),
+        "pairs": ("pairs", {"step_size": 0.02, "batch_size": 5, "monitor": 2}),
     }
     found: dict[str, Any] = {}
     for name, (kind, options) in given.items():
         net = network(kind)
-        run = shoal.train(net, x, y, steps=4, **options)
+        inputs = (x, x[:, :3]) if kind == "pairs" else x
+        run = shoal.train(net, inputs, y, steps=4, **options)
         found[name] = [run.losses, *(p.detach() for p in net.parameters())]
     path = Path(folder) / "run.safetensors"  # two steps, and two more
     for steps in (2, 4):
@@ -70,6 +75,7 @@ def kernels(rank: int) -> list[Any]:  # noqa: ARG001
         found += [shoal.empirical_kernel(net, x, diag=True)]
         found += [shoal.empirical_kernel(net, x[:1])]  # fewer than processes
     found += [shoal.empirical_kernel(module, x, features="0", memory=500)]
+    found += [shoal.empirical_kernel(network("pairs"), (x, x[:, :3]), memory=500)]
     return [[k for k in pair if k is not None] for pair in found]
 
 

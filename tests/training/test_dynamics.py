@@ -5,6 +5,7 @@ import torch
 
 import shoal
 from shoal.convergence import LinearTraining
+from shoal.networks.module_inputs import ModuleInputs
 from shoal.training.curvature import largest_eigenvalue
 from shoal.training.objective import Objective
 from training.small import CONV, DU, GAO, LING, RESNET, SHALLOW, TANH, data, network
@@ -100,7 +101,7 @@ def test_the_automatic_step_size(architecture) -> None:
     x, y = data(architecture)
     net = network(architecture)
     largest = torch.linalg.eigvalsh(shoal.empirical_kernel(net, x).ntk)[-1]
-    found = largest_eigenvalue(Objective(net, x, y[:, None], 1.0))
+    found = largest_eigenvalue(Objective(net, ModuleInputs.checked("x", x), y[:, None]))
     assert found == pytest.approx(float(largest), rel=1e-3)
     run = shoal.train(net, x, y, step_size="auto", steps=3, reduction="mean")
     assert run.step_size == pytest.approx(len(x) / float(largest), rel=1e-3)

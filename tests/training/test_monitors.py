@@ -9,6 +9,7 @@ from torch.nn.functional import softplus
 
 import shoal
 from shoal.linalg.norms import least_eigenvalue, spectral_norm
+from shoal.networks.module_inputs import ModuleInputs
 from shoal.training import Monitor, TrainingError, train
 from shoal.training.gram import gram_group, gram_matrix
 from shoal.training.objective import Objective
@@ -361,7 +362,7 @@ def test_the_error_of_a_rough_equilibrium_is_bounded_without_a_monitor() -> None
         return net
 
     net = rough()
-    objective = Objective(net, x, y[:, None], 1.0)
+    objective = Objective(net, ModuleInputs.checked("x", x), y[:, None], 1.0)
     now = objective.evaluate()
     with torch.no_grad():
         gain = float(torch.linalg.matrix_norm(net.recurrent * net.layer.scale, 2))

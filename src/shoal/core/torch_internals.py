@@ -1,17 +1,21 @@
 """Parts of PyTorch that we use, with the types that they lack."""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
+from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrize, stateless
+from torch.utils import _pytree as pytree
 
 __all__ = [
     "apply",
+    "below_transform",
     "full_precision",
     "has_hooks",
     "has_loose_tensors",
@@ -30,6 +34,7 @@ __all__ = [
     "uncompiled",
     "vjp",
     "without_forward_mode",
+    "without_fused_attention",
 ]
 
 _P = ParamSpec("_P")
@@ -66,14 +71,34 @@ def is_mapped(value: Any) -> bool:
 
 
 def is_followed(value: Tensor) -> bool:
-    """Whether derivatives by it are taken by a transform around the one that is at work."""
+    """Whether derivatives by it are taken around the transform that is at work, or later."""
     functorch = torch._C._functorch
     level = functorch.peek_interpreter_stack().level()
     while functorch.is_functorch_wrapped_tensor(value):
         if functorch.is_gradtrackingtensor(value) and functorch.maybe_get_level(value) < level:
             return True
         value = functorch.get_unwrapped(value)
-    return False
+    return value.requires_grad
+
+
+def below_transform(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    """Call a function where the innermost forward mode of ``torch.func`` does not reach.
+
+    Inside of it, tangents of custom operations are computed with forward mode turned off for the
+    transforms around it, too, which would then take them for constants, without a word.
+
+    Args:
+        function: What to call.
+        arguments: Trees of tensors, of which none is followed by that transform.
+    """
+    interpreter = retrieve_current_functorch_interpreter()
+    level = interpreter.level()
+    below = pytree.tree_map_only(
+        Tensor, lambda t: torch._C._functorch._unwrap_for_grad(t, level), arguments
+    )
+    with torch.autograd.forward_ad._set_fwd_grad_enabled(True), interpreter.lower():
+        found = function(*below)
+    return torch._C._functorch._wrap_for_grad(found, level)
 
 
 def full_precision(tensor: Tensor) -> AbstractContextManager[Any]:
@@ -250,6 +275,16 @@ def without_forward_mode() -> AbstractContextManager[Any]:
     return cast(
         "AbstractContextManager[Any]", torch.autograd.forward_ad._set_fwd_grad_enabled(False)
     )
+
+
+@contextmanager
+def without_fused_attention() -> Iterator[None]:
+    """Where attention is made of products, which can be differentiated twice and in forward mode.
+
+    PyTorch's fused attention cannot.
+    """
+    with sdpa_kernel(SDPBackend.MATH):
+        yield
 
 
 def in_forward_mode() -> bool:

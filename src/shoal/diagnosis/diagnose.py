@@ -185,7 +185,7 @@ def _differentiates(problem: FunctionProblem, found: Tensor) -> bool:
     z = found.nan_to_num()
     noise = torch.randn(z.shape, generator=seeded("seed", 1), dtype=torch.float64).to(z)
     length = _STEPS[z.dtype] * max(float(z.square().mean().sqrt()), 1e-3)
-    product = torch.where(there, problem.jacobian_product(z, noise).detach(), 0.0)
+    product = torch.where(there, problem.derivative_at(z)(noise).detach(), 0.0)
     with torch.no_grad():
         ends = [problem.evaluate(z + side * length * noise).value for side in (1, -1)]
         difference = torch.where(there, (ends[0] - ends[1]) / (2 * length), 0.0)

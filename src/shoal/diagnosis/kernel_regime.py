@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from shoal.diagnosis.model_loop import ModelLoop
+from shoal.networks.module_inputs import ModuleInputs
 from shoal.networks.ntk.empirical_kernel import empirical_kernel
 from shoal.networks.ntk.exact import evaluating
 
@@ -41,7 +42,7 @@ def kernel_change(loop: ModelLoop, model: object, x: Any, reference: object) -> 
     Args:
         loop: The loop of the model.
         model: The model.
-        x: What it is called with, one tensor.
+        x: What it is called with: tensors, or trees of them, with samples in the first dimension.
         reference: The same model before training, or its state dictionary.
     """
     if loop.whole is None or not isinstance(model, Module):
@@ -49,13 +50,13 @@ def kernel_change(loop: ModelLoop, model: object, x: Any, reference: object) -> 
             "reference must be left out for a cell, which has no kernel of its own: diagnose the "
             "whole model as shoal.diagnose(model, None, x, reference=...)"
         )
-    if len(x) != 1 or not isinstance(x[0], Tensor):
-        raise ValueError("reference must be left out for models of other than one tensor")
     before = _before(model, reference)
-    some = x[0][:_SAMPLES]
+    some = ModuleInputs.checked("inputs", x)[:_SAMPLES]
+    by_place, _ = some.arguments
+    given = by_place[0] if len(by_place) == 1 else by_place
     with evaluating(model), evaluating(before):
         new, old = (
-            empirical_kernel(one, some, process_group=None).ntk.detach().double()
+            empirical_kernel(one, given, process_group=None).ntk.detach().double()
             for one in (model, before)
         )
     pairs = zip(model.parameters(), before.parameters(), strict=True)

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from shoal.adapters import torchdeq
 from shoal.core.checks import flag, function
 from shoal.core.closures import HeldModules
+from shoal.core.torch_internals import without_fused_attention
 from shoal.equilibrium import Equilibrium
 from shoal.equilibrium.recurrent.loop import recurrent_problem
 from shoal.equilibrium.solvers.state import State, StateLayout
@@ -84,11 +84,10 @@ class ModelLoop:
     def evaluating(self) -> Iterator[None]:
         """Where all of it is in evaluation mode, neither random nor learning statistics.
 
-        PyTorch's fused attention is off: it cannot be differentiated twice, as products with the
-        Jacobian are made.
+        Fused attention is off, since products with the Jacobian are made by two derivatives.
         """
         held = torch.nn.ModuleList(self.modules)
-        with evaluating(held), sdpa_kernel(SDPBackend.MATH):
+        with evaluating(held), without_fused_attention():
             yield
 
     @property

@@ -8,7 +8,7 @@ derivatives of any order follow.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from shoal.core.torch_internals import (
     apply,
+    below_transform,
     in_forward_mode,
     in_full_precision,
     is_followed,
@@ -26,85 +27,35 @@ from shoal.core.torch_internals import (
     outside_tensors,
     partial_derivatives,
     without_forward_mode,
+    without_fused_attention,
 )
-from shoal.equilibrium.maps import Map, OfFunction
+from shoal.equilibrium.maps import Adjoint, Map, OfFunction, Tangent, copies, merged_rows
 from shoal.equilibrium.methods import Neumann, OneStep, Reversible, Unrolled
 from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.reversible import reversible_equilibrium
 from shoal.equilibrium.solvers.driver import Outcome, repeat
 from shoal.equilibrium.solvers.problem import (
-    Evaluation,
     FunctionProblem,
     Linearization,
     LinearProblem,
     Problem,
 )
 from shoal.equilibrium.solvers.solution import Solution
-from shoal.equilibrium.solvers.state import StateLayout
 
 __all__ = ["equilibrium_of"]
 
-_FORWARD_MODE_LAST = (
-    "forward mode of an equilibrium cannot be differentiated again, since its linear equation is "
-    "solved without a graph, got a derivative of jacfwd, jvp or a dual tensor; take reverse mode "
-    "inside and forward mode outside, as torch.func.hessian does, or reverse mode twice"
+_DUAL_TENSORS_LAST = (
+    "the tangent of a dual tensor through an equilibrium cannot be differentiated again, since its "
+    "linear equation is solved without a graph; take torch.func.jvp or jacfwd, which can"
+)
+_HIDDEN = (
+    "f uses a tensor that requires a gradient but is not among its arguments, in an operation that "
+    "cannot be looked into. First derivatives are right; for second ones pass it in `inputs`"
 )
 _NOT_MAPPED = (
     "gradient must be Implicit(), Neumann() or OneStep() in torch.func.vmap, got Unrolled(), "
     "whose number of steps depends on the values"
 )
-
-
-@dataclass(frozen=True, eq=False)
-class _Adjoint:
-    """The adjoint equation of a map: its tensors are the right-hand side, the point, the map's."""
-
-    of: Map
-
-    def problem(self, *tensors: Tensor) -> LinearProblem:
-        right, z, *others = tensors
-        return self.at(self.of.problem(*others).linearize(z), right)
-
-    @staticmethod
-    def at(near: Linearization, right: Tensor) -> LinearProblem:
-        return near.adjoint(right)
-
-
-@dataclass(frozen=True, eq=False)
-class _Tangent(_Adjoint):
-    """The tangent equation, likewise."""
-
-    @staticmethod
-    def at(near: Linearization, right: Tensor) -> LinearProblem:
-        return near.tangent(right)
-
-
-class _RowProblem(FunctionProblem):
-    """The problem of a function of rows, of any length."""
-
-    def evaluate(self, z: Tensor) -> Evaluation:
-        return Evaluation(self.function(z))
-
-
-@dataclass(frozen=True, eq=False)
-class _Mapped:
-    """Several copies of a map, one for each entry of a dimension of some of its tensors."""
-
-    of: Map
-    count: int
-    dims: tuple[int | None, ...]
-
-    def problem(self, *tensors: Tensor) -> Problem:
-        def copies(z: Tensor) -> Tensor:
-            rows = z.view(self.count, len(z) // self.count, z.shape[1])
-            together = torch.vmap(
-                lambda z, *ts: self.of.problem(*ts).evaluate(z).value,
-                in_dims=(0, *self.dims),
-                randomness="same",
-            )
-            return together(rows, *tensors).reshape(z.shape)
-
-        return _RowProblem(copies, StateLayout.of(torch.zeros(1, 1)))
 
 
 def equilibrium_of(
@@ -126,7 +77,8 @@ def equilibrium_of(
         return _of_steps(of, tensors, start, options)
     if is_transformed(start, *tensors):
         found = _opaque(of, options, start, tensors)
-        value = of.problem(*tensors).evaluate(found.value).value
+        with without_fused_attention():
+            value = of.problem(*tensors).evaluate(found.value).value
         return _attached(found, value, of, options, None, tensors)
     problem = of.problem(*tensors)
     since = next_operation()
@@ -162,7 +114,8 @@ def _linearized(problem: Problem, outcome: Outcome) -> Linearization:
     """The map near the solution, by another evaluation."""
     point = outcome.solution.value.detach().requires_grad_()
     kept = None if in_forward_mode() else outcome.kept  # which has no tangent
-    with kept_as_they_are():  # one evaluation, whatever is done to more
+    attention = without_fused_attention() if in_forward_mode() else nullcontext()
+    with kept_as_they_are(), attention:  # one evaluation, whatever is done to more
         return problem.linearize(point, kept)
 
 
@@ -232,28 +185,11 @@ class _Solve(torch.autograd.Function):
     def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
         of, options, start, *tensors = arguments
         count = info.batch_size
-        mapped, tensors = _copies(of, tensors, in_dims[3:], count)
-        rows = _merged(start, in_dims[2], count)
+        mapped, tensors = copies(of, tensors, in_dims[3:], count)
+        rows = merged_rows(start, in_dims[2], count)
         results = apply(_Solve, mapped, options, rows, *tensors)
         split = tuple(r.view(count, len(r) // count, *r.shape[1:]) for r in results)
         return split, (0,) * len(split)
-
-
-def _copies(
-    of: Map, tensors: Sequence[Tensor], dims: Sequence[int | None], count: int
-) -> tuple[Map, list[Tensor]]:
-    """Copies of a map as one, and its tensors; a linear equation's first two have rows."""
-    if not isinstance(of, _Adjoint):
-        return _Mapped(of, count, tuple(dims)), list(tensors)
-    inner, others = _copies(of.of, tensors[2:], dims[2:], count)
-    rows = [_merged(t, d, count) for t, d in zip(tensors[:2], dims[:2], strict=True)]
-    return type(of)(inner), [*rows, *others]
-
-
-def _merged(tensor: Tensor, dim: int | None, count: int) -> Tensor:
-    """The rows of all copies, one copy after the other."""
-    several = tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-    return several.reshape(-1, *several.shape[2:])
 
 
 class _Attached(torch.autograd.Function):
@@ -274,41 +210,55 @@ class _Attached(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, _, ctx.of, ctx.options, ctx.near, *tensors = inputs
+        value, z, ctx.of, ctx.options, ctx.near, *tensors = inputs
         ctx.save_for_backward(output, *tensors)
-        ctx.save_for_forward(output, *tensors)
+        ctx.save_for_forward(value, z, *tensors)
 
     @staticmethod
     @in_full_precision
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
-        g = _through(ctx, _Adjoint, cotangent)
         needed = ctx.needs_input_grad[5:]
         if not _is_last(ctx, cotangent):
-            return *(None,) * 5, *_partials(ctx.of, g, needed, *ctx.saved_tensors)
+            with without_fused_attention():
+                g = _through(ctx, Adjoint, cotangent, *ctx.saved_tensors)
+                return *(None,) * 5, *_partials(ctx.of, g, needed, *ctx.saved_tensors)
+        g = _through(ctx, Adjoint, cotangent)  # users may have changed in place what they got
         if ctx.near.has_formulas:
             return *(None,) * 5, *ctx.near.partials(g, needed)
-        if not ctx.needs_input_grad[0]:
-            return *(None,) * 5, *partial_derivatives(ctx.near.value, ctx.of.used, g)
-        # the rest is autograd's, through the evaluation at hand
-        return g, *(None,) * (len(ctx.needs_input_grad) - 1)
+        if ctx.needs_input_grad[0]:  # the rest is autograd's, through the evaluation at hand
+            return g, *(None,) * (len(ctx.needs_input_grad) - 1)
+        if any(tensor._backward_hooks for tensor in ctx.of.used):
+            # by views: a leaf's hooks are for its whole gradient, which autograd will show them
+            return *(None,) * 5, *_partials(ctx.of, g, needed, *ctx.saved_tensors)
+        return *(None,) * 5, *partial_derivatives(ctx.near.value, ctx.of.used, g)
 
     @staticmethod
     @in_full_precision
-    def jvp(ctx: Any, tangent: Tensor | None, *_others: Tensor | None) -> Tensor:
+    @without_fused_attention()
+    def jvp(ctx: Any, tangent: Tensor | None, *others: Tensor | None) -> Tensor:
         assert tangent is not None
-        if is_transformed(tangent):
-            if any(map(is_followed, (tangent, *ctx.saved_tensors))):
-                raise NotImplementedError(_FORWARD_MODE_LAST)
-            return _through(ctx, _Tangent, tangent)
-        found: Tensor = apply(_Final, _through(ctx, _Tangent, tangent))
-        return found
+        _, z, *tensors = ctx.saved_tensors
+        if not is_transformed(tangent):
+            found: Tensor = apply(_Final, _through(ctx, Tangent, tangent, z, *tensors))
+            return found
+        if not any(map(is_followed, (tangent, *ctx.saved_tensors))):
+            return _through(ctx, Tangent, tangent, z, *tensors)
+
+        def again(
+            tangents: Sequence[Tensor | None], value: Tensor, z: Tensor, *ts: Tensor
+        ) -> Tensor:
+            # what is differentiated again must know that the point moves, in both equations
+            z = apply(_Attached, value, z, ctx.of, ctx.options, None, *ts)
+            return _through(ctx, Tangent, _pushed(ctx.of, tangents, z, *ts), z, *ts)
+
+        return below_transform(again, others[4:], *ctx.saved_tensors)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
         value, z, of, options, _, *tensors = arguments
         count = info.batch_size
-        rows = (_merged(t, d, count) for t, d in zip((value, z), in_dims[:2], strict=True))
-        mapped, tensors = _copies(of, tensors, in_dims[5:], count)
+        rows = (merged_rows(t, d, count) for t, d in zip((value, z), in_dims[:2], strict=True))
+        mapped, tensors = copies(of, tensors, in_dims[5:], count)
         result = apply(_Attached, *rows, mapped, options, None, *tensors)
         return result.view(count, len(result) // count, *result.shape[1:]), 0
 
@@ -326,7 +276,7 @@ class _Final(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Tensor:
-        raise NotImplementedError(_FORWARD_MODE_LAST)
+        raise NotImplementedError(_DUAL_TENSORS_LAST)
 
 
 def _is_last(ctx: Any, right: Tensor) -> bool:
@@ -336,21 +286,27 @@ def _is_last(ctx: Any, right: Tensor) -> bool:
     return not is_transformed(right)
 
 
-def _through(ctx: Any, equation: type[_Adjoint], right: Tensor) -> Tensor:
-    """The solution of a linear equation at the fixed point, differentiable where that is wanted."""
+def _through(ctx: Any, equation: type[Adjoint], right: Tensor, *tensors: Tensor) -> Tensor:
+    """The solution of a linear equation at the fixed point, differentiable where that is wanted.
+
+    Args:
+        ctx: Of the fixed point.
+        equation: The adjoint or the tangent equation.
+        right: Its right-hand side.
+        tensors: The fixed point, and the tensors of the map, unless nothing will be differentiated.
+    """
     options: SolveOptions = ctx.options
     gradient = options.gradient
     if _is_last(ctx, right):
         if isinstance(gradient, Neumann):
             return _partial_sum(equation.at(ctx.near, right), right, gradient.terms)
         return options.solve_backward(equation.at(ctx.near, right)).solution.value
-    z, *tensors = ctx.saved_tensors
     if isinstance(gradient, Neumann):
-        problem = equation(ctx.of).problem(right, z, *tensors)
+        problem = equation(ctx.of).problem(right, *tensors)
         return _partial_sum(problem, right, gradient.terms)
-    if isinstance(ctx.of, _Adjoint):  # of higher order: not the next of a series
+    if isinstance(ctx.of, Adjoint):  # of higher order: not the next of a series
         options = options.without_recall()
-    return equilibrium_of(equation(ctx.of), (right, z, *tensors), right, options).value
+    return equilibrium_of(equation(ctx.of), (right, *tensors), right, options).value
 
 
 def _partials(
@@ -371,11 +327,7 @@ def _partials(
     if isinstance(of, OfFunction):
         seen = outside_tensors(near.value, point, [point, *views], since)
         if of.hidden or seen is None or {id(t) for t in seen} - {id(t) for t in (point, *views)}:
-            raise TypeError(
-                "f uses a tensor that requires a gradient but is not among its arguments, in an "
-                "operation that cannot be looked into. First derivatives are right; for second "
-                "ones pass it in `inputs`"
-            )
+            raise TypeError(_HIDDEN)
     wanted = [view for view, need in zip(views, needed, strict=True) if need]
     gradients = iter(
         torch.autograd.grad(
@@ -385,6 +337,23 @@ def _partials(
         else ()
     )
     return [next(gradients) if need else None for need in needed]
+
+
+def _pushed(of: Map, tangents: Sequence[Tensor | None], z: Tensor, *tensors: Tensor) -> Tensor:
+    """The tangent of a map's value where the point is held fixed; differentiable again."""
+    moving = [number for number, tangent in enumerate(tangents) if tangent is not None]
+    if not moving:
+        raise TypeError(_HIDDEN)
+
+    def value(*moved: Tensor) -> Tensor:
+        others = dict(zip(moving, moved, strict=True))
+        together = (others.get(number, tensor) for number, tensor in enumerate(tensors))
+        return of.problem(*together).evaluate(z).value
+
+    pull = torch.func.vjp(value, *(tensors[number] for number in moving))[1]
+    push = torch.func.vjp(pull, torch.zeros_like(z))[1]  # linear, so that any point will do
+    found: Tensor = push(tuple(tangents[number] for number in moving))[0]
+    return found
 
 
 def _partial_sum(problem: Problem, right: Tensor, terms: int) -> Tensor:

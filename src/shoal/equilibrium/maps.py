@@ -1,5 +1,6 @@
 """Maps and the tensors that they are made of, given or found."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -9,9 +10,16 @@ from torch.utils import _pytree as pytree
 
 from shoal.core.closures import HeldModules, Replaced, Uses
 from shoal.core.torch_internals import is_transformed, next_operation, outside_tensors
-from shoal.equilibrium.solvers.problem import FunctionProblem, Problem
+from shoal.equilibrium.solvers.problem import (
+    Evaluation,
+    FunctionProblem,
+    Linearization,
+    LinearProblem,
+    Problem,
+)
+from shoal.equilibrium.solvers.state import StateLayout
 
-__all__ = ["Map", "OfFunction"]
+__all__ = ["Adjoint", "Map", "OfFunction", "Tangent", "copies", "merged_rows"]
 
 
 class Map(Protocol):
@@ -118,3 +126,77 @@ class OfFunction:
         with torch.no_grad(), given.scope(), uses:
             given.function(state, *given.inputs, *given.parameters)
         return tuple(uses.tensors)
+
+
+@dataclass(frozen=True, eq=False)
+class Adjoint:
+    """The adjoint equation of a map: its tensors are the right-hand side, the point, the map's."""
+
+    of: Map
+
+    def problem(self, *tensors: Tensor) -> LinearProblem:
+        """The equation of these tensors."""
+        right, z, *others = tensors
+        return self.at(self.of.problem(*others).linearize(z), right)
+
+    @staticmethod
+    def at(near: Linearization, right: Tensor) -> LinearProblem:
+        """The equation of a right-hand side, near a point."""
+        return near.adjoint(right)
+
+
+@dataclass(frozen=True, eq=False)
+class Tangent(Adjoint):
+    """The tangent equation, likewise."""
+
+    @staticmethod
+    def at(near: Linearization, right: Tensor) -> LinearProblem:
+        """The equation of a right-hand side, near a point."""
+        return near.tangent(right)
+
+
+class _RowProblem(FunctionProblem):
+    """The problem of a function of rows, of any length."""
+
+    def evaluate(self, z: Tensor) -> Evaluation:
+        return Evaluation(self.function(z))
+
+
+@dataclass(frozen=True, eq=False)
+class Mapped:
+    """Several copies of a map, one for each entry of a dimension of some of its tensors."""
+
+    of: Map
+    count: int
+    dims: tuple[int | None, ...]
+
+    def problem(self, *tensors: Tensor) -> Problem:
+        """The problem of all copies, one after the other in its rows."""
+
+        def each(z: Tensor) -> Tensor:
+            rows = z.view(self.count, len(z) // self.count, z.shape[1])
+            together = torch.vmap(
+                lambda z, *ts: self.of.problem(*ts).evaluate(z).value,
+                in_dims=(0, *self.dims),
+                randomness="same",
+            )
+            return together(rows, *tensors).reshape(z.shape)
+
+        return _RowProblem(each, StateLayout.of(torch.zeros(1, 1)))
+
+
+def copies(
+    of: Map, tensors: Sequence[Tensor], dims: Sequence[int | None], count: int
+) -> tuple[Map, list[Tensor]]:
+    """Copies of a map as one, and its tensors; a linear equation's first two have rows."""
+    if not isinstance(of, Adjoint):
+        return Mapped(of, count, tuple(dims)), list(tensors)
+    inner, others = copies(of.of, tensors[2:], dims[2:], count)
+    rows = [merged_rows(t, d, count) for t, d in zip(tensors[:2], dims[:2], strict=True)]
+    return type(of)(inner), [*rows, *others]
+
+
+def merged_rows(tensor: Tensor, dim: int | None, count: int) -> Tensor:
+    """The rows of all copies, one copy after the other."""
+    several = tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+    return several.reshape(-1, *several.shape[2:])

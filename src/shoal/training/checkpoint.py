@@ -4,6 +4,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+
 from shoal.activations.description import description
 from shoal.core.checkpoints import Checkpoint
 from shoal.core.checks import real
@@ -37,7 +39,7 @@ def run_checkpoint(
     identity = {
         "layout": _LAYOUT,
         "net": _network_checksum(objective),
-        "x": checksum({}, {"x": objective.x.cpu()}),
+        "x": checksum({}, objective.x.map(Tensor.cpu).named("x")),
         "y": checksum({}, {"y": objective.y.cpu()}),
         "reduction": repr(objective.divisor),
         "loss": getattr(objective.loss, "__qualname__", type(objective.loss).__qualname__),

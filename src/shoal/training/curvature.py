@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from shoal.core.torch_internals import without_fused_attention
 from shoal.linalg.norms import dominant_eigenpair, start_vector
 from shoal.networks.ntk.exact import exact
 from shoal.training.objective import Objective
@@ -16,11 +17,11 @@ def largest_eigenvalue(objective: Objective) -> float:
     r"""That of $JJ^\top$, where $J$ is the Jacobian of all outputs, within a percent.
 
     Each step of the Lanczos iteration takes two derivatives, exact ones whatever the network
-    trains with.
+    trains with, and without fused attention, which has no second ones.
     """
     network = exact(objective.network)
-    with torch.enable_grad():
-        output, trained = network(objective.x), list(objective.weights.values())
+    with torch.enable_grad(), without_fused_attention():
+        output, trained = objective.x.given_to(network), list(objective.weights.values())
         # Jᵀu is linear in u, so its own derivative is J, wherever it is taken
         cotangent = torch.ones_like(output, requires_grad=True)
         pulled = torch.autograd.grad(output, trained, cotangent, create_graph=True)

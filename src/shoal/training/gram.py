@@ -64,7 +64,7 @@ class Gram:
         """It, as the weights are that were just evaluated."""
         net, x = objective.network, objective.x
         if isinstance(net, Network):
-            return gram_matrix(net, x, self.names[0])
+            return gram_matrix(net, x.first, self.names[0])
         view = exact(net, silent=True)  # what is not found is a violation already
         with evaluating(view):
             chosen = {name: view.get_parameter(name).detach() for name in self.names}

@@ -236,7 +236,7 @@ def _conclusion(certificate: Any, method: str, objective: Objective) -> Conclusi
     if conclusion is None:
         kind = type(certificate).__name__
         raise TypeError(f"certificate must be what shoal.certify returned, got a {kind}")
-    mine = Problem(net, objective.x, objective.y).fingerprint()
+    mine = Problem(net, objective.x.first, objective.y).fingerprint()
     other = [name for name, value in mine.items() if certificate.fingerprint.get(name) != value]
     if other:
         raise ValueError(

@@ -13,7 +13,9 @@ from torch.nn import Module, Parameter
 from shoal.core.checks import one_of
 from shoal.core.processes import ALONE
 from shoal.equilibrium.options import SolveOptions
+from shoal.kernels.arguments import as_tensor
 from shoal.networks import EquilibriumNetwork, Network
+from shoal.networks.module_inputs import ModuleInputs
 from shoal.networks.ntk.exact import check_whole, exact, solve_options
 from shoal.training.problem import Problem, foreign_data
 
@@ -61,7 +63,7 @@ class Objective:
 
     Args:
         network: What is trained, in place.
-        x: Inputs.
+        x: Inputs, of a network one tensor.
         y: Labels, of the shape of the outputs.
         divisor: $c$.
         loss: Another loss.
@@ -71,7 +73,12 @@ class Objective:
     """
 
     def __init__(
-        self, network: Module, x: Tensor, y: Tensor, divisor: float = 1.0, loss: Loss | None = None
+        self,
+        network: Module,
+        x: ModuleInputs,
+        y: Tensor,
+        divisor: float = 1.0,
+        loss: Loss | None = None,
     ) -> None:
         self.network, self.x, self.y, self.divisor, self.loss = network, x, y, divisor, loss
         self.processes = ALONE
@@ -93,15 +100,16 @@ class Objective:
             raise TypeError(f"loss must be a function of outputs and labels, got {loss!r}")
         if loss is not None and reduction != "sum":
             raise ValueError("reduction is for the squared loss, got a loss that has its own")
-        if isinstance(net, Network) and loss is None:
-            net, x, y = Problem.checked(net, x, y)
-        elif isinstance(net, Module):
-            x, y = foreign_data(x, y)
-        else:
+        if not isinstance(net, Module):
             raise TypeError(f"net must be a torch.nn.Module, got {type(net).__name__}")
+        if isinstance(net, Network):
+            if loss is None:
+                _, x, y = Problem.checked(net, x, y)
+            else:
+                x = net.check_input(as_tensor(x, "x"))
+        inputs, labels = foreign_data(x, y)
         check_whole("net", net)
-        x = x.clone() if x.is_inference() else x  # to be differentiated
-        return cls(net, x, y, float(len(x)) if reduction == "mean" else 1.0, loss)
+        return cls(net, inputs, labels, float(len(inputs)) if reduction == "mean" else 1.0, loss)
 
     @property
     def equilibria(self) -> list[EquilibriumNetwork]:  # type: ignore[type-arg]  # of any
@@ -134,7 +142,7 @@ class Objective:
         count = len(self.x) if rows is None else len(rows)
         if self.loss is not None or not 1 < self.processes.size <= count:
             return self.evaluate(rows)
-        samples = torch.arange(count, device=self.x.device) if rows is None else rows
+        samples = torch.arange(count, device=self.x.first.device) if rows is None else rows
         places = torch.arange(count).tensor_split(self.processes.size)[self.processes.rank]
         with self.processes.telling():  # one that finds no equilibrium stops all
             part = self.evaluate(samples[places.to(samples.device)])
@@ -169,7 +177,7 @@ class Objective:
         if rows is not None:
             x, y, divisor = x[rows], y[rows], divisor * len(rows) / len(x)
         with torch.enable_grad():
-            output = self.network(x)
+            output = x.given_to(self.network)
             if self.loss is None:
                 target, seed = output, output.detach() - _like(output, y)
                 loss = 0.5 * float(seed.double().square().sum()) / divisor

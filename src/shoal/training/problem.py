@@ -11,6 +11,7 @@ from shoal.core.checks import float_tensor
 from shoal.core.files import checksum
 from shoal.kernels.arguments import as_tensor
 from shoal.networks import EquilibriumNetwork, Network
+from shoal.networks.module_inputs import ModuleInputs
 
 __all__ = ["Problem", "foreign_data"]
 
@@ -63,23 +64,19 @@ class Problem(NamedTuple):
         }
 
 
-def foreign_data(x: object, y: object) -> tuple[Tensor, Tensor]:
+def foreign_data(x: object, y: object) -> tuple[ModuleInputs, Tensor]:
     """Inputs and labels of a module of any kind, one for each sample."""
-    inputs, targets = as_tensor(x, "x"), as_tensor(y, "y")
-    for name, value in (("x", inputs), ("y", targets)):
-        if not isinstance(value, Tensor):
-            raise TypeError(
-                f"{name} must be a tensor or an array, got {type(value).__name__}; what else a "
-                "module needs, such as the edges of a graph, can be buffers of it"
-            )
-        if value.is_floating_point():
-            float_tensor(name, value)
-    if not inputs.dim() or not len(inputs) or targets.shape[:1] != inputs.shape[:1]:
+    inputs, targets = ModuleInputs.checked("x", x), as_tensor(y, "y")
+    if not isinstance(targets, Tensor):
+        raise TypeError(f"y must be a tensor or an array, got {type(targets).__name__}")
+    if targets.is_floating_point():
+        float_tensor("y", targets)
+    if targets.shape[:1] != (len(inputs),):
         raise ValueError(
-            "x and y must have the same samples in their first dimension, at least one, got "
-            f"shapes {tuple(inputs.shape)} and {tuple(targets.shape)}"
+            f"y must have the same samples as x in its first dimension, {len(inputs)}, got shape "
+            f"{tuple(targets.shape)}"
         )
-    return inputs.detach(), targets.detach()
+    return inputs, targets.detach()
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> str:

@@ -13,6 +13,7 @@ from torch.nn import Module
 from shoal.core.checks import integer, one_of, real
 from shoal.core.exceptions import ConvergenceWarning
 from shoal.core.processes import ALONE, Group, Processes, fingerprint, processes
+from shoal.networks.module_inputs import Inputs
 from shoal.networks.ntk.exact import mixing_submodule
 from shoal.training.batches import Batches
 from shoal.training.checkpoint import run_checkpoint
@@ -40,7 +41,7 @@ _RTOL = 1e-3  # of the flow
 
 def train(
     net: Module,
-    x: Tensor,
+    x: Inputs,
     y: Tensor,
     *,
     steps: int,
@@ -73,9 +74,10 @@ def train(
     contractions and have equilibria; what can be measured there is.
 
     Args:
-        net: A network made by ``build``, or any module of one tensor; its weights that require a
-            gradient are trained.
-        x: Inputs; of other modules any tensor with samples in its first dimension.
+        net: A network made by ``build``, or any module; its weights that require a gradient are
+            trained.
+        x: Inputs; of other modules any tensor with samples in its first dimension, a tuple of such
+            tensors for ``net(*x)``, or a dictionary for ``net(**x)``.
         y: Labels, of shape (n,) or (n, outputs); of other modules in the shape of their outputs.
         steps: How many steps to make.
         step_size: $\eta$; for the flow, the time between two steps, which says where losses are
@@ -193,7 +195,8 @@ def _agreed(shared: Processes, objective: Objective, settings: object) -> Proces
     """The processes, if all train the same."""
     if shared.size > 1:
         same = {n: fingerprint(p) for n, p in objective.weights.items()}
-        same |= {"x": fingerprint(objective.x), "y": fingerprint(objective.y)}
+        given = {**objective.x.named("x"), "y": objective.y}
+        same |= {name: fingerprint(tensor) for name, tensor in given.items()}
         shared.agree({**same, "steps, method, seed": settings})
     return shared
 

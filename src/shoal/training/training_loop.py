@@ -138,7 +138,7 @@ class TrainingLoop:
             self.monitor_seconds += time.perf_counter() - start
         if self.made == self.steps:
             return None
-        rows = None if self.batches is None else self.batches.take(self._objective.x.device)
+        rows = None if self.batches is None else self.batches.take(self._objective.x.first.device)
         now = self._evaluate(rows)
         if not now.converged:
             self.watch.lose("equilibrium", self.made)
@@ -195,13 +195,13 @@ class TrainingLoop:
             "batches": {} if self.batches is None else self.batches.state(),
             "run": {"batch_losses": torch.tensor(self.batch_losses, dtype=torch.float64)},
         }
-        network, x = self._objective.network, self._objective.x
+        network, device = self._objective.network, self._objective.x.first.device
         if self._warm and isinstance(network, EquilibriumNetwork):
             parts["warm"] = network.recalled()
         if not isinstance(network, Network):
             parts["random"] = {"cpu": torch.get_rng_state()}
-            if x.is_cuda:
-                parts["random"]["cuda"] = torch.cuda.get_rng_state(x.device)
+            if device.type == "cuda":
+                parts["random"]["cuda"] = torch.cuda.get_rng_state(device)
         tensors = {f"{part}.{n}": t for part, state in parts.items() for n, t in state.items()}
         return Snapshot(facts, tensors)
 
@@ -212,7 +212,7 @@ class TrainingLoop:
     @torch.no_grad()
     def _resume(self) -> None:
         """Take over the state in the checkpoint, if there is one."""
-        network, x = self._objective.network, self._objective.x
+        network, x = self._objective.network, self._objective.x.first
         snapshot = None if self.checkpoint is None else self.checkpoint.read(torch.device("cpu"))
         snapshot = self._objective.processes.common(snapshot)  # which the first has read
         if snapshot is None:

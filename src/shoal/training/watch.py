@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from shoal.core.checks import instance, integer, one_of
 from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
+from shoal.networks.module_inputs import Inputs
 from shoal.networks.ntk.exact import evaluating
 from shoal.training.laws import LOWER, Bounds, Law, make_law
 from shoal.training.measures import Measures
@@ -50,8 +51,8 @@ class Watch:
     its equilibria, in other modules only the latter, if there are any. Others can be chosen.
 
     Args:
-        net: Any module of one tensor; parameters that require a gradient are watched.
-        x: Inputs: the training set, or a part of it.
+        net: Any module; parameters that require a gradient are watched.
+        x: Inputs: the training set, or a part of it; several as in ``train``.
         y: Labels, of the shape of the outputs, or whatever ``loss`` takes.
         loss: Another loss, as a function of outputs and labels. Theorems are about the squared one,
             $\Phi = \frac12\|f - y\|^2$.
@@ -93,7 +94,7 @@ class Watch:
     def __init__(
         self,
         net: Module,
-        x: Tensor,
+        x: Inputs,
         y: Tensor,
         *,
         loss: Loss | None = None,

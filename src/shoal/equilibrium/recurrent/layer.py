@@ -116,7 +116,6 @@ class LayerProblem(Problem):
             layer.scale,
             weight.t(),
         )
-        self._linearized: tuple[Tensor, LayerLinearization] | None = None
         self._rounded: Tensor | None = None
 
     def start(self) -> Tensor:
@@ -158,12 +157,6 @@ class LayerProblem(Problem):
         """Of the slopes; no product is needed where the preactivations were kept."""
         inner = self.layer.preactivation(z, self.injection, self.weight) if kept is None else kept
         return LayerLinearization(self.layer, z, inner, self.weight)
-
-    def jacobian_product(self, z: Tensor, tangent: Tensor) -> Tensor:
-        """One product; the slopes at ``z`` are kept for the next one."""
-        if self._linearized is None or self._linearized[0] is not z:
-            self._linearized = (z, self.linearize(z))
-        return self._linearized[1].push(tangent)
 
     def coarse(self, z: Tensor, evaluation: Evaluation, steps: int) -> Tensor | None:
         """Steps whose product with the change since ``z`` is in bfloat16."""

@@ -98,10 +98,10 @@ class NewtonKrylov(Solver):
     def _direction(self, problem: Problem, z: Tensor, right: Tensor) -> tuple[Tensor, int]:
         """GMRES for all rows at once, each with its own Krylov space."""
         size = right.norm(dim=1)
-        spaces = RowSpaces(right)
+        spaces, product = RowSpaces(right), problem.derivative_at(z)
         for count in range(1, self.inner_steps + 1):
             last = spaces.basis[-1]
-            spaces.add(last - problem.jacobian_product(z, last))
+            spaces.add(last - product(last))
             weights, left = _least_squares(spaces.coordinates, size)
             if count == z.shape[1] or bool((left <= self.inner_rtol * size).all()):
                 break

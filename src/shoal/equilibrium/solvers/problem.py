@@ -10,7 +10,12 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from shoal.core.torch_internals import is_transformed, kept_as_they_are, vjp
+from shoal.core.torch_internals import (
+    is_transformed,
+    kept_as_they_are,
+    vjp,
+    without_fused_attention,
+)
 from shoal.equilibrium.solvers.state import State, StateLayout
 
 if TYPE_CHECKING:
@@ -165,9 +170,10 @@ class Problem(ABC):
             kept: What an evaluation there has kept, if there was one.
         """
 
-    def jacobian_product(self, z: Tensor, tangent: Tensor) -> Tensor:
-        """The derivative of the map at ``z`` in the direction ``tangent``, for each row."""
-        return self.linearize(z).push(tangent)
+    def derivative_at(self, z: Tensor) -> Product:
+        """The derivative of the map at ``z``, as a function of the direction, for each row."""
+        with without_fused_attention():
+            return self.linearize(z).push
 
     def coarse(self, z: Tensor, evaluation: Evaluation, steps: int) -> Tensor | None:  # noqa: ARG002
         """Some steps of an approximation of the map that agrees with it at ``z``, from there.
@@ -364,9 +370,9 @@ class LinearProblem(Problem):
         """It is linear."""
         return _LinearMap(self, z)
 
-    def jacobian_product(self, z: Tensor, tangent: Tensor) -> Tensor:  # noqa: ARG002
-        """One product."""
-        return self.product(tangent)
+    def derivative_at(self, z: Tensor) -> Product:  # noqa: ARG002
+        """The product."""
+        return self.product
 
     def packing_pays(self, dropped: int) -> bool:
         """Whether it does for the map."""

@@ -52,7 +52,7 @@ def solve(
 
     Example:
         >>> import torch
-        >>> from shoal.equilibrium.solvers import solve
+        >>> from shoal.equilibrium import solve
         >>> u = torch.tensor([[0.5], [1.0]], dtype=torch.float64)
         >>> solve(lambda z, u: torch.tanh(z / 2) + u, u, inputs=(u,), separable=True)
         Solution(2 of 2 samples converged, at most 30 steps, largest residual 4.9e-13)

@@ -37,6 +37,11 @@ class StateLayout:
         leaves, tree = pytree.tree_flatten(state)
         if not leaves:
             raise ValueError(f"z0 must hold at least one tensor, got {state!r}")
+        if other := [leaf for leaf in leaves if not isinstance(leaf, Tensor)]:
+            raise TypeError(
+                "z0 must be a tensor, or a tuple, list or dictionary of tensors, or what else "
+                f"torch.utils._pytree knows as a tree, got {type(other[0]).__name__}"
+            )
         tensors = [  # the numbers of a tensor that is mapped over cannot be looked at
             (known_tensor if is_mapped(leaf) else float_tensor)("z0", leaf) for leaf in leaves
         ]
@@ -65,7 +70,10 @@ class StateLayout:
 
     def rows(self, state: State) -> Tensor:
         """A state as rows, of shape (samples, size)."""
-        leaves: list[Tensor] = pytree.tree_leaves(state)
+        return self._joined(pytree.tree_leaves(state))
+
+    def _joined(self, leaves: list[Tensor]) -> Tensor:
+        """The tensors of a state side by side, one row for each sample."""
         count = len(leaves[0]) if self.batched else 1
         flat = [t.reshape(count, math.prod(s)) for t, s in zip(leaves, self.shapes, strict=True)]
         return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
@@ -92,10 +100,14 @@ class StateLayout:
         kind = expected[0], given.dtype
         if self._is_tensor and isinstance(value, Tensor) and (value.shape, value.dtype) == kind:
             return value.reshape(given.shape)
-        leaves, tree = pytree.tree_flatten(value)
-        if tree != self.tree or not all(isinstance(leaf, Tensor) for leaf in leaves):
-            wanted = f"a tensor of shape {expected[0]}" if self.tree.is_leaf() else str(self.tree)
-            raise ValueError(f"f must return {wanted}, got {_described(value)}")
+        try:
+            leaves = self.tree.flatten_up_to(value)  # of dictionaries in the order of z0
+        except ValueError:
+            leaves = [value]
+        if len(leaves) != len(expected) or not all(isinstance(leaf, Tensor) for leaf in leaves):
+            wanted = _described(pytree.tree_unflatten(map(torch.Size, expected), self.tree))
+            like = "a tensor of shape" if self._is_tensor else "a state like z0, of shapes"
+            raise ValueError(f"f must return {like} {wanted}, got {_described(value)}")
         for leaf, shape in zip(leaves, expected, strict=True):
             if leaf.shape != shape:
                 raise ValueError(
@@ -105,8 +117,16 @@ class StateLayout:
                 raise TypeError(
                     f"f must return dtype {given.dtype} for a z of it, got {leaf.dtype}"
                 )
-        return self.rows(value).to(given.dtype)
+        return self._joined(leaves).to(given.dtype)
 
 
 def _described(value: State) -> str:
-    return str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__
+    """A state as a message shows it: by the shapes of its tensors."""
+    if isinstance(value, Tensor | torch.Size):
+        return str(tuple(value.shape if isinstance(value, Tensor) else value))
+    name = type(value).__name__
+    if isinstance(value, dict):
+        return f"{name}({', '.join(f'{key}={_described(v)}' for key, v in value.items())})"
+    return (
+        f"{name}({', '.join(map(_described, value))})" if isinstance(value, list | tuple) else name
+    )

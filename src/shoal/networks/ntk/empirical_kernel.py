@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from shoal.core.checks import flag, float_tensor
+from shoal.core.checks import flag
 from shoal.core.processes import Group, Processes, fingerprint, processes
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import Kernels
 from shoal.kernels.arguments import memory_limit
+from shoal.networks.module_inputs import Inputs, ModuleInputs
 from shoal.networks.network import LinearMap, Network, Trace
 from shoal.networks.ntk.exact import check_whole, exact
 from shoal.networks.ntk.features import Features, feature_kernel, inner_products
@@ -61,8 +62,8 @@ def empirical_kernel(  # type: ignore[overload-overlap]  # a network always has 
 @overload
 def empirical_kernel(
     network: Module,
-    x1: Tensor,
-    x2: Tensor | None = None,
+    x1: Inputs,
+    x2: Inputs | None = None,
     *,
     features: Features,
     **options: Unpack[KernelOptions],
@@ -70,8 +71,8 @@ def empirical_kernel(
 @overload
 def empirical_kernel(
     network: Module,
-    x1: Tensor,
-    x2: Tensor | None = None,
+    x1: Inputs,
+    x2: Inputs | None = None,
     *,
     features: None = None,
     **options: Unpack[KernelOptions],
@@ -79,8 +80,8 @@ def empirical_kernel(
 @in_standard_settings
 def empirical_kernel(
     network: Module,
-    x1: Tensor,
-    x2: Tensor | None = None,
+    x1: Inputs,
+    x2: Inputs | None = None,
     *,
     trainable: Iterable[str] | None = None,
     features: Features | None = None,
@@ -98,19 +99,19 @@ def empirical_kernel(
     of ``build`` has the same limit at infinite width as that of one output.
 
     Args:
-        network: A network made by ``build``, or any module of one tensor, whose first dimension
-            counts the samples; its other inputs must have defaults. Each sample's outputs must be
-            its own: a module that is random or normalizes over samples, as dropout and batch
-            normalization do in training mode, is refused.
+        network: A network made by ``build``, or any module. Each sample's outputs must be its own:
+            a module that is random or normalizes over samples, as dropout and batch normalization
+            do in training mode, is refused.
         x1: Inputs, of shape (n, in_features); for another module of any shape and dtype that it
-            takes.
+            takes, with samples in the first dimension. A tuple of tensors, or of trees of them, is
+            for modules that are called as ``network(*x1)``, a dictionary for ``network(**x1)``.
         x2: Other inputs; ``x1`` again by default.
         trainable: What the NTK counts. Groups of weights of a network, for another module names of
             parameters or of modules (``"encoder"``), or patterns (``"*.bias"``); by default
             the parameters that require a gradient now. ``"all"`` means all, also a readout that is
             kept fixed. A parameter with several names counts once.
-        features: What the CK is made of: a function of inputs, or the name of a submodule whose
-            output it is. By default, for networks, what their readout sees.
+        features: What the CK is made of: a function, called as the module is, or the name of a
+            submodule whose output it is. By default, for networks, what their readout sees.
         diag: Whether to return the kernels of each input with itself (or with its partner in
             ``x2``) only.
         memory: Most bytes that derivatives of another module take at once, such as ``"2GiB"``; by
@@ -155,35 +156,43 @@ def empirical_kernel(
     with shared.together():
         check_whole("network", network)
         whole = exact(network)
-        read = whole.check_input if isinstance(whole, Network) else _samples
-        x1, x2 = read(x1, "x1"), None if x2 is None else read(x2, "x2")
-        if diag and x2 is not None and len(x1) != len(x2):
-            raise ValueError(f"diag needs as many x1 as x2, got {len(x1)} and {len(x2)}")
+        left, right = _read(whole, x1, "x1"), None if x2 is None else _read(whole, x2, "x2")
+        if diag and right is not None and len(left) != len(right):
+            raise ValueError(f"diag needs as many x1 as x2, got {len(left)} and {len(right)}")
         room = memory_limit(memory)
         limit = _MEMORY if room is None else room
 
-        def kernels(left: Tensor, right: Tensor | None) -> Kernels | TangentKernel:
+        def kernels(x1: ModuleInputs, x2: ModuleInputs | None) -> Kernels | TangentKernel:
             if isinstance(whole, Network):
                 groups = _groups(whole, trainable)
-                return _of_network(whole, left, right, groups, features, diag=diag)
-            return _of_module(whole, left, right, trainable, features, limit, diag=diag)
+                return _of_network(whole, x1, x2, groups, features, diag=diag)
+            return _of_module(whole, x1, x2, trainable, features, limit, diag=diag)
 
-        if not 1 < shared.size <= len(x1):
-            return kernels(x1, x2)
-        _agree(shared, whole, x1, x2)
-        own = torch.arange(len(x1)).tensor_split(shared.size)[shared.rank].tolist()
+        if not 1 < shared.size <= len(left):
+            return kernels(left, right)
+        _agree(shared, whole, left, right)
+        own = torch.arange(len(left)).tensor_split(shared.size)[shared.rank].tolist()
         rows = slice(own[0], own[-1] + 1)
-        partners = None if x2 is None else x2[rows]
-        part = kernels(x1[rows], partners if diag else x1 if x2 is None else x2)
-        ck, ntk = (_gathered(shared, k, rows, len(x1), x2 is None and not diag) for k in part)
+        partners = None if right is None else right[rows]
+        part = kernels(left[rows], partners if diag else left if right is None else right)
+        symmetric = right is None and not diag
+        ck, ntk = (_gathered(shared, k, rows, len(left), symmetric) for k in part)
     assert ntk is not None
     return TangentKernel(None, ntk) if ck is None else Kernels(ck, ntk)
 
 
-def _agree(shared: Processes, network: Module, x1: Tensor, x2: Tensor | None) -> None:
+def _read(network: Module, x: Any, name: str) -> ModuleInputs:
+    """Inputs of a network, which are one tensor, or of another module, such as indices of words."""
+    return ModuleInputs.checked(
+        name, network.check_input(x, name) if isinstance(network, Network) else x
+    )
+
+
+def _agree(shared: Processes, network: Module, x1: ModuleInputs, x2: ModuleInputs | None) -> None:
     """See that all processes have the same network and inputs."""
-    given = {"x1": x1, "x2": x2, **dict(network.named_parameters())}
-    shared.agree({name: fingerprint(t) for name, t in given.items() if t is not None})
+    given = {**x1.named("x1"), **({} if x2 is None else x2.named("x2"))}
+    given |= dict(network.named_parameters())
+    shared.agree({name: fingerprint(tensor) for name, tensor in given.items()})
 
 
 def _gathered(
@@ -200,8 +209,8 @@ def _gathered(
 
 def _of_module(
     module: Module,
-    x1: Tensor,
-    x2: Tensor | None,
+    x1: ModuleInputs,
+    x2: ModuleInputs | None,
     trainable: Iterable[str] | None,
     features: Features | None,
     memory: int,
@@ -219,31 +228,22 @@ def _of_module(
 
 def _of_network(
     network: Network[Any],
-    x1: Tensor,
-    x2: Tensor | None,
+    x1: ModuleInputs,
+    x2: ModuleInputs | None,
     groups: list[str],
     features: Features | None,
     *,
     diag: bool,
 ) -> Kernels:
     """The kernels of a network that says where each group of its weights acts."""
-    left = _Gradients(network, x1, groups)
-    right = left if x2 is None else _Gradients(network, x2, groups)
+    left = _Gradients(network, x1.first, groups)
+    right = left if x2 is None else _Gradients(network, x2.first, groups)
     if features is None:
         ck = inner_products(left.features, right.features, diag=diag)
     else:
         ck = feature_kernel(network, features, x1, x2, diag=diag, forward=network)
     shares = [left.share(right, name, diag=diag) for name in groups]
     return Kernels(ck, sum(shares, torch.zeros_like(ck)))
-
-
-def _samples(x: object, name: str) -> Tensor:
-    """Inputs of another module: any tensor that has samples, such as indices of words."""
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
-    if not x.dim() or not len(x):
-        raise ValueError(f"{name} must have samples in its first dimension, got {tuple(x.shape)}")
-    return float_tensor(name, x).detach() if x.is_floating_point() else x
 
 
 def _groups(network: Network[Any], trainable: Iterable[str] | None) -> list[str]:

@@ -1,14 +1,17 @@
 """The conjugate kernel of chosen features of a module."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
+from shoal.networks.module_inputs import ModuleInputs
+
 __all__ = ["Features", "feature_kernel", "inner_products"]
 
-Features = str | Callable[[Tensor], Tensor]
+Features = str | Callable[..., Tensor]
 
 _SAMPLES = 256  # that are evaluated at once
 
@@ -16,11 +19,11 @@ _SAMPLES = 256  # that are evaluated at once
 def feature_kernel(
     module: Module,
     features: Features,
-    x1: Tensor,
-    x2: Tensor | None,
+    x1: ModuleInputs,
+    x2: ModuleInputs | None,
     *,
     diag: bool,
-    forward: Callable[[Tensor], object],
+    forward: Callable[..., object],
 ) -> Tensor:
     """Inner products of features of inputs.
 
@@ -48,11 +51,12 @@ def inner_products(left: Tensor, right: Tensor, *, diag: bool) -> Tensor:
 
 
 @torch.no_grad()
-def _evaluate(read: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def _evaluate(read: Callable[..., Tensor], x: ModuleInputs) -> Tensor:
     """The features of all inputs, as rows."""
     found = []
-    for part in x.split(_SAMPLES):
-        features = read(part)
+    for start in range(0, len(x), _SAMPLES):
+        part = x[slice(start, start + _SAMPLES)]
+        features = part.given_to(read)
         if not isinstance(features, Tensor) or not features.is_floating_point():
             raise TypeError(f"features must be a tensor of real numbers, got {features!r}")
         if not features.dim() or len(features) != len(part):
@@ -64,9 +68,7 @@ def _evaluate(read: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return torch.cat(found)
 
 
-def _output_of(
-    module: Module, name: str, forward: Callable[[Tensor], object]
-) -> Callable[[Tensor], Tensor]:
+def _output_of(module: Module, name: str, forward: Callable[..., object]) -> Callable[..., Tensor]:
     """What a submodule returns when the module is evaluated."""
     names = [known for known, _ in module.named_modules() if known]
     if name not in names:
@@ -75,13 +77,13 @@ def _output_of(
             f"got {name!r}"
         )
 
-    def read(x: Tensor) -> Tensor:
+    def read(*arguments: Any, **named: Any) -> Tensor:
         seen: list[Tensor] = []
         hook = module.get_submodule(name).register_forward_hook(
             lambda _, __, output: seen.append(output)
         )
         try:
-            forward(x)
+            forward(*arguments, **named)
         finally:
             hook.remove()
         if len(seen) != 1:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch.nn import Module
 
 from shoal.core.checks import items
 from shoal.core.torch_internals import named_tensors
+from shoal.networks.module_inputs import ModuleInputs
 from shoal.networks.ntk.exact import mixing_submodule
 from shoal.networks.parameter_names import is_named
 
@@ -66,13 +67,15 @@ class Jacobians:
     not allow that. Buffers stay as they are.
 
     Args:
-        module: Any module of one tensor.
+        module: Any module.
         chosen: The parameters, by name.
         x: Inputs, to see what the outputs are.
         memory: The bytes that derivatives may take at once.
     """
 
-    def __init__(self, module: Module, chosen: dict[str, Tensor], x: Tensor, memory: int) -> None:
+    def __init__(
+        self, module: Module, chosen: dict[str, Tensor], x: ModuleInputs, memory: int
+    ) -> None:
         self.module, self.chosen, self.memory = module, chosen, memory
         self._batched = True  # until it is seen that the module does not allow it
         others = {n: p.detach() for n, p in module.named_parameters() if n not in chosen}
@@ -90,16 +93,16 @@ class Jacobians:
             output = self._see_independence(x)
         self.outputs, self.dtype = output.numel(), torch.promote_types(output.dtype, torch.float32)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, *arguments: Any, **named: Any) -> Tensor:
         """The outputs for samples, with the parameters as they are."""
-        return self._call(self.chosen, x)
+        return self._call(self.chosen, ModuleInputs((arguments, named)))
 
-    def _call(self, chosen: dict[str, Tensor], x: Tensor) -> Tensor:
+    def _call(self, chosen: dict[str, Tensor], x: ModuleInputs) -> Tensor:
         # buffers may change on the way, as those of spectral norms do: those are copies
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
         given = {**self._others, **buffers, **chosen}
         tensors = {name: given[first] for name, first in self._first.items()}
-        output = functional_call(self.module, tensors, (x,), tie_weights=False)
+        output = functional_call(self.module, tensors, *x.arguments, tie_weights=False)
         if not isinstance(output, Tensor) or not output.is_floating_point():
             kind = output.dtype if isinstance(output, Tensor) else type(output).__name__
             raise TypeError(f"network must return a tensor of real numbers, got {kind}")
@@ -110,10 +113,11 @@ class Jacobians:
             )
         return output
 
-    def _see_independence(self, x: Tensor) -> Tensor:
+    def _see_independence(self, x: ModuleInputs) -> Tensor:
         """The outputs for a sample; those for another must not change them."""
-        pair = torch.cat([x[:1], x[-1:]])
-        together, alone = self(pair), torch.cat([self(pair[:1]), self(pair[1:])])
+        pair = x.map(lambda tensor: torch.cat([tensor[:1], tensor[-1:]]))
+        together, *apart = (part.given_to(self) for part in (pair, pair[:1], pair[1:]))
+        alone = torch.cat(apart)
         if not alone.isfinite().all():
             raise ValueError("network must have finite outputs, got infinity or NaN")
         tolerance = max(1e-3, 8 * torch.finfo(alone.dtype).eps)
@@ -124,22 +128,27 @@ class Jacobians:
             )
         return alone[:1]
 
-    def _one(self, chosen: dict[str, Tensor], x: Tensor, outputs: slice) -> Tensor:
-        return self._call(chosen, x[None]).flatten()[outputs]
+    def _one(self, chosen: dict[str, Tensor], arguments: Any, outputs: slice) -> Tensor:
+        alone = ModuleInputs(arguments).map(lambda tensor: tensor[None])
+        return self._call(chosen, alone).flatten()[outputs]
 
-    def of(self, x: Tensor, outputs: slice = slice(None)) -> list[Tensor]:
+    def of(self, x: ModuleInputs, outputs: slice = slice(None)) -> list[Tensor]:
         """For each parameter the derivatives, of shape (samples, outputs, numbers)."""
         if self._batched:
             try:
                 with warnings.catch_warnings(), torch.enable_grad():
                     warnings.filterwarnings("ignore", "There is a performance drop")
-                    taken = vmap(jacrev(self._one), (None, 0, None))(self.chosen, x, outputs)
+                    each = vmap(jacrev(self._one), (None, 0, None))
+                    taken = each(self.chosen, x.arguments, outputs)
                 return [taken[name].flatten(2) for name in self.chosen]
             except (RuntimeError, TypeError, ValueError):  # one of the module's own comes again
                 self._batched = False
         with torch.enable_grad():
             leaves = {name: p.detach().requires_grad_() for name, p in self.chosen.items()}
-            rows = [self._rows(leaves, self._one(leaves, one, outputs)) for one in x]
+            rows = [
+                self._rows(leaves, self._call(leaves, x[slice(i, i + 1)]).flatten()[outputs])
+                for i in range(len(x))
+            ]
         return [torch.stack(parts).flatten(2) for parts in zip(*rows, strict=True)]
 
     @staticmethod
@@ -155,11 +164,13 @@ class Jacobians:
         ]
         return [torch.stack(parts) for parts in zip(*found, strict=True)]
 
-    def ntk(self, x1: Tensor, x2: Tensor | None = None, *, diag: bool = False) -> Tensor:
+    def ntk(
+        self, x1: ModuleInputs, x2: ModuleInputs | None = None, *, diag: bool = False
+    ) -> Tensor:
         r"""$\frac1K\sum_k\langle\nabla f_k(x), \nabla f_k(x')\rangle$; each $x$ and its partner."""
         right = x1 if x2 is None else x2
         shape = (len(x1),) if diag else (len(x1), len(right))
-        total = torch.zeros(shape, dtype=self.dtype, device=x1.device)
+        total = torch.zeros(shape, dtype=self.dtype, device=x1.first.device)
         pieces, others = self._pieces(x1, right)
         for rows in pieces:
             left = self.of(*_at(x1, rows))
@@ -179,17 +190,17 @@ class Jacobians:
                     total[columns.samples, rows.samples] += block.T
         return total / self.outputs
 
-    def gram(self, x: Tensor) -> Tensor:
+    def gram(self, x: ModuleInputs) -> Tensor:
         r"""$JJ^\top$ of all outputs, in float64: a row for each sample and each of its outputs."""
-        n, k = len(x), self.outputs
-        total = torch.zeros(n, k, n, k, dtype=torch.float64, device=x.device)
+        n, k, device = len(x), self.outputs, x.first.device
+        total = torch.zeros(n, k, n, k, dtype=torch.float64, device=device)
         (pieces,) = self._pieces(x)
         for number, rows in enumerate(pieces):
             left = [part.double() for part in self.of(*_at(x, rows))]
             for columns in pieces[number:]:
                 other = left if rows == columns else [p.double() for p in self.of(*_at(x, columns))]
                 block = torch.zeros(
-                    *left[0].shape[:2], *other[0].shape[:2], dtype=torch.float64, device=x.device
+                    *left[0].shape[:2], *other[0].shape[:2], dtype=torch.float64, device=device
                 )
                 for a, b in zip(left, other, strict=True):
                     block += torch.einsum("ikp,jlp->ikjl", a, b)
@@ -201,7 +212,7 @@ class Jacobians:
     def _sum(self, parts: Iterator[Tensor]) -> Tensor:
         return torch.stack([part.to(self.dtype) for part in parts]).sum(0)
 
-    def _pieces(self, *inputs: Tensor) -> list[list[_Piece]]:
+    def _pieces(self, *inputs: ModuleInputs) -> list[list[_Piece]]:
         """Samples, and some of their outputs, whose derivatives fit twice into memory."""
         if not self.chosen:
             return [[] for _ in inputs]
@@ -218,7 +229,7 @@ class Jacobians:
             for x in inputs
         ]
 
-    def _bytes(self, x: Tensor) -> int:
+    def _bytes(self, x: ModuleInputs) -> int:
         """What the derivatives of one output take, with what autograd keeps for them."""
         kept = [p.numel() * p.element_size() for p in self.chosen.values()]
 
@@ -232,10 +243,10 @@ class Jacobians:
         return max(1, sum(kept))
 
 
-def _known(x2: Tensor | None, rows: _Piece, columns: _Piece) -> bool:
+def _known(x2: ModuleInputs | None, rows: _Piece, columns: _Piece) -> bool:
     """Whether a block is the transpose of one that was found before."""
     return x2 is None and columns.samples.start < rows.samples.start
 
 
-def _at(x: Tensor, piece: _Piece) -> tuple[Tensor, slice]:
+def _at(x: ModuleInputs, piece: _Piece) -> tuple[ModuleInputs, slice]:
     return x[piece.samples], piece.outputs
