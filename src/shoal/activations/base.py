@@ -82,9 +82,8 @@ class Activation(ABC):
         return type(self) is type(other) and _attributes(self) == _attributes(other)
 
     def __hash__(self) -> int:
-        """Of the class, the attributes and those of the class as they are now."""
-        values = {**_class_attributes(type(self)), **_attributes(self)}
-        return hash((type(self), tuple(sorted(values.items()))))
+        """Of the class and the attributes."""
+        return hash((type(self), tuple(sorted(_attributes(self).items()))))
 
     @abstractmethod
     def function(self, x: Tensor) -> Tensor:
@@ -182,11 +181,12 @@ def _lacks_function(kind: Any) -> bool:
     return getattr(kind.function, "__isabstractmethod__", False)
 
 
-def _attributes(phi: Activation) -> dict[str, object]:
-    """All values of an instance, those in slots too."""
+def _attributes(phi: Activation) -> dict[str, Hashable]:
+    """All values of an instance, those in slots too, and of its class as they are now."""
     compared, names = _fields(type(phi))
-    values = {name: getattr(phi, name) for name in compared}
-    return values | {name: value for name, value in vars(phi).items() if name not in names}
+    values = {name: value for name, value in vars(phi).items() if name not in names}
+    values |= {name: getattr(phi, name) for name in compared}
+    return _class_attributes(type(phi)) | {name: _fixed(value) for name, value in values.items()}
 
 
 @cache
@@ -202,7 +202,7 @@ def _users(kind: type) -> tuple[type, ...]:
     return tuple(c for c in reversed(kind.__mro__) if issubclass(c, Activation) and not is_ours(c))
 
 
-def _class_attributes(kind: type) -> dict[str, object]:
+def _class_attributes(kind: type) -> dict[str, Hashable]:
     """The values among the attributes of a user's classes, which may be changed at any time."""
     return {
         name: _fixed(value)
