@@ -145,6 +145,6 @@ def test_coefficients_are_forgotten_too():
         network = shoal.FullyConnected((phi,))
         return shoal.coefficients(network, tau0=1.0, method="closed", center=False).ck.alpha3
 
-    for slope in (0.1, 0.6):  # noqa: B007
+    for slope in (0.1, 0.6):
         shoal.clear_caches()
         assert found(Leaky()) == pytest.approx(found(shoal.LeakyReLU(slope)), rel=1e-12)

@@ -2,7 +2,7 @@
 
 from shoal.linalg.cholesky import CholeskyFactor
 from shoal.linalg.krylov import Iteration, conjugate_gradients, logdet_samples
-from shoal.linalg.low_rank import Columns, Diagonal, LowRank
+from shoal.linalg.low_rank import Columns, Diagonal
 from shoal.linalg.norms import Eigenpair, dominant_eigenpair, symmetric_norm
 from shoal.linalg.operator import Operator
 
@@ -12,7 +12,6 @@ __all__ = [
     "Diagonal",
     "Eigenpair",
     "Iteration",
-    "LowRank",
     "Operator",
     "conjugate_gradients",
     "dominant_eigenpair",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.exceptions import ConvergenceError
-from shoal.linalg.low_rank import Columns, Diagonal, LowRank
+from shoal.linalg.low_rank import Columns, Diagonal
 
 __all__ = ["Iteration", "Map", "conjugate_gradients", "logdet_samples", "relative", "step", "unit"]
 
@@ -166,7 +166,7 @@ def step(
 
 def logdet_samples(
     product: Map,
-    near: Columns | Diagonal | LowRank,
+    near: Columns | Diagonal,
     probes: Tensor,
     *,
     rtol: float,

@@ -1,6 +1,6 @@
 """Regression with the kernels of infinitely wide networks, for many samples."""
 
-from shoal.linalg import CholeskyFactor, Columns, Diagonal, LowRank
+from shoal.linalg import CholeskyFactor, Columns, Diagonal
 from shoal.regression.cost import Cost, CostModel
 from shoal.regression.kernel_regression import kernel_regression
 from shoal.regression.leave_one_out import LeaveOneOut
@@ -31,7 +31,6 @@ __all__ = [
     "Estimate",
     "KernelRegression",
     "LeaveOneOut",
-    "LowRank",
     "Nystrom",
     "Preconditioner",
     "Progress",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.exceptions import ConvergenceError
-from shoal.linalg import CholeskyFactor, Columns, Diagonal, LowRank
+from shoal.linalg import CholeskyFactor, Columns, Diagonal
 from shoal.linalg.krylov import Iteration, Map, conjugate_gradients, logdet_samples, relative
 from shoal.regression.methods import Cholesky, ConjugateGradients
 from shoal.regression.preconditioners import DiagonalPreconditioner
@@ -67,7 +67,7 @@ class Solver:
 
     product: Map = field(repr=False)
     exact: Map | None = field(repr=False)
-    near: CholeskyFactor | Columns | Diagonal | LowRank = field(repr=False)
+    near: CholeskyFactor | Columns | Diagonal = field(repr=False)
     rtol: float
     max_steps: int
     times: tuple[float, float]
@@ -138,7 +138,7 @@ class Solver:
         """Unbiased samples of it, from columns of random signs."""
         if self.factor is not None:
             return torch.full(signs.shape[1:], self.factor.logdet(), dtype=torch.float64)
-        if isinstance(self.near, Columns | Diagonal | LowRank):
+        if isinstance(self.near, Columns | Diagonal):
             return logdet_samples(
                 self.product, self.near, signs, rtol=self.rtol, max_steps=self.max_steps
             )
@@ -177,7 +177,7 @@ def iterative(
     """By conjugate gradients with a preconditioner, on a matrix that is kept as far as it fits."""
     begin = seconds(problem.x)
     report(Progress("precondition", 0.0))
-    near: Columns | Diagonal | LowRank = Diagonal(torch.ones_like(problem.y[:, 0]))
+    near: Columns | Diagonal = Diagonal(torch.ones_like(problem.y[:, 0]))
     if method.preconditioner is not None:
         spare = memory - method.preconditioner.size_in_bytes(problem)
         near = _same(method.preconditioner.matrix(problem, _block(problem, spare)), problem)
@@ -196,22 +196,18 @@ def iterative(
     return Solver(product, exact, near, method.tolerance, method.max_steps, times, block)
 
 
-def _bytes(near: Columns | Diagonal | LowRank) -> int:
+def _bytes(near: Columns | Diagonal) -> int:
     """What a preconditioner keeps besides a few vectors."""
-    if isinstance(near, Columns):
-        return near.columns.nbytes + 2 * near.gram.nbytes
-    return near.vectors.nbytes if isinstance(near, LowRank) else 0
+    return near.columns.nbytes + 2 * near.gram.nbytes if isinstance(near, Columns) else 0
 
 
-def _same(near: Columns | Diagonal | LowRank, problem: Problem) -> Columns | Diagonal | LowRank:
+def _same(near: Columns | Diagonal, problem: Problem) -> Columns | Diagonal:
     """A preconditioner that is the same in all processes, to the last bit."""
     same = problem.processes.same
     if isinstance(near, Diagonal):
         return Diagonal(same(near.values))
     outside = float(same(problem.y.new_tensor([near.outside])))
-    if isinstance(near, Columns):
-        return replace(near, outside=outside)  # rows are shared, and sums are the same
-    return LowRank(same(near.vectors), same(near.values), outside)
+    return replace(near, outside=outside)  # rows are shared, and sums are the same
 
 
 def least_memory(problem: Problem, method: ConjugateGradients) -> int:
