@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -15,17 +15,32 @@ from torch import Tensor
 from shoal.activations import panels
 from shoal.activations.bounds import Evaluated, Smoothness
 from shoal.activations.closed_forms.base import ClosedForm
-from shoal.activations.kink import Kink
-from shoal.activations.source import Program
+from shoal.activations.panels import Kink
 from shoal.core.checks import dense_tensor, integer
 
-__all__ = ["Activation", "is_ours"]
+if TYPE_CHECKING:
+    from shoal.activations.piecewise_polynomial import PiecewisePolynomial
+
+__all__ = ["Activation", "Program", "is_ours"]
 
 _OF_THE_FUNCTION = (  # what a subclass with a function of its own does not inherit
     *("closed_form", "evaluated", "lipschitz", "panel_edges", "panels_of"),
     *("positively_homogeneous", "smoothness", "source"),
     *("_curvature", "_expression", "_form", "_homogeneous", "_lipschitz"),
 )
+
+
+class Program(Protocol):
+    """A Python module in the making, which imports ``math``, ``torch`` and ``nn`` of torch."""
+
+    def expression(self, phi: "Activation") -> str:
+        """The source of another activation, an expression in ``x``."""
+
+    def need(self, helper: str) -> None:
+        """Have the source of a function or class in the module, once."""
+
+    def table(self, phi: "PiecewisePolynomial") -> str:
+        """The same as ``expression``, by a table that is stored with the weights."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,8 @@ from shoal.activations.bounds import ERROR, Evaluated, Smoothness, exponential
 from shoal.activations.closed_forms import (
     ArcCosineForm,
     ClosedForm,
-    IdentityForm,
     PiecewiseLinear,
+    SinusoidForm,
 )
 from shoal.core.checks import real
 from shoal.core.rounding import up
@@ -48,7 +48,7 @@ class Identity(_Lines):
     r"""$\varphi(x) = x$."""
 
     _expression: ClassVar[str] = "x"
-    _form: ClassVar[ClosedForm] = IdentityForm()
+    _form: ClassVar[ClosedForm] = SinusoidForm(odd=0.0, slope=1.0)
     _kinks: ClassVar[tuple[float, ...]] = ()
 
     def function(self, x: Tensor) -> Tensor:

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
 
-from shoal.activations.base import Activation
+from shoal.activations.base import Activation, Program
 from shoal.activations.lookup import evaluate
-from shoal.activations.source import Program
 from shoal.core.checks import items, real
 
 __all__ = ["PiecewisePolynomial"]
