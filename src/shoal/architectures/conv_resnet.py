@@ -48,7 +48,7 @@ class ConvResNet(ImageArchitecture):
 
     Raises:
         TypeError: If an argument is not of its kind.
-        ValueError: If ``depth`` is not between 1 and 10⁶, ``patch_size`` not positive and odd,
+        ValueError: If ``depth`` is not between 1 and 10⁵, ``patch_size`` not positive and odd,
             ``residual_scale`` negative, infinite or NaN, or ``padding`` unknown.
 
     Example:

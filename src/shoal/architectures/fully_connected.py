@@ -96,7 +96,7 @@ class FullyConnected(Architecture):
 
         Raises:
             TypeError: If an argument is not of its kind.
-            ValueError: If ``depth`` is not between 1 and 10⁶.
+            ValueError: If ``depth`` is not between 1 and 10⁵.
 
         Example:
             >>> from shoal.activations import Softplus

@@ -44,7 +44,7 @@ class ResNet(Architecture):
 
     Raises:
         TypeError: If an argument is not of its kind.
-        ValueError: If ``depth`` is not between 1 and 10⁶, ``activation`` a sequence of another
+        ValueError: If ``depth`` is not between 1 and 10⁵, ``activation`` a sequence of another
             length, or ``residual_scale`` negative, infinite or NaN.
 
     Example:
