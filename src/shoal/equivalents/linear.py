@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.settings import in_standard_settings
-from shoal.equivalents.basis import Basis
-from shoal.equivalents.equivalent_operator import EquivalentOperator
+from shoal.equivalents.equivalent_operator import Basis, EquivalentOperator
 
 with warnings.catch_warnings():
     # raised by its import, with Python 3.11 and recent versions of torch

@@ -62,11 +62,7 @@ def sample_statistics(
         indices = torch.zeros(len(x), dtype=torch.int64)
     else:
         names = classes_of(labels) if classes is None else classes
-        indices = class_indices(labels, names)
-    if len(indices) != len(x):
-        raise ValueError(
-            f"labels must be as many as samples, got {len(indices)} for {len(x)} samples"
-        )
+        indices = class_indices(labels, names, samples=len(x))
     squared = torch.linalg.vector_norm(x, dim=1, dtype=torch.float64).square()
     mean = float(squared.mean())
     if not mean > 0:

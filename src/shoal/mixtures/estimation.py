@@ -95,11 +95,7 @@ def sums_of_classes(x: Numbers, labels: Labels) -> tuple[tuple[Class, ...], list
             f"x must be at most {_LARGEST:g}, for its eighth powers to be numbers, got {largest:g}"
         )
     classes = classes_of(labels)
-    indices = class_indices(labels, classes).to(rows.device)
-    if len(indices) != len(rows):
-        raise ValueError(
-            f"labels must be as many as samples, got {len(indices)} for {len(rows)} samples"
-        )
+    indices = class_indices(labels, classes, samples=len(rows)).to(rows.device)
     for name, count in zip(classes, torch.bincount(indices).tolist(), strict=True):
         if count < _FEWEST:
             raise ValueError(
