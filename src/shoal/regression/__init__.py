@@ -3,7 +3,6 @@
 from shoal.linalg import CholeskyFactor, Columns, Diagonal
 from shoal.regression.cost import Cost, CostModel
 from shoal.regression.kernel_regression import kernel_regression
-from shoal.regression.leave_one_out import LeaveOneOut
 from shoal.regression.methods import Cholesky, ConjugateGradients
 from shoal.regression.preconditioners import (
     CombinedPreconditioner,
@@ -12,7 +11,7 @@ from shoal.regression.preconditioners import (
     Nystrom,
     Preconditioner,
 )
-from shoal.regression.result import Estimate, KernelRegression, Report
+from shoal.regression.result import Estimate, KernelRegression, LeaveOneOut, Report
 from shoal.regression.ridge_path import RidgePath, ridge_path
 from shoal.regression.selection import Selection, select
 from shoal.regression.solver import Progress

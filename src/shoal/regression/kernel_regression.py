@@ -16,20 +16,22 @@ from shoal.core.checks import function, one_of, shown
 from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
 from shoal.core.processes import Group, fingerprint, processes
 from shoal.core.settings import in_standard_settings
+from shoal.core.timing import now
 from shoal.kernels import KernelFunction
 from shoal.kernels.arguments import as_tensor
 from shoal.kernels.images.function import chosen_kernels
 from shoal.linalg.krylov import Iteration, relative
 from shoal.regression import checkpoints
-from shoal.regression.memory import (
+from shoal.regression.methods import Cholesky, ConjugateGradients
+from shoal.regression.problem import (
+    Problem,
     byte_limit,
     check_decomposition,
     check_factor,
+    checked_problem,
     data_bytes,
     matrix_bytes,
 )
-from shoal.regression.methods import Cholesky, ConjugateGradients
-from shoal.regression.problem import Problem, checked_problem
 from shoal.regression.result import KernelRegression, Report
 from shoal.regression.ridge_path import (
     Criterion,
@@ -46,7 +48,6 @@ from shoal.regression.solver import (
     factorized,
     iterative,
     least_memory,
-    seconds,
 )
 
 __all__ = ["kernel_regression"]
@@ -141,11 +142,15 @@ def kernel_regression(
         if path is not None and wanted is not None:
             problem = replace(problem, ridge=shared.common(path.best(wanted)))
         file, kept = _kept(checkpoint, problem, chosen)  # refused before the work
-        solver = _prepared(problem, chosen, limit, listener)
-        begin = seconds(problem.x)
+        left = limit - data_bytes(problem)
+        if isinstance(chosen, Cholesky):
+            solver = factorized(problem, chosen, left, listener)
+        else:
+            solver = iterative(problem, chosen, left, listener)
+        begin = now(problem.x.device)
         state = checkpoints.resumed(kept, problem.y.device) if kept else Iteration.start(problem.y)
         found = _run(problem, solver, state, file, listener)
-        spent = seconds(problem.x) - begin
+        spent = now(problem.x.device) - begin
         if not found.converged:
             text = f"the regression did not converge: {explain(found, problem.y, solver)}"
             _fail(text, on_failure, first=shared.first)
@@ -227,12 +232,14 @@ def _chosen(
                 f"got {shown(method)}"
             )
         if one_of("method", method, ("auto", "cholesky", "cg")) == "auto":
-            direct = Cholesky()
-            fits = matrix_bytes(problem, direct) <= limit - data_bytes(problem)
+            needed = matrix_bytes(problem, Cholesky().precision)
+            fits = needed <= limit - data_bytes(problem)
             method = "cholesky" if fits and checkpoint is None else "cg"
         method = Cholesky() if method == "cholesky" else ConjugateGradients()
     if isinstance(method, Cholesky):
-        _check_factor(method, problem, limit, checkpoint)
+        if checkpoint is not None:
+            raise ValueError("checkpoint is for method='cg': a factorization is not kept")
+        check_factor(problem, method.precision, limit)
         return method
     least = least_memory(problem, method) + data_bytes(problem)
     if limit < least:
@@ -258,22 +265,6 @@ def _path(
             "method='cg' compare the estimate_gcv() of a few ridges"
         )
     return path_of(decomposed(problem, limit), None)
-
-
-def _check_factor(method: Cholesky, problem: Problem, limit: int, checkpoint: object) -> None:
-    if checkpoint is not None:
-        raise ValueError("checkpoint is for method='cg': a factorization is not kept")
-    check_factor(method, problem, limit)
-
-
-def _prepared(
-    problem: Problem, method: Cholesky | ConjugateGradients, limit: int, listener: Listener
-) -> Solver:
-    """The system, with its factor or preconditioner."""
-    memory = limit - data_bytes(problem)
-    if isinstance(method, Cholesky):
-        return factorized(problem, method, memory, listener)
-    return iterative(problem, method, memory, listener)
 
 
 def _run(

@@ -1,6 +1,5 @@
 r"""Ways to solve $(K + \lambda I) X = B$: conjugate gradients, with some preconditioner."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.exceptions import ConvergenceError
+from shoal.core.timing import now
 from shoal.linalg import CholeskyFactor, Columns, Diagonal
 from shoal.linalg.krylov import Iteration, Map, conjugate_gradients, logdet_samples, relative
 from shoal.regression.methods import Cholesky, ConjugateGradients
@@ -24,7 +24,6 @@ __all__ = [
     "factorized",
     "iterative",
     "least_memory",
-    "seconds",
 ]
 
 _LEAST = 2**21  # bytes with which strips of a matrix are still worth their while
@@ -150,21 +149,21 @@ class Solver:
 
 def factorized(problem: Problem, method: Cholesky, memory: int, report: Listener) -> Solver:
     """By a Cholesky factorization; one in float32 is refined with products in float64."""
-    begin = seconds(problem.x)
+    device = problem.x.device
+    begin = now(device)
     report(Progress("form", 0.0))
-    shape = (problem.size, problem.size)
-    matrix = torch.empty(shape, dtype=method.precision, device=problem.x.device)
+    matrix = torch.empty(problem.size, problem.size, dtype=method.precision, device=device)
     left = memory - matrix.nbytes
     operator = problem.operator(left // 2)
     operator.write(matrix)
-    formed = seconds(problem.x)
+    formed = now(device)
     factor = CholeskyFactor(
         matrix,
         problem.diagonal,
         problem.ridge,
         on_panel=lambda share: report(Progress("factor", share)),
     )
-    times = (formed - begin, seconds(problem.x) - formed)
+    times = (formed - begin, now(device) - formed)
     whole = method.precision == torch.float64
     product = factor.product if whole else problem.shifted(operator)
     block = _block(problem, left // 2)
@@ -175,13 +174,14 @@ def iterative(
     problem: Problem, method: ConjugateGradients, memory: int, report: Listener
 ) -> Solver:
     """By conjugate gradients with a preconditioner, on a matrix that is kept as far as it fits."""
-    begin = seconds(problem.x)
+    device = problem.x.device
+    begin = now(device)
     report(Progress("precondition", 0.0))
     near: Columns | Diagonal = Diagonal(torch.ones_like(problem.y[:, 0]))
     if method.preconditioner is not None:
         spare = memory - method.preconditioner.size_in_bytes(problem)
         near = _same(method.preconditioner.matrix(problem, _block(problem, spare)), problem)
-    prepared = seconds(problem.x)
+    prepared = now(device)
     report(Progress("form", 0.0))
     left = memory - _bytes(near)
     block = _block(problem, max(left // 4, _LEAST))
@@ -189,7 +189,7 @@ def iterative(
     aside = max(left // 16, _LEAST) if rounded else 0  # for true residuals
     operator = problem.operator(left - block - aside, method.precision)
     operator.keep()
-    times = (seconds(problem.x) - prepared, prepared - begin)
+    times = (now(device) - prepared, prepared - begin)
     product = problem.shifted(operator)
     aside = aside if operator.keeps else (left - block) // 2
     exact = problem.shifted(operator.exact(aside)) if rounded else None
@@ -234,10 +234,3 @@ def explain(found: Iteration, b: Tensor, solver: Solver) -> str:
         f"{instead} allow more steps, a better preconditioner (a larger rank), a larger ridge or "
         "tolerance"
     )
-
-
-def seconds(like: Tensor) -> float:
-    """The time, when all that was asked of a device is done."""
-    if like.device.type == "cuda":
-        torch.cuda.synchronize(like.device)
-    return time.perf_counter()
