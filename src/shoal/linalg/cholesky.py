@@ -122,8 +122,7 @@ class CholeskyFactor(Operator):
             result[panel.stop :] += beyond.T @ vectors[panel]
         return result
 
-    def _product(self, vectors: Tensor) -> Tensor:
-        return self.product(vectors)
+    _product = product
 
     def forward(self, b: Tensor) -> Tensor:
         r"""$L^{-1} B$."""
