@@ -48,7 +48,7 @@ class SampleStatistics:
     @property
     def membership(self) -> Tensor:
         """$J$, of shape (samples, classes): one at each sample's class."""
-        return _membership(self.indices, len(self.classes))
+        return torch.nn.functional.one_hot(self.indices, len(self.classes)).double()
 
 
 def sample_statistics(
@@ -161,7 +161,3 @@ def warn_of_misfits(statistics: SampleStatistics, expected: float | None) -> Non
 
 def _warn(text: str) -> None:
     warnings.warn(text, UserWarning, stacklevel=5)
-
-
-def _membership(indices: Tensor, count: int) -> Tensor:
-    return torch.nn.functional.one_hot(indices, count).double()

@@ -3,7 +3,6 @@
 from shoal.linalg import CholeskyFactor, Columns, Diagonal
 from shoal.regression.cost import Cost, CostModel
 from shoal.regression.kernel_regression import kernel_regression
-from shoal.regression.methods import Cholesky, ConjugateGradients
 from shoal.regression.preconditioners import (
     CombinedPreconditioner,
     DiagonalPreconditioner,
@@ -14,7 +13,7 @@ from shoal.regression.preconditioners import (
 from shoal.regression.result import Estimate, KernelRegression, LeaveOneOut, Report
 from shoal.regression.ridge_path import RidgePath, ridge_path
 from shoal.regression.selection import Selection, select
-from shoal.regression.solver import Progress
+from shoal.regression.solver import Cholesky, ConjugateGradients, Progress
 
 __all__ = [
     "Cholesky",

@@ -11,9 +11,9 @@ from shoal.core.checkpoints import Checkpoint, Snapshot
 from shoal.core.files import checksum
 from shoal.core.processes import fingerprint
 from shoal.linalg import Iteration
-from shoal.regression.methods import ConjugateGradients
 from shoal.regression.preconditioners import Preconditioner
 from shoal.regression.problem import Problem
+from shoal.regression.solver import ConjugateGradients
 
 __all__ = ["of_problem", "resumed", "snapshot"]
 

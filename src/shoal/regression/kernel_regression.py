@@ -22,7 +22,6 @@ from shoal.kernels.arguments import as_tensor
 from shoal.kernels.images.function import chosen_kernels
 from shoal.linalg.krylov import Iteration, relative
 from shoal.regression import checkpoints
-from shoal.regression.methods import Cholesky, ConjugateGradients
 from shoal.regression.problem import (
     Problem,
     byte_limit,
@@ -41,13 +40,12 @@ from shoal.regression.ridge_path import (
     path_of,
 )
 from shoal.regression.solver import (
+    Cholesky,
+    ConjugateGradients,
     Listener,
     Progress,
     Solver,
     explain,
-    factorized,
-    iterative,
-    least_memory,
 )
 
 __all__ = ["kernel_regression"]
@@ -142,11 +140,7 @@ def kernel_regression(
         if path is not None and wanted is not None:
             problem = replace(problem, ridge=shared.common(path.best(wanted)))
         file, kept = _kept(checkpoint, problem, chosen)  # refused before the work
-        left = limit - data_bytes(problem)
-        if isinstance(chosen, Cholesky):
-            solver = factorized(problem, chosen, left, listener)
-        else:
-            solver = iterative(problem, chosen, left, listener)
+        solver = chosen.prepared(problem, limit - data_bytes(problem), listener)
         begin = now(problem.x.device)
         state = checkpoints.resumed(kept, problem.y.device) if kept else Iteration.start(problem.y)
         found = _run(problem, solver, state, file, listener)
@@ -241,7 +235,7 @@ def _chosen(
             raise ValueError("checkpoint is for method='cg': a factorization is not kept")
         check_factor(problem, method.precision, limit)
         return method
-    least = least_memory(problem, method) + data_bytes(problem)
+    least = method.least_memory(problem) + data_bytes(problem)
     if limit < least:
         raise ValueError(
             f"memory must be at least '{math.ceil(least / 2**20)}MiB' for these inputs and targets "
