@@ -11,8 +11,6 @@ from shoal.activations.bounds import Evaluated, Smoothness
 from shoal.activations.closed_forms import AffineForm, ClosedForm
 from shoal.core.checks import real
 
-__all__ = ["Affine"]
-
 
 @dataclass(frozen=True)
 class Affine(Activation):

@@ -21,8 +21,6 @@ from shoal.core.checks import dense_tensor, integer
 if TYPE_CHECKING:
     from shoal.activations.piecewise_polynomial import PiecewisePolynomial
 
-__all__ = ["Activation", "Program", "is_ours"]
-
 _OF_THE_FUNCTION = (  # what a subclass with a function of its own does not inherit
     *("closed_form", "evaluated", "lipschitz", "panel_edges", "panels_of"),
     *("positively_homogeneous", "smoothness", "source"),

@@ -12,8 +12,6 @@ from shoal.activations.base import Activation, Program
 from shoal.activations.closed_forms import ClosedForm
 from shoal.core.checks import real
 
-__all__ = ["Hermite", "series_coefficients"]
-
 _HERMITE = '''
 def hermite(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
     """A series of normalized probabilists' Hermite polynomials, by Clenshaw's recurrence."""

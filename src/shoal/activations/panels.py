@@ -22,21 +22,6 @@ from shoal.core.settings import in_standard_settings
 if TYPE_CHECKING:
     from shoal.activations.base import Activation
 
-__all__ = [
-    "ORDER",
-    "RADIUS",
-    "Kink",
-    "breaks",
-    "edges",
-    "gauss_legendre",
-    "jump",
-    "kinks",
-    "linear_beyond",
-    "lipschitz",
-    "reach",
-    "vanishes",
-]
-
 ORDER = 24  # nodes per panel
 RADIUS = 512.0  # kinks are looked for in |x| <= RADIUS
 _DERIVATIVES = 4  # the function and three derivatives are resolved on each panel

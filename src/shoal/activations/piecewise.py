@@ -18,8 +18,6 @@ from shoal.activations.closed_forms import (
 from shoal.core.checks import real
 from shoal.core.rounding import up
 
-__all__ = ["ELU", "HardTanh", "Identity", "LeakyReLU", "ReLU"]
-
 
 @dataclass(frozen=True)
 class _Lines(Activation):

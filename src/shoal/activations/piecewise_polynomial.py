@@ -14,8 +14,6 @@ from shoal.activations.base import Activation, Program
 from shoal.activations.lookup import evaluate
 from shoal.core.checks import items, real
 
-__all__ = ["PiecewisePolynomial"]
-
 _PANEL_DEGREE = 16  # squares of such pieces are integrated exactly on a panel
 
 

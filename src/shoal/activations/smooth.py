@@ -13,19 +13,6 @@ from shoal.activations.closed_forms import ClosedForm, ErfForm, GELUForm, Sinuso
 from shoal.core.checks import real
 from shoal.core.rounding import ROUND_UP, UNIT
 
-__all__ = [
-    "GELU",
-    "Cosine",
-    "Erf",
-    "Mish",
-    "Sigmoid",
-    "Sine",
-    "Sinusoid",
-    "Softplus",
-    "Swish",
-    "Tanh",
-]
-
 _SWISH_SLOPE = 1.09984  # the largest slope is 1.099839319..., where x tanh(x/2) = 2
 
 

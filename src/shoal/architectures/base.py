@@ -19,15 +19,6 @@ from shoal.core import checks
 from shoal.core.fields import stated_fields
 from shoal.gaussian.moments import normalization
 
-__all__ = [
-    "Architecture",
-    "ImplicitArchitecture",
-    "biases",
-    "one_or_several",
-    "residual_layers",
-    "scale_of_data",
-]
-
 _MOST_LAYERS = 10**5
 
 

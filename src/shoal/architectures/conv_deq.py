@@ -10,8 +10,6 @@ from shoal.architectures.images import ConvolutionalArchitecture
 from shoal.architectures.layers import Cell, Layers, Weights
 from shoal.core import checks
 
-__all__ = ["ConvDEQ"]
-
 
 @final
 @dataclass(frozen=True, repr=False)

@@ -9,8 +9,6 @@ from shoal.architectures.images import ConvolutionalArchitecture
 from shoal.architectures.layers import Layers
 from shoal.core.checks import flag
 
-__all__ = ["ConvNet"]
-
 
 @final
 @dataclass(frozen=True, repr=False)

@@ -17,8 +17,6 @@ from shoal.core.checks import flag
 from shoal.core.fields import later
 from shoal.gaussian.moments import normalization
 
-__all__ = ["FullyConnected"]
-
 
 @final
 @dataclass(frozen=True, repr=False)

@@ -10,8 +10,6 @@ import torch
 from shoal.architectures.base import Architecture
 from shoal.core import checks
 
-__all__ = ["ConvolutionalArchitecture", "ImageArchitecture", "checked_patch_size", "patch_gain"]
-
 
 class ImageArchitecture(Architecture):
     """An architecture whose inputs are images, and whose weights see patches of pixels."""

@@ -6,8 +6,6 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["best_times", "now", "timed"]
-
 _Result = TypeVar("_Result")
 
 

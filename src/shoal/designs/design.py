@@ -14,8 +14,6 @@ from shoal.designs.sphere import SphereMatching
 from shoal.kernels import kernel_function
 from shoal.networks import Network
 
-__all__ = ["METHODS", "design"]
-
 Method = str | MomentMatching | SphereMatching | PatchMatching
 
 METHODS: dict[str, type[MomentMatching | SphereMatching]] = {

@@ -25,18 +25,6 @@ import numpy as np
 from shoal.activations import PiecewisePolynomial
 from shoal.core.caches import cached
 
-__all__ = [
-    "END",
-    "EPSILON",
-    "Profile",
-    "Quadrature",
-    "carriers",
-    "choose",
-    "hermite_values",
-    "quadrature",
-    "tabulated",
-]
-
 END = 5.5  # standard deviations; beyond, an activation goes on linearly
 EPSILON = 3e-4  # where carriers are rounded off
 _WINDOW = 14.0  # standard deviations; beyond, the density is below 1e-43

@@ -15,8 +15,6 @@ from shoal.kernels import KernelFunction, Kernels, kernel
 from shoal.kernels.arguments import as_tensor, checked_samples
 from shoal.networks import Network, empirical_kernel
 
-__all__ = ["Design", "Gap", "NetworkGap", "layer_activations", "network_gap"]
-
 _REACH = 4.0  # in units of tau0
 _WAY = {"moments": "by moments", "sphere": "on the sphere", "patches": "of images"}
 _COLORS = ("#0072B2", "#D55E00", "#009E73")

@@ -21,8 +21,6 @@ from shoal.designs.profile import END, Profile, Quadrature, choose, quadrature, 
 from shoal.designs.result import Design
 from shoal.kernels import KernelFunction, kernel_function
 
-__all__ = ["SphereMatching"]
-
 _DEGREES = (48, 96, 192, 320)
 _TAIL = 1e-13  # a share of the diagonal beyond the degree that needs no carrier
 _CORRECTED = 24  # coefficients that are corrected for the tangents beyond the ends

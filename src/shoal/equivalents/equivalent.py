@@ -36,8 +36,6 @@ from shoal.kernels.arguments import as_tensor, checked_samples
 from shoal.mixtures import GaussianMixture, class_indices
 from shoal.mixtures.labels import Labels
 
-__all__ = ["Equivalent", "Errors", "equivalent"]
-
 Form = Literal["norms", "paper"]
 
 

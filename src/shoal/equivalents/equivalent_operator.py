@@ -16,8 +16,6 @@ from shoal.linalg.operator import Operator, like_factor
 if TYPE_CHECKING:
     from linear_operator import LinearOperator
 
-__all__ = ["Basis", "CrossOperator", "CrossOperators", "EquivalentOperator"]
-
 _BLOCK = 2**26  # bytes of float64 rows at a time, where the data are float32
 
 

@@ -21,8 +21,6 @@ with warnings.catch_warnings():
             "installed: pip install 'shoal[gpytorch]'"
         ) from error
 
-__all__ = ["EquivalentLinearOperator"]
-
 
 class EquivalentLinearOperator(LinearOperator):  # type: ignore[misc]
     r"""$\alpha X X^T + U S U^T + \delta I$ as a ``LinearOperator``.

@@ -10,14 +10,6 @@ from torch import Tensor
 from shoal.mixtures import GaussianMixture, class_indices
 from shoal.mixtures.labels import Class, Labels, classes_of
 
-__all__ = [
-    "SampleStatistics",
-    "mixture_pair_products",
-    "pair_products",
-    "sample_statistics",
-    "warn_of_misfits",
-]
-
 _BLOCK = 2**24  # entries of a Gram matrix at a time
 _FAR = 0.25  # of the mean squared norm: where expansions around one norm stop to be useful
 _SEPARATE = 0.05

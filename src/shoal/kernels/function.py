@@ -22,16 +22,6 @@ from shoal.kernels.calculi.jets import gradients
 from shoal.kernels.recursions import Network, network_kernels
 from shoal.kernels.result import Kernels
 
-__all__ = [
-    "KernelFunction",
-    "check_width",
-    "checked_variances",
-    "kernel_function",
-    "kernels_in",
-    "with_values",
-]
-
-
 _MOST_ORDERS = 3  # derivatives that two Newton steps at a solution carry
 
 

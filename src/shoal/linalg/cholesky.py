@@ -9,8 +9,6 @@ from shoal.core.checks import real, shaped, writable
 from shoal.core.exceptions import AccuracyError
 from shoal.linalg.operator import Operator
 
-__all__ = ["CholeskyFactor"]
-
 _PANEL = {"cpu": 1024, "cuda": 4096}  # columns that are eliminated together
 _ROWS = 16384  # of a product; BLAS counts some things in 32 bits
 

@@ -10,8 +10,6 @@ from torch import Tensor
 from shoal.core.exceptions import ConvergenceError
 from shoal.linalg.low_rank import Columns, Diagonal
 
-__all__ = ["Iteration", "Map", "conjugate_gradients", "logdet_samples", "relative", "step", "unit"]
-
 Map = Callable[[Tensor], Tensor]
 _GAIN = 5e-4  # by which one sweep of refinement reduces residuals, about
 _LOST = 1e12  # growth of a residual that no conditioning explains

@@ -11,8 +11,6 @@ from shoal.core.checks import real, shaped
 from shoal.core.processes import ALONE, Processes
 from shoal.linalg.operator import Operator
 
-__all__ = ["DROPPED", "Columns", "Diagonal"]
-
 _NUMBERS = 2**27  # of columns that are converted together
 DROPPED = 1e-12  # eigenvalues, relative to the largest, that are rounding
 

@@ -9,14 +9,6 @@ from torch import Tensor
 
 from shoal.core.exceptions import ConvergenceError
 
-__all__ = [
-    "Eigenpair",
-    "dominant_eigenpair",
-    "least_eigenvalue",
-    "spectral_norm",
-    "start_vector",
-]
-
 _EVERY = 8  # steps between two looks at the Ritz values
 _FINE, _COARSE = 1e-4, 1e-3  # relative residuals; errors of eigenvalues are about their squares
 # the second one where numbers overflow

@@ -16,16 +16,6 @@ from torch import Tensor
 from shoal.core.checks import float_dtype, float_tensor, instance, integer, real, room
 from shoal.mixtures.arguments import Numbers, numbers
 
-__all__ = [
-    "Covariance",
-    "DiagonalCovariance",
-    "FullCovariance",
-    "LowRankCovariance",
-    "ScalarCovariance",
-    "as_covariance",
-    "sample_covariance",
-]
-
 FORMS = ("scalar", "diagonal", "full", "low-rank")  # of the covariances of samples
 
 

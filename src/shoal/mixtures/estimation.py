@@ -24,8 +24,6 @@ from shoal.mixtures.sums import (
     spread_rows,
 )
 
-__all__ = ["estimate", "estimate_from", "sums_of_classes"]
-
 _FEWEST = 5  # samples of a class: four for the fourth moments, one more for their error
 _LARGEST = 1e30
 _PAIRED = 512  # samples of a class whose pairs give the variance of second order

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from shoal.core.checks import host_array, items, unmasked
 
-__all__ = ["Class", "Labels", "class_indices", "classes_of"]
-
 Class = int | str
 Labels = Tensor | NDArray[Any] | Sequence[int] | Sequence[str]
 

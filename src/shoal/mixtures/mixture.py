@@ -18,8 +18,6 @@ from shoal.mixtures.estimation import estimate_from, sums_of_classes
 from shoal.mixtures.labels import Class, Labels
 from shoal.mixtures.statistics import MixtureStatistics, known_statistics
 
-__all__ = ["GaussianMixture"]
-
 _BLOCK = 2**22  # numbers that are drawn at a time
 _SHIFT = 8  # of Ling 2024's means and, over the root of the dimension, of its covariances
 

@@ -20,8 +20,6 @@ from shoal.kernels.arguments import as_tensor, checked_samples
 from shoal.prediction.hermite_spectrum import HermiteSpectrum, Index, hermite_spectrum
 from shoal.prediction.targets import checked_targets
 
-__all__ = ["HermiteLaw", "Moments"]
-
 _MODES = 2000
 _FLAT = 1e-12  # a variance that is smaller, relative to the largest, is none
 

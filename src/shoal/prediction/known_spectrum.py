@@ -18,8 +18,6 @@ from shoal.prediction.subsampling import Prediction, Subsampling
 from shoal.regression.problem import byte_limit, checked_problem
 from shoal.regression.ridge_path import decomposed
 
-__all__ = ["law_curve"]
-
 _CHECKED = 800  # samples on which predictions are checked
 _SHARES = (8, 4, 2)  # of these
 _NOTHING = 1e-12  # of a spectrum: what is left of it is rounding

@@ -25,8 +25,6 @@ from shoal.prediction.width import check_width
 from shoal.regression.problem import Problem, byte_limit, checked_problem
 from shoal.regression.ridge_path import Criterion, checked_criterion, decomposed, path_of
 
-__all__ = ["curve_of", "learning_curve"]
-
 _MOST = 16  # times the samples, of sizes that are not asked for
 _LAWS = {
     GaussianMixture: "a mixture has its own classes",

@@ -7,8 +7,6 @@ from torch import Tensor
 
 from shoal.core.figures import Axes, Figure, empty_figure
 
-__all__ = ["Check", "LearningCurve"]
-
 _BLUE, _ORANGE, _GREEN, _GRAY = "#0072B2", "#E69F00", "#009E73", "#444444"
 
 

@@ -13,8 +13,6 @@ from shoal.prediction.targets import checked_targets
 from shoal.regression.problem import byte_limit, checked_problem
 from shoal.regression.ridge_path import decomposed
 
-__all__ = ["accurate_width", "check_width"]
-
 _WIDEST = 2**40  # beyond which rounding errors of predictions count
 
 

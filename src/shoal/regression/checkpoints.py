@@ -15,8 +15,6 @@ from shoal.regression.preconditioners import Preconditioner
 from shoal.regression.problem import Problem
 from shoal.regression.solver import ConjugateGradients
 
-__all__ = ["of_problem", "resumed", "snapshot"]
-
 _SECONDS = 30.0  # between writes
 
 

@@ -13,8 +13,6 @@ from shoal.kernels import KernelFunction, KernelOperator, kernel_operator
 from shoal.kernels.arguments import as_tensor
 from shoal.linalg import Columns
 
-__all__ = ["Cost", "CostModel"]
-
 _COPIES = 4  # of the inputs, in float64
 _VECTORS = 12  # of the size of the targets
 _RANK = 512  # of the columns that rates are measured with

@@ -48,8 +48,6 @@ from shoal.regression.solver import (
     explain,
 )
 
-__all__ = ["kernel_regression"]
-
 Method = Literal["auto", "cholesky", "cg"] | Cholesky | ConjugateGradients
 
 

@@ -17,14 +17,6 @@ from shoal.linalg.low_rank import DROPPED
 from shoal.mixtures.labels import Labels, class_indices, classes_of
 from shoal.regression.problem import Problem
 
-__all__ = [
-    "CombinedPreconditioner",
-    "DiagonalPreconditioner",
-    "EquivalentPreconditioner",
-    "Nystrom",
-    "Preconditioner",
-]
-
 _ROWS = 2**13  # of columns that are made together
 _JITTER = 1e-10  # relative to the diagonal
 

@@ -16,16 +16,6 @@ from shoal.kernels.images.function import ImageKernels, checked_points
 from shoal.linalg.krylov import Map
 from shoal.linalg.operator import refuse_gradients
 
-__all__ = [
-    "Problem",
-    "byte_limit",
-    "check_decomposition",
-    "check_factor",
-    "checked_problem",
-    "data_bytes",
-    "matrix_bytes",
-]
-
 _DEFAULT_MEMORY = 8 * 2**30
 _WORK = {"cpu": 2**29, "cuda": 6 * 2**30}  # besides the matrix: strips and panels
 _ARRAYS = 4  # of the size of the matrix: it, its vectors, and what the decomposition works in

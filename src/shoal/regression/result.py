@@ -19,8 +19,6 @@ from shoal.regression.problem import Problem
 from shoal.regression.ridge_path import RidgePath, agreement
 from shoal.regression.solver import Solver
 
-__all__ = ["Estimate", "KernelRegression", "LeaveOneOut", "Report"]
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 

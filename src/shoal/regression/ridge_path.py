@@ -24,17 +24,6 @@ from shoal.regression.problem import (
     data_bytes,
 )
 
-__all__ = [
-    "Criterion",
-    "Decomposition",
-    "RidgePath",
-    "agreement",
-    "checked_criterion",
-    "decomposed",
-    "path_of",
-    "ridge_path",
-]
-
 Criterion = Literal["gcv", "loo", "likelihood"]
 _PER_DECADE = 8
 _SMALL = 1e-150  # targets, whose squares and their sums are numbers still

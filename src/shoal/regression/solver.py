@@ -16,15 +16,6 @@ from shoal.linalg.krylov import Iteration, Map, conjugate_gradients, logdet_samp
 from shoal.regression.preconditioners import DiagonalPreconditioner, Nystrom, Preconditioner
 from shoal.regression.problem import Problem
 
-__all__ = [
-    "Cholesky",
-    "ConjugateGradients",
-    "Listener",
-    "Progress",
-    "Solver",
-    "explain",
-]
-
 _LEAST = 2**21  # bytes with which strips of a matrix are still worth their while
 _REFINEMENTS = 1000  # most steps with a factor; more than a few mean that it says nothing
 _BLOCK = {"cpu": 2**28, "cuda": 2**32}  # most bytes that work with new inputs takes

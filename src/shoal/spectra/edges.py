@@ -25,8 +25,6 @@ from shoal.core.exceptions import AccuracyError
 from shoal.spectra.equation import Equation
 from shoal.spectra.populations import Array, Commuting, Values
 
-__all__ = ["Scan", "fold", "single_class_edges"]
-
 _EPS = float(np.finfo(float).eps)
 
 

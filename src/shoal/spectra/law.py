@@ -15,9 +15,6 @@ from shoal.spectra.equation import Equation
 from shoal.spectra.panels import Bulk, Chart, GapFoundError
 from shoal.spectra.populations import Array, Commuting, Population, Values, reduced
 
-__all__ = ["Law"]
-
-
 _MASS_TOLERANCE = 1e-7
 
 

@@ -22,8 +22,6 @@ from shoal.spectra.law import Law
 from shoal.spectra.populations import Array
 from shoal.spectra.spikes import LowRank, Spike, Transition, isolated, transitions
 
-__all__ = ["Atom", "Spectra", "Spectrum", "spectrum"]
-
 Points = TypeVar("Points", Tensor, ArrayLike)
 
 _FAR = 0.25  # relative: where the expansion around one norm stops to be useful

@@ -9,13 +9,6 @@ from torch import Tensor
 from shoal.activations.closed_forms.base import ClosedForm
 from shoal.activations.closed_forms.correlation import correlation, determinant
 
-__all__ = [
-    "ArcCosineForm",
-    "ErfForm",
-    "GELUForm",
-    "SinusoidForm",
-]
-
 
 @dataclass(frozen=True)
 class ArcCosineForm(ClosedForm):

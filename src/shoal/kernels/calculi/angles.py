@@ -16,8 +16,6 @@ from shoal.kernels.calculi.own import loop_variance
 from shoal.kernels.fixed_points import solve
 from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
 
-__all__ = ["Angles", "NoAngleError"]
-
 
 class NoAngleError(Exception):
     """A variance is zero, and no angle means anything there."""

@@ -27,8 +27,6 @@ from shoal.kernels.calculi.own import loop_variance
 from shoal.kernels.calculi.pairs import loop_covariance
 from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
 
-__all__ = ["Jet", "Jets", "Taylor", "gradients"]
-
 Duals = Callable[[int, int], float]
 r"""$D_{jk}$ at one covariance of $(u, v)$."""
 

@@ -17,8 +17,6 @@ from shoal.kernels.function import (
     with_values,
 )
 
-__all__ = ["ImageKernels", "checked_points", "chosen_kernels"]
-
 
 @dataclass(frozen=True)
 class ImageKernels:

@@ -19,8 +19,6 @@ from shoal.kernels.images.function import ImageKernels
 from shoal.kernels.images.pixel_pairs import PixelPairs
 from shoal.kernels.recursions import Loop, network_kernels
 
-__all__ = ["FusedPixels", "LoopedPixels"]
-
 _MOST_SIDE = 64  # pixels along an axis that registers hold
 _PROGRAMS = 2**22  # pairs of images, times displacements, of one launch
 _PAIRS = 2**14  # of images that threads take at once
