@@ -24,8 +24,7 @@ import shoal
 from shoal.kernels import kernel_function
 from shoal.prediction.learning_curve import curve_of
 from shoal.prediction.subsampling import Subsampling
-from shoal.regression.memory import byte_limit
-from shoal.regression.problem import Problem, checked_problem
+from shoal.regression.problem import Problem, byte_limit, checked_problem
 from shoal.regression.ridge_path import decomposed
 
 RECORD = Path(__file__).parents[1] / "docs" / "results" / "ling2024-figure3.json"

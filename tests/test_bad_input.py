@@ -331,7 +331,10 @@ def inner_cases() -> dict[str, Case]:
         ),
         "CholeskyFactor.solve": (factor.solve, {"b": X}),
         "Diagonal.solve": (regression.Diagonal(ONES).solve, {"vectors": X}),
-        "LowRank": (regression.LowRank, {"vectors": X, "values": ONES[:3], "outside": 0.1}),
+        "Columns": (
+            regression.Columns,
+            {"columns": X, "gram": X.T @ X, "outside": 0.1, "scale": 2.0},
+        ),
         "chebyshev_nodes": (approximation.chebyshev_nodes, {"degree": 3, "low": 0.0, "high": 1.0}),
         "differentiate": (approximation.differentiate, {"coefficients": X, "dim": -1}),
         "supremum": (approximation.supremum, {"coefficients": X}),

@@ -376,3 +376,20 @@ def test_fields_hold_the_variances_that_they_stand_for(name):
     variance = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
     with pytest.raises(ValueError, match=f"'entry' of Scaled .* field '{name}', got 1.0"):
         shoal.kernel(Scaled(name), inputs(3), variances={name: variance})
+
+
+@dataclass(frozen=True)
+class OneForTwo(shoal.Architecture):
+    """Two layers that share one activation."""
+
+    activation: shoal.Activation
+
+    def layers(self, width=None):  # noqa: ARG002
+        cells = (shoal.Cell(self.activation, shoal.Weights(name)) for name in ("first", "second"))
+        return shoal.Layers(tuple(cells))
+
+
+def test_one_field_for_several_cells_cannot_be_centered():
+    with pytest.raises(TypeError, match="OneForTwo must take a tuple with an activation for each"):
+        shoal.centered(OneForTwo(shoal.ReLU()), tau0=1.0)
+    assert shoal.coefficients(OneForTwo(shoal.ReLU()), tau0=1.0, center=False).alpha1 > 0

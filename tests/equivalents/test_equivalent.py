@@ -251,7 +251,7 @@ def test_bad_input_to_methods() -> None:
     eq = shoal.equivalent(ERF, x, labels)
     with pytest.raises(ValueError, match=r"shape \(inputs, 60\)"):
         eq.cross(x[:, :5])
-    with pytest.raises(ValueError, match="got 50 for 3 inputs"):
+    with pytest.raises(ValueError, match="got 50 for 3 samples"):
         eq.cross(x[:3], labels)
     with pytest.raises(ValueError, match="count must be >= 1"):
         eq.error(0)

@@ -1,11 +1,11 @@
 """Activation functions as immutable values."""
 
 from shoal.activations.affine import Affine
-from shoal.activations.base import Activation
+from shoal.activations.base import Activation, Program
 from shoal.activations.bounds import Evaluated, Smoothness
 from shoal.activations.closed_forms import ClosedForm, PiecewiseLinear
 from shoal.activations.hermite import Hermite
-from shoal.activations.kink import Kink
+from shoal.activations.panels import Kink
 from shoal.activations.piecewise import ELU, HardTanh, Identity, LeakyReLU, ReLU
 from shoal.activations.piecewise_polynomial import PiecewisePolynomial
 from shoal.activations.smooth import (
@@ -20,7 +20,6 @@ from shoal.activations.smooth import (
     Swish,
     Tanh,
 )
-from shoal.activations.source import Program
 
 __all__ = [
     "ELU",

@@ -6,13 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from shoal.activations.base import Activation
+from shoal.activations.base import Activation, Program
 from shoal.activations.bounds import Evaluated, Smoothness
 from shoal.activations.closed_forms import AffineForm, ClosedForm
-from shoal.activations.source import Program
 from shoal.core.checks import real
-
-__all__ = ["Affine"]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -15,17 +15,30 @@ from torch import Tensor
 from shoal.activations import panels
 from shoal.activations.bounds import Evaluated, Smoothness
 from shoal.activations.closed_forms.base import ClosedForm
-from shoal.activations.kink import Kink
-from shoal.activations.source import Program
+from shoal.activations.panels import Kink
 from shoal.core.checks import dense_tensor, integer
 
-__all__ = ["Activation", "is_ours"]
+if TYPE_CHECKING:
+    from shoal.activations.piecewise_polynomial import PiecewisePolynomial
 
 _OF_THE_FUNCTION = (  # what a subclass with a function of its own does not inherit
     *("closed_form", "evaluated", "lipschitz", "panel_edges", "panels_of"),
     *("positively_homogeneous", "smoothness", "source"),
     *("_curvature", "_expression", "_form", "_homogeneous", "_lipschitz"),
 )
+
+
+class Program(Protocol):
+    """A Python module in the making, which imports ``math``, ``torch`` and ``nn`` of torch."""
+
+    def expression(self, phi: "Activation") -> str:
+        """The source of another activation, an expression in ``x``."""
+
+    def need(self, helper: str) -> None:
+        """Have the source of a function or class in the module, once."""
+
+    def table(self, phi: "PiecewisePolynomial") -> str:
+        """The same as ``expression``, by a table that is stored with the weights."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,9 +95,8 @@ class Activation(ABC):
         return type(self) is type(other) and _attributes(self) == _attributes(other)
 
     def __hash__(self) -> int:
-        """Of the class, the attributes and those of the class as they are now."""
-        values = {**_class_attributes(type(self)), **_attributes(self)}
-        return hash((type(self), tuple(sorted(values.items()))))
+        """Of the class and the attributes."""
+        return hash((type(self), tuple(sorted(_attributes(self).items()))))
 
     @abstractmethod
     def function(self, x: Tensor) -> Tensor:
@@ -182,11 +194,12 @@ def _lacks_function(kind: Any) -> bool:
     return getattr(kind.function, "__isabstractmethod__", False)
 
 
-def _attributes(phi: Activation) -> dict[str, object]:
-    """All values of an instance, those in slots too."""
+def _attributes(phi: Activation) -> dict[str, Hashable]:
+    """All values of an instance, those in slots too, and of its class as they are now."""
     compared, names = _fields(type(phi))
-    values = {name: getattr(phi, name) for name in compared}
-    return values | {name: value for name, value in vars(phi).items() if name not in names}
+    values = {name: value for name, value in vars(phi).items() if name not in names}
+    values |= {name: getattr(phi, name) for name in compared}
+    return _class_attributes(type(phi)) | {name: _fixed(value) for name, value in values.items()}
 
 
 @cache
@@ -202,7 +215,7 @@ def _users(kind: type) -> tuple[type, ...]:
     return tuple(c for c in reversed(kind.__mro__) if issubclass(c, Activation) and not is_ours(c))
 
 
-def _class_attributes(kind: type) -> dict[str, object]:
+def _class_attributes(kind: type) -> dict[str, Hashable]:
     """The values among the attributes of a user's classes, which may be changed at any time."""
     return {
         name: _fixed(value)

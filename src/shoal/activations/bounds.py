@@ -22,8 +22,6 @@ from torch import Tensor
 
 from shoal.core.rounding import UNIT, up
 
-__all__ = ["ERROR", "Evaluated", "Smoothness", "exponential", "logarithm"]
-
 _FARTHEST = 64.0  # e^-64 is less than all errors
 _SQUARINGS, _TERMS, _LOG_TERMS = 7, 14, 17
 ERROR = 2.0**15 * UNIT  # twice that of the exponential: room for what is made of it

@@ -13,14 +13,6 @@ if TYPE_CHECKING:
     from shoal.activations.base import Activation
     from shoal.activations.bounds import Evaluated
 
-__all__ = [
-    "check_evaluated",
-    "check_function",
-    "check_smoothness",
-    "declared_breaks",
-    "innermost",
-]
-
 _POINTS = torch.linspace(-5.9, 6.1, 97, dtype=torch.float64) + 0.0137
 
 

@@ -18,8 +18,6 @@ from shoal.activations.base import Activation, is_ours
 from shoal.core.fields import stated_fields
 from shoal.core.files import checksum
 
-__all__ = ["description"]
-
 _MANY = 64  # entries of a sequence, above which a checksum stands for them
 _POINTS = 64
 _SPACING = 2**0.5 / 4  # of the points, which reach from -11 to 11; no kink lies on one

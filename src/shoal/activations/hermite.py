@@ -8,12 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from shoal.activations.base import Activation
+from shoal.activations.base import Activation, Program
 from shoal.activations.closed_forms import ClosedForm
-from shoal.activations.source import Program
 from shoal.core.checks import real
-
-__all__ = ["Hermite", "series_coefficients"]
 
 _HERMITE = '''
 def hermite(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:

@@ -23,8 +23,6 @@ from shoal.core.settings import in_standard_settings
 if TYPE_CHECKING:
     from shoal.activations.piecewise_polynomial import PiecewisePolynomial
 
-__all__ = ["GradedCells", "Table", "evaluate", "table"]
-
 _LOGGER = logging.getLogger(__name__)
 
 _VALUE, _SLOPE = 5e-7, 1e-5  # what cubics may miss: of the value nearby, of the largest slope

@@ -12,8 +12,6 @@ from shoal.activations.piecewise import ELU, HardTanh, Identity, LeakyReLU, ReLU
 from shoal.activations.piecewise_polynomial import PiecewisePolynomial
 from shoal.activations.smooth import GELU, Mish, Sigmoid, Softplus, Swish, Tanh
 
-__all__ = ["activation_names", "as_activation", "known_activations", "parse_activation"]
-
 SELU = Affine(ELU(1.6732632423543772), scale=1.0507009873554805)  # Klambauer 2017
 _ALIASES: dict[str, Activation] = {"silu": Swish(), "selu": SELU}
 

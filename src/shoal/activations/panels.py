@@ -5,6 +5,7 @@ first three derivatives are resolved by a Gauss-Legendre rule of ``ORDER`` nodes
 """
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,27 +14,13 @@ import torch
 from torch import Tensor
 
 from shoal.activations.consistency import check_function, declared_breaks, innermost
-from shoal.activations.kink import Kink
 from shoal.core.caches import cached
+from shoal.core.checks import items, real
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
 
 if TYPE_CHECKING:
     from shoal.activations.base import Activation
-
-__all__ = [
-    "ORDER",
-    "RADIUS",
-    "breaks",
-    "edges",
-    "gauss_legendre",
-    "jump",
-    "kinks",
-    "linear_beyond",
-    "lipschitz",
-    "reach",
-    "vanishes",
-]
 
 ORDER = 24  # nodes per panel
 RADIUS = 512.0  # kinks are looked for in |x| <= RADIUS
@@ -53,6 +40,27 @@ _REMEDY = (
 )
 _MOST_PANELS = 20_000
 _MOST_PASSES = 6  # new edges may bring kinks to light that lay on old ones
+
+
+@dataclass(frozen=True)
+class Kink:
+    r"""A place where an activation is not smooth.
+
+    Attributes:
+        location: Where.
+        jumps: Right minus left limit there, of $\varphi$, $\varphi'$ and $\varphi''$.
+    """
+
+    location: float
+    jumps: tuple[float, float, float]
+
+    def __post_init__(self) -> None:
+        location = real("location", self.location)
+        jumps = tuple(real("jumps", jump) for jump in items("jumps", self.jumps))
+        if len(jumps) != 3:
+            raise ValueError(f"jumps must be three, of the function and two derivatives: {jumps}")
+        object.__setattr__(self, "location", location)
+        object.__setattr__(self, "jumps", jumps)
 
 
 @cached

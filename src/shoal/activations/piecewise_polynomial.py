@@ -10,12 +10,9 @@ import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
 
-from shoal.activations.base import Activation
+from shoal.activations.base import Activation, Program
 from shoal.activations.lookup import evaluate
-from shoal.activations.source import Program
 from shoal.core.checks import items, real
-
-__all__ = ["PiecewisePolynomial"]
 
 _PANEL_DEGREE = 16  # squares of such pieces are integrated exactly on a panel
 

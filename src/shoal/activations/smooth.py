@@ -7,25 +7,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from shoal.activations.base import Activation
+from shoal.activations.base import Activation, Program
 from shoal.activations.bounds import ERROR, Evaluated, Smoothness, exponential, logarithm
 from shoal.activations.closed_forms import ClosedForm, ErfForm, GELUForm, SinusoidForm
-from shoal.activations.source import Program
 from shoal.core.checks import real
 from shoal.core.rounding import ROUND_UP, UNIT
-
-__all__ = [
-    "GELU",
-    "Cosine",
-    "Erf",
-    "Mish",
-    "Sigmoid",
-    "Sine",
-    "Sinusoid",
-    "Softplus",
-    "Swish",
-    "Tanh",
-]
 
 _SWISH_SLOPE = 1.09984  # the largest slope is 1.099839319..., where x tanh(x/2) = 2
 

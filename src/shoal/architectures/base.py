@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Self
 
@@ -17,15 +18,6 @@ from shoal.architectures.layers import (
 from shoal.core import checks
 from shoal.core.fields import stated_fields
 from shoal.gaussian.moments import normalization
-
-__all__ = [
-    "Architecture",
-    "ImplicitArchitecture",
-    "biases",
-    "one_or_several",
-    "residual_layers",
-    "scale_of_data",
-]
 
 _MOST_LAYERS = 10**5
 
@@ -106,14 +98,15 @@ class Architecture(ABC):
             before = changes.get(field, ())
             assert isinstance(before, tuple)
             changes[field] = (*before, phi) if several else phi
-        changed = replace(self, **changes)
-        if [cell.activation for cell in changed.layers().cells] != list(activations):
-            held = ", ".join(map(repr, changes))
-            raise TypeError(
-                f"{type(self).__name__} must take a tuple with an activation for each cell as its "
-                f"{held} to be centered, or have a field for each"
-            )
-        return changed
+        with suppress(TypeError, ValueError):  # of fields that take one activation only
+            changed = replace(self, **changes)
+            if [cell.activation for cell in changed.layers().cells] == list(activations):
+                return changed
+        held = ", ".join(map(repr, changes))
+        raise TypeError(
+            f"{type(self).__name__} must take a tuple with an activation for each cell as its "
+            f"{held} to be centered, or have a field for each"
+        )
 
     def __repr__(self) -> str:
         """The call that makes it, without biases and hidden layers where there are none."""

@@ -6,16 +6,14 @@ from typing import Literal, final
 from shoal.activations import Activation
 from shoal.activations.names import as_activation
 from shoal.architectures.base import ImplicitArchitecture, biases
-from shoal.architectures.images import ImageArchitecture, check_image_fields
+from shoal.architectures.images import ConvolutionalArchitecture
 from shoal.architectures.layers import Cell, Layers, Weights
 from shoal.core import checks
-
-__all__ = ["ConvDEQ"]
 
 
 @final
 @dataclass(frozen=True, repr=False)
-class ConvDEQ(ImplicitArchitecture, ImageArchitecture):
+class ConvDEQ(ImplicitArchitecture, ConvolutionalArchitecture):
     r"""A deep equilibrium model of images, whose weights are convolutions.
 
     $$z = m^{-1/2} \phi(\sigma_a A * z + \sigma_b B * x + b)$$
@@ -67,17 +65,7 @@ class ConvDEQ(ImplicitArchitecture, ImageArchitecture):
         object.__setattr__(self, "activation", as_activation("activation", self.activation))
         for name in ("recurrent_variance", "input_variance", "bias_variance"):
             object.__setattr__(self, name, checks.real(name, getattr(self, name), at_least=0))
-        check_image_fields(self)
-
-    @property
-    def patch_size(self) -> int:
-        """The side of a patch."""
-        return self.kernel_size
-
-    @property
-    def averaged(self) -> bool:
-        """True: weights have smaller entries where patches have more pixels."""
-        return True
+        self._check_image_fields()
 
     def layers(self, width: int | None = None) -> Layers:  # noqa: ARG002
         """A loop of one cell."""

@@ -5,16 +5,14 @@ from typing import Literal, final
 
 from shoal.activations import Activation
 from shoal.architectures.fully_connected import FullyConnected
-from shoal.architectures.images import ImageArchitecture, check_image_fields
+from shoal.architectures.images import ConvolutionalArchitecture
 from shoal.architectures.layers import Layers
 from shoal.core.checks import flag
-
-__all__ = ["ConvNet"]
 
 
 @final
 @dataclass(frozen=True, repr=False)
-class ConvNet(ImageArchitecture):
+class ConvNet(ConvolutionalArchitecture):
     r"""A convolutional network of any depth, with one activation per layer.
 
     $$x^{(l)} = m^{-1/2} \sigma_l(W_l * x^{(l-1)} + b_l), \quad l = 1, \dots, L$$
@@ -62,22 +60,12 @@ class ConvNet(ImageArchitecture):
         at_each_pixel = self._at_each_pixel()
         object.__setattr__(self, "activations", at_each_pixel.activations)
         object.__setattr__(self, "bias_variance", at_each_pixel.bias_variance)
-        check_image_fields(self)
+        self._check_image_fields()
 
     @property
     def depth(self) -> int:
         """The number of hidden layers."""
         return len(self.activations)
-
-    @property
-    def patch_size(self) -> int:
-        """The side of a patch."""
-        return self.kernel_size
-
-    @property
-    def averaged(self) -> bool:
-        """True: weights are smaller where patches have more pixels."""
-        return True
 
     def layers(self, width: int | None = None) -> Layers:
         """A chain of as many cells as there are activations."""

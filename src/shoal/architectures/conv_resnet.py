@@ -15,8 +15,6 @@ from shoal.architectures.layers import Layers
 from shoal.core import checks
 from shoal.core.fields import later
 
-__all__ = ["ConvResNet"]
-
 
 @final
 @dataclass(frozen=True, repr=False)
@@ -48,7 +46,7 @@ class ConvResNet(ImageArchitecture):
 
     Raises:
         TypeError: If an argument is not of its kind.
-        ValueError: If ``depth`` is not between 1 and 10⁶, ``patch_size`` not positive and odd,
+        ValueError: If ``depth`` is not between 1 and 10⁵, ``patch_size`` not positive and odd,
             ``residual_scale`` negative, infinite or NaN, or ``padding`` unknown.
 
     Example:

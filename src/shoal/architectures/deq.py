@@ -12,8 +12,6 @@ from shoal.architectures.layers import Cell, Layers, Weights
 from shoal.core import checks
 from shoal.core.fields import later
 
-__all__ = ["DEQ"]
-
 
 @final
 @dataclass(frozen=True, repr=False)

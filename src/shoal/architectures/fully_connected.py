@@ -17,8 +17,6 @@ from shoal.core.checks import flag
 from shoal.core.fields import later
 from shoal.gaussian.moments import normalization
 
-__all__ = ["FullyConnected"]
-
 
 @final
 @dataclass(frozen=True, repr=False)
@@ -96,7 +94,7 @@ class FullyConnected(Architecture):
 
         Raises:
             TypeError: If an argument is not of its kind.
-            ValueError: If ``depth`` is not between 1 and 10⁶.
+            ValueError: If ``depth`` is not between 1 and 10⁵.
 
         Example:
             >>> from shoal.activations import Softplus

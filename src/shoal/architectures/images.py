@@ -10,8 +10,6 @@ import torch
 from shoal.architectures.base import Architecture
 from shoal.core import checks
 
-__all__ = ["ImageArchitecture", "check_image_fields", "checked_patch_size", "patch_gain"]
-
 
 class ImageArchitecture(Architecture):
     """An architecture whose inputs are images, and whose weights see patches of pixels."""
@@ -67,22 +65,37 @@ class ImageArchitecture(Architecture):
             )
 
 
+class ConvolutionalArchitecture(ImageArchitecture):
+    """An architecture with the field ``kernel_size``, whose weights are smaller if it is larger."""
+
+    kernel_size: int
+
+    @property
+    def patch_size(self) -> int:
+        """The side of a patch."""
+        return self.kernel_size
+
+    @property
+    def averaged(self) -> bool:
+        """True: entries of weights are smaller where patches have more pixels."""
+        return True
+
+    def _check_image_fields(self) -> None:
+        """See that the fields ``kernel_size``, ``pooling`` and ``padding`` make sense."""
+        size = checked_patch_size("kernel_size", self.kernel_size)
+        object.__setattr__(self, "kernel_size", size)
+        if self.pooling not in (None, "average"):
+            found = checks.shown(self.pooling)
+            raise ValueError(f"pooling must be None or 'average', got {found}")
+        checks.one_of("padding", self.padding, ("zeros", "circular"))
+
+
 def checked_patch_size(name: str, value: int) -> int:
     """Return the side of a patch, or say why it is none."""
     size = checks.integer(name, value, at_least=1)
     if size % 2 == 0:
         raise ValueError(f"{name} must be odd, got {size}")
     return size
-
-
-def check_image_fields(architecture: ImageArchitecture) -> None:
-    """See that the fields ``kernel_size``, ``pooling`` and ``padding`` make sense."""
-    size = checked_patch_size("kernel_size", architecture.patch_size)
-    object.__setattr__(architecture, "kernel_size", size)
-    if architecture.pooling not in (None, "average"):
-        found = checks.shown(architecture.pooling)
-        raise ValueError(f"pooling must be None or 'average', got {found}")
-    checks.one_of("padding", architecture.padding, ("zeros", "circular"))
 
 
 @cache

@@ -8,8 +8,6 @@ from shoal.architectures.layers import Layers
 from shoal.core import checks
 from shoal.core.fields import later
 
-__all__ = ["ImplicitNetwork"]
-
 
 @final
 @dataclass(frozen=True, repr=False)

@@ -18,8 +18,6 @@ from shoal.activations import Activation
 from shoal.activations.names import as_activation
 from shoal.core import checks
 
-__all__ = ["Cell", "Layers", "Weights", "squared_gain"]
-
 
 @dataclass(frozen=True)
 class Weights:

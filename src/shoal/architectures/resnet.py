@@ -15,8 +15,6 @@ from shoal.architectures.layers import Layers
 from shoal.core import checks
 from shoal.core.fields import later
 
-__all__ = ["ResNet"]
-
 
 @final
 @dataclass(frozen=True, repr=False)
@@ -44,7 +42,7 @@ class ResNet(Architecture):
 
     Raises:
         TypeError: If an argument is not of its kind.
-        ValueError: If ``depth`` is not between 1 and 10⁶, ``activation`` a sequence of another
+        ValueError: If ``depth`` is not between 1 and 10⁵, ``activation`` a sequence of another
             length, or ``residual_scale`` negative, infinite or NaN.
 
     Example:

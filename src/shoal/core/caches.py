@@ -13,8 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["cached", "clear_caches"]
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 

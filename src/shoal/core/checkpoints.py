@@ -14,8 +14,6 @@ from torch import Tensor
 
 from shoal.core.files import checksum, remove_leftovers, write_whole
 
-__all__ = ["Checkpoint", "Snapshot"]
-
 
 class Snapshot(NamedTuple):
     """Work between two steps.

@@ -15,36 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-__all__ = [
-    "FLOATS",
-    "as_path",
-    "as_tensor",
-    "check_layout",
-    "check_values",
-    "dense_tensor",
-    "device_of",
-    "flag",
-    "float_dtype",
-    "float_tensor",
-    "function",
-    "host_array",
-    "instance",
-    "integer",
-    "items",
-    "known_tensor",
-    "number",
-    "one_of",
-    "real",
-    "real_array",
-    "room",
-    "seeded",
-    "shaped",
-    "shown",
-    "size",
-    "unmasked",
-    "writable",
-]
-
 FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})  # to compute in
 
 T = TypeVar("T")

@@ -16,8 +16,6 @@ from torch.utils import _pytree as pytree
 
 from shoal.core.torch_internals import lent_tensors, named_tensors
 
-__all__ = ["HeldModules", "Replaced", "Uses"]
-
 
 class Uses(TorchFunctionMode):
     """Notes which tensors are used that may be differentiated by and that were made outside.

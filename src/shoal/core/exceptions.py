@@ -1,7 +1,5 @@
 """The errors of shoal that are not a plain ``ValueError`` or ``TypeError``."""
 
-__all__ = ["AccuracyError", "ConvergenceError", "ConvergenceWarning"]
-
 
 class ConvergenceError(RuntimeError):
     """An iteration ended before it met its tolerance, or cannot meet it.

@@ -3,8 +3,6 @@
 import dataclasses
 from typing import Any
 
-__all__ = ["later", "plain", "stated_fields"]
-
 _LATER = "later"
 
 

@@ -23,19 +23,6 @@ try:
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = [
-    "checksum",
-    "finite",
-    "json_text",
-    "lock_file",
-    "made",
-    "printable",
-    "remove_leftovers",
-    "staged",
-    "write_together",
-    "write_whole",
-]
-
 _LEFTOVER = re.compile(r"\.shoal-[0-9a-f]{32}\.part")
 # control characters but tabs and ends of lines, and what turns the direction of text
 _UNSEEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")

@@ -2,8 +2,6 @@
 
 from torch import Tensor
 
-__all__ = ["mixed", "shifted"]
-
 _FIRST, _SECOND = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
 
 

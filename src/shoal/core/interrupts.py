@@ -6,8 +6,6 @@ import sys
 from pathlib import PurePath
 from types import FrameType
 
-__all__ = ["loaded"]
-
 
 def loaded(*, once: bool) -> None:
     """Let Ctrl-C be an exception again, which the commands know what to do with.

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["memory_words", "peak_memory"]
-
 _Result = TypeVar("_Result")
 
 

@@ -29,18 +29,6 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.distributed_c10d import Store
 
-__all__ = [
-    "ALONE",
-    "Group",
-    "Processes",
-    "alone",
-    "fingerprint",
-    "first_launched",
-    "launched",
-    "processes",
-    "told",
-]
-
 Group: TypeAlias = 'ProcessGroup | Literal["auto"] | None'
 _T = TypeVar("_T")
 

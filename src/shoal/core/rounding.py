@@ -3,8 +3,6 @@
 import math
 from fractions import Fraction
 
-__all__ = ["ROUND_UP", "UNIT", "down", "nearest", "up"]
-
 UNIT = 2.0**-53  # u of float64
 ROUND_UP = 1 + 64 * UNIT  # what a few operations with positive numbers lose, and more
 

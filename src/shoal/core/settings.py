@@ -15,8 +15,6 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["in_standard_settings", "standard_settings"]
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 

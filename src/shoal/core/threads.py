@@ -7,8 +7,6 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["limited_threads", "side_by_side"]
-
 _T = TypeVar("_T")
 
 

@@ -6,18 +6,14 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["best_times", "timed"]
-
 _Result = TypeVar("_Result")
 
 
 def timed(function: Callable[[], _Result], device: torch.device) -> tuple[_Result, float]:
     """What a function returns, and the seconds until the device has finished it."""
-    _finish(device)
-    begin = time.perf_counter()
+    begin = now(device)
     result = function()
-    _finish(device)
-    return result, time.perf_counter() - begin
+    return result, now(device) - begin
 
 
 def best_times(
@@ -36,6 +32,8 @@ def best_times(
     return {name: min(each) for name, each in times.items()}
 
 
-def _finish(device: torch.device) -> None:
+def now(device: torch.device) -> float:
+    """The time, when all that was asked of a device is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    return time.perf_counter()

@@ -4,9 +4,8 @@ from shoal.designs.design import design
 from shoal.designs.feasibility import Feasibility, feasibility
 from shoal.designs.kernel_series import KernelSeries, kernel_series
 from shoal.designs.moments import MomentMatching
-from shoal.designs.networks import NetworkGap
 from shoal.designs.patches import PatchMatching
-from shoal.designs.result import Design, Gap
+from shoal.designs.result import Design, Gap, NetworkGap
 from shoal.designs.sphere import SphereMatching
 
 __all__ = [

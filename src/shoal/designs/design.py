@@ -8,14 +8,11 @@ from shoal.architectures import Architecture
 from shoal.core.checks import one_of, shown
 from shoal.core.settings import in_standard_settings
 from shoal.designs.moments import MomentMatching
-from shoal.designs.networks import network_gap
 from shoal.designs.patches import PatchMatching
-from shoal.designs.result import Design
+from shoal.designs.result import Design, network_gap
 from shoal.designs.sphere import SphereMatching
 from shoal.kernels import kernel_function
 from shoal.networks import Network
-
-__all__ = ["METHODS", "design"]
 
 Method = str | MomentMatching | SphereMatching | PatchMatching
 

@@ -18,17 +18,6 @@ from shoal.activations import Activation
 from shoal.equivalents import Coefficients
 from shoal.kernels.calculi.jets import gradients
 
-__all__ = [
-    "TWO_LAYERS",
-    "Energies",
-    "Numbers",
-    "Proposal",
-    "kernel_slant",
-    "names",
-    "network_numbers",
-    "target_numbers",
-]
-
 TWO_LAYERS = {"ck": (1.0, 1.0, 1.0, 1.0), "ntk": (3.0, 4.0, 5.0, 2.0)}
 r"""$n$, $p_1$, $p_2$, $p_3$ in $nA_3/A_1 = p_1w_1 + p_2w_2f$ and $nA_2/A_1 = p_3w_1 + w_2g^2/f$.
 

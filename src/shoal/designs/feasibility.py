@@ -23,8 +23,6 @@ from shoal.designs.moments import FAMILIES
 from shoal.gaussian import moments
 from shoal.gaussian.moments import Moments
 
-__all__ = ["Feasibility", "feasibility"]
-
 _STEPS = 60
 _CONVERGED = 1e-13
 

@@ -21,8 +21,6 @@ import scipy  # whose parts are imported where they are first used
 from shoal.activations import Affine, HardTanh
 from shoal.designs.energies import Energies, Numbers, Proposal, names, network_numbers
 
-__all__ = ["nearest", "ratio", "solutions", "violation"]
-
 _ODD = 1e-13  # an even part so small, relative to the diagonal, is rounding
 _LEAST = 1e-3  # thresholds in standard deviations; below, it is a sign function in practice
 _LARGEST = 8.5  # beyond, only rounding is left

@@ -12,8 +12,6 @@ from shoal.kernels import KernelFunction, kernel_function
 from shoal.kernels.calculi.power_series import PowerSeries
 from shoal.kernels.function import kernels_in
 
-__all__ = ["KernelSeries", "kernel_series"]
-
 
 @dataclass(frozen=True, eq=False)
 class KernelSeries:

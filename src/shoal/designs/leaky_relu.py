@@ -40,8 +40,6 @@ from shoal.designs.energies import (
     network_numbers,
 )
 
-__all__ = ["nearest", "solutions", "violation", "weights"]
-
 _K = math.pi - 2
 _ORDINARY = 1 / math.pi  # the largest w of slopes a >= b >= 0
 _SAME = 1e-11  # relative to the diagonal

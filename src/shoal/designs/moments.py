@@ -20,8 +20,6 @@ from shoal.designs.result import Design
 from shoal.equivalents import Coefficients, coefficients
 from shoal.kernels import KernelFunction
 
-__all__ = ["FAMILIES", "MomentMatching"]
-
 FAMILIES: dict[str, ModuleType] = {
     "hard_tanh": hard_tanh,
     "leaky_relu": leaky_relu,

@@ -26,8 +26,6 @@ from shoal.designs.sphere import SphereMatching
 from shoal.gaussian import dual_derivative
 from shoal.kernels import KernelFunction, kernel, kernel_function
 
-__all__ = ["PatchMatching"]
-
 _MOST_LAYERS = 8
 _LOWEST = -1 / 3  # the least eigenvalue of an average over circular patches
 _TRIALS, _PIXELS = 64, 24  # pairs of images on which a design is measured

@@ -9,26 +9,21 @@ off falls faster.
 Both are rounded off at $|x| \approx \varepsilon$, which their coefficients notice from degree
 $\varepsilon^{-2}$ on: with $w = x + i\varepsilon$, they are $x (1 - \tfrac2\pi \arg w)$ and
 $x \log|w|$.
+
+A kernel determines the squares of the coefficients only. All signs positive make a function that
+grows like a high power; those of $|x|$ and $x \log|x|$, or of an activation that is known to be
+usable, make one that does not. Of these patterns, the one whose mean square slope between the ends
+is least is chosen, *without* the Gaussian weight, under which all signs are alike.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from shoal.activations import PiecewisePolynomial
 from shoal.core.caches import cached
-
-__all__ = [
-    "END",
-    "EPSILON",
-    "Profile",
-    "Quadrature",
-    "carriers",
-    "hermite_rows",
-    "quadrature",
-    "tabulated",
-]
 
 END = 5.5  # standard deviations; beyond, an activation goes on linearly
 EPSILON = 3e-4  # where carriers are rounded off
@@ -38,6 +33,7 @@ _STEP = 0.35  # of panels whose rule resolves the polynomials
 _NODES = 24
 _DEGREE = 14  # of the Taylor polynomials of a table
 _TOLERANCE = (1e-15, 1e-14, 1e-13, 1e-12, 1e-12)  # of the function and its derivatives, relative
+_ROUNDING = 1e-12  # a natural coefficient that is relatively smaller has no sign
 _SHARE = 0.01  # of the largest size elsewhere that counts where a derivative vanishes
 _KEPT = len(_TOLERANCE) - 1
 _FACTORIALS = np.array([float(math.factorial(j)) for j in range(_DEGREE + 3)])
@@ -60,22 +56,14 @@ def carriers(x: np.ndarray, order: int) -> np.ndarray:
     )
 
 
-def hermite_rows(x: np.ndarray, degree: int) -> np.ndarray:
-    """The normalized polynomials $h_0, h_1, ...$ at a vector; shape (degree + 1, n)."""
-    rows = np.empty((degree + 1, len(x)))
-    rows[0], rows[1] = 1.0, x
-    for k in range(1, degree):
-        rows[k + 1] = (x * rows[k] - math.sqrt(k) * rows[k - 1]) / math.sqrt(k + 1)
-    return rows
-
-
-def _hermite_numbers(x: float, degree: int) -> np.ndarray:
-    """The same at one place, without the price of small arrays."""
-    before, value, numbers = 0.0, 1.0, [1.0]
+def hermite_values(x: np.ndarray | float, degree: int) -> np.ndarray:
+    """The normalized polynomials $h_0, h_1, ...$ at a number or a vector, one in each row."""
+    before, value = 0.0 * x, 1.0 + 0.0 * x
+    values = [value]
     for k in range(degree):
         before, value = value, (x * value - math.sqrt(k) * before) / math.sqrt(k + 1)
-        numbers.append(value)
-    return np.array(numbers)
+        values.append(value)
+    return np.array(values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +112,7 @@ def quadrature(degree: int) -> Quadrature:
     x = (middle[:, None] + half[:, None] * nodes).ravel()
     lengths = (half[:, None] * weights).ravel()
     density = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
-    rows = hermite_rows(x, degree)
+    rows = hermite_values(x, degree)
     return Quadrature(x, lengths, lengths * density, rows, carriers(x, 1))
 
 
@@ -142,7 +130,7 @@ class Profile:
 
     def derivatives(self, x: float, order: int) -> np.ndarray:
         """The function between the ends and its derivatives ."""
-        rows = _hermite_numbers(x, len(self.coefficients) - 1)
+        rows = hermite_values(x, len(self.coefficients) - 1)
         result, a = np.zeros(order + 1), self.coefficients
         for j in range(order + 1):
             result[j] = a @ rows[: len(a)]
@@ -161,6 +149,49 @@ class Profile:
             value[beyond] = height + steepness * (rule.x[beyond] - end)
             slope[beyond] = steepness
         return value, slope
+
+
+def choose(
+    sizes: np.ndarray, natural: np.ndarray, amounts: tuple[float, float], rule: Quadrature
+) -> tuple[np.ndarray, Profile]:
+    """Choose the signs, and write the function with its carriers.
+
+    Even and odd functions have orthogonal slopes, so that each parity is chosen by itself.
+
+    Args:
+        sizes: The sizes of the coefficients.
+        natural: Hermite coefficients of an activation that is known to be usable.
+        amounts: How much of each carrier there is, in size.
+        rule: Where functions are evaluated.
+
+    Returns:
+        What the function's Hermite coefficients are to be, signs included, and the function.
+    """
+    target, coefficients = np.zeros_like(sizes), np.zeros_like(sizes)
+    signed = [0.0, 0.0]
+    for parity, amount in enumerate(amounts):
+        mine = slice(parity, None, 2)
+        carried = rule.rows[mine] @ (rule.weights * rule.carriers[parity, 0])
+        least = np.inf
+        for signs, direction in _patterns(natural[mine], carried):
+            wanted = signs * sizes[mine]
+            rest = wanted - direction * amount * carried
+            slope = rest @ rule.slopes[mine] + direction * amount * rule.carriers[parity, 1]
+            cost = float((slope**2 * rule.lengths)[rule.inside].sum())
+            if cost < least:
+                least, target[mine], coefficients[mine] = cost, wanted, rest
+                signed[parity] = direction * amount
+    return target, Profile(coefficients, (signed[0], signed[1]))
+
+
+def _patterns(natural: np.ndarray, carried: np.ndarray) -> Iterator[tuple[np.ndarray, float]]:
+    """Signs, and that of the carrier; the first is positive, as good as any."""
+    known = np.abs(natural) > _ROUNDING * np.abs(natural).max()
+    for pattern in (np.where(known, natural, carried), carried):
+        for direction in (1.0, -1.0):
+            signs = np.where(pattern < 0, -direction, direction)
+            signs[0] = 1.0
+            yield signs, direction
 
 
 def tabulated(profile: Profile, scale: float) -> PiecewisePolynomial:

@@ -2,21 +2,23 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from shoal.architectures import Architecture, ImageArchitecture
+from shoal.activations import Activation
+from shoal.architectures import DEQ, Architecture, ImageArchitecture, ImplicitNetwork
+from shoal.core.figures import Figure, empty_figure
 from shoal.core.settings import in_standard_settings
-from shoal.designs.networks import NetworkGap
-from shoal.kernels import Kernels, kernel
+from shoal.kernels import KernelFunction, Kernels, kernel
 from shoal.kernels.arguments import as_tensor, checked_samples
+from shoal.networks import Network, empirical_kernel
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-__all__ = ["Design", "Gap"]
+_REACH = 4.0  # in units of tau0
+_WAY = {"moments": "by moments", "sphere": "on the sphere", "patches": "of images"}
+_COLORS = ("#0072B2", "#D55E00", "#009E73")
+_INPUTS = 32  # random ones, at which the kernels of a network are measured
 
 
 class Gap(NamedTuple):
@@ -29,6 +31,25 @@ class Gap(NamedTuple):
 
     absolute: float
     relative: float
+
+
+class NetworkGap(NamedTuple):
+    """How far a network's own kernels are from the limits of its architecture at infinite width.
+
+    Attributes:
+        ck: The spectral norm of the difference of the CK matrices, relative to the limit's.
+        ntk: The same of the NTK.
+    """
+
+    ck: float
+    ntk: float
+
+    def __str__(self) -> str:
+        return (
+            f"The given network's own kernels, at {_INPUTS} random inputs of this norm, are "
+            f"{self.ck:.2%} (CK) and {self.ntk:.2%} (NTK) away from these limits, in spectral "
+            "norm: so far the design is from the network, whatever it has in common with the limit."
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -117,9 +138,8 @@ class Design:
             >>> shoal.design(deq, tau0=1.0, match="ck").gap(x).relative < 0.02
             True
         """
-        inputs = checked_samples("x", as_tensor(x, "x")).detach()
-        if inputs.dim() != 2 and not isinstance(self.original, ImageArchitecture):
-            raise ValueError(f"x must have shape (samples, features), got {tuple(inputs.shape)}")
+        images = isinstance(self.original, ImageArchitecture)
+        inputs = checked_samples("x", as_tensor(x, "x"), batches=images).detach()
         original, designed = self.kernels(inputs)
         size, difference = (
             float(torch.linalg.eigvalsh(matrix).abs().max())
@@ -127,15 +147,56 @@ class Design:
         )
         return Gap(difference, difference / size if size else 0.0)
 
-    def plot(self) -> "Figure":
-        """The activations of both networks (Ling 2024, Figure 2, left).
+    def plot(self) -> Figure:
+        """The activations of both networks (Ling 2024, Figure 2, left); the original's are dashed.
 
         Raises:
             ImportError: If matplotlib is not installed.
         """
-        from shoal.designs.plot import plot_activations
-
-        return plot_activations(self)
+        figure = empty_figure(5.6, 4.2)
+        axes = figure.subplots()
+        x = torch.linspace(-_REACH, _REACH, 801, dtype=torch.float64) * self.tau0
+        for name, sigma in layer_activations(self.original):
+            axes.plot(x, sigma(x), "--", color="#444444", label=name)
+        designed = layer_activations(self.architecture)
+        for (name, sigma), color in zip(designed, _COLORS, strict=False):
+            axes.plot(x, sigma(x), color=color, label=f"designed, {name}")
+        axes.set(xlabel="x", title=f"{self.match.upper()} design {_WAY[self.method]}")
+        axes.grid(color="#e4e4e4", linewidth=0.6)
+        axes.legend(frameon=False)
+        return figure
 
     def _matched(self, kernels: Kernels) -> Tensor:
         return kernels.ck if self.match == "ck" else kernels.ntk
+
+
+def network_gap(network: Network[Any], tau0: float, function: KernelFunction) -> NetworkGap:
+    """Compare the kernels of a network as it is with the limits of its architecture.
+
+    Args:
+        network: A network made by ``build``, trained or not.
+        tau0: The norm of the inputs, whose directions are random.
+        function: The kernels of its architecture at infinite width.
+    """
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(_INPUTS, network.spec.in_features, generator=generator, dtype=torch.float64)
+    x = tau0 * torch.nn.functional.normalize(x)
+    own = next(network.parameters())
+    found = empirical_kernel(network, x.to(own), trainable=function.trainable, process_group=None)
+    limit = kernel(function, x)
+    gaps = []
+    for finite, wanted in zip(found, limit, strict=True):
+        difference = finite.detach().cpu().double() - wanted
+        sizes = [torch.linalg.eigvalsh(m).abs().max() for m in (difference, wanted)]
+        gaps.append(float(sizes[0] / sizes[1]))
+    return NetworkGap(*gaps)
+
+
+def layer_activations(architecture: Architecture) -> list[tuple[str, Activation]]:
+    """The activations of a network, with the names of its layers."""
+    if isinstance(architecture, ImplicitNetwork):
+        return []
+    cells = architecture.layers().cells
+    if isinstance(architecture, DEQ) and len(cells) == 1:
+        return [("DEQ", cells[0].activation)]
+    return [(f"layer {i}", cell.activation) for i, cell in enumerate(cells, start=1)]

@@ -36,8 +36,6 @@ from shoal.designs.energies import (
     network_numbers,
 )
 
-__all__ = ["nearest", "solutions", "violation"]
-
 _SAME = 1e-12  # relative to the diagonal
 _SLOWEST = 0.1  # v below which a sinusoid has large parts that cancel
 _FASTEST = 4.0  # v beyond which it oscillates within two standard deviations

@@ -17,12 +17,9 @@ from shoal.architectures import FullyConnected
 from shoal.core.checks import flag, integer, real
 from shoal.core.exceptions import AccuracyError
 from shoal.designs.kernel_series import series_of
-from shoal.designs.profile import END, Profile, Quadrature, quadrature, tabulated
+from shoal.designs.profile import END, Profile, Quadrature, choose, quadrature, tabulated
 from shoal.designs.result import Design
-from shoal.designs.signs import Choice, choose
 from shoal.kernels import KernelFunction, kernel_function
-
-__all__ = ["SphereMatching"]
 
 _DEGREES = (48, 96, 192, 320)
 _TAIL = 1e-13  # a share of the diagonal beyond the degree that needs no carrier
@@ -117,9 +114,10 @@ def _activation(task: _Task, wanted: np.ndarray) -> tuple[PiecewisePolynomial, i
         for parity, tail in enumerate(tails)
     )
     sizes = np.sqrt(coefficients / counts)
-    choice = choose(sizes, series.natural, (amounts[0], amounts[1]), rule)
+    target, profile = choose(sizes, series.natural, (amounts[0], amounts[1]), rule)
     carried = sum(tail for tail, amount in zip(tails, amounts, strict=True) if amount)
-    return tabulated(_corrected(choice, rule), task.norm), degree, float(carried / own)
+    activation = tabulated(_corrected(target, profile, rule), task.norm)
+    return activation, degree, float(carried / own)
 
 
 def _amount(rule: Quadrature, counts: np.ndarray, parity: int, tail: float) -> float:
@@ -131,14 +129,13 @@ def _amount(rule: Quadrature, counts: np.ndarray, parity: int, tail: float) -> f
     return float(np.sqrt(tail / (own - counts[parity::2] @ coefficients**2)))
 
 
-def _corrected(choice: Choice, rule: Quadrature) -> Profile:
+def _corrected(target: np.ndarray, profile: Profile, rule: Quadrature) -> Profile:
     """Make up for the tangents beyond the ends in the first coefficients."""
-    profile = choice.profile
-    few = slice(0, min(_CORRECTED, len(choice.target)))
+    few = slice(0, min(_CORRECTED, len(target)))
     best, least = profile, np.inf
     for _ in range(_CORRECTIONS):
         value, _ = profile.at(rule)
-        error = rule.rows[few] @ (rule.weights * value) - choice.target[few]
+        error = rule.rows[few] @ (rule.weights * value) - target[few]
         size = float(np.abs(error).max())
         if size >= least:
             break

@@ -35,8 +35,6 @@ from shoal.gaussian.moments import mean_square
 from shoal.kernels.calculi.own import loop_variance
 from shoal.kernels.recursions import Loop
 
-__all__ = ["LARGEST_NORM", "SMALLEST_NORM", "added_shift", "centered", "norm_of_inputs"]
-
 A = TypeVar("A", bound=Architecture)
 
 _ROUNDING = 1e-14  # a mean that is so small, relative to the root mean square, is zero

@@ -22,8 +22,6 @@ from shoal.kernels.calculi.jets import Jet, Jets, gradients
 from shoal.kernels.calculi.own import Own
 from shoal.kernels.function import kernels_in
 
-__all__ = ["Coefficients", "KernelCoefficients", "coefficients"]
-
 
 @dataclass(frozen=True)
 class KernelCoefficients:

@@ -12,14 +12,18 @@ from torch import Tensor
 from shoal.architectures import Architecture
 from shoal.core.checks import integer, one_of, seeded
 from shoal.core.settings import in_standard_settings
-from shoal.equivalents.basis import Basis
 from shoal.equivalents.centering import norm_of_inputs
 from shoal.equivalents.coefficients import (
     Coefficients,
     KernelCoefficients,
     coefficients,
 )
-from shoal.equivalents.equivalent_operator import CrossOperator, CrossOperators, EquivalentOperator
+from shoal.equivalents.equivalent_operator import (
+    Basis,
+    CrossOperator,
+    CrossOperators,
+    EquivalentOperator,
+)
 from shoal.equivalents.statistics import (
     SampleStatistics,
     mixture_pair_products,
@@ -31,8 +35,6 @@ from shoal.kernels import KernelFunction, kernel, kernel_function
 from shoal.kernels.arguments import as_tensor, checked_samples
 from shoal.mixtures import GaussianMixture, class_indices
 from shoal.mixtures.labels import Labels
-
-__all__ = ["Equivalent", "Errors", "equivalent"]
 
 Form = Literal["norms", "paper"]
 
@@ -90,11 +92,7 @@ class Equivalent:
         share = self.statistics.counts / self.statistics.counts.sum()
         member = share.to(new.device, torch.float64).expand(len(new), -1)
         if labels is not None:
-            places = class_indices(labels, self.statistics.classes).to(new.device)
-            if len(places) != len(new):
-                raise ValueError(
-                    f"labels must be as many as inputs, got {len(places)} for {len(new)} inputs"
-                )
+            places = class_indices(labels, self.statistics.classes, samples=len(new))
             member = torch.eye(len(share), dtype=torch.float64, device=new.device)[places]
         squared = torch.linalg.vector_norm(new, dim=1, dtype=torch.float64).square()
         left = Basis(new.detach(), _columns(member, squared, self.coefficients).to(new))
@@ -208,7 +206,7 @@ def unchecked_equivalent(
     one_of("form", form, ("norms", "paper"))
     if form == "paper" and center is not True:
         raise ValueError(f"form='paper' needs center=True, got center={center!r}")
-    samples = _samples(x)
+    samples = checked_samples("x", as_tensor(x, "x"), batches=False).detach()
     statistics = _measured(samples, labels, mixture)
     expected = None if mixture is None else mixture_pair_products(mixture)
     if form == "paper":
@@ -238,13 +236,6 @@ def unchecked_equivalent(
         for k, core in zip((c.ck, c.ntk), cores, strict=True)
     )
     return Equivalent(ck, ntk, c, products, statistics, form), norm
-
-
-def _samples(x: Any) -> Tensor:
-    samples = checked_samples("x", as_tensor(x, "x"))
-    if samples.dim() != 2:
-        raise ValueError(f"x must have shape (samples, features), got {tuple(samples.shape)}")
-    return samples.detach()
 
 
 def _measured(

@@ -10,17 +10,149 @@ from torch import Tensor
 from shoal.core.checks import float_tensor, real
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
-from shoal.equivalents.basis import Basis
 from shoal.linalg.krylov import relative
 from shoal.linalg.operator import Operator, like_factor
 
 if TYPE_CHECKING:
     from linear_operator import LinearOperator
 
-__all__ = ["CrossOperator", "CrossOperators", "EquivalentOperator"]
+_BLOCK = 2**26  # bytes of float64 rows at a time, where the data are float32
 
 
-class EquivalentOperator(Operator):
+class _Reflections(NamedTuple):
+    """Householder reflections, in LAPACK's form, and the triangle that they leave."""
+
+    vectors: Tensor
+    scales: Tensor
+    triangle: Tensor
+
+
+class Basis:
+    r"""$B = [X, U]$, whose $n$ rows are samples: $X$ the inputs, $U$ a few columns more.
+
+    A matrix $\alpha X X^T + U S U^T$ is the small matrix $\alpha R_X R_X^T + R_U S R_U^T$ seen
+    through the orthogonal factor of $B = QR$. So one factorization, which is stable whatever the
+    rank of $B$ and the signs of $S$, serves all such matrices, and costs as much memory as $B$.
+    If $B$ has as many columns as rows there is nothing to gain, and $Q = I$.
+
+    Factors are in float64 whatever the inputs: a kernel's largest eigenvalue is of the order of
+    $n$ times the smallest, too much for float32.
+
+    Attributes:
+        inputs: $X$, of shape (n, p).
+        columns: $U$, of shape (n, r).
+    """
+
+    def __init__(self, inputs: Tensor, columns: Tensor) -> None:
+        self.inputs = inputs
+        self.columns = columns
+
+    @property
+    def samples(self) -> int:
+        """The number of rows."""
+        return len(self.inputs)
+
+    @property
+    def rank(self) -> int:
+        """The size of the small matrix, and a bound on the rank of the large one."""
+        return min(self.samples, self.inputs.shape[1] + self.columns.shape[1])
+
+    def compress(self, scale: float, core: Tensor) -> Tensor:
+        r"""$Q^T (\alpha X X^T + U S U^T) Q$ without its zeros, of size ``rank``, in float64."""
+        features = self.inputs.shape[1]
+        if self._reflections is None:
+            rows = torch.cat((self.inputs.double(), self.columns.double()), dim=1)
+        else:
+            rows = self._reflections.triangle
+        left, right = rows[:, :features], rows[:, features:]
+        return scale * left @ left.T + right @ core @ right.T
+
+    def rotate(self, vectors: Tensor, *, back: bool = False) -> Tensor:
+        """$Q^T$ (or ``back`` $Q$) times columns of float64, $Q$ being square."""
+        if self._reflections is None:
+            return vectors
+        factors, scales, _ = self._reflections
+        return torch.ormqr(factors, scales, vectors, transpose=not back)
+
+    def product(self, scale: float, core: Tensor, vectors: Tensor, left: "Basis") -> Tensor:
+        r"""$(\alpha X' X^T + U' S U^T) v$ in the dtype of $v$, maybe wider than that of $X$.
+
+        Args:
+            scale: $\alpha$.
+            core: $S$.
+            vectors: $v$, in columns.
+            left: $[X', U']$, itself or another one.
+        """
+        inner = vectors.new_zeros(self.inputs.shape[1], vectors.shape[1])
+        for rows in self._blocks(vectors.dtype):
+            inner += self.inputs[rows].to(vectors).T @ vectors[rows]
+        through = core.to(vectors) @ (self.columns.to(vectors).T @ vectors)
+        result = left.columns.to(vectors) @ through
+        for rows in left._blocks(vectors.dtype):
+            result[rows] += scale * (left.inputs[rows].to(vectors) @ inner)
+        return result
+
+    def _blocks(self, dtype: torch.dtype) -> list[slice]:
+        size = self.samples
+        if dtype != self.inputs.dtype:
+            size = max(1, _BLOCK // (self.inputs.shape[1] * dtype.itemsize))
+        return [slice(start, start + size) for start in range(0, self.samples, size)]
+
+    @cached_property
+    def _reflections(self) -> _Reflections | None:
+        features, extra = self.inputs.shape[1], self.columns.shape[1]
+        if features + extra >= self.samples:
+            return None
+        both = torch.cat((self.inputs.double(), self.columns.double()), dim=1)
+        vectors, scales = torch.geqrf(both)
+        return _Reflections(vectors, scales, vectors[: features + extra].triu())
+
+
+class CrossOperator(Operator):
+    r"""A rectangular matrix $\alpha X' X^T + U' S U^T$: an equivalent between new inputs and old.
+
+    Args:
+        left: $X'$ and $U'$.
+        right: $X$ and $U$.
+        scale: $\alpha$.
+        core: $S$.
+        arrays: Whether ``to_dense`` gives a NumPy array.
+    """
+
+    def __init__(
+        self, left: Basis, right: Basis, *, scale: float, core: Tensor, arrays: bool = False
+    ) -> None:
+        self.left, self.right = left, right
+        self.scale, self.core = scale, core
+        self._arrays = arrays
+
+    @property
+    def shape(self) -> torch.Size:
+        """Rows and columns."""
+        return torch.Size((self.left.samples, self.right.samples))
+
+    @property
+    def _entries(self) -> Tensor:
+        return self.right.inputs
+
+    def _product(self, vectors: Tensor) -> Tensor:
+        return self.right.product(self.scale, self.core, vectors, self.left)
+
+    @in_standard_settings
+    def to_dense(self) -> Any:
+        """The matrix itself."""
+        return self._out(self._dense())
+
+    def _dense(self) -> Tensor:
+        left, right = self.left, self.right
+        low = left.columns @ self.core.to(left.columns) @ right.columns.T
+        return low.addmm_(left.inputs, right.inputs.T, alpha=self.scale)
+
+    def _out(self, result: Tensor) -> Any:
+        return result.cpu().numpy() if self._arrays else result
+
+
+class EquivalentOperator(CrossOperator):
     r"""A symmetric matrix $\alpha X X^T + U S U^T + \delta I$, in the memory of $X$.
 
     $X$ has shape (n, p), $U$ a few columns, and $S$ may be indefinite. Products cost $O(np)$. All
@@ -52,25 +184,14 @@ class EquivalentOperator(Operator):
     def __init__(
         self, basis: Basis, *, scale: float, core: Tensor, shift: float, arrays: bool = False
     ) -> None:
-        self.basis = basis
-        self.scale = real("scale", scale)
-        self.shift = real("shift", shift)
-        self.core = float_tensor("core", core).double()
-        self._arrays = arrays
+        wide = float_tensor("core", core).double()
+        super().__init__(basis, basis, scale=real("scale", scale), core=wide, arrays=arrays)
+        self.basis, self.shift = basis, real("shift", shift)
         size = basis.columns.shape[1]
         if self.core.shape != (size, size) or not torch.equal(self.core, self.core.T):
             raise ValueError(
                 f"core must be symmetric and of shape {(size, size)}, got {tuple(core.shape)}"
             )
-
-    @property
-    def shape(self) -> torch.Size:
-        """Rows and columns."""
-        return torch.Size((self.basis.samples, self.basis.samples))
-
-    @property
-    def _entries(self) -> Tensor:
-        return self.basis.inputs
 
     @property
     def T(self) -> "EquivalentOperator":  # noqa: N802
@@ -83,8 +204,7 @@ class EquivalentOperator(Operator):
     @in_standard_settings
     def to_dense(self) -> Any:
         """The matrix itself."""
-        x, columns = self.basis.inputs, self.basis.columns
-        result = (columns @ self.core.to(columns) @ columns.T).addmm_(x, x.T, alpha=self.scale)
+        result = self._dense()
         result.diagonal().add_(self.shift)
         return self._out((result + result.T) / 2)  # symmetric to the last digit
 
@@ -206,52 +326,7 @@ class EquivalentOperator(Operator):
             )
 
     def _shifted_product(self, vectors: Tensor, shift: float) -> Tensor:
-        return self.basis.product(self.scale, self.core, vectors) + shift * vectors
-
-    def _out(self, result: Tensor) -> Any:
-        return result.cpu().numpy() if self._arrays else result
-
-
-class CrossOperator(Operator):
-    r"""A rectangular matrix $\alpha X' X^T + U' S U^T$: an equivalent between new inputs and old.
-
-    Args:
-        left: $X'$ and $U'$.
-        right: $X$ and $U$.
-        scale: $\alpha$.
-        core: $S$.
-        arrays: Whether ``to_dense`` gives a NumPy array.
-    """
-
-    def __init__(
-        self, left: Basis, right: Basis, *, scale: float, core: Tensor, arrays: bool = False
-    ) -> None:
-        self.left, self.right = left, right
-        self.scale, self.core = scale, core
-        self._arrays = arrays
-
-    @property
-    def shape(self) -> torch.Size:
-        """Rows and columns."""
-        return torch.Size((self.left.samples, self.right.samples))
-
-    @property
-    def _entries(self) -> Tensor:
-        return self.right.inputs
-
-    def _product(self, vectors: Tensor) -> Tensor:
-        left, right = self.left, self.right
-        linear = self.scale * (left.inputs @ (right.inputs.T @ vectors))
-        low = left.columns @ (self.core.to(vectors) @ (right.columns.T @ vectors))
-        return linear + low
-
-    @in_standard_settings
-    def to_dense(self) -> Any:
-        """The matrix itself."""
-        left, right = self.left, self.right
-        low = left.columns @ self.core.to(left.columns) @ right.columns.T
-        result = low.addmm_(left.inputs, right.inputs.T, alpha=self.scale)
-        return result.cpu().numpy() if self._arrays else result
+        return super()._product(vectors) + shift * vectors
 
 
 class CrossOperators(NamedTuple):

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.settings import in_standard_settings
-from shoal.equivalents.basis import Basis
-from shoal.equivalents.equivalent_operator import EquivalentOperator
+from shoal.equivalents.equivalent_operator import Basis, EquivalentOperator
 
 with warnings.catch_warnings():
     # raised by its import, with Python 3.11 and recent versions of torch
@@ -21,8 +20,6 @@ with warnings.catch_warnings():
             "EquivalentOperator.linear_operator() needs the package linear_operator, which is not "
             "installed: pip install 'shoal[gpytorch]'"
         ) from error
-
-__all__ = ["EquivalentLinearOperator"]
 
 
 class EquivalentLinearOperator(LinearOperator):  # type: ignore[misc]

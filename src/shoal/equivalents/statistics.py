@@ -10,14 +10,6 @@ from torch import Tensor
 from shoal.mixtures import GaussianMixture, class_indices
 from shoal.mixtures.labels import Class, Labels, classes_of
 
-__all__ = [
-    "SampleStatistics",
-    "mixture_pair_products",
-    "pair_products",
-    "sample_statistics",
-    "warn_of_misfits",
-]
-
 _BLOCK = 2**24  # entries of a Gram matrix at a time
 _FAR = 0.25  # of the mean squared norm: where expansions around one norm stop to be useful
 _SEPARATE = 0.05
@@ -48,7 +40,7 @@ class SampleStatistics:
     @property
     def membership(self) -> Tensor:
         """$J$, of shape (samples, classes): one at each sample's class."""
-        return _membership(self.indices, len(self.classes))
+        return torch.nn.functional.one_hot(self.indices, len(self.classes)).double()
 
 
 def sample_statistics(
@@ -62,11 +54,7 @@ def sample_statistics(
         indices = torch.zeros(len(x), dtype=torch.int64)
     else:
         names = classes_of(labels) if classes is None else classes
-        indices = class_indices(labels, names)
-    if len(indices) != len(x):
-        raise ValueError(
-            f"labels must be as many as samples, got {len(indices)} for {len(x)} samples"
-        )
+        indices = class_indices(labels, names, samples=len(x))
     squared = torch.linalg.vector_norm(x, dim=1, dtype=torch.float64).square()
     mean = float(squared.mean())
     if not mean > 0:
@@ -165,7 +153,3 @@ def warn_of_misfits(statistics: SampleStatistics, expected: float | None) -> Non
 
 def _warn(text: str) -> None:
     warnings.warn(text, UserWarning, stacklevel=5)
-
-
-def _membership(indices: Tensor, count: int) -> Tensor:
-    return torch.nn.functional.one_hot(indices, count).double()

@@ -94,10 +94,10 @@ def checked_image_samples(name: str, x: object, architecture: ImageArchitecture)
     return tensor
 
 
-def checked_samples(name: str, x: object) -> Tensor:
+def checked_samples(name: str, x: object, *, batches: bool = True) -> Tensor:
     """Return inputs of shape (..., samples, features), or say what is wrong with them."""
     tensor = _floats(name, x)
-    if tensor.dim() < 2:
+    if tensor.dim() < 2 or (tensor.dim() > 2 and not batches):
         raise ValueError(f"{name} must have shape (samples, features), got {tuple(tensor.shape)}")
     return tensor
 

@@ -11,8 +11,6 @@ from shoal.kernels.inputs import Inputs, pair_angles
 from shoal.kernels.plan import ANGULAR_TOLERANCE, check_overflow, common_norm, pairs_at_angles
 from shoal.kernels.result import Kernels
 
-__all__ = ["own_diagonal", "partner_diagonal"]
-
 
 def own_diagonal(function: KernelFunction, x: Tensor) -> Kernels:
     """Both kernels of each input with itself, in the dtype of the inputs. shapes: (..., n)."""

@@ -18,8 +18,6 @@ from torch import Tensor
 
 from shoal.core.exceptions import ConvergenceError
 
-__all__ = ["all_turns", "field_turns", "geometric", "solve", "solve_field"]
-
 _MOST_STEPS = 200
 _NEGLIGIBLE = 1e-17  # of a sum
 _INEXACT = 1e-5  # of one that is a step of Newton's method for a field

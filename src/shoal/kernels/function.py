@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture, ImageArchitecture, ImplicitArchitecture
-from shoal.core.checks import integer
+from shoal.core.checks import float_tensor, integer, shown
 from shoal.core.settings import in_standard_settings
 from shoal.gaussian.domain import covariance, scale_tensor
 from shoal.kernels.calculi import Angles, HalfAngle, Own, Pairs
@@ -21,10 +21,6 @@ from shoal.kernels.calculi.angles import NoAngleError
 from shoal.kernels.calculi.jets import gradients
 from shoal.kernels.recursions import Network, network_kernels
 from shoal.kernels.result import Kernels
-from shoal.kernels.variances import checked_variances, with_values
-
-__all__ = ["KernelFunction", "check_width", "kernel_function", "kernels_in"]
-
 
 _MOST_ORDERS = 3  # derivatives that two Newton steps at a solution carry
 
@@ -191,6 +187,39 @@ def check_width(architecture: Architecture, width: int | None) -> int | None:
     if not architecture.width_matters:
         raise ValueError(f"width has no meaning for the kernels of {architecture!r}")
     return width
+
+
+def checked_variances(
+    architecture: Architecture, variances: Mapping[str, Tensor] | None
+) -> tuple[tuple[str, Tensor], ...]:
+    """Return names and scalar tensors, or say what is wrong with them."""
+    if variances is None:
+        return ()
+    if not isinstance(variances, Mapping):
+        raise TypeError(f"variances must map names to scalar tensors, got {variances!r}")
+    known = ", ".join(map(repr, architecture.variances)) or "none"
+    for name, value in variances.items():
+        if name not in architecture.variances:
+            raise ValueError(
+                f"variances must be among those of {type(architecture).__name__} ({known}), "
+                f"got {name!r}"
+            )
+        if not isinstance(value, Tensor) or value.dim():
+            raise TypeError(
+                f"variances[{name!r}] must be a floating-point tensor of shape (), "
+                f"got {shown(value)}"
+            )
+        float_tensor(f"variances[{name!r}]", value)
+    return tuple(variances.items())
+
+
+def with_values(
+    architecture: Architecture, variances: tuple[tuple[str, Tensor], ...]
+) -> Architecture:
+    """The architecture with the values of the tensors, which it checks."""
+    if not variances:
+        return architecture
+    return replace(architecture, **{name: float(value.detach()) for name, value in variances})
 
 
 def _checked_orders(

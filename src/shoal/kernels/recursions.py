@@ -26,8 +26,6 @@ from shoal.activations import Activation
 from shoal.architectures.layers import Cell, Layers, Weights, squared_gain
 from shoal.kernels.fixed_points import geometric
 
-__all__ = ["Calculus", "Loop", "Network", "OfVectors", "Pushed", "network_kernels"]
-
 S = TypeVar("S")  # the covariance of features: variances of both sides, covariance, means
 Scalar = float | Tensor
 

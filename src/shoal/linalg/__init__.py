@@ -2,8 +2,8 @@
 
 from shoal.linalg.cholesky import CholeskyFactor
 from shoal.linalg.krylov import Iteration, conjugate_gradients, logdet_samples
-from shoal.linalg.low_rank import Columns, Diagonal, LowRank
-from shoal.linalg.norms import Eigenpair, dominant_eigenpair, symmetric_norm
+from shoal.linalg.low_rank import Columns, Diagonal
+from shoal.linalg.norms import Eigenpair, dominant_eigenpair
 from shoal.linalg.operator import Operator
 
 __all__ = [
@@ -12,10 +12,8 @@ __all__ = [
     "Diagonal",
     "Eigenpair",
     "Iteration",
-    "LowRank",
     "Operator",
     "conjugate_gradients",
     "dominant_eigenpair",
     "logdet_samples",
-    "symmetric_norm",
 ]

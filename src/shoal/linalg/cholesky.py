@@ -9,8 +9,6 @@ from shoal.core.checks import real, shaped, writable
 from shoal.core.exceptions import AccuracyError
 from shoal.linalg.operator import Operator
 
-__all__ = ["CholeskyFactor"]
-
 _PANEL = {"cpu": 1024, "cuda": 4096}  # columns that are eliminated together
 _ROWS = 16384  # of a product; BLAS counts some things in 32 bits
 
@@ -122,8 +120,7 @@ class CholeskyFactor(Operator):
             result[panel.stop :] += beyond.T @ vectors[panel]
         return result
 
-    def _product(self, vectors: Tensor) -> Tensor:
-        return self.product(vectors)
+    _product = product
 
     def forward(self, b: Tensor) -> Tensor:
         r"""$L^{-1} B$."""

@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.exceptions import ConvergenceError
-from shoal.linalg.low_rank import Columns, Diagonal, LowRank
-
-__all__ = ["Iteration", "Map", "conjugate_gradients", "logdet_samples", "relative", "step", "unit"]
+from shoal.linalg.low_rank import Columns, Diagonal
 
 Map = Callable[[Tensor], Tensor]
 _GAIN = 5e-4  # by which one sweep of refinement reduces residuals, about
@@ -166,7 +164,7 @@ def step(
 
 def logdet_samples(
     product: Map,
-    near: Columns | Diagonal | LowRank,
+    near: Columns | Diagonal,
     probes: Tensor,
     *,
     rtol: float,

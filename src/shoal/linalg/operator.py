@@ -11,8 +11,6 @@ from torch import Tensor
 from shoal.core.checks import as_tensor, float_tensor
 from shoal.core.settings import in_standard_settings
 
-__all__ = ["Operator", "like_factor", "refuse_gradients"]
-
 
 class Operator(ABC):
     """A matrix that is known by its products with vectors.

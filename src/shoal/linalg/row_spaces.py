@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor
 
-__all__ = ["RowSpaces"]
-
 
 class RowSpaces:
     """An orthonormal basis for each row, which grows by one vector at a time (Arnoldi's method).

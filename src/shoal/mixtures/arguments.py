@@ -10,8 +10,6 @@ from torch import Tensor
 
 from shoal.core.checks import float_tensor, unmasked
 
-__all__ = ["Numbers", "numbers", "samples"]
-
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _FLOATS = tuple(map(np.dtype, (np.float16, np.float32, np.float64)))  # of torch as well
 

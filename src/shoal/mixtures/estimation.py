@@ -24,8 +24,6 @@ from shoal.mixtures.sums import (
     spread_rows,
 )
 
-__all__ = ["estimate", "estimate_from", "sums_of_classes"]
-
 _FEWEST = 5  # samples of a class: four for the fourth moments, one more for their error
 _LARGEST = 1e30
 _PAIRED = 512  # samples of a class whose pairs give the variance of second order
@@ -95,11 +93,7 @@ def sums_of_classes(x: Numbers, labels: Labels) -> tuple[tuple[Class, ...], list
             f"x must be at most {_LARGEST:g}, for its eighth powers to be numbers, got {largest:g}"
         )
     classes = classes_of(labels)
-    indices = class_indices(labels, classes).to(rows.device)
-    if len(indices) != len(rows):
-        raise ValueError(
-            f"labels must be as many as samples, got {len(indices)} for {len(rows)} samples"
-        )
+    indices = class_indices(labels, classes, samples=len(rows)).to(rows.device)
     for name, count in zip(classes, torch.bincount(indices).tolist(), strict=True):
         if count < _FEWEST:
             raise ValueError(

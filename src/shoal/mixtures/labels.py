@@ -10,8 +10,6 @@ from torch import Tensor
 
 from shoal.core.checks import host_array, items, unmasked
 
-__all__ = ["Class", "Labels", "class_indices", "classes_of"]
-
 Class = int | str
 Labels = Tensor | NDArray[Any] | Sequence[int] | Sequence[str]
 
@@ -26,16 +24,19 @@ def classes_of(labels: Labels, name: str = "labels") -> tuple[Class, ...]:
     return tuple(np.unique(_array(labels, name)).tolist())
 
 
-def class_indices(labels: Labels, classes: Sequence[Class]) -> Tensor:
+def class_indices(
+    labels: Labels, classes: Sequence[Class], *, samples: int | None = None
+) -> Tensor:
     """The place of each label among ``classes``.
 
     Args:
         labels: Integers or strings.
         classes: Different ones, all of the labels among them.
+        samples: How many labels there must be, if that is known.
 
     Raises:
         TypeError: If labels are neither integers nor strings.
-        ValueError: If a label is not among the classes.
+        ValueError: If a label is not among the classes, or there are too few or too many.
 
     Example:
         >>> class_indices([8, 6, 6], classes=(6, 8))
@@ -48,6 +49,10 @@ def class_indices(labels: Labels, classes: Sequence[Class]) -> Tensor:
     if unknown:
         known = ", ".join(map(repr, classes))
         raise ValueError(f"labels must be among the classes {known}, got {unknown[0]!r}")
+    if samples not in (None, len(array)):
+        raise ValueError(
+            f"labels must be as many as samples, got {len(array)} for {samples} samples"
+        )
     return torch.tensor([places[name] for name in names.tolist()])[torch.from_numpy(inverse)]
 
 

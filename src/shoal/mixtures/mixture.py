@@ -13,13 +13,10 @@ from torch import Tensor
 from shoal.core.checks import flag, float_dtype, integer, items, one_of, real, room, seeded
 from shoal.core.settings import in_standard_settings
 from shoal.mixtures.arguments import Numbers, numbers
-from shoal.mixtures.covariances import Covariance, as_covariance
+from shoal.mixtures.covariances import FORMS, Covariance, as_covariance, sample_covariance
 from shoal.mixtures.estimation import estimate_from, sums_of_classes
-from shoal.mixtures.fitting import FORMS, sample_covariance
 from shoal.mixtures.labels import Class, Labels
 from shoal.mixtures.statistics import MixtureStatistics, known_statistics
-
-__all__ = ["GaussianMixture"]
 
 _BLOCK = 2**22  # numbers that are drawn at a time
 _SHIFT = 8  # of Ling 2024's means and, over the root of the dimension, of its covariances

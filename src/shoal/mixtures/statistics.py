@@ -8,8 +8,6 @@ from torch import Tensor
 from shoal.mixtures.covariances import Covariance
 from shoal.mixtures.labels import Class
 
-__all__ = ["Estimate", "MixtureStatistics", "known_statistics"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Estimate:

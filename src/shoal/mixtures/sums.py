@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["ClassSums", "FourthMoments", "class_sums", "quadratic_sums", "spread_rows"]
-
 _BLOCK = 2**23  # entries of a matrix that is made and dropped
 
 

@@ -10,8 +10,6 @@ from torch import Tensor
 from shoal.prediction.result import Check
 from shoal.prediction.subsampling import Prediction, Subsampling
 
-__all__ = ["Measurement", "Source"]
-
 
 class Source(Protocol):
     """What predicts errors, from so many samples."""

@@ -18,8 +18,6 @@ from typing import NamedTuple
 
 import scipy  # whose parts are imported where they are first used
 
-__all__ = ["Learned", "Regression", "falling_root"]
-
 _PEAK = 1e-12  # as many features as samples, and no ridge: the error has no bound
 
 

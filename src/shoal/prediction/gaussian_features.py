@@ -19,8 +19,6 @@ from torch import Tensor
 
 from shoal.core.exceptions import ConvergenceError
 
-__all__ = ["FeatureRegression", "GaussianFeatures", "regressed"]
-
 _STEPS = 200
 _TOLERANCE = 1e-12
 

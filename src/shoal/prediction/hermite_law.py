@@ -1,8 +1,11 @@
 """Data as their covariance and the Hermite moments of their target."""
 
-import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from itertools import islice
+from operator import or_
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -11,12 +14,11 @@ from torch import Tensor
 from shoal.architectures import Architecture
 from shoal.core.checks import float_tensor, integer, one_of, real
 from shoal.core.settings import in_standard_settings
+from shoal.gaussian.polynomials import normalized_hermite
 from shoal.kernels import KernelFunction, kernel_function
 from shoal.kernels.arguments import as_tensor, checked_samples
 from shoal.prediction.hermite_spectrum import HermiteSpectrum, Index, hermite_spectrum
 from shoal.prediction.targets import checked_targets
-
-__all__ = ["HermiteLaw", "Moments"]
 
 _MODES = 2000
 _FLAT = 1e-12  # a variance that is smaller, relative to the largest, is none
@@ -93,9 +95,7 @@ class HermiteLaw:
             y: Targets of shape (n,) or (n, q), or classes.
             modes: How many eigenvalues are counted one by one.
         """
-        inputs = checked_samples("x", as_tensor(x, "x")).detach().double()
-        if inputs.dim() != 2:
-            raise ValueError(f"x must have shape (samples, features), got {tuple(inputs.shape)}")
+        inputs = checked_samples("x", as_tensor(x, "x"), batches=False).detach().double()
         targets, _ = checked_targets(y)
         if len(targets) != len(inputs) or targets.dim() > 2:
             raise ValueError(
@@ -146,22 +146,18 @@ class HermiteLaw:
 
 def _products(components: Tensor, indices: Sequence[Index]) -> Tensor:
     """Products of normalized Hermite polynomials, a column each."""
-    powers: dict[tuple[int, int], Tensor] = {}
-
-    def polynomial(component: int, degree: int) -> Tensor:
-        z = components[:, component]
-        if degree < 1:
-            return torch.ones_like(z) if degree == 0 else torch.zeros_like(z)
-        if (component, degree) not in powers:
-            one, two = polynomial(component, degree - 1), polynomial(component, degree - 2)
-            powers[component, degree] = (z * one - math.sqrt(degree - 1) * two) / degree**0.5
-        return powers[component, degree]
-
+    degrees = [Counter(index) for index in indices]
+    highest: Counter[int] = reduce(or_, degrees, Counter())  # of each component
+    polynomials = {
+        component: list(islice(normalized_hermite(z, torch.ones_like(z)), degree + 1))
+        for component, degree in highest.items()
+        for z in (components[:, component],)
+    }
     columns = []
-    for index in indices:
+    for product in degrees:
         column = torch.ones_like(components[:, 0])
-        for component in sorted(set(index)):
-            column = column * polynomial(component, index.count(component))
+        for component, degree in product.items():
+            column = column * polynomials[component][degree]
         columns.append(column)
     return torch.stack(columns, 1)
 

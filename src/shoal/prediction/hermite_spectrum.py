@@ -33,8 +33,6 @@ from shoal.kernels import KernelFunction
 from shoal.kernels.calculi.power_series import PowerSeries
 from shoal.kernels.function import kernels_in
 
-__all__ = ["HermiteSpectrum", "Index", "hermite_spectrum"]
-
 Index = tuple[int, ...]  # (0, 0, 2) is of degree two in the first component, one in the third
 
 _DEGREE = 128  # of the kernel's series; what is beyond is in the rest

@@ -15,14 +15,12 @@ from shoal.prediction.hermite_law import HermiteLaw
 from shoal.prediction.hermite_spectrum import HermiteSpectrum
 from shoal.prediction.result import Check, LearningCurve
 from shoal.prediction.subsampling import Prediction, Subsampling
-from shoal.regression.memory import byte_limit
-from shoal.regression.problem import checked_problem
+from shoal.regression.problem import byte_limit, checked_problem
 from shoal.regression.ridge_path import decomposed
-
-__all__ = ["law_curve"]
 
 _CHECKED = 800  # samples on which predictions are checked
 _SHARES = (8, 4, 2)  # of these
+_NOTHING = 1e-12  # of a spectrum: what is left of it is rounding
 _APART = 4  # times the eigenvalues that are counted together, of a regularization
 _FAR = 0.25  # of a measured error: the ansatz does not hold
 
@@ -53,8 +51,12 @@ class _KnownSpectrum:
     @property
     def _least(self) -> float:
         """The smallest regularization: below, what is not known of target or spectrum counts."""
-        values = self.spectrum.values
-        return max(float(values[len(self.squares) - 1]), _APART * float(values[-1]))
+        values, known = self.spectrum.values, len(self.squares)
+        whole = self.spectrum.rest <= _NOTHING * float(values.sum())
+        return max(
+            float(values[known - 1]) if known < len(values) else 0.0,
+            _NOTHING * float(values[0]) if whole else _APART * float(values[-1]),
+        )
 
     @property
     def limit(self) -> float:

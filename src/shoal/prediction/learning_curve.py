@@ -22,11 +22,8 @@ from shoal.prediction.result import LearningCurve
 from shoal.prediction.subsampling import FEWEST, Prediction, Subsampling
 from shoal.prediction.targets import checked_targets
 from shoal.prediction.width import check_width
-from shoal.regression.memory import byte_limit
-from shoal.regression.problem import Problem, checked_problem
+from shoal.regression.problem import Problem, byte_limit, checked_problem
 from shoal.regression.ridge_path import Criterion, checked_criterion, decomposed, path_of
-
-__all__ = ["curve_of", "learning_curve"]
 
 _MOST = 16  # times the samples, of sizes that are not asked for
 _LAWS = {

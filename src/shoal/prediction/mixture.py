@@ -23,8 +23,6 @@ from shoal.mixtures import GaussianMixture
 from shoal.prediction.gaussian_features import GaussianFeatures, regressed
 from shoal.prediction.result import LearningCurve
 
-__all__ = ["mixture_curve"]
-
 _ROUNDING = 1e-9  # of coefficients, in units of the kernel
 
 

@@ -23,8 +23,6 @@ from torch import Tensor
 from shoal.prediction.deterministic_equivalent import Learned, Regression, falling_root
 from shoal.regression.ridge_path import Decomposition
 
-__all__ = ["FEWEST", "Prediction", "Subsampling"]
-
 FEWEST = 32  # samples from which anything is predicted
 
 _DRAWS = 8  # of the fluctuation of outputs

@@ -9,8 +9,6 @@ from torch import Tensor
 from shoal.kernels.arguments import as_tensor
 from shoal.mixtures.labels import class_indices, classes_of
 
-__all__ = ["checked_targets"]
-
 
 def checked_targets(y: Any) -> tuple[Tensor, bool]:
     """Targets as they are, or indicators of classes."""

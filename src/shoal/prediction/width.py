@@ -10,11 +10,8 @@ from shoal.core.exceptions import AccuracyError
 from shoal.kernels import kernel_function
 from shoal.prediction.subsampling import FEWEST, Subsampling
 from shoal.prediction.targets import checked_targets
-from shoal.regression.memory import byte_limit
-from shoal.regression.problem import checked_problem
+from shoal.regression.problem import byte_limit, checked_problem
 from shoal.regression.ridge_path import decomposed
-
-__all__ = ["accurate_width", "check_width"]
 
 _WIDEST = 2**40  # beyond which rounding errors of predictions count
 

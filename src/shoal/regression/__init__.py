@@ -1,10 +1,8 @@
 """Regression with the kernels of infinitely wide networks, for many samples."""
 
-from shoal.linalg import CholeskyFactor, Columns, Diagonal, LowRank
+from shoal.linalg import CholeskyFactor, Columns, Diagonal
 from shoal.regression.cost import Cost, CostModel
 from shoal.regression.kernel_regression import kernel_regression
-from shoal.regression.leave_one_out import LeaveOneOut
-from shoal.regression.methods import Cholesky, ConjugateGradients
 from shoal.regression.preconditioners import (
     CombinedPreconditioner,
     DiagonalPreconditioner,
@@ -12,10 +10,10 @@ from shoal.regression.preconditioners import (
     Nystrom,
     Preconditioner,
 )
-from shoal.regression.result import Estimate, KernelRegression, Report
+from shoal.regression.result import Estimate, KernelRegression, LeaveOneOut, Report
 from shoal.regression.ridge_path import RidgePath, ridge_path
 from shoal.regression.selection import Selection, select
-from shoal.regression.solver import Progress
+from shoal.regression.solver import Cholesky, ConjugateGradients, Progress
 
 __all__ = [
     "Cholesky",
@@ -31,7 +29,6 @@ __all__ = [
     "Estimate",
     "KernelRegression",
     "LeaveOneOut",
-    "LowRank",
     "Nystrom",
     "Preconditioner",
     "Progress",

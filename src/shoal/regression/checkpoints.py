@@ -1,6 +1,7 @@
 """Conjugate gradients on disk, so that an interrupted regression goes on."""
 
 from os import PathLike
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,11 +11,9 @@ from shoal.core.checkpoints import Checkpoint, Snapshot
 from shoal.core.files import checksum
 from shoal.core.processes import fingerprint
 from shoal.linalg import Iteration
-from shoal.regression.methods import ConjugateGradients
 from shoal.regression.preconditioners import Preconditioner
 from shoal.regression.problem import Problem
-
-__all__ = ["of_problem", "resumed", "snapshot"]
+from shoal.regression.solver import ConjugateGradients
 
 _SECONDS = 30.0  # between writes
 
@@ -39,31 +38,16 @@ def of_problem(
 
 def snapshot(state: Iteration) -> Snapshot:
     """An iteration as it is kept."""
-    tensors = {
-        "solution": state.solution,
-        "residual": state.residual,
-        "direction": state.direction,
-        "counts": state.counts,
-        "history": torch.stack(state.history) if state.history else state.residual[:0],
-    }
-    if state.energy is not None:
-        tensors["energy"] = state.energy
+    tensors = {name: value for name, value in vars(state).items() if isinstance(value, Tensor)}
+    tensors["history"] = torch.stack(state.history) if state.history else state.residual[:0]
     return Snapshot({"steps": state.steps, "aim": state.aim}, tensors)
 
 
 def resumed(kept: Snapshot, device: torch.device) -> Iteration:
     """The iteration that was kept."""
-    tensors = {name: tensor.to(device) for name, tensor in kept.tensors.items()}
-    return Iteration(
-        tensors["solution"],
-        tensors["residual"],
-        tensors["direction"],
-        tensors.get("energy"),
-        kept.facts["steps"],
-        tensors["counts"],
-        list(tensors["history"]),
-        aim=kept.facts.get("aim"),
-    )
+    tensors: dict[str, Any] = {"energy": None}  # that of an iteration which is about to start
+    tensors |= {name: tensor.to(device) for name, tensor in kept.tensors.items()}
+    return Iteration(**tensors | {"history": list(tensors["history"])}, **kept.facts)
 
 
 def _options(preconditioner: Preconditioner | None) -> dict[str, str]:

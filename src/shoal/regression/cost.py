@@ -1,21 +1,17 @@
 """What a regression by conjugate gradients takes: measured rates in, time and memory out."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from shoal.architectures import Architecture
 from shoal.core.checks import integer, real
 from shoal.core.settings import in_standard_settings
+from shoal.core.timing import best_times
 from shoal.kernels import KernelFunction, KernelOperator, kernel_operator
 from shoal.kernels.arguments import as_tensor
 from shoal.linalg import Columns
-from shoal.regression.solver import seconds
-
-__all__ = ["Cost", "CostModel"]
 
 _COPIES = 4  # of the inputs, in float64
 _VECTORS = 12  # of the size of the targets
@@ -150,22 +146,13 @@ class CostModel:
         near = Columns(some, some.double().T @ some.double(), 1.0)
         rows = some.double()
         rounded = operator(torch.float32)
-        return cls(
-            features=features,
-            columns=columns,
-            entry=_seconds(points, lambda: rounded @ vectors) / (size**2 / 2),
-            exact_entry=_seconds(points, lambda: operator(torch.float64) @ vectors) / (size**2 / 2),
-            column_entry=_seconds(points, lambda: near.solve(vectors)) / (size * rank),
-            multiply_add=_seconds(points, lambda: rows.T @ rows) / (size * rank**2),
-            exchanged_byte=exchanged_byte,
-        )
-
-
-def _seconds(like: Tensor, work: Callable[[], object]) -> float:
-    """The shortest time of some work, after one that is not counted."""
-    times = []
-    for _ in range(_REPEATS + 1):
-        begin = seconds(like)
-        work()
-        times.append(seconds(like) - begin)
-    return min(times[1:])
+        work = {
+            "entry": (lambda: rounded @ vectors, size**2 / 2),
+            "exact_entry": (lambda: operator(torch.float64) @ vectors, size**2 / 2),
+            "column_entry": (lambda: near.solve(vectors), size * rank),
+            "multiply_add": (lambda: rows.T @ rows, size * rank**2),
+        }
+        functions = {name: function for name, (function, _) in work.items()}
+        times = best_times(functions, points.device, repeats=_REPEATS)
+        rates = {name: times[name] / count for name, (_, count) in work.items()}
+        return cls(features=features, columns=columns, exchanged_byte=exchanged_byte, **rates)

@@ -16,20 +16,21 @@ from shoal.core.checks import function, one_of, shown
 from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
 from shoal.core.processes import Group, fingerprint, processes
 from shoal.core.settings import in_standard_settings
+from shoal.core.timing import now
 from shoal.kernels import KernelFunction
 from shoal.kernels.arguments import as_tensor
 from shoal.kernels.images.function import chosen_kernels
 from shoal.linalg.krylov import Iteration, relative
 from shoal.regression import checkpoints
-from shoal.regression.memory import (
+from shoal.regression.problem import (
+    Problem,
     byte_limit,
     check_decomposition,
     check_factor,
+    checked_problem,
     data_bytes,
     matrix_bytes,
 )
-from shoal.regression.methods import Cholesky, ConjugateGradients
-from shoal.regression.problem import Problem, checked_problem
 from shoal.regression.result import KernelRegression, Report
 from shoal.regression.ridge_path import (
     Criterion,
@@ -39,17 +40,13 @@ from shoal.regression.ridge_path import (
     path_of,
 )
 from shoal.regression.solver import (
+    Cholesky,
+    ConjugateGradients,
     Listener,
     Progress,
     Solver,
     explain,
-    factorized,
-    iterative,
-    least_memory,
-    seconds,
 )
-
-__all__ = ["kernel_regression"]
 
 Method = Literal["auto", "cholesky", "cg"] | Cholesky | ConjugateGradients
 
@@ -141,11 +138,11 @@ def kernel_regression(
         if path is not None and wanted is not None:
             problem = replace(problem, ridge=shared.common(path.best(wanted)))
         file, kept = _kept(checkpoint, problem, chosen)  # refused before the work
-        solver = _prepared(problem, chosen, limit, listener)
-        begin = seconds(problem.x)
+        solver = chosen.prepared(problem, limit - data_bytes(problem), listener)
+        begin = now(problem.x.device)
         state = checkpoints.resumed(kept, problem.y.device) if kept else Iteration.start(problem.y)
         found = _run(problem, solver, state, file, listener)
-        spent = seconds(problem.x) - begin
+        spent = now(problem.x.device) - begin
         if not found.converged:
             text = f"the regression did not converge: {explain(found, problem.y, solver)}"
             _fail(text, on_failure, first=shared.first)
@@ -227,14 +224,16 @@ def _chosen(
                 f"got {shown(method)}"
             )
         if one_of("method", method, ("auto", "cholesky", "cg")) == "auto":
-            direct = Cholesky()
-            fits = matrix_bytes(problem, direct) <= limit - data_bytes(problem)
+            needed = matrix_bytes(problem, Cholesky().precision)
+            fits = needed <= limit - data_bytes(problem)
             method = "cholesky" if fits and checkpoint is None else "cg"
         method = Cholesky() if method == "cholesky" else ConjugateGradients()
     if isinstance(method, Cholesky):
-        _check_factor(method, problem, limit, checkpoint)
+        if checkpoint is not None:
+            raise ValueError("checkpoint is for method='cg': a factorization is not kept")
+        check_factor(problem, method.precision, limit)
         return method
-    least = least_memory(problem, method) + data_bytes(problem)
+    least = method.least_memory(problem) + data_bytes(problem)
     if limit < least:
         raise ValueError(
             f"memory must be at least '{math.ceil(least / 2**20)}MiB' for these inputs and targets "
@@ -258,22 +257,6 @@ def _path(
             "method='cg' compare the estimate_gcv() of a few ridges"
         )
     return path_of(decomposed(problem, limit), None)
-
-
-def _check_factor(method: Cholesky, problem: Problem, limit: int, checkpoint: object) -> None:
-    if checkpoint is not None:
-        raise ValueError("checkpoint is for method='cg': a factorization is not kept")
-    check_factor(method, problem, limit)
-
-
-def _prepared(
-    problem: Problem, method: Cholesky | ConjugateGradients, limit: int, listener: Listener
-) -> Solver:
-    """The system, with its factor or preconditioner."""
-    memory = limit - data_bytes(problem)
-    if isinstance(method, Cholesky):
-        return factorized(problem, method, memory, listener)
-    return iterative(problem, method, memory, listener)
 
 
 def _run(

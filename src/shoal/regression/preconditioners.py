@@ -12,18 +12,10 @@ from shoal.core.checks import integer
 from shoal.equivalents import EquivalentOperator
 from shoal.equivalents.equivalent import unchecked_equivalent
 from shoal.kernels.images.function import ImageKernels
-from shoal.linalg import Columns, Diagonal, LowRank
+from shoal.linalg import Columns, Diagonal
 from shoal.linalg.low_rank import DROPPED
 from shoal.mixtures.labels import Labels, class_indices, classes_of
 from shoal.regression.problem import Problem
-
-__all__ = [
-    "CombinedPreconditioner",
-    "DiagonalPreconditioner",
-    "EquivalentPreconditioner",
-    "Nystrom",
-    "Preconditioner",
-]
 
 _ROWS = 2**13  # of columns that are made together
 _JITTER = 1e-10  # relative to the diagonal
@@ -39,7 +31,7 @@ class Preconditioner(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def matrix(self, problem: Problem, memory: int) -> Columns | Diagonal | LowRank:
+    def matrix(self, problem: Problem, memory: int) -> Columns | Diagonal:
         """The matrix; kernels for it are computed in ``memory`` bytes more than it has."""
 
     @abstractmethod
@@ -133,15 +125,21 @@ class EquivalentPreconditioner(Preconditioner):
     def __repr__(self) -> str:
         return f"EquivalentPreconditioner({_shown(self.labels)})"
 
-    def matrix(self, problem: Problem, memory: int) -> LowRank:  # noqa: ARG002
+    def matrix(self, problem: Problem, memory: int) -> Columns:  # noqa: ARG002
         """The equivalent; its negative eigenvalues, if there are any, count as zero."""
         chosen, _ = _equivalent(problem, self.labels)
         values, small = torch.linalg.eigh(chosen.basis.compress(chosen.scale, chosen.core))
+        largest, shift = float(values[-1].clamp_min(0.0)), max(chosen.shift, 0.0) + problem.ridge
+        scale = largest or 1.0
         padded = small.new_zeros(problem.size, len(small))
-        padded[: len(small)] = small
-        vectors = chosen.basis.rotate(padded, back=True)
-        shift = max(chosen.shift, 0.0) + problem.ridge
-        return LowRank.shifted(vectors, values.clamp_min(0.0), shift)
+        padded[: len(small)] = small * (values.clamp_min(0.0) / scale).sqrt()
+        columns = problem.processes.same(chosen.basis.rotate(padded, back=True))
+        gram, own = columns.T @ columns, columns[problem.processes.part(problem.size)]
+        # without a ridge, what the columns leave is not known to be less than their rounding
+        outside = max(shift / scale, DROPPED * bool(largest)) or 1.0  # of a matrix of zeros: any
+        return Columns(
+            own, problem.processes.same(gram), outside, scale, problem.processes, problem.size
+        )
 
     def size_in_bytes(self, problem: Problem) -> int:
         """The inputs with a few columns, and their factors."""

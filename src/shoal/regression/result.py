@@ -15,12 +15,9 @@ from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import as_tensor
 from shoal.kernels.images.function import checked_points
-from shoal.regression.leave_one_out import LeaveOneOut, agreement
 from shoal.regression.problem import Problem
-from shoal.regression.ridge_path import RidgePath
+from shoal.regression.ridge_path import RidgePath, agreement
 from shoal.regression.solver import Solver
-
-__all__ = ["Estimate", "KernelRegression", "Report"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -66,6 +63,27 @@ class Estimate(NamedTuple):
 
     value: float
     standard_error: float
+
+
+@dataclass(frozen=True, eq=False)
+class LeaveOneOut:
+    r"""What a regression predicts for each of its samples when that one is left out.
+
+    Attributes:
+        predictions: In the shape of the targets.
+        residuals: Targets less predictions.
+        variance: $1 / G_{ii}$: that of the left-out observation, noise included, for a Gaussian
+            process of scale one.
+        mean_squared_error: Of all residuals.
+        accuracy: The share of samples whose largest output, or the sign of a single one, is that
+            of the target. It means something where the targets are indicators of classes.
+    """
+
+    predictions: Any = field(repr=False)
+    residuals: Any = field(repr=False)
+    variance: Any = field(repr=False)
+    mean_squared_error: float
+    accuracy: float
 
 
 def _together(

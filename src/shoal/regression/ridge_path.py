@@ -3,7 +3,7 @@ r"""All ridges from one eigendecomposition of the kernel matrix."""
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,30 +12,23 @@ from torch import Tensor
 from shoal.architectures import Architecture
 from shoal.core.checks import items, one_of, real
 from shoal.core.exceptions import AccuracyError
+from shoal.core.figures import Figure, empty_figure
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import KernelFunction
 from shoal.kernels.images.function import chosen_kernels
-from shoal.regression.leave_one_out import agreement
-from shoal.regression.memory import byte_limit, check_decomposition, data_bytes
-from shoal.regression.plot import plot_path
-from shoal.regression.problem import Problem, checked_problem
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-__all__ = [
-    "Criterion",
-    "Decomposition",
-    "RidgePath",
-    "checked_criterion",
-    "decomposed",
-    "path_of",
-    "ridge_path",
-]
+from shoal.regression.problem import (
+    Problem,
+    byte_limit,
+    check_decomposition,
+    checked_problem,
+    data_bytes,
+)
 
 Criterion = Literal["gcv", "loo", "likelihood"]
 _PER_DECADE = 8
 _SMALL = 1e-150  # targets, whose squares and their sums are numbers still
+_COLORS = {"loo": "#0072B2", "gcv": "#E69F00", "likelihood": "#009E73"}
+_NAMES = {"loo": "leave-one-out", "gcv": "generalized cross-validation"}
 _LEAST = 1e-8  # of the ridges that are tried, in units of the mean diagonal
 
 
@@ -74,9 +67,27 @@ class RidgePath:
         """The value of a criterion at the ridge that it prefers: an error, or a likelihood."""
         return float(self._values(criterion)[self._place(criterion)])
 
-    def plot(self) -> "Figure":
+    def plot(self) -> Figure:
         """Errors, likelihood and degrees of freedom against the ridge, with what is best."""
-        return plot_path(self)
+        figure = empty_figure(12.6, 3.2)
+        errors, likelihood, freedom = figure.subplots(1, 3)
+        for name, values in (("loo", self.loo), ("gcv", self.gcv)):
+            errors.plot(self.ridges, values, color=_COLORS[name], label=_NAMES[name])
+            errors.axvline(self.best(name), color=_COLORS[name], linestyle=":")  # type: ignore[arg-type]
+        if bool((self.loo > 0).any()):
+            errors.set_yscale("log")
+        errors.set_title("mean squared error")
+        errors.legend(framealpha=0.7, edgecolor="none")
+        likelihood.plot(self.ridges, self.log_likelihood, color=_COLORS["likelihood"])
+        likelihood.axvline(self.best("likelihood"), color=_COLORS["likelihood"], linestyle=":")
+        likelihood.set_title("log marginal likelihood, best scale")
+        freedom.plot(self.ridges, self.freedom, color="#000000")
+        freedom.set_title("degrees of freedom")
+        for axes in (errors, likelihood, freedom):
+            axes.set_xscale("log")
+            axes.set_xlabel("ridge λ")
+            axes.grid(color="#e4e4e4", linewidth=0.6)
+        return figure
 
     def _values(self, criterion: Criterion) -> Tensor:
         checked_criterion("criterion", criterion)
@@ -238,3 +249,12 @@ def _judged(parts: Decomposition, ridge: float) -> tuple[float, ...]:
         float((parts.values * inverse).sum()),
         agreement(parts.targets - errors, parts.targets),
     )
+
+
+def agreement(predictions: Tensor, targets: Tensor) -> float:
+    """The share of rows in which the largest entry, or the sign of the only one, is the same."""
+    if targets.shape[1] == 1:
+        same = (predictions > 0) == (targets > 0)
+    else:
+        same = predictions.argmax(1) == targets.argmax(1)
+    return float(same.double().mean())

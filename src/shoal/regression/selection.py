@@ -9,8 +9,6 @@ from shoal.core.checks import items
 from shoal.kernels import KernelFunction
 from shoal.regression.ridge_path import Criterion, RidgePath, checked_criterion, ridge_path
 
-__all__ = ["Selection", "select"]
-
 
 @dataclass(frozen=True, eq=False)
 class Selection:

@@ -1,31 +1,20 @@
-r"""Ways to solve $(K + \lambda I) X = B$: conjugate gradients, with some preconditioner."""
+r"""Ways to solve $(K + \lambda I) X = B$, with their options, and what is made ready for them."""
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from shoal.core.checks import integer, real
 from shoal.core.exceptions import ConvergenceError
-from shoal.linalg import CholeskyFactor, Columns, Diagonal, LowRank
+from shoal.core.timing import now
+from shoal.linalg import CholeskyFactor, Columns, Diagonal
 from shoal.linalg.krylov import Iteration, Map, conjugate_gradients, logdet_samples, relative
-from shoal.regression.methods import Cholesky, ConjugateGradients
-from shoal.regression.preconditioners import DiagonalPreconditioner
+from shoal.regression.preconditioners import DiagonalPreconditioner, Nystrom, Preconditioner
 from shoal.regression.problem import Problem
-
-__all__ = [
-    "Listener",
-    "Progress",
-    "Solver",
-    "explain",
-    "factorized",
-    "iterative",
-    "least_memory",
-    "seconds",
-]
 
 _LEAST = 2**21  # bytes with which strips of a matrix are still worth their while
 _REFINEMENTS = 1000  # most steps with a factor; more than a few mean that it says nothing
@@ -67,7 +56,7 @@ class Solver:
 
     product: Map = field(repr=False)
     exact: Map | None = field(repr=False)
-    near: CholeskyFactor | Columns | Diagonal | LowRank = field(repr=False)
+    near: CholeskyFactor | Columns | Diagonal = field(repr=False)
     rtol: float
     max_steps: int
     times: tuple[float, float]
@@ -138,7 +127,7 @@ class Solver:
         """Unbiased samples of it, from columns of random signs."""
         if self.factor is not None:
             return torch.full(signs.shape[1:], self.factor.logdet(), dtype=torch.float64)
-        if isinstance(self.near, Columns | Diagonal | LowRank):
+        if isinstance(self.near, Columns | Diagonal):
             return logdet_samples(
                 self.product, self.near, signs, rtol=self.rtol, max_steps=self.max_steps
             )
@@ -148,77 +137,136 @@ class Solver:
         return self.near.solve(residual.to(self.near.dtype)).to(residual.dtype)
 
 
-def factorized(problem: Problem, method: Cholesky, memory: int, report: Listener) -> Solver:
-    """By a Cholesky factorization; one in float32 is refined with products in float64."""
-    begin = seconds(problem.x)
-    report(Progress("form", 0.0))
-    shape = (problem.size, problem.size)
-    matrix = torch.empty(shape, dtype=method.precision, device=problem.x.device)
-    left = memory - matrix.nbytes
-    operator = problem.operator(left // 2)
-    operator.write(matrix)
-    formed = seconds(problem.x)
-    factor = CholeskyFactor(
-        matrix,
-        problem.diagonal,
-        problem.ridge,
-        on_panel=lambda share: report(Progress("factor", share)),
-    )
-    times = (formed - begin, seconds(problem.x) - formed)
-    whole = method.precision == torch.float64
-    product = factor.product if whole else problem.shifted(operator)
-    block = _block(problem, left // 2)
-    return Solver(product, None, factor, method.tolerance, _REFINEMENTS, times, block)
+@dataclass(frozen=True, kw_only=True)
+class Cholesky:
+    r"""Form and factor the matrix in place, in $8n^2$ bytes.
+
+    Args:
+        precision: The dtype of the factor. With ``torch.float32``, half the memory, solutions are
+            refined in float64.
+        tolerance: Largest $\|y - (K + \lambda I)\alpha\| / \|y\|$ of each column.
+    """
+
+    precision: torch.dtype = torch.float64
+    tolerance: float = 1e-6
+
+    name: ClassVar[Literal["cholesky"]] = "cholesky"
+
+    def __post_init__(self) -> None:
+        _check(self.precision, self.tolerance)
+
+    def prepared(self, problem: Problem, memory: int, report: Listener) -> Solver:
+        """The system with its factor; one in float32 is refined with products in float64."""
+        device = problem.x.device
+        begin = now(device)
+        report(Progress("form", 0.0))
+        matrix = torch.empty(problem.size, problem.size, dtype=self.precision, device=device)
+        left = memory - matrix.nbytes
+        operator = problem.operator(left // 2)
+        operator.write(matrix)
+        formed = now(device)
+        factor = CholeskyFactor(
+            matrix,
+            problem.diagonal,
+            problem.ridge,
+            on_panel=lambda share: report(Progress("factor", share)),
+        )
+        times = (formed - begin, now(device) - formed)
+        whole = self.precision == torch.float64
+        product = factor.product if whole else problem.shifted(operator)
+        block = _block(problem, left // 2)
+        return Solver(product, None, factor, self.tolerance, _REFINEMENTS, times, block)
 
 
-def iterative(
-    problem: Problem, method: ConjugateGradients, memory: int, report: Listener
-) -> Solver:
-    """By conjugate gradients with a preconditioner, on a matrix that is kept as far as it fits."""
-    begin = seconds(problem.x)
-    report(Progress("precondition", 0.0))
-    near: Columns | Diagonal | LowRank = Diagonal(torch.ones_like(problem.y[:, 0]))
-    if method.preconditioner is not None:
-        spare = memory - method.preconditioner.size_in_bytes(problem)
-        near = _same(method.preconditioner.matrix(problem, _block(problem, spare)), problem)
-    prepared = seconds(problem.x)
-    report(Progress("form", 0.0))
-    left = memory - _bytes(near)
-    block = _block(problem, max(left // 4, _LEAST))
-    rounded = method.precision != torch.float64
-    aside = max(left // 16, _LEAST) if rounded else 0  # for true residuals
-    operator = problem.operator(left - block - aside, method.precision)
-    operator.keep()
-    times = (seconds(problem.x) - prepared, prepared - begin)
-    product = problem.shifted(operator)
-    aside = aside if operator.keeps else (left - block) // 2
-    exact = problem.shifted(operator.exact(aside)) if rounded else None
-    return Solver(product, exact, near, method.tolerance, method.max_steps, times, block)
+@dataclass(frozen=True)
+class ConjugateGradients:
+    r"""Iterate with products, for which the matrix need not exist as a whole.
+
+    Args:
+        preconditioner: :class:`Nystrom`, :class:`EquivalentPreconditioner`,
+            :class:`CombinedPreconditioner`, :class:`DiagonalPreconditioner`, or none at all with
+            ``None``.
+        tolerance: Largest $\|y - (K + \lambda I)\alpha\| / \|y\|$ of each column.
+        max_steps: Most steps.
+        precision: The dtype in which the matrix is kept and multiplied. With ``torch.float32``
+            steps are cheaper and take half the memory, entries that are not kept are made in that
+            precision too, and true residuals are computed in float64, two or three times in all:
+            from these the iteration starts again (see
+            :func:`~shoal.linalg.conjugate_gradients`). It converges where the error of products is
+            below half of the ridge. Of entries that are not kept it is about 1e-8 of the diagonal
+            times n, and 1e-4 where inputs have copies.
+
+    Example:
+        >>> import shoal
+        >>> shoal.ConjugateGradients(shoal.Nystrom(rank=200, seed=1), tolerance=1e-9).max_steps
+        1000
+    """
+
+    preconditioner: Preconditioner | None = field(default_factory=Nystrom)
+    _: KW_ONLY
+    tolerance: float = 1e-6
+    max_steps: int = 1000
+    precision: torch.dtype = torch.float64
+
+    name: ClassVar[Literal["cg"]] = "cg"
+
+    def __post_init__(self) -> None:
+        if self.preconditioner is not None and not isinstance(self.preconditioner, Preconditioner):
+            raise TypeError(
+                "preconditioner must be None or one such as shoal.Nystrom(rank=1000), "
+                f"got {self.preconditioner!r}"
+            )
+        integer("max_steps", self.max_steps, at_least=1)
+        _check(self.precision, self.tolerance)
+
+    def prepared(self, problem: Problem, memory: int, report: Listener) -> Solver:
+        """The system with its preconditioner, the matrix being kept as far as it fits."""
+        device = problem.x.device
+        begin = now(device)
+        report(Progress("precondition", 0.0))
+        near: Columns | Diagonal = Diagonal(torch.ones_like(problem.y[:, 0]))
+        if self.preconditioner is not None:
+            spare = memory - self.preconditioner.size_in_bytes(problem)
+            near = _same(self.preconditioner.matrix(problem, _block(problem, spare)), problem)
+        prepared = now(device)
+        report(Progress("form", 0.0))
+        left = memory - _bytes(near)
+        block = _block(problem, max(left // 4, _LEAST))
+        rounded = self.precision != torch.float64
+        aside = max(left // 16, _LEAST) if rounded else 0  # for true residuals
+        operator = problem.operator(left - block - aside, self.precision)
+        operator.keep()
+        times = (now(device) - prepared, prepared - begin)
+        product = problem.shifted(operator)
+        aside = aside if operator.keeps else (left - block) // 2
+        exact = problem.shifted(operator.exact(aside)) if rounded else None
+        return Solver(product, exact, near, self.tolerance, self.max_steps, times, block)
+
+    def least_memory(self, problem: Problem) -> int:
+        """The fewest bytes with which it is prepared and run."""
+        strips = max(_LEAST, 64 * problem.size)  # a few rows at once, or one
+        near = self.preconditioner or DiagonalPreconditioner()
+        return near.size_in_bytes(problem) + 4 * strips
 
 
-def _bytes(near: Columns | Diagonal | LowRank) -> int:
+def _check(precision: torch.dtype, tolerance: float) -> None:
+    if precision not in (torch.float32, torch.float64):
+        raise ValueError(f"precision must be torch.float32 or torch.float64, got {precision!r}")
+    real("tolerance", tolerance, above=0.0)
+
+
+def _bytes(near: Columns | Diagonal) -> int:
     """What a preconditioner keeps besides a few vectors."""
-    if isinstance(near, Columns):
-        return near.columns.nbytes + 2 * near.gram.nbytes
-    return near.vectors.nbytes if isinstance(near, LowRank) else 0
+    return near.columns.nbytes + 2 * near.gram.nbytes if isinstance(near, Columns) else 0
 
 
-def _same(near: Columns | Diagonal | LowRank, problem: Problem) -> Columns | Diagonal | LowRank:
+def _same(near: Columns | Diagonal, problem: Problem) -> Columns | Diagonal:
     """A preconditioner that is the same in all processes, to the last bit."""
     same = problem.processes.same
     if isinstance(near, Diagonal):
         return Diagonal(same(near.values))
     outside = float(same(problem.y.new_tensor([near.outside])))
-    if isinstance(near, Columns):
-        return replace(near, outside=outside)  # rows are shared, and sums are the same
-    return LowRank(same(near.vectors), same(near.values), outside)
-
-
-def least_memory(problem: Problem, method: ConjugateGradients) -> int:
-    """The fewest bytes with which conjugate gradients are prepared and run."""
-    strips = max(_LEAST, 64 * problem.size)  # a few rows at once, or one
-    near = method.preconditioner or DiagonalPreconditioner()
-    return near.size_in_bytes(problem) + 4 * strips
+    return replace(near, outside=outside)  # rows are shared, and sums are the same
 
 
 def _block(problem: Problem, memory: int) -> int:
@@ -238,10 +286,3 @@ def explain(found: Iteration, b: Tensor, solver: Solver) -> str:
         f"{instead} allow more steps, a better preconditioner (a larger rank), a larger ridge or "
         "tolerance"
     )
-
-
-def seconds(like: Tensor) -> float:
-    """The time, when all that was asked of a device is done."""
-    if like.device.type == "cuda":
-        torch.cuda.synchronize(like.device)
-    return time.perf_counter()

@@ -3,7 +3,7 @@
 import torch
 
 from shoal.designs import Design, Gap
-from shoal.designs.plot import layer_activations
+from shoal.designs.result import layer_activations
 from shoal.pages.figures import Figure
 from shoal.pages.findings import Findings, Part, Row
 from shoal.pages.html import render_page

@@ -7,7 +7,7 @@ import torch
 
 import shoal
 from shoal.core.exceptions import AccuracyError, ConvergenceError
-from shoal.designs.plot import layer_activations
+from shoal.designs.result import layer_activations
 from shoal.lab.rivals import designed
 from shoal.pages.figures import COLORS, GRAY, Axes, legend_below
 from shoal.pages.findings import Findings, Row

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from shoal.core.exceptions import ConvergenceError
 from shoal.spectra.populations import Array, Population, Values
 
-__all__ = ["Equation", "Points"]
-
 Mask = NDArray[np.bool_]
 
 _EPS = float(np.finfo(float).eps)

@@ -10,14 +10,10 @@ from numpy.typing import NDArray
 
 from shoal.core.checks import items, real_array
 from shoal.core.exceptions import AccuracyError
-from shoal.spectra.edges import single_class_edges
+from shoal.spectra.edges import Scan, single_class_edges
 from shoal.spectra.equation import Equation
-from shoal.spectra.folds import Scan
 from shoal.spectra.panels import Bulk, Chart, GapFoundError
 from shoal.spectra.populations import Array, Commuting, Population, Values, reduced
-
-__all__ = ["Law"]
-
 
 _MASS_TOLERANCE = 1e-7
 

@@ -10,9 +10,6 @@ from shoal.core.exceptions import AccuracyError
 from shoal.spectra.equation import Equation
 from shoal.spectra.populations import Array, Values
 
-__all__ = ["Bulk", "Chart", "GapFoundError"]
-
-
 _NODES = 16
 _ANGLES = (np.arange(_NODES) + 0.5) * np.pi / _NODES
 _POINTS = -np.cos(_ANGLES)

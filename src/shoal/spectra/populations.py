@@ -10,8 +10,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Array", "Commuting", "Dense", "Population", "Values", "reduced"]
-
 Array = NDArray[np.float64]
 Values = NDArray[Any]  # real or complex
 Forms = Callable[[Array, Array], tuple[Array, Array]]

@@ -1,6 +1,7 @@
 """The limiting spectra of an architecture's kernels on a Gaussian mixture."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,13 +19,13 @@ from shoal.equivalents import KernelCoefficients, coefficients
 from shoal.equivalents.statistics import mixture_pair_products
 from shoal.mixtures import Covariance, DiagonalCovariance, GaussianMixture, ScalarCovariance
 from shoal.spectra.law import Law
-from shoal.spectra.misfits import warn_of_misfits
 from shoal.spectra.populations import Array
 from shoal.spectra.spikes import LowRank, Spike, Transition, isolated, transitions
 
-__all__ = ["Atom", "Spectra", "Spectrum", "spectrum"]
-
 Points = TypeVar("Points", Tensor, ArrayLike)
+
+_FAR = 0.25  # relative: where the expansion around one norm stops to be useful
+_BIASED = 0.25  # relative difference of tr C², of which sampling errors are a few percent
 
 
 class Atom(NamedTuple):
@@ -191,7 +192,7 @@ def spectrum(
     count = integer("n", n, at_least=1)
     if not mixture.tau0 > 0:
         raise ValueError("mixture must not have covariances that are all zero")
-    warn_of_misfits(mixture)
+    _warn_of_misfits(mixture)
     found = coefficients(
         architecture,
         tau0=math.sqrt(mixture_pair_products(mixture)[0]) if tau0 is None else tau0,
@@ -204,6 +205,49 @@ def spectrum(
     law = Law([_array(covariance) for covariance in mixture.covariances], counts)
     square = found.tau0**2
     return Spectra(*(_of(k, square, mixture, law, counts) for k in (found.ck, found.ntk)))
+
+
+def _warn_of_misfits(mixture: GaussianMixture) -> None:
+    """Say where a mixture is not what the theory is about, or its covariances are biased."""
+    statistics = mixture.statistics
+    shares, inner = mixture.proportions, statistics.mean_products.value
+    norms = statistics.traces.value + inner.diagonal()
+    mean = float(shares @ norms)
+    spread = math.sqrt(max(0.0, float(shares @ (norms - mean).square()))) / mean
+    if spread > _FAR:
+        _warn(
+            f"the mean squared norms of the classes of mixture vary by {spread:.0%}, and the "
+            "equivalents assume that they hardly vary"
+        )
+    share = float(shares @ inner @ shares) / mean
+    if share > _FAR:
+        _warn(
+            f"the mean of mixture has {share:.0%} of the mean squared norm, and the equivalents "
+            "assume nearly orthogonal inputs: subtract the mean"
+        )
+    if mixture.estimates is not None:
+        _warn_of_bias(mixture)
+
+
+def _warn_of_bias(mixture: GaussianMixture) -> None:
+    """Compare the fitted covariances with what is known of the true ones without bias."""
+    estimated = mixture.trace_products.diagonal()
+    for name, covariance, value in zip(
+        mixture.classes, mixture.covariances, estimated.tolist(), strict=True
+    ):
+        own = covariance.inner(covariance) / mixture.dimension
+        if abs(own - value) > _BIASED * max(own, value):
+            _warn(
+                f"the fitted covariance C of class {name!r} has tr C²/p = {own:.3g}, but that of "
+                f"the data is {value:.3g}: with few samples for the dimension its eigenvalues are "
+                "too far apart, and in a form that is too simple not enough; the spectrum is "
+                "that of the fitted covariance"
+            )
+            return
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, UserWarning, stacklevel=5)
 
 
 def _of(

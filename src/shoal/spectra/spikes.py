@@ -21,8 +21,6 @@ from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.spectra.law import Law
 from shoal.spectra.populations import Array
 
-__all__ = ["LowRank", "Spike", "Transition", "isolated", "transitions"]
-
 
 @dataclass(frozen=True)
 class Spike:

@@ -5,7 +5,6 @@ from shoal.activations.closed_forms.elementary import (
     ArcCosineForm,
     ErfForm,
     GELUForm,
-    IdentityForm,
     SinusoidForm,
 )
 from shoal.activations.closed_forms.piecewise_linear import PiecewiseLinear
@@ -16,7 +15,6 @@ __all__ = [
     "ClosedForm",
     "ErfForm",
     "GELUForm",
-    "IdentityForm",
     "PiecewiseLinear",
     "SinusoidForm",
 ]

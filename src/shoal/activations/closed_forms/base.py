@@ -6,8 +6,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["AffineForm", "ClosedForm"]
-
 
 class ClosedForm(ABC):
     r"""Mean, covariance and derivative dual of an activation, as functions of tensors.

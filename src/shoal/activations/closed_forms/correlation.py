@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor
 
-__all__ = ["correlation", "determinant"]
-
 
 def correlation(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """Cosine and sine of the angle between the pair, the sine without cancellation.

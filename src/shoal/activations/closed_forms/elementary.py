@@ -9,31 +9,6 @@ from torch import Tensor
 from shoal.activations.closed_forms.base import ClosedForm
 from shoal.activations.closed_forms.correlation import correlation, determinant
 
-__all__ = [
-    "ArcCosineForm",
-    "ErfForm",
-    "GELUForm",
-    "IdentityForm",
-    "SinusoidForm",
-]
-
-
-@dataclass(frozen=True)
-class IdentityForm(ClosedForm):
-    """The identity: the dual is c."""
-
-    def mean(self, a: Tensor) -> Tensor:
-        r"""$\mathbb{E}[\varphi(u)]$."""
-        return 0.0 * a
-
-    def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        r"""$\mathrm{Cov}(\varphi(u), \varphi(v))$."""
-        return c + 0.0 * a * b
-
-    def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        r"""$\mathbb{E}[\varphi'(u)\varphi'(v)]$."""
-        return 1.0 + 0.0 * a * b * c
-
 
 @dataclass(frozen=True)
 class ArcCosineForm(ClosedForm):
@@ -124,7 +99,8 @@ class GELUForm(ClosedForm):
 class SinusoidForm(ClosedForm):
     r"""$p \sin\omega x + q \cos\omega x + sx$; odd and even part are uncorrelated.
 
-    The duals of sine and cosine alone are $e^{-(a+b)/2} \sinh c$ and $e^{-(a+b)/2} \cosh c$.
+    Without waves it is a line, of the dual $s^2 c$; those of sine and cosine alone are
+    $e^{-(a+b)/2} \sinh c$ and $e^{-(a+b)/2} \cosh c$.
     """
 
     frequency: float = 1.0

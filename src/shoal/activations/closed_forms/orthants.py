@@ -21,8 +21,6 @@ from torch import Tensor
 
 from shoal.activations.panels import gauss_legendre
 
-__all__ = ["Quadrant", "bell", "tails"]
-
 _NODES = 11  # on one half of a symmetric rule; they make Owen's T exact to rounding
 _TINY = 1e-300  # a denominator that is not zero
 _NARROW = 1e-30  # stands in for a sine of zero

@@ -25,8 +25,6 @@ from shoal.activations.closed_forms.base import ClosedForm
 from shoal.activations.closed_forms.correlation import correlation
 from shoal.activations.closed_forms.orthants import Quadrant, bell, tails
 
-__all__ = ["PiecewiseLinear"]
-
 _NEAR = 1.5  # kinks within so many standard deviations make the reduced form the better one
 _FARTHEST = 40.0  # standard deviations; beyond, the density is zero in float64
 _SMALLEST = 1e-75  # stands in for a standard deviation of zero

@@ -16,8 +16,6 @@ from shoal.kernels.calculi.own import loop_variance
 from shoal.kernels.fixed_points import solve
 from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
 
-__all__ = ["Angles", "NoAngleError"]
-
 
 class NoAngleError(Exception):
     """A variance is zero, and no angle means anything there."""
@@ -109,11 +107,6 @@ def _sum(shares: list[tuple[float, HalfAngle]], constant: float) -> tuple[float,
     total = sum(variance for variance, _ in shares) + constant
     if total == 0:
         return 0.0, shares[0][1]
-    sine2, cosine2 = (
-        torch.stack([variance * half for variance, half in parts]).sum(0)
-        for parts in (
-            [(variance, half.sine2) for variance, half in shares],
-            [(variance, half.cosine2) for variance, half in shares],
-        )
-    )
+    sine2 = torch.stack([variance * half.sine2 for variance, half in shares]).sum(0)
+    cosine2 = torch.stack([variance * half.cosine2 for variance, half in shares]).sum(0)
     return total, HalfAngle(sine2 / total, ((cosine2 + constant) / total).clamp(min=0.0))

@@ -12,12 +12,13 @@ order.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache, partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
 from shoal.activations import Activation
+from shoal.core.caches import cached
 from shoal.core.exceptions import ConvergenceError
 from shoal.gaussian import dual, moments
 from shoal.gaussian.moments import mean as activation_mean
@@ -25,8 +26,6 @@ from shoal.gaussian.moments import mean_square
 from shoal.kernels.calculi.own import loop_variance
 from shoal.kernels.calculi.pairs import loop_covariance
 from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
-
-__all__ = ["Jet", "Jets", "Taylor", "gradients"]
 
 Duals = Callable[[int, int], float]
 r"""$D_{jk}$ at one covariance of $(u, v)$."""
@@ -234,7 +233,7 @@ def _composed(duals: Duals, order: int, own: Taylor, inner: Jet) -> Jet:
     )
 
 
-@lru_cache(maxsize=64)  # a loop asks for the same duals at every turn
+@cached  # a loop asks for the same duals at every turn
 def _products(phi: Activation, variance: float) -> Duals:
     """Duals of independent arguments, that is products of moments, the first one zero."""
     m = moments(phi, math.sqrt(variance))
@@ -247,11 +246,11 @@ def _products(phi: Activation, variance: float) -> Duals:
     return table
 
 
-@lru_cache(maxsize=64)
+@cached
 def _duals(phi: Activation, variance: float, inner: float) -> Duals:
     r"""Duals of correlated arguments, $D_{2i+l, l} = 2^i \partial_p^i \partial_c^l D$."""
 
-    @lru_cache
+    @cache
     def table(j: int, k: int) -> float:
         p, b, c = torch.tensor([variance, variance, inner], dtype=torch.float64)
         with torch.enable_grad():
@@ -265,7 +264,7 @@ def _duals(phi: Activation, variance: float, inner: float) -> Duals:
     return table
 
 
-@lru_cache(maxsize=64)
+@cached
 def _squares(phi: Activation, variance: float, center: bool) -> Taylor:
     r"""$\mathbb{E}[\varphi(\sqrt p\,\xi)^2]$; what is centered does not need the last one."""
     if not center:

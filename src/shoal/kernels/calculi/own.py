@@ -12,8 +12,6 @@ from shoal.gaussian.moments import mean_square, slope_square
 from shoal.kernels.fixed_points import solve
 from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
 
-__all__ = ["Own", "Variances", "fixed_variance", "loop_variance", "squares_at"]
-
 SMALLEST = 1e-300  # a variance of zero
 
 

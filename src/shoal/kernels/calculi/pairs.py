@@ -17,8 +17,6 @@ from shoal.kernels.calculi.own import SMALLEST, Own, Variances, weighted
 from shoal.kernels.fixed_points import solve
 from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
 
-__all__ = ["Pair", "PairCalculus", "Pairs", "loop_covariance"]
-
 _ROUNDING = 1e-14  # of sums of series, relative to their bound
 
 

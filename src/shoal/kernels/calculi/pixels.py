@@ -32,8 +32,6 @@ from shoal.kernels.fixed_points import Equation, field_turns, solve_field
 from shoal.kernels.images.pixel_pairs import PixelPairs
 from shoal.kernels.recursions import Loop, Pushed, Scalar
 
-__all__ = ["Images", "Pixels"]
-
 T = TypeVar("T")
 
 _EMPTY = 1e-24  # the share of the largest variance that stands for none where derivatives are taken

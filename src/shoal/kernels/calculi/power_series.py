@@ -28,8 +28,6 @@ from shoal.kernels.calculi.own import loop_variance
 from shoal.kernels.calculi.pairs import loop_covariance
 from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
 
-__all__ = ["Number", "PowerSeries"]
-
 _ROUNDING = 1e-14  # a correlation that is smaller is zero
 _CONSTANT = 1e-9  # what a correlation must have left to one
 

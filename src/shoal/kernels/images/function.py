@@ -9,10 +9,13 @@ from torch import Tensor
 
 from shoal.architectures import Architecture, ImageArchitecture, Layers
 from shoal.kernels.arguments import checked_image_samples, checked_samples
-from shoal.kernels.function import KernelFunction, check_width, kernel_function
-from shoal.kernels.variances import checked_variances, with_values
-
-__all__ = ["ImageKernels", "checked_points", "chosen_kernels"]
+from shoal.kernels.function import (
+    KernelFunction,
+    check_width,
+    checked_variances,
+    kernel_function,
+    with_values,
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,4 @@ def checked_points(function: KernelFunction | ImageKernels, name: str, x: Any) -
     """Return inputs that kernels take, vectors or images, without batches; or say why not."""
     if isinstance(function, ImageKernels):
         return checked_image_samples(name, x, function.architecture)
-    found = checked_samples(name, x)
-    if found.dim() != 2:
-        raise ValueError(f"{name} must have shape (samples, features), got {tuple(found.shape)}")
-    return found
+    return checked_samples(name, x, batches=False)

@@ -1,7 +1,8 @@
 """When and how kernels of images are computed by fused passes, of a GPU or of a CPU."""
 
 import math
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
+from importlib import import_module
 from types import ModuleType
 from typing import ClassVar
 
@@ -17,8 +18,6 @@ from shoal.kernels.calculi.pixels import Images
 from shoal.kernels.images.function import ImageKernels
 from shoal.kernels.images.pixel_pairs import PixelPairs
 from shoal.kernels.recursions import Loop, network_kernels
-
-__all__ = ["FusedPixels", "LoopedPixels"]
 
 _MOST_SIDE = 64  # pixels along an axis that registers hold
 _PROGRAMS = 2**22  # pairs of images, times displacements, of one launch
@@ -60,11 +59,12 @@ class FusedPixels:
             return None
         if points.device.type == "cuda":
             precision = function.precision or points.dtype
-            if precision != torch.float32 or max(sides) > _MOST_SIDE or _tiles() is None:
+            small = precision == torch.float32 and max(sides) <= _MOST_SIDE
+            if not small or _backend("pixel_tiles") is None:
                 return None
             return (FusedChain if chained else FusedPixels)(layers, trainable, images)
-        many = entries * math.prod(sides) >= _MANY
-        if chained or points.device.type != "cpu" or pooled or not many or _loops() is None:
+        many = entries * math.prod(sides) >= _MANY and points.device.type == "cpu"
+        if chained or pooled or not many or _backend("pixel_loops") is None:
             return None
         return LoopedPixels(layers, trainable, images)
 
@@ -104,7 +104,7 @@ class FusedPixels:
 
     def _block(self, index: tuple[Tensor, Tensor], steps: Tensor) -> Tensor:
         """The same for as many pairs as one launch takes."""
-        tiles = _tiles()
+        tiles = _backend("pixel_tiles")
         assert tiles is not None
         variances = self._variances.float()
         try:
@@ -227,7 +227,7 @@ class LoopedPixels(FusedPixels):
         Raises:
             ConvergenceError: If the iteration of a pair does not end.
         """
-        loops, pairs = _loops(), self.images.pairs
+        loops, pairs = _backend("pixel_loops"), self.images.pairs
         assert loops is not None
         assert len(displacements) == 1
         reach = pairs.patch_size // 2
@@ -266,21 +266,10 @@ def _bands(pairs: PixelPairs, side: int) -> Tensor:
     return bands.contiguous().to(pairs.displacements.device, torch.float32)
 
 
-@lru_cache(maxsize=1)
-def _tiles() -> ModuleType | None:
-    """The passes of a GPU, where their compiler is installed."""
+@cache
+def _backend(name: str) -> ModuleType | None:
+    """Compiled passes, where their compiler is installed."""
     try:
-        from shoal.kernels.backends import pixel_tiles
+        return import_module(f"shoal.kernels.backends.{name}")
     except ImportError:
         return None
-    return pixel_tiles
-
-
-@lru_cache(maxsize=1)
-def _loops() -> ModuleType | None:
-    """The loops of a CPU, where their compiler is installed."""
-    try:
-        from shoal.kernels.backends import pixel_loops
-    except ImportError:
-        return None
-    return pixel_loops

@@ -11,8 +11,6 @@ from shoal.kernels.images.function import ImageKernels
 from shoal.kernels.images.matrix import Blocks, ImagePlan, entries, image_kernels
 from shoal.kernels.result import Kernels
 
-__all__ = ["differentiable_image_kernels"]
-
 _COPIES = 12  # of what a block takes without derivatives
 
 

@@ -25,8 +25,6 @@ from shoal.kernels.recursions import network_kernels
 from shoal.kernels.result import Kernels
 from shoal.kernels.strips import Strip, rows_to_deal, strips
 
-__all__ = ["Blocks", "ImagePlan", "image_kernels"]
-
 _FUSED_BYTES = 64  # that a pair of images takes in a fused pass: indices and sums
 _BYTES = 152  # that a pair of pixels takes at the peak; measured
 

@@ -18,8 +18,6 @@ from torch import Tensor
 from shoal.architectures import ImageArchitecture
 from shoal.architectures.images import patch_gain
 
-__all__ = ["PixelPairs", "patch_grams"]
-
 
 @dataclass(frozen=True, eq=False)
 class PixelPairs:

@@ -24,8 +24,6 @@ from shoal.kernels.rectified.integrals import Equilibrium, equilibrium
 from shoal.kernels.rectified.series import equilibrium_series
 from shoal.kernels.recursions import Network
 
-__all__ = ["implicit_network_kernels"]
-
 
 @kernels_in.register
 def implicit_network_kernels(

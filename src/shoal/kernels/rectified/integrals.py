@@ -34,8 +34,6 @@ from shoal.core.caches import cached
 from shoal.core.exceptions import ConvergenceError
 from shoal.kernels.fixed_points import solve
 
-__all__ = ["Diagonal", "Equilibrium", "Rectified", "equilibrium", "rectified", "state_square"]
-
 _NODES = 16  # on each panel
 _FINEST = 40  # octaves by which the first and the last panel are narrower than the ray, at most
 _PANELS = 3  # octaves that a layer spans

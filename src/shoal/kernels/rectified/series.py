@@ -14,8 +14,6 @@ import torch
 from shoal.approximation.power_series import Series, about, geometric, needed_order, product
 from shoal.kernels.rectified.integrals import Equilibrium, equilibrium, state_square
 
-__all__ = ["equilibrium_series"]
-
 
 def equilibrium_series(gamma: float, degree: int, *, place: float = 0.0) -> Equilibrium[Series]:
     r"""Power series for inputs of norm one, up to a degree.
