@@ -363,8 +363,10 @@ class _Gradients:
             self.variances[number] += (upstream * both).sum(dtype=torch.float64)
         if matrix.slopes:
             return
-        ck, ntk = torch.empty_like(block.cosine), torch.empty_like(block.cosine)
-        matrix.backend.evaluate(block.plain, (ck, ntk))
+        ck = found.ck
+        if ck is None:
+            ck = torch.empty_like(block.cosine)
+            matrix.backend.evaluate(block.plain, (ck, torch.empty_like(ck)))
         if bool(upstream[1].any()):  # else the NTK does not count
             alone = torch.zeros_like(upstream)
             alone[0] = 1.0
