@@ -31,7 +31,7 @@ from shoal.kernels.images.matrix import Blocks, image_kernels
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.memory_mapped import memory_mapped
 from shoal.kernels.operator import identity
-from shoal.kernels.plan import FEW_PAIRS, Plan
+from shoal.kernels.plan import FEW_PAIRS, GRADIENT_COST, Plan
 from shoal.kernels.result import Kernels
 from shoal.kernels.strips import dealt
 
@@ -198,13 +198,14 @@ def _matrices(
     function: KernelFunction,
     first: Tensor,
     second: Tensor | None,
+    plans: list[Plan] | None = None,
     *,
     limit: int | None,
     out: str | PathLike[str] | None,
     on_progress: Callable[[float], object] | None,
     shared: Processes,
 ) -> Kernels:
-    """All matrices of a batch."""
+    """All matrices of a batch; their plans go to a list if gradients are wanted."""
     limit = _agreed(function, first, second, work_space(limit, first.device), shared)
     batch = first.shape[:-2]
     columns = first.shape[-2] if second is None else second.shape[-2]
@@ -218,7 +219,11 @@ def _matrices(
             own = Inputs(first[index])
             other = own if second is None else Inputs(second[index])
             part = Kernels(*(k[index] for k in result))
-            plan = Plan.of(function, own, other)
+            if plans is None:
+                plan = Plan.of(function, own, other)
+            else:
+                plan = Plan.of(function, own, other, few_pairs=FEW_PAIRS, cost=GRADIENT_COST)
+                plans.append(plan)
             strips = list(plan.strips(limit, shared.size))
             owners = dealt(strips, shared.size)
             mine = [s for s, owner in zip(strips, owners, strict=True) if owner == shared.rank]
