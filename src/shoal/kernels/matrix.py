@@ -22,6 +22,7 @@ from shoal.kernels.arguments import (
     with_arrays,
     work_space,
 )
+from shoal.kernels.bias_features import with_bias_features
 from shoal.kernels.diagonal import own_diagonal, partner_diagonal
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.gradients.matrices import Job, differentiable_kernel
@@ -138,6 +139,7 @@ def kernel(
         batch = np.broadcast_shapes(first.shape[:-2], () if second is None else second.shape[:-2])
         first = first.expand(*batch, *first.shape[-2:])
         second = None if second is None else second.expand(*batch, *second.shape[-2:])
+        function, first, second = with_bias_features(function, first, second)
         plain = replace(function, variances=())
         values = partial(
             _matrices, plain, limit=limit, out=out, on_progress=on_progress, shared=shared
