@@ -143,3 +143,23 @@ def test_gradients_are_those_of_blocks(architecture, norms, rows, loops, monkeyp
     monkeypatch.setattr(backends, "_loops", lambda: None)
     other = gradient()
     assert (found - other).abs().max() <= 1e-9 * other.abs().max()
+
+
+@pytest.mark.parametrize("norms", ["one", "any"])
+def test_gradients_of_the_ck_alone_are_those_of_blocks(norms, loops, monkeypatch):
+    x = inputs(150, 12, one_norm=True) if norms == "one" else norms_between(0.6, 2.5, 150, 12, 0)
+    weights = torch.randn(150, 150, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def gradients():
+        leaf = x.clone().requires_grad_()
+        names = ("recurrent_variance", "input_variance")
+        variances = torch.tensor([0.2, 0.8], dtype=torch.float64).requires_grad_()
+        given = dict(zip(names, variances, strict=True))
+        (kernel(DEQ(Tanh(), 0.2, 0.8), leaf, variances=given).ck * weights).sum().backward()
+        return leaf.grad, variances.grad
+
+    found = gradients()
+    assert loops
+    monkeypatch.setattr(backends, "_loops", lambda: None)
+    for own, other in zip(found, gradients(), strict=True):
+        assert (own - other).abs().max() <= 1e-9 * other.abs().max()

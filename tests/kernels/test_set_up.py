@@ -6,9 +6,10 @@ import torch
 import shoal
 from shoal.activations import Activation
 from shoal.gaussian import smoothing
-from shoal.kernels import derivatives, piecewise_surface, surface
+from shoal.kernels.approximations import piecewise_surface, surface
 from shoal.kernels.calculi.own import fixed_variance
 from shoal.kernels.fixed_points import solve
+from shoal.kernels.gradients import derivatives
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import Plan
 from shoal.kernels.recursions import Loop
@@ -209,9 +210,10 @@ def test_that_there_is_no_surface_is_found_out_once(monkeypatch):
     monkeypatch.setattr(surface._Sampler, "degrees", degrees)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(100, 3, dtype=torch.float64, generator=generator)
+    trainable = ("recurrent", "input")  # biases count otherwise than a feature of the inputs
     for step in range(4):
         deq = shoal.DEQ(shoal.ReLU(), 0.2 + 1e-4 * step, 0.8, bias_variance=0.1)
-        found = shoal.kernel(deq, x)
+        found = shoal.kernel(deq, x, trainable=trainable)
     assert 1 <= len(sampled) <= 2  # ranges of angles
     i, j = torch.triu_indices(100, 100, 1)
     exact = shoal.kernel_function(deq)(
@@ -235,3 +237,14 @@ def test_kinks_at_parallel_inputs_are_not_looked_for(phi, caplog):
     for matrix, values in zip(found, exact, strict=True):
         size = (matrix.diagonal()[i] * matrix.diagonal()[j]).sqrt()
         assert ((matrix[i, j] - values).abs() <= 1e-10 * size).all()
+
+
+def test_angles_that_are_all_seen_need_no_wide_margin():
+    x = points(300)
+    function = shoal.kernel_function(shoal.DEQ(shoal.Tanh(), 0.2, 0.8))
+    plan = Plan.of(function, inputs := Inputs(x), inputs)
+    cosine = (inputs.unit @ inputs.unit.T).fill_diagonal_(0.0)
+    first, last = float(cosine.max().acos()), float(cosine.min().acos())
+    assert plan.surface is not None
+    assert first - 0.2 <= plan.surface.angles[0] < first
+    assert last < plan.surface.angles[1] <= last + 0.2

@@ -1,6 +1,8 @@
 r"""Duals of activations, $D_\varphi(a, b, c) = \mathbb{E}[\varphi(u)\varphi(v)]$."""
 
 import math
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -186,9 +188,11 @@ def _evaluate(phi: Activation, j: int, k: int, pair: Covariance, *, tolerance: f
     result = torch.empty(pair.shape, dtype=torch.float64, device=pair.a.device)
     closed = closed_form(phi)
     known = closed if j == k and j < 2 else None
-    way = None
-    if known is None:
-        way = Mehler.of(phi, j, k, pair.a, pair.b) or Tables.of(phi, j, k, pair, tolerance)
+
+    @lru_cache(maxsize=1)
+    def way() -> Mehler | Tables | None:
+        return Mehler.of(phi, j, k, pair.a, pair.b) or Tables.of(phi, j, k, pair, tolerance)
+
     for index in pair.blocks(_BLOCK):
         a, b, c = (t.reshape(-1) for t in pair[index])
         if known is not None:
@@ -205,7 +209,7 @@ def _evaluate_block(
     k: int,
     triple: tuple[Tensor, Tensor, Tensor],
     tolerance: float,
-    way: Mehler | Tables | None,
+    make: Callable[[], Mehler | Tables | None],
 ) -> Tensor:
     """$D_{jk}$ at vectors; where u = v, $D_{jj}$ is the mean square, a one-dimensional integral."""
     a, b, c = triple
@@ -216,6 +220,9 @@ def _evaluate_block(
             distinct, inverse = a[same].unique(return_inverse=True)
             value[same] = _mean_squares(phi, j, distinct)[inverse]
             rest = ~same
+            if not bool(rest.any()):
+                return value
+    way = make()
     if isinstance(way, Mehler):
         value[rest], known = way(a[rest], b[rest], c[rest])
         rest = rest.masked_scatter(rest, ~known)

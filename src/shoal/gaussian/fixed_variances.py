@@ -2,7 +2,9 @@ r"""Duals of pairs whose variances stay while covariances move, as in solving fo
 
 By Mehler's formula both duals are polynomials in the correlation,
 $D_\varphi = \sum_n p_n \rho^n$ and, by Price's theorem, $D_{\varphi'} = \sum_n n p_n \rho^{n-1} /
-\sqrt{ab}$, whose coefficients $p_n = c_n(\sqrt a)\,c_n(\sqrt b)$ are formed once.
+\sqrt{ab}$, whose coefficients $p_n = c_n(\sqrt a)\,c_n(\sqrt b)$ are formed once. Where each
+pair of variances has many covariances, series in the angle are shorter (see
+:mod:`shoal.gaussian.angular_series`).
 """
 
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.activations.panels import breaks, reach
+from shoal.gaussian.angular_series import AngularSeries
 from shoal.gaussian.closed_forms import closed_form
 from shoal.gaussian.dual import dual, dual_derivative
 from shoal.gaussian.mehler import CANCELED, ORDERS, octave_expansion, parseval_rest
@@ -28,6 +31,9 @@ _MANY = 32  # one pair out of so many that is not known, at most
 _NEGLIGIBLE = 1e-16  # the same of terms that are never formed
 _BLOCK = 32  # powers that are formed at once, ...
 _FEW = 1 << 14  # ... for so many correlations at most
+_GRID = 1 << 10  # covariances that pay for series in the angle, ...
+_ROW = 8  # ... if each pair has at least so many
+_INSET = 0.2  # of the angles that they know, where the activation has kinks
 
 
 class FixedVariances:
@@ -38,14 +44,19 @@ class FixedVariances:
         variances: All different ones. shape: (v,)
         places: Which of them both sides of each pair have; sizes of one stand for as many equal
             ones as there are covariances. shape: (2, ...)
+        angular: Whether series in the angle may serve.
     """
 
-    def __init__(self, phi: Activation, variances: Tensor, places: Tensor) -> None:
+    def __init__(
+        self, phi: Activation, variances: Tensor, places: Tensor, *, angular: bool = True
+    ) -> None:
         self.phi, self.variances, self.places = phi, variances, places
         few = places[0].numel() <= _MOST_PAIRS and len(variances) <= _MOST_VARIANCES
         jumps = any(kink.jumps[0] for kink in phi.kinks)
         self._expandable = few and not jumps and closed_form(phi) is None
         self._analytic = not breaks(phi, reach(phi))
+        self._angular = angular and self._expandable
+        self._in_angle: AngularSeries | None = None
         self._levels: Tensor | None = None  # of the orders that rows of pairs need
         self._kept: dict[int, tuple[Tensor, _Polynomials | None]] = {}
         self._last: tuple[Tensor, Tensor, Callable[[], Tensor]] | None = None  # a solver's result
@@ -62,18 +73,7 @@ class FixedVariances:
             places = places.expand(2, *covariance.shape)[..., None]
         places = places.expand(2, *covariance.shape[: places.ndim - 2], 1).reshape(2, -1, 1)
         c = covariance.reshape(places.shape[1], -1)
-        duals, known = c.new_empty(2, *c.shape), torch.zeros_like(c, dtype=torch.bool)
-        if self._levels is None or len(self._levels) != len(c):
-            self._levels = torch.zeros(len(c), dtype=torch.long, device=c.device)
-        for level, order in enumerate(ORDERS if self._expandable else ()):
-            # one of kinks may be known at some correlations of a row only
-            rows = self._levels == level if self._analytic else ~known.all(1)
-            polynomials = self._polynomials(order, places, rows) if bool(rows.any()) else None
-            if polynomials is None:
-                continue
-            duals[:, rows], known[rows], short = polynomials(c[rows])
-            if level + 1 < len(ORDERS):
-                self._levels[rows] += short.long()
+        duals, known = self._short_sums(places[..., 0], c) or self._sums(places, c)
         value, slope = duals.view(2, *covariance.shape)
         rest = ~known
         if not bool(rest.any()):
@@ -86,6 +86,33 @@ class FixedVariances:
         value[rest] = dual(self.phi, *triple)
         return value, lambda: slope.masked_scatter(rest, dual_derivative(self.phi, *triple))
 
+    def _short_sums(self, places: Tensor, c: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Both duals, (2, *c.shape), and where they are known, by series in the angle."""
+        if not self._angular or c.numel() < _GRID or c.shape[1] < _ROW:
+            return None
+        if self._in_angle is None:
+            inset = 0.0 if self._analytic else _INSET
+            self._in_angle = AngularSeries.of(self.phi, self.variances, places, inset, _exact_duals)
+        found = None if self._in_angle is None else self._in_angle(c)
+        self._angular = found is not None and int((~found[1]).sum()) * _MANY <= c.numel()
+        return found if self._angular else None
+
+    def _sums(self, places: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        """The same by sums of Hermite coefficients."""
+        duals, known = c.new_empty(2, *c.shape), torch.zeros_like(c, dtype=torch.bool)
+        if self._levels is None or len(self._levels) != len(c):
+            self._levels = torch.zeros(len(c), dtype=torch.long, device=c.device)
+        for level, order in enumerate(ORDERS if self._expandable else ()):
+            # one of kinks may be known at some correlations of a row only
+            rows = self._levels == level if self._analytic else ~known.all(1)
+            polynomials = self._polynomials(order, places, rows) if bool(rows.any()) else None
+            if polynomials is None:
+                continue
+            duals[:, rows], known[rows], short = polynomials(c[rows])
+            if level + 1 < len(ORDERS):
+                self._levels[rows] += short.long()
+        return duals, known
+
     def _polynomials(self, order: int, places: Tensor, rows: Tensor) -> "_Polynomials | None":
         """Those of some rows of pairs, kept as long as the same ones are asked for."""
         kept = self._kept.get(order)
@@ -93,6 +120,12 @@ class FixedVariances:
             made = _Polynomials.of(self.phi, order, self.variances, places[:, rows])
             kept = self._kept[order] = rows, made
         return kept[1]
+
+
+def _exact_duals(phi: Activation, variances: Tensor, places: Tensor, c: Tensor) -> Tensor:
+    """Both duals without series in the angle. shape: (2, *c.shape)."""
+    value, slope = FixedVariances(phi, variances, places[..., None], angular=False)(c)
+    return torch.stack([value, slope()])
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,6 +22,7 @@ from shoal.kernels.arguments import (
     with_arrays,
     work_space,
 )
+from shoal.kernels.bias_features import with_bias_features
 from shoal.kernels.diagonal import own_diagonal, partner_diagonal
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.gradients.matrices import Job, differentiable_kernel
@@ -31,7 +32,7 @@ from shoal.kernels.images.matrix import Blocks, image_kernels
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.memory_mapped import memory_mapped
 from shoal.kernels.operator import identity
-from shoal.kernels.plan import FEW_PAIRS, Plan
+from shoal.kernels.plan import FEW_PAIRS, GRADIENT_COST, Plan
 from shoal.kernels.result import Kernels
 from shoal.kernels.strips import dealt
 
@@ -144,6 +145,7 @@ def kernel(
         batch = np.broadcast_shapes(first.shape[:-2], () if second is None else second.shape[:-2])
         first = first.expand(*batch, *first.shape[-2:])
         second = None if second is None else second.expand(*batch, *second.shape[-2:])
+        function, first, second = with_bias_features(function, first, second)
         plain = replace(function, variances=())
         values = partial(
             _matrices, plain, limit=limit, out=out, on_progress=on_progress, shared=shared
@@ -204,13 +206,14 @@ def _matrices(
     function: KernelFunction,
     first: Tensor,
     second: Tensor | None,
+    plans: list[Plan] | None = None,
     *,
     limit: int | None,
     out: str | PathLike[str] | None,
     on_progress: Callable[[float], object] | None,
     shared: Processes,
 ) -> Kernels:
-    """All matrices of a batch."""
+    """All matrices of a batch; their plans go to a list if gradients are wanted."""
     limit = _agreed(function, first, second, work_space(limit, first.device), shared)
     batch = first.shape[:-2]
     columns = first.shape[-2] if second is None else second.shape[-2]
@@ -224,7 +227,11 @@ def _matrices(
             own = Inputs(first[index])
             other = own if second is None else Inputs(second[index])
             part = Kernels(*(k[index] for k in result))
-            plan = Plan.of(function, own, other)
+            if plans is None:
+                plan = Plan.of(function, own, other)
+            else:
+                plan = Plan.of(function, own, other, few_pairs=FEW_PAIRS, cost=GRADIENT_COST)
+                plans.append(plan)
             strips = list(plan.strips(limit, shared.size))
             owners = dealt(strips, shared.size)
             mine = [s for s, owner in zip(strips, owners, strict=True) if owner == shared.rank]

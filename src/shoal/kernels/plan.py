@@ -36,6 +36,7 @@ from shoal.kernels.strips import Strip, rows_to_deal, strips
 __all__ = [
     "ANGULAR_TOLERANCE",
     "FEW_PAIRS",
+    "GRADIENT_COST",
     "INSET",
     "TOLERANCE",
     "Plan",
@@ -49,6 +50,7 @@ _ONE_NORM = {torch.float64: 1e-13, torch.float32: 1e-6}  # spread of norms that 
 _NORM_STEPS = {torch.float64: 2**44, torch.float32: 2**24}  # of a common norm, in each octave
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-7}
 ANGULAR_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-8}
+GRADIENT_COST = 8  # of an entry whose derivatives are wanted, in entries
 FEW_PAIRS = 256  # pairs that are cheaper one by one when derivatives are wanted, ...
 _FEW_PAIRS = 4095  # ... and when they are not: those of 90 inputs, fewer than a surface needs
 _PAIRS = 4096  # whose scalar equations are solved together at least
@@ -72,6 +74,7 @@ class Plan:
         rows: What the rows contribute.
         columns: What the columns contribute.
         diagonal: Both kernels of the inputs of the rows with themselves, in float64. shape: (2, n)
+        cost: Of an entry, in entries that are only evaluated.
     """
 
     function: KernelFunction
@@ -82,6 +85,7 @@ class Plan:
     rows: Factors
     columns: Factors
     diagonal: Tensor
+    cost: int = 1
 
     @property
     def symmetric(self) -> bool:
@@ -96,6 +100,7 @@ class Plan:
         right: Inputs,
         *,
         few_pairs: int = _FEW_PAIRS,
+        cost: int = 1,
     ) -> "Plan":
         """Choose the way for some inputs; up to ``few_pairs`` are computed one by one."""
         check_overflow(left.norm**2, right.norm**2, torch.float64)  # in which they are computed
@@ -105,7 +110,7 @@ class Plan:
         check_overflow(own, other, left.points.dtype)
         rows = _factors(chosen, left, own)
         columns = rows if right is left else _factors(chosen, right, other)
-        return cls(function, chosen, wide, left, right, rows, columns, own)
+        return cls(function, chosen, wide, left, right, rows, columns, own, cost)
 
     @cached_property
     def squared_norm(self) -> float | None:
@@ -123,7 +128,7 @@ class Plan:
     @cached_property
     def backend(self) -> Blocks:
         """What computes with blocks of the matrix."""
-        return backend_for(self.left.points.device, self.pairs)
+        return backend_for(self.left.points.device, self.cost * self.pairs)
 
     def strips(self, limit: int | None, hands: int = 1) -> Iterator[Strip]:
         """Parts of the matrix that are computed together within a limit of memory.

@@ -16,7 +16,7 @@ from shoal.activations import Activation
 from shoal.activations.panels import breaks, reach
 from shoal.core.caches import cached
 from shoal.gaussian.quadrature import finest_panel
-from shoal.kernels.approximations.surface import Span
+from shoal.kernels.approximations.surface import Span, nearby
 from shoal.kernels.calculi.own import Own, Variances
 from shoal.kernels.function import KernelFunction, kernels_in
 
@@ -29,7 +29,7 @@ _INSET = 0.125  # beyond, sums over Hermite coefficients are short
 
 def resolved_angles(function: KernelFunction, norm: float, angles: Span) -> Span:
     """Those of some angles that one series may do for, given the largest norm."""
-    seen = _seen(function, norm)
+    seen = _seen(nearby(function), norm)
     if any(_fine(phi, std) for phi, std in seen):
         return common_angles(angles, (_INSET, math.pi - _INSET))
     if angles[0] > 0 and angles[1] < math.pi:

@@ -12,7 +12,7 @@ any norms if the activations are positively homogeneous, there is one $f$, the c
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ __all__ = [
     "Surface",
     "angular_surface",
     "diagonal",
+    "nearby",
     "norm_span",
     "one_norm_surface",
     "padded",
@@ -49,7 +50,7 @@ ANY_ANGLE: Span = (0.0, math.pi)
 _DEGREES = (64, 128)  # the largest of lines, for few and for many entries
 _FIRST = 32  # their least: many points at once are fast
 _ANGULAR = 64  # the least degree of a series in the angle: nearly all need between 30 and 64
-_CHECKS = 9  # points per axis, off the grid, at which the error is measured
+_CHECKS = 6  # norms, off the grid, at which the error is measured, at as many angles as it has
 _MARGIN = 2  # degrees beyond those that the lines need
 _MANY = 8192  # entries from which on long lines are tried
 _FEW = 4096  # norms whose scalar equations are solved on the CPU: a GPU would wait for each step
@@ -185,7 +186,7 @@ def surface(
             of scalar equations than there are entries.
     """
     error = math.inf
-    for near in dict.fromkeys((_nearby(function), function)):
+    for near in dict.fromkeys((nearby(function), function)):
         degrees = _degrees(near, norms, angles, tolerance, entries >= _MANY)
         if isinstance(degrees, str):
             raise AccuracyError(degrees)
@@ -202,8 +203,8 @@ def surface(
     )
 
 
-def _nearby(function: KernelFunction) -> KernelFunction:
-    """One with rounded variances, which tells the degrees for all that an optimizer tries."""
+def nearby(function: KernelFunction) -> KernelFunction:
+    """One with rounded variances, which stands for all that an optimizer tries near them."""
     architecture = function.architecture
     values = {name: getattr(architecture, name) for name in architecture.variances}
     rounded = {
@@ -232,13 +233,28 @@ def _degrees(
 def _surface(
     function: KernelFunction, norms: Span, angles: Span, tolerance: float, degrees: tuple[int, int]
 ) -> Surface:
-    sampler = _Sampler(function, norms, angles)
-    values = sampler.grid(*degrees)
+    values, off = _Sampler(function, norms, angles).grid(*degrees)
     for dim in (1, 2, 3):
         values = coefficients_from_values(values, dim)
     basis, core = _compressed(values, tolerance)
     rough = Surface(norms, angles, basis, core, 0.0)
-    return replace(rough, error=sampler.deviation(rough))
+    return replace(rough, error=off.deviation(rough))
+
+
+class _Off(NamedTuple):
+    """Values at points off a grid: pairs of norms, each at the same angles."""
+
+    pairs: tuple[Tensor, Tensor]
+    angle: Tensor
+    values: Tensor
+
+    def deviation(self, approximation: Surface) -> float:
+        """The largest error there."""
+        left, right = (approximation.features(u.exp2()) for u in self.pairs)
+        series = torch.einsum("nqsk,ns->qnk", approximation.rows(left), right)
+        t = to_unit(self.angle, approximation.angles)
+        found = series @ chebyshev_basis(t, series.shape[-1] - 1)
+        return float((found - self.values).abs().max())
 
 
 @dataclass(frozen=True)
@@ -267,11 +283,12 @@ class _Sampler:
     @staticmethod
     def equations(across: int, around: int) -> int:
         """How many are solved for a surface of some degrees."""
-        return math.comb(across + 2, 2) * (around + 1) + math.comb(_CHECKS + 1, 2) * _CHECKS
+        return (math.comb(across + 2, 2) + math.comb(_CHECKS + 1, 2)) * (around + 1)
 
     def degrees(self, tolerance: float, most: int) -> tuple[int, int]:
         """The degrees that lines through the box need, in the norms and in the angle."""
-        few, mid = (torch.linspace(*span, 3, dtype=torch.float64) for span in self._spans)
+        spans = self.norms, self.angles
+        few, mid = (torch.linspace(*span, 3, dtype=torch.float64) for span in spans)
         across, around = (
             lambda x: self.values(x, few[:, None, None], mid[:, None]),
             lambda x: self.values(few[:, None, None], few[:, None], x),
@@ -281,28 +298,23 @@ class _Sampler:
             _needed(around, self.angles, tolerance, most),
         )
 
-    @property
-    def _spans(self) -> tuple[Span, Span]:
-        return self.norms, self.angles
+    def grid(self, across: int, around: int) -> tuple[Tensor, _Off]:
+        """Values at the Chebyshev nodes, and at other points, as dense as these near the ends.
 
-    def grid(self, across: int, around: int) -> Tensor:
-        """Values at the Chebyshev nodes. shape: (2, across + 1, across + 1, around + 1)."""
+        All are found together: equations are cheaper by the thousand. shape of the first:
+        (2, across + 1, across + 1, around + 1)
+        """
         norm, angle = chebyshev_nodes(across, *self.norms), chebyshev_nodes(around, *self.angles)
+        other = off_grid((self.norms,), _CHECKS)[0]
+        between = off_grid((self.norms, self.angles), around + 1)[1]
         i, j = torch.triu_indices(across + 1, across + 1)
-        half = self.values(norm[i, None], norm[j, None], angle)
+        k, m = torch.triu_indices(_CHECKS, _CHECKS)
+        left, right = torch.cat([norm[i], other[k]]), torch.cat([norm[j], other[m]])
+        angles = torch.cat([angle.expand(len(i), -1), between.expand(len(k), -1)])
+        half, off = self.values(left[:, None], right[:, None], angles).split([len(i), len(k)], 1)
         values = half.new_empty(2, across + 1, across + 1, around + 1)
         values[:, i, j], values[:, j, i] = half, half
-        return values
-
-    def deviation(self, approximation: Surface) -> float:
-        """The largest error on a grid of other points, as dense as the nodes near the ends."""
-        norm, angle = off_grid(self._spans, _CHECKS)
-        i, j = torch.triu_indices(_CHECKS, _CHECKS)
-        exact = self.values(norm[i, None], norm[j, None], angle).flatten(1)
-        features = approximation.features(norm.exp2())
-        left, right = (features[k].repeat_interleave(_CHECKS, 0) for k in (i, j))
-        found = approximation.pairs(left, right, angle.repeat(len(i)))
-        return float((found - exact).abs().max())
+        return values, _Off((other[k], other[m]), between, off)
 
 
 def _needed(lines: Callable[[Tensor], Tensor], span: Span, tolerance: float, most: int) -> int:

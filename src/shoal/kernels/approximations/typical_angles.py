@@ -9,10 +9,10 @@ from shoal.kernels.inputs import CLOSE, Inputs
 
 __all__ = ["GRID", "typical_angles"]
 
-_SAMPLE = 256  # rows and columns whose angles are looked at first
+_SAMPLE = 512  # rows and columns whose angles are looked at first
 GRID = 8  # ranges of angles end at multiples of 1/8 ...
 _MARGIN = 1 / 16  # ... this far beyond the angles of the sample, ...
-_TAIL = 0.35  # ... or this share of half their range, whichever is more
+_TAIL = 0.35  # ... or this share of half their range if there are others, whichever is more
 _NARROWEST = 0.5
 
 
@@ -38,7 +38,8 @@ def typical_angles(left: Inputs, right: Inputs) -> Span:
         return ANY_ANGLE
     least, most = (float(end) for end in torch.aminmax(cosine[ordinary].double().clamp(-1.0, 1.0)))
     first, last = math.acos(most), math.acos(least)
-    margin = max(_MARGIN, _TAIL * (last - first) / 2)
+    others = max(len(left), len(right)) > _SAMPLE
+    margin = max(_MARGIN, _TAIL * (last - first) / 2) if others else _MARGIN
     low = math.floor((first - margin) * GRID) / GRID
     high = math.ceil((last + margin) * GRID) / GRID
     widened = max(0.0, (_NARROWEST - (high - low)) / 2)

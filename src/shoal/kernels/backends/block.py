@@ -162,8 +162,10 @@ class Adjoint(NamedTuple):
         cosine: Gradients of the cosines. shape: (n, m)
         left: Gradients of the logarithms of the rows' norms, in float64. shape: (n,)
         right: Those of the columns' norms. shape: (m,)
+        ck: The conjugate kernel, where it comes with them. shape: (n, m)
     """
 
     cosine: Tensor
     left: Tensor
     right: Tensor
+    ck: Tensor | None = None

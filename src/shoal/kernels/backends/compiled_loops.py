@@ -42,10 +42,9 @@ def compiled_loops(dtype: np.dtype[Any]) -> CompiledLoops:
     scales = (numbers, numbers, scalar[::1], scalar[::1], int64, int64)
     series = void(*points, numbers, *scales)
     tiles = (uint32[::1], float64[:, :, :, ::1], int64[:, ::1], numbers)
-    factors = float64[:, :, ::1]
     adjoint = void(
-        matrix, scalar[:, :, :], float64, float64, float64[:, :, :, ::1], indices,
-        factors, factors, matrix, float64[::1], float64[::1],
+        matrix, matrix, float64, float64, float64[:, :, ::1], indices, numbers, numbers, matrix,
+        matrix, float64[::1], float64[::1],
     )  # fmt: skip
     columns = void(matrix, int64, int64, int64, int64)
     return CompiledLoops(
@@ -141,6 +140,18 @@ def _two_series(x: Array, series: Array, count: int, work: Array) -> None:
         ntk[j] -= 0.5 * x[j] * ntk_before[j]
 
 
+@numba.njit(inline="always", fastmath=MATH)
+def _four_terms(x: Array, work: Array) -> None:
+    """The next four Chebyshev polynomials at places x/2, before them the last one and the next."""
+    for j in range(len(x)):
+        before, t0 = work[3 * WIDTH + j], work[4 * WIDTH + j]
+        t1 = x[j] * t0 - before
+        t2 = x[j] * t1 - t0
+        t3 = x[j] * t2 - t1
+        work[j], work[WIDTH + j], work[2 * WIDTH + j] = t0, t1, t2
+        work[3 * WIDTH + j], work[4 * WIDTH + j] = t3, x[j] * t3 - t2
+
+
 def _evaluate_series(
     cosine: Array,
     of_angle: bool,
@@ -207,18 +218,7 @@ def _evaluate_tiles(
                 work[3 * WIDTH + j], work[4 * WIDTH + j] = 0.5 * x[j], 1.0  # of degrees -1 and 0
                 work[5 * WIDTH + j], work[6 * WIDTH + j] = 0.0, 0.0
             for k in range(0, terms[tile].max(), 4):
-                for j in range(width):
-                    before, t0 = work[3 * WIDTH + j], work[4 * WIDTH + j]
-                    t1 = x[j] * t0 - before
-                    t2 = x[j] * t1 - t0
-                    t3 = x[j] * t2 - t1
-                    work[j], work[WIDTH + j], work[2 * WIDTH + j], work[3 * WIDTH + j] = (
-                        t0,
-                        t1,
-                        t2,
-                        t3,
-                    )
-                    work[4 * WIDTH + j] = x[j] * t3 - t2
+                _four_terms(x[:width], work)
                 for combination in range(most):
                     if k >= terms[tile, combination]:
                         continue
@@ -242,72 +242,72 @@ def _adjoint_rows(
     cosine: Array,
     upstream: Array,
     middle: float,
-    inverse_half_width: float,
+    inverse_half: float,
     series: Array,
     terms: Array,
     values: Array,
     slopes: Array,
     turning: Array,
+    entries: Array,
     in_left: Array,
     in_right: Array,
 ) -> None:
-    """Gradients of cosines and norms, given those of both kernels of some rows.
+    """Gradients of cosines and norms, given those of one kernel at some rows.
 
     Args:
         cosine: The cosines. shape: (n, m)
-        upstream: The gradients of both kernels. shape: (2, n, m)
+        upstream: The gradients of the kernel. shape: (n, m)
         middle: The middle of the range of angles.
-        inverse_half_width: One over half of its width.
+        inverse_half: One over half of its width.
         series: Of the rows, for the columns' slopes, the rows' slopes and the derivative in the
-            angle, of both kernels each. shape: (n, rank, terms, 6)
-        terms: How many of them matter. shape: (rank,)
-        values: What the columns contribute. shape: (2, rank, m)
-        slopes: Its derivative in the logarithms of the norms. shape: (2, rank, m)
-        turning: Where the gradients of the cosines go. shape: (n, m)
-        in_left: To which those of the rows' norms are added. shape: (n,)
+            angle, four terms of each in turn. shape: (n, rank, 3 * terms)
+        terms: How many of them matter, multiples of four. shape: (rank,)
+        values: What the columns contribute. shape: (rank, m)
+        slopes: Its derivative in the logarithms of the norms. shape: (rank, m)
+        turning: To which the gradients of the cosines are added. shape: (n, m)
+        entries: Where the sums of the first series and the values go. shape: (n, m)
+        in_left: To which the gradients of the rows' norms are added. shape: (n,)
         in_right: To which those of the columns' norms are added. shape: (m,)
     """
-    length, size = series.shape[2], cosine.shape[1]
-    basis, sums = np.empty((length, WIDTH)), np.empty((6, WIDTH))
-    first, second, total = np.empty(WIDTH), np.empty(WIDTH), np.empty(WIDTH)
+    x = np.empty(WIDTH)
+    # in one array, as in ``_evaluate_tiles``: four terms, the next one, and four sums
+    work = np.empty(9 * WIDTH)
+    size, most = cosine.shape[1], terms.max()
     for i in range(cosine.shape[0]):
         own = 0.0
         for start in range(0, size, WIDTH):
             width = min(WIDTH, size - start)
+            _places(cosine[i, start : start + width], True, middle, inverse_half, x)
             for j in range(width):
-                t = (arc_cosine(cosine[i, start + j]) - middle) * inverse_half_width
-                basis[0, j] = 1.0
-                basis[1, j] = min(max(t, -1.0), 1.0)
-                total[j] = 0.0
-                first[j] = 0.0
-                second[j] = 0.0
-            for k in range(2, length):
-                for j in range(width):
-                    basis[k, j] = 2 * basis[1, j] * basis[k - 1, j] - basis[k - 2, j]
-            for s in range(values.shape[1]):
-                for j in range(width):
-                    for d in range(6):
-                        sums[d, j] = 0.0
-                for k in range(0, terms[s], 2):
-                    for d in range(0, 6, 2):
-                        p0, p1 = series[i, s, k, d], series[i, s, k + 1, d]
-                        q0, q1 = series[i, s, k, d + 1], series[i, s, k + 1, d + 1]
-                        for j in range(width):
-                            t0, t1 = basis[k, j], basis[k + 1, j]
-                            sums[d, j] += p0 * t0 + p1 * t1
-                            sums[d + 1, j] += q0 * t0 + q1 * t1
-                for j in range(width):
-                    ck, ntk = upstream[0, i, start + j], upstream[1, i, start + j]
-                    v, w = ck * values[0, s, start + j], ntk * values[1, s, start + j]
-                    first[j] += sums[4, j] * v + sums[5, j] * w
-                    total[j] += sums[2, j] * v + sums[3, j] * w
-                    second[j] += sums[0, j] * ck * slopes[0, s, start + j]
-                    second[j] += sums[1, j] * ntk * slopes[1, s, start + j]
+                work[3 * WIDTH + j], work[4 * WIDTH + j] = 0.5 * x[j], 1.0  # of degrees -1 and 0
+                work[5 * WIDTH + j], work[6 * WIDTH + j] = 0.0, 0.0
+                work[7 * WIDTH + j], work[8 * WIDTH + j] = 0.0, 0.0
+            for k in range(0, most, 4):
+                _four_terms(x[:width], work)
+                for s in range(len(terms)):
+                    if k >= terms[s]:
+                        continue
+                    p = series[i, s, 3 * k : 3 * k + 12]
+                    p0, p1, p2, p3, q0, q1 = p[0], p[1], p[2], p[3], p[4], p[5]
+                    q2, q3, r0, r1, r2, r3 = p[6], p[7], p[8], p[9], p[10], p[11]
+                    value, slope = (
+                        values[s, start : start + width],
+                        slopes[s, start : start + width],
+                    )
+                    for j in range(width):
+                        t0, t1 = work[j], work[WIDTH + j]
+                        t2, t3 = work[2 * WIDTH + j], work[3 * WIDTH + j]
+                        first = p0 * t0 + p1 * t1 + p2 * t2 + p3 * t3
+                        work[5 * WIDTH + j] += value[j] * first
+                        work[6 * WIDTH + j] += slope[j] * first
+                        work[7 * WIDTH + j] += value[j] * (q0 * t0 + q1 * t1 + q2 * t2 + q3 * t3)
+                        work[8 * WIDTH + j] += value[j] * (r0 * t0 + r1 * t1 + r2 * t2 + r3 * t3)
             for j in range(width):
-                c = cosine[i, start + j]
-                turning[i, start + j] = -first[j] / math.sqrt(1.0 - c * c)
-                in_right[start + j] += second[j]
-                own += total[j]
+                c, above = cosine[i, start + j], upstream[i, start + j]
+                turning[i, start + j] -= above * work[8 * WIDTH + j] / math.sqrt(1.0 - c * c)
+                entries[i, start + j] = work[5 * WIDTH + j]
+                in_right[start + j] += above * work[6 * WIDTH + j]
+                own += above * work[7 * WIDTH + j]
         in_left[i] += own
 
 

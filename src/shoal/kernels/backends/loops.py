@@ -68,31 +68,34 @@ class Loops(Blocks):
         """Gradients of cosines and norms of a block, given those of both kernels, (2, n, m)."""
         surface, rows, columns, cosine = block
         low, high = surface.angles
-        series = _padded_terms(adjoint_series(surface, rows).double().numpy())
-        size = np.abs(series).max((0, 1, 2))  # shape: (rank, terms)
-        few = _CUT[cosine.dtype] / 10 * size.max()
-        terms = _even((size[:, ::-1].cumsum(1)[:, ::-1] > few).sum(1))
-        series = series.transpose(2, 3, 4, 0, 1).reshape(len(cosine), *size.shape, 6)
-        series = np.ascontiguousarray(series)  # of one row, rank or term, it is a view
-        factors = [
-            np.ascontiguousarray(t.double().numpy().transpose(0, 2, 1))
-            for t in (columns.values, columns.slopes)
-        ]
-        cosines, gradients = cosine.numpy(), upstream.numpy()
-        turning, left = torch.empty_like(cosine), np.zeros(len(cosine))
-        rights: list[Array] = []
+        every = adjoint_series(surface, rows).double().numpy()
+        cosines, turning = cosine.numpy(), torch.zeros_like(cosine)
+        ck, left, rights = torch.empty_like(cosine), np.zeros(len(cosine)), []
         adjoint = compiled_loops(cosines.dtype).adjoint_rows
+        kernels = (1, 0) if bool(upstream[1].any()) else (0,)
+        forms = [_in_fours(every[:, q], _CUT[cosine.dtype] / 10) for q in kernels]
+        factors = [
+            [
+                np.ascontiguousarray(t[q].double().numpy().T)
+                for t in (columns.values, columns.slopes)
+            ]
+            for q in kernels
+        ]
 
         def some(start: int, stop: int) -> None:
             part, right = slice(start, stop), np.zeros(cosines.shape[1])
-            adjoint(
-                cosines[part], gradients[:, part], (low + high) / 2, 2 / (high - low),
-                series[part], terms, *factors, turning.numpy()[part], left[part], right,
-            )  # fmt: skip
+            for q, (series, terms), both in zip(kernels, forms, factors, strict=True):
+                adjoint(
+                    cosines[part], upstream[q].numpy()[part], (low + high) / 2, 2 / (high - low),
+                    series[part], terms, *both, turning.numpy()[part], ck.numpy()[part],
+                    left[part], right,
+                )  # fmt: skip
             rights.append(right)
 
         in_threads(some, len(cosines))
-        return Adjoint(turning, torch.from_numpy(left), torch.from_numpy(sum(rights)))
+        right = torch.from_numpy(sum(rights))
+        known = ck if surface.radial is None else None
+        return Adjoint(turning, torch.from_numpy(left), right, known)
 
     def mirror(self, matrix: Tensor, rows: slice) -> None:
         """Copy what a strip of rows of a square matrix has above the diagonal to below it."""
@@ -205,6 +208,20 @@ class _Tiles(NamedTuple):
     def length(self) -> int:
         """The number of terms of the longest series."""
         return self.series.shape[1] // self.terms.size // 2
+
+
+def _in_fours(series: Array, cut: float) -> tuple[Array, Array]:
+    """Three series each, four terms of each in turn, and how many terms matter.
+
+    Args:
+        series: Their coefficients. shape: (3, n, rank, terms)
+        cut: What may be left out, relative to the largest coefficient.
+    """
+    series = _padded_terms(series)
+    size = np.abs(series).max((0, 1))  # shape: (rank, terms)
+    terms = _even((size[:, ::-1].cumsum(1)[:, ::-1] > cut * size.max()).sum(1))
+    fours = series.reshape(*series.shape[:3], -1, _UNROLLED).transpose(1, 2, 3, 0, 4)
+    return np.ascontiguousarray(fours).reshape(*series.shape[1:3], -1), terms
 
 
 def _padded_terms(coefficients: Array) -> Array:

@@ -24,12 +24,10 @@ from shoal.core.settings import in_standard_settings
 from shoal.kernels.approximations.surface import Span, Surface, norm_span, surface
 from shoal.kernels.backends import (
     Adjoint,
-    Blocks,
     DifferentiableBlock,
     DifferentiableFactors,
     Entries,
     Factors,
-    backend_for,
 )
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.gradients.derivatives import (
@@ -56,7 +54,6 @@ __all__ = ["Derivatives", "Job", "differentiable_kernel"]
 
 _LOGGER = logging.getLogger(__name__)
 
-_COST = 8  # of the gradients of an entry, in entries
 _PAIRS = 1 << 14  # pairs that are differentiated together
 
 
@@ -66,12 +63,12 @@ class Job:
 
     Attributes:
         function: The kernels; tensors stand for some variances.
-        values: Makes the matrices from both inputs.
+        values: Makes the matrices from both inputs, and adds the plans of all of a batch to a list.
         limit: Bytes that a strip of rows may take.
     """
 
     function: KernelFunction
-    values: Callable[[Tensor, Tensor | None], Kernels]
+    values: Callable[[Tensor, Tensor | None, list[Plan]], Kernels]
     limit: int | None
 
 
@@ -103,7 +100,7 @@ class _Matrix(torch.autograd.Function):
         ctx: Any, job: Job, first: Tensor, second: Tensor | None, *variances: Tensor
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(first, *(() if second is None else (second,)), *variances)
-        ctx.job, ctx.symmetric = job, second is None
+        ctx.job, ctx.symmetric, ctx.plans = job, second is None, []
         ctx.names = tuple(
             name
             for (name, _), needed in zip(
@@ -111,7 +108,8 @@ class _Matrix(torch.autograd.Function):
             )
             if needed
         )
-        ck, ntk = job.values(first.detach(), None if second is None else second.detach())
+        other = None if second is None else second.detach()
+        ck, ntk = job.values(first.detach(), other, ctx.plans)
         return ck, ntk
 
     @staticmethod
@@ -134,11 +132,7 @@ class _Matrix(torch.autograd.Function):
         second, variances = (None, rest) if ctx.symmetric else (rest[0], rest[1:])
         total = {name: 0.0 for name, _ in ctx.job.function.variances}
         into = [torch.empty_like(x) for x in (first, second) if x is not None]
-        function = replace(ctx.job.function, variances=())
-        for index in np.ndindex(*first.shape[:-2]):
-            left = Inputs(first[index])
-            right = left if second is None else Inputs(second[index])
-            plan = Plan.of(function, left, right, few_pairs=FEW_PAIRS)
+        for index, plan in zip(np.ndindex(*first.shape[:-2]), ctx.plans, strict=True):
             sums = _Gradients(Derivatives(plan, ctx.names, ctx.job.limit))
             sums.add((gradients[0][index], gradients[1][index]))
             for x, side in zip(into, (sums.left, sums.right), strict=False):
@@ -200,13 +194,8 @@ class Derivatives:
         if self.surface is None:
             return
         block = self.block(strip, cosine)
-        for part, entries in self.backend.derivatives(block):
+        for part, entries in self.plan.backend.derivatives(block):
             yield part, block._replace(rows=block.rows[part], cosine=cosine[part]), entries
-
-    @cached_property
-    def backend(self) -> Blocks:
-        """What computes with blocks; gradients cost as much as many entries."""
-        return backend_for(self.plan.left.points.device, _COST * self.plan.pairs)
 
     def pairs(self, i: Tensor, j: Tensor) -> Iterator[tuple[slice, Tensor, Tensor, Tensor, Tensor]]:
         """Some pairs at a time: which, rows, columns, angles, :func:`pair_derivatives`."""
@@ -346,7 +335,7 @@ class _Gradients:
             return
         upstream.masked_fill_(single, 0.0)
         block = matrix.block(strip, cosine)
-        found = matrix.backend.adjoint(block, upstream)
+        found = matrix.plan.backend.adjoint(block, upstream)
         self.left.logs[strip.rows] += found.left
         self.right.logs[strip.columns] += found.right
         units = matrix.plan.left.unit[strip.rows], matrix.plan.right.unit[strip.columns]
@@ -359,16 +348,18 @@ class _Gradients:
         """What the same entries contribute to variances, given the gradients of what they move."""
         matrix, in_cosine = self.matrix, None
         for number, slope in enumerate(matrix.slopes):
-            both = torch.stack(slope_entries(matrix.backend, slope, block))
+            both = torch.stack(slope_entries(matrix.plan.backend, slope, block))
             self.variances[number] += (upstream * both).sum(dtype=torch.float64)
         if matrix.slopes:
             return
-        ck, ntk = torch.empty_like(block.cosine), torch.empty_like(block.cosine)
-        matrix.backend.evaluate(block.plain, (ck, ntk))
+        ck = found.ck
+        if ck is None:
+            ck = torch.empty_like(block.cosine)
+            matrix.plan.backend.evaluate(block.plain, (ck, torch.empty_like(ck)))
         if bool(upstream[1].any()):  # else the NTK does not count
             alone = torch.zeros_like(upstream)
             alone[0] = 1.0
-            in_cosine = matrix.backend.adjoint(block, alone).cosine
+            in_cosine = matrix.plan.backend.adjoint(block, alone).cosine
         changes = variance_changes(matrix.plan.function, matrix.names, block, ck, in_cosine)
         for number, change in changes:
             self.variances[number] += change.of_sum(found, upstream)

@@ -12,7 +12,7 @@ from shoal.kernels.gradients.matrices import Derivatives
 from shoal.kernels.gradients.variance_changes import variance_changes
 from shoal.kernels.gradients.variance_slopes import slope_entries
 from shoal.kernels.inputs import Inputs
-from shoal.kernels.plan import Plan
+from shoal.kernels.plan import GRADIENT_COST, Plan
 from shoal.kernels.result import Kernels
 
 __all__ = ["variance_tangents"]
@@ -42,7 +42,7 @@ def variance_tangents(
     """
     names = tuple(names)
     inputs = Inputs(checked_samples("x", x))
-    plan = Plan.of(function, inputs, inputs, few_pairs=_FEW_TANGENTS)
+    plan = Plan.of(function, inputs, inputs, few_pairs=_FEW_TANGENTS, cost=GRADIENT_COST)
     matrix = Derivatives(plan, names, None)
     result = x.new_empty(len(names), 2, len(inputs), len(inputs))
     for strip in plan.strips(None):
@@ -52,7 +52,7 @@ def variance_tangents(
         cosine.masked_fill_(~single.logical_not().triu(1), 0.0)
         for part, whole, entries in matrix.entries(strip, cosine):
             for number, slope in enumerate(matrix.slopes):
-                block[number, :, part] = torch.stack(slope_entries(matrix.backend, slope, whole))
+                block[number, :, part] = torch.stack(slope_entries(plan.backend, slope, whole))
             if matrix.slopes:
                 continue
             block[..., part, :] = 0.0
