@@ -339,6 +339,33 @@ def test_other_losses_and_labels():
     assert "least_eigenvalue" not in shoal.Watch(mlp(), *many).look(0)  # 1200 rows unasked
 
 
+class Named(nn.Module):
+    """A module that returns more than a tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = mlp()
+
+    def forward(self, x):
+        return {"logits": self.inner(x), "inputs": x}
+
+
+def test_outputs_of_any_kind_come_with_their_loss():
+    def loss(output, y):
+        return 0.5 * (output["logits"] - y).square().sum()
+
+    net, plain, (x, y) = Named(), mlp(), data()
+    assert shoal.Watch(net, x, y, loss=loss).look(0)["loss"] == pytest.approx(
+        shoal.Watch(plain, x, y).look(0)["loss"]
+    )
+    for one, options in ((net, {"loss": loss}), (plain, {})):
+        shoal.train(one, x, y, steps=3, step_size=0.01, **options)
+    for mine, theirs in zip(net.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+    with pytest.raises(TypeError, match=r"net must return a tensor .* got dict: give loss="):
+        shoal.train(net, x, y, steps=1, step_size=0.01, monitor=False)
+
+
 def test_records_are_drawn():
     pytest.importorskip("matplotlib")
     net, (x, y) = residual(), data()

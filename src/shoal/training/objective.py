@@ -31,7 +31,6 @@ class Evaluation:
     """The loss at the weights as they are.
 
     Attributes:
-        output: The outputs, mostly of shape (samples, outputs).
         loss: The loss, in float64.
         gradients: With respect to each trained weight; none if the loss is not finite.
         converged: Whether all equilibria were found, where there are any.
@@ -39,7 +38,6 @@ class Evaluation:
         rows: The samples that it is about, if not all.
     """
 
-    output: Tensor
     loss: float
     gradients: list[Tensor]
     converged: bool
@@ -150,12 +148,10 @@ class Objective:
         share = len(places) / count
         numbers = torch.tensor([share * part.loss, part.residual**2], dtype=_DOUBLE)
         loss, square = self.processes.sum(numbers).tolist()
-        output = part.output.new_zeros(count, *part.output.shape[1:])
-        output[places.to(output.device)] = part.output
         finite = all(number % 2 for number in told)
         gradients = [self._mean(share * g) for g in part.gradients] if finite else []
         converged, residual = all(number >= 2 for number in told), math.sqrt(square)
-        return Evaluation(self.processes.sum(output), loss, gradients, converged, residual, rows)
+        return Evaluation(loss, gradients, converged, residual, rows)
 
     def _mean(self, part: Tensor) -> Tensor:
         return self.processes.sum(part.reshape(-1).clone()).view_as(part)
@@ -179,7 +175,8 @@ class Objective:
         with torch.enable_grad():
             output = x.given_to(self.network)
             if self.loss is None:
-                target, seed = output, output.detach() - _like(output, y)
+                labels = _like(output, y)
+                target, seed = output, output.detach() - labels
                 loss = 0.5 * float(seed.double().square().sum()) / divisor
                 seed = seed / divisor
             else:
@@ -190,7 +187,7 @@ class Objective:
                 trained = list(self.weights.values())
                 found = torch.autograd.grad(target, trained, seed, materialize_grads=True)
                 gradients = list(found)
-        return Evaluation(output.detach(), loss, gradients, *self._solved(), rows)
+        return Evaluation(loss, gradients, *self._solved(), rows)
 
     def _solved(self) -> tuple[bool, float]:
         """Whether all equilibria and adjoints were found, and the residual of the network's own."""
@@ -265,7 +262,10 @@ class Objective:
 def _like(output: object, y: Tensor) -> Tensor:
     """Labels in the shape and dtype of outputs."""
     if not isinstance(output, Tensor) or not output.is_floating_point():
-        raise TypeError(f"net must return a tensor of real numbers, got {type(output).__name__}")
+        raise TypeError(
+            f"net must return a tensor of real numbers, got {type(output).__name__}: give loss= "
+            "for outputs of another kind"
+        )
     if y.shape == output.shape:
         return y.to(output.dtype)
     if y.numel() != output.numel() or y.numel() != len(y):  # of one output it is clear
