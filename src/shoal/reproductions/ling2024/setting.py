@@ -4,14 +4,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 import shoal
 from shoal.architectures import DEQ
 from shoal.equivalents import Equivalent
-from shoal.linalg import dominant_eigenpair
-from shoal.linalg.norms import start_vector
+from shoal.linalg import symmetric_norm
 
 __all__ = [
     "FORMS",
@@ -62,10 +60,9 @@ def equivalent_of(
 
 def matrix_norm(matrix: Tensor) -> float:
     """The spectral norm of a symmetric matrix."""
-    return difference_norm(matrix, torch.zeros_like)
+    return symmetric_norm(lambda v: matrix @ v, len(matrix), device=matrix.device)
 
 
 def difference_norm(matrix: Tensor, other: Callable[[Tensor], Tensor]) -> float:
     """The spectral norm of a symmetric matrix less one that is known by its products."""
-    start = start_vector(len(matrix), matrix)
-    return abs(dominant_eigenpair(lambda v: matrix @ v - other(v), start, rtol=1e-5).value)
+    return symmetric_norm(lambda v: matrix @ v - other(v), len(matrix), device=matrix.device)
