@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from shoal.core.exceptions import ConvergenceError
-from shoal.linalg import dominant_eigenpair
-from shoal.linalg.norms import start_vector
+from shoal.linalg import symmetric_norm
 
 
 def symmetric(size: int, seed: int) -> torch.Tensor:
@@ -14,11 +13,6 @@ def symmetric(size: int, seed: int) -> torch.Tensor:
         size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
     )
     return matrix + matrix.T
-
-
-def symmetric_norm(product, size: int, **options) -> float:
-    start = start_vector(size, torch.zeros(1))
-    return abs(dominant_eigenpair(product, start, rtol=1e-5, **options).value)
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 60, 300])

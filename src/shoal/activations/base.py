@@ -95,8 +95,9 @@ class Activation(ABC):
         return type(self) is type(other) and _attributes(self) == _attributes(other)
 
     def __hash__(self) -> int:
-        """Of the class and the attributes."""
-        return hash((type(self), tuple(sorted(_attributes(self).items()))))
+        """Of the class, the attributes and those of the class as they are now."""
+        values = _class_attributes(type(self)) | _attributes(self)
+        return hash((type(self), tuple(sorted(values.items()))))
 
     @abstractmethod
     def function(self, x: Tensor) -> Tensor:
@@ -195,11 +196,11 @@ def _lacks_function(kind: Any) -> bool:
 
 
 def _attributes(phi: Activation) -> dict[str, Hashable]:
-    """All values of an instance, those in slots too, and of its class as they are now."""
+    """All values of an instance, those in slots too."""
     compared, names = _fields(type(phi))
     values = {name: value for name, value in vars(phi).items() if name not in names}
     values |= {name: getattr(phi, name) for name in compared}
-    return _class_attributes(type(phi)) | {name: _fixed(value) for name, value in values.items()}
+    return {name: _fixed(value) for name, value in values.items()}
 
 
 @cache

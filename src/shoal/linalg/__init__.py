@@ -3,7 +3,7 @@
 from shoal.linalg.cholesky import CholeskyFactor
 from shoal.linalg.krylov import Iteration, conjugate_gradients, logdet_samples
 from shoal.linalg.low_rank import Columns, Diagonal
-from shoal.linalg.norms import Eigenpair, dominant_eigenpair
+from shoal.linalg.norms import Eigenpair, dominant_eigenpair, symmetric_norm
 from shoal.linalg.operator import Operator
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "conjugate_gradients",
     "dominant_eigenpair",
     "logdet_samples",
+    "symmetric_norm",
 ]

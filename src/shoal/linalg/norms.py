@@ -93,6 +93,39 @@ def _extreme(diagonal: Tensor, beside: Tensor) -> tuple[float, Tensor, float]:
     return float(values[place]), vector, float(side[-1] * vector[-1].abs())
 
 
+def symmetric_norm(
+    product: Callable[[Tensor], Tensor],
+    size: int,
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    rtol: float = 1e-5,
+    steps: int = 600,
+) -> float:
+    r"""The largest $|\lambda|$ of a symmetric matrix, by Lanczos from a random start.
+
+    Args:
+        product: $v \mapsto Mv$, in float64.
+        size: The number of rows.
+        seed: Of the random start.
+        device: Where the vectors are.
+        rtol: The bound of the residual, as in :func:`dominant_eigenpair`.
+        steps: How many products at most.
+
+    Raises:
+        ConvergenceError: If the residual stays above ``rtol``.
+
+    Example:
+        >>> import torch
+        >>> matrix = torch.diag(torch.tensor([1.0, -3.0, 2.0]).double())
+        >>> round(symmetric_norm(lambda v: matrix @ v, 3), 9)
+        3.0
+    """
+    generator = torch.Generator().manual_seed(seed)
+    start = torch.randn(size, dtype=torch.float64, generator=generator).to(device)
+    return abs(dominant_eigenpair(product, start, rtol=rtol, steps=steps).value)
+
+
 def start_vector(size: int, like: Tensor) -> Tensor:
     """Where iterations begin; the same one every time."""
     generator = torch.Generator().manual_seed(size)

@@ -110,7 +110,7 @@ class SinusoidForm(ClosedForm):
 
     def mean(self, a: Tensor) -> Tensor:
         r"""$\mathbb{E}[\varphi(u)]$."""
-        return self.even * self._decay(a)
+        return self.even * self._decay(a) if self.even else 0.0 * a
 
     def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         r"""$\mathrm{Cov}(\varphi(u), \varphi(v))$."""
@@ -136,8 +136,9 @@ class SinusoidForm(ClosedForm):
 
     def _mixed(self, a: Tensor, b: Tensor) -> Tensor:
         r"""The part of the duals that the slope adds; $\mathbb{E}[u\sin\omega v] \propto c$."""
-        waves = self._decay(a) + self._decay(b)
-        return self.slope**2 + self.slope * self.frequency * self.odd * waves
+        share = self.slope * self.frequency * self.odd
+        waves = self._decay(a) + self._decay(b) if share else 0.0 * a * b
+        return self.slope**2 + share * waves
 
     def _decay(self, a: Tensor) -> Tensor:
         r"""$\mathbb{E}[\cos\omega u]$."""

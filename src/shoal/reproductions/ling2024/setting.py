@@ -9,8 +9,7 @@ from torch import Tensor
 import shoal
 from shoal.architectures import DEQ
 from shoal.equivalents import Equivalent
-from shoal.linalg import Operator, dominant_eigenpair
-from shoal.linalg.norms import start_vector
+from shoal.linalg import Operator, symmetric_norm
 
 __all__ = ["PAPER_GROUPS", "Kind", "equivalent_of", "spectral_norm"]
 
@@ -50,4 +49,4 @@ def spectral_norm(matrix: Tensor, less: Operator | None = None) -> float:
     def product(v: Tensor) -> Tensor:
         return matrix @ v if less is None else matrix @ v - less @ v
 
-    return abs(dominant_eigenpair(product, start_vector(len(matrix), matrix), rtol=1e-5).value)
+    return symmetric_norm(product, len(matrix), device=matrix.device)
