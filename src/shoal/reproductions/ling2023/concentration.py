@@ -12,7 +12,7 @@ from shoal.architectures import DEQ
 from shoal.lab.descent import network_for
 from shoal.lab.readout import features
 from shoal.lab.registry import register
-from shoal.reproductions.gram_width import GramWidth
+from shoal.reproductions.width_errors import GramWidth
 
 __all__ = ["Concentration"]
 
