@@ -11,10 +11,9 @@ import torch
 import shoal
 from shoal.core import checks
 from shoal.core.timing import best_times
-from shoal.pages.figures import COLORS, Axes
+from shoal.pages.figures import COLORS, Axes, Bar, draw_bars
 from shoal.pages.findings import Findings, Part, Row
 from shoal.pages.html import render_page
-from shoal.report.bars import Bar, draw_bars
 
 __all__ = ["BENCHMARKS", "Benchmark", "Measurement", "bench_page", "measure", "milliseconds"]
 

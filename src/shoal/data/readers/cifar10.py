@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shoal.data.dataset import Dataset
 from shoal.data.files import check_official, damaged, read_content, warn_unofficial
 from shoal.data.folders import Files, find
-from shoal.data.readers.pixels import check_byte_labels, image_dataset
+from shoal.data.readers.arrays import check_byte_labels, image_dataset
 from shoal.data.readers.registry import reads
 
 __all__ = ["read_cifar10"]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from shoal.data.dataset import Dataset
 from shoal.data.files import check_official, read_content
 from shoal.data.folders import Files, find
-from shoal.data.readers.pixels import image_dataset
+from shoal.data.readers.arrays import image_dataset
 from shoal.data.readers.registry import reads
 
 __all__ = ["read_svhn"]
