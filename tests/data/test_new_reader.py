@@ -20,7 +20,7 @@ import numpy as np
 
 from shoal.data import Dataset
 from shoal.data.readers.registry import reads, reads_files
-from shoal.data.readers.tables import table_dataset
+from shoal.data.readers.arrays import table_dataset
 
 
 @reads_files(".dat")

@@ -13,8 +13,8 @@ from scipy.io import savemat
 
 from data.writers import cifar_pickle, cifar_records, idx, mnist_folder, pixels, write
 from shoal import data
+from shoal.data.files import check_official
 from shoal.data.folders import cache_folder
-from shoal.data.official import check_official
 
 UNOFFICIAL = pytest.mark.filterwarnings("ignore::shoal.data.UnofficialDataWarning")
 

@@ -3,8 +3,7 @@
 import torch
 
 from shoal.lab import Experiment, Result
-from shoal.lab.experiment import as_arrays
-from shoal.lab.identity import seed_of
+from shoal.lab.experiment import as_arrays, seed_of
 
 CPU = torch.device("cpu")
 

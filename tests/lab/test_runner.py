@@ -16,8 +16,8 @@ import shoal
 from lab.small import Small
 from shoal.core.files import write_whole
 from shoal.lab import Run, collect, execute, results, run
-from shoal.lab.identity import seed_of
-from shoal.lab.storage import locked, packed, read_arrays
+from shoal.lab.experiment import seed_of
+from shoal.lab.records import locked, packed, read_arrays
 from shoal.pages.provenance import versions
 from shoal.reproductions.findings.width import WidthError
 

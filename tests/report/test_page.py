@@ -15,8 +15,8 @@ import torch
 
 import shoal
 from shoal.lab import find
+from shoal.lab.records import read_json
 from shoal.lab.runner import Run, execute
-from shoal.lab.storage import read_json
 from shoal.report import (
     SECTIONS,
     Findings,
@@ -26,7 +26,7 @@ from shoal.report import (
     Subject,
     render,
 )
-from shoal.report.bench_page import bench_page
+from shoal.report.benchmarks import bench_page
 from shoal.report.design_page import design_page
 from shoal.report.reproduction import Finished, paper_page, run_page
 

@@ -19,8 +19,8 @@ from shoal.report.certificate import CERTIFICATE
 from shoal.report.designs import DESIGN
 from shoal.report.images import IMAGES
 from shoal.report.prediction import PREDICTION
+from shoal.report.section import learnable, on_sphere
 from shoal.report.spectra import SPECTRUM
-from shoal.report.targets import learnable, on_sphere
 from shoal.report.training import TRAINING
 
 DEQ = shoal.DEQ(shoal.Tanh(), 0.2, 0.8)

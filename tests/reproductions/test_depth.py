@@ -8,10 +8,9 @@ from torch import Tensor, nn
 
 import shoal
 from shoal.lab import Result
-from shoal.reproductions.depth.claims import claims_of_images
 from shoal.reproductions.depth.networks import Stack
 from shoal.reproductions.depth.statistics import Interval, Setting, compared
-from shoal.reproductions.depth.study import DepthOfImages, DepthOfTasks
+from shoal.reproductions.depth.study import DepthOfImages, DepthOfTasks, claims_of_images
 from shoal.reproductions.depth.tasks import task
 from shoal.reproductions.depth.training import Recipe, trained
 

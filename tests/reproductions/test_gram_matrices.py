@@ -16,10 +16,10 @@ from shoal.reproductions.gao2022.concentration import Concentration as Gao2022Co
 from shoal.reproductions.gao2022.concentration import feature_weights, features_of, population
 from shoal.reproductions.gao2022.stability import Stability as Gao2022Stability
 from shoal.reproductions.gao2022.stability import _descended
-from shoal.reproductions.gram_width import GramWidth
 from shoal.reproductions.ling2023.concentration import Concentration as Ling2023Concentration
 from shoal.reproductions.ling2023.depth import Depth as Ling2023Depth
 from shoal.reproductions.ling2023.depth import _rate
+from shoal.reproductions.width_errors import GramWidth
 
 
 @pytest.mark.parametrize("kind", [Ling2023Concentration, Gao2022Concentration])

@@ -11,7 +11,7 @@ import shoal
 from lab.computing import compute
 from oracles.standard_errors import assert_near_mean
 from shoal.lab.descent import full_batch
-from shoal.lab.identity import seed_of
+from shoal.lab.experiment import seed_of
 from shoal.reproductions.gao2022.losses import Losses as Gao2022Losses
 from shoal.reproductions.ling2023.losses import Losses as Ling2023Losses
 from shoal.reproductions.samples import image_pair

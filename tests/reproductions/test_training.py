@@ -15,9 +15,8 @@ import shoal
 from lab.computing import CPU, compute
 from shoal.designs import kernel_series
 from shoal.lab import Result, Run, collect, results
-from shoal.lab.descent import full_batch, make, mini_batches
+from shoal.lab.descent import accuracy, features, full_batch, make, mini_batches, ridge_readout
 from shoal.lab.fits import spread, z_scores
-from shoal.lab.readout import accuracy, features, ridge_readout
 from shoal.lab.rivals import rival, wide_kernels
 from shoal.reproductions.findings.predicted import PredictedTraining
 from shoal.reproductions.findings.training import TrainingCurves

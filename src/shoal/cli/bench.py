@@ -16,7 +16,7 @@ from shoal.cli.options import check_output
 from shoal.cli.output import command_line, console, emit, progress
 from shoal.pages.provenance import hardware, resolve_device
 from shoal.report import BENCHMARKS, Measurement, measure
-from shoal.report.bench_page import bench_page, milliseconds
+from shoal.report.benchmarks import bench_page, milliseconds
 from shoal.report.saving import forget_parts, save_results
 
 __all__ = ["bench"]

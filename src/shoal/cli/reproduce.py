@@ -16,7 +16,7 @@ from shoal.cli.options import check_output
 from shoal.cli.output import command_line, console, emit, progress
 from shoal.core.processes import processes
 from shoal.lab import Progress, Run, execute, find, registered
-from shoal.lab.storage import read_json
+from shoal.lab.records import read_json
 from shoal.report.reproduction import Finished, paper_page, run_page
 from shoal.report.saving import save_results
 

@@ -2,8 +2,8 @@
 
 from shoal.data.dataset import Dataset
 from shoal.data.deformations import DeformedImages
+from shoal.data.files import UnofficialDataWarning
 from shoal.data.loading import load, load_data
-from shoal.data.official import UnofficialDataWarning
 from shoal.data.readers.csv_files import read_csv
 from shoal.data.readers.numpy_files import read_numpy
 from shoal.data.synthetic import sphere, two_gaussians

@@ -1,6 +1,8 @@
-"""What an experiment is: a frozen configuration, points, and a figure of their results."""
+"""What an experiment is: a frozen configuration, points with seeds, a figure of their results."""
 
 import dataclasses
+import hashlib
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,6 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
+from shoal.core.fields import plain
 from shoal.lab.claims import Claim
 from shoal.pages.figures import Figure, styled
 
@@ -21,10 +24,12 @@ __all__ = [
     "Result",
     "as_arrays",
     "by_point",
+    "digest",
     "grid",
     "matching",
     "named",
     "point_names",
+    "seed_of",
 ]
 
 Point = Mapping[str, int | float | str]
@@ -168,3 +173,19 @@ def check_experiment(value: object) -> Experiment:
     if not dataclasses.fields(value):
         raise TypeError(f"experiment must have a field for its configuration, got {kind.__name__}")
     return value
+
+
+def digest(value: Any) -> str:
+    """A hash of a plain value, in hexadecimal, the same on every machine."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def seed_of(experiment: Experiment, point: Point) -> int:
+    """The seed of a point: of the experiment's name and configuration and the point, no more."""
+    whole = {
+        "experiment": list(experiment.name),
+        "configuration": plain(experiment),
+        "point": dict(point),
+    }
+    return int(digest(whole)[:15], 16)  # 60 bits: a seed for every generator

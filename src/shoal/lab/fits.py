@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
+import scipy  # whose parts are imported where they are first used
 
 from shoal.lab.experiment import Result
 from shoal.lab.formatting import interval
@@ -69,8 +69,8 @@ def power_law(x: Any, y: Any, *, confidence: float = 0.95) -> PowerLaw:
         )
     if not (np.all(x > 0) and np.all(y > 0)):
         raise ValueError("x and y must be positive")
-    fit = stats.linregress(np.log(x), np.log(y))
-    reach = float(stats.t.ppf((1 + confidence) / 2, len(x) - 2)) * float(fit.stderr)
+    fit = scipy.stats.linregress(np.log(x), np.log(y))
+    reach = float(scipy.stats.t.ppf((1 + confidence) / 2, len(x) - 2)) * float(fit.stderr)
     slope = float(fit.slope)
     return PowerLaw(slope, float(fit.intercept), (slope - reach, slope + reach))
 

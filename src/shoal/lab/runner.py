@@ -24,11 +24,11 @@ from shoal.lab.experiment import (
     Experiment,
     Result,
     check_experiment,
+    digest,
     point_names,
+    seed_of,
 )
-from shoal.lab.identity import digest, seed_of
-from shoal.lab.records import check_record
-from shoal.lab.storage import locked, packed, read_arrays, read_json, write_json
+from shoal.lab.records import check_record, locked, packed, read_arrays, read_json, write_json
 from shoal.lab.workers import Work, assist, computed
 from shoal.pages.figures import require_matplotlib, save_figure
 from shoal.pages.provenance import all_versions, hardware, resolve_device, versions

@@ -1,10 +1,10 @@
-"""How figures look, and how they are saved."""
+"""How figures look, bars with their values on them, and how figures are saved."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, NamedTuple, ParamSpec
 
 from shoal.core.figures import Axes, Figure, require_matplotlib
 from shoal.core.files import write_together
@@ -13,7 +13,9 @@ __all__ = [
     "COLORS",
     "GRAY",
     "Axes",
+    "Bar",
     "Figure",
+    "draw_bars",
     "figure_writers",
     "legend_below",
     "new_figure",
@@ -115,3 +117,35 @@ def figure_writers(figure: Figure, name: str) -> dict[str, Callable[[Path], None
             figure.savefig(path, format="svg", metadata={"Date": None})
 
     return {f"{name}.png": png, f"{name}.svg": svg}
+
+
+class Bar(NamedTuple):
+    """A bar: what it is, how long, what is written on it, and its color."""
+
+    label: str
+    value: float
+    text: str
+    color: str
+
+
+def draw_bars(axes: Axes, bars: Sequence[Bar], end: float) -> None:
+    """Draw bars from above to below; one that is longer than the axis is cut at its ``end``."""
+    for place, bar in enumerate(bars):
+        length = min(bar.value, end)
+        inside = length > end / 3
+        axes.barh(place, length, height=0.55, color=bar.color)
+        axes.annotate(
+            bar.text,
+            (length, place),
+            xytext=(-5 if inside else 4, 0),
+            textcoords="offset points",
+            ha="right" if inside else "left",
+            va="center",
+            color="white" if inside else "black",
+            fontsize=9,
+        )
+    axes.set_yticks(range(len(bars)), [bar.label for bar in bars])
+    axes.tick_params(axis="y", length=0)
+    axes.invert_yaxis()
+    axes.set_xlim(0, end)
+    axes.grid(visible=False)

@@ -9,13 +9,11 @@ from torch import Tensor
 
 import shoal
 from shoal import Architecture
-from shoal.lab.descent import make
-from shoal.lab.readout import features, ridge_readout
+from shoal.lab.descent import features, make, ridge_readout
 from shoal.lab.rivals import TITLES, rival
 from shoal.pages.figures import COLORS, Axes, legend_below
 from shoal.pages.findings import Findings, Row
-from shoal.report.section import NothingToSayError, Section, Subject, of_each
-from shoal.report.targets import on_sphere
+from shoal.report.section import NothingToSayError, Section, Subject, of_each, on_sphere
 
 __all__ = ["ACCURACY"]
 

@@ -14,11 +14,9 @@ from shoal.certificates import Condition
 from shoal.certificates.refusals import uncovered
 from shoal.convergence import LinearTraining
 from shoal.networks import Network
-from shoal.pages.figures import COLORS, GRAY, Axes, legend_below
+from shoal.pages.figures import COLORS, GRAY, Axes, Bar, draw_bars, legend_below
 from shoal.pages.findings import Findings, Row
-from shoal.report.bars import Bar, draw_bars
-from shoal.report.section import NothingToSayError, Section, Subject
-from shoal.report.targets import learnable
+from shoal.report.section import NothingToSayError, Section, Subject, learnable
 
 __all__ = ["CERTIFICATE", "certificate_findings"]
 

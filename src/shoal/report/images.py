@@ -7,8 +7,7 @@ from typing import Any
 import shoal
 from shoal.pages.figures import COLORS, Axes, legend_below
 from shoal.pages.findings import Findings, Row
-from shoal.report.section import NothingToSayError, Section, Subject
-from shoal.report.targets import learnable
+from shoal.report.section import NothingToSayError, Section, Subject, learnable
 
 __all__ = ["IMAGES"]
 

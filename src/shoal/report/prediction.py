@@ -10,8 +10,7 @@ from torch import Tensor
 import shoal
 from shoal.pages import Findings, Row
 from shoal.pages.figures import COLORS, GRAY, Axes, legend_below
-from shoal.report.section import Section, Subject
-from shoal.report.targets import on_sphere
+from shoal.report.section import Section, Subject, on_sphere
 
 __all__ = ["PREDICTION"]
 

@@ -5,9 +5,8 @@ from functools import partial
 
 import shoal
 from shoal.core.timing import best_times
-from shoal.pages.figures import COLORS, GRAY, Axes
+from shoal.pages.figures import COLORS, GRAY, Axes, Bar, draw_bars
 from shoal.pages.findings import Findings, Row
-from shoal.report.bars import Bar, draw_bars
 from shoal.report.section import Section, Subject
 
 __all__ = ["TIMING"]

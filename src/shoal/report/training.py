@@ -12,8 +12,7 @@ from shoal.lab.descent import full_batch, make
 from shoal.lab.rivals import TITLES, rival, wide_kernels
 from shoal.pages.figures import COLORS, GRAY, Axes, legend_below
 from shoal.pages.findings import Findings, Row
-from shoal.report.section import Section, Subject, of_each
-from shoal.report.targets import on_sphere
+from shoal.report.section import Section, Subject, of_each, on_sphere
 
 __all__ = ["TRAINING"]
 

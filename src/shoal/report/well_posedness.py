@@ -7,9 +7,8 @@ import torch
 
 import shoal
 from shoal import ImplicitArchitecture, WellPosedness
-from shoal.pages.figures import COLORS, GRAY, Axes
+from shoal.pages.figures import COLORS, GRAY, Axes, Bar, draw_bars
 from shoal.pages.findings import Findings, Row
-from shoal.report.bars import Bar, draw_bars
 from shoal.report.section import NothingToSayError, Section, Subject
 
 __all__ = ["WELL_POSEDNESS"]

@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.data.dataset import Dataset
-from shoal.data.files import damaged, read_content
+from shoal.data.files import check_official, damaged, read_content, warn_unofficial
 from shoal.data.folders import Files, find
-from shoal.data.official import check_official, warn_unofficial
-from shoal.data.readers.pixels import check_byte_labels, image_dataset
+from shoal.data.readers.arrays import check_byte_labels, image_dataset
 from shoal.data.readers.registry import reads
 
 __all__ = ["read_cifar10"]

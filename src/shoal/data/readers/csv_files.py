@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from shoal.core.checks import as_path, flag, shown
 from shoal.data.dataset import Dataset
 from shoal.data.files import damaged, read_content
+from shoal.data.readers.arrays import table_dataset
 from shoal.data.readers.registry import reads_files
-from shoal.data.readers.tables import table_dataset
 from shoal.data.transforms.images import scale_pixels
 
 __all__ = ["read_csv", "read_csv_table"]

@@ -5,7 +5,7 @@ import os
 import numpy as np
 
 from shoal.data.dataset import Dataset
-from shoal.data.readers.pixels import image_dataset
+from shoal.data.readers.arrays import image_dataset
 from shoal.data.readers.registry import reads
 
 __all__ = ["read_digits"]

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from shoal.core.checks import as_path, shown
 from shoal.data.dataset import Dataset
 from shoal.data.files import damaged, expansion_limit
+from shoal.data.readers.arrays import table_dataset
 from shoal.data.readers.registry import reads_files
-from shoal.data.readers.tables import table_dataset
 from shoal.data.transforms.images import scale_pixels
 
 __all__ = ["read_numpy", "read_numpy_table"]

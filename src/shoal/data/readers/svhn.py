@@ -7,10 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.data.dataset import Dataset
-from shoal.data.files import read_content
+from shoal.data.files import check_official, read_content
 from shoal.data.folders import Files, find
-from shoal.data.official import check_official
-from shoal.data.readers.pixels import image_dataset
+from shoal.data.readers.arrays import image_dataset
 from shoal.data.readers.registry import reads
 
 __all__ = ["read_svhn"]

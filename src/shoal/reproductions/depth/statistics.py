@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy  # whose parts are imported where they are first used
 
 from shoal.lab.experiment import Result, named
 
@@ -43,7 +43,7 @@ class Interval(NamedTuple):
         reach = 0.0
         if count > 1:
             error = float(values.std(ddof=1)) / math.sqrt(count)
-            reach = float(stats.t.ppf(0.975, count - 1)) * error
+            reach = float(scipy.stats.t.ppf(0.975, count - 1)) * error
         return cls(mean, mean - reach, mean + reach)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import shoal
 from shoal.lab import Point, register
-from shoal.reproductions.gram_width import GramWidth
+from shoal.reproductions.width_errors import GramWidth
 
 __all__ = ["Concentration", "feature_weights", "features_of", "population"]
 

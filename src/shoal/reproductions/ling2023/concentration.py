@@ -9,10 +9,9 @@ from torch import Tensor
 import shoal
 from shoal import data
 from shoal.architectures import DEQ
-from shoal.lab.descent import network_for
-from shoal.lab.readout import features
+from shoal.lab.descent import features, network_for
 from shoal.lab.registry import register
-from shoal.reproductions.gram_width import GramWidth
+from shoal.reproductions.width_errors import GramWidth
 
 __all__ = ["Concentration"]
 

@@ -13,10 +13,9 @@ from shoal.activations import Activation
 from shoal.architectures import DEQ
 from shoal.lab import Claim, Point, Result, grid, matching, register
 from shoal.lab.claims import each
-from shoal.lab.descent import make, mini_batches
+from shoal.lab.descent import accuracy, make, mini_batches, ridge_readout
 from shoal.lab.figures import draw_panels
 from shoal.lab.fits import spread, z_scores
-from shoal.lab.readout import accuracy, ridge_readout
 from shoal.lab.rivals import TITLES, rival
 from shoal.pages.figures import COLORS, Axes, Figure
 from shoal.reproductions.deqs import DEQs

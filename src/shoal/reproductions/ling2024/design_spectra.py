@@ -10,9 +10,8 @@ from torch import Tensor
 import shoal
 from shoal.architectures import DEQ
 from shoal.lab import Arrays, Claim, Criterion, Result, register
-from shoal.lab.descent import network_for
+from shoal.lab.descent import features, network_for
 from shoal.lab.formatting import short
-from shoal.lab.readout import features
 from shoal.pages.figures import COLORS, GRAY, Axes
 from shoal.reproductions.deqs import by_name
 from shoal.reproductions.ling2024.designs import cached_design
