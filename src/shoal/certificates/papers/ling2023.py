@@ -11,7 +11,7 @@ $\lambda_0 \ge 4C_2$, is not enough for it. Gradient flow needs no such conditio
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, partial
 
@@ -174,25 +174,14 @@ def theorem_1(bounds: DEQBounds, *, step_size: float | None = None) -> tuple[Con
         bounds: The network and its data.
         step_size: The step size to certify; by default one that the theorem allows.
     """
-    flow = _best(
-        [
-            Conclusion(
-                _THEOREM,
-                "corrected",
-                "gradient flow",
-                (c.seven(2), c.eight(2)),
-                rate=down(c.least),
-                promises=_promises(c),
-            )
-            for c in _choices(bounds)
-        ]
-    )
-    descents, printed = [], []
+    flows, descents, printed = [], [], []
     for c in _choices(bounds):
+        flow = Conclusion(_THEOREM, "corrected", "gradient flow", (c.seven(2), c.eight(2)))
+        flows.append(replace(flow, rate=down(c.least), promises=_promises(c)))
         step = c.step() if step_size is None else exact(step_size)
         descents.append(_descent(c, step, (c.nine_corrected(step), c.ten(step))))
         printed.append(_descent(c, step, (c.nine(), c.ten(step, printed=True)), printed=True))
-    return flow, _best(descents), _best(printed)
+    return _best(flows), _best(descents), _best(printed)
 
 
 def _choices(bounds: DEQBounds) -> list[_Constants]:
