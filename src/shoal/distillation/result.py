@@ -172,13 +172,16 @@ class Twin(SavedResult):
             TypeError: If it is the model itself, its loop cut: that needs the model's own code.
         """
         if self.best is None:
-            raise ValueError("nothing replaces the model, so that there is nothing to export")
+            raise ValueError(
+                "nothing replaces the model, so that there is nothing to export; shoal.export "
+                "takes the module of one of the candidates, whatever it loses"
+            )
         module = self.best.module
         inner = module[1] if isinstance(module, nn.Sequential) else module
         if not isinstance(inner, Network):
             raise TypeError(
-                f"the best replacement, {self.best.name}, is made of the model's own cell; save "
-                "its state dictionary instead"
+                f"the best replacement, {self.best.name}, is made of the model's own cell: save "
+                "its state dictionary, or give shoal.export the module of another candidate"
             )
         export(inner, path)
         return as_path("path", path)
