@@ -76,7 +76,8 @@ def save(network: Network[Any], path: str | os.PathLike[str]) -> None:
         True
     """
     if not isinstance(network, Network):
-        raise TypeError(f"network must be made by shoal.build, got a {type(network).__name__}")
+        kind = type(network).__name__
+        raise TypeError(f"network must be a network made by shoal.build, got {kind}")
     target = as_path("path", path)
     spec = network.spec
     tensors = {

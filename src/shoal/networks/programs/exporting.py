@@ -64,7 +64,8 @@ def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
     """
     target = export_target("path", path)
     if not isinstance(network, Network):
-        raise TypeError(f"network must be made by shoal.build, got a {type(network).__name__}")
+        kind = type(network).__name__
+        raise TypeError(f"network must be a network made by shoal.build, got {kind}")
     if not isinstance(network, ChainNetwork):
         raise TypeError(
             "network must be an explicit one, such as one of a ConvNet or a FullyConnected "
