@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
+from torch.autograd.graph import _engine_run_backward
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrize, stateless
 from torch.utils import _pytree as pytree
@@ -141,14 +142,13 @@ def vjp(
     def pull(cotangent: Tensor) -> Tensor:
         if not value.requires_grad:
             return torch.zeros_like(start)
-        (product,) = torch.autograd.grad(
-            value,
-            start,
-            cotangent,
-            retain_graph=True,
-            create_graph=torch.is_grad_enabled(),
-            materialize_grads=True,
+        # as torch.autograd.grad does after its checks, which take as long as a small product
+        keep, again = True, torch.is_grad_enabled()
+        (product,) = _engine_run_backward(
+            (value,), (cotangent,), keep, again, (start,), True, accumulate_grad=False
         )
+        if product is None:
+            return torch.zeros_like(start, requires_grad=again)
         return product
 
     return value, pull

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -35,6 +36,7 @@ class Limits:
     most: float
 
     @classmethod
+    @lru_cache(maxsize=64)
     def of(cls, solver: Solver, width: int, dtype: torch.dtype) -> "Limits":
         """Those of a method, for states of so many numbers."""
         info = torch.finfo(dtype)

@@ -74,7 +74,7 @@ class Recall:
             return None
         weights = self._coefficients.expand(len(like), 1, _SLOTS)
         if linear and self._duals is not None:
-            self._ratios = (self._duals * like[:, None]).sum(2)[:, None]
+            self._ratios = torch.bmm(like[:, None], self._duals.transpose(1, 2))
             weights = weights * self._ratios
         return torch.bmm(weights, self._values)[:, 0]
 
