@@ -34,7 +34,7 @@ _UNROLLED = 4  # terms of a series that are added at once
 _SAMPLED = 8  # of so many columns of a tile one says which combinations matter
 _NUMBERS = 1 << 17  # coefficients that stay in the cache
 _ROWS = 8  # least rows of a thread
-_LARGE = 1 << 15  # entries of a block that pay for series of their own angles
+_LARGE = 1 << 16  # entries of a block that pay for series of their own angles
 
 
 class Loops(Blocks):
