@@ -5,9 +5,11 @@ python benchmarks/hyperparameters.py [--points N ...] [--learning N ...]
 
 import argparse
 import time
+from statistics import median
 
 import numpy as np
 import torch
+from kernel_parts import deviation
 
 import shoal
 from shoal.adapters import SklearnKernel
@@ -24,8 +26,13 @@ def seconds(kernel: SklearnKernel, x: np.ndarray, *, gradient: bool, repeats: in
     return min(times)
 
 
-def learning_steps(phi: shoal.Activation, count: int, features: int = 10) -> list[float]:
-    """CPU seconds of steps of a marginal likelihood in three variances, standardized features."""
+def learning_steps(
+    phi: shoal.Activation, count: int, features: int = 10
+) -> tuple[list[float], float]:
+    """CPU seconds of steps of a marginal likelihood in three variances, standardized features.
+
+    With the largest error at random pairs after the last one, relative to the diagonal.
+    """
     x = torch.randn(
         count, features, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
     )
@@ -43,21 +50,23 @@ def learning_steps(phi: shoal.Activation, count: int, features: int = 10) -> lis
         (-normal.log_prob(y)).backward()
         optimizer.step()
         times.append(time.process_time() - start)
-    return times
+    values = dict(zip(names, logs.exp().tolist(), strict=True))
+    learned = shoal.DEQ(phi, **values)
+    return times, deviation(learned, x, shoal.kernel(learned, x))
 
 
 def main() -> None:
     """Print a row per activation and number of inputs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--points", type=int, nargs="+", default=[12, 80])
+    parser.add_argument("--points", type=int, nargs="*", default=[12, 80])
     parser.add_argument("--learning", type=int, nargs="*", default=[300])
     arguments = parser.parse_args()
     for count in arguments.learning:
         for phi in (shoal.ReLU(), shoal.GELU(), shoal.Tanh(), shoal.ELU()):
-            first, *others = learning_steps(phi, count)
+            (first, *others), error = learning_steps(phi, count)
             print(
-                f"{type(phi).__name__:>5} {count:>4} inputs: learning step {min(others):.3f} s of "
-                f"CPU, the first {first:.2f} s"
+                f"{type(phi).__name__:>5} {count:>4} inputs: learning step {median(others):.3f} s "
+                f"of CPU, the first {first:.2f} s, error {error:.0e}"
             )
     for points in arguments.points:
         x = np.random.default_rng(0).standard_normal((points, 3))

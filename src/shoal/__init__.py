@@ -244,7 +244,7 @@ __all__ = [
 ]
 
 _PACKAGES = (  # that have public names, from the ground up
-    *("mixtures", "activations", "architectures", "equilibrium", "kernels", "equivalents"),
+    *("mixtures", "activations", "architectures", "kernels", "equilibrium", "equivalents"),
     *("spectra", "regression", "prediction", "networks", "designs", "convergence", "training"),
     *("certificates", "diagnosis", "distillation"),
 )

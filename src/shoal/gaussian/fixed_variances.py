@@ -7,6 +7,7 @@ pair of variances has many covariances, series in the angle are shorter (see
 :mod:`shoal.gaussian.angular_series`).
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -33,7 +34,8 @@ _BLOCK = 32  # powers that are formed at once, ...
 _FEW = 1 << 14  # ... for so many correlations at most
 _GRID = 1 << 10  # covariances that pay for series in the angle, ...
 _ROW = 8  # ... if each pair has at least so many
-_INSET = 0.2  # of the angles that they know, where the activation has kinks
+_INSETS = (0.8, 0.2, 0.0)  # of the angles that they know; the last where there are no kinks
+_NEARER = 1.2  # angles may be so much smaller at the next step
 
 
 class FixedVariances:
@@ -91,7 +93,10 @@ class FixedVariances:
         if not self._angular or c.numel() < _GRID or c.shape[1] < _ROW:
             return None
         if self._in_angle is None:
-            inset = 0.0 if self._analytic else _INSET
+            insets = _INSETS if self._analytic else _INSETS[:-1]
+            roots = self.variances[places].prod(0).sqrt()[:, None]
+            nearest = math.acos(min(float((c / roots).abs().max()), 1.0))
+            inset = next((k for k in insets if _NEARER * k <= nearest), insets[-1])
             self._in_angle = AngularSeries.of(self.phi, self.variances, places, inset, _exact_duals)
         found = None if self._in_angle is None else self._in_angle(c)
         self._angular = found is not None and int((~found[1]).sum()) * _MANY <= c.numel()

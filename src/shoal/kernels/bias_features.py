@@ -19,8 +19,8 @@ _LARGEST = 2.0  # of the feature, in norms of inputs: beside larger ones, angles
 
 
 def with_bias_features(
-    function: KernelFunction, *inputs: Tensor | None
-) -> tuple[KernelFunction, *tuple[Tensor | None, ...]]:
+    function: KernelFunction, first: Tensor, second: Tensor | None
+) -> tuple[KernelFunction, Tensor, Tensor | None]:
     """The kernels without biases and the inputs with one more feature, where these do the same.
 
     Activations must be positively homogeneous, and the NTK count biases as it counts the weights of
@@ -29,13 +29,13 @@ def with_bias_features(
     Example:
         >>> import torch, shoal
         >>> f = shoal.kernel_function(shoal.DEQ(shoal.ReLU(), 0.2, 0.5, bias_variance=0.5))
-        >>> found, x = with_bias_features(f, torch.eye(2))
+        >>> found, x, _ = with_bias_features(f, torch.eye(2), None)
         >>> found.architecture.bias_variance, x.tolist()
         (0.0, [[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
     """
     plain = _without_biases(function)
     if plain is None:
-        return function, *inputs
+        return function, first, second
     layers, given = function.architecture.layers(function.width), dict(function.variances)
     bias, injection = layers.cells[0].bias, layers.injection
     assert bias is not None
@@ -45,14 +45,17 @@ def with_bias_features(
         for weights in (bias, injection)
     )
     feature = (above.double() / below.double()).sqrt()
-    norms = [torch.linalg.vector_norm(x.detach(), dim=-1) for x in inputs if x is not None]
-    if any(float(feature.detach()) > _LARGEST * float(norm.median()) for norm in norms):
-        return function, *inputs
+    for x in (first,) if second is None else (first, second):
+        norm = torch.linalg.vector_norm(x.detach(), dim=-1)
+        if float(feature.detach()) > _LARGEST * float(norm.median()):
+            return function, first, second
     rest = tuple((name, value) for name, value in function.variances if name != bias.field)
-    return replace(plain, variances=rest), *(
+    one, other = (
         None if x is None else torch.cat([x, feature.to(x).expand(*x.shape[:-1], 1)], -1)
-        for x in inputs
+        for x in (first, second)
     )
+    assert one is not None
+    return replace(plain, variances=rest), one, other
 
 
 def _without_biases(function: KernelFunction) -> KernelFunction | None:

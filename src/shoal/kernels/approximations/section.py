@@ -35,6 +35,7 @@ _ODD = 1e-14  # an even (or odd) part whose mean square is relatively smaller is
 _STRAIGHT = torch.tensor([math.pi], dtype=torch.float64)
 _FINEST = 5e-4  # in standard deviations; panels below need a degree above 512
 _NODES = 32  # of the means, besides those that the degree of the series needs
+_CHECKS = 32  # angles, off the grid, at which the error is measured
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,13 @@ def _check_fineness(phi: Activation, std: float) -> None:
 def _fit(function: Callable[[Tensor], Tensor], size: float) -> Chebyshev:
     if size == 0:
         return Chebyshev(((0.0, math.pi),), torch.zeros(1, dtype=torch.float64))
-    return fit(function, ((0.0, math.pi),), tolerance=10 * _TOLERANCE * size, max_degree=_DEGREE)
+    return fit(
+        function,
+        ((0.0, math.pi),),
+        tolerance=10 * _TOLERANCE * size,
+        max_degree=_DEGREE,
+        check_points=_CHECKS,
+    )
 
 
 def _mean(slope: Callable[[Tensor], Tensor], angle: Tensor, degree: int) -> Tensor:

@@ -3,13 +3,15 @@
 import math
 
 import torch
+from torch import Tensor
 
 from shoal.kernels.approximations.surface import ANY_ANGLE, Span
 from shoal.kernels.inputs import CLOSE, Inputs
 
 __all__ = ["GRID", "typical_angles"]
 
-_SAMPLE = 512  # rows and columns whose angles are looked at first
+_ALL = 512  # rows and columns whose angles are all looked at
+_SAMPLE = 256  # the same of more: some of them
 GRID = 8  # ranges of angles end at multiples of 1/8 ...
 _MARGIN = 1 / 16  # ... this far beyond the angles of the sample, ...
 _TAIL = 0.35  # ... or this share of half their range if there are others, whichever is more
@@ -22,25 +24,34 @@ def typical_angles(left: Inputs, right: Inputs) -> Span:
     Nearly parallel or opposite pairs, one for each input at most, do not count: the same inputs may
     be among the rows and among the columns.
     """
-    generator = torch.Generator().manual_seed(0)
-    i, j = (
-        torch.randperm(len(s), generator=generator)[:_SAMPLE].to(s.points.device)
-        for s in (left, right)
-    )
-    cosine = left.unit[i] @ right.unit[j].T
-    ordinary = (left.norm[i, None] > 0) & (right.norm[j] > 0)
-    if left is right:
-        ordinary &= i[:, None] != j
-    apart = ordinary & (cosine.abs() <= 1 - CLOSE)
-    if int((ordinary ^ apart).sum()) <= max(cosine.shape):
-        ordinary = apart
-    if not bool(ordinary.any()):
+    rows = _sample(left)
+    columns = rows if left is right else _sample(right)
+    cosine = left.unit[rows] @ right.unit[columns].T
+    own = torch.eye(*cosine.shape, dtype=torch.bool, device=cosine.device)
+    own &= left is right
+    left_out = own | (cosine.abs() > 1 - CLOSE)
+    if int((left_out ^ own).sum()) > max(cosine.shape):
+        left_out = own
+    if bool(left_out.all()):
         return ANY_ANGLE
-    least, most = (float(end) for end in torch.aminmax(cosine[ordinary].double().clamp(-1.0, 1.0)))
+    least, most = (
+        min(max(float(end), -1.0), 1.0)
+        for end in (
+            cosine.masked_fill(left_out, 1.0).min(),
+            cosine.masked_fill(left_out, -1.0).max(),
+        )
+    )
     first, last = math.acos(most), math.acos(least)
-    others = max(len(left), len(right)) > _SAMPLE
+    others = max(len(left), len(right)) > _ALL
     margin = max(_MARGIN, _TAIL * (last - first) / 2) if others else _MARGIN
     low = math.floor((first - margin) * GRID) / GRID
     high = math.ceil((last + margin) * GRID) / GRID
     widened = max(0.0, (_NARROWEST - (high - low)) / 2)
     return max(low - widened, 0.0), min(high + widened, math.pi)
+
+
+def _sample(inputs: Inputs) -> Tensor:
+    """Some inputs that are not zero."""
+    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))
+    some = order[: _ALL if len(order) <= _ALL else _SAMPLE].to(inputs.points.device)
+    return some[inputs.norm[some] > 0]

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shoal.core.caches import cached
-from shoal.kernels.approximations.surface import Surface
+from shoal.kernels.approximations.surface import Span, Surface
+from shoal.kernels.approximations.typical_angles import GRID
 from shoal.kernels.backends.block import Adjoint, Block, DifferentiableBlock, Factors
 from shoal.kernels.backends.blocks import Blocks, Pair, adjoint_series
 from shoal.kernels.backends.compiled_loops import WIDTH, compiled_loops
@@ -33,6 +34,7 @@ _UNROLLED = 4  # terms of a series that are added at once
 _SAMPLED = 8  # of so many columns of a tile one says which combinations matter
 _NUMBERS = 1 << 17  # coefficients that stay in the cache
 _ROWS = 8  # least rows of a thread
+_LARGE = 1 << 16  # entries of a block that pay for series of their own angles
 
 
 class Loops(Blocks):
@@ -44,6 +46,8 @@ class Loops(Blocks):
         """Write both kernels of a block into ``out``, whose rows are contiguous."""
         surface, rows, columns, cosine = block
         cut = _CUT[cosine.dtype]
+        if cosine.numel() >= _LARGE:
+            surface = surface.restricted(_occurring(surface, cosine), cut)
         variable, core = _variable(surface, cut)
         loops, strides = compiled_loops(cosine.numpy().dtype), [matrix.stride(0) for matrix in out]
         row_scale, scale = (f.scale.double().contiguous().numpy() for f in (rows, columns))
@@ -73,7 +77,7 @@ class Loops(Blocks):
         ck, left, rights = torch.empty_like(cosine), np.zeros(len(cosine)), []
         adjoint = compiled_loops(cosines.dtype).adjoint_rows
         kernels = (1, 0) if bool(upstream[1].any()) else (0,)
-        forms = [_in_fours(every[:, q], _CUT[cosine.dtype] / 10) for q in kernels]
+        forms = [_in_fours(every[:, q], _CUT[cosine.dtype]) for q in kernels]
         factors = [
             [
                 np.ascontiguousarray(t[q].double().numpy().T)
@@ -131,6 +135,14 @@ def _variable(surface: Surface, cut: float) -> tuple[tuple[bool, float, float], 
         )
     low, high = math.cos(high), math.cos(low)
     return (False, (low + high) / 2, 2 / (high - low)), _padded_terms(in_cosines.numpy())
+
+
+def _occurring(surface: Surface, cosine: Tensor) -> Span:
+    """Those of the angles that a surface knows which occur, rounded outwards."""
+    least, most = (min(max(float(end), -1.0), 1.0) for end in torch.aminmax(cosine))
+    low, high = math.floor(math.acos(most) * GRID) / GRID, math.ceil(math.acos(least) * GRID) / GRID
+    low, high = max(low, surface.angles[0]), min(high, surface.angles[1])
+    return (low, high) if low < high else surface.angles
 
 
 def _span(matrix: Tensor) -> Array:
