@@ -7,8 +7,6 @@ from torch import Tensor
 
 from shoal.activations.lookup import GradedCells, Table
 
-__all__ = ["evaluate_fused"]
-
 _BLOCK = 1024
 
 

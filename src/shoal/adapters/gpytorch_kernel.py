@@ -25,8 +25,6 @@ except ImportError as error:
         "GPyTorchKernel needs GPyTorch, which is not installed: pip install 'shoal[gpytorch]'"
     ) from error
 
-__all__ = ["GPyTorchKernel"]
-
 
 def _variance(name: str) -> Any:
     """A variance as a property: the learned one, or that of the architecture."""

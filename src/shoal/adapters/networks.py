@@ -11,8 +11,6 @@ from shoal.core.checks import items, one_of, size
 from shoal.kernels import KernelFunction
 from shoal.kernels.images.function import ImageKernels, chosen_kernels
 
-__all__ = ["GUARANTEES", "as_images", "described_function", "recurrent_limit"]
-
 GUARANTEES = {"kernel": 1.0, "contraction": 0.25}
 
 

@@ -34,8 +34,6 @@ except ImportError as error:
         "pip install 'shoal[sklearn]'"
     ) from error
 
-__all__ = ["KernelClassifier", "KernelRegressor"]
-
 Array = NDArray[Any]
 
 

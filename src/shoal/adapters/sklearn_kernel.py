@@ -23,8 +23,6 @@ except ImportError as error:
         "SklearnKernel needs scikit-learn, which is not installed: pip install 'shoal[sklearn]'"
     ) from error
 
-__all__ = ["SklearnKernel"]
-
 Array = NDArray[np.float64]
 Bounds = tuple[float, float] | str
 

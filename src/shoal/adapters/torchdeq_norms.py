@@ -9,8 +9,6 @@ from torch.nn.utils import parametrizations, parametrize
 from shoal.adapters.torchdeq_options import mapping_of
 from shoal.core.checks import integer
 
-__all__ = ["apply_norm", "jac_reg", "remove_norm", "reset_deq", "reset_norm"]
-
 _NORMED: dict[type[nn.Module], int] = {
     **dict.fromkeys((nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d), 0),
     **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), 1),

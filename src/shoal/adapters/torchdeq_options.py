@@ -13,8 +13,6 @@ from shoal.equilibrium.solvers.broyden import Broyden
 from shoal.equilibrium.solvers.picard import DampedPicard, Picard
 from shoal.equilibrium.solvers.solution import check_on_failure
 
-__all__ = ["Options", "add_deq_args", "mapping_of", "solver_of"]
-
 _SOLVERS = ("fixed_point_iter", "anderson", "broyden")
 _CORES = ("sliced", "indexing")
 _MODES = ("abs", "rel")

@@ -13,8 +13,6 @@ from shoal.kernels.images.function import ImageKernels
 from shoal.linalg import CholeskyFactor
 from shoal.regression.ridge_path import Criterion, Decomposition, path_of
 
-__all__ = ["WeightedRegression", "weighted_regression"]
-
 Array = NDArray[Any]
 
 

@@ -14,8 +14,6 @@ from shoal.core.exceptions import AccuracyError
 from .series import chebyshev_basis, differentiate, mode_product, supremum
 from .tucker import Tucker, contract, hosvd
 
-__all__ = ["Box", "Chebyshev", "checked_box", "rounding"]
-
 Box: TypeAlias = tuple[tuple[float, float], ...]
 
 MAX_AXES = 3

@@ -19,8 +19,6 @@ from .chebyshev import Chebyshev, checked_box, rounding
 from .sampling import Function, Samples, off_grid, sampled_function
 from .series import coefficients_from_values, supremum
 
-__all__ = ["fit"]
-
 _MAX_DEGREE = (1024, 256, 64)
 """Largest degree per axis for one, two, three variables: up to 300 000 values of the function."""
 _FLAT = 0.8

@@ -11,8 +11,6 @@ import scipy  # whose parts are imported where they are first used
 
 from shoal.core.exceptions import AccuracyError
 
-__all__ = ["Series", "about", "composed", "geometric", "needed_order", "product"]
-
 Series = np.ndarray
 
 _MOST_ORDERS = 20_000

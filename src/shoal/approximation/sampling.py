@@ -13,8 +13,6 @@ from shoal.core import checks
 from .chebyshev import Box
 from .series import chebyshev_nodes, coefficients_from_values
 
-__all__ = ["Function", "Samples", "off_grid", "sampled_function"]
-
 Function: TypeAlias = Callable[..., Tensor]
 
 _CHECK_POINTS = (128, 24, 10)

@@ -17,16 +17,6 @@ from torch import Tensor
 
 from shoal.core import checks
 
-__all__ = [
-    "chebyshev_basis",
-    "chebyshev_nodes",
-    "coefficients_from_values",
-    "differentiate",
-    "mode_product",
-    "supremum",
-    "values_from_coefficients",
-]
-
 
 def chebyshev_nodes(degree: int, low: float = -1.0, high: float = 1.0) -> Tensor:
     """Return the ``degree + 1`` extrema of the Chebyshev polynomial, ascending, on an interval.

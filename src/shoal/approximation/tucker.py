@@ -8,8 +8,6 @@ from torch import Tensor
 
 from .series import mode_product
 
-__all__ = ["Tucker", "contract", "hosvd"]
-
 
 @dataclass(frozen=True, eq=False)
 class Tucker:

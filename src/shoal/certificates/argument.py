@@ -10,8 +10,6 @@ from shoal.certificates.evidence.rounding import down, nearest, up
 from shoal.certificates.growth import Geometry, Growth, Obstacle, Radii, Way, descents, flow
 from shoal.training import Promises
 
-__all__ = ["sharper_conclusions"]
-
 _SHARES = tuple(Fraction(9, 10 * 2**k) for k in range(14))  # of 1/Λ, step sizes to try
 _ITERATIONS = 60  # towards the smallest radii
 _SLACK = Fraction(1005, 1000)

@@ -12,8 +12,6 @@ from shoal.core.checks import one_of
 from shoal.core.files import finite
 from shoal.training import Promises
 
-__all__ = ["Certificate", "Conclusion", "Condition", "Status", "condition"]
-
 Status = Literal["proved", "holds at the measured values", "not established"]
 Dynamics = Literal["gradient flow", "gradient descent"]
 Form = Literal["corrected", "printed", "sharper"]

@@ -17,8 +17,6 @@ from shoal.equilibrium import OneStep
 from shoal.networks import EquilibriumNetwork, Network
 from shoal.training.problem import Problem
 
-__all__ = ["Question", "certify", "certify_architecture"]
-
 _LARGEST = 1e152  # of the inputs, whose squares are summed
 
 

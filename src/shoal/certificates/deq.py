@@ -24,8 +24,6 @@ from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.kernels import kernel
 from shoal.networks.loop import LoopNetwork
 
-__all__ = ["certify_deq", "deq_law"]
-
 SHARPER = "shoal's theorem for deep equilibrium models"
 
 

@@ -37,8 +37,6 @@ from shoal.certificates.evidence.rounding import (
 from shoal.certificates.growth import Geometry, Growth, Obstacle, Radii
 from shoal.networks import EquilibriumNetwork
 
-__all__ = ["EquilibriumGeometry", "MeasuredNetwork", "measure_equilibrium"]
-
 _GROUPS = ("recurrent", "input", "readout", "skip")
 
 

@@ -32,17 +32,6 @@ from shoal.networks.chain import ChainNetwork
 from shoal.networks.convolutional import ConvolutionalChain
 from shoal.networks.ntk.empirical_kernel import contract
 
-__all__ = [
-    "ExplicitNetwork",
-    "MeasuredExplicit",
-    "MeasuredLayer",
-    "gram_least",
-    "gram_root",
-    "least_root",
-    "measure_explicit",
-    "patch_pixels",
-]
-
 ExplicitNetwork = (
     ChainNetwork[FullyConnected] | ChainNetwork[ResNet] | ConvolutionalChain[ConvResNet]
 )

@@ -32,8 +32,6 @@ from shoal.kernels.calculi.pixels import Images
 from shoal.kernels.recursions import network_kernels
 from shoal.networks.chain import ChainNetwork
 
-__all__ = ["certify_explicit", "du2018_bounds", "explicit_law", "limit_bounds"]
-
 SHARPER = "shoal's theorem for explicit networks"
 _SLACK = 2.0  # of norms over those of the infinitely wide network: c_{x,0} of Lemma A.1
 _NUMBERS = {FullyConnected: "3.1", ResNet: "4.1", ConvResNet: "5.1"}

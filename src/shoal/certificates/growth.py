@@ -23,8 +23,6 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import NamedTuple
 
-__all__ = ["RANK_REMEDY", "Geometry", "Growth", "Obstacle", "Radii", "Way", "descents", "flow"]
-
 Radii = Mapping[str, Fraction]
 
 RANK_REMEDY = (

@@ -15,8 +15,6 @@ from shoal.certificates.refusals import not_contracting
 from shoal.certificates.width import NO_ROOM, Draw, Law, random_networks
 from shoal.networks.implicit_network import ImplicitNetworkModule
 
-__all__ = ["certify_implicit", "implicit_law"]
-
 SHARPER = "shoal's theorem for implicit networks"
 
 

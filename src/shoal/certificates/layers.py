@@ -17,8 +17,6 @@ from shoal.certificates.evidence.rounding import ROUND_UP, UNIT, exact, norm_upp
 from shoal.certificates.explicit import MeasuredExplicit, MeasuredLayer, gram_root, least_root
 from shoal.certificates.growth import RANK_REMEDY, Geometry, Growth, Obstacle, Radii
 
-__all__ = ["ExplicitGeometry", "LayerBounds"]
-
 
 class ExplicitGeometry(Geometry):
     """The lemmas for explicit networks.

@@ -8,8 +8,6 @@ from shoal.architectures import Architecture, ImplicitNetwork
 from shoal.certificates.certificate import Certificate, Conclusion, Condition, condition
 from shoal.certificates.evidence.activations import Smoothness
 
-__all__ = ["not_contracting", "not_smooth", "uncovered"]
-
 
 def uncovered(architecture: Architecture) -> str | None:
     """The kind of networks that no theorem is about, in words after "networks"; ``None`` if one is.

@@ -24,17 +24,6 @@ from shoal.prediction.width import accurate_width
 from shoal.training import TrainingError, train
 from shoal.training.gram import gram_group
 
-__all__ = [
-    "NO_ROOM",
-    "Draw",
-    "Law",
-    "NoLaw",
-    "RequiredWidth",
-    "random_networks",
-    "required_width",
-    "trains",
-]
-
 NO_ROOM = 1e-9  # instead of less than nothing, where no theorem holds
 
 Law = Callable[[int], tuple[Conclusion, ...]]  # of the width

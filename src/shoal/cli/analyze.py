@@ -34,8 +34,6 @@ from shoal.report import analyze as sections_of
 from shoal.report.analysis import drawable
 from shoal.report.verdict import verdict
 
-__all__ = ["analyze", "architecture_of"]
-
 _NAMES = ", ".join(section.name for section in SECTIONS)
 _OF_A_DEQ = (
     "activation recurrent_variance input_variance standardize only skip dtype device"  # options

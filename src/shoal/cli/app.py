@@ -9,8 +9,6 @@ from shoal.cli.command import PanelCommand, commands
 from shoal.cli.errors import Commands
 from shoal.cli.options import Debug, Verbose
 
-__all__ = ["app"]
-
 app = typer.Typer(
     name="shoal",
     cls=Commands,

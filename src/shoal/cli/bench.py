@@ -19,8 +19,6 @@ from shoal.report import BENCHMARKS, Measurement, measure
 from shoal.report.benchmarks import bench_page, milliseconds
 from shoal.report.saving import forget_parts, save_results
 
-__all__ = ["bench"]
-
 
 @Command(
     "How long shoal takes, as ratios to what cannot be avoided.",

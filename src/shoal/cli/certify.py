@@ -25,8 +25,6 @@ from shoal.report import Row, Subject, render
 from shoal.report.certificate import CERTIFICATE, certificate_findings
 from shoal.report.saving import save_results
 
-__all__ = ["NOT_ESTABLISHED", "certify"]
-
 NOT_ESTABLISHED = 3
 _SAMPLES = 8  # by default: what a width of 1000 can be certified for
 

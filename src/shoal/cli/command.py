@@ -22,8 +22,6 @@ from shoal.cli.logs import state
 from shoal.cli.options import SHARED, Debug, Json, Verbose, flag
 from shoal.core.processes import alone, first_launched
 
-__all__ = ["Command", "Example", "PanelCommand", "commands"]
-
 _PACKAGE = "shoal.cli"
 _DATA = """\
   digits                 scikit-learn's handwritten digits, 1797 × 64

@@ -24,8 +24,6 @@ from shoal.networks.programs.exporting import export_target, exported_files
 from shoal.report.design_page import design_page
 from shoal.report.saving import save_results
 
-__all__ = ["INFEASIBLE", "design"]
-
 INFEASIBLE = 3
 _COMPARED = 64  # samples whose kernel matrices are compared, by default
 

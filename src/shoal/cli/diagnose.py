@@ -24,8 +24,6 @@ from shoal.core.threads import limited_threads
 from shoal.diagnosis.words import sections_of
 from shoal.report.saving import save_results
 
-__all__ = ["NO_EQUILIBRIUM", "diagnose", "require_equilibria"]
-
 NO_EQUILIBRIUM = 3
 _SAMPLES = 64
 

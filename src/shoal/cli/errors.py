@@ -17,8 +17,6 @@ from shoal.core.files import printable
 from shoal.core.interrupts import loaded
 from shoal.core.processes import first_launched, launched, told
 
-__all__ = ["BAD_INPUT", "FAILED", "INTERRUPTED", "Commands", "fail", "note"]
-
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # 128 + SIGINT, as shells count
 
 _logger = logging.getLogger(__name__)

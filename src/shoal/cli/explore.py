@@ -18,8 +18,6 @@ from shoal.explorer.tables import ACTIVATIONS
 from shoal.pages.html import require_jinja
 from shoal.report.saving import save_results
 
-__all__ = ["explore"]
-
 
 @Command(
     "A page to explore a DEQ on, with your data.",

@@ -10,8 +10,6 @@ from rich.segment import Segment
 
 from shoal.core.files import printable
 
-__all__ = ["PlainConsole", "State", "state"]
-
 
 class PlainConsole(Console):
     """A console that shows names from files and headers, and does not do what they say."""

@@ -18,8 +18,6 @@ from shoal.core.checks import integer
 from shoal.data import load_data
 from shoal.data.loading import check_file
 
-__all__ = ["model_in", "samples_for", "weights_in"]
-
 _NESTED = ("state_dict", "model_state_dict", "model")  # where checkpoints keep the weights
 
 

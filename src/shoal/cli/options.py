@@ -15,18 +15,6 @@ from shoal.core import checks
 from shoal.pages.figures import require_matplotlib
 from shoal.pages.html import require_jinja
 
-__all__ = [
-    "SHARED",
-    "Debug",
-    "Dtype",
-    "Json",
-    "Verbose",
-    "check_folder",
-    "check_output",
-    "flag",
-    "left_out",
-]
-
 _MOST = max(64, 4 * (os.cpu_count() or 1))  # processes and threads; more only stop the machine
 
 

@@ -25,18 +25,6 @@ from shoal.cli.logs import PlainConsole, state
 from shoal.core.files import json_text
 from shoal.pages.findings import Row
 
-__all__ = [
-    "add_rows",
-    "command_line",
-    "conclude",
-    "console",
-    "emit",
-    "meaning_table",
-    "progress",
-    "tell_files",
-    "working",
-]
-
 _MARKS = {None: ("  ", ""), True: ("✓ ", "green"), False: ("✗ ", "red")}
 _CONTRADICTED = ("! ", "yellow")  # by the data
 

@@ -20,8 +20,6 @@ from shoal.lab.records import read_json
 from shoal.report.reproduction import Finished, paper_page, run_page
 from shoal.report.saving import save_results
 
-__all__ = ["reproduce"]
-
 _logger = logging.getLogger(__name__)
 
 _STEPS = 10_000  # of the progress bar

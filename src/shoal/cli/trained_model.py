@@ -14,8 +14,6 @@ from shoal.core.threads import limited_threads
 from shoal.report.saving import save_results
 from shoal.report.trained_model import answer, model_document, model_page
 
-__all__ = ["analyze_model"]
-
 _DIAGNOSED = 64  # samples; some tens say as much as all
 _SAMPLES = 4000
 

@@ -12,17 +12,6 @@ from shoal.core.checks import float_tensor, number, real, real_array
 from shoal.kernels import Kernels
 from shoal.kernels.arguments import as_tensor
 
-__all__ = [
-    "Initial",
-    "checked_kernels",
-    "checked_labels",
-    "checked_schedule",
-    "checked_step_size",
-    "checked_times",
-    "columns",
-    "initial_function",
-]
-
 Initial = tuple[Tensor, Tensor | None]  # at the training and at the test inputs
 
 _ASYMMETRY = 1e-5  # relative, what the rounding of float32 can explain

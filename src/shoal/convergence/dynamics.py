@@ -11,9 +11,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Descent", "Dynamics", "Flow"]
-
-
 _LOWEST = -1e300  # a logarithm of zero that zero steps can multiply
 
 

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from shoal.convergence.spectrum import Spectrum
 
-__all__ = ["Ensemble", "TestPrior"]
-
 _ROWS = 1024  # test inputs that are treated together
 
 

@@ -5,8 +5,6 @@ from collections.abc import Callable
 
 import scipy  # whose parts are imported where they are first used
 
-__all__ = ["first_step", "first_time"]
-
 _ACCURACY = 1e-12  # relative
 
 

@@ -16,8 +16,6 @@ from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import as_tensor
 from shoal.networks import Network
 
-__all__ = ["gradient_flow"]
-
 
 @in_standard_settings
 def gradient_flow(

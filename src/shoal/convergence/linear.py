@@ -38,8 +38,6 @@ from shoal.core.settings import in_standard_settings
 from shoal.kernels import Kernels
 from shoal.kernels.arguments import as_tensor
 
-__all__ = ["GradientFlow", "LinearTraining"]
-
 _KERNELS = 1e-12  # the accuracy of shoal.kernel
 _MATTERS = 1e-9  # a share of the initial loss that one is told of
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Spectrum"]
-
 _INDEFINITE = 1e-3  # a negative eigenvalue of this share of the largest is no rounding
 
 

@@ -14,8 +14,6 @@ from shoal.kernels import Kernels, kernel
 from shoal.kernels.images.function import chosen_kernels
 from shoal.networks import Network
 
-__all__ = ["TrainedArchitecture"]
-
 _READOUTS = frozenset({"readout", "skip"})  # groups that the output is linear in
 
 

@@ -14,28 +14,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrize, stateless
 from torch.utils import _pytree as pytree
 
-__all__ = [
-    "apply",
-    "full_precision",
-    "has_hooks",
-    "has_loose_tensors",
-    "in_forward_mode",
-    "in_full_precision",
-    "is_followed",
-    "is_mapped",
-    "is_reusing_weights",
-    "is_transformed",
-    "kept_as_they_are",
-    "lent_tensors",
-    "named_tensors",
-    "next_operation",
-    "outside_tensors",
-    "partial_derivatives",
-    "uncompiled",
-    "vjp",
-    "without_forward_mode",
-]
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 

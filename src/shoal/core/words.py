@@ -1,7 +1,5 @@
 """Numbers in sentences."""
 
-__all__ = ["counted"]
-
 
 def counted(count: int, word: str) -> str:
     """A number of things, with an s where they are not one.

@@ -10,15 +10,6 @@ from torch import Tensor
 
 from shoal.core.checks import check_layout, check_values, float_dtype, instance, items, seeded, size
 
-__all__ = [
-    "Dataset",
-    "check_dataset",
-    "class_labels",
-    "drawn_order",
-    "float_samples",
-    "resolve_dtype",
-]
-
 _Options = ParamSpec("_Options")
 
 

@@ -11,8 +11,6 @@ from shoal.core.checks import integer, real, seeded, shown
 from shoal.core.hashing import mixed, shifted
 from shoal.data.dataset import Dataset, check_dataset
 
-__all__ = ["DeformedImages"]
-
 _NUMBERS = 2**25  # of all fields that are made together
 _AFFINE = 4  # random numbers of an image before those of its field: angle, size, two shifts
 _GOLDEN = -0x61C8864680B583EB  # by which states of SplitMix64 differ

@@ -10,15 +10,6 @@ from pathlib import Path
 
 from shoal.core.files import printable
 
-__all__ = [
-    "UnofficialDataWarning",
-    "check_official",
-    "damaged",
-    "expansion_limit",
-    "read_content",
-    "warn_unofficial",
-]
-
 # No official file is larger; what is, is not worth the memory.
 _LIMIT = 2**30
 _SHOWN = 1000  # letters of what is wrong with a file

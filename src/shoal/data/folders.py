@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Files", "cache_folder", "find", "roots"]
-
 VARIABLE = "SHOAL_DATA"
 
 

@@ -12,8 +12,6 @@ from shoal.data.readers.registry import file_readers, named_readers
 from shoal.data.transforms.images import scale_pixels
 from shoal.data.transforms.tables import Scales, normalized, scales, standardized
 
-__all__ = ["check_file", "load", "load_data", "sources"]
-
 
 def load(
     name: str = "digits",

@@ -8,8 +8,6 @@ from shoal.core.checks import integer, room, seeded
 from shoal.data.dataset import Dataset, resolve_dtype
 from shoal.mixtures import GaussianMixture
 
-__all__ = ["sphere", "two_gaussians"]
-
 
 def sphere(samples: int, dimension: int, *, seed: int, dtype: torch.dtype | None = None) -> Dataset:
     r"""Uniform points on the sphere of radius $\sqrt d$, with standard normal targets.

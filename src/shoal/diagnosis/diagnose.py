@@ -27,8 +27,6 @@ from shoal.equilibrium.solvers.driver import drive_through
 from shoal.equilibrium.solvers.problem import FunctionProblem, LinearProblem
 from shoal.equilibrium.solvers.state import State
 
-__all__ = ["diagnose"]
-
 _MIXED = (
     "samples depend on each other, so that all of the state was taken as one sample; "
     "batched=False says so"

@@ -22,15 +22,6 @@ from shoal.equilibrium import (
 from shoal.equilibrium.solvers.driver import drive
 from shoal.equilibrium.solvers.problem import Evaluation, Problem
 
-__all__ = [
-    "Equilibria",
-    "SolverCost",
-    "distinct_equilibria",
-    "first_found",
-    "newton_errors",
-    "solver_costs",
-]
-
 SOLVERS: tuple[Solver, ...] = (
     Picard(max_steps=500),
     DampedPicard(max_steps=500),

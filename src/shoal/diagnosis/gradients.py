@@ -26,8 +26,6 @@ from shoal.equilibrium import (
     Unrolled,
 )
 
-__all__ = ["GradientCost", "gradient_costs"]
-
 GRADIENTS: tuple[Gradient, ...] = (
     Implicit(),
     OneStep(),

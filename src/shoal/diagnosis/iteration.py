@@ -11,8 +11,6 @@ from shoal.diagnosis.equilibria import newton_errors
 from shoal.diagnosis.model_loop import ModelLoop
 from shoal.equilibrium.solvers.problem import Problem
 
-__all__ = ["BEHAVIORS", "EffectiveDepth", "Iteration", "effective_depth", "iterate"]
-
 BEHAVIORS = ("settles", "settles slowly", "cycles", "drifts", "wanders", "diverges")
 _SETTLED = {torch.float64: 1e-8, torch.float32: 1e-5}  # moves that count as none, relatively
 _PERIODS = 16  # the longest that is looked for

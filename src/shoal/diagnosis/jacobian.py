@@ -14,8 +14,6 @@ from torch import Tensor
 from shoal.equilibrium.solvers.problem import Linearization, Problem
 from shoal.linalg.row_spaces import RowSpaces
 
-__all__ = ["JacobianSpectrum", "jacobian_spectrum"]
-
 _FORMED = 128  # entries of a state up to which the Jacobian is formed
 _STEPS = 48  # products in each Krylov space
 _SAMPLES = 16  # at most

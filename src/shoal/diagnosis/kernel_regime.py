@@ -13,8 +13,6 @@ from shoal.networks.module_inputs import ModuleInputs
 from shoal.networks.ntk.empirical_kernel import empirical_kernel
 from shoal.networks.ntk.exact import evaluating
 
-__all__ = ["KernelChange", "kernel_change"]
-
 _SAMPLES = 32
 
 

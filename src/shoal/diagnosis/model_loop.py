@@ -21,8 +21,6 @@ from shoal.equilibrium.solvers.state import State, StateLayout
 from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.ntk.exact import evaluating
 
-__all__ = ["ModelLoop", "loop_of", "solved_by"]
-
 Head = Callable[[State], Tensor]
 _TAKE = ", or output= take one of what it returns"
 _METHODS: dict[type[Module], str] = {  # what a model calls of a part of it to get its equilibrium

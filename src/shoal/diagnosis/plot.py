@@ -6,8 +6,6 @@ from shoal.core.figures import Axes, Figure, empty_figure
 from shoal.diagnosis.result import Diagnosis
 from shoal.pages.figures import COLORS, GRAY
 
-__all__ = ["PANELS", "plot_diagnosis"]
-
 _BAD = COLORS[1]
 _LEAST = 1e-16
 

@@ -10,8 +10,6 @@ from shoal.equilibrium import Status
 if TYPE_CHECKING:
     from shoal.diagnosis.result import Diagnosis
 
-__all__ = ["Remedy", "remedies"]
-
 _SHALLOW = 8  # applications that a network without a loop can make
 _LAZY = 0.1  # relative change of the tangent kernel up to which training was nearly linear
 ROUGH = 0.1  # relative error of a gradient that is worth a word

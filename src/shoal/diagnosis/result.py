@@ -13,8 +13,6 @@ from shoal.diagnosis.remedies import Remedy, remedies
 from shoal.pages.figures import Figure
 from shoal.pages.saved_result import SavedResult, Shown
 
-__all__ = ["Diagnosis"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Diagnosis(SavedResult):

@@ -14,8 +14,6 @@ from shoal.diagnosis.remedies import ROUGH
 from shoal.diagnosis.result import Diagnosis
 from shoal.pages.findings import Findings, Part, Row
 
-__all__ = ["document_of", "sections_of"]
-
 _UNIQUE = {True: "yes, proved", False: "no", None: "one was found; nothing proves that it is alone"}
 _CONTRACTION = {
     "certified": "the loop contracts, by a certified bound: one equilibrium",

@@ -17,8 +17,6 @@ from shoal.distillation.cut_loop import cut_loop
 from shoal.distillation.samples import Samples
 from shoal.networks import build
 
-__all__ = ["Candidate", "Setting", "candidates"]
-
 Loss = Callable[[Tensor, Tensor], Tensor]
 _TANGENT = "each sample takes the model's own equilibrium and a gradient: it cannot be faster"
 

@@ -7,8 +7,6 @@ from torch.nn import Module
 from shoal.diagnosis.model_loop import ModelLoop, loop_of, solved_by
 from shoal.equilibrium.solvers.state import State
 
-__all__ = ["CutLoop", "cut_loop"]
-
 _FITTED = 8192  # samples that the correction is fitted to, at most
 _WIDEST = 4096  # entries of a state beyond which there is no correction
 _RIDGE = 1e-6  # over the mean square of the states

@@ -18,8 +18,6 @@ from shoal.distillation.result import Twin
 from shoal.distillation.samples import Samples, Split, outputs_of, samples_of, split
 from shoal.networks import Network
 
-__all__ = ["distill"]
-
 _WIDEST = 2048  # units of explicit networks, by default at most
 
 

@@ -15,8 +15,6 @@ from shoal.core.timing import best_times
 from shoal.distillation.samples import Samples
 from shoal.networks.ntk.exact import evaluating
 
-__all__ = ["Measured", "Scores", "latencies", "peaks", "scores"]
-
 _BINS = 15  # of the calibration error
 _TIMED = 1024  # samples in a batch that is timed
 _REPEATS = 7

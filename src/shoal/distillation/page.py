@@ -8,8 +8,6 @@ from shoal.distillation.measures import Measured
 from shoal.distillation.result import Twin
 from shoal.pages.findings import Findings, Part, Row
 
-__all__ = ["distillation_part", "plot_frontier"]
-
 _COLORS = ("#0072B2", "#D55E00", "#6b6b6b")
 
 

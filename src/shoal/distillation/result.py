@@ -17,8 +17,6 @@ from shoal.networks import Network, export
 from shoal.pages.figures import Figure
 from shoal.pages.saved_result import SavedResult, Shown
 
-__all__ = ["Twin"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Twin(SavedResult):

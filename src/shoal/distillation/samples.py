@@ -10,8 +10,6 @@ from shoal.core.checks import float_tensor, real, seeded
 from shoal.equilibrium.solvers.solution import SolveLog
 from shoal.networks.ntk.exact import evaluating, solve_options
 
-__all__ = ["Samples", "Split", "outputs_of", "samples_of", "split"]
-
 _BATCH = 4096
 
 Split = tuple[Tensor, Tensor | None]

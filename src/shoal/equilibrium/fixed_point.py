@@ -15,8 +15,6 @@ from shoal.equilibrium.solvers.base import Solver
 from shoal.equilibrium.solvers.solution import Solution, check_on_failure
 from shoal.equilibrium.solvers.solve import check_solver, function_problem
 
-__all__ = ["fixed_point"]
-
 
 class FixedPointOptions(TypedDict, total=False):
     """The keywords of ``fixed_point`` but for ``on_failure``, for type checkers."""

@@ -42,8 +42,6 @@ from shoal.equilibrium.solvers.problem import (
 )
 from shoal.equilibrium.solvers.solution import Solution
 
-__all__ = ["equilibrium_of"]
-
 _DUAL_TENSORS_LAST = (
     "the tangent of a dual tensor through an equilibrium cannot be differentiated again, since its "
     "linear equation is solved without a graph; take torch.func.jvp or jacfwd, which can"

@@ -19,8 +19,6 @@ from shoal.equilibrium.solvers.problem import (
 )
 from shoal.equilibrium.solvers.state import StateLayout
 
-__all__ = ["Adjoint", "Map", "OfFunction", "Tangent", "copies", "merged_rows"]
-
 
 class Map(Protocol):
     """A map, as what of it is not a tensor: with its tensors, it is a problem."""

@@ -7,17 +7,6 @@ from typing import final
 from shoal.core.checks import integer, one_of, real
 from shoal.equilibrium.solvers.base import Solver
 
-__all__ = [
-    "Gradient",
-    "Implicit",
-    "Neumann",
-    "OneStep",
-    "Reversible",
-    "Unrolled",
-    "check_gradient",
-    "exact_gradient",
-]
-
 
 @dataclass(frozen=True)
 class Gradient:

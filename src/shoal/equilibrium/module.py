@@ -25,8 +25,6 @@ from shoal.equilibrium.solvers.solve import check_solver
 from shoal.equilibrium.solvers.state import State, StateLayout
 from shoal.equilibrium.solvers.warm import Series
 
-__all__ = ["Equilibrium", "GradientError"]
-
 SOLVERS = (Picard(max_steps=100), Anderson(memory=10, max_steps=200))
 _AUTOCAST_RTOL = {torch.bfloat16: 1e-2, torch.float16: 2e-3}  # what such products resolve
 

@@ -17,8 +17,6 @@ from shoal.equilibrium.solvers.solution import OnFailure, Solution, SolveLog, ha
 from shoal.equilibrium.solvers.status import Status
 from shoal.equilibrium.solvers.warm import Recall, WarmStart
 
-__all__ = ["SolveOptions"]
-
 
 @dataclass(frozen=True, eq=False)
 class SolveOptions:

@@ -10,8 +10,6 @@ from shoal.core.torch_internals import full_precision, uncompiled
 from shoal.equilibrium.solvers.problem import Problem
 from shoal.equilibrium.solvers.state import State
 
-__all__ = ["HasEquilibrium", "check_layer", "jacobian_penalty"]
-
 
 @runtime_checkable
 class HasEquilibrium(Protocol):

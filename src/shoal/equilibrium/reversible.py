@@ -20,8 +20,6 @@ from shoal.equilibrium.solvers.problem import Problem
 from shoal.equilibrium.solvers.solution import Solution
 from shoal.equilibrium.solvers.status import Status
 
-__all__ = ["reversible_equilibrium"]
-
 _MISSED = 1e-3  # relative distance between the start and where the reversed iteration arrives
 
 

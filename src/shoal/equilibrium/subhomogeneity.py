@@ -9,8 +9,6 @@ from shoal.core.torch_internals import full_precision, uncompiled
 from shoal.equilibrium.penalty import HasEquilibrium, check_layer
 from shoal.equilibrium.solvers.state import State
 
-__all__ = ["subhomogeneity"]
-
 
 @uncompiled
 @torch.no_grad()

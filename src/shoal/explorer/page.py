@@ -9,8 +9,6 @@ from shoal.explorer.tables import stored_tables
 from shoal.pages.html import template
 from shoal.pages.provenance import all_versions
 
-__all__ = ["NUMERICS", "SCRIPTS", "TESTED", "explorer_page", "script"]
-
 TESTED = 1e-6
 """How far kernels of the page may be from those of shoal, relative to the diagonal."""
 

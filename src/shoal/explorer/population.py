@@ -14,8 +14,6 @@ from torch import Tensor
 
 from shoal.data import Dataset
 
-__all__ = ["Population", "population_of", "two_classes"]
-
 _SINGLE = 48  # largest eigenvalues that are kept one by one
 _GROUPS = 96  # of the others
 _QUANTILES = 41  # of the norms

@@ -41,8 +41,6 @@ from shoal.approximation import Chebyshev, fit
 from shoal.core.files import write_whole
 from shoal.gaussian import dual_derivative, hermite
 
-__all__ = ["ACTIVATIONS", "ORDER", "SCALES", "ActivationTable", "activation_table", "stored_tables"]
-
 ACTIVATIONS: dict[str, Activation] = {
     "tanh": Tanh(),
     "relu": ReLU(),

@@ -19,8 +19,6 @@ from shoal.approximation.sampling import off_grid
 from shoal.core.caches import cached
 from shoal.gaussian.moments import mean_square, slope_square
 
-__all__ = ["AngularSeries", "Duals"]
-
 Duals = Callable[[Activation, Tensor, Tensor, Tensor], Tensor]
 """Both duals, (2, pairs, m), given variances, their places in pairs, covariances, (pairs, m)."""
 

@@ -10,8 +10,6 @@ from shoal.core.caches import cached
 from shoal.gaussian.mixed import mixed_dual
 from shoal.gaussian.smoothing import smoothed
 
-__all__ = ["closed_dual", "closed_form"]
-
 _VARIANCES = (0.4, 1.0, 2.3)
 _COSINES = (-0.8, 0.0, 0.3, 0.95)
 _AGREEMENT = 1e-8  # relative to the mean squares

@@ -6,8 +6,6 @@ from torch import Tensor
 
 from shoal.activations import Activation
 
-__all__ = ["Derivative", "Square"]
-
 
 @dataclass(frozen=True)
 class _Composite(Activation):

@@ -17,8 +17,6 @@ from shoal.activations.panels import ORDER, gauss_legendre
 from shoal.core.caches import cached
 from shoal.gaussian.quadrature import normal_density, panel_nodes, resolved_edges
 
-__all__ = ["SMALLEST_SINE", "condensed_dual", "pays"]
-
 SMALLEST_SINE = 0.01  # below, panels are too many
 _WIDTH = 3.0  # of a panel, in sines: ORDER nodes interpolate the density to rounding
 _REACH = 9.5  # of the density about its ridge, in sines

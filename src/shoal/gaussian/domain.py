@@ -11,13 +11,6 @@ from torch import Tensor
 
 from shoal.core.checks import float_tensor
 
-__all__ = [
-    "Covariance",
-    "covariance",
-    "scale_tensor",
-    "within_bound",
-]
-
 _BLOCK = 1 << 16  # entries that are checked together
 _SLACK = 1e3  # |c| may exceed √(ab) by this many units of rounding of the inputs' dtype ...
 _MOST_SLACK = 1e-4  # ... but not by more than this, and four units where one is larger

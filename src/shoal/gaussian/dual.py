@@ -21,8 +21,6 @@ from shoal.gaussian.mixed import mixed_dual
 from shoal.gaussian.moments import derivative_square
 from shoal.gaussian.tables import Tables
 
-__all__ = ["dual", "dual_derivative"]
-
 _FINEST = 1e-13  # what the quadrature guarantees
 _BLOCK = 1 << 16  # triples that are evaluated together
 

@@ -22,8 +22,6 @@ from shoal.gaussian.dual import dual, dual_derivative
 from shoal.gaussian.mehler import CANCELED, ORDERS, octave_expansion, parseval_rest
 from shoal.gaussian.moments import slope_square
 
-__all__ = ["FixedVariances"]
-
 _LONGEST = 64  # variances whose longest sums are kept
 _MOST_PAIRS, _MOST_VARIANCES = 1 << 16, 1 << 12  # whose coefficients are kept
 _ERROR = 1e-13  # bound of what is left out, relative to the root of both mean squares

@@ -26,8 +26,6 @@ from shoal.gaussian.quadrature import (
 )
 from shoal.gaussian.smoothing import TINY, spread
 
-__all__ = ["expansion", "hermite", "smooth"]
-
 _STRETCH = 1.3  # h_k(ξ) p(ξ) is below exp(-ξ²/4), whatever the degree: a wider window
 _MOST = 10**6  # degrees, each of which takes a step
 _BLOCK = 16  # scales that are integrated at a time

@@ -22,8 +22,6 @@ from shoal.gaussian.hermite import expansion, smooth
 from shoal.gaussian.octaves import at_octaves, octave_series, stacked
 from shoal.gaussian.quadrature import DELTA_WINDOW, nearby_breaks
 
-__all__ = ["CANCELED", "ORDERS", "Mehler", "expanded", "octave_expansion", "parseval_rest"]
-
 ORDERS = (63, 255, 1023, 4095)  # of the last coefficient, tried in turn
 _ERROR = 1e-14  # bound of what is left out, relative to the root of both mean squares
 _ROUNDING = 4e-16  # of Parseval's sum, relative

@@ -28,8 +28,6 @@ from shoal.gaussian.quadrature import (
 )
 from shoal.gaussian.smoothing import TINY, smoothed, smoothed_regular, spread
 
-__all__ = ["mixed_dual", "mixed_dual_at_angle"]
-
 _BLOCK = 32  # pairs that are integrated at a time ...
 _JUMPS = 4096  # ... and those whose jumps are added up at a time
 _INFINITE = 1e60

@@ -18,16 +18,6 @@ from shoal.gaussian.octaves import at_octaves
 from shoal.gaussian.polynomials import as_series
 from shoal.gaussian.smoothing import smoothed, smoothed_stack
 
-__all__ = [
-    "Moments",
-    "derivative_square",
-    "mean",
-    "mean_square",
-    "moments",
-    "normalization",
-    "slope_square",
-]
-
 
 @dataclass(frozen=True)
 class Moments:

@@ -15,8 +15,6 @@ from shoal.approximation import chebyshev_nodes, coefficients_from_values
 from shoal.approximation.sampling import off_grid
 from shoal.core.exceptions import AccuracyError
 
-__all__ = ["at_octaves", "octave_series", "stacked"]
-
 _DEGREE = 28  # the next singularity is zero, so that terms fall by a factor of 5.8 at least
 _CHECKS = 7  # variances, off the grid, at which the error is measured
 _ERROR = 1e-14  # largest, relative to the size of the values

@@ -23,8 +23,6 @@ from shoal.activations import Activation
 from shoal.activations.panels import gauss_legendre
 from shoal.core.exceptions import AccuracyError
 
-__all__ = ["Rule", "resolving_rule"]
-
 Rule: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Duals at all pairs of some variances of u and of v, and at some angles."""
 

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from shoal.activations import Activation, Affine, Hermite
 
-__all__ = ["as_series", "normalized_hermite", "probabilists_hermite"]
-
 
 def probabilists_hermite(x: Tensor, degree: int) -> Tensor:
     r"""The polynomial $He_n(x)$, leading coefficient one."""

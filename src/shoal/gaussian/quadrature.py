@@ -17,18 +17,6 @@ from shoal.activations import Activation
 from shoal.activations.panels import ORDER, breaks, edges, gauss_legendre, reach
 from shoal.core.exceptions import AccuracyError
 
-__all__ = [
-    "DELTA_WINDOW",
-    "Nodes",
-    "blocks",
-    "finest_panel",
-    "nearby_breaks",
-    "normal_density",
-    "panel_nodes",
-    "resolved_edges",
-    "window_edges",
-]
-
 DELTA_WINDOW = 40.0  # standard deviations; beyond, the density is zero in float64
 _WIDER = (10.0, 20.0, 38.0)  # windows that are tried in turn; beyond the last, exp(-ξ²/2) is zero
 _PANEL = 5.0  # the widest panel that resolves the density, in standard deviations

@@ -32,8 +32,6 @@ from shoal.gaussian.quadrature import (
     window_edges,
 )
 
-__all__ = ["TINY", "smoothed", "smoothed_regular", "smoothed_stack", "spread"]
-
 _BLOCK = 256  # rows that are integrated at a time
 _LONG = 64  # rows of one width that share their nodes ...
 _MOST_SHARED = 4096  # ... unless these are more

@@ -26,8 +26,6 @@ from shoal.gaussian.mixed import mixed_dual
 from shoal.gaussian.moments import derivative_square
 from shoal.gaussian.polar import Rule, resolving_rule
 
-__all__ = ["Tables", "tabulable"]
-
 _Span: TypeAlias = tuple[float, float]
 
 _MANY = 128  # points from which on tables pay ...

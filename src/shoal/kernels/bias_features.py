@@ -13,8 +13,6 @@ from torch import Tensor
 from shoal.architectures import Architecture, ImplicitNetwork
 from shoal.kernels.function import KernelFunction
 
-__all__ = ["with_bias_features"]
-
 _LARGEST = 2.0  # of the feature, in norms of inputs: beside larger ones, angles lose digits
 
 

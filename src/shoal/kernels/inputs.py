@@ -7,8 +7,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-__all__ = ["CLOSE", "Inputs", "pair_angles"]
-
 CLOSE = 1e-4  # 1 - |cos θ| below which a product of directions has lost the angle
 _PAIRS = 4096  # pairs whose differences are formed together
 

@@ -36,8 +36,6 @@ from shoal.kernels.plan import FEW_PAIRS, GRADIENT_COST, Plan
 from shoal.kernels.result import Kernels
 from shoal.kernels.strips import dealt
 
-__all__ = ["kernel"]
-
 _SMALL = 1 << 17  # entries that cost no more than the calls for a few matrices
 
 

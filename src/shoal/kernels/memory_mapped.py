@@ -18,8 +18,6 @@ from shoal.core.files import made, staged
 from shoal.core.processes import ALONE, Processes
 from shoal.kernels.result import Kernels
 
-__all__ = ["memory_mapped"]
-
 
 @contextmanager
 def memory_mapped(

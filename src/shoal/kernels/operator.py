@@ -32,8 +32,6 @@ from shoal.kernels.strips import Strip, dealt
 from shoal.linalg.krylov import conjugate_gradients, relative
 from shoal.linalg.operator import Operator, like_factor, refuse_gradients
 
-__all__ = ["KernelOperator", "KernelOperators", "identity", "kernel_operator"]
-
 _DEFAULT_MEMORY = 2**30
 _WORK = {"cpu": 2**28, "cuda": 12 * 2**30}  # most bytes that the computation of a strip takes
 

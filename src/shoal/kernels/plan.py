@@ -33,17 +33,6 @@ from shoal.kernels.function import KernelFunction
 from shoal.kernels.inputs import CLOSE, Inputs, pair_angles
 from shoal.kernels.strips import Strip, rows_to_deal, strips
 
-__all__ = [
-    "ANGULAR_TOLERANCE",
-    "FEW_PAIRS",
-    "GRADIENT_COST",
-    "INSET",
-    "TOLERANCE",
-    "Plan",
-    "known_cosines",
-    "shared_norm",
-]
-
 _LOGGER = logging.getLogger(__name__)
 
 _ONE_NORM = {torch.float64: 1e-13, torch.float32: 1e-6}  # spread of norms that count as one

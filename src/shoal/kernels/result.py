@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-__all__ = ["Kernels"]
-
 
 class Kernels(NamedTuple):
     """The two kernels of an infinitely wide network.

@@ -24,8 +24,6 @@ from shoal.kernels.images.matrix import ImagePlan
 from shoal.kernels.plan import Plan
 from shoal.kernels.strips import dealt, strips
 
-__all__ = ["RoundedProducts", "rounded_products"]
-
 _DEGREE, _LAST = 8, 32  # of the polynomial: the first that is tried, and the last
 _ENOUGH = 3e-8  # the last coefficients of its series in Chebyshev's form, where they are enough
 _WIDE = -0.7  # cosine below which polynomials are those of the angle itself

@@ -11,8 +11,6 @@ from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import as_tensor, checked_image_samples, checked_samples
 from shoal.kernels.images.pixel_pairs import patch_grams
 
-__all__ = ["pair_eigenvalue"]
-
 _BLOCK = 1024  # rows of the Gram matrix at a time
 _PAIRS = 1 << 22  # numbers of the inputs whose pairs are decomposed together
 

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-__all__ = ["Strip", "dealt", "rows_to_deal", "strips"]
-
 _ROUNDS = 8  # in which strips of a symmetric matrix, which get smaller, are dealt, at least
 
 

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Claim", "Criterion", "each", "near_printed"]
-
 
 class Criterion(NamedTuple):
     """A number that must lie in a range for a claim to hold.

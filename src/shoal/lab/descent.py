@@ -11,18 +11,6 @@ import shoal
 from shoal.architectures import DEQ, Architecture
 from shoal.networks import EquilibriumNetwork, Network
 
-__all__ = [
-    "Descent",
-    "accuracy",
-    "features",
-    "full_batch",
-    "make",
-    "mini_batches",
-    "network_for",
-    "ridge_readout",
-    "synchronize",
-]
-
 _ROWS = 8192  # at a time: bounds the memory
 
 

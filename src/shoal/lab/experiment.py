@@ -17,21 +17,6 @@ from shoal.core.fields import plain
 from shoal.lab.claims import Claim
 from shoal.pages.figures import Figure, styled
 
-__all__ = [
-    "Arrays",
-    "Experiment",
-    "Point",
-    "Result",
-    "as_arrays",
-    "by_point",
-    "digest",
-    "grid",
-    "matching",
-    "named",
-    "point_names",
-    "seed_of",
-]
-
 Point = Mapping[str, int | float | str]
 Arrays = Mapping[str, np.ndarray[Any, np.dtype[Any]]]
 

@@ -8,17 +8,6 @@ import numpy as np
 from shoal.lab.fits import power_law
 from shoal.pages.figures import GRAY, Axes, Figure, new_figure
 
-__all__ = [
-    "draw_law",
-    "draw_limit",
-    "draw_panels",
-    "draw_slope",
-    "legend_outside",
-    "logarithmic_axes",
-    "new_row",
-    "plain_numbers",
-]
-
 Row = TypeVar("Row")
 Column = TypeVar("Column")
 

@@ -10,8 +10,6 @@ import scipy  # whose parts are imported where they are first used
 from shoal.lab.experiment import Result
 from shoal.lab.formatting import interval
 
-__all__ = ["PowerLaw", "curve", "power_law", "spread", "z_scores"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 

@@ -3,8 +3,6 @@
 import math
 from collections.abc import Mapping
 
-__all__ = ["interval", "short", "signed"]
-
 
 def signed(value: float, decimals: int = 2) -> str:
     """A number with a true minus sign.

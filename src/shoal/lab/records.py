@@ -18,8 +18,6 @@ from shoal.core.fields import plain
 from shoal.core.files import json_text, lock_file, remove_leftovers, write_whole
 from shoal.lab.experiment import Arrays, Experiment, Result, check_experiment, point_names
 
-__all__ = ["check_record", "collect", "locked", "packed", "read_arrays", "read_json", "write_json"]
-
 _logger = logging.getLogger(__name__)
 _SESSION = {"started": str, "seconds": float, "computed": int, "jobs": int, "hardware": dict}
 _RECORD = {

@@ -7,8 +7,6 @@ from typing import TypeVar
 from shoal.core.checks import shown
 from shoal.lab.experiment import Experiment
 
-__all__ = ["find", "register", "registered"]
-
 E = TypeVar("E", bound=type[Experiment])
 
 _PACKAGE = "shoal.reproductions"  # imported by this name alone, and by nothing else

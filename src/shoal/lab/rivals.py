@@ -6,8 +6,6 @@ import shoal
 from shoal.architectures import DEQ, Architecture
 from shoal.core.caches import cached
 
-__all__ = ["TITLES", "designed", "rival", "wide_kernels"]
-
 TITLES = {
     "deq": "DEQ",
     "ntk-design": "NTK design",

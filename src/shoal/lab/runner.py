@@ -33,8 +33,6 @@ from shoal.lab.workers import Work, assist, computed
 from shoal.pages.figures import require_matplotlib, save_figure
 from shoal.pages.provenance import all_versions, hardware, resolve_device, versions
 
-__all__ = ["Progress", "Run", "execute", "results", "run"]
-
 _logger = logging.getLogger(__name__)
 
 

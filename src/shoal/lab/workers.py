@@ -19,8 +19,6 @@ from shoal.core.processes import ALONE, Processes, alone
 from shoal.core.threads import limited_threads
 from shoal.lab.experiment import Arrays, Experiment, Point, as_arrays
 
-__all__ = ["Outcome", "Work", "assist", "computed"]
-
 _logger = logging.getLogger(__name__)
 
 

@@ -28,8 +28,6 @@ from shoal.networks.implicit_network import ImplicitNetworkModule
 from shoal.networks.loop import LoopNetwork
 from shoal.networks.network import Network, NetworkSpec
 
-__all__ = ["assemble", "build", "check_solving", "check_spec", "shapes"]
-
 # networks that are no plain chain or loop of cells
 _OTHERS: dict[type[Architecture], type[Network[Any]]] = {ImplicitNetwork: ImplicitNetworkModule}
 _TAKEN = {*vars(Module()), "spec", "layers", "scales", "options", "warm_start"}

@@ -10,8 +10,6 @@ from shoal.architectures import Architecture, Cell
 from shoal.networks.layered import LayeredNetwork
 from shoal.networks.network import LinearMap, Trace
 
-__all__ = ["ChainNetwork"]
-
 A = TypeVar("A", bound=Architecture)
 
 

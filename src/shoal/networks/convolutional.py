@@ -16,8 +16,6 @@ from shoal.networks.layered import LayeredNetwork, draw_layers
 from shoal.networks.loop import LoopNetwork
 from shoal.networks.network import NetworkSpec
 
-__all__ = ["ConvolutionalChain", "ConvolutionalLoop", "OfImages"]
-
 A = TypeVar("A", bound=ImageArchitecture)
 
 

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from shoal.core.checks import one_of, room, seeded
 
-__all__ = ["MATRIX_LAWS", "Law", "Source", "check_law", "law_of_entries"]
-
 Law = Literal["gaussian", "rademacher", "uniform", "orthogonal", "symmetric"]
 ENTRY_LAWS = ("gaussian", "rademacher", "uniform")
 MATRIX_LAWS = ("orthogonal", "symmetric")

@@ -31,8 +31,6 @@ from shoal.networks.contraction.gain import (
 from shoal.networks.network import Network, NetworkSpec
 from shoal.networks.recurring_passes import recurring_pass
 
-__all__ = ["EquilibriumNetwork"]
-
 A = TypeVar("A", bound=ImplicitArchitecture)
 
 

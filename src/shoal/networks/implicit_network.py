@@ -14,8 +14,6 @@ from shoal.networks.draw import Source, law_of_entries
 from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.network import LinearMap, NetworkSpec, Trace
 
-__all__ = ["ImplicitNetworkModule"]
-
 
 @final
 class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):

@@ -11,8 +11,6 @@ from shoal.architectures import Architecture, Cell, ImageArchitecture, Layers, W
 from shoal.networks.draw import Source, law_of_entries
 from shoal.networks.network import LinearMap, Network, NetworkSpec
 
-__all__ = ["LayeredNetwork", "draw_layers"]
-
 A = TypeVar("A", bound=Architecture)
 
 

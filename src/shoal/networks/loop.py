@@ -13,8 +13,6 @@ from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.layered import LayeredNetwork
 from shoal.networks.network import LinearMap, Trace
 
-__all__ = ["LoopNetwork"]
-
 A = TypeVar("A", bound=ImplicitArchitecture)
 
 

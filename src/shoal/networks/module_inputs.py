@@ -9,8 +9,6 @@ from torch.utils import _pytree as pytree
 
 from shoal.core.checks import as_tensor, float_tensor
 
-__all__ = ["Inputs", "ModuleInputs"]
-
 Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]  # as users give them
 
 

@@ -14,8 +14,6 @@ from shoal.architectures import Architecture
 from shoal.core.checks import float_tensor
 from shoal.networks.draw import Law, Source
 
-__all__ = ["LinearMap", "Network", "NetworkSpec", "Trace"]
-
 A = TypeVar("A", bound=Architecture)
 
 

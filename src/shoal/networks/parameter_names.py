@@ -2,8 +2,6 @@
 
 from fnmatch import fnmatchcase
 
-__all__ = ["is_named"]
-
 
 def is_named(name: str, pattern: str) -> bool:
     """Whether a pattern means a parameter: its own name, or that of a module that it is part of.

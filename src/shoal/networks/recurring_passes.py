@@ -31,8 +31,6 @@ from shoal.equilibrium.solvers.solution import Solution
 if TYPE_CHECKING:
     from shoal.networks.equilibrium import EquilibriumNetwork
 
-__all__ = ["recurring_pass"]
-
 Solve = Callable[[Tensor], tuple[tuple[Tensor, ...], Tensor]]  # of an adjoint's right-hand side
 
 

@@ -23,8 +23,6 @@ from shoal.equilibrium import Gradient, Solver
 from shoal.networks.build import assemble, check_solving, check_spec, shapes
 from shoal.networks.network import Network, NetworkSpec
 
-__all__ = ["load", "save"]
-
 _FORMAT = "shoal network 1"
 _SIZES = ("in_features", "width", "out_features", "weights", "readout_scale", "pixel_axes")
 _LATER_SIZES = ("pixels",)  # that files from before do not have

@@ -6,8 +6,6 @@ from typing import Any, NamedTuple
 
 from shoal.pages.figures import Axes, Figure
 
-__all__ = ["Findings", "Part", "Row", "Verdict"]
-
 
 class Row(NamedTuple):
     """A line of the table: a quantity, its value, and what it means.

@@ -13,8 +13,6 @@ from shoal.pages.svg import inline_figure, inline_panel
 if TYPE_CHECKING:
     from jinja2 import Template
 
-__all__ = ["render_page", "require_jinja", "template"]
-
 
 def require_jinja() -> None:
     """Say what to install if there is nothing to fill templates with.

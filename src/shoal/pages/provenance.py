@@ -14,8 +14,6 @@ import torch
 from shoal.core.checks import device_of
 from shoal.core.version import __version__
 
-__all__ = ["hardware", "resolve_device", "versions"]
-
 
 def versions() -> dict[str, str]:
     """The versions of what the numbers depend on."""

@@ -14,8 +14,6 @@ from shoal.pages.figures import Figure, figure_writers
 from shoal.pages.findings import Part
 from shoal.pages.html import render_page
 
-__all__ = ["SavedResult", "Shown"]
-
 
 class Shown(NamedTuple):
     """What a page shows of a result; see ``render_page``."""

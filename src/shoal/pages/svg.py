@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from shoal.pages.figures import COLORS, GRAY, Axes, Figure, style
 
-__all__ = ["inline_figure", "inline_panel"]
-
 _SIZE = (4.7, 3.4)  # small, so that its text is as large as the page's
 _NATURAL, _LEGIBLE = 7.2, 3.6  # rem for an inch: text nearly as large as the page's, or readable
 

@@ -15,8 +15,6 @@ from shoal.pages.figures import COLORS, Axes, legend_below
 from shoal.pages.findings import Findings, Row
 from shoal.report.section import NothingToSayError, Section, Subject, of_each, on_sphere
 
-__all__ = ["ACCURACY"]
-
 _NETWORKS = ("deq", "ck-design", "naive")
 _WIDTHS = (32, 64, 128, 256, 512)
 _DRAWS = 3

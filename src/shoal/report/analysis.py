@@ -31,8 +31,6 @@ from shoal.report.training import TRAINING
 from shoal.report.verdict import verdict
 from shoal.report.well_posedness import WELL_POSEDNESS
 
-__all__ = ["SECTIONS", "analyze", "document", "draw", "drawable", "render", "save"]
-
 _logger = logging.getLogger(__name__)
 
 # What an analysis consists of: a new capability is a new section.

@@ -15,8 +15,6 @@ from shoal.pages.figures import COLORS, Axes, Bar, draw_bars
 from shoal.pages.findings import Findings, Part, Row
 from shoal.pages.html import render_page
 
-__all__ = ["BENCHMARKS", "Benchmark", "Measurement", "bench_page", "measure", "milliseconds"]
-
 
 @dataclass(frozen=True)
 class Measurement:

@@ -18,8 +18,6 @@ from shoal.pages.figures import COLORS, GRAY, Axes, Bar, draw_bars, legend_below
 from shoal.pages.findings import Findings, Row
 from shoal.report.section import NothingToSayError, Section, Subject, learnable
 
-__all__ = ["CERTIFICATE", "certificate_findings"]
-
 _SAMPLES, _WIDTH = 8, 1000
 _STEPS = 60  # of the certified training
 _FAR = 0.25  # of the predicted loss: training was not as predicted

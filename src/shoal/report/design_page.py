@@ -8,8 +8,6 @@ from shoal.pages.figures import Figure
 from shoal.pages.findings import Findings, Part, Row
 from shoal.pages.html import render_page
 
-__all__ = ["design_page"]
-
 
 def design_page(
     found: Design, figure: Figure, *, gap: Gap | None = None, command: str | None = None

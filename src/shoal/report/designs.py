@@ -13,8 +13,6 @@ from shoal.pages.figures import COLORS, GRAY, Axes, legend_below
 from shoal.pages.findings import Findings, Row
 from shoal.report.section import Section, Subject, of_each
 
-__all__ = ["DESIGN"]
-
 _KINDS = (("ntk", "moments"), ("ck", "moments"), ("ntk", "sphere"), ("ck", "sphere"))
 _COMPARED = 64  # samples whose kernel matrices are compared
 _FAR = 0.05  # of the kernel: a design that differs by more has another one on these data

@@ -12,8 +12,6 @@ from shoal.pages.findings import Findings, Row
 from shoal.report.kernels import draw_eigenvalues
 from shoal.report.section import Section, Subject, of_each, of_kernels
 
-__all__ = ["EQUIVALENTS"]
-
 _ROUNDING = 1e-15
 _FAR = 0.2  # of a kernel: its equivalent is another one
 _NUMBERS = (

@@ -9,8 +9,6 @@ from shoal.pages.figures import COLORS, Axes, legend_below
 from shoal.pages.findings import Findings, Row
 from shoal.report.section import NothingToSayError, Section, Subject, learnable
 
-__all__ = ["IMAGES"]
-
 _PAIRS = 10**7  # of equal pixels of images: a few seconds
 _MOST, _LEAST = 400, 32
 _NETWORK = shoal.ConvDEQ(shoal.ReLU(), recurrent_variance=1.0, input_variance=1.0)

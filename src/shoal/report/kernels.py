@@ -12,8 +12,6 @@ from shoal.pages.figures import COLORS, Axes, legend_below
 from shoal.pages.findings import Findings, Row
 from shoal.report.section import Section, Subject, of_each, of_kernels
 
-__all__ = ["KERNELS", "Spectrum", "draw_eigenvalues", "spectrum"]
-
 _STYLES = ((COLORS[0], "-"), (COLORS[1], "-"))
 _LOW_RANK = 2.0  # of kernels that say nearly the same of all samples
 _LOST = 1e-4  # rounding times the condition: fewer than four digits are left

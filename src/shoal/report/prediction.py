@@ -12,8 +12,6 @@ from shoal.pages import Findings, Row
 from shoal.pages.figures import COLORS, GRAY, Axes, legend_below
 from shoal.report.section import Section, Subject, on_sphere
 
-__all__ = ["PREDICTION"]
-
 _SAMPLES, _LEAST = 1000, 32
 _OCTAVES = 7  # up to twice the data
 _FAR = 0.25  # of a measured error: it was not predicted

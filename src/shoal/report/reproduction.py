@@ -12,8 +12,6 @@ from shoal.pages.figures import Figure
 from shoal.pages.findings import Findings, Part, Row
 from shoal.pages.html import render_page
 
-__all__ = ["Finished", "paper_page", "run_page"]
-
 
 @dataclass(frozen=True)
 class Finished:

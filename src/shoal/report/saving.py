@@ -7,8 +7,6 @@ from typing import Any
 from shoal.core.files import json_text, write_together
 from shoal.pages.figures import Figure, figure_writers
 
-__all__ = ["forget_parts", "save_results"]
-
 
 def save_results(
     folder: Path,

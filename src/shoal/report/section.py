@@ -12,17 +12,6 @@ from shoal import DEQ, Architecture
 from shoal.data import Dataset
 from shoal.pages.findings import Findings, Row
 
-__all__ = [
-    "NothingToSayError",
-    "Section",
-    "Subject",
-    "Targets",
-    "learnable",
-    "of_each",
-    "of_kernels",
-    "on_sphere",
-]
-
 
 @dataclass(frozen=True)
 class Subject:

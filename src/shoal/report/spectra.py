@@ -11,8 +11,6 @@ from shoal.pages.figures import COLORS, Axes, legend_below
 from shoal.pages.findings import Findings, Row
 from shoal.report.section import NothingToSayError, Section, Subject, of_each, of_kernels
 
-__all__ = ["SPECTRUM"]
-
 _LEAST = 5  # samples, for an estimate of the covariance
 _MOST = 4096  # features, whose covariance is diagonalized
 _BINS = 48

@@ -9,8 +9,6 @@ from shoal.pages.figures import COLORS, GRAY, Axes, Bar, draw_bars
 from shoal.pages.findings import Findings, Row
 from shoal.report.section import Section, Subject
 
-__all__ = ["TIMING"]
-
 
 def _find(subject: Subject) -> Findings:
     x, architecture = subject.x, subject.architecture

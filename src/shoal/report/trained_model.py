@@ -9,8 +9,6 @@ from shoal.distillation.page import distillation_part
 from shoal.pages.findings import Findings, Part, Row
 from shoal.pages.html import render_page
 
-__all__ = ["answer", "model_document", "model_page"]
-
 _LAZY = 0.1  # change of the tangent kernel up to which training was nearly linear
 
 

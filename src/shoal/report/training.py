@@ -14,8 +14,6 @@ from shoal.pages.figures import COLORS, GRAY, Axes, legend_below
 from shoal.pages.findings import Findings, Row
 from shoal.report.section import Section, Subject, of_each, on_sphere
 
-__all__ = ["TRAINING"]
-
 _NETWORKS = ("deq", "ntk-design", "ck-design", "naive")
 _SAMPLES, _WIDTH = 128, 512  # of the trained networks
 _FAR = 0.25  # of the predicted loss: training was not as predicted

@@ -7,8 +7,6 @@ from typing import Any
 from shoal.pages.findings import Findings, Row, Verdict
 from shoal.report.section import Section
 
-__all__ = ["verdict"]
-
 _SAME = 0.02  # of the explained variance: a difference that is not worth a loop
 _DEVIATIONS = 2.0  # up to which a difference of accuracies is chance
 _PAIR = ("deq", "naive")  # what is compared: the loop, and one layer with its activation

@@ -11,8 +11,6 @@ from shoal.pages.figures import COLORS, GRAY, Axes, Bar, draw_bars
 from shoal.pages.findings import Findings, Row
 from shoal.report.section import NothingToSayError, Section, Subject
 
-__all__ = ["WELL_POSEDNESS"]
-
 _WIDTH = 1024  # of the network that is drawn and measured
 
 

@@ -8,8 +8,6 @@ from shoal.activations import Activation
 from shoal.architectures import DEQ
 from shoal.lab.experiment import Experiment, Point
 
-__all__ = ["DEQs", "by_name", "title_of"]
-
 
 def by_name(activations: Sequence[Activation]) -> dict[str, Activation]:
     """Activations by the lower-case names of their classes."""

@@ -20,8 +20,6 @@ from shoal.lab.figures import draw_limit, draw_panels
 from shoal.pages.figures import COLORS, Axes, Figure
 from shoal.training import TrainingProgress, TrainingRun
 
-__all__ = ["MonitoredWidths", "Panel", "Task", "kept_promises", "run_arrays"]
-
 
 class Task(NamedTuple):
     """What a network is trained on, and tested with.

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from shoal import data
 
-__all__ = ["Samples", "image_pair", "image_samples"]
-
 
 class Samples(NamedTuple):
     """Images and their classes.

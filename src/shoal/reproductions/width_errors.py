@@ -26,8 +26,6 @@ from shoal.lab.figures import (
 from shoal.lab.fits import curve, power_law
 from shoal.pages.figures import COLORS, GRAY, Axes, Figure
 
-__all__ = ["GramWidth", "KernelErrors", "WidthDraws", "draw_errors", "limit_kernels", "unit_inputs"]
-
 _LABELS = {"ck": "CK", "ntk": "NTK"}
 
 

@@ -7,8 +7,6 @@ from torch import Tensor
 
 from shoal.core.checks import integer, seeded
 
-__all__ = ["Batches"]
-
 
 class Batches:
     """All samples in a new order each time, in parts; the last part of an order may be smaller.

@@ -14,8 +14,6 @@ from shoal.networks import Network
 from shoal.networks.ntk.exact import solve_options
 from shoal.training.objective import Objective
 
-__all__ = ["run_checkpoint"]
-
 _LAYOUT = "2"  # of what is in the file; others are refused
 
 

@@ -8,8 +8,6 @@ from shoal.linalg.norms import dominant_eigenpair, start_vector
 from shoal.networks.ntk.exact import exact
 from shoal.training.objective import Objective
 
-__all__ = ["largest_eigenvalue"]
-
 _RTOL = 1e-2  # of the residual
 
 

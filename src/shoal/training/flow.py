@@ -14,8 +14,6 @@ from torch import Tensor
 from shoal.core.exceptions import ConvergenceError
 from shoal.training.objective import Evaluation, Objective
 
-__all__ = ["Flow", "LostEquilibriumError"]
-
 
 class LostEquilibriumError(ConvergenceError):
     """There is no equilibrium, or none was found, where a step leads."""

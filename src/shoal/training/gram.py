@@ -20,8 +20,6 @@ from shoal.networks.ntk.exact import evaluating, exact
 from shoal.networks.ntk.jacobians import Jacobians, chosen_parameters
 from shoal.training.objective import Objective
 
-__all__ = ["Gram", "gram_group", "gram_matrix"]
-
 _LINEAR = ("skip", "readout")  # groups that the output is linear in
 _ROWS, _NUMBERS = 1000, 2**26  # of a Jacobian that is taken without being asked for
 _MEMORY = 2**31  # bytes for it

@@ -13,8 +13,6 @@ from shoal.training.objective import Objective
 from shoal.training.problem import Problem
 from shoal.training.promises import Promises
 
-__all__ = ["LOWER", "Bounds", "Conclusion", "Law", "make_law", "promises_of"]
-
 LOWER = frozenset({"least_eigenvalue", "pl_ratio"})  # promised to stay above; the rest, below
 
 

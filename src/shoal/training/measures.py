@@ -12,8 +12,6 @@ from shoal.networks.ntk.exact import evaluating
 from shoal.training.gram import Gram
 from shoal.training.objective import Evaluation, Objective
 
-__all__ = ["Measures"]
-
 
 class Measures:
     """What is measured; each time from where it was measured last.

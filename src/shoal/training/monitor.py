@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from shoal.core.checks import integer, items, one_of
 
-__all__ = ["Monitor", "as_monitor", "chosen_promises"]
-
 _KNOWN = ("loss", "gain", "equilibrium", "least_eigenvalue", "pl_ratio", "drift")
 
 

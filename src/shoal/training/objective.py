@@ -19,8 +19,6 @@ from shoal.networks.module_inputs import ModuleInputs
 from shoal.networks.ntk.exact import check_whole, exact, solve_options
 from shoal.training.problem import Problem, foreign_data
 
-__all__ = ["Evaluation", "Loss", "Objective"]
-
 Loss = Callable[[Tensor, Tensor], Tensor]  # of outputs and labels
 
 _DOUBLE = torch.float64

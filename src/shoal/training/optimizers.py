@@ -12,8 +12,6 @@ from torch.optim import SGD, Optimizer
 from shoal.core.exceptions import ConvergenceError
 from shoal.training.objective import Evaluation, Objective
 
-__all__ = ["Descent", "OptimizerFactory", "OptimizerSteps", "Stepper", "plain_step_size"]
-
 OptimizerFactory = Callable[[list[Parameter]], Optimizer]
 
 

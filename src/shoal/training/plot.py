@@ -9,8 +9,6 @@ from shoal.core.figures import Axes, Figure, empty_figure
 if TYPE_CHECKING:
     from shoal.training.result import Records
 
-__all__ = ["plot_records"]
-
 _COLORS = ("#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _BROKEN, _GRAY, _LIGHT = "#D55E00", "#444444", "#B8CDE0"
 _MUCH = 100.0  # the ratio of values from which a logarithmic axis is taken

@@ -13,8 +13,6 @@ from shoal.kernels.arguments import as_tensor
 from shoal.networks import EquilibriumNetwork, Network
 from shoal.networks.module_inputs import ModuleInputs
 
-__all__ = ["Problem", "foreign_data"]
-
 
 class Problem(NamedTuple):
     """A network, and what it is trained on.

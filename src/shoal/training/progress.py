@@ -5,8 +5,6 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import NamedTuple
 
-__all__ = ["TrainingProgress", "reporter"]
-
 
 class TrainingProgress(NamedTuple):
     """How far a training is.

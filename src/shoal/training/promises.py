@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Promises"]
-
 
 @dataclass(frozen=True)
 class Promises:

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-__all__ = ["Records", "TrainingError", "TrainingRun", "TrainingStatus"]
-
 TrainingStatus = Literal["finished", "stopped", "diverged"]
 
 

@@ -34,8 +34,6 @@ from shoal.training.result import TrainingError, TrainingRun
 from shoal.training.training_loop import Outcome, TrainingLoop
 from shoal.training.watch import Watch
 
-__all__ = ["train"]
-
 _RTOL = 1e-3  # of the flow
 
 

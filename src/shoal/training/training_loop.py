@@ -22,8 +22,6 @@ from shoal.training.progress import TrainingProgress
 from shoal.training.result import TrainingStatus
 from shoal.training.watch import Watch, describe
 
-__all__ = ["Outcome", "TrainingLoop"]
-
 _HINT = " A smaller step_size changes these weights less."
 
 

@@ -22,8 +22,6 @@ from shoal.training.objective import Evaluation, Loss, Objective
 from shoal.training.optimizers import plain_step_size
 from shoal.training.result import Records, TrainingError
 
-__all__ = ["Watch", "describe"]
-
 _WORDS = {
     "loss": "the loss exceeded its bound",
     "gain": "the recurrent layer is no longer certain to be a contraction",

@@ -16,8 +16,6 @@ from shoal.core import checks
 from shoal.core.exceptions import ConvergenceError
 from shoal.linalg.norms import dominant_eigenpair
 
-__all__ = ["least_eigenvalue", "least_singular_value", "spectral_norm"]
-
 _MARGINS = (1e-4, 1e-3, 1e-2, 0.1)  # by which a norm may be overestimated, the smallest first
 _DECADES = 12  # how often the guess of an eigenvalue is lowered before it is given up
 

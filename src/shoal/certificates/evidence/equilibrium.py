@@ -29,15 +29,6 @@ from shoal.certificates.evidence.rounding import (
     up,
 )
 
-__all__ = [
-    "Equilibrium",
-    "Injection",
-    "NotContractingError",
-    "find_equilibrium",
-    "kink_distances",
-    "within_step",
-]
-
 _TINY_ROOT = 1e-150  # more than what is lost where squares of adjoints underflow
 _STEPS = 5000  # what a gain of 0.993 needs for all digits
 

@@ -7,8 +7,6 @@ from torch import Tensor
 
 from shoal.certificates.evidence.rounding import gamma
 
-__all__ = ["Crossings"]
-
 _FREE = 1e-280  # squared distances below it, where squares lose digits, are taken for zero
 
 

@@ -25,8 +25,6 @@ from shoal.certificates.certificate import Certificate, Conclusion
 from shoal.equilibrium import Implicit
 from shoal.networks import EquilibriumNetwork, Network
 
-__all__ = ["with_resolution"]
-
 _FEW = 64  # roundings of an activation and its slope
 
 

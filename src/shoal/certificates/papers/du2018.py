@@ -20,8 +20,6 @@ from functools import partial
 from shoal.certificates.certificate import Conclusion, Condition, condition
 from shoal.training import Promises
 
-__all__ = ["Du2018Bounds", "LemmaConstants", "lemma_constants", "theorem"]
-
 _UNIT_NORM = 2.0**-20  # what rounding makes of norms of one, in float32 too
 _FAILURE = 0.1  # the probability in printed widths
 _WIDTH = "more width"

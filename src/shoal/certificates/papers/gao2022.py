@@ -28,8 +28,6 @@ from shoal.certificates.evidence.rounding import (
 )
 from shoal.training import Promises
 
-__all__ = ["ImplicitBounds", "InputBounds", "infinite_gram", "lemma_3_5", "parallel_condition"]
-
 _WIDTH = "more width, smaller labels, a smaller readout"
 _PARALLEL = "remove, merge or perturb parallel inputs"
 _ENTRY_ERROR = 64 * UNIT  # of a formula with one cosine and one sine

@@ -24,8 +24,6 @@ from shoal.certificates.evidence.rounding import down, exact, up
 from shoal.certificates.growth import RANK_REMEDY
 from shoal.training import Promises
 
-__all__ = ["DEQBounds", "covers", "theorem_1"]
-
 _THEOREM = "Ling 2023, Theorem 1"
 _DELTAS = tuple(Fraction(up(10 ** (-k / 10))) for k in range(1, 61))  # shares of 1 - ‖W(0)‖
 _SMALLEST_STEP = Fraction(math.ulp(0.0))

@@ -10,8 +10,6 @@ from torch import Tensor
 from shoal.data.dataset import Dataset
 from shoal.data.files import damaged
 
-__all__ = ["check_byte_labels", "image_dataset", "table_dataset"]
-
 
 def check_byte_labels(path: Path, labels: NDArray[np.uint8], classes: int) -> None:
     """Check that labels are below ``classes``, or say which one is not."""

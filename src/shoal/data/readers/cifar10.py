@@ -14,8 +14,6 @@ from shoal.data.folders import Files, find
 from shoal.data.readers.arrays import check_byte_labels, image_dataset
 from shoal.data.readers.registry import reads
 
-__all__ = ["read_cifar10"]
-
 _Batch = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 _CLASSES = (

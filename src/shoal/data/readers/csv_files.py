@@ -23,8 +23,6 @@ from shoal.data.readers.arrays import table_dataset
 from shoal.data.readers.registry import reads_files
 from shoal.data.transforms.images import scale_pixels
 
-__all__ = ["read_csv", "read_csv_table"]
-
 
 def read_csv(
     path: str | os.PathLike[str],

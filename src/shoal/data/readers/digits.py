@@ -8,8 +8,6 @@ from shoal.data.dataset import Dataset
 from shoal.data.readers.arrays import image_dataset
 from shoal.data.readers.registry import reads
 
-__all__ = ["read_digits"]
-
 _TRAIN = 1437  # of 1,797: four fifths, in the order in which they come
 
 

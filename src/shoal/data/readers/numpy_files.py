@@ -18,8 +18,6 @@ from shoal.data.readers.arrays import table_dataset
 from shoal.data.readers.registry import reads_files
 from shoal.data.transforms.images import scale_pixels
 
-__all__ = ["read_numpy", "read_numpy_table"]
-
 _SAMPLES, _LABELS = ("X", "x", "features"), ("y", "labels")  # in an .npz file
 _LARGEST = 2**35  # bytes that an archive may expand to
 

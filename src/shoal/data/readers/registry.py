@@ -9,8 +9,6 @@ from typing import NamedTuple, TypeVar
 
 from shoal.data.dataset import Dataset
 
-__all__ = ["NamedReader", "file_readers", "named_readers", "reads", "reads_files"]
-
 _PACKAGE = "shoal.data.readers"
 
 ReadNamed = Callable[[str, str | os.PathLike[str] | None], Dataset]

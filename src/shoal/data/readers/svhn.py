@@ -12,8 +12,6 @@ from shoal.data.folders import Files, find
 from shoal.data.readers.arrays import image_dataset
 from shoal.data.readers.registry import reads
 
-__all__ = ["read_svhn"]
-
 _FILES = Files("SVHN", ("svhn", "SVHN"), "http://ufldl.stanford.edu/housenumbers/")
 _DIGESTS = {
     "train": "md5:e26dedcc434d2e4c54c9b2d4a06d8373",

@@ -8,8 +8,6 @@ from torch import Tensor
 from shoal.core.checks import real, seeded
 from shoal.data.dataset import Dataset, check_dataset, float_samples
 
-__all__ = ["center", "flatten", "perturb_parallel", "scale_norm", "unit_norm"]
-
 _PARALLEL = 1e-6  # the sine of the angle below which samples count as parallel
 _BLOCK = 1024  # rows of the Gram matrix at a time
 _ROUNDS = 20

@@ -8,8 +8,6 @@ from torch import Tensor
 from shoal.core.checks import integer, room
 from shoal.data.dataset import Dataset, check_dataset, float_samples, resolve_dtype
 
-__all__ = ["resize", "scale_pixels", "to_gray"]
-
 # The weights of red, green and blue in the luma of ITU-R BT.601, as image libraries use them.
 _LUMA = (0.299, 0.587, 0.114)
 

@@ -8,8 +8,6 @@ from torch import Tensor
 from shoal.core.checks import integer, seeded
 from shoal.data.dataset import Dataset, check_dataset, class_labels
 
-__all__ = ["one_hot", "select_classes", "signed_labels", "subsample"]
-
 
 def select_classes(dataset: Dataset, *classes: int | str) -> Dataset:
     """Keep the samples of some classes, which are then counted 0, 1, ... in the order given.

@@ -5,8 +5,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Scales", "normalized", "scales", "standardized"]
-
 _SMALL = 0.1  # of the largest range: a column that hardly counts
 _MANY = 0.25  # of the columns that hardly count: the scales are those of units, not of importance
 

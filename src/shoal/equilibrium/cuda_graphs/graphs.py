@@ -14,8 +14,6 @@ from torch import Tensor
 
 from shoal.core.torch_internals import in_forward_mode, is_reusing_weights, is_transformed
 
-__all__ = ["Recording", "can_record", "captured", "place", "without_graphs"]
-
 Function = Callable[..., tuple[tuple[Tensor, ...], Tensor]]  # what it makes, and what to look at
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 

@@ -21,8 +21,6 @@ from shoal.equilibrium.solvers.problem import Evaluation
 from shoal.equilibrium.solvers.records import Outcome
 from shoal.equilibrium.solvers.solution import Solution
 
-__all__ = ["Recurrence", "Recurrences", "Recurring", "attempt", "recurring"]
-
 _LOGGER = logging.getLogger(__name__)
 _AFTER = 2  # solves after which their like is worth a graph
 _KINDS = 16  # of solves that are known at a time

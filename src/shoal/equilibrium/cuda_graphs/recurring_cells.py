@@ -31,8 +31,6 @@ from shoal.equilibrium.solvers.records import Outcome
 from shoal.equilibrium.solvers.solution import Solution
 from shoal.equilibrium.solvers.state import StateLayout
 
-__all__ = ["CellProblem"]
-
 _KNOWN_BY_VALUE = (Tensor, type(None), bool, int, float, str)
 
 

@@ -5,8 +5,6 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-__all__ = ["STEPS", "evaluations_per_look", "packing_pays", "products_pay"]
-
 STEPS = 5  # after which the rounding of bfloat16 leaves little to be gained
 _LEAST = {"cpu": 1 << 26, "cuda": 1 << 32}  # multiplications from which on casts do not matter
 _DROPPED = {"cpu": 1 << 21, "cuda": 1 << 31}  # multiplications less per step that pay for copies

@@ -9,8 +9,6 @@ from torch.nn import functional
 
 from shoal.equilibrium.recurrent.layer import Layer
 
-__all__ = ["ConvolutionLayer", "Padding", "convolve", "padded"]
-
 Padding = Literal["zeros", "circular"]
 
 _CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}

@@ -28,8 +28,6 @@ from shoal.equilibrium.solvers.problem import (
 from shoal.equilibrium.solvers.records import Outcome
 from shoal.equilibrium.solvers.solution import Solution
 
-__all__ = ["AdjointAtOnce", "Layer", "LayerLinearization", "LayerProblem"]
-
 
 @dataclass(frozen=True)
 class Layer:

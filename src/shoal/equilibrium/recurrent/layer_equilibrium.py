@@ -17,8 +17,6 @@ from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.recurrent.layer import Layer, LayerProblem
 from shoal.equilibrium.solvers.picard import without_coarse_steps
 
-__all__ = ["equilibrium"]
-
 
 @dataclass(frozen=True)
 class _LayerMap:

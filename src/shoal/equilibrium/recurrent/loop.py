@@ -14,8 +14,6 @@ from shoal.equilibrium.recurrent.layer import Layer, LayerProblem
 from shoal.equilibrium.solvers.problem import FunctionProblem, Problem
 from shoal.equilibrium.solvers.state import StateLayout
 
-__all__ = ["loop_equilibrium", "recurrent_problem"]
-
 Turn = Sequence[tuple[Layer, Tensor]]  # layers and their weights
 
 

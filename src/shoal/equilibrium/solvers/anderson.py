@@ -10,8 +10,6 @@ from shoal.core.checks import integer, real
 from shoal.equilibrium.solvers.base import Solver
 from shoal.equilibrium.solvers.problem import Evaluation, Problem, sizes
 
-__all__ = ["Anderson"]
-
 _RIDGE = 10.0  # in units of the rounding error: what keeps dependent differences harmless
 
 

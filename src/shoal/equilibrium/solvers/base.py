@@ -10,8 +10,6 @@ from torch import Tensor
 from shoal.core.checks import integer, real
 from shoal.equilibrium.solvers.problem import Evaluation, Problem
 
-__all__ = ["Solver", "State"]
-
 State = Any  # of a solver's own making; tensors in it have one row per sample
 _S = TypeVar("_S", bound="Solver")
 

@@ -7,8 +7,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["BestIterate"]
-
 Array = NDArray[Any]
 
 

@@ -10,8 +10,6 @@ from shoal.core.checks import integer
 from shoal.equilibrium.solvers.base import Solver
 from shoal.equilibrium.solvers.problem import Evaluation, Problem, sizes
 
-__all__ = ["Broyden"]
-
 
 @dataclass(frozen=True, eq=False)
 class _Inverse:

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from shoal.equilibrium.solvers.base import Solver
 
-__all__ = ["WORSE", "Limits", "residual_norms"]
-
 Pair = tuple[Tensor, Tensor]  # the map's value at an iterate, and that
 WORSE = 1e5  # growth of the residual, or of the iterate, that is divergence
 

@@ -11,8 +11,6 @@ from shoal.equilibrium.solvers.base import Solver
 from shoal.equilibrium.solvers.problem import Evaluation, Problem, sizes
 from shoal.linalg.row_spaces import RowSpaces
 
-__all__ = ["NewtonKrylov"]
-
 _SHORTEST = 2.0**-10  # a step that is halved more often is taken anyway
 
 

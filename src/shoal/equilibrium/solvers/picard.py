@@ -10,8 +10,6 @@ from shoal.core.checks import flag, integer, real
 from shoal.equilibrium.solvers.base import Solver
 from shoal.equilibrium.solvers.problem import Evaluation, Problem
 
-__all__ = ["DampedPicard", "Picard", "without_coarse_steps"]
-
 
 @dataclass(frozen=True)
 class _Pace:

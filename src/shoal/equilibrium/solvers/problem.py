@@ -22,18 +22,6 @@ if TYPE_CHECKING:
     from shoal.equilibrium.cuda_graphs.recurring import Recurrences, Recurring
     from shoal.equilibrium.solvers.base import Solver
 
-__all__ = [
-    "Evaluation",
-    "FunctionLinearization",
-    "FunctionProblem",
-    "LinearProblem",
-    "Linearization",
-    "Problem",
-    "is_wide",
-    "row_sizes",
-    "sizes",
-]
-
 Product = Callable[[Tensor], Tensor]
 
 

@@ -20,8 +20,6 @@ from shoal.equilibrium.solvers.problem import Linearization
 from shoal.equilibrium.solvers.solution import Solution
 from shoal.equilibrium.solvers.status import RUNNING, Status
 
-__all__ = ["PATIENCE", "Outcome", "Records"]
-
 Array = NDArray[Any]
 
 PATIENCE = 30  # steps without a lower residual after which a sample has stagnated

@@ -13,8 +13,6 @@ from shoal.core.checks import one_of
 from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
 from shoal.equilibrium.solvers.status import Status
 
-__all__ = ["OnFailure", "Solution", "SolveLog", "check_on_failure", "handle_failure"]
-
 OnFailure = Literal["raise", "warn", "status"]
 _SHOWN = 5  # failed samples that a message names
 

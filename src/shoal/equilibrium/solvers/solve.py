@@ -13,8 +13,6 @@ from shoal.equilibrium.solvers.problem import FunctionProblem
 from shoal.equilibrium.solvers.solution import Solution, check_on_failure, handle_failure
 from shoal.equilibrium.solvers.state import StateLayout
 
-__all__ = ["check_solver", "function_problem", "solve"]
-
 
 def solve(
     f: Callable[..., Tensor],

@@ -12,8 +12,6 @@ from torch.utils import _pytree as pytree
 from shoal.core.checks import float_tensor, known_tensor
 from shoal.core.torch_internals import is_mapped
 
-__all__ = ["State", "StateLayout"]
-
 State = Any  # a tensor, or a tree of tensors: tuples, lists, dictionaries, as PyTorch knows them
 
 

@@ -2,8 +2,6 @@
 
 from enum import IntEnum
 
-__all__ = ["RUNNING", "Status"]
-
 RUNNING = -1  # the code of a sample that has not ended yet
 
 

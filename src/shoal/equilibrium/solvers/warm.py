@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-__all__ = ["Recall", "Series", "WarmStart"]
-
 # Polynomial extrapolation through the last solutions, newest first.
 _COEFFICIENTS = ((1.0,), (2.0, -1.0), (3.0, -3.0, 1.0), (4.0, -6.0, 4.0, -1.0))
 _ORDER = len(_COEFFICIENTS) - 1

@@ -27,8 +27,6 @@ from shoal.kernels.approximations.surface import (
 from shoal.kernels.calculi import HalfAngle
 from shoal.kernels.function import KernelFunction
 
-__all__ = ["PiecewiseSurface", "part_surface"]
-
 _LOGGER = logging.getLogger(__name__)
 
 _DEGREE = 128

@@ -20,8 +20,6 @@ from shoal.kernels.approximations.surface import Span, nearby
 from shoal.kernels.calculi.own import Own, Variances
 from shoal.kernels.function import KernelFunction, kernels_in
 
-__all__ = ["SMOOTH_ANGLES", "common_angles", "resolved_angles"]
-
 _FINEST = 0.05  # details, in standard deviations, that series of some hundred terms resolve
 SMOOTH_ANGLES: Span = (0.25, math.pi - 0.25)  # where kinks away from zero do no harm
 _INSET = 0.125  # beyond, sums over Hermite coefficients are short

@@ -27,8 +27,6 @@ from shoal.gaussian.mixed import mixed_dual_at_angle
 from shoal.gaussian.moments import derivative_square
 from shoal.gaussian.quadrature import finest_panel
 
-__all__ = ["HalfAngle", "Section", "section"]
-
 _TOLERANCE = 1e-13
 _DEGREE = 512
 _ODD = 1e-14  # an even (or odd) part whose mean square is relatively smaller is rounding

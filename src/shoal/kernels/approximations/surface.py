@@ -30,20 +30,6 @@ from shoal.core.exceptions import AccuracyError
 from shoal.kernels.calculi import HalfAngle
 from shoal.kernels.function import KernelFunction
 
-__all__ = [
-    "ANY_ANGLE",
-    "Span",
-    "Surface",
-    "angular_surface",
-    "diagonal",
-    "nearby",
-    "norm_span",
-    "one_norm_surface",
-    "padded",
-    "surface",
-    "to_unit",
-]
-
 Span: TypeAlias = tuple[float, float]
 
 ANY_ANGLE: Span = (0.0, math.pi)

@@ -8,8 +8,6 @@ from torch import Tensor
 from shoal.kernels.approximations.surface import ANY_ANGLE, Span
 from shoal.kernels.inputs import CLOSE, Inputs
 
-__all__ = ["GRID", "typical_angles"]
-
 _ALL = 512  # rows and columns whose angles are all looked at
 _SAMPLE = 256  # the same of more: some of them
 GRID = 8  # ranges of angles end at multiples of 1/8 ...

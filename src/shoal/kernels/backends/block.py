@@ -12,17 +12,6 @@ from torch import Tensor
 
 from shoal.kernels.approximations.surface import Surface
 
-__all__ = [
-    "Adjoint",
-    "Block",
-    "DifferentiableBlock",
-    "DifferentiableFactors",
-    "Entries",
-    "Factors",
-    "Polynomial",
-    "Rounded",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Factors:

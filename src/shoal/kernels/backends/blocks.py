@@ -18,8 +18,6 @@ from shoal.kernels.backends.block import (
     Rounded,
 )
 
-__all__ = ["Blocks", "Pair", "adjoint_series", "row_series", "scale_series"]
-
 Pair = tuple[Tensor, Tensor]  # of the CK and the NTK
 
 _WORK = 1 << 18  # numbers of the basis that stay in the cache of a CPU

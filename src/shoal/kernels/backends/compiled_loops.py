@@ -14,8 +14,6 @@ from numba import boolean, float64, int64, uint32, void
 from numpy.polynomial import Chebyshev, Polynomial
 from numpy.typing import NDArray
 
-__all__ = ["MATH", "WIDTH", "CompiledLoops", "Loop", "arc_cosine", "compiled", "compiled_loops"]
-
 Array = NDArray[Any]
 Loop = Callable[..., None]
 

@@ -16,8 +16,6 @@ from triton.language.extra import libdevice
 
 from shoal.kernels.backends.block import Polynomial, Rounded
 
-__all__ = ["halves", "multiply"]
-
 _BLOCK = (8192, 65536)
 _VECTORS = 16  # that are multiplied together
 _TILE = 64  # rows and columns

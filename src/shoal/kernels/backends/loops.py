@@ -25,8 +25,6 @@ from shoal.kernels.backends.block import Adjoint, Block, DifferentiableBlock, Fa
 from shoal.kernels.backends.blocks import Blocks, Pair, adjoint_series
 from shoal.kernels.backends.compiled_loops import WIDTH, compiled_loops
 
-__all__ = ["Loops", "in_threads"]
-
 Array = NDArray[Any]
 
 _CUT = {torch.float64: 2e-12, torch.float32: 1e-9}  # what tiles may leave out, of the diagonal

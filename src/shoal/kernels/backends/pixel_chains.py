@@ -26,8 +26,6 @@ from shoal.kernels.backends.pixel_fields import (
     sums,
 )
 
-__all__ = ["pixel_chains"]
-
 
 def pixel_chains(
     images: Tensor,

@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-__all__ = ["Equilibrium"]
-
 
 class Equilibrium(NamedTuple):
     r"""What of an equilibrium is not a tensor.

@@ -9,8 +9,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["band", "dual", "largest", "launch_sizes", "padded_bands", "products_of", "sums"]
-
 _LEAST_SIDE = 16  # of a matrix that tensor cores multiply
 _HELD = 16  # numbers of a field that a thread holds: with less, tensor cores repeat their work
 

@@ -22,8 +22,6 @@ from shoal.kernels.backends.compiled_loops import MATH, Loop, arc_cosine, compil
 from shoal.kernels.backends.loops import in_threads
 from shoal.kernels.backends.pixel_equilibrium import Equilibrium
 
-__all__ = ["pixel_loops"]
-
 Array = NDArray[Any]
 Patch = tuple[int, int, int, int, int]
 """The reach of a patch down and across, the sides of images, and whether they are circular."""

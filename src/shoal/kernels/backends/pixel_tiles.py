@@ -27,8 +27,6 @@ from shoal.kernels.backends.pixel_fields import (
     sums,
 )
 
-__all__ = ["pixel_tiles"]
-
 _MOST_STEPS = 1000
 _TOLERANCE = 3e-6  # the largest residual, relative to the largest number, that ends an iteration
 _STALLED = 4e-6  # that rounding may have left

@@ -15,8 +15,6 @@ from shoal.kernels.backends import half_precision
 from shoal.kernels.backends.block import Adjoint, Block, DifferentiableBlock, Polynomial, Rounded
 from shoal.kernels.backends.blocks import Blocks, adjoint_series, row_series
 
-__all__ = ["Tiles", "adjoint_tiles", "evaluate_tiles", "mirror_tiles"]
-
 _COLUMNS = {torch.float64: 256, torch.float32: 512}  # of a tile, which has one row; measured
 _ADJOINT_COLUMNS = 256
 _WARPS = 2

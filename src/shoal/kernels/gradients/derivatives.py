@@ -19,14 +19,6 @@ from shoal.kernels.function import KernelFunction
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
 
-__all__ = [
-    "angle_gradients",
-    "derivatives",
-    "differentiable_angular_surface",
-    "own_derivatives",
-    "pair_derivatives",
-]
-
 _DEGREES = (24, 192)  # the least and the largest of the derivative in one norm
 _CHECKS = 16  # angles, off the grid, at which its error is measured
 _TOLERANCE = 1e-10  # error of derivatives, relative to the diagonal

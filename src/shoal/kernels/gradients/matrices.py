@@ -50,8 +50,6 @@ from shoal.kernels.plan import (
 from shoal.kernels.result import Kernels
 from shoal.kernels.strips import Strip
 
-__all__ = ["Derivatives", "Job", "differentiable_kernel"]
-
 _LOGGER = logging.getLogger(__name__)
 
 _PAIRS = 1 << 14  # pairs that are differentiated together

@@ -22,8 +22,6 @@ from shoal.architectures import ImplicitNetwork, Weights
 from shoal.kernels.backends import Adjoint, DifferentiableBlock, Entries
 from shoal.kernels.function import KernelFunction
 
-__all__ = ["Change", "variance_changes", "variances_from_inputs"]
-
 
 def variances_from_inputs(function: KernelFunction, names: tuple[str, ...]) -> bool:
     """Whether :func:`variance_changes` knows them: those of a loop of one layer with inputs."""

@@ -17,8 +17,6 @@ from shoal.kernels.gradients.derivatives import derivatives
 from shoal.kernels.plan import TOLERANCE, Plan
 from shoal.kernels.result import Kernels
 
-__all__ = ["slope_entries", "slope_surface"]
-
 
 @dataclass(frozen=True)
 class _Slope(KernelFunction):

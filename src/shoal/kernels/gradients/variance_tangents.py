@@ -15,8 +15,6 @@ from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import GRADIENT_COST, Plan
 from shoal.kernels.result import Kernels
 
-__all__ = ["variance_tangents"]
-
 _FEW_TANGENTS = 1 << 13  # pairs whose tangents are cheaper one by one than by a surface
 
 

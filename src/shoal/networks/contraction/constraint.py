@@ -15,8 +15,6 @@ from shoal.networks.contraction.linear_weights import LinearWeight, linear_weigh
 from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.network import Network
 
-__all__ = ["GainConstraint"]
-
 _SLACK = 0.02  # how far below the bound weights are moved, so that not every step must do so
 
 

@@ -25,8 +25,6 @@ from shoal.equilibrium.recurrent.convolution import Padding, convolve
 from shoal.linalg.norms import Eigenpair, start_vector
 from shoal.networks.contraction.norms import NormBounds, operator_norm_bounds
 
-__all__ = ["ConvolutionNorm"]
-
 _PLACES = 32  # frequencies along an axis for one pixel of reach, where images have any size
 _BLOCK = 2**26  # bytes of symbols at once
 _COARSE = 0.3  # tightness at which most frequencies are seen to have smaller norms

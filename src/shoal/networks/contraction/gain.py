@@ -14,15 +14,6 @@ from shoal.equilibrium.recurrent.layer import Layer
 from shoal.linalg.norms import Eigenpair, spectral_norm
 from shoal.networks.contraction.norms import NormBounds, operator_norm_bounds
 
-__all__ = [
-    "GainBound",
-    "MatrixNorm",
-    "WeightNorm",
-    "WellPosedness",
-    "gain_factor",
-    "well_posedness",
-]
-
 
 class WeightNorm(Protocol):
     """How the norm of the map that a layer's weights make is bounded."""

@@ -23,8 +23,6 @@ from torch.nn.utils import parametrize
 from shoal.core.checks import items
 from shoal.networks.parameter_names import is_named
 
-__all__ = ["LinearWeight", "linear_weights"]
-
 _CONVOLUTIONS = (
     nn.Conv1d,
     nn.Conv2d,

@@ -33,8 +33,6 @@ from shoal.core.torch_internals import apply, is_transformed
 from shoal.equilibrium.recurrent.layer import Layer
 from shoal.networks.contraction.norms import operator_norm_bounds
 
-__all__ = ["MonotoneCell"]
-
 _TIGHTNESS = 0.1  # of the norms that give the step size: five products of matrices
 
 

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from shoal.core.checks import float_tensor, real
 
-__all__ = ["NormBounds", "operator_norm_bounds"]
-
 _ROUNDING = 8.0  # in units of size times machine precision, per squaring; generous
 
 

@@ -24,8 +24,6 @@ from shoal.networks.ntk.exact import check_whole, exact
 from shoal.networks.ntk.features import Features, feature_kernel, inner_products
 from shoal.networks.ntk.jacobians import Jacobians, chosen_parameters
 
-__all__ = ["TangentKernel", "contract", "empirical_kernel", "reactions"]
-
 _MEMORY = 2**30  # bytes
 
 

@@ -10,8 +10,6 @@ from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.solvers.warm import Series
 from shoal.networks.network import Network
 
-__all__ = ["check_whole", "evaluating", "exact", "forget", "mixing_submodule", "solve_options"]
-
 _PARALLEL = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
 
 

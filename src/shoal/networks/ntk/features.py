@@ -9,8 +9,6 @@ from torch.nn import Module
 
 from shoal.networks.module_inputs import ModuleInputs
 
-__all__ = ["Features", "feature_kernel", "inner_products"]
-
 Features = str | Callable[..., Tensor]
 
 _SAMPLES = 256  # that are evaluated at once

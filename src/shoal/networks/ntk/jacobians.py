@@ -15,8 +15,6 @@ from shoal.networks.module_inputs import ModuleInputs
 from shoal.networks.ntk.exact import mixing_submodule
 from shoal.networks.parameter_names import is_named
 
-__all__ = ["Jacobians", "chosen_parameters"]
-
 
 def chosen_parameters(module: Module, trainable: Iterable[str] | None) -> dict[str, Tensor]:
     """The parameters that patterns choose, each once, by its first name.

@@ -11,8 +11,6 @@ from shoal.activations import Activation, PiecewisePolynomial
 from shoal.activations.base import is_ours
 from shoal.activations.lookup import GradedCells, table
 
-__all__ = ["GRADED", "PIECEWISE", "Expressions"]
-
 PIECEWISE = '''
 class PiecewisePolynomial(nn.Module):
     """A polynomial between each two knots, a line beyond the last ones, by a table."""

@@ -19,8 +19,6 @@ from shoal.networks.chain import ChainNetwork
 from shoal.networks.network import Network
 from shoal.networks.programs.source import WRITTEN, module_source
 
-__all__ = ["export", "export_target"]
-
 _IMPORTED = ("numpy", "safetensors", "torch")  # by the module, which would find itself instead
 _ONNX_NEEDS = ("onnx", "onnxscript")
 

@@ -9,8 +9,6 @@ from shoal.core.words import counted
 from shoal.networks.chain import ChainNetwork
 from shoal.networks.programs.activation_source import Expressions
 
-__all__ = ["WRITTEN", "module_source"]
-
 WRITTEN = "Written by shoal, which it does not need"
 
 _HEAD = f'''"""{{title}}

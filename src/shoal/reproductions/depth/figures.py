@@ -6,8 +6,6 @@ from typing import Any
 from shoal.pages.figures import COLORS, GRAY, Axes, Figure, new_figure, styled
 from shoal.reproductions.depth.statistics import CENTER, Compared
 
-__all__ = ["NETWORKS", "TASKS", "draw_study"]
-
 NETWORKS = {
     "deq": "DEQ, gain at most 0.9",
     "free": "DEQ, unbounded",

@@ -11,8 +11,6 @@ from torch.nn import functional
 import shoal
 from shoal.activations import Activation
 
-__all__ = ["NEIGHBORS", "Stack"]
-
 
 def _line(z: Tensor) -> Tensor:
     """The states before, at and after each place of a line. shape: (..., places, 3 features)."""

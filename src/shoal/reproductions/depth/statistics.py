@@ -10,8 +10,6 @@ import scipy  # whose parts are imported where they are first used
 
 from shoal.lab.experiment import Result, named
 
-__all__ = ["CENTER", "Compared", "Interval", "Setting", "compared"]
-
 _BY_NETWORK = ("test", "places", "moved", "steps", "settled")
 
 

@@ -18,15 +18,6 @@ from shoal.reproductions.depth.statistics import Setting, compared
 from shoal.reproductions.depth.tasks import Task, flattened, task
 from shoal.reproductions.depth.training import Recipe, measured, trained
 
-__all__ = [
-    "DepthOfConvolutions",
-    "DepthOfImages",
-    "DepthOfTasks",
-    "DepthStudy",
-    "claims_of_images",
-    "claims_of_tasks",
-]
-
 SECTION = "When depth pays"
 _EQUAL = 0.01  # of accuracy: what is no worse by more counts as good
 _ACTIVATIONS: dict[str, Activation] = {"tanh": shoal.Tanh(), "relu": shoal.ReLU()}

@@ -10,8 +10,6 @@ from torch.nn import functional
 
 from shoal import data
 
-__all__ = ["TASKS", "Task", "flattened", "task"]
-
 _SIGNALS = 2  # classes of the generated tasks
 _NOISE = 4  # channels of their inputs that say nothing
 

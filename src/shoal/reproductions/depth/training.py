@@ -14,8 +14,6 @@ from shoal.lab.descent import synchronize
 from shoal.reproductions.depth.networks import Stack
 from shoal.reproductions.depth.tasks import Task
 
-__all__ = ["Recipe", "measured", "trained"]
-
 _BLOCK = 200  # samples that are evaluated at once
 _MOMENTS = (0.9, 0.99)
 _MOMENTUM = 0.9

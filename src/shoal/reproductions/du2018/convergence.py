@@ -18,8 +18,6 @@ from shoal.lab.formatting import signed
 from shoal.pages.figures import COLORS, GRAY, Axes, Figure
 from shoal.reproductions.du2018.setting import KINDS, TITLES, Data
 
-__all__ = ["LinearConvergence"]
-
 
 @register
 @dataclass(frozen=True)

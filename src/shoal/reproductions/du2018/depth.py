@@ -15,8 +15,6 @@ from shoal.lab.formatting import interval, signed
 from shoal.pages.figures import COLORS, GRAY, Figure
 from shoal.reproductions.du2018.setting import KINDS, TITLES, Data
 
-__all__ = ["DepthEigenvalue"]
-
 _RESOLVED = 1e-12  # eigenvalues that rounding does not hide
 
 

@@ -12,8 +12,6 @@ from shoal.activations import Activation
 from shoal.architectures import ConvResNet, FullyConnected, ResNet
 from shoal.reproductions.width_errors import unit_inputs
 
-__all__ = ["KINDS", "TITLES", "Data"]
-
 TITLES: Mapping[str, str] = {
     "fully-connected": "Fully connected (Theorem 3.1)",
     "resnet": "ResNet (Theorem 4.1)",

@@ -20,8 +20,6 @@ from shoal.networks import EquilibriumNetwork
 from shoal.pages.figures import COLORS, GRAY, Figure, new_figure
 from shoal.reproductions.monitored import kept_promises, run_arrays
 
-__all__ = ["CertifiedTraining"]
-
 _STATUS = {"not established": 0.0, "holds at the measured values": 1.0, "proved": 2.0}
 _CASES = ("certified", "step", "gain", "equilibrium")
 

@@ -26,9 +26,6 @@ from shoal.reproductions.width_errors import (
     unit_inputs,
 )
 
-__all__ = ["ConvWidthError", "printed_gram"]
-
-
 _NETWORK = shoal.ConvResNet(shoal.GELU(), depth=4)
 
 

@@ -16,8 +16,6 @@ from shoal.pages.figures import COLORS, Axes, Figure
 from shoal.reproductions.deqs import DEQs
 from shoal.reproductions.width_errors import unit_inputs
 
-__all__ = ["PredictedTraining"]
-
 _LABELS = {"train": "training predictions", "test": "test predictions"}
 
 

@@ -18,8 +18,6 @@ from shoal.lab.registry import register
 from shoal.pages.figures import COLORS, GRAY, Axes, Figure
 from shoal.reproductions.deqs import by_name
 
-__all__ = ["Posterior", "Recovery", "posterior"]
-
 _WIDER = 8  # widths over observations from which on a network counts as infinitely wide
 _FINE = 4001  # points at which posteriors are summed
 _SCALES = ("known", "free")

@@ -19,8 +19,6 @@ from shoal.lab.registry import register
 from shoal.pages.figures import COLORS, Axes, Figure
 from shoal.reproductions.samples import Samples, image_samples
 
-__all__ = ["Regression"]
-
 _TITLES = {
     "none": "no preconditioner",
     "diagonal": "diagonal",

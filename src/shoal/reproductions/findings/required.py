@@ -17,8 +17,6 @@ from shoal.lab.fits import curve
 from shoal.lab.registry import register
 from shoal.pages.figures import COLORS, Axes, Figure
 
-__all__ = ["RequiredWidths"]
-
 
 class _Setting(NamedTuple):
     """How a network starts, and what it is to learn."""

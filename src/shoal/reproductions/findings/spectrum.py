@@ -16,8 +16,6 @@ from shoal.lab.registry import register
 from shoal.pages.figures import COLORS, Axes, Figure
 from shoal.spectra import Spectrum
 
-__all__ = ["SpectrumError"]
-
 _KINDS = {"ck": "conjugate kernel", "ntk": "tangent kernel"}
 _DEQ = DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 _MEAN = 4.0  # norms of √p E x: strong enough for isolated eigenvalues

@@ -17,8 +17,6 @@ from shoal.lab.registry import register
 from shoal.pages.figures import COLORS, Axes, Figure
 from shoal.reproductions.deqs import by_name
 
-__all__ = ["SphereError"]
-
 _OUTER = (0.99, 0.999, 1.0)
 _ROUNDING = 1e-16  # what is below is shown here
 _KINDS = {"ck": "CK design", "ntk": "NTK design"}

@@ -18,8 +18,6 @@ from shoal.pages.figures import COLORS, GRAY, Axes, Figure
 from shoal.reproductions.deqs import DEQs
 from shoal.reproductions.samples import Samples, image_samples
 
-__all__ = ["TrainingCurves"]
-
 _NETWORKS = ("deq", "ntk-design", "ck-design", "naive")
 _STEPS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 25, 35, 50, 70, 100, 140, 200, 280, 400)
 

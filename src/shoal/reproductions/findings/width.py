@@ -11,8 +11,6 @@ from shoal.lab.registry import register
 from shoal.pages.figures import Axes, Figure
 from shoal.reproductions.width_errors import KernelErrors, draw_errors
 
-__all__ = ["GroupError", "WidthError"]
-
 _DEQ = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
 _LABELS = {"ck": "conjugate kernel", "ntk": "neural tangent kernel"}
 

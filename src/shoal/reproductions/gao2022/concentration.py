@@ -11,8 +11,6 @@ import shoal
 from shoal.lab import Point, register
 from shoal.reproductions.width_errors import GramWidth
 
-__all__ = ["Concentration", "feature_weights", "features_of", "population"]
-
 
 @register
 @dataclass(frozen=True)

@@ -16,8 +16,6 @@ from shoal.lab.registry import register
 from shoal.reproductions.monitored import MonitoredWidths, Panel, Task
 from shoal.reproductions.samples import image_pair
 
-__all__ = ["Losses"]
-
 
 @register
 @dataclass(frozen=True)

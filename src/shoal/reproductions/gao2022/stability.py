@@ -14,8 +14,6 @@ from shoal.pages.figures import COLORS, GRAY, Axes, Figure
 from shoal.reproductions.gao2022.concentration import feature_weights, features_of, population
 from shoal.reproductions.width_errors import WidthDraws
 
-__all__ = ["Stability"]
-
 _DIRECTIONS = ("random", "steepest")
 _RANK = 1e-12  # squares of singular values below this, relative to the largest, are rounding
 _PATH = 8  # in how many steps the steepest descent is followed

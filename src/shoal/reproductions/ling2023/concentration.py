@@ -13,8 +13,6 @@ from shoal.lab.descent import features, network_for
 from shoal.lab.registry import register
 from shoal.reproductions.width_errors import GramWidth
 
-__all__ = ["Concentration"]
-
 
 @register
 @dataclass(frozen=True)

@@ -21,8 +21,6 @@ from shoal.networks import EquilibriumNetwork
 from shoal.pages.figures import COLORS, GRAY, Axes, Figure
 from shoal.reproductions.width_errors import WidthDraws
 
-__all__ = ["Depth"]
-
 _ENOUGH = 200  # layers that stand for infinitely many: ‖W‖ is about 0.8
 
 _TITLES = {

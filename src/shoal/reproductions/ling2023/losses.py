@@ -13,8 +13,6 @@ from shoal.lab.formatting import short
 from shoal.reproductions.monitored import MonitoredWidths, Panel, Task
 from shoal.reproductions.samples import image_pair
 
-__all__ = ["Losses"]
-
 
 @register
 @dataclass(frozen=True)

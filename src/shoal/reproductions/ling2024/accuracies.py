@@ -21,8 +21,6 @@ from shoal.pages.figures import COLORS, Axes, Figure
 from shoal.reproductions.deqs import DEQs
 from shoal.reproductions.samples import image_samples
 
-__all__ = ["Accuracies", "in_paper"]
-
 _NETWORKS = {
     "readout": ("deq", "moments", "naive"),
     "all": ("deq", "ntk-design", "moments", "naive"),

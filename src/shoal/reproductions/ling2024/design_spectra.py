@@ -19,8 +19,6 @@ from shoal.reproductions.ling2024.equivalent_spectra import estimated_kernels
 from shoal.reproductions.ling2024.setting import spectral_norm
 from shoal.reproductions.ling2024.spectra import ImageSpectra, MixtureSpectra, Sample, Spectra
 
-__all__ = ["DesignImageSpectra", "DesignSpectra", "estimated_ck"]
-
 
 @dataclass(frozen=True)
 class _DesignSpectra(Spectra):

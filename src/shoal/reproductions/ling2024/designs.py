@@ -19,8 +19,6 @@ from shoal.reproductions.deqs import title_of
 from shoal.reproductions.ling2024.sample_sizes import SampleSizes, make_room
 from shoal.reproductions.ling2024.setting import Kind, spectral_norm
 
-__all__ = ["DesignError", "cached_design"]
-
 _REACH = 4.0  # of the activations that are shown, in units of tau0
 _WORDS = {"hard_tanh": "hard tanh", "leaky_relu": "leaky ReLU", "sinusoid": "sinusoid"}
 _TITLES = {"ck": "conjugate kernels", "ntk": "tangent kernels, all weights trained"}

@@ -21,14 +21,6 @@ from shoal.pages.figures import COLORS, GRAY, Axes
 from shoal.reproductions.ling2024.setting import PAPER_GROUPS, Kind, equivalent_of, spectral_norm
 from shoal.reproductions.ling2024.spectra import ImageSpectra, MixtureSpectra, Sample, Spectra
 
-__all__ = [
-    "CKImageSpectra",
-    "CKSpectra",
-    "NTKImageSpectra",
-    "NTKSpectra",
-    "estimated_kernels",
-]
-
 # "paper": the form with V of Theorems 3.3 and 3.4, "norms": shoal's form; both for the DEQ centered
 # at the τ_0 of the mixture, and with the constants of the mixture. "measured": shoal's form for the
 # DEQ centered at the samples' own root mean square norm, and without knowing the mixture.

@@ -18,8 +18,6 @@ from shoal.reproductions.ling2024.sample_sizes import SampleSizes, make_room
 from shoal.reproductions.ling2024.setting import PAPER_GROUPS, Kind, equivalent_of, spectral_norm
 from shoal.reproductions.ling2024.spectra import Sample
 
-__all__ = ["CKError", "NTKError"]
-
 _MATRIX = {"ck": "G", "ntk": "K"}
 _PANELS = {"paper": "the form of Ling 2024", "norms": "the form with norms"}
 

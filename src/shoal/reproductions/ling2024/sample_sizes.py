@@ -14,8 +14,6 @@ from shoal.lab.fits import PowerLaw, curve, power_law
 from shoal.pages.figures import Axes
 from shoal.reproductions.deqs import DEQs
 
-__all__ = ["SampleSizes", "make_room"]
-
 
 @dataclass(frozen=True)
 class SampleSizes(DEQs):

@@ -11,8 +11,6 @@ from shoal.architectures import DEQ
 from shoal.equivalents import Equivalent
 from shoal.linalg import Operator, symmetric_norm
 
-__all__ = ["PAPER_GROUPS", "Kind", "equivalent_of", "spectral_norm"]
-
 Kind = Literal["ck", "ntk"]
 
 # The NTK of the paper, K* = G*/(1 − σ_a²Ė*), is that of these groups.

@@ -22,8 +22,6 @@ from shoal.lab.figures import draw_panels
 from shoal.pages.figures import Axes, Figure
 from shoal.reproductions.deqs import DEQs
 
-__all__ = ["PREPROCESSINGS", "ImageSpectra", "MixtureSpectra", "Sample", "Spectra"]
-
 _BINS = 60
 
 Curve = tuple[Any, dict[str, Any]]

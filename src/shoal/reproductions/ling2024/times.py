@@ -21,8 +21,6 @@ from shoal.pages.figures import COLORS, Axes, Figure
 from shoal.reproductions.deqs import DEQs
 from shoal.reproductions.ling2024.accuracies import in_paper
 
-__all__ = ["Times"]
-
 _KINDS = {
     "single": "inference, one image (ms)",
     "batched": "inference in batches, per image (µs)",
