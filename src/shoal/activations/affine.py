@@ -48,7 +48,7 @@ class Affine(Activation):
 
     @property
     def kink_locations(self) -> tuple[float, ...] | None:
-        """Those of the composed activation."""
+        """The kinks of the composed activation."""
         return self.activation.kink_locations
 
     @property
@@ -63,22 +63,22 @@ class Affine(Activation):
 
     @property
     def panel_edges(self) -> tuple[float, ...] | None:
-        """Those of the composed activation."""
+        """The edges of the composed activation's panels."""
         return self.activation.panel_edges
 
     @property
     def lipschitz(self) -> float:
-        """That of the composed activation times the absolute scale."""
+        """The composed activation's Lipschitz constant times the absolute scale."""
         inner = self.activation.lipschitz
         return 0.0 if self.scale == 0 else math.fabs(self.scale) * inner
 
     def closed_form(self) -> ClosedForm | None:
-        """That of the composed activation, scaled and shifted."""
+        """The closed form of the composed activation, scaled and shifted."""
         inner = self.activation.closed_form()
         return None if inner is None else AffineForm(inner, self.scale, self.shift)
 
     def smoothness(self) -> Smoothness:
-        """That of the composed activation, scaled."""
+        """The smoothness of the composed activation, scaled."""
         return self.activation.smoothness().scaled(self.scale)
 
     def evaluated(self, x: Tensor) -> Evaluated:
@@ -86,7 +86,7 @@ class Affine(Activation):
         return self.activation.evaluated(x).affine(self.scale, self.shift)
 
     def source(self, program: Program) -> str:
-        """That of the composed activation, scaled and shifted."""
+        """The source of the composed activation, scaled and shifted."""
         inner = program.expression(self.activation)
         simple = isinstance(ast.parse(inner, mode="eval").body, ast.Call | ast.Name)
         scaled = f"{self.scale!r} * {inner if simple else f'({inner})'}"

@@ -38,7 +38,7 @@ class Program(Protocol):
         """Have the source of a function or class in the module, once."""
 
     def table(self, phi: "PiecewisePolynomial") -> str:
-        """The same as ``expression``, by a table that is stored with the weights."""
+        """Source that looks the activation up in a table stored with the weights."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +95,7 @@ class Activation(ABC):
         return type(self) is type(other) and _attributes(self) == _attributes(other)
 
     def __hash__(self) -> int:
-        """Of the class, the attributes and those of the class as they are now."""
+        """A hash of the class, its attributes as they are now, and the instance's attributes."""
         values = _class_attributes(type(self)) | _attributes(self)
         return hash((type(self), tuple(sorted(values.items()))))
 
@@ -184,7 +184,7 @@ class Activation(ABC):
         return value if order else value + self.raw_derivative(near.detach(), 1) * (x - near)
 
     def raw_derivative(self, x: Tensor, order: int) -> Tensor:
-        """The same by autograd alone, which may not be finite where the function is."""
+        """A derivative by autograd alone, which may not be finite where the function is."""
         if order == 0:
             return self(x)
         return _differentiate(self.first_derivative, dense_tensor("x", x), order - 1)

@@ -75,14 +75,14 @@ class Evaluated(NamedTuple):
 
     @classmethod
     def estimated(cls, values: Tensor, slopes: Tensor, x: Tensor) -> "Evaluated":
-        """With errors that elementary functions at ``x`` usually keep to, which is not proved."""
+        """Values with the errors that elementary functions usually have, which is not proved."""
         share = 64 * UNIT
         error = share * (values.abs() + x.abs() + 1)
         return cls(values, slopes, error, share * (slopes.abs() + 1), proved=False)
 
     @classmethod
     def of_lines(cls, values: Tensor, slopes: Tensor) -> "Evaluated":
-        """Of a piecewise linear function: one product, and slopes as they are."""
+        """Values of a piecewise linear function: rounded once, with exact slopes."""
         return cls(values, slopes, UNIT * values.abs(), torch.zeros_like(slopes), proved=True)
 
     @classmethod
@@ -92,7 +92,7 @@ class Evaluated(NamedTuple):
         return cls(values, slopes, error, error, proved=True)
 
     def affine(self, scale: float, shift: float) -> "Evaluated":
-        """The same of the function times ``scale`` plus ``shift``."""
+        """What is known of the function times ``scale`` plus ``shift``."""
         values, slopes = scale * self.values + shift, scale * self.slopes
         size = math.fabs(scale)
         rounding = 4 * UNIT * (size * self.values.abs() + math.fabs(shift))

@@ -109,7 +109,7 @@ class Table:
         return value
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Table":
-        """The same elsewhere."""
+        """The table on another device, or in another dtype."""
         cells = self.cells.to(device, dtype) if isinstance(self.cells, Tensor) else self.cells
         scale = None if self.scale is None else self.scale.to(device, dtype)
         return Table(cells, scale, self.offset.to(device, dtype), self.powers.to(device, dtype))

@@ -29,7 +29,7 @@ class _Lines(Activation):
 
     @property
     def _jump(self) -> float:
-        """By how much the slope jumps at most, all jumps together."""
+        """The sum of the sizes of all jumps of the slope."""
         return 1.0
 
     def smoothness(self) -> Smoothness:
@@ -149,7 +149,7 @@ class HardTanh(_Lines):
         return 2.0
 
     def closed_form(self) -> ClosedForm:
-        """That of piecewise linear functions."""
+        """The closed form of piecewise linear functions."""
         return PiecewiseLinear(0.0, 1.0, ((-self.bound, 1.0), (self.bound, -1.0)))
 
 
@@ -188,7 +188,7 @@ class ELU(Activation):
         return Smoothness(self.lipschitz, (0.0,) if jump else (), jump, math.fabs(self.alpha))
 
     def evaluated(self, x: Tensor) -> Evaluated:
-        """By an exponential with a proved error."""
+        """Value and slope, by an exponential with a proved error."""
         e = exponential((-x).clamp(min=0))
         values = torch.where(x > 0, x, self.alpha * (e - 1))
         slopes = torch.where(x > 0, 1.0, self.alpha * e)

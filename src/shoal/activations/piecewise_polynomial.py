@@ -65,7 +65,7 @@ class PiecewisePolynomial(Activation):
             object.__setattr__(self, "corners", _numbers("corners", self.corners))
 
     def __hash__(self) -> int:
-        """Of thousands of numbers, and every use of a table asks for it: kept, in its slot."""
+        """A hash that is computed once: it is of thousands of numbers, and often asked for."""
         kept: int | None = getattr(self, "_hash", None)
         if kept is None:
             kept = hash((self.knots, self.pieces, self.corners))

@@ -40,7 +40,7 @@ class Tanh(_Analytic):
         return 1 - torch.tanh(x) ** 2
 
     def evaluated(self, x: Tensor) -> Evaluated:
-        """By an exponential with a proved error."""
+        """Value and slope, by an exponential with a proved error."""
         e = exponential(2 * x.abs())
         return Evaluated.by_exponential(x.sign() * (1 - e) / (1 + e), 4 * e / (1 + e) ** 2)
 
@@ -62,7 +62,7 @@ class Sigmoid(_Analytic):
         return torch.sigmoid(x) * torch.sigmoid(-x)
 
     def evaluated(self, x: Tensor) -> Evaluated:
-        """By an exponential with a proved error."""
+        """Value and slope, by an exponential with a proved error."""
         e = exponential(x.abs())
         values = torch.where(x >= 0, 1.0, e) / (1 + e)
         return Evaluated.by_exponential(values, e / (1 + e) ** 2)
@@ -105,7 +105,7 @@ class Swish(_Analytic):
         return Smoothness(_SWISH_SLOPE, (), 0.0, curvature=1 / 2)
 
     def evaluated(self, x: Tensor) -> Evaluated:
-        """By an exponential with a proved error."""
+        """Value and slope, by an exponential with a proved error."""
         share = Sigmoid().evaluated(x)
         values, slopes = x * share.values, share.values + x * share.slopes
         error = ERROR * (2 + 2 * x.abs())  # roundings are a small part of it
@@ -152,7 +152,7 @@ class Softplus(_Analytic):
         return torch.sigmoid(x)
 
     def evaluated(self, x: Tensor) -> Evaluated:
-        """By an exponential with a proved error."""
+        """Value and slope, by an exponential with a proved error."""
         e = exponential(x.abs())
         values = x.clamp(min=0) + logarithm(e)
         found = Evaluated.by_exponential(values, torch.where(x >= 0, 1.0, e) / (1 + e))
@@ -245,7 +245,7 @@ class Sinusoid(_Analytic):
         return self.frequency + abs(self.slope)
 
     def closed_form(self) -> ClosedForm:
-        """That of a sine, a cosine and a line."""
+        """The closed form of a sum of a sine, a cosine and a line."""
         odd, even = math.cos(self.phase), math.sin(self.phase)
         return SinusoidForm(self.frequency, odd, even, self.slope)
 

@@ -156,7 +156,7 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
 
     @property
     def batch_shape(self) -> torch.Size:
-        """That of the parameters; a kernel without any is one for all inputs."""
+        """The batch shape of the parameters; empty if there are none."""
         return self._batch_shape if self.has_lengthscale or self.learned else torch.Size()
 
     @batch_shape.setter

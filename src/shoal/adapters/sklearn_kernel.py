@@ -97,7 +97,7 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
 
     @property
     def hyperparameter_recurrent_variance(self) -> Hyperparameter:
-        """Its bounds; fixed where an architecture is given."""
+        """The recurrent variance with its bounds; fixed where an architecture is given."""
         bounds = self.recurrent_variance_bounds
         if self.architecture is not None:
             bounds = "fixed"
@@ -109,13 +109,13 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
 
     @property
     def hyperparameter_input_variance(self) -> Hyperparameter:
-        """Its bounds; fixed where an architecture is given."""
+        """The input variance with its bounds; fixed where an architecture is given."""
         bounds = "fixed" if self.architecture is not None else self.input_variance_bounds
         return self._hyperparameter("input_variance", bounds)
 
     @property
     def hyperparameter_bias_variance(self) -> Hyperparameter:
-        """Its bounds; fixed where an architecture is given, or there are no biases."""
+        """The bias variance with its bounds; fixed if an architecture is given or has no biases."""
         absent = self.architecture is not None or self.bias_variance == 0
         return self._hyperparameter(
             "bias_variance", "fixed" if absent else self.bias_variance_bounds

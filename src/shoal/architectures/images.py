@@ -35,7 +35,7 @@ class ImageArchitecture(Architecture):
         """Whether covariances are averaged over patches, or summed."""
 
     def patch_gain(self, pixels: Sequence[int]) -> float:
-        r"""By what averages, or sums, over patches multiply fields over pixels at most.
+        r"""The norm of averaging, or summing, fields of pixels over patches.
 
         It is the spectral radius of that symmetric map, the same for pairs of pixels that are not
         apart, and smaller for others. Averages over circular patches have a gain of one. Zeros

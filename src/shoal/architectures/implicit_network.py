@@ -66,7 +66,7 @@ class ImplicitNetwork(ImplicitArchitecture):
 
     @property
     def variances(self) -> tuple[str, ...]:
-        """That of the biases if there are any; ``gamma`` is a scale."""
+        """The variance of the biases, if there are any; ``gamma`` is a scale."""
         return ("bias_variance",) if self.bias_variance else ()
 
     @property

@@ -51,7 +51,7 @@ class Weights:
         return self.variance if self.tangent is None else self.tangent
 
     def with_variances(self, values: Mapping[str, Tensor]) -> "Weights":
-        """The same with the tensor that stands for its field, if one does."""
+        """These weights with the tensor that stands for their variance, if one does."""
         if self.field is None or self.field not in values:
             return self
         return replace(self, variance=values[self.field])
@@ -159,7 +159,7 @@ class Layers:
         return homogeneous and not self.biased
 
     def with_variances(self, values: Mapping[str, Tensor]) -> "Layers":
-        """The same with tensors that stand for fields of the architecture."""
+        """These layers with tensors that stand for variances of the architecture."""
         if not values:
             return self
 

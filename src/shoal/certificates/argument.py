@@ -51,11 +51,11 @@ class _Point:
 
     @property
     def margin(self) -> Fraction:
-        """By what factor the radii exceed what is needed; zero if nothing is certain."""
+        """The factor by which the radii exceed what is needed; zero if nothing is certain."""
         return self._margin(self.ways[0]) if self.ways else Fraction(0)
 
     def moved(self, radii: Radii) -> "_Point":
-        """The same at other radii, as floats lest fractions grow without end."""
+        """The point at other radii, rounded to floats so that fractions stay short."""
         rounded = {g: Fraction(min(up(r), _FARTHEST)) for g, r in radii.items()}
         return _Point(self.geometry, rounded, self.step)
 

@@ -46,7 +46,7 @@ class Condition:
 
     @property
     def margin(self) -> float:
-        """By what factor the inequality holds; below one if it fails."""
+        """The factor by which the inequality holds; below one if it fails."""
         upwards = self.relation in (">=", ">")
         large, small = (self.value, self.bound) if upwards else (self.bound, self.value)
         if large <= 0 or math.isinf(small):

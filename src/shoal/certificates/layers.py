@@ -144,7 +144,7 @@ class LayerBounds:
 
     @property
     def drift(self) -> float:
-        """The same for all groups together."""
+        """How far the gradient of all groups together can have moved."""
         return norm_upper(torch.tensor(list(self.drifts.values()), dtype=torch.float64))
 
     @property

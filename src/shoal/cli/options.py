@@ -126,7 +126,7 @@ class Dtype(StrEnum):
 
     @property
     def torch(self) -> torch.dtype:
-        """As torch calls it."""
+        """The dtype as torch knows it."""
         return torch.float32 if self is Dtype.float32 else torch.float64
 
 

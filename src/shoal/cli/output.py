@@ -30,7 +30,7 @@ _CONTRADICTED = ("! ", "yellow")  # by the data
 
 
 def console() -> Console:
-    """Where tables go: stdout, at least wide enough for them where it is not a terminal.
+    """The console of stdout; wide enough for tables where it is not a terminal.
 
     Text is shown as it is, brackets and colons in the names of files too; ``Text`` has styles.
     """

@@ -105,7 +105,7 @@ class HeldModules:
         self._held = [(module, named_tensors(module)) for module in self.modules]
 
     def __call__(self) -> AbstractContextManager[Any]:
-        """Where the modules have those tensors."""
+        """A context in which the modules have those tensors."""
         stack = ExitStack()
         for module, tensors in self._held:
             stack.enter_context(lent_tensors(module, tensors))

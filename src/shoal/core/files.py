@@ -230,7 +230,7 @@ def _told_of(target: Path) -> Iterator[None]:
 
 
 def checksum(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    """Of tensors on the CPU, bit by bit, and of their description but for the checksum in it."""
+    """A checksum of the bits of tensors on the CPU and of their description."""
     digest = hashlib.sha256()
     others = {name: text for name, text in metadata.items() if name != "sha256"}
     dtypes = {name: str(tensor.dtype) for name, tensor in tensors.items()}

@@ -101,7 +101,7 @@ class Processes:
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """Where an error of this process becomes that of all, which meet it when they next agree.
+        """A context whose errors reach all processes, when they next agree on something.
 
         It begins when all are there. If all goes well, nothing may follow the last agreement that
         can fail in one of them.
@@ -123,7 +123,7 @@ class Processes:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Where all processes end well, or all with the same error."""
+        """A context that ends well in all processes, or in all with the same error."""
         with self.telling():
             yield
             self.agree({"end": True})
@@ -229,12 +229,12 @@ class Processes:
 
     @property
     def _group(self) -> "ProcessGroup | None":
-        """As PyTorch takes it, for which ``None`` is the default group."""
+        """The group as PyTorch takes it: ``None`` is the default group."""
         return None if isinstance(self.group, str) else self.group
 
     @property
     def _store(self) -> "Store":
-        """Where they found each other."""
+        """The store through which the processes found each other."""
         group = self._group or torch.distributed.group.WORLD
         assert group is not None
         return group.get_group_store()
@@ -246,7 +246,7 @@ class Processes:
         return [part.to(tensor.device) for part in parts]
 
     def _carrier(self, device: torch.device) -> torch.device:
-        """Where tensors must be to be sent: on GPUs with NCCL, and on CPUs with anything else."""
+        """The device to send tensors from: a GPU with NCCL, the CPU with anything else."""
         ways = torch.distributed.get_backend_config(self._group)
         if device.type == "cuda" and "cuda:nccl" in ways:
             return device
@@ -284,7 +284,7 @@ _by_itself: ContextVar[bool] = ContextVar("_by_itself", default=False)
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Where each process works by itself, on something that no other one has."""
+    """A context in which each process works by itself, on something that no other one has."""
     token = _by_itself.set(True)
     try:
         yield
@@ -387,6 +387,6 @@ def _sendable(error: Exception | None) -> Exception | None:
 
 
 def told(error: Exception) -> str:
-    """Where an error happened, if all processes have been told of it."""
+    """The note of where an error happened, if all processes have been told of it."""
     notes = getattr(error, "__notes__", ())
     return next((note for note in notes if note.startswith(_TOLD)), "")

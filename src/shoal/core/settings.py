@@ -24,7 +24,7 @@ _FULL = ("none", "ieee")  # names of a float32 that is one
 
 @contextmanager
 def standard_settings() -> Iterator[None]:
-    """Where autocast, TF32, default devices and inference mode are off.
+    """A context without autocast, TF32, default devices and inference mode.
 
     Gradients are recorded or not as outside, and not in inference mode; the default dtype stays, as
     it is one for all threads, and what is computed here names its dtypes.
@@ -81,7 +81,7 @@ class _MatrixProducts:
 
     @contextmanager
     def full(self) -> Iterator[None]:
-        """Where float32 products have the precision of float32."""
+        """A context in which float32 products have the precision of float32."""
         with self._lock:
             self._users += 1
             if self._users == 1:

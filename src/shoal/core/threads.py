@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 @contextmanager
 def limited_threads(count: int) -> Iterator[None]:
-    """Where torch has so many threads; in small problems several wait for each other."""
+    """A context with so many threads of torch: in small problems they wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

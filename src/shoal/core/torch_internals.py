@@ -79,7 +79,7 @@ def below_transform(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
 
 
 def full_precision(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Where autocast is off on the tensor's device: tolerances are those of the dtype at hand."""
+    """A context without autocast on the tensor's device."""
     kind = tensor.device.type
     return torch.autocast(kind, enabled=False) if _autocast(kind) else nullcontext()
 
@@ -172,7 +172,7 @@ def is_reusing_weights() -> bool:
 
 
 def lent_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> AbstractContextManager[Any]:
-    """Where a module has other parameters and buffers, as in ``torch.func.functional_call``."""
+    """A context in which a module has other parameters and buffers."""
     return stateless._reparametrize_module(module, dict(tensors))
 
 
@@ -223,7 +223,7 @@ def has_hooks() -> bool:
 
 
 def kept_as_they_are() -> AbstractContextManager[Any]:
-    """Where autograd keeps tensors itself, whatever hooks say, such as those of checkpointing."""
+    """A context in which hooks, of checkpointing say, do not see what autograd keeps."""
     if not torch._C._autograd._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
         return nullcontext()
     return torch.autograd.graph.saved_tensors_hooks(_with_version, _unchanged)
@@ -247,7 +247,7 @@ def _unchanged(kept: tuple[Tensor, int | None]) -> Tensor:
 
 
 def without_forward_mode() -> AbstractContextManager[Any]:
-    """Where forward mode follows nothing."""
+    """A context in which forward mode follows nothing."""
     return cast(
         "AbstractContextManager[Any]", torch.autograd.forward_ad._set_fwd_grad_enabled(False)
     )

@@ -102,7 +102,7 @@ class DeformedImages:
         return torch.where(first, images, found.to(images.dtype))
 
     def _points(self, indices: Tensor, height: int, width: int) -> Tensor:
-        """Where each pixel looks, as parts of half the image. shape: (n, height, width, 2)."""
+        """The points that pixels are taken from, in halves of the image. shape: (n, h, w, 2)."""
         random = 2 * _uniform(self.seed, indices, _AFFINE + 2 * height * width) - 1
         angle = random[:, 0] * math.radians(self.rotation)
         size = (1 + self.scaling) ** random[:, 1]

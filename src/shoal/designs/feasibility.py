@@ -29,7 +29,7 @@ _CONVERGED = 1e-13
 
 @dataclass(frozen=True)
 class Feasibility:
-    r"""Where in a grid of DEQs which family of networks has the DEQ's coefficients.
+    r"""Which family of networks has the coefficients of each DEQ of a grid.
 
     Attributes:
         match: ``"ck"`` or ``"ntk"``.

@@ -72,6 +72,6 @@ def kernel_series(
 
 
 def series_of(function: KernelFunction, norm: float, degree: int) -> KernelSeries:
-    """The same for arguments that were checked."""
+    """Both power series of a kernel function; arguments are not checked."""
     found = kernels_in(function.architecture, PowerSeries(norm, degree), function)
     return KernelSeries(found.ck.coefficients, found.ntk.coefficients, found.features.natural)

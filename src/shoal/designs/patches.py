@@ -104,7 +104,7 @@ class _Theory(NamedTuple):
     exact: bool
 
     def explain(self, designed: ConvNet, original: ConvDEQ, norm: float, error: float) -> str:
-        """In words, with the error that was measured."""
+        """The design in words, with the error that was measured."""
         nearly = "exactly" if self.exact else "nearly"
         start = (
             f"{designed.depth} hidden layer{'s' * (designed.depth > 1)} with {nearly} the CK of "
@@ -123,7 +123,7 @@ class _Theory(NamedTuple):
 
 
 def _gain(original: ConvDEQ, function: KernelFunction, norm: float) -> float:
-    """By what a turn of the loop multiplies small cosines."""
+    """The factor by which a turn of the loop multiplies small cosines."""
     square, factor = norm**2, original.recurrent_variance
     entering = original.input_variance * square + original.bias_variance
     variance = factor * float(function(square, square, square).ck) + entering

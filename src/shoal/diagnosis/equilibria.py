@@ -59,7 +59,7 @@ class SolverCost(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of the method."""
+        """The name of the method."""
         return type(self.solver).__name__
 
 
@@ -131,7 +131,7 @@ def solver_costs(
 
 
 def first_found(solutions: tuple[Solution, ...]) -> Tensor:
-    """For each sample the first equilibrium that was found, in rows; not a number if none was."""
+    """The first equilibrium found for each sample, in rows; NaN if none was found."""
     value = torch.full_like(solutions[0].value, torch.nan)
     for one in reversed(solutions):
         value = torch.where(one.converged[:, None], one.value, value)
@@ -167,7 +167,7 @@ def distinct_equilibria(
 
 
 def _apart(states: Tensor, errors: Tensor, least: float) -> tuple[Tensor, float]:
-    """Those of a sample's states that are finite and differ, each once; the first one's error.
+    """The distinct finite states of a sample, and the error of the first.
 
     Args:
         states: The states, in rows.

@@ -68,7 +68,7 @@ class GradientCost(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of the method."""
+        """The name of the method."""
         terms = f"({self.gradient.terms})" if isinstance(self.gradient, Neumann) else ""
         return type(self.gradient).__name__ + terms
 
@@ -232,7 +232,7 @@ class _Kept:
 
     @property
     def bytes(self) -> int:
-        """Of what is still kept."""
+        """The bytes that are still kept."""
         alive = [tensor for ref in self.kept if (tensor := ref()) is not None]
         storages = [tensor.untyped_storage() for tensor in alive]
         sizes = {one.data_ptr(): one.nbytes() for one in storages}

@@ -74,13 +74,13 @@ class ModelLoop:
         return value.reshape(len(rows), -1)
 
     def as_one_sample(self) -> "ModelLoop":
-        """The same, all of whose state is one sample."""
+        """This loop with all of its state as one sample."""
         layer = Equilibrium(self.layer.cell, on_failure="status", batched=False)
         return replace(self, layer=layer)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Where all of it is in evaluation mode, neither random nor learning statistics.
+        """A context with every module in evaluation mode, neither random nor learning.
 
         Fused attention is off, since products with the Jacobian are made by two derivatives.
         """
@@ -195,7 +195,7 @@ def _host(model: object) -> Module:
 
 @contextmanager
 def solved_by(model: Module, solve: Callable[[ModelLoop], State]) -> Iterator[None]:
-    """Where a model has the states of a function of its loop, instead of its equilibria."""
+    """A context in which a function solves the loop of a model in place of its own solver."""
     host = _host(model)
 
     def call(*arguments: Any, **named: Any) -> Any:
@@ -276,7 +276,7 @@ class _Returns:
 
 @contextmanager
 def _instead(host: Module, other: Callable[..., Any]) -> Iterator[None]:
-    """Where a layer does something else when it is called."""
+    """A context in which a layer does something else when it is called."""
     name = next((name for kind, name in _METHODS.items() if isinstance(host, kind)), "forward")
     before = {name: host.__dict__[name]} if name in host.__dict__ else {}
     host.__dict__[name] = other

@@ -62,7 +62,7 @@ class Diagnosis(SavedResult):
 
     @property
     def solved(self) -> int:
-        """Of how many samples an equilibrium was found, by any solver, from any start."""
+        """The number of samples of which any solver found an equilibrium from any start."""
         return sum(count > 0 for count in self.equilibria.counts)
 
     @property

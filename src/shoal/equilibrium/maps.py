@@ -81,7 +81,7 @@ class OfFunction:
         )
 
     def with_tensors(self, start: Tensor) -> "tuple[Map, tuple[Tensor, ...]]":
-        """The same map, and the tensors that it must be given where transforms are at work."""
+        """This map, and the tensors that it must be given where transforms are at work."""
         if not is_transformed(start):
             return self, ()
         used = self._uses(start)
@@ -90,7 +90,7 @@ class OfFunction:
     def seen(
         self, value: Tensor, point: Tensor, since: int
     ) -> "tuple[OfFunction, tuple[Tensor, ...]]":
-        """The same map with the tensors that autograd follows into the function, given or not.
+        """This map with the tensors that autograd follows into the function, given or not.
 
         Args:
             value: The function's value at a point.
@@ -105,7 +105,7 @@ class OfFunction:
         return replace(self, used=found or (), hidden=found is None), found or ()
 
     def differentiated(self, z: Tensor) -> "tuple[OfFunction, tuple[Tensor, ...]]":
-        """The same map with the tensors that autograd follows, found by an evaluation."""
+        """This map with the tensors that autograd follows, found by an evaluation."""
         if self.used or not torch.is_grad_enabled():
             return self, self.used
         point, since = z.detach().requires_grad_(), next_operation()

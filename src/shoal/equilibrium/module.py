@@ -301,7 +301,7 @@ class Equilibrium(nn.Module):
 
 
 class _Scope:
-    """Where a cell is called: with the caller's autocast, and the same random numbers each time.
+    """The context of a cell's calls: the caller's autocast, and the same random numbers.
 
     Attributes:
         autocast: Whether autocast is on.

@@ -152,7 +152,7 @@ class SolveOptions:
         return self.held(found.value.detach() + change, found)
 
     def exact(self, *, silent: bool) -> "SolveOptions":
-        """The same for what is measured of a network, not trained: with exact gradients.
+        """These options with exact gradients, for measuring a network.
 
         Args:
             silent: Whether failures may be left to a status. That is logged apart from training, so
@@ -166,11 +166,11 @@ class SolveOptions:
         return SolveOptions(self.solver, gradient, on_failure, fallbacks=fallbacks, known=known)
 
     def without_recall(self) -> "SolveOptions":
-        """The same for a problem that is not the next of a series."""
+        """These options for a problem that is not the next of a series."""
         return self.with_recall(None)
 
     def with_recall(self, warm: WarmStart | None) -> "SolveOptions":
-        """The same for a problem of a series, or of none."""
+        """These options with a memory of earlier solves, or without one."""
         if warm is self.warm:
             return self
         return replace(self, warm=warm)

@@ -13,7 +13,7 @@ from shoal.equilibrium.solvers.state import State
 @uncompiled
 @torch.no_grad()
 def subhomogeneity(layer: HasEquilibrium, z: State, *inputs: Any, **named: Any) -> Tensor:
-    r"""By what factor a map between positive states contracts logarithms, at a state.
+    r"""The factor by which a map of positive states contracts logarithms, at a state.
 
     Written for $\log z$ instead of $z$, a map $f$ of positive states to positive states has the
     Jacobian $J_{ij} z_j / f_i(z)$. The norm of that which bounds the largest change of an entry is

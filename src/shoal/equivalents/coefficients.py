@@ -47,7 +47,7 @@ class KernelCoefficients:
 
     @classmethod
     def of(cls, own: float, jet: Jet) -> "KernelCoefficients":
-        """Those of a kernel with these derivatives."""
+        """The coefficients of a kernel with these derivatives."""
         return cls(own, jet.c, jet.ab, jet.cc / 2, jet.value, jet.a, jet.aa)
 
 

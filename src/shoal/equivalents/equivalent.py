@@ -202,7 +202,7 @@ def unchecked_equivalent(
     tau0: float | None = None,
     form: Form = "norms",
 ) -> tuple[Equivalent, float | None]:
-    """The same without warnings of misfits, and the norm that is expected of the samples."""
+    """The equivalent without warnings of misfits, and the norm that samples should have."""
     one_of("form", form, ("norms", "paper"))
     if form == "paper" and center is not True:
         raise ValueError(f"form='paper' needs center=True, got center={center!r}")

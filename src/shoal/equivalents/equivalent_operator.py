@@ -307,7 +307,7 @@ class EquivalentOperator(CrossOperator):
         return small
 
     def _solve_core(self, right: Tensor, total: float) -> Tensor:
-        """By Cholesky, or if the matrix is indefinite by its eigenvectors."""
+        """A solution by Cholesky's factors, or by eigenvectors if the matrix is indefinite."""
         if "_eigenvectors" not in self.__dict__:
             root, failed = torch.linalg.cholesky_ex(self._shifted(total))
             if not int(failed):

@@ -53,7 +53,7 @@ class EquivalentLinearOperator(LinearOperator):  # type: ignore[misc]
 
     @classmethod
     def of(cls, operator: EquivalentOperator) -> "EquivalentLinearOperator":
-        """The same matrix, sharing the factorization."""
+        """An equivalent as a ``LinearOperator``, sharing its factorization."""
         basis = operator.basis
         numbers = (
             operator.core.to(basis.inputs),

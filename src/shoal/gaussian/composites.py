@@ -15,12 +15,12 @@ class _Composite(Activation):
 
     @property
     def kink_locations(self) -> tuple[float, ...] | None:
-        """Those of the other one."""
+        """The kinks of the composed activation."""
         return self.inner.kink_locations
 
     @property
     def panel_edges(self) -> tuple[float, ...] | None:
-        """Those of the other one."""
+        """The edges of the composed activation's panels."""
         return self.inner.panel_edges
 
 

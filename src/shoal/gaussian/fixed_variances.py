@@ -117,7 +117,7 @@ class FixedVariances:
         return duals, known
 
     def _polynomials(self, order: int, places: Tensor, rows: Tensor) -> "_Polynomials | None":
-        """Those of some rows of pairs, kept as long as the same ones are asked for."""
+        """Polynomials of some rows of pairs, kept as long as the same rows are asked for."""
         kept = self._kept.get(order)
         if kept is None or not torch.equal(kept[0], rows):
             made = _Polynomials.of(self.phi, order, self.variances, places[:, rows])
@@ -156,7 +156,7 @@ class _Polynomials:
     def of(
         cls, phi: Activation, order: int, variances: Tensor, places: Tensor
     ) -> "_Polynomials | None":
-        """Those of some pairs; ``None`` if the coefficients are not known as series."""
+        """The sums of some pairs; ``None`` if the coefficients are not known as series."""
         used, places = places.unique(return_inverse=True)
         if order == ORDERS[-1] and len(used) > _LONGEST:
             return None  # such sums are left to single pairs
@@ -216,7 +216,7 @@ def _sums_by_terms(coefficients: Tensor, x: Tensor) -> Tensor:
 
 
 def _sums_in_blocks(coefficients: Tensor, x: Tensor) -> Tensor:
-    """The same by products with the first powers, and Horner's scheme for the higher ones.
+    """Sums of power series by products with low powers, and Horner's scheme in high ones.
 
     For long series at few places, where it matters how many operations there are.
     """

@@ -47,7 +47,7 @@ class Mehler:
 
     @classmethod
     def of(cls, phi: Activation, j: int, k: int, a: Tensor, b: Tensor) -> "Mehler | None":
-        """That of some variances; ``None`` if they are too many, or derivatives jump."""
+        """The sum for some variances; ``None`` if they are too many, or derivatives jump."""
         variances = torch.cat([_collapsed(a), _collapsed(b)]).double().unique()
         if len(variances) > _MOST_VARIANCES:
             return None
@@ -144,7 +144,7 @@ def _stack(phi: Activation, derivative: int, order: int, octaves: tuple[int, ...
 def _expansion(
     phi: Activation, derivative: int, stds: tuple[float, ...], order: int, device: torch.device
 ) -> _Expansion:
-    """Those of a derivative; kept, as solving an equation asks for them again and again."""
+    """Hermite coefficients of a derivative, kept: solvers ask for them again and again."""
     tau = torch.tensor(stds, dtype=torch.float64, device=device)
     found = octave_expansion(phi, derivative, order, tau**2)
     coefficients, square = found or expansion(phi, tau, order, derivative=derivative)

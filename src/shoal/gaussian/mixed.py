@@ -109,7 +109,7 @@ def _condensed(phi: Activation, j: int, k: int, pair: _Pair, window: float) -> T
 
 
 def _integral(phi: Activation, j: int, k: int, pair: _Pair, window: tuple[float, ...]) -> Tensor:
-    """The same elsewhere."""
+    """The integral of the smooth pieces, by Gauss's rule on each panel."""
     nodes = panel_nodes(torch.cat(list(_edges(phi, pair, window[-1])), dim=1), window)
     mean = nodes.at(pair.cosine * spread(pair.std_v, k)) * nodes.xi
     std = nodes.at((pair.sine * pair.std_v).clamp(min=TINY)).expand_as(mean)

@@ -106,7 +106,7 @@ class _Smoothed(torch.autograd.Function):
 
 @cached
 def _series(phi: Activation, order: int, first_jump: int, exponent: int) -> Tensor | None:
-    """That of moments on an octave of the variance; kept, as all weights share it."""
+    """The series of moments on an octave of the variance, kept: all weights share it."""
     return octave_series(partial(_moments, phi, order, first_jump), torch.abs, exponent)
 
 

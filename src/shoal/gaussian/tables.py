@@ -98,7 +98,7 @@ class Tables:
 
 
 def _ordered(j: int, k: int, a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """More derivatives first, then the larger variance, so that the result is symmetric."""
+    """Arguments with more derivatives first, then the larger variance, for symmetric results."""
     if j == k:
         return torch.maximum(a, b), torch.minimum(a, b), c
     return (b, a, c) if j < k else (a, b, c)

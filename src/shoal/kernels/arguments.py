@@ -58,7 +58,7 @@ def checked_inputs(
 def checked_images(
     architecture: ImageArchitecture, x1: object, x2: object | None, *, diag: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """The same for images that an architecture takes."""
+    """Inputs that are images an architecture takes, or an error that says what is wrong."""
     first = checked_image_samples("x1", x1, architecture)
     if x2 is None:
         return first, None

@@ -40,7 +40,7 @@ def partner_diagonal(
 
 
 def _values(function: KernelFunction, left: Inputs, right: Inputs) -> Tensor:
-    """By a series in the angle where norms do not matter, and otherwise by scalar equations."""
+    """Both kernels, by a series in the angle if norms do not matter, or scalar equations."""
     each = torch.arange(len(left), device=left.points.device)
     angle = pair_angles(left, right, each, each, (left.unit * right.unit).sum(-1))
     norms = torch.cat([left.norm, right.norm])

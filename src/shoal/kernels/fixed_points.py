@@ -226,7 +226,7 @@ def solve(
 
 
 def _for_higher_orders(tensor: Tensor) -> Tensor:
-    """The same, of which derivatives of the first order know that it does not matter."""
+    """A tensor that only derivatives beyond the first order follow."""
     result: Tensor = _ForHigherOrders.apply(tensor)  # type: ignore[no-untyped-call]
     return result
 

@@ -115,7 +115,7 @@ class KernelFunction:
             return self.at_cosines(squared_norm, half)
 
     def at_cosines(self, squared_norm: float, half: HalfAngle) -> Kernels:
-        """The same by the equations of single pairs."""
+        """Both kernels of inputs of one norm, by the equations of single pairs."""
         norm = torch.full_like(half.cosine, squared_norm)
         return self._pairs(norm, norm, norm * half.cosine)
 

@@ -169,7 +169,7 @@ def _small(function: KernelFunction, first: Tensor, second: Tensor | None) -> bo
 
 
 def _own_blocks(matrix: Tensor, batch: tuple[int, ...]) -> Tensor:
-    """Of a matrix of all inputs of a batch, those of its members. shape: (*batch, n, m)."""
+    """The blocks of a batch's members in the matrix of all inputs. shape: (*batch, n, m)."""
     size = math.prod(batch)
     rows, columns = (extent // size for extent in matrix.shape)
     blocks = matrix.view(size, rows, size, columns).diagonal(dim1=0, dim2=2).movedim(-1, 0)

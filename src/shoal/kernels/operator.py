@@ -153,7 +153,7 @@ class KernelOperator(Operator):
         return self._rounded is None
 
     def exact(self, memory: int) -> "KernelOperator":
-        """The same matrix with all digits of its inputs, in so many bytes."""
+        """This matrix with all digits of its inputs, within so many bytes."""
         return KernelOperator(self._plan, self._kernel, memory, None, self._processes)
 
     @in_standard_settings

@@ -103,7 +103,7 @@ class Plan:
 
     @cached_property
     def squared_norm(self) -> float | None:
-        """That of all inputs but zero; ``None`` if the surface knows different ones."""
+        """The squared norm of all inputs but zero; ``None`` if they differ."""
         if self.surface is None or self.surface.norms is not None:
             return None
         norms = torch.cat([self.left.norm, self.right.norm])
@@ -199,7 +199,7 @@ class Plan:
                 matrix.diagonal().copy_(self.diagonal[q, strip.rows])
 
     def _fill_directly(self, strip: Strip, cosine: Tensor, out: Pair) -> None:
-        """By the scalar equations of every entry."""
+        """Write both kernels of a strip by the scalar equations of every entry."""
         where = torch.ones_like(cosine, dtype=torch.bool)
         if self.symmetric:
             where = where.triu(1)

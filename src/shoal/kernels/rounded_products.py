@@ -87,7 +87,7 @@ class RoundedProducts:
 
 
 def rounded_products(plan: Plan | ImagePlan, kernel: int) -> RoundedProducts | None:
-    """Such products, where there is a way to them."""
+    """Products in reduced precision, where there is a way to them."""
     if isinstance(plan, ImagePlan) or not plan.symmetric or not isinstance(plan.wide, Surface):
         return None
     known = plan.function.architecture.positively_homogeneous or bool((plan.left.norm > 0).all())

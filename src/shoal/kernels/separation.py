@@ -71,7 +71,7 @@ def pair_eigenvalue(x: Any, *, architecture: ConvResNet | None = None) -> float:
 
 
 def _patch_eigenvalue(architecture: ConvResNet, x: Any) -> float:
-    """The same for the patches of images."""
+    """The least eigenvalue of the Gram matrices of all pairs of images' patches."""
     if not isinstance(architecture, ConvResNet):
         raise TypeError(f"architecture must be a ConvResNet, got {architecture!r}")
     images = checked_image_samples("x", as_tensor(x, "x"), architecture).detach()

@@ -70,7 +70,7 @@ class Claim:
 def each(
     asked: str, values: Mapping[str, float], least: float = -math.inf, most: float = math.inf
 ) -> tuple[Criterion, ...]:
-    """The same criterion for each of several numbers, whose name stands for ``{}`` in ``asked``."""
+    """A criterion for each of several numbers, whose name stands for ``{}`` in ``asked``."""
     return tuple(
         Criterion(asked.format(name), value, least, most) for name, value in values.items()
     )

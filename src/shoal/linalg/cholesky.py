@@ -69,7 +69,7 @@ class CholeskyFactor(Operator):
         return self.matrix
 
     def diagonal(self) -> Tensor:
-        r"""That of $K + \lambda I$."""
+        r"""The diagonal of $K + \lambda I$."""
         return self._diagonal + self.ridge
 
     def _panels(self) -> Iterator[slice]:

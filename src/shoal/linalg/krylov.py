@@ -121,7 +121,7 @@ def _stop_lost(s: Iteration, b: Tensor) -> None:
 
 
 def _sweep(found: Tensor, rtol: float) -> float:
-    """Where a sweep of refinement ends, so that all that are left gain about as much."""
+    """The residual at which a sweep of refinement ends: those left gain about as much."""
     wanted = rtol / 2  # one more look at true residuals costs more than a step
     largest = float(found.max())
     if not wanted < largest:  # NaN too

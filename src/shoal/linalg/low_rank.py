@@ -149,7 +149,7 @@ class Columns(Operator):
             yield slice(first + start, first + start + len(part)), part
 
     def _sum(self, part: Tensor) -> Tensor:
-        """That of all processes."""
+        """The sum over all processes."""
         self.processes.agree({"columns": tuple(part.shape)})
         return self.processes.sum(part)
 

@@ -34,12 +34,12 @@ class Operator(ABC):
 
     @property
     def dtype(self) -> torch.dtype:
-        """In which products are."""
+        """The dtype of products."""
         return self._entries.dtype
 
     @property
     def device(self) -> torch.device:
-        """Where factors and products are."""
+        """The device of factors and products."""
         return self._entries.device
 
     @in_standard_settings

@@ -33,7 +33,7 @@ class RowSpaces:
 
     @property
     def coordinates(self) -> Tensor:
-        """Those of all that was added, in columns. shape: (n, count + 1, count)."""
+        """Coordinates of all that was added, in columns. shape: (n, count + 1, count)."""
         height = len(self.basis)
         pad = torch.nn.functional.pad
         return torch.stack([pad(c, (0, height - c.shape[1])) for c in self._columns], 2)

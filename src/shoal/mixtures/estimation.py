@@ -54,7 +54,7 @@ def estimate(x: Numbers, labels: Labels) -> MixtureStatistics:
 
 
 def estimate_from(classes: tuple[Class, ...], sums: list[ClassSums]) -> MixtureStatistics:
-    """The same from the sums of the classes."""
+    """The estimate from the sums of the classes."""
     counts = torch.tensor([c.count for c in sums], dtype=torch.float64)
     dimension, proportions = len(sums[0].mean), counts / counts.sum()
     forms = quadratic_sums(sums)
@@ -193,7 +193,7 @@ def _own_interaction(sums: ClassSums) -> Tensor:
 
 
 def _cross_interaction(first: ClassSums, other: ClassSums) -> Tensor:
-    """The same for z_i and z_j of two classes."""
+    """The interaction of z_i and z_j of two classes."""
     rows, columns = spread_rows(first, _PAIRED), spread_rows(other, _PAIRED)
     squares = (rows @ columns.T).square_()
     rest = squares - squares.mean(0) - squares.mean(1, keepdim=True) + squares.mean()
@@ -207,7 +207,7 @@ def _jackknife(left_out: Tensor) -> Tensor:
 
 
 def _of_means(terms: Tensor) -> Tensor:
-    """The same for a mean of terms."""
+    """The variance of a mean of terms."""
     return (terms.var() / len(terms)).cpu()
 
 

@@ -39,7 +39,7 @@ class ClassSums:
         return self.squares.sum() / (self.count - 1)
 
     def traces_without(self) -> Tensor:
-        """The same without each of the samples."""
+        """The traces without each of the samples."""
         n = self.count
         return (self.squares.sum() - n / (n - 1) * self.squares) / (n - 2)
 
@@ -48,7 +48,7 @@ class ClassSums:
         return self.mean @ self.mean - self.trace() / self.count
 
     def square_means_without(self) -> Tensor:
-        """The same without each of the samples."""
+        """The square means without each of the samples."""
         n = self.count
         moved = self.mean @ self.mean - 2 / (n - 1) * self.products_with(self.mean)
         return moved + self.squares / (n - 1) ** 2 - self.traces_without() / (n - 1)
@@ -127,7 +127,7 @@ class FourthMoments:
 
     @classmethod
     def whole(cls, sums: ClassSums, forms: Tensor) -> "FourthMoments":
-        r"""With all samples, given their $c_i^\top W c_i$."""
+        r"""The sums of all samples, given their $c_i^\top W c_i$."""
         return cls.of(sums.count, forms.sum(), sums.squares.sum(), sums.squares.square().sum())
 
     @classmethod

@@ -78,7 +78,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
     @property
     @abstractmethod
     def feature_scale(self) -> float:
-        """By what the equilibrium $Z$ is multiplied to make the architecture's $z$."""
+        """The factor that makes the architecture's $z$ of the equilibrium $Z$."""
 
     @property
     def last_solve(self) -> Solution | None:
@@ -172,7 +172,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         return equilibrium(injections[0], weight, layer, options)
 
     def exact(self, *, silent: bool = False) -> "EquilibriumNetwork[A]":
-        """The same network, of the same weights, with exact gradients, whatever it trains with.
+        """This network, sharing its weights, with exact gradients, whatever it trains with.
 
         It has no warm starts, and leaves :attr:`last_solve` and :attr:`last_adjoint` alone.
 
@@ -189,7 +189,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         )
 
     def having(self, weights: Mapping[str, Tensor]) -> "EquilibriumNetwork[A]":
-        """The same network with other tensors for its own; this one keeps its own.
+        """A copy of this network that has other tensors in place of its own.
 
         Args:
             weights: One for each parameter and each buffer, by name.
@@ -201,7 +201,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         return self._like(held)
 
     def _like(self, changed: Mapping[str, object]) -> "EquilibriumNetwork[A]":
-        """The same network but for some attributes."""
+        """A copy of this network with some attributes changed."""
         other = object.__new__(type(self))  # no copy: of parametrized modules there is none
         other.__dict__ = {**self.__dict__, **changed}
         return other

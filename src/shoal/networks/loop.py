@@ -53,7 +53,7 @@ class LoopNetwork(LayeredNetwork[A], EquilibriumNetwork[A], Generic[A]):
         return self._with_bias(self.layers.cells[0], found)
 
     def injections(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The same, and the biases of the other layers."""
+        """What enters each layer from outside: the inputs, and biases."""
         first = self.inject(x)
         nothing = first.new_zeros(()).expand_as(first)
         others = (self._with_bias(cell, nothing) for cell in self.layers.cells[1:])

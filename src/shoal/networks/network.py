@@ -45,7 +45,7 @@ class NetworkSpec(Generic[A]):
 
 
 class LinearMap(NamedTuple):
-    r"""Where a group of weights $W$ acts: $y = s W h$, at each pixel if there are any.
+    r"""The action of a group of weights $W$: $y = s W h$, at each pixel if there are any.
 
     Attributes:
         input: $h$, of shape (samples, pixels, size).
@@ -134,7 +134,7 @@ class Network(Module, ABC, Generic[A]):
         """A pass that keeps what the empirical kernels need."""
 
     def exact(self, *, silent: bool = False) -> "Network[A]":  # noqa: ARG002
-        """The same network, of the same weights, with exact gradients."""
+        """This network, sharing its weights, with exact gradients."""
         return self
 
     def check_input(self, x: Tensor, name: str = "x") -> Tensor:

@@ -61,7 +61,7 @@ class SavedResult(ABC):
         return found
 
     def to_json(self) -> str:
-        """The same as JSON text."""
+        """The result as JSON text."""
         return json_text(self.document())
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -83,7 +83,7 @@ class Regression(NamedTuple):
 
 
 def falling_root(function: Callable[[float], float], low: float) -> float:
-    """Where a function falls to zero, or ``low`` if it is not above zero there."""
+    """The place where a function falls to zero, or ``low`` if it is not above zero there."""
     if function(low) <= 0:
         return low
     top = 2 * low or 1.0

@@ -118,7 +118,7 @@ def _largest(
     square = sum(share**2 for share in shares)
 
     def share_of(component: int, degree: int) -> float:
-        """Of the norm, in products of some degree."""
+        """The share of the norm that lies in products of some degree."""
         share, times = shares[component], 2 * max(degree - 1, 0)
         return share * (1 + times * square) / (1 + times * share)
 

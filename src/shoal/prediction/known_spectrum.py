@@ -143,7 +143,7 @@ def _checks(whole: Subsampling, known: _KnownSpectrum) -> list[Check]:
 
 
 def _sampling(whole: Subsampling | None, size: int, count: int) -> float:
-    """By how much errors would differ with other samples to fit to, relative to them.
+    """The relative spread of errors over the choice of samples to fit to.
 
     Checks cannot tell: they are on the same samples. Single errors can, by their spread.
     """

@@ -50,7 +50,7 @@ class Problem:
 
     @cached_property
     def diagonal(self) -> Tensor:
-        """That of the kernel matrix."""
+        """The diagonal of the kernel matrix."""
         return self.own(self.x)
 
     def own(self, x: Tensor) -> Tensor:

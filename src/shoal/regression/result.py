@@ -239,7 +239,7 @@ class KernelRegression:
     @in_standard_settings
     @_together
     def estimate_gcv(self, *, probes: int = 16, seed: int = 0) -> Estimate:
-        r"""The same with a trace that is a mean over random signs, $z^T G z$ (Hutchinson 1989).
+        r"""Generalized cross-validation with a random estimate of the trace (Hutchinson 1989).
 
         Every probe is one more right-hand side. The standard error is that of the trace, carried
         over to first order.
@@ -268,7 +268,7 @@ class KernelRegression:
     @in_standard_settings
     @_together
     def estimate_log_marginal_likelihood(self, *, probes: int = 16, seed: int = 0) -> Estimate:
-        r"""The same by stochastic Lanczos quadrature, for matrices that are not factored.
+        r"""The log marginal likelihood by stochastic Lanczos quadrature, without a factorization.
 
         The determinant is that of the preconditioner $M$, which is known, times that of
         $M^{-1/2} (K + \lambda I) M^{-1/2}$, whose logarithm is a mean over random vectors

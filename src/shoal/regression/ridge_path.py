@@ -191,7 +191,7 @@ class Decomposition:
         return 1 / (self.values + ridge)
 
     def inverse_diagonal(self, inverse: Tensor) -> Tensor:
-        r"""That of $U \operatorname{diag}(v) U^T$, by blocks of rows."""
+        r"""The diagonal of $U \operatorname{diag}(v) U^T$, by blocks of rows."""
         parts = [rows.square() @ inverse for rows in self.vectors.split(1024)]
         return torch.cat(parts)
 

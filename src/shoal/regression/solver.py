@@ -107,7 +107,7 @@ class Solver:
 
     @cached_property
     def inverse_diagonal(self) -> Tensor:
-        r"""That of $(K + \lambda I)^{-1} = L^{-T} L^{-1}$: squared norms of columns of $L^{-1}$."""
+        r"""The diagonal of $(K + \lambda I)^{-1}$: squared norms of columns of $L^{-1}$."""
         if self.factor is None:
             raise ValueError("the diagonal of the inverse needs a factorization in float64")
         size = self.factor.shape[0]

@@ -89,7 +89,7 @@ def _find(subject: Subject) -> Findings:
 
 
 def _contradicted(curves: Mapping[str, Tensor]) -> Iterator[str]:
-    """Where the training of the certified network is not as it was said to be."""
+    """A warning if the certified network did not train as it was said to."""
     measured, bound, predicted = (curves[name] for name in ("measured", "bound", "predicted"))
     above = (~(measured <= bound * (1 + _ROUNDING))).nonzero()
     if len(above):

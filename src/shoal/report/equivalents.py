@@ -62,7 +62,7 @@ def _find(subject: Subject) -> Findings:
 
 
 def _contradicted(errors: Sequence[float]) -> Iterator[str]:
-    """Where an equivalent is not the kernel of these data."""
+    """A warning if an equivalent is not the kernel of these data."""
     found = dict(zip(("CK", "NTK"), errors, strict=True))
     if far := {name: f"{error:.0%}" for name, error in found.items() if not error <= _FAR}:
         yield (

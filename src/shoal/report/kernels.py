@@ -85,7 +85,7 @@ def _find(subject: Subject) -> Findings:
 
 
 def _warnings(found: dict[str, Spectrum], like: Tensor) -> Iterator[str]:
-    """Where kernels are nearly of rank one, or too ill-conditioned for their dtype."""
+    """Warnings of kernels nearly of rank one, or too ill-conditioned for their dtype."""
     ranks = {name: one.effective_rank for name, one in found.items()}
     if low := {name: f"{rank:.3g}" for name, rank in ranks.items() if rank < _LOW_RANK}:
         yield (

@@ -63,6 +63,6 @@ def model_page(found: shoal.Diagnosis, twin: shoal.Twin, *, command: str | None 
 
 
 def model_document(found: shoal.Diagnosis, twin: shoal.Twin) -> dict[str, Any]:
-    """The same as plain values."""
+    """The section on a trained model as plain values."""
     rows = {row.quantity: row.value for row in answer(found, twin)}
     return {"answer": rows, "diagnosis": found.document(), "distillation": twin.document()}

@@ -36,11 +36,11 @@ class DEQs(Experiment):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the activations."""
+        """The names of the activations."""
         return tuple(by_name(self.activations))
 
     def activation(self, point: Point) -> Activation:
-        """That of a point."""
+        """The activation of a point."""
         return by_name(self.activations)[str(point["activation"])]
 
     def title_at(self, point: Point) -> str:

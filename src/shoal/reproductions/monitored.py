@@ -93,7 +93,7 @@ class MonitoredWidths(Experiment):
         return grid(dataset=self.datasets, width=self.widths)
 
     def cost(self, point: Point) -> float:
-        """That of products with the weights, and of launching them."""
+        """The cost of a point: that of products with the weights, and of launching them."""
         return 1 + 2e-10 * self.samples * float(point["width"]) ** 2
 
     def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, Any]:

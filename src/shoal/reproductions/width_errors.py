@@ -55,7 +55,7 @@ class WidthDraws(Experiment):
         return grid("draw", width=self.widths, draw=range(self.draws))
 
     def cost(self, point: Point) -> float:
-        """That of a product with the weights."""
+        """The cost of a point: that of a product with the weights."""
         return 1e4 + float(point["width"]) ** 2
 
 

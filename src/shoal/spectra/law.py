@@ -222,7 +222,7 @@ class Law:
 
 
 def _missing_rank(population: Population, ratios: Array) -> tuple[float, bool]:
-    """By how much the columns exceed the rank of X, over p; and whether 0 is a hard edge.
+    """How far columns exceed the rank of X, over p; and whether 0 is a hard edge.
 
     Generic columns in subspaces have the rank min over sets S of classes of
     Σ_{a∉S} n_a + dim Σ_{a∈S} range C_a (Rado's theorem). The edge is hard at a tie.

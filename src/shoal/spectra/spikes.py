@@ -232,7 +232,7 @@ def _strengths(function: _Function, edge: float, sign: int) -> Array:
 
 
 def _check_number(edge: float, strengths: Array, spikes: int) -> None:
-    """As many eigenvalues are beyond an edge as there are strengths above one."""
+    """Check that as many eigenvalues are beyond an edge as strengths are above one."""
     least, most = (int((strengths > limit).sum()) for limit in (1 + 1e-6, 1 - 1e-6))
     if not least <= spikes <= most:
         raise AccuracyError(

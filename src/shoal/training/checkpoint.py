@@ -47,7 +47,7 @@ def run_checkpoint(
 
 
 def _network_checksum(objective: Objective) -> str:
-    """Of the weights, and of all that says what is computed with them."""
+    """A checksum of the weights, and of all that says what is computed with them."""
     net = objective.network
     networks = [one for one in net.modules() if isinstance(one, Network)]
     solves: list[tuple[Any, ...]] = []

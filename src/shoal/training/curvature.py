@@ -12,7 +12,7 @@ _RTOL = 1e-2  # of the residual
 
 
 def largest_eigenvalue(objective: Objective) -> float:
-    r"""That of $JJ^\top$, where $J$ is the Jacobian of all outputs, within a percent.
+    r"""The largest eigenvalue of $JJ^\top$, $J$ the Jacobian of all outputs, within 1%.
 
     Each step of the Lanczos iteration takes two derivatives, exact ones whatever the network
     trains with, and without fused attention, which has no second ones.

@@ -99,7 +99,7 @@ class Measures:
 
 
 def _square_gradient(objective: Objective, now: Evaluation) -> float:
-    """That of the exact gradient, which theorems are about, whatever the weights move along."""
+    """The square of the exact gradient, which theorems are about."""
     exact = objective.exactly()  # silent: what is not found is a violation already
     if all(a.gradient == b.gradient for a, b in zip(objective.solves, exact.solves, strict=True)):
         return now.square_gradient

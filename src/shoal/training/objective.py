@@ -124,7 +124,7 @@ class Objective:
         return list(self.weights.values())
 
     def exactly(self) -> "Objective":
-        """The same, of exact gradients; evaluating it leaves no trace in the network."""
+        """This objective with exact gradients; evaluating it leaves no trace in the network."""
         other = copy.copy(self)
         other.network = exact(self.network, silent=True)
         return other

@@ -300,7 +300,7 @@ class Watch:
 
     @property
     def _bound(self) -> float:
-        """That of the loss now."""
+        """The bound of the loss now."""
         assert self._bounds is not None
         return self._bounds.loss(self._loss_steps[-1] - self._loss_steps[0])
 

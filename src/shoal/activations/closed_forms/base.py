@@ -35,7 +35,7 @@ class ClosedForm(ABC):
         return self.covariance(a, b, c) + self.mean(a) * self.mean(b)
 
     def lost(self, order: int, a: Tensor, b: Tensor, c: Tensor) -> Tensor | None:  # noqa: ARG002
-        """Where cancellation takes digits of the dual (0) or derivative dual (1): a mask.
+        """A mask of where cancellation takes digits of the dual (0) or derivative dual (1).
 
         These entries are integrated instead; ``None`` if there are none.
         """
@@ -60,23 +60,23 @@ class AffineForm(ClosedForm):
         return self.inner.analytic
 
     def mean(self, a: Tensor) -> Tensor:
-        """That of the composed one, scaled and shifted."""
+        """The mean of the composed activation, scaled and shifted."""
         return self.scale * self.inner.mean(a) + self.shift
 
     def covariance(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        """That of the composed one, scaled."""
+        """The covariance of the composed activation, scaled."""
         return self.scale**2 * self.inner.covariance(a, b, c)
 
     def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        """That of the composed one, scaled."""
+        """The derivative dual of the composed activation, scaled."""
         return self.scale**2 * self.inner.derivative_dual(a, b, c)
 
     def lost(self, order: int, a: Tensor, b: Tensor, c: Tensor) -> Tensor | None:
-        """Where the composed one loses digits."""
+        """A mask of where the closed form of the composed activation loses digits."""
         return self.inner.lost(order, a, b, c)
 
     def coefficients(self, tau: Tensor, order: int) -> Tensor | None:
-        """Those of the composed one, scaled and shifted."""
+        """The Hermite coefficients of the composed activation, scaled and shifted."""
         inner = self.inner.coefficients(tau, order)
         if inner is None:
             return None

@@ -82,7 +82,7 @@ class PiecewiseLinear(ClosedForm):
         return _NEAR * variance.sqrt() >= self._farthest
 
     def lost(self, order: int, a: Tensor, b: Tensor, c: Tensor) -> Tensor | None:
-        """Where the terms are too much larger than their sum.
+        """A mask of where the terms are too much larger than their sum.
 
         Of a bounded activation the sum stays bounded, and the terms grow with the variances.
         """
@@ -117,7 +117,7 @@ class PiecewiseLinear(ClosedForm):
 
     @property
     def _distances(self) -> dict[float, tuple[float, float]]:
-        """At each distance from zero, the jumps on both sides: their sum, and as seen from zero."""
+        """Jumps at each distance from zero: the sum of both sides, and their difference."""
         sums: dict[float, tuple[float, float]] = {}
         for place, jump in self.kinks:
             both, outwards = sums.get(abs(place), (0.0, 0.0))
@@ -181,7 +181,7 @@ def _std(variance: Tensor) -> Tensor:
 
 
 def _distance(place: float, variance: Tensor) -> Tensor:
-    """In standard deviations."""
+    """The distance of a place from zero, in standard deviations."""
     return (place / _std(variance)).clamp_(max=_FARTHEST)
 
 

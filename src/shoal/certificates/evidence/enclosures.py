@@ -61,7 +61,7 @@ def least_eigenvalue(matrix: Tensor, *, error: float = 0.0) -> float:
 
 
 def _factorization_loss(matrix: Tensor, shift: float) -> float | None:
-    r"""By how much the eigenvalues of $A$ may be below ``shift``; ``None`` if perhaps by more."""
+    r"""A bound of how far eigenvalues of $A$ are below ``shift``; ``None`` if there is none."""
     shifted = matrix.clone()
     diagonal = shifted.diagonal()
     largest = float(diagonal.abs().sum()) + len(matrix) * abs(shift)

@@ -63,7 +63,7 @@ _LEFT_OUT: list[object] = []  # who wants no graphs: backward passes run in thre
 
 @contextmanager
 def without_graphs() -> Iterator[None]:
-    """Where solves do not depend on those before them: for numbers that can be had again."""
+    """A context without CUDA graphs: solves do not depend on those before them."""
     who = object()
     _LEFT_OUT.append(who)
     try:

@@ -167,7 +167,7 @@ class CellProblem(FunctionProblem):
     def recurring(
         self, solver: Solver, start: Tensor | None, known: Recurrences
     ) -> Recurring | None:
-        """By a graph."""
+        """The solve as one of its kind, for a graph."""
         if start is None or not self.may_recur(solver):
             return None
         form = _AtOnce(self.cell, len(self.tensors))
@@ -191,7 +191,7 @@ class _CellAdjoint(LinearProblem):
     def recurring(
         self, solver: Solver, start: Tensor | None, known: Recurrences
     ) -> Recurring | None:
-        """By a graph, where samples can be measured in one unit if they may see each other."""
+        """The adjoint solve as one of its kind, for a graph."""
         near, problem = self.near, self.near.problem
         if (self.may_mix and solver.atol) or not problem.may_recur(solver):
             return None

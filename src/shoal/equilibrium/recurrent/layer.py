@@ -128,7 +128,7 @@ class LayerProblem(Problem):
     def recurring(
         self, solver: Solver, start: Tensor | None, known: Recurrences
     ) -> Recurring | None:
-        """By a graph, if there can be one of the activation."""
+        """The solve as one of its kind, for a graph, if the activation allows one."""
         if not self.may_recur(solver):
             return None
 
@@ -148,11 +148,11 @@ class LayerProblem(Problem):
 
     @property
     def evaluations_per_look(self) -> int:
-        """As many as its products say."""
+        """Evaluations between two looks at residuals, by the price of a product."""
         return evaluations_per_look(len(self.injection), self.weight)
 
     def linearize(self, z: Tensor, kept: Tensor | None = None) -> "LayerLinearization":
-        """Of the slopes; no product is needed where the preactivations were kept."""
+        """The linearization, made of slopes: without a product if preactivations were kept."""
         inner = self.layer.preactivation(z, self.injection, self.weight) if kept is None else kept
         return LayerLinearization(self.layer, z, inner, self.weight)
 
@@ -181,7 +181,7 @@ class LayerProblem(Problem):
         return packing_pays(dropped, self.weight)
 
     def rows(self, index: Tensor) -> "LayerProblem":
-        """Their injections."""
+        """The problem of some samples, with their injections."""
         part = LayerProblem(self.layer, self.injection.index_select(0, index), self.weight)
         part._rounded = self._rounded
         return part
@@ -223,7 +223,7 @@ class LayerLinearization(Linearization):
         return [inner if needed[0] else None, weight]
 
     def adjoint(self, right: Tensor) -> "LayerAdjoint":
-        """Its equation, in one product per step."""
+        """The adjoint equation, with one product per step."""
         return LayerAdjoint(self, right, adjoint=True)
 
     def packing_pays(self, dropped: int) -> bool:
@@ -231,7 +231,7 @@ class LayerLinearization(Linearization):
         return packing_pays(dropped, self.weight)
 
     def rows(self, index: Tensor) -> "LayerLinearization":
-        """Their slopes."""
+        """The linearization at some samples, with their slopes."""
         z, inner, slope = (t.index_select(0, index) for t in (self.z, self.inner, self.slope))
         part = LayerLinearization(self.layer, z, inner, self.weight, slope)
         part.rounded = self.rounded
@@ -252,7 +252,7 @@ class LayerAdjoint(LinearProblem):
     def recurring(
         self, solver: Solver, start: Tensor | None, known: Recurrences
     ) -> Recurring | None:
-        """By a graph, whatever the slopes are of."""
+        """The adjoint solve as one of its kind, for a graph, whatever the activation."""
         if not _pays(self, solver, self.right.numel()):
             return None
 
@@ -266,7 +266,7 @@ class LayerAdjoint(LinearProblem):
 
     @property
     def evaluations_per_look(self) -> int:
-        """As many as its products say."""
+        """Evaluations between two looks at residuals, by the price of a product."""
         return evaluations_per_look(len(self.right), self.near.weight)
 
     def coarse(self, z: Tensor, evaluation: Evaluation, steps: int) -> Tensor | None:
@@ -288,7 +288,7 @@ class LayerAdjoint(LinearProblem):
         return STEPS if products_pay(len(self.right), self.near.weight) else 0
 
     def rows(self, index: Tensor) -> "LayerAdjoint":
-        """Their right-hand sides and slopes."""
+        """The equations of some samples, with their right-hand sides and slopes."""
         return LayerAdjoint(self.near.rows(index), self.right.index_select(0, index), adjoint=True)
 
 

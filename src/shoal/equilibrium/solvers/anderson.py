@@ -34,7 +34,7 @@ class _History:
     gram: tuple[Tensor, ...] = ()
 
     def extended(self, z: Tensor, residual: Tensor, memory: int) -> "_History":
-        """With one more iterate, and no more than ``memory`` differences."""
+        """This history with one more iterate, and no more than ``memory`` differences."""
         size = self.size or (sizes(residual),)
         residual = residual / size[0]
         if not self.z:

@@ -61,7 +61,7 @@ class Solver(ABC):
         return rtol, _ATOL * rtol if self.atol is None else self.atol
 
     def with_tolerances(self: _S, rtol: float | None, atol: float | None) -> _S:
-        """The same method with other tolerances."""
+        """This method with other tolerances."""
         return replace(self, rtol=rtol, atol=atol)
 
     @abstractmethod

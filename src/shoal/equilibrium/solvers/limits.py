@@ -36,7 +36,7 @@ class Limits:
     @classmethod
     @lru_cache(maxsize=64)
     def of(cls, solver: Solver, width: int, dtype: torch.dtype) -> "Limits":
-        """Those of a method, for states of so many numbers."""
+        """The limits of a method, for states of so many numbers."""
         info = torch.finfo(dtype)
         computed = torch.finfo(torch.float32 if dtype.itemsize < 4 else dtype)
         return cls(
@@ -48,7 +48,7 @@ class Limits:
         )
 
     def verdict(self, begun: Pair, ended: Pair) -> tuple[Tensor, Tensor]:
-        """By what factor the worst sample was off before some steps and is after them; residuals.
+        """How far off the worst sample was before some steps and is after them; residuals.
 
         The second factor is infinite where more must be known to judge a sample: an iterate that
         has grown without bound, norms that are out of range, or a start below the tolerance. In

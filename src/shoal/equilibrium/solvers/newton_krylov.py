@@ -16,7 +16,7 @@ _SHORTEST = 2.0**-10  # a step that is halved more often is taken anyway
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    """Where the last step began, where it points, how far it went, and the residual there.
+    """The last step: where it began and points, how far it went, and the residual there.
 
     Directions and residuals are in units of the first residual's size, zero before it is known.
     """

@@ -26,7 +26,7 @@ class _Pace:
     rate: float = 0.4
 
     def at(self, excess: float) -> "_Pace":
-        """With one more measurement."""
+        """The pace after one more measurement."""
         rate = self.rate
         if excess < self.excess < math.inf:
             rate = (excess / self.excess) ** (1 / self.made)
@@ -82,11 +82,11 @@ class Picard(Solver):
 
     @property
     def steady(self) -> bool:
-        """It is."""
+        """``True``: residuals of a contraction fall at a steady rate."""
         return True
 
     def follows_map(self, problem: Problem) -> bool | None:
-        """They are, unless there are coarse ones between them."""
+        """Whether graphs are wanted; ``None`` if there are coarse steps."""
         return None if self._coarse_steps(problem) else self.graphs
 
     def _coarse_steps(self, problem: Problem) -> int:
@@ -142,7 +142,7 @@ class DampedPicard(Solver):
 
     @property
     def steady(self) -> bool:
-        """It is."""
+        """``True``: residuals of a contraction fall at a steady rate."""
         return True
 
     def init(self, z: Tensor) -> None:
@@ -161,5 +161,5 @@ class DampedPicard(Solver):
 
 
 def without_coarse_steps(solver: Solver) -> Solver:
-    """The same solver in one precision, such that its steps can be repeated one by one."""
+    """A solver without coarse steps, whose iterates can be repeated one by one."""
     return replace(solver, coarse_steps=0) if isinstance(solver, Picard) else solver

@@ -68,7 +68,7 @@ class Linearization(ABC):
         return False
 
     def rows(self, index: Tensor) -> "Linearization":
-        """The same for some of the samples alone."""
+        """The problem of some of the samples alone."""
         raise NotImplementedError
 
     def partials(self, g: Tensor, needed: Sequence[bool]) -> list[Tensor | None]:
@@ -140,7 +140,7 @@ class Problem(ABC):
     def recurring(
         self, solver: "Solver", start: Tensor | None, known: "Recurrences"
     ) -> "Recurring | None":
-        """The same solve as one of a kind that may be made at once; ``None`` if it may not."""
+        """This solve as one of a kind that may be made at once; ``None`` if it may not."""
         del solver, start, known
         return None
 
@@ -286,7 +286,7 @@ class FunctionProblem(Problem):
 
 
 class FunctionLinearization(Linearization):
-    r"""By reverse mode alone: $Jk$ is the derivative of $g \mapsto J^\top g$."""
+    r"""A linearization by reverse mode alone: $Jk$ is the derivative of $g \mapsto J^\top g$."""
 
     def __init__(self, problem: FunctionProblem, z: Tensor) -> None:
         self.problem, self.z = problem, z
@@ -300,11 +300,11 @@ class FunctionLinearization(Linearization):
         return self._value
 
     def pull(self, g: Tensor) -> Tensor:
-        """By autograd."""
+        r"""$J^\top g$, by autograd."""
         return self._pull(g)
 
     def push(self, k: Tensor) -> Tensor:
-        """By autograd, twice."""
+        r"""$Jk$, by differentiating $J^\top g$ by autograd."""
         if self._push is None:
             _, self._push = vjp(self._pull, torch.zeros_like(self.z))
         return self._push(k)
@@ -314,7 +314,7 @@ class FunctionLinearization(Linearization):
         return self.problem.packing_pays(dropped)
 
     def rows(self, index: Tensor) -> Linearization:
-        """By another evaluation."""
+        """The linearization at some samples, by another evaluation."""
         return self.problem.rows(index).linearize(self.z.index_select(0, index))
 
 
@@ -355,7 +355,7 @@ class LinearProblem(Problem):
         return Evaluation(self.right + self.product(z))
 
     def linearize(self, z: Tensor, kept: Tensor | None = None) -> Linearization:  # noqa: ARG002
-        """It is linear."""
+        """The linearization of a linear map: its own."""
         return _LinearMap(self, z)
 
     def derivative_at(self, z: Tensor) -> Product:  # noqa: ARG002
@@ -367,7 +367,7 @@ class LinearProblem(Problem):
         return self.near.packing_pays(dropped)
 
     def rows(self, index: Tensor) -> "LinearProblem":
-        """Their right-hand sides, and a linearization of their own."""
+        """The equations of some samples, with a linearization of their own."""
         right = self.right.index_select(0, index)
         return LinearProblem(self.near.rows(index), right, adjoint=self.adjoint)
 

@@ -53,7 +53,7 @@ class Outcome:
         return self.solution.steps if self.best is None else self.best
 
     def improved(self, later: "Outcome") -> "Outcome":
-        """With what another solve made of it, from where this one ended."""
+        """This outcome with what another solve made of it, from where this one ended."""
         old, new = self.solution, later.solution
         worse = ~new.converged & ~(new.residual <= old.residual)
         value = torch.where(worse[:, None], old.value, new.value)
@@ -283,7 +283,7 @@ class Records:
 
 
 def _safe_norms(value: Tensor, z: Tensor) -> Array:
-    """The same, on the host, for numbers of any size: their squares may not be in range."""
+    """Norms of rows on the host, for numbers whose squares may not be in range."""
     both = torch.stack([value - z, z])
     both = both.float() if both.dtype.itemsize < 4 else both
     scale: Tensor = torch.linalg.vector_norm(both, torch.inf, dim=2)
@@ -295,7 +295,7 @@ def _safe_norms(value: Tensor, z: Tensor) -> Array:
 
 
 def _to_host(norms: Tensor) -> Array:
-    """Their numbers in float64."""
+    """Norms as numbers of the host, in float64."""
     if torch._C._functorch.is_functorch_wrapped_tensor(norms):  # no memory to be read
         return np.array(norms.tolist(), dtype=np.float64)
     host = norms.detach().cpu()

@@ -63,7 +63,7 @@ class Solution:
         return made
 
     def with_value(self, value: Tensor) -> "Solution":
-        """The same with another value."""
+        """This solution with another value."""
         solution = object.__new__(type(self))
         solution.__dict__.update(self.__dict__, value=value)
         return solution

@@ -50,7 +50,7 @@ class Recall:
 
     @classmethod
     def of(cls, state: Mapping[str, Tensor]) -> "Recall":
-        """The same again, of its state."""
+        """The memory that a saved state describes."""
         recall = cls()
         if state:
             # states of older versions lack the steps: their next solves may look once more
@@ -144,7 +144,7 @@ class WarmStart:
 
     @classmethod
     def of(cls, state: Mapping[str, Tensor]) -> "WarmStart":
-        """The same again, of its state."""
+        """The memory that a saved state describes."""
         parts: dict[str, dict[str, Tensor]] = {"forward": {}, "backward": {}}
         for name, tensor in state.items():
             part, _, rest = name.partition(".")

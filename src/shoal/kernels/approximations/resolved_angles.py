@@ -26,7 +26,7 @@ _INSET = 0.125  # beyond, sums over Hermite coefficients are short
 
 
 def resolved_angles(function: KernelFunction, norm: float, angles: Span) -> Span:
-    """Those of some angles that one series may do for, given the largest norm."""
+    """The part of a range of angles that one series may do for, given the largest norm."""
     seen = _seen(nearby(function), norm)
     if any(_fine(phi, std) for phi, std in seen):
         return common_angles(angles, (_INSET, math.pi - _INSET))

@@ -86,7 +86,7 @@ class Surface:
 
     @cached
     def restricted(self, angles: Span, tolerance: float) -> "Surface":
-        """The same for fewer angles, by a shorter series."""
+        """The surface for fewer angles, by a shorter series."""
         degree = self.coefficients.shape[-1] - 1
         coefficients, left_out = self._interpolated(chebyshev_nodes(degree, *angles), tolerance)
         return replace(self, angles=angles, coefficients=coefficients, error=self.error + left_out)
@@ -122,7 +122,7 @@ def to_unit(x: Tensor, span: Span) -> Tensor:
 
 
 def padded(coefficients: Tensor, size: int) -> Tensor:
-    """The same series with so many coefficients."""
+    """A series with zeros added, up to so many coefficients."""
     return torch.nn.functional.pad(coefficients, (0, size - coefficients.shape[-1]))
 
 
@@ -205,7 +205,7 @@ def nearby(function: KernelFunction) -> KernelFunction:
 def _degrees(
     function: KernelFunction, norms: Span, angles: Span, tolerance: float, many: bool
 ) -> tuple[int, int] | str:
-    """Those that lines through the box need, or why there are none, which is kept as well.
+    """The degrees that lines through the box need, or why none do; both are kept.
 
     Few entries do not pay for long lines.
     """

@@ -79,7 +79,7 @@ class Rounded:
 
 @dataclass(frozen=True, eq=False)
 class DifferentiableFactors:
-    """The same where derivatives are wanted.
+    """What rows or columns contribute where derivatives are wanted.
 
     Attributes:
         values: Scales times functions of the norms. shape: (2, n, rank)
@@ -122,7 +122,7 @@ class DifferentiableBlock(NamedTuple):
 
     @property
     def plain(self) -> Block:
-        """The same to be evaluated."""
+        """The block without derivatives, to be evaluated."""
         return Block(self.surface, self.rows.plain, self.columns.plain, self.cosine.clone())
 
 

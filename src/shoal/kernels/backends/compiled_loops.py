@@ -195,7 +195,7 @@ def _evaluate_tiles(
     ck_stride: int,
     ntk_stride: int,
 ) -> None:
-    """The same for tiles of columns of nearly one norm, whose series are combinations of a few."""
+    """Both kernels for tiles of columns of nearly one norm, which share a few series."""
     found, x = np.empty(WIDTH), np.empty(WIDTH)
     # in one array, at constant distances, so that the compiler sees that none is another: four
     # terms, the next one, and both sums

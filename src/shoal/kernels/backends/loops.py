@@ -171,7 +171,7 @@ class _Tiles(NamedTuple):
 
     @classmethod
     def of(cls, core: Array, rows: Factors, columns: Factors, cut: float) -> "_Tiles":
-        """Those of a block.
+        """The tiles of a block.
 
         Args:
             core: The coefficients of a surface. shape: (2, rank, rank, terms)
@@ -206,7 +206,7 @@ class _Tiles(NamedTuple):
 
     @property
     def rows_at_once(self) -> int:
-        """Of so many rows the series are formed together."""
+        """How many rows have their series formed together."""
         return max(1, _NUMBERS // self.series.shape[1])
 
     def of_rows(self, part: slice) -> tuple[Array, ...]:
@@ -235,7 +235,7 @@ def _in_fours(series: Array, cut: float) -> tuple[Array, Array]:
 
 
 def _padded_terms(coefficients: Array) -> Array:
-    """The same series with a number of terms that can be unrolled."""
+    """A series with zeros added, up to a number of terms that can be unrolled."""
     terms = coefficients.shape[-1]
     more = int(_even(np.array(terms))) - terms
     return np.pad(coefficients, [(0, 0)] * (coefficients.ndim - 1) + [(0, more)])

@@ -55,7 +55,7 @@ class Taylor:
         )
 
     def mapped(self, outer: "Taylor") -> "Taylor":
-        """Another function of this one, given its derivatives there."""
+        """A function of this jet, given the function's derivatives there."""
         second = outer.first * self.second + outer.second * self.first**2
         return Taylor(outer.value, outer.first * self.first, second)
 

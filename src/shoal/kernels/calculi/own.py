@@ -136,13 +136,13 @@ def fixed_variance(loop: Loop, injected: Tensor, *, differentiable: bool) -> Ten
 
 
 def loop_variance(loop: Loop, injected: float) -> float:
-    """The same for one number."""
+    """The variance around a loop, for one injected number."""
     given = torch.tensor(injected, dtype=torch.float64)
     return float(fixed_variance(loop, given, differentiable=False))
 
 
 def _solved(loop: Loop, injected: Tensor, *, differentiable: bool) -> Tensor:
-    """The same by one equation per element."""
+    """The variances around a loop, by one equation per element."""
     recurrent = loop.cells[0].weights.variance
 
     def equation(guess: Tensor) -> tuple[Tensor, Tensor]:

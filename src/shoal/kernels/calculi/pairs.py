@@ -97,7 +97,7 @@ class Pairs(PairCalculus, OfVectors):
 
     @classmethod
     def of(cls, a: Tensor, b: Tensor, c: Tensor, *, differentiable: bool) -> "Pairs":
-        """Those of some norms and products in float64."""
+        """The pairs of some norms and products, in float64."""
         a, b, c = torch.broadcast_tensors(a, b, c)
         norms = torch.stack([a, b])
         if differentiable:

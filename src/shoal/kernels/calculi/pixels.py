@@ -279,7 +279,7 @@ class Pixels(PairCalculus):
         return self._gain(loop) < 1
 
     def _gain(self, loop: Loop) -> float:
-        """By what a turn of the loop multiplies changes of covariances at most."""
+        """A bound of the factor by which a turn of the loop multiplies changes."""
         (cell,) = loop.cells
         slope = self.own.largest_slope(cell.activation)
         gain = squared_gain((replace(cell, activation=Identity()),)) * slope
@@ -330,7 +330,7 @@ def _slopes(phi: Activation, triple: tuple[Tensor, ...]) -> Tensor:
 
 
 class _Points(NamedTuple):
-    """Where duals are wanted: all pairs of pixels neither of which is empty.
+    """The arguments of duals: all pairs of pixels neither of which is empty.
 
     Attributes:
         triple: Variances, the partners' variances, and covariances. Those at the end stand for the
@@ -348,7 +348,7 @@ class _Points(NamedTuple):
     def of(
         cls, variances: tuple[Tensor, Tensor], covariance: Tensor, extremes: Tensor
     ) -> "_Points":
-        """Those of some pairs of pixels."""
+        """The arguments at some pairs of pixels."""
         triple = torch.broadcast_tensors(*variances, within_bound(*variances, covariance))
         empty = any(bool((variance == 0).any()) for variance in variances)
         where = (triple[0] > 0) & (triple[1] > 0) if empty else None

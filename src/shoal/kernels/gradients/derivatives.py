@@ -87,12 +87,12 @@ def own_derivatives(plan: Plan, names: tuple[str, ...], norm: Tensor) -> Tensor:
 
 @cached
 def _own_at(function: KernelFunction, names: tuple[str, ...], log_norm: float) -> Tensor:
-    """The same of one norm, kept for later calls. shape: (2 + len(names), 2, 1)."""
+    """Own kernels and derivatives at one norm, kept. shape: (2 + len(names), 2, 1)."""
     return _own(function, names, torch.tensor([log_norm], dtype=torch.float64))
 
 
 def _own(function: KernelFunction, names: tuple[str, ...], log_norm: Tensor) -> Tensor:
-    """The same one by one, given the logarithms of the norms."""
+    """Own kernels and their derivatives, one by one, given the logarithms of the norms."""
 
     def kernels(f: KernelFunction, log: Tensor) -> Kernels:
         return f.own(torch.exp(2 * log))
@@ -133,7 +133,7 @@ def pair_derivatives(
 def _distinct_pairs(
     plan: Plan, names: tuple[str, ...], i: Tensor, j: Tensor, angle: Tensor
 ) -> Tensor:
-    """Those at the nearest angles at which all layers tell the inputs of a pair apart."""
+    """Derivatives at the nearest angles at which all layers tell a pair's inputs apart."""
     smallest, rest = _SMALLEST_ANGLE, torch.arange(len(i), device=i.device)
     result = _pairs_apart(plan, names, i, j, angle, smallest)
     while smallest < _WIDEST:
@@ -148,7 +148,7 @@ def _distinct_pairs(
 def _pairs_apart(
     plan: Plan, names: tuple[str, ...], i: Tensor, j: Tensor, angle: Tensor, smallest: float
 ) -> Tensor:
-    """Those at angles that are at least so far from 0 and π."""
+    """Derivatives at angles that are at least so far from 0 and π."""
     left, right = _nonzero_norms(plan, i, j)
     nearest = angle.clamp(smallest, math.pi - smallest)
     a, b, c = left**2, right**2, left * right * nearest.cos()

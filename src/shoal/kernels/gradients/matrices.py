@@ -208,7 +208,7 @@ class Derivatives:
 
     @cached_property
     def surface(self) -> Surface | None:
-        """With its derivative in one norm; ``None`` if pairs are differentiated one by one."""
+        """The surface and its derivative in a norm; ``None`` if pairs are taken one by one."""
         plan, architecture = self.plan, self.plan.function.architecture
         few = plan.pairs < FEW_PAIRS and not architecture.positively_homogeneous
         if plan.surface is None or few:
@@ -246,7 +246,7 @@ class Derivatives:
         return [] if self.surface is None else self._slopes(self.surface.angles)
 
     def _slopes(self, angles: Span) -> list[Surface]:
-        """The same, which are kept for later calls."""
+        """Surfaces of the derivatives in variances at some angles."""
         if variances_from_inputs(self.plan.function, self.names):
             return []
         inside = max(angles[0], INSET), min(angles[1], math.pi - INSET)
@@ -254,7 +254,7 @@ class Derivatives:
 
     @cached_property
     def own(self) -> Tensor:
-        """Of the rows with themselves, see :func:`own_derivatives`."""
+        """Own kernels of the rows with derivatives, see :func:`own_derivatives`."""
         return own_derivatives(self.plan, self.names, self.plan.left.norm)
 
     @cached_property

@@ -37,7 +37,7 @@ class ImageKernels:
 
     @property
     def width(self) -> None:
-        """It does not matter."""
+        """``None``: kernels of images do not depend on a width."""
         return None
 
     @property

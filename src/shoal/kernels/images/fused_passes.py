@@ -103,7 +103,7 @@ class FusedPixels:
         return torch.cat([self._block((i, j), steps) for i, j in blocks], 1)
 
     def _block(self, index: tuple[Tensor, Tensor], steps: Tensor) -> Tensor:
-        """The same for as many pairs as one launch takes."""
+        """Both kernels of as many pairs as one launch takes."""
         tiles = _backend("pixel_tiles")
         assert tiles is not None
         variances = self._variances.float()
@@ -133,7 +133,7 @@ class FusedPixels:
 
     @cached_property
     def _variances(self) -> Tensor:
-        """Of what each pixel sees at equilibrium, found in float64."""
+        """The variances of what each pixel sees at equilibrium, found in float64."""
         images, injection, (cell,) = self.images, self.layers.injection, self.layers.cells
         assert injection is not None
         given = images.patches(images.start(gated=False)[0])
@@ -184,7 +184,7 @@ class FusedChain(FusedPixels):
 
     @cached_property
     def _variances(self) -> Tensor:
-        """Of what each pixel sees in each layer. shape: (images, layers, height, width)."""
+        """Variances that pixels see in each layer. shape: (images, layers, height, width)."""
         parts = []
         for points in self.images.points.split(_IMAGES):
             images = Images(points, self.images.pairs)

@@ -96,7 +96,7 @@ class ImagePlan:
 
     @property
     def displacements(self) -> Tensor:
-        """Those of pairs of pixels that matter; a readout of all pixels sees equal ones only."""
+        """The displacements that matter: a readout of all pixels sees equal pixels only."""
         pixels = math.prod(self.images.pairs.sides)
         return torch.arange(pixels if self.function.architecture.pooling else 1)
 

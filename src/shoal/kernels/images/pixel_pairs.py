@@ -115,7 +115,7 @@ class PixelPairs:
 
     @property
     def gain(self) -> float:
-        """By what a sum over patches multiplies fields at most; see ``patch_gain``."""
+        """The norm of a sum over patches; see ``patch_gain``."""
         return patch_gain(self.sides, self.patch_size, self.padding, self.share)
 
     @cached_property

@@ -59,7 +59,7 @@ class Diagonal:
 
     @classmethod
     def at(cls, std: float) -> "Diagonal":
-        """Those for a standard deviation $s$."""
+        """The integrals for a standard deviation $s$."""
         passed = 0.5 - math.atan(std) / (2 * math.pi)
         square = std**2 / 4 + (1 + std**2) * passed + std / (2 * math.pi)
         return cls(square, passed, passed + 0.25)

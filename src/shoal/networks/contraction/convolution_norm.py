@@ -48,7 +48,7 @@ class ConvolutionNorm:
 
     @property
     def drift(self) -> float:
-        r"""By what the Frobenius norm of a change bounds the change of the norm.
+        r"""The ratio by which the Frobenius norm of a change bounds the change of the norm.
 
         $\|\hat W(\omega)\| \le \sum_k \|W_k\|_F \le \sqrt{q}\,\|W\|_F$ for $q$ positions.
         """

@@ -20,7 +20,7 @@ class WeightNorm(Protocol):
 
     @property
     def drift(self) -> float:
-        """By what the Frobenius norm of a change bounds the change of the norm."""
+        """The ratio by which the Frobenius norm of a change bounds the change of the norm."""
         ...
 
     def bounds(self, weight: Tensor, *, tightness: float = 1e-3) -> NormBounds:
@@ -49,14 +49,14 @@ class MatrixNorm:
         return 1.0
 
     def bounds(self, weight: Tensor, *, tightness: float = 1e-3) -> NormBounds:
-        """By products of matrices."""
+        """Certified bounds of the norm, by products of matrices."""
         rows = weight.flatten(1)
         if self.groups > 1:
             rows = rows.reshape(self.groups, len(rows) // self.groups, -1)
         return operator_norm_bounds(rows, tightness=tightness)
 
     def estimate(self, weight: Tensor, near: Tensor | None = None) -> Eigenpair:
-        """By Lanczos iteration."""
+        """An estimate of the norm, by Lanczos iteration."""
         return spectral_norm(weight, near)
 
 

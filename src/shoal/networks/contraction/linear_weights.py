@@ -151,7 +151,7 @@ def _norm_factor(layer: nn.Module) -> float:
 
 
 def _patches(size: int, stride: int, dilation: int, added: int, mode: str) -> int:
-    """In how many patches a pixel can lie along one axis, at all places that padding puts it to.
+    """The most patches that a pixel lies in along one axis, its padded copies counted.
 
     Args:
         size: Of the kernel.

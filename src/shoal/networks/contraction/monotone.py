@@ -120,7 +120,7 @@ class MonotoneCell(nn.Module):
 
     @property
     def rate(self) -> float:
-        """By what factor, at most, each call brings two states closer to each other; certified."""
+        """A certified bound of the factor by which each call brings two states closer."""
         # with that step size, the square of the rate is 1 - αm
         return math.sqrt(1 - self.step_size * self.margin)
 

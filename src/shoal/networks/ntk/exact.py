@@ -14,7 +14,7 @@ _PARALLEL = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
 
 
 def exact(module: Module, *, silent: bool = False) -> Module:
-    """The same module, of the same parameters, whose equilibria have exact gradients.
+    """A copy of a module that shares its parameters and has exact gradients of equilibria.
 
     What is copied is the way to layers and networks with an equilibrium, no tensor; a module
     without any is returned itself, one that was compiled or distributed as what that was made
@@ -28,7 +28,7 @@ def exact(module: Module, *, silent: bool = False) -> Module:
 
 
 def _exact(module: Module, silent: bool, copies: dict[int, Module]) -> Module:
-    """The same; a module in several places stays one."""
+    """The copy of a module; one that stands in several places stays one."""
     if id(module) not in copies:
         copies[id(module)] = _copied(module, silent, copies)
     return copies[id(module)]
@@ -82,7 +82,7 @@ def forget(module: Module) -> None:
 
 @contextmanager
 def evaluating(module: Module) -> Iterator[None]:
-    """Where all of a module is in evaluation mode, neither random nor learning statistics."""
+    """A context with a module in evaluation mode, neither random nor learning."""
     modes = [(one, one.training) for one in module.modules()]
     module.eval()
     try:

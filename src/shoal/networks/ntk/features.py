@@ -44,7 +44,7 @@ def feature_kernel(
 
 
 def inner_products(left: Tensor, right: Tensor, *, diag: bool) -> Tensor:
-    """Of all rows, or of each with its partner."""
+    """Inner products of all rows, or of each with its partner."""
     return (left * right).sum(1) if diag else left @ right.T
 
 

@@ -131,7 +131,7 @@ class Jacobians:
         return self._call(chosen, alone).flatten()[outputs]
 
     def of(self, x: ModuleInputs, outputs: slice = slice(None)) -> list[Tensor]:
-        """For each parameter the derivatives, of shape (samples, outputs, numbers)."""
+        """The derivatives in each parameter, of shape (samples, outputs, numbers)."""
         if self._batched:
             try:
                 with warnings.catch_warnings(), torch.enable_grad():

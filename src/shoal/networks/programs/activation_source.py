@@ -167,12 +167,12 @@ class Expressions:
 
     @property
     def _stored(self) -> torch.dtype:
-        """That of the numbers: those of a table have more digits and range than half precision."""
+        """The dtype of the numbers of a table: never half precision."""
         return torch.promote_types(self.dtype, torch.float32)
 
     @property
     def _precision(self) -> torch.dtype:
-        """That in which tables are looked for: by bits in single precision."""
+        """The dtype in which tables are searched; by bits, the one that they are stored in."""
         return self._stored if self.by_bits else torch.float64
 
 

@@ -116,7 +116,7 @@ class Stack(nn.Module):
         return self.activations[0](self.mixed(z, self.recurrent[0]) + u)
 
     def _rows(self, z: Tensor, u: Tensor) -> Tensor:
-        """The same of a sample in one network as a sample: one may fail where others settle."""
+        """The loop with one row per network and sample: one may fail where others settle."""
         several = (-1, len(self.bias), *z.shape[1:])
         return self.cell(z.view(several), u.view(several)).flatten(0, 1)
 

@@ -119,6 +119,6 @@ def _setting(result: Result) -> tuple[int | float | str, ...]:
 
 
 def _chosen(result: Result) -> dict[str, Any]:
-    """Of every seed, at the step size that is best on validation samples on average."""
+    """The runs of every seed, at the step size that is best on validation samples."""
     best = int(result.arrays["validation"].mean(1).argmax())
     return {key: result.arrays[key][best] for key in _BY_NETWORK}

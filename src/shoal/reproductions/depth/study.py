@@ -206,7 +206,7 @@ class DepthOfTasks(DepthStudy):
         return ("free", *found) if setting == Setting() else found
 
     def claims(self, summary: Mapping[str, float]) -> Sequence[Claim]:
-        """Of the tables, and of the two tasks with answers far away."""
+        """Claims on the tables, and on the two tasks with answers far away."""
         return claims_of_tasks(summary, ("diabetes", "cancer"))
 
     @classmethod
@@ -231,7 +231,7 @@ class DepthOfImages(DepthStudy):
     batch: int = 100
 
     def claims(self, summary: Mapping[str, float]) -> Sequence[Claim]:
-        """Of all its tasks."""
+        """Claims on all of the study's tasks."""
         return claims_of_images(summary, self.tasks)
 
     @classmethod
@@ -253,7 +253,7 @@ class DepthOfConvolutions(DepthStudy):
     batch: int = 100
 
     def claims(self, summary: Mapping[str, float]) -> Sequence[Claim]:
-        """Of all its tasks."""
+        """Claims on all of the study's tasks."""
         return claims_of_images(summary, self.tasks)
 
     @classmethod
@@ -264,7 +264,7 @@ class DepthOfConvolutions(DepthStudy):
 
 
 def claims_of_images(summary: Mapping[str, float], tasks: Sequence[str]) -> tuple[Claim, ...]:
-    """Where everything is within reach, no network needs an equilibrium."""
+    """Claims on images: where everything is within reach, nothing needs an equilibrium."""
     return tuple(
         _as_good(summary, tasks, network, words)
         for network, words in (
@@ -276,7 +276,7 @@ def claims_of_images(summary: Mapping[str, float], tasks: Sequence[str]) -> tupl
 
 
 def claims_of_tasks(summary: Mapping[str, float], tables: Sequence[str]) -> tuple[Claim, ...]:
-    """The same of tables; but answers far away need depth, and a gain that lets them come."""
+    """Claims on tables, which need no depth, and on answers far away, which do."""
     far = {
         task: {network: summary[f"{task}_{network}_far"] for network in ("free", "plain3")}
         for task in ("sequence", "graph")

@@ -68,7 +68,7 @@ def task(name: str, samples: int, seeds: int, length: int, device: torch.device)
 
 
 def flattened(given: Task) -> Task:
-    """The same, its places side by side as features of one."""
+    """A task whose places stand side by side, as features of one place."""
     return replace(given, x=given.x.flatten(1), neighbors="none")
 
 

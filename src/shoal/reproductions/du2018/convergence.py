@@ -67,7 +67,7 @@ class LinearConvergence(Experiment):
         return grid("network", "draw", network=KINDS, width=self.widths, draw=draws)
 
     def cost(self, point: Point) -> float:
-        """In proportion to the number of weights."""
+        """The cost of a point, in proportion to the number of weights."""
         pixels = self.features / 4 if point["network"] == "convolutional" else 1
         return float(point["width"]) ** 2 * pixels
 

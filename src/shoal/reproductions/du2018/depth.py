@@ -55,7 +55,7 @@ class DepthEigenvalue(Experiment):
         return grid(network=KINDS, depth=self.depths)
 
     def cost(self, point: Point) -> float:
-        """In proportion to the depth."""
+        """The cost of a point, in proportion to the depth."""
         return float(point["depth"]) * (4 if point["network"] == "convolutional" else 1)
 
     def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, float]:  # noqa: ARG002

@@ -64,7 +64,7 @@ class PredictedTraining(DEQs):
         return grid("draw", "width", activation=self.names, **axes)
 
     def cost(self, point: Point) -> float:
-        """That of products with the weights."""
+        """The cost of a point: that of products with the weights."""
         return 1e5 + float(point["width"]) ** 2
 
     def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, Any]:

@@ -80,7 +80,7 @@ class Recovery(Experiment):
         return [p for p in points if p["source"] == "process" or float(p["samples"]) <= wide]
 
     def cost(self, point: Point) -> float:
-        """That of the kernels and their spectra."""
+        """The cost of a point: that of the kernels and their spectra."""
         n = float(point["samples"])
         return 1e6 + n**3 / 10
 
@@ -136,7 +136,7 @@ class Recovery(Experiment):
         return values
 
     def _log_likelihoods(self, deq: shoal.DEQ, x: Tensor, y: Tensor) -> Any:
-        """Of all draws, with the scale known and free. shape: (2, draws)."""
+        """Log likelihoods of all draws, the scale known and free. shape: (2, draws)."""
         own, vectors = torch.linalg.eigh(shoal.kernel(deq, x).ck)
         spread = own.clamp(min=0) + self.noise
         fit = ((y @ vectors) ** 2 / spread).sum(1)

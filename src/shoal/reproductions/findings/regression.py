@@ -129,7 +129,7 @@ class Regression(Experiment):
         return found
 
     def _samples(self, dataset: str, device: torch.device) -> tuple[Samples, Samples]:
-        """To train and to test with."""
+        """Samples to train and to test with."""
         if dataset != "mixture":
             train = image_samples(dataset, "train", self.samples, torch.float64, device)
             return train, image_samples(dataset, "test", None, torch.float64, device)

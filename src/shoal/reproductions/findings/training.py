@@ -71,7 +71,7 @@ class TrainingCurves(DEQs):
         return found + [{**c, "width": m, "trial": k} for m, k in draws for c in cases]
 
     def cost(self, point: Point) -> float:
-        """That of products with the weights, and of launching them."""
+        """The cost of a point: that of products with the weights, and of launching them."""
         if point["width"] == "inf":
             return 1e-9 * self.samples**3
         width, deq = float(point["width"]), point["network"] == "deq"

@@ -39,7 +39,7 @@ class Concentration(GramWidth):
         return cls(widths=(64, 256, 1024, 4096, 16384, 65536), draws=6, samples=12, features=24)
 
     def cost(self, point: Point) -> float:
-        """That of the features."""
+        """The cost of a point: that of the features."""
         return 1e4 + float(point["width"])
 
     def gram(self, x: Tensor, width: int, seed: int) -> Tensor:

@@ -55,7 +55,7 @@ class Stability(WidthDraws):
         return cls(widths=(512, 4096), draws=3, samples=12, features=24)
 
     def cost(self, point: Point) -> float:
-        """That of singular values."""
+        """The cost of a point: that of singular values."""
         return 1e3 + float(point["width"])
 
     def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, Any]:

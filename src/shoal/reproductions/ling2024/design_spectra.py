@@ -63,7 +63,7 @@ class _DesignSpectra(Spectra):
         return found | {f"{k}_eigenvalues": torch.linalg.eigvalsh(m) for k, m in pairs.items()}
 
     def summarize(self, results: Sequence[Result]) -> dict[str, float]:
-        """Also the differences relative to the size."""
+        """The summary with differences relative to the size."""
         found = super().summarize(results)  # type: ignore[safe-super]  # that of the samples
         names = [key.removesuffix("_exact") for key in found if key.endswith("_exact")]
         return found | {f"{n}_relative": found[f"{n}_exact"] / found[f"{n}_size"] for n in names}

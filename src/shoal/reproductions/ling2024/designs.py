@@ -65,7 +65,7 @@ class DesignError(SampleSizes):
         return cls(families=families, samples=(100, 400), trials=2, fit_from=100)
 
     def cost(self, point: Point) -> float:
-        """That of Gram matrices, and of designing."""
+        """The cost of a point: that of Gram matrices, and of designing."""
         return 5e10 + float(point["n"]) ** 3
 
     def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, float]:
@@ -121,7 +121,7 @@ class DesignError(SampleSizes):
         return figure
 
     def _draw_activations(self, axes: Axes) -> None:
-        """Those of the DEQs, dashed, and of the first designs for their conjugate kernels."""
+        """Draw the DEQs' activations, dashed, and those of the first designs for their CKs."""
         tau0 = self.mixture(max(self.samples)).tau0
         x = torch.linspace(-_REACH, _REACH, 801, dtype=torch.float64) * tau0
         for name, color in zip(self.names, COLORS, strict=False):

@@ -133,7 +133,7 @@ class _OnMixture(_EquivalentSpectra, MixtureSpectra):
     )
 
     def errors(self, summary: Mapping[str, float]) -> tuple[dict[str, float], str, str, str]:
-        """Those of the paper's form."""
+        """The errors of the paper's form."""
         found = {name: summary[f"{name}_exact_paper"] for name in self.printed}
         words = ", ".join(f"{value:.2f}" for value in found.values())
         return found, "mixture", words, "neither σ_b nor the number of networks is stated"
@@ -152,7 +152,7 @@ class _OnImages(_EquivalentSpectra, ImageSpectra):
     told: ClassVar[str] = "error {exact_paper:.3g}, with norms {exact_measured:.3g}"
 
     def errors(self, summary: Mapping[str, float]) -> tuple[dict[str, float], str, str, str]:
-        """Those of the paper's form, for the preprocessing that is nearest."""
+        """The errors of the paper's form, for the preprocessing that is nearest."""
         best = {name: summary[f"{name}_centered-unit_exact_paper"] for name in self.printed}
         words = ", ".join(short(value, 3) for value in best.values())
         remark = "neither the scaling of images nor σ_b is stated; nearer with σ_b² = 0.2"

@@ -38,7 +38,7 @@ class _EquivalentError(SampleSizes):
         return cls(kinds, samples=(100, 200, 400), trials=1, fit_from=100)
 
     def cost(self, point: Point) -> float:
-        """That of a Gram matrix, and something for small ones."""
+        """The cost of a point: that of a Gram matrix, and something for small ones."""
         return 1e9 + float(point["n"]) ** 3
 
     def compute(self, point: Point, *, seed: int, device: torch.device) -> Mapping[str, Any]:
