@@ -96,7 +96,8 @@ def regression(rank: int, device: str = "cpu") -> dict[str, Any]:
         "solution": [fit.coefficients.cpu()],
         "predictions": [fit.predict(new).cpu(), array],
         "variances": [fit.variance(new).cpu()],
-        "estimates": list(torch.tensor([*likelihood, *gcv], dtype=torch.float64)),
+        # a standard error is rounded as the estimates are that it is the spread of
+        "estimates": list(torch.tensor([[*likelihood], [*gcv]], dtype=torch.float64)),
     }
 
 
