@@ -1,8 +1,11 @@
 """Compiled loops over the entries of kernel matrices, against scalar equations."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
+from numpy.polynomial.chebyshev import chebval
 
 from kernels.points import inputs, norms_between
 from shoal import DEQ, GELU, FullyConnected, ReLU, Tanh, kernel, kernel_function
@@ -10,6 +13,7 @@ from shoal import DEQ, GELU, FullyConnected, ReLU, Tanh, kernel, kernel_function
 numba = pytest.importorskip("numba", reason="compiled loops need Numba")
 
 from shoal.kernels import backends  # noqa: E402
+from shoal.kernels.approximations.surface import angular_surface  # noqa: E402
 from shoal.kernels.backends import compiled_loops as backend  # noqa: E402
 from shoal.kernels.backends.compiled_loops import arc_cosine, compiled  # noqa: E402
 from shoal.kernels.backends.loops import Loops  # noqa: E402
@@ -163,3 +167,27 @@ def test_gradients_of_the_ck_alone_are_those_of_blocks(norms, loops, monkeypatch
     monkeypatch.setattr(backends, "_loops", lambda: None)
     for own, other in zip(found, gradients(), strict=True):
         assert (own - other).abs().max() <= 1e-9 * other.abs().max()
+
+
+@pytest.mark.parametrize("cut", [2e-12, 1e-9])
+@pytest.mark.parametrize("low", [0.0, 0.125, 0.5])
+@pytest.mark.parametrize("phi", [ReLU(), Tanh()], ids=repr)
+def test_series_in_the_cosine_are_those_in_the_angle(phi, low, cut):
+    function = kernel_function(DEQ(phi, 0.2, 0.8))
+    whole = angular_surface(function, 1.0, 1e-12)
+    known = 0
+    for eighths in range(1, 24):
+        part = whole.restricted((low, min(low + eighths / 8, math.pi)), cut)
+        found = part.in_cosines(cut)
+        if found is None:
+            continue
+        known += 1
+        angle = torch.linspace(*part.angles, 500, dtype=torch.float64)
+        least, most = math.cos(part.angles[1]), math.cos(part.angles[0])
+        t = (2 * angle.cos() - least - most) / (most - least)
+        ones = torch.ones(500, 1, dtype=torch.float64)
+        expected = part.pairs(ones, ones, angle)
+        for wanted, series in zip(expected, found[:, 0, 0], strict=True):
+            values = torch.from_numpy(chebval(t.numpy(), series.numpy()))
+            torch.testing.assert_close(values, wanted, rtol=0, atol=cut)
+    assert known or low < 0.5  # next to 0 kernels are no short series in the cosine

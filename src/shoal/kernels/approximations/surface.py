@@ -92,12 +92,17 @@ class Surface:
         return replace(self, angles=angles, coefficients=coefficients, error=self.error + left_out)
 
     def in_cosines(self, tolerance: float) -> Tensor | None:
-        """Coefficients of series in the cosines instead; ``None`` if these are much longer."""
+        """Coefficients of series in the cosines instead; ``None`` if these are much longer.
+
+        Next to 0 and π kernels are series in the angle, of which the cosine knows the square: so
+        the series must have ended well before there are no more nodes.
+        """
         low, high = self.angles
         terms = self.coefficients.shape[-1]
-        nodes = chebyshev_nodes(2 * terms, math.cos(high), math.cos(low)).acos()
+        nodes = chebyshev_nodes(2 * terms + _LONGER, math.cos(high), math.cos(low)).acos()
         found, _ = self._interpolated(nodes, tolerance)
-        return found if self.rank * (found.shape[-1] - terms) <= _LONGER else None
+        longer, ended = found.shape[-1] - terms, found.shape[-1] <= 3 * len(nodes) // 4
+        return found if ended and self.rank * longer <= _LONGER else None
 
     def _interpolated(self, angles: Tensor, tolerance: float) -> tuple[Tensor, float]:
         """Series through the values at some angles, and what is left out of them."""
