@@ -1,5 +1,6 @@
 """Work in several threads, in each of which torch has one."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from typing import TypeVar
 import torch
 
 _T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 @contextmanager
@@ -22,9 +24,9 @@ def limited_threads(count: int) -> Iterator[None]:
 
 
 def side_by_side(
-    work: Callable[[_T], object], items: Sequence[_T], *, in_threads: bool = True
-) -> Iterator[None]:
-    """Do work on each item, in as many threads as torch has; yields after each item, in order.
+    work: Callable[[_T], _R], items: Sequence[_T], *, in_threads: bool = True
+) -> Iterator[_R]:
+    """Do work on each item, in as many threads as torch has; yields what it gives, in order.
 
     Threads of torch that have worked together on a product stay awake for a while and get in the
     way of what comes next. Here none of them work together: each thread does all that is to be done
@@ -33,8 +35,7 @@ def side_by_side(
     threads, gradients = torch.get_num_threads(), torch.is_grad_enabled()
     if not in_threads or threads == 1 or len(items) == 1:
         for item in items:
-            work(item)
-            yield
+            yield work(item)
         return
 
     def alone() -> None:
@@ -43,9 +44,9 @@ def side_by_side(
 
     pool = ThreadPoolExecutor(min(threads, len(items)), initializer=alone)
     try:
-        for done in [pool.submit(work, item) for item in items]:
-            done.result()
-            yield
+        waiting = deque(pool.submit(work, item) for item in items)
+        while waiting:
+            yield waiting.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(threads)  # what threads that come later begin with

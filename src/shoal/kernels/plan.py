@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -64,6 +64,7 @@ class Plan:
         columns: What the columns contribute.
         diagonal: Both kernels of the inputs of the rows with themselves, in float64. shape: (2, n)
         cost: Of an entry, in entries that are only evaluated.
+        seen: The least and the largest cosine of strips, but those near ±1, by first and last row.
     """
 
     function: KernelFunction
@@ -75,6 +76,7 @@ class Plan:
     columns: Factors
     diagonal: Tensor
     cost: int = 1
+    seen: dict[tuple[int, int], Span] = field(default_factory=dict)
 
     @property
     def symmetric(self) -> bool:
@@ -145,16 +147,23 @@ class Plan:
         return self.backend.cosines(*units)
 
     def angles(self, limit: int | None) -> Span:
-        """A range that holds all angles but those near 0 and π, rounded outwards."""
-        ends = [0.0, 0.0]
-        for strip in self.strips(limit):
-            cosine = self.cosines(strip)
-            cosine.masked_fill_(cosine.abs() > 1 - CLOSE, 0.0)
-            found = torch.aminmax(cosine)
-            ends = [min(ends[0], float(found[0])), max(ends[1], float(found[1]))]
-        low = math.floor(math.acos(ends[1]) * GRID) / GRID
-        high = math.ceil(math.acos(ends[0]) * GRID) / GRID
+        """A range that holds all angles seen but those near 0 and π, rounded outwards."""
+        if not self.seen:  # the matrix has not been filled
+            for strip in self.strips(limit):
+                self._look(strip, self.cosines(strip))
+        lows, highs = zip(*self.seen.values(), strict=True)
+        low = math.floor(math.acos(max(0.0, *highs)) * GRID) / GRID
+        high = math.ceil(math.acos(min(0.0, *lows)) * GRID) / GRID
         return max(low, INSET), min(high, math.pi - INSET)
+
+    def _look(self, strip: Strip, cosine: Tensor) -> Span:
+        """The least and the largest cosine of a strip; without those near ±1 they are noted."""
+        ends = least, most = tuple(float(end) for end in torch.aminmax(cosine))
+        if max(-least, most) > 1 - CLOSE:
+            clear = cosine.masked_fill(cosine.abs() > 1 - CLOSE, 0.0)
+            least, most = (float(end) for end in torch.aminmax(clear))
+        self.seen[strip.rows.start, strip.rows.stop] = least, most
+        return ends
 
     def mirror(self, matrix: Tensor, strip: Strip) -> None:
         """Copy what a strip of a symmetric matrix has above the diagonal to below it."""
@@ -215,8 +224,8 @@ class Plan:
     ) -> tuple[tuple[Tensor, Tensor], Tensor] | None:
         """Entries whose angle the product has lost or the surface does not know, if any."""
         least, most = known_cosines(chosen)
-        smallest, largest = torch.aminmax(cosine)
-        if float(smallest) >= least and float(largest) <= most:
+        smallest, largest = self._look(strip, cosine)
+        if smallest >= least and largest <= most:
             return None
         beyond = (cosine > most) | (cosine < least)
         where = (beyond.triu(1) if self.symmetric else beyond).nonzero(as_tuple=True)

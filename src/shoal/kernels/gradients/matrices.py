@@ -9,10 +9,10 @@ backward.
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,9 @@ from torch import Tensor
 from shoal.approximation import differentiate
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
+from shoal.core.threads import side_by_side
 from shoal.kernels.approximations.surface import Span, Surface, norm_span, surface
+from shoal.kernels.arguments import work_space
 from shoal.kernels.backends import (
     Adjoint,
     DifferentiableBlock,
@@ -312,55 +314,37 @@ class _Gradients:
 
     def add(self, upstream: tuple[Tensor, Tensor]) -> None:
         """Add what all entries contribute, given the gradients of both kernels."""
-        plan = self.matrix.plan
-        for strip in plan.strips(self.matrix.limit):
-            above = torch.stack([_above(plan, strip, gradient) for gradient in upstream])
-            cosine = plan.cosines(strip)
-            single = self.matrix.single(strip, cosine)
-            where = (single & (above != 0).any(0)).nonzero(as_tuple=True)
-            self._add_pairs(*strip.inputs(where), above[:, where[0], where[1]].double())
-            self._add_entries(strip, cosine.masked_fill_(single, 0.0), above, single)
+        matrix, plan = self.matrix, self.matrix.plan
+        if matrix.surface is not None:  # once for all threads
+            _ = matrix.factors, matrix.slopes
+        half = work_space(matrix.limit, plan.left.points.device) // 2
+        entries = half // plan.left.points.element_size()
+        for group in _groups(plan.strips(half), entries):
+            self._add_group(group, upstream)
         if plan.symmetric:
             gradient = torch.stack([u.diagonal().double() for u in upstream])
-            weighted = (self.matrix.own * gradient).sum(1)
+            weighted = (matrix.own * gradient).sum(1)
             self.left.logs.add_(weighted[1])
             self.variances.add_(weighted[2:].sum(1))
 
-    def _add_entries(self, strip: Strip, cosine: Tensor, upstream: Tensor, single: Tensor) -> None:
-        """What the entries of a strip contribute that the surface knows."""
-        matrix = self.matrix
+    def _add_group(self, group: Sequence[Strip], upstream: tuple[Tensor, Tensor]) -> None:
+        """What some strips contribute: each in a thread of its own, products in all threads."""
+        matrix, plan = self.matrix, self.matrix.plan
+        rows, columns = slice(group[0].rows.start, group[-1].rows.stop), group[0].columns
+        turning = plan.left.points.new_zeros(rows.stop - rows.start, columns.stop - columns.start)
+        work = partial(_strip_gradients, matrix, upstream, turning, Strip(rows, columns))
+        found = side_by_side(work, group, in_threads=plan.backend.takes_threads)
+        for strip, (pairs, left, right, variances) in zip(group, found, strict=True):
+            self._add_pairs(*pairs)
+            self.left.logs[strip.rows] += left
+            self.right.logs[strip.columns] += right
+            self.variances.add_(variances)
         if matrix.surface is None:
             return
-        upstream.masked_fill_(single, 0.0)
-        block = matrix.block(strip, cosine)
-        found = matrix.plan.backend.adjoint(block, upstream)
-        self.left.logs[strip.rows] += found.left
-        self.right.logs[strip.columns] += found.right
-        units = matrix.plan.left.unit[strip.rows], matrix.plan.right.unit[strip.columns]
-        self.left.units[strip.rows] += found.cosine @ units[1]
-        self.right.units[strip.columns] += found.cosine.T @ units[0]
-        if matrix.names:
-            self._add_variances(block, upstream, found)
-
-    def _add_variances(self, block: DifferentiableBlock, upstream: Tensor, found: Adjoint) -> None:
-        """What the same entries contribute to variances, given the gradients of what they move."""
-        matrix, in_cosine = self.matrix, None
-        for number, slope in enumerate(matrix.slopes):
-            both = torch.stack(slope_entries(matrix.plan.backend, slope, block))
-            self.variances[number] += (upstream * both).sum(dtype=torch.float64)
-        if matrix.slopes:
-            return
-        ck = found.ck
-        if ck is None:
-            ck = torch.empty_like(block.cosine)
-            matrix.plan.backend.evaluate(block.plain, (ck, torch.empty_like(ck)))
-        if bool(upstream[1].any()):  # else the NTK does not count
-            alone = torch.zeros_like(upstream)
-            alone[0] = 1.0
-            in_cosine = matrix.plan.backend.adjoint(block, alone).cosine
-        changes = variance_changes(matrix.plan.function, matrix.names, block, ck, in_cosine)
-        for number, change in changes:
-            self.variances[number] += change.of_sum(found, upstream)
+        self.left.units[rows] += turning @ plan.right.unit[columns]
+        own = len(turning) if plan.symmetric else 0  # columns that are among the rows
+        others = slice(columns.start + own, columns.stop)
+        self.right.units[others] += turning[:, own:].T @ plan.left.unit[rows]
 
     def _add_pairs(self, rows: Tensor, columns: Tensor, upstream: Tensor) -> None:
         """What single pairs contribute, given their gradients. shape of these: (2, n)."""
@@ -372,6 +356,93 @@ class _Gradients:
             for q, (side, k) in enumerate(((self.left, i), (self.right, j))):
                 side.logs.index_add_(0, k, weighted[q])
                 side.direct.index_add_(0, k, weighted[-1][:, None] * turning[q])
+
+
+def _groups(parts: Iterable[Strip], entries: int) -> Iterator[list[Strip]]:
+    """Strips that follow each other: one, or as many as have so many entries."""
+    group: list[Strip] = []
+    for strip in parts:
+        if group and (strip.rows.stop - group[0].rows.start) * group[0].shape[1] > entries:
+            yield group
+            group = []
+        group.append(strip)
+    yield group
+
+
+class _Shares(NamedTuple):
+    """What a strip contributes to gradients, but for those of its cosines.
+
+    Attributes:
+        pairs: Rows and columns of entries that the surface does not know, and their gradients.
+        left: To those of the logarithms of the rows' norms.
+        right: To those of the columns' norms.
+        variances: To those of the variances.
+    """
+
+    pairs: tuple[Tensor, Tensor, Tensor]
+    left: Tensor
+    right: Tensor
+    variances: Tensor
+
+
+def _strip_gradients(
+    matrix: Derivatives,
+    upstream: tuple[Tensor, Tensor],
+    turning: Tensor,
+    around: Strip,
+    strip: Strip,
+) -> _Shares:
+    """What a strip contributes.
+
+    Args:
+        matrix: The matrix.
+        upstream: The gradients of both kernels.
+        turning: Where the gradients of cosines go, mirrored if the matrix is symmetric.
+        around: The part of the matrix that has these.
+        strip: The strip, in that part.
+    """
+    plan = matrix.plan
+    above = torch.stack([_above(plan, strip, gradient) for gradient in upstream])
+    cosine = plan.cosines(strip)
+    single = matrix.single(strip, cosine)
+    where = (single & (above != 0).any(0)).nonzero(as_tuple=True)
+    pairs = *strip.inputs(where), above[:, where[0], where[1]].double()
+    if matrix.surface is None:
+        return _Shares(pairs, *(above.new_zeros(()) for _ in range(3)))
+    above.masked_fill_(single, 0.0)
+    block = matrix.block(strip, cosine.masked_fill_(single, 0.0))
+    found = plan.backend.adjoint(block, above)
+    first, height = strip.rows.start - around.rows.start, len(cosine)
+    turning[first : first + height, -cosine.shape[1] :] = found.cosine
+    if plan.symmetric:
+        plan.backend.mirror(turning[:, : len(turning)], slice(first, first + height))
+    variances = _variance_gradients(matrix, block, above, found)
+    return _Shares(pairs, found.left, found.right, variances)
+
+
+def _variance_gradients(
+    matrix: Derivatives, block: DifferentiableBlock, upstream: Tensor, found: Adjoint
+) -> Tensor:
+    """What entries contribute to variances, given the gradients of what moves with these."""
+    backend, in_cosine = matrix.plan.backend, None
+    total = found.left.new_zeros(len(matrix.names))
+    for number, slope in enumerate(matrix.slopes):
+        both = torch.stack(slope_entries(backend, slope, block))
+        total[number] += (upstream * both).sum(dtype=torch.float64)
+    if matrix.slopes or not matrix.names:
+        return total
+    ck = found.ck
+    if ck is None:
+        ck = torch.empty_like(block.cosine)
+        backend.evaluate(block.plain, (ck, torch.empty_like(ck)))
+    if bool(upstream[1].any()):  # else the NTK does not count
+        alone = torch.zeros_like(upstream)
+        alone[0] = 1.0
+        in_cosine = backend.adjoint(block, alone).cosine
+    changes = variance_changes(matrix.plan.function, matrix.names, block, ck, in_cosine)
+    for number, change in changes:
+        total[number] += change.of_sum(found, upstream)
+    return total
 
 
 def _above(plan: Plan, strip: Strip, gradient: Tensor) -> Tensor:
