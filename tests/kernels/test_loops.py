@@ -17,6 +17,7 @@ from shoal.kernels.approximations.surface import angular_surface  # noqa: E402
 from shoal.kernels.backends import compiled_loops as backend  # noqa: E402
 from shoal.kernels.backends.compiled_loops import arc_cosine, compiled  # noqa: E402
 from shoal.kernels.backends.loops import Loops  # noqa: E402
+from shoal.kernels.gradients.derivatives import differentiable_angular_surface  # noqa: E402
 
 
 @pytest.fixture
@@ -191,3 +192,54 @@ def test_series_in_the_cosine_are_those_in_the_angle(phi, low, cut):
             values = torch.from_numpy(chebval(t.numpy(), series.numpy()))
             torch.testing.assert_close(values, wanted, rtol=0, atol=cut)
     assert known or low < 0.5  # next to 0 kernels are no short series in the cosine
+
+
+@pytest.mark.parametrize("low", [0.5, 1.0])
+@pytest.mark.parametrize("phi", [ReLU(), Tanh()], ids=repr)
+def test_slopes_in_the_cosine_are_those_of_the_scalar_equations(phi, low):
+    function = kernel_function(DEQ(phi, 0.2, 0.8))
+    known = 0
+    for eighths in (2, 4, 8, 16):
+        span = low, min(low + eighths / 8, math.pi - 0.125)
+        part = differentiable_angular_surface(function, 1.0, span, 1e-12)
+        found = part.slopes_in_cosines(2e-12)
+        if found is None:
+            continue
+        known += 1
+        ends = math.cos(span[1]), math.cos(span[0])
+        cosine = torch.linspace(*ends, 300, dtype=torch.float64).requires_grad_()
+        log = torch.zeros_like(cosine).requires_grad_()
+        square = torch.exp(2 * log)
+        t = (2 * cosine.detach() - sum(ends)) / (ends[1] - ends[0])
+        values = torch.from_numpy(chebval(t.numpy(), found.T.numpy()))
+        for q, kernels in enumerate(function(square, square, square * cosine)):
+            size = part.diagonal[q]
+            in_log, in_cosine = torch.autograd.grad(kernels.sum(), (log, cosine), retain_graph=True)
+            torch.testing.assert_close(values[q] * size, in_log / 2, rtol=0, atol=1e-9)
+            torch.testing.assert_close(values[2 + q] * size, in_cosine, rtol=0, atol=1e-8)
+    assert known
+
+
+@pytest.mark.parametrize("count", [None, 90], ids=["symmetric", "rows and columns"])
+@pytest.mark.parametrize("norms", ["one", "any"])
+def test_gradients_by_threads_and_groups_of_strips(norms, count, loops):
+    x = inputs(300, 12, one_norm=True) if norms == "one" else norms_between(0.6, 2.5, 300, 12, 0)
+    deq, generator = DEQ(Tanh(), 0.2, 0.8), torch.Generator().manual_seed(0)
+    weights = torch.randn(2, 300, count or 300, dtype=torch.float64, generator=generator)
+
+    def gradient(threads, memory):
+        leaf, before = x.clone().requires_grad_(), torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            found = kernel(deq, leaf, None if count is None else leaf[:count], memory=memory)
+            sum((w * k).sum() for w, k in zip(weights, found, strict=True)).backward()
+        finally:
+            torch.set_num_threads(before)
+        return leaf.grad
+
+    whole = gradient(1, None)
+    assert loops
+    for threads, memory in ((3, None), (1, "256KiB"), (2, "1MiB")):
+        other = gradient(threads, memory)
+        assert (other - whole).abs().max() <= 1e-10 * whole.abs().max()
+    assert torch.equal(gradient(3, None), gradient(3, None))

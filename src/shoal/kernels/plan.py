@@ -158,12 +158,13 @@ class Plan:
 
     def _look(self, strip: Strip, cosine: Tensor) -> Span:
         """The least and the largest cosine of a strip; without those near ±1 they are noted."""
-        ends = least, most = tuple(float(end) for end in torch.aminmax(cosine))
+        least, most = (float(end) for end in torch.aminmax(cosine))
+        clear = least, most
         if max(-least, most) > 1 - CLOSE:
-            clear = cosine.masked_fill(cosine.abs() > 1 - CLOSE, 0.0)
-            least, most = (float(end) for end in torch.aminmax(clear))
-        self.seen[strip.rows.start, strip.rows.stop] = least, most
-        return ends
+            others = torch.aminmax(cosine.masked_fill(cosine.abs() > 1 - CLOSE, 0.0))
+            clear = float(others[0]), float(others[1])
+        self.seen[strip.rows.start, strip.rows.stop] = clear
+        return least, most
 
     def mirror(self, matrix: Tensor, strip: Strip) -> None:
         """Copy what a strip of a symmetric matrix has above the diagonal to below it."""

@@ -22,6 +22,7 @@ from shoal.approximation import (
     chebyshev_basis,
     chebyshev_nodes,
     coefficients_from_values,
+    differentiate,
     fit,
 )
 from shoal.approximation.sampling import off_grid
@@ -88,7 +89,8 @@ class Surface:
     def restricted(self, angles: Span, tolerance: float) -> "Surface":
         """The surface for fewer angles, by a shorter series."""
         degree = self.coefficients.shape[-1] - 1
-        coefficients, left_out = self._interpolated(chebyshev_nodes(degree, *angles), tolerance)
+        values = self._values(chebyshev_nodes(degree, *angles))
+        coefficients, left_out = _shortened(values, tolerance)
         return replace(self, angles=angles, coefficients=coefficients, error=self.error + left_out)
 
     def in_cosines(self, tolerance: float) -> Tensor | None:
@@ -97,27 +99,54 @@ class Surface:
         Next to 0 and π kernels are series in the angle, of which the cosine knows the square: so
         the series must have ended well before there are no more nodes.
         """
+        return self._in_cosines(self._values, tolerance)
+
+    def slopes_in_cosines(self, tolerance: float) -> Tensor | None:
+        """Derivatives of both kernels in a norm, and in the cosine, as series in the cosines.
+
+        They are those of inputs of one norm, in whose logarithm the first ones are. shape:
+        (4, terms)
+        """
+        assert self.radial is not None
+        low, high = self.angles
+        around = differentiate(self.coefficients) * (2 / (high - low))
+        both = torch.cat([self.radial, padded(around, self.radial.shape[-1])])
+
+        def values(angles: Tensor) -> Tensor:
+            found = self._values(angles, both)
+            return torch.cat([found[:2], found[2:] / -angles.sin()])
+
+        found = self._in_cosines(values, tolerance * max(1.0, float(both.abs().max())))
+        return None if found is None else found[:, 0, 0]
+
+    def _in_cosines(self, values: Callable[[Tensor], Tensor], tolerance: float) -> Tensor | None:
+        """The series in the cosines of functions of the angle, if it is short."""
         low, high = self.angles
         terms = self.coefficients.shape[-1]
         nodes = chebyshev_nodes(2 * terms + _LONGER, math.cos(high), math.cos(low)).acos()
-        found, _ = self._interpolated(nodes, tolerance)
+        found, _ = _shortened(values(nodes), tolerance)
         longer, ended = found.shape[-1] - terms, found.shape[-1] <= 3 * len(nodes) // 4
         return found if ended and self.rank * longer <= _LONGER else None
 
-    def _interpolated(self, angles: Tensor, tolerance: float) -> tuple[Tensor, float]:
-        """Series through the values at some angles, and what is left out of them."""
-        basis = chebyshev_basis(to_unit(angles, self.angles), self.coefficients.shape[-1] - 1)
-        coefficients = coefficients_from_values(self.coefficients @ basis)
-        rest = coefficients.abs().flatten(0, -2).amax(0).flip(0).cumsum(0).flip(0)
-        needed = max(1, int((rest > tolerance / 8).sum()))
-        left_out = float(rest[needed]) if needed < len(rest) else 0.0
-        return coefficients[..., :needed].contiguous(), left_out
+    def _values(self, angles: Tensor, coefficients: Tensor | None = None) -> Tensor:
+        """Its series, or others in the same angles, at some of these."""
+        series = self.coefficients if coefficients is None else coefficients
+        return series @ chebyshev_basis(to_unit(angles, self.angles), series.shape[-1] - 1)
 
     def pairs(self, left: Tensor, right: Tensor, angle: Tensor) -> Tensor:
         """Values at single pairs, given their features and angles. shape: (2, n)."""
         t = to_unit(angle.double(), self.angles)
         basis = chebyshev_basis(t, self.coefficients.shape[-1] - 1)
         return torch.einsum("nqsk,ns,kn->qn", self.rows(left), right, basis)
+
+
+def _shortened(values: Tensor, tolerance: float) -> tuple[Tensor, float]:
+    """Series through values at Chebyshev nodes, and what is left out of them."""
+    coefficients = coefficients_from_values(values)
+    rest = coefficients.abs().flatten(0, -2).amax(0).flip(0).cumsum(0).flip(0)
+    needed = max(1, int((rest > tolerance / 8).sum()))
+    left_out = float(rest[needed]) if needed < len(rest) else 0.0
+    return coefficients[..., :needed].contiguous(), left_out
 
 
 def to_unit(x: Tensor, span: Span) -> Tensor:

@@ -27,6 +27,7 @@ class CompiledLoops(NamedTuple):
 
     evaluate_series: Loop
     evaluate_tiles: Loop
+    adjoint_series: Loop
     adjoint_rows: Loop
     mirror_columns: Loop
 
@@ -44,10 +45,12 @@ def compiled_loops(dtype: np.dtype[Any]) -> CompiledLoops:
         matrix, matrix, float64, float64, float64[:, :, ::1], indices, numbers, numbers, matrix,
         matrix, float64[::1], float64[::1],
     )  # fmt: skip
+    sums = (matrix, float64[::1], float64[::1])
     columns = void(matrix, int64, int64, int64, int64)
     return CompiledLoops(
         compiled(series, _evaluate_series),
         compiled(void(*points, *tiles, *scales), _evaluate_tiles),
+        compiled(void(matrix, matrix, matrix, *points[1:], *[numbers] * 3, *sums), _adjoint_series),
         compiled(adjoint, _adjoint_rows),
         compiled(columns, _mirror_columns),
     )
@@ -150,6 +153,15 @@ def _four_terms(x: Array, work: Array) -> None:
         work[3 * WIDTH + j], work[4 * WIDTH + j] = t3, x[j] * t3 - t2
 
 
+@numba.njit(inline="always", fastmath=MATH)
+def _first_terms(x: Array, work: Array, sums: int) -> None:
+    """What :func:`_four_terms` begins with, the polynomials of degrees -1 and 0; sums are zero."""
+    for j in range(len(x)):
+        work[3 * WIDTH + j], work[4 * WIDTH + j] = 0.5 * x[j], 1.0
+    for j in range(5 * WIDTH, (5 + sums) * WIDTH):
+        work[j] = 0.0
+
+
 def _evaluate_series(
     cosine: Array,
     of_angle: bool,
@@ -212,9 +224,7 @@ def _evaluate_tiles(
             for j in range(width):
                 found[j] = row[columns[j]]
             _places(found[:width], of_angle, middle, inverse_half, x)
-            for j in range(width):
-                work[3 * WIDTH + j], work[4 * WIDTH + j] = 0.5 * x[j], 1.0  # of degrees -1 and 0
-                work[5 * WIDTH + j], work[6 * WIDTH + j] = 0.0, 0.0
+            _first_terms(x[:width], work, 2)
             for k in range(0, terms[tile].max(), 4):
                 _four_terms(x[:width], work)
                 for combination in range(most):
@@ -234,6 +244,90 @@ def _evaluate_tiles(
                 work[6 * WIDTH + j] *= right * column_scale[1, start + j]
             for j in range(width):
                 own[columns[j]], other[columns[j]] = work[5 * WIDTH + j], work[6 * WIDTH + j]
+
+
+def _adjoint_series(
+    cosine: Array,
+    ck: Array,
+    ntk: Array,
+    of_angle: bool,
+    middle: float,
+    inverse_half: float,
+    series: Array,
+    row_scale: Array,
+    column_scale: Array,
+    turning: Array,
+    in_left: Array,
+    in_right: Array,
+) -> None:
+    """Gradients of cosines and norms at inputs of one norm, given those of both kernels.
+
+    Args:
+        cosine: The cosines. shape: (n, m)
+        ck: The gradients of the conjugate kernel. shape: (n, m)
+        ntk: Those of the neural tangent kernel. shape: (n, m)
+        of_angle: Whether series are in the angle.
+        middle: The middle of the range of that, or of the cosines.
+        inverse_half: One over half of its width.
+        series: Derivatives of both kernels in the logarithm of a norm and in the angle, or in the
+            cosine, a multiple of four terms. shape: (terms, 4)
+        row_scale: Roots of the diagonals of both kernels. shape: (2, n)
+        column_scale: Those of the columns. shape: (2, m)
+        turning: To which the gradients of the cosines are added. shape: (n, m)
+        in_left: To which the gradients of the rows' norms are added. shape: (n,)
+        in_right: To which those of the columns' norms are added. shape: (m,)
+    """
+    x = np.empty(WIDTH)
+    work = np.empty(9 * WIDTH)  # as in ``_adjoint_rows``
+    size = cosine.shape[1]
+    for i in range(cosine.shape[0]):
+        own, left, right = 0.0, row_scale[0, i], row_scale[1, i]
+        for start in range(0, size, WIDTH):
+            width = min(WIDTH, size - start)
+            _places(cosine[i, start : start + width], of_angle, middle, inverse_half, x)
+            _first_terms(x[:width], work, 4)
+            for k in range(0, len(series), 4):
+                _four_terms(x[:width], work)
+                p0, q0, r0, s0 = series[k, 0], series[k, 1], series[k, 2], series[k, 3]
+                p1, q1, r1, s1 = (
+                    series[k + 1, 0],
+                    series[k + 1, 1],
+                    series[k + 1, 2],
+                    series[k + 1, 3],
+                )
+                p2, q2, r2, s2 = (
+                    series[k + 2, 0],
+                    series[k + 2, 1],
+                    series[k + 2, 2],
+                    series[k + 2, 3],
+                )
+                p3, q3, r3, s3 = (
+                    series[k + 3, 0],
+                    series[k + 3, 1],
+                    series[k + 3, 2],
+                    series[k + 3, 3],
+                )
+                for j in range(width):
+                    t0, t1 = work[j], work[WIDTH + j]
+                    t2, t3 = work[2 * WIDTH + j], work[3 * WIDTH + j]
+                    work[5 * WIDTH + j] += p0 * t0 + p1 * t1 + p2 * t2 + p3 * t3
+                    work[6 * WIDTH + j] += q0 * t0 + q1 * t1 + q2 * t2 + q3 * t3
+                    work[7 * WIDTH + j] += r0 * t0 + r1 * t1 + r2 * t2 + r3 * t3
+                    work[8 * WIDTH + j] += s0 * t0 + s1 * t1 + s2 * t2 + s3 * t3
+            for j in range(width):
+                first = ck[i, start + j] * (left * column_scale[0, start + j])
+                second = ntk[i, start + j] * (right * column_scale[1, start + j])
+                along = first * work[5 * WIDTH + j] + second * work[6 * WIDTH + j]
+                work[j] = first * work[7 * WIDTH + j] + second * work[8 * WIDTH + j]
+                in_right[start + j] += along
+                own += along
+            if of_angle:
+                for j in range(width):
+                    c = cosine[i, start + j]
+                    work[j] /= -math.sqrt(1.0 - c * c)
+            for j in range(width):
+                turning[i, start + j] += work[j]
+        in_left[i] += own
 
 
 def _adjoint_rows(
@@ -276,10 +370,7 @@ def _adjoint_rows(
         for start in range(0, size, WIDTH):
             width = min(WIDTH, size - start)
             _places(cosine[i, start : start + width], True, middle, inverse_half, x)
-            for j in range(width):
-                work[3 * WIDTH + j], work[4 * WIDTH + j] = 0.5 * x[j], 1.0  # of degrees -1 and 0
-                work[5 * WIDTH + j], work[6 * WIDTH + j] = 0.0, 0.0
-                work[7 * WIDTH + j], work[8 * WIDTH + j] = 0.0, 0.0
+            _first_terms(x[:width], work, 4)
             for k in range(0, most, 4):
                 _four_terms(x[:width], work)
                 for s in range(len(terms)):

@@ -22,7 +22,7 @@ from shoal.core.caches import cached
 from shoal.kernels.approximations.surface import Span, Surface
 from shoal.kernels.approximations.typical_angles import GRID
 from shoal.kernels.backends.block import Adjoint, Block, DifferentiableBlock, Factors
-from shoal.kernels.backends.blocks import Blocks, Pair, adjoint_series
+from shoal.kernels.backends.blocks import Blocks, Pair, adjoint_series, first_order
 from shoal.kernels.backends.compiled_loops import WIDTH, compiled_loops
 
 Array = NDArray[Any]
@@ -68,36 +68,22 @@ class Loops(Blocks):
 
     def adjoint(self, block: DifferentiableBlock, upstream: Tensor) -> Adjoint:
         """Gradients of cosines and norms of a block, given those of both kernels, (2, n, m)."""
-        surface, rows, columns, cosine = block
-        low, high = surface.angles
-        every = adjoint_series(surface, rows).double().numpy()
-        cosines, turning = cosine.numpy(), torch.zeros_like(cosine)
-        ck, left, rights = torch.empty_like(cosine), np.zeros(len(cosine)), []
-        adjoint = compiled_loops(cosines.dtype).adjoint_rows
-        kernels = (1, 0) if bool(upstream[1].any()) else (0,)
-        forms = [_in_fours(every[:, q], _CUT[cosine.dtype]) for q in kernels]
-        factors = [
-            [
-                np.ascontiguousarray(t[q].double().numpy().T)
-                for t in (columns.values, columns.slopes)
-            ]
-            for q in kernels
-        ]
+        turning, ck = torch.zeros_like(block.cosine), None
+        left, rights = np.zeros(len(turning)), {}
+        if block.surface.radial is None:
+            ck = torch.empty_like(turning)
+            gradients = _row_gradients(block, upstream, ck.numpy())
+        else:
+            gradients = _series_gradients(block, upstream)
 
         def some(start: int, stop: int) -> None:
-            part, right = slice(start, stop), np.zeros(cosines.shape[1])
-            for q, (series, terms), both in zip(kernels, forms, factors, strict=True):
-                adjoint(
-                    cosines[part], upstream[q].numpy()[part], (low + high) / 2, 2 / (high - low),
-                    series[part], terms, *both, turning.numpy()[part], ck.numpy()[part],
-                    left[part], right,
-                )  # fmt: skip
-            rights.append(right)
+            part, right = slice(start, stop), np.zeros(turning.shape[1])
+            gradients(part, turning.numpy()[part], left[part], right)
+            rights[start] = right
 
-        in_threads(some, len(cosines))
-        right = torch.from_numpy(sum(rights))
-        known = ck if surface.radial is None else None
-        return Adjoint(turning, torch.from_numpy(left), right, known)
+        in_threads(some, len(turning))
+        right = sum(part for _, part in sorted(rights.items()))  # whichever thread was first
+        return Adjoint(turning, torch.from_numpy(left), torch.from_numpy(right), ck)
 
     def mirror(self, matrix: Tensor, rows: slice) -> None:
         """Copy what a strip of rows of a square matrix has above the diagonal to below it."""
@@ -108,6 +94,46 @@ class Loops(Blocks):
             mirror(array, first, rows.stop, first + start, first + stop)
 
         in_threads(some, len(array) - first)
+
+
+_Gradients = Callable[[slice, Array, Array, Array], None]  # of rows, added to three sums
+
+
+def _series_gradients(block: DifferentiableBlock, upstream: Tensor) -> _Gradients:
+    """Gradients at inputs of one norm, in one pass over both kernels."""
+    surface, rows, columns, cosine = block
+    variable, series = _slopes(surface, _CUT[cosine.dtype])
+    loop = compiled_loops(cosine.numpy().dtype).adjoint_series
+    left, right = (f.values[..., 0].double().contiguous().numpy() for f in (rows, columns))
+
+    def gradients(part: slice, *sums: Array) -> None:
+        given = (t.numpy()[part] for t in (cosine, *upstream))
+        loop(*given, *variable, series, np.ascontiguousarray(left[:, part]), right, *sums)
+
+    return gradients
+
+
+def _row_gradients(block: DifferentiableBlock, upstream: Tensor, ck: Array) -> _Gradients:
+    """Gradients at inputs of different norms, kernel by kernel; the CK is found besides."""
+    surface, rows, columns, cosine = block
+    low, high = surface.angles
+    every, cosines = adjoint_series(surface, rows).double().numpy(), cosine.numpy()
+    loop = compiled_loops(cosines.dtype).adjoint_rows
+    kernels = (1, 0) if bool(upstream[1].any()) else (0,)
+    forms = [_in_fours(every[:, q], _CUT[cosine.dtype]) for q in kernels]
+    factors = [
+        [np.ascontiguousarray(t[q].double().numpy().T) for t in (columns.values, columns.slopes)]
+        for q in kernels
+    ]
+
+    def gradients(part: slice, turning: Array, left: Array, right: Array) -> None:
+        for q, (series, terms), both in zip(kernels, forms, factors, strict=True):
+            loop(
+                cosines[part], upstream[q].numpy()[part], (low + high) / 2, 2 / (high - low),
+                series[part], terms, *both, turning, ck[part], left, right,
+            )  # fmt: skip
+
+    return gradients
 
 
 def in_threads(work: Callable[[int, int], None], count: int) -> None:
@@ -125,14 +151,27 @@ def in_threads(work: Callable[[int, int], None], count: int) -> None:
 @cached
 def _variable(surface: Surface, cut: float) -> tuple[tuple[bool, float, float], Array]:
     """Whether series are in the angle, the middle and 2 / width of its range, and their core."""
-    in_cosines = surface.in_cosines(cut)
+    return _range(surface, surface.in_cosines(cut), surface.coefficients)
+
+
+@cached
+def _slopes(surface: Surface, cut: float) -> tuple[tuple[bool, float, float], Array]:
+    """The same of derivatives at one norm: in the norm, and in the variable. shape: (terms, 4)."""
+    _, radial, around = first_order(surface)[:, :, 0, 0]
+    found, series = _range(surface, surface.slopes_in_cosines(cut), torch.cat([radial, around]))
+    return found, np.ascontiguousarray(series.T)
+
+
+def _range(
+    surface: Surface, in_cosines: Tensor | None, in_angles: Tensor
+) -> tuple[tuple[bool, float, float], Array]:
+    """Which of two series is taken, and where it is."""
     low, high = surface.angles
-    if in_cosines is None:
-        return (True, (low + high) / 2, 2 / (high - low)), _padded_terms(
-            surface.coefficients.numpy()
-        )
-    low, high = math.cos(high), math.cos(low)
-    return (False, (low + high) / 2, 2 / (high - low)), _padded_terms(in_cosines.numpy())
+    if in_cosines is not None:
+        low, high = math.cos(high), math.cos(low)
+    chosen = in_angles if in_cosines is None else in_cosines
+    place = in_cosines is None, (low + high) / 2, 2 / (high - low)
+    return place, _padded_terms(chosen.numpy())
 
 
 def _occurring(surface: Surface, cosine: Tensor) -> Span:
