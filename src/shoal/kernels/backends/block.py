@@ -151,7 +151,8 @@ class Adjoint(NamedTuple):
         cosine: Gradients of the cosines. shape: (n, m)
         left: Gradients of the logarithms of the rows' norms, in float64. shape: (n,)
         right: Those of the columns' norms. shape: (m,)
-        ck: The conjugate kernel, where it comes with them. shape: (n, m)
+        ck: The conjugate kernel and its derivative in the cosine, where they come with them. shape:
+            (2, n, m)
     """
 
     cosine: Tensor

@@ -43,7 +43,7 @@ def compiled_loops(dtype: np.dtype[Any]) -> CompiledLoops:
     tiles = (uint32[::1], float64[:, :, :, ::1], int64[:, ::1], numbers)
     adjoint = void(
         matrix, matrix, float64, float64, float64[:, :, ::1], indices, numbers, numbers, matrix,
-        matrix, float64[::1], float64[::1],
+        matrix, matrix, float64[::1], float64[::1],
     )  # fmt: skip
     sums = (matrix, float64[::1], float64[::1])
     columns = void(matrix, int64, int64, int64, int64)
@@ -341,6 +341,7 @@ def _adjoint_rows(
     slopes: Array,
     turning: Array,
     entries: Array,
+    in_cosine: Array,
     in_left: Array,
     in_right: Array,
 ) -> None:
@@ -357,7 +358,8 @@ def _adjoint_rows(
         values: What the columns contribute. shape: (rank, m)
         slopes: Its derivative in the logarithms of the norms. shape: (rank, m)
         turning: To which the gradients of the cosines are added. shape: (n, m)
-        entries: Where the sums of the first series and the values go. shape: (n, m)
+        entries: Where the kernel goes, the sums of the first series and the values. shape: (n, m)
+        in_cosine: Where its derivative in the cosines goes. shape: (n, m)
         in_left: To which the gradients of the rows' norms are added. shape: (n,)
         in_right: To which those of the columns' norms are added. shape: (m,)
     """
@@ -379,7 +381,7 @@ def _adjoint_rows(
                     p = series[i, s, 3 * k : 3 * k + 12]
                     p0, p1, p2, p3, q0, q1 = p[0], p[1], p[2], p[3], p[4], p[5]
                     q2, q3, r0, r1, r2, r3 = p[6], p[7], p[8], p[9], p[10], p[11]
-                    value, slope = (
+                    value, moved = (
                         values[s, start : start + width],
                         slopes[s, start : start + width],
                     )
@@ -388,12 +390,14 @@ def _adjoint_rows(
                         t2, t3 = work[2 * WIDTH + j], work[3 * WIDTH + j]
                         first = p0 * t0 + p1 * t1 + p2 * t2 + p3 * t3
                         work[5 * WIDTH + j] += value[j] * first
-                        work[6 * WIDTH + j] += slope[j] * first
+                        work[6 * WIDTH + j] += moved[j] * first
                         work[7 * WIDTH + j] += value[j] * (q0 * t0 + q1 * t1 + q2 * t2 + q3 * t3)
                         work[8 * WIDTH + j] += value[j] * (r0 * t0 + r1 * t1 + r2 * t2 + r3 * t3)
             for j in range(width):
                 c, above = cosine[i, start + j], upstream[i, start + j]
-                turning[i, start + j] -= above * work[8 * WIDTH + j] / math.sqrt(1.0 - c * c)
+                slope = -work[8 * WIDTH + j] / math.sqrt(1.0 - c * c)
+                turning[i, start + j] += above * slope
+                in_cosine[i, start + j] = slope
                 entries[i, start + j] = work[5 * WIDTH + j]
                 in_right[start + j] += above * work[6 * WIDTH + j]
                 own += above * work[7 * WIDTH + j]

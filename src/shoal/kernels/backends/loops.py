@@ -71,7 +71,7 @@ class Loops(Blocks):
         turning, ck = torch.zeros_like(block.cosine), None
         left, rights = np.zeros(len(turning)), {}
         if block.surface.radial is None:
-            ck = torch.empty_like(turning)
+            ck = turning.new_empty(2, *turning.shape)
             gradients = _row_gradients(block, upstream, ck.numpy())
         else:
             gradients = _series_gradients(block, upstream)
@@ -114,7 +114,7 @@ def _series_gradients(block: DifferentiableBlock, upstream: Tensor) -> _Gradient
 
 
 def _row_gradients(block: DifferentiableBlock, upstream: Tensor, ck: Array) -> _Gradients:
-    """Gradients at inputs of different norms, kernel by kernel; the CK is found besides."""
+    """Gradients at inputs of different norms, kernel by kernel; the CK comes last, and remains."""
     surface, rows, columns, cosine = block
     low, high = surface.angles
     every, cosines = adjoint_series(surface, rows).double().numpy(), cosine.numpy()
@@ -130,7 +130,7 @@ def _row_gradients(block: DifferentiableBlock, upstream: Tensor, ck: Array) -> _
         for q, (series, terms), both in zip(kernels, forms, factors, strict=True):
             loop(
                 cosines[part], upstream[q].numpy()[part], (low + high) / 2, 2 / (high - low),
-                series[part], terms, *both, turning, ck[part], left, right,
+                series[part], terms, *both, turning, *ck[:, part], left, right,
             )  # fmt: skip
 
     return gradients

@@ -431,11 +431,14 @@ def _variance_gradients(
         total[number] += (upstream * both).sum(dtype=torch.float64)
     if matrix.slopes or not matrix.names:
         return total
-    ck = found.ck
-    if ck is None:
+    if found.ck is None:
         ck = torch.empty_like(block.cosine)
         backend.evaluate(block.plain, (ck, torch.empty_like(ck)))
-    if bool(upstream[1].any()):  # else the NTK does not count
+    else:
+        ck, in_cosine = found.ck
+    if not bool(upstream[1].any()):  # the NTK does not count
+        in_cosine = None
+    elif in_cosine is None:
         alone = torch.zeros_like(upstream)
         alone[0] = 1.0
         in_cosine = backend.adjoint(block, alone).cosine
