@@ -21,8 +21,14 @@ from torch import Tensor
 from shoal.core.caches import cached
 from shoal.kernels.approximations.surface import Span, Surface
 from shoal.kernels.approximations.typical_angles import GRID
-from shoal.kernels.backends.block import Adjoint, Block, DifferentiableBlock, Factors
-from shoal.kernels.backends.blocks import Blocks, Pair, adjoint_series, first_order
+from shoal.kernels.backends.block import (
+    Adjoint,
+    Block,
+    DifferentiableBlock,
+    DifferentiableFactors,
+    Factors,
+)
+from shoal.kernels.backends.blocks import Blocks, Pair, first_order
 from shoal.kernels.backends.compiled_loops import WIDTH, compiled_loops
 
 Array = NDArray[Any]
@@ -117,10 +123,10 @@ def _row_gradients(block: DifferentiableBlock, upstream: Tensor, ck: Array) -> _
     """Gradients at inputs of different norms, kernel by kernel; the CK comes last, and remains."""
     surface, rows, columns, cosine = block
     low, high = surface.angles
-    every, cosines = adjoint_series(surface, rows).double().numpy(), cosine.numpy()
+    cosines = cosine.numpy()
     loop = compiled_loops(cosines.dtype).adjoint_rows
     kernels = (1, 0) if bool(upstream[1].any()) else (0,)
-    forms = [_in_fours(every[:, q], _CUT[cosine.dtype]) for q in kernels]
+    forms = [_in_fours(surface, rows, q, _CUT[cosine.dtype]) for q in kernels]
     factors = [
         [np.ascontiguousarray(t[q].double().numpy().T) for t in (columns.values, columns.slopes)]
         for q in kernels
@@ -259,18 +265,42 @@ class _Tiles(NamedTuple):
         return self.series.shape[1] // self.terms.size // 2
 
 
-def _in_fours(series: Array, cut: float) -> tuple[Array, Array]:
-    """Three series each, four terms of each in turn, and how many terms matter.
+def _in_fours(
+    surface: Surface, rows: DifferentiableFactors, kernel: int, cut: float
+) -> tuple[Array, Array]:
+    """The series of rows that one kernel's gradients need, and how many terms of them matter.
 
     Args:
-        series: Their coefficients. shape: (3, n, rank, terms)
+        surface: Both kernels.
+        rows: What the rows contribute.
+        kernel: Which of the kernels.
         cut: What may be left out, relative to the largest coefficient.
+
+    Returns:
+        Three series, four terms of each in turn, of shape (n, rank, 3 * terms), and numbers of
+        terms, of shape (rank,).
     """
-    series = _padded_terms(series)
-    size = np.abs(series).max((0, 1))  # shape: (rank, terms)
+    core = _fours(surface)[kernel]
+    left = torch.cat([rows.values[kernel], rows.slopes[kernel]], 1).double()
+    most = (left.abs().amax(0) @ core.abs()).view(surface.rank, -1, 3, _UNROLLED)
+    size = most.amax(2).flatten(1).numpy()  # shape: (rank, terms)
     terms = _even((size[:, ::-1].cumsum(1)[:, ::-1] > cut * size.max()).sum(1))
-    fours = series.reshape(*series.shape[:3], -1, _UNROLLED).transpose(1, 2, 3, 0, 4)
-    return np.ascontiguousarray(fours).reshape(*series.shape[1:3], -1), terms
+    return (left @ core).view(len(left), surface.rank, -1).numpy(), terms
+
+
+@cached
+def _fours(surface: Surface) -> Tensor:
+    """What values and slopes of rows contribute to three series, four terms of each in turn.
+
+    The series are those against the columns' slopes, against their values, and in the angle. shape:
+    (2, 2 * rank, rank * 3 * terms)
+    """
+    values, in_norm, around = torch.from_numpy(_padded_terms(first_order(surface).numpy()))
+    nothing = torch.zeros_like(values)
+    sides = torch.stack([values, nothing, around, nothing, in_norm, nothing])
+    fours = sides.unflatten(0, (2, 3)).unflatten(-1, (-1, _UNROLLED))  # dqrsk in fours, twice
+    found: Tensor = fours.permute(2, 0, 3, 4, 5, 1, 6).flatten(3).flatten(1, 2).contiguous()
+    return found
 
 
 def _padded_terms(coefficients: Array) -> Array:
