@@ -36,8 +36,13 @@ def started(command: list[str], **options: Any) -> Iterator[subprocess.Popen[str
             process.kill()
 
 
+def finished_points(folder: Path) -> list[Path]:
+    """Files of a run's points; folders beside them, which come and go, are not looked into."""
+    return list(folder.glob("out/*/points/*.npz"))
+
+
 def wait_for_a_point(process: subprocess.Popen[str], folder: Path) -> None:
-    while not list(folder.glob("out/*/points/*.npz")):  # not in folders that come and go
+    while not finished_points(folder):
         assert process.poll() is None
         time.sleep(0.005)
 
@@ -101,7 +106,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, environment: dict[str, st
         stdout, stderr = process.communicate()
     assert process.returncode == 130, stderr
     assert stdout == ""
-    finished = len(list(tmp_path.rglob("points/*.npz")))
+    finished = len(finished_points(tmp_path))
     assert 0 < finished < 112
     assert f"{finished} of 112 points are finished and kept in out" in stderr
     assert "run the same command again: shoal reproduce shoal width" in stderr
@@ -137,7 +142,7 @@ def test_ctrl_c_while_analyzing(tmp_path: Path, environment: dict[str, str]) -> 
 @pytest.mark.slow
 def test_killed_while_computing_and_resumed(tmp_path: Path, environment: dict[str, str]) -> None:
     def points() -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in tmp_path.rglob("points/*.npz")}
+        return {path.name: path.read_bytes() for path in finished_points(tmp_path)}
 
     subprocess.run(QUICK, cwd=tmp_path, env=environment, check=True, capture_output=True)
     whole = points()
