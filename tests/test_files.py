@@ -6,7 +6,11 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 import shoal
+from shoal.core import files
 from shoal.core.checkpoints import Checkpoint, Snapshot
 from shoal.core.files import checksum, remove_leftovers, write_together, write_whole
 
@@ -91,6 +96,47 @@ def test_a_move_that_fails_is_undone(
     with pytest.raises(type(error)):
         write_together(tmp_path, {name: _writer(f"new {name}") for name in "abc"})
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"a": "old a", "c": "old c"}
+
+
+def interrupted(work: Callable[[], object], at: int) -> bool:
+    """Whether Ctrl-C came, after so many lines of the module that writes files."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal lines
+        if frame.f_code.co_filename != files.__file__:
+            return None
+        lines += event == "line"
+        if lines > at:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # it is closed a moment later
+@pytest.mark.parametrize("names", ["a", "ab"])
+def test_ctrl_c_at_any_moment_leaves_all_or_none(tmp_path: Path, names: str) -> None:
+    moments, came = 0, True
+    while came:
+        for name in names:
+            (tmp_path / name).write_text("old")
+        writers = {name: _writer("new") for name in names}
+        came = interrupted(partial(write_together, tmp_path, writers), moments)
+        found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+        assert found in (dict.fromkeys(names, text) for text in ("old", "new")), moments
+        moments += 1
+    assert moments > 50
+    assert set(found.values()) == {"new"}
 
 
 @pytest.mark.parametrize("stage", range(4))

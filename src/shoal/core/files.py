@@ -77,8 +77,7 @@ def staged(folder: Path) -> Iterator[Path]:
     folder is locked while somebody works in it.
     """
     remove_leftovers(folder)
-    place, lock = _begin(folder)
-    try:
+    with _locked_folder(folder) as (place, lock):
         new = place / "new"
         new.mkdir()
         yield new
@@ -90,9 +89,6 @@ def staged(folder: Path) -> Iterator[Path]:
         if os.name == "posix":
             with suppress(OSError):  # some file systems cannot; names get to the disk later then
                 _synchronize(folder, os.O_RDONLY)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)  # what stays is a leftover
-        os.close(lock)
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -152,16 +148,37 @@ def _is(path: Path, handle: int) -> bool:
         return False
 
 
-def _begin(folder: Path) -> tuple[Path, int]:
-    """A folder that is locked, and its lock."""
+@contextmanager
+def _locked_folder(folder: Path) -> Iterator[tuple[Path, int]]:
+    """A new folder inside another, and its lock, until it is removed; what stays is a leftover."""
+    places: list[Path] = []
+    try:
+        try:
+            place, lock = _begin(folder, places)
+            with os.fdopen(lock):  # closed at the end
+                yield place, lock
+        finally:
+            _remove(places)
+    finally:
+        _remove(places)  # what Ctrl-C has just kept from being removed
+
+
+def _begin(folder: Path, places: list[Path]) -> tuple[Path, int]:
+    """A folder that is locked, and its lock; all that are made are noted before."""
     while True:
         place = folder / f".shoal-{uuid4().hex}.part"
+        places.append(place)
         place.mkdir(mode=0o700)
         # until it is locked it looks like a leftover, which another process may remove
         with suppress(FileNotFoundError):
             lock = lock_file(place / "lock", unlocked=True)
             if lock is not None:
                 return place, lock
+
+
+def _remove(places: list[Path]) -> None:
+    for place in places:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def _move_all(new: Path, folder: Path, old: Path) -> None:
