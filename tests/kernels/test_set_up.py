@@ -128,6 +128,7 @@ def test_gradients_integrate_no_derivatives_that_nothing_depends_on(monkeypatch)
         return integral(phi, mean, variance, order, first_jump)
 
     monkeypatch.setattr(smoothing, "_integral", noted)
+    shoal.clear_caches()
     x = points(5).requires_grad_()
     shoal.kernel(shoal.DEQ(Counted(), 0.2, 0.8), x, diag=True).ntk.sum().backward()
     assert set(orders) == {0, 2}
