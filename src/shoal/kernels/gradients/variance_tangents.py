@@ -8,7 +8,7 @@ from torch import Tensor
 from shoal.kernels.arguments import checked_samples
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.gradients.derivatives import own_derivatives
-from shoal.kernels.gradients.matrices import Derivatives
+from shoal.kernels.gradients.first_order import Derivatives
 from shoal.kernels.gradients.variance_changes import variance_changes
 from shoal.kernels.gradients.variance_slopes import slope_entries
 from shoal.kernels.inputs import Inputs
