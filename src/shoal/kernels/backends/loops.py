@@ -298,7 +298,8 @@ def _fours(surface: Surface) -> Tensor:
     values, in_norm, around = torch.from_numpy(_padded_terms(first_order(surface).numpy()))
     nothing = torch.zeros_like(values)
     sides = torch.stack([values, nothing, around, nothing, in_norm, nothing])
-    fours = sides.unflatten(0, (2, 3)).unflatten(-1, (-1, _UNROLLED))  # dqrsk in fours, twice
+    # by side, series, kernel, function of the row's norm, of the column's, four terms, term
+    fours = sides.unflatten(0, (2, 3)).unflatten(-1, (-1, _UNROLLED))
     found: Tensor = fours.permute(2, 0, 3, 4, 5, 1, 6).flatten(3).flatten(1, 2).contiguous()
     return found
 
