@@ -1,7 +1,7 @@
 """Work in several threads, in each of which torch has one."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
@@ -50,3 +50,18 @@ def side_by_side(
     finally:
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(threads)  # what threads that come later begin with
+
+
+def one_behind(begun: Iterable[Callable[[], _R]]) -> Iterator[_R]:
+    """End each piece of work after the next has begun: a device that is waited for has work left.
+
+    Args:
+        begun: Begins pieces of work, one by one; each is what ends it.
+    """
+    last = None
+    for end in begun:
+        if last is not None:
+            yield last()
+        last = end
+    if last is not None:
+        yield last()

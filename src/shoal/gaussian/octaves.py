@@ -18,37 +18,42 @@ from shoal.core.exceptions import AccuracyError
 _DEGREE = 28  # the next singularity is zero, so that terms fall by a factor of 5.8 at least
 _CHECKS = 7  # variances, off the grid, at which the error is measured
 _ERROR = 1e-14  # largest, relative to the size of the values
+OCTAVE_EQUATIONS = _DEGREE + 1 + _CHECKS  # values that the series of an octave take
 _FEW = 1 << 18  # numbers of series that are copied for each variance
 _SMALLEST = 1e-140  # variances below have no octaves
 
 
 def octave_series(
-    function: Callable[[Tensor], Tensor], size: Callable[[Tensor], Tensor], exponent: int
+    function: Callable[[Tensor], Tensor], size: Callable[[Tensor], Tensor], *exponents: int
 ) -> Tensor | None:
-    """The series of a function on an octave; ``None`` if they do not meet it to rounding.
+    """The series of a function on octaves; ``None`` if they do not meet it to rounding.
 
     Args:
         function: Maps variances, of shape (n,), to values, of shape (n, ...).
         size: Maps values to what their errors are relative to, of shape (n,) or (n, 1).
-        exponent: Of the upper end of the octave.
+        exponents: Of the upper ends of the octaves.
+
+    Returns:
+        Their coefficients. shape: (octaves, degree + 1, ...)
     """
     off = off_grid(((0.5, 1.0),), _CHECKS)[0]
     mantissa = torch.cat([chebyshev_nodes(_DEGREE, 0.5, 1.0), off])
+    several = torch.tensor(exponents).repeat_interleave(len(mantissa))
     try:
-        values = function(torch.ldexp(mantissa, torch.tensor(exponent)))
+        values = function(torch.ldexp(mantissa.repeat(len(exponents)), several))
     except AccuracyError:  # the upper end may be out of reach where the variance is not
         return None
-    nodes, exact = values[: _DEGREE + 1], values[_DEGREE + 1 :]
-    series = coefficients_from_values(nodes, 0)
-    found = torch.tensordot(_basis(off), series, dims=1)
-    met = (found - exact).abs() <= _ERROR * size(exact)
+    nodes, exact = values.unflatten(0, (len(exponents), -1)).tensor_split([_DEGREE + 1], 1)
+    series = coefficients_from_values(nodes, 1)
+    found, exact = torch.einsum("ck,ok...->oc...", _basis(off), series), exact.flatten(0, 1)
+    met = (found.flatten(0, 1) - exact).abs() <= _ERROR * size(exact)
     return series if bool(met.all()) else None
 
 
 def stacked(series: Callable[[int], Tensor | None], octaves: tuple[int, ...]) -> Tensor | None:
     """The series of some octaves. shape: (octaves, degree + 1, ...); ``None`` if one has none."""
     found = [each for each in map(series, octaves) if each is not None]
-    return torch.stack(found) if len(found) == len(octaves) else None
+    return torch.cat(found) if len(found) == len(octaves) else None
 
 
 def at_octaves(

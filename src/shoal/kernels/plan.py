@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.exceptions import AccuracyError
-from shoal.core.threads import side_by_side
+from shoal.core.threads import one_behind, side_by_side
 from shoal.kernels.approximations.piecewise_surface import PiecewiseSurface, part_surface
 from shoal.kernels.approximations.resolved_angles import (
     SMOOTH_ANGLES,
@@ -28,7 +28,15 @@ from shoal.kernels.approximations.surface import (
 )
 from shoal.kernels.approximations.typical_angles import GRID, typical_angles
 from shoal.kernels.arguments import work_space
-from shoal.kernels.backends import Block, Blocks, Factors, Pair, backend_for
+from shoal.kernels.backends import (
+    Block,
+    Blocks,
+    Directions,
+    Factors,
+    Pair,
+    backend_for,
+    extremes,
+)
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.inputs import CLOSE, Inputs, pair_angles
 from shoal.kernels.strips import Strip, rows_to_deal, strips
@@ -137,34 +145,39 @@ class Plan:
             step = min(step, max(_LEAST_STRIP, size // (_STRIPS * threads)))
         fair = rows_to_deal(len(self.left), hands, symmetric=self.symmetric)
         step = min(step, max(fair, _LEAST_STRIP) if self.symmetric else fair)
+        if points.device.type == "cuda":  # strips begin where memory is read and written at once
+            step = 1 << (step.bit_length() - 1)
         if self.surface is None:  # pairs share series of the duals, which take more memory
             step = max(step, _PAIRS // size)
         return strips((len(self.left), size), step, symmetric=self.symmetric)
 
+    @cached_property
+    def _directions(self) -> tuple[Directions, Directions]:
+        """Those of the rows and of the columns, as the back end takes them."""
+        left = self.backend.directions(self.left.unit)
+        return left, left if self.symmetric else self.backend.directions(self.right.unit)
+
     def cosines(self, strip: Strip) -> Tensor:
         """Cosines of the angles of a strip."""
-        units = self.left.unit[strip.rows], self.right.unit[strip.columns]
-        return self.backend.cosines(*units)
+        left, right = self._directions
+        return self.backend.cosines(left[strip.rows], right[strip.columns])
 
     def angles(self, limit: int | None) -> Span:
         """A range that holds all angles seen but those near 0 and π, rounded outwards."""
         if not self.seen:  # the matrix has not been filled
             for strip in self.strips(limit):
-                self._look(strip, self.cosines(strip))
+                cosine = self.cosines(strip)
+                self._note(strip, cosine, extremes(cosine))
         lows, highs = zip(*self.seen.values(), strict=True)
         low = math.floor(math.acos(max(0.0, *highs)) * GRID) / GRID
         high = math.ceil(math.acos(min(0.0, *lows)) * GRID) / GRID
         return max(low, INSET), min(high, math.pi - INSET)
 
-    def _look(self, strip: Strip, cosine: Tensor) -> Span:
-        """The least and the largest cosine of a strip; without those near ±1 they are noted."""
-        least, most = (float(end) for end in torch.aminmax(cosine))
-        clear = least, most
-        if max(-least, most) > 1 - CLOSE:
-            others = torch.aminmax(cosine.masked_fill(cosine.abs() > 1 - CLOSE, 0.0))
-            clear = float(others[0]), float(others[1])
-        self.seen[strip.rows.start, strip.rows.stop] = clear
-        return least, most
+    def _note(self, strip: Strip, cosine: Tensor, seen: Span) -> None:
+        """Note the least and the largest cosine of a strip, but those near ±1."""
+        if max(-seen[0], seen[1]) > 1 - CLOSE:
+            seen = extremes(cosine.masked_fill(cosine.abs() > 1 - CLOSE, 0.0))
+        self.seen[strip.rows.start, strip.rows.stop] = seen
 
     def mirror(self, matrix: Tensor, strip: Strip) -> None:
         """Copy what a strip of a symmetric matrix has above the diagonal to below it."""
@@ -174,13 +187,22 @@ class Plan:
     def write(self, parts: Sequence[Strip], matrices: Pair) -> Iterator[None]:
         """Write strips of both kernels into whole matrices, and mirror them if symmetric."""
 
-        def work(strip: Strip) -> None:
-            self.fill(strip, (matrices[0][strip], matrices[1][strip]))
-            for matrix in matrices:
-                self.mirror(matrix, strip)
+        def begin(strip: Strip) -> Callable[[], None]:
+            out = matrices[0][strip], matrices[1][strip]
+            below = matrices[0][strip[::-1]], matrices[1][strip[::-1]]  # if symmetric
+            finish = self._begin(strip, out, below if self.symmetric else None)
 
-        _ = self.left.unit, self.right.unit  # once for all threads
-        return side_by_side(work, parts, in_threads=self.backend.takes_threads)
+            def end() -> None:
+                if not finish():
+                    for matrix in matrices:
+                        self.mirror(matrix, strip)
+
+            return end
+
+        _ = self._directions, self._has_zeros  # once for all threads
+        if self.backend.takes_threads:
+            return side_by_side(lambda strip: begin(strip)(), parts)
+        return one_behind(map(begin, parts))
 
     def fill(self, strip: Strip, out: Pair) -> None:
         """Write both kernels of a strip into ``out``.
@@ -188,25 +210,45 @@ class Plan:
         The strip of a symmetric matrix begins at its diagonal, which is exact; what lies below it
         is not to be used.
         """
+        self._begin(strip, out)()
+
+    def _begin(self, strip: Strip, out: Pair, mirrored: Pair | None = None) -> Callable[[], bool]:
+        """Evaluate a strip; what it returns mends single entries.
+
+        That waits for the device, and tells whether ``mirrored`` needs nothing more.
+        """
         cosine = self.cosines(strip)
         if self.symmetric:
             angles = ANY_ANGLE if self.surface is None else self.surface.angles
             cosine.diagonal().fill_(math.cos(sum(angles) / 2))  # any that needs no care
         if self.surface is None:
             self._fill_directly(strip, cosine, out)
-        else:
-            special = self._special(self.surface, strip, cosine)
-            factors = self.rows[strip.rows], self.columns[strip.columns]
-            self.backend.evaluate(Block(self.surface, *factors, cosine), out)
-            if special is not None:
-                where, values = special
-                for matrix, value in zip(out, values, strict=True):
-                    matrix[where] = value.to(matrix)
-            if not self.function.architecture.positively_homogeneous:  # then they are exact
+            self._fill_diagonal(strip, out)
+            return lambda: False
+        factors = self.rows[strip.rows], self.columns[strip.columns]
+        done = self.backend.evaluate(Block(self.surface, *factors, cosine), out, mirrored)
+
+        def finish() -> bool:
+            mended = self._fill_special(strip, cosine, done.cosines(), out)
+            if self._has_zeros:
                 self._fill_zeros(strip, out)
+            self._fill_diagonal(strip, out)
+            return done.mirrored and not (mended or self._has_zeros)
+
+        return finish
+
+    def _fill_diagonal(self, strip: Strip, out: Pair) -> None:
+        """The diagonal of a symmetric matrix, which is exact."""
         if self.symmetric:
             for q, matrix in enumerate(out):
                 matrix.diagonal().copy_(self.diagonal[q, strip.rows])
+
+    @cached_property
+    def _has_zeros(self) -> bool:
+        """Whether some inputs are zero, and the surface does not know their entries."""
+        if self.function.architecture.positively_homogeneous:
+            return False
+        return any(bool((inputs.norm == 0).any()) for inputs in (self.left, self.right))
 
     def _fill_directly(self, strip: Strip, cosine: Tensor, out: Pair) -> None:
         """Write both kernels of a strip by the scalar equations of every entry."""
@@ -220,14 +262,14 @@ class Plan:
             for matrix, value in zip(out, values, strict=True):
                 matrix[indices] = value.to(matrix)
 
-    def _special(
-        self, chosen: Surface, strip: Strip, cosine: Tensor
-    ) -> tuple[tuple[Tensor, Tensor], Tensor] | None:
-        """Entries whose angle the product has lost or the surface does not know, if any."""
+    def _fill_special(self, strip: Strip, cosine: Tensor, seen: Span, out: Pair) -> bool:
+        """Entries whose angle the product has lost or the surface does not know; if there are."""
+        chosen = self.surface
+        assert chosen is not None
+        self._note(strip, cosine, seen)
         least, most = known_cosines(chosen)
-        smallest, largest = self._look(strip, cosine)
-        if smallest >= least and largest <= most:
-            return None
+        if seen[0] >= least and seen[1] <= most:
+            return False
         beyond = (cosine > most) | (cosine < least)
         where = (beyond.triu(1) if self.symmetric else beyond).nonzero(as_tuple=True)
         i, j = strip.inputs(where)
@@ -243,7 +285,9 @@ class Plan:
             values[:, inside] = scale * known.pairs(*features, angle[inside])
         if not bool(inside.all()):
             values[:, ~inside] = self._exact(i[~inside], j[~inside], found[~inside])
-        return (where[0], where[1]), values
+        for matrix, value in zip(out, values, strict=True):
+            matrix[where] = value.to(matrix)
+        return True
 
     def _exact(self, i: Tensor, j: Tensor, cosine: Tensor) -> Tensor:
         """Pairs by their scalar equations. shape: (2, n)."""

@@ -12,6 +12,7 @@ any norms if the activations are positively homogeneous, there is one $f$, the c
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -28,6 +29,7 @@ from shoal.approximation import (
 from shoal.approximation.sampling import off_grid
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
+from shoal.gaussian.octaves import OCTAVE_EQUATIONS, at_octaves, octave_series
 from shoal.kernels.calculi import HalfAngle
 from shoal.kernels.function import KernelFunction
 
@@ -40,6 +42,7 @@ _ANGULAR = 64  # the least degree of a series in the angle: nearly all need betw
 _CHECKS = 6  # norms, off the grid, at which the error is measured, at as many angles as it has
 _MARGIN = 2  # degrees beyond those that the lines need
 _MANY = 8192  # entries from which on long lines are tried
+_REPEATED = 2  # norms for one equation of a series, from which on it pays
 _FEW = 4096  # norms whose scalar equations are solved on the CPU: a GPU would wait for each step
 _GRID = 4  # ranges of norms end at multiples of 1/4 in log₂
 _LONGER = 12  # terms of all functions of a norm that cost no more than an arc cosine
@@ -163,8 +166,26 @@ def padded(coefficients: Tensor, size: int) -> Tensor:
 def diagonal(function: KernelFunction, norm: Tensor) -> Tensor:
     """Both kernels of each input with itself, given its norm in float64. shape: (2, n)."""
     distinct, inverse = norm.unique(return_inverse=True)
-    square = (distinct.cpu() if len(distinct) <= _FEW else distinct) ** 2
-    return torch.stack(tuple(function.own(square))).to(norm.device)[:, inverse]
+    square = distinct**2
+    low, high = (float(end) for end in torch.aminmax(square))
+    octaves = math.frexp(high)[1] - math.frexp(low)[1] + 1 if low > 0 else math.inf
+    found = None
+    if len(distinct) > _REPEATED * OCTAVE_EQUATIONS * octaves:
+        found = at_octaves(partial(_own_series, function), partial(_own, function), square)
+    if found is None:
+        found = _own(function, square.cpu() if len(square) <= _FEW else square)
+    return found.T.to(norm.device)[:, inverse]
+
+
+def _own(function: KernelFunction, square: Tensor) -> Tensor:
+    """Both kernels of inputs with themselves, by their equations. shape: (n, 2)."""
+    return torch.stack(tuple(function.own(square)), 1)
+
+
+@cached
+def _own_series(function: KernelFunction, octaves: tuple[int, ...]) -> Tensor | None:
+    """The same as series on octaves of the squared norm. shape: (octaves, degree + 1, 2)."""
+    return octave_series(partial(_own, function), torch.abs, *octaves)
 
 
 def norm_span(norm: Tensor) -> Span:

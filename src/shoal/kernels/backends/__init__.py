@@ -13,12 +13,14 @@ from shoal.kernels.backends.block import (
     Block,
     DifferentiableBlock,
     DifferentiableFactors,
+    Directions,
     Entries,
+    Evaluated,
     Factors,
     Polynomial,
     Rounded,
 )
-from shoal.kernels.backends.blocks import Blocks, Pair
+from shoal.kernels.backends.blocks import Blocks, Pair, extremes
 
 __all__ = [
     "Adjoint",
@@ -26,12 +28,15 @@ __all__ = [
     "Blocks",
     "DifferentiableBlock",
     "DifferentiableFactors",
+    "Directions",
     "Entries",
+    "Evaluated",
     "Factors",
     "Pair",
     "Polynomial",
     "Rounded",
     "backend_for",
+    "extremes",
 ]
 
 _LOGGER = logging.getLogger(__name__)

@@ -5,12 +5,19 @@ factor. So the derivatives of a block are sums of the same kind, and gradients a
 these times what they are summed against: a back end need not know of either.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from shoal.kernels.approximations.surface import Surface
+from shoal.kernels.approximations.surface import Span, Surface
+
+
+class Directions(Protocol):
+    """Unit vectors in the form that products of a back end take."""
+
+    def __getitem__(self, rows: slice, /) -> Any: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,13 +43,25 @@ class Block(NamedTuple):
         surface: Both kernels.
         rows: What the rows contribute.
         columns: What the columns contribute.
-        cosine: Cosines of the angles, contiguous; they may be used up. shape: (n, m)
+        cosine: Cosines of the angles; their columns are contiguous. shape: (n, m)
     """
 
     surface: Surface
     rows: Factors
     columns: Factors
     cosine: Tensor
+
+
+class Evaluated(NamedTuple):
+    """What is known of a block that has been evaluated.
+
+    Attributes:
+        cosines: Waits for the least and the largest cosine.
+        mirrored: Whether the entries above the diagonal are below it too.
+    """
+
+    cosines: Callable[[], Span]
+    mirrored: bool = False
 
 
 class Polynomial(NamedTuple):
@@ -123,7 +142,7 @@ class DifferentiableBlock(NamedTuple):
     @property
     def plain(self) -> Block:
         """The block without derivatives, to be evaluated."""
-        return Block(self.surface, self.rows.plain, self.columns.plain, self.cosine.clone())
+        return Block(self.surface, self.rows.plain, self.columns.plain, self.cosine)
 
 
 class Entries(NamedTuple):

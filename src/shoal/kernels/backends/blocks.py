@@ -1,18 +1,21 @@
 """Blocks of a kernel matrix by the operations of torch, some rows at a time."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from shoal.approximation import chebyshev_basis, differentiate
-from shoal.kernels.approximations.surface import Surface, padded, to_unit
+from shoal.kernels.approximations.surface import Span, Surface, padded, to_unit
 from shoal.kernels.backends.block import (
     Adjoint,
     Block,
     DifferentiableBlock,
     DifferentiableFactors,
+    Directions,
     Entries,
+    Evaluated,
     Factors,
     Polynomial,
     Rounded,
@@ -20,6 +23,7 @@ from shoal.kernels.backends.block import (
 
 Pair = tuple[Tensor, Tensor]  # of the CK and the NTK
 
+CUT = {torch.float64: 2e-12, torch.float32: 1e-9}  # of the diagonal, that may be left out
 _WORK = 1 << 18  # numbers of the basis that stay in the cache of a CPU
 _WORK_ELSEWHERE = 1 << 26
 _ROUNDED_BLOCK = (512, 2048)  # entries of a product in reduced precision that stay in the cache
@@ -34,19 +38,33 @@ class Blocks:
 
     takes_threads = False
 
-    def cosines(self, left: Tensor, right: Tensor) -> Tensor:
-        """Cosines of the angles between unit vectors. shapes: (n, p), (m, p) -> (n, m)."""
-        return left @ right.T
+    def directions(self, unit: Tensor) -> Directions:
+        """Unit vectors in the form of which cosines are made. shape: (n, p)."""
+        return unit
 
-    def evaluate(self, block: Block, out: Pair) -> None:
-        """Write both kernels of a block into ``out``; the cosines are used up."""
+    def cosines(self, left: Any, right: Any) -> Tensor:
+        """Cosines of the angles between directions of this back end. shape: (n, m)."""
+        cosine: Tensor = left @ right.T
+        return cosine
+
+    def evaluate(self, block: Block, out: Pair, mirrored: Pair | None = None) -> Evaluated:  # noqa: ARG002
+        """Write both kernels of a block.
+
+        Args:
+            block: The block.
+            out: Where they go.
+            mirrored: Of a symmetric matrix, where the same goes transposed: a back end may write
+                what is above the diagonal there too.
+        """
         surface, rows, columns, cosine = block
         low, high = surface.angles
         middle, half_width = (low + high) / 2, (high - low) / 2
-        t = cosine.clamp_(-1.0, 1.0).acos_().sub_(middle).mul_(1 / half_width).clamp_(-1.0, 1.0)
         fill = _constant_block if surface.rank == 1 else _block
-        for part in _parts(t, surface.coefficients.shape[-1] + 2 * surface.rank):
-            fill(surface, rows[part], columns, t[part], (out[0][part], out[1][part]))
+        for part in _parts(cosine, surface.coefficients.shape[-1] + 2 * surface.rank):
+            t = cosine[part].clamp(-1.0, 1.0).acos_().sub_(middle)
+            t = t.mul_(1 / half_width).clamp_(-1.0, 1.0)
+            fill(surface, rows[part], columns, t, (out[0][part], out[1][part]))
+        return Evaluated(lambda: extremes(cosine))
 
     def derivatives(self, block: DifferentiableBlock) -> Iterator[tuple[slice, Entries]]:
         """The entries of a block to first order, some rows at a time."""
@@ -124,6 +142,12 @@ class Blocks:
         block = matrix[rows, rows]
         block.copy_(block.triu() + block.triu(1).T)
         matrix[rows.stop :, rows] = matrix[rows, rows.stop :].T
+
+
+def extremes(cosine: Tensor) -> Span:
+    """The least and the largest cosine."""
+    least, most = torch.aminmax(cosine)
+    return float(least), float(most)
 
 
 def first_order(surface: Surface) -> Tensor:

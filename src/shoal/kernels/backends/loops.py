@@ -3,7 +3,7 @@ r"""Blocks of a kernel matrix by compiled loops on the threads of a CPU, with Nu
 Every entry is a series in the cosine, or in the angle where that is much shorter, in the nearest
 cache. Of different norms, columns are taken in the order of these: those of a tile have nearly the
 same norm, so that a few combinations of the functions $f_s$ tell them apart, each of which needs a
-short series. What is left out of both is bounded for every entry, by ``_CUT`` of the diagonal in
+short series. What is left out of both is bounded for every entry, by ``CUT`` of the diagonal in
 all.
 """
 
@@ -26,14 +26,14 @@ from shoal.kernels.backends.block import (
     Block,
     DifferentiableBlock,
     DifferentiableFactors,
+    Evaluated,
     Factors,
 )
-from shoal.kernels.backends.blocks import Blocks, Pair, first_order
+from shoal.kernels.backends.blocks import CUT, Blocks, Pair, extremes, first_order
 from shoal.kernels.backends.compiled_loops import WIDTH, compiled_loops
 
 Array = NDArray[Any]
 
-_CUT = {torch.float64: 2e-12, torch.float32: 1e-9}  # what tiles may leave out, of the diagonal
 _UNROLLED = 4  # terms of a series that are added at once
 _SAMPLED = 8  # of so many columns of a tile one says which combinations matter
 _NUMBERS = 1 << 17  # coefficients that stay in the cache
@@ -46,12 +46,12 @@ class Loops(Blocks):
 
     takes_threads = True
 
-    def evaluate(self, block: Block, out: Pair) -> None:
+    def evaluate(self, block: Block, out: Pair, mirrored: Pair | None = None) -> Evaluated:  # noqa: ARG002
         """Write both kernels of a block into ``out``, whose rows are contiguous."""
         surface, rows, columns, cosine = block
-        cut = _CUT[cosine.dtype]
+        cut, seen = CUT[cosine.dtype], extremes(cosine)
         if cosine.numel() >= _LARGE:
-            surface = surface.restricted(_occurring(surface, cosine), cut)
+            surface = surface.restricted(_occurring(surface, seen), cut)
         variable, core = _variable(surface, cut)
         loops, strides = compiled_loops(cosine.numpy().dtype), [matrix.stride(0) for matrix in out]
         row_scale, scale = (f.scale.double().contiguous().numpy() for f in (rows, columns))
@@ -71,6 +71,7 @@ class Loops(Blocks):
                 loop(cosine[part].numpy(), *variable, *form, *scales, *results, *strides)
 
         in_threads(some, len(cosine))
+        return Evaluated(lambda: seen)
 
     def adjoint(self, block: DifferentiableBlock, upstream: Tensor) -> Adjoint:
         """Gradients of cosines and norms of a block, given those of both kernels, (2, n, m)."""
@@ -108,7 +109,7 @@ _Gradients = Callable[[slice, Array, Array, Array], None]  # of rows, added to t
 def _series_gradients(block: DifferentiableBlock, upstream: Tensor) -> _Gradients:
     """Gradients at inputs of one norm, in one pass over both kernels."""
     surface, rows, columns, cosine = block
-    variable, series = _slopes(surface, _CUT[cosine.dtype])
+    variable, series = _slopes(surface, CUT[cosine.dtype])
     loop = compiled_loops(cosine.numpy().dtype).adjoint_series
     left, right = (f.values[..., 0].double().contiguous().numpy() for f in (rows, columns))
 
@@ -126,7 +127,7 @@ def _row_gradients(block: DifferentiableBlock, upstream: Tensor, ck: Array) -> _
     cosines = cosine.numpy()
     loop = compiled_loops(cosines.dtype).adjoint_rows
     kernels = (1, 0) if bool(upstream[1].any()) else (0,)
-    forms = [_in_fours(surface, rows, q, _CUT[cosine.dtype]) for q in kernels]
+    forms = [_in_fours(surface, rows, q, CUT[cosine.dtype]) for q in kernels]
     factors = [
         [np.ascontiguousarray(t[q].double().numpy().T) for t in (columns.values, columns.slopes)]
         for q in kernels
@@ -180,9 +181,9 @@ def _range(
     return place, _padded_terms(chosen.numpy())
 
 
-def _occurring(surface: Surface, cosine: Tensor) -> Span:
+def _occurring(surface: Surface, cosines: Span) -> Span:
     """Those of the angles that a surface knows which occur, rounded outwards."""
-    least, most = (min(max(float(end), -1.0), 1.0) for end in torch.aminmax(cosine))
+    least, most = (min(max(end, -1.0), 1.0) for end in cosines)
     low, high = math.floor(math.acos(most) * GRID) / GRID, math.ceil(math.acos(least) * GRID) / GRID
     low, high = max(low, surface.angles[0]), min(high, surface.angles[1])
     return (low, high) if low < high else surface.angles

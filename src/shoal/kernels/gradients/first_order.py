@@ -12,7 +12,13 @@ from torch import Tensor
 from shoal.approximation import differentiate
 from shoal.core.exceptions import AccuracyError
 from shoal.kernels.approximations.surface import Span, Surface, norm_span, surface
-from shoal.kernels.backends import DifferentiableBlock, DifferentiableFactors, Entries, Factors
+from shoal.kernels.backends import (
+    DifferentiableBlock,
+    DifferentiableFactors,
+    Entries,
+    Factors,
+    extremes,
+)
 from shoal.kernels.gradients.derivatives import (
     differentiable_angular_surface,
     own_derivatives,
@@ -49,6 +55,15 @@ class Derivatives:
     plan: Plan
     names: tuple[str, ...]
     limit: int | None
+
+    def knows(self, strip: Strip, cosine: Tensor) -> bool:
+        """Whether the surface knows all entries to first order."""
+        if self.surface is None:
+            return False
+        least, most = known_cosines(self.surface)
+        seen = extremes(cosine)
+        norms = self.plan.left.norm[strip.rows], self.plan.right.norm[strip.columns]
+        return least <= seen[0] and seen[1] <= most and all(bool(n.all()) for n in norms)
 
     def single(self, strip: Strip, cosine: Tensor) -> Tensor:
         """Which entries the surface does not know to first order."""

@@ -184,7 +184,8 @@ class _Gradients:
         work = partial(_strip_gradients, matrix, upstream, turning, Strip(rows, columns))
         found = side_by_side(work, group, in_threads=plan.backend.takes_threads)
         for strip, (pairs, left, right, variances) in zip(group, found, strict=True):
-            self._add_pairs(*pairs)
+            if pairs is not None:
+                self._add_pairs(*pairs)
             self.left.logs[strip.rows] += left
             self.right.logs[strip.columns] += right
             self.variances.add_(variances)
@@ -222,13 +223,14 @@ class _Shares(NamedTuple):
     """What a strip contributes to gradients, but for those of its cosines.
 
     Attributes:
-        pairs: Rows and columns of entries that the surface does not know, and their gradients.
+        pairs: Rows and columns of entries that the surface does not know, and their gradients;
+            ``None`` if it knows all.
         left: To those of the logarithms of the rows' norms.
         right: To those of the columns' norms.
         variances: To those of the variances.
     """
 
-    pairs: tuple[Tensor, Tensor, Tensor]
+    pairs: tuple[Tensor, Tensor, Tensor] | None
     left: Tensor
     right: Tensor
     variances: Tensor
@@ -251,15 +253,18 @@ def _strip_gradients(
         strip: The strip, in that part.
     """
     plan = matrix.plan
-    above = torch.stack([_above(plan, strip, gradient) for gradient in upstream])
-    cosine = plan.cosines(strip)
-    single = matrix.single(strip, cosine)
-    where = (single & (above != 0).any(0)).nonzero(as_tuple=True)
-    pairs = *strip.inputs(where), above[:, where[0], where[1]].double()
-    if matrix.surface is None:
-        return _Shares(pairs, *(above.new_zeros(()) for _ in range(3)))
-    above.masked_fill_(single, 0.0)
-    block = matrix.block(strip, cosine.masked_fill_(single, 0.0))
+    above, cosine, pairs = _above(plan, strip, upstream), plan.cosines(strip), None
+    if plan.symmetric:
+        cosine.diagonal().fill_(0.0)  # which counts for nothing
+    if not matrix.knows(strip, cosine):
+        single = matrix.single(strip, cosine)
+        where = (single & (above != 0).any(0)).nonzero(as_tuple=True)
+        pairs = *strip.inputs(where), above[:, where[0], where[1]].double()
+        if matrix.surface is None:
+            return _Shares(pairs, *(above.new_zeros(()) for _ in range(3)))
+        above.masked_fill_(single, 0.0)
+        cosine.masked_fill_(single, 0.0)
+    block = matrix.block(strip, cosine)
     found = plan.backend.adjoint(block, above)
     first, height = strip.rows.start - around.rows.start, len(cosine)
     turning[first : first + height, -cosine.shape[1] :] = found.cosine
@@ -297,12 +302,13 @@ def _variance_gradients(
     return total
 
 
-def _above(plan: Plan, strip: Strip, gradient: Tensor) -> Tensor:
-    """The gradient of a strip; of a symmetric matrix both halves in the upper one."""
-    rows, columns = strip
-    block = gradient[rows, columns].clone(memory_format=torch.contiguous_format)
-    if plan.symmetric:
-        block += gradient[columns, rows].T
-        square = block[:, : len(block)]
-        square.copy_(square.triu(1))
-    return block
+def _above(plan: Plan, strip: Strip, gradients: tuple[Tensor, Tensor]) -> Tensor:
+    """The gradients of a strip; of a symmetric matrix both halves in the upper one."""
+    above = gradients[0].new_empty(2, *strip.shape)
+    for block, gradient in zip(above, gradients, strict=True):
+        if plan.symmetric:
+            torch.add(gradient[strip], gradient[strip[::-1]].T, out=block)
+            block[:, : len(block)].triu_(1)
+        else:
+            block.copy_(gradient[strip])
+    return above

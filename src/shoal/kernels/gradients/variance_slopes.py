@@ -61,5 +61,5 @@ def slope_entries(backend: Blocks, slope: Surface, block: DifferentiableBlock) -
         for side in (block.rows, block.columns)
     )
     found = torch.empty_like(block.cosine), torch.empty_like(block.cosine)
-    backend.evaluate(Block(slope, rows, columns, block.cosine.clone()), found)
+    backend.evaluate(Block(slope, rows, columns, block.cosine), found)
     return found
