@@ -22,8 +22,8 @@ def inputs(one_norm):
 
 @pytest.mark.parametrize("phi", [ReLU(), Tanh(), HardTanh()], ids=repr)
 @pytest.mark.parametrize("one_norm", [True, False])
-@pytest.mark.parametrize(  # tiles leave out 2e-13 of the diagonal
-    ("dtype", "tolerance"), [(torch.float64, 3e-13), (torch.float32, 1e-6)], ids=str
+@pytest.mark.parametrize(  # tiles leave out 2e-12 of the diagonal at most
+    ("dtype", "tolerance"), [(torch.float64, 3e-12), (torch.float32, 1e-6)], ids=str
 )
 def test_both_devices_agree(phi, one_norm, dtype, tolerance):
     x, deq = inputs(one_norm).to(dtype), DEQ(phi, 0.2, 0.8)

@@ -27,7 +27,7 @@ __all__ = [
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 _WORK = 64 * 2**20  # bytes that a block takes by default on a CPU
-_WORK_ELSEWHERE = 3 * 2**30  # and on a GPU, unless that is an eighth of what is free
+_WORK_ELSEWHERE = 4 * 2**30  # and on a GPU, unless that is an eighth of what is free
 
 Function = TypeVar("Function", bound=Callable[..., Kernels])
 

@@ -53,6 +53,7 @@ _FEW_PAIRS = 4095  # ... and when they are not: those of 90 inputs, fewer than a
 _PAIRS = 4096  # whose scalar equations are solved together at least
 _STRIPS = 8  # of a symmetric matrix on a CPU, at least, ...
 _LEAST_STRIP = 128  # ... but of so many rows, with which products are as fast as with more
+_MOST_ROWS = 2048  # of a strip of a symmetric matrix on a GPU: more are wasted at the diagonal
 _MANY_PAIRS = 100_000  # pairs that deserve a word if computed one by one
 INSET = 1e-3  # next to 0 and π derivatives in norms and variances are lost
 
@@ -146,6 +147,7 @@ class Plan:
         fair = rows_to_deal(len(self.left), hands, symmetric=self.symmetric)
         step = min(step, max(fair, _LEAST_STRIP) if self.symmetric else fair)
         if points.device.type == "cuda":  # strips begin where memory is read and written at once
+            step = min(step, _MOST_ROWS) if self.symmetric else step
             step = 1 << (step.bit_length() - 1)
         if self.surface is None:  # pairs share series of the duals, which take more memory
             step = max(step, _PAIRS // size)
@@ -229,7 +231,11 @@ class Plan:
         done = self.backend.evaluate(Block(self.surface, *factors, cosine), out, mirrored)
 
         def finish() -> bool:
-            mended = self._fill_special(strip, cosine, done.cosines(), out)
+            if self.cost > 1:  # gradients will ask for it
+                self._note(strip, cosine, done.cosines())
+            mended = done.beyond()
+            if mended:
+                self._fill_special(strip, cosine, out)
             if self._has_zeros:
                 self._fill_zeros(strip, out)
             self._fill_diagonal(strip, out)
@@ -262,14 +268,11 @@ class Plan:
             for matrix, value in zip(out, values, strict=True):
                 matrix[indices] = value.to(matrix)
 
-    def _fill_special(self, strip: Strip, cosine: Tensor, seen: Span, out: Pair) -> bool:
-        """Entries whose angle the product has lost or the surface does not know; if there are."""
+    def _fill_special(self, strip: Strip, cosine: Tensor, out: Pair) -> None:
+        """Entries whose angle the product has lost or the surface does not know."""
         chosen = self.surface
         assert chosen is not None
-        self._note(strip, cosine, seen)
-        least, most = known_cosines(chosen)
-        if seen[0] >= least and seen[1] <= most:
-            return False
+        least, most = chosen.cosines
         beyond = (cosine > most) | (cosine < least)
         where = (beyond.triu(1) if self.symmetric else beyond).nonzero(as_tuple=True)
         i, j = strip.inputs(where)
@@ -287,7 +290,6 @@ class Plan:
             values[:, ~inside] = self._exact(i[~inside], j[~inside], found[~inside])
         for matrix, value in zip(out, values, strict=True):
             matrix[where] = value.to(matrix)
-        return True
 
     def _exact(self, i: Tensor, j: Tensor, cosine: Tensor) -> Tensor:
         """Pairs by their scalar equations. shape: (2, n)."""
@@ -327,12 +329,6 @@ def shared_norm(norms: Tensor, dtype: torch.dtype) -> float:
     """The mean of norms that count as one, rounded: another batch of them has the same series."""
     fraction, exponent = math.frexp(float(norms.mean()))
     return math.ldexp(round(fraction * _NORM_STEPS[dtype]) / _NORM_STEPS[dtype], exponent)
-
-
-def known_cosines(chosen: Surface) -> Span:
-    """The least and the most that are those of angles of a surface, and tell these well."""
-    low, high = chosen.angles
-    return max(math.cos(high), CLOSE - 1), min(math.cos(low), 1 - CLOSE)
 
 
 def _pairs(left: Inputs, right: Inputs) -> int:

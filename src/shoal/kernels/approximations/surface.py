@@ -32,6 +32,7 @@ from shoal.core.exceptions import AccuracyError
 from shoal.gaussian.octaves import OCTAVE_EQUATIONS, at_octaves, octave_series
 from shoal.kernels.calculi import HalfAngle
 from shoal.kernels.function import KernelFunction
+from shoal.kernels.inputs import CLOSE
 
 Span: TypeAlias = tuple[float, float]
 
@@ -76,6 +77,16 @@ class Surface:
     def rank(self) -> int:
         """How many functions of a norm there are."""
         return len(self.basis)
+
+    @property
+    def cosines(self) -> Span:
+        """The least and the most that are those of its angles, and tell these well."""
+        low, high = self.angles
+        return max(math.cos(high), CLOSE - 1), min(math.cos(low), 1 - CLOSE)
+
+    def knows(self, cosines: Span) -> bool:
+        """Whether it knows all from the least to the largest of some cosines."""
+        return self.cosines[0] <= cosines[0] and cosines[1] <= self.cosines[1]
 
     def features(self, norm: Tensor) -> Tensor:
         """The functions $f_r$ at some norms, in float64. shape: (len(norm), rank)."""
@@ -163,18 +174,29 @@ def padded(coefficients: Tensor, size: int) -> Tensor:
     return torch.nn.functional.pad(coefficients, (0, size - coefficients.shape[-1]))
 
 
+def at_norms(
+    function: Callable[[Tensor], Tensor],
+    series: Callable[[tuple[int, ...]], Tensor | None],
+    norm: Tensor,
+) -> Tensor:
+    """Values of a function of squared norms, in float64, at some norms. shape: (n, ...).
+
+    Many norms are taken from series on octaves, which take fewer equations than the norms do.
+    """
+    distinct, inverse = norm.unique(return_inverse=True)
+    square, found = distinct**2, None
+    low, high = torch.stack(torch.aminmax(square)).tolist()
+    octaves = math.frexp(high)[1] - math.frexp(low)[1] + 1 if low > 0 else math.inf
+    if len(distinct) > _REPEATED * OCTAVE_EQUATIONS * octaves:
+        found = at_octaves(series, function, square)
+    if found is None:
+        found = function(square.cpu() if len(square) <= _FEW else square)
+    return found.to(norm.device)[inverse]
+
+
 def diagonal(function: KernelFunction, norm: Tensor) -> Tensor:
     """Both kernels of each input with itself, given its norm in float64. shape: (2, n)."""
-    distinct, inverse = norm.unique(return_inverse=True)
-    square = distinct**2
-    low, high = (float(end) for end in torch.aminmax(square))
-    octaves = math.frexp(high)[1] - math.frexp(low)[1] + 1 if low > 0 else math.inf
-    found = None
-    if len(distinct) > _REPEATED * OCTAVE_EQUATIONS * octaves:
-        found = at_octaves(partial(_own_series, function), partial(_own, function), square)
-    if found is None:
-        found = _own(function, square.cpu() if len(square) <= _FEW else square)
-    return found.T.to(norm.device)[:, inverse]
+    return at_norms(partial(_own, function), partial(_own_series, function), norm).T
 
 
 def _own(function: KernelFunction, square: Tensor) -> Tensor:

@@ -28,17 +28,13 @@ def typical_angles(left: Inputs, right: Inputs) -> Span:
     own = torch.eye(*cosine.shape, dtype=torch.bool, device=cosine.device)
     own &= left is right
     left_out = own | (cosine.abs() > 1 - CLOSE)
-    if int((left_out ^ own).sum()) > max(cosine.shape):
+    others, all_left_out = torch.stack([(left_out ^ own).sum(), left_out.all()]).tolist()
+    if others > max(cosine.shape):
         left_out = own
-    if bool(left_out.all()):
+    elif all_left_out:
         return ANY_ANGLE
-    least, most = (
-        min(max(float(end), -1.0), 1.0)
-        for end in (
-            cosine.masked_fill(left_out, 1.0).min(),
-            cosine.masked_fill(left_out, -1.0).max(),
-        )
-    )
+    ends = cosine.masked_fill(left_out, 1.0).min(), cosine.masked_fill(left_out, -1.0).max()
+    least, most = (min(max(end, -1.0), 1.0) for end in torch.stack(ends).tolist())
     first, last = math.acos(most), math.acos(least)
     others = max(len(left), len(right)) > _ALL
     margin = max(_MARGIN, _TAIL * (last - first) / 2) if others else _MARGIN

@@ -56,11 +56,13 @@ class Evaluated(NamedTuple):
     """What is known of a block that has been evaluated.
 
     Attributes:
-        cosines: Waits for the least and the largest cosine.
+        cosines: Tells the least and the largest cosine.
+        beyond: Tells whether some of them are beyond those that the surface knows.
         mirrored: Whether the entries above the diagonal are below it too.
     """
 
     cosines: Callable[[], Span]
+    beyond: Callable[[], bool]
     mirrored: bool = False
 
 

@@ -64,7 +64,7 @@ class Blocks:
             t = cosine[part].clamp(-1.0, 1.0).acos_().sub_(middle)
             t = t.mul_(1 / half_width).clamp_(-1.0, 1.0)
             fill(surface, rows[part], columns, t, (out[0][part], out[1][part]))
-        return Evaluated(lambda: extremes(cosine))
+        return evaluated(surface, extremes(cosine))
 
     def derivatives(self, block: DifferentiableBlock) -> Iterator[tuple[slice, Entries]]:
         """The entries of a block to first order, some rows at a time."""
@@ -142,6 +142,11 @@ class Blocks:
         block = matrix[rows, rows]
         block.copy_(block.triu() + block.triu(1).T)
         matrix[rows.stop :, rows] = matrix[rows, rows.stop :].T
+
+
+def evaluated(surface: Surface, cosines: Span) -> Evaluated:
+    """What is known of a block, given the least and the largest of its cosines."""
+    return Evaluated(lambda: cosines, lambda: not surface.knows(cosines))
 
 
 def extremes(cosine: Tensor) -> Span:

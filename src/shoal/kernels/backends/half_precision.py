@@ -27,7 +27,7 @@ _ALIGNED = 64  # features, of which products are fast
 _CHUNK = 2**16  # rows that are rounded together
 _LARGEST = 255  # whole number that is looked for
 _NEAR = 1e-4  # to whole numbers
-_EVEN = 8  # features, of which products are possible
+_EVEN = 16  # directions and features, of which products are fast
 _WHOLE = 4000.0  # norm of a direction as whole numbers: with up to 36,000 features below 2¹²
 _UNIT = 256.0  # of two halves, so that the smaller is an ordinary number
 
@@ -42,11 +42,13 @@ class Halves:
     so small that their errors do not matter. So cosines are off by 2e-8 or so, as in float32.
 
     Attributes:
+        count: How many there are; rows of zeros may follow them.
         whole: The whole numbers. shape: (n, p)
         left: The others, on the left. shape: (n, 3p)
         right: On the right. shape: (n, 3p)
     """
 
+    count: int
     whole: Tensor
     left: Tensor
     right: Tensor
@@ -54,27 +56,35 @@ class Halves:
     @classmethod
     def of(cls, unit: Tensor) -> "Halves":
         """The halves of directions. shape: (n, p)."""
-        width = -unit.shape[1] % _EVEN
-        whole, rest = unit.new_empty(2, len(unit), unit.shape[1] + width, dtype=torch.float16)
-        for some, large, small in zip(*(t.split(_CHUNK) for t in (unit, whole, rest)), strict=True):
-            multiple = torch.nn.functional.pad(_WHOLE * some, (0, width))
-            large.copy_(multiple.round())
-            small.copy_(multiple - large)
-        return cls(whole, torch.cat([rest, whole, rest], 1), torch.cat([whole, rest, rest], 1))
-
-    def __len__(self) -> int:
-        return len(self.whole)
+        shape = [extent + -extent % _EVEN for extent in unit.shape]
+        whole, rest = unit.new_zeros(2, *shape, dtype=torch.float16)
+        large, small = (half[: len(unit), : unit.shape[1]] for half in (whole, rest))
+        for some, h, r in zip(*(t.split(_CHUNK) for t in (unit, large, small)), strict=True):
+            multiple = _WHOLE * some
+            h.copy_(multiple.round())
+            r.copy_(multiple - h)
+        sides = torch.cat([rest, whole, rest], 1), torch.cat([whole, rest, rest], 1)
+        return cls(len(unit), whole, *sides)
 
     def __getitem__(self, part: slice) -> "Halves":
-        return Halves(self.whole[part], self.left[part], self.right[part])
+        more = slice(part.start, None) if part.stop == self.count else part  # with the zeros
+        count = part.stop - part.start
+        return Halves(count, self.whole[more], self.left[more], self.right[more])
 
-    def products(self, other: "Halves", out: Tensor) -> Tensor:
-        """Write cosines of the angles with others, in float32. shape: (n, m)."""
-        unit, dtype = _WHOLE**-2, torch.float32
-        torch.mm(self.whole, other.whole.T, out_dtype=dtype, out=out)
-        return torch.addmm(
-            out, self.left, other.right.T, out_dtype=dtype, beta=unit, alpha=unit, out=out
+    def products(self, other: "Halves") -> Tensor:
+        """Cosines of the angles with others, in float32. shape: (n, m)."""
+        rows, unit, dtype = slice(0, self.count), _WHOLE**-2, torch.float32
+        cosine = torch.mm(self.whole[rows], other.whole.T, out_dtype=dtype)
+        torch.addmm(
+            cosine,
+            self.left[rows],
+            other.right.T,
+            out_dtype=dtype,
+            beta=unit,
+            alpha=unit,
+            out=cosine,
         )
+        return cosine[:, : other.count]
 
 
 def halves(unit: Tensor) -> Rounded:

@@ -29,7 +29,7 @@ from shoal.kernels.backends.block import (
     Evaluated,
     Factors,
 )
-from shoal.kernels.backends.blocks import CUT, Blocks, Pair, extremes, first_order
+from shoal.kernels.backends.blocks import CUT, Blocks, Pair, evaluated, extremes, first_order
 from shoal.kernels.backends.compiled_loops import WIDTH, compiled_loops
 
 Array = NDArray[Any]
@@ -71,7 +71,7 @@ class Loops(Blocks):
                 loop(cosine[part].numpy(), *variable, *form, *scales, *results, *strides)
 
         in_threads(some, len(cosine))
-        return Evaluated(lambda: seen)
+        return evaluated(block.surface, seen)
 
     def adjoint(self, block: DifferentiableBlock, upstream: Tensor) -> Adjoint:
         """Gradients of cosines and norms of a block, given those of both kernels, (2, n, m)."""

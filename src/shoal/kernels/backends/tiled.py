@@ -1,8 +1,8 @@
 """Evaluation of a surface and its adjoint on a GPU, tile by tile, in one pass over the matrix.
 
-For each function $f_s$ of the columns' norms, Clenshaw's recurrence sums the series in the angle,
-whose coefficients belong to the row; only the cosines are read and only the results written. The
-loops are not unrolled as a whole, so one compilation serves all ranks and degrees.
+For each function $f_s$ of the columns' norms, a recurrence sums the series in the angle or the
+cosine, whose coefficients belong to the row; only the cosines are read and only the results
+written. The loops are not unrolled as a whole, so one compilation serves all ranks and degrees.
 """
 
 import math
@@ -29,18 +29,14 @@ from shoal.kernels.backends.block import (
     Polynomial,
     Rounded,
 )
-from shoal.kernels.backends.blocks import Blocks, Pair, adjoint_series
+from shoal.kernels.backends.blocks import CUT, Blocks, Pair, adjoint_series, extremes, first_order
 from shoal.kernels.backends.half_precision import Halves
 
-_COLUMNS = 256  # of a tile, which has one row; measured, as are the following
-_SPAN = 8  # such tiles that one program has, with the same coefficients
-_WARPS = 2
-_SQUARE = {torch.float64: (32, 64, 4), torch.float32: (64, 64, 8)}  # rows, columns and warps
-_ADJOINT_COLUMNS = 256
-_ALIGNED = 16  # numbers of a row of cosines, with which products are fast
+_SQUARE = (32, 32, 8)  # rows, columns and warps of a tile; measured, as are the following
+_COLUMNS, _WARPS = 256, 1  # of a tile that has one row
+_SPAN = 4  # such tiles that one program has, with the same coefficients
 _UNROLLED = 4  # steps of the recurrence
 _MIRRORED = 64  # rows and columns of a tile that is transposed
-_CUT = {torch.float64: 2e-13, torch.float32: 1e-9}  # of the diagonal, that may be left out
 _GROWTH = 4.0  # of the coefficients, up to which series are summed as powers
 
 
@@ -53,28 +49,22 @@ class Tiles(Blocks):
 
     def cosines(self, left: Any, right: Any) -> Tensor:
         """Cosines of the angles between directions of this back end. shape: (n, m)."""
-        whole = triton.cdiv(len(right), _ALIGNED) * _ALIGNED
-        if isinstance(left, Halves):
-            space = left.whole.new_empty(len(left), whole, dtype=torch.float32)
-            return left.products(right, space[:, : len(right)])
-        return torch.mm(left, right.T, out=left.new_empty(len(left), whole)[:, : len(right)])
+        return left.products(right) if isinstance(left, Halves) else super().cosines(left, right)
 
     def evaluate(self, block: Block, out: Pair, mirrored: Pair | None = None) -> Evaluated:
         """Write both kernels of a block; those of one function of the angle transposed too."""
-        form = _form(block.surface, block.cosine.dtype, block.cosine.device)
-        if block.surface.rank == 1:
-            return Evaluated(_on_host(evaluate_series(form, block, out, mirrored)), True)
-        evaluate_rows(form, block, out)
-        return Evaluated(_on_host(torch.stack(torch.aminmax(block.cosine))))
+        surface, cosine = block.surface, block.cosine
+        form = _form(surface, cosine.dtype, cosine.device)
+        beyond = torch.zeros(1, dtype=torch.int32, device=cosine.device)
+        if surface.rank == 1:
+            evaluate_series(form, block, out, mirrored, beyond)
+        else:
+            evaluate_rows(form, block, out, beyond)
+        return Evaluated(lambda: extremes(cosine), _on_host(beyond), surface.rank == 1)
 
     def adjoint(self, block: DifferentiableBlock, upstream: Tensor) -> Adjoint:
         """Gradients of cosines and norms of a block, given those of both kernels, (2, n, m)."""
-        surface, rows, columns, cosine = block
-        low, high = surface.angles
-        series = adjoint_series(surface, rows).to(cosine).flatten(0, 1).permute(0, 2, 3, 1)
-        factors = torch.cat([columns.slopes, columns.values]).to(cosine).mT
-        ends = (low + high) / 2, (high - low) / 2
-        return adjoint_tiles(cosine, upstream, series, factors.contiguous(), *ends)
+        return adjoint_rows(block, upstream)
 
     def rounded(self, unit: Tensor) -> Rounded:
         """Directions as numbers of half precision."""
@@ -99,15 +89,14 @@ class Tiles(Blocks):
             super().mirror(matrix, rows)
 
 
-def _on_host(ends: Tensor) -> Callable[[], Span]:
-    """Two numbers on their way to the host, and what waits for them."""
-    numbers = torch.empty(2, dtype=ends.dtype, pin_memory=True).copy_(ends, non_blocking=True)
-    arrived = torch.cuda.current_stream(ends.device).record_event()
+def _on_host(flag: Tensor) -> Callable[[], bool]:
+    """A number on its way to the host, and what waits for it."""
+    number = torch.empty(1, dtype=flag.dtype, pin_memory=True).copy_(flag, non_blocking=True)
+    arrived = torch.cuda.current_stream(flag.device).record_event()
 
-    def wait() -> Span:
+    def wait() -> bool:
         arrived.synchronize()
-        least, most = numbers.tolist()
-        return least, most
+        return bool(number)
 
     return wait
 
@@ -118,9 +107,11 @@ class _Form(NamedTuple):
     Attributes:
         of_angle: Whether they are in the angle; otherwise they are in the cosine.
         powers: Whether they are sums of powers; otherwise they are Chebyshev series.
-        ends: The middle of the range of that variable, and 2 / width.
+        ends: The middle of the range of that variable, 2 / width, and the least and the largest
+            cosine that the surface knows.
         series: What functions of a row's norm contribute to series, the highest terms first, both
             kernels in turn. shape: (rank, rank * terms * 2)
+        falling: What Chebyshev series contribute to these. shape: (rank, terms, terms)
         groups: How many of the terms matter for each function of a column's norm, in fours.
         terms: How many there are.
     """
@@ -129,6 +120,7 @@ class _Form(NamedTuple):
     powers: bool
     ends: Tensor
     series: Tensor
+    falling: Tensor
     groups: Tensor
     terms: int
 
@@ -136,36 +128,57 @@ class _Form(NamedTuple):
 @cached
 def _form(surface: Surface, dtype: torch.dtype, device: torch.device) -> _Form:
     """The form of a surface that is cheapest there."""
-    cut, (low, high) = _CUT[dtype], surface.angles
+    cut = CUT[dtype] if surface.rank > 1 else CUT[dtype] / 10  # series of one norm are better
     core = surface.in_cosines(cut)
-    of_angle = core is None
     if core is None:
-        core = surface.coefficients
-    else:
-        low, high = math.cos(high), math.cos(low)
+        return _form_of(surface, surface.coefficients, cut, surface.angles, dtype, device)
+    low, high = surface.angles
+    return _form_of(surface, core, cut, (math.cos(high), math.cos(low)), dtype, device)
+
+
+@cached
+def _slopes_form(surface: Surface, dtype: torch.dtype, device: torch.device) -> _Form:
+    """The form of its derivatives too, which are series in the angle."""
+    core = first_order(surface).flatten(0, 1)
+    cut = CUT[dtype] * max(1.0, float(core.abs().max()))
+    return _form_of(surface, core, cut, surface.angles, dtype, device)
+
+
+def _form_of(
+    surface: Surface,
+    core: Tensor,
+    cut: float,
+    span: Span,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> _Form:
+    """The form of series in the angle or the cosine. shape: (q, rank, rank, terms)."""
     most = surface.basis.abs().sum(1)  # of the functions of a norm
     size = torch.einsum("r,qrsk,s->sqk", most, core.abs(), most).amax(1)
     needed = (size.flip(1).cumsum(1).flip(1) > cut / 2 / surface.rank).sum(1)
     groups = (needed + _UNROLLED - 1) // _UNROLLED
     terms = _UNROLLED * int(groups.max())
-    core = padded(core[..., :terms], terms)
-    polynomials = [cheb2poly(row) for row in np.eye(terms)]
-    in_powers = core @ torch.from_numpy(
-        np.stack([np.pad(powers, (0, terms - len(powers))) for powers in polynomials])
-    )
-    powers = bool(in_powers.abs().sum() <= _GROWTH * core.abs().sum())
-    chosen = (in_powers if powers else core).flip(-1).permute(1, 2, 3, 0).flatten(1)
+    used = torch.arange(terms) < _UNROLLED * groups[:, None]
+    core = padded(core, terms) * used
+    polynomials = [np.pad(p, (0, terms - len(p))) for p in map(cheb2poly, np.eye(terms))]
+    basis = torch.from_numpy(np.stack(polynomials))
+    powers = bool((core @ basis).abs().sum() <= _GROWTH * core.abs().sum())
+    falling = (basis if powers else torch.eye(terms, dtype=torch.float64)).flip(1) * used[..., None]
+    (low, high), known = span, surface.cosines
     return _Form(
-        of_angle,
+        span == surface.angles,
         powers,
-        torch.tensor([(low + high) / 2, 2 / (high - low)], dtype=dtype, device=device),
-        chosen.to(device, dtype).contiguous(),
+        torch.tensor([(low + high) / 2, 2 / (high - low), *known], dtype=dtype, device=device),
+        torch.einsum("qrsk,skp->rspq", core, falling).flatten(1).to(device, dtype).contiguous(),
+        falling.to(device, dtype),
         groups.to(device, torch.int32),
         terms,
     )
 
 
-def evaluate_series(form: _Form, block: Block, out: Pair, mirrored: Pair | None) -> Tensor:
+def evaluate_series(
+    form: _Form, block: Block, out: Pair, mirrored: Pair | None, beyond: Tensor
+) -> None:
     """Write both kernels of a block where norms are but factors.
 
     Args:
@@ -173,15 +186,12 @@ def evaluate_series(form: _Form, block: Block, out: Pair, mirrored: Pair | None)
         block: The block; of a symmetric matrix it begins at the diagonal.
         out: Where the results go; their columns are contiguous.
         mirrored: Where those above the diagonal go too, transposed; those below it go nowhere then.
-
-    Returns:
-        The least and the largest cosine, of those above the diagonal if there is one.
+        beyond: A number that becomes one if some cosine is beyond those that the surface knows.
     """
     cosine = block.cosine
     count, size = cosine.shape
-    rows, columns, warps = _SQUARE[cosine.dtype]
+    rows, columns, warps = _SQUARE
     tiles = triton.cdiv(size, columns), triton.cdiv(count, rows)
-    ends = cosine.new_empty(2, tiles[0] * tiles[1])
     below = out if mirrored is None else mirrored
     with torch.cuda.device(cosine.device):
         # all tiles along the first axis of the grid, the only one that takes more than 65,535
@@ -193,7 +203,7 @@ def evaluate_series(form: _Form, block: Block, out: Pair, mirrored: Pair | None)
             block.columns.scale,
             *out,
             *below,
-            ends,
+            beyond,
             count,
             size,
             tiles[0],
@@ -213,7 +223,6 @@ def evaluate_series(form: _Form, block: Block, out: Pair, mirrored: Pair | None)
             unrolled=_UNROLLED,
             num_warps=warps,
         )
-    return torch.stack([ends[0].amin(), ends[1].amax()])
 
 
 @triton.jit
@@ -223,6 +232,13 @@ def _place(c, ends, of_angle: tl.constexpr):
         c = libdevice.acos(tl.minimum(tl.maximum(c, -1.0), 1.0))
     t = (c - tl.load(ends)) * tl.load(ends + 1)
     return tl.minimum(tl.maximum(t, -1.0), 1.0)
+
+
+@triton.jit
+def _tell(beyond, c, ends, inside):
+    """Note that a cosine is beyond those of the surface, if one is."""
+    strange = inside & ((c < tl.load(ends + 2)) | (c > tl.load(ends + 3)))
+    tl.store(beyond + tl.zeros_like(c).to(tl.int32), tl.full(c.shape, 1, tl.int32), mask=strange)
 
 
 @triton.jit
@@ -263,7 +279,7 @@ def _series_tile(
     ntk,
     mirrored_ck,
     mirrored_ntk,
-    seen,
+    beyond,
     count,
     size,
     tiles,
@@ -289,8 +305,7 @@ def _series_tile(
     if symmetric:
         inside &= j[None, :] > i[:, None]
     c = tl.load(cosine + i[:, None] * stride + j[None, :], mask=inside, other=0.0)
-    tl.store(seen + tile, tl.min(tl.where(inside, c, 1.0)))
-    tl.store(seen + tl.num_programs(0) + tile, tl.max(tl.where(inside, c, -1.0)))
+    _tell(beyond, c, ends, inside)
     first, second = _sums(series, _place(c, ends, of_angle), groups, powers, unrolled)
     known, there = i < count, j < size
     first *= tl.load(row_scale + i, mask=known, other=0.0)[:, None]
@@ -307,13 +322,14 @@ def _series_tile(
         tl.store(places, tl.trans(second), mask=below)
 
 
-def evaluate_rows(form: _Form, block: Block, out: Pair) -> None:
+def evaluate_rows(form: _Form, block: Block, out: Pair, beyond: Tensor) -> None:
     """Write both kernels of a block whose rows have series of their own.
 
     Args:
         form: The surface.
         block: The block.
         out: Where the results go; their columns are contiguous.
+        beyond: A number that becomes one if some cosine is beyond those that the surface knows.
     """
     rows, columns, cosine = block.rows, block.columns, block.cosine
     count, size = cosine.shape
@@ -333,6 +349,7 @@ def evaluate_rows(form: _Form, block: Block, out: Pair) -> None:
             features,
             columns.scale,
             *out,
+            beyond,
             size,
             rank,
             form.terms,
@@ -368,6 +385,7 @@ def _row_tile(
     column_scale,
     ck,
     ntk,
+    beyond,
     size,
     rank,
     terms,
@@ -390,7 +408,9 @@ def _row_tile(
     for start in range(begin, tl.minimum(begin + columns * span, size), columns):
         j = start + tl.arange(0, columns)
         inside = j < size
-        t = _place(tl.load(cosine + i * stride + j, mask=inside, other=0.0), ends, of_angle)
+        c = tl.load(cosine + i * stride + j, mask=inside, other=0.0)
+        _tell(beyond, c, ends, inside)
+        t = _place(c, ends, of_angle)
         first, second = tl.zeros_like(t), tl.zeros_like(t)
         for s in range(rank):
             groups = tl.load(lengths + s)
@@ -405,123 +425,102 @@ def _row_tile(
         tl.store(ntk + i * stride_ntk + j, second, mask=inside)
 
 
-def _falling(series: Tensor) -> tuple[Tensor, int]:
-    """Coefficients, highest degree first, and in how many groups that are unrolled."""
-    several, rank, terms, count = series.shape
-    groups = -(-terms // _UNROLLED)
-    falling = series.new_zeros(several, rank, groups * _UNROLLED, count)
-    falling[:, :, groups * _UNROLLED - terms :] = series.flip(2)
-    return falling, groups
-
-
-def adjoint_tiles(
-    cosine: Tensor,
-    upstream: Tensor,
-    series: Tensor,
-    factors: Tensor,
-    middle: float,
-    half_width: float,
-) -> Adjoint:
+def adjoint_rows(block: DifferentiableBlock, upstream: Tensor) -> Adjoint:
     """Gradients of cosines and norms of a block, given those of both kernels.
 
     Args:
-        cosine: The cosines. shape: (n, m)
+        block: The block.
         upstream: Gradients of both kernels, contiguous. shape: (2, n, m)
-        series: Coefficients of the rows, for the columns' slopes, the rows' slopes and the angle,
-            of both kernels each. shape: (6, rank, degree + 1, n)
-        factors: Slopes of what the columns contribute to both kernels, and that itself, contiguous.
-            shape: (4, rank, m)
-        middle: The middle of the range of angles.
-        half_width: Half of its width.
     """
-    count, size = cosine.shape
-    falling, groups = _falling(series)
-    ends = torch.tensor([middle, 1 / half_width], dtype=cosine.dtype, device=cosine.device)
-    tiles = triton.cdiv(size, _ADJOINT_COLUMNS)
+    surface, rows, columns, cosine = block
+    (count, size), rank = cosine.shape, surface.rank
+    form = _slopes_form(surface, cosine.dtype, cosine.device)
+    # for the columns' slopes, the rows' slopes and the angle, by row and function of a column
+    series = padded(adjoint_series(surface, rows).to(cosine), form.terms)
+    series = torch.einsum("dqnsk,skp->nsdpq", series, form.falling).contiguous()
+    factors = torch.cat([columns.slopes, columns.values]).to(cosine).mT.contiguous()
+    tiles = triton.cdiv(size, _COLUMNS * _SPAN)
     turning, right = (cosine.new_empty(count, size) for _ in range(2))
     left = cosine.new_empty(count, tiles)
     with torch.cuda.device(cosine.device):
-        _adjoint[(tiles * count,)](
+        _adjoint_tile[(tiles * count,)](
             cosine,
             upstream,
-            falling,
+            series,
+            form.groups,
+            form.ends,
             factors,
-            ends,
             turning,
             left,
             right,
             count,
             size,
-            series.shape[1],
-            groups,
+            rank,
+            form.terms,
             tiles,
             cosine.stride(0),
-            columns=_ADJOINT_COLUMNS,
+            powers=form.powers,
+            columns=_COLUMNS,
+            span=_SPAN,
             unrolled=_UNROLLED,
             num_warps=_WARPS,
         )
     return Adjoint(turning, left.sum(1, dtype=torch.float64), right.sum(0, dtype=torch.float64))
 
 
-@triton.jit(do_not_specialize=["count", "size", "rank", "groups", "tiles", "stride"])
-def _adjoint(
+@triton.jit(do_not_specialize=["count", "size", "rank", "terms", "tiles", "stride"])
+def _adjoint_tile(
     cosine,
     upstream,
     series,
-    factors,
+    lengths,
     ends,
+    factors,
     turning,
     left,
     right,
     count,
     size,
     rank,
-    groups,
+    terms,
     tiles,
     stride,
+    powers: tl.constexpr,
     columns: tl.constexpr,
+    span: tl.constexpr,
     unrolled: tl.constexpr,
 ):
-    tile = tl.program_id(0) % tiles
-    row = tl.cast(tl.program_id(0) // tiles, tl.int64)
-    column = tile * columns + tl.arange(0, columns)
-    inside = column < size
-    place = row * size + column
-    c = tl.load(cosine + row * stride + column, mask=inside, other=0.0)
-    ck = tl.load(upstream + place, mask=inside, other=0.0)
-    ntk = tl.load(upstream + tl.cast(count, tl.int64) * size + place, mask=inside, other=0.0)
-    t = (libdevice.acos(tl.minimum(tl.maximum(c, -1.0), 1.0)) - tl.load(ends)) * tl.load(ends + 1)
-    t = tl.minimum(tl.maximum(t, -1.0), 1.0)
-    twice = t + t
-    in_angle, in_left, in_right = tl.zeros_like(t), tl.zeros_like(t), tl.zeros_like(t)
-    one = tl.cast(rank, tl.int64) * groups * unrolled * count  # from one series to the next
-    for s in range(rank):
-        for d in tl.static_range(3):
-            first = series + 2 * d * one + tl.cast(s, tl.int64) * groups * unrolled * count + row
-            a1, a2 = tl.zeros_like(t), tl.zeros_like(t)
-            b1, b2 = tl.zeros_like(t), tl.zeros_like(t)
-            for _ in range(groups):
-                for i in tl.static_range(unrolled):
-                    a = twice * a1 + (tl.load(first + i * count) - a2)
-                    b = twice * b1 + (tl.load(first + one + i * count) - b2)
-                    a2 = a1
-                    a1 = a
-                    b2 = b1
-                    b1 = b
-                first += unrolled * count
-            own = factors + (rank * (2 * (d > 0)) + s) * size + column
-            v = tl.load(own, mask=inside, other=0.0)
-            w = tl.load(own + rank * size, mask=inside, other=0.0)
-            found = (a1 - t * a2) * ck * v + (b1 - t * b2) * ntk * w
-            if d == 0:
-                in_right += found
-            elif d == 1:
-                in_left += found
-            else:
-                in_angle += found
-    tl.store(turning + place, -in_angle / tl.sqrt(1.0 - c * c), mask=inside)
-    tl.store(right + place, in_right, mask=inside)
-    tl.store(left + row * tiles + tile, tl.sum(in_left))
+    i = tl.cast(tl.program_id(0) // tiles, tl.int64)
+    begin = tl.program_id(0) % tiles * columns * span
+    to_ntk = tl.cast(count, tl.int64) * size
+    total = tl.zeros((columns,), dtype=turning.dtype.element_ty)
+    for start in range(begin, tl.minimum(begin + columns * span, size), columns):
+        j = start + tl.arange(0, columns)
+        inside = j < size
+        place = i * size + j
+        c = tl.load(cosine + i * stride + j, mask=inside, other=0.0)
+        ck = tl.load(upstream + place, mask=inside, other=0.0)
+        ntk = tl.load(upstream + to_ntk + place, mask=inside, other=0.0)
+        t = _place(c, ends, True)
+        in_angle, in_right = tl.zeros_like(t), tl.zeros_like(t)
+        for s in range(rank):
+            groups = tl.load(lengths + s)
+            own = series + ((i * rank + s) * 3 + 1) * terms * 2 - groups * unrolled * 2
+            for d in tl.static_range(3):
+                a, b = _sums(own + d * terms * 2, t, groups, powers, unrolled)
+                column = factors + (rank * (2 * (d > 0)) + s) * size + j
+                v = tl.load(column, mask=inside, other=0.0)
+                w = tl.load(column + rank * size, mask=inside, other=0.0)
+                found = a * ck * v + b * ntk * w
+                if d == 0:
+                    in_right += found
+                elif d == 1:
+                    total += found
+                else:
+                    in_angle += found
+        tl.store(turning + place, -in_angle / tl.sqrt(1.0 - c * c), mask=inside)
+        tl.store(right + place, in_right, mask=inside)
+    tl.store(left + tl.program_id(0), tl.sum(total))
 
 
 def mirror_tiles(matrix: Tensor, rows: slice) -> None:

@@ -7,6 +7,7 @@ a matrix they are those of its surface (see :mod:`shoal.kernels.approximations.s
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,7 +15,15 @@ from torch import Tensor
 from shoal.approximation import chebyshev_basis, differentiate, fit
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
-from shoal.kernels.approximations.surface import Span, Surface, angular_surface, padded, to_unit
+from shoal.gaussian.octaves import octave_series
+from shoal.kernels.approximations.surface import (
+    Span,
+    Surface,
+    angular_surface,
+    at_norms,
+    padded,
+    to_unit,
+)
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
@@ -78,11 +87,30 @@ def own_derivatives(plan: Plan, names: tuple[str, ...], norm: Tensor) -> Tensor:
     if plan.squared_norm is not None:
         common = math.sqrt(plan.squared_norm)
         norm = torch.where(norm > common / 2, common, norm)  # the others stand for zero
-    distinct, inverse = norm.clamp(min=_SMALLEST_NORM).unique(return_inverse=True)
-    if len(distinct) > _FEW_NORMS:
-        return _own(function, names, distinct.log())[..., inverse]
-    values = [_own_at(function, names, point) for point in distinct.log().tolist()]
-    return torch.cat(values, -1).to(norm.device)[..., inverse]
+    norm = norm.clamp(min=_SMALLEST_NORM)
+    distinct, inverse = norm.unique(return_inverse=True)
+    if len(distinct) <= _FEW_NORMS:
+        values = [_own_at(function, names, point) for point in distinct.log().tolist()]
+        return torch.cat(values, -1).to(norm.device)[..., inverse]
+    of = function, names
+    return at_norms(partial(_own_first, *of), partial(_own_series, *of), norm).movedim(0, -1)
+
+
+def _own_first(function: KernelFunction, names: tuple[str, ...], square: Tensor) -> Tensor:
+    """Own kernels and derivatives at squared norms. shape: (n, 2 + len(names), 2)."""
+    return _own(function, names, square.log() / 2).movedim(-1, 0)
+
+
+@cached
+def _own_series(
+    function: KernelFunction, names: tuple[str, ...], octaves: tuple[int, ...]
+) -> Tensor | None:
+    """The same as series. shape: (octaves, degree + 1, 2 + len(names), 2)."""
+
+    def size(values: Tensor) -> Tensor:
+        return values.abs().amax((1, 2), keepdim=True)
+
+    return octave_series(partial(_own_first, function, names), size, *octaves)
 
 
 @cached

@@ -33,7 +33,6 @@ from shoal.kernels.plan import (
     INSET,
     TOLERANCE,
     Plan,
-    known_cosines,
 )
 from shoal.kernels.strips import Strip
 
@@ -60,16 +59,14 @@ class Derivatives:
         """Whether the surface knows all entries to first order."""
         if self.surface is None:
             return False
-        least, most = known_cosines(self.surface)
-        seen = extremes(cosine)
         norms = self.plan.left.norm[strip.rows], self.plan.right.norm[strip.columns]
-        return least <= seen[0] and seen[1] <= most and all(bool(n.all()) for n in norms)
+        return self.surface.knows(extremes(cosine)) and all(bool(norm.all()) for norm in norms)
 
     def single(self, strip: Strip, cosine: Tensor) -> Tensor:
         """Which entries the surface does not know to first order."""
         if self.surface is None:
             return torch.ones_like(cosine, dtype=torch.bool)
-        least, most = known_cosines(self.surface)
+        least, most = self.surface.cosines
         single = (cosine > most) | (cosine < least)
         single |= (self.plan.left.norm[strip.rows] == 0)[:, None]
         return single.logical_or_(self.plan.right.norm[strip.columns] == 0)
