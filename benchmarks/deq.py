@@ -208,8 +208,10 @@ def cold(task: Task, rival: TorchDEQ | None, repeats: int) -> None:
         f"residual: {relative(net.last_solve):.1e} forward, "
         f"{relative(net.last_adjoint):.1e} backward"
     )
+    leaf = torch.zeros_like(task.y, requires_grad=True)
     contestants: dict[str, Callable[[], object]] = {
         "shoal": lambda: step(lambda: net(task.x), task, net),
+        "loss and autograd without a network": lambda: step(lambda: leaf, task, net),
         "shoal in float32 alone": lambda: step(lambda: plain(task.x), task, plain),
         "floor": floor(task, *products),
     }

@@ -43,47 +43,37 @@ class Halves:
 
     Attributes:
         count: How many there are; rows of zeros may follow them.
-        whole: The whole numbers. shape: (n, p)
-        left: The others, on the left. shape: (n, 3p)
-        right: On the right. shape: (n, 3p)
+        numbers: $l$, $h$, $l$ and $l$ side by side. shape: (n, 4, p)
     """
 
     count: int
-    whole: Tensor
-    left: Tensor
-    right: Tensor
+    numbers: Tensor
 
     @classmethod
     def of(cls, unit: Tensor) -> "Halves":
         """The halves of directions. shape: (n, p)."""
-        shape = [extent + -extent % _EVEN for extent in unit.shape]
-        whole, rest = unit.new_zeros(2, *shape, dtype=torch.float16)
-        large, small = (half[: len(unit), : unit.shape[1]] for half in (whole, rest))
-        for some, h, r in zip(*(t.split(_CHUNK) for t in (unit, large, small)), strict=True):
+        rows, features = (extent + -extent % _EVEN for extent in unit.shape)
+        numbers = unit.new_zeros(rows, 4, features, dtype=torch.float16)
+        parts = zip(unit.split(_CHUNK), numbers[: len(unit)].split(_CHUNK), strict=True)
+        for some, (rest, whole, *others) in ((u, n[..., : u.shape[1]].unbind(1)) for u, n in parts):
             multiple = _WHOLE * some
-            h.copy_(multiple.round())
-            r.copy_(multiple - h)
-        sides = torch.cat([rest, whole, rest], 1), torch.cat([whole, rest, rest], 1)
-        return cls(len(unit), whole, *sides)
+            whole.copy_(multiple.round())
+            rest.copy_(multiple - whole)
+            for other in others:
+                other.copy_(rest)
+        return cls(len(unit), numbers)
 
     def __getitem__(self, part: slice) -> "Halves":
         more = slice(part.start, None) if part.stop == self.count else part  # with the zeros
-        count = part.stop - part.start
-        return Halves(count, self.whole[more], self.left[more], self.right[more])
+        return Halves(part.stop - part.start, self.numbers[more])
 
     def products(self, other: "Halves") -> Tensor:
         """Cosines of the angles with others, in float32. shape: (n, m)."""
-        rows, unit, dtype = slice(0, self.count), _WHOLE**-2, torch.float32
-        cosine = torch.mm(self.whole[rows], other.whole.T, out_dtype=dtype)
-        torch.addmm(
-            cosine,
-            self.left[rows],
-            other.right.T,
-            out_dtype=dtype,
-            beta=unit,
-            alpha=unit,
-            out=cosine,
-        )
+        left, right = self.numbers[: self.count], other.numbers
+        unit, dtype = _WHOLE**-2, torch.float32
+        cosine = torch.mm(left[:, 1], right[:, 1].T, out_dtype=dtype)
+        sides = left[:, :3].flatten(1), right[:, 1:].flatten(1).T
+        torch.addmm(cosine, *sides, out_dtype=dtype, beta=unit, alpha=unit, out=cosine)
         return cosine[:, : other.count]
 
 
