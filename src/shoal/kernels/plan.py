@@ -53,7 +53,7 @@ _FEW_PAIRS = 4095  # ... and when they are not: those of 90 inputs, fewer than a
 _PAIRS = 4096  # whose scalar equations are solved together at least
 _STRIPS = 8  # of a symmetric matrix on a CPU, at least, ...
 _LEAST_STRIP = 128  # ... but of so many rows, with which products are as fast as with more
-_MOST_ROWS = 2048  # of a strip of a symmetric matrix on a GPU: more are wasted at the diagonal
+_LEAST_ENTRIES = 1 << 24  # of a strip on a GPU, which has less to do than the host otherwise
 _MANY_PAIRS = 100_000  # pairs that deserve a word if computed one by one
 INSET = 1e-3  # next to 0 and π derivatives in norms and variances are lost
 
@@ -147,7 +147,8 @@ class Plan:
         fair = rows_to_deal(len(self.left), hands, symmetric=self.symmetric)
         step = min(step, max(fair, _LEAST_STRIP) if self.symmetric else fair)
         if points.device.type == "cuda":  # strips begin where memory is read and written at once
-            step = min(step, _MOST_ROWS) if self.symmetric else step
+            if self.symmetric:
+                step = min(step, max(_LEAST_ENTRIES // size, size // (2 * _STRIPS), _LEAST_STRIP))
             step = 1 << (step.bit_length() - 1)
         if self.surface is None:  # pairs share series of the duals, which take more memory
             step = max(step, _PAIRS // size)
@@ -413,4 +414,4 @@ def _factors(chosen: Surface | None, inputs: Inputs, own: Tensor) -> Factors:
     features = (
         inputs.norm.new_ones(len(inputs), 1) if chosen is None else chosen.features(inputs.norm)
     )
-    return Factors(own.sqrt().to(dtype), features.to(dtype))
+    return Factors(own.sqrt().to(dtype).contiguous(), features.to(dtype))

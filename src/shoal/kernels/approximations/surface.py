@@ -196,7 +196,8 @@ def at_norms(
 
 def diagonal(function: KernelFunction, norm: Tensor) -> Tensor:
     """Both kernels of each input with itself, given its norm in float64. shape: (2, n)."""
-    return at_norms(partial(_own, function), partial(_own_series, function), norm).T
+    found = at_norms(partial(_own, function), partial(_own_series, function), norm)
+    return found.T.contiguous()
 
 
 def _own(function: KernelFunction, square: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from shoal.core.caches import cached
 from shoal.kernels.approximations.surface import ANY_ANGLE, Span
 from shoal.kernels.inputs import CLOSE, Inputs
 
@@ -46,6 +47,12 @@ def typical_angles(left: Inputs, right: Inputs) -> Span:
 
 def _sample(inputs: Inputs) -> Tensor:
     """Some inputs that are not zero."""
-    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))
-    some = order[: _ALL if len(order) <= _ALL else _SAMPLE].to(inputs.points.device)
+    some = _some(len(inputs), inputs.points.device)
     return some[inputs.norm[some] > 0]
+
+
+@cached
+def _some(count: int, device: torch.device) -> Tensor:
+    """Numbers of some out of so many inputs, or of all if these are few."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+    return order[: _ALL if count <= _ALL else _SAMPLE].to(device)

@@ -93,7 +93,8 @@ def own_derivatives(plan: Plan, names: tuple[str, ...], norm: Tensor) -> Tensor:
         values = [_own_at(function, names, point) for point in distinct.log().tolist()]
         return torch.cat(values, -1).to(norm.device)[..., inverse]
     of = function, names
-    return at_norms(partial(_own_first, *of), partial(_own_series, *of), norm).movedim(0, -1)
+    found = at_norms(partial(_own_first, *of), partial(_own_series, *of), norm)
+    return found.movedim(0, -1).contiguous()
 
 
 def _own_first(function: KernelFunction, names: tuple[str, ...], square: Tensor) -> Tensor:
