@@ -109,7 +109,8 @@ class Contest:
         """A forward and a backward pass."""
         cell.zero_grad()
         loss = self.loss(state())
-        loss.backward()
+        with torch.autograd.set_multithreading_enabled(mode=False):  # in this thread, for everyone
+            loss.backward()
         return float(loss.detach())
 
     def rival(self, repeats: int) -> tuple[str, peer.Peer] | None:

@@ -183,7 +183,9 @@ class Objective:
             gradients: list[Tensor] = []
             if math.isfinite(loss):
                 trained = list(self.weights.values())
-                found = torch.autograd.grad(target, trained, seed, materialize_grads=True)
+                # in this thread: on a GPU it takes longer to hand a pass to another one
+                with torch.autograd.set_multithreading_enabled(mode=False):
+                    found = torch.autograd.grad(target, trained, seed, materialize_grads=True)
                 gradients = list(found)
         return Evaluation(loss, gradients, *self._solved(), rows)
 
