@@ -5,8 +5,8 @@ python benchmarks/deq.py [--device D] [--width M] [--batch N] [--steps T] [--rep
 The floor is the time of the matrix products in float32 that the solves need, and of those of the
 input and of the gradients, with nothing around them. torchdeq (if it is installed) solves the same
 model with the same weights, the exact gradient, and, in each pass, the loosest tolerance that gives
-its result a true residual of at most 1e-6; of its solvers the fastest are taken. Everyone's backward
-passes run in the thread that asks for them: on a GPU, PyTorch's own for it cost a quarter of a step.
+its result a true residual of at most 1e-6; of its solvers the fastest are taken. Backward passes of
+all run in the thread that asks for them: on a GPU, handing them over costs a quarter of a step.
 """
 
 import argparse

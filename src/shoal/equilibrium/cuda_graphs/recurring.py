@@ -8,6 +8,7 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 
@@ -16,7 +17,7 @@ from torch import Tensor
 from shoal.equilibrium.cuda_graphs import graphs
 from shoal.equilibrium.cuda_graphs.graphs import Function, Recording, captured, place
 from shoal.equilibrium.solvers.base import Solver
-from shoal.equilibrium.solvers.limits import Limits
+from shoal.equilibrium.solvers.limits import Limits, Pair
 from shoal.equilibrium.solvers.problem import Evaluation
 from shoal.equilibrium.solvers.records import Outcome
 from shoal.equilibrium.solvers.solution import Solution
@@ -42,8 +43,19 @@ def attempt(
     for _ in range(steps):
         z = evaluation.value
         evaluation = evaluate(z)
-    seen, residual = limits.verdict((begun.value, start), (evaluation.value, z))
+    seen, residual = _verdict(limits, (begun.value, start), (evaluation.value, z))
     return z, evaluation, residual, seen
+
+
+def _verdict(limits: Limits, begun: Pair, ended: Pair) -> tuple[Tensor, Tensor]:
+    """What to look at, and residuals: in one kernel where there is one."""
+    z = ended[1]
+    if z.is_cuda and z.dtype.itemsize <= 4:
+        with suppress(ImportError):  # of Triton
+            from shoal.equilibrium.cuda_graphs.fused_verdict import fused_verdict
+
+            return fused_verdict(limits, begun, ended)
+    return limits.verdict(begun, ended)
 
 
 class Recurrence:
