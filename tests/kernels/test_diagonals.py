@@ -9,6 +9,7 @@ from shoal import (
     DEQ,
     GELU,
     AccuracyError,
+    ConvergenceError,
     Erf,
     FullyConnected,
     Identity,
@@ -16,8 +17,10 @@ from shoal import (
     Sine,
     Tanh,
     kernel,
+    kernel_function,
     kernel_operator,
 )
+from shoal.kernels.approximations.surface import diagonal
 
 ARCHITECTURES = [DEQ(ReLU(), 0.2, 0.8), DEQ(Identity(), 0.2, 0.8), FullyConnected([GELU()])]
 
@@ -122,3 +125,38 @@ def test_opposite_inputs_stay_opposite(phi):
     found = kernel(FullyConnected((phi, ReLU())), x, -x, diag=True)
     own = kernel(FullyConnected((phi, ReLU())), x, diag=True)
     assert (found.ntk.abs() <= 1e-15 * own.ntk).all()
+
+
+def of_norms(norms):
+    """Inputs of random directions and some norms, in float64."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(len(norms), 5, dtype=torch.float64, generator=generator)
+    return x / x.norm(dim=1, keepdim=True) * norms[:, None]
+
+
+@pytest.mark.parametrize("arch", [DEQ(Tanh(), 0.2, 0.8), FullyConnected([GELU()] * 2)], ids=repr)
+@pytest.mark.parametrize("octaves", [2, 8])
+@pytest.mark.parametrize("zeros", [0, 1])
+def test_many_norms(arch, octaves, zeros):
+    """There are series for them, as exact as their own equations; zero has none."""
+    norms = torch.exp2(octaves * (torch.linspace(0, 1, 1500).double() - 0.5))
+    norms[:zeros] = 0.0
+    function = kernel_function(arch)
+    exact = torch.stack(tuple(function.own(norms**2)))
+    torch.testing.assert_close(diagonal(function, norms), exact, rtol=2e-14, atol=0.0)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_many_norms_next_to_those_that_have_no_kernel(gradients):
+    """The kernel exists from a norm of 0.1406 on, in the octave that begins at 0.125."""
+    arch = DEQ(Tanh(), recurrent_variance=1.5, input_variance=0.8)
+    with pytest.raises(ConvergenceError):
+        kernel_function(arch).own(torch.tensor([0.13**2], dtype=torch.float64))
+    x = of_norms(torch.linspace(0.149, 0.163, 300).double()).requires_grad_(gradients)
+    found, point = kernel(arch, x).ntk.diagonal(), x.detach().clone().requires_grad_()
+    own = kernel_function(arch).own((point**2).sum(1)).ntk
+    torch.testing.assert_close(found, own, rtol=1e-13, atol=0.0)
+    if gradients:
+        found.sum().backward()
+        own.sum().backward()
+        torch.testing.assert_close(x.grad, point.grad, rtol=1e-9, atol=1e-9)

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from shoal.approximation import chebyshev_nodes, coefficients_from_values
 from shoal.approximation.sampling import off_grid
-from shoal.core.exceptions import AccuracyError
+from shoal.core.exceptions import AccuracyError, ConvergenceError
 
 _DEGREE = 28  # the next singularity is zero, so that terms fall by a factor of 5.8 at least
 _CHECKS = 7  # variances, off the grid, at which the error is measured
 _ERROR = 1e-14  # largest, relative to the size of the values
 OCTAVE_EQUATIONS = _DEGREE + 1 + _CHECKS  # values that the series of an octave take
 _FEW = 1 << 18  # numbers of series that are copied for each variance
-_SMALLEST = 1e-140  # variances below have no octaves
+SMALLEST = 1e-140  # variances below have no octaves
 
 
 def octave_series(
@@ -41,7 +41,10 @@ def octave_series(
     several = torch.tensor(exponents).repeat_interleave(len(mantissa))
     try:
         values = function(torch.ldexp(mantissa.repeat(len(exponents)), several))
-    except AccuracyError:  # the upper end may be out of reach where the variance is not
+    except (
+        AccuracyError,
+        ConvergenceError,
+    ):  # an end may be out of reach where the variance is not
         return None
     nodes, exact = values.unflatten(0, (len(exponents), -1)).tensor_split([_DEGREE + 1], 1)
     series = coefficients_from_values(nodes, 1)
@@ -71,7 +74,7 @@ def at_octaves(
     Returns:
         Values of shape (n, ...), where the series are those of values of shape (...).
     """
-    tiny = variance < _SMALLEST
+    tiny = variance < SMALLEST
     if bool(tiny.any()):
         distinct, inverse = variance[tiny].unique(return_inverse=True)
         few = function(distinct)[inverse]

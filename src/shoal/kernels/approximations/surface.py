@@ -29,7 +29,7 @@ from shoal.approximation import (
 from shoal.approximation.sampling import off_grid
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
-from shoal.gaussian.octaves import OCTAVE_EQUATIONS, at_octaves, octave_series
+from shoal.gaussian.octaves import OCTAVE_EQUATIONS, SMALLEST, at_octaves, octave_series
 from shoal.kernels.calculi import HalfAngle
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.inputs import CLOSE
@@ -185,8 +185,9 @@ def at_norms(
     """
     distinct, inverse = norm.unique(return_inverse=True)
     square, found = distinct**2, None
-    low, high = torch.stack(torch.aminmax(square)).tolist()
-    octaves = math.frexp(high)[1] - math.frexp(low)[1] + 1 if low > 0 else math.inf
+    least, second, most = square[[0, min(1, len(square) - 1), -1]].tolist()
+    low = second if least < SMALLEST else least  # zero is no matter of octaves
+    octaves = math.frexp(most)[1] - math.frexp(low)[1] + 1
     if len(distinct) > _REPEATED * OCTAVE_EQUATIONS * octaves:
         found = at_octaves(series, function, square)
     if found is None:
