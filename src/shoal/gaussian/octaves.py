@@ -41,10 +41,7 @@ def octave_series(
     several = torch.tensor(exponents).repeat_interleave(len(mantissa))
     try:
         values = function(torch.ldexp(mantissa.repeat(len(exponents)), several))
-    except (
-        AccuracyError,
-        ConvergenceError,
-    ):  # an end may be out of reach where the variance is not
+    except (AccuracyError, ConvergenceError):  # an end may be out of reach, unlike the variance
         return None
     nodes, exact = values.unflatten(0, (len(exponents), -1)).tensor_split([_DEGREE + 1], 1)
     series = coefficients_from_values(nodes, 1)
