@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from shoal.core.threads import side_by_side
+from shoal.core.threads import one_behind, side_by_side
 
 
 @pytest.fixture(params=[1, 3])
@@ -49,3 +49,16 @@ def test_a_failure_is_raised_and_ends_the_work(threads):
         list(side_by_side(work, range(1000)))
     assert len(done) < 999
     assert torch.get_num_threads() == threads
+
+
+def test_each_is_ended_after_the_next_has_begun():
+    seen = []
+
+    def begin(item):
+        seen.append(("begun", item))
+        return lambda: seen.append(("ended", item)) or item
+
+    assert list(one_behind(map(begin, range(3)))) == [0, 1, 2]
+    begun, ended = ([(word, k) for k in range(3)] for word in ("begun", "ended"))
+    assert seen == [begun[0], begun[1], ended[0], begun[2], ended[1], ended[2]]
+    assert list(one_behind([])) == []

@@ -18,7 +18,9 @@ SOLVERS = [
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
 @pytest.mark.parametrize("width", [1, 37, 2500])
-@pytest.mark.parametrize("case", ["usual", "unsolved", "grown", "nothing", "nan", "infinite"])
+@pytest.mark.parametrize(
+    "case", ["usual", "unsolved", "grown", "nothing", "nan", "infinite", "no start", "no value"]
+)
 def test_both_judge_alike(solver, width, case):
     from shoal.equilibrium.cuda_graphs.fused_verdict import fused_verdict
 
@@ -34,6 +36,8 @@ def test_both_judge_alike(solver, width, case):
         start, value, z, image = (torch.zeros_like(z) for _ in range(4))
     elif case in ("nan", "infinite"):
         image[3] = float(case[:3])
+    elif case.startswith("no "):
+        (start if case == "no start" else value)[3] = torch.nan
     limits = Limits.of(solver, width, z.dtype)
     seen, residual = fused_verdict(limits, (value.cuda(), start.cuda()), (image.cuda(), z.cuda()))
     expected, exact = limits.verdict((value, start), (image, z))

@@ -25,9 +25,10 @@ def inputs(one_norm):
 @pytest.mark.parametrize(  # tiles leave out 2e-12 of the diagonal at most
     ("dtype", "tolerance"), [(torch.float64, 3e-12), (torch.float32, 1e-6)], ids=str
 )
-def test_both_devices_agree(phi, one_norm, dtype, tolerance):
+@pytest.mark.parametrize("memory", [None, "2MiB"])  # of one strip, and of several
+def test_both_devices_agree(phi, one_norm, dtype, tolerance, memory):
     x, deq = inputs(one_norm).to(dtype), DEQ(phi, 0.2, 0.8)
-    for there, here in zip(kernel(deq, x.cuda()), kernel(deq, x), strict=True):
+    for there, here in zip(kernel(deq, x.cuda(), memory=memory), kernel(deq, x), strict=True):
         assert there.device.type == "cuda"
         assert torch.equal(there, there.T)
         assert (there.cpu() - here).abs().max() <= tolerance * here.max()
@@ -48,6 +49,12 @@ def test_gradients_agree(phi, one_norm, rows):
     for gradient in found:
         gradient[[3, 5, 7, 8, 9, 10, 11]] = 0.0  # at zero and at parallel inputs rounding decides
     assert (found[0] - found[1]).abs().max() <= 1e-8 * found[0].abs().max()
+
+
+def test_a_kernel_that_is_zero():
+    deq, x = DEQ(Tanh(), 0.5, 0.0), inputs(one_norm=True)
+    for there, here in zip(kernel(deq, x.cuda()), kernel(deq, x), strict=True):
+        assert torch.equal(there.cpu(), here)
 
 
 def test_rectangles_and_limits():

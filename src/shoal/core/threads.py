@@ -1,4 +1,4 @@
-"""Work in several threads, in each of which torch has one."""
+"""Work side by side: in several threads, in each of which torch has one, or on a device."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -2,8 +2,9 @@ r"""Functions of one variance, as Chebyshev series on its octaves $[2^{e-1}, 2^e
 
 Moments and Hermite coefficients of an activation depend on the variance of its argument alone, and
 are analytic in it away from zero: some thirty integrals tell them on a whole octave, whatever the
-weights of a network are. The exponent of a floating-point number is its octave and the mantissa its
-place there, so that the variable of the series is exact.
+weights of a network are. Kernels of inputs with themselves are such functions of a squared norm.
+The exponent of a floating-point number is its octave and the mantissa its place there, so that the
+variable of the series is exact.
 """
 
 from collections.abc import Callable
@@ -30,7 +31,7 @@ def octave_series(
 
     Args:
         function: Maps variances, of shape (n,), to values, of shape (n, ...).
-        size: Maps values to what their errors are relative to, of shape (n,) or (n, 1).
+        size: Maps values to what their errors are relative to, which broadcasts with them.
         exponents: Of the upper ends of the octaves.
 
     Returns:
@@ -64,7 +65,7 @@ def at_octaves(
     """The values at some variances; ``None`` if an octave has no series.
 
     Args:
-        series: Those of octaves, see :func:`stacked`.
+        series: Those of octaves, as :func:`octave_series` or :func:`stacked` make them.
         function: What they stand for; it serves variances of next to nothing.
         variance: The variances. shape: (n,)
 

@@ -86,7 +86,8 @@ def kernel(
             ``{"recurrent_variance": v}`` for a ``DEQ``, and receive gradients.
         diag: Return only the kernels of each input with itself (or with its partner in ``x2``),
             of shape (..., n).
-        memory: Most bytes to use besides inputs and results, such as ``"1GiB"``.
+        memory: Most bytes to use besides inputs, their directions (as large as they; in float32 on
+            a GPU three times, with 16 features at least) and results, such as ``"1GiB"``.
         out: A folder for results that are larger than memory: they are written to ``ck.npy`` and
             ``ntk.npy`` there, and the returned tensors are mapped to these files.
         on_progress: Called with the share of a matrix that is done, up to 1, after every block.

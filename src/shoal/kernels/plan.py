@@ -51,7 +51,7 @@ GRADIENT_COST = 8  # of an entry whose derivatives are wanted, in entries
 FEW_PAIRS = 256  # pairs that are cheaper one by one when derivatives are wanted, ...
 _FEW_PAIRS = 4095  # ... and when they are not: those of 90 inputs, fewer than a surface needs
 _PAIRS = 4096  # whose scalar equations are solved together at least
-_STRIPS = 8  # of a symmetric matrix on a CPU, at least, ...
+_STRIPS = 8  # of a symmetric matrix on a CPU, at least (twice as many of a large one on a GPU), ...
 _LEAST_STRIP = 128  # ... but of so many rows, with which products are as fast as with more
 _LEAST_ENTRIES = 1 << 24  # of a strip on a GPU, which has less to do than the host otherwise
 _MANY_PAIRS = 100_000  # pairs that deserve a word if computed one by one
@@ -72,8 +72,9 @@ class Plan:
         rows: What the rows contribute.
         columns: What the columns contribute.
         diagonal: Both kernels of the inputs of the rows with themselves, in float64. shape: (2, n)
-        cost: Of an entry, in entries that are only evaluated.
-        seen: The least and the largest cosine of strips, but those near ±1, by first and last row.
+        cost: Of an entry, in entries that are only evaluated: more than one if gradients follow.
+        seen: The least and the largest cosine of strips, but those near ±1, by first and last row;
+            noted where gradients follow.
     """
 
     function: KernelFunction
@@ -136,8 +137,8 @@ class Plan:
         Where so many processes share the matrix there are enough of them to go round.
         """
         points, size = self.left.points, len(self.right)
-        # the cosines, both kernels, a mask and the work space of the evaluation; the series of the
-        # row, which outweigh them in tall matrices
+        # the cosines of it and of the one before, both kernels, a mask and the work space of the
+        # evaluation; the series of the row, which outweigh them in tall matrices
         series = 0 if self.surface is None else self.surface.coefficients[:, 0].numel()
         bytes_per_row = (6 * size + 3 * series) * points.element_size()
         threads = torch.get_num_threads() if self.backend.takes_threads else 1
@@ -167,7 +168,7 @@ class Plan:
 
     def angles(self, limit: int | None) -> Span:
         """A range that holds all angles seen but those near 0 and π, rounded outwards."""
-        if not self.seen:  # the matrix has not been filled
+        if not self.seen:  # the matrix has not been filled for it
             for strip in self.strips(limit):
                 cosine = self.cosines(strip)
                 self._note(strip, cosine, extremes(cosine))
@@ -191,9 +192,10 @@ class Plan:
         """Write strips of both kernels into whole matrices, and mirror them if symmetric."""
 
         def begin(strip: Strip) -> Callable[[], None]:
-            out = matrices[0][strip], matrices[1][strip]
-            below = matrices[0][strip[::-1]], matrices[1][strip[::-1]]  # if symmetric
-            finish = self._begin(strip, out, below if self.symmetric else None)
+            out, below = (matrices[0][strip], matrices[1][strip]), None
+            if self.symmetric:
+                below = matrices[0][strip[::-1]], matrices[1][strip[::-1]]
+            finish = self._begin(strip, out, below)
 
             def end() -> None:
                 if not finish():

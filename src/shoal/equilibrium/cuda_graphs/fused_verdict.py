@@ -83,6 +83,8 @@ def _judge(
     was, size = tl.sqrt(tl.sum(size_before)), tl.sqrt(tl.sum(size_after))
     first = tl.maximum(before, was)
     tolerance = tl.minimum(tl.maximum(first * atol, lowest), highest)
+    strange = before + was  # both of these drop what is no number
+    tolerance = tl.where(strange != strange, strange, tolerance)
     unjudged = size > worse * first
     if absolute:
         unjudged |= (first <= atol) & (before > rtol * was)

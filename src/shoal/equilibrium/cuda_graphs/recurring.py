@@ -8,8 +8,9 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
+from subprocess import SubprocessError
 from threading import Lock
 
 from torch import Tensor
@@ -31,6 +32,8 @@ _MOST = 512  # steps of a graph
 _AIM = 0.7  # share of the tolerance that is aimed at
 _INFORMATIVE = 1e-3  # share of it below which rounding decides
 
+_BROKEN: list[Exception] = []  # why the kernel that judges solves cannot be had, if so
+
 record = captured  # replaced where there is no GPU
 
 
@@ -48,14 +51,28 @@ def attempt(
 
 
 def _verdict(limits: Limits, begun: Pair, ended: Pair) -> tuple[Tensor, Tensor]:
-    """What to look at, and residuals: in one kernel where there is one."""
+    """What to look at, and residuals: in one kernel where there is one that works."""
     z = ended[1]
-    if z.is_cuda and z.dtype.itemsize <= 4:
-        with suppress(ImportError):  # of Triton
-            from shoal.equilibrium.cuda_graphs.fused_verdict import fused_verdict
+    judge = _fused() if z.is_cuda and z.dtype.itemsize <= 4 and not _BROKEN else None
+    if judge is None:
+        return limits.verdict(begun, ended)
+    try:
+        return judge(limits, begun, ended)
+    except (RuntimeError, OSError, SubprocessError) as error:  # its compiler needs others
+        _LOGGER.warning("solves are judged step by step, more slowly: %s", error)
+        _BROKEN.append(error)
+        return limits.verdict(begun, ended)
 
-            return fused_verdict(limits, begun, ended)
-    return limits.verdict(begun, ended)
+
+@lru_cache(maxsize=1)
+def _fused() -> Callable[[Limits, Pair, Pair], tuple[Tensor, Tensor]] | None:
+    """The verdict of that kernel, where its compiler is installed."""
+    try:
+        from shoal.equilibrium.cuda_graphs.fused_verdict import fused_verdict
+    except ImportError:
+        _LOGGER.warning("triton is not installed: solves are judged step by step, more slowly")
+        return None
+    return fused_verdict
 
 
 class Recurrence:

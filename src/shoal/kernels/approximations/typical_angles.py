@@ -29,8 +29,8 @@ def typical_angles(left: Inputs, right: Inputs) -> Span:
     own = torch.eye(*cosine.shape, dtype=torch.bool, device=cosine.device)
     own &= left is right
     left_out = own | (cosine.abs() > 1 - CLOSE)
-    others, all_left_out = torch.stack([(left_out ^ own).sum(), left_out.all()]).tolist()
-    if others > max(cosine.shape):
+    close, all_left_out = torch.stack([(left_out ^ own).sum(), left_out.all()]).tolist()
+    if close > max(cosine.shape):
         left_out = own
     elif all_left_out:
         return ANY_ANGLE

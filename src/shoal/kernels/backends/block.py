@@ -43,7 +43,7 @@ class Block(NamedTuple):
         surface: Both kernels.
         rows: What the rows contribute.
         columns: What the columns contribute.
-        cosine: Cosines of the angles; their columns are contiguous. shape: (n, m)
+        cosine: Cosines of the angles; their rows are contiguous. shape: (n, m)
     """
 
     surface: Surface
@@ -52,7 +52,7 @@ class Block(NamedTuple):
     cosine: Tensor
 
 
-class Evaluated(NamedTuple):
+class EvaluatedBlock(NamedTuple):
     """What is known of a block that has been evaluated.
 
     Attributes:

@@ -15,7 +15,7 @@ from shoal.kernels.backends.block import (
     DifferentiableFactors,
     Directions,
     Entries,
-    Evaluated,
+    EvaluatedBlock,
     Factors,
     Polynomial,
     Rounded,
@@ -47,7 +47,7 @@ class Blocks:
         cosine: Tensor = left @ right.T
         return cosine
 
-    def evaluate(self, block: Block, out: Pair, mirrored: Pair | None = None) -> Evaluated:  # noqa: ARG002
+    def evaluate(self, block: Block, out: Pair, mirrored: Pair | None = None) -> EvaluatedBlock:  # noqa: ARG002
         """Write both kernels of a block.
 
         Args:
@@ -144,9 +144,9 @@ class Blocks:
         matrix[rows.stop :, rows] = matrix[rows, rows.stop :].T
 
 
-def evaluated(surface: Surface, cosines: Span) -> Evaluated:
+def evaluated(surface: Surface, cosines: Span) -> EvaluatedBlock:
     """What is known of a block, given the least and the largest of its cosines."""
-    return Evaluated(lambda: cosines, lambda: not surface.knows(cosines))
+    return EvaluatedBlock(lambda: cosines, lambda: not surface.knows(cosines))
 
 
 def extremes(cosine: Tensor) -> Span:
@@ -203,13 +203,13 @@ def _block(
     surface: Surface, rows: Factors, columns: Factors, t: Tensor, out: tuple[Tensor, Tensor]
 ) -> None:
     """Each row is a function of the angle and the other norm: a product of small matrices."""
-    sums = _row_sums(row_series(surface, rows), t)
+    sums = _row_sums(_row_series(surface, rows), t)
     weights = columns.features.T * columns.scale[:, None]  # shape: (2, rank, size)
     for q in range(2):
         torch.sum(sums[:, q].mul_(weights[q]), dim=1, out=out[q])
 
 
-def row_series(surface: Surface, rows: Factors) -> Tensor:
+def _row_series(surface: Surface, rows: Factors) -> Tensor:
     """Coefficients in the angle, for each row. shape: (n, 2, rank, angular degree + 1)."""
     coefficients = surface.coefficients.to(rows.features)
     series = torch.einsum("nr,qrsk->nqsk", rows.features, coefficients)

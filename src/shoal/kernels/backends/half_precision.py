@@ -1,5 +1,6 @@
-r"""Products with a kernel matrix on a GPU, of which only the cosines of a block are ever in memory.
+r"""Products of half-precision numbers on a GPU: exact cosines, and products with kernel matrices.
 
+Of a kernel matrix that is multiplied only the cosines of a block are ever in memory.
 Inner products of half-precision numbers are summed in float32. One pass over them makes a tile of
 the kernel, by a polynomial in $\sin\tfrac\theta2 = \sqrt{(1 - \cos\theta)/2}$, and multiplies it
 from both sides: its rows with the vectors of the columns, and its columns with the vectors of the
@@ -23,25 +24,26 @@ _VECTORS = 16  # that are multiplied together
 _TILE = 64  # rows and columns
 _SPAN = 16  # tiles side by side that one program has
 _WARPS = 4
-_ALIGNED = 64  # features, of which products are fast
+_ALIGNED = 64  # features of rounded directions, of which products are fast
 _CHUNK = 2**16  # rows that are rounded together
 _LARGEST = 255  # whole number that is looked for
 _NEAR = 1e-4  # to whole numbers
-_EVEN = 16  # directions and features, of which products are fast
+_EVEN = 16  # split directions and features, of which products are fast
 _WHOLE = 4000.0  # norm of a direction as whole numbers: with up to 36,000 features below 2¹²
 _UNIT = 256.0  # of two halves, so that the smaller is an ordinary number
 
 
 @dataclass(frozen=True, eq=False)
-class Halves:
+class SplitDirections:
     r"""Directions in single precision as sums of two numbers of half precision.
 
     A multiple of a direction is a vector $h$ of whole numbers (even ones from 2048 on) and a rest
-    $l$. Inner products of whole numbers stay below $2^{24}$, where float32 has all of them: tensor
-    cores, which do not round sums but cut them off, sum them exactly. The others, of $(l, h, l)$
-    and $(h, l, l)$, are so small that only the rounding of $l$ matters: cosines are off by 2e-8 in
-    the mean and 1e-7 at most where many different numbers meet, up to 4e-7 with two or three
-    features, and up to $5\cdot10^{-8}\sqrt p$ where all $p$ numbers of a direction are equal.
+    $l$. With up to 36,000 features, inner products of whole numbers stay below $2^{24}$, where
+    float32 has all of them: tensor cores, which do not round sums but cut them off, sum them
+    exactly. The others, of $(l, h, l)$ and $(h, l, l)$, are so small that only the rounding of $l$
+    matters: cosines are off by 2e-8 in the mean and 1e-7 at most where many different numbers meet,
+    up to 4e-7 with two or three features, and up to $5\cdot10^{-8}\sqrt p$ where all $p$ numbers of
+    a direction are equal.
 
     Attributes:
         count: How many there are; rows of zeros may follow them.
@@ -52,8 +54,8 @@ class Halves:
     numbers: Tensor
 
     @classmethod
-    def of(cls, unit: Tensor) -> "Halves":
-        """The halves of directions. shape: (n, p)."""
+    def of(cls, unit: Tensor) -> "SplitDirections":
+        """Both parts of directions. shape: (n, p)."""
         rows, features = (extent + -extent % _EVEN for extent in unit.shape)
         numbers = unit.new_zeros(rows, 4, features, dtype=torch.float16)
         parts = zip(unit.split(_CHUNK), numbers[: len(unit)].split(_CHUNK), strict=True)
@@ -65,11 +67,11 @@ class Halves:
                 other.copy_(rest)
         return cls(len(unit), numbers)
 
-    def __getitem__(self, part: slice) -> "Halves":
+    def __getitem__(self, part: slice) -> "SplitDirections":
         more = slice(part.start, None) if part.stop == self.count else part  # with the zeros
-        return Halves(part.stop - part.start, self.numbers[more])
+        return SplitDirections(part.stop - part.start, self.numbers[more])
 
-    def products(self, other: "Halves") -> Tensor:
+    def products(self, other: "SplitDirections") -> Tensor:
         """Cosines of the angles with others, in float32. shape: (n, m)."""
         left, right = self.numbers[: self.count], other.numbers
         unit, dtype = _WHOLE**-2, torch.float32

@@ -26,7 +26,7 @@ from shoal.kernels.backends.block import (
     Block,
     DifferentiableBlock,
     DifferentiableFactors,
-    Evaluated,
+    EvaluatedBlock,
     Factors,
 )
 from shoal.kernels.backends.blocks import CUT, Blocks, Pair, evaluated, extremes, first_order
@@ -46,7 +46,7 @@ class Loops(Blocks):
 
     takes_threads = True
 
-    def evaluate(self, block: Block, out: Pair, mirrored: Pair | None = None) -> Evaluated:  # noqa: ARG002
+    def evaluate(self, block: Block, out: Pair, mirrored: Pair | None = None) -> EvaluatedBlock:  # noqa: ARG002
         """Write both kernels of a block into ``out``, whose rows are contiguous."""
         surface, rows, columns, cosine = block
         cut, seen = CUT[cosine.dtype], extremes(cosine)

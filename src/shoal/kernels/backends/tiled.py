@@ -25,12 +25,12 @@ from shoal.kernels.backends.block import (
     Block,
     DifferentiableBlock,
     Directions,
-    Evaluated,
+    EvaluatedBlock,
     Polynomial,
     Rounded,
 )
 from shoal.kernels.backends.blocks import CUT, Blocks, Pair, adjoint_series, extremes, first_order
-from shoal.kernels.backends.half_precision import Halves
+from shoal.kernels.backends.half_precision import SplitDirections
 
 _SQUARE = (32, 32, 8)  # rows, columns and warps of a tile; measured, as are the following
 _COLUMNS, _WARPS = 256, 1  # of a tile that has one row
@@ -45,22 +45,29 @@ class Tiles(Blocks):
 
     def directions(self, unit: Tensor) -> Directions:
         """Unit vectors; those of single precision as numbers of half precision. shape: (n, p)."""
-        return Halves.of(unit) if unit.dtype == torch.float32 else unit
+        return SplitDirections.of(unit) if unit.dtype == torch.float32 else unit
 
     def cosines(self, left: Any, right: Any) -> Tensor:
         """Cosines of the angles between directions of this back end. shape: (n, m)."""
-        return left.products(right) if isinstance(left, Halves) else super().cosines(left, right)
+        return (
+            left.products(right)
+            if isinstance(left, SplitDirections)
+            else super().cosines(left, right)
+        )
 
-    def evaluate(self, block: Block, out: Pair, mirrored: Pair | None = None) -> Evaluated:
+    def evaluate(self, block: Block, out: Pair, mirrored: Pair | None = None) -> EvaluatedBlock:
         """Write both kernels of a block; those of one function of the angle transposed too."""
         surface, cosine = block.surface, block.cosine
-        form = _form(surface, cosine.dtype, cosine.device)
+        form, series = _values(surface, cosine.dtype, cosine.device)
         beyond = torch.zeros(1, dtype=torch.int32, device=cosine.device)
         if surface.rank == 1:
-            evaluate_series(form, block, out, mirrored, beyond)
+            evaluate_series(form, series, block, out, mirrored, beyond)
         else:
-            evaluate_rows(form, block, out, beyond)
-        return Evaluated(lambda: extremes(cosine), _on_host(beyond), surface.rank == 1)
+            evaluate_rows(form, block.rows.features @ series, block, out, beyond)
+            mirrored = None
+        return EvaluatedBlock(
+            lambda: extremes(cosine), _on_host(beyond), mirrored=mirrored is not None
+        )
 
     def adjoint(self, block: DifferentiableBlock, upstream: Tensor) -> Adjoint:
         """Gradients of cosines and norms of a block, given those of both kernels, (2, n, m)."""
@@ -102,89 +109,90 @@ def _on_host(flag: Tensor) -> Callable[[], bool]:
 
 
 class _Form(NamedTuple):
-    """The series of a surface, on a GPU.
+    """How series of a surface are summed on a GPU.
 
     Attributes:
         of_angle: Whether they are in the angle; otherwise they are in the cosine.
         powers: Whether they are sums of powers; otherwise they are Chebyshev series.
         ends: The middle of the range of that variable, 2 / width, and the least and the largest
             cosine that the surface knows.
-        series: What functions of a row's norm contribute to series, the highest terms first, both
-            kernels in turn. shape: (rank, rank * terms * 2)
-        falling: What Chebyshev series contribute to these. shape: (rank, terms, terms)
-        groups: How many of the terms matter for each function of a column's norm, in fours.
+        falling: What Chebyshev coefficients contribute to those that are summed, the highest terms
+            first, for each function of a column's norm. shape: (rank, terms, terms)
+        groups: How many of the terms matter for each of these functions, in fours.
         terms: How many there are.
     """
 
     of_angle: bool
     powers: bool
     ends: Tensor
-    series: Tensor
     falling: Tensor
     groups: Tensor
     terms: int
 
 
 @cached
-def _form(surface: Surface, dtype: torch.dtype, device: torch.device) -> _Form:
-    """The form of a surface that is cheapest there."""
+def _values(surface: Surface, dtype: torch.dtype, device: torch.device) -> tuple[_Form, Tensor]:
+    """The form of both kernels that is cheapest, and what functions of a row's norm contribute.
+
+    The latter are coefficients of both kernels in turn. shape: (rank, rank * terms * 2)
+    """
     cut = CUT[dtype] if surface.rank > 1 else CUT[dtype] / 10  # series of one norm are better
-    core = surface.in_cosines(cut)
+    core, (low, high) = surface.in_cosines(cut), surface.angles
     if core is None:
-        return _form_of(surface, surface.coefficients, cut, surface.angles, dtype, device)
-    low, high = surface.angles
-    return _form_of(surface, core, cut, (math.cos(high), math.cos(low)), dtype, device)
+        core = surface.coefficients
+        form = _form(surface, core, cut, surface.angles)
+    else:
+        form = _form(surface, core, cut, (math.cos(high), math.cos(low)))
+    series = torch.einsum("qrsk,skp->rspq", padded(core, form.terms), form.falling)
+    return _on_device(form, dtype, device), series.flatten(1).to(dtype).contiguous().to(device)
 
 
 @cached
-def _slopes_form(surface: Surface, dtype: torch.dtype, device: torch.device) -> _Form:
-    """The form of its derivatives too, which are series in the angle."""
+def _slopes(surface: Surface, dtype: torch.dtype, device: torch.device) -> _Form:
+    """The form of both kernels and their derivatives, as series in the angle."""
     core = first_order(surface).flatten(0, 1)
     cut = CUT[dtype] * max(1.0, float(core.abs().max()))
-    return _form_of(surface, core, cut, surface.angles, dtype, device)
+    return _on_device(_form(surface, core, cut, surface.angles), dtype, device)
 
 
-def _form_of(
-    surface: Surface,
-    core: Tensor,
-    cut: float,
-    span: Span,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> _Form:
-    """The form of series in the angle or the cosine. shape: (q, rank, rank, terms)."""
+def _form(surface: Surface, core: Tensor, cut: float, span: Span) -> _Form:
+    """The form of series in the angle or the cosine. shape: (several, rank, rank, terms)."""
     most = surface.basis.abs().sum(1)  # of the functions of a norm
     size = torch.einsum("r,qrsk,s->sqk", most, core.abs(), most).amax(1)
     needed = (size.flip(1).cumsum(1).flip(1) > cut / 2 / surface.rank).sum(1)
     groups = (needed + _UNROLLED - 1) // _UNROLLED
-    terms = _UNROLLED * int(groups.max())
+    terms = _UNROLLED * max(1, int(groups.max()))  # a kernel may be zero
     used = torch.arange(terms) < _UNROLLED * groups[:, None]
-    core = padded(core, terms) * used
     polynomials = [np.pad(p, (0, terms - len(p))) for p in map(cheb2poly, np.eye(terms))]
-    basis = torch.from_numpy(np.stack(polynomials))
-    powers = bool((core @ basis).abs().sum() <= _GROWTH * core.abs().sum())
-    falling = (basis if powers else torch.eye(terms, dtype=torch.float64)).flip(1) * used[..., None]
-    (low, high), known = span, surface.cosines
-    return _Form(
-        span == surface.angles,
-        powers,
-        torch.tensor([(low + high) / 2, 2 / (high - low), *known], dtype=dtype, device=device),
-        torch.einsum("qrsk,skp->rspq", core, falling).flatten(1).to(device, dtype).contiguous(),
-        falling.to(device, dtype),
-        groups.to(device, torch.int32),
-        terms,
+    basis, known = torch.from_numpy(np.stack(polynomials)), padded(core, terms) * used
+    powers = bool((known @ basis).abs().sum() <= _GROWTH * known.abs().sum())
+    if not powers:
+        basis = torch.eye(terms, dtype=torch.float64)
+    ends = [sum(span) / 2, 2 / (span[1] - span[0]), *surface.cosines]
+    falling = basis.flip(1) * used[..., None]
+    numbers = torch.tensor(ends, dtype=torch.float64)
+    return _Form(span == surface.angles, powers, numbers, falling, groups.int(), terms)
+
+
+def _on_device(form: _Form, dtype: torch.dtype, device: torch.device) -> _Form:
+    """The same in a dtype of a device."""
+    return form._replace(
+        ends=form.ends.to(device, dtype),
+        falling=form.falling.to(device, dtype),
+        groups=form.groups.to(device),
     )
 
 
 def evaluate_series(
-    form: _Form, block: Block, out: Pair, mirrored: Pair | None, beyond: Tensor
+    form: _Form, series: Tensor, block: Block, out: Pair, mirrored: Pair | None, beyond: Tensor
 ) -> None:
     """Write both kernels of a block where norms are but factors.
 
     Args:
-        form: The surface, of rank one.
+        form: How series are summed.
+        series: Those of both kernels in turn. shape: (1, terms * 2)
         block: The block; of a symmetric matrix it begins at the diagonal.
-        out: Where the results go; their columns are contiguous.
+        out: Where the results go; their rows are contiguous.
         mirrored: Where those above the diagonal go too, transposed; those below it go nowhere then.
         beyond: A number that becomes one if some cosine is beyond those that the surface knows.
     """
@@ -197,7 +205,7 @@ def evaluate_series(
         # all tiles along the first axis of the grid, the only one that takes more than 65,535
         _series_tile[(tiles[0] * tiles[1],)](
             cosine,
-            form.series,
+            series,
             form.ends,
             block.rows.scale,
             block.columns.scale,
@@ -322,19 +330,20 @@ def _series_tile(
         tl.store(places, tl.trans(second), mask=below)
 
 
-def evaluate_rows(form: _Form, block: Block, out: Pair, beyond: Tensor) -> None:
+def evaluate_rows(form: _Form, series: Tensor, block: Block, out: Pair, beyond: Tensor) -> None:
     """Write both kernels of a block whose rows have series of their own.
 
     Args:
-        form: The surface.
+        form: How series are summed.
+        series: Those of the rows, for each function of a column's norm, of both kernels in turn.
+            shape: (n, rank * terms * 2)
         block: The block.
-        out: Where the results go; their columns are contiguous.
+        out: Where the results go; their rows are contiguous.
         beyond: A number that becomes one if some cosine is beyond those that the surface knows.
     """
     rows, columns, cosine = block.rows, block.columns, block.cosine
     count, size = cosine.shape
     rank = rows.features.shape[1]
-    series = rows.features @ form.series
     features = columns.features.T  # of contiguous columns
     if features.stride(1) != 1:
         features = features.contiguous()
@@ -434,7 +443,7 @@ def adjoint_rows(block: DifferentiableBlock, upstream: Tensor) -> Adjoint:
     """
     surface, rows, columns, cosine = block
     (count, size), rank = cosine.shape, surface.rank
-    form = _slopes_form(surface, cosine.dtype, cosine.device)
+    form = _slopes(surface, cosine.dtype, cosine.device)
     # for the columns' slopes, the rows' slopes and the angle, by row and function of a column
     series = padded(adjoint_series(surface, rows).to(cosine), form.terms)
     series = torch.einsum("dqnsk,skp->nsdpq", series, form.falling).contiguous()
