@@ -41,6 +41,7 @@ NEEDS = {
     "shoal.kernels.backends.pixel_loops": "numba",
     "shoal.kernels.backends.pixel_tiles": "triton",
     "shoal.kernels.backends.tiled": "triton",
+    "shoal.kernels.backends.tiled_passes": "triton",
 }
 
 
