@@ -6,7 +6,7 @@ The floor is the time of the matrix products in float32 that the solves need, an
 input and of the gradients, with nothing around them. torchdeq (if it is installed) solves the same
 model with the same weights, the exact gradient, and, in each pass, the loosest tolerance that gives
 its result a true residual of at most 1e-6; of its solvers the fastest are taken. Backward passes of
-all run in the thread that asks for them: on a GPU, to hand them over can cost a quarter of a step.
+all run in the thread that asks for them: on a GPU, handing them over may cost much of a step.
 """
 
 import argparse
