@@ -4,6 +4,7 @@ from shoal.equilibrium.fixed_point import fixed_point
 from shoal.equilibrium.methods import Gradient, Implicit, Neumann, OneStep, Reversible, Unrolled
 from shoal.equilibrium.module import Equilibrium, GradientError
 from shoal.equilibrium.penalty import jacobian_penalty
+from shoal.equilibrium.prepared_cell import PreparedCell
 from shoal.equilibrium.solvers.anderson import Anderson
 from shoal.equilibrium.solvers.base import Solver
 from shoal.equilibrium.solvers.broyden import Broyden
@@ -26,6 +27,7 @@ __all__ = [
     "NewtonKrylov",
     "OneStep",
     "Picard",
+    "PreparedCell",
     "Reversible",
     "Solution",
     "Solver",

@@ -16,6 +16,7 @@ from shoal.equilibrium.implicit import equilibrium_of
 from shoal.equilibrium.maps import OfFunction
 from shoal.equilibrium.methods import Gradient, Unrolled, check_gradient, exact_gradient
 from shoal.equilibrium.options import SolveOptions
+from shoal.equilibrium.prepared_cell import PreparedCell
 from shoal.equilibrium.solvers.anderson import Anderson
 from shoal.equilibrium.solvers.base import Solver
 from shoal.equilibrium.solvers.picard import Picard
@@ -58,7 +59,8 @@ class Equilibrium(nn.Module):
 
     Args:
         cell: Called as ``cell(z, *inputs, **named)``; returns a state like ``z``, a tensor or a
-            tree of tensors. It must be the same function every time it is called.
+            tree of tensors. It must be the same function every time it is called. What does not
+            depend on the state is computed once per solve by a :class:`PreparedCell`.
         solver: The method, or several: each goes on where those before it failed. By default
             ``Picard(max_steps=100)``, then ``Anderson(memory=10)``.
         gradient: How to differentiate; exactly by default, :class:`Implicit`.
@@ -132,6 +134,11 @@ class Equilibrium(nn.Module):
         self.graphs = graphs
         if self.separable and not self.batched:
             raise ValueError("separable must be False for a state that is one sample, got True")
+        if self.separable and isinstance(cell, PreparedCell):
+            raise ValueError(
+                "separable must be False for a PreparedCell, which may prepare tensors that all "
+                "samples share, got True"
+            )
         self.solution: Solution | None = None
         self._series = Series()
         self._scope: _Scope | None = None  # of the last solve
@@ -196,12 +203,17 @@ class Equilibrium(nn.Module):
         if self.separable:
             _check_rows(inputs, len(start))
         cell = self.cell
-        function = cell if not named else lambda z, *given: cell(z, *given, **named)
-        scope = _Scope(start)
+        function, scope = cell, _Scope(start)
+        if isinstance(cell, PreparedCell):
+            inputs, named, function = _prepared(cell, inputs, named), {}, cell.step
+            scope.begin()
+        elif named:
+            function = lambda z, *given: cell(z, *given, **named)  # noqa: E731
         if self.graphs and not named and not scope.autocast:
             assert isinstance(cell, nn.Module)
-            separable = self.separable
-            return CellProblem(cell, layout, inputs, separable=separable, scope=scope), start
+            return CellProblem(
+                cell, function, layout, inputs, separable=self.separable, scope=scope
+            ), start
         problem = FunctionProblem(
             function, layout, inputs, separable=self.separable, scope=scope, cast=scope.autocast
         )
@@ -212,10 +224,12 @@ class Equilibrium(nn.Module):
 
         Random numbers are those of the last solve: of the map whose equilibrium it is.
         """
-        problem, _ = self.problem(z, *inputs, **named)
-        if self._scope is not None:
+        last = self._scope
+        with nullcontext() if last is None else last.prepared_again():
+            problem, _ = self.problem(z, *inputs, **named)
+        if last is not None:
             assert isinstance(problem.scope, _Scope)
-            problem.scope.repeat(self._scope)
+            problem.scope.repeat(last)
         return problem, problem.layout.rows(z)
 
     def gradient_error(
@@ -315,11 +329,24 @@ class _Scope:
         )
         self.dtype = torch.get_autocast_dtype(self.kind) if self.autocast else None
         self.random: bool | None = False if is_transformed(tensor) else None
-        self.before = self._state()
+        self.first = self.before = self._state()
 
     def __call__(self) -> AbstractContextManager[None]:
         nothing = not self.autocast and self.random is False
         return nullcontext() if nothing else self._entered()
+
+    def begin(self) -> None:
+        """Let the cell's random numbers come after those that are drawn by now."""
+        self.before = self._state()
+
+    @contextmanager
+    def prepared_again(self) -> Iterator[None]:
+        """Draw the random numbers that came before the cell's, if there were any."""
+        if all(map(torch.equal, self.first, self.before)):
+            yield
+            return
+        with self._from(self.first):
+            yield
 
     def repeat(self, other: "_Scope") -> None:
         """Draw the random numbers of another scope, if it was of the same device."""
@@ -334,14 +361,20 @@ class _Scope:
                 now = self._state()
                 self.random = not all(map(torch.equal, now, self.before))
             elif self.random:
-                outside = self._state()
-                self._restore(self.before)
-                try:
+                with self._from(self.before):
                     yield
-                finally:
-                    self._restore(outside)
             else:
                 yield
+
+    @contextmanager
+    def _from(self, states: list[Tensor]) -> Iterator[None]:
+        """Draw random numbers from a state on, and leave those outside alone."""
+        outside = self._state()
+        self._restore(states)
+        try:
+            yield
+        finally:
+            self._restore(outside)
 
     def _state(self) -> list[Tensor]:
         states = [torch.get_rng_state()]
@@ -361,6 +394,19 @@ def _solvers(solver: Solver | Sequence[Solver] | None) -> tuple[Solver, ...]:
     if not isinstance(several, Sequence) or isinstance(several, str) or not several:
         raise TypeError(f"solver must be a Solver or several, such as Picard(), got {solver!r}")
     return tuple(check_solver("solver", one) for one in several)
+
+
+def _prepared(
+    cell: PreparedCell, inputs: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[Any, ...]:
+    """What the step of a cell takes besides the state."""
+    found = cell.prepare(*inputs, **named)
+    if not isinstance(found, tuple):
+        raise TypeError(
+            "prepare of a PreparedCell must return a tuple, what step takes besides the state, got "
+            f"{type(found).__name__}"
+        )
+    return found
 
 
 def _for_autocast(options: SolveOptions, start: Tensor) -> SolveOptions:

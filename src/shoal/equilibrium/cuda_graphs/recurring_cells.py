@@ -29,7 +29,7 @@ from shoal.equilibrium.solvers.problem import (
 )
 from shoal.equilibrium.solvers.records import Outcome
 from shoal.equilibrium.solvers.solution import Solution
-from shoal.equilibrium.solvers.state import StateLayout
+from shoal.equilibrium.solvers.state import State, StateLayout
 
 _KNOWN_BY_VALUE = (Tensor, type(None), bool, int, float, str)
 
@@ -42,6 +42,7 @@ class _Cell:
     """
 
     module: nn.Module = field(compare=False)
+    function: Callable[..., State] = field(compare=False)
     layout: StateLayout = field(compare=False)
     shapes: tuple[torch.Size, ...]
     leaves: tuple[tuple[type, Any], ...]  # of the inputs; without those that are tensors
@@ -58,7 +59,7 @@ class _Cell:
 
         def evaluate(z: Tensor) -> Evaluation:
             with lent_tensors(self.module, weights):
-                value = self.module(self.layout.state(z), *inputs)
+                value = self.function(self.layout.state(z), *inputs)
             return Evaluation(self.layout.returned(value, z))
 
         return evaluate
@@ -116,7 +117,9 @@ class CellProblem(FunctionProblem):
     """The problem of a module that may be recorded.
 
     Args:
-        module: Takes the state and the inputs; does the same operations every time.
+        module: Has all the tensors that the function is not given.
+        function: The module, or a method of it: takes the state and the inputs; does the same
+            operations every time.
         layout: How states lie in rows.
         inputs: Trees of tensors, and whatever else the module takes.
         separable: Whether it may be called for some of the samples alone.
@@ -126,13 +129,14 @@ class CellProblem(FunctionProblem):
     def __init__(
         self,
         module: nn.Module,
+        function: Callable[..., State],
         layout: StateLayout,
         inputs: Sequence[Any],
         *,
         separable: bool,
         scope: Callable[[], AbstractContextManager[Any]],
     ) -> None:
-        super().__init__(module, layout, inputs, separable=separable, scope=scope)
+        super().__init__(function, layout, inputs, separable=separable, scope=scope)
         self.module = module
         leaves, tree = pytree.tree_flatten(self.inputs)
         self.tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
@@ -141,7 +145,9 @@ class CellProblem(FunctionProblem):
         )
         modes = tuple(one.training for one in module.modules())
         unflatten = partial(pytree.tree_unflatten, treespec=tree)
-        self.cell = _Cell(module, layout, layout.shapes, tuple(kinds), str(tree), modes, unflatten)
+        self.cell = _Cell(
+            module, function, layout, layout.shapes, tuple(kinds), str(tree), modes, unflatten
+        )
 
     def may_recur(self, solver: Solver) -> bool:
         """Whether the solver's steps are to the map's value, and nothing is known against it."""

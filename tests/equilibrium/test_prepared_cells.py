@@ -1,0 +1,183 @@
+"""Cells that do once per solve what does not depend on the state."""
+
+import copy
+
+import pytest
+import torch
+
+import shoal
+
+forward_mode = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+
+
+class Factored(shoal.PreparedCell):
+    """A cell whose weight is a product, and whose input is scaled by name."""
+
+    def __init__(self):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        draw = torch.randn(4, 4, dtype=torch.float64, generator=generator)
+        self.factor = torch.nn.Parameter(draw / 4)
+        self.bias = torch.nn.Parameter(draw[0])
+        self.prepared = 0
+
+    def prepare(self, x, *, scale=1.0):
+        self.prepared += 1
+        return scale * x, {"weight": self.factor @ self.factor.t()}
+
+    def step(self, z, injection, weights):
+        return torch.tanh(z @ weights["weight"] + injection + self.bias)  # one tensor not prepared
+
+
+def plain(cell, scale=1.0):
+    """The same map, with nothing prepared."""
+    return lambda z, x: torch.tanh(z @ cell.factor @ cell.factor.t() + scale * x + cell.bias)
+
+
+def problem(count=3):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(count, 4, dtype=torch.float64, generator=generator)
+    return torch.zeros(count, 4, dtype=torch.float64), x.requires_grad_()
+
+
+def test_values_and_gradients_are_those_of_the_whole_cell():
+    cell, (zero, x) = Factored(), problem()
+    tensors = [x, *cell.parameters()]
+    found = [
+        (layer(zero, x, scale=0.5) if layer.cell is cell else layer(zero, x))
+        for layer in (shoal.Equilibrium(cell), shoal.Equilibrium(plain(cell, 0.5)))
+    ]
+    torch.testing.assert_close(*found)
+    gradients = [torch.autograd.grad(z.square().sum(), tensors) for z in found]
+    torch.testing.assert_close(*gradients)
+    torch.testing.assert_close(cell(zero, x, scale=0.5), plain(cell, 0.5)(zero, x))
+
+
+@forward_mode
+def test_gradcheck():
+    layer, (zero, x) = shoal.Equilibrium(Factored(), on_failure="raise"), problem(2)
+    names = [name for name, _ in layer.named_parameters()]
+
+    def call(x, *parameters):
+        given = dict(zip(names, parameters, strict=True))
+        return torch.func.functional_call(layer, given, (zero, x))
+
+    tensors = x, *layer.parameters()
+    assert torch.autograd.gradcheck(call, tensors, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(call, tensors, fast_mode=True)
+
+
+@forward_mode
+def test_transforms_of_functions():
+    layer, (zero, x) = shoal.Equilibrium(Factored(), on_failure="raise"), problem()
+    expected = torch.autograd.functional.jacobian(lambda x: layer(zero, x), x)
+    for transform in (torch.func.jacrev, torch.func.jacfwd):
+        found = transform(lambda x: layer(zero, x))(x.detach())
+        torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9)
+    kernels = [
+        shoal.empirical_kernel(one, x.detach()).ntk
+        for one in (Model(Factored()), Model(plain(Factored()), Factored()))
+    ]
+    torch.testing.assert_close(*kernels, rtol=1e-7, atol=1e-9)
+
+
+class Model(torch.nn.Module):
+    """A network around an equilibrium."""
+
+    def __init__(self, cell, owner=None):
+        super().__init__()
+        if owner is not None:  # a function knows its own module: this one
+            cell = plain(owner)
+        self.layer, self.owner = shoal.Equilibrium(cell, on_failure="raise"), owner
+
+    def forward(self, x):
+        return self.layer(torch.zeros_like(x), x)
+
+
+def test_it_prepares_once_for_both_passes():
+    cell, (zero, x) = Factored(), problem()
+    layer = shoal.Equilibrium(cell)
+    for count in (1, 2):
+        layer(zero, x).sum().backward()
+        assert cell.prepared == count
+    assert layer.solution.evaluations > 3
+
+
+def test_solves_that_recur_are_recorded(recorder):
+    cell, (zero, x) = Factored(), problem()
+    optimizer = torch.optim.SGD(cell.parameters(), lr=0.01)
+    layer, other = shoal.Equilibrium(cell, graphs=True), shoal.Equilibrium(plain(cell))
+    for _ in range(8):
+        found, gradients = [], []
+        for one in (layer, other):
+            found.append(one(zero, x))
+            gradients.append(torch.autograd.grad(found[-1].square().sum(), cell.parameters()))
+        torch.testing.assert_close(*found, rtol=1e-7, atol=1e-9)
+        torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-8)
+        for parameter, gradient in zip(cell.parameters(), gradients[1], strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+    assert recorder.replays >= 8
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_monotone_cells_are_recorded(recorder, activation):
+    torch.manual_seed(0)
+    cell, (zero, x) = shoal.MonotoneCell(4, 4, activation).double(), problem()
+    layer, other = shoal.Equilibrium(cell, graphs=True), shoal.Equilibrium(copy.deepcopy(cell))
+    for _ in range(6):
+        for one in (layer, other):
+            one.zero_grad()
+            one(zero, x).square().sum().backward()
+            with torch.no_grad():
+                for parameter in one.parameters():
+                    parameter.sub_(0.01 * parameter.grad)
+    torch.testing.assert_close([*layer.parameters()], [*other.parameters()], rtol=1e-7, atol=1e-9)
+    assert recorder.replays >= 6
+
+
+def test_diagnosis_and_penalty_take_them():
+    cell, (zero, x) = Factored(), problem()
+    layer = shoal.Equilibrium(cell)
+    assert shoal.diagnose(layer, zero, x.detach()).behavior == "settles"
+    z = layer(zero, x).detach()
+    exact = shoal.jacobian_penalty(layer, z, x, probes=4)
+    jacobians = torch.stack(
+        [
+            torch.func.jacrev(lambda z, x: plain(cell)(z, x))(*pair)
+            for pair in zip(z, x, strict=True)
+        ]
+    )
+    torch.testing.assert_close(exact, jacobians.square().sum() / z.numel())
+
+
+def test_random_numbers_of_both_parts_stay_the_same_in_a_solve():
+    class Dropped(Factored):
+        def prepare(self, x):
+            return super().prepare(torch.dropout(x, 0.5, train=True))
+
+        def step(self, z, injection, weights):
+            return super().step(torch.dropout(z, 0.5, train=True), injection, weights)
+
+    torch.manual_seed(0)
+    layer, (zero, x) = shoal.Equilibrium(Dropped(), on_failure="raise"), problem()
+    states = [layer(zero, x).detach() for _ in range(2)]
+    assert not torch.equal(*states)
+    outside = torch.get_rng_state()
+    near, rows = layer.problem_at(states[1], x)  # the map whose equilibrium it is
+    torch.testing.assert_close(near.evaluate(rows).value, rows, rtol=1e-5, atol=1e-7)
+    assert torch.equal(outside, torch.get_rng_state())
+
+
+def test_what_it_may_not_do():
+    class Single(Factored):
+        def prepare(self, x):
+            return x
+
+    zero, x = problem()
+    with pytest.raises(TypeError, match=r"must return a tuple, .* got Tensor"):
+        shoal.Equilibrium(Single())(zero, x)
+    with pytest.raises(ValueError, match="separable must be False for a PreparedCell"):
+        shoal.Equilibrium(Factored(), separable=True)
+    with pytest.raises(TypeError, match="abstract"):
+        shoal.PreparedCell()
