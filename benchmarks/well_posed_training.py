@@ -52,7 +52,7 @@ class Classifier(nn.Module):
 
     def __init__(self, cell: nn.Module, width: int, device: str) -> None:
         super().__init__()
-        graphs = isinstance(cell, PlainCell) and device.startswith("cuda")
+        graphs = device.startswith("cuda")
         self.layer = shoal.Equilibrium(cell, on_failure="status", graphs=graphs)
         self.readout, self.width = nn.Linear(width, 10), width
 
