@@ -3,12 +3,13 @@
 python benchmarks/equilibrium.py [--device D] [--rtol T] [--width M] [--batch N] [--channels C]
     [--side S] [--steps T] [--repeats R]
 
-The cells are a Tanh layer with a recurrent weight and a ReLU layer with a 3x3 convolution, both of
-which contract by about a half. torchdeq (if it can be imported) solves the same cell with the same
-weights, the exact gradient, and, in each pass, the loosest tolerance that gives its result a true
-residual of at most the same; of its solvers the fastest are taken. Times are medians of runs that
-take turns. On a GPU convolutions are in float32, not in TF32, in which no residual gets there, and
-training starts cold: evaluations in a CUDA graph cost less than to extrapolate earlier solutions.
+The cells are a Tanh layer with a recurrent weight and a ReLU layer with a 3x3 convolution, with
+channels first and last in memory; they contract by about a half. torchdeq (if it can be imported)
+solves the same cell with the same weights, the exact gradient, and, in each pass, the loosest
+tolerance that gives its result a true residual of at most the same; of its solvers the fastest are
+taken. Times are medians of runs that take turns. On a GPU convolutions are in float32, not in TF32,
+in which no residual gets there, and training starts cold: evaluations in a CUDA graph cost less
+than to extrapolate earlier solutions.
 """
 
 import argparse
@@ -237,17 +238,21 @@ def main() -> None:
     torch.backends.cudnn.conv.fp32_precision = "ieee"
     generator = torch.Generator().manual_seed(0)
     images = (o.batch, o.channels, o.side, o.side)
+    plain, last = torch.contiguous_format, torch.channels_last
+    size = f"{o.channels}x{o.side}x{o.side}"
     cells = {
-        f"Tanh, width {o.width}": (lambda: TanhCell(o.width), (o.batch, o.width)),
-        f"convolution, {o.channels}x{o.side}x{o.side}": (
-            lambda: ConvolutionalCell(o.channels),
+        f"Tanh, width {o.width}": (lambda: TanhCell(o.width), (o.batch, o.width), plain),
+        f"convolution, {size}": (lambda: ConvolutionalCell(o.channels), images, plain),
+        f"convolution, {size}, channels last": (
+            lambda: ConvolutionalCell(o.channels).to(memory_format=last),
             images,
+            last,
         ),
     }
     where = f"{torch.get_num_threads()} threads" if device.type == "cpu" else str(device)
     print(f"batch {o.batch}, float32, relative residual {o.rtol:g}, {where}")
-    for name, (make, shape) in cells.items():
-        x = torch.randn(shape, generator=generator).to(device)
+    for name, (make, shape, memory_format) in cells.items():
+        x = torch.randn(shape, generator=generator).to(device, memory_format=memory_format)
         contest = Contest(make, x, o.rtol)
         best = contest.rival(o.repeats)
         named = "not there, or not to this residual" if best is None else best[0]

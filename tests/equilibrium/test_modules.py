@@ -329,3 +329,60 @@ def test_refusals_of_transforms_name_the_reason_and_the_remedy():
     x = torch.ones(2, 1, 3, dtype=torch.float64)
     with pytest.raises(NotImplementedError, match=r"OneStep.*Unrolled.*depends on the values"):
         torch.func.vmap(lambda x: total(x, shoal.Unrolled()))(x)
+
+
+def image_cell():
+    torch.manual_seed(0)
+    return nn.Conv2d(3, 3, 3, padding=1).double()
+
+
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize("graphs", [True, False])
+def test_images_with_channels_last_stay_so(batched, graphs):
+    """The cell is given them as they lie in memory: nothing is copied between steps."""
+    formats, convolution = [], image_cell()
+
+    class Cell(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convolution = convolution
+
+        def forward(self, z, x):
+            formats.append(z.is_contiguous(memory_format=torch.channels_last))
+            return torch.tanh(self.convolution(z) / 2 + x)
+
+    found = []
+    for memory_format in (torch.channels_last, torch.contiguous_format):
+        formats.clear()
+        x = torch.randn(2, 3, 5, 4, generator=torch.Generator().manual_seed(1)).double()
+        x = x.contiguous(memory_format=memory_format).requires_grad_()
+        layer = Equilibrium(Cell(), batched=batched, graphs=graphs, on_failure="raise")
+        z = layer(torch.zeros_like(x), x)
+        assert z.is_contiguous(memory_format=memory_format)
+        assert set(formats) == {memory_format is torch.channels_last}
+        tensors = [x, *convolution.parameters()]
+        found.append([z, *torch.autograd.grad((z * torch.arange(4)).sum(), tensors)])
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-11)
+
+
+def test_trees_of_tensors_that_lie_in_memory_in_different_orders():
+    convolution, x = image_cell(), torch.randn(2, 3, 4, 5).double()
+
+    def cell(state, x):
+        image, turned, part = state
+        row = image.mean((2, 3))
+        return torch.tanh(convolution(image) / 2 + x), (turned / 3).sin() + row[:, None], part / 2
+
+    def start(memory_format, *, dense):
+        image = torch.zeros_like(x).contiguous(memory_format=memory_format)
+        turned = torch.ones(2, 3, 6).double().transpose(1, 2)  # (2, 6, 3)
+        part = torch.ones(2, 8).double()[:, ::2]
+        return image, turned.contiguous() if dense else turned, part.contiguous() if dense else part
+
+    layer = Equilibrium(cell, on_failure="raise")
+    found = layer(start(torch.channels_last, dense=False), x)
+    assert found[0].stride()[1:] == (1, 15, 3)  # of channels last; samples are apart, in a tree
+    assert found[1].stride()[1:] == (1, 6)
+    torch.testing.assert_close(found, layer(start(torch.contiguous_format, dense=True), x))
+    plain = convolution(found[0]) / 2 + x
+    torch.testing.assert_close(found[0], plain.tanh(), rtol=1e-9, atol=1e-10)

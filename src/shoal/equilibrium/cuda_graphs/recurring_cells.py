@@ -45,6 +45,7 @@ class _Cell:
     function: Callable[..., State] = field(compare=False)
     layout: StateLayout = field(compare=False)
     shapes: tuple[torch.Size, ...]
+    orders: tuple[tuple[int, ...], ...]
     leaves: tuple[tuple[type, Any], ...]  # of the inputs; without those that are tensors
     tree: str
     modes: tuple[bool, ...]
@@ -145,8 +146,9 @@ class CellProblem(FunctionProblem):
         )
         modes = tuple(one.training for one in module.modules())
         unflatten = partial(pytree.tree_unflatten, treespec=tree)
+        places = layout.shapes, layout.orders
         self.cell = _Cell(
-            module, function, layout, layout.shapes, tuple(kinds), str(tree), modes, unflatten
+            module, function, layout, *places, tuple(kinds), str(tree), modes, unflatten
         )
 
     def may_recur(self, solver: Solver) -> bool:

@@ -23,11 +23,14 @@ class StateLayout:
         tree: How they are arranged in the state.
         shapes: Their shapes, for one sample.
         batched: Whether their first dimension counts samples; else all of it is one.
+        orders: Their dimensions in the order in which they lie in memory, by which rows are
+            filled, so that states of images with channels last stay what they are.
     """
 
     tree: pytree.TreeSpec
     shapes: tuple[torch.Size, ...]
     batched: bool
+    orders: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(cls, state: State, *, batched: bool = True) -> "StateLayout":
@@ -49,8 +52,9 @@ class StateLayout:
                 "z0 must have tensors of one dtype on one device, got " + ", ".join(sorted(kinds))
             )
         shapes = tuple(tensor.shape for tensor in tensors)
+        orders = tuple(_order(tensor, batched=batched) for tensor in tensors)
         if not batched:
-            return cls(tree, shapes, batched)
+            return cls(tree, shapes, batched, orders)
         if not all(shapes):
             raise ValueError("z0 must have shape (samples, ...), got a scalar")
         if len({shape[0] for shape in shapes}) > 1:
@@ -59,7 +63,7 @@ class StateLayout:
                 + ", ".join(str(tuple(shape)) for shape in shapes)
                 + "; with batched=False the whole state is one sample"
             )
-        return cls(tree, tuple(shape[1:] for shape in shapes), batched)
+        return cls(tree, tuple(shape[1:] for shape in shapes), batched, orders)
 
     @cached_property
     def _is_tensor(self) -> bool:
@@ -73,17 +77,27 @@ class StateLayout:
     def _joined(self, leaves: list[Tensor]) -> Tensor:
         """The tensors of a state side by side, one row for each sample."""
         count = len(leaves[0]) if self.batched else 1
-        flat = [t.reshape(count, math.prod(s)) for t, s in zip(leaves, self.shapes, strict=True)]
+        flat = [
+            (t.permute(order) if order else t).reshape(count, math.prod(shape))
+            for t, shape, order in zip(leaves, self.shapes, self.orders, strict=True)
+        ]
         return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
 
     def state(self, rows: Tensor) -> State:
         """The state that lies in rows, which need not be all of them."""
-        count = (rows.shape[0],) if self.batched else ()
         if self._is_tensor:
-            return rows.reshape((*count, *self.shapes[0]))
+            return self._tensor(rows, self.shapes[0], self.orders[0])
         parts = rows.split([math.prod(shape) for shape in self.shapes], 1)
-        leaves = [part.reshape((*count, *s)) for part, s in zip(parts, self.shapes, strict=True)]
+        leaves = map(self._tensor, parts, self.shapes, self.orders)
         return pytree.tree_unflatten(leaves, self.tree)
+
+    def _tensor(self, rows: Tensor, shape: torch.Size, order: tuple[int, ...]) -> Tensor:
+        """One of the tensors, of its rows."""
+        whole = (rows.shape[0], *shape) if self.batched else shape
+        if not order:
+            return rows.reshape(whole)
+        back = sorted(range(len(order)), key=order.__getitem__)
+        return rows.reshape([whole[dim] for dim in order]).permute(back)
 
     def returned(self, value: State, given: Tensor, *, cast: bool = False) -> Tensor:
         """What a map returned as rows, or say why it is no state like the one that it was given.
@@ -97,7 +111,7 @@ class StateLayout:
         expected = [(*count, *shape) for shape in self.shapes]
         kind = expected[0], given.dtype
         if self._is_tensor and isinstance(value, Tensor) and (value.shape, value.dtype) == kind:
-            return value.reshape(given.shape)
+            return self._joined([value])
         try:
             leaves = self.tree.flatten_up_to(value)  # of dictionaries in the order of z0
         except ValueError:
@@ -116,6 +130,16 @@ class StateLayout:
                     f"f must return dtype {given.dtype} for a z of it, got {leaf.dtype}"
                 )
         return self._joined(leaves).to(given.dtype)
+
+
+def _order(tensor: Tensor, *, batched: bool) -> tuple[int, ...]:
+    """The dimensions from the one with the largest steps in memory; none if that is their order."""
+    if is_mapped(tensor) or tensor.is_contiguous():
+        return ()
+    strides = tensor.stride()
+    order = tuple(sorted(range(tensor.dim()), key=lambda dim: -strides[dim]))
+    known = tensor.permute(order).is_contiguous() and (order[0] == 0 or not batched)
+    return order if known else ()
 
 
 def _described(value: State) -> str:
