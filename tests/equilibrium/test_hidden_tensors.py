@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch import nn
 
+import shoal
 from shoal.equilibrium import OneStep, Unrolled, fixed_point
 
 # PyTorch's forward mode still loads parts that it calls deprecated itself
@@ -111,3 +113,105 @@ def test_the_other_methods_see_them(gradient):
         torch.testing.assert_close(found, expected)
         _, found = tangent(lambda a, f=function: f(a, gradient=gradient))(A)
         torch.testing.assert_close(found, expected)
+
+
+def routed():
+    """A mixture of experts, of which the start uses one."""
+
+    class Experts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate = nn.Linear(3, 3).double()
+            self.experts = nn.ModuleList(nn.Linear(3, 3).double() for _ in range(3))
+
+        def forward(self, z, x):
+            chosen, out = self.gate(z).argmax(1), torch.zeros_like(z)
+            for index, expert in enumerate(self.experts):
+                rows = (chosen == index).nonzero()[:, 0]
+                if len(rows):
+                    out = out.index_put((rows,), expert(z[rows]))
+            return torch.tanh(0.4 * out + x)
+
+    torch.manual_seed(0)
+    layer, x = shoal.Equilibrium(Experts(), on_failure="raise"), torch.randn(6, 3).double()
+
+    def loss(given):
+        return torch.func.functional_call(layer, given, (torch.zeros_like(x), x)).pow(3).sum()
+
+    return loss, dict(layer.named_parameters())
+
+
+@forward_mode
+def test_parameters_that_are_not_used_at_the_start():
+    loss, parameters = routed()
+    exact = torch.autograd.grad(
+        loss(parameters), [*parameters.values()], allow_unused=True, materialize_grads=True
+    )
+    assert sum(bool(gradient.any()) for gradient in exact) > 2
+    values = {name: p.detach() for name, p in parameters.items()}
+    found = torch.func.grad(loss)(values)
+    torch.testing.assert_close([*found.values()], [*exact], rtol=1e-8, atol=1e-11)
+    ones = {name: torch.ones_like(p) for name, p in values.items()}
+    tangent = torch.func.jvp(loss, (values,), (ones,))[1]
+    torch.testing.assert_close(tangent, torch.stack([g.sum() for g in exact]).sum())
+
+
+def test_tensors_of_a_function_that_are_not_used_at_the_start():
+    def loss(w):
+        one = shoal.Equilibrium(lambda z: torch.tanh(z @ w + 1) if z.any() else torch.ones_like(z))
+        return one(torch.zeros(2, 3).double()).square().sum()
+
+    torch.manual_seed(0)
+    w = (torch.randn(3, 3).double() / 8).requires_grad_()
+    (exact,) = torch.autograd.grad(loss(w), w)
+    assert exact.norm() > 0.1
+    torch.testing.assert_close(torch.func.grad(loss)(w.detach()), exact)
+
+
+@forward_mode
+def test_states_that_carry_an_input_through():
+    """One part of the state is the input itself, untouched by any operation."""
+    torch.manual_seed(0)
+    x = torch.randn(4, 3).double().requires_grad_()
+
+    def loss(x, gradient=None):
+        strict = "raise" if gradient is None else "status"
+        layer = shoal.Equilibrium(
+            lambda z, x: (torch.tanh(z[0] / 2 + z[1]), x), gradient=gradient, on_failure=strict
+        )
+        start = torch.zeros(x.shape, dtype=x.dtype)
+        return layer((start, start), x)[0].pow(3).sum()
+
+    z = torch.zeros(4, 3).double()
+    for _ in range(80):
+        z = torch.tanh(z / 2 + x)
+    (exact,) = torch.autograd.grad(z.pow(3).sum(), x, create_graph=True)
+    second = torch.autograd.grad(exact.sum(), x)[0]
+    (found,) = torch.autograd.grad(loss(x), x, create_graph=True)
+    torch.testing.assert_close(found, exact)
+    torch.testing.assert_close(torch.autograd.grad(found.sum(), x)[0], second)
+    for transform in (torch.func.grad, torch.func.jacrev, torch.func.jacfwd):
+        torch.testing.assert_close(transform(loss)(x.detach()), exact.detach())
+    hessian = torch.func.hessian(loss)(x.detach())
+    torch.testing.assert_close(hessian.sum((0, 1)), second)
+    (reversed_,) = torch.autograd.grad(loss(x, shoal.Reversible(0.7, steps=20)), x)
+    assert (reversed_ - exact).norm() < 1e-4 * exact.norm()  # as far as 20 steps go
+
+
+def test_torch_func_inside_a_cell():
+    """Energies whose gradient the cell takes."""
+    torch.manual_seed(0)
+    x, w = (torch.randn(4, 3).double().requires_grad_() for _ in range(2))
+
+    def energy(z, x):
+        return (z * w).square().sum() / 2 + torch.cosh(z).sum() - (z * x).sum()
+
+    cells = (
+        lambda z, x: z - 0.1 * torch.func.grad(energy)(z, x),
+        lambda z, x: z - 0.1 * (z * w * w + torch.sinh(z) - x),
+    )
+    zero, found = torch.zeros(4, 3).double(), []
+    for cell in cells:
+        z = shoal.Equilibrium(cell, on_failure="raise")(zero, x)
+        found.append((z, *torch.autograd.grad(z.square().sum(), (x, w))))
+    torch.testing.assert_close(*found, rtol=1e-8, atol=1e-10)

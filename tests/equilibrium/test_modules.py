@@ -88,6 +88,45 @@ def test_dropout_is_one_draw_for_each_call():
     torch.testing.assert_close(torch.rand(3), after)
 
 
+@forward_mode
+def test_dropout_is_one_draw_in_transforms_of_functions():
+    layer, z0, (x,), _ = prepared(WithDropout)
+    x = x.detach()
+
+    def loss(x):
+        torch.manual_seed(3)
+        return layer(torch.zeros_like(z0), x).square().sum()
+
+    leaf = x.clone().requires_grad_()
+    (exact,) = torch.autograd.grad(loss(leaf), leaf)
+    torch.testing.assert_close(torch.func.grad(loss)(x), exact)
+    found = torch.func.jacfwd(loss, randomness="same")(x)
+    torch.testing.assert_close(found, exact)
+
+
+def test_what_happens_between_the_passes_does_not_matter():
+    """Another mode, and hooks, which see the whole gradient once."""
+    gradients, seconds, shown = [], [], []
+    for disturbed in (False, True):
+        layer, z0, (x,), _ = prepared(WithDropout)
+        weight, x = next(layer.parameters()), x.detach().requires_grad_()
+        if disturbed:
+            weight.register_hook(lambda gradient: shown.append(gradient.clone()))
+        torch.manual_seed(3)
+        z, other = layer(z0, x), layer(z0, x)
+        if disturbed:
+            layer.eval()
+        z.square().sum().backward()
+        gradients.append(weight.grad)
+        (first,) = torch.autograd.grad(other.square().sum(), x, create_graph=True)
+        seconds.append(torch.autograd.grad(first.square().sum(), weight)[0])
+        assert all(module.training is not disturbed for module in layer.modules())
+    torch.testing.assert_close(*gradients)
+    torch.testing.assert_close(*seconds)
+    torch.testing.assert_close(shown[0], gradients[1])
+    assert len(shown) == 2  # and one for the second derivative
+
+
 class Owner(nn.Module):
     """A model with a method as its cell, and one with a function that refers to it."""
 
@@ -329,6 +368,16 @@ def test_refusals_of_transforms_name_the_reason_and_the_remedy():
     x = torch.ones(2, 1, 3, dtype=torch.float64)
     with pytest.raises(NotImplementedError, match=r"OneStep.*Unrolled.*depends on the values"):
         torch.func.vmap(lambda x: total(x, shoal.Unrolled()))(x)
+
+
+def test_inputs_by_name_have_rows_too():
+    slopes = torch.linspace(0.01, 0.97, 64).double()[:, None]
+    x, zero = torch.randn(64, 3).double(), torch.zeros(64, 3).double()
+    named = Equilibrium(lambda z, x, *, slope: slope * torch.tanh(z) + x, separable=True)
+    plain = Equilibrium(lambda z, x: slopes * torch.tanh(z) + x)
+    torch.testing.assert_close(named(zero, x, slope=slopes), plain(zero, x), rtol=1e-9, atol=1e-10)
+    with pytest.raises(ValueError, match="one entry per sample"):
+        named(zero, x, slope=slopes[:5])
 
 
 def image_cell():

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import torch.nn.utils.prune
 
 import shoal
 
@@ -177,6 +178,22 @@ def test_what_it_may_not_do():
     zero, x = problem()
     with pytest.raises(TypeError, match=r"must return a tuple, .* got Tensor"):
         shoal.Equilibrium(Single())(zero, x)
+
+    class Changing(Factored):
+        def prepare(self, x):
+            return (x.mul_(2),)
+
+    class Forward(Factored):
+        def forward(self, z, x):
+            return z / 2 + x
+
+    with pytest.raises(ValueError, match="prepare must not change its inputs in place"):
+        shoal.Equilibrium(Changing())(zero, x.detach())
+    with pytest.raises(TypeError, match="by prepare and step alone, got Forward"):
+        shoal.Equilibrium(Forward())(zero, x)
+    pruned = torch.nn.utils.prune.l1_unstructured(Factored(), "factor", 0.4)
+    with pytest.raises(TypeError, match="must have no hooks of its own, got Factored"):
+        shoal.Equilibrium(pruned)(zero, x)
     with pytest.raises(ValueError, match="separable must be False for a PreparedCell"):
         shoal.Equilibrium(Factored(), separable=True)
     with pytest.raises(TypeError, match="abstract"):

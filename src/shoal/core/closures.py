@@ -4,8 +4,8 @@ Transforms of ``torch.func`` see only what a differentiable operation is given. 
 is what the operations of PyTorch are called with; those written in other ways are not seen.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -36,16 +36,20 @@ class Uses(TorchFunctionMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         """Look at the arguments, then call the function."""
-        for leaf in pytree.tree_leaves((args, kwargs)):
-            if isinstance(leaf, Tensor) and id(leaf) not in self._known:
-                self._known[id(leaf)] = leaf
-                if leaf.requires_grad or torch._C._functorch.is_functorch_wrapped_tensor(leaf):
-                    self.tensors.append(leaf)
+        self.note((args, kwargs))
         result = func(*args, **(kwargs or {}))
         self._known.update(
             (id(leaf), leaf) for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)
         )
         return result
+
+    def note(self, tree: Any) -> None:
+        """Note the tensors of a tree: arguments, or what a function returns."""
+        for leaf in pytree.tree_leaves(tree):
+            if isinstance(leaf, Tensor) and id(leaf) not in self._known:
+                self._known[id(leaf)] = leaf
+                if leaf.requires_grad or torch._C._functorch.is_functorch_wrapped_tensor(leaf):
+                    self.tensors.append(leaf)
 
 
 class Replaced(TorchFunctionMode):
@@ -66,20 +70,25 @@ class Replaced(TorchFunctionMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         """Call the function with the other tensors."""
+        args, kwargs = self.instead((tuple(args), kwargs or {}))
+        return func(*args, **kwargs)
+
+    def instead(self, tree: Any) -> Any:
+        """A tree with the other tensors: arguments, or what a function returns."""
 
         def other(tensor: Tensor) -> Tensor:
             self.missed.discard(id(tensor))
             return self.others.get(id(tensor), tensor)
 
-        args, kwargs = pytree.tree_map_only(Tensor, other, (tuple(args), kwargs or {}))
-        return func(*args, **kwargs)
+        return pytree.tree_map_only(Tensor, other, tree)
 
 
 class HeldModules:
-    """The modules that a function belongs to or refers to, with the tensors that they have now.
+    """The modules that a function belongs to or refers to, as they are now.
 
     A later call sees the same tensors, whatever the modules have by then: those that
-    ``torch.func.functional_call`` lends to a module are gone after it.
+    ``torch.func.functional_call`` lends to a module are gone after it. And it sees them in the same
+    mode, of training or of evaluation.
 
     Args:
         function: A module, a method of one, or a function that refers to some: in its closure, by
@@ -103,10 +112,21 @@ class HeldModules:
         known = {id(m): m for m in candidates if isinstance(m, nn.Module)}
         self.modules = tuple(known.values())
         self._held = [(module, named_tensors(module)) for module in self.modules]
+        self._modes = [(m, m.training) for module in self.modules for m in module.modules()]
 
-    def __call__(self) -> AbstractContextManager[Any]:
-        """A context in which the modules have those tensors."""
-        stack = ExitStack()
-        for module, tensors in self._held:
-            stack.enter_context(lent_tensors(module, tensors))
-        return stack
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Those that the modules have."""
+        return [tensor for _, held in self._held for tensor in held.values()]
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """A context in which the modules have those tensors and modes."""
+        with ExitStack() as stack:
+            for module, tensors in self._held:
+                stack.enter_context(lent_tensors(module, tensors))
+            for module, mode in self._modes:
+                if module.training != mode:
+                    stack.callback(setattr, module, "training", module.training)
+                    module.training = mode
+            yield

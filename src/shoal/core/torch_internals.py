@@ -135,9 +135,27 @@ def vjp(
 def partial_derivatives(
     value: Tensor, tensors: Sequence[Tensor], cotangent: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """Derivatives by leaves, inside of a backward pass, whose end is that of the value's graph."""
+    """Derivatives by leaves, inside of a backward pass, whose end is that of the value's graph.
+
+    A leaf's hooks are for its whole gradient, which that backward pass will show them, not for this
+    part of it.
+    """
     keep = torch._C._autograd._get_current_graph_task_keep_graph()
-    return torch.autograd.grad(value, tensors, cotangent, retain_graph=keep, allow_unused=True)
+    with _without_hooks(tensors):
+        return torch.autograd.grad(value, tensors, cotangent, retain_graph=keep, allow_unused=True)
+
+
+@contextmanager
+def _without_hooks(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """A context in which no gradient of some tensors is shown to their hooks."""
+    hooked = [(tensor, hooks) for tensor in tensors if (hooks := tensor._backward_hooks)]
+    for tensor, _ in hooked:
+        tensor._backward_hooks = None
+    try:
+        yield
+    finally:
+        for tensor, hooks in hooked:
+            tensor._backward_hooks = hooks
 
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
@@ -222,11 +240,17 @@ def has_hooks() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
-def kept_as_they_are() -> AbstractContextManager[Any]:
-    """A context in which hooks, of checkpointing say, do not see what autograd keeps."""
+def kept_as_they_are(function: Callable[[], _R]) -> _R:
+    """Call a function; hooks, of checkpointing say, do not see what autograd keeps of it."""
     if not torch._C._autograd._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
-        return nullcontext()
-    return torch.autograd.graph.saved_tensors_hooks(_with_version, _unchanged)
+        return function()
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(_with_version, _unchanged):
+            return function()
+    except RuntimeError as error:
+        if "saved tensor hooks" not in str(error):  # which torch.func in the function refuses
+            raise
+    return function()
 
 
 def _with_version(tensor: Tensor) -> tuple[Tensor, int | None]:

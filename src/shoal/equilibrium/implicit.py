@@ -75,6 +75,8 @@ def equilibrium_of(
         return _of_steps(of, tensors, start, options)
     if is_transformed(start, *tensors):
         found = _opaque(of, options, start, tensors)
+        if isinstance(of, OfFunction):  # which may take another branch there
+            of, tensors = of.also_at(found.value)
         with without_fused_attention():
             value = of.problem(*tensors).evaluate(found.value).value
         return _attached(found, value, of, options, None, tensors)
@@ -113,8 +115,8 @@ def _linearized(problem: Problem, outcome: Outcome) -> Linearization:
     point = outcome.solution.value.detach().requires_grad_()
     kept = None if in_forward_mode() else outcome.kept  # which has no tangent
     attention = without_fused_attention() if in_forward_mode() else nullcontext()
-    with kept_as_they_are(), attention:  # one evaluation, whatever is done to more
-        return problem.linearize(point, kept)
+    with attention:  # one evaluation, whatever is done to more
+        return kept_as_they_are(lambda: problem.linearize(point, kept))
 
 
 def _solved(problem: Problem, start: Tensor, options: SolveOptions) -> Outcome:
@@ -225,9 +227,6 @@ class _Attached(torch.autograd.Function):
             return *(None,) * 5, *ctx.near.partials(g, needed)
         if ctx.needs_input_grad[0]:  # the rest is autograd's, through the evaluation at hand
             return g, *(None,) * (len(ctx.needs_input_grad) - 1)
-        if any(tensor._backward_hooks for tensor in ctx.of.used):
-            # by views: a leaf's hooks are for its whole gradient, which autograd will show them
-            return *(None,) * 5, *_partials(ctx.of, g, needed, *ctx.saved_tensors)
         return *(None,) * 5, *partial_derivatives(ctx.near.value, ctx.of.used, g)
 
     @staticmethod

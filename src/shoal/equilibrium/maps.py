@@ -63,8 +63,9 @@ class OfFunction:
 
         def replaced(*arguments: Any) -> Any:
             with held(), Replaced(others) as uses:
-                value = given.function(*arguments)
-            if uses.missed:
+                value = uses.instead(given.function(*arguments))
+            # those of modules need not be used everywhere
+            if uses.missed and uses.missed.difference(map(id, held.tensors)):
                 raise RuntimeError(
                     "f must be the same function in the backward pass, got one that no longer "
                     "uses the same tensors; make it a module, or pass the tensors in `inputs`"
@@ -84,7 +85,17 @@ class OfFunction:
         """This map, and the tensors that it must be given where transforms are at work."""
         if not is_transformed(start):
             return self, ()
-        used = self._uses(start)
+        return self.also_at(start)
+
+    def also_at(self, z: Tensor) -> "tuple[OfFunction, tuple[Tensor, ...]]":
+        """This map with the tensors that it uses at a point, and those that its modules have."""
+        own = (
+            t
+            for t in self.held.tensors
+            if t.requires_grad or torch._C._functorch.is_functorch_wrapped_tensor(t)
+        )
+        several = {id(tensor): tensor for tensor in (*self.used, *self._uses(z), *own)}
+        used = tuple(several.values())
         return replace(self, used=used), used
 
     def seen(
@@ -122,7 +133,7 @@ class OfFunction:
         state = given.layout.state(z)
         uses = Uses(pytree.tree_leaves(state))
         with torch.no_grad(), given.scope(), uses:
-            given.function(state, *given.inputs, *given.parameters)
+            uses.note(given.function(state, *given.inputs, *given.parameters))
         return tuple(uses.tensors)
 
 

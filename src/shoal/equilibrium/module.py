@@ -16,7 +16,7 @@ from shoal.equilibrium.implicit import equilibrium_of
 from shoal.equilibrium.maps import OfFunction
 from shoal.equilibrium.methods import Gradient, Unrolled, check_gradient, exact_gradient
 from shoal.equilibrium.options import SolveOptions
-from shoal.equilibrium.prepared_cell import PreparedCell
+from shoal.equilibrium.prepared_cell import PreparedCell, prepared_inputs
 from shoal.equilibrium.solvers.anderson import Anderson
 from shoal.equilibrium.solvers.base import Solver
 from shoal.equilibrium.solvers.picard import Picard
@@ -201,15 +201,15 @@ class Equilibrium(nn.Module):
         layout = StateLayout.of(z0, batched=self.batched)
         start = layout.rows(z0).detach().clone()
         if self.separable:
-            _check_rows(inputs, len(start))
+            _check_rows((inputs, named), len(start))
         cell = self.cell
         function, scope = cell, _Scope(start)
         if isinstance(cell, PreparedCell):
-            inputs, named, function = _prepared(cell, inputs, named), {}, cell.step
+            inputs, function = prepared_inputs(cell, inputs, named), cell.step
             scope.begin()
         elif named:
-            function = lambda z, *given: cell(z, *given, **named)  # noqa: E731
-        if self.graphs and not named and not scope.autocast:
+            inputs, function = (*inputs, named), _by_name(cell)
+        if self.graphs and not scope.autocast:
             assert isinstance(cell, nn.Module)
             return CellProblem(
                 cell, function, layout, inputs, separable=self.separable, scope=scope
@@ -328,7 +328,7 @@ class _Scope:
             self.kind
         )
         self.dtype = torch.get_autocast_dtype(self.kind) if self.autocast else None
-        self.random: bool | None = False if is_transformed(tensor) else None
+        self.random: bool | None = None
         self.first = self.before = self._state()
 
     def __call__(self) -> AbstractContextManager[None]:
@@ -396,19 +396,6 @@ def _solvers(solver: Solver | Sequence[Solver] | None) -> tuple[Solver, ...]:
     return tuple(check_solver("solver", one) for one in several)
 
 
-def _prepared(
-    cell: PreparedCell, inputs: tuple[Any, ...], named: dict[str, Any]
-) -> tuple[Any, ...]:
-    """What the step of a cell takes besides the state."""
-    found = cell.prepare(*inputs, **named)
-    if not isinstance(found, tuple):
-        raise TypeError(
-            "prepare of a PreparedCell must return a tuple, what step takes besides the state, got "
-            f"{type(found).__name__}"
-        )
-    return found
-
-
 def _for_autocast(options: SolveOptions, start: Tensor) -> SolveOptions:
     """Tolerances that products in autocast's dtype can meet, where none were given."""
     kind = start.device.type
@@ -424,6 +411,16 @@ def _for_autocast(options: SolveOptions, start: Tensor) -> SolveOptions:
 
     fallbacks = tuple(map(coarser, options.fallbacks))
     return replace(options, solver=coarser(options.solver), fallbacks=fallbacks)
+
+
+def _by_name(cell: Callable[..., State]) -> Callable[..., State]:
+    """A cell that takes the inputs that have names as its last one, a dictionary."""
+
+    def call(z: State, *inputs: Any) -> State:
+        *others, named = inputs
+        return cell(z, *others, **named)
+
+    return call
 
 
 def _check_rows(inputs: tuple[Any, ...], samples: int) -> None:

@@ -3,7 +3,8 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from shoal.equilibrium.solvers.state import State
 
@@ -13,7 +14,8 @@ class PreparedCell(nn.Module, ABC):
 
     An :class:`Equilibrium` calls ``prepare`` once for each solve, forward and backward together,
     and ``step`` for each evaluation. Gradients pass through both. Products with inputs and weights
-    that are made of others, normalized ones say, are worth it.
+    that are made of others, normalized ones say, are worth it. What ``step`` needs is returned by
+    ``prepare``, not kept in ``self``, since the equilibrium may be differentiated later.
 
     Example:
         >>> import torch, shoal
@@ -50,3 +52,46 @@ class PreparedCell(nn.Module, ABC):
             named: The same by name.
         """
         return self.step(z, *self.prepare(*inputs, **named))
+
+
+def prepared_inputs(
+    cell: PreparedCell, inputs: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[Any, ...]:
+    """What the step of a cell takes besides the state, or say why it is not how it is called.
+
+    Args:
+        cell: The cell.
+        inputs: What its ``prepare`` takes.
+        named: The same by name.
+    """
+    _check(cell)
+    leaves = pytree.tree_leaves((inputs, named))
+    watched = [t for t in leaves if isinstance(t, Tensor) and not t.is_inference()]
+    versions = [t._version for t in watched]
+    found = cell.prepare(*inputs, **named)
+    if versions != [t._version for t in watched]:
+        raise ValueError(
+            "prepare must not change its inputs in place, got a PreparedCell that does; use clone()"
+        )
+    if not isinstance(found, tuple):
+        raise TypeError(
+            "prepare of a PreparedCell must return a tuple, what step takes besides the state, got "
+            f"{type(found).__name__}"
+        )
+    return found
+
+
+def _check(cell: PreparedCell) -> None:
+    """See that nothing is left out where its two parts are called instead of the cell."""
+    name = type(cell).__name__
+    if type(cell).forward is not PreparedCell.forward or cell._compiled_call_impl is not None:
+        raise TypeError(
+            f"a PreparedCell must be called by prepare and step alone, got {name} with a forward "
+            "or a compile() of its own; compile the two methods, or derive it from nn.Module"
+        )
+    if cell._forward_pre_hooks or cell._forward_hooks:
+        raise TypeError(
+            f"a PreparedCell must have no hooks of its own, got {name} with some, which would not "
+            "be called; parametrize its weights (torch.nn.utils.parametrizations), or put hooks on "
+            "its layers"
+        )

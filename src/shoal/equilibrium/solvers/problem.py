@@ -239,8 +239,8 @@ class FunctionProblem(Problem):
         if not self.is_followed or is_transformed(z):
             return self.evaluate(z), None
         try:
-            with kept_as_they_are():  # one evaluation, whatever is done to more
-                near = self.linearize(z.detach().requires_grad_())
+            # one evaluation, whatever is done to more
+            near = kept_as_they_are(lambda: self.linearize(z.detach().requires_grad_()))
         except RuntimeError:
             self.evaluate(z.clone())  # which says better what is wrong with a function in place
             raise

@@ -26,7 +26,6 @@ identity).
 """
 
 import math
-import weakref
 from typing import Any
 
 import torch
@@ -104,7 +103,7 @@ class MonotoneCell(PreparedCell):
         # small: it makes the certified rate worse than what the symmetric part does
         self.skew = nn.Parameter(torch.empty(width, width).uniform_(-bound / 10, bound / 10))
         self.input = nn.Linear(in_features, width)
-        self._known: tuple[list[Any], list[tuple[int, int]], tuple[Tensor, Tensor]] | None = None
+        self._known: tuple[list[Tensor], tuple[Tensor, Tensor]] | None = None
 
     def extra_repr(self) -> str:
         """The activation and the margin."""
@@ -158,23 +157,15 @@ class MonotoneCell(PreparedCell):
         return z + residual @ preconditioner.t()
 
     def _constants(self) -> tuple[Tensor, Tensor]:
-        r"""$\alpha$ and $2(I + \alpha M)^{-1}$, kept while parameters stay what they are.
-
-        Steps go to the equilibrium of the parameters with whatever is kept, so that a change that
-        cannot be seen, through ``parameter.data``, costs steps and nothing else.
-        """
+        r"""$\alpha$ and $2(I + \alpha M)^{-1}$, kept while parameters are what they were."""
         several = self.symmetric, self.skew
-        if is_transformed(*several) or any(one.is_inference() for one in several):
+        if is_transformed(*several):
             return self._computed()
-        places = [(one._version, one.data_ptr()) for one in several]
-        if self._known is not None:
-            owners, known, constants = self._known
-            if known == places and all(o() is one for o, one in zip(owners, several, strict=True)):
-                return constants
-        with torch.inference_mode(mode=False):
-            constants = self._computed()
-        self._known = [weakref.ref(one) for one in several], places, constants
-        return constants
+        if self._known is None or not all(map(_equal, several, self._known[0])):
+            with torch.inference_mode(mode=False):
+                copies = [one.detach().clone() for one in several]
+                self._known = copies, self._computed()
+        return self._known[1]
 
     def _computed(self) -> tuple[Tensor, Tensor]:
         with torch.no_grad(), torch.autocast(self.skew.device.type, enabled=False):
@@ -189,6 +180,12 @@ class MonotoneCell(PreparedCell):
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to parameters at other places."""
         return {**self.__dict__, "_known": None}
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are the same, on the same device."""
+    alike = (one.dtype, one.device) == (other.dtype, other.device)
+    return alike and torch.equal(one, other)
 
 
 def _one(weight: Tensor) -> Tensor:
