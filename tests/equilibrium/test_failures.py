@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import shoal
 from shoal import DEQ, Tanh, build
 from shoal.equilibrium import (
     Anderson,
@@ -146,3 +147,48 @@ def test_the_treatment_is_one_of_two():
         Implicit(failed="nan")
     with pytest.raises(ValueError, match="failed must be one of"):
         OneStep(failed="last")
+
+
+class Expanding(torch.nn.Module):
+    """A cell whose weights have grown, as in training without a remedy."""
+
+    def __init__(self, *, normalized):
+        super().__init__()
+        torch.manual_seed(0)
+        self.recurrent = torch.nn.Linear(64, 64)
+        self.norm = torch.nn.LayerNorm(64) if normalized else torch.nn.Identity()
+        with torch.no_grad():
+            weight = self.recurrent.weight
+            weight.mul_(8 / torch.linalg.matrix_norm(weight, 2))
+
+    def forward(self, z, x):
+        return self.norm(torch.tanh(self.recurrent(z) + x))
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_the_first_remedy_that_the_message_names_helps(normalized):
+    cell, x = Expanding(normalized=normalized), torch.randn(50, 64)
+    layer = shoal.Equilibrium(cell)
+    with pytest.warns(shoal.ConvergenceWarning) as caught:
+        layer(torch.zeros(50, 64), x)
+    assert caught[0].filename == __file__  # the line that called it
+    text = str(caught[0].message)
+    first, second = (text.index(name) for name in ("(1) keep the norms", "(2) the solver Newton"))
+    assert first < text.index("GainConstraint") < text.index("jacobian_penalty") < second
+    assert "Anderson()" not in text  # which has failed
+    assert "Broyden()" not in text
+    shoal.GainConstraint(cell, max_gain=0.95, weights="recurrent").apply()
+    layer(torch.zeros(50, 64), x)
+    assert layer.solution.converged.all()
+
+
+def test_residuals_near_rounding_are_told_from_cycles():
+    near = Solution(
+        torch.ones(1, 4), torch.tensor([4], dtype=torch.int8), torch.tensor([2e-6]), column(30), 31
+    )
+    assert "in this order: (1) a larger rtol, or float64; (2) the solver Newton" in near.explain()
+    far = near.with_value(near.value * 1e-3)
+    assert "(1) keep the norms" in far.explain()
+    assert "NewtonKrylov" not in far.explain(["NewtonKrylov"])
+    tree = near.with_value({"a": torch.ones(1, 2), "b": torch.ones(1, 2)})
+    assert tree.explain() == near.explain()

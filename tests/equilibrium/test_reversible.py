@@ -88,3 +88,24 @@ def test_rounding_that_grows_backwards_is_said():
 def test_bad_input(damping):
     with pytest.raises((TypeError, ValueError), match="damping must be"):
         Reversible(damping)
+
+
+@pytest.mark.parametrize("steps", [None, 20])
+def test_samples_that_diverge_rest_where_they_were_best(steps):
+    """They are marked, their gradients are bounded, and those of the others are right."""
+    slopes = torch.tensor([[0.3], [3.0], [-0.2]], dtype=torch.float64)
+    weight = torch.ones(3, 1, dtype=torch.float64, requires_grad=True)
+    layer = Equilibrium(
+        lambda z, s: weight * s * z + 1,
+        solver=Picard(max_steps=30, rtol=1e-4),
+        gradient=Reversible(0.5, steps=steps),
+        on_failure="status",
+    )
+    z = layer(torch.zeros_like(slopes), slopes)
+    z.sum().backward()
+    assert layer.solution.status.tolist() == [0, 2, 0]
+    assert z[1].abs() < 10
+    assert weight.grad[1].abs() < 10
+    exact = slopes / (1 - slopes) ** 2  # of 1 / (1 - weight slope)
+    torch.testing.assert_close(weight.grad[[0, 2]], exact[[0, 2]], rtol=1e-2, atol=0)
+    assert layer.solution.adjoint.converged.all()

@@ -229,7 +229,7 @@ def test_solvers_are_values(solver):
 def test_failures_are_raised_warned_of_or_returned():
     arguments = (lambda z: 2 * z + 1, torch.zeros(7, 2).double())
     with pytest.raises(
-        ConvergenceError, match=r"(?s)7 of 7 samples \(0, 1, 2, 3, 4, \.\.\.\).*Rem"
+        ConvergenceError, match=r"(?s)7 of 7 samples \(0, 1, 2, 3, 4, \.\.\.\).*What helps"
     ):
         solve(*arguments)
     with pytest.warns(ConvergenceWarning, match="grew without bound"):

@@ -186,7 +186,7 @@ def test_failures_in_both_passes():
     wild = DEQ(Tanh(), 9.0, 0.1)
     x = inputs()
     with pytest.raises(
-        ConvergenceError, match=r"(?s)equilibrium did not converge.*Remedy"
+        ConvergenceError, match=r"(?s)equilibrium did not converge.*What helps"
     ) as error:
         network(wild)(x)
     assert not error.value.solution.converged.any()

@@ -126,7 +126,8 @@ class SolveOptions:
                 "forward": "The equilibrium",
                 "backward": "The backward pass of the equilibrium",
             }
-            handle_failure(found, self.on_failure, names[where])
+            tried = [type(solver).__name__ for solver in (self.solver, *self.fallbacks)]
+            handle_failure(found, self.on_failure, names[where], tried=tried)
 
     def held(self, z: Tensor, found: Solution) -> Tensor:
         """A solution without the gradient of the samples that failed, if those shall have none.

@@ -16,6 +16,7 @@ from shoal.core.torch_internals import in_full_precision, is_transformed
 from shoal.equilibrium.maps import Map
 from shoal.equilibrium.methods import Reversible
 from shoal.equilibrium.options import SolveOptions
+from shoal.equilibrium.solvers.limits import WORSE
 from shoal.equilibrium.solvers.problem import Problem
 from shoal.equilibrium.solvers.solution import Solution
 from shoal.equilibrium.solvers.status import Status
@@ -27,6 +28,8 @@ def reversible_equilibrium(
     of: Map, tensors: Sequence[Tensor], start: Tensor, options: SolveOptions
 ) -> Solution:
     """The last iterate of a relaxed iteration, with that iteration's own gradient.
+
+    For samples that diverge it is the one of least residual: they rest there.
 
     Args:
         of: The map.
@@ -42,35 +45,51 @@ def reversible_equilibrium(
     gradient = options.gradient
     assert isinstance(gradient, Reversible)
     with torch.no_grad():
-        y, z, steps, residual, size = _iterate(of.problem(*tensors), start, gradient, options)
-    rtol, atol = options.solver.tolerances(z.dtype)
-    status = torch.full_like(residual, Status.OUT_OF_STEPS, dtype=torch.int8)
-    status[residual <= rtol * size + atol] = Status.CONVERGED
-    status[~residual.isfinite()] = Status.NOT_FINITE
-    counts = torch.full_like(status, steps, dtype=torch.int32)
-    solution = Solution(z, status, residual, counts, 2 * steps + 1)
+        y, solution = _iterate(of.problem(*tensors), start, gradient, options)
     options.report("forward", solution, converged=bool(solution.converged.all()))
-    value = _Reversed.apply(y, z, start, of, options, steps, *tensors)  # type: ignore[no-untyped-call]
+    value = _Reversed.apply(y, solution.value, start, of, options, solution.steps, *tensors)  # type: ignore[no-untyped-call]
     return solution.with_value(options.held(value, solution))
 
 
 def _iterate(
     problem: Problem, start: Tensor, gradient: Reversible, options: SolveOptions
-) -> tuple[Tensor, Tensor, int, Tensor, Tensor]:
-    """Iterate until all samples have converged, or as often as is said."""
+) -> tuple[Tensor, Solution]:
+    """Iterate until all samples have converged, or as often as is said.
+
+    Returns:
+        The first of the two states, and the second as a solution.
+    """
     beta, y, z, step = gradient.damping, start, start, 0
     rtol, atol = options.solver.tolerances(start.dtype)
     most = options.solver.max_steps if gradient.steps is None else gradient.steps
+    first = best = None
     while True:
         value = problem.evaluate(z).value
         residual = torch.linalg.vector_norm(value - z, dim=1)
-        size = torch.linalg.vector_norm(z, dim=1)
-        done = gradient.steps is None and bool((residual <= rtol * size + atol).all())
-        if step == most or done:
-            return y, z, step, residual, size
+        converged = residual <= rtol * torch.linalg.vector_norm(z, dim=1) + atol
+        now = [y, z, residual, torch.full_like(residual, step)]
+        if first is None or best is None:
+            first, best = residual, now
+        best = _chosen(residual < best[2], now, best)
+        if step == most or (gradient.steps is None and bool(converged.all())):
+            break
         y = y.lerp(value, beta)
         z = z.lerp(problem.evaluate(y).value, beta)
         step += 1
+    status = torch.full_like(residual, Status.OUT_OF_STEPS, dtype=torch.int8)
+    status[residual > WORSE * first] = Status.DIVERGED
+    status[converged] = Status.CONVERGED
+    status[~residual.isfinite()] = Status.NOT_FINITE
+    lost = (status == Status.DIVERGED) | (status == Status.NOT_FINITE)
+    y, z, residual, steps = _chosen(lost, best, now)
+    return y, Solution(z, status, residual, steps.to(torch.int32), 2 * step + 1)
+
+
+def _chosen(where: Tensor, these: Sequence[Tensor], those: Sequence[Tensor]) -> list[Tensor]:
+    """Rows of some tensors where that is said, else those of others."""
+    shaped = {1: where, 2: where[:, None]}
+    pairs = zip(these, those, strict=True)
+    return [torch.where(shaped[one.dim()], one, other) for one, other in pairs]
 
 
 class _Reversed(torch.autograd.Function):
@@ -84,7 +103,7 @@ class _Reversed(torch.autograd.Function):
         start: Tensor,
         of: Map,
         options: SolveOptions,
-        steps: int,
+        steps: Tensor,
         *tensors: Tensor,
     ) -> Tensor:
         ctx.of, ctx.options, ctx.steps = of, options, steps
@@ -102,13 +121,18 @@ class _Reversed(torch.autograd.Function):
         y, z, start, *tensors = ctx.saved_tensors
         beta = ctx.options.gradient.damping
         back = _Backward(ctx.of, tensors, ctx.needs_input_grad[6:])
-        y_bar, z_bar = torch.zeros_like(cotangent), cotangent
-        for _ in range(ctx.steps):
-            value, pulled = back.through(y, beta * z_bar)
+        pair = [y, z, torch.zeros_like(cotangent), cotangent]
+        for number in range(int(ctx.steps.amax()), 0, -1):
+            moving = (ctx.steps >= number)[:, None]  # the others rest
+            y, z, y_bar, z_bar = pair
+            value, pulled = back.through(y, beta * z_bar * moving)
             y_bar, z = y_bar + pulled, (z - beta * value) / (1 - beta)
-            value, pulled = back.through(z, beta * y_bar)
+            value, pulled = back.through(z, beta * y_bar * moving)
             y, y_bar = (y - beta * value) / (1 - beta), (1 - beta) * y_bar
             z_bar = (1 - beta) * z_bar + pulled
+            new = y, z, y_bar, z_bar
+            pair = [torch.where(moving, one, other) for one, other in zip(new, pair, strict=True)]
+        y, z, *_ = pair
         _judge(ctx.options, torch.cat([y, z], 1), torch.cat([start, start], 1), cotangent)
         return *(None,) * 6, *back.totals
 

@@ -149,7 +149,8 @@ class EquilibriumNetwork(Network[A], Generic[A]):
                 found = drive(problem, self.options.solver, start).solution
             scale, value = self.feature_scale, found.value.view(injections[0].shape)
             solution = replace(found, value=value * scale, residual=found.residual * scale)
-        handle_failure(solution, self.options.on_failure, "The equilibrium")
+        tried = [type(self.options.solver).__name__]
+        handle_failure(solution, self.options.on_failure, "The equilibrium", tried=tried)
         return solution
 
     def problem_at(self, z: Tensor, x: Tensor) -> tuple[Problem, Tensor]:

@@ -1,20 +1,24 @@
 """What a solve returns, and what is done about a solve that failed."""
 
+import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from shoal.core.checks import one_of
 from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
-from shoal.equilibrium.solvers.status import Status
+from shoal.equilibrium.solvers.status import Status, remedies
 
 OnFailure = Literal["raise", "warn", "status"]
+_OURS = ("shoal.", "torch.")  # modules of calls that users have not written
 _SHOWN = 5  # failed samples that a message names
+_ROUNDED = 300.0  # units of rounding within which a residual may be nothing else
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -94,18 +98,26 @@ class Solution:
             + (f"; {self.note})" if self.note else ")")
         )
 
-    def explain(self) -> str:
-        """Say for each kind of failure what happened, to which samples, and what to try."""
-        return "\n".join(self._lines()) or "all samples converged"
+    def explain(self, tried: Collection[str] = ()) -> str:
+        """Say for each kind of failure what happened, to which samples, and what to try.
 
-    def _lines(self) -> Iterator[str]:
+        Args:
+            tried: The names of solvers that are not to be recommended.
+        """
+        return "\n".join(self._lines(tried)) or "all samples converged"
+
+    def _lines(self, tried: Collection[str]) -> Iterator[str]:
+        sizes = self._sizes()
         for status, count in self.failures.items():
             where = (self.status == status).nonzero()[:, 0]
             named = ", ".join(map(str, where[:_SHOWN].tolist())) + (", ..." * (count > _SHOWN))
+            finest = _ROUNDED * torch.finfo(sizes.dtype).eps * sizes[where]
+            rounded = bool((self.residual[where] <= finest).all())
             yield (
                 f"{count} of {len(self.status)} samples ({named}): {status.message} "
                 f"(largest residual {_largest(self.residual[where]):.1e} after "
-                f"{int(self.steps[where].max())} steps). Remedy: {status.remedy}."
+                f"{int(self.steps[where].max())} steps). What helps, in this order: "
+                f"{remedies(status, tried=tried, rounded=rounded)}."
             )
         if self.note:
             yield f"{self.note}."
@@ -114,6 +126,13 @@ class Solution:
                 "On this GPU convolutions may be rounded to 10 bits (TF32), so that no residual "
                 'falls below 1e-4: torch.backends.cudnn.conv.fp32_precision = "ieee" prevents that.'
             )
+
+    def _sizes(self) -> Tensor:
+        """The norm of each sample's value, of all tensors of a tree."""
+        leaves = pytree.tree_leaves(self.value)
+        flat = [leaf.detach().reshape(len(self.residual), -1) for leaf in leaves]
+        sizes: Tensor = torch.linalg.vector_norm(torch.cat(flat, 1), dim=1)
+        return sizes
 
 
 @dataclass(eq=False)
@@ -191,7 +210,7 @@ def check_on_failure(value: str) -> OnFailure:
 
 
 def handle_failure(
-    solution: Solution, on_failure: OnFailure, what: str, *, extra: str = ""
+    solution: Solution, on_failure: OnFailure, what: str, *, tried: Collection[str] = ()
 ) -> None:
     """Raise or warn if a sample has not converged, as ``on_failure`` says; warn of a note.
 
@@ -199,14 +218,25 @@ def handle_failure(
         solution: The outcome of a solve.
         on_failure: ``"raise"``, ``"warn"`` or ``"status"`` (the caller looks at the status).
         what: What was solved, to begin the message.
-        extra: What else to say.
+        tried: The names of the solvers that were used.
     """
     converged = bool(solution.converged.all())
     if on_failure == "status" or (converged and not solution.note):
         return
     verdict = "may not have converged" if converged else "did not converge"
-    text = f"{what} {verdict}.\n{solution.explain()}{extra}"
+    text = f"{what} {verdict}.\n{solution.explain(tried)}"
     if on_failure == "raise" and not converged:
-        text += '\nWith on_failure="warn" it goes on with the iterates of least residual.'
+        text += (
+            '\nWith on_failure="warn" it goes on with the iterates of least residual, as '
+            "shoal.Equilibrium does by itself."
+        )
         raise ConvergenceError(text, solution=solution)
-    warnings.warn(text, ConvergenceWarning, stacklevel=3)
+    warnings.warn(text, ConvergenceWarning, stacklevel=_levels_outside())
+
+
+def _levels_outside() -> int:
+    """How many calls up from here a warning is to be shown: at the first line that is not ours."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
+        frame, level = frame.f_back, level + 1
+    return level

@@ -60,7 +60,8 @@ def solve(
     start = problem.layout.rows(z0).detach().clone()
     solution = drive(problem, solver, start).solution
     solution = replace(solution, value=problem.layout.state(solution.value))
-    handle_failure(solution, on_failure, "The fixed-point solve")
+    tried = [type(solver).__name__]
+    handle_failure(solution, on_failure, "The fixed-point solve", tried=tried)
     return solution
 
 

@@ -1,5 +1,6 @@
 """How the solve of a sample ended, what that means and what to do about it."""
 
+from collections.abc import Collection
 from enum import IntEnum
 
 RUNNING = -1  # the code of a sample that has not ended yet
@@ -27,8 +28,8 @@ class Status(IntEnum):
 
     @property
     def remedy(self) -> str:
-        """What to try."""
-        return _REMEDIES[self]
+        """What to try, the most certain first."""
+        return remedies(self)
 
 
 _MESSAGES = {
@@ -38,14 +39,35 @@ _MESSAGES = {
     Status.NOT_FINITE: "the map returned NaN or infinity",
     Status.STAGNATED: "the residual stopped falling",
 }
-_REMEDIES = {
-    Status.CONVERGED: "nothing to do",
-    Status.OUT_OF_STEPS: "raise max_steps or rtol; where the map contracts slowly, Anderson and "
-    "NewtonKrylov need the fewest steps",
-    Status.DIVERGED: "the map expands or has no fixed point: try Anderson or NewtonKrylov, and "
-    "keep the recurrent weights small while they are trained (GainConstraint, jacobian_penalty)",
-    Status.NOT_FINITE: "check the inputs and the weights for NaN, infinity and overflow",
-    Status.STAGNATED: "the iteration cycles, or rtol is below what the dtype can resolve: use "
-    "Anderson, NewtonKrylov or DampedPicard, a larger rtol, or float64; recurrent weights that "
-    "have grown in training are kept small by GainConstraint or jacobian_penalty",
+_BOUNDED = (
+    "keep the norms of recurrent weights that are trained small, below one to be sure "
+    "(GainConstraint), or the Jacobian (jacobian_penalty)"
+)
+_STEPS, _TOLERANCE = "more steps (max_steps)", "a larger rtol, or float64"
+_SOLVERS = {  # the most able first
+    "NewtonKrylov": "the solver NewtonKrylov(), which needs no contraction",
+    "Broyden": "the solver Broyden()",
+    "Anderson": "the solver Anderson()",
 }
+
+
+def remedies(status: Status, *, tried: Collection[str] = (), rounded: bool = False) -> str:
+    """What helps, the most certain first.
+
+    Args:
+        status: How the solve ended.
+        tried: The names of solvers that have failed.
+        rounded: Whether the residual is not far above the rounding of its dtype.
+    """
+    if status == Status.CONVERGED:
+        return "nothing to do"
+    if status == Status.NOT_FINITE:
+        return "check the inputs and the weights for NaN, infinity and overflow"
+    others = [text for name, text in _SOLVERS.items() if name not in tried][:1]
+    if status == Status.DIVERGED:
+        several = [_BOUNDED, *others]
+    elif status == Status.OUT_OF_STEPS:
+        several = [_STEPS, *others, _BOUNDED, _TOLERANCE]
+    else:
+        several = [_TOLERANCE, *others] if rounded else [_BOUNDED, *others, _TOLERANCE]
+    return "; ".join(f"({number}) {text}" for number, text in enumerate(several, 1))
