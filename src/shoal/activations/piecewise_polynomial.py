@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._compile import _disable_dynamo
 
 from shoal.activations.base import Activation, Program
 from shoal.activations.lookup import evaluate
 from shoal.core.checks import items, real
+from shoal.core.torch_internals import is_batched_by_autograd, uncompiled
 
 _PANEL_DEGREE = 16  # squares of such pieces are integrated exactly on a panel
 
@@ -159,9 +159,9 @@ def _batched(tensor: Tensor, dim: int | None, count: int) -> Tensor:
     return tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
 
 
-@_disable_dynamo  # a graph would take in how the table is made
+@uncompiled  # a graph would take in how the table is made
 def _lookup(x: Tensor, weight: Tensor | None, phi: PiecewisePolynomial, order: int) -> Tensor:
-    if weight is not None and torch._C._functorch.is_legacy_batchedtensor(weight):
+    if weight is not None and is_batched_by_autograd(weight):
         return weight * _lookup(x, None, phi, order)  # no rule for those of is_grads_batched
     result: Tensor = _Lookup.apply(x, weight, phi, order)  # type: ignore[no-untyped-call]
     return result

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
+
+from shoal.core.torch_internals import FakeTensor
 
 FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})  # to compute in
 

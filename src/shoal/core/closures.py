@@ -9,12 +9,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
-from shoal.core.torch_internals import lent_tensors, named_tensors
+from shoal.core.torch_internals import is_wrapped, lent_tensors, named_tensors, pytree
 
 
 class Uses(TorchFunctionMode):
@@ -48,7 +46,7 @@ class Uses(TorchFunctionMode):
         for leaf in pytree.tree_leaves(tree):
             if isinstance(leaf, Tensor) and id(leaf) not in self._known:
                 self._known[id(leaf)] = leaf
-                if leaf.requires_grad or torch._C._functorch.is_functorch_wrapped_tensor(leaf):
+                if leaf.requires_grad or is_wrapped(leaf):
                     self.tensors.append(leaf)
 
 

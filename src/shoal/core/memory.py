@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from shoal.core.torch_internals import TorchDispatchMode, results_of, storage_id
 
 _Result = TypeVar("_Result")
 
@@ -60,7 +61,7 @@ class _Alive(TorchDispatchMode):
         return result
 
     def _count(self, storage: torch.UntypedStorage) -> None:
-        place, size = storage._cdata, storage.nbytes()
+        place, size = storage_id(storage), storage.nbytes()
 
         def forget(_: object) -> None:
             if self.known.pop(place, None) is not None:
@@ -75,7 +76,7 @@ class _Alive(TorchDispatchMode):
 @cache
 def _returns_arguments(operation: Any) -> bool:
     """Whether an operation returns views of its arguments, or these themselves, changed."""
-    return any(one.alias_info is not None for one in operation._schema.returns)
+    return any(one.alias_info is not None for one in results_of(operation))
 
 
 def memory_words(count: float) -> str:

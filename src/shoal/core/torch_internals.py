@@ -1,21 +1,90 @@
-"""Parts of PyTorch that we use, with the types that they lack."""
+"""Parts of PyTorch that we use: all of its private ones, and others with the types that they lack.
+
+No other file uses a name of PyTorch that begins with an underscore. All that are used are looked up
+here, when this file is imported: a PyTorch that lacks one is refused at once.
+"""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from operator import attrgetter
 from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
-from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
-from torch.autograd.graph import _engine_run_backward
+from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.utils import parametrize, stateless
-from torch.utils import _pytree as pytree
+from torch.nn.utils import parametrize
+
+TESTED = "2.10", "2.15"  # the oldest and the newest version of torch in docs/install.md
+
+try:
+    from torch import _foreach_add_, _foreach_copy_, _foreach_norm, _foreach_sub
+    from torch._C import _get_tracing_state, _len_torch_dispatch_stack
+    from torch._C._autograd import (  # type: ignore[attr-defined]
+        _get_current_graph_task_keep_graph,
+        _saved_tensors_hooks_is_enabled,
+        _top_saved_tensors_default_hooks,
+    )
+    from torch._C._functorch import (
+        _unwrap_for_grad,
+        _wrap_for_grad,
+        get_unwrapped,
+        is_batchedtensor,
+        is_functorch_wrapped_tensor,
+        is_gradtrackingtensor,
+        is_legacy_batchedtensor,
+        maybe_get_level,
+        peek_interpreter_stack,
+    )
+    from torch._compile import _disable_dynamo
+    from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
+    from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+    from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]
+    from torch.autograd.forward_ad import _set_fwd_grad_enabled
+    from torch.autograd.graph import _engine_run_backward
+    from torch.nn.modules.batchnorm import _BatchNorm
+    from torch.nn.modules.dropout import _DropoutNd
+    from torch.nn.utils.stateless import _reparametrize_module
+    from torch.utils import _pytree
+    from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+
+    for _owner, _names in (
+        (_pytree, "TreeSpec keystr tree_flatten tree_flatten_with_path tree_leaves tree_map"),
+        (_pytree, "tree_map_only tree_structure tree_unflatten"),
+        (forward_ad, "_current_level"),
+        (parametrize, "_cache_enabled"),
+        (nn.Module(), "_buffers _modules _parameters"),
+        (nn.Module(), "_compiled_call_impl _forward_hooks _forward_pre_hooks"),
+        (Tensor, "_backward_hooks _version"),
+        (torch.UntypedStorage, "_cdata"),
+        (torch._C._FunctionBase, "_sequence_nr"),
+        (torch.ops.aten.clone.default, "_schema"),
+        (torch._C, "_cuda_getCurrentRawStream" if torch.backends.cuda.is_built() else ""),
+    ):
+        for _name in _names.split():
+            getattr(_owner, _name)
+except (ImportError, AttributeError) as error:
+    raise ImportError(
+        f"torch {torch.__version__} lacks a part that shoal uses: {error}. shoal was tested with "
+        f"torch {TESTED[0]} to {TESTED[1]}: install one of these, or a newer shoal"
+    ) from error
+
+# names without an underscore, for what is used as it is
+BatchNorm, Dropout = _BatchNorm, _DropoutNd  # the bases of those for one, two or three axes
+pytree = _pytree
+foreach_add_, foreach_copy_ = _foreach_add_, _foreach_copy_
+foreach_norm, foreach_sub = _foreach_norm, _foreach_sub
+is_wrapped = is_functorch_wrapped_tensor  # by a transform of torch.func
+is_batched_by_autograd = is_legacy_batchedtensor  # as by is_grads_batched=True
+version: Callable[[Tensor], int] = attrgetter("_version")  # how often it was changed in place
+submodules: Callable[[nn.Module], dict[str, nn.Module | None]] = attrgetter("_modules")
+storage_id: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
+results_of: Callable[[Any], Sequence[Any]] = attrgetter("_schema.returns")  # of an operation
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_Module = TypeVar("_Module", bound=nn.Module)
 
 
 def apply(operation: type[torch.autograd.Function], *arguments: Any) -> Any:
@@ -31,30 +100,27 @@ def apply(operation: type[torch.autograd.Function], *arguments: Any) -> Any:
 
 def is_transformed(*arguments: Any) -> bool:
     """Whether a transform of ``torch.func`` is at work, or has left its mark on a tensor."""
-    functorch = torch._C._functorch
-    return functorch.peek_interpreter_stack() is not None or any(
-        isinstance(a, Tensor) and functorch.is_functorch_wrapped_tensor(a) for a in arguments
+    return peek_interpreter_stack() is not None or any(
+        isinstance(a, Tensor) and is_wrapped(a) for a in arguments
     )
 
 
 def is_mapped(value: Any) -> bool:
     """Whether ``torch.func.vmap`` maps over a tensor, in whatever transforms it is wrapped."""
-    functorch = torch._C._functorch
-    while isinstance(value, Tensor) and functorch.is_functorch_wrapped_tensor(value):
-        if functorch.is_batchedtensor(value):
+    while isinstance(value, Tensor) and is_wrapped(value):
+        if is_batchedtensor(value):
             return True
-        value = functorch.get_unwrapped(value)
+        value = get_unwrapped(value)
     return False
 
 
 def is_followed(value: Tensor) -> bool:
     """Whether derivatives by it are taken around the transform that is at work, or later."""
-    functorch = torch._C._functorch
-    level = functorch.peek_interpreter_stack().level()
-    while functorch.is_functorch_wrapped_tensor(value):
-        if functorch.is_gradtrackingtensor(value) and functorch.maybe_get_level(value) < level:
+    level = peek_interpreter_stack().level()
+    while is_wrapped(value):
+        if is_gradtrackingtensor(value) and maybe_get_level(value) < level:
             return True
-        value = functorch.get_unwrapped(value)
+        value = get_unwrapped(value)
     return value.requires_grad
 
 
@@ -70,12 +136,10 @@ def below_transform(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
     """
     interpreter = retrieve_current_functorch_interpreter()
     level = interpreter.level()
-    below = pytree.tree_map_only(
-        Tensor, lambda t: torch._C._functorch._unwrap_for_grad(t, level), arguments
-    )
-    with torch.autograd.forward_ad._set_fwd_grad_enabled(True), interpreter.lower():
+    below = pytree.tree_map_only(Tensor, lambda t: _unwrap_for_grad(t, level), arguments)
+    with _set_fwd_grad_enabled(True), interpreter.lower():
         found = function(*below)
-    return torch._C._functorch._wrap_for_grad(found, level)
+    return _wrap_for_grad(found, level)
 
 
 def full_precision(tensor: Tensor) -> AbstractContextManager[Any]:
@@ -140,7 +204,7 @@ def partial_derivatives(
     A leaf's hooks are for its whole gradient, which that backward pass will show them, not for this
     part of it.
     """
-    keep = torch._C._autograd._get_current_graph_task_keep_graph()
+    keep = _get_current_graph_task_keep_graph()
     with _without_hooks(tensors):
         return torch.autograd.grad(value, tensors, cotangent, retain_graph=keep, allow_unused=True)
 
@@ -175,6 +239,37 @@ def named_tensors(module: nn.Module) -> dict[str, Tensor]:
     return found
 
 
+def own_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters and buffers of a module without those of its submodules."""
+    held = (*module._parameters.items(), *module._buffers.items())
+    return {name: tensor for name, tensor in held if tensor is not None}
+
+
+def changed_copy(
+    module: _Module,
+    *,
+    modules: Mapping[str, nn.Module | None] | None = None,
+    tensors: Mapping[str, Tensor] | None = None,
+    **attributes: object,
+) -> _Module:
+    """A copy of a module that shares with it all that is not given, parametrized modules too.
+
+    Args:
+        module: The module.
+        modules: All of its submodules, by name.
+        tensors: One for each of its own parameters and buffers, by name.
+        attributes: Any other attributes.
+    """
+    other = object.__new__(type(module))
+    other.__dict__ = {**module.__dict__, **attributes}
+    if modules is not None:
+        other.__dict__["_modules"] = dict(modules)
+    if tensors is not None:
+        for held in ("_parameters", "_buffers"):
+            other.__dict__[held] = {name: tensors.get(name) for name in module.__dict__[held]}
+    return other
+
+
 def has_loose_tensors(module: nn.Module) -> bool:
     """Whether tensors are attributes of a module but neither parameters nor buffers of it.
 
@@ -184,6 +279,12 @@ def has_loose_tensors(module: nn.Module) -> bool:
     return any(isinstance(held, Tensor) for held in module.__dict__.values())
 
 
+def is_called_otherwise(module: nn.Module) -> bool:
+    """Whether a call of a module is more than its ``forward``: hooks of its own, or compiled."""
+    hooks = module._forward_pre_hooks or module._forward_hooks
+    return bool(hooks) or module._compiled_call_impl is not None
+
+
 def is_reusing_weights() -> bool:
     """Whether parametrized weights that were made once are used again and forgotten at last."""
     return bool(parametrize._cache_enabled)
@@ -191,12 +292,12 @@ def is_reusing_weights() -> bool:
 
 def lent_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> AbstractContextManager[Any]:
     """A context in which a module has other parameters and buffers."""
-    return stateless._reparametrize_module(module, dict(tensors))
+    return _reparametrize_module(module, dict(tensors))
 
 
 def next_operation() -> int:
     """The number that the next operation gets in the graph of autograd."""
-    return torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+    return _get_sequence_nr()
 
 
 def outside_tensors(
@@ -237,12 +338,12 @@ def outside_tensors(
 
 def has_hooks() -> bool:
     """Whether tensors that autograd keeps go through hooks, such as those of checkpointing."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+    return _top_saved_tensors_default_hooks(False) is not None
 
 
 def kept_as_they_are(function: Callable[[], _R]) -> _R:
     """Call a function; hooks, of checkpointing say, do not see what autograd keeps of it."""
-    if not torch._C._autograd._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
+    if not _saved_tensors_hooks_is_enabled():
         return function()
     try:
         with torch.autograd.graph.saved_tensors_hooks(_with_version, _unchanged):
@@ -255,26 +356,24 @@ def kept_as_they_are(function: Callable[[], _R]) -> _R:
 
 def _with_version(tensor: Tensor) -> tuple[Tensor, int | None]:
     """A tensor to keep; detached, since an operation that kept its own output would keep itself."""
-    return tensor.detach(), None if tensor.is_inference() else tensor._version
+    return tensor.detach(), None if tensor.is_inference() else version(tensor)
 
 
 def _unchanged(kept: tuple[Tensor, int | None]) -> Tensor:
     """A kept tensor, or the error that autograd raises where there are no hooks."""
-    tensor, version = kept
-    if version is not None and tensor._version != version:
+    tensor, before = kept
+    if before is not None and version(tensor) != before:
         raise RuntimeError(
             "a tensor that the gradient of an equilibrium needs has been modified by an inplace "
-            f"operation: one of shape {tuple(tensor.shape)} is at version {tensor._version}, "
-            f"expected version {version}; call backward before weights or inputs are changed"
+            f"operation: one of shape {tuple(tensor.shape)} is at version {version(tensor)}, "
+            f"expected version {before}; call backward before weights or inputs are changed"
         )
     return tensor
 
 
 def without_forward_mode() -> AbstractContextManager[Any]:
     """A context in which forward mode follows nothing."""
-    return cast(
-        "AbstractContextManager[Any]", torch.autograd.forward_ad._set_fwd_grad_enabled(False)
-    )
+    return cast("AbstractContextManager[Any]", _set_fwd_grad_enabled(False))
 
 
 @contextmanager
@@ -289,7 +388,17 @@ def without_fused_attention() -> Iterator[None]:
 
 def in_forward_mode() -> bool:
     """Whether forward mode may follow something, outside of ``torch.func``."""
-    return torch.autograd.forward_ad._current_level >= 0
+    return forward_ad._current_level >= 0
+
+
+def is_traced() -> bool:
+    """Whether operations are recorded by ``torch.jit`` or seen by a dispatch mode."""
+    return _get_tracing_state() is not None or _len_torch_dispatch_stack() > 0
+
+
+def current_stream(device: torch.device) -> int:
+    """The address of the stream of CUDA that is in use on a device."""
+    return torch._C._cuda_getCurrentRawStream(device.index)
 
 
 def uncompiled(function: Callable[_P, _R]) -> Callable[_P, _R]:

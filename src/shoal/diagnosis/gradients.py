@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from shoal.core.checks import seeded
 from shoal.core.memory import peak_memory
 from shoal.core.timing import timed
+from shoal.core.torch_internals import pytree
 from shoal.diagnosis.model_loop import ModelLoop
 from shoal.equilibrium import (
     Anderson,

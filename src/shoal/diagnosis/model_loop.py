@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.utils import _pytree as pytree
 
 from shoal.adapters import torchdeq
 from shoal.core.checks import flag, function
 from shoal.core.closures import HeldModules
-from shoal.core.torch_internals import without_fused_attention
+from shoal.core.torch_internals import pytree, without_fused_attention
 from shoal.equilibrium import Equilibrium
 from shoal.equilibrium.recurrent.loop import recurrent_problem
 from shoal.equilibrium.solvers.state import State, StateLayout

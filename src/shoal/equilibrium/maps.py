@@ -6,10 +6,15 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from shoal.core.closures import HeldModules, Replaced, Uses
-from shoal.core.torch_internals import is_transformed, next_operation, outside_tensors
+from shoal.core.torch_internals import (
+    is_transformed,
+    is_wrapped,
+    next_operation,
+    outside_tensors,
+    pytree,
+)
 from shoal.equilibrium.solvers.problem import (
     Evaluation,
     FunctionProblem,
@@ -89,11 +94,7 @@ class OfFunction:
 
     def also_at(self, z: Tensor) -> "tuple[OfFunction, tuple[Tensor, ...]]":
         """This map with the tensors that it uses at a point, and those that its modules have."""
-        own = (
-            t
-            for t in self.held.tensors
-            if t.requires_grad or torch._C._functorch.is_functorch_wrapped_tensor(t)
-        )
+        own = (t for t in self.held.tensors if t.requires_grad or is_wrapped(t))
         several = {id(tensor): tensor for tensor in (*self.used, *self._uses(z), *own)}
         used = tuple(several.values())
         return replace(self, used=used), used

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from shoal.core.checks import flag, seeded
-from shoal.core.torch_internals import full_precision, is_transformed, uncompiled
+from shoal.core.torch_internals import full_precision, is_transformed, pytree, uncompiled
 from shoal.equilibrium.cuda_graphs.recurring_cells import CellProblem
 from shoal.equilibrium.implicit import equilibrium_of
 from shoal.equilibrium.maps import OfFunction

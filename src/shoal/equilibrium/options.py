@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from shoal.core.torch_internals import is_wrapped
 from shoal.equilibrium.cuda_graphs.recurring import Recurrences, Recurring
 from shoal.equilibrium.methods import Gradient, Implicit, Unrolled, exact_gradient
 from shoal.equilibrium.solvers.base import Solver
@@ -214,7 +215,7 @@ def _keep(
     """Remember a solution; after a failure start afresh."""
     if recall is None:
         return
-    if not outcome.converged or torch._C._functorch.is_functorch_wrapped_tensor(value):
+    if not outcome.converged or is_wrapped(value):
         recall.clear()
     else:
         recall.remember(value, right, steps=outcome.solution.evaluations - 1)

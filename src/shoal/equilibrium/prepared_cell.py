@@ -4,8 +4,8 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from shoal.core.torch_internals import is_called_otherwise, pytree, version
 from shoal.equilibrium.solvers.state import State
 
 
@@ -67,9 +67,9 @@ def prepared_inputs(
     _check(cell)
     leaves = pytree.tree_leaves((inputs, named))
     watched = [t for t in leaves if isinstance(t, Tensor) and not t.is_inference()]
-    versions = [t._version for t in watched]
+    versions = [version(t) for t in watched]
     found = cell.prepare(*inputs, **named)
-    if versions != [t._version for t in watched]:
+    if versions != [version(t) for t in watched]:
         raise ValueError(
             "prepare must not change its inputs in place, got a PreparedCell that does; use clone()"
         )
@@ -84,14 +84,14 @@ def prepared_inputs(
 def _check(cell: PreparedCell) -> None:
     """See that nothing is left out where its two parts are called instead of the cell."""
     name = type(cell).__name__
-    if type(cell).forward is not PreparedCell.forward or cell._compiled_call_impl is not None:
+    if type(cell).forward is not PreparedCell.forward:
         raise TypeError(
             f"a PreparedCell must be called by prepare and step alone, got {name} with a forward "
-            "or a compile() of its own; compile the two methods, or derive it from nn.Module"
+            "of its own; derive it from nn.Module, or leave that out"
         )
-    if cell._forward_pre_hooks or cell._forward_hooks:
+    if is_called_otherwise(cell):
         raise TypeError(
-            f"a PreparedCell must have no hooks of its own, got {name} with some, which would not "
-            "be called; parametrize its weights (torch.nn.utils.parametrizations), or put hooks on "
-            "its layers"
+            f"a PreparedCell must have no hooks and no compile() of its own, got {name} with some, "
+            "which would not be called; parametrize its weights "
+            "(torch.nn.utils.parametrizations), compile its two methods, or its layers"
         )

@@ -9,6 +9,7 @@ from torch import Tensor
 
 import shoal
 from shoal.architectures import DEQ, Architecture
+from shoal.core.torch_internals import foreach_add_
 from shoal.networks import EquilibriumNetwork, Network
 
 _ROWS = 8192  # at a time: bounds the memory
@@ -85,7 +86,7 @@ def full_batch(
         if step < last:
             gradients = torch.autograd.grad(outputs, groups, (outputs.detach() - y) / len(x))
             with torch.no_grad():
-                torch._foreach_add_(groups, gradients, alpha=-step_size)
+                foreach_add_(groups, gradients, alpha=-step_size)
     synchronize(x)
     return Descent(torch.stack(kept), (time.perf_counter() - start) / max(last - 1, 1))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from shoal.architectures import ImplicitArchitecture
 from shoal.core.checks import float_tensor
-from shoal.core.torch_internals import full_precision, uncompiled
+from shoal.core.torch_internals import changed_copy, full_precision, is_wrapped, uncompiled
 from shoal.equilibrium import Solution
 from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.recurrent.layer import Layer
@@ -180,13 +180,12 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         Args:
             silent: Whether it may leave failures to a status, if this network does; else it warns.
         """
-        return self._like(
-            {
-                "options": self.options.exact(silent=silent),
-                "warm_start": False,
-                "_series": Series(),
-                "_checked": None,
-            }
+        return changed_copy(
+            self,
+            options=self.options.exact(silent=silent),
+            warm_start=False,
+            _series=Series(),
+            _checked=None,
         )
 
     def having(self, weights: Mapping[str, Tensor]) -> "EquilibriumNetwork[A]":
@@ -195,17 +194,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         Args:
             weights: One for each parameter and each buffer, by name.
         """
-        held = {
-            kind: {name: weights.get(name) for name in self.__dict__[kind]}
-            for kind in ("_parameters", "_buffers")
-        }
-        return self._like(held)
-
-    def _like(self, changed: Mapping[str, object]) -> "EquilibriumNetwork[A]":
-        """A copy of this network with some attributes changed."""
-        other = object.__new__(type(self))  # no copy: of parametrized modules there is none
-        other.__dict__ = {**self.__dict__, **changed}
-        return other
+        return changed_copy(self, tensors=weights)
 
     def well_posedness(self, *, tightness: float = 1e-3) -> WellPosedness:
         """Say whether the loop of recurrent layers is a contraction, with certified bounds.
@@ -235,7 +224,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
     def _warm(self, x: Tensor | None) -> WarmStart | None:
         if not (self.warm_start and self.training and torch.is_grad_enabled()):
             return None
-        if x is None or torch._C._functorch.is_functorch_wrapped_tensor(x):
+        if x is None or is_wrapped(x):
             return None
         return self._series.start(x)
 

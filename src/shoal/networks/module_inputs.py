@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from shoal.core.checks import as_tensor, float_tensor
+from shoal.core.torch_internals import pytree
 
 Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]  # as users give them
 

@@ -12,6 +12,7 @@ from torch.nn import Module, Parameter
 
 from shoal.architectures import Architecture
 from shoal.core.checks import float_tensor
+from shoal.core.torch_internals import is_wrapped, version
 from shoal.networks.draw import Law, Source
 
 A = TypeVar("A", bound=Architecture)
@@ -141,7 +142,7 @@ class Network(Module, ABC, Generic[A]):
         """Return the inputs if they fit the network, or say why not."""
         if torch.compiler.is_compiling():
             return x
-        if isinstance(x, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x):
+        if isinstance(x, Tensor) and is_wrapped(x):
             return x  # values are not known
         if isinstance(x, Tensor) and self._is_checked(x):
             return x
@@ -159,7 +160,7 @@ class Network(Module, ABC, Generic[A]):
                 f"{weight.device}, got {x.dtype} on {x.device}"
             )
         if not x.is_inference():  # those have no version
-            self._checked = (weakref.ref(x), x._version, weight.dtype, weight.device)
+            self._checked = (weakref.ref(x), version(x), weight.dtype, weight.device)
         return x
 
     def _is_checked(self, x: Tensor) -> bool:
@@ -167,7 +168,7 @@ class Network(Module, ABC, Generic[A]):
         if self._checked is None or self._checked[0]() is not x:
             return False
         weight = self.readout  # which replicas of a module have too
-        return self._checked[1:] == (x._version, weight.dtype, weight.device)
+        return self._checked[1:] == (version(x), weight.dtype, weight.device)
 
     def __getstate__(self) -> dict[str, object]:
         """Without what was noted about the last inputs."""

@@ -18,6 +18,8 @@ from shoal.core.torch_internals import (
     has_loose_tensors,
     in_full_precision,
     is_transformed,
+    own_tensors,
+    submodules,
 )
 from shoal.equilibrium.cuda_graphs import graphs
 from shoal.equilibrium.cuda_graphs.graphs import Function, place
@@ -84,11 +86,10 @@ def recurring_pass(
 
 def _pass(network: "EquilibriumNetwork[Any]", x: Tensor) -> _Pass | None:
     """A pass as one of its kind; ``None`` if it cannot be made at once."""
-    if not isinstance(x, Tensor) or x.dim() < 2 or "parametrizations" in network._modules:
+    if not isinstance(x, Tensor) or x.dim() < 2 or "parametrizations" in submodules(network):
         return None
-    held = (*network._parameters.items(), *network._buffers.items())
-    weights: dict[str, Tensor] = {name: t for name, t in held if t is not None}
-    several, options = list(weights.values()), network.options
+    weights, options = own_tensors(network), network.options
+    several = list(weights.values())
     if not graphs.can_record(x, *several) or torch.is_autocast_enabled(x.device.type):
         return None
     followed = torch.is_grad_enabled()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.exceptions import ConvergenceError
+from shoal.core.torch_internals import foreach_add_, foreach_copy_, foreach_norm, foreach_sub
 from shoal.training.objective import Evaluation, Objective
 
 
@@ -109,9 +110,9 @@ class Flow:
         slopes, converged = [slope], True
         try:
             for row in _STAGES:
-                torch._foreach_copy_(weights, before)
+                foreach_copy_(weights, before)
                 for factor, stage in zip(row, slopes, strict=True):
-                    torch._foreach_add_(weights, stage, alpha=-size * factor)
+                    foreach_add_(weights, stage, alpha=-size * factor)
                 found = objective.shared()
                 converged = converged and found.converged
                 if not found.finite:
@@ -121,8 +122,8 @@ class Flow:
             return self._reject(weights, before, math.inf, False)
         error = [torch.zeros_like(w) for w in weights]
         for factor, stage in zip(_ERROR, slopes, strict=True):
-            torch._foreach_add_(error, stage, alpha=size * factor)
-        allowed = self.rtol * (self._way(objective) + _length(torch._foreach_sub(weights, before)))
+            foreach_add_(error, stage, alpha=size * factor)
+        allowed = self.rtol * (self._way(objective) + _length(foreach_sub(weights, before)))
         excess = _length(error) / allowed if allowed > 0 else 0.0
         if not excess <= 1:  # or NaN
             return self._reject(weights, before, excess, converged)
@@ -132,7 +133,7 @@ class Flow:
     def _reject(
         weights: list[Tensor], before: list[Tensor], excess: float, converged: bool
     ) -> _Attempt:
-        torch._foreach_copy_(weights, before)
+        foreach_copy_(weights, before)
         return _Attempt(excess if math.isfinite(excess) else math.inf, [], converged)
 
     @staticmethod
@@ -157,5 +158,5 @@ class Flow:
 
 
 def _length(tensors: tuple[Tensor, ...] | list[Tensor]) -> float:
-    norms = torch._foreach_norm(tensors, 2, dtype=torch.float64)
+    norms = foreach_norm(tensors, 2, dtype=torch.float64)
     return float(torch.linalg.vector_norm(torch.stack(list(norms))))

@@ -10,6 +10,7 @@ from torch.nn import Parameter
 from torch.optim import SGD, Optimizer
 
 from shoal.core.exceptions import ConvergenceError
+from shoal.core.torch_internals import foreach_add_
 from shoal.training.objective import Evaluation, Objective
 
 OptimizerFactory = Callable[[list[Parameter]], Optimizer]
@@ -63,7 +64,7 @@ class Descent(_Memoryless):
     @torch.no_grad()
     def advance(self, objective: Objective, now: Evaluation) -> bool:
         """One step, with nothing on its way."""
-        torch._foreach_add_(objective.parameters, now.gradients, alpha=-self.size)
+        foreach_add_(objective.parameters, now.gradients, alpha=-self.size)
         return True
 
 

@@ -12,7 +12,14 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-from shoal.core.torch_internals import in_forward_mode, is_reusing_weights, is_transformed
+from shoal.core.torch_internals import (
+    current_stream,
+    foreach_copy_,
+    in_forward_mode,
+    is_reusing_weights,
+    is_traced,
+    is_transformed,
+)
 
 Function = Callable[..., tuple[tuple[Tensor, ...], Tensor]]  # what it makes, and what to look at
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
@@ -47,10 +54,10 @@ class Recording:
             if len(self._own) == 1:
                 self._own[0].copy_(tensors[0])
             else:
-                torch._foreach_copy_(self._own, list(tensors))
+                foreach_copy_(self._own, list(tensors))
             self._replay()
             found = [torch.empty_like(made) for made in self._made]
-            torch._foreach_copy_(found, list(self._made))
+            foreach_copy_(found, list(self._made))
             if self._own[0].is_cuda:
                 torch.cuda.current_stream(self._own[0].device).synchronize()
             assert self._seen is not None
@@ -85,8 +92,7 @@ def can_record(*tensors: Tensor) -> bool:
         and not is_reusing_weights()
         and not is_transformed(*tensors)
         and not in_forward_mode()
-        and torch._C._get_tracing_state() is None
-        and not torch._C._len_torch_dispatch_stack()
+        and not is_traced()
     )
 
 
@@ -98,7 +104,7 @@ def _on_gpu(tensor: Tensor) -> bool:
 def place(changing: Sequence[Tensor], weights: Sequence[Tensor]) -> Hashable:
     """What a graph of such tensors depends on besides its function."""
     device = changing[0].device
-    stream = torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
+    stream = current_stream(device) if device.type == "cuda" else 0
     return (
         stream,
         device,

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from shoal.core.torch_internals import (
     is_transformed,
     kept_as_they_are,
+    pytree,
+    version,
     vjp,
     without_fused_attention,
 )
@@ -252,11 +253,11 @@ class FunctionProblem(Problem):
             z, watched = z.clone(), self._watched
         else:
             watched = [z, *self._watched]
-        versions = [t._version for t in watched]
+        versions = [version(t) for t in watched]
         with self.scope():
             value = self.function(self.layout.state(z), *self.inputs, *self.parameters)
-        for tensor, version in zip(watched, versions, strict=True):
-            if tensor._version != version:
+        for tensor, before in zip(watched, versions, strict=True):
+            if version(tensor) != before:
                 changed = "z" if tensor is z else "its inputs"
                 raise ValueError(
                     f"f must not change {changed} in place, got a function that does; use clone()"

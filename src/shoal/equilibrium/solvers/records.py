@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from shoal.core.torch_internals import is_wrapped
 from shoal.equilibrium.solvers.base import Solver
 from shoal.equilibrium.solvers.best import BestIterate
 from shoal.equilibrium.solvers.limits import WORSE, Limits, residual_norms
@@ -296,7 +297,7 @@ def _safe_norms(value: Tensor, z: Tensor) -> Array:
 
 def _to_host(norms: Tensor) -> Array:
     """Norms as numbers of the host, in float64."""
-    if torch._C._functorch.is_functorch_wrapped_tensor(norms):  # no memory to be read
+    if is_wrapped(norms):  # no memory to be read
         return np.array(norms.tolist(), dtype=np.float64)
     host = norms.detach().cpu()
     if host.dtype.itemsize < 4:

@@ -9,10 +9,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from shoal.core.checks import one_of
 from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
+from shoal.core.torch_internals import pytree
 from shoal.equilibrium.solvers.status import Status, remedies
 
 OnFailure = Literal["raise", "warn", "status"]

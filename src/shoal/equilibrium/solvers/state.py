@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from shoal.core.checks import float_tensor, known_tensor
-from shoal.core.torch_internals import is_mapped
+from shoal.core.torch_internals import is_mapped, pytree
 
 State = Any  # a tensor, or a tree of tensors: tuples, lists, dictionaries, as PyTorch knows them
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from shoal.core.torch_internals import version
+
 # Polynomial extrapolation through the last solutions, newest first.
 _COEFFICIENTS = ((1.0,), (2.0, -1.0), (3.0, -3.0, 1.0), (4.0, -6.0, 4.0, -1.0))
 _ORDER = len(_COEFFICIENTS) - 1
@@ -173,7 +175,7 @@ class Series:
 
     def resume(self, warm: WarmStart, *inputs: Tensor) -> WarmStart:
         """Go on with a series of which the state is known."""
-        self._last = (warm, tuple((tensor, tensor._version) for tensor in inputs))
+        self._last = (warm, tuple((tensor, version(tensor)) for tensor in inputs))
         return warm
 
     def state(self) -> dict[str, Tensor]:
@@ -186,8 +188,8 @@ class Series:
 
 
 def _same(known: tuple[Tensor, int], now: Tensor) -> bool:
-    before, version = known
-    if before._version != version:
+    before, then = known
+    if version(before) != then:
         return False
     return before is now or (
         (before.shape, before.device) == (now.shape, now.device) and torch.equal(before, now)

@@ -105,7 +105,8 @@ def _of_layers(module: nn.Module, wanted: Sequence[str] | None) -> Iterator[Line
             continue
         if wanted is not None and not any(is_named(name, pattern) for pattern in wanted):
             continue
-        if parametrize.is_parametrized(layer, "weight") or "weight" not in layer._parameters:
+        parameters = {key for key, _ in layer.named_parameters(recurse=False)}
+        if parametrize.is_parametrized(layer, "weight") or "weight" not in parameters:
             raise ValueError(
                 f"weights must be parameters themselves, got {name!r}, which is made of others by "
                 "a parametrization; leave it out, or remove the parametrization"

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch.nn import Module
 
+from shoal.core.torch_internals import BatchNorm, Dropout, changed_copy, submodules
 from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.solvers.warm import Series
 from shoal.networks.network import Network
@@ -39,22 +40,19 @@ def _copied(module: Module, silent: bool, copies: dict[int, Module]) -> Module:
         return module.exact(silent=silent)
     if isinstance(module, _PARALLEL):
         return _exact(module.module, silent, copies)
-    if (source := module._modules.get("_orig_mod")) is not None:
+    before = submodules(module)
+    if (source := before.get("_orig_mod")) is not None:
         return _exact(source, silent, copies)
     children = {
         name: None if child is None else _exact(child, silent, copies)
-        for name, child in module._modules.items()
+        for name, child in before.items()
     }
-    changes: dict[str, object] = {}
-    if any(children[name] is not child for name, child in module._modules.items()):
-        changes["_modules"] = children
+    same = all(children[name] is child for name, child in before.items())
+    modules = None if same else children
     if (options := solve_options(module)) is not None:
-        changes |= {"options": options.exact(silent=silent), "warm_start": False}
-    if not changes:
-        return module
-    other = object.__new__(type(module))
-    other.__dict__ = {**module.__dict__, **changes}
-    return other
+        exact_options = options.exact(silent=silent)
+        return changed_copy(module, modules=modules, options=exact_options, warm_start=False)
+    return module if same else changed_copy(module, modules=modules)
 
 
 def check_whole(name: str, module: Module) -> None:
@@ -95,8 +93,8 @@ def evaluating(module: Module) -> Iterator[None]:
 def mixing_submodule(module: Module) -> str | None:
     """The name of a submodule, as its mode is, that is random or lets samples see each other."""
     for name, one in module.named_modules():
-        normalizes = isinstance(one, torch.nn.modules.batchnorm._BatchNorm)
-        drops = isinstance(one, torch.nn.modules.dropout._DropoutNd) and one.p > 0
+        normalizes = isinstance(one, BatchNorm)
+        drops = isinstance(one, Dropout) and one.p > 0
         attends = isinstance(one, torch.nn.RNNBase | torch.nn.MultiheadAttention)
         random = drops or isinstance(one, torch.nn.RReLU) or (attends and one.dropout > 0)
         if (one.training and (random or normalizes)) or (normalizes and one.running_mean is None):
