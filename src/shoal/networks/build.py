@@ -7,12 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from shoal.architectures import (
-    Architecture,
-    ImageArchitecture,
-    ImplicitArchitecture,
-    ImplicitNetwork,
-)
+from shoal.architectures import Architecture, ImageArchitecture, ImplicitArchitecture
 from shoal.core import checks
 from shoal.core.settings import standard_settings
 from shoal.equilibrium import Gradient, Solver
@@ -20,16 +15,14 @@ from shoal.equilibrium.methods import check_gradient
 from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.solvers.solution import check_on_failure
 from shoal.equilibrium.solvers.solve import check_solver
+from shoal.networks import implicit_network  # noqa: F401  (it registers its networks)
 from shoal.networks.chain import ChainNetwork
 from shoal.networks.convolutional import ConvolutionalChain, ConvolutionalLoop
 from shoal.networks.draw import MATRIX_LAWS, Law, Source, check_law
 from shoal.networks.equilibrium import EquilibriumNetwork
-from shoal.networks.implicit_network import ImplicitNetworkModule
 from shoal.networks.loop import LoopNetwork
-from shoal.networks.network import Network, NetworkSpec
+from shoal.networks.network import NETWORK_CLASSES, Network, NetworkSpec
 
-# networks that are no plain chain or loop of cells
-_OTHERS: dict[type[Architecture], type[Network[Any]]] = {ImplicitNetwork: ImplicitNetworkModule}
 _TAKEN = {*vars(Module()), "spec", "layers", "scales", "options", "warm_start"}
 
 Solving = tuple[SolveOptions, bool]  # how to solve, and whether from warm starts
@@ -179,7 +172,7 @@ def check_spec(
     if not isinstance(architecture, Architecture):
         raise TypeError(f"architecture must be an Architecture, got {architecture!r}")
     axes, sides = _check_pixels(architecture, pixel_axes, pixels)
-    return NetworkSpec(
+    spec = NetworkSpec(
         architecture=architecture,
         in_features=checks.size("in_features", in_features),
         width=checks.size("width", width),
@@ -190,6 +183,8 @@ def check_spec(
         pixel_axes=axes,
         pixels=sides,
     )
+    _network_class(architecture)  # which refuses what has no networks
+    return spec
 
 
 def _check_law(architecture: Architecture, weights: str) -> Law:
@@ -256,14 +251,14 @@ def shapes(spec: NetworkSpec[Any]) -> dict[str, tuple[int, ...]]:
 
 
 def _network_class(architecture: Architecture) -> type[Network[Any]]:
-    """The class of the networks of an architecture: by its layers, unless it has one of its own.
+    """The class of the networks of an architecture: by its layers, if it is a user's own.
 
     Raises:
         TypeError: If there is none.
         ValueError: If a group of weights has a name that no parameter of a module can have.
     """
-    if type(architecture) in _OTHERS:
-        return _OTHERS[type(architecture)]
+    if type(architecture) in NETWORK_CLASSES:
+        return NETWORK_CLASSES[type(architecture)]
     layers, name = architecture.layers(), type(architecture).__name__
     images = isinstance(architecture, ImageArchitecture)
     chain, loop = (ConvolutionalChain, ConvolutionalLoop) if images else (ChainNetwork, LoopNetwork)

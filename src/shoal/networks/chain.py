@@ -6,13 +6,14 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from shoal.architectures import Architecture, Cell
+from shoal.architectures import Architecture, Cell, FullyConnected, ResNet
 from shoal.networks.layered import LayeredNetwork
-from shoal.networks.network import LinearMap, Trace
+from shoal.networks.network import LinearMap, Trace, makes_networks_of
 
 A = TypeVar("A", bound=Architecture)
 
 
+@makes_networks_of(FullyConnected, ResNet)
 class ChainNetwork(LayeredNetwork[A], Generic[A]):
     r"""A chain of cells, as the architecture's ``layers`` say.
 

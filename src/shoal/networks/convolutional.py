@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar, final
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.architectures import ImageArchitecture
+from shoal.architectures import ConvDEQ, ConvNet, ConvResNet, ImageArchitecture
 from shoal.equilibrium.recurrent.convolution import ConvolutionLayer, convolve, padded
 from shoal.networks.chain import ChainNetwork
 from shoal.networks.contraction.convolution_norm import ConvolutionNorm
@@ -14,7 +14,7 @@ from shoal.networks.contraction.gain import WeightNorm
 from shoal.networks.draw import Source
 from shoal.networks.layered import LayeredNetwork, draw_layers
 from shoal.networks.loop import LoopNetwork
-from shoal.networks.network import NetworkSpec
+from shoal.networks.network import NetworkSpec, makes_networks_of
 
 A = TypeVar("A", bound=ImageArchitecture)
 
@@ -65,6 +65,7 @@ class OfImages(LayeredNetwork[A], Generic[A]):
 
 
 @final
+@makes_networks_of(ConvNet, ConvResNet)
 class ConvolutionalChain(OfImages[A], ChainNetwork[A], Generic[A]):
     r"""A chain of convolutions, such as a ``ConvNet`` or a ``ConvResNet``.
 
@@ -73,6 +74,7 @@ class ConvolutionalChain(OfImages[A], ChainNetwork[A], Generic[A]):
 
 
 @final
+@makes_networks_of(ConvDEQ)
 class ConvolutionalLoop(OfImages[Any], LoopNetwork[Any]):
     r"""An equilibrium of convolutions, such as a ``ConvDEQ``.
 

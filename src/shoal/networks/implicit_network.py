@@ -12,10 +12,11 @@ from shoal.architectures import ImplicitNetwork
 from shoal.equilibrium.recurrent.layer import Layer
 from shoal.networks.draw import Source, law_of_entries
 from shoal.networks.equilibrium import EquilibriumNetwork
-from shoal.networks.network import LinearMap, NetworkSpec, Trace
+from shoal.networks.network import LinearMap, NetworkSpec, Trace, makes_networks_of
 
 
 @final
+@makes_networks_of(ImplicitNetwork)
 class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
     r"""An implicit network.
 

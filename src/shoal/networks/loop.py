@@ -7,15 +7,16 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation, Affine
-from shoal.architectures import Cell, ImplicitArchitecture
+from shoal.architectures import DEQ, Cell, ImplicitArchitecture
 from shoal.equilibrium.recurrent.layer import Layer
 from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.layered import LayeredNetwork
-from shoal.networks.network import LinearMap, Trace
+from shoal.networks.network import LinearMap, Trace, makes_networks_of
 
 A = TypeVar("A", bound=ImplicitArchitecture)
 
 
+@makes_networks_of(DEQ)
 class LoopNetwork(LayeredNetwork[A], EquilibriumNetwork[A], Generic[A]):
     r"""A loop of cells, as the architecture's ``layers`` say; for a DEQ mostly of one.
 

@@ -2,7 +2,7 @@
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -16,6 +16,19 @@ from shoal.core.torch_internals import is_wrapped, version
 from shoal.networks.draw import Law, Source
 
 A = TypeVar("A", bound=Architecture)
+_Class = TypeVar("_Class", bound="type[Network[Any]]")
+
+NETWORK_CLASSES: dict[type[Architecture], "type[Network[Any]]"] = {}  # what makes_networks_of fills
+
+
+def makes_networks_of(*architectures: type[Architecture]) -> Callable[[_Class], _Class]:
+    """Let ``build`` and ``load`` make the networks of architectures with the decorated class."""
+
+    def register(kind: _Class) -> _Class:
+        NETWORK_CLASSES.update(dict.fromkeys(architectures, kind))
+        return kind
+
+    return register
 
 
 @dataclass(frozen=True)

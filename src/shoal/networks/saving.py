@@ -12,7 +12,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from shoal import activations as known_activations
-from shoal import architectures as known_architectures
 from shoal.activations import Activation
 from shoal.architectures import Architecture
 from shoal.core.checks import FLOATS, as_path, device_of, items, shown
@@ -21,24 +20,12 @@ from shoal.core.files import checksum, write_whole
 from shoal.core.settings import standard_settings
 from shoal.equilibrium import Gradient, Solver
 from shoal.networks.build import assemble, check_solving, check_spec, shapes
-from shoal.networks.network import Network, NetworkSpec
+from shoal.networks.network import NETWORK_CLASSES, Network, NetworkSpec
 
 _FORMAT = "shoal network 1"
 _SIZES = ("in_features", "width", "out_features", "weights", "readout_scale", "pixel_axes")
 _LATER_SIZES = ("pixels",)  # that files from before do not have
-_ARCHITECTURES: dict[str, type] = {
-    name: getattr(known_architectures, name)
-    for name in (
-        "DEQ",
-        "ConvDEQ",
-        "ConvNet",
-        "ConvResNet",
-        "FullyConnected",
-        "ImplicitNetwork",
-        "ResNet",
-    )
-}
-_KNOWN: dict[str, type] = _ARCHITECTURES | {
+_KNOWN: dict[str, type] = {kind.__name__: kind for kind in NETWORK_CLASSES} | {
     name: value
     for name in known_activations.__all__
     if isinstance(value := getattr(known_activations, name), type)
