@@ -6,6 +6,7 @@ import torch
 
 from shoal.core.exceptions import ConvergenceError
 from shoal.linalg import symmetric_norm
+from shoal.linalg.norms import norms_from_below
 
 
 def symmetric(size: int, seed: int) -> torch.Tensor:
@@ -34,3 +35,22 @@ def test_what_does_not_converge_says_so() -> None:
     matrix = symmetric(300, 0)
     with pytest.raises(ConvergenceError, match="not found to 1e-05 in 9 steps"):
         symmetric_norm(lambda v: matrix @ v, 300, steps=9)
+
+
+@pytest.mark.parametrize("steps", [1, 4, 30])
+def test_norms_of_many_matrices_are_found_from_below(steps: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    several = torch.randn(5, 30, 30, dtype=torch.float64, generator=generator)
+    several[1] = 0.0
+    several[2, :, 1:] = 0.0  # of rank one
+    start = torch.randn(5, 30, dtype=torch.float64, generator=generator)
+    found = norms_from_below(
+        lambda v: torch.einsum("nij,nj->ni", several, v),
+        lambda g: torch.einsum("nij,ni->nj", several, g),
+        start,
+        steps,
+    )
+    true = torch.linalg.matrix_norm(several, 2)
+    assert (found <= true * (1 + 1e-12)).all()
+    if steps == 30:
+        torch.testing.assert_close(found, true, rtol=1e-10, atol=0.0)

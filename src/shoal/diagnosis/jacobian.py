@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from shoal.equilibrium.solvers.problem import Linearization, Problem
+from shoal.linalg.norms import norms_from_below
 from shoal.linalg.row_spaces import RowSpaces
 
 _FORMED = 128  # entries of a state up to which the Jacobian is formed
@@ -73,7 +74,7 @@ def jacobian_spectrum(problem: Problem, z: Tensor, rows: Tensor) -> JacobianSpec
         residuals = torch.zeros_like(norms)
     else:
         start = _start(len(chosen), size, z)
-        norms = _lanczos_norms(near, start)
+        norms = norms_from_below(near.push, near.pull, start, _STEPS)
         values, residuals = _arnoldi(near, start)
     order = values.abs().argsort(1, descending=True)
     values = values.gather(1, order)
@@ -114,17 +115,6 @@ class _Rows:
 def _start(count: int, size: int, like: Tensor) -> Tensor:
     generator = torch.Generator().manual_seed(size)
     return torch.randn(count, size, generator=generator, dtype=torch.float64).to(like.device)
-
-
-def _lanczos_norms(near: _Rows, start: Tensor) -> Tensor:
-    r"""$\|J\|$ from below: the largest singular value in the Krylov space of $J^\top J$."""
-    spaces, images = RowSpaces(start), []
-    for _ in range(_STEPS):
-        images.append(near.push(spaces.basis[-1]))
-        if not bool((spaces.add(near.pull(images[-1])) > 0).any()):
-            break
-    norms: Tensor = torch.linalg.matrix_norm(torch.stack(images, 2), 2)
-    return norms
 
 
 def _arnoldi(near: _Rows, start: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,10 +1,10 @@
 """Finite networks as PyTorch modules, built from architectures."""
 
+from shoal.linalg.norms import NormBounds, operator_norm_bounds
 from shoal.networks.build import build
 from shoal.networks.contraction.constraint import GainConstraint
 from shoal.networks.contraction.gain import WellPosedness
 from shoal.networks.contraction.monotone import MonotoneCell
-from shoal.networks.contraction.norms import NormBounds, operator_norm_bounds
 from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.network import Network
 from shoal.networks.ntk.empirical_kernel import empirical_kernel

@@ -7,7 +7,7 @@ from operator import mul
 import torch
 from torch import Tensor
 
-from shoal.linalg.norms import Eigenpair, least_eigenvalue, spectral_norm
+from shoal.linalg.norms import Eigenpair, dominant_singular_pair, least_eigenpair
 from shoal.networks.ntk.exact import evaluating
 from shoal.training.gram import Gram
 from shoal.training.objective import Evaluation, Objective
@@ -63,11 +63,11 @@ class Measures:
         return {"gain": max(gains), "gain_upper": max(uppers)} if self.gain_bounds else {}
 
     def _least(self, gram: Tensor) -> float:
-        value, self._vectors["least"] = least_eigenvalue(gram, self._vectors.get("least"))
+        value, self._vectors["least"] = least_eigenpair(gram, self._vectors.get("least"))
         return value
 
     def _norm(self, name: str, matrix: Tensor) -> float:
-        return self._kept(name, spectral_norm, matrix)
+        return self._kept(name, dominant_singular_pair, matrix)
 
     def _kept(
         self, name: str, norm: Callable[[Tensor, Tensor | None], Eigenpair], matrix: Tensor

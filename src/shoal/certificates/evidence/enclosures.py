@@ -14,7 +14,7 @@ from torch import Tensor
 from shoal.certificates.evidence.rounding import UNIT, down, gamma, norm_upper, up
 from shoal.core import checks
 from shoal.core.exceptions import ConvergenceError
-from shoal.linalg.norms import dominant_eigenpair
+from shoal.linalg.norms import symmetric_norm
 
 _MARGINS = (1e-4, 1e-3, 1e-2, 0.1)  # by which a norm may be overestimated, the smallest first
 _DECADES = 12  # how often the guess of an eigenvalue is lowered before it is given up
@@ -113,6 +113,9 @@ def spectral_norm(matrix: Tensor) -> float:
     of $s^2 I - W^\top W$ proves that $s$ is a bound. Where this fails, the bound is the smaller of
     $\|W\|_F$ and $\sqrt{\|W\|_1 \|W\|_\infty}$.
 
+    :func:`shoal.networks.operator_norm_bounds` makes bounds of products alone, which takes longer
+    on a CPU and serves every device, and blocks.
+
     Raises:
         TypeError: If ``matrix`` is not a floating-point tensor.
         ValueError: If it is not a matrix of finite numbers.
@@ -173,9 +176,7 @@ def _norm_of_sums(matrix: Tensor) -> float:
 
 def _largest_eigenvalue(gram: Tensor) -> float:
     """A good guess of the largest eigenvalue of a positive semidefinite matrix, or infinity."""
-    generator = torch.Generator().manual_seed(0)
-    start = torch.randn(len(gram), generator=generator, dtype=gram.dtype)
     try:
-        return dominant_eigenpair(lambda vector: gram @ vector, start, rtol=1e-3).value
+        return symmetric_norm(lambda vector: gram @ vector, len(gram), rtol=1e-3)
     except ConvergenceError:
         return math.inf

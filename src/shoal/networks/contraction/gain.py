@@ -11,8 +11,12 @@ from torch import Tensor
 from shoal.architectures import ImplicitArchitecture
 from shoal.core.checks import float_tensor
 from shoal.equilibrium.recurrent.layer import Layer
-from shoal.linalg.norms import Eigenpair, spectral_norm
-from shoal.networks.contraction.norms import NormBounds, operator_norm_bounds
+from shoal.linalg.norms import (
+    Eigenpair,
+    NormBounds,
+    dominant_singular_pair,
+    operator_norm_bounds,
+)
 
 
 class WeightNorm(Protocol):
@@ -57,7 +61,7 @@ class MatrixNorm:
 
     def estimate(self, weight: Tensor, near: Tensor | None = None) -> Eigenpair:
         """An estimate of the norm, by Lanczos iteration."""
-        return spectral_norm(weight, near)
+        return dominant_singular_pair(weight, near)
 
 
 def gain_factor(layer: Layer) -> float:

@@ -16,7 +16,7 @@ from shoal.pages.figures import COLORS, GRAY, Axes
 from shoal.reproductions.deqs import by_name
 from shoal.reproductions.ling2024.designs import cached_design
 from shoal.reproductions.ling2024.equivalent_spectra import estimated_kernels
-from shoal.reproductions.ling2024.setting import spectral_norm
+from shoal.reproductions.ling2024.setting import difference_norm
 from shoal.reproductions.ling2024.spectra import ImageSpectra, MixtureSpectra, Sample, Spectra
 
 
@@ -52,11 +52,11 @@ class _DesignSpectra(Spectra):
         estimate = estimated_kernels(design.original, x, width=width, seed=seed).ck
         other = estimated_ck(design.architecture, x, width=width, seed=seed + 1)
         found: dict[str, Any] = {
-            "exact": spectral_norm(exact - designed),
-            "estimate": spectral_norm(estimate - other),
-            "deq_noise": spectral_norm(estimate - exact),
-            "design_noise": spectral_norm(other - designed),
-            "size": spectral_norm(exact),
+            "exact": difference_norm(exact - designed),
+            "estimate": difference_norm(estimate - other),
+            "deq_noise": difference_norm(estimate - exact),
+            "design_noise": difference_norm(other - designed),
+            "size": difference_norm(exact),
         }
         pairs = {"deq": exact, "design": designed}
         pairs |= {"deq_estimate": estimate, "design_estimate": other}

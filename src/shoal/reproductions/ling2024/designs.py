@@ -17,7 +17,7 @@ from shoal.lab.formatting import interval
 from shoal.pages.figures import COLORS, Axes, Figure
 from shoal.reproductions.deqs import title_of
 from shoal.reproductions.ling2024.sample_sizes import SampleSizes, make_room
-from shoal.reproductions.ling2024.setting import Kind, spectral_norm
+from shoal.reproductions.ling2024.setting import Kind, difference_norm
 
 _REACH = 4.0  # of the activations that are shown, in units of tau0
 _WORDS = {"hard_tanh": "hard tanh", "leaky_relu": "leaky ReLU", "sinusoid": "sinusoid"}
@@ -74,14 +74,14 @@ class DesignError(SampleSizes):
         mixture = self.mixture(n)
         x = mixture.sample(n, seed)[0].to(device)
         exact = shoal.kernel(shoal.centered(deq, tau0=mixture.tau0), x)
-        sizes = {"ck": spectral_norm(exact.ck), "ntk": spectral_norm(exact.ntk)}
+        sizes = {"ck": difference_norm(exact.ck), "ntk": difference_norm(exact.ntk)}
         found = {f"{kind}_size": size for kind, size in sizes.items()}
         for kind, family in self._designs(name):
             design = cached_design(deq, mixture.tau0, kind, family)
             designed = shoal.kernel(design.architecture, x)
             difference = getattr(designed, kind) - getattr(exact, kind)
             del designed  # two matrices less while the norm is sought
-            found[f"{kind}_{family}"] = spectral_norm(difference) / sizes[kind]
+            found[f"{kind}_{family}"] = difference_norm(difference) / sizes[kind]
         return found
 
     def _designs(self, name: str) -> list[tuple[Kind, str]]:

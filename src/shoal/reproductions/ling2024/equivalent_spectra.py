@@ -18,7 +18,7 @@ from shoal.lab.descent import network_for
 from shoal.lab.formatting import short
 from shoal.networks import EquilibriumNetwork
 from shoal.pages.figures import COLORS, GRAY, Axes
-from shoal.reproductions.ling2024.setting import PAPER_GROUPS, Kind, equivalent_of, spectral_norm
+from shoal.reproductions.ling2024.setting import PAPER_GROUPS, Kind, difference_norm, equivalent_of
 from shoal.reproductions.ling2024.spectra import ImageSpectra, MixtureSpectra, Sample, Spectra
 
 # "paper": the form with V of Theorems 3.3 and 3.4, "norms": shoal's form; both for the DEQ centered
@@ -79,16 +79,16 @@ class _EquivalentSpectra(Spectra):
             estimated_kernels(first, sample.x, width=self.width, seed=seed), self.kind
         )
         found: dict[str, Any] = {
-            "size": spectral_norm(exact),
-            "noise": spectral_norm(estimate - exact),
+            "size": difference_norm(exact),
+            "noise": difference_norm(estimate - exact),
             "equivalent": operators[self.forms[0]][1].eigvalsh(),
             "exact": torch.linalg.eigvalsh(exact),
             "estimate": torch.linalg.eigvalsh(estimate),
         }
         for form, (centered, operator) in operators.items():
-            found[f"exact_{form}"] = spectral_norm(matrices[centered], operator)
+            found[f"exact_{form}"] = difference_norm(matrices[centered], operator)
             if centered == first:
-                found[f"estimate_{form}"] = spectral_norm(estimate, operator)
+                found[f"estimate_{form}"] = difference_norm(estimate, operator)
         return found | self._predicted(deq, sample)
 
     def _predicted(self, deq: DEQ, sample: Sample) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from shoal.lab.figures import new_row
 from shoal.lab.formatting import short, signed
 from shoal.pages.figures import COLORS, Figure
 from shoal.reproductions.ling2024.sample_sizes import SampleSizes, make_room
-from shoal.reproductions.ling2024.setting import PAPER_GROUPS, Kind, equivalent_of, spectral_norm
+from shoal.reproductions.ling2024.setting import PAPER_GROUPS, Kind, difference_norm, equivalent_of
 from shoal.reproductions.ling2024.spectra import Sample
 
 _MATRIX = {"ck": "G", "ntk": "K"}
@@ -60,10 +60,10 @@ class _EquivalentError(SampleSizes):
         assert sample.mixture is not None
         centered = shoal.centered(deq, tau0=sample.mixture.tau0)
         exact: Tensor = getattr(shoal.kernel(centered, sample.x, trainable=groups), self.kind)
-        found = {"size": spectral_norm(exact)}
+        found = {"size": difference_norm(exact)}
         for form in forms:
             eq = equivalent_of(form, deq, *sample, trainable=groups)
-            error = spectral_norm(exact, getattr(eq, self.kind))
+            error = difference_norm(exact, getattr(eq, self.kind))
             found[form] = error / found["size"]
         return found
 

@@ -41,7 +41,7 @@ def equivalent_of(
         return shoal.equivalent(deq, x, labels, trainable=trainable, **options)
 
 
-def spectral_norm(matrix: Tensor, less: Operator | None = None) -> float:
+def difference_norm(matrix: Tensor, less: Operator | None = None) -> float:
     """The norm of a symmetric matrix, or of what it has more than an operator."""
 
     def product(v: Tensor) -> Tensor:
