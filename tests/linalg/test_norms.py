@@ -37,12 +37,12 @@ def test_what_does_not_converge_says_so() -> None:
         symmetric_norm(lambda v: matrix @ v, 300, steps=9)
 
 
-@pytest.mark.parametrize("steps", [1, 4, 30])
+@pytest.mark.parametrize("steps", [1, 4, 48])
 def test_norms_of_many_matrices_are_found_from_below(steps: int) -> None:
     generator = torch.Generator().manual_seed(0)
     several = torch.randn(5, 30, 30, dtype=torch.float64, generator=generator)
     several[1] = 0.0
-    several[2, :, 1:] = 0.0  # of rank one
+    several[2] = several[2, :, :2] @ several[2, :2]  # of rank two
     start = torch.randn(5, 30, dtype=torch.float64, generator=generator)
     found = norms_from_below(
         lambda v: torch.einsum("nij,nj->ni", several, v),
@@ -52,5 +52,5 @@ def test_norms_of_many_matrices_are_found_from_below(steps: int) -> None:
     )
     true = torch.linalg.matrix_norm(several, 2)
     assert (found <= true * (1 + 1e-12)).all()
-    if steps == 30:
+    if steps == 48:  # more than there are dimensions
         torch.testing.assert_close(found, true, rtol=1e-10, atol=0.0)

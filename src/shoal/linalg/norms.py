@@ -21,6 +21,7 @@ _FINE, _COARSE = 1e-4, 1e-3  # relative residuals; errors of eigenvalues are abo
 # the second one where numbers overflow
 _FAILURES = (ConvergenceError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 _NOISE = 0.3  # of the last eigenvector's length: no eigenvector is overlooked that overtakes it
+_EXHAUSTED = 1e-13  # of a vector's length: what is new in it by less is made by rounding
 _ROUNDING = 8.0  # in units of size times machine precision, per squaring; generous
 
 
@@ -75,7 +76,7 @@ def dominant_eigenpair(
         if (
             last
             or k % _EVERY == _EVERY - 1
-            or bool(beside[k] <= 1e-13 * diagonal[: k + 1].abs().max())
+            or bool(beside[k] <= _EXHAUSTED * diagonal[: k + 1].abs().max())
         ):
             value, vector, bound = _extreme(diagonal[: k + 1], beside[: k + 1])
             if bound <= rtol * abs(value) or last:
@@ -213,8 +214,11 @@ def norms_from_below(
     spaces, images = RowSpaces(start), []
     for _ in range(steps):
         images.append(push(spaces.basis[-1]))
-        if not bool((spaces.add(pull(images[-1])) > 0).any()):
+        back = pull(images[-1])
+        new = spaces.add(back) > _EXHAUSTED * torch.linalg.vector_norm(back, dim=1)
+        if not bool(new.any()):
             break
+        spaces.basis[-1] = spaces.basis[-1] * new[:, None]
     norms: Tensor = torch.linalg.matrix_norm(torch.stack(images, 2), 2)
     return norms
 
