@@ -119,3 +119,24 @@ def test_those_of_networks(architecture):
     for modes in product(MODES, MODES):
         found = derivative(total, modes, (1, 0))(X, weight)
         torch.testing.assert_close(found, truth, rtol=1e-9, atol=1e-10)
+
+
+def test_an_equilibrium_inside_a_cell():
+    torch.manual_seed(0)
+    x = torch.randn(4, 3).double().requires_grad_()
+    inner = shoal.Equilibrium(lambda y, z: torch.tanh(y / 3 + z), on_failure="raise")
+    outer = shoal.Equilibrium(
+        lambda z, x: inner(torch.zeros_like(z), z) / 2 + x, on_failure="raise"
+    )
+    z = torch.zeros(4, 3).double()
+    for _ in range(50):
+        y = torch.zeros(4, 3).double()
+        for _ in range(40):
+            y = torch.tanh(y / 3 + z)
+        z = y / 2 + x
+    found = []
+    for one in (z, outer(torch.zeros(4, 3).double(), x)):
+        (first,) = torch.autograd.grad(one.pow(3).sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), x)
+        found.append((one, first, second))
+    torch.testing.assert_close(*found, rtol=1e-8, atol=1e-9)

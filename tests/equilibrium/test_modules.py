@@ -368,6 +368,8 @@ def test_refusals_of_transforms_name_the_reason_and_the_remedy():
     x = torch.ones(2, 1, 3, dtype=torch.float64)
     with pytest.raises(NotImplementedError, match=r"OneStep.*Unrolled.*depends on the values"):
         torch.func.vmap(lambda x: total(x, shoal.Unrolled()))(x)
+    with pytest.raises(NotImplementedError, match=r"vectorize=True.*torch.func.jacrev"):
+        torch.autograd.functional.jacobian(total, x[0], vectorize=True)
 
 
 def test_inputs_by_name_have_rows_too():

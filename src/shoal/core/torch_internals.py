@@ -82,6 +82,7 @@ submodules: Callable[[nn.Module], dict[str, nn.Module | None]] = attrgetter("_mo
 storage_id: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
 results_of: Callable[[Any], Sequence[Any]] = attrgetter("_schema.returns")  # of an operation
 
+_POINT = "_shoal_point"  # marks where an equilibrium is, inside the cell of another one
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -300,6 +301,13 @@ def next_operation() -> int:
     return _get_sequence_nr()
 
 
+def point_at(z: Tensor) -> Tensor:
+    """A leaf with some values, which computations around it do not take for one from outside."""
+    point = z.detach().requires_grad_()
+    setattr(point, _POINT, True)
+    return point
+
+
 def outside_tensors(
     value: Tensor, point: Tensor, known: Iterable[Tensor], since: int
 ) -> tuple[Tensor, ...] | None:
@@ -325,7 +333,7 @@ def outside_tensors(
         seen.add(edge)
         if node.name() == "torch::autograd::AccumulateGrad":
             leaf: Tensor = node.variable  # type: ignore[attr-defined]
-            if leaf is not point:
+            if leaf is not point and not hasattr(leaf, _POINT):
                 found[id(leaf)] = leaf
         elif edge in by_edge:
             found[id(by_edge[edge])] = by_edge[edge]

@@ -19,6 +19,7 @@ from shoal.core.torch_internals import (
     below_transform,
     in_forward_mode,
     in_full_precision,
+    is_batched_by_autograd,
     is_followed,
     is_mapped,
     is_transformed,
@@ -26,6 +27,7 @@ from shoal.core.torch_internals import (
     next_operation,
     outside_tensors,
     partial_derivatives,
+    point_at,
     without_forward_mode,
     without_fused_attention,
 )
@@ -49,6 +51,10 @@ _DUAL_TENSORS_LAST = (
 _HIDDEN = (
     "f uses a tensor that requires a gradient but is not among its arguments, in an operation that "
     "cannot be looked into. First derivatives are right; for second ones pass it in `inputs`"
+)
+_NOT_BATCHED = (
+    "several cotangents at once (is_grads_batched=True, or vectorize=True) are not for equilibria; "
+    "take torch.func.jacrev, or torch.func.vmap of a vjp"
 )
 _NOT_MAPPED = (
     "gradient must be Implicit(), Neumann() or OneStep() in torch.func.vmap, got Unrolled(), "
@@ -112,7 +118,7 @@ def _opaque(of: Map, options: SolveOptions, start: Tensor, tensors: Sequence[Ten
 
 def _linearized(problem: Problem, outcome: Outcome) -> Linearization:
     """The map near the solution, by another evaluation."""
-    point = outcome.solution.value.detach().requires_grad_()
+    point = point_at(outcome.solution.value)
     kept = None if in_forward_mode() else outcome.kept  # which has no tangent
     attention = without_fused_attention() if in_forward_mode() else nullcontext()
     with attention:  # one evaluation, whatever is done to more
@@ -217,6 +223,8 @@ class _Attached(torch.autograd.Function):
     @staticmethod
     @in_full_precision
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+        if is_batched_by_autograd(cotangent):
+            raise NotImplementedError(_NOT_BATCHED)
         needed = ctx.needs_input_grad[5:]
         if not _is_last(ctx, cotangent):
             with without_fused_attention():

@@ -12,6 +12,7 @@ from torch import Tensor
 from shoal.core.torch_internals import (
     is_transformed,
     kept_as_they_are,
+    point_at,
     pytree,
     version,
     vjp,
@@ -241,7 +242,7 @@ class FunctionProblem(Problem):
             return self.evaluate(z), None
         try:
             # one evaluation, whatever is done to more
-            near = kept_as_they_are(lambda: self.linearize(z.detach().requires_grad_()))
+            near = kept_as_they_are(lambda: self.linearize(point_at(z)))
         except RuntimeError:
             self.evaluate(z.clone())  # which says better what is wrong with a function in place
             raise
