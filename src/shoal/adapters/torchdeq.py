@@ -49,8 +49,14 @@ _INSTEAD = {
     "register_norm_module": "torch.nn.utils.parametrize.register_parametrization",
     "power_method": "deq(f, z, sradius_mode=True) in evaluation mode",
     "fp_correction": "a weighted sum of your loss over the states that deq returns",
+    "register_weight_func": "a weighted sum of your loss over the states that deq returns",
+    "solver_stat_from_final_step": "the second result of deq, which has the residual of its state",
     "mixed_init": "a start of your own, z0",
     "reset_dropout": "nothing: random numbers of a cell are drawn once for each solve",
+    **dict.fromkeys(
+        ("core", "dropout", "grad", "loss", "norm", "solver", "utils"),
+        "its functions, which are in shoal.adapters.torchdeq itself",
+    ),
 }
 
 

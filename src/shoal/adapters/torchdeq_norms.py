@@ -1,6 +1,7 @@
 """Norms and penalties under torchdeq's names."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,32 @@ _NORMED: dict[type[nn.Module], int] = {
     **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), 1),
 }
 
+_BOUND = "shoal.GainConstraint instead of apply_norm, which bounds the norms of weights"
+_SCALE = (
+    "apply_norm as it is, and then set module.parametrizations.weight.original0, the scale, of "
+    "each layer and freeze it by requires_grad_(False)"
+)
+_SPECTRAL = "torch.nn.utils.parametrizations.spectral_norm(module, n_power_iterations=..., eps=...)"
+_WEIGHT = "torch.nn.utils.parametrizations.weight_norm(module, name, dim)"
+# what must have torchdeq's default: that, and what to use for another; in args, and as arguments
+_FIXED_IN_ARGS: dict[str, tuple[Any, str]] = {
+    "norm_no_scale": (False, _SCALE),
+    "norm_target_norm": (1.0, _SCALE),
+    "norm_clip": (False, _BOUND),
+    "norm_clip_value": (1.0, _BOUND),
+    "sn_n_power_iters": (1, _SPECTRAL),
+}
+_FIXED_OPTIONS: dict[str, tuple[Any, str]] = {
+    "learn_scale": (True, _SCALE),
+    "target_norm": (1.0, _SCALE),
+    "clip": (False, _BOUND),
+    "clip_value": (1.0, _BOUND),
+    "n_power_iterations": (1, _SPECTRAL),
+    "eps": (1e-12, _SPECTRAL),
+    "names": (None, _WEIGHT),
+    "dims": (None, _WEIGHT),
+}
+
 
 def apply_norm(
     model: nn.Module,
@@ -21,6 +48,7 @@ def apply_norm(
     prefix_filter_out: str | Sequence[str] | None = None,
     filter_out: str | Sequence[str] | None = None,
     args: object = None,
+    **options: Any,
 ) -> None:
     """Give linear and convolutional layers weight normalization with a learned scale, PyTorch's.
 
@@ -29,25 +57,43 @@ def apply_norm(
         norm_type: ``"weight_norm"`` or ``"none"``.
         prefix_filter_out: Layers whose names begin so are left out.
         filter_out: Layers whose names contain this are left out.
-        args: May have ``norm_type``, instead of the argument.
+        args: May have ``norm_type``, instead of the argument, and torchdeq's other options of
+            norms at their defaults.
+        options: Options of torchdeq's norms, at their defaults.
+
+    Raises:
+        ValueError: For another norm, or for options of norms at other values.
+        TypeError: For options that torchdeq's norms do not have.
     """
     given = mapping_of(args)
     norm_type = given.get("norm_type", norm_type)
-    changed = [n for n in ("norm_no_scale", "norm_clip") if given.get(n)]
+    unknown = sorted(set(options) - set(_FIXED_OPTIONS))
+    if unknown:
+        known = ", ".join(_FIXED_OPTIONS)
+        raise TypeError(f"apply_norm has no option {unknown[0]!r}; it has {known}")
     if norm_type == "none":
         return
-    if norm_type != "weight_norm" or changed:
+    if norm_type != "weight_norm":
         raise ValueError(
-            f"norm_type must be 'weight_norm' with a learned scale, or 'none', got "
-            f"{', '.join([repr(norm_type), *changed])}; use shoal.GainConstraint or "
-            "torch.nn.utils.parametrizations.spectral_norm"
+            f"norm_type must be 'weight_norm' or 'none', got {norm_type!r}; use "
+            "torch.nn.utils.parametrizations.spectral_norm, or shoal.GainConstraint for a bound"
         )
+    _check_defaults(given, _FIXED_IN_ARGS)
+    _check_defaults(options, _FIXED_OPTIONS)
     starts, parts = _several(prefix_filter_out), _several(filter_out)
     for name, module in list(model.named_modules()):
         dim = _NORMED.get(type(module))
         left_out = name.startswith(starts) if starts else False
         if dim is not None and not left_out and not any(part in name for part in parts):
             parametrizations.weight_norm(module, "weight", dim)
+
+
+def _check_defaults(given: Mapping[str, Any], fixed: Mapping[str, tuple[Any, str]]) -> None:
+    """Refuse options at other values than their defaults, with what to use instead."""
+    for name, (default, instead) in fixed.items():
+        value = given.get(name, default)
+        if value != default:
+            raise ValueError(f"{name} must be {default!r}, got {value!r}; use {instead}")
 
 
 def _several(names: str | Sequence[str] | None) -> tuple[str, ...]:

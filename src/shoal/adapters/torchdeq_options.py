@@ -16,6 +16,24 @@ from shoal.equilibrium.solvers.solution import check_on_failure
 _SOLVERS = ("fixed_point_iter", "anderson", "broyden")
 _CORES = ("sliced", "indexing")
 _MODES = ("abs", "rel")
+# options of single solvers that must have torchdeq's default
+_FIXED = {"lam": 1e-4, "ls": False, "return_final": False}
+# options that are lists on a command line: their defaults there
+_SEVERAL: dict[str, list[int]] = {"grad": [1], "sup_loc": [], "indexing": []}
+# options on a command line that get_deq does not read: their defaults, and who reads them
+_OF_OTHERS: dict[str, tuple[Any, str]] = {
+    "norm_type": ("weight_norm", "of apply_norm"),
+    "norm_no_scale": (False, "of apply_norm, which refuses it"),
+    "norm_clip": (False, "of apply_norm, which refuses it"),
+    "norm_clip_value": (1.0, "of apply_norm, which refuses others"),
+    "norm_target_norm": (1.0, "of apply_norm, which refuses others"),
+    "sn_n_power_iters": (1, "of apply_norm, which refuses others"),
+    "gamma": (0.8, "read by the program alone: weights of losses of several states"),
+    "jac_loss_weight": (0.0, "read by the program alone: the weight of jac_reg"),
+    "jac_loss_freq": (0.0, "read by the program alone: how often jac_reg is added"),
+    "jac_incremental": (0, "read by the program alone: when jac_loss_weight grows"),
+    "sradius_mode": (False, "of deq(f, z), if the program passes it on"),
+}
 
 
 @dataclass(frozen=True)
@@ -128,27 +146,34 @@ def solver_of(
     else:
         tau = own.pop("tau", 1.0)
         solver = Picard(max_steps=steps) if tau == 1 else DampedPicard(tau, max_steps=steps)
-    if own:
+    refused = [name for name, value in own.items() if name not in _FIXED or value != _FIXED[name]]
+    if refused:
         raise ValueError(
-            f"solver_kwargs must be options of {kind!r}, got {next(iter(own))!r}; give one of "
+            f"solver_kwargs must be options of {kind!r}, got {refused[0]!r}; give one of "
             "shoal's solvers as f_solver to set all that it knows"
         )
     return solver.with_tolerances(rtol, atol)
 
 
 def add_deq_args(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``get_deq`` to a program's command line."""
-    known = {"f_solver": str, "b_solver": str, "grad": int, "sup_loc": int, "indexing": int}
+    """Add torchdeq's options to a program's command line, with its defaults.
+
+    ``no_stat`` and ``on_failure`` of ``get_deq`` are added too.
+
+    Args:
+        parser: The program's own parser.
+    """
     for field in fields(Options):
-        name, default = f"--{field.name}", field.default
-        described = f"of get_deq (default: {default})"
-        if isinstance(default, bool) or field.name == "no_stat":
-            parser.add_argument(name, action="store_true", default=default, help=described)
-            continue
-        several = "+" if field.name in ("grad", "sup_loc", "indexing") else None
-        kind = known.get(field.name, type(default))
-        parser.add_argument(name, type=kind, nargs=several, default=default, help=described)
-    parser.add_argument("--norm_type", default="weight_norm", help="of apply_norm")
-    parser.add_argument("--jac_loss_weight", type=float, default=0.0, help="of jac_reg, yours")
-    parser.add_argument("--jac_loss_freq", type=float, default=0.0, help="of jac_reg, yours")
-    parser.add_argument("--sradius_mode", action="store_true", help="estimate spectral radii")
+        _add(parser, field.name, _SEVERAL.get(field.name, field.default), "of get_deq")
+    for name, (default, reader) in _OF_OTHERS.items():
+        _add(parser, name, default, reader)
+
+
+def _add(parser: argparse.ArgumentParser, name: str, default: Any, reader: str) -> None:
+    described = f"{reader} (default: {default})"
+    if default is None or isinstance(default, bool):
+        parser.add_argument(f"--{name}", action="store_true", default=default, help=described)
+    elif isinstance(default, list):
+        parser.add_argument(f"--{name}", type=int, nargs="+", default=default, help=described)
+    else:
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=described)
