@@ -142,6 +142,42 @@ class Parametrized(nn.Module):
         return torch.tanh(0.8 * self.linear(z) + x)
 
 
+class Surrounded(nn.Module):
+    """A cell whose equilibrium is one part of a model that is compiled, a `CompiledModel`."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, z, x):
+        return torch.tanh(0.5 * self.linear(z) + x)
+
+
+class CompiledModel(nn.Module):
+    """Layers, an equilibrium of their output, and a scale: the result is an equilibrium, too."""
+
+    def __init__(self, cell, **options):
+        super().__init__()
+        self.before = nn.Sequential(nn.Linear(4, 4), nn.Tanh()).double()
+        self.equilibrium = Equilibrium(cell, **options)
+        self.scale = nn.Parameter(torch.tensor([0.5, 0.8, 1.5, 2.0], dtype=torch.float64))
+
+    def forward(self, z0, x):
+        return self.scale * self.equilibrium(z0, self.before(x))
+
+    def cell(self, z, x):
+        """The map of which the result is the fixed point."""
+        return self.scale * self.equilibrium.cell(z / self.scale, self.before(x))
+
+    @property
+    def solution(self):
+        return self.equilibrium.solution
+
+    @property
+    def log(self):
+        return self.equilibrium.log
+
+
 def _randn(*shape):
     return torch.randn(*shape, dtype=torch.float64)
 
@@ -178,14 +214,23 @@ CELLS = {
     Pretrained: lambda: (torch.zeros(3, 4).double(), (_randn(3, 4),), {}, {}),
     WithDropout: lambda: (torch.zeros(3, 4).double(), (_randn(3, 4),), {}, {}),
     Parametrized: lambda: (torch.zeros(3, 4).double(), (), {"x": _randn(3, 4)}, {}),
+    Surrounded: lambda: (torch.zeros(3, 4).double(), (_randn(3, 4),), {}, {}),
 }
 
 
-def prepared(kind, **options):
-    """A layer of a cell, in evaluation mode but for dropout; a start; inputs."""
+def prepared(kind, *, backend="eager", **options):
+    """A layer of a cell, in evaluation mode but for dropout; a start; inputs.
+
+    For `Surrounded` it is a compiled model with such a layer inside.
+    """
     torch.manual_seed(0)
     cell = kind().double()
     z0, inputs, named, own = CELLS[kind]()
-    layer = Equilibrium(cell, on_failure="raise", **own, **options)
+    own = {"on_failure": "raise", **own, **options}
+    if kind is Surrounded:
+        torch.compiler.reset()  # each test compiles its own
+        layer = torch.compile(CompiledModel(cell, **own), backend=backend)
+    else:
+        layer = Equilibrium(cell, **own)
     layer.train(kind is WithDropout)
     return layer, z0, inputs, named

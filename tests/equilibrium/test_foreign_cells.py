@@ -1,10 +1,15 @@
 """Every cell that shoal did not write: values, gradients in both modes, second ones, training."""
 
+import copy
+
 import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from equilibrium.foreign_cells import CELLS, prepared
+from equilibrium.foreign_cells import CELLS, Surrounded, prepared
+
+# PyTorch's compiler looks at gradients of tensors that have none
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 
 # PyTorch's forward mode still loads parts that it calls deprecated itself
 forward_mode = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
@@ -61,37 +66,81 @@ def test_second_derivatives(kind):
 
 @every_cell
 def test_backward_reaches_every_parameter(kind):
-    """As a training loop calls it: the gradients of 2,000 steps of the cell, unrolled."""
+    """As a training loop calls it: the gradients of 400 steps of the cell, unrolled."""
     layer, z0, inputs, named = prepared(kind)
     torch.manual_seed(1)
     sum(leaf.sin().sum() for leaf in pytree.tree_leaves(layer(z0, *inputs, **named))).backward()
-    found = {n: p.grad.clone() for n, p in layer.cell.named_parameters() if p.requires_grad}
+    found = {n: p.grad.clone() for n, p in layer.named_parameters() if p.requires_grad}
     layer.zero_grad()
     state = z0
     for _ in range(400):
         torch.manual_seed(1)
         state = layer.cell(state, *inputs, **named)
     sum(leaf.sin().sum() for leaf in pytree.tree_leaves(state)).backward()
-    for name, parameter in layer.cell.named_parameters():
+    for name, parameter in layer.named_parameters():
         if parameter.requires_grad:
             torch.testing.assert_close(found[name], parameter.grad, rtol=1e-8, atol=1e-9)
 
 
-@every_cell
-def test_training(kind):
-    layer, z0, inputs, named = prepared(kind)
+def teach(layer, z0, inputs, named):
+    """What the layer returns with other parameters, before these are put back."""
+    own = copy.deepcopy(layer.state_dict())
     torch.manual_seed(2)
-    target = pytree.tree_map(lambda leaf: 0.1 * torch.randn_like(leaf), z0)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        torch.manual_seed(1)  # of the dropout
+        target = layer(z0, *inputs, **named)
+    layer.load_state_dict(own)
+    return pytree.tree_leaves(target)
+
+
+def losses(layer, z0, inputs, named):
+    """The distances from what another layer of the kind returns, in 60 steps of Adam."""
+    target = teach(layer, z0, inputs, named)
     optimizer = torch.optim.Adam(layer.parameters(), 1e-2)
-    losses = []
-    for _ in range(15):
+    found = []
+    for _ in range(60):
         optimizer.zero_grad()
         torch.manual_seed(1)
         state = pytree.tree_leaves(layer(z0, *inputs, **named))
-        pairs = zip(state, pytree.tree_leaves(target), strict=True)
-        loss = sum((leaf - aim).square().mean() for leaf, aim in pairs)
+        loss = sum((leaf - aim).square().mean() for leaf, aim in zip(state, target, strict=True))
         loss.backward()
         optimizer.step()
-        losses.append(float(loss.detach()))
-    assert losses[-1] < losses[0]
+        found.append(float(loss.detach()))
+    return found
+
+
+@pytest.mark.thorough("Splitting")
+@every_cell
+def test_training(kind):
+    """It learns what another of its kind does: of the loss at most 0.5% are left, as measured."""
+    layer, *given = prepared(kind)
+    first, *_, last = losses(layer, *given)
+    assert last < first / 50
     assert "all" in str(layer.log)
+
+
+def test_the_model_is_compiled():
+    """What comes before the equilibrium and what comes after it, each in a graph of its own."""
+    graphs = []
+
+    def backend(graph, _inputs):
+        calls = [node for node in graph.graph.nodes if node.op == "call_function"]
+        graphs.append([node.target.__name__ for node in calls])
+        return graph.forward
+
+    model, z0, inputs, _ = prepared(Surrounded, backend=backend)
+    model(z0, *inputs)
+    assert graphs == [["linear", "tanh"], ["mul"]]
+
+
+@pytest.mark.thorough
+def test_gradients_and_training_of_a_model_with_compiled_gradients():
+    """The backend that also makes graphs of backward passes, which know reverse mode alone."""
+    model, *given = prepared(Surrounded, backend="aot_eager")
+    function, tensors = as_function(model, *given)
+    assert gradcheck(function, tensors, fast_mode=True)
+    first, *_, last = losses(model, *given)
+    assert last < first / 50
