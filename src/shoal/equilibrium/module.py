@@ -1,7 +1,7 @@
 """Any module, or any function, as a layer that returns its equilibrium."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from shoal.core.checks import flag, seeded
 from shoal.core.torch_internals import full_precision, is_transformed, pytree, uncompiled
+from shoal.equilibrium.call_scope import CallScope
 from shoal.equilibrium.cuda_graphs.recurring_cells import CellProblem
 from shoal.equilibrium.implicit import equilibrium_of
 from shoal.equilibrium.maps import OfFunction
@@ -141,7 +142,7 @@ class Equilibrium(nn.Module):
             )
         self.solution: Solution | None = None
         self._series = Series()
-        self._scope: _Scope | None = None  # of the last solve
+        self._scope: CallScope | None = None  # of the last solve
 
     @property
     def log(self) -> SolveLog:
@@ -181,7 +182,7 @@ class Equilibrium(nn.Module):
         named: dict[str, Any],
     ) -> State:
         problem, start = self.problem(z0, *inputs, **named)
-        assert isinstance(problem.scope, _Scope)
+        assert isinstance(problem.scope, CallScope)
         self._scope = problem.scope
         options = _for_autocast(options, start)
         options = options.with_recall(self._warm(start, inputs, named))
@@ -203,7 +204,7 @@ class Equilibrium(nn.Module):
         if self.separable:
             _check_rows((inputs, named), len(start))
         cell = self.cell
-        function, scope = cell, _Scope(start)
+        function, scope = cell, CallScope(start)
         if isinstance(cell, PreparedCell):
             inputs, function = prepared_inputs(cell, inputs, named), cell.step
             scope.begin()
@@ -228,7 +229,7 @@ class Equilibrium(nn.Module):
         with nullcontext() if last is None else last.prepared_again():
             problem, _ = self.problem(z, *inputs, **named)
         if last is not None:
-            assert isinstance(problem.scope, _Scope)
+            assert isinstance(problem.scope, CallScope)
             problem.scope.repeat(last)
         return problem, problem.layout.rows(z)
 
@@ -312,78 +313,6 @@ class Equilibrium(nn.Module):
             "_scope": None,
             "options": replace(self.options, log=SolveLog(once=True), warm=None),
         }
-
-
-class _Scope:
-    """The context of a cell's calls: the caller's autocast, and the same random numbers.
-
-    Attributes:
-        autocast: Whether autocast is on.
-        random: Whether the cell draws random numbers; known after its first call.
-    """
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.kind = tensor.device.type
-        self.autocast = torch.amp.is_autocast_available(self.kind) and torch.is_autocast_enabled(
-            self.kind
-        )
-        self.dtype = torch.get_autocast_dtype(self.kind) if self.autocast else None
-        self.random: bool | None = None
-        self.first = self.before = self._state()
-
-    def __call__(self) -> AbstractContextManager[None]:
-        nothing = not self.autocast and self.random is False
-        return nullcontext() if nothing else self._entered()
-
-    def begin(self) -> None:
-        """Let the cell's random numbers come after those that are drawn by now."""
-        self.before = self._state()
-
-    @contextmanager
-    def prepared_again(self) -> Iterator[None]:
-        """Draw the random numbers that came before the cell's, if there were any."""
-        if all(map(torch.equal, self.first, self.before)):
-            yield
-            return
-        with self._from(self.first):
-            yield
-
-    def repeat(self, other: "_Scope") -> None:
-        """Draw the random numbers of another scope, if it was of the same device."""
-        if other.random and other.kind == self.kind:
-            self.before, self.random = other.before, True
-
-    @contextmanager
-    def _entered(self) -> Iterator[None]:
-        with torch.autocast(self.kind, self.dtype, enabled=self.autocast):
-            if self.random is None:
-                yield
-                now = self._state()
-                self.random = not all(map(torch.equal, now, self.before))
-            elif self.random:
-                with self._from(self.before):
-                    yield
-            else:
-                yield
-
-    @contextmanager
-    def _from(self, states: list[Tensor]) -> Iterator[None]:
-        """Draw random numbers from a state on, and leave those outside alone."""
-        outside = self._state()
-        self._restore(states)
-        try:
-            yield
-        finally:
-            self._restore(outside)
-
-    def _state(self) -> list[Tensor]:
-        states = [torch.get_rng_state()]
-        return [*states, torch.cuda.get_rng_state()] if self.kind == "cuda" else states
-
-    def _restore(self, states: list[Tensor]) -> None:
-        torch.set_rng_state(states[0])
-        if len(states) > 1:
-            torch.cuda.set_rng_state(states[1])
 
 
 def _solvers(solver: Solver | Sequence[Solver] | None) -> tuple[Solver, ...]:

@@ -48,7 +48,7 @@ class MonotoneCell(PreparedCell):
     $W = (1 - m) I - A^\top A + B - B^\top$, a monotone operator network (Winston and Kolter 2020).
     The cell is one step of Peaceman-Rachford splitting,
     $z \mapsto z + 2(I + \alpha M)^{-1}(\varphi(z - \alpha(Mz - Ux - b)) - z)$ with $M = I - W$,
-    whose fixed point is the same. Its iteration converges whatever the parameters are. Use it as
+    whose fixed point is the same. Its iteration contracts whatever the parameters are. Use it as
     ``shoal.Equilibrium(shoal.MonotoneCell(...))``, with any optimizer.
 
     A step costs two products with matrices of shape (width, width). Once per solve there is a
