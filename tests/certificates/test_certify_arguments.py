@@ -10,6 +10,7 @@ import torch
 
 import shoal
 from certificates.networks import data, ling2023, sphere
+from shoal.equilibrium import Gradient
 
 
 def test_arrays_and_single_precision() -> None:
@@ -139,21 +140,50 @@ def test_weights_made_of_other_parameters_are_refused() -> None:
             shoal.certify(net, x, y)
 
 
+INEXACT = [
+    shoal.OneStep(),
+    shoal.Neumann(0),
+    shoal.Neumann(2),
+    shoal.Reversible(0.5),
+    shoal.Reversible(0.5, steps=1),
+    shoal.Unrolled(),
+]
+
+
+@pytest.mark.parametrize("gradient", INEXACT, ids=repr)
 @pytest.mark.parametrize("architecture", [shoal.ImplicitNetwork(0.1), shoal.DEQ.ling2023(0.001, 2)])
 def test_networks_without_their_exact_gradient_are_refused(
-    architecture: shoal.DEQ | shoal.ImplicitNetwork,
+    architecture: shoal.DEQ | shoal.ImplicitNetwork, gradient: Gradient
 ) -> None:
-    """The theorems are about descent along the gradient; one step's is another direction."""
+    """The theorems are about descent along the gradient of equilibria, and no other direction."""
     x, y = torch.eye(2).double(), torch.tensor([0.1, -0.1]).double()
     options: dict[str, Any] = {"in_features": 2, "width": 64, "dtype": torch.float64}
     options["readout_scale"] = 0.0
-    net = shoal.build(architecture, gradient=shoal.OneStep(), **options)
-    with pytest.raises(ValueError, match=r"net must have the exact gradient .*=OneStep"):
+    net = shoal.build(architecture, gradient=gradient, **options)
+    words = rf"the exact gradient .*={type(gradient).__name__}\(.*: build it with .*=Implicit\(\)"
+    with pytest.raises(ValueError, match=words):
         shoal.certify(net, x, y)
+    assert shoal.certify(shoal.build(architecture, **options), x, y).holds
+
+
+def test_steps_that_find_a_state_may_miss_its_gradient() -> None:
+    """That is why unrolled networks are refused: recurrent weights can map their states to zero."""
+    x, y = torch.eye(2).double(), torch.tensor([0.1, -0.1]).double()
+    found = {}
     for gradient in (shoal.Implicit(), shoal.Unrolled()):
-        exact = shoal.certify(shoal.build(architecture, gradient=gradient, **options), x, y)
-        assert exact.holds
-        assert exact.fingerprint["gradient method"] == type(gradient).__name__
+        deq = shoal.DEQ(shoal.Tanh(), 0.1, 0.8)
+        net = shoal.build(deq, in_features=2, width=64, dtype=torch.float64, gradient=gradient)
+        with torch.no_grad():
+            net.recurrent.zero_()
+            states = net.features(x)
+            basis = torch.linalg.qr(states.T).Q
+            net.recurrent.normal_(generator=torch.Generator().manual_seed(0))
+            net.recurrent -= net.recurrent @ basis @ basis.T
+        torch.testing.assert_close(net.features(x), states)
+        loss = 0.5 * (net(x)[:, 0] - y).square().sum()
+        found[type(gradient)] = torch.autograd.grad(loss, net.recurrent)[0]
+    exact, unrolled = found[shoal.Implicit], found[shoal.Unrolled]
+    assert (unrolled - exact).norm() > 0.1 * exact.norm()
 
 
 def test_no_step_is_so_small_that_the_loss_may_grow() -> None:

@@ -95,6 +95,9 @@ def test_certificates_of_anything_else_are_refused() -> None:
         ((network(), *more), "x, y"),
         ((network(gradient=shoal.OneStep()), x, y), "gradient method"),
         ((network(gradient=shoal.Unrolled()), x, y), "gradient method"),
+        ((network(gradient=shoal.Implicit(rtol=0.5)), x, y), "gradient method"),
+        ((network(gradient=shoal.Implicit(shoal.Picard(max_steps=1))), x, y), "gradient method"),
+        ((network(solver=shoal.Picard(rtol=0.5)), x, y), "solver"),
     ]
     for arguments, words in others:
         with pytest.raises(ValueError, match=rf"got one of which {words} differ: certify again"):

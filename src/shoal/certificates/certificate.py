@@ -167,7 +167,7 @@ class Certificate:
         conclusions: What each theorem says, for gradient flow and for gradient descent.
         measurements: Numbers of the network and the data, by name.
         fingerprint: What it is about: checksums of the weights and the data, the architecture,
-            the groups that are trained and, for equilibria, the method of their gradients.
+            the groups that are trained and, for equilibria, their solver and gradient.
             ``train`` refuses a certificate of anything else.
     """
 

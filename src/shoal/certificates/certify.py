@@ -13,7 +13,7 @@ from shoal.certificates.evidence.resolution import with_resolution
 from shoal.certificates.refusals import uncovered
 from shoal.core import checks
 from shoal.core.settings import in_standard_settings
-from shoal.equilibrium import OneStep
+from shoal.equilibrium import Implicit
 from shoal.networks import EquilibriumNetwork, Network
 from shoal.training.problem import Problem
 
@@ -46,8 +46,8 @@ def certify(
     applies is evaluated on the network as it is now, for gradient flow and for gradient descent.
     All errors of evaluating it count. Those of a training run do not: a certificate is about exact
     arithmetic, and says in ``promises.resolution`` what loss rounding may leave in a run. It is
-    about the exact gradient, too: networks built with ``gradient=OneStep()`` are refused.
-    Weights of any dtype are taken as the numbers that they are.
+    about the exact gradient of equilibria, too: networks built with another gradient than
+    ``Implicit()`` are refused. Weights of any dtype are taken as the numbers that they are.
 
     Args:
         net: The network, at the start of its training.
@@ -62,7 +62,7 @@ def certify(
     Raises:
         TypeError: If an argument is not of its kind, or no theorem is known for the architecture.
         ValueError: If shapes do not fit, a number is out of range, or the network was built with
-            a gradient that is not exact.
+            another gradient than ``Implicit()``.
 
     Example:
         >>> import torch, shoal
@@ -106,8 +106,12 @@ def _check_groups(net: Network[Any]) -> None:
 
 
 def _check_gradient(net: Network[Any]) -> None:
-    """Refuse networks that are trained along another direction than their gradient."""
-    if isinstance(net, EquilibriumNetwork) and isinstance(net.options.gradient, OneStep):
+    """Refuse networks that may be trained along another direction than their gradient.
+
+    ``Unrolled`` ends with the step at which the state converges. Its derivative may be far from the
+    gradient then: after one step, if the recurrent weights map the state after it to zero.
+    """
+    if isinstance(net, EquilibriumNetwork) and not isinstance(net.options.gradient, Implicit):
         raise ValueError(  # noqa: TRY004
             "net must have the exact gradient of its equilibrium, which the theorems are about, "
             f"got gradient={net.options.gradient!r}: build it with gradient=Implicit()"

@@ -44,14 +44,16 @@ class Problem(NamedTuple):
         return cls(net, inputs, labels)
 
     def fingerprint(self) -> dict[str, str]:
-        """Checksums of all that a certificate is about, and what is trained by which gradient.
+        """Checksums of all that a certificate is about, and what is trained by which method.
 
         Numbers count, not their dtype: those of a network in float32 are the same in float64.
         """
         groups = self.net.groups.items()
         method: dict[str, str] = {}
         if isinstance(self.net, EquilibriumNetwork):
-            method["gradient method"] = type(self.net.options.gradient).__name__
+            options = self.net.options
+            method["gradient method"] = description(options.gradient)
+            method["solver"] = description(options.solver)
         return {
             **method,
             "architecture": description(self.net.architecture),
