@@ -1,6 +1,7 @@
 """The file that a run goes on from, and all that its numbers depend on."""
 
 import os
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,9 +13,10 @@ from shoal.core.checks import real
 from shoal.core.files import checksum
 from shoal.networks import Network
 from shoal.networks.ntk.exact import solve_options
+from shoal.training.functions import Describer
 from shoal.training.objective import Objective
 
-_LAYOUT = "2"  # of what is in the file; others are refused
+_LAYOUT = "3"  # of what is in the file; others are refused
 
 
 def run_checkpoint(
@@ -34,19 +36,27 @@ def run_checkpoint(
     seconds = real("checkpoint_seconds", seconds, at_least=0)
     if path is None:
         return None
+    describer = Describer()
     identity = {
         "layout": _LAYOUT,
-        "net": _network_checksum(objective),
+        "net": _network_checksum(objective, describer),
         "x": checksum({}, objective.x.map(Tensor.cpu).named("x")),
         "y": checksum({}, {"y": objective.y.cpu()}),
         "reduction": repr(objective.divisor),
-        "loss": getattr(objective.loss, "__qualname__", type(objective.loss).__qualname__),
+        "loss": checksum({"loss": describer.text(objective.loss)}, {}),
         **settings,
     }
+    if describer.unknown:
+        warnings.warn(
+            f"net or loss uses objects of {', '.join(describer.unknown)}, of which checkpoint "
+            "compares the class alone: give the same ones again when the run goes on",
+            UserWarning,
+            stacklevel=3,
+        )
     return Checkpoint(path, "training", identity, seconds)
 
 
-def _network_checksum(objective: Objective) -> str:
+def _network_checksum(objective: Objective, describer: Describer) -> str:
     """A checksum of the weights, and of all that says what is computed with them."""
     net = objective.network
     networks = [one for one in net.modules() if isinstance(one, Network)]
@@ -54,21 +64,12 @@ def _network_checksum(objective: Objective) -> str:
     for one in net.modules():
         if (how := solve_options(one)) is not None:
             warm = getattr(one, "warm_start", False)
-            solves.append((how.solver, how.gradient, how.on_failure, warm, one.training))
-    # the settings of modules, and of parametrizations of weights, are plain attributes
-    modules = [
-        (name, type(module).__qualname__, {k: v for k, v in vars(module).items() if _plain(v)})
-        for name, module in net.named_modules()
-        if not isinstance(module, Network)
-    ]
+            solvers = (how.solver, *how.fallbacks)
+            solves.append((solvers, how.gradient, how.on_failure, warm, one.training))
     parts = {
         "architectures": description([one.architecture for one in networks]),
         "trained": " ".join(objective.weights),
         "solves": description(solves),
-        "modules": description(modules),
+        "modules": describer.text(net),
     }
-    return checksum(parts, {n: tensor.detach().cpu() for n, tensor in net.state_dict().items()})
-
-
-def _plain(value: object) -> bool:
-    return isinstance(value, bool | int | float | str)
+    return checksum(parts, {})
