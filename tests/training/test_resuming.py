@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import shoal
 from training import killing
@@ -84,27 +85,49 @@ def test_interrupted_runs_go_on_bit_by_bit(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["descent", pytest.param("adam", marks=pytest.mark.slow)])
-def test_killed_processes_leave_a_run_that_goes_on(tmp_path, kind) -> None:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    environment["CUDA_VISIBLE_DEVICES"] = ""  # a forked child cannot use what its parent has begun
-    command = [sys.executable, killing.__file__, str(tmp_path), "3", "5", kind]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
-    counts = list(map(int, done.stdout.split()))
-    assert counts == sorted(counts)
-    assert counts[0] > 0
+@pytest.mark.parametrize(("kind", "kills"), [("descent", 10), ("adam", 110)])
+def test_killed_processes_leave_runs_that_go_on(tmp_path, kind, kills) -> None:
+    """Two processes write to one folder, and each is killed at random moments of its steps."""
+    for number, counts in killed(tmp_path, kind, kills).items():
+        assert counts == sorted(set(counts)), number  # each life made steps
+    paths = [killing.checkpoint_of(tmp_path, number) for number in killing.NUMBERS]
+    steps = max(map(killing.finished, paths)) + 5
+    (tmp_path / "straight").mkdir()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        run, net = killing.run(kind, tmp_path / "run.safetensors")
-        whole, straight = killing.run(kind)
+        for number, path in enumerate(paths):
+            run, net = killing.run(kind, number, path, steps=steps)
+            kept = tmp_path / "straight" / path.name
+            whole, straight = killing.run(kind, number, kept, steps=steps)
+            same(run, whole)
+            same_tensors(net.state_dict(), straight.state_dict())
+            same_tensors(load_file(path), load_file(kept))  # with the state of the optimizer
     finally:
         torch.set_num_threads(threads)
-    same(run, whole)
-    for name, tensor in straight.state_dict().items():
-        assert torch.equal(tensor, net.state_dict()[name])
-    assert os.listdir(tmp_path) == ["run.safetensors"]  # nothing half-written is left
+    left = sorted(os.listdir(tmp_path))
+    assert left == ["0.safetensors", "1.safetensors", "straight"]  # nothing half-written
+
+
+def killed(folder, kind, kills) -> dict[int, list[int]]:
+    """Kill two processes, so many times in all; for each, the steps it had made after each."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment["CUDA_VISIBLE_DEVICES"] = ""  # a forked child cannot use what its parent has begun
+    command = [sys.executable, killing.__file__, str(folder), str(kills), "5", kind]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    counts: dict[int, list[int]] = {number: [] for number in killing.NUMBERS}
+    for line in done.stdout.splitlines():
+        number, made = map(int, line.split())
+        counts[number].append(made)
+    assert sum(map(len, counts.values())) == kills
+    return counts
+
+
+def same_tensors(first, second) -> None:
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        assert torch.equal(tensor, second[name]), name
 
 
 def test_checkpoints_of_other_runs_are_refused(tmp_path) -> None:
