@@ -9,7 +9,10 @@ from torch.utils import _pytree as pytree
 from equilibrium.foreign_cells import CELLS, Surrounded, prepared
 
 # PyTorch's compiler looks at gradients of tensors that have none
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated"),
+]
 
 # PyTorch's forward mode still loads parts that it calls deprecated itself
 forward_mode = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")

@@ -30,6 +30,7 @@ from shoal.activations import Activation
 from shoal.activations.description import description
 from shoal.core.fields import stated_fields
 from shoal.core.files import checksum
+from shoal.core.torch_internals import submodules
 
 _SETTINGS = (bool, int, float, str)
 _OTHERS = (complex, bytes, range, slice, Enum, type(None), type(...))
@@ -92,7 +93,7 @@ class Describer:
 
     def _settings(self, module: nn.Module) -> str:
         """The attributes that are numbers, names or functions; others may change in any call."""
-        compiled = "_orig_mod" in module._modules  # whose functions lead to that module
+        compiled = "_orig_mod" in submodules(module)  # whose functions lead to that module
         return self._tree(
             {
                 name: value
