@@ -308,3 +308,22 @@ def test_json_holds_all_and_is_json() -> None:
         "Picard",
         "DampedPicard",
     ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rank", [1, 2, 5, 20])
+def test_eigenvalues_of_jacobians_of_low_rank(rank, dtype):
+    """States so large that their Jacobians are not formed, whose Krylov spaces soon end."""
+    generator = torch.Generator().manual_seed(rank)
+    left, right = (torch.randn(200, rank, generator=generator).double() / 20 for _ in range(2))
+    weight = (left @ right.T).to(dtype)
+    zero, x = torch.zeros(3, 200, dtype=dtype), torch.ones(3, 200, dtype=dtype)
+    rel = 1e-9 if dtype is torch.float64 else 1e-4
+    d = shoal.diagnose(lambda z, x: z @ weight.T + x, zero, x)
+    radius = float(torch.linalg.eigvals(right.T @ left).abs().max())
+    assert d.spectrum.radius == pytest.approx(radius, rel=rel)
+    assert d.spectrum.norm == pytest.approx(float(torch.linalg.matrix_norm(weight, 2)), rel=rel)
+    assert max(d.spectrum.residuals) < rel
+    half = shoal.diagnose(lambda z, x: z / 2 + x, zero, x).spectrum
+    assert half.radii == pytest.approx([0.5] * 3, rel=1e-6)
+    assert half.nearest_one == pytest.approx([0.5] * 3, rel=1e-6)

@@ -16,6 +16,7 @@ from shoal.linalg.norms import norms_from_below
 from shoal.linalg.row_spaces import RowSpaces
 
 _FORMED = 128  # entries of a state up to which the Jacobian is formed
+_ROUNDING = 500  # units of rounding in a product of many terms
 _STEPS = 48  # products in each Krylov space
 _SAMPLES = 16  # at most
 _ENTRIES = 2**24  # of a Krylov space, of all samples together: those of large states are fewer
@@ -69,21 +70,20 @@ def jacobian_spectrum(problem: Problem, z: Tensor, rows: Tensor) -> JacobianSpec
     near = _Rows(problem.linearize(z.detach()), chosen)
     if size <= _FORMED:
         matrix = near.formed(size).cpu()  # where eigenvalues are always at hand
-        values = torch.linalg.eigvals(matrix)
+        values = [*torch.linalg.eigvals(matrix)]
         norms = torch.linalg.matrix_norm(matrix, 2)
         residuals = torch.zeros_like(norms)
     else:
         start = _start(len(chosen), size, z)
-        norms = norms_from_below(near.push, near.pull, start, _STEPS)
+        norms = norms_from_below(near.push, near.pull, start, _STEPS, rounding=near.rounding)
         values, residuals = _arnoldi(near, start)
-    order = values.abs().argsort(1, descending=True)
-    values = values.gather(1, order)
+    values = [one[one.abs().argsort(descending=True)] for one in values]
     return JacobianSpectrum(
         tuple(chosen.tolist()),
         tuple(norms.tolist()),
-        tuple(values[:, 0].abs().tolist()),
-        tuple(tuple(complex(v) for v in row) for row in values.tolist()),
-        tuple((1 - values).abs().amin(1).tolist()),
+        tuple(float(one[0].abs()) for one in values),
+        tuple(tuple(complex(v) for v in one.tolist()) for one in values),
+        tuple(float((1 - one).abs().min()) for one in values),
         tuple(residuals.tolist()),
         size <= _FORMED,
     )
@@ -94,6 +94,11 @@ class _Rows:
 
     def __init__(self, near: Linearization, rows: Tensor) -> None:
         self.near, self.rows = near, rows
+
+    @property
+    def rounding(self) -> float:
+        """Of a product's length, what is made by rounding in the cell's dtype."""
+        return _ROUNDING * torch.finfo(self.near.z.dtype).eps
 
     def push(self, k: Tensor) -> Tensor:
         return self._among(self.near.push, k)
@@ -117,14 +122,26 @@ def _start(count: int, size: int, like: Tensor) -> Tensor:
     return torch.randn(count, size, generator=generator, dtype=torch.float64).to(like.device)
 
 
-def _arnoldi(near: _Rows, start: Tensor) -> tuple[Tensor, Tensor]:
-    """Ritz values of each sample, and the relative residual of the largest."""
+def _arnoldi(near: _Rows, start: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Ritz values of each sample, and the relative residual of the largest.
+
+    A Krylov space that holds its own image ends there, with eigenvalues.
+    """
     spaces = RowSpaces(start)
+    counts, grows = torch.zeros(len(start)).long(), torch.ones(len(start)).bool()
     for _ in range(_STEPS):
         # the transposed one, which has the same eigenvalues, and needs no second derivatives
-        lengths = spaces.add(near.pull(spaces.basis[-1]))
-    values, vectors = torch.linalg.eig(spaces.coordinates[:, :-1].cpu())
-    top = values.abs().argmax(1)
-    last = vectors[torch.arange(len(top)), -1, top].abs()
-    largest = values.abs().amax(1).clamp_min(math.ulp(0.0))
-    return values, last * lengths.cpu() / largest
+        image = near.pull(spaces.basis[-1])
+        counts += grows
+        new = spaces.add(image) > near.rounding * torch.linalg.vector_norm(image, dim=1)
+        grows &= new.cpu()
+        if not bool(grows.any()):
+            break
+    found, residuals = [], []
+    for matrix, count, more in zip(spaces.coordinates.cpu(), counts, grows, strict=True):
+        values, vectors = torch.linalg.eig(matrix[:count, :count])
+        top = values.abs().argmax()
+        beyond = vectors[-1, top].abs() * matrix[count, count - 1] * more
+        found.append(values)
+        residuals.append(beyond / values[top].abs().clamp_min(math.ulp(0.0)))
+    return found, torch.stack(residuals)

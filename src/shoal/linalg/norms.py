@@ -198,7 +198,12 @@ def dominant_singular_pair(matrix: Tensor, near: Tensor | None = None) -> Eigenp
 
 
 def norms_from_below(
-    push: Callable[[Tensor], Tensor], pull: Callable[[Tensor], Tensor], start: Tensor, steps: int
+    push: Callable[[Tensor], Tensor],
+    pull: Callable[[Tensor], Tensor],
+    start: Tensor,
+    steps: int,
+    *,
+    rounding: float = _EXHAUSTED,
 ) -> Tensor:
     r"""The norms of many matrices $J$, one for each row, of which only products are at hand.
 
@@ -210,12 +215,13 @@ def norms_from_below(
         pull: $g \mapsto J^\top g$ of all rows, in float64.
         start: Where to begin; shape (matrices, columns).
         steps: How many products of each kind at most.
+        rounding: Of a vector's length, what rounding may make: less is no new direction.
     """
     spaces, images = RowSpaces(start), []
     for _ in range(steps):
         images.append(push(spaces.basis[-1]))
         back = pull(images[-1])
-        new = spaces.add(back) > _EXHAUSTED * torch.linalg.vector_norm(back, dim=1)
+        new = spaces.add(back) > rounding * torch.linalg.vector_norm(back, dim=1)
         if not bool(new.any()):
             break
         spaces.basis[-1] = spaces.basis[-1] * new[:, None]
