@@ -16,9 +16,9 @@ from shoal.equilibrium import (
     Unrolled,
     fixed_point,
 )
-from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.recurrent.layer import Layer
 from shoal.equilibrium.recurrent.layer_equilibrium import equilibrium
+from shoal.equilibrium.solve_options import SolveOptions
 
 TREATMENTS = pytest.mark.parametrize("failed", ["best", "zero"])
 SLOPES = (0.5, 1.5, -3.0, 0.2)  # of which Picard iteration solves the first and the last

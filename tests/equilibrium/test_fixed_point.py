@@ -18,9 +18,9 @@ from shoal.equilibrium import (
     fixed_point,
     solve,
 )
-from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.recurrent.layer import Layer
 from shoal.equilibrium.recurrent.layer_equilibrium import equilibrium
+from shoal.equilibrium.solve_options import SolveOptions
 
 SOLVERS = [Picard(), DampedPicard(0.8), Anderson(), Broyden(), NewtonKrylov()]
 every_solver = pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: type(s).__name__)

@@ -10,7 +10,7 @@ from shoal.core.torch_internals import in_full_precision, uncompiled
 from shoal.equilibrium.implicit import equilibrium_of
 from shoal.equilibrium.maps import OfFunction
 from shoal.equilibrium.methods import Gradient, check_gradient
-from shoal.equilibrium.options import SolveOptions
+from shoal.equilibrium.solve_options import SolveOptions
 from shoal.equilibrium.solvers.base import Solver
 from shoal.equilibrium.solvers.solution import Solution, check_on_failure
 from shoal.equilibrium.solvers.solve import check_solver, function_problem

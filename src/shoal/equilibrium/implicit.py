@@ -33,8 +33,8 @@ from shoal.core.torch_internals import (
 )
 from shoal.equilibrium.maps import Adjoint, Map, OfFunction, Tangent, copies, merged_rows
 from shoal.equilibrium.methods import Neumann, OneStep, Reversible, Unrolled
-from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.reversible import reversible_equilibrium
+from shoal.equilibrium.solve_options import SolveOptions
 from shoal.equilibrium.solvers.driver import Outcome, repeat
 from shoal.equilibrium.solvers.problem import (
     FunctionProblem,

@@ -15,8 +15,8 @@ from shoal.equilibrium.cuda_graphs.recurring_cells import CellProblem
 from shoal.equilibrium.implicit import equilibrium_of
 from shoal.equilibrium.maps import OfFunction
 from shoal.equilibrium.methods import Gradient, Unrolled, check_gradient, exact_gradient
-from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.prepared_cell import PreparedCell, prepared_inputs
+from shoal.equilibrium.solve_options import SolveOptions
 from shoal.equilibrium.solvers.anderson import Anderson
 from shoal.equilibrium.solvers.base import Solver
 from shoal.equilibrium.solvers.broyden import Broyden

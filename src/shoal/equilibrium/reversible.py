@@ -15,7 +15,7 @@ from torch import Tensor
 from shoal.core.torch_internals import in_full_precision, is_transformed
 from shoal.equilibrium.maps import Map
 from shoal.equilibrium.methods import Reversible
-from shoal.equilibrium.options import SolveOptions
+from shoal.equilibrium.solve_options import SolveOptions
 from shoal.equilibrium.solvers.limits import WORSE
 from shoal.equilibrium.solvers.problem import Problem
 from shoal.equilibrium.solvers.solution import Solution

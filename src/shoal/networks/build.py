@@ -12,7 +12,7 @@ from shoal.core import checks
 from shoal.core.settings import standard_settings
 from shoal.equilibrium import Gradient, Solver
 from shoal.equilibrium.methods import check_gradient
-from shoal.equilibrium.options import SolveOptions
+from shoal.equilibrium.solve_options import SolveOptions
 from shoal.equilibrium.solvers.solution import check_on_failure
 from shoal.equilibrium.solvers.solve import check_solver
 from shoal.networks import implicit_network  # noqa: F401  (it registers its networks)

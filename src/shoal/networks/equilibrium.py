@@ -12,10 +12,10 @@ from shoal.architectures import ImplicitArchitecture
 from shoal.core.checks import float_tensor
 from shoal.core.torch_internals import changed_copy, full_precision, is_wrapped, uncompiled
 from shoal.equilibrium import Solution
-from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.recurrent.layer import Layer
 from shoal.equilibrium.recurrent.layer_equilibrium import equilibrium
 from shoal.equilibrium.recurrent.loop import loop_equilibrium, recurrent_problem
+from shoal.equilibrium.solve_options import SolveOptions
 from shoal.equilibrium.solvers.driver import drive
 from shoal.equilibrium.solvers.problem import Problem
 from shoal.equilibrium.solvers.solution import SolveLog, handle_failure

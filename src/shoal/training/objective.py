@@ -12,7 +12,7 @@ from torch.nn import Module, Parameter
 
 from shoal.core.checks import one_of
 from shoal.core.processes import ALONE
-from shoal.equilibrium.options import SolveOptions
+from shoal.equilibrium.solve_options import SolveOptions
 from shoal.kernels.arguments import as_tensor
 from shoal.networks import EquilibriumNetwork, Network
 from shoal.networks.module_inputs import ModuleInputs

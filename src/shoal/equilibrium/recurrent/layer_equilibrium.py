@@ -13,8 +13,8 @@ from torch import Tensor
 from shoal.core.torch_internals import full_precision, uncompiled
 from shoal.equilibrium.implicit import equilibrium_of
 from shoal.equilibrium.methods import Unrolled
-from shoal.equilibrium.options import SolveOptions
 from shoal.equilibrium.recurrent.layer import Layer, LayerProblem
+from shoal.equilibrium.solve_options import SolveOptions
 from shoal.equilibrium.solvers.picard import without_coarse_steps
 
 

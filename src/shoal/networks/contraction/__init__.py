@@ -1,1 +1,1 @@
-"""Norms of weights, certified, and what keeps a recurrent layer a contraction."""
+"""What keeps a recurrent layer a contraction, and what always has an equilibrium."""

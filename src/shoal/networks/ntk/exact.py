@@ -7,7 +7,7 @@ import torch
 from torch.nn import Module
 
 from shoal.core.torch_internals import BatchNorm, Dropout, changed_copy, submodules
-from shoal.equilibrium.options import SolveOptions
+from shoal.equilibrium.solve_options import SolveOptions
 from shoal.equilibrium.solvers.warm import Series
 from shoal.networks.network import Network
 
