@@ -231,6 +231,7 @@ START = torch.ones(2, 1)
         (lambda: ours.get_deq(grad=0), ValueError, "grad must be"),
         (lambda: ours.get_deq(grad=[1, 2]), ValueError, "one for each state"),
         (lambda: ours.get_deq(indexing=[5, 2]), ValueError, "indexing must be"),
+        (lambda: ours.get_deq(indexing=[100]), ValueError, r"below f_max_iter = 40, got \[100\]"),
         (
             lambda: ours.get_deq(core="indexing", n_states=2, f_solver="anderson"),
             ValueError,

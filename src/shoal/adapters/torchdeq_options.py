@@ -103,7 +103,13 @@ class Options:
             rest = steps % count if self.core == "indexing" else 0
             return [steps // count + rest, *[steps // count] * (count - 1)]
         ends = [0, *items("indexing", self.indexing or ()), steps]
-        return [integer("indexing", b - a, at_least=1) for a, b in itertools.pairwise(ends)]
+        parts = [b - a for a, b in itertools.pairwise(ends)]
+        if min(parts) < 1:
+            raise ValueError(
+                f"indexing must be rising numbers of steps below f_max_iter = {steps}, got "
+                f"{list(self.indexing or ())}"
+            )
+        return parts
 
     def samples(self, step: int, last: int) -> bool:
         """Whether the state after a step of the phantom gradient is returned."""
