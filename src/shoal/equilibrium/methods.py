@@ -16,7 +16,8 @@ class Gradient:
         failed: Which gradient samples have whose solve failed, in the forward or in the backward
             pass, where failures do not raise. ``"best"``: that of the iterate of least residual, of
             both equations; it is not exact, and bounded as the iterates are. ``"zero"``: none, as
-            if the samples were not there.
+            if the samples were not there. Where a cell returns NaN for a sample, gradients of
+            weights are NaN, as in any network.
     """
 
     failed: str = field(default="best", kw_only=True)
