@@ -202,7 +202,7 @@ def test_a_model_whose_solver_fails_is_said_to(recwarn: pytest.WarningsRecorder)
 
 def test_a_loop_that_settles_nowhere_is_cut_without_a_correction() -> None:
     failing = Model(lambda z: 1 + (10 * z).exp())
-    failing.layer = shoal.Equilibrium(failing.step, on_failure="status")
+    failing.layer = shoal.Equilibrium(failing.step, solver=shoal.Picard(), on_failure="status")
     assert cut_loop(failing, inputs(20), 1).weight is None
 
 
