@@ -201,8 +201,11 @@ def test_a_model_whose_solver_fails_is_said_to(recwarn: pytest.WarningsRecorder)
 
 
 def test_a_loop_that_settles_nowhere_is_cut_without_a_correction() -> None:
-    failing = Model(lambda z: 1 + (10 * z).exp())
-    failing.layer = shoal.Equilibrium(failing.step, solver=shoal.Picard(), on_failure="status")
+    failing = Model(lambda z: z + 100)
+    with torch.no_grad():
+        failing.recurrent.weight.copy_(2 * torch.eye(6))  # z = z + 100 + Ux has no solution
+        failing.recurrent.bias.zero_()
+    failing.layer = shoal.Equilibrium(failing.step, on_failure="status")
     assert cut_loop(failing, inputs(20), 1).weight is None
 
 
