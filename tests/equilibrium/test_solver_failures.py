@@ -111,3 +111,13 @@ def test_stagnation_on_a_gpu_names_its_rounding(monkeypatch):
         "shoal.equilibrium.solvers.solution._rounds", lambda tensor: len(tensor) == 2
     )
     assert 'torch.backends.cudnn.conv.fp32_precision = "ieee"' in found.explain()
+
+
+@every_solver
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_iterates_so_large_that_residuals_vanish_are_no_solutions(solver, dtype):
+    """z + 100 + u is z itself, as rounded, beyond 1e18."""
+    u = torch.randn(20, 6, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    found = solve(lambda z, u: z + 100 + u, 0 * u, inputs=(u,), solver=solver, on_failure="status")
+    assert not found.converged.any()
+    assert (found.residual > 100).all()

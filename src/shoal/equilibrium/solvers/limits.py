@@ -22,6 +22,7 @@ class Limits:
         atol: The absolute tolerance, for states of the order of one.
         explicit: Whether the user has given that.
         finest: The least absolute tolerance.
+        rounding: That of a number, relatively.
         least: The least norm of which no square is so small that its rounding counts.
         most: The largest norm of which no square overflows.
     """
@@ -30,6 +31,7 @@ class Limits:
     atol: float
     explicit: bool
     finest: float
+    rounding: float
     least: float
     most: float
 
@@ -43,6 +45,7 @@ class Limits:
             *solver.tolerances(dtype),
             explicit=solver.atol is not None,
             finest=info.tiny * info.eps,
+            rounding=info.eps,
             least=math.sqrt(width * computed.tiny / computed.eps),
             most=math.sqrt(computed.max),
         )

@@ -212,8 +212,12 @@ class Records:
         return codes if self._codes is None else np.where(self._codes < 0, codes, self._codes)
 
     def _escaped(self, residual: Array, size: Array) -> Array:
-        """Which samples run to infinity, where residuals become small only relatively."""
-        escaped: Array = (size > WORSE * self._first) & (residual > self._start / _FALLEN)
+        """Which samples run to infinity, where residuals become small only relatively, or vanish.
+
+        Beside an iterate that is large enough, rounding leaves nothing of any residual.
+        """
+        unknown = np.maximum(residual, self.limits.rounding * size)
+        escaped: Array = (size > WORSE * self._first) & (unknown > self._start / _FALLEN)
         return escaped
 
     def _close(
