@@ -19,6 +19,7 @@ DOOR = SOURCE / "core" / "torch_internals.py"
 # of tensors, modules, storages, operations and nodes, whatever they are called in the code
 ATTRIBUTES = {
     "_backward_hooks",
+    "_backward_pre_hooks",
     "_buffers",
     "_cdata",
     "_compiled_call_impl",

@@ -245,7 +245,7 @@ START = torch.ones(2, 1)
         (
             lambda: ours.get_deq()(torch.cos, START, {"return_final": True}),
             ValueError,
-            "got 'return_final'",
+            "return_final=False, got return_final=True",
         ),
         (lambda: ours.get_deq()(torch.cos, START)[1]["abs_trace"], KeyError, "not recorded"),
         (lambda: ours.get_deq()(torch.cos, START)[1]["other"], KeyError, "other"),

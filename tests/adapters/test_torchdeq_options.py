@@ -193,7 +193,7 @@ def test_options_of_the_program_are_its_own():
 
 
 def test_a_line_search_is_refused():
-    with pytest.raises(ValueError, match="got 'ls'; give one of shoal's solvers as f_solver"):
+    with pytest.raises(ValueError, match="got ls=True; give one of shoal's solvers as f_solver"):
         ours.get_deq(f_solver="broyden")(torch.cos, torch.ones(2, 1), {"ls": True})
 
 

@@ -189,6 +189,6 @@ def test_residuals_near_rounding_are_told_from_cycles():
     assert "in this order: (1) a larger rtol, or float64; (2) the solver Newton" in near.explain()
     far = near.with_value(near.value * 1e-3)
     assert "(1) keep the norms" in far.explain()
-    assert "NewtonKrylov" not in far.explain(["NewtonKrylov"])
+    assert "NewtonKrylov" not in far.explain(tried=["NewtonKrylov"])
     tree = near.with_value({"a": torch.ones(1, 2), "b": torch.ones(1, 2)})
     assert tree.explain() == near.explain()

@@ -194,6 +194,10 @@ def test_what_it_may_not_do():
     pruned = torch.nn.utils.prune.l1_unstructured(Factored(), "factor", 0.4)
     with pytest.raises(TypeError, match="must have no hooks and no compile"):
         shoal.Equilibrium(pruned)(zero, x)
+    hooked = Factored()
+    hooked.register_full_backward_hook(lambda *_: None)
+    with pytest.raises(TypeError, match="must have no hooks and no compile"):
+        shoal.Equilibrium(hooked)(zero, x)
     with pytest.raises(ValueError, match="separable must be False for a PreparedCell"):
         shoal.Equilibrium(Factored(), separable=True)
     with pytest.raises(TypeError, match="abstract"):

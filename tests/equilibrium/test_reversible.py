@@ -109,3 +109,22 @@ def test_samples_that_diverge_rest_where_they_were_best(steps):
     exact = slopes / (1 - slopes) ** 2  # of 1 / (1 - weight slope)
     torch.testing.assert_close(weight.grad[[0, 2]], exact[[0, 2]], rtol=1e-2, atol=0)
     assert layer.solution.adjoint.converged.all()
+
+
+def test_divergence_is_told_from_nan_and_no_solver_is_blamed():
+    layer = Equilibrium(lambda z, x: 3 * z + x, gradient=Reversible(0.5))
+    x = torch.ones(2, 1, requires_grad=True)
+    with pytest.warns(ConvergenceWarning, match="grew without bound") as caught:
+        z = layer(torch.zeros(2, 1), x)
+    assert "solver" not in str(caught[0].message)
+    assert z.isfinite().all()
+    with pytest.raises(NotImplementedError, match=r"vectorize=True.*one at a time"):
+        torch.autograd.grad(z, x, torch.eye(2).view(2, 2, 1), is_grads_batched=True)
+
+
+def test_steps_are_counted_in_every_dtype():
+    layer = Equilibrium(
+        lambda z, x: z / 2 + x, gradient=Reversible(0.5, steps=301), on_failure="status"
+    )
+    layer(torch.zeros(2, 1, dtype=torch.bfloat16), torch.ones(2, 1, dtype=torch.bfloat16))
+    assert layer.solution.steps.tolist() == [301, 301]

@@ -121,3 +121,11 @@ def test_iterates_so_large_that_residuals_vanish_are_no_solutions(solver, dtype)
     found = solve(lambda z, u: z + 100 + u, 0 * u, inputs=(u,), solver=solver, on_failure="status")
     assert not found.converged.any()
     assert (found.residual > 100).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_solutions_far_from_a_start_beside_another_one(dtype):
+    """tanh(2z) moves away from zero, to a solution that is a million times as far."""
+    x = torch.full((2, 4), 1e-6, dtype=dtype)
+    found = solve(lambda z, x: torch.tanh(2 * z) + x, 0 * x, inputs=(x,))
+    torch.testing.assert_close(found.value, torch.full_like(x, 0.957504), rtol=1e-5, atol=0)

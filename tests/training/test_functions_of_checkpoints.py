@@ -109,6 +109,17 @@ def test_checkpoints_of_other_solvers_of_a_layer_are_refused(tmp_path, options) 
         resumed(tmp_path / "run", FunctionCell(scaling(0.2), **options))
 
 
+def test_calls_before_a_run_do_not_matter(tmp_path) -> None:
+    """What a layer keeps of its last solve is no part of the computation."""
+    path, (x, _) = tmp_path / "run", modules.data()
+    whole = resumed(path, FunctionCell(scaling(0.2)))
+    called = FunctionCell(scaling(0.2))
+    called(x).sum().backward()
+    called.zero_grad()
+    again = resumed(path, called)
+    assert torch.equal(again.losses, whole.losses)
+
+
 def test_checkpoints_of_another_global_value_are_refused(tmp_path, monkeypatch) -> None:
     resumed(tmp_path / "run", FunctionCell(by_global_name))
     monkeypatch.setitem(globals(), "FACTOR", 0.3)

@@ -114,7 +114,9 @@ def killed(folder, kind, kills) -> dict[int, list[int]]:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     environment["CUDA_VISIBLE_DEVICES"] = ""  # a forked child cannot use what its parent has begun
     command = [sys.executable, killing.__file__, str(folder), str(kills), "5", kind]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(  # a child that hangs is no reason to wait for ever
+        command, capture_output=True, text=True, env=environment, check=False, timeout=600
+    )
     assert done.returncode == 0, done.stderr
     counts: dict[int, list[int]] = {number: [] for number in killing.NUMBERS}
     for line in done.stdout.splitlines():

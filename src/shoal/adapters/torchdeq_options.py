@@ -152,11 +152,14 @@ def solver_of(
     else:
         tau = own.pop("tau", 1.0)
         solver = Picard(max_steps=steps) if tau == 1 else DampedPicard(tau, max_steps=steps)
-    refused = [name for name, value in own.items() if name not in _FIXED or value != _FIXED[name]]
-    if refused:
+    for name, value in own.items():
+        known = name in _FIXED
+        if known and value == _FIXED[name]:
+            continue
+        expected = f"have {name}={_FIXED[name]!r}" if known else f"be options of {kind!r}"
         raise ValueError(
-            f"solver_kwargs must be options of {kind!r}, got {refused[0]!r}; give one of "
-            "shoal's solvers as f_solver to set all that it knows"
+            f"solver_kwargs must {expected}, got {name}={value!r}; give one of shoal's solvers as "
+            "f_solver to set all that it knows"
         )
     return solver.with_tolerances(rtol, atol)
 

@@ -5,6 +5,7 @@ here, when this file is imported: a PyTorch that lacks one is refused at once.
 """
 
 import functools
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import attrgetter
@@ -56,6 +57,7 @@ try:
         (parametrize, "_cache_enabled"),
         (nn.Module(), "_buffers _modules _parameters"),
         (nn.Module(), "_compiled_call_impl _forward_hooks _forward_pre_hooks"),
+        (nn.Module(), "_backward_hooks _backward_pre_hooks"),
         (Tensor, "_backward_hooks _version"),
         (torch.UntypedStorage, "_cdata"),
         (torch._C._FunctionBase, "_sequence_nr"),
@@ -82,6 +84,7 @@ submodules: Callable[[nn.Module], dict[str, nn.Module | None]] = attrgetter("_mo
 storage_id: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
 results_of: Callable[[Any], Sequence[Any]] = attrgetter("_schema.returns")  # of an operation
 
+_HOOKS = threading.RLock()  # while some are not called
 _POINT = "_shoal_point"  # marks where an equilibrium is, inside the cell of another one
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -212,15 +215,19 @@ def partial_derivatives(
 
 @contextmanager
 def _without_hooks(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """A context in which no gradient of some tensors is shown to their hooks."""
-    hooked = [(tensor, hooks) for tensor in tensors if (hooks := tensor._backward_hooks)]
-    for tensor, _ in hooked:
-        tensor._backward_hooks = None
-    try:
-        yield
-    finally:
-        for tensor, hooks in hooked:
-            tensor._backward_hooks = hooks
+    """A context in which no gradient of some tensors is shown to their hooks, in no thread.
+
+    One thread at a time: another one would take hooks that wait here for none.
+    """
+    with _HOOKS:
+        hooked = [(tensor, hooks) for tensor in tensors if (hooks := tensor._backward_hooks)]
+        for tensor, _ in hooked:
+            tensor._backward_hooks = None
+        try:
+            yield
+        finally:
+            for tensor, hooks in hooked:
+                tensor._backward_hooks = hooks
 
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
@@ -282,8 +289,13 @@ def has_loose_tensors(module: nn.Module) -> bool:
 
 def is_called_otherwise(module: nn.Module) -> bool:
     """Whether a call of a module is more than its ``forward``: hooks of its own, or compiled."""
-    hooks = module._forward_pre_hooks or module._forward_hooks
-    return bool(hooks) or module._compiled_call_impl is not None
+    several = (
+        module._forward_pre_hooks,
+        module._forward_hooks,
+        module._backward_pre_hooks,
+        module._backward_hooks,
+    )
+    return any(several) or module._compiled_call_impl is not None
 
 
 def is_reusing_weights() -> bool:

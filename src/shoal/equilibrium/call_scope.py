@@ -51,7 +51,11 @@ class CallScope:
     def _entered(self) -> Iterator[None]:
         with torch.autocast(self.kind, self.dtype, enabled=self.autocast):
             if self.random is None:
-                yield
+                try:
+                    yield
+                except BaseException:
+                    self._restore(self.before)  # the call may be made again
+                    raise
                 now = self._state()
                 self.random = not all(map(torch.equal, now, self.before))
             elif self.random:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoal.core.torch_internals import in_full_precision, is_transformed
+from shoal.core.torch_internals import in_full_precision, is_batched_by_autograd, is_transformed
 from shoal.equilibrium.maps import Map
 from shoal.equilibrium.methods import Reversible
 from shoal.equilibrium.solve_options import SolveOptions
@@ -62,27 +62,28 @@ def _iterate(
     beta, y, z, step = gradient.damping, start, start, 0
     rtol, atol = options.solver.tolerances(start.dtype)
     most = options.solver.max_steps if gradient.steps is None else gradient.steps
-    first = best = None
+    first = best = grown = None
     while True:
         value = problem.evaluate(z).value
         residual = torch.linalg.vector_norm(value - z, dim=1)
         converged = residual <= rtol * torch.linalg.vector_norm(z, dim=1) + atol
-        now = [y, z, residual, torch.full_like(residual, step)]
-        if first is None or best is None:
-            first, best = residual, now
+        now = [y, z, residual, torch.full_like(residual, step, dtype=torch.int32)]
+        if first is None or best is None or grown is None:
+            first, best, grown = residual, now, torch.zeros_like(converged)
         best = _chosen(residual < best[2], now, best)
-        if step == most or (gradient.steps is None and bool(converged.all())):
+        grown = grown | (residual > WORSE * first)
+        if step == most or (gradient.steps is None and bool((converged | grown).all())):
             break
         y = y.lerp(value, beta)
         z = z.lerp(problem.evaluate(y).value, beta)
         step += 1
     status = torch.full_like(residual, Status.OUT_OF_STEPS, dtype=torch.int8)
-    status[residual > WORSE * first] = Status.DIVERGED
-    status[converged] = Status.CONVERGED
     status[~residual.isfinite()] = Status.NOT_FINITE
+    status[grown] = Status.DIVERGED
+    status[converged] = Status.CONVERGED
     lost = (status == Status.DIVERGED) | (status == Status.NOT_FINITE)
     y, z, residual, steps = _chosen(lost, best, now)
-    return y, Solution(z, status, residual, steps.to(torch.int32), 2 * step + 1)
+    return y, Solution(z, status, residual, steps, 2 * step + 1)
 
 
 def _chosen(where: Tensor, these: Sequence[Tensor], those: Sequence[Tensor]) -> list[Tensor]:
@@ -113,6 +114,11 @@ class _Reversed(torch.autograd.Function):
     @staticmethod
     @in_full_precision
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+        if is_batched_by_autograd(cotangent):
+            raise NotImplementedError(
+                "several cotangents at once (is_grads_batched=True, or vectorize=True) are not for "
+                "Reversible(); take one at a time, or Implicit() and torch.func.jacrev"
+            )
         if torch.is_grad_enabled():  # of tensors that are not asked for, autograd would not tell
             raise NotImplementedError(
                 "gradient must be Implicit(), Neumann() or Unrolled() for second derivatives, "
@@ -121,18 +127,20 @@ class _Reversed(torch.autograd.Function):
         y, z, start, *tensors = ctx.saved_tensors
         beta = ctx.options.gradient.damping
         back = _Backward(ctx.of, tensors, ctx.needs_input_grad[6:])
-        pair = [y, z, torch.zeros_like(cotangent), cotangent]
+        states = [y, z, torch.zeros_like(cotangent), cotangent]
         for number in range(int(ctx.steps.amax()), 0, -1):
             moving = (ctx.steps >= number)[:, None]  # the others rest
-            y, z, y_bar, z_bar = pair
+            y, z, y_bar, z_bar = states
             value, pulled = back.through(y, beta * z_bar * moving)
             y_bar, z = y_bar + pulled, (z - beta * value) / (1 - beta)
             value, pulled = back.through(z, beta * y_bar * moving)
             y, y_bar = (y - beta * value) / (1 - beta), (1 - beta) * y_bar
             z_bar = (1 - beta) * z_bar + pulled
             new = y, z, y_bar, z_bar
-            pair = [torch.where(moving, one, other) for one, other in zip(new, pair, strict=True)]
-        y, z, *_ = pair
+            states = [
+                torch.where(moving, one, other) for one, other in zip(new, states, strict=True)
+            ]
+        y, z, *_ = states
         _judge(ctx.options, torch.cat([y, z], 1), torch.cat([start, start], 1), cotangent)
         return *(None,) * 6, *back.totals
 

@@ -62,7 +62,8 @@ class SolveOptions:
         # detached: autograd will attach the graph to the value itself, and logs must not hold it
         value = outcome.solution.value.detach()
         _keep(recall, outcome, value)
-        self.report("forward", outcome.solution.with_value(value), converged=outcome.converged)
+        solution = outcome.solution.with_value(value)
+        self.report("forward", solution, converged=outcome.converged, tried=solvers)
         return outcome
 
     def solve_backward(self, equation: LinearProblem) -> Outcome:
@@ -87,7 +88,7 @@ class SolveOptions:
                 at_once.learn(outcome)
         found = outcome.solution
         kept = found.with_value(found.value.detach())
-        self.report("backward", kept, converged=outcome.converged)
+        self.report("backward", kept, converged=outcome.converged, tried=solvers)
         return outcome
 
     def _solve_scaled(
@@ -120,15 +121,29 @@ class SolveOptions:
         )
         return replace(outcome, solution=found)
 
-    def report(self, where: str, found: Solution, *, converged: bool) -> None:
-        """Log an outcome, and raise or warn if there is something to say of it."""
+    def report(
+        self,
+        where: str,
+        found: Solution,
+        *,
+        converged: bool,
+        tried: Sequence[Solver] | None = None,
+    ) -> None:
+        """Log an outcome, and raise or warn if there is something to say of it.
+
+        Args:
+            where: ``"forward"`` or ``"backward"``.
+            found: The outcome.
+            converged: Whether all samples converged.
+            tried: The solvers that were used; ``None`` where a solver is not used.
+        """
         if self.log.keep(where, found, converged=converged):
             names = {
                 "forward": "The equilibrium",
                 "backward": "The backward pass of the equilibrium",
             }
-            tried = [type(solver).__name__ for solver in (self.solver, *self.fallbacks)]
-            handle_failure(found, self.on_failure, names[where], tried=tried)
+            known = None if tried is None else [type(solver).__name__ for solver in tried]
+            handle_failure(found, self.on_failure, names[where], tried=known)
 
     def held(self, z: Tensor, found: Solution) -> Tensor:
         """A solution without the gradient of the samples that failed, if those shall have none.

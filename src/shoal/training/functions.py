@@ -85,7 +85,7 @@ class Describer:
     def _module(self, module: nn.Module) -> str:
         """The classes and settings of a module and all in it, and its tensors."""
         parts = {
-            name: f"{type(one).__qualname__} {self._settings(one)}"
+            name: f"{_name(type(one))} {self._settings(one)}"
             for name, one in module.named_modules()
         }
         state = module.state_dict().items()
@@ -98,7 +98,7 @@ class Describer:
             {
                 name: value
                 for name, value in vars(module).items()
-                if isinstance(value, _SETTINGS) or (callable(value) and not compiled)
+                if isinstance(value, _SETTINGS) or (not compiled and _is_function(name, value))
             }
         )
 
@@ -185,3 +185,9 @@ def _contents(cell: Any) -> object:
         return cell.cell_contents
     except ValueError:
         return ...
+
+
+def _is_function(name: str, value: object) -> bool:
+    """Whether an attribute is a function of the user's, not an object that is kept of a call."""
+    kept = name.startswith("_") and not isinstance(value, (*_FUNCTIONS, nn.Module))
+    return callable(value) and not kept

@@ -22,7 +22,7 @@ class Limits:
         atol: The absolute tolerance, for states of the order of one.
         explicit: Whether the user has given that.
         finest: The least absolute tolerance.
-        rounding: That of a number, relatively.
+        rounding: The relative error of a rounded number, the machine epsilon of the dtype.
         least: The least norm of which no square is so small that its rounding counts.
         most: The largest norm of which no square overflows.
     """

@@ -216,8 +216,10 @@ class Records:
 
         Beside an iterate that is large enough, rounding leaves nothing of any residual.
         """
-        unknown = np.maximum(residual, self.limits.rounding * size)
-        escaped: Array = (size > WORSE * self._first) & (unknown > self._start / _FALLEN)
+        hidden = self.limits.rounding * size > self._start  # as rounding would the first step
+        escaped: Array = (size > WORSE * self._first) & (
+            (residual > self._start / _FALLEN) | hidden
+        )
         return escaped
 
     def _close(

@@ -16,7 +16,7 @@ from shoal.core.torch_internals import pytree
 from shoal.equilibrium.solvers.status import Status, remedies
 
 OnFailure = Literal["raise", "warn", "status"]
-_OURS = ("shoal.", "torch.")  # modules of calls that users have not written
+_OURS = ("shoal.", "torch.", "contextlib")  # modules of calls that users have not written
 _SHOWN = 5  # failed samples that a message names
 _ROUNDED = 300.0  # units of rounding within which a residual may be nothing else
 
@@ -98,20 +98,19 @@ class Solution:
             + (f"; {self.note})" if self.note else ")")
         )
 
-    def explain(self, tried: Collection[str] = ()) -> str:
+    def explain(self, *, tried: Collection[str] | None = ()) -> str:
         """Say for each kind of failure what happened, to which samples, and what to try.
 
         Args:
-            tried: The names of solvers that are not to be recommended.
+            tried: The names of solvers that are not to be recommended; ``None`` for all of them.
         """
         return "\n".join(self._lines(tried)) or "all samples converged"
 
-    def _lines(self, tried: Collection[str]) -> Iterator[str]:
-        sizes = self._sizes()
+    def _lines(self, tried: Collection[str] | None) -> Iterator[str]:
         for status, count in self.failures.items():
             where = (self.status == status).nonzero()[:, 0]
             named = ", ".join(map(str, where[:_SHOWN].tolist())) + (", ..." * (count > _SHOWN))
-            finest = _ROUNDED * torch.finfo(sizes.dtype).eps * sizes[where]
+            finest = _ROUNDED * torch.finfo(self.residual.dtype).eps * self._sizes()[where]
             rounded = bool((self.residual[where] <= finest).all())
             yield (
                 f"{count} of {len(self.status)} samples ({named}): {status.message} "
@@ -130,7 +129,7 @@ class Solution:
     def _sizes(self) -> Tensor:
         """The norm of each sample's value, of all tensors of a tree."""
         leaves = pytree.tree_leaves(self.value)
-        flat = [leaf.detach().reshape(len(self.residual), -1) for leaf in leaves]
+        flat = [leaf.detach().reshape(len(self.residual), -1).double() for leaf in leaves]
         sizes: Tensor = torch.linalg.vector_norm(torch.cat(flat, 1), dim=1)
         return sizes
 
@@ -210,7 +209,7 @@ def check_on_failure(value: str) -> OnFailure:
 
 
 def handle_failure(
-    solution: Solution, on_failure: OnFailure, what: str, *, tried: Collection[str] = ()
+    solution: Solution, on_failure: OnFailure, what: str, *, tried: Collection[str] | None = ()
 ) -> None:
     """Raise or warn if a sample has not converged, as ``on_failure`` says; warn of a note.
 
@@ -218,13 +217,13 @@ def handle_failure(
         solution: The outcome of a solve.
         on_failure: ``"raise"``, ``"warn"`` or ``"status"`` (the caller looks at the status).
         what: What was solved, to begin the message.
-        tried: The names of the solvers that were used.
+        tried: The names of the solvers that were used; ``None`` where a solver is not used.
     """
     converged = bool(solution.converged.all())
     if on_failure == "status" or (converged and not solution.note):
         return
     verdict = "may not have converged" if converged else "did not converge"
-    text = f"{what} {verdict}.\n{solution.explain(tried)}"
+    text = f"{what} {verdict}.\n{solution.explain(tried=tried)}"
     if on_failure == "raise" and not converged:
         text += (
             '\nWith on_failure="warn" it goes on with the iterates of least residual, as '

@@ -51,19 +51,20 @@ _SOLVERS = {  # the most able first
 }
 
 
-def remedies(status: Status, *, tried: Collection[str] = (), rounded: bool = False) -> str:
+def remedies(status: Status, *, tried: Collection[str] | None = (), rounded: bool = False) -> str:
     """What helps, the most certain first.
 
     Args:
         status: How the solve ended.
-        tried: The names of solvers that have failed.
+        tried: The names of solvers that have failed; ``None`` where a solver is not used.
         rounded: Whether the residual is not far above the rounding of its dtype.
     """
     if status == Status.CONVERGED:
         return "nothing to do"
     if status == Status.NOT_FINITE:
         return "check the inputs and the weights for NaN, infinity and overflow"
-    others = [text for name, text in _SOLVERS.items() if name not in tried][:1]
+    names = [] if tried is None else [name for name in _SOLVERS if name not in tried]
+    others = [_SOLVERS[name] for name in names[:1]]
     if status == Status.DIVERGED:
         several = [_BOUNDED, *others]
     elif status == Status.OUT_OF_STEPS:

@@ -103,6 +103,7 @@ class MonotoneCell(PreparedCell):
         # small: it makes the certified rate worse than what the symmetric part does
         self.skew = nn.Parameter(torch.empty(width, width).uniform_(-bound / 10, bound / 10))
         self.input = nn.Linear(in_features, width)
+        # copies of both parameters, and what was made of them
         self._known: tuple[list[Tensor], tuple[Tensor, Tensor]] | None = None
 
     def extra_repr(self) -> str:
@@ -178,7 +179,7 @@ class MonotoneCell(PreparedCell):
             return step, 2 * inverse.to(weight.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what belongs to parameters at other places."""
+        """Without the inverse, which is made again."""
         return {**self.__dict__, "_known": None}
 
 
