@@ -192,3 +192,22 @@ def test_residuals_near_rounding_are_told_from_cycles():
     assert "NewtonKrylov" not in far.explain(tried=["NewtonKrylov"])
     tree = near.with_value({"a": torch.ones(1, 2), "b": torch.ones(1, 2)})
     assert tree.explain() == near.explain()
+
+
+def test_remedies_are_such_as_the_gradient_takes():
+    x = torch.ones(2, 1, requires_grad=True)
+    unrolled = shoal.Equilibrium(lambda z, x: z**2 + 2 + x, gradient=Unrolled())
+    with pytest.warns(shoal.ConvergenceWarning) as caught:
+        unrolled(torch.zeros(2, 1), x)
+    assert "the solver" not in str(caught[0].message)
+    # the derivative by the state is one, so that there is no gradient
+    layer = shoal.Equilibrium(
+        lambda z, x: x + z - z.detach(), gradient=Implicit(NewtonKrylov(max_steps=4))
+    )
+    z = layer(torch.zeros(2, 1), x)
+    with pytest.warns(shoal.ConvergenceWarning) as caught:
+        z.sum().backward()
+    text = str(caught[0].message)
+    assert "the solver Broyden()" in text
+    assert "NewtonKrylov()" not in text
+    assert layer.solution.adjoint.evaluations < 100  # one solver, once

@@ -215,3 +215,17 @@ def test_torch_func_inside_a_cell():
         z = shoal.Equilibrium(cell, on_failure="raise")(zero, x)
         found.append((z, *torch.autograd.grad(z.square().sum(), (x, w))))
     torch.testing.assert_close(*found, rtol=1e-8, atol=1e-10)
+
+
+def test_inputs_that_are_used_in_some_branches():
+    class Branches(nn.Module):
+        def forward(self, z, x, y):
+            return torch.tanh(z / 3 + x) if z.any() else torch.tanh(z / 5 + y)
+
+    torch.manual_seed(0)
+    layer, zero = shoal.Equilibrium(Branches(), on_failure="raise"), torch.zeros(3, 4).double()
+    x, y = (torch.randn(3, 4).double().requires_grad_() for _ in range(2))
+    (exact,) = torch.autograd.grad(layer(zero, x, y).sum(), x)
+    found = torch.func.grad(lambda x, y: layer(zero, x, y).sum(), (0, 1))(x.detach(), y.detach())
+    torch.testing.assert_close(found, (exact, torch.zeros_like(y)))
+    assert exact.norm() > 1

@@ -417,3 +417,13 @@ def test_trees_of_tensors_that_lie_in_memory_in_different_orders():
     torch.testing.assert_close(found, layer(start(torch.contiguous_format, dense=True), x))
     plain = convolution(found[0]) / 2 + x
     torch.testing.assert_close(found[0], plain.tanh(), rtol=1e-9, atol=1e-10)
+
+
+def test_warm_starts_in_another_order_of_memory():
+    """Two equilibria in each entry: a start in the wrong order would end at the others."""
+    torch.manual_seed(0)
+    start, x = torch.randn(2, 3, 4, 5), torch.zeros(2, 3, 4, 5, requires_grad=True)
+    layer = Equilibrium(lambda z, x: torch.tanh(3 * z + x), warm_start=True)
+    first = layer(start, x)
+    second = layer(start.contiguous(memory_format=torch.channels_last), x)
+    torch.testing.assert_close(second, first, check_stride=False)

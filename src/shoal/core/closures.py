@@ -12,7 +12,14 @@ from typing import Any
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from shoal.core.torch_internals import is_wrapped, lent_tensors, named_tensors, pytree
+from shoal.core.torch_internals import (
+    at_level,
+    is_wrapped,
+    lent_tensors,
+    named_tensors,
+    pytree,
+    transform_level,
+)
 
 
 class Uses(TorchFunctionMode):
@@ -29,6 +36,7 @@ class Uses(TorchFunctionMode):
         super().__init__()
         self.tensors: list[Tensor] = []
         self._known = {id(tensor): tensor for tensor in known}  # held: ids are of the living
+        self._level = transform_level()
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
@@ -44,10 +52,13 @@ class Uses(TorchFunctionMode):
     def note(self, tree: Any) -> None:
         """Note the tensors of a tree: arguments, or what a function returns."""
         for leaf in pytree.tree_leaves(tree):
-            if isinstance(leaf, Tensor) and id(leaf) not in self._known:
-                self._known[id(leaf)] = leaf
-                if leaf.requires_grad or is_wrapped(leaf):
-                    self.tensors.append(leaf)
+            if not isinstance(leaf, Tensor) or id(leaf) in self._known:
+                continue
+            base = at_level(leaf, self._level)  # which a transform inside may have wrapped
+            is_new = id(base) not in self._known
+            self._known |= {id(leaf): leaf, id(base): base}
+            if is_new and (base.requires_grad or is_wrapped(base)):
+                self.tensors.append(base)
 
 
 class Replaced(TorchFunctionMode):
@@ -58,11 +69,13 @@ class Replaced(TorchFunctionMode):
 
     Attributes:
         missed: The ids of those that were not used yet.
+        hidden: Whether a transform inside the function has wrapped some, which stay what they are.
     """
 
     def __init__(self, others: Mapping[int, Tensor]) -> None:
         super().__init__()
-        self.others, self.missed = others, set(others)
+        self.others, self.missed, self.hidden = others, set(others), False
+        self._level = transform_level()
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
@@ -75,8 +88,12 @@ class Replaced(TorchFunctionMode):
         """A tree with the other tensors: arguments, or what a function returns."""
 
         def other(tensor: Tensor) -> Tensor:
+            if id(tensor) not in self.others:
+                base = at_level(tensor, self._level)
+                self.hidden |= base is not tensor and id(base) in self.others
+                return tensor
             self.missed.discard(id(tensor))
-            return self.others.get(id(tensor), tensor)
+            return self.others[id(tensor)]
 
         return pytree.tree_map_only(Tensor, other, tree)
 

@@ -118,6 +118,19 @@ def is_mapped(value: Any) -> bool:
     return False
 
 
+def transform_level() -> int:
+    """How many transforms of ``torch.func`` are at work, one inside the other."""
+    innermost = peek_interpreter_stack()
+    return 0 if innermost is None else innermost.level()
+
+
+def at_level(value: Tensor, level: int) -> Tensor:
+    """The tensor that transforms inside of a level have wrapped, or the tensor itself."""
+    while is_functorch_wrapped_tensor(value) and maybe_get_level(value) > level:
+        value = get_unwrapped(value)
+    return value
+
+
 def is_followed(value: Tensor) -> bool:
     """Whether derivatives by it are taken around the transform that is at work, or later."""
     level = peek_interpreter_stack().level()

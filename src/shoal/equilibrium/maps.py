@@ -65,15 +65,18 @@ class OfFunction:
             return self.given
         others = {id(own): tensor for own, tensor in zip(self.used, tensors, strict=True)}
         given, scope, held = self.given, self.given.scope, self.held
+        leaves = pytree.tree_leaves((given.inputs, given.parameters))
+        free = {id(tensor) for tensor in (*leaves, *held.tensors)}
 
         def replaced(*arguments: Any) -> Any:
             with held(), Replaced(others) as uses:
                 value = uses.instead(given.function(*arguments))
-            # those of modules need not be used everywhere
-            if uses.missed and uses.missed.difference(map(id, held.tensors)):
+            # those of modules and inputs need not be used everywhere
+            if uses.hidden or (uses.missed and uses.missed.difference(free)):
                 raise RuntimeError(
                     "f must be the same function in the backward pass, got one that no longer "
-                    "uses the same tensors; make it a module, or pass the tensors in `inputs`"
+                    "uses the same tensors; make it a module, or pass the tensors in `inputs`, and "
+                    "take no derivative by them inside"
                 )
             return value
 

@@ -63,7 +63,8 @@ class SolveOptions:
         value = outcome.solution.value.detach()
         _keep(recall, outcome, value)
         solution = outcome.solution.with_value(value)
-        self.report("forward", solution, converged=outcome.converged, tried=solvers)
+        tried = None if isinstance(self.gradient, Unrolled) else solvers  # which takes few others
+        self.report("forward", solution, converged=outcome.converged, tried=tried)
         return outcome
 
     def solve_backward(self, equation: LinearProblem) -> Outcome:
@@ -79,7 +80,8 @@ class SolveOptions:
         """
         recall = None if self.warm is None else self.warm.backward
         gradient = self.gradient if isinstance(self.gradient, Implicit) else Implicit()
-        solvers = tuple(gradient.adjoint_solver(s) for s in (self.solver, *self.fallbacks))
+        several = (gradient.adjoint_solver(one) for one in (self.solver, *self.fallbacks))
+        solvers = tuple(dict.fromkeys(several))  # the gradient's own one once
         at_once = equation.recurring(solvers[0], None, self.known) if recall is None else None
         outcome = None if at_once is None else at_once.run()
         if outcome is None:

@@ -40,7 +40,7 @@ def _copied(module: Module, silent: bool, copies: dict[int, Module]) -> Module:
         return module.exact(silent=silent)
     if isinstance(module, _PARALLEL):
         return _exact(module.module, silent, copies)
-    before = submodules(module)
+    before = dict(submodules(module).items())  # those of TorchScript are no dictionary
     if (source := before.get("_orig_mod")) is not None:
         return _exact(source, silent, copies)
     children = {
