@@ -142,7 +142,7 @@ class Equilibrium(nn.Module):
             )
         self.solution: Solution | None = None
         self._series = Series()
-        self._orders: tuple[tuple[int, ...], ...] = ()
+        self._orders: tuple[tuple[int, ...], ...] | None = None
         self._scope: CallScope | None = None  # of the last solve
 
     @property
@@ -186,9 +186,9 @@ class Equilibrium(nn.Module):
         assert isinstance(problem.scope, CallScope)
         self._scope = problem.scope
         options = _for_autocast(options, start)
-        if problem.layout.orders != self._orders:  # the last solutions lie otherwise in memory
-            self._series.clear()
-            self._orders = problem.layout.orders
+        if self._orders not in (None, problem.layout.orders):
+            self._series.clear()  # the last solutions lie otherwise in memory
+        self._orders = problem.layout.orders
         options = options.with_recall(self._warm(start, inputs, named))
         with full_precision(start):
             found = equilibrium_of(*OfFunction.now(problem).with_tensors(start), start, options)
