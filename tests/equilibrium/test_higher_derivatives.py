@@ -121,22 +121,41 @@ def test_those_of_networks(architecture):
         torch.testing.assert_close(found, truth, rtol=1e-9, atol=1e-10)
 
 
+class Inside(torch.nn.Module):
+    """A cell with an equilibrium in it, whose own cell has a weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(3, 3).double() / 5)
+        self.layer = shoal.Equilibrium(self.step, on_failure="raise")
+
+    def step(self, y, z):
+        return torch.tanh(y @ self.weight + z / 3)
+
+    def forward(self, z, x):
+        return self.layer(torch.zeros_like(z), z) / 2 + x
+
+
 def test_an_equilibrium_inside_a_cell():
     torch.manual_seed(0)
-    x = torch.randn(4, 3).double().requires_grad_()
-    inner = shoal.Equilibrium(lambda y, z: torch.tanh(y / 3 + z), on_failure="raise")
-    outer = shoal.Equilibrium(
-        lambda z, x: inner(torch.zeros_like(z), z) / 2 + x, on_failure="raise"
-    )
-    z = torch.zeros(4, 3).double()
+    cell, x = Inside(), torch.randn(4, 3).double().requires_grad_()
+    weight, zero = cell.weight, torch.zeros(4, 3).double()
+
+    def passed(z, x, weight):  # the same, with the weight as an input at both levels
+        inner = shoal.Equilibrium(lambda y, z, w: torch.tanh(y @ w + z / 3), on_failure="raise")
+        return inner(torch.zeros_like(z), z, weight) / 2 + x
+
+    unrolled = zero
     for _ in range(50):
-        y = torch.zeros(4, 3).double()
-        for _ in range(40):
-            y = torch.tanh(y / 3 + z)
-        z = y / 2 + x
+        y = zero
+        for _ in range(50):
+            y = torch.tanh(y @ weight + unrolled / 3)
+        unrolled = y / 2 + x
+    layers = [shoal.Equilibrium(one, on_failure="raise") for one in (cell, passed)]
     found = []
-    for one in (z, outer(torch.zeros(4, 3).double(), x)):
-        (first,) = torch.autograd.grad(one.pow(3).sum(), x, create_graph=True)
-        (second,) = torch.autograd.grad(first.square().sum(), x)
-        found.append((one, first, second))
-    torch.testing.assert_close(*found, rtol=1e-8, atol=1e-9)
+    for z in (unrolled, layers[0](zero, x), layers[1](zero, x, weight)):
+        first = torch.autograd.grad(z.pow(3).sum(), (x, weight), create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), (x, weight))
+        found.append((z, *first, *second))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(found[2], found[0], rtol=1e-8, atol=1e-9)

@@ -135,11 +135,16 @@ class HeldModules:
         return [tensor for _, held in self._held for tensor in held.values()]
 
     @contextmanager
-    def __call__(self) -> Iterator[None]:
-        """A context in which the modules have those tensors and modes."""
+    def __call__(self, others: Mapping[int, Tensor]) -> Iterator[None]:
+        """A context in which the modules have those tensors and modes.
+
+        Args:
+            others: Another tensor for the ``id`` of some.
+        """
         with ExitStack() as stack:
             for module, tensors in self._held:
-                stack.enter_context(lent_tensors(module, tensors))
+                lent = {name: others.get(id(tensor), tensor) for name, tensor in tensors.items()}
+                stack.enter_context(lent_tensors(module, lent))
             for module, mode in self._modes:
                 if module.training != mode:
                     stack.callback(setattr, module, "training", module.training)

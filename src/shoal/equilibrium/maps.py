@@ -69,8 +69,8 @@ class OfFunction:
         free = {id(tensor) for tensor in (*leaves, *held.tensors)}
 
         def replaced(*arguments: Any) -> Any:
-            with held(), Replaced(others) as uses:
-                value = uses.instead(given.function(*arguments))
+            with held(others), Replaced(others) as uses:
+                value = uses.instead(given.function(*uses.instead(arguments)))
             # those of modules and inputs need not be used everywhere
             if uses.hidden or (uses.missed and uses.missed.difference(free)):
                 raise RuntimeError(
@@ -113,7 +113,7 @@ class OfFunction:
             since: The number of the first operation of that evaluation.
         """
         given = pytree.tree_leaves((self.given.inputs, self.given.parameters))
-        known = [leaf for leaf in given if isinstance(leaf, Tensor)]
+        known = [leaf for leaf in (*given, *self.held.tensors) if isinstance(leaf, Tensor)]
         found = outside_tensors(value, point, known, since)
         if found is None:  # some are neither leaves nor given: look for them where they are used
             found = outside_tensors(value, point, self._uses(point.detach()), since)
