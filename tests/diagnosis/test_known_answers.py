@@ -324,6 +324,7 @@ def test_eigenvalues_of_jacobians_of_low_rank(rank, dtype):
     assert d.spectrum.radius == pytest.approx(radius, rel=rel)
     assert d.spectrum.norm == pytest.approx(float(torch.linalg.matrix_norm(weight, 2)), rel=rel)
     assert max(d.spectrum.residuals) < rel
+    # one product in the cell's dtype: its rounding, in float32
     half = shoal.diagnose(lambda z, x: z / 2 + x, zero, x).spectrum
     assert half.radii == pytest.approx([0.5] * 3, rel=1e-6)
     assert half.nearest_one == pytest.approx([0.5] * 3, rel=1e-6)

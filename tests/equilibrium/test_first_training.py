@@ -62,15 +62,16 @@ def trained(norm):
     return training, caught
 
 
-# With eight seeds losses fell by factors of 2.5 to 12.7 without a norm and 3.2 to 11.3 with it, and
-# the largest gradients were 188 and 239; with this seed factors are 5.4, and gradients 21 and 40.
+# With eight seeds losses fell by factors of 3.5 to 10.3 without a norm and 3.5 to 9.7 with it, and
+# the largest gradients were 398 and 597. Training is chaotic, so that other processors see other
+# numbers of that kind: the bounds leave room for them.
 @pytest.mark.thorough
 @pytest.mark.parametrize("norm", [nn.Identity, nn.LayerNorm])
 def test_training_with_default_arguments(norm):
     """Some samples fail on the way, as weights grow: it is said once, counted, and harms little."""
     training, caught = trained(norm(WIDTH))
     assert sum(training.losses[-5:]) / 5 < training.losses[0] / 2
-    assert all(size < 1000 for size in training.sizes)
+    assert all(size < 10_000 for size in training.sizes)
     log = training.layer.log
     assert all(issubclass(warning.category, ConvergenceWarning) for warning in caught)
     backward = sum("backward pass" in str(warning.message) for warning in caught)

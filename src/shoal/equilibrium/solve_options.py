@@ -63,7 +63,7 @@ class SolveOptions:
         value = outcome.solution.value.detach()
         _keep(recall, outcome, value)
         solution = outcome.solution.with_value(value)
-        tried = None if isinstance(self.gradient, Unrolled) else solvers  # which takes few others
+        tried = None if isinstance(self.gradient, Unrolled) else solvers  # which refuses the others
         self.report("forward", solution, converged=outcome.converged, tried=tried)
         return outcome
 
@@ -137,7 +137,7 @@ class SolveOptions:
             where: ``"forward"`` or ``"backward"``.
             found: The outcome.
             converged: Whether all samples converged.
-            tried: The solvers that were used; ``None`` where a solver is not used.
+            tried: The solvers that were used; ``None`` if another one would not be taken.
         """
         if self.log.keep(where, found, converged=converged):
             names = {

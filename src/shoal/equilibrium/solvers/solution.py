@@ -217,7 +217,7 @@ def handle_failure(
         solution: The outcome of a solve.
         on_failure: ``"raise"``, ``"warn"`` or ``"status"`` (the caller looks at the status).
         what: What was solved, to begin the message.
-        tried: The names of the solvers that were used; ``None`` where a solver is not used.
+        tried: The names of the solvers that were used; ``None`` if another one would not be taken.
     """
     converged = bool(solution.converged.all())
     if on_failure == "status" or (converged and not solution.note):

@@ -56,7 +56,7 @@ def remedies(status: Status, *, tried: Collection[str] | None = (), rounded: boo
 
     Args:
         status: How the solve ended.
-        tried: The names of solvers that have failed; ``None`` where a solver is not used.
+        tried: The names of solvers that have failed; ``None`` if another one would not be taken.
         rounded: Whether the residual is not far above the rounding of its dtype.
     """
     if status == Status.CONVERGED:
