@@ -8,7 +8,7 @@ from shoal.equilibrium import Anderson, Broyden, DampedPicard, NewtonKrylov, Pic
 
 SOLVERS = [
     solver.with_tolerances(None, 0.0)
-    for solver in (Picard(), DampedPicard(0.7), Anderson(), Broyden(), NewtonKrylov())
+    for solver in (Picard(), DampedPicard(0.3), Anderson(), Broyden(), NewtonKrylov())
 ]
 SIZES = {
     torch.float32: (1e-32, 1e-25, 1e-18, 1.0, 1e18, 1e25, 1e35),

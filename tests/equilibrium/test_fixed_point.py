@@ -22,7 +22,7 @@ from shoal.equilibrium.recurrent.layer import Layer
 from shoal.equilibrium.recurrent.layer_equilibrium import equilibrium
 from shoal.equilibrium.solve_options import SolveOptions
 
-SOLVERS = [Picard(), DampedPicard(0.8), Anderson(), Broyden(), NewtonKrylov()]
+SOLVERS = [Picard(), DampedPicard(0.2), Anderson(), Broyden(), NewtonKrylov()]
 every_solver = pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: type(s).__name__)
 # PyTorch's forward mode still loads parts that it calls deprecated itself
 forward_mode = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")

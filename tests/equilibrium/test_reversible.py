@@ -33,7 +33,7 @@ def test_the_gradient_of_the_iteration(kind):
     torch.manual_seed(0)
     cell, (z0, inputs, _, _) = kind().double(), CELLS[kind]()
     inputs[0].requires_grad_()
-    layer = Equilibrium(cell, gradient=Reversible(0.4, steps=3), on_failure="status")
+    layer = Equilibrium(cell, gradient=Reversible(0.6, steps=3), on_failure="status")
     tensors = (inputs[0], *cell.parameters())
     torch.manual_seed(1)
     found = layer(z0, *inputs)
@@ -62,7 +62,7 @@ def test_memory_does_not_grow_with_the_steps():
     sizes = []
     weight = torch.eye(8, requires_grad=True)
     for steps in (2, 20):
-        gradient = Reversible(0.3, steps=steps)
+        gradient = Reversible(0.7, steps=steps)
         layer = Equilibrium(
             lambda z: z @ (0.1 * weight) + 1, gradient=gradient, on_failure="status"
         )
@@ -77,7 +77,7 @@ def test_memory_does_not_grow_with_the_steps():
 
 def test_rounding_that_grows_backwards_is_said():
     w = torch.tensor(0.5, requires_grad=True)
-    layer = Equilibrium(lambda z: w * torch.cos(z), gradient=Reversible(0.9, steps=40))
+    layer = Equilibrium(lambda z: w * torch.cos(z), gradient=Reversible(0.1, steps=40))
     z = layer(torch.ones(2, 1))
     with pytest.warns(ConvergenceWarning, match="did not find back to its start"):
         z.sum().backward()

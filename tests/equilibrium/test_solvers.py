@@ -9,7 +9,7 @@ import shoal
 from shoal import ConvergenceError, ConvergenceWarning
 from shoal.equilibrium import Anderson, Broyden, DampedPicard, NewtonKrylov, Picard, Status, solve
 
-SOLVERS = [Picard(), DampedPicard(0.7), Anderson(), Broyden(), NewtonKrylov()]
+SOLVERS = [Picard(), DampedPicard(0.3), Anderson(), Broyden(), NewtonKrylov()]
 every_solver = pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: type(s).__name__)
 
 
@@ -255,11 +255,11 @@ def test_each_status_has_a_message_and_a_remedy(status):
         (lambda: Picard(max_steps=0), ValueError, "max_steps must be >= 1"),
         (lambda: Picard(tolerance=1), TypeError, "tolerance"),
         (lambda: Picard(coarse_steps=-1), ValueError, "coarse_steps must be >= 0"),
-        (lambda: DampedPicard(0), ValueError, "damping must be > 0"),
-        (lambda: DampedPicard(1.5), ValueError, "damping must be <= 1"),
-        (lambda: Anderson(memory=0), ValueError, "memory must be >= 1"),
+        (lambda: DampedPicard(1), ValueError, "damping must be < 1"),
+        (lambda: DampedPicard(-0.5), ValueError, "damping must be >= 0"),
+        (lambda: Anderson(history=0), ValueError, "history must be >= 1"),
         (lambda: Anderson(mixing=0), ValueError, "mixing must be > 0"),
-        (lambda: Broyden(memory=1.5), TypeError, "memory must be an integer"),
+        (lambda: Broyden(history=1.5), TypeError, "history must be an integer"),
         (lambda: NewtonKrylov(inner_rtol=0), ValueError, "inner_rtol must be > 0"),
         (lambda: NewtonKrylov(inner_steps=0), ValueError, "inner_steps must be >= 1"),
     ],

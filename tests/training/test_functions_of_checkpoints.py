@@ -97,7 +97,7 @@ def test_checkpoints_of_other_cells_are_refused(tmp_path, kind) -> None:
     "options",
     [
         {"solver": shoal.Picard(max_steps=100)},
-        {"solver": (shoal.Picard(max_steps=100), shoal.Anderson(memory=3))},
+        {"solver": (shoal.Picard(max_steps=100), shoal.Anderson(history=3))},
         {"batched": False},
         {"separable": True},
     ],

@@ -151,7 +151,7 @@ def solver_of(
         solver = Broyden(own.pop("LBFGS_thres", None) or steps, max_steps=steps)
     else:
         tau = own.pop("tau", 1.0)
-        solver = Picard(max_steps=steps) if tau == 1 else DampedPicard(tau, max_steps=steps)
+        solver = Picard(max_steps=steps) if tau == 1 else DampedPicard(1 - tau, max_steps=steps)
     for name, value in own.items():
         known = name in _FIXED
         if known and value == _FIXED[name]:

@@ -34,7 +34,7 @@ GRADIENTS: tuple[Gradient, ...] = (
     Neumann(20),
     Unrolled(),
 )
-_SOLVERS = (Picard(max_steps=100), Anderson(memory=10), NewtonKrylov())
+_SOLVERS = (Picard(max_steps=100), Anderson(history=10), NewtonKrylov())
 
 
 class GradientCost(NamedTuple):

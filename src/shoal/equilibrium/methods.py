@@ -44,7 +44,7 @@ class Implicit(Gradient):
 
     Example:
         >>> from shoal.equilibrium import Anderson, Implicit
-        >>> Implicit(Anderson(memory=3), rtol=1e-4).solver.memory
+        >>> Implicit(Anderson(history=3), rtol=1e-4).solver.history
         3
     """
 
@@ -125,18 +125,18 @@ class Neumann(Gradient):
 @final
 @dataclass(frozen=True)
 class Reversible(Gradient):
-    r"""The exact gradient of a relaxed iteration that is run backwards, in constant memory.
+    r"""The exact gradient of a damped iteration that is run backwards, in constant memory.
 
-    Two states take turns, $y' = (1 - \beta) y + \beta f(z)$ and
-    $z' = (1 - \beta) z + \beta f(y')$, instead of the solver's method, to the solver's tolerance or
+    Two states take turns, $y' = \beta y + (1 - \beta) f(z)$ and
+    $z' = \beta z + (1 - \beta) f(y')$, instead of the solver's method, to the solver's tolerance or
     a number of steps. The backward pass computes each step's states from the next one's, and the
     gradient is that of what the forward pass returned, converged or not: as for
     :class:`Unrolled`, but without its memory. It costs four evaluations of the map and two products
-    with its Jacobian per step. Rounding grows by $1/(1 - \beta)$ in each step backwards; a pass
+    with its Jacobian per step. Rounding grows by $1/\beta$ in each step backwards; a pass
     that does not find back to its start says so. After McCallum et al. 2025.
 
     Args:
-        damping: $\beta$, above 0 and below 1.
+        damping: $\beta$, the share of the old state, above 0 and below 1.
         steps: How many steps to make; by default until all samples have converged.
         failed: ``"best"`` or ``"zero"``, see :class:`Gradient`.
     """

@@ -27,7 +27,7 @@ from shoal.equilibrium.solvers.solve import check_solver
 from shoal.equilibrium.solvers.state import State, StateLayout
 from shoal.equilibrium.solvers.warm import Series
 
-SOLVERS = (Picard(max_steps=100), Anderson(memory=10, max_steps=200), Broyden())
+SOLVERS = (Picard(max_steps=100), Anderson(history=10, max_steps=200), Broyden())
 _AUTOCAST_RTOL = {torch.bfloat16: 1e-2, torch.float16: 2e-3}  # what such products resolve
 
 
@@ -63,7 +63,7 @@ class Equilibrium(nn.Module):
             tree of tensors. It must be the same function every time it is called. What does not
             depend on the state is computed once per solve by a :class:`PreparedCell`.
         solver: The method, or several: each goes on where those before it failed. By default
-            ``Picard(max_steps=100)``, then ``Anderson(memory=10)``, then ``Broyden()``.
+            ``Picard(max_steps=100)``, then ``Anderson(history=10)``, then ``Broyden()``.
         gradient: How to differentiate; exactly by default, :class:`Implicit`.
         on_failure: What to do about samples that do not converge: ``"warn"`` once for each kind of
             failure, ``"raise"`` a ``ConvergenceError``, or leave it to the ``"status"``.

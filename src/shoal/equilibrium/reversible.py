@@ -1,6 +1,6 @@
 r"""Relaxed iterations that can be run backwards: their exact gradient in constant memory.
 
-Two states take turns, $y' = (1 - \beta) y + \beta f(z)$ and $z' = (1 - \beta) z + \beta f(y')$.
+Two states take turns, $y' = \beta y + (1 - \beta) f(z)$ and $z' = \beta z + (1 - \beta) f(y')$.
 Both equations can be solved for what came before, so the backward pass needs no step to be stored
 (McCallum et al. 2025, "Reversible deep equilibrium models").
 """
@@ -59,7 +59,7 @@ def _iterate(
     Returns:
         The first of the two states, and the second as a solution.
     """
-    beta, y, z, step = gradient.damping, start, start, 0
+    damping, y, z, step = gradient.damping, start, start, 0
     rtol, atol = options.solver.tolerances(start.dtype)
     most = options.solver.max_steps if gradient.steps is None else gradient.steps
     first = best = grown = None
@@ -74,8 +74,8 @@ def _iterate(
         grown = grown | (residual > WORSE * first)
         if step == most or (gradient.steps is None and bool((converged | grown).all())):
             break
-        y = y.lerp(value, beta)
-        z = z.lerp(problem.evaluate(y).value, beta)
+        y = value.lerp(y, damping)
+        z = problem.evaluate(y).value.lerp(z, damping)
         step += 1
     status = torch.full_like(residual, Status.OUT_OF_STEPS, dtype=torch.int8)
     status[~residual.isfinite()] = Status.NOT_FINITE
@@ -125,17 +125,17 @@ class _Reversed(torch.autograd.Function):
                 "with create_graph=True, got Reversible()"
             )
         y, z, start, *tensors = ctx.saved_tensors
-        beta = ctx.options.gradient.damping
+        damping = ctx.options.gradient.damping
         back = _Backward(ctx.of, tensors, ctx.needs_input_grad[6:])
         states = [y, z, torch.zeros_like(cotangent), cotangent]
         for number in range(int(ctx.steps.amax()), 0, -1):
             moving = (ctx.steps >= number)[:, None]  # the others rest
             y, z, y_bar, z_bar = states
-            value, pulled = back.through(y, beta * z_bar * moving)
-            y_bar, z = y_bar + pulled, (z - beta * value) / (1 - beta)
-            value, pulled = back.through(z, beta * y_bar * moving)
-            y, y_bar = (y - beta * value) / (1 - beta), (1 - beta) * y_bar
-            z_bar = (1 - beta) * z_bar + pulled
+            value, pulled = back.through(y, (1 - damping) * z_bar * moving)
+            y_bar, z = y_bar + pulled, (z - (1 - damping) * value) / damping
+            value, pulled = back.through(z, (1 - damping) * y_bar * moving)
+            y, y_bar = (y - (1 - damping) * value) / damping, damping * y_bar
+            z_bar = damping * z_bar + pulled
             new = y, z, y_bar, z_bar
             states = [
                 torch.where(moving, one, other) for one, other in zip(new, states, strict=True)
@@ -184,6 +184,6 @@ def _judge(options: SolveOptions, arrived: Tensor, start: Tensor, cotangent: Ten
         found = replace(
             found,
             note="the reversed iteration did not find back to its start, as rounding grows by "
-            "1/(1 - damping) in each step: use fewer steps, less damping, or float64",
+            "1/damping in each step: use fewer steps, more damping, or float64",
         )
     options.report("backward", found, converged=not found.note)

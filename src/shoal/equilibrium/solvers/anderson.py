@@ -33,14 +33,14 @@ class _History:
     dr: tuple[Tensor, ...] = ()
     gram: tuple[Tensor, ...] = ()
 
-    def extended(self, z: Tensor, residual: Tensor, memory: int) -> "_History":
-        """This history with one more iterate, and no more than ``memory`` differences."""
+    def extended(self, z: Tensor, residual: Tensor, history: int) -> "_History":
+        """This history with one more iterate, and no more than ``history`` differences."""
         size = self.size or (sizes(residual),)
         residual = residual / size[0]
         if not self.z:
             return _History((z,), (residual,), size)
-        dz = (*self.dz, z - self.z[0])[-memory:]
-        dr = (*self.dr, residual - self.residual[0])[-memory:]
+        dz = (*self.dz, z - self.z[0])[-history:]
+        dr = (*self.dr, residual - self.residual[0])[-history:]
         row = _products(dr, dr[-1])
         if len(dr) == 1:
             return _History((z,), (residual,), size, dz, dr, (row[:, :, None],))
@@ -85,7 +85,7 @@ class Anderson(Solver):
     slowly, as after training, and finds fixed points of some maps that expand.
 
     Args:
-        memory: How many differences are kept.
+        history: How many differences are kept.
         mixing: $\beta$, above 0.
 
     Example:
@@ -97,14 +97,14 @@ class Anderson(Solver):
         ([1000.0, 1000.0], 2)
     """
 
-    memory: int = 5
+    history: int = 5
     mixing: float = 1.0
     max_steps: int = field(default=200, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the fields."""
         super().__post_init__()
-        object.__setattr__(self, "memory", integer("memory", self.memory, at_least=1))
+        object.__setattr__(self, "history", integer("history", self.history, at_least=1))
         object.__setattr__(self, "mixing", real("mixing", self.mixing, above=0))
 
     def init(self, z: Tensor) -> _History:  # noqa: ARG002
@@ -121,7 +121,7 @@ class Anderson(Solver):
     ) -> tuple[Tensor, _History, int]:
         """Combine."""
         residual = evaluation.value - z
-        state = state.extended(z, residual, self.memory)
+        state = state.extended(z, residual, self.history)
         new = evaluation.value if self.mixing == 1 else z + self.mixing * residual
         if not state.dr:
             return new, state, 0

@@ -46,7 +46,7 @@ class Broyden(Solver):
     gets an update of rank one per step. It converges faster than any rate near a fixed point.
 
     Args:
-        memory: How many updates are kept before it starts over.
+        history: How many updates are kept before it starts over.
 
     Example:
         >>> import torch
@@ -57,13 +57,13 @@ class Broyden(Solver):
         1.618033989
     """
 
-    memory: int = 20
+    history: int = 20
     max_steps: int = field(default=200, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the fields."""
         super().__post_init__()
-        object.__setattr__(self, "memory", integer("memory", self.memory, at_least=1))
+        object.__setattr__(self, "history", integer("history", self.history, at_least=1))
 
     def init(self, z: Tensor) -> _Inverse:  # noqa: ARG002
         """The identity."""
@@ -82,7 +82,7 @@ class Broyden(Solver):
         size = state.size or (sizes(residual),)
         residual = residual / size[0]
         left, right = state.left, state.right
-        if len(left) >= self.memory:
+        if len(left) >= self.history:
             state, left, right = _Inverse(), (), ()
         if state.z:
             # dr = (I - J) dz

@@ -114,19 +114,19 @@ class Picard(Solver):
 @final
 @dataclass(frozen=True)
 class DampedPicard(Solver):
-    r"""$z \leftarrow (1 - \beta) z + \beta f(z)$: for maps that overshoot.
+    r"""$z \leftarrow \beta z + (1 - \beta) f(z)$: for maps that overshoot.
 
     It converges if the eigenvalues $\lambda$ of the Jacobian satisfy
-    $|1 - \beta + \beta\lambda| < 1$, for instance for any real $\lambda < 1$ if $\beta$ is small.
+    $|\beta + (1 - \beta)\lambda| < 1$: any real $\lambda < 1$, if $\beta$ is near one.
 
     Args:
-        damping: $\beta$, above 0 and at most 1.
+        damping: $\beta$, the share of the old state: at least 0 (plain iteration), below 1.
 
     Example:
         >>> import torch
         >>> from shoal.equilibrium import DampedPicard, solve
         >>> z0 = torch.zeros(1, 1, dtype=torch.float64)
-        >>> solution = solve(lambda z: 3 - 2 * z, z0, solver=DampedPicard(damping=0.3))
+        >>> solution = solve(lambda z: 3 - 2 * z, z0, solver=DampedPicard(damping=0.7))
         >>> round(float(solution.value), 9)
         1.0
     """
@@ -137,7 +137,7 @@ class DampedPicard(Solver):
     def __post_init__(self) -> None:
         """Check the fields."""
         super().__post_init__()
-        damping = real("damping", self.damping, above=0, at_most=1)
+        damping = real("damping", self.damping, at_least=0, below=1)
         object.__setattr__(self, "damping", damping)
 
     @property
@@ -157,7 +157,7 @@ class DampedPicard(Solver):
         excess: float,  # noqa: ARG002
     ) -> tuple[Tensor, None, int]:
         """Go part of the way."""
-        return z.lerp(evaluation.value, self.damping), None, 0
+        return evaluation.value.lerp(z, self.damping), None, 0
 
 
 def without_coarse_steps(solver: Solver) -> Solver:
