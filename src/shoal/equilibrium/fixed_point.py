@@ -31,7 +31,7 @@ def fixed_point(
     f: Callable[..., Tensor],
     z0: Tensor,
     *,
-    on_failure: Literal["raise", "warn"] = "raise",
+    on_failure: Literal["raise", "warn"] = "warn",
     **options: Unpack[FixedPointOptions],
 ) -> Tensor: ...
 @overload
@@ -53,7 +53,7 @@ def fixed_point(
     separable: bool = False,
     solver: Solver | None = None,
     gradient: Gradient | None = None,
-    on_failure: str = "raise",
+    on_failure: str = "warn",
 ) -> Tensor | Solution:
     r"""Find a fixed point $z = f(z)$ for each sample, differentiable in inputs and parameters.
 

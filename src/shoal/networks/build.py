@@ -68,7 +68,7 @@ def build(
     trainable: Iterable[str] | None = None,
     solver: Solver | None = None,
     gradient: Gradient | None = None,
-    on_failure: str = "raise",
+    on_failure: str = "warn",
     warm_start: bool = False,
     pixel_axes: int | None = None,
     pixels: Sequence[int] | None = None,

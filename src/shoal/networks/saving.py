@@ -88,7 +88,7 @@ def load(
     architectures: Iterable[type[Architecture]] = (),
     solver: Solver | None = None,
     gradient: Gradient | None = None,
-    on_failure: str = "raise",
+    on_failure: str = "warn",
     warm_start: bool = False,
 ) -> Network[Any]:
     """Load a network that was saved by :func:`save`.

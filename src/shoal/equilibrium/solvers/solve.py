@@ -22,7 +22,7 @@ def solve(
     parameters: Sequence[Tensor] = (),
     separable: bool = False,
     solver: Solver | None = None,
-    on_failure: str = "raise",
+    on_failure: str = "warn",
 ) -> Solution:
     r"""Find a fixed point $z = f(z)$ for each sample, without a gradient.
 
