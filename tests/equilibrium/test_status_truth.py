@@ -20,16 +20,16 @@ from shoal.equilibrium import DampedPicard, Status, fixed_point
 ALL = ("Picard", "DampedPicard", "Anderson", "Broyden", "NewtonKrylov")
 NEWTON = ("NewtonKrylov",)
 SOLVERS = {
-    "Picard": shoal.Picard(max_steps=100),
+    "Picard": shoal.Picard(max_steps=60),
     "DampedPicard": DampedPicard(0.5, max_steps=150),
-    "Anderson": shoal.Anderson(max_steps=100),
-    "Broyden": shoal.Broyden(max_steps=100),
-    "NewtonKrylov": shoal.NewtonKrylov(max_steps=20),
+    "Anderson": shoal.Anderson(max_steps=40),
+    "Broyden": shoal.Broyden(max_steps=40),
+    "NewtonKrylov": shoal.NewtonKrylov(max_steps=10),
 }
 RTOL = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 1e-2}  # as documented
 # 1e±30 in float32, 1e±150 in float64: numbers are in range, and their squares are not
-FAR = {torch.float64: (2.0**-500, 2.0**500)}
-WIDE = (2.0**-100, 2.0**100)
+WIDE = (1.0, 2.0**-100, 2.0**100)
+SIZES = {torch.float64: ((1.0,), (2.0**-500, 2.0**500))}
 NAN, INF = math.nan, math.inf
 ROWS = (0, 1, 2, 3)
 START = ((0.5, -0.25, 1.0), (0.0, 0.0, 0.0), (1.0, 2.0, -1.0), (-0.75, 0.125, 0.25))
@@ -69,14 +69,6 @@ def affine(z, u):
     return mixed(z) + (u + 1) / 4
 
 
-def two_steps(z):
-    return torch.where(z > 0, 0 * z - 1, 0 * z + 1)
-
-
-def three_steps(z):
-    return torch.where(z > 0.5, 0 * z - 1, torch.where(z < -0.5, 0 * z, 0 * z + 1))
-
-
 def turned(z, by=1.0, offset=0.0):
     return torch.cat([offset - by * z[:, 1:2], by * z[:, :1], z[:, 2:] / 2], 1)
 
@@ -96,8 +88,8 @@ CONTRACTIONS = {
     "columns apart": lambda z, _: torch.cat([z[:, :1] / 2 + 1024, z[:, 1:] / 4 + 2.0**-10], 1),
 }
 NOWHERE = {  # without an equilibrium
-    "cycle of two": two_steps,
-    "cycle of three": three_steps,
+    "cycle of two": lambda z: torch.where(z > 0, 0 * z - 1, 0 * z + 1),
+    "cycle of three": lambda z: torch.where(z > 0.5, -1, torch.where(z < -0.5, 0, 1)) + 0 * z,
     "drift": lambda z: z + 1,
     "turning drift": lambda z: z.roll(1, 1) + 1,
     "kinked drift": lambda z: z.abs() + 1,
@@ -116,6 +108,7 @@ MAPS = {
     **{
         f"one row: {name}": Map(with_bad_row(g), never=(1,), solvers=ALL)
         for name, g in NOWHERE.items()
+        if name in ("cycle of two", "blow-up", "NaN", "infinity", "NaN later")
     },
     "slow drift": Map(lambda z, _: z + 2.0**-10, ONES, never=ROWS, fine=True),
     "leaves its domain": Map(lambda z, _: torch.sqrt(z - 1), LATER, never=ROWS),
@@ -138,8 +131,7 @@ MAPS = {
 }
 SIMPLE = ("affine", "tanh", "relu", "constant", "cycle of two", "drift", "escape", "one row: NaN")
 CASES = [(name, dtype) for name in MAPS for dtype in (torch.float32, torch.float64)]
-# of the order of its rounding, the tolerance of bfloat16 hides the rest
-CASES += [(name, torch.bfloat16) for name in SIMPLE]
+CASES += [(name, torch.bfloat16) for name in SIMPLE]  # its rounding hides the rest
 
 
 class Cell(torch.nn.Module):
@@ -173,15 +165,7 @@ def norms(rows):
 
 
 def check(known, found, given, method, tolerances=None):
-    """Compute all that a solution says once more, in float64 and in units of the scale.
-
-    Args:
-        known: The map.
-        found: The solution.
-        given: The start, the numbers of the rows and their scales.
-        method: The solver's name.
-        tolerances: The relative and the absolute one, if they are not those by default.
-    """
+    """Compute all that a solution says once more, in float64 and in units of the scale."""
     dtype, converged = given[0].dtype, found.converged.cpu()
     info = torch.finfo(dtype)
     value, start, u, size = (t.detach().cpu().double() for t in (found.value, *given))
@@ -225,11 +209,17 @@ def by_layer(cell, given, **options):
     return layer.solution
 
 
+def part(found, rows=slice(None), value=None):
+    names = ("status", "residual", "converged")
+    value = found.value if value is None else value
+    return SimpleNamespace(value=value[rows], **{n: getattr(found, n)[rows] for n in names})
+
+
 @pytest.mark.parametrize("method", ALL)
 @pytest.mark.parametrize(("name", "dtype"), CASES)
 def test_statuses_are_true(name, dtype, method):
     known = MAPS[name]
-    for sizes in ((1.0,), FAR.get(dtype, WIDE)):
+    for sizes in SIZES.get(dtype, (WIDE,)):
         given = begin(known, dtype, sizes)
         check(known, by_layer(Cell(known), given, solver=SOLVERS[method]), given, method)
 
@@ -243,40 +233,27 @@ def test_all_maps_in_one_batch(dtype, method):
     found = by_layer(Cell(*MAPS.values()), given, solver=SOLVERS[method])
     for number, known in enumerate(MAPS.values()):
         rows = slice(4 * number, 4 * number + 4)
-        names = ("value", "status", "residual", "converged")
-        part = SimpleNamespace(**{name: getattr(found, name)[rows] for name in names})
-        check(known, part, [tensor[rows] for tensor in given], method)
-
-
-def by_fixed_point(cell, given):
-    solver = SOLVERS["Picard"]
-    return fixed_point(cell, given[0], inputs=given[1:], solver=solver, on_failure="status")
+        check(known, part(found, rows), [tensor[rows] for tensor in given], method)
 
 
 def of_tree(cell, given):
     """The state in two tensors, whose norms count together."""
 
-    def split(z):
-        return {"a": z[:, :1], "b": (z[:, 1:].unflatten(1, (1, 2)),)}
+    def split_cell(state, *rest):
+        return cell(torch.cat(state, 1), *rest).split((1, 2), 1)
 
-    def join(state):
-        return torch.cat([state["a"], state["b"][0].flatten(1)], 1)
-
-    layer = shoal.Equilibrium(
-        lambda state, *rest: split(cell(join(state), *rest)),
-        solver=SOLVERS["Picard"],
-        on_failure="status",
-    )
-    layer(split(given[0]), *given[1:])
-    found = layer.solution
-    names = ("status", "residual", "converged")
-    return SimpleNamespace(value=join(found.value), **{n: getattr(found, n) for n in names})
+    layer = shoal.Equilibrium(split_cell, solver=SOLVERS["Picard"], on_failure="status")
+    layer(given[0].split((1, 2), 1), *given[1:])
+    return part(layer.solution, value=torch.cat(layer.solution.value, 1))
 
 
+PICARD = {"solver": SOLVERS["Picard"]}
 DOORS = {
-    "fixed_point": by_fixed_point,
-    "separable": lambda *a: by_layer(*a, solver=SOLVERS["Picard"], separable=True),
-    "fallbacks": by_layer,
+    "fixed_point": lambda cell, given: fixed_point(
+        cell, given[0], inputs=given[1:], **PICARD, on_failure="status"
+    ),
+    "separable": lambda *a: by_layer(*a, **PICARD, separable=True),
+    "fallbacks": lambda *a: by_layer(*a, solver=list(SOLVERS.values())),
     "tree": of_tree,
 }
 
@@ -285,9 +262,8 @@ DOORS = {
 @pytest.mark.parametrize("name", MAPS)
 def test_every_door_says_the_same(name, door):
     known = MAPS[name]
-    for sizes in ((1.0,), WIDE):
-        given = begin(known, torch.float64, sizes)
-        check(known, DOORS[door](Cell(known), given), given, "Picard")
+    given = begin(known, torch.float64, WIDE)
+    check(known, DOORS[door](Cell(known), given), given, "Picard")
 
 
 @pytest.mark.parametrize("tolerances", [(1e-3, 0.0), (1e-9, 1e-6), (0.0, 1e-8)])
@@ -317,9 +293,9 @@ def test_recorded_solves(name, dtype):
     known = MAPS[name]
     for sizes in ((1.0,), WIDE):
         given = begin(known, dtype, sizes, "cuda")
-        layer = shoal.Equilibrium(
-            Cell(known), solver=SOLVERS["Picard"], on_failure="status", graphs=True
-        )
-        for _ in range(5):
-            layer(*given)
-            check(known, layer.solution, given, "Picard")
+        options = {"solver": SOLVERS["Picard"], "on_failure": "status", "graphs": True}
+        layer = shoal.Equilibrium(Cell(known), **options)
+        for nearer in (8, 8, 8, 8, 1, 8):  # what has been recorded converges, then perhaps not
+            now = (given[0] / nearer, *given[1:])
+            layer(*now)
+            check(known, layer.solution, now, "Picard")
