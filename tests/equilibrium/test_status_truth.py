@@ -29,7 +29,7 @@ SOLVERS = {
 RTOL = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 1e-2}  # as documented
 # 1e±30 in float32, 1e±150 in float64: numbers are in range, and their squares are not
 WIDE = (1.0, 2.0**-100, 2.0**100)
-SIZES = {torch.float64: ((1.0,), (2.0**-500, 2.0**500))}
+SIZES = {torch.float64: (1.0, 2.0**-500, 2.0**500)}
 NAN, INF = math.nan, math.inf
 ROWS = (0, 1, 2, 3)
 START = ((0.5, -0.25, 1.0), (0.0, 0.0, 0.0), (1.0, 2.0, -1.0), (-0.75, 0.125, 0.25))
@@ -219,15 +219,14 @@ def part(found, rows=slice(None), value=None):
 @pytest.mark.parametrize(("name", "dtype"), CASES)
 def test_statuses_are_true(name, dtype, method):
     known = MAPS[name]
-    for sizes in SIZES.get(dtype, (WIDE,)):
-        given = begin(known, dtype, sizes)
-        check(known, by_layer(Cell(known), given, solver=SOLVERS[method]), given, method)
+    given = begin(known, dtype, SIZES.get(dtype, WIDE))
+    check(known, by_layer(Cell(known), given, solver=SOLVERS[method]), given, method)
 
 
 @pytest.mark.parametrize("method", ALL)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_all_maps_in_one_batch(dtype, method):
-    """No row spoils another, whatever becomes of it."""
+    """No row spoils another; and norms are formed plainly, as all of them are in range."""
     each = [begin(known, dtype) for known in MAPS.values()]
     given = [torch.cat(tensors) for tensors in zip(*each, strict=True)]
     found = by_layer(Cell(*MAPS.values()), given, solver=SOLVERS[method])
