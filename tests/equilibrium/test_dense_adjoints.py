@@ -1,0 +1,400 @@
+r"""Derivatives of equilibria against dense linear algebra, by the name of each tensor.
+
+The oracle forms the Jacobian J of the cell over the whole state of the batch and solves
+$(I - J)^\top u = v$ for the upstream gradient v in float64; a vector-Jacobian product of the cell
+with u is the gradient. Second derivatives are those of two dense Newton steps.
+"""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, grad, jacrev, jvp, vjp
+from torch.nn.utils.parametrizations import weight_norm
+from torch.utils import _pytree as pytree
+
+import shoal
+from shoal import Anderson, Broyden, DampedPicard, Implicit, NewtonKrylov, Picard
+
+# PyTorch's forward mode still loads parts that it calls deprecated itself
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+
+F64, RTOL = torch.float64, 1e-12  # the tolerance of solves in float64 by default
+SCALES = (1e-6, 1e2, 1e6, 1e-3)  # sizes of upstream rows
+
+
+class Cell(nn.Module):
+    """Layers that a function of the module, the state and the inputs calls."""
+
+    def __init__(self, function, **layers):
+        super().__init__()
+        self.layers, self.function = nn.ModuleDict(layers), function
+
+    def forward(self, z, *inputs):
+        return self.function(self.layers, z, *inputs)
+
+
+def linear(inputs=4, outputs=4, scale=0.4):
+    layer = nn.Linear(inputs, outputs)
+    with torch.no_grad():
+        layer.weight.copy_(scale * torch.randn(outputs, inputs) / math.sqrt(inputs))
+    return layer
+
+
+def attention(layers, z, x):
+    query, key, value = (layers[name](z) for name in ("query", "key", "value"))
+    return torch.tanh(torch.softmax(query @ key.mT, -1) @ value + x)
+
+
+def heads():
+    return {"query": linear(scale=1.0), "key": linear(scale=1.0), "value": linear(scale=0.6)}
+
+
+def two_scales(layers, z, x):
+    fine, coarse = z["fine"], z["coarse"]
+    mean = nn.functional.avg_pool1d(fine, 2)
+    up = coarse.repeat_interleave(2, 2)
+    return {
+        "fine": torch.tanh(0.5 * layers["conv"](fine + up) + x),
+        "coarse": 0.3 * torch.sin(coarse + mean),
+    }
+
+
+def twice(layers, z, x):
+    return torch.tanh(layers["second"](torch.tanh(layers["first"](z)) + x))
+
+
+def shared():
+    layer = linear(scale=0.8)
+    return Cell(twice, first=layer, second=layer)
+
+
+def rms(layers, z, x):
+    z = layers["inner"](torch.tanh(layers["outer"](z))) + x
+    return 0.8 * z / (z.square().mean(-1, keepdim=True) + 1e-3).sqrt()
+
+
+def plain(z, x, weight):
+    return torch.tanh(z @ weight.mT + x)
+
+
+def directed(z, x, weight):
+    """Each sample depends on the next one, and none on one before it."""
+    return torch.tanh(z @ weight.mT + 0.5 * torch.cat([z[1:], 0 * z[:1]]) + x)
+
+
+def balanced(z, x, weight):
+    """Samples send each other what sums to zero."""
+    return x + 0.4 * (torch.sin(z.roll(1, 0)) - torch.sin(z.roll(1, 0)).roll(1, 1)) + z @ weight / 9
+
+
+def states(*shape):
+    return torch.zeros(4, *shape)
+
+
+INDEPENDENT = {  # cell, start, inputs; a name of inputs is that of the oracle
+    "function": lambda: (plain, states(3), {"x": (4, 3), "weight": (3, 3)}),
+    "gru": lambda: (Cell(lambda m, z, x: m["gru"](x, z) / 2, gru=nn.GRUCell(3, 4)),) + STATE_3,
+    "lstm": lambda: (
+        Cell(lambda m, z, x: m["lstm"](x, z), lstm=nn.LSTMCell(3, 3)),
+        (states(3), states(3)),
+        {"x": (4, 3)},
+    ),
+    "layer norm": lambda: (
+        Cell(
+            lambda m, z, x: 0.7 * m["norm"](x + m["inner"](z)),
+            norm=nn.LayerNorm(4),
+            inner=linear(),
+        ),
+        *STATE,
+    ),
+    "weight norm": lambda: (
+        Cell(lambda m, z, x: torch.tanh(m["inner"](z) + x), inner=weight_norm(linear())),
+        *STATE,
+    ),
+    "rms norm": lambda: (Cell(rms, inner=linear(), outer=linear()), *STATE),
+    "attention": lambda: (Cell(attention, **heads()), states(2, 4), {"x": (4, 2, 4)}),
+    "convolution": lambda: (
+        Cell(two_scales, conv=nn.Conv1d(1, 1, 3, padding=1)),
+        {"fine": states(1, 4), "coarse": states(1, 2)},
+        {"x": (4, 1, 4)},
+    ),
+    "shared": lambda: (shared(), *STATE),
+}
+COUPLED = {
+    "mean": lambda: (
+        Cell(lambda m, z, x: torch.tanh(m["inner"](z - z.mean(0)) + x), inner=linear(scale=0.9)),
+        *STATE,
+    ),
+    "batch attention": lambda: (Cell(attention, **heads()), *STATE),
+    "directed": lambda: (directed, states(3), {"x": (4, 3), "weight": (3, 3)}),
+    "balanced": lambda: (balanced, states(3), {"x": (4, 3), "weight": (3, 3)}),
+}
+STATE, STATE_3 = (states(4), {"x": (4, 4)}), (states(4), {"x": (4, 3)})
+ALL = INDEPENDENT | COUPLED
+every_cell = pytest.mark.parametrize("name", ALL)
+
+
+def flat(state):
+    return torch.cat([leaf.flatten() for leaf in pytree.tree_leaves(state)])
+
+
+class Dense:
+    """The oracle: a map of tensors by name and of a flat state, at its fixed point.
+
+    Args:
+        function: Takes a dictionary of tensors and a state; returns a state.
+        tensors: The dictionary: inputs and parameters.
+        near: The state near which the fixed point lies.
+    """
+
+    def __init__(self, function, tensors, near):
+        self.tensors = {name: t.detach().to(F64) for name, t in tensors.items()}
+        near = pytree.tree_map(lambda leaf: leaf.detach().to(F64), near)
+        leaves, self.form = pytree.tree_flatten(near)
+        self.shapes = [leaf.shape for leaf in leaves]
+        self.map = lambda tensors, z: flat(function(tensors, self.state(z)))
+        self.z = flat(near)
+        self.z = self.root(self.tensors)
+        jacobian = jacrev(self.map, argnums=1)(self.tensors, self.z)
+        self.jacobian, self.factor = jacobian, torch.eye(len(self.z), dtype=F64) - jacobian
+        self.amplified = max(1.0, float(torch.linalg.matrix_norm(self.factor.inverse(), 2)))
+
+    def state(self, z):
+        parts = z.split([shape.numel() for shape in self.shapes])
+        shaped = [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        return pytree.tree_unflatten(shaped, self.form)
+
+    def root(self, tensors):
+        """The fixed point, with derivatives up to the third."""
+        z = self.z
+        for _ in range(2):
+            jacobian = jacrev(self.map, argnums=1)(tensors, z)
+            residual = self.map(tensors, z) - z
+            z = z + torch.linalg.solve(torch.eye(len(z), dtype=F64) - jacobian, residual)
+        return z
+
+    def adjoint(self, upstream):
+        return torch.linalg.solve(self.factor.mT, flat(upstream).to(F64))
+
+    def pull(self, u):
+        """The gradients of the tensors by one vector-Jacobian product of the cell."""
+        return vjp(lambda tensors: self.map(tensors, self.z), self.tensors)[1](u)[0]
+
+    def tangent(self, tangents):
+        moved = jvp(lambda tensors: self.map(tensors, self.z), (self.tensors,), (tangents,))[1]
+        return self.state(torch.linalg.solve(self.factor, moved))
+
+    def allowed(self, order=1, rtol=RTOL):
+        """A solve is off by the residual amplified, and each order amplifies what it is given."""
+        found = 100 * self.amplified ** (1 + order) * rtol
+        assert found < 2e4 * rtol
+        return found
+
+
+def prepared(name, **options):
+    """A layer as a function of tensors by name, these tensors, and the oracle."""
+    torch.manual_seed(0)
+    cell, z0, shapes = ALL[name]()
+    options = {"on_failure": "raise", **options}
+    layer = shoal.Equilibrium(cell.double() if isinstance(cell, nn.Module) else cell, **options)
+    z0 = pytree.tree_map(lambda leaf: leaf.to(F64), z0)
+    tensors = {key: torch.randn(shape, dtype=F64) for key, shape in shapes.items()}
+    if "weight" in tensors:
+        tensors["weight"] *= 0.3
+    tensors |= dict(layer.named_parameters())
+    tensors = {key: t.detach().clone().requires_grad_() for key, t in tensors.items()}
+
+    def call(of, prefix, tensors, z):
+        inputs = [tensors[key] for key in shapes]
+        if not isinstance(cell, nn.Module):
+            return of(z, *inputs)
+        given = {k.removeprefix(prefix): t for k, t in tensors.items() if k not in shapes}
+        return functional_call(of, given, (z, *inputs))
+
+    with torch.no_grad():
+        near = layer(z0, *(tensors[key] for key in shapes))
+    oracle = Dense(lambda tensors, z: call(cell, "cell.", tensors, z), tensors, near)
+    return lambda tensors: call(layer, "", tensors, z0), tensors, oracle
+
+
+def upstream_of(oracle, scales=SCALES):
+    torch.manual_seed(1)
+    state = oracle.state(torch.randn(len(oracle.z), dtype=F64))
+    factors = torch.tensor(scales, dtype=F64)
+    return pytree.tree_map(lambda t: t * factors.view(-1, *[1] * (t.dim() - 1)), state)
+
+
+def pulled(solved, tensors, upstream):
+    """The gradients of all tensors by backward."""
+    state = pytree.tree_leaves(solved(tensors))
+    upstream = [g.to(t.dtype) for g, t in zip(pytree.tree_leaves(upstream), state, strict=True)]
+    found = torch.autograd.grad(state, list(tensors.values()), upstream)
+    return dict(zip(tensors, found, strict=True))
+
+
+def assert_near(found, exact, tolerance, *, rows=False):
+    """By name; each row of the inputs relative to its own size where that is said."""
+    largest = max(float(t.norm()) for t in exact.values())
+    for name, expected in exact.items():
+        error = found[name].to(F64) - expected
+        if rows and name == "x":
+            error, size = error.flatten(1).norm(dim=1), expected.flatten(1).norm(dim=1)
+        else:
+            error, size = error.norm(), expected.norm().clamp_min(1e-3 * largest)
+        assert (error <= tolerance * size).all(), f"{name}: {error / size} > {tolerance}"
+
+
+@every_cell
+def test_reverse_mode(name):
+    solved, tensors, oracle = prepared(name)
+    upstream = upstream_of(oracle)
+    found = pulled(solved, tensors, upstream)
+    exact = oracle.pull(oracle.adjoint(upstream))
+    assert_near(found, exact, oracle.allowed(), rows=name in INDEPENDENT)
+
+
+def random_like(tensors, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return {k: torch.randn(t.shape, dtype=F64, generator=generator) for k, t in tensors.items()}
+
+
+@every_cell
+def test_forward_mode(name):
+    solved, tensors, oracle = prepared(name)
+    tensors = {key: t.detach() for key, t in tensors.items()}
+    tangents = random_like(tensors, 2)
+    exact = flat(oracle.tangent(tangents))
+    with torch.autograd.forward_ad.dual_level():
+        make = torch.autograd.forward_ad.make_dual
+        duals = pytree.tree_leaves(solved({k: make(t, tangents[k]) for k, t in tensors.items()}))
+        dual = flat([torch.autograd.forward_ad.unpack_dual(leaf).tangent for leaf in duals])
+    found = flat(jvp(solved, (tensors,), (tangents,))[1])
+    for kind, one in (("jvp", found), ("dual", dual)):
+        assert_near({kind: one}, {kind: exact}, oracle.allowed())
+
+
+def total(state):
+    return sum(leaf.pow(3).sum() + leaf.sin().sum() for leaf in pytree.tree_leaves(state))
+
+
+@every_cell
+def test_second_derivatives(name):
+    """Products with the Hessian in all tensors, by double backward and forward over reverse."""
+    solved, tensors, oracle = prepared(name)
+    directions = random_like(tensors, 3)
+    _, exact = jvp(
+        grad(lambda t: total(oracle.root(t))), (oracle.tensors,), (directions,)
+    )
+    first = torch.autograd.grad(total(solved(tensors)), [*tensors.values()], create_graph=True)
+    slope = sum((g * v).sum() for g, v in zip(first, directions.values(), strict=True))
+    second = torch.autograd.grad(slope, [*tensors.values()])
+    assert_near(dict(zip(tensors, second, strict=True)), exact, oracle.allowed(2))
+    tensors = {key: t.detach() for key, t in tensors.items()}
+    _, found = jvp(grad(lambda t: total(solved(t))), (tensors,), (directions,))
+    assert_near(found, exact, oracle.allowed(2))
+
+
+SOLVERS = [Picard(), DampedPicard(0.8), Anderson(), Broyden(), NewtonKrylov()]
+
+
+@pytest.mark.parametrize("name", ["function", "mean", "directed", "balanced"])
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda solver: type(solver).__name__)
+def test_solvers(solver, name):
+    """Each in both passes; and an absolute tolerance, which is meant for equations of size one."""
+    for gradient in (Implicit(), Implicit(Picard()), Implicit(Picard(rtol=RTOL, atol=RTOL))):
+        rough = gradient.solver is not None and gradient.solver.atol
+        for separable in {False, name == "function"}:
+            solved, tensors, oracle = prepared(
+                name, solver=solver, gradient=gradient, separable=separable
+            )
+            upstream = upstream_of(oracle)
+            exact = oracle.pull(oracle.adjoint(upstream))
+            alone = separable or (name == "function" and not rough)
+            found = pulled(solved, tensors, upstream)
+            assert_near(found, exact, oracle.allowed(), rows=alone)
+
+
+@pytest.mark.parametrize("name", COUPLED)
+def test_coupled_samples_with_upstream_rows_far_apart(name):
+    """Squares of the smallest rows vanish beside the largest one."""
+    solved, tensors, oracle = prepared(name)
+    for scales in ([1.0, 1e-200, 0.0, 1e-160], [1e-300, 1e-290, 1e-100, 1e-250]):
+        upstream = upstream_of(oracle, scales)
+        exact = oracle.pull(oracle.adjoint(upstream))
+        assert_near(pulled(solved, tensors, upstream), exact, oracle.allowed())
+
+
+@pytest.mark.parametrize("name", ["function", "attention", "lstm", "batch attention", "directed"])
+def test_inexact_gradients(name):
+    """A partial sum of the Neumann series, to rounding."""
+    for gradient, terms in [(shoal.OneStep(), 0)] + [(shoal.Neumann(k), k) for k in (0, 1, 4)]:
+        solved, tensors, oracle = prepared(name, gradient=gradient)
+        upstream = upstream_of(oracle)
+        u = power = flat(upstream)
+        for _ in range(terms):
+            power = oracle.jacobian.mT @ power
+            u = u + power
+        found = pulled(solved, tensors, upstream)
+        assert_near(found, oracle.pull(u), oracle.allowed(), rows=name in INDEPENDENT)
+
+
+@pytest.mark.parametrize("name", ["function", "lstm", "convolution", "mean", "directed"])
+@pytest.mark.parametrize(
+    "gradient", [shoal.Unrolled(), shoal.Reversible(0.2)], ids=lambda g: type(g).__name__
+)
+def test_gradients_of_iterations(gradient, name):
+    """They converge like the iterates, whose steps halve at worst the residual, and as many."""
+    solved, tensors, oracle = prepared(name, gradient=gradient)
+    upstream = upstream_of(oracle)
+    exact = oracle.pull(oracle.adjoint(upstream))
+    assert_near(pulled(solved, tensors, upstream), exact, 1e-7, rows=False)
+
+
+def relu_net(p, x, z):
+    return torch.relu(math.sqrt(0.3 / 5) * z @ p["recurrent"].mT + math.sqrt(0.8) * x @ p["input"].mT)
+
+
+def tanh_net(p, x, z):
+    inner = math.sqrt(0.4 / 5) * z @ p["recurrent"].mT + math.sqrt(0.6) * x @ p["input"].mT
+    return torch.tanh(inner + p["bias"] * math.sqrt(0.1))
+
+
+def conv_net(p, x, z):
+    recurrent = nn.functional.conv1d(z, p["recurrent"], padding=1) * math.sqrt(0.3 / 9)
+    return torch.tanh(recurrent + nn.functional.conv1d(x, p["input"], padding=1) * math.sqrt(0.8 / 3))
+
+
+def features(p, x):
+    return torch.relu(x @ p["input"].mT) / math.sqrt(5)
+
+
+def implicit_net(p, x, z):
+    return torch.relu(0.2 / math.sqrt(5) * z @ p["recurrent"].mT + features(p, x))
+
+
+NETWORKS = {  # architecture, its cell as documented, the readout
+    "DEQ relu": (
+        shoal.DEQ("relu", 0.3, 0.8),
+        relu_net,
+        lambda p, x, z: z @ p["readout"].mT / math.sqrt(5),
+    ),
+    "DEQ tanh": (
+        shoal.DEQ("tanh", 0.4, 0.6, bias_variance=0.1),
+        tanh_net,
+        lambda p, x, z: z @ p["readout"].mT / math.sqrt(5),
+    ),
+    "ConvDEQ": (
+        shoal.ConvDEQ("tanh", 0.3, 0.8),
+        conv_net,
+        lambda p, x, z: z.flatten(1) @ p["readout"].mT / math.sqrt(3 * 4),
+    ),
+    "ImplicitNetwork": (
+        shoal.ImplicitNetwork(0.2),
+        implicit_net,
+        lambda p, x, z: z @ p["readout"].mT + features(p, x) @ p["skip"].mT,
+    ),
+}
+
+
