@@ -6,7 +6,9 @@ with u is the gradient. Second derivatives are those of two dense Newton steps.
 """
 
 import math
+import warnings
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -157,7 +159,8 @@ class Dense:
         self.shapes = [leaf.shape for leaf in leaves]
         self.map = lambda tensors, z: flat(function(tensors, self.state(z)))
         self.z = flat(near)
-        self.z = self.root(self.tensors)
+        for _ in range(3):
+            self.z = self.root(self.tensors)
         jacobian = jacrev(self.map, argnums=1)(self.tensors, self.z)
         self.jacobian, self.factor = jacobian, torch.eye(len(self.z), dtype=F64) - jacobian
         self.amplified = max(1.0, float(torch.linalg.matrix_norm(self.factor.inverse(), 2)))
@@ -285,9 +288,7 @@ def test_second_derivatives(name):
     """Products with the Hessian in all tensors, by double backward and forward over reverse."""
     solved, tensors, oracle = prepared(name)
     directions = random_like(tensors, 3)
-    _, exact = jvp(
-        grad(lambda t: total(oracle.root(t))), (oracle.tensors,), (directions,)
-    )
+    exact = vjp(grad(lambda t: total(oracle.root(t))), oracle.tensors)[1](directions)[0]
     first = torch.autograd.grad(total(solved(tensors)), [*tensors.values()], create_graph=True)
     slope = sum((g * v).sum() for g, v in zip(first, directions.values(), strict=True))
     second = torch.autograd.grad(slope, [*tensors.values()])
@@ -304,14 +305,10 @@ SOLVERS = [Picard(), DampedPicard(0.8), Anderson(), Broyden(), NewtonKrylov()]
 @pytest.mark.parametrize("name", ["rms norm", "mean", "directed", "balanced"])
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda solver: type(solver).__name__)
 def test_solvers(solver, name):
-    """In both passes; and in the backward one alone with an absolute tolerance at size one."""
-    alone, relaxed = name in INDEPENDENT, isinstance(solver, Picard | DampedPicard)
-    rough = replace(solver, rtol=RTOL, atol=1e-14)
-    settings = [{"batched": alone or relaxed}, {"separable": alone}]
-    for gradient in (Implicit(), Implicit(rough)):
-        for setting in settings:
-            if not (alone or relaxed):  # such solvers combine iterates sample by sample
-                setting = {"batched": False}
+    """In both passes, and with an absolute tolerance in the backward one, at size one."""
+    alone = name in INDEPENDENT
+    for gradient in (Implicit(), Implicit(replace(solver, rtol=RTOL, atol=1e-14))):
+        for setting in ({"separable": alone}, {}) if alone else ({"batched": False},):
             solved, tensors, oracle = prepared(name, solver=solver, gradient=gradient, **setting)
             upstream = upstream_of(oracle)
             exact = oracle.pull(oracle.adjoint(upstream))
@@ -320,9 +317,22 @@ def test_solvers(solver, name):
 
 
 @pytest.mark.parametrize("name", COUPLED)
+def test_coupled_samples_that_the_layer_takes_for_a_batch(name):
+    """Upstream rows of zeros, and apart: numbers reach samples that were solved before."""
+    for atol, scales in product((None, 1e-14), [(1, 0, 0, 0), (0, 0, 1, 0), (1, 1e-2, 10, 1e-3)]):
+        gradient = None if atol is None else Implicit(Picard(rtol=RTOL, atol=atol))
+        solved, tensors, oracle = prepared(name, gradient=gradient)
+        upstream = upstream_of(oracle, scales)
+        with warnings.catch_warnings():  # of rows of zeros, which are below any absolute tolerance
+            warnings.simplefilter("ignore", shoal.ConvergenceWarning)
+            found = pulled(solved, tensors, upstream)
+        assert_near(found, oracle.pull(oracle.adjoint(upstream)), oracle.allowed())
+
+
+@pytest.mark.parametrize("name", COUPLED)
 def test_coupled_samples_with_upstream_rows_far_apart(name):
     """Squares of the smallest rows vanish beside the largest one."""
-    solved, tensors, oracle = prepared(name)
+    solved, tensors, oracle = prepared(name, batched=False)
     for scales in ([1.0, 1e-200, 0.0, 1e-160], [1e-300, 1e-290, 1e-100, 1e-250]):
         upstream = upstream_of(oracle, scales)
         exact = oracle.pull(oracle.adjoint(upstream))
