@@ -37,6 +37,7 @@ _WIDER = 10.0  # ... unless biases hide it: then angles grow by this factor ...
 _WIDEST = 0.1  # ... up to here
 _SMALLEST_NORM = 1e-100  # stands in for a norm of zero, of an input with itself
 _FEW_NORMS = 2  # that of inputs of one norm, and one that stands for zero
+_CORNER = 1e-3  # relative difference of norms below which kinks still make one at an angle of zero
 _NOTHING = 1e-8  # stands in for a norm of zero, relative to the other
 
 
@@ -184,7 +185,11 @@ def _pairs_apart(
     a, b, c = left**2, right**2, left * right * nearest.cos()
     _, slopes = derivatives(plan.function, names, lambda f, *point: f(*point), a, b, c)
     in_a, in_b, in_c = slopes[:3]
-    turned = angle if _smooth(plan.function) else nearest  # with kinks in_c grows as 1/sin θ
+    turned = angle.expand_as(in_c).clone()
+    if not _smooth(plan.function):  # with kinks the NTK's in_c grows as 1/sin θ
+        corner = (left - right).abs() < _CORNER * torch.maximum(left, right)
+        corner |= plan.function.architecture.positively_homogeneous
+        turned[1] = torch.where(corner, nearest, angle)
     around = -left * right * turned.sin() * in_c
     if isinstance(plan.wide, Surface):  # its series is exact at small angles too
         ordinary = (plan.left.norm[i] > 0) & (plan.right.norm[j] > 0)
