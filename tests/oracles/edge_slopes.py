@@ -17,7 +17,9 @@ trapezoidal sums over both Gaussian variables in float64 (they converge exponent
 theorem for the derivatives, in which nothing cancels at an angle of zero.
 
 The script tabulates activations with kinks whose duals are no closed forms (HardTanh, ELU), some
-seconds a pair; it keeps what OUT.json has. The others are solved when they are asked for.
+seconds a pair; it keeps what OUT.json has. The others are solved when they are asked for. Left out:
+kinks at norms that differ by 1e-9. There the NTK has a slope of one sign, within 1e-9 of the corner
+where shoal takes the mean of both sides, blended in below distances of 1e-7.
 """
 
 import json
