@@ -12,7 +12,7 @@ from shoal.equilibrium.methods import Gradient, Implicit, Unrolled, exact_gradie
 from shoal.equilibrium.solvers.base import Solver
 from shoal.equilibrium.solvers.driver import Outcome, drive_through
 from shoal.equilibrium.solvers.picard import DampedPicard, Picard
-from shoal.equilibrium.solvers.problem import LinearProblem, Problem, is_wide, row_sizes
+from shoal.equilibrium.solvers.problem import LinearProblem, Problem, row_sizes
 from shoal.equilibrium.solvers.records import PATIENCE
 from shoal.equilibrium.solvers.solution import OnFailure, Solution, SolveLog, handle_failure
 from shoal.equilibrium.solvers.status import Status
@@ -97,14 +97,10 @@ class SolveOptions:
         self, equation: LinearProblem, solvers: Sequence[Solver], recall: Recall | None
     ) -> Outcome:
         """Solve a linear equation at size one."""
-        right, tested = equation.right, False
+        right = equation.right
         size, finite = row_sizes(right)
-        if equation.may_mix:
-            # what samples send each other is measured in the same unit; where they send nothing,
-            # relative tolerances are the same in all units
-            tested = any(solver.atol for solver in solvers) or bool(is_wide(size, finite))
-            if not tested or equation.mixes():
-                size = size.masked_fill(~finite, 0.0).amax().expand_as(size)
+        if equation.may_mix:  # rows in different units must not send each other anything
+            size = size.masked_fill(~finite, 0.0).amax().expand_as(size)
         unit = (right / size).masked_fill(~finite, 0.0)
         problem = equation.with_right(unit)
         guess = None if recall is None else recall.guess(unit, linear=True)
@@ -119,7 +115,6 @@ class SolveOptions:
             found,
             value=torch.where(finite, found.value * size, right),
             residual=(found.residual * size[:, 0]).masked_fill(~finite[:, 0], 0.0),
-            evaluations=found.evaluations + tested,  # the one that told
         )
         return replace(outcome, solution=found)
 

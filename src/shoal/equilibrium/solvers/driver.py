@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from shoal.equilibrium.solvers.base import Solver, State, select
 from shoal.equilibrium.solvers.limits import residual_norms
 from shoal.equilibrium.solvers.problem import Evaluation, Problem
 from shoal.equilibrium.solvers.records import PATIENCE, Outcome, Records
+from shoal.equilibrium.solvers.status import Status
 
 __all__ = ["Outcome", "drive", "drive_through", "repeat"]
 
@@ -28,7 +30,16 @@ def drive(problem: Problem, solver: Solver, start: Tensor, expected: int = PATIE
         expected: After how many steps it may be done, if that is known.
     """
     with torch.no_grad(), full_precision(start):
-        return _Run(problem, solver, start.detach(), expected).finish()
+        outcome = last = _Run(problem, solver, start.detach(), expected).finish()
+        # samples that rested while others moved may not be solved beside where these ended
+        while problem.may_mix and last.converged and last.best is not None:
+            last = _Run(problem, solver, outcome.solution.value, expected).finish()
+            outcome = replace(outcome.improved(last), near=last.near)
+            if last.converged and int(outcome.solution.steps.max()) > solver.max_steps:
+                late = torch.where(last.solution.steps > 0, Status.OUT_OF_STEPS, Status.CONVERGED)
+                solution = replace(outcome.solution, status=late.to(torch.int8))
+                return replace(outcome, solution=solution, converged=not bool(late.any()))
+        return outcome
 
 
 def drive_through(

@@ -193,7 +193,7 @@ class Problem(ABC):
 
     @property
     def may_mix(self) -> bool:
-        """Whether samples of a linear equation may depend on each other, for all that is known."""
+        """Whether samples may depend on each other, for all that is known."""
         return False
 
     def mixes(self) -> bool:
@@ -235,6 +235,11 @@ class FunctionProblem(Problem):
             for t in pytree.tree_leaves(self.inputs)
             if isinstance(t, Tensor) and not t.is_inference()
         ]
+
+    @property
+    def may_mix(self) -> bool:
+        """Whether the function is not known to take some samples alone."""
+        return not self.separable
 
     def evaluate_to_look(self, z: Tensor) -> tuple[Evaluation, Linearization | None]:
         """One evaluation, whose graph serves the gradient if the iterate is the solution."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from shoal.approximation import chebyshev_basis, differentiate, fit
+from shoal.architectures import ImplicitNetwork
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
 from shoal.gaussian.octaves import octave_series
@@ -36,6 +37,7 @@ _WIDER = 10.0  # ... unless biases hide it: then angles grow by this factor ...
 _WIDEST = 0.1  # ... up to here
 _SMALLEST_NORM = 1e-100  # stands in for a norm of zero, of an input with itself
 _FEW_NORMS = 2  # that of inputs of one norm, and one that stands for zero
+_CORNER = 1e-3  # relative difference of norms below which kinks still make one at an angle of zero
 _NOTHING = 1e-8  # stands in for a norm of zero, relative to the other
 
 
@@ -147,7 +149,7 @@ def pair_derivatives(
     if not plan.function.architecture.positively_homogeneous:
         apart = torch.maximum(angle, (norms[0] - norms[1]).abs() / torch.maximum(*norms))
         apart = apart.nan_to_num(0.0)  # both are zero
-    along = apart < _SMALLEST_ANGLE
+    along = apart == 0 if _smooth(plan.function) else apart < _SMALLEST_ANGLE
     others = (apart > 0).nonzero()[:, 0]
     if len(others):
         result[..., others] = _distinct_pairs(plan, names, i[others], j[others], angle[others])
@@ -183,12 +185,24 @@ def _pairs_apart(
     a, b, c = left**2, right**2, left * right * nearest.cos()
     _, slopes = derivatives(plan.function, names, lambda f, *point: f(*point), a, b, c)
     in_a, in_b, in_c = slopes[:3]
-    around = -left * right * nearest.sin() * in_c
+    turned = angle.expand_as(in_c).clone()
+    if not _smooth(plan.function):  # with kinks the NTK's in_c grows as 1/sin θ
+        corner = (left - right).abs() < _CORNER * torch.maximum(left, right)
+        corner |= plan.function.architecture.positively_homogeneous
+        turned[1] = torch.where(corner, nearest, angle)
+    around = -left * right * turned.sin() * in_c
     if isinstance(plan.wide, Surface):  # its series is exact at small angles too
         ordinary = (plan.left.norm[i] > 0) & (plan.right.norm[j] > 0)
         around = torch.where(ordinary, _around(plan, plan.wide, i, j, angle), around)
     logs = torch.stack([2 * a * in_a + c * in_c, 2 * b * in_b + c * in_c])
     return torch.cat([logs, slopes[3:], around[None]])
+
+
+def _smooth(function: KernelFunction) -> bool:
+    """Whether no activation has kinks: derivatives in c are finite and continuous at all angles."""
+    if isinstance(function.architecture, ImplicitNetwork):
+        return False
+    return not any(c.activation.kinks for c in function.architecture.layers(function.width).cells)
 
 
 def _nonzero_norms(plan: Plan, i: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
