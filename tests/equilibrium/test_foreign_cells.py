@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from equilibrium.foreign_cells import CELLS, Surrounded, prepared
+from equilibrium.foreign_cells import (
+    CELLS,
+    MultiScale,
+    Normalized,
+    Parametrized,
+    Surrounded,
+    prepared,
+)
 
 # PyTorch's compiler looks at gradients of tensors that have none
 pytestmark = [
@@ -115,8 +122,7 @@ def losses(layer, z0, inputs, named):
     return found
 
 
-@pytest.mark.thorough("Splitting")
-@every_cell
+@pytest.mark.parametrize("kind", [Normalized, MultiScale, Parametrized], ids=lambda k: k.__name__)
 def test_training(kind):
     """It learns what another of its kind does: of the loss at most 0.5% are left, as measured."""
     layer, *given = prepared(kind)
