@@ -108,14 +108,6 @@ def test_networks_approach_their_prediction(architecture, options):
     assert (wide < 0.07).all(), wide
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("architecture", [DEQ_TANH, FullyConnected((ReLU(),))], ids=repr)
-def test_very_wide_networks(architecture):
-    narrow, wide = (gap(architecture, width, 4) for width in (256, 4096))
-    assert (wide < narrow / 2).all(), (narrow, wide)
-    assert (wide < 0.02).all(), wide
-
-
 @pytest.mark.parametrize(
     "architecture",
     [FullyConnected((Tanh(),)), pytest.param(DEQ_TANH, marks=pytest.mark.slow)],

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import shoal
-from shoal.designs.energies import kernel_slant, target_numbers
+from shoal.designs.energies import target_numbers
 
 MIXTURE_TAU = math.sqrt(1 + 4 / math.sqrt(1000) + 64 / 1000)  # mean squared norm of the mixture
 
@@ -152,12 +152,6 @@ def test_rectifier_gap_on_the_mixture() -> None:
     assert gap.relative == pytest.approx(gap.absolute / float(torch.linalg.norm(exact, 2)))
 
 
-@pytest.mark.slow
-def test_hard_tanh_gap_on_the_mixture() -> None:
-    d = shoal.design(deq(shoal.Tanh()), tau0=MIXTURE_TAU, match="ck")
-    assert d.gap(mixture(800, 1000)).relative < 5e-3
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("phi", "match"),
@@ -177,28 +171,6 @@ def test_gap_decays_with_the_dimension(phi: shoal.Activation, match: str) -> Non
     # the theorem's rate is a factor of 2; with the slant matched it is nearer to 4
     assert gaps[1] < 0.55 * gaps[0]
     assert gaps[2] < 0.55 * gaps[1]
-
-
-@pytest.mark.slow
-def test_wide_finite_networks_agree() -> None:
-    x = mixture(30, 200)
-    tau0 = math.sqrt(float((x**2).sum(1).mean()))
-    d = shoal.design(deq(shoal.Tanh()), tau0=tau0, match="ntk")
-    net = shoal.build(d.architecture, in_features=200, width=8192, seed=0, dtype=torch.float64)
-    empirical = shoal.empirical_kernel(net, x).ntk
-    exact = shoal.kernel(d.original, x).ntk
-    assert torch.linalg.norm(empirical - exact, 2) < 0.05 * torch.linalg.norm(exact, 2)
-
-
-@pytest.mark.slow
-def test_slant_is_met_by_what_freedom_is_left() -> None:
-    for phi, match in [(shoal.Erf(), "ck"), (shoal.ReLU(), "ck"), (shoal.GELU(), "ntk")]:
-        d = shoal.design(deq(phi), tau0=1.2, match=match, method=by("sinusoid"))
-        slants = [
-            kernel_slant(shoal.coefficients(a, tau0=1.2), match)
-            for a in (d.original, d.architecture)
-        ]
-        assert abs(slants[0] - slants[1]) < 1e-12
 
 
 # infeasible targets
@@ -282,18 +254,6 @@ def test_rectifiers_without_leaky_rectifiers(recurrent: float, match: str, words
     assert 1e-4 < d.errors["predicted"] < 0.03
     for sigma in d.architecture.activations:
         assert -1e-12 <= sigma.activation.slope <= 1 + 1e-12
-
-
-@pytest.mark.slow
-def test_weak_nonlinearities_have_no_ntk_design() -> None:
-    d = shoal.design(deq(shoal.Softplus()), tau0=1.0, match="ntk")
-    assert not d.feasible
-    assert "kappa2 at least" in d.explanation
-    assert len(d.architecture.activations) == 1
-    assert d.errors["predicted"] < 1e-3
-    x = mixture(200, 400)
-    tau0 = math.sqrt(float((x**2).sum(1).mean()))
-    assert shoal.design(deq(shoal.Softplus()), tau0=tau0).gap(x).relative < 5e-3
 
 
 # values

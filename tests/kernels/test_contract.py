@@ -21,7 +21,6 @@ from shoal import (
     Tanh,
 )
 from shoal.designs import kernel_series
-from shoal.kernels.calculi import HalfAngle
 
 CASES: dict[str, shoal.Architecture] = {
     "deq": DEQ(Tanh(), 0.3, 0.8),
@@ -79,16 +78,6 @@ def test_inputs_with_themselves(name):
     function, squares = function_of(name), torch.tensor([0.2, 1.0, 5.0], dtype=torch.float64)
     for own, pair in zip(function.own(squares), function(squares, squares, squares), strict=True):
         torch.testing.assert_close(own, pair, rtol=1e-10, atol=0)
-
-
-@pytest.mark.thorough("du2018", "resnet, biases", "gated", "two layers")
-@EVERY
-def test_angles(name):
-    function = function_of(name)
-    half = HalfAngle((1 - COSINES) / 2, (1 + COSINES) / 2)
-    pairs = function(SQUARE, SQUARE, SQUARE * COSINES)
-    for angles, pair in zip(function.at_angles(SQUARE, half), pairs, strict=True):
-        torch.testing.assert_close(angles, pair, rtol=1e-10, atol=1e-12)
 
 
 @EVERY
@@ -215,15 +204,6 @@ def test_finite_networks(name):
     assert nearer
     for before, after in zip(narrow, wide, strict=True):
         assert 1.3 < before / after < 3.1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*CASES, *IMAGES])
-def test_wide_networks(name):
-    """A width of 1024 leaves some hundredths of the kernel."""
-    spreads, right = errors({**CASES, **IMAGES}[name], 1024, 12)
-    assert right
-    assert max(spreads) < 0.1
 
 
 @pytest.mark.parametrize("name", IMAGES)

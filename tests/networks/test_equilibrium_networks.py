@@ -255,42 +255,6 @@ def test_warm_starts_are_for_the_same_inputs_in_training():
     assert int(net.last_solve.steps.max()) > 5
 
 
-def test_nothing_that_is_kept_holds_a_graph():
-    net, x = network(warm_start=True), inputs()
-    for _ in range(3):
-        net(x).sum().backward()
-    warm = net._series._last[0]
-    kept = [past for recall in (warm.forward, warm.backward) for past in recall.past]
-    kept += [net.last_solve.value, net.last_adjoint.value, net.solve(x).value]
-    assert len(kept) == 9
-    assert not any(tensor.requires_grad for tensor in kept)
-
-
-@pytest.mark.parametrize("numbers", [2, 3])
-def test_warm_starts_go_on_from_states_of_older_versions_too(numbers):
-    """Older versions wrote two numbers about the place where later ones write three."""
-    net, x = network(warm_start=True), inputs()
-    for _ in range(3):
-        net(x).sum().backward()
-    state = {n: t[:numbers] if n.endswith("place") else t for n, t in net.recalled().items()}
-    other = copy.deepcopy(net)
-    other.recall(x, {name: tensor.clone() for name, tensor in state.items()})
-    value = other(x)
-    assert int(other.last_solve.steps.max()) == 0
-    torch.testing.assert_close(value, net(x))
-    value.sum().backward()
-    assert int(other.last_adjoint.steps.max()) == 0
-
-
-def test_converged_samples_stop_costing_work():
-    """Inputs near zero are done at once; the rest goes on without them."""
-    net = network(width=64)
-    x = torch.cat([1e-9 * inputs(30), inputs(3)])
-    solution = net.solve(torch.cat([torch.zeros(30, 4).double(), inputs(3)]))
-    assert (solution.steps[:30] < solution.steps[30:].min()).all()
-    assert net.solve(x).converged.all()
-
-
 def test_copies_and_pickles_are_equal_and_apart():
     net, x = network(warm_start=True), inputs()
     expected = net(x)
