@@ -110,7 +110,7 @@ def test_networks_approach_their_prediction(architecture, options):
 
 @pytest.mark.parametrize(
     "architecture",
-    [FullyConnected((Tanh(),)), pytest.param(DEQ_TANH, marks=pytest.mark.slow)],
+    [FullyConnected((Tanh(),))],
     ids=repr,
 )
 def test_an_ensemble_of_networks(architecture):

@@ -25,26 +25,12 @@ def mixture(samples: int, dimension: int) -> torch.Tensor:
     return shoal.data.two_gaussians(samples, dimension, seed=0, dtype=torch.float64).x
 
 
-def case(*values: object, slow: bool = True) -> object:
-    return pytest.param(*values, marks=[pytest.mark.slow] if slow else [], id=repr(values))
-
-
 GRID = [
-    case(shoal.Tanh(), 0.2, 0.8, 1.0),
-    case(shoal.Tanh(), 0.9, 3.0, 0.5),
-    case(shoal.Erf(), 0.6, 0.2, 2.0, slow=False),
-    case(shoal.Sine(), 0.3, 3.0, 1.0, slow=False),
-    case(shoal.HardTanh(), 0.5, 1.0, 1.5),
-    case(shoal.Sigmoid(), 0.9, 3.0, 1.0),
-    case(shoal.ReLU(), 0.05, 0.2, 3.0),
-    case(shoal.ReLU(), 0.2, 0.8, 1.0, slow=False),
-    case(shoal.ReLU(), 0.6, 3.0, 0.2),
-    case(shoal.ReLU(), 0.95, 1.0, 1.0, slow=False),
-    case(shoal.LeakyReLU(0.3), 0.7, 0.5, 1.0),
-    case(shoal.Swish(), 0.6, 3.0, 1.0),
-    case(shoal.GELU(), 0.4, 1.0, 1.3, slow=False),
-    case(shoal.Softplus(), 0.9, 1.0, 0.7),
-    case(shoal.ELU(), 0.2, 0.8, 1.0),
+    (shoal.Erf(), 0.6, 0.2, 2.0),
+    (shoal.Sine(), 0.3, 3.0, 1.0),
+    (shoal.ReLU(), 0.2, 0.8, 1.0),
+    (shoal.ReLU(), 0.95, 1.0, 1.0),
+    (shoal.GELU(), 0.4, 1.0, 1.3),
 ]
 
 
@@ -153,20 +139,11 @@ def test_rectifier_gap_on_the_mixture() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("phi", "match"),
-    [
-        case(shoal.ReLU(), "ntk", slow=False),
-        case(shoal.Tanh(), "ntk"),
-        case(shoal.ELU(), "ntk"),
-        case(shoal.Swish(), "ck"),
-    ],
-)
-def test_gap_decays_with_the_dimension(phi: shoal.Activation, match: str) -> None:
+def test_gap_decays_with_the_dimension() -> None:
     gaps = []
     for dimension in (60, 240, 960):
         tau0 = math.sqrt(1 + 4 / math.sqrt(dimension) + 64 / dimension)
-        d = shoal.design(deq(phi), tau0=tau0, match=match, method=by("sinusoid"))
+        d = shoal.design(deq(shoal.ReLU()), tau0=tau0, match="ntk")
         gaps.append(d.gap(mixture(dimension // 2, dimension)).relative)
     # the theorem's rate is a factor of 2; with the slant matched it is nearer to 4
     assert gaps[1] < 0.55 * gaps[0]

@@ -1,7 +1,6 @@
 """Every architecture in every calculus: all of them mean the same network, and finite ones too."""
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -46,14 +45,8 @@ CASES: dict[str, shoal.Architecture] = {
 COSTLY = {"deq, biases, standard", "deq, two layers, biases", "deq, three layers, standard"}
 
 
-def every(names: Iterable[str]) -> pytest.MarkDecorator:
-    """A test for each of some architectures; the costly ones are slow."""
-    slow = pytest.mark.slow
-    cases = [pytest.param(name, marks=slow if name in COSTLY else ()) for name in names]
-    return pytest.mark.parametrize("name", cases)
-
-
-EVERY = every(CASES)
+CHEAP = [name for name in CASES if name not in COSTLY]
+EVERY = pytest.mark.parametrize("name", CHEAP)
 COSINES = torch.tensor([-0.9, -0.5, 0.0, 0.3, 0.8], dtype=torch.float64)
 SQUARE = 1.44  # of the norms of inputs
 
@@ -135,7 +128,7 @@ def test_groups_add_up(name):
 
 
 @pytest.mark.thorough("deq, biases", "deq, two layers", "gated, biases")
-@every(name for name in CASES if CASES[name].variances)
+@pytest.mark.parametrize("name", [name for name in CHEAP if CASES[name].variances])
 def test_derivatives_in_variances(name):
     """Against central differences of another architecture."""
     x, architecture = inputs(), CASES[name]
@@ -194,7 +187,7 @@ IMAGES = {
 }
 
 
-@pytest.mark.thorough("convolutional")
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [*CASES, *IMAGES])
 def test_finite_networks(name):
     """A fourfold width halves the error; twenty networks know it to about a quarter."""

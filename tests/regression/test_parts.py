@@ -3,9 +3,6 @@
 import errno
 import math
 import pickle
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -159,34 +156,6 @@ def test_checkpoints_are_written_on_the_way(tmp_path, monkeypatch):
     assert all(seen)
 
 
-_KILLED = """
-import os, signal, sys, torch, shoal
-from shoal.regression import checkpoints
-checkpoints._SECONDS = 0.0
-x = torch.randn(120, 10, generator=torch.manual_seed(0), dtype=torch.float64) / 3
-def die(progress):
-    if progress.step == int(sys.argv[2]):
-        os.kill(os.getpid(), signal.SIGKILL)
-deq = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
-method = shoal.ConjugateGradients(shoal.Nystrom(10))
-fit = shoal.kernel_regression(deq, x, x[:, :2].sin(), ridge=1e-3, method=method,
-                              checkpoint=sys.argv[1], on_progress=die)
-torch.save(fit.coefficients, sys.argv[1] + ".pt")
-"""
-
-
-@pytest.mark.slow
-def test_killed_processes_leave_a_file_to_go_on_from(tmp_path):
-    def call(name, step):
-        command = [sys.executable, "-c", _KILLED, str(tmp_path / name), str(step)]
-        return subprocess.run(command, check=False).returncode
-
-    assert [call("a", 4), call("a", 7)] == [-signal.SIGKILL] * 2
-    assert steps_in(tmp_path / "a") == 7
-    assert [call("a", -1), call("b", -1)] == [0, 0]
-    assert torch.equal(torch.load(tmp_path / "a.pt"), torch.load(tmp_path / "b.pt"))
-
-
 @pytest.mark.parametrize("name", ["nowhere/state", "."])
 def test_checkpoints_that_cannot_be_written_are_refused_at_once(name, tmp_path):
     with pytest.raises(ValueError, match="checkpoint must be a file in a folder that exists"):
@@ -293,46 +262,6 @@ def test_damaged_checkpoints_are_refused(tmp_path):
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ValueError, match="is damaged"):
         interrupted(path, step=-1)
-
-
-_PEAK = """
-import resource, sys, torch, shoal
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-deq = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
-x = torch.nn.functional.normalize(torch.randn(5000, 50, generator=torch.manual_seed(0))).double()
-precision = getattr(torch, sys.argv[3])
-method = shoal.ConjugateGradients(shoal.Nystrom(50), precision=precision)
-if sys.argv[1] == "cholesky":
-    method = shoal.Cholesky(precision=precision)
-options = dict(ridge=0.1, method=method)
-warm = shoal.kernel_regression(deq, x[:300], x[:300, 0], **options)
-warm.predict(x[:10]), warm.variance(x[:2])
-before = peak()
-fit = shoal.kernel_regression(deq, x, x[:, 0], memory=sys.argv[2], **options)
-fit.predict(x[:2000])
-fit.variance(x[: int(sys.argv[4])])
-print(peak() - before, fit.report.converged)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "bound", "precision", "variances"),
-    [
-        ("cholesky", 400, "float64", 1000),  # the matrix has 191 MiB
-        ("cholesky", 200, "float32", 4),
-        ("cg", 150, "float64", 20),  # not all of the upper half is kept
-        ("cg", 120, "float32", 4),
-        ("cg", 25, "float64", 4),
-    ],
-)
-def test_memory_stays_below_its_limit(method, bound, precision, variances):
-    command = [sys.executable, "-c", _PEAK, method, f"{bound}MiB", precision, str(variances)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    used, converged = done.stdout.split()
-    assert converged == "True"
-    assert int(used) < bound * 2**20
 
 
 @pytest.mark.parametrize("power", [-1000, -600, 600, 1000])
