@@ -12,35 +12,6 @@ from certificates.networks import conclusion, data, ling2023, sphere
 OVERESTIMATE = 5e-4
 
 
-def test_eq_9_of_ling_2023_fails_at_every_width() -> None:
-    """Both sides grow like the width: the margin does not."""
-    x, y = sphere(2, 1.0)
-    margins = []
-    for width in (100, 300, 900):
-        certificate = shoal.certify(ling2023(width), x, y)
-        printed = conclusion(certificate, "printed", "gradient descent")
-        nine = next(c for c in printed.conditions if c.name == "(9)")
-        assert not nine.holds
-        margins.append(nine.margin)
-        assert printed.status == "not established"
-    assert max(margins) < 0.05
-    assert margins[2] < 2 * margins[0]
-
-
-def test_eq_10_of_ling_2023_is_whole_where_it_is_printed() -> None:
-    x, y = sphere(2, 0.1)
-    certificate = shoal.certify(ling2023(100, readout_scale=0.0), x, y, step_size=0.01)
-    printed, corrected = (
-        next(
-            c
-            for c in conclusion(certificate, form, "gradient descent").conditions
-            if "10" in c.name
-        )
-        for form in ("printed", "corrected")
-    )
-    assert printed.bound < corrected.bound
-
-
 def test_theorem_1_of_ling_2023_is_evaluated_as_it_is_written() -> None:
     """Its conditions from a second, naive transcription in floating point."""
     x, y = sphere(2, 0.1)
@@ -77,20 +48,6 @@ def test_the_population_gram_matrix_is_reported() -> None:
     assert numbers["lambda_*"] == pytest.approx(kernel)
     assert numbers["lambda_0 / m"] == pytest.approx(kernel, rel=5 / 1000**0.5)
     assert numbers["lambda_0 / (m lambda_* / 2)"] > 1  # Theorem 2
-
-
-def test_the_lemmas_of_gao_2022_contradict_each_other() -> None:
-    x, y = data(3, 10, norm=1.0, label=1.0)
-    for width in (100, 1000):
-        net = shoal.build(
-            shoal.ImplicitNetwork(0.1), in_features=10, width=width, dtype=torch.float64
-        )
-        printed = conclusion(shoal.certify(net, x, y), "printed", "gradient flow")
-        upper, lower = printed.conditions[-2:]
-        assert upper.relation == "<="
-        assert lower.relation == ">="
-        assert upper.bound < lower.bound  # of the same number
-        assert not (upper.holds and lower.holds)
 
 
 def test_the_repaired_lemma_of_gao_2022_is_evaluated_as_it_is_written() -> None:

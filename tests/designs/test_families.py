@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import shoal
-from shoal.designs import hard_tanh, leaky_relu, sinusoids
+from shoal.designs import hard_tanh, leaky_relu
 from shoal.designs.energies import (
     Energies,
     Numbers,
@@ -62,11 +62,6 @@ PROPOSALS = {
     "hard tanh": lambda: hard_tanh.solutions(Numbers(1.2, 1.0, 0.0, 0.0), 1.3, "ck")[0],
     "steep hard tanh": lambda: hard_tanh.solutions(Numbers(9.0, 1.0, 0.0, 0.0), 1.3, "ntk")[0],
     "leaky rectifiers": lambda: leaky_relu.solutions(target(shoal.ReLU(), 0.2, "ck"), 1.3, "ck")[0],
-    "sinusoid": lambda: sinusoids.solutions(Numbers(1.5, 1.0, 0.2, 0.2, -0.2), 1.3, "ck")[0],
-    "fast sinusoid": lambda: sinusoids.solutions(Numbers(4.0, 1.0, 0.0, 0.0), 1.3, "ntk")[0],
-    "polynomial": lambda: sinusoids.solutions(Numbers(1.21, 1.0, 0.2, 0.2, 0.1), 1.3, "ck")[0],
-    "even": lambda: sinusoids.solutions(Numbers(2.0, 0.0, 1.2, 1.0), 1.3, "ck")[0],
-    "two layers": lambda: sinusoids.solutions(target(shoal.ELU(), 0.6, "ntk"), 1.3, "ntk")[0],
 }
 
 

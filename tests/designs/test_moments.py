@@ -61,8 +61,6 @@ def test_coefficients_are_met_to_rounding(
         (shoal.Tanh(), "ck", "hard_tanh", 1),
         (shoal.Erf(), "ntk", "hard_tanh", 1),
         (shoal.ReLU(), "ck", "leaky_relu", 2),
-        (shoal.ReLU(), "ntk", "sinusoid", 2),
-        (shoal.GELU(), "ck", "sinusoid", 2),
         (shoal.Identity(), "ntk", "leaky_relu", 1),
     ],
     ids=repr,
@@ -173,29 +171,9 @@ def test_sine_beyond_the_sign_function() -> None:
     assert shoal.design(sine, tau0=1.0, match="ck").family == "sinusoid"
 
 
-@pytest.mark.parametrize("match", ["ck", "ntk"])
-def test_a_kernel_with_nearly_no_linear_part(match: str) -> None:
-    # sin(x) at a standard deviation of 4.5: its slope is e^-10 on average, by closed forms
-    d = shoal.design(deq(shoal.Sine(), 0.02, 0.8), tau0=5.0, match=match)
-    assert d.feasible
-    assert d.residual < 1e-12
-    assert d.family == "sinusoid"
-    # its hidden variance v solves v = 0.02 (1 - exp(-2v))/2 + 20, and exp(-2v) is below rounding
-    mean_slope = math.exp(-20.01 / 2)
-    linear = 0.8 / (1 - 0.02 * mean_slope**2) * mean_slope**2  # alpha1, half of beta1
-    obtained = d.obtained["alpha1"] if match == "ck" else d.obtained["beta1"] / 2
-    assert obtained == pytest.approx(linear, rel=1e-6)
-
-
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("phi", "match", "family"),
-    [(shoal.Tanh(), "ck", "leaky_relu"), (shoal.Softplus(), "ntk", "sinusoid")],
-)
-def test_what_exceeds_the_predicted_error_is_due_to_the_norms(
-    phi: shoal.Activation, match: str, family: str
-) -> None:
-    d = shoal.design(deq(phi), tau0=1.0, match=match, method=by(family))
+def test_what_exceeds_the_predicted_error_is_due_to_the_norms() -> None:
+    d = shoal.design(deq(shoal.Tanh()), tau0=1.0, match="ck", method=by("leaky_relu"))
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(300, 300, dtype=torch.float64, generator=generator) / math.sqrt(300)
     bound = d.errors["predicted"]

@@ -1,6 +1,5 @@
 """Coefficients against mpmath, finite differences, deep networks, and between the two methods."""
 
-from importlib import import_module
 from itertools import chain, combinations
 
 import mpmath
@@ -27,11 +26,9 @@ from shoal import (
     ReLU,
     Sine,
     Tanh,
-    clear_caches,
     coefficients,
     kernel_function,
 )
-from shoal.gaussian.mixed import mixed_dual
 
 KERNEL = {"gamma2", "alpha1", "alpha2", "alpha3", "ck_offset", "ck_slope", "ck_bend"}
 NTK = {"kappa2", "beta1", "beta2", "beta3", "ntk_offset", "ntk_slope", "ntk_bend"}
@@ -94,18 +91,6 @@ def test_all_trained_groups_of_a_fully_connected_network(trainable):
     activations = [LeakyReLU(0.2), Erf(), Cosine()]
     by_both(FullyConnected(activations), tau0=0.8, trainable=trainable, center=False)
     by_both(FullyConnected(activations, normalized=True), tau0=0.8, trainable=trainable)
-
-
-def test_no_dual_is_integrated_twice(monkeypatch):
-    def counted(phi, j, k, a, b, c):
-        asked.append((phi, j, k, *a.tolist(), *b.tolist(), *c.tolist()))
-        return mixed_dual(phi, j, k, a, b, c)
-
-    asked = []
-    monkeypatch.setattr(import_module("shoal.gaussian.dual"), "mixed_dual", counted)
-    clear_caches()
-    coefficients(DEQ(ReLU(), 0.3, 0.8), tau0=1.7)
-    assert 0 < len(asked) == len(set(asked))
 
 
 def test_the_network_of_du_2018():
@@ -244,18 +229,6 @@ def test_a_deq_without_recurrence_is_a_layer():
     for name in NUMBERS:
         if name != "alpha4":  # of the hidden units' arguments, and of their values
             assert getattr(deq, name) == pytest.approx(getattr(layer, name), rel=1e-13), name
-
-
-def test_the_printed_recursion_of_theorem_3_8_is_not_it():
-    """α̃₄ and α̃₁ enter squared, and α̃₄ has a ½."""
-    c = coefficients(FullyConnected([LeakyReLU(0.2), LeakyReLU(0.2)]), tau0=1.0)
-    m1, square = 0.6, (1 + 0.04) / 2 - 0.64 / (2 * torch.pi)
-    m2 = [0.8 / (2 * torch.pi) ** 0.5 / tau for tau in (1.0, square**0.5)]
-    half_q = (1 + 0.04) / 2 - (0.8 / (2 * torch.pi) ** 0.5) * m2[0]
-    assert c.alpha1 == pytest.approx(m1**4, rel=1e-13)
-    assert c.alpha3 == pytest.approx(m1**2 * m2[0] ** 2 / 2 + m2[1] ** 2 * m1**4 / 2, rel=1e-13)
-    assert c.alpha2 == pytest.approx(m1**2 * m2[0] ** 2 / 4 + m2[1] ** 2 * half_q**2 / 4, rel=1e-13)
-    assert abs(c.alpha3 / (m1**2 * m2[0] ** 2 / 2 + m2[1] ** 2 * m1**2 / 2) - 1) > 0.05
 
 
 def test_fully_trained():

@@ -27,27 +27,6 @@ def test_arrays():
     assert np.array_equal(found.ntk, kernel(DEQ(ReLU(), 0.2, 0.8), x, x[:2]).ntk.numpy())
 
 
-@pytest.mark.parametrize(
-    ("memory", "message"), [("two", "such as '2GiB'"), (0, "memory must be >= 1, got 0")]
-)
-def test_bad_limits(memory, message):
-    with pytest.raises(ValueError, match=message):
-        kernel(DEQ(ReLU(), 0.2, 0.8), torch.ones(2, 2), memory=memory)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"diag": "no"}, TypeError, "diag must be True or False, got 'no'"),
-        ({"diag": True, "out": "folder"}, ValueError, "cannot be combined with diag"),
-        ({"out": ""}, ValueError, "out must be a path .* not empty, got ''"),
-    ],
-)
-def test_bad_options(options, error, message):
-    with pytest.raises(error, match=message):
-        kernel(DEQ(ReLU(), 0.2, 0.8), torch.ones(2, 2), **options)
-
-
 def test_arrays_that_torch_does_not_know():
     with pytest.raises(TypeError, match="x1 must be float32 or float64"):
         kernel(DEQ(ReLU(), 0.2, 0.8), np.ones((2, 2), dtype=">f8"))

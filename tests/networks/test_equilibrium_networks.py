@@ -229,32 +229,6 @@ def test_warm_starts_change_the_time_and_nothing_else(architecture):
         assert evaluations[1] < (0.7 if smooth else 0.9) * evaluations[0]
 
 
-def test_warm_starts_are_for_the_same_inputs_in_training():
-    net = network(warm_start=True)
-    x, other = inputs(), inputs(seed=3)
-    net(x)
-    net(x)
-    assert int(net.last_solve.steps.max()) == 0
-    net(x.clone())  # equal inputs are the same inputs
-    assert int(net.last_solve.steps.max()) == 0
-    net(other)
-    assert int(net.last_solve.steps.max()) > 5
-    net(other)
-    assert int(net.last_solve.steps.max()) == 0
-    other.mul_(-1)  # changed in place
-    warm = net._series._last[0]
-    net(other)
-    assert net._series._last[0] is not warm
-    assert int(net.last_solve.steps.max()) > 5
-    net(other)
-    net.forget()
-    net(other)
-    assert int(net.last_solve.steps.max()) > 5
-    net.eval()
-    net(other)
-    assert int(net.last_solve.steps.max()) > 5
-
-
 def test_copies_and_pickles_are_equal_and_apart():
     net, x = network(warm_start=True), inputs()
     expected = net(x)
