@@ -208,13 +208,3 @@ def test_groups_of_images_add_up(name):
     ]
     whole = shoal.kernel(architecture, x).ntk
     torch.testing.assert_close(sum(shares), whole, rtol=1e-11, atol=0)
-
-
-def test_images_of_one_pixel_are_vectors():
-    x = inputs()
-    for bias in (0.0, 0.4):
-        conv = ConvResNet(Tanh(), 3, patch_size=1, residual_scale=0.7, bias_variance=bias)
-        resnet = ResNet(Tanh(), 3, residual_scale=0.7, bias_variance=bias)
-        found, wanted = shoal.kernel(conv, x[:, :, None, None]), shoal.kernel(resnet, x)
-        for image, vector in zip(found, wanted, strict=True):
-            torch.testing.assert_close(image, vector, rtol=1e-9, atol=1e-10)
