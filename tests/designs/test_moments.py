@@ -27,14 +27,12 @@ def mixture(samples: int, dimension: int) -> torch.Tensor:
 
 GRID = [
     (shoal.Erf(), 0.6, 0.2, 2.0),
-    (shoal.Sine(), 0.3, 3.0, 1.0),
     (shoal.ReLU(), 0.2, 0.8, 1.0),
     (shoal.ReLU(), 0.95, 1.0, 1.0),
-    (shoal.GELU(), 0.4, 1.0, 1.3),
 ]
 
 
-@pytest.mark.thorough("ReLU", "Sine(), 0.3, 3.0, 1.0)-ntk")
+@pytest.mark.thorough("ReLU")
 @pytest.mark.parametrize("match", ["ck", "ntk"])
 @pytest.mark.parametrize(("phi", "recurrent", "injected", "tau0"), GRID)
 def test_coefficients_are_met_to_rounding(
@@ -240,17 +238,6 @@ def test_arrays_are_taken() -> None:
     assert d.gap(x.requires_grad_()) == d.gap(x.detach())  # and no warning
 
 
-@pytest.mark.parametrize("phi", [shoal.Cosine(), shoal.Hermite((0.0, 0.0, 1.0))], ids=repr)
-def test_even_activations(phi: shoal.Activation) -> None:
-    d = shoal.design(deq(phi, recurrent=0.1), tau0=1.0, match="ck")
-    assert d.family == "sinusoid"
-    assert d.feasible
-    assert abs(d.obtained["alpha1"]) < 1e-12 * d.obtained["gamma2"]
-    d = shoal.design(deq(phi, recurrent=0.1), tau0=1.0, match="ck", method=by("leaky_relu"))
-    assert not d.feasible
-    assert "alpha1 must be positive, and vanishes" in d.explanation
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -279,15 +266,6 @@ def test_bad_options(options: dict[str, object], message: str) -> None:
 def test_each_method_checks_its_own_options(make: Callable[[], object], message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         make()
-
-
-def test_a_name_stands_for_the_defaults_of_its_method() -> None:
-    for name, method in (("moments", by(None)), ("sphere", shoal.SphereMatching())):
-        first, second = (
-            shoal.design(deq(shoal.Tanh()), tau0=1.0, match="ck", method=m) for m in (name, method)
-        )
-        assert first == second
-        assert first.method == name == method.name
 
 
 def test_architectures_without_coefficients() -> None:

@@ -231,6 +231,18 @@ def test_a_deq_without_recurrence_is_a_layer():
             assert getattr(deq, name) == pytest.approx(getattr(layer, name), rel=1e-13), name
 
 
+def test_the_printed_recursion_of_theorem_3_8_is_not_it():
+    """α̃₄ and α̃₁ enter squared, and α̃₄ has a ½."""
+    c = coefficients(FullyConnected([LeakyReLU(0.2), LeakyReLU(0.2)]), tau0=1.0)
+    m1, square = 0.6, (1 + 0.04) / 2 - 0.64 / (2 * torch.pi)
+    m2 = [0.8 / (2 * torch.pi) ** 0.5 / tau for tau in (1.0, square**0.5)]
+    half_q = (1 + 0.04) / 2 - (0.8 / (2 * torch.pi) ** 0.5) * m2[0]
+    assert c.alpha1 == pytest.approx(m1**4, rel=1e-13)
+    assert c.alpha3 == pytest.approx(m1**2 * m2[0] ** 2 / 2 + m2[1] ** 2 * m1**4 / 2, rel=1e-13)
+    assert c.alpha2 == pytest.approx(m1**2 * m2[0] ** 2 / 4 + m2[1] ** 2 * half_q**2 / 4, rel=1e-13)
+    assert abs(c.alpha3 / (m1**2 * m2[0] ** 2 / 2 + m2[1] ** 2 * m1**2 / 2) - 1) > 0.05
+
+
 def test_fully_trained():
     """Θ = G + Λ E/(1 - σ_a² E), so β₁ = α₁ + ℓ m₁²/s."""
     c = coefficients(DEQ(Tanh(), 0.3, 0.8), tau0=1.0)
