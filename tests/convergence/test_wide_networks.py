@@ -108,13 +108,9 @@ def test_networks_approach_their_prediction(architecture, options):
     assert (wide < 0.07).all(), wide
 
 
-@pytest.mark.parametrize(
-    "architecture",
-    [FullyConnected((Tanh(),))],
-    ids=repr,
-)
-def test_an_ensemble_of_networks(architecture):
+def test_an_ensemble_of_networks():
     """Mean and deviation of trained networks; the loss before training, on average."""
+    architecture = FullyConnected((Tanh(),))
     x, y, x_test = data()
     probe = gradient_flow(architecture, x, y, x_test, times=0).training
     step_size = 0.4 * probe.max_step_size

@@ -82,7 +82,7 @@ def test_groups_that_are_trained_change_the_target() -> None:
     assert some.target["beta1"] == pytest.approx(c.alpha1, rel=1e-13)
 
 
-@pytest.mark.thorough("sphere")
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["moments", "sphere"])
 def test_what_is_trained_chooses_the_kernel(method: str) -> None:
     erf = deq(shoal.Erf())  # whose kernels cost little
