@@ -58,7 +58,7 @@ def test_smooth_activations(phi, match):
     assert float(errors.max()) < 1e-7
 
 
-@pytest.mark.thorough("ck")
+@pytest.mark.thorough
 @pytest.mark.parametrize("match", ["ck", "ntk"])
 def test_relu(match):
     deq = DEQ(ReLU(), 0.24, 0.8)
@@ -71,7 +71,7 @@ def test_relu(match):
     assert "carried by |x| and x log|x|" in d.explanation
 
 
-@pytest.mark.thorough("0.3")
+@pytest.mark.thorough
 @pytest.mark.parametrize("tau0", [1e-3, 0.3])
 def test_relu_at_small_norms(tau0):
     deq = DEQ(ReLU(), 0.2, 0.8)
