@@ -43,7 +43,7 @@ def cases(paths: list[Path]) -> list[object]:
     """A case for each file, marked if it takes long or needs what is not everywhere."""
     found = []
     for path in paths:
-        marks = [pytest.mark.slow] if path.stem in SLOW else []
+        marks = [pytest.mark.thorough] if path.stem in SLOW else []
         package = NEEDS.get(path.stem)
         if package and importlib.util.find_spec(package) is None:
             marks.append(pytest.mark.skip(reason=f"it needs {package}"))

@@ -1,6 +1,5 @@
 """An activation of one's own that knows itself in closed form, with public names only."""
 
-import importlib.util
 import math
 from dataclasses import dataclass
 
@@ -142,20 +141,6 @@ def test_certificates_are_as_good_as_the_bounds():
     assert certificate(Quiet()).status == "not established"  # its curvature is not known
 
 
-def test_exported_programs_have_the_same_outputs(tmp_path):
-    layers = [Known(0.7), Affine(Known(), scale=2.0, shift=-0.1)]
-    network = shoal.build(shoal.FullyConnected(layers), in_features=3, width=16, seed=0)
-    shoal.export(network, tmp_path / "plain.py")
-    spec = importlib.util.spec_from_file_location("plain", tmp_path / "plain.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(3))
-    torch.testing.assert_close(module.load()(x), network(x))
-    quiet = shoal.build(shoal.FullyConnected([Quiet()]), in_features=3, width=4)
-    with pytest.raises(TypeError, match="method source"):
-        shoal.export(quiet, tmp_path / "quiet.py")
-
-
 def test_a_function_of_its_own_inherits_nothing_that_is_known_of_another():
     class Other(shoal.Erf):
         def function(self, x):
@@ -202,11 +187,3 @@ def test_wrong_bounds_are_told(name, value, words):
     phi = type("Own", (Known,), {name: value})()
     with pytest.raises(ValueError, match=words):
         certificate(phi)
-
-
-@pytest.mark.parametrize("source", ["torch.erf(x)", "erf(", 3])
-def test_a_wrong_source_is_told(source, tmp_path):
-    phi = type("Own", (Known,), {"source": lambda *_: source})()
-    network = shoal.build(shoal.FullyConnected([phi]), in_features=3, width=4)
-    with pytest.raises(ValueError, match="source of Own"):
-        shoal.export(network, tmp_path / "wrong.py")

@@ -98,62 +98,6 @@ HALVES = tuple((6 * 0.6 ** np.arange(20, -1, -1)).tolist())
 BENT = tabulated(rounded, (*(-x for x in reversed(HALVES)), 0.0, *HALVES))
 
 
-@pytest.mark.parametrize(("phi", "exact"), [(SMOOTH, np.sin), (BENT, rounded)])
-def test_single_precision_by_cubics(phi, exact):
-    cells = table(phi, 0, torch.float32, torch.device("cpu")).cells
-    assert isinstance(cells, GradedCells)
-    end = phi.knots[-1]
-    inside = torch.cat([torch.linspace(-end, end, 40001), torch.logspace(-9, 0, 5000) * end])
-    x = torch.cat([inside, -inside])
-    value = torch.from_numpy(exact(x.double().numpy()))
-    slope = phi.derivative(x.double())
-    found = x.clone().requires_grad_()
-    phi(found).sum().backward()
-    # relative to the function nearby, down to the smallest of these x; and rounding of x itself
-    size = value.abs() + (x.double() * slope).abs()
-    assert float(((phi(x).double() - value).abs() / size.clamp(min=1e-9)).max()) < 7e-7
-    assert float((found.grad.double() - slope).abs().max() / slope.abs().max()) < 1.1e-5
-
-
-@pytest.mark.parametrize("phi", [SMOOTH, BENT])
-def test_gradients_in_single_precision_are_those_of_the_cubics(phi):
-    # the same cubics in double precision, where quotients of differences are accurate
-    cubics = table(phi, 0, torch.float32, torch.device("cpu"))
-    exact = cubics.to(torch.device("cpu"), torch.float64)
-    x = torch.linspace(-9, 9, 4001)
-    number, h = cubics.locate(x), 1e-5
-
-    def value(t):
-        s = t + exact.offset[number]
-        return sum(power[number] * s**j for j, power in enumerate(exact.powers))
-
-    quotient = (value(x.double() + h) - value(x.double() - h)) / (2 * h)
-    torch.testing.assert_close(phi.derivative(x).double(), quotient, rtol=1e-5, atol=2e-6)
-    second = (value(x.double() + h) - 2 * value(x.double()) + value(x.double() - h)) / h**2
-    bound = float(second.abs().max())
-    assert float((phi.derivative(x, 2).double() - second).abs().max()) < 1e-4 * max(1, bound)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_low_precision_far_out(dtype):
-    far = torch.tensor([-3e4, -7.0, 0.0, 7.0, 3e4]).to(dtype)
-    value = SMOOTH(far)
-    assert value.dtype == dtype
-    tail = np.sin(4) + np.cos(4) * (far.abs().double() - 4)
-    expected = torch.where(far.abs() > 4, tail * far.sign(), 0.0).to(dtype)
-    rounding = 4 * torch.finfo(dtype).eps
-    torch.testing.assert_close(value, expected, rtol=rounding, atol=1e-15)
-    assert SMOOTH(torch.tensor([float("nan")], dtype=dtype)).isnan().all()
-
-
-def test_large_and_strided_tensors():
-    x = torch.randn(300, 701, generator=torch.Generator().manual_seed(0))  # more than one chunk
-    torch.testing.assert_close(BENT(x), torch.stack([BENT(row) for row in x]))
-    torch.testing.assert_close(BENT(x.T), BENT(x).T)
-    assert BENT(x[:0]).shape == (0, 701)
-    torch.testing.assert_close(BENT(x[0, 0]), BENT(x)[0, 0])
-
-
 def test_kinks_are_kept_in_single_precision():
     # corners inside, and knots that are not symmetric: no cubics
     assert not isinstance(table(HAT, 0, torch.float32, torch.device("cpu")).cells, GradedCells)

@@ -75,32 +75,6 @@ def test_phantom_gradients_of_torchdeq(theirs, pair):
         check_agreement(theirs, grad=grad, tau=tau, pair=pair, **TIGHT)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"grad": 6, "sup_gap": 2},
-        {"grad": 6, "sup_loc": [1, 4]},
-        {"n_states": 4, "f_max_iter": 8},
-        {"n_states": 3, "f_max_iter": 8, "core": "indexing"},
-        {"indexing": [2, 5], "f_max_iter": 8, "grad": [1, 2, 3], "tau": 0.7},
-        {"indexing": [2, 5], "f_max_iter": 8, "core": "indexing"},
-        {"f_max_iter": 5, "f_stop_mode": "rel"},
-        {"f_max_iter": 9, "solver_kwargs": {"f_max_iter": 4, "tau": 0.8}},
-    ],
-)
-def test_states_on_the_way_of_torchdeq(theirs, options):
-    """Of solves that do not converge: the very numbers, step by step."""
-    given = {"f_tol": 1e-12, "on_failure": "status", **options}
-    check_agreement(theirs, tolerance=1e-9, **given)
-
-
-@pytest.mark.parametrize("which", ["ift", "hook_ift"])
-def test_an_implicit_gradient_after_states_on_the_way_of_torchdeq(theirs, which):
-    """Its last state is one step further, which is seen only where it has not converged."""
-    given = {"n_states": 3, "f_max_iter": 15, "core": "indexing", "f_tol": 1e-14, which: True}
-    check_agreement(theirs, b_tol=1e-12, b_max_iter=80, on_failure="status", **given)
-
-
 def test_evaluation_mode_of_torchdeq(theirs):
     options = {"f_tol": 1e-12, "f_max_iter": 20, "eval_factor": 2.0, "training": False}
     (_, _, info), (_, _, expected) = check_agreement(theirs, **options)
@@ -203,13 +177,6 @@ def test_weight_norm():
     torch.testing.assert_close(cell(x, x), before)
     ours.apply_norm(cell, "none")
     assert isinstance(cell.recurrent.weight, nn.Parameter)
-
-
-def test_layers_of_torchdeq_are_refused(theirs):
-    cell = Cell()
-    theirs.apply_norm(cell)
-    with pytest.raises(TypeError, match="no layers of torchdeq's, got recurrent"):
-        ours.reset_deq(cell)
 
 
 START = torch.ones(2, 1)

@@ -3,14 +3,13 @@
 import copy
 import math
 import pickle
-from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import Tensor
 
 from approximation.helpers import Box, largest_error, on_grid, scattered
-from shoal.approximation import Chebyshev, chebyshev, fit
+from shoal.approximation import Chebyshev, fit
 from shoal.core.exceptions import AccuracyError
 
 EPSILON = torch.finfo(torch.float64).eps
@@ -45,33 +44,6 @@ def test_points_broadcast(either: Chebyshev) -> None:
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 1, 2)])
 def test_no_points(either: Chebyshev, shape: tuple[int, ...]) -> None:
     assert either(*(torch.empty(shape, dtype=torch.float64) for _ in BOX)).shape == shape
-
-
-@pytest.mark.parametrize("layout", ["vector", "matrix", "expanded", "transposed"])
-def test_blocks_bound_the_work_space_and_change_nothing(
-    either: Chebyshev, layout: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    x, y, z = scattered(BOX, 5000)
-    points = {
-        "vector": (x, y, z),
-        "matrix": (x.view(50, 100), y.view(50, 100), z.view(50, 100)),
-        "expanded": (x[:70, None], y[:70], z[:1]),
-        "transposed": (x.view(50, 100).T, y.view(50, 100).T, z.view(50, 100).T),
-    }[layout]
-    whole = either.evaluate_block([p.reshape(-1) for p in torch.broadcast_tensors(*points)])
-    sizes, one_block = [], Chebyshev.evaluate_block
-
-    def recorded(self: Chebyshev, columns: Sequence[Tensor]) -> Tensor:
-        sizes.append(columns[0].numel())
-        return one_block(self, columns)
-
-    monkeypatch.setattr(chebyshev, "_BLOCK_CPU", 300 * either.workspace)
-    monkeypatch.setattr(Chebyshev, "evaluate_block", recorded)
-    values = either(*points)
-    assert max(sizes) <= 300
-    assert sum(sizes) == values.numel()
-    assert len(sizes) <= 2 * values.numel() / 300
-    torch.testing.assert_close(values.reshape(-1), whole, rtol=0, atol=2**7 * EPSILON)
 
 
 def test_float64_computes_whatever_the_points_are(either: Chebyshev) -> None:

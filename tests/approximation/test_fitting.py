@@ -131,18 +131,6 @@ def test_what_hides_between_the_nodes_is_found(function: Callable[..., Tensor]) 
     assert largest_error(series, function) <= series.error <= 1e-9
 
 
-def test_no_point_is_computed_twice_and_axes_are_refined_apart() -> None:
-    seen: list[tuple[float, float]] = []
-
-    def function(x: Tensor, y: Tensor) -> Tensor:
-        seen.extend((a, b) for a in x.tolist() for b in y.tolist())
-        return torch.exp(x)[:, None] * torch.cos(40 * y)
-
-    series = fit(function, ((-1.0, 1.0), (-1.0, 1.0)), tolerance=1e-9)
-    assert len(set(seen)) == len(seen)
-    assert series.sampled == (16, 128)
-
-
 @pytest.mark.parametrize(
     ("function", "complaint"),
     [

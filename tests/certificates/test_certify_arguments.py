@@ -65,19 +65,6 @@ def test_readouts_of_any_size_get_an_honest_answer(
     assert number < 1 or not certificate.holds
 
 
-def test_inputs_too_large_for_the_limit_of_infinite_width_get_an_answer() -> None:
-    """Which is a number beside the theorems that hold, and the condition of one that does not."""
-    x, _ = data(2, 3, norm=1e12, label=1.0)
-    deq = shoal.DEQ(shoal.Tanh(), 0.01, 1.0)
-    net = shoal.build(deq, in_features=3, width=64, readout_scale=0.0, dtype=torch.float64)
-    certificate = shoal.certify(net, x, 1e-30 * x[:, 0])
-    assert "lambda_0" in certificate.measurements
-    assert "lambda_*" not in certificate.measurements
-    architecture = shoal.FullyConnected.du2018(shoal.Tanh(), 2)
-    explicit = shoal.build(architecture, in_features=3, width=64, dtype=torch.float64)
-    assert not shoal.certify(explicit, 1e18 * x, x[:, 0]).holds
-
-
 @pytest.mark.parametrize("samples", [1, 3])
 def test_labels_may_be_a_column_of_a_table(samples: int) -> None:
     """And inputs its other columns: numbers that do not lie side by side."""
@@ -184,12 +171,6 @@ def test_steps_that_find_a_state_may_miss_its_gradient() -> None:
         found[type(gradient)] = torch.autograd.grad(loss, net.recurrent)[0]
     exact, unrolled = found[shoal.Implicit], found[shoal.Unrolled]
     assert (unrolled - exact).norm() > 0.1 * exact.norm()
-
-
-def test_no_step_is_so_small_that_the_loss_may_grow() -> None:
-    x, y = sphere(2, 0.01)
-    certificate = shoal.certify(ling2023(500, readout_scale=0.0), x, y, step_size=1e-300)
-    assert {c.rate for c in certificate.conclusions if c.dynamics == "gradient descent"} == {1.0}
 
 
 def test_bad_arguments_are_named() -> None:

@@ -4,13 +4,12 @@ import math
 
 import pytest
 import torch
-from torch.nn.functional import conv1d, softplus
 
 import shoal
 from certificates.networks import data, sphere
-from shoal.certificates.explicit_theorems import explicit_law, limit_bounds
+from shoal.certificates.explicit_theorems import explicit_law
 from shoal.certificates.papers.gao2022 import infinite_gram
-from shoal.certificates.width import Draw, trains
+from shoal.certificates.width import Draw
 
 DEQ = shoal.DEQ.ling2023(weight_variance=0.001, in_features=10)
 FLOW = "Ling 2023, Theorem 1 (corrected), gradient flow"
@@ -87,21 +86,6 @@ def test_no_width_makes_a_contraction_of_a_large_variance() -> None:
     assert all(map(math.isinf, found.theorems.values()))
 
 
-def test_a_network_that_does_not_train_is_told() -> None:
-    x, y = sphere(2, 0.1)
-    x[1] = x[0]  # and different labels
-    net = shoal.build(DEQ, in_features=10, width=64, dtype=torch.float64)
-    assert not trains(net, x, torch.stack([y[0], -y[0]])[:, None])
-
-
-def test_the_infinite_gram_matrix_is_the_dual_of_the_relu() -> None:
-    x, _ = data(5, 4, norm=1.0, label=1.0)
-    x = x * torch.arange(1, 6, dtype=torch.float64)[:, None]
-    squares = x.square().sum(1)
-    dual = shoal.gaussian.dual(shoal.ReLU(), squares[:, None], squares, x @ x.T)
-    assert torch.allclose(infinite_gram(x), dual, rtol=1e-13)
-
-
 def test_bad_arguments_are_named() -> None:
     x, y = sphere(2, 0.1)
     with pytest.raises(ValueError, match="confidence must be < 1"):
@@ -163,31 +147,6 @@ def images() -> torch.Tensor:
     return x / x.flatten(1).norm(dim=1)[:, None, None]
 
 
-def test_features_of_wide_networks_are_those_of_the_law() -> None:
-    """Twice them is what the law takes; residuals, and many pixels, make them larger than one."""
-    width, x = 3000, images()
-    constant = math.sqrt(shoal.gaussian.moments(shoal.Softplus(), 1.0).square)
-    net = shoal.build(SOFTPLUS, in_features=2, width=width, pixel_axes=1, dtype=torch.float64)
-    with torch.no_grad():
-        first, second = (net.get_parameter(name) for name in ("layer1", "layer2"))
-        h = softplus(conv1d(x, first, padding=1)) / constant / math.sqrt(width)
-        h = h + 0.25 * softplus(conv1d(h, second, padding=1)) / math.sqrt(width)
-        torch.testing.assert_close(net(x), h.sum(2) @ net.readout.T)
-    known = limit_bounds(SOFTPLUS, x, 0.1, 0.05)
-    assert known.feature > 3
-    assert known.feature == pytest.approx(2 * float(h.flatten(1).norm(dim=1).max()), rel=0.02)
-    outputs = 2 * float(h.sum(2).norm()) / math.sqrt(0.05)
-    assert known.error == pytest.approx(0.1 + outputs, rel=0.02)
-    x = x.flatten(1)
-    residual = shoal.ResNet(shoal.Softplus(), 2, residual_scale=4.0)
-    deep = shoal.build(residual, in_features=10, width=width, dtype=torch.float64)
-    with torch.no_grad():
-        h = softplus(x @ deep.get_parameter("layer1").T) / constant / math.sqrt(width)
-        h = h + 2 * softplus(h @ deep.get_parameter("layer2").T) / math.sqrt(width)
-    known = limit_bounds(residual, x, 0.1, 0.05)
-    assert known.feature == pytest.approx(2 * float(h.norm(dim=1).max()), rel=0.02)
-
-
 def test_one_layer_has_no_residual_whose_scale_could_matter() -> None:
     """Its constants by hand: c_x = (√c_σ L + 1/c_w) c_x0 and max β = √c_σ L c_x0."""
     x, y = torch.eye(2, dtype=torch.float64), torch.tensor([0.1, -0.1]).double()
@@ -207,19 +166,6 @@ def test_one_layer_has_no_residual_whose_scale_could_matter() -> None:
     error = math.sqrt(0.02) + 2 * math.sqrt(2 / 0.05)
     travel = 4 * math.sqrt(2) * math.sqrt(c) * feature * error / least  # R √m
     assert small == pytest.approx((2 * gamma * travel / (least / 4)) ** 2, rel=0.02)
-
-
-def test_widths_beyond_all_bounds_are_still_widths() -> None:
-    x, y = images(), torch.tensor([0.1, -0.1]).double()
-    deep = shoal.ConvResNet(shoal.Softplus(), 2, residual_scale=3.0)
-    found = shoal.required_width(deep, x, y, largest_width=0)
-    width = found.theorems["Du 2018, Theorem 5.1 (corrected), gradient descent"]
-    assert 2.0**100 < width < math.inf
-    law = explicit_law(deep, Draw(x, y[:, None], 0.1, 1.0))
-    assert not isinstance(law, str)
-    for scale, holds in ((1.05, True), (0.95, False)):
-        (corrected, _) = law(int(scale * width))
-        assert all(condition.holds for condition in corrected.conditions) == holds
 
 
 def test_the_width_of_a_convolutional_network() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import shoal
-from shoal.designs import feasibility, hard_tanh, leaky_relu, sinusoids
+from shoal.designs import hard_tanh, leaky_relu
 from shoal.designs.energies import (
     Energies,
     Numbers,
@@ -18,7 +18,6 @@ from shoal.designs.energies import (
     network_numbers,
     target_numbers,
 )
-from shoal.designs.feasibility import _numbers
 
 K = math.pi - 2
 
@@ -63,11 +62,6 @@ PROPOSALS = {
     "hard tanh": lambda: hard_tanh.solutions(Numbers(1.2, 1.0, 0.0, 0.0), 1.3, "ck")[0],
     "steep hard tanh": lambda: hard_tanh.solutions(Numbers(9.0, 1.0, 0.0, 0.0), 1.3, "ntk")[0],
     "leaky rectifiers": lambda: leaky_relu.solutions(target(shoal.ReLU(), 0.2, "ck"), 1.3, "ck")[0],
-    "sinusoid": lambda: sinusoids.solutions(Numbers(1.5, 1.0, 0.2, 0.2, -0.2), 1.3, "ck")[0],
-    "fast sinusoid": lambda: sinusoids.solutions(Numbers(4.0, 1.0, 0.0, 0.0), 1.3, "ntk")[0],
-    "polynomial": lambda: sinusoids.solutions(Numbers(1.21, 1.0, 0.2, 0.2, 0.1), 1.3, "ck")[0],
-    "even": lambda: sinusoids.solutions(Numbers(2.0, 0.0, 1.2, 1.0), 1.3, "ck")[0],
-    "two layers": lambda: sinusoids.solutions(target(shoal.ELU(), 0.6, "ntk"), 1.3, "ntk")[0],
 }
 
 
@@ -174,50 +168,3 @@ def test_slopes_of_rectifier_designs() -> None:
         for proposal in found:
             slopes = [sigma.activation.slope for sigma in proposal.activations]  # type: ignore[attr-defined]
             assert ("negative" in proposal.note) == (min(slopes) < -1e-12)
-
-
-def test_sinusoid_activation() -> None:
-    phi = shoal.Sinusoid(0.7, 0.9, -0.4)
-
-    class Own(shoal.Activation):
-        def function(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.sin(0.7 * x + 0.9) - 0.4 * x
-
-    a, b, c = torch.tensor([[1.0, 2.0, 0.3], [0.5, 3.0, -1.1]], dtype=torch.float64).T
-    for verb in (shoal.gaussian.dual, shoal.gaussian.dual_derivative):
-        torch.testing.assert_close(verb(phi, a, b, c), verb(Own(), a, b, c), rtol=0, atol=1e-14)
-    own, closed = (shoal.gaussian.hermite(f, 1.3, 8) for f in (Own(), phi))
-    torch.testing.assert_close(own, closed, rtol=0, atol=1e-14)
-    assert phi.lipschitz == pytest.approx(1.1)
-    with pytest.raises(ValueError, match="frequency must be > 0"):
-        shoal.Sinusoid(0.0)
-
-
-@pytest.mark.parametrize("match", ["ck", "ntk"])
-@pytest.mark.parametrize("phi", [shoal.Tanh(), shoal.Swish(), shoal.ReLU()], ids=repr)
-def test_numbers_of_maps(phi: shoal.Activation, match: str) -> None:
-    recurrent = torch.tensor([0.3, 0.7], dtype=torch.float64)
-    injected = torch.tensor([0.5, 2.0], dtype=torch.float64)
-    found, exists = _numbers(phi, recurrent, injected, match)
-    assert bool(exists.all())
-    for row, a, b in zip(found, recurrent.tolist(), injected.tolist(), strict=True):
-        c = shoal.coefficients(shoal.DEQ(phi, a, b / 1.44), tau0=1.2, method="closed")
-        expected = torch.tensor(target_numbers(c, match).matched, dtype=torch.float64)
-        torch.testing.assert_close(row, expected, rtol=1e-11, atol=1e-14)
-
-
-def test_map_of_feasibility() -> None:
-    grid = feasibility(shoal.ReLU(), [0.2, 0.6, 0.9], [0.5, 2.0])
-    assert grid.exists.all()
-    assert not grid.families["hard_tanh"].any()
-    assert grid.families["leaky_relu"].tolist() == [[True] * 2, [True] * 2, [False] * 2]
-    assert grid.families["sinusoid"].all()
-    sine = feasibility(shoal.Sine(), [0.2], [0.2, 3.0])
-    assert sine.families["hard_tanh"].tolist() == [[True, False]]
-    assert not feasibility(shoal.ReLU(), [3.5], [1.0]).exists.any()
-    with pytest.raises(ValueError, match="must not be empty"):
-        feasibility(shoal.ReLU(), [], [1.0])
-    with pytest.raises(ValueError, match="injected must be > 0"):
-        feasibility(shoal.ReLU(), [0.1], [0.0])
-    with pytest.raises(TypeError):
-        feasibility(torch.relu, [0.1], [1.0])  # type: ignore[arg-type]

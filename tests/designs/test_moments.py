@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import shoal
-from shoal.designs.energies import kernel_slant, target_numbers
+from shoal.designs.energies import target_numbers
 
 MIXTURE_TAU = math.sqrt(1 + 4 / math.sqrt(1000) + 64 / 1000)  # mean squared norm of the mixture
 
@@ -25,30 +25,14 @@ def mixture(samples: int, dimension: int) -> torch.Tensor:
     return shoal.data.two_gaussians(samples, dimension, seed=0, dtype=torch.float64).x
 
 
-def case(*values: object, slow: bool = True) -> object:
-    return pytest.param(*values, marks=[pytest.mark.slow] if slow else [], id=repr(values))
-
-
 GRID = [
-    case(shoal.Tanh(), 0.2, 0.8, 1.0),
-    case(shoal.Tanh(), 0.9, 3.0, 0.5),
-    case(shoal.Erf(), 0.6, 0.2, 2.0, slow=False),
-    case(shoal.Sine(), 0.3, 3.0, 1.0, slow=False),
-    case(shoal.HardTanh(), 0.5, 1.0, 1.5),
-    case(shoal.Sigmoid(), 0.9, 3.0, 1.0),
-    case(shoal.ReLU(), 0.05, 0.2, 3.0),
-    case(shoal.ReLU(), 0.2, 0.8, 1.0, slow=False),
-    case(shoal.ReLU(), 0.6, 3.0, 0.2),
-    case(shoal.ReLU(), 0.95, 1.0, 1.0, slow=False),
-    case(shoal.LeakyReLU(0.3), 0.7, 0.5, 1.0),
-    case(shoal.Swish(), 0.6, 3.0, 1.0),
-    case(shoal.GELU(), 0.4, 1.0, 1.3, slow=False),
-    case(shoal.Softplus(), 0.9, 1.0, 0.7),
-    case(shoal.ELU(), 0.2, 0.8, 1.0),
+    (shoal.Erf(), 0.6, 0.2, 2.0),
+    (shoal.ReLU(), 0.2, 0.8, 1.0),
+    (shoal.ReLU(), 0.95, 1.0, 1.0),
 ]
 
 
-@pytest.mark.thorough("ReLU", "Sine(), 0.3, 3.0, 1.0)-ntk")
+@pytest.mark.thorough("ReLU")
 @pytest.mark.parametrize("match", ["ck", "ntk"])
 @pytest.mark.parametrize(("phi", "recurrent", "injected", "tau0"), GRID)
 def test_coefficients_are_met_to_rounding(
@@ -75,8 +59,6 @@ def test_coefficients_are_met_to_rounding(
         (shoal.Tanh(), "ck", "hard_tanh", 1),
         (shoal.Erf(), "ntk", "hard_tanh", 1),
         (shoal.ReLU(), "ck", "leaky_relu", 2),
-        (shoal.ReLU(), "ntk", "sinusoid", 2),
-        (shoal.GELU(), "ck", "sinusoid", 2),
         (shoal.Identity(), "ntk", "leaky_relu", 1),
     ],
     ids=repr,
@@ -100,7 +82,7 @@ def test_groups_that_are_trained_change_the_target() -> None:
     assert some.target["beta1"] == pytest.approx(c.alpha1, rel=1e-13)
 
 
-@pytest.mark.thorough("sphere")
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["moments", "sphere"])
 def test_what_is_trained_chooses_the_kernel(method: str) -> None:
     erf = deq(shoal.Erf())  # whose kernels cost little
@@ -152,53 +134,16 @@ def test_rectifier_gap_on_the_mixture() -> None:
     assert gap.relative == pytest.approx(gap.absolute / float(torch.linalg.norm(exact, 2)))
 
 
-@pytest.mark.slow
-def test_hard_tanh_gap_on_the_mixture() -> None:
-    d = shoal.design(deq(shoal.Tanh()), tau0=MIXTURE_TAU, match="ck")
-    assert d.gap(mixture(800, 1000)).relative < 5e-3
-
-
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("phi", "match"),
-    [
-        case(shoal.ReLU(), "ntk", slow=False),
-        case(shoal.Tanh(), "ntk"),
-        case(shoal.ELU(), "ntk"),
-        case(shoal.Swish(), "ck"),
-    ],
-)
-def test_gap_decays_with_the_dimension(phi: shoal.Activation, match: str) -> None:
+def test_gap_decays_with_the_dimension() -> None:
     gaps = []
     for dimension in (60, 240, 960):
         tau0 = math.sqrt(1 + 4 / math.sqrt(dimension) + 64 / dimension)
-        d = shoal.design(deq(phi), tau0=tau0, match=match, method=by("sinusoid"))
+        d = shoal.design(deq(shoal.ReLU()), tau0=tau0, match="ntk")
         gaps.append(d.gap(mixture(dimension // 2, dimension)).relative)
     # the theorem's rate is a factor of 2; with the slant matched it is nearer to 4
     assert gaps[1] < 0.55 * gaps[0]
     assert gaps[2] < 0.55 * gaps[1]
-
-
-@pytest.mark.slow
-def test_wide_finite_networks_agree() -> None:
-    x = mixture(30, 200)
-    tau0 = math.sqrt(float((x**2).sum(1).mean()))
-    d = shoal.design(deq(shoal.Tanh()), tau0=tau0, match="ntk")
-    net = shoal.build(d.architecture, in_features=200, width=8192, seed=0, dtype=torch.float64)
-    empirical = shoal.empirical_kernel(net, x).ntk
-    exact = shoal.kernel(d.original, x).ntk
-    assert torch.linalg.norm(empirical - exact, 2) < 0.05 * torch.linalg.norm(exact, 2)
-
-
-@pytest.mark.slow
-def test_slant_is_met_by_what_freedom_is_left() -> None:
-    for phi, match in [(shoal.Erf(), "ck"), (shoal.ReLU(), "ck"), (shoal.GELU(), "ntk")]:
-        d = shoal.design(deq(phi), tau0=1.2, match=match, method=by("sinusoid"))
-        slants = [
-            kernel_slant(shoal.coefficients(a, tau0=1.2), match)
-            for a in (d.original, d.architecture)
-        ]
-        assert abs(slants[0] - slants[1]) < 1e-12
 
 
 # infeasible targets
@@ -224,29 +169,9 @@ def test_sine_beyond_the_sign_function() -> None:
     assert shoal.design(sine, tau0=1.0, match="ck").family == "sinusoid"
 
 
-@pytest.mark.parametrize("match", ["ck", "ntk"])
-def test_a_kernel_with_nearly_no_linear_part(match: str) -> None:
-    # sin(x) at a standard deviation of 4.5: its slope is e^-10 on average, by closed forms
-    d = shoal.design(deq(shoal.Sine(), 0.02, 0.8), tau0=5.0, match=match)
-    assert d.feasible
-    assert d.residual < 1e-12
-    assert d.family == "sinusoid"
-    # its hidden variance v solves v = 0.02 (1 - exp(-2v))/2 + 20, and exp(-2v) is below rounding
-    mean_slope = math.exp(-20.01 / 2)
-    linear = 0.8 / (1 - 0.02 * mean_slope**2) * mean_slope**2  # alpha1, half of beta1
-    obtained = d.obtained["alpha1"] if match == "ck" else d.obtained["beta1"] / 2
-    assert obtained == pytest.approx(linear, rel=1e-6)
-
-
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("phi", "match", "family"),
-    [(shoal.Tanh(), "ck", "leaky_relu"), (shoal.Softplus(), "ntk", "sinusoid")],
-)
-def test_what_exceeds_the_predicted_error_is_due_to_the_norms(
-    phi: shoal.Activation, match: str, family: str
-) -> None:
-    d = shoal.design(deq(phi), tau0=1.0, match=match, method=by(family))
+def test_what_exceeds_the_predicted_error_is_due_to_the_norms() -> None:
+    d = shoal.design(deq(shoal.Tanh()), tau0=1.0, match="ck", method=by("leaky_relu"))
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(300, 300, dtype=torch.float64, generator=generator) / math.sqrt(300)
     bound = d.errors["predicted"]
@@ -284,18 +209,6 @@ def test_rectifiers_without_leaky_rectifiers(recurrent: float, match: str, words
         assert -1e-12 <= sigma.activation.slope <= 1 + 1e-12
 
 
-@pytest.mark.slow
-def test_weak_nonlinearities_have_no_ntk_design() -> None:
-    d = shoal.design(deq(shoal.Softplus()), tau0=1.0, match="ntk")
-    assert not d.feasible
-    assert "kappa2 at least" in d.explanation
-    assert len(d.architecture.activations) == 1
-    assert d.errors["predicted"] < 1e-3
-    x = mixture(200, 400)
-    tau0 = math.sqrt(float((x**2).sum(1).mean()))
-    assert shoal.design(deq(shoal.Softplus()), tau0=tau0).gap(x).relative < 5e-3
-
-
 # values
 
 
@@ -323,17 +236,6 @@ def test_arrays_are_taken() -> None:
         assert isinstance(array, np.ndarray)
         np.testing.assert_array_equal(array, tensor.numpy())
     assert d.gap(x.requires_grad_()) == d.gap(x.detach())  # and no warning
-
-
-@pytest.mark.parametrize("phi", [shoal.Cosine(), shoal.Hermite((0.0, 0.0, 1.0))], ids=repr)
-def test_even_activations(phi: shoal.Activation) -> None:
-    d = shoal.design(deq(phi, recurrent=0.1), tau0=1.0, match="ck")
-    assert d.family == "sinusoid"
-    assert d.feasible
-    assert abs(d.obtained["alpha1"]) < 1e-12 * d.obtained["gamma2"]
-    d = shoal.design(deq(phi, recurrent=0.1), tau0=1.0, match="ck", method=by("leaky_relu"))
-    assert not d.feasible
-    assert "alpha1 must be positive, and vanishes" in d.explanation
 
 
 @pytest.mark.parametrize(
@@ -364,15 +266,6 @@ def test_bad_options(options: dict[str, object], message: str) -> None:
 def test_each_method_checks_its_own_options(make: Callable[[], object], message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         make()
-
-
-def test_a_name_stands_for_the_defaults_of_its_method() -> None:
-    for name, method in (("moments", by(None)), ("sphere", shoal.SphereMatching())):
-        first, second = (
-            shoal.design(deq(shoal.Tanh()), tau0=1.0, match="ck", method=m) for m in (name, method)
-        )
-        assert first == second
-        assert first.method == name == method.name
 
 
 def test_architectures_without_coefficients() -> None:

@@ -1,6 +1,5 @@
 """Diagnoses of modules that people come with: layers, whole models, foreign blocks, trees."""
 
-import functools
 import sys
 import types
 from collections.abc import Callable
@@ -80,48 +79,7 @@ def test_a_whole_model_is_looked_into() -> None:
     assert model.layer.solution is None  # it was not run
 
 
-def test_modules_in_the_closure_of_a_function_are_found() -> None:
-    linear, x = nn.Linear(4, 4).double(), inputs()
-    drop = nn.Dropout(0.5)
-    d = shoal.diagnose(lambda z, x: torch.tanh(drop(linear(z)) / 2 + x), torch.zeros_like(x), x)
-    assert d.parameter_bytes == 8 * 20
-    assert d.behavior == "settles"
-    assert drop.training
-    # the oracle: the map without dropout
-    z = torch.zeros_like(x)
-    for _ in range(200):
-        z = torch.tanh(linear(z) / 2 + x).detach()
-    torch.testing.assert_close(torch.cat(d.equilibria.states), z)
-
-
 NORM, DROP = nn.BatchNorm1d(4).double(), nn.Dropout(0.5)
-
-
-def uses_globals(z: Tensor, x: Tensor) -> Tensor:
-    return torch.tanh(DROP(NORM(z)) / 2 + x)
-
-
-@pytest.mark.parametrize(
-    "cell",
-    [
-        uses_globals,
-        functools.partial(lambda norm, z, x: torch.tanh(norm(z) / 2 + x), NORM),
-    ],
-)
-def test_modules_that_a_function_refers_to_are_as_they_were(
-    cell: Callable[[Tensor, Tensor], Tensor],
-) -> None:
-    x = inputs()
-    d = shoal.diagnose(cell, torch.zeros_like(x), x)
-    assert d.samples == len(x)  # in evaluation mode they do not depend on each other
-    assert d.notes == ()
-    assert NORM.training
-    assert int(NORM.num_batches_tracked) == 0
-    torch.testing.assert_close(NORM.running_mean, torch.zeros(4, dtype=DTYPE))
-    z = torch.zeros_like(x)
-    for _ in range(200):
-        z = torch.tanh(z / (1 + 1e-5) ** 0.5 / 2 + x)
-    torch.testing.assert_close(torch.cat(d.equilibria.states), z)
 
 
 def test_a_cell_that_draws_random_numbers() -> None:

@@ -6,7 +6,6 @@ import torch
 import shoal
 from shoal import DEQ, Tanh, build
 from shoal.equilibrium import (
-    Anderson,
     Implicit,
     NewtonKrylov,
     OneStep,
@@ -16,9 +15,6 @@ from shoal.equilibrium import (
     Unrolled,
     fixed_point,
 )
-from shoal.equilibrium.recurrent.layer import Layer
-from shoal.equilibrium.recurrent.layer_equilibrium import equilibrium
-from shoal.equilibrium.solve_options import SolveOptions
 
 TREATMENTS = pytest.mark.parametrize("failed", ["best", "zero"])
 SLOPES = (0.5, 1.5, -3.0, 0.2)  # of which Picard iteration solves the first and the last
@@ -93,29 +89,6 @@ def test_the_status_passes_through_transforms():
     assert (codes[:, 0] == Status.CONVERGED).tolist() == [True, False, False, True]
 
 
-def layers(failed):
-    """Two samples at z = 0 and far from it, where tanh is steep and flat."""
-    injection = column(0.0, 9.0).requires_grad_()
-    weight = torch.full((1, 1), 3.0, dtype=torch.float64, requires_grad=True)
-    gradient = Implicit(Picard(), failed=failed)
-    options = SolveOptions(Anderson(), gradient, on_failure="status")
-    z = equilibrium(injection, weight, Layer(Tanh(), 1.0), options)
-    return z, injection, weight, options
-
-
-@TREATMENTS
-def test_layers_are_treated_alike(failed):
-    z, injection, weight, options = layers(failed)
-    gradients = torch.autograd.grad(z.sum(), (injection, weight))
-    assert options.log.forward.converged.all()
-    assert options.log.backward.converged.tolist() == [False, True]
-    slope = float(1 - z[1].detach() ** 2)
-    far = slope / (1 - 3 * slope)
-    near = {"best": 1.0, "zero": 0.0}[failed]
-    torch.testing.assert_close(gradients[0], column(near, far), rtol=1e-9, atol=1e-15)
-    torch.testing.assert_close(gradients[1], (far * z[1]).detach()[None])
-
-
 @TREATMENTS
 def test_training_with_failures_stays_bounded(failed):
     """A network whose equilibria are lost: no gradient grows with the number of steps."""
@@ -180,18 +153,6 @@ def test_the_first_remedy_that_the_message_names_helps(normalized):
     shoal.GainConstraint(cell, max_gain=0.95, weights="recurrent").apply()
     layer(torch.zeros(50, 64), x)
     assert layer.solution.converged.all()
-
-
-def test_residuals_near_rounding_are_told_from_cycles():
-    near = Solution(
-        torch.ones(1, 4), torch.tensor([4], dtype=torch.int8), torch.tensor([2e-6]), column(30), 31
-    )
-    assert "in this order: (1) a larger rtol, or float64; (2) the solver Newton" in near.explain()
-    far = near.with_value(near.value * 1e-3)
-    assert "(1) keep the norms" in far.explain()
-    assert "NewtonKrylov" not in far.explain(tried=["NewtonKrylov"])
-    tree = near.with_value({"a": torch.ones(1, 2), "b": torch.ones(1, 2)})
-    assert tree.explain() == near.explain()
 
 
 def test_remedies_are_such_as_the_gradient_takes():

@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from equilibrium.foreign_cells import CELLS, Surrounded, prepared
+from equilibrium.foreign_cells import (
+    CELLS,
+    MultiScale,
+    Normalized,
+    Parametrized,
+    Surrounded,
+    prepared,
+)
 
 # PyTorch's compiler looks at gradients of tensors that have none
 pytestmark = [
@@ -60,14 +67,14 @@ def test_gradients_in_both_modes(kind):
     assert gradcheck(function, tensors, check_forward_ad=True, fast_mode=True)
 
 
-@pytest.mark.thorough("LoopedTransformer", "Splitting", "MultiScale")
+@pytest.mark.thorough
 @every_cell
 def test_second_derivatives(kind):
     function, tensors = as_function(*prepared(kind))
     assert gradgradcheck(function, tensors, fast_mode=True)
 
 
-@every_cell
+@pytest.mark.parametrize("kind", [Normalized, MultiScale, Parametrized], ids=lambda k: k.__name__)
 def test_backward_reaches_every_parameter(kind):
     """As a training loop calls it: the gradients of 400 steps of the cell, unrolled."""
     layer, z0, inputs, named = prepared(kind)
@@ -115,8 +122,7 @@ def losses(layer, z0, inputs, named):
     return found
 
 
-@pytest.mark.thorough("Splitting")
-@every_cell
+@pytest.mark.parametrize("kind", [Normalized, MultiScale, Parametrized], ids=lambda k: k.__name__)
 def test_training(kind):
     """It learns what another of its kind does: of the loss at most 0.5% are left, as measured."""
     layer, *given = prepared(kind)

@@ -111,22 +111,6 @@ def test_gradient_penalties_take_fused_attention():
     assert (found * v).sum().item() == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-5)
 
 
-def test_newtons_method_linearizes_once_in_a_step():
-    calls = []
-
-    def cell(z, x):
-        calls.append(1)
-        return torch.tanh(0.9 * z + x)
-
-    solver = shoal.NewtonKrylov(inner_steps=4)
-    layer = shoal.Equilibrium(cell, solver=solver)
-    with torch.no_grad():
-        layer(Z0, X)
-    steps = int(layer.solution.steps.max())
-    assert len(calls) <= 2 * (steps + 1)  # a residual and a linearization, not one for each product
-    torch.testing.assert_close(layer.solution.value, unrolled(cell, Z0, X, steps=300))
-
-
 Pair = namedtuple("Pair", "left right")
 
 
@@ -174,3 +158,22 @@ def test_what_comes_out_may_be_changed_in_place():
     (found,) = torch.autograd.grad(z.mul_(2).sin().sum(), weight)
     (exact,) = torch.autograd.grad((2 * unrolled(cell, Z0, X)).sin().sum(), weight)
     torch.testing.assert_close(found, exact, rtol=1e-9, atol=1e-10)
+
+
+def test_torch_func_inside_a_cell():
+    """Energies whose gradient the cell takes."""
+    torch.manual_seed(0)
+    x, w = (torch.randn(4, 3).double().requires_grad_() for _ in range(2))
+
+    def energy(z, x):
+        return (z * w).square().sum() / 2 + torch.cosh(z).sum() - (z * x).sum()
+
+    cells = (
+        lambda z, x: z - 0.1 * torch.func.grad(energy)(z, x),
+        lambda z, x: z - 0.1 * (z * w * w + torch.sinh(z) - x),
+    )
+    zero, found = torch.zeros(4, 3).double(), []
+    for cell in cells:
+        z = shoal.Equilibrium(cell, on_failure="raise")(zero, x)
+        found.append((z, *torch.autograd.grad(z.square().sum(), (x, w))))
+    torch.testing.assert_close(*found, rtol=1e-8, atol=1e-10)

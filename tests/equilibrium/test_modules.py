@@ -9,7 +9,7 @@ from torch import nn
 
 import shoal
 from equilibrium.foreign_cells import Normalized, Pretrained, WithDropout, prepared
-from shoal import ConvergenceError, ConvergenceWarning, Equilibrium, Implicit, Neumann, OneStep
+from shoal import ConvergenceError, ConvergenceWarning, Equilibrium, Neumann, OneStep
 
 # PyTorch's forward mode still loads parts that it calls deprecated itself
 forward_mode = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
@@ -258,72 +258,6 @@ def test_warm_starts():
     assert int(layer.solution.steps.max()) > 3
 
 
-def test_it_is_in_the_surface():
-    layer = Equilibrium(Normalized(), gradient=Implicit(rtol=1e-4))
-    assert "gradient=Implicit" in repr(layer)
-    assert isinstance(layer, nn.Module)
-
-
-class Counted(nn.Module):
-    """A linear cell that counts its calls, and the products with its weight in backward passes."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.tensor([[0.5, 0.1], [0.0, 0.4]], dtype=torch.float64))
-        self.calls, self.products = 0, 0
-
-    def forward(self, z, x):
-        self.calls += 1
-        if z.requires_grad:
-            z.register_hook(self.count)
-        return torch.tanh(z @ self.weight + x)
-
-    def count(self, _gradient):
-        self.products += 1
-
-
-@pytest.mark.parametrize("warm_start", [False, True])
-def test_no_evaluation_is_made_twice(warm_start):
-    """The last look at the residual is also what the gradient is made of, and no more than that."""
-    x = torch.tensor([[0.3, 0.1], [2.0, -1.0]], dtype=torch.float64)
-    layer = Equilibrium(Counted(), warm_start=warm_start)
-    for _ in range(3):
-        layer.cell.calls = layer.cell.products = 0
-        layer(torch.zeros_like(x), x).sum().backward()
-        assert layer.cell.calls == layer.solution.evaluations
-        assert layer.cell.products == layer.solution.adjoint.evaluations
-
-
-def test_inputs_that_depend_on_the_weights():
-    """Nothing is counted twice where an input of the cell was made from its own weight."""
-    cell = Counted()
-    raw = torch.tensor([[0.3, 0.1]], dtype=torch.float64)
-
-    def through(weight):
-        x = raw @ weight
-        return Equilibrium(lambda z: torch.tanh(z @ weight + x))(torch.zeros_like(raw))
-
-    def given(weight):
-        x = raw @ weight
-        f = lambda z, x: torch.tanh(z @ weight + x)  # noqa: E731
-        return Equilibrium(f)(torch.zeros_like(raw), x)
-
-    assert torch.autograd.gradcheck(through, (cell.weight,))
-    assert torch.autograd.gradcheck(given, (cell.weight,))
-    before = through(cell.weight).sum()
-    first = torch.autograd.grad(before, cell.weight, retain_graph=True)
-    torch.testing.assert_close(torch.autograd.grad(before, cell.weight), first)
-
-
-def test_backward_frees_the_graph():
-    x = torch.tensor([[0.3, 0.1]], dtype=torch.float64)
-    z = Equilibrium(Counted())(torch.zeros_like(x), x).sum()
-    z.backward(retain_graph=True)
-    z.backward()
-    with pytest.raises(RuntimeError, match="second time"):
-        z.backward()
-
-
 @pytest.mark.parametrize("gradient", [shoal.OneStep(), shoal.Neumann(2), shoal.Implicit()])
 def test_gradients_of_each_method_under_vmap(gradient):
     """The derivative of z = z/2 + x by x is the partial sum of 1 + 1/2 + 1/4 + ..."""
@@ -394,36 +328,3 @@ def test_images_with_channels_last_stay_so(batched, graphs):
         tensors = [x, *convolution.parameters()]
         found.append([z, *torch.autograd.grad((z * torch.arange(4)).sum(), tensors)])
     torch.testing.assert_close(*found, rtol=1e-9, atol=1e-11)
-
-
-def test_trees_of_tensors_that_lie_in_memory_in_different_orders():
-    convolution, x = image_cell(), torch.randn(2, 3, 4, 5).double()
-
-    def cell(state, x):
-        image, turned, part = state
-        row = image.mean((2, 3))
-        return torch.tanh(convolution(image) / 2 + x), (turned / 3).sin() + row[:, None], part / 2
-
-    def start(memory_format, *, dense):
-        image = torch.zeros_like(x).contiguous(memory_format=memory_format)
-        turned = torch.ones(2, 3, 6).double().transpose(1, 2)  # (2, 6, 3)
-        part = torch.ones(2, 8).double()[:, ::2]
-        return image, turned.contiguous() if dense else turned, part.contiguous() if dense else part
-
-    layer = Equilibrium(cell, on_failure="raise")
-    found = layer(start(torch.channels_last, dense=False), x)
-    assert found[0].stride()[1:] == (1, 15, 3)  # of channels last; samples are apart, in a tree
-    assert found[1].stride()[1:] == (1, 6)
-    torch.testing.assert_close(found, layer(start(torch.contiguous_format, dense=True), x))
-    plain = convolution(found[0]) / 2 + x
-    torch.testing.assert_close(found[0], plain.tanh(), rtol=1e-9, atol=1e-10)
-
-
-def test_warm_starts_in_another_order_of_memory():
-    """Two equilibria in each entry: a start in the wrong order would end at the others."""
-    torch.manual_seed(0)
-    start, x = torch.randn(2, 3, 4, 5), torch.zeros(2, 3, 4, 5, requires_grad=True)
-    layer = Equilibrium(lambda z, x: torch.tanh(3 * z + x), warm_start=True)
-    first = layer(start, x)
-    second = layer(start.contiguous(memory_format=torch.channels_last), x)
-    torch.testing.assert_close(second, first, check_stride=False)

@@ -1,7 +1,5 @@
 """Cells that do once per solve what does not depend on the state."""
 
-import copy
-
 import pytest
 import torch
 import torch.nn.utils.prune
@@ -102,39 +100,6 @@ def test_it_prepares_once_for_both_passes():
         layer(zero, x).sum().backward()
         assert cell.prepared == count
     assert layer.solution.evaluations > 3
-
-
-def test_solves_that_recur_are_recorded(recorder):
-    cell, (zero, x) = Factored(), problem()
-    optimizer = torch.optim.SGD(cell.parameters(), lr=0.01)
-    layer, other = shoal.Equilibrium(cell, graphs=True), shoal.Equilibrium(plain(cell))
-    for _ in range(8):
-        found, gradients = [], []
-        for one in (layer, other):
-            found.append(one(zero, x))
-            gradients.append(torch.autograd.grad(found[-1].square().sum(), cell.parameters()))
-        torch.testing.assert_close(*found, rtol=1e-7, atol=1e-9)
-        torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-8)
-        for parameter, gradient in zip(cell.parameters(), gradients[1], strict=True):
-            parameter.grad = gradient
-        optimizer.step()
-    assert recorder.replays >= 8
-
-
-@pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_monotone_cells_are_recorded(recorder, activation):
-    torch.manual_seed(0)
-    cell, (zero, x) = shoal.MonotoneCell(4, 4, activation).double(), problem()
-    layer, other = shoal.Equilibrium(cell, graphs=True), shoal.Equilibrium(copy.deepcopy(cell))
-    for _ in range(6):
-        for one in (layer, other):
-            one.zero_grad()
-            one(zero, x).square().sum().backward()
-            with torch.no_grad():
-                for parameter in one.parameters():
-                    parameter.sub_(0.01 * parameter.grad)
-    torch.testing.assert_close([*layer.parameters()], [*other.parameters()], rtol=1e-7, atol=1e-9)
-    assert recorder.replays >= 6
 
 
 def test_diagnosis_and_penalty_take_them():

@@ -79,18 +79,6 @@ def test_any_shape_and_a_start_at_the_solution(solver):
 
 
 @every_solver
-def test_several_fixed_points(solver):
-    """Multiples of π; each sample ends at one of them, and says so only if it does."""
-
-    def f(z):
-        return z + 0.5 * torch.sin(z)
-
-    solution = solve(f, torch.tensor([[1.0], [4.0], [-9.0]]).double(), solver=solver)
-    check_converged(solution, f, solver)
-    assert (torch.sin(solution.value).abs() < 1e-10).all()
-
-
-@every_solver
 def test_a_slow_contraction_converges_or_says_that_it_is_out_of_steps(solver):
     factors = torch.full((3, 4), 0.999, dtype=torch.float64)
     solution = solve(
@@ -102,40 +90,6 @@ def test_a_slow_contraction_converges_or_says_that_it_is_out_of_steps(solver):
     else:
         check_converged(solution, lambda z: factors * z + 1, solver)
         assert (solution.value - 1000).abs().max() < 1e-6
-
-
-@every_solver
-def test_an_expanding_map(solver):
-    """Its fixed point -1 repels: found by methods that can, and else called divergence."""
-    solution = solve(
-        lambda z: 2 * z + 1, torch.zeros(3, 4).double(), solver=solver, on_failure="status"
-    )
-    if isinstance(solver, Picard | DampedPicard):
-        assert codes(solution) == {Status.DIVERGED}
-    else:
-        check_converged(solution, lambda z: 2 * z + 1, solver)
-        assert (solution.value + 1).abs().max() < 1e-10
-
-
-@every_solver
-@pytest.mark.parametrize(
-    "f", [lambda z: z + 1, lambda z: z * z + 1, lambda z: torch.exp(z)], ids=["z+1", "z²+1", "exp"]
-)
-def test_maps_without_a_fixed_point(solver, f):
-    start = torch.full((2, 3), 0.3, dtype=torch.float64)
-    solution = solve(f, start, solver=solver, on_failure="status")
-    assert not solution.converged.any()
-
-
-@every_solver
-def test_a_cycle(solver):
-    solution = solve(
-        lambda z: 1 - z, torch.zeros(2, 1).double(), solver=solver, on_failure="status"
-    )
-    if isinstance(solver, Picard):
-        assert codes(solution) == {Status.STAGNATED}
-    else:
-        assert (solution.value - 0.5).abs().max() < 1e-10
 
 
 @every_solver
@@ -157,33 +111,6 @@ def test_one_bad_sample_does_not_spoil_the_others(solver):
         assert solution.status.tolist() == [0, Status.NOT_FINITE, 0]
         good = solution.value[[0, 2]]
         torch.testing.assert_close(f(good, u[[0, 2]]), good, rtol=1e-11, atol=1e-12)
-
-
-@every_solver
-def test_nan_from_the_first_step(solver):
-    with pytest.raises(ConvergenceError, match="NaN or infinity"):
-        solve(lambda z: torch.sqrt(z - 2), torch.ones(2, 3).double(), solver=solver)
-
-
-@every_solver
-def test_converged_samples_stop_costing_work(solver):
-    """Nine samples contract fast, one slowly; rows that are done are not evaluated any more."""
-    factors = torch.tensor([0.1] * 9 + [0.95]).double()[:, None]
-    rows = []
-
-    def f(z, factor):
-        rows.append(len(z))
-        return factor * torch.sqrt(1 + z * z) + 1
-
-    solution = solve(
-        f, torch.zeros(10, 1).double(), inputs=(factors,), separable=True, solver=solver
-    )
-    assert rows[0] == 10
-    assert rows[-1] == 1
-    assert sum(rows) < 10 * len(rows)
-    check_converged(solution, lambda z: factors * torch.sqrt(1 + z * z) + 1, solver)
-    whole = solve(f, torch.zeros(10, 1).double(), inputs=(factors,), solver=solver)
-    torch.testing.assert_close(solution.value, whole.value, rtol=1e-10, atol=1e-10)
 
 
 @every_solver
@@ -231,13 +158,13 @@ def test_failures_are_raised_warned_of_or_returned():
     with pytest.raises(
         ConvergenceError, match=r"(?s)7 of 7 samples \(0, 1, 2, 3, 4, \.\.\.\).*What helps"
     ):
-        solve(*arguments)
+        solve(*arguments, on_failure="raise")
     with pytest.warns(ConvergenceWarning, match="grew without bound"):
-        solution = solve(*arguments, on_failure="warn")
+        solution = solve(*arguments)
     assert solution.failures == {Status.DIVERGED: 7}
     assert "0 of 7 samples converged" in repr(solution)
     with pytest.raises(ConvergenceError) as error:
-        solve(*arguments)
+        solve(*arguments, on_failure="raise")
     assert error.value.solution.failures == {Status.DIVERGED: 7}
 
 
@@ -254,7 +181,6 @@ def test_each_status_has_a_message_and_a_remedy(status):
         (lambda: Picard(rtol=2), ValueError, "rtol must be < 1"),
         (lambda: Picard(max_steps=0), ValueError, "max_steps must be >= 1"),
         (lambda: Picard(tolerance=1), TypeError, "tolerance"),
-        (lambda: Picard(coarse_steps=-1), ValueError, "coarse_steps must be >= 0"),
         (lambda: DampedPicard(1), ValueError, "damping must be < 1"),
         (lambda: DampedPicard(-0.5), ValueError, "damping must be >= 0"),
         (lambda: Anderson(history=0), ValueError, "history must be >= 1"),
@@ -307,13 +233,6 @@ def test_tensors_of_other_kinds_are_refused_by_name():
                 solve(lambda z, u: z + u, torch.ones(2, 1), **{name: (tensor,)})
 
 
-def test_a_residual_that_tends_to_zero_converges_by_definition():
-    z0 = torch.ones(1, 1, dtype=torch.float64)
-    solution = solve(lambda z: z + torch.exp(-z), z0, solver=NewtonKrylov())  # no fixed point
-    assert solution.converged.all()
-    assert (solution.residual <= 2e-12 * solution.value).all()
-
-
 @pytest.mark.parametrize("inference", [False, True])
 def test_the_start_is_left_alone(inference):
     with torch.inference_mode(inference):
@@ -333,21 +252,3 @@ def test_a_function_that_works_in_place_is_refused():
     with torch.inference_mode():  # where changes leave no trace: it works on a copy
         assert (solve(lambda z: z.mul_(0.5).add_(1), z0).value - 2).abs().max() < 1e-11
     assert (z0 == 0).all()
-
-
-def test_unknown_options_are_not_swallowed():
-    with pytest.raises(TypeError, match="max_iter"):
-        solve(torch.cos, torch.ones(2, 1), max_iter=3)
-
-
-def test_picard_is_nearly_optimal_for_random_weights():
-    r"""The best combination of k products is smaller than Picard's by √(1-ρ²) only."""
-    size, rho = 1000, 0.8
-    matrix = rho * normal(size, size) / math.sqrt(size)
-    powers = [normal(size, seed=1) / math.sqrt(size)]
-    for _ in range(8):
-        powers.append(matrix @ powers[-1])
-    gram = torch.stack(powers) @ torch.stack(powers).T
-    best = 1 / torch.linalg.inv(gram).sum().sqrt()  # least norm of Σ c_j J^j r with Σ c_j = 1
-    ratio = float(best / powers[-1].norm())
-    assert abs(ratio - math.sqrt((1 - rho**2) / (1 - rho**18))) < 0.15

@@ -1,6 +1,5 @@
 """Coefficients against mpmath, finite differences, deep networks, and between the two methods."""
 
-from importlib import import_module
 from itertools import chain, combinations
 
 import mpmath
@@ -27,11 +26,9 @@ from shoal import (
     ReLU,
     Sine,
     Tanh,
-    clear_caches,
     coefficients,
     kernel_function,
 )
-from shoal.gaussian.mixed import mixed_dual
 
 KERNEL = {"gamma2", "alpha1", "alpha2", "alpha3", "ck_offset", "ck_slope", "ck_bend"}
 NTK = {"kappa2", "beta1", "beta2", "beta3", "ntk_offset", "ntk_slope", "ntk_bend"}
@@ -94,18 +91,6 @@ def test_all_trained_groups_of_a_fully_connected_network(trainable):
     activations = [LeakyReLU(0.2), Erf(), Cosine()]
     by_both(FullyConnected(activations), tau0=0.8, trainable=trainable, center=False)
     by_both(FullyConnected(activations, normalized=True), tau0=0.8, trainable=trainable)
-
-
-def test_no_dual_is_integrated_twice(monkeypatch):
-    def counted(phi, j, k, a, b, c):
-        asked.append((phi, j, k, *a.tolist(), *b.tolist(), *c.tolist()))
-        return mixed_dual(phi, j, k, a, b, c)
-
-    asked = []
-    monkeypatch.setattr(import_module("shoal.gaussian.dual"), "mixed_dual", counted)
-    clear_caches()
-    coefficients(DEQ(ReLU(), 0.3, 0.8), tau0=1.7)
-    assert 0 < len(asked) == len(set(asked))
 
 
 def test_the_network_of_du_2018():

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import shoal
-from shoal.kernels.bias_features import with_bias_features
 
 
 def points(count: int) -> torch.Tensor:
@@ -40,26 +39,3 @@ def test_matrices_and_gradients_are_those_of_scalar_equations(phi, trainable):
         found.append((both.detach(), *torch.autograd.grad((weights * both).sum(), (x, values))))
     for own, exact in zip(*found, strict=True):
         torch.testing.assert_close(own, exact, rtol=1e-8, atol=1e-8)
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        shoal.kernel_function(shoal.DEQ(shoal.Tanh(), 0.3, 0.7, bias_variance=0.2)),
-        shoal.kernel_function(shoal.DEQ(shoal.ReLU(), 0.3, 0.7)),
-        shoal.kernel_function(shoal.DEQ(shoal.ReLU(), 0.3, 1e-4, bias_variance=1.0)),
-        shoal.kernel_function(shoal.DEQ(shoal.ReLU(), 0.3, 0.0, bias_variance=1.0)),
-        shoal.kernel_function(shoal.FullyConnected([shoal.ReLU()], bias_variance=0.1)),
-        shoal.kernel_function(
-            shoal.DEQ(shoal.ReLU(), 0.3, 0.7, bias_variance=0.2), trainable=["input"]
-        ),
-        shoal.kernel_function(shoal.DEQ((shoal.ReLU(), shoal.ReLU()), 0.3, 0.7, bias_variance=0.2)),
-    ],
-    ids=["tanh", "none", "large", "blind", "explicit", "shares", "two layers"],
-)
-def test_other_networks_keep_their_biases(function):
-    x = points(8)
-    same, given, nothing = with_bias_features(function, x, None)
-    assert same is function
-    assert given is x
-    assert nothing is None

@@ -1,7 +1,6 @@
 """Every architecture in every calculus: all of them mean the same network, and finite ones too."""
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from shoal import (
     Tanh,
 )
 from shoal.designs import kernel_series
-from shoal.kernels.calculi import HalfAngle
 
 CASES: dict[str, shoal.Architecture] = {
     "deq": DEQ(Tanh(), 0.3, 0.8),
@@ -47,14 +45,8 @@ CASES: dict[str, shoal.Architecture] = {
 COSTLY = {"deq, biases, standard", "deq, two layers, biases", "deq, three layers, standard"}
 
 
-def every(names: Iterable[str]) -> pytest.MarkDecorator:
-    """A test for each of some architectures; the costly ones are slow."""
-    slow = pytest.mark.slow
-    cases = [pytest.param(name, marks=slow if name in COSTLY else ()) for name in names]
-    return pytest.mark.parametrize("name", cases)
-
-
-EVERY = every(CASES)
+CHEAP = [name for name in CASES if name not in COSTLY]
+EVERY = pytest.mark.parametrize("name", CHEAP)
 COSINES = torch.tensor([-0.9, -0.5, 0.0, 0.3, 0.8], dtype=torch.float64)
 SQUARE = 1.44  # of the norms of inputs
 
@@ -79,16 +71,6 @@ def test_inputs_with_themselves(name):
     function, squares = function_of(name), torch.tensor([0.2, 1.0, 5.0], dtype=torch.float64)
     for own, pair in zip(function.own(squares), function(squares, squares, squares), strict=True):
         torch.testing.assert_close(own, pair, rtol=1e-10, atol=0)
-
-
-@pytest.mark.thorough("du2018", "resnet, biases", "gated", "two layers")
-@EVERY
-def test_angles(name):
-    function = function_of(name)
-    half = HalfAngle((1 - COSINES) / 2, (1 + COSINES) / 2)
-    pairs = function(SQUARE, SQUARE, SQUARE * COSINES)
-    for angles, pair in zip(function.at_angles(SQUARE, half), pairs, strict=True):
-        torch.testing.assert_close(angles, pair, rtol=1e-10, atol=1e-12)
 
 
 @EVERY
@@ -146,7 +128,7 @@ def test_groups_add_up(name):
 
 
 @pytest.mark.thorough("deq, biases", "deq, two layers", "gated, biases")
-@every(name for name in CASES if CASES[name].variances)
+@pytest.mark.parametrize("name", [name for name in CHEAP if CASES[name].variances])
 def test_derivatives_in_variances(name):
     """Against central differences of another architecture."""
     x, architecture = inputs(), CASES[name]
@@ -205,7 +187,7 @@ IMAGES = {
 }
 
 
-@pytest.mark.thorough("convolutional")
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [*CASES, *IMAGES])
 def test_finite_networks(name):
     """A fourfold width halves the error; twenty networks know it to about a quarter."""
@@ -217,15 +199,6 @@ def test_finite_networks(name):
         assert 1.3 < before / after < 3.1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*CASES, *IMAGES])
-def test_wide_networks(name):
-    """A width of 1024 leaves some hundredths of the kernel."""
-    spreads, right = errors({**CASES, **IMAGES}[name], 1024, 12)
-    assert right
-    assert max(spreads) < 0.1
-
-
 @pytest.mark.parametrize("name", IMAGES)
 def test_groups_of_images_add_up(name):
     x, architecture = inputs((2, 3, 3, 2)), IMAGES[name]
@@ -235,13 +208,3 @@ def test_groups_of_images_add_up(name):
     ]
     whole = shoal.kernel(architecture, x).ntk
     torch.testing.assert_close(sum(shares), whole, rtol=1e-11, atol=0)
-
-
-def test_images_of_one_pixel_are_vectors():
-    x = inputs()
-    for bias in (0.0, 0.4):
-        conv = ConvResNet(Tanh(), 3, patch_size=1, residual_scale=0.7, bias_variance=bias)
-        resnet = ResNet(Tanh(), 3, residual_scale=0.7, bias_variance=bias)
-        found, wanted = shoal.kernel(conv, x[:, :, None, None]), shoal.kernel(resnet, x)
-        for image, vector in zip(found, wanted, strict=True):
-            torch.testing.assert_close(image, vector, rtol=1e-9, atol=1e-10)

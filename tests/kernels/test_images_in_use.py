@@ -1,7 +1,5 @@
 """Kernels of images wherever kernels are used: gradients, operators, regressions, adapters."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -123,49 +121,6 @@ def test_regression(net, method):
     near = shoal.ConjugateGradients(shoal.EquivalentPreconditioner())
     with pytest.raises(TypeError, match="must be a Nystrom for images"):
         shoal.kernel_regression(net, x, y, ridge=0.1, method=near)
-
-
-def test_ridges_and_learning_curves():
-    x, y = images(36, 1, 2, 2), images(36, seed=2)
-    path = shoal.ridge_path(FLAT, x, y, ridges=[0.1, 1.0, 10.0])
-    fit = shoal.kernel_regression(FLAT, x, y, ridge="gcv")
-    assert fit.ridge > 0
-    assert path.best("loo") in (0.1, 1.0, 10.0)
-    curve = shoal.learning_curve(FLAT, x, y, sizes=[8, 16], ridge=1.0)
-    assert bool((curve.test_error > 0).all())
-    vectors = images(36, 3, seed=1)
-    dense, pixel = shoal.DEQ(ReLU(), 0.6, 0.8), ConvDEQ(ReLU(), 0.6, 0.8, kernel_size=1)
-    of_vectors, of_pixels = (
-        shoal.learning_curve(net, inputs, y, sizes=[8, 16], ridge=1.0)
-        for net, inputs in ((dense, vectors), (pixel, vectors[:, :, None]))
-    )
-    torch.testing.assert_close(of_pixels.test_error, of_vectors.test_error, rtol=1e-6, atol=0)
-    mixture = shoal.GaussianMixture([[0.0] * 4], 1.0)
-    with pytest.raises(TypeError, match="a GaussianMixture has no images"):
-        shoal.learning_curve(FLAT, mixture, n=20, ridge=1.0)
-
-
-@BOTH
-def test_gradient_flow(net):
-    x, tests, y = images(5, 1, 4), images(2, 1, 4, seed=1), images(5, seed=2)
-    flow = shoal.gradient_flow(net, x, y, tests, [0.0, 2.0, math.inf])
-    ntk, cross = shoal.kernel(net, x).ntk, shoal.kernel(net, tests, x).ntk
-    torch.testing.assert_close(
-        flow.test_mean[-1], cross @ torch.linalg.solve(ntk, y), rtol=1e-6, atol=1e-8
-    )
-    with pytest.raises(ValueError, match=r"images are for networks such as ConvDEQ, or flatten"):
-        shoal.gradient_flow(shoal.DEQ(ReLU(), 0.6, 0.8), x, y, tests, [1.0])
-    with pytest.raises(ValueError, match="x_test must have the 1 by 4 features"):
-        shoal.gradient_flow(net, x, y, images(2, 1, 5), [1.0])
-
-
-def test_the_flow_of_a_network():
-    x, y = images(4, 1, 3), images(4, seed=2)
-    start = shoal.build(
-        FLAT, in_features=1, width=16, pixels=(3,), dtype=torch.float64, solver=shoal.Anderson()
-    )
-    flow = shoal.gradient_flow(FLAT, x, y, None, [0.0, 1.0], initial=start)
-    torch.testing.assert_close(flow.loss[0], (start(x)[:, 0] - y).square().sum().detach() / 2)
 
 
 def test_scikit_learn():

@@ -18,116 +18,12 @@ from shoal import (
     kernel_function,
     kernel_operator,
 )
-from shoal.kernels.rectified.integrals import Diagonal, equilibrium, rectified, state_square
-
-POINTS = [(0.5, 1.0, 0.7), (0.1, 2.5, 1.2), (2.0, 0.3, 0.2), (0.7, 3.1, 1.5), (0.01, 2.0, 0.9)]
+from shoal.kernels.rectified.integrals import Diagonal, rectified
 
 
 def integrals(std, theta, psi):
     found = rectified(std, *(torch.tensor([t], dtype=torch.float64) for t in (theta, psi)))
     return Diagonal.at(std).square - float(found.drop), float(found.passed), float(found.active)
-
-
-@pytest.mark.parametrize("point", POINTS)
-def test_integrals_by_monte_carlo(point):
-    std, theta, psi = point
-    count = 400_000
-    w, y = np.random.default_rng(0).normal(size=(2, 2, count))
-    other_w = math.cos(theta) * w[0] + math.sin(theta) * w[1]
-    other_y = math.cos(psi) * y[0] + math.sin(psi) * y[1]
-    first = std * y[0] + np.maximum(w[0], 0)
-    second = std * other_y + np.maximum(other_w, 0)
-    both = (first > 0) & (second > 0)
-    samples = (
-        np.maximum(first, 0) * np.maximum(second, 0),
-        both & (w[0] > 0) & (other_w > 0),
-        both,
-    )
-    for found, sample in zip(integrals(*point), samples, strict=True):
-        error = sample.std() / math.sqrt(count)
-        assert abs(found - sample.mean()) < 4 * error
-
-
-@pytest.mark.parametrize("point", POINTS[:4])
-def test_slopes_by_orthant_probabilities(point):
-    """All of w, w', w + y, w' + y' positive: a probability of four Gaussian variables."""
-    std, theta, psi = point
-    rho, q = math.cos(theta), std**2 * math.cos(psi)
-    cov = np.array(
-        [
-            [1, rho, 1, rho],
-            [rho, 1, rho, 1],
-            [1, rho, 1 + std**2, rho + q],
-            [rho, 1, rho + q, 1 + std**2],
-        ]
-    )
-    options = {"abseps": 1e-7, "releps": 1e-7, "maxpts": 400_000, "seed": 0}
-    orthant = stats.multivariate_normal(np.zeros(4), cov, allow_singular=True, **options)
-    expected = orthant.cdf(np.zeros(4))
-    assert integrals(*point)[1] == pytest.approx(expected, abs=3e-6)
-
-
-@pytest.mark.parametrize("point", POINTS)
-def test_slopes_are_slopes(point):
-    """Price: Ψ_ρ and Ψ_q are derivatives of Ψ."""
-    std, theta, psi = point
-    h = 1e-5
-    by_theta = (integrals(std, theta + h, psi)[0] - integrals(std, theta - h, psi)[0]) / (2 * h)
-    by_psi = (integrals(std, theta, psi + h)[0] - integrals(std, theta, psi - h)[0]) / (2 * h)
-    _, passed, active = integrals(*point)
-    assert by_theta == pytest.approx(-math.sin(theta) * passed, abs=1e-9)
-    assert by_psi == pytest.approx(-(std**2) * math.sin(psi) * active, abs=1e-9)
-
-
-def test_the_slopes_where_pairs_are_independent():
-    """At right angles every integral is a product of means."""
-    for std in (1e-6, 1e-2, 0.4, 3.0):
-        own = Diagonal.at(std)
-        value, passed, active = integrals(std, math.pi / 2, math.pi / 2)
-        # E[max(y + r, 0)], y + r being y or y + w with equal probability
-        t = np.linspace(-12, 12, 400_001)
-        density = stats.norm.pdf(t)
-        positive = np.maximum(t, 0)
-        smooth = positive * stats.norm.cdf(positive / std) + std * stats.norm.pdf(positive / std)
-        mean = np.trapezoid(smooth * density, t)
-        assert passed == pytest.approx(own.passed**2, rel=1e-14)
-        assert active == pytest.approx(own.active**2, rel=1e-14)
-        assert value == pytest.approx(mean**2, rel=1e-8)
-
-
-@pytest.mark.parametrize("gamma", [0.0, 1e-4, 0.1, 0.5, 1.0, 1.4])
-def test_the_equilibrium_is_a_fixed_point(gamma):
-    theta = torch.tensor([1e-7, 0.3, 1.2, math.pi / 2, 2.6, math.pi], dtype=torch.float64)
-    state, active, passed = equilibrium(gamma, theta)
-    square = state_square(gamma)
-    std = gamma * math.sqrt(square)
-    assert Diagonal.at(std).square == pytest.approx(square, rel=1e-14)
-    for i, angle in enumerate(theta.tolist()):
-        psi = math.acos(min(1.0, float(state[i]) / square))
-        if psi > 0.1:
-            expected = integrals(std, angle, psi)
-            assert float(state[i]) == pytest.approx(expected[0], rel=1e-12)
-            assert float(passed[i]) == pytest.approx(expected[1], rel=1e-12, abs=1e-14)
-            assert float(active[i]) == pytest.approx(expected[2], rel=1e-12)
-
-
-def test_iteration_from_nothing_leads_there():
-    """The weight-untied network: P ← E[σ(γg + r) σ(γg' + r')], by Monte Carlo at each step."""
-    gamma, theta, count = 0.6, 1.1, 400_000
-    generator = np.random.default_rng(1)
-    own = cross = 0.0
-    for _ in range(12):
-        w, y = generator.normal(size=(2, 2, count))
-        other_w = math.cos(theta) * w[0] + math.sin(theta) * w[1]
-        corr = cross / own if own else 0.0
-        other_y = corr * y[0] + math.sqrt(max(0.0, 1 - corr**2)) * y[1]
-        std = gamma * math.sqrt(own)
-        first = np.maximum(std * y[0] + np.maximum(w[0], 0), 0)
-        second = np.maximum(std * other_y + np.maximum(other_w, 0), 0)
-        own, cross = (first**2).mean() / 2 + (second**2).mean() / 2, (first * second).mean()
-    state, _, _ = equilibrium(gamma, torch.tensor([theta], dtype=torch.float64))
-    assert own == pytest.approx(state_square(gamma), rel=0.01)
-    assert cross == pytest.approx(float(state), rel=0.01)
 
 
 def test_without_recurrence_the_state_is_the_feature_map():
@@ -136,31 +32,6 @@ def test_without_recurrence_the_state_is_the_feature_map():
     for c in (-0.8, 0.0, 0.5, 1.0):
         for found, layer in zip(f(1.0, 1.0, c), g(1.0, 1.0, c), strict=True):
             assert float(found) == pytest.approx(2 * float(layer), rel=1e-13, abs=1e-15)
-
-
-def test_the_groups_are_gao2022s_matrices():
-    """H = P/(1 - γ²Ė) + x·x' Q + G, from M = Ė/(1 - γ²Ė) and Q of the limit."""
-    gamma, c = 0.7, 0.4
-    theta = math.acos(c)
-    state, active, passed = (
-        float(t) for t in equilibrium(gamma, torch.tensor([theta], dtype=torch.float64))
-    )
-    free = (math.pi - theta) / (2 * math.pi)
-    m, q = active / (1 - gamma**2 * active), passed / (1 - gamma**2 * active) + free
-    feature = math.sin(theta) / (2 * math.pi) + free * c
-    expected = {
-        "readout": state,
-        "skip": feature,
-        "recurrent": gamma**2 * state * m,
-        "input": c * q,
-    }
-    net = ImplicitNetwork(gamma)
-    for group, share in expected.items():
-        found = kernel_function(net, trainable={group})(1.0, 1.0, c)
-        assert float(found.ntk) == pytest.approx(share, rel=1e-13)
-        assert float(found.ck) == pytest.approx(state + feature, rel=1e-13)
-    whole = state / (1 - gamma**2 * active) + c * q + feature
-    assert float(kernel_function(net)(1.0, 1.0, c).ntk) == pytest.approx(whole, rel=1e-13)
 
 
 def smoothed(a, b, rho):

@@ -76,26 +76,6 @@ def test_repr_and_bad_factors():
         kernel_operator(DEQ(ReLU(), 0.2, 0.8), torch.ones(2, 3), memory="lots")
 
 
-def test_the_last_step_counts():
-    operator = kernel_operator(DEQ(ReLU(), 0.2, 0.8), torch.ones(1, 3)).ck
-    assert operator.solve(torch.ones(1), max_steps=1).shape == (1,)
-
-
-def test_parts_of_a_matrix_are_kept_in_float32():
-    deq, x = DEQ(ReLU(), 0.2, 0.8), inputs(100, 4)
-    rounded = kernel_operator(deq, x, memory="1MiB", precision=torch.float32).ntk
-    vector = inputs(100, 1)
-    exact = kernel(deq, x).ntk @ vector
-    rounded.keep()
-    error = (rounded @ vector - exact).abs().max() / exact.abs().max()
-    assert 1e-9 < float(error) < 1e-6
-    matrix = torch.empty(100, 100)  # float32 too, and only from the diagonal on
-    rounded.write(matrix)
-    torch.testing.assert_close(matrix.triu(), kernel(deq, x).ntk.triu().float())
-    with pytest.raises(ValueError, match="precision must be"):
-        kernel_operator(deq, x, precision=torch.float16)
-
-
 def operators():
     x, deq = inputs(12), DEQ(ReLU(), 0.2, 0.8)
     with pytest.warns(UserWarning, match="the squared norms of x vary"):  # few dimensions
@@ -119,17 +99,3 @@ def test_factors_are_neither_detached_nor_moved():
             assert torch.equal(operator @ b.clone().requires_grad_(), expected)
     with pytest.raises(ValueError, match="x1 must not require gradients"):
         kernel_operator(DEQ(ReLU(), 0.2, 0.8), b.clone().requires_grad_())
-
-
-@pytest.mark.parametrize("norms", ["one", "several"])
-@pytest.mark.parametrize("which", ["ck", "ntk"])
-def test_strips_are_written_into_a_matrix(norms: str, which: str) -> None:
-    """Of two kernels that are computed at once one goes into a matrix, whose rows are longer."""
-    x = torch.randn(1024, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    if norms == "one":
-        x = torch.nn.functional.normalize(x)
-    deq = DEQ(ReLU(), 0.2, 0.8)
-    whole = getattr(kernel(deq, x), which)
-    matrix = torch.full((1024, 1024), torch.nan, dtype=torch.float64)
-    getattr(kernel_operator(deq, x), which).write(matrix)
-    torch.testing.assert_close(matrix.triu(), whole.triu(), rtol=0, atol=1e-12)

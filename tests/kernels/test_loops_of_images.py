@@ -60,19 +60,3 @@ def test_loops_in_blocks_threads_and_single_precision(monkeypatch):
     torch.testing.assert_close(
         shoal.kernel_operator(net, x).ntk @ x[:, 0, 0, :2], whole.ntk @ x[:, 0, 0, :2]
     )
-
-
-def test_loops_are_used_for_many_images(monkeypatch):
-    """From some thousands of entries of small images on."""
-    calls = []
-    sums = image_tiles.LoopedPixels.sums
-
-    def counted(self, index, displacements):
-        calls.append(len(index[0]))
-        return sums(self, index, displacements)
-
-    monkeypatch.setattr(image_tiles.LoopedPixels, "sums", counted)
-    shoal.kernel(CASES[0][0], images(8, 1, 4, 4))
-    assert calls == []
-    shoal.kernel(CASES[0][0], images(65, 1, 8, 8))
-    assert sum(calls) == 65 * 66 / 2

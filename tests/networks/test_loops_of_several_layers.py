@@ -105,38 +105,12 @@ def test_one_step_gradients_and_failures():
         network(solver=shoal.Picard(max_steps=1))(x)
 
 
-def test_warm_starts_save_steps_and_change_nothing():
-    x, y = inputs(), inputs(seed=1)[:, :2]
-    runs = []
-    for warm in (False, True):
-        net = network(warm_start=warm)
-        runs.append(shoal.train(net, x, y, steps=12, step_size=0.02))
-        steps = int(net.last_solve.steps.max())
-        assert steps < 12 if warm else steps > 12
-    torch.testing.assert_close(runs[0].losses, runs[1].losses, rtol=1e-8, atol=0)
-
-
 def test_autocast_and_copies():
     net, x = network(dtype=torch.float32), inputs().float()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         rough = net(x)
     torch.testing.assert_close(rough.float(), net(x), rtol=BFLOAT16, atol=BFLOAT16)
     assert network(dtype=torch.float32).exact().options is not net.options
-
-
-def test_a_run_goes_on_after_an_interruption(tmp_path):
-    x, y = inputs(), inputs(seed=1)[:, :2]
-
-    def run(steps, path=None):
-        net = network(width=20)
-        return shoal.train(net, x, y, steps=steps, step_size=0.02, monitor=2, checkpoint=path)
-
-    path = tmp_path / "run"
-    run(6, path)
-    found, wanted = run(12, path), run(12)
-    assert torch.equal(found.losses, wanted.losses)
-    for name, values in wanted.monitors.items():
-        assert torch.equal(found.monitors[name], values), name
 
 
 def test_the_watched_gain_is_that_of_the_loop():

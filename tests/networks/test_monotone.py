@@ -157,43 +157,6 @@ def test_rounding_of_the_inverse_does_not_move_the_equilibrium(monkeypatch):
     assert equation(cell, z, x).abs().max() < 1e-8
 
 
-def test_an_inverse_is_made_when_parameters_change_alone(monkeypatch):
-    calls, original = [], torch.linalg.inv
-    monkeypatch.setattr(torch.linalg, "inv", lambda m: (calls.append(1), original(m))[1])
-    cell = cell_of()
-    layer, x = shoal.Equilibrium(cell), normal(5, 3)
-    for _ in range(3):
-        layer(torch.zeros(5, 6).double(), x).sum().backward()
-    assert len(calls) == 1
-    with torch.no_grad():
-        cell.skew.mul_(2)
-        once = layer(torch.zeros(5, 6).double(), x)
-        assert len(calls) == 2
-    torch.testing.assert_close(layer(torch.zeros(5, 6).double(), x), once)
-
-
-@pytest.mark.parametrize("activation", ["relu", "tanh"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_precisions_one_after_the_other(activation, dtype):
-    """What one call keeps serves the next, in whatever mode that is."""
-    torch.manual_seed(0)
-    cell = MonotoneCell(3, 20, activation)
-    layer, x, zero = (
-        shoal.Equilibrium(cell, on_failure="raise"),
-        torch.randn(5, 3),
-        torch.zeros(5, 20),
-    )
-    exact = shoal.Equilibrium(copy.deepcopy(cell).double())(zero.double(), x.double()).detach()
-    with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.bfloat16):
-        with torch.inference_mode():
-            layer(zero, x)
-        layer(zero, x).sum().backward()
-    with torch.no_grad():
-        torch.testing.assert_close(layer(zero, x).double(), exact, rtol=0, atol=1e-4)
-    half = copy.deepcopy(cell).to(torch.bfloat16)
-    assert half(zero.bfloat16(), x.bfloat16()).dtype is torch.bfloat16
-
-
 def test_training_with_large_steps_keeps_the_equilibrium():
     torch.manual_seed(0)
     cell = MonotoneCell(3, 8)

@@ -47,7 +47,7 @@ def main(options: list[str]) -> int:
     """Run the tests, print the table, and save it if all is well."""
     results = Results()
     folder = str(Path(__file__).parent)
-    code = pytest.main(["-q", "-m", "not slow", folder, *options], plugins=[results])
+    code = pytest.main(["-q", "-m", "", folder, *options], plugins=[results])
     sys.stdout.write("\n" + results.table())
     if code == 0:
         page = PAGE.read_text(encoding="utf-8")

@@ -2,8 +2,15 @@
 
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Leave the tests of others to ``make test-thorough`` and ``make peers``."""
+    if Path(__file__).parent in item.path.parents:
+        item.add_marker(pytest.mark.thorough)
 
 
 @pytest.fixture(autouse=True)

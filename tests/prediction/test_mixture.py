@@ -131,15 +131,6 @@ def test_kernel_regression_on_mixtures(kind, which, ratio, ridge):
     assert abs(rate) < 0.035
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["means", "norms", "shapes"])
-@pytest.mark.parametrize("p", [40, 160])
-def test_the_difference_falls_with_the_dimension(kind, p):
-    """In proportion to it, at a fixed ratio of samples to dimension."""
-    error, standard, _ = deviation(kind, p, 3 * p // 2, "ntk", 0.05, 300_000 // p**2)
-    assert abs(error) < 1.2 / p + 3 * standard
-
-
 @pytest.mark.parametrize("n", [20, 80])
 def test_linear_regression_with_hardly_a_ridge(n):
     """Without means and of one covariance, classes are noise; p features are fitted to it."""

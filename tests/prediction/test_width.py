@@ -9,7 +9,6 @@ from scipy.optimize import brentq
 import shoal
 from oracles.known_law import normal
 from oracles.standard_errors import assert_near_mean
-from shoal.lab.descent import features
 
 RELU = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 LAYER = shoal.FullyConnected((shoal.ReLU(),))
@@ -61,6 +60,11 @@ def nonlinear(n, seed):
     x = torch.nn.functional.normalize(normal(n, 12, seed=seed))
     y = torch.stack([torch.sin(4 * x[:, 0]), 3 * x[:, 1] * x[:, 2]], 1)
     return x, y + 0.2 * normal(n, 2, seed=seed + 1)
+
+
+def features(net, x):
+    """What the readout sees."""
+    return net.trace(x).features.detach()
 
 
 def readouts(network, n, m, ridge, sets):

@@ -1,8 +1,6 @@
 """Kernel regression against dense solutions, scikit-learn and identities of Gaussian processes."""
 
-import importlib
 import math
-import warnings
 from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
@@ -285,14 +283,6 @@ def test_methods_are_values():
         default.max_steps = 3
 
 
-def test_names_are_the_methods_with_their_defaults():
-    x, y = data(40)
-    for name, method in (("cholesky", shoal.Cholesky()), ("cg", shoal.ConjugateGradients())):
-        fits = [shoal.kernel_regression(RELU, x, y, ridge=RIDGE, method=m) for m in (name, method)]
-        assert torch.equal(fits[0].coefficients, fits[1].coefficients)
-        assert fits[1].report.method == name
-
-
 def test_bad_inputs_to_predict_for_are_named():
     x, y = data(10)
     fit = shoal.kernel_regression(RELU, x, y, ridge=RIDGE)
@@ -302,30 +292,6 @@ def test_bad_inputs_to_predict_for_are_named():
         fit.variance(x, batch=0)
     with pytest.raises(ValueError, match="probes must be >= 2"):
         fit.estimate_log_marginal_likelihood(probes=1)
-
-
-def test_a_misfit_of_the_equivalent_is_no_warning():
-    x, y = data(80, p=4)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        method = shoal.ConjugateGradients(shoal.EquivalentPreconditioner())
-        assert shoal.kernel_regression(RELU, 5 * x, y, ridge=RIDGE, method=method).report.converged
-
-
-def test_preconditioners_leave_the_warnings_of_others_alone(monkeypatch):
-    x, y = data(80, p=4)
-    module = importlib.import_module("shoal.equivalents.equivalent")
-    real = module.coefficients
-
-    def warning_coefficients(*arguments, **options):
-        warnings.warn("of another thread, say", UserWarning, stacklevel=1)
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(module, "coefficients", warning_coefficients)
-    method = shoal.ConjugateGradients(shoal.EquivalentPreconditioner())
-    with pytest.warns(UserWarning, match="of another thread, say") as seen:
-        shoal.kernel_regression(RELU, 5 * x, y, ridge=RIDGE, method=method)
-    assert len(seen) == 1  # none of the misfit
 
 
 def test_later_changes_of_the_data_do_not_matter():

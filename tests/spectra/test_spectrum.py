@@ -143,18 +143,6 @@ def test_the_equivalents_of_samples_have_this_spectrum() -> None:
         assert (np.abs(found.mean(0)[-3:] - values) < 0.01 * np.array(values) + 2 * error).all()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("center", [True, False])
-def test_sampled_equivalents_at_size(center: bool) -> None:
-    mix = mixture(1500)
-    spectrum = shoal.spectrum(RELU, mix, n=2000, center=center).ck
-    samples = [sampled_equivalents(RELU, mix, 2000, seed, center)[0] for seed in range(3)]
-    mean = np.mean([np.linalg.eigvalsh(kernel) for kernel in samples], axis=0)
-    assert len(spectrum.spikes) >= 3
-    for spike in spectrum.spikes:
-        assert np.abs(mean / spike.value - 1).min() < 0.02
-
-
 @pytest.mark.thorough
 def test_alignment_of_sampled_eigenvectors() -> None:
     mix, n = mixture(500, 1.5), 800

@@ -36,7 +36,7 @@ class SolveOptions:
     solver: Solver = field(default_factory=Picard)
     fallbacks: tuple[Solver, ...] = field(default=(), kw_only=True)
     gradient: Gradient = field(default_factory=Implicit)
-    on_failure: OnFailure = "raise"
+    on_failure: OnFailure = "warn"
     warm: WarmStart | None = None
     log: SolveLog = field(default_factory=SolveLog)
     known: Recurrences = field(default_factory=Recurrences, kw_only=True)
