@@ -83,7 +83,7 @@ def test_each_sample_has_a_status(deq):
     strict = network(deq, x, solver=shoal.Picard(max_steps=2), on_failure="status")
     assert not bool(strict.solve(x).converged.any())
     with pytest.raises(shoal.ConvergenceError, match="The equilibrium"):
-        network(deq, x, solver=shoal.Picard(max_steps=2))(x)
+        network(deq, x, solver=shoal.Picard(max_steps=2), on_failure="raise")(x)
 
 
 @pytest.mark.parametrize("architecture", [*BOTH, ConvNet([ReLU(), Tanh()], bias_variance=0.2)])

@@ -188,17 +188,17 @@ def test_failures_in_both_passes():
     with pytest.raises(
         ConvergenceError, match=r"(?s)equilibrium did not converge.*What helps"
     ) as error:
-        network(wild)(x)
+        network(wild, on_failure="raise")(x)
     assert not error.value.solution.converged.any()
     with pytest.warns(ConvergenceWarning, match="did not converge"):
-        network(wild, on_failure="warn")(x)
+        network(wild)(x)
     net = network(wild, on_failure="status")
     assert net(x).shape == (5, 1)
     assert not net.last_solve.converged.any()
     assert net.solve(x).failures
     with pytest.raises(ConvergenceError):
-        network(wild).solve(x)
-    net = network(gradient=Implicit(Picard(max_steps=1)))
+        network(wild, on_failure="raise").solve(x)
+    net = network(gradient=Implicit(Picard(max_steps=1)), on_failure="raise")
     loss = net(x).sum()
     with pytest.raises(ConvergenceError, match="backward pass"):
         loss.backward()

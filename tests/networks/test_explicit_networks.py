@@ -211,7 +211,7 @@ DEFAULT = DEQ(Tanh(), 0.2, 0.8)
         (DEFAULT, {"max_iter": 3}, TypeError, "max_iter"),
         (EXPLICIT[0], {"solver": Anderson()}, TypeError, "for implicit architectures"),
         (EXPLICIT[0], {"warm_start": True}, TypeError, "for implicit architectures"),
-        (EXPLICIT[0], {"on_failure": "warn"}, TypeError, "for implicit architectures"),
+        (EXPLICIT[0], {"on_failure": "raise"}, TypeError, "for implicit architectures"),
         (DEFAULT, {"pixel_axes": 1}, TypeError, "pixel_axes is for networks of images"),
         (
             ConvResNet(SOFTPLUS, depth=1),

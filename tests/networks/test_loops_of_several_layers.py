@@ -102,7 +102,7 @@ def test_one_step_gradients_and_failures():
     lost(x)
     assert not bool(lost.last_solve.converged.any())
     with pytest.raises(shoal.ConvergenceError):
-        network(solver=shoal.Picard(max_steps=1))(x)
+        network(solver=shoal.Picard(max_steps=1), on_failure="raise")(x)
 
 
 def test_autocast_and_copies():

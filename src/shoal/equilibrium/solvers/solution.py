@@ -225,10 +225,7 @@ def handle_failure(
     verdict = "may not have converged" if converged else "did not converge"
     text = f"{what} {verdict}.\n{solution.explain(tried=tried)}"
     if on_failure == "raise" and not converged:
-        text += (
-            '\nWith on_failure="warn" it goes on with the iterates of least residual, as '
-            "shoal.Equilibrium does by itself."
-        )
+        text += '\nWith on_failure="warn" it goes on with the iterates of least residual.'
         raise ConvergenceError(text, solution=solution)
     warnings.warn(text, ConvergenceWarning, stacklevel=_levels_outside())
 
