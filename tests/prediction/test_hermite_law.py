@@ -155,9 +155,10 @@ def test_stated_deviations_count_which_samples_a_law_was_fitted_to():
 
 def test_digits_are_predicted_within_what_is_stated():
     pytest.importorskip("sklearn")
-    digits = shoal.data.load("digits", split="all", dtype=torch.float64).pipe(shoal.data.flatten)
-    order = torch.randperm(len(digits.x), generator=torch.Generator().manual_seed(0))
-    x = torch.nn.functional.normalize((digits.x - digits.x.mean(0))[order])
+    digits = shoal.data.load("digits", split="all", dtype=torch.float64)
+    x = digits.x.flatten(1)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    x = torch.nn.functional.normalize((x - x.mean(0))[order])
     classes = digits.y[order].long()
     curve = shoal.learning_curve(
         RELU, shoal.HermiteLaw.fit(x[:1000], classes[:1000]), n=[100, 300], ridge=0.1

@@ -82,7 +82,7 @@ class Dataset:
         return self.y
 
     def take(self, rows: Tensor | slice) -> "Dataset":
-        """Return some of the samples, with their labels.
+        """Return the samples of some rows, with their labels.
 
         Args:
             rows: Indices of the samples.
@@ -156,34 +156,26 @@ class Dataset:
         """
         return function(self, *args, **options)
 
-    def as_floats(self, dtype: torch.dtype | None) -> "Dataset":
+    def as_floats(self, dtype: torch.dtype | None = None) -> "Dataset":
         """Return samples and real targets in a dtype; bytes become numbers in [0, 1].
 
         Args:
-            dtype: Floating-point dtype; PyTorch's default dtype by default.
-
-        Raises:
-            ValueError: If a number is not finite in that dtype.
+            dtype: Floating-point dtype, in which all numbers must be finite; PyTorch's default
+                dtype by default.
         """
         kind = float_dtype("dtype", torch.get_default_dtype() if dtype is None else dtype)
-        if self.x.dtype == torch.uint8:
-            x = self.x.to(kind).div_(self.white)
-        else:
-            x = self._finite(self.x, kind)
-        real = self.y is not None and self.y.dtype.is_floating_point
-        return replace(self, x=x, y=self._finite(self.labels, kind) if real else self.y)
-
-    def _finite(self, values: Tensor, dtype: torch.dtype) -> Tensor:
-        converted = values.to(dtype)
-        outside = (~converted.isfinite()).nonzero()
-        if len(outside):
-            place = tuple(outside[0].tolist())
-            name = str(dtype).removeprefix("torch.")
+        x = self.x.to(kind)
+        x = x.div_(self.white) if self.x.dtype == torch.uint8 else x
+        y = self.y if self.y is None or self.y.dtype == torch.int64 else self.y.to(kind)
+        for given, converted in ((self.x, x), (self.y, y)):
+            if given is None or converted is None or bool(converted.isfinite().all()):
+                continue
+            place = tuple((~converted.isfinite()).nonzero()[0].tolist())
             raise ValueError(
-                f"{self.source or self.name}: expected numbers that are finite in {name}, got "
-                f"{float(values[place])} at {place}; dtype=torch.float64 has a wider range"
+                f"{self.source or self.name}: expected numbers that are finite in {kind}, got "
+                f"{float(given[place])} at {place}; dtype=torch.float64 has a wider range"
             )
-        return converted
+        return replace(self, x=x, y=y)
 
 
 def _check_samples(x: Tensor, image_shape: tuple[int, int, int] | None) -> None:

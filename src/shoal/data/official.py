@@ -26,25 +26,17 @@ _CLASSES = {
     "fashion-mnist": tuple(_CLOTHES.split(",")),
     "cifar-10": tuple(_OBJECTS.split(",")),
 }
-# title, publisher, usual subfolders (torchvision's among them), endings of file names
-_PLACES = {
-    "mnist": (
-        "MNIST",
-        "http://yann.lecun.com/exdb/mnist/",
-        ("mnist", "MNIST/raw", "MNIST", ""),
-        ("", ".gz"),
-    ),
+_PLACES = {  # title, publisher, usual subfolders (torchvision's among them)
+    "mnist": ("MNIST", "http://yann.lecun.com/exdb/mnist/", ("mnist", "MNIST/raw", "")),
     "fashion-mnist": (
         "Fashion-MNIST",
         "https://github.com/zalandoresearch/fashion-mnist",
-        ("fashion-mnist", "FashionMNIST/raw", "fashion_mnist", ""),
-        ("", ".gz"),
+        ("fashion-mnist", "FashionMNIST/raw", ""),
     ),
     "cifar-10": (
         "CIFAR-10",
         "https://www.cs.toronto.edu/~kriz/cifar.html",
-        ("cifar-10-batches-bin", "cifar10", "cifar-10", ""),
-        (".bin",),
+        ("cifar-10-batches-bin", "cifar-10", ""),
     ),
 }
 
@@ -77,11 +69,10 @@ def load(
     Raises:
         FileNotFoundError: If a file is missing. The message names it, its origin and its place.
         ImportError: If the digits are requested and scikit-learn is not installed.
-        TypeError: If ``dtype`` is not a floating-point dtype or ``raw`` not a bool.
         ValueError: If ``name`` or ``split`` is unknown, or a file is damaged.
 
     Warns:
-        UserWarning: If some batches of CIFAR-10's training images are missing.
+        UserWarning: If some batches of CIFAR-10 are missing.
 
     Example:
         >>> from shoal import data
@@ -154,7 +145,8 @@ def _idx(path: Path, *, axes: int) -> NDArray[np.uint8]:
 
 
 def _cifar(name: str, split: str, folder: str | os.PathLike[str] | None) -> _Parts:
-    files = [f"data_batch_{i}" for i in range(1, 6)] if split == "train" else ["test_batch"]
+    train = [f"data_batch_{i}.bin" for i in range(1, 6)]
+    files = train if split == "train" else ["test_batch.bin"]
     paths = _find(name, files, folder, parts=True)
     images, labels = [], []
     for path in paths:
@@ -178,8 +170,8 @@ def _check_labels(path: Path, labels: NDArray[Any]) -> None:
 def _find(
     name: str, files: list[str], folder: str | os.PathLike[str] | None, *, parts: bool = False
 ) -> list[Path]:
-    """Return the paths of files in one folder; with ``parts``, if some are missing, of the rest."""
-    title, url, subfolders, endings = _PLACES[name]
+    """Return the paths of files in one folder, plain or gzipped; with ``parts``, of any of them."""
+    title, url, subfolders = _PLACES[name]
     if folder is not None:
         roots = [as_path("folder", folder).expanduser()]
         if not roots[0].is_dir():
@@ -191,22 +183,17 @@ def _find(
     best: dict[str, Path] = {}
     place = roots[0] / subfolders[0]
     for candidate in (root / subfolder for root in roots for subfolder in subfolders):
-        paths = {
-            f: candidate / f"{f}{e}"
-            for f in files
-            for e in reversed(endings)
-            if (candidate / f"{f}{e}").is_file()
-        }
+        both = ((file, candidate / f"{file}{end}") for file in files for end in (".gz", ""))
+        paths = {file: path for file, path in both if path.is_file()}
         if len(paths) > len(best):
             best, place = paths, candidate
-    missing = ", ".join(f"{file}{endings[0]}" for file in files if file not in best)
+    missing = ", ".join(file for file in files if file not in best)
     if missing and parts and best:
         warnings.warn(f"{place}: only a part of {title}, without {missing}", stacklevel=4)
     elif missing:
-        state = "is not complete" if best else "was not found"
         raise FileNotFoundError(
-            f"{title} {state}: put {missing} from {url} into {place}. Looked below "
-            f"{', '.join(map(str, roots))}; the environment variable SHOAL_DATA names another "
-            "place, and in Python folder=."
+            f"{title} {'is not complete' if best else 'was not found'}: put {missing} from {url} "
+            f"into {place}. Looked below {', '.join(map(str, roots))}; the environment variable "
+            "SHOAL_DATA names another place, and in Python folder=."
         )
     return list(best.values())

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from shoal.core.checks import integer, seeded
+from shoal.core.checks import instance, integer, seeded
 from shoal.data.dataset import Dataset
 
 
@@ -16,10 +16,6 @@ def standardize(dataset: Dataset, *, like: Dataset | None = None) -> Dataset:
         dataset: Dataset with floating-point samples.
         like: Dataset whose means and variances are used instead: the training data, if ``dataset``
             is the test data.
-
-    Raises:
-        TypeError: If samples are raw bytes.
-        ValueError: If the samples have different shapes.
 
     Example:
         >>> import torch
@@ -43,11 +39,7 @@ def unit_norm(dataset: Dataset) -> Dataset:
     """Scale each sample to Euclidean norm 1, as Gao 2022 assumes.
 
     Args:
-        dataset: Dataset with floating-point samples.
-
-    Raises:
-        TypeError: If samples are raw bytes.
-        ValueError: If a sample is zero or not finite.
+        dataset: Dataset with floating-point samples, none of them zero.
     """
     x = _float_samples(dataset)
     norms = x.flatten(1).double().norm(dim=1)
@@ -66,11 +58,7 @@ def select_classes(dataset: Dataset, *classes: int | str) -> Dataset:
 
     Args:
         dataset: Dataset with class labels.
-        *classes: Indices or names of classes.
-
-    Raises:
-        TypeError: If a class is neither an index nor a name.
-        ValueError: If no class is given, one twice, or one that does not exist or has no samples.
+        *classes: Indices or names of classes, all different, each with at least one sample.
 
     Example:
         >>> from shoal import data
@@ -78,27 +66,21 @@ def select_classes(dataset: Dataset, *classes: int | str) -> Dataset:
         ('6', '8')
     """
     labels, names = _class_labels(dataset), dataset.classes
-    chosen = []
-    for entry in classes:
-        known = names if isinstance(entry, str) else range(len(names))
-        if not isinstance(entry, str):
-            integer("classes", entry, at_least=0)
-        if entry not in known:
-            raise ValueError(
-                f"classes must be among {', '.join(map(repr, names))}, or indices in "
-                f"0..{len(names) - 1}, got {entry!r}"
-            )
-        chosen.append(names.index(entry) if isinstance(entry, str) else entry)
-    if not chosen or len(set(chosen)) != len(chosen):
-        raise ValueError(f"classes must be one or more different classes, got {classes}")
+    chosen = [names.index(c) if c in names else c for c in classes]
+    indices = [integer("classes", c, at_least=0) for c in chosen if not isinstance(c, str)]
+    if not chosen or len(set(indices)) < len(chosen) or max(indices) >= len(names):
+        raise ValueError(
+            f"classes must be one or more different names among {', '.join(map(repr, names))}, "
+            f"or indices in 0..{len(names) - 1}, got {classes}"
+        )
     position = torch.full((len(names),), -1, device=labels.device)
-    for place, index in enumerate(chosen):
+    for place, index in enumerate(indices):
         position[index] = place
         if not bool((labels == index).any()):
             raise ValueError(f"{dataset.name!r} has no samples of class {names[index]!r}")
     y = position[labels]
     kept = y >= 0
-    return replace(dataset, x=dataset.x[kept], y=y[kept], classes=tuple(names[i] for i in chosen))
+    return replace(dataset, x=dataset.x[kept], y=y[kept], classes=tuple(names[i] for i in indices))
 
 
 def subsample(dataset: Dataset, n_per_class: int, *, seed: int) -> Dataset:
@@ -106,16 +88,8 @@ def subsample(dataset: Dataset, n_per_class: int, *, seed: int) -> Dataset:
 
     Args:
         dataset: Dataset with class labels.
-        n_per_class: Number of samples from each class.
+        n_per_class: Number of samples from each class, at most the size of the smallest.
         seed: Seed of the draw.
-
-    Raises:
-        ValueError: If a class has fewer samples.
-
-    Example:
-        >>> from shoal import data
-        >>> len(data.subsample(data.load("digits"), 10, seed=1))
-        100
     """
     labels = _class_labels(dataset).cpu()
     integer("n_per_class", n_per_class, at_least=1)
@@ -163,7 +137,7 @@ def _target_dtype(dataset: Dataset) -> torch.dtype:
 
 
 def _class_labels(dataset: Dataset) -> Tensor:
-    if _checked(dataset).labels.dtype != torch.int64:
+    if instance("dataset", dataset, Dataset).labels.dtype != torch.int64:
         raise ValueError(
             f"dataset must have class indices as y, got {dataset.name!r} with real targets; "
             "select and draw by class before the labels become numbers"
@@ -172,16 +146,10 @@ def _class_labels(dataset: Dataset) -> Tensor:
 
 
 def _float_samples(dataset: Dataset) -> Tensor:
-    x = _checked(dataset).x
+    x = instance("dataset", dataset, Dataset).x
     if not x.dtype.is_floating_point:
         raise TypeError(
             f"dataset must have floating-point samples, got {x.dtype} in {dataset.name!r}; "
             "load it without raw=True, or use as_floats"
         )
     return x
-
-
-def _checked(value: object) -> Dataset:
-    if not isinstance(value, Dataset):
-        raise TypeError(f"dataset must be a shoal.data.Dataset, got {type(value).__name__}")
-    return value

@@ -76,7 +76,6 @@ def read_csv(
 
     Raises:
         FileNotFoundError: If the file does not exist.
-        TypeError: If ``label`` is neither a name nor an index.
         ValueError: If rows have different lengths, a cell is empty, not a number, NaN or infinite,
             the column does not exist, or the first row may or may not be a header.
 
@@ -101,27 +100,26 @@ def read_csv(
     file = as_path("path", path)
     rows = _rows(file, delimiter)
     line, first = next(rows)
-    no_number = all(_number(cell) is None for cell in first)
+    no_number = all(math.isnan(_number(cell)) and cell.lower() != "nan" for cell in first)
     has_header = (isinstance(label, str) or no_number) if header is None else header
     column = None if label is None else _column(file, first, label, has_header)
     if len(first) == 1 and (column is not None or no_number):
         raise damaged(file, f"several columns, separated by {delimiter!r}", "a single column")
-    numbers, cells = array("d"), list[tuple[str, str]]()
-    for line, row in rows if has_header else itertools.chain([(line, first)], rows):
+    numbers, cells = array("d"), list[tuple[str, int]]()
+    for number, row in rows if has_header else itertools.chain([(line, first)], rows):
         for index, cell in enumerate(row):
             if index == column:
-                cells.append((cell, f"{reprlib.repr(cell)} in line {line}, column {index}"))
-            elif (value := _number(cell)) is not None and math.isfinite(value):
+                cells.append((cell, number))
+            elif math.isfinite(value := _number(cell)):
                 numbers.append(value)
             else:
-                got = f"{reprlib.repr(cell)} in line {line}, column {index}"
-                raise damaged(file, "finite numbers", got)
+                raise damaged(file, "finite numbers", _shown(cell, number, index))
     if not numbers:
         raise damaged(file, "at least one sample", "a header alone")
-    unclear = header is None and not has_header and len(cells) > 1
-    if unclear and _number(cells[0][0]) is None and all(_is_integer(c) for c, _ in cells[1:]):
+    labels = None if column is None else _labels(file, column, cells, regression=regression)
+    guessed = header is None and not has_header and len(cells) > 1
+    if guessed and math.isnan(_number(cells[0][0])) and all(_is_integer(c) for c, _ in cells[1:]):
         raise ValueError(f"{file}: the first row may be a header: say header=True or header=False")
-    labels = None if column is None else _labels(file, cells, regression=regression)
     x = np.array(numbers).reshape(-1, len(first) - (column is not None))
     name = file.name.removesuffix(".gz").removesuffix(".csv")
     return _dataset(x, labels, name, str(file), dtype)
@@ -151,17 +149,6 @@ def read_numpy(
         FileNotFoundError: If a file does not exist.
         ValueError: If a file is damaged, lacks samples, contains pickled objects (they are never
             unpickled), anything but numbers, NaN or infinity; or if the lengths differ.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> import numpy as np
-        >>> from shoal import data
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder) / "points.npz"
-        ...     np.savez(path, X=np.eye(3), y=["cat", "dog", "cat"])
-        ...     points = data.read_numpy(path)
-        >>> points.classes, points.y
-        (('cat', 'dog'), tensor([0, 1, 0]))
     """
     file = as_path("path", path)
     if file.suffix not in (".npz", ".npy"):
@@ -183,22 +170,12 @@ def read_numpy(
 
 
 def damaged(path: Path, expected: str, got: str) -> ValueError:
-    """Return the error for a file with unexpected content.
-
-    Args:
-        path: The file.
-        expected: Description of valid content.
-        got: Description of the content found.
-    """
+    """Return the error for a file with unexpected content."""
     return ValueError(f"{path}: expected {expected}, got {got}")
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a file, decompressed if its name ends in ``.gz``.
-
-    Args:
-        path: The file, which must not be empty or larger than 2 GiB.
-    """
+    """Return the content of a file that is neither empty nor too large, decompressed if .gz."""
     content, size = b"", path.stat().st_size
     try:
         if path.suffix == ".gz" and size:
@@ -248,33 +225,40 @@ def _column(path: Path, first: list[str], label: str | int, header: bool) -> int
     return first.index(label)
 
 
-def _number(cell: str) -> float | None:
+def _number(cell: str) -> float:
+    """Return the number in a cell, or NaN."""
     try:
-        return None if "_" in cell else float(cell)  # Python allows 1_000
+        return math.nan if "_" in cell else float(cell)  # Python allows 1_000
     except ValueError:
-        return None
+        return math.nan
 
 
 def _is_integer(cell: str) -> bool:
     return re.fullmatch(r"[+-]?[0-9]+", cell) is not None
 
 
-def _labels(path: Path, cells: list[tuple[str, str]], *, regression: bool) -> NDArray[Any]:
-    """Return integers, real numbers or text: labels, each with its place for messages."""
-    integers, real = True, regression
-    for cell, place in cells:
-        if cell.lower() in ("", "nan"):
-            raise damaged(path, "a label in each row", place)
-        integer = _is_integer(cell)
-        integers &= integer
-        real |= not integer and _number(cell) is not None
-    if not real:
-        return np.array([int(c) if integers else c for c, _ in cells], None if integers else object)
+def _labels(
+    path: Path, column: int, cells: list[tuple[str, int]], *, regression: bool
+) -> NDArray[Any]:
+    """Return labels, each with its line, as integers, real numbers or text."""
+    if all(_is_integer(cell) for cell, _ in cells) and not regression:
+        return np.array([int(cell) for cell, _ in cells])
     values = [_number(cell) for cell, _ in cells]
-    for value, (_, place) in zip(values, cells, strict=True):
-        if value is None or not math.isfinite(value):
-            raise damaged(path, "finite numbers as labels, as in other rows", place)
-    return np.array(values, np.float64)
+    decimals = any(
+        math.isfinite(value) and not _is_integer(cell)
+        for value, (cell, _) in zip(values, cells, strict=True)
+    )
+    for value, (cell, line) in zip(values, cells, strict=True):
+        if cell.lower() in ("", "nan"):
+            raise damaged(path, "a label in each row", _shown(cell, line, column))
+        if (regression or decimals) and not math.isfinite(value):
+            raise damaged(path, "finite numbers as labels", _shown(cell, line, column))
+    text = np.array([cell for cell, _ in cells], dtype=object)
+    return np.array(values) if regression or decimals else text
+
+
+def _shown(cell: str, line: int, column: int) -> str:
+    return f"{reprlib.repr(cell)} in line {line}, column {column}"
 
 
 def _arrays(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
@@ -286,20 +270,24 @@ def _arrays(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
                 with zipfile.ZipFile(file) as archive:
                     size = sum(member.file_size for member in archive.infolist())
                 file.seek(0)
-            if size > _LARGEST:
-                raise ValueError(f"{size} bytes; at most {_LARGEST} are read")
-            found = np.load(file, allow_pickle=False)
+            found = np.load(file, allow_pickle=False) if size <= _LARGEST else {}
             if isinstance(found, np.ndarray):
                 return found, None
-            x = next((found[name] for name in _SAMPLES if name in found), None)
-            if x is None:
-                raise ValueError(f"arrays {found.files}, and none is X, x or features")
-            return x, next((found[name] for name in _LABELS if name in found), None)
+            names = list(found)
+            x, y = (
+                next((found[name] for name in known if name in names), None)
+                for known in (_SAMPLES, _LABELS)
+            )
     except (FileNotFoundError, PermissionError, IsADirectoryError):
         raise
     except Exception as error:  # a damaged file can fail in any way
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise damaged(path, "intact NumPy arrays of numbers", reason) from None
+    if size > _LARGEST:
+        raise damaged(path, f"at most {_LARGEST} bytes", f"{size}")
+    if x is None:
+        raise damaged(path, "an array named X, x or features", ", ".join(names) or "none")
+    return x, y
 
 
 def _check_values(path: Path, expected: str, values: NDArray[Any], kinds: str) -> None:
@@ -317,7 +305,8 @@ def _dataset(
     """Return a dataset: real labels are targets, all others classes."""
     kind = np.uint8 if x.dtype == np.uint8 else np.float64
     samples = torch.from_numpy(np.array(x, dtype=kind, order="C"))
-    image_shape = (x.shape[1], x.shape[2], x.shape[3]) if x.ndim == 4 else None
+    sizes = samples.shape
+    image_shape = (sizes[1], sizes[2], sizes[3]) if x.ndim == 4 else None
     y, classes = None, list[object]()
     if labels is not None and labels.dtype.kind == "f":
         y = torch.from_numpy(labels.astype(np.float64))
