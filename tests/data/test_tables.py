@@ -57,6 +57,8 @@ def test_numbers_of_csv_files_come_back_to_the_last_bit(tmp_path: Path, header: 
     found = data.read_csv(tmp_path / "x.csv", dtype=torch.float64)
     np.testing.assert_array_equal(found.x.numpy(), x)
     assert found.y is None
+    (tmp_path / "x.csv").write_text("height\n1\n2\n")
+    assert data.read_csv(tmp_path / "x.csv").x.tolist() == [[1.0], [2.0]]
 
 
 def test_labels_of_csv(tmp_path: Path) -> None:
@@ -81,7 +83,7 @@ CSV = {
     "ragged": ("1,2\n3,4,5\n", {}, "2 cells in each row, got 3 in line 2"),
     "cut": ("1,2,0\n3,4,0\n5", {}, "3 cells in each row, got 1 in line 3"),
     "one column": ("1\n2\n", {}, "several columns, separated by ',', got a single column"),
-    "other delimiter": ("1;a\n2;b\n", {"label": None}, "separated by ',', got a single column"),
+    "other delimiter": ("1;a\n2;b\n", {"label": None}, "got '2;b' in line 2, column 0"),
     "NaN": ("1,0\nnan,1\n", {}, "finite numbers, got 'nan' in line 2, column 0"),
     "NaN first": ("nan,nan\n1,1\n", {"label": None}, "got 'nan' in line 1, column 0"),
     "infinite": ("1,0\n-inf,1\n", {}, "finite numbers, got '-inf' in line 2, column 0"),
@@ -259,7 +261,7 @@ def test_size_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.save(tmp_path / "zeros.npy", np.zeros((10, 100)))
     for path in tmp_path.iterdir():
         with pytest.raises(ValueError, match="expected at most 1024 bytes, got"):
-            data.load_file(path)
+            (data.read_csv if ".csv" in path.name else data.read_numpy)(path)
     (tmp_path / "zeros.csv.gz").write_bytes(gzip.compress(b"0,0\n" * 256))
     assert len(data.read_csv(tmp_path / "zeros.csv.gz")) == 256
 
@@ -287,26 +289,7 @@ def test_numbers_must_be_finite_in_the_dtype(tmp_path: Path, dtype: torch.dtype 
     assert float(found.x[1, 1]) == -1e300
 
 
-def test_load_file(tmp_path: Path) -> None:
-    (tmp_path / "table.csv").write_text(TABLE)
-    for label in ("kind", "2", "-1", 2):
-        found = data.load_file(tmp_path / "table.csv", label=label)
-        assert (found.name, found.classes, found.x.dtype) == (
-            "table.csv",
-            ("cat", "dog"),
-            torch.float64,
-        )
-    np.save(tmp_path / "x.npy", X)
-    np.save(tmp_path / "y.npy", X[:, 0])
-    np.savez(tmp_path / "both.npz", X=X, y=X[:, 0])
-    one = data.load_file(tmp_path / "x.npy", label=str(tmp_path / "y.npy"))
-    other = data.load_file(str(tmp_path / "both.npz"))
-    for found in (one, other):
-        np.testing.assert_array_equal(found.x.numpy(), X)
-        np.testing.assert_array_equal(found.y.numpy(), X[:, 0])
-    assert (one.name, other.name) == ("x.npy", "both.npz")
-    with pytest.raises(ValueError, match=r"path must end in \.csv, \.csv\.gz, .* got 'x\.mat'"):
-        data.load_file("x.mat")
-    for name in ("none.csv", "none.csv.gz", "none.npy", "none.npz"):
-        with pytest.raises(FileNotFoundError, match=name):
-            data.load_file(tmp_path / name)
+@pytest.mark.parametrize("name", ["none.csv", "none.csv.gz", "none.npy", "none.npz"])
+def test_missing_files(tmp_path: Path, name: str) -> None:
+    with pytest.raises(FileNotFoundError, match=name):
+        (data.read_csv if ".csv" in name else data.read_numpy)(tmp_path / name)

@@ -10,12 +10,11 @@ from shoal.data.preprocessing import (
     subsample,
     unit_norm,
 )
-from shoal.data.tables import load_file, read_csv, read_numpy
+from shoal.data.tables import read_csv, read_numpy
 
 __all__ = [
     "Dataset",
     "load",
-    "load_file",
     "one_hot",
     "read_csv",
     "read_numpy",

@@ -8,7 +8,7 @@ from typing import Concatenate, ParamSpec
 import torch
 from torch import Tensor
 
-from shoal.core.checks import check_layout, check_values, float_dtype, instance, items, seeded, size
+from shoal.core.checks import check_layout, check_values, float_dtype, instance, items, size
 
 _Options = ParamSpec("_Options")
 
@@ -26,10 +26,6 @@ class Dataset:
         image_shape: (channels, height, width) if the samples are images, flattened or not.
         source: Files that the data came from, or a description of how they were made.
         white: Value of a white pixel, if the samples are the bytes of images.
-        seed: Seed of ``drawn``; without one, samples are drawn in their order.
-        rows: Indices of the samples in the loaded data, if only some were taken.
-        standardized: Whether the columns were given mean zero and variance one.
-        notes: Sentences that describe how the data were processed.
 
     Raises:
         TypeError: If ``x`` or ``y`` is not a tensor of a supported dtype.
@@ -49,10 +45,6 @@ class Dataset:
     image_shape: tuple[int, int, int] | None = None
     source: str = ""
     white: float = 255.0
-    seed: int | None = None
-    rows: tuple[int, ...] | None = None
-    standardized: bool = False
-    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         instance("name", self.name, str)
@@ -88,30 +80,6 @@ class Dataset:
             rows: Indices of the samples.
         """
         return replace(self, x=self.x[rows], y=None if self.y is None else self.y[rows])
-
-    def drawn(self, most: int | None = None) -> Tensor:
-        """Return indices of samples in random order, with each class in proportion.
-
-        The first indices, however many are used, have the classes in nearly the same proportions
-        as the whole. Without ``seed`` they are 0, 1, 2, ...
-
-        Args:
-            most: Number of indices; all by default, and if there are fewer samples.
-        """
-        samples = len(self)
-        if self.seed is None:
-            return torch.arange(samples, device=self.x.device)[:most]
-        generator = seeded("seed", self.seed)
-        order = torch.randperm(samples, generator=generator, device="cpu")
-        if self.classes:
-            jitter = torch.rand(samples, generator=generator, dtype=torch.float64, device="cpu")
-            place = torch.empty_like(jitter)  # within the class, from zero to one
-            labels = self.labels.cpu()[order]
-            for index in labels.unique():
-                members = (labels == index).nonzero()[:, 0]
-                place[members] = (torch.arange(len(members)) + jitter[members]) / len(members)
-            order = order[place.argsort(stable=True)]
-        return order[:most].to(self.x.device)
 
     def targets(self, outputs: int | None = None) -> Tensor:
         """Return the targets of a network, of shape (n, outputs), in the dtype of the samples.

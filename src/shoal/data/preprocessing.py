@@ -32,7 +32,7 @@ def standardize(dataset: Dataset, *, like: Dataset | None = None) -> Dataset:
     varies = reference.amin(0) < reference.amax(0)
     deviation = torch.where(varies, reference.std(0, correction=0), 1)
     x = torch.where(varies, (x - reference.mean(0)) / deviation, 0)
-    return replace(dataset, x=x, standardized=True)
+    return replace(dataset, x=x)
 
 
 def unit_norm(dataset: Dataset) -> Dataset:

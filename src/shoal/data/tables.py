@@ -12,7 +12,6 @@ import zipfile
 import zlib
 from array import array
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,27 +24,6 @@ from shoal.data.dataset import Dataset
 
 _LARGEST = 2**31  # bytes of a file, decompressed
 _SAMPLES, _LABELS = ("X", "x", "features"), ("y", "labels")  # names of arrays in an .npz file
-
-
-def load_file(path: str | os.PathLike[str], *, label: str | int | None = None) -> Dataset:
-    """Load a CSV, NPY or NPZ file in float64, as the command line does.
-
-    Args:
-        path: File that ends in .csv, .csv.gz, .npy or .npz; see ``read_csv`` and ``read_numpy``.
-        label: Column of the labels in a CSV file, by name or index; or the .npy file with the
-            labels of an .npy file. The labels of an .npz file are inside.
-    """
-    file = as_path("path", path)
-    if file.name.endswith((".csv", ".csv.gz")):
-        index = isinstance(label, str) and re.fullmatch("-?[0-9]+", label)
-        column = int(label) if index and label is not None else label
-        loaded = read_csv(file, label=column, dtype=torch.float64)
-    elif file.suffix in (".npy", ".npz"):
-        beside = None if label is None else as_path("label", label)
-        loaded = read_numpy(file, beside, dtype=torch.float64)
-    else:
-        raise ValueError(f"path must end in .csv, .csv.gz, .npy or .npz, got {str(file)!r}")
-    return replace(loaded, name=file.name)
 
 
 def read_csv(
@@ -103,7 +81,7 @@ def read_csv(
     no_number = all(math.isnan(_number(cell)) and cell.lower() != "nan" for cell in first)
     has_header = (isinstance(label, str) or no_number) if header is None else header
     column = None if label is None else _column(file, first, label, has_header)
-    if len(first) == 1 and (column is not None or no_number):
+    if len(first) == 1 and column is not None:
         raise damaged(file, f"several columns, separated by {delimiter!r}", "a single column")
     numbers, cells = array("d"), list[tuple[str, int]]()
     for number, row in rows if has_header else itertools.chain([(line, first)], rows):
@@ -293,7 +271,7 @@ def _arrays(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
 def _check_values(path: Path, expected: str, values: NDArray[Any], kinds: str) -> None:
     if values.dtype.kind not in kinds:
         raise damaged(path, expected, f"dtype {values.dtype}")
-    bad = np.argwhere(~np.isfinite(values)) if values.dtype.kind == "f" else ()
+    bad = np.argwhere(~np.isfinite(values)) if values.dtype.kind == "f" else np.empty((0, 1))
     if len(bad):
         place = tuple(bad[0].tolist())
         raise damaged(path, expected, f"{values[place]} at {place}")
@@ -306,7 +284,7 @@ def _dataset(
     kind = np.uint8 if x.dtype == np.uint8 else np.float64
     samples = torch.from_numpy(np.array(x, dtype=kind, order="C"))
     sizes = samples.shape
-    image_shape = (sizes[1], sizes[2], sizes[3]) if x.ndim == 4 else None
+    image_shape = (sizes[1], sizes[2], sizes[3]) if len(sizes) == 4 else None
     y, classes = None, list[object]()
     if labels is not None and labels.dtype.kind == "f":
         y = torch.from_numpy(labels.astype(np.float64))
