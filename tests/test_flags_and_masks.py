@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,20 +9,14 @@ import torch
 
 import shoal
 from shoal import data
-from shoal.data import load_data
 
 DEQ = shoal.DEQ(shoal.ReLU(), 0.2, 0.8)
-CPU = torch.device("cpu")
 HOLES = np.ma.masked_array(np.eye(4), mask=np.eye(4) > 0)
 ONES = np.ones((4, 1))
 
 
 def mixture() -> shoal.GaussianMixture:
     return shoal.GaussianMixture(np.zeros((1, 6)), 1.0)
-
-
-def loaded(**options: Any) -> object:
-    return load_data("a.csv", dtype=torch.float64, device=CPU, **options)
 
 
 def network() -> torch.nn.Module:
@@ -37,11 +30,7 @@ def network() -> torch.nn.Module:
         ("shuffle", lambda v: mixture().sample(4, 0, shuffle=v)),
         ("regression", lambda v: data.read_csv("a.csv", label=1, regression=v)),
         ("header", lambda v: data.read_csv("a.csv", label=1, header=v)),
-        (
-            "standardize",
-            lambda v: loaded(standardize=v),
-        ),
-        ("prepared", lambda v: loaded(prepared=v)),
+        ("raw", lambda v: data.load("digits", raw=v)),
         ("center", lambda v: shoal.coefficients(DEQ, tau0=1.0, center=v)),
         ("norm_gated", lambda v: shoal.FullyConnected([shoal.Tanh()], norm_gated=v)),
     ],
@@ -55,7 +44,7 @@ def test_flags_are_true_or_false(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.csv").write_text("a,b\n1,2\n3,4\n1,3\n")
-    if value is None and name in ("header", "standardize"):
+    if value is None and name == "header":
         call(value)  # which leaves it open
         return
     with pytest.raises(TypeError, match=f"{name} must be True or False, got "):
