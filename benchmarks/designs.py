@@ -14,8 +14,8 @@ import shoal
 
 count = int(sys.argv[1]) if len(sys.argv) > 1 else 64
 mixture, _ = shoal.GaussianMixture.ling2024(400).sample(count, seed=0, shuffle=True)
-digits = shoal.data.load("digits", dtype=torch.float64).pipe(shoal.data.flatten)
-images = digits.pipe(shoal.data.center).x[:count]
+digits = shoal.data.load("digits", dtype=torch.float64).x.flatten(1)
+images = (digits - digits.mean(0))[:count]
 datasets = {}
 for name, x in {"mixture": mixture, "digits": images}.items():
     datasets[name] = x / x.square().sum(1).mean().sqrt()

@@ -45,9 +45,10 @@ def error(x: Tensor, y: Tensor, new: Tensor, truth: Tensor) -> float:
 
 def digits() -> tuple[Tensor, Tensor]:
     """Centered, of norm one, shuffled, with indicators of classes."""
-    data = shoal.data.load("digits", split="all", dtype=torch.float64).pipe(shoal.data.flatten)
-    order = torch.randperm(len(data.x), generator=torch.Generator().manual_seed(0))
-    x = torch.nn.functional.normalize((data.x - data.x.mean(0))[order])
+    data = shoal.data.load("digits", split="all", dtype=torch.float64)
+    x = data.x.flatten(1)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    x = torch.nn.functional.normalize((x - x.mean(0))[order])
     return x, torch.nn.functional.one_hot(data.y[order].long()).double()
 
 

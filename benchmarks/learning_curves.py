@@ -59,11 +59,10 @@ def load(name: str, folder: str, device: str) -> Images:
     """Both official sets together."""
     parts = [
         shoal.data.load(name, split=split, folder=folder, dtype=torch.float64)
-        .pipe(shoal.data.flatten)
-        .pipe(shoal.data.unit_norm)
         for split in ("train", "test")
     ]
-    x, labels = torch.cat([p.x for p in parts]), torch.cat([p.y.long() for p in parts])
+    x = torch.nn.functional.normalize(torch.cat([p.x.flatten(1) for p in parts]))
+    labels = torch.cat([p.y.long() for p in parts])
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
     indicators = torch.eye(10, dtype=torch.float64)[labels[order]]
     return Images(x[order].to(device), indicators.to(device))

@@ -36,14 +36,11 @@ DATASETS = ("mnist", "fashion-mnist")
 
 def images(name: str, count: int, options: argparse.Namespace) -> tuple[torch.Tensor, torch.Tensor]:
     """Random training images of norm one, and indicators of their classes."""
-    data = (
-        shoal.data.load(name, split="train", folder=options.data, dtype=torch.float64)
-        .pipe(shoal.data.flatten)
-        .pipe(shoal.data.unit_norm)
-    )
-    some = torch.randperm(len(data.x), generator=torch.Generator().manual_seed(0))[:count]
+    data = shoal.data.load(name, split="train", folder=options.data, dtype=torch.float64)
+    x = torch.nn.functional.normalize(data.x.flatten(1))
+    some = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:count]
     indicators = torch.eye(10, dtype=torch.float64)[data.y[some].long()]
-    return data.x[some].to(options.device), indicators.to(options.device)
+    return x[some].to(options.device), indicators.to(options.device)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -211,7 +211,7 @@ def main() -> None:
     if is_there(arguments):
         return
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", shoal.data.UnofficialDataWarning)
+        warnings.filterwarnings("ignore", ".*only a part")
         line = json.dumps(run(arguments))
     print(line)
     if arguments.output is not None:

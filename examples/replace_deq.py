@@ -30,14 +30,10 @@ output = parser.parse_args().output
 STEPS, STEP_SIZE = 60, 2.0
 
 # %% Digits of norm 1: the design is exact there.
-train, test = (
-    shoal.data.load("digits", split=s).pipe(shoal.data.flatten) for s in ("train", "test")
-)
+train, test = (shoal.data.load("digits", split=s) for s in ("train", "test"))
 mean = train.x.mean(0)
-train, test = (
-    d.pipe(shoal.data.center, mean=mean).pipe(shoal.data.unit_norm) for d in (train, test)
-)
-x, y = train.x[:500], torch.nn.functional.one_hot(train.y[:500]).float()
+x, x_test = (torch.nn.functional.normalize((d.x - mean).flatten(1)) for d in (train, test))
+x, y = x[:500], torch.nn.functional.one_hot(train.y[:500]).float()
 
 # %% The DEQ, the layer that has its NTK, and a layer that one might take without thinking.
 deq = shoal.DEQ(shoal.Swish(), recurrent_variance=0.2, input_variance=0.8)
@@ -53,7 +49,7 @@ print(f"{'network':15} {'accuracy':>9} {'loss':>7} {'ms per step':>12}")
 for name, architecture in networks.items():
     net = shoal.build(architecture, in_features=64, width=512, out_features=10, seed=1)
     with torch.no_grad():
-        start, start_test = net(x), net(test.x)
+        start, start_test = net(x), net(x_test)
     optimizer = torch.optim.SGD(net.parameters(), lr=STEP_SIZE)
     losses[name], begin = [], time.perf_counter()
     for _ in range(STEPS):
@@ -64,12 +60,12 @@ for name, architecture in networks.items():
         losses[name].append(loss.item())
     seconds[name] = (time.perf_counter() - begin) / STEPS
     with torch.no_grad():
-        right = ((net(test.x) - start_test).argmax(1) == test.y).float().mean()
+        right = ((net(x_test) - start_test).argmax(1) == test.y).float().mean()
     print(f"{name:15} {right:9.1%} {loss:7.4f} {1e3 * seconds[name]:12.1f}")
 
 # %% What theory says of infinitely wide DEQs and designs, without training one.
 wide = shoal.gradient_flow(
-    deq, x.double(), y.double(), test.x.double(), steps=range(STEPS), step_size=STEP_SIZE,
+    deq, x.double(), y.double(), x_test.double(), steps=range(STEPS), step_size=STEP_SIZE,
     initial="zero", reduction="mean",
 )  # fmt: skip
 right = (wide.test_mean[-1].argmax(1) == test.y).float().mean()

@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "shoal"
 LIBRARY: dict[str, set[str]] = {
     "core": set(),
     "mixtures": set(),
-    "data": {"mixtures"},
+    "data": set(),
     "pages": set(),
     "linalg": set(),
     "activations": set(),

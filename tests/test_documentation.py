@@ -33,7 +33,7 @@ NEEDS = {
     "shoal.adapters.gpytorch_kernel": "gpytorch",
     "shoal.adapters.sklearn_estimators": "sklearn",
     "shoal.adapters.sklearn_kernel": "sklearn",
-    "shoal.data.readers.digits": "sklearn",
+    "shoal.data.official": "sklearn",
     "shoal.equilibrium.cuda_graphs.fused_verdict": "triton",
     "shoal.kernels.backends.half_precision": "triton",
     "shoal.kernels.backends.pixel_chains": "triton",

@@ -44,7 +44,7 @@ def test_the_numbers_are_those_of_the_library() -> None:
 
 @pytest.mark.thorough
 def test_data_gives_the_norm_and_the_gap() -> None:
-    x = shoal.data.two_gaussians(40, 100, seed=0).x.double().numpy()
+    x = shoal.GaussianMixture.ling2024(100).sample(40, seed=0)[0].numpy()
     np.save("x.npy", 3 * x)
     document = json.loads(run("--data", "x.npy", "--match", "ck", "--json").stdout)
     norm = float(np.sqrt((9 * x**2).sum(1).mean()))

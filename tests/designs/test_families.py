@@ -155,7 +155,7 @@ def test_gauge_freedom_of_both_kernels() -> None:
             shoal.Affine(second.activation, second.scale / factor, second.shift),
         ]
     )
-    x = shoal.data.two_gaussians(10, 20, seed=0, dtype=torch.float64).x
+    x, _ = shoal.GaussianMixture.ling2024(20).sample(10, seed=0)
     one, other = (shoal.kernel(a, x) for a in (d.architecture, scaled))
     torch.testing.assert_close(one.ck, other.ck, rtol=1e-12, atol=1e-13)
     torch.testing.assert_close(one.ntk, other.ntk, rtol=1e-12, atol=1e-13)

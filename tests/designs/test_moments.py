@@ -22,7 +22,7 @@ def by(family: str | None) -> shoal.MomentMatching:
 
 
 def mixture(samples: int, dimension: int) -> torch.Tensor:
-    return shoal.data.two_gaussians(samples, dimension, seed=0, dtype=torch.float64).x
+    return shoal.GaussianMixture.ling2024(dimension).sample(samples, seed=0)[0]
 
 
 GRID = [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from shoal import GaussianMixture, data
+from shoal import GaussianMixture
 from shoal.mixtures import (
     Covariance,
     DiagonalCovariance,
@@ -90,10 +90,6 @@ def test_ling2024() -> None:
     scales = torch.tensor([1, 1 + 8 / root]).double()
     torch.testing.assert_close(mixture.trace_products, torch.outer(scales, scales))
     assert GaussianMixture.ling2024(25, classes=4).means[3, 24] == 8
-    points = data.two_gaussians(51, 30, seed=3, dtype=torch.float64)
-    x, labels = GaussianMixture.ling2024(30).sample(51, seed=3)
-    assert torch.equal(points.x, x)
-    assert torch.equal(points.y, labels)
 
 
 def test_samples_have_the_law() -> None:

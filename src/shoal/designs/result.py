@@ -133,7 +133,7 @@ class Design:
 
         Example:
             >>> import shoal
-            >>> x = shoal.data.two_gaussians(200, 400, seed=0).x.double()
+            >>> x, _ = shoal.GaussianMixture.ling2024(400).sample(200, seed=0)
             >>> deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
             >>> shoal.design(deq, tau0=1.0, match="ck").gap(x).relative < 0.02
             True
