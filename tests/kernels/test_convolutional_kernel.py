@@ -174,19 +174,16 @@ def test_matrices_diagonals_and_partners():
         assert torch.linalg.eigvalsh(found[k]).min() > 0
 
 
-def test_dtypes_arrays_and_files(tmp_path):
+def test_dtypes_and_arrays():
     architecture, x = ConvResNet(Softplus(), 2), images(3, 1, 4)
     exact = kernel(architecture, x)
     single = kernel(architecture, x.float())
     arrays = kernel(architecture, x.numpy())
-    stored = kernel(architecture, x, out=tmp_path)
-    for k, name in enumerate(("ck", "ntk")):
+    for k in range(2):
         assert single[k].dtype == torch.float32
         torch.testing.assert_close(single[k].double(), exact[k], rtol=3e-7, atol=0.0)
         assert isinstance(arrays[k], np.ndarray)
         assert np.array_equal(arrays[k], exact[k].numpy())
-        assert torch.equal(stored[k], exact[k])
-        assert np.array_equal(np.load(tmp_path / f"{name}.npy"), exact[k].numpy())
 
 
 def test_progress():

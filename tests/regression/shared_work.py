@@ -3,11 +3,9 @@
 import itertools
 import os
 import signal
-import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from importlib.util import find_spec
-from pathlib import Path
 from time import sleep
 from typing import Any
 
@@ -41,10 +39,18 @@ def method(preconditioner: Any = PRECONDITIONERS[0]) -> shoal.ConjugateGradients
     return shoal.ConjugateGradients(preconditioner, tolerance=1e-13)
 
 
-def parts(rank: int, names: tuple[str, ...], folder: Path) -> dict[str, Any]:
-    """Several of these functions, one after the other; some of them write files."""
-    where = {"matrices": (folder,), "images": (folder,)}
-    return {name: globals()[name](rank, *where.get(name, ())) for name in names}
+def parts(rank: int, names: tuple[str, ...]) -> dict[str, Any]:
+    """Several of these functions, one after the other."""
+    return {name: globals()[name](rank) for name in names}
+
+
+def images(rank: int) -> dict[str, Any]:  # noqa: ARG001
+    """Products with a kernel of images, and a regression."""
+    x = torch.randn(14, 1, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    network = shoal.ConvResNet(shoal.ReLU(), depth=2)
+    fit = shoal.kernel_regression(network, x[:9], x[:9, 0], ridge=RIDGE, method=method(None))
+    product = shoal.kernel_operator(network, x).ntk @ x[:, 0]
+    return {"images": [product, fit.predict(x[9:])]}
 
 
 def products(rank: int) -> dict[str, Any]:  # noqa: ARG001
@@ -58,29 +64,6 @@ def products(rank: int) -> dict[str, Any]:  # noqa: ARG001
         found[memory] += [own.ntk.to_dense(), cross.to_dense(), own.ntk.diagonal()]
     found["solution"] = [shoal.kernel_operator(DEQ, x).ntk.solve(y, shift=RIDGE, rtol=1e-13)]
     return found
-
-
-def matrices(rank: int, folder: Path) -> list[torch.Tensor]:
-    """Of a batch, in files."""
-    x, _, new = data()
-    shares: list[float] = []
-    whole = shoal.kernel(DEQ, x, out=folder / "whole", memory="1MiB", on_progress=shares.append)
-    assert shares[-1:] == [1.0] * (rank == 0)
-    some = shoal.kernel(DEQ, x.reshape(2, 150, 6), new, out=folder / "some")
-    return [*(k.clone() for k in whole), *(k.clone() for k in some)]
-
-
-def images(rank: int, folder: Path) -> dict[str, Any]:
-    """Kernels of images in files, products with them, and a regression."""
-    x = torch.randn(14, 1, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    network = shoal.ConvResNet(shoal.ReLU(), depth=2)
-    shares: list[float] = []
-    options = {"memory": 20_000, "on_progress": shares.append}
-    written = shoal.kernel(network, x, out=folder / "images", **options)
-    assert bool(shares) == (rank == 0)
-    fit = shoal.kernel_regression(network, x[:9], x[:9, 0], ridge=RIDGE, method=method(None))
-    product = shoal.kernel_operator(network, x).ntk @ x[:, 0]
-    return {"images": [*(k.clone() for k in written), product, fit.predict(x[9:])]}
 
 
 def regression(rank: int, device: str = "cpu") -> dict[str, Any]:
@@ -152,7 +135,6 @@ def failures(rank: int) -> list[str]:
         lambda: fit(ridge=RIDGE + rank),
         lambda: fit(on_progress=interrupted),
         lambda: fit(method=shoal.ConjugateGradients(None, tolerance=1e-13, max_steps=2)),
-        lambda: fit(checkpoint="/nowhere/at all"),
         lambda: one.predict(new if rank == 0 else new[:, :3]),
         lambda: one.predict(new + rank),
         lambda: one.variance(new, batch=0 if rank == last else 5),
@@ -180,18 +162,6 @@ def alone(rank: int) -> list[torch.Tensor]:
     estimator = shoal.adapters.KernelRegressor(architecture=DEQ, ridge=RIDGE, process_group=None)
     predicted = estimator.fit(x.numpy(), y.numpy()).predict(new.numpy())
     return [fit.predict(new), torch.from_numpy(predicted)]
-
-
-def resumed(rank: int, file: Path, steps: int) -> tuple[torch.Tensor, int]:  # noqa: ARG001
-    """A regression on file, until so many steps are made."""
-    x, y, _ = data()
-    chosen = shoal.ConjugateGradients(shoal.Nystrom(40), tolerance=1e-13, max_steps=steps)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", shoal.ConvergenceWarning)
-        fit = shoal.kernel_regression(
-            DEQ, x, y, ridge=RIDGE, method=chosen, checkpoint=file, on_failure="warn"
-        )
-    return fit.coefficients, len(fit.report.history)
 
 
 def _watch(before: Callable[[int], None]) -> None:

@@ -1,21 +1,16 @@
-"""Factors in place, preconditioners, checkpoints and memory."""
+"""Factors in place, preconditioners and memory."""
 
-import errno
 import math
 import pickle
-import signal
 import subprocess
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
 
 import shoal
 from shoal.linalg import CholeskyFactor, Columns, Diagonal, cholesky, conjugate_gradients
-from shoal.regression import checkpoints
 
 RELU = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 
@@ -97,110 +92,6 @@ def test_conjugate_gradients_do_not_take_nan_for_zero():
     assert not found.converged
 
 
-class InterruptionError(Exception):
-    """Of a test."""
-
-
-def interrupted(path, step, **options):
-    def stop(progress):
-        if progress.step == step:
-            raise InterruptionError
-
-    x = normal(120, 10) / math.sqrt(10)
-    y = x[:, :2].sin()
-    method = shoal.ConjugateGradients(shoal.Nystrom(10), tolerance=1e-10)
-    options = {"ridge": 1e-3, "method": method} | options
-    return shoal.kernel_regression(RELU, x, y, checkpoint=path, on_progress=stop, **options)
-
-
-def steps_in(path):
-    """How many steps a checkpoint has."""
-    with safe_open(path, framework="pt") as file:
-        return len(file.get_tensor("history"))
-
-
-def test_interrupted_iterations_go_on_with_the_same_bits(tmp_path):
-    path = tmp_path / "state.safetensors"
-    whole = interrupted(tmp_path / "whole.safetensors", step=-1)
-    for step in (5, 9):
-        with pytest.raises(InterruptionError):
-            interrupted(path, step=step)
-    resumed = interrupted(path, step=1)  # a step that is behind
-    assert torch.equal(resumed.coefficients, whole.coefficients)
-    assert torch.equal(resumed.report.history, whole.report.history)
-    assert torch.equal(resumed.report.iterations, whole.report.iterations)
-    finished = interrupted(path, step=len(whole.report.history) + 1)  # only verified
-    assert torch.equal(finished.coefficients, whole.coefficients)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["state.safetensors", "whole.safetensors"]
-
-
-def test_more_steps_go_on_where_too_few_ended(tmp_path):
-    path = tmp_path / "state.safetensors"
-    few = shoal.ConjugateGradients(shoal.Nystrom(10), tolerance=1e-10, max_steps=6)
-    with pytest.raises(shoal.ConvergenceError, match="after 6 steps"):
-        interrupted(path, step=-1, method=few)
-    assert steps_in(path) == 6
-    assert len(interrupted(path, step=-1).report.history) > 6
-
-
-def test_checkpoints_are_written_on_the_way(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoints, "_SECONDS", 0.0)
-    path, seen = tmp_path / "state.safetensors", []
-
-    def look(progress):
-        if progress.stage == "solve":
-            seen.append(steps_in(path) == progress.step)
-
-    x, method = normal(50, 10), shoal.ConjugateGradients(shoal.Nystrom(5))
-    shoal.kernel_regression(
-        RELU, x, x[:, 0], ridge=0.1, method=method, checkpoint=path, on_progress=look
-    )
-    assert len(seen) > 3
-    assert all(seen)
-
-
-_KILLED = """
-import os, signal, sys, torch, shoal
-from shoal.regression import checkpoints
-checkpoints._SECONDS = 0.0
-x = torch.randn(120, 10, generator=torch.manual_seed(0), dtype=torch.float64) / 3
-def die(progress):
-    if progress.step == int(sys.argv[2]):
-        os.kill(os.getpid(), signal.SIGKILL)
-deq = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
-method = shoal.ConjugateGradients(shoal.Nystrom(10))
-fit = shoal.kernel_regression(deq, x, x[:, :2].sin(), ridge=1e-3, method=method,
-                              checkpoint=sys.argv[1], on_progress=die)
-torch.save(fit.coefficients, sys.argv[1] + ".pt")
-"""
-
-
-@pytest.mark.slow
-def test_killed_processes_leave_a_file_to_go_on_from(tmp_path):
-    def call(name, step):
-        command = [sys.executable, "-c", _KILLED, str(tmp_path / name), str(step)]
-        return subprocess.run(command, check=False).returncode
-
-    assert [call("a", 4), call("a", 7)] == [-signal.SIGKILL] * 2
-    assert steps_in(tmp_path / "a") == 7
-    assert [call("a", -1), call("b", -1)] == [0, 0]
-    assert torch.equal(torch.load(tmp_path / "a.pt"), torch.load(tmp_path / "b.pt"))
-
-
-@pytest.mark.parametrize("name", ["nowhere/state", "."])
-def test_checkpoints_that_cannot_be_written_are_refused_at_once(name, tmp_path):
-    with pytest.raises(ValueError, match="checkpoint must be a file in a folder that exists"):
-        interrupted(tmp_path / name, step=-1)
-
-
-def test_checkpoints_of_trainings_are_refused(tmp_path):
-    path = tmp_path / "state"
-    net = shoal.build(RELU, in_features=2, width=4, dtype=torch.float64)
-    shoal.train(net, normal(3, 2), normal(3, 1), steps=1, step_size=0.1, checkpoint=path)
-    with pytest.raises(ValueError, match="is no checkpoint of a regression"):
-        interrupted(path, step=-1)
-
-
 @pytest.mark.parametrize(
     "preconditioner",
     [
@@ -242,57 +133,6 @@ def test_regressions_can_be_pickled(method, precision):
     again = pickle.loads(pickle.dumps(fit))
     assert torch.equal(again.predict(x), fit.predict(x))
     assert torch.equal(again.variance(x), fit.variance(x))
-
-
-def test_files_that_are_no_checkpoints_are_refused(tmp_path):
-    path = tmp_path / "state.safetensors"
-    path.write_bytes(b"")
-    with pytest.raises(ValueError, match="is damaged"):
-        interrupted(path, step=-1)
-
-
-@pytest.mark.parametrize(
-    "change", [{"ridge": 0.5}, {"which": "ck"}, {"trainable": {"readout"}}], ids=str
-)
-def test_checkpoints_of_other_problems_are_refused(change, tmp_path):
-    path = tmp_path / "state.safetensors"
-    interrupted(path, step=-1)
-    with pytest.raises(ValueError, match=f"of another regression: {next(iter(change))} differ"):
-        interrupted(path, step=-1, **change)
-
-
-COMBINED = shoal.CombinedPreconditioner(5, labels=[0, 1] * 60)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "difference"),
-    [
-        (shoal.Nystrom(5), shoal.Nystrom(6), "rank"),
-        (shoal.Nystrom(5), shoal.Nystrom(5, seed=1), "seed"),
-        (shoal.DiagonalPreconditioner(), None, "preconditioner"),
-        (COMBINED, shoal.CombinedPreconditioner(5, labels=[0, 0, 1] * 40), "labels"),
-        (COMBINED, shoal.CombinedPreconditioner(5), "labels"),
-    ],
-    ids=str,
-)
-def test_checkpoints_of_other_preconditioners_are_refused(first, second, difference, tmp_path):
-    path = tmp_path / "state.safetensors"
-    before, after = (shoal.ConjugateGradients(near, tolerance=1e-4) for near in (first, second))
-    interrupted(path, step=-1, method=before)
-    interrupted(path, step=-1, method=replace(before, tolerance=1e-5))  # it goes on
-    with pytest.raises(ValueError, match=f"of another regression: {difference} differ"):
-        interrupted(path, step=-1, method=after)
-    rounded = replace(before, precision=torch.float32)
-    with pytest.raises(ValueError, match="of another regression: precision differ"):
-        interrupted(path, step=-1, method=rounded)
-
-
-def test_damaged_checkpoints_are_refused(tmp_path):
-    path = tmp_path / "state.safetensors"
-    interrupted(path, step=-1)
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match="is damaged"):
-        interrupted(path, step=-1)
 
 
 _PEAK = """
@@ -358,41 +198,11 @@ def test_targets_may_have_any_size(power, method):
     torch.testing.assert_close(scaled.report.residual, plain.report.residual, rtol=1.0, atol=1e-12)
 
 
-def test_steps_of_tiny_targets_go_on_from_their_file(tmp_path):
-    x = normal(60, 5) / math.sqrt(5)
-    y = x[:, 0].sin() * 2.0**-700
-    method = shoal.ConjugateGradients(None, tolerance=1e-10)
-    options = {"ridge": 1e-3, "method": method}
-    whole = shoal.kernel_regression(RELU, x, y, **options)
-    few = options | {"method": replace(method, max_steps=4)}
-    path = tmp_path / "state"
-    with pytest.raises(shoal.ConvergenceError):
-        shoal.kernel_regression(RELU, x, y, checkpoint=path, **few)
-    resumed = shoal.kernel_regression(RELU, x, y, checkpoint=path, **options)
-    again = shoal.kernel_regression(RELU, x, y, checkpoint=path, **options)  # only verified
-    torch.testing.assert_close(resumed.coefficients / whole.coefficients, torch.ones_like(y))
-    assert torch.equal(again.coefficients, resumed.coefficients)
-
-
 def test_likelihoods_that_overflow_are_refused():
     x = normal(10, 3)
     fit = shoal.kernel_regression(RELU, x, 2.0**700 * x[:, 0], ridge=0.1)
     with pytest.raises(shoal.AccuracyError, match="the likelihood of these targets overflows"):
         _ = fit.log_marginal_likelihood
-
-
-@pytest.mark.parametrize("seconds", [0.0, 30.0])
-def test_full_disks_do_not_lose_a_solution(seconds, tmp_path, monkeypatch):
-    def full(path, write):  # noqa: ARG001
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
-
-    whole = interrupted(None, step=-1)
-    monkeypatch.setattr(shoal.core.checkpoints, "write_whole", full)
-    monkeypatch.setattr(shoal.regression.checkpoints, "_SECONDS", seconds)
-    with pytest.warns(RuntimeWarning, match="No space left on device"):
-        found = interrupted(tmp_path / "state", step=-1)
-    assert found.report.converged
-    assert torch.equal(found.coefficients, whole.coefficients)
 
 
 @pytest.mark.parametrize("kind", [shoal.Nystrom, shoal.CombinedPreconditioner])

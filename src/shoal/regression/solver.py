@@ -72,7 +72,6 @@ class Solver:
     def run(
         self,
         b: Tensor,
-        state: Iteration | None = None,
         on_step: Callable[[Iteration], object] | None = None,
     ) -> Iteration:
         """Iterate until the tolerance is met, or steps are used up."""
@@ -83,7 +82,6 @@ class Solver:
             rtol=self.rtol,
             max_steps=self.max_steps,
             exact=self.exact,
-            state=state,
             on_step=on_step,
         )
 
