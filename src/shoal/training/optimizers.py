@@ -126,15 +126,6 @@ class OptimizerSteps(_Memoryless):
         kept = torch.load(buffer, map_location=device, weights_only=True)
         self.optimizer.load_state_dict(kept)
 
-    def identity(self, objective: Objective) -> str:
-        """The optimizer with its settings, and which weights they are for."""
-        names = {id(p): name for name, p in objective.weights.items()}
-        groups = [
-            {k: v if k != "params" else [names[id(p)] for p in v] for k, v in group.items()}
-            for group in self.optimizer.param_groups
-        ]
-        return f"{type(self.optimizer).__qualname__} {groups!r}"
-
 
 def plain_step_size(optimizer: Optimizer, objective: Objective, certificate: Any) -> float | None:
     """The step size of an optimizer that is gradient descent; ``None`` if it is something else.
