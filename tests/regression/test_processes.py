@@ -88,7 +88,7 @@ def test_kept_in_float32(together):
 def test_what_fails_in_one_fails_in_all(together):
     first, second = together(*QUICK)["failures"]
     assert first == second
-    messages, differ = first, "ValueError: the 2 processes must do the same with the same"
+    messages, differ = first, "ValueError: the 2 processes must make the same call with the"
     assert [message[:60] for message in messages if not message.startswith(differ)] == [
         "ValueError: ridge must be >= 0, got -1",
         "KeyError: 'enough'",

@@ -71,7 +71,7 @@ def checksum(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         digest.update(name.encode())
         flat = tensors[name].detach().contiguous().reshape(-1)
-        digest.update(flat.view(torch.uint8).numpy())
+        digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
@@ -103,3 +103,11 @@ def printable(text: str) -> str:
         \x1b[2Jnamed so
     """
     return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def write_together(folder: Path, writers: Mapping[str, Callable[[Path], object]]) -> list[Path]:
+    """Write files into a folder, one by one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, write in writers.items():
+        write_whole(folder / name, write)
+    return [folder / name for name in writers]

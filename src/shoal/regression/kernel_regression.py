@@ -115,7 +115,7 @@ def kernel_regression(
         tensor([0.3555], dtype=torch.float64)
     """
     shared = processes(process_group)
-    with shared.together():
+    with shared.collective():
         kernels = chosen_kernels(architecture, trainable=trainable, width=width)
         wanted = checked_criterion("ridge", ridge) if isinstance(ridge, str) else None
         problem = checked_problem(kernels, x, y, 0.0 if isinstance(ridge, str) else ridge, which)
@@ -129,7 +129,7 @@ def kernel_regression(
         chosen = _chosen(method, problem, limit)
         path = _path(problem, chosen, limit, wanted)
         if path is not None and wanted is not None:
-            problem = replace(problem, ridge=shared.common(path.best(wanted)))
+            problem = replace(problem, ridge=shared.of_first(path.best(wanted)))
         solver = chosen.prepared(problem, limit - data_bytes(problem), listener)
         begin = now(problem.x.device)
         found = _run(problem, solver, listener)
@@ -137,7 +137,7 @@ def kernel_regression(
         if not found.converged:
             text = f"the regression did not converge: {explain(found, problem.y, solver)}"
             _fail(text, on_failure, first=shared.first)
-        solution = shared.same(found.solution)
+        solution = shared.broadcast(found.solution)
     shaped = solution if y.ndim == 2 else solution[:, 0]
     dtype = as_tensor(x[:1], "x").dtype
     return KernelRegression(

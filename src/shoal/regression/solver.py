@@ -260,7 +260,7 @@ def _bytes(near: Columns | Diagonal) -> int:
 
 def _same(near: Columns | Diagonal, problem: Problem) -> Columns | Diagonal:
     """A preconditioner that is the same in all processes, to the last bit."""
-    same = problem.processes.same
+    same = problem.processes.broadcast
     if isinstance(near, Diagonal):
         return Diagonal(same(near.values))
     outside = float(same(problem.y.new_tensor([near.outside])))

@@ -139,7 +139,7 @@ def train(
     """
     shared = processes(process_group)
     shown = progress if shared.first or not (progress is True or callable(progress)) else False
-    with torch.inference_mode(mode=False), reporter(shown) as report, shared.together():
+    with torch.inference_mode(mode=False), reporter(shown) as report, shared.collective():
         one_of("on_violation", on_violation, ("record", "stop", "raise"))
         one_of("method", method, ("descent", "flow"))
         steps, rtol = integer("steps", steps, at_least=0), _tolerance(rtol, method)

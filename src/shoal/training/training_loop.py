@@ -205,7 +205,7 @@ class TrainingLoop:
         """Take over the state in the checkpoint, if there is one."""
         network, x = self._objective.network, self._objective.x.first
         snapshot = None if self.checkpoint is None else self.checkpoint.read()
-        snapshot = self._objective.processes.common(snapshot)  # which the first has read
+        snapshot = self._objective.processes.of_first(snapshot)  # which the first has read
         if snapshot is None:
             return
         facts = snapshot.facts

@@ -18,7 +18,7 @@ from shoal.kernels.images.fused_passes import FusedPixels
 from shoal.kernels.images.pixel_pairs import PixelPairs
 from shoal.kernels.recursions import network_kernels
 from shoal.kernels.result import Kernels
-from shoal.kernels.strips import Strip, rows_to_deal, strips
+from shoal.kernels.strips import Strip, rows_per_process, strips
 
 _FUSED_BYTES = 64  # that a pair of images takes in a fused pass: indices and sums
 _BYTES = 152  # that a pair of pixels takes at the peak; measured
@@ -110,14 +110,14 @@ class ImagePlan:
         size = max(1, self.fitting // len(self.displacements))
         return torch.cat([self.values(some, some) for some in own.split(size)], 1)
 
-    def strips(self, limit: int | None, hands: int = 1) -> Iterator[Strip]:
+    def strips(self, limit: int | None, num_processes: int = 1) -> Iterator[Strip]:
         """Parts of the matrix whose entries, of both kernels, fit into a limit of memory.
 
         Where so many processes share the matrix there are enough of them to go round.
         """
         room = work_space(limit, self.images.points.device)
         step = max(1, room // (4 * 8 * self.shape[1]))
-        step = min(step, rows_to_deal(self.shape[0], hands, symmetric=self.symmetric))
+        step = min(step, rows_per_process(self.shape[0], num_processes, symmetric=self.symmetric))
         return strips(self.shape, step, symmetric=self.symmetric)
 
     def fill(self, strip: Strip, out: tuple[Tensor, Tensor]) -> None:
