@@ -12,9 +12,9 @@ import torch
 from shoal.architectures import Architecture
 from shoal.core.checks import function, one_of, shown
 from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
+from shoal.core.measuring import now
 from shoal.core.processes import Group, fingerprint, processes
 from shoal.core.settings import in_standard_settings
-from shoal.core.timing import now
 from shoal.kernels import KernelFunction
 from shoal.kernels.arguments import as_tensor
 from shoal.kernels.images.function import chosen_kernels

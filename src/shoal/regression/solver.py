@@ -10,7 +10,7 @@ from torch import Tensor
 
 from shoal.core.checks import integer, real
 from shoal.core.exceptions import ConvergenceError
-from shoal.core.timing import now
+from shoal.core.measuring import now
 from shoal.linalg import CholeskyFactor, Columns, Diagonal
 from shoal.linalg.krylov import Iteration, Map, conjugate_gradients, logdet_samples, relative
 from shoal.regression.preconditioners import DiagonalPreconditioner, Nystrom, Preconditioner

@@ -10,7 +10,6 @@ from torch.nn import Parameter
 from torch.optim import SGD, Optimizer
 
 from shoal.core.exceptions import ConvergenceError
-from shoal.core.torch_internals import foreach_add_
 from shoal.training.objective import Evaluation, Objective
 
 OptimizerFactory = Callable[[list[Parameter]], Optimizer]
@@ -64,7 +63,8 @@ class Descent(_Memoryless):
     @torch.no_grad()
     def advance(self, objective: Objective, now: Evaluation) -> bool:
         """One step, with nothing on its way."""
-        foreach_add_(objective.parameters, now.gradients, alpha=-self.size)
+        for weight, gradient in zip(objective.parameters, now.gradients, strict=True):
+            weight.add_(gradient, alpha=-self.size)
         return True
 
 

@@ -11,8 +11,7 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-from shoal.core.torch_internals import (
-    current_stream,
+from shoal.core.torch_compat import (
     foreach_copy_,
     in_forward_mode,
     is_reusing_weights,
@@ -90,7 +89,7 @@ def _on_gpu(tensor: Tensor) -> bool:
 def place(changing: Sequence[Tensor], weights: Sequence[Tensor]) -> Hashable:
     """What a graph of such tensors depends on besides its function."""
     device = changing[0].device
-    stream = current_stream(device) if device.type == "cuda" else 0
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
     return (
         stream,
         device,
