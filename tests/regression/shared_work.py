@@ -1,9 +1,7 @@
 """What several processes do together, for the tests."""
 
-import itertools
 import os
 import signal
-from collections.abc import Callable
 from datetime import timedelta
 from importlib.util import find_spec
 from time import sleep
@@ -12,8 +10,6 @@ from typing import Any
 import torch
 
 import shoal
-from shoal.core.processes import Processes, processes
-from shoal.linalg import Columns
 
 DEQ = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 RIDGE = 0.05
@@ -97,16 +93,6 @@ def ways(rank: int) -> dict[str, Any]:  # noqa: ARG001
     return found
 
 
-def columns(rank: int) -> dict[str, Any]:  # noqa: ARG001
-    """A matrix of low rank and a multiple of one, of which each process has some rows."""
-    x, y, _ = data()
-    shared = processes()
-    near = Columns(x[shared.part(300)], x.T @ x, 0.3, 2.0, shared, 300)
-    found = [near @ y, near.solve(y), near.root(y), near.diagonal(), near.to_dense()]
-    rows = torch.tensor(shared.size * len(near.columns) / 300, dtype=torch.float64)
-    return {"columns": found, "logdet": [torch.tensor(near.logdet())], "share": [rows]}
-
-
 def rounded(rank: int) -> list[torch.Tensor]:  # noqa: ARG001
     """A regression that keeps float32, with fewer bytes than the matrix has."""
     x, y, new = data()
@@ -164,32 +150,29 @@ def alone(rank: int) -> list[torch.Tensor]:
     return [fit.predict(new), torch.from_numpy(predicted)]
 
 
-def _watch(before: Callable[[int], None]) -> None:
-    """Call a function, with a number from 1 on, whenever this process is about to agree."""
-    agree, seen = Processes.agree, itertools.count(1)
+def killed(rank: int) -> None:
+    """A regression in which the first process is killed after a few steps."""
 
-    def watched(self: Processes, *arguments: Any, **options: Any) -> list[int]:
-        before(next(seen))
-        return agree(self, *arguments, **options)
-
-    Processes.agree = watched  # type: ignore[method-assign]
-
-
-def killed(rank: int, victim: int, moment: int) -> None:
-    """A regression in which one process is killed when it agrees for a certain time."""
-
-    def die(time: int) -> None:
-        if rank == victim and time == moment:
+    def die(progress: Any) -> None:
+        if progress.step == 3:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    _watch(die)
-    x, y, new = data(150)
-    shoal.kernel_regression(DEQ, x, y, ridge=RIDGE, method=method(None)).predict(new)
+    x, y, _ = data(150)
+    shoal.kernel_regression(
+        DEQ, x, y, ridge=RIDGE, method=method(None), on_progress=None if rank else die
+    )
 
 
 def frozen(rank: int) -> None:
     """A regression in which one process does not answer in time, in a group of their own."""
     group = torch.distributed.new_group(timeout=timedelta(seconds=1))
-    _watch(lambda moment: sleep(4) if rank == 0 and moment == 10 else None)
     x, y, _ = data(150)
-    shoal.kernel_regression(DEQ, x, y, ridge=RIDGE, method=method(None), process_group=group)
+    shoal.kernel_regression(
+        DEQ,
+        x,
+        y,
+        ridge=RIDGE,
+        method=method(None),
+        process_group=group,
+        on_progress=None if rank else lambda progress: sleep(4) if progress.step == 3 else None,
+    )
