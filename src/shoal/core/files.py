@@ -93,21 +93,3 @@ def json_text(document: Any) -> str:
     """A JSON document for people, machines and terminals, with a newline at its end."""
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
     return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
-
-
-def printable(text: str) -> str:
-    r"""Text that does nothing to a terminal: what comes from files may hold its commands.
-
-    Example:
-        >>> print(printable("\x1b[2Jnamed so"))
-        \x1b[2Jnamed so
-    """
-    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-
-
-def write_together(folder: Path, writers: Mapping[str, Callable[[Path], object]]) -> list[Path]:
-    """Write files into a folder, one by one."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, write in writers.items():
-        write_whole(folder / name, write)
-    return [folder / name for name in writers]
