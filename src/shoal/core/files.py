@@ -54,7 +54,7 @@ def write_whole(target: Path, write: Callable[[Path], object]) -> None:
 
 def write_text(target: Path, text: str) -> None:
     """Replace a file by one with a text, as :func:`write_whole` does."""
-    write_whole(target, lambda file: file.write_text(text, encoding="utf-8"))
+    write_whole(target, lambda file: file.write_text(text, encoding="utf-8", newline="\n"))
 
 
 def write_json(target: Path, value: Any) -> None:

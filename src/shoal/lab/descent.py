@@ -9,7 +9,7 @@ from torch import Tensor
 
 import shoal
 from shoal.architectures import DEQ, Architecture
-from shoal.core.torch_compat import foreach_add_
+from shoal.core.torch_internals import foreach_add_
 from shoal.networks import EquilibriumNetwork, Network
 
 _ROWS = 8192  # at a time: bounds the memory

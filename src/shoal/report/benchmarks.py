@@ -10,7 +10,7 @@ import torch
 
 import shoal
 from shoal.core import checks
-from shoal.core.measuring import best_times
+from shoal.core.timing import best_times
 from shoal.pages.figures import COLORS, Axes, Bar, draw_bars
 from shoal.pages.findings import Findings, Part, Row
 from shoal.pages.html import render_page

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 
 import shoal
-from shoal.core.measuring import best_times
+from shoal.core.timing import best_times
 from shoal.pages.figures import COLORS, GRAY, Axes, Bar, draw_bars
 from shoal.pages.findings import Findings, Row
 from shoal.report.section import Section, Subject
