@@ -5,8 +5,6 @@ their arguments and errors, so that what fails in one of them fails in all.
 """
 
 import atexit
-import hashlib
-import json
 import os
 import pickle
 from collections.abc import Iterator, Mapping
@@ -30,7 +28,6 @@ Group: TypeAlias = 'ProcessGroup | Literal["auto"] | None'
 _T = TypeVar("_T")
 
 _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun sets
-_TIMEOUT = timedelta(minutes=10)  # for a process that neither answers nor ends
 _ABSENCE = timedelta(seconds=60)  # most time between the first and the last that make a call
 _PIECE = 2**22  # numbers that are gathered at once
 _NOTE = "This happened"  # of errors that all processes have
@@ -75,26 +72,24 @@ class Processes:
         if self.size == 1:
             return [number]
         texts = {name: str(value) for name, value in same.items()}
-        digest = hashlib.sha256(json.dumps(texts, sort_keys=True).encode()).digest()
-        sent = [error is not None, int.from_bytes(digest[:8], "big", signed=True), number]
+        heard: list[Any] = [None] * self.size
         with self._contact():
-            gathered = torch.stack(self._gathered(torch.tensor(sent, device="cpu")))
-            failed, digests, numbers = gathered.T.tolist()
-            if not any(failed) and len(set(digests)) == 1:
-                return [int(n) for n in numbers]
-            heard: list[Any] = [None] * self.size
-            torch.distributed.all_gather_object(heard, (_sendable(error), texts), group=self._group)
-        for rank, (failure, _) in enumerate(heard):
+            sent = (_sendable(error), texts, number)
+            torch.distributed.all_gather_object(heard, sent, group=self._group)
+        for rank, (failure, _, _) in enumerate(heard):
             if failure is not None:
                 found: Exception = failure if rank != self.rank or error is None else error
                 raise _noted(found, f"in process {rank} of {self.size}")
-        names = {name: None for _, other in heard for name in other}
-        differ = [name for name in names if len({other.get(name) for _, other in heard}) > 1]
-        text = (
-            f"the {self.size} processes must make the same call with the same arguments, and they "
-            f"differ in: {', '.join(differ)}. Where each computes alone, give process_group=None"
-        )
-        raise _noted(ValueError(text), "in all processes")
+        names = {name: None for _, other, _ in heard for name in other}
+        differ = [name for name in names if len({other.get(name) for _, other, _ in heard}) > 1]
+        if differ:
+            text = (
+                f"the {self.size} processes must make the same call with the same arguments, and "
+                f"they differ in: {', '.join(differ)}. Where each computes alone, give "
+                "process_group=None"
+            )
+            raise _noted(ValueError(text), "in all processes")
+        return [other for *_, other in heard]
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
@@ -247,7 +242,7 @@ def _default_group() -> "ProcessGroup | None":
         nccl = enough and torch.distributed.is_nccl_available()
         try:
             torch.distributed.init_process_group(
-                "cpu:gloo,cuda:nccl" if nccl else "gloo", timeout=_TIMEOUT
+                "cpu:gloo,cuda:nccl" if nccl else "gloo", timeout=timedelta(minutes=10)
             )
         except RuntimeError as error:
             raise ConnectionError(f"the other processes were not found: {error}") from error
