@@ -5,10 +5,9 @@ python benchmarks/million.py --data build/data [--samples 60000 240000 1000000] 
 
 The first 60,000 images are MNIST's training images, the others random deformations of them. Rows
 go to million.jsonl in the output folder as they are computed, and those that are there are not
-computed again; a solution that is interrupted goes on from its checkpoint. --choose compares
-ridges and deformations instead, trained on 6,000 images and validated on the last 10,000 of the
-training images. With --rates, the rates of a CostModel are measured with so many images before all
-else, and rows have what it predicts for their steps.
+computed again. --choose compares ridges and deformations instead, trained on 6,000 images and
+validated on the last 10,000 of the training images. With --rates, the rates of a CostModel are
+measured with so many images before all else, and rows have what it predicts for their steps.
 """
 
 import argparse
@@ -159,7 +158,6 @@ def regression(
         ridge=given.ridge,
         method=method,
         memory=given.memory,
-        checkpoint=given.output / f"million-{samples}.pt",
         on_progress=tell,
     )
     solved = time.perf_counter()

@@ -4,7 +4,8 @@ import torch
 from torch import nn
 
 import shoal
-from shoal.core.memory import memory_words, peak_memory
+from shoal.core.measuring import peak_memory
+from shoal.core.words import memory_words
 
 CPU = torch.device("cpu")
 

@@ -1,4 +1,4 @@
-"""Kernel matrices in little memory, in files, and of arrays: always the same ones."""
+"""Kernel matrices in little memory and of arrays: always the same ones."""
 
 import numpy as np
 import pytest

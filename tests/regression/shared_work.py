@@ -1,21 +1,15 @@
 """What several processes do together, for the tests."""
 
-import itertools
 import os
 import signal
-import warnings
-from collections.abc import Callable
 from datetime import timedelta
 from importlib.util import find_spec
-from pathlib import Path
 from time import sleep
 from typing import Any
 
 import torch
 
 import shoal
-from shoal.core.processes import Processes, processes
-from shoal.linalg import Columns
 
 DEQ = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 RIDGE = 0.05
@@ -41,10 +35,18 @@ def method(preconditioner: Any = PRECONDITIONERS[0]) -> shoal.ConjugateGradients
     return shoal.ConjugateGradients(preconditioner, tolerance=1e-13)
 
 
-def parts(rank: int, names: tuple[str, ...], folder: Path) -> dict[str, Any]:
-    """Several of these functions, one after the other; some of them write files."""
-    where = {"matrices": (folder,), "images": (folder,)}
-    return {name: globals()[name](rank, *where.get(name, ())) for name in names}
+def parts(rank: int, names: tuple[str, ...]) -> dict[str, Any]:
+    """Several of these functions, one after the other."""
+    return {name: globals()[name](rank) for name in names}
+
+
+def images(rank: int) -> dict[str, Any]:  # noqa: ARG001
+    """Products with a kernel of images, and a regression."""
+    x = torch.randn(14, 1, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    network = shoal.ConvResNet(shoal.ReLU(), depth=2)
+    fit = shoal.kernel_regression(network, x[:9], x[:9, 0], ridge=RIDGE, method=method(None))
+    product = shoal.kernel_operator(network, x).ntk @ x[:, 0]
+    return {"images": [product, fit.predict(x[9:])]}
 
 
 def products(rank: int) -> dict[str, Any]:  # noqa: ARG001
@@ -58,29 +60,6 @@ def products(rank: int) -> dict[str, Any]:  # noqa: ARG001
         found[memory] += [own.ntk.to_dense(), cross.to_dense(), own.ntk.diagonal()]
     found["solution"] = [shoal.kernel_operator(DEQ, x).ntk.solve(y, shift=RIDGE, rtol=1e-13)]
     return found
-
-
-def matrices(rank: int, folder: Path) -> list[torch.Tensor]:
-    """Of a batch, in files."""
-    x, _, new = data()
-    shares: list[float] = []
-    whole = shoal.kernel(DEQ, x, out=folder / "whole", memory="1MiB", on_progress=shares.append)
-    assert shares[-1:] == [1.0] * (rank == 0)
-    some = shoal.kernel(DEQ, x.reshape(2, 150, 6), new, out=folder / "some")
-    return [*(k.clone() for k in whole), *(k.clone() for k in some)]
-
-
-def images(rank: int, folder: Path) -> dict[str, Any]:
-    """Kernels of images in files, products with them, and a regression."""
-    x = torch.randn(14, 1, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    network = shoal.ConvResNet(shoal.ReLU(), depth=2)
-    shares: list[float] = []
-    options = {"memory": 20_000, "on_progress": shares.append}
-    written = shoal.kernel(network, x, out=folder / "images", **options)
-    assert bool(shares) == (rank == 0)
-    fit = shoal.kernel_regression(network, x[:9], x[:9, 0], ridge=RIDGE, method=method(None))
-    product = shoal.kernel_operator(network, x).ntk @ x[:, 0]
-    return {"images": [*(k.clone() for k in written), product, fit.predict(x[9:])]}
 
 
 def regression(rank: int, device: str = "cpu") -> dict[str, Any]:
@@ -114,16 +93,6 @@ def ways(rank: int) -> dict[str, Any]:  # noqa: ARG001
     return found
 
 
-def columns(rank: int) -> dict[str, Any]:  # noqa: ARG001
-    """A matrix of low rank and a multiple of one, of which each process has some rows."""
-    x, y, _ = data()
-    shared = processes()
-    near = Columns(x[shared.part(300)], x.T @ x, 0.3, 2.0, shared, 300)
-    found = [near @ y, near.solve(y), near.root(y), near.diagonal(), near.to_dense()]
-    rows = torch.tensor(shared.size * len(near.columns) / 300, dtype=torch.float64)
-    return {"columns": found, "logdet": [torch.tensor(near.logdet())], "share": [rows]}
-
-
 def rounded(rank: int) -> list[torch.Tensor]:  # noqa: ARG001
     """A regression that keeps float32, with fewer bytes than the matrix has."""
     x, y, new = data()
@@ -152,7 +121,6 @@ def failures(rank: int) -> list[str]:
         lambda: fit(ridge=RIDGE + rank),
         lambda: fit(on_progress=interrupted),
         lambda: fit(method=shoal.ConjugateGradients(None, tolerance=1e-13, max_steps=2)),
-        lambda: fit(checkpoint="/nowhere/at all"),
         lambda: one.predict(new if rank == 0 else new[:, :3]),
         lambda: one.predict(new + rank),
         lambda: one.variance(new, batch=0 if rank == last else 5),
@@ -182,44 +150,29 @@ def alone(rank: int) -> list[torch.Tensor]:
     return [fit.predict(new), torch.from_numpy(predicted)]
 
 
-def resumed(rank: int, file: Path, steps: int) -> tuple[torch.Tensor, int]:  # noqa: ARG001
-    """A regression on file, until so many steps are made."""
-    x, y, _ = data()
-    chosen = shoal.ConjugateGradients(shoal.Nystrom(40), tolerance=1e-13, max_steps=steps)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", shoal.ConvergenceWarning)
-        fit = shoal.kernel_regression(
-            DEQ, x, y, ridge=RIDGE, method=chosen, checkpoint=file, on_failure="warn"
-        )
-    return fit.coefficients, len(fit.report.history)
+def killed(rank: int) -> None:
+    """A regression in which the first process is killed after a few steps."""
 
-
-def _watch(before: Callable[[int], None]) -> None:
-    """Call a function, with a number from 1 on, whenever this process is about to agree."""
-    agree, seen = Processes.agree, itertools.count(1)
-
-    def watched(self: Processes, *arguments: Any, **options: Any) -> list[int]:
-        before(next(seen))
-        return agree(self, *arguments, **options)
-
-    Processes.agree = watched  # type: ignore[method-assign]
-
-
-def killed(rank: int, victim: int, moment: int) -> None:
-    """A regression in which one process is killed when it agrees for a certain time."""
-
-    def die(time: int) -> None:
-        if rank == victim and time == moment:
+    def die(progress: Any) -> None:
+        if progress.step == 3:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    _watch(die)
-    x, y, new = data(150)
-    shoal.kernel_regression(DEQ, x, y, ridge=RIDGE, method=method(None)).predict(new)
+    x, y, _ = data(150)
+    shoal.kernel_regression(
+        DEQ, x, y, ridge=RIDGE, method=method(None), on_progress=None if rank else die
+    )
 
 
 def frozen(rank: int) -> None:
     """A regression in which one process does not answer in time, in a group of their own."""
     group = torch.distributed.new_group(timeout=timedelta(seconds=1))
-    _watch(lambda moment: sleep(4) if rank == 0 and moment == 10 else None)
     x, y, _ = data(150)
-    shoal.kernel_regression(DEQ, x, y, ridge=RIDGE, method=method(None), process_group=group)
+    shoal.kernel_regression(
+        DEQ,
+        x,
+        y,
+        ridge=RIDGE,
+        method=method(None),
+        process_group=group,
+        on_progress=None if rank else lambda progress: sleep(4) if progress.step == 3 else None,
+    )

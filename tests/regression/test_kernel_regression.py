@@ -233,7 +233,6 @@ def test_progress():
         ({"method": shoal.Cholesky}, TypeError, "method must be a shoal.Cholesky or"),
         ({"memory": "much"}, ValueError, "memory must be a size"),
         ({"memory": "1KiB", "method": "cholesky"}, ValueError, "method='cholesky' needs"),
-        ({"checkpoint": "x", "method": "cholesky"}, ValueError, "checkpoint is for method='cg'"),
         ({"memory": "1KiB", "method": shoal.Cholesky()}, ValueError, "method='cholesky' needs"),
         ({"on_failure": "ignore"}, ValueError, "on_failure must be one of"),
         ({"method": TWO_LABELS}, ValueError, "labels must be as many as inputs, got 2 for 10"),

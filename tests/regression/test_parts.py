@@ -1,11 +1,10 @@
-"""Factors in place, preconditioners, checkpoints and memory."""
+"""Factors in place, preconditioners and memory."""
 
 import math
 import pickle
 
 import pytest
 import torch
-from safetensors import safe_open
 
 import shoal
 from shoal.linalg import CholeskyFactor, Columns, Diagonal, cholesky, conjugate_gradients
@@ -90,52 +89,6 @@ def test_conjugate_gradients_do_not_take_nan_for_zero():
     assert not found.converged
 
 
-class InterruptionError(Exception):
-    """Of a test."""
-
-
-def interrupted(path, step, **options):
-    def stop(progress):
-        if progress.step == step:
-            raise InterruptionError
-
-    x = normal(120, 10) / math.sqrt(10)
-    y = x[:, :2].sin()
-    method = shoal.ConjugateGradients(shoal.Nystrom(10), tolerance=1e-10)
-    options = {"ridge": 1e-3, "method": method} | options
-    return shoal.kernel_regression(RELU, x, y, checkpoint=path, on_progress=stop, **options)
-
-
-def steps_in(path):
-    """How many steps a checkpoint has."""
-    with safe_open(path, framework="pt") as file:
-        return len(file.get_tensor("history"))
-
-
-def test_interrupted_iterations_go_on_with_the_same_bits(tmp_path):
-    path = tmp_path / "state.safetensors"
-    whole = interrupted(tmp_path / "whole.safetensors", step=-1)
-    for step in (5, 9):
-        with pytest.raises(InterruptionError):
-            interrupted(path, step=step)
-    resumed = interrupted(path, step=1)  # a step that is behind
-    assert torch.equal(resumed.coefficients, whole.coefficients)
-    assert torch.equal(resumed.report.history, whole.report.history)
-    assert torch.equal(resumed.report.iterations, whole.report.iterations)
-    finished = interrupted(path, step=len(whole.report.history) + 1)  # only verified
-    assert torch.equal(finished.coefficients, whole.coefficients)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["state.safetensors", "whole.safetensors"]
-
-
-def test_more_steps_go_on_where_too_few_ended(tmp_path):
-    path = tmp_path / "state.safetensors"
-    few = shoal.ConjugateGradients(shoal.Nystrom(10), tolerance=1e-10, max_steps=6)
-    with pytest.raises(shoal.ConvergenceError, match="after 6 steps"):
-        interrupted(path, step=-1, method=few)
-    assert steps_in(path) == 6
-    assert len(interrupted(path, step=-1).report.history) > 6
-
-
 @pytest.mark.parametrize(
     "preconditioner",
     [
@@ -179,22 +132,6 @@ def test_regressions_can_be_pickled(method, precision):
     assert torch.equal(again.variance(x), fit.variance(x))
 
 
-@pytest.mark.parametrize(
-    "change", [{"ridge": 0.5}, {"which": "ck"}, {"trainable": {"readout"}}], ids=str
-)
-def test_checkpoints_of_other_problems_are_refused(change, tmp_path):
-    path = tmp_path / "state.safetensors"
-    interrupted(path, step=-1)
-    with pytest.raises(ValueError, match=f"of another regression: {next(iter(change))} differ"):
-        interrupted(path, step=-1, **change)
-
-
-def test_damaged_checkpoints_are_refused(tmp_path):
-    path = tmp_path / "state.safetensors"
-    interrupted(path, step=-1)
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match="is damaged"):
-        interrupted(path, step=-1)
 
 
 @pytest.mark.parametrize("power", [-1000, -600, 600, 1000])

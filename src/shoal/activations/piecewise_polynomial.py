@@ -12,7 +12,7 @@ from torch import Tensor
 from shoal.activations.base import Activation, Program
 from shoal.activations.lookup import evaluate
 from shoal.core.checks import items, real
-from shoal.core.torch_internals import is_batched_by_autograd, uncompiled
+from shoal.core.torch_compat import is_batched_by_autograd, uncompiled
 
 _PANEL_DEGREE = 16  # squares of such pieces are integrated exactly on a panel
 

@@ -19,7 +19,7 @@ from shoal.adapters.torchdeq_norms import (
     reset_norm,
 )
 from shoal.adapters.torchdeq_options import Options, add_deq_args, mapping_of, solver_of
-from shoal.core.torch_internals import pytree, uncompiled
+from shoal.core.torch_compat import pytree, uncompiled
 from shoal.equilibrium.methods import Implicit
 from shoal.equilibrium.module import Equilibrium
 from shoal.equilibrium.solvers.base import Solver

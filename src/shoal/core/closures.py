@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from shoal.core.torch_internals import (
+from shoal.core.torch_compat import (
     at_level,
     is_wrapped,
     lent_tensors,

@@ -5,7 +5,6 @@ and the Gaussian calculus state their own errors, seed their own generators, and
 the way: under such settings they would lose digits, mix devices, or find derivatives of zero.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
@@ -73,11 +72,6 @@ class _MatrixProducts:
         self._lock = Lock()
         self._users = 0
         self._saved: tuple[str | None, list[str]] = (None, [])
-        if hasattr(os, "register_at_fork"):  # a child must not inherit a lock that is held
-            release = self._lock.release
-            os.register_at_fork(
-                before=self._lock.acquire, after_in_parent=release, after_in_child=release
-            )
 
     @contextmanager
     def full(self) -> Iterator[None]:

@@ -3,24 +3,12 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
-
-
-@contextmanager
-def limited_threads(count: int) -> Iterator[None]:
-    """A context with so many threads of torch: in small problems they wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def side_by_side(

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.core.memory import peak_memory
-from shoal.core.timing import timed
+from shoal.core.measuring import peak_memory, timed
 from shoal.equilibrium import (
     Anderson,
     Broyden,

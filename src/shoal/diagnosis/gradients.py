@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from shoal.core.checks import seeded
-from shoal.core.memory import peak_memory
-from shoal.core.timing import timed
-from shoal.core.torch_internals import pytree
+from shoal.core.measuring import peak_memory, timed
+from shoal.core.torch_compat import pytree
 from shoal.diagnosis.model_loop import ModelLoop
 from shoal.equilibrium import (
     Anderson,

@@ -13,7 +13,7 @@ from torch.nn import Module
 from shoal.adapters import torchdeq
 from shoal.core.checks import flag, function
 from shoal.core.closures import HeldModules
-from shoal.core.torch_internals import pytree, without_fused_attention
+from shoal.core.torch_compat import pytree, without_fused_attention
 from shoal.equilibrium import Equilibrium
 from shoal.equilibrium.recurrent.loop import recurrent_problem
 from shoal.equilibrium.solvers.state import State, StateLayout

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from shoal.core.memory import memory_words
-from shoal.core.words import counted
+from shoal.core.words import counted, memory_words
 from shoal.diagnosis.iteration import EffectiveDepth
 from shoal.diagnosis.jacobian import JacobianSpectrum
 from shoal.diagnosis.plot import PANELS

@@ -9,8 +9,8 @@ from torch.nn import Module
 from shoal.activations import Activation, ReLU
 from shoal.architectures import Architecture, ConvDEQ, ImplicitArchitecture
 from shoal.core.checks import float_tensor, instance, integer, items, real
+from shoal.core.measuring import timed
 from shoal.core.settings import in_standard_settings
-from shoal.core.timing import timed
 from shoal.diagnosis.model_loop import loop_of
 from shoal.distillation.candidates import Setting, candidates
 from shoal.distillation.measures import Measured, latencies, peaks, scores

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from shoal.core.memory import peak_memory
-from shoal.core.timing import best_times
+from shoal.core.measuring import best_times, peak_memory
 from shoal.distillation.samples import Samples
 from shoal.networks.ntk.exact import evaluating
 

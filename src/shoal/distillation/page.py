@@ -3,7 +3,7 @@
 from typing import Any
 
 from shoal.core.figures import Figure, empty_figure
-from shoal.core.memory import memory_words
+from shoal.core.words import memory_words
 from shoal.distillation.measures import Measured
 from shoal.distillation.result import Twin
 from shoal.pages.findings import Findings, Part, Row

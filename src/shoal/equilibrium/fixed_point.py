@@ -6,7 +6,7 @@ from typing import Literal, TypedDict, Unpack, overload
 
 from torch import Tensor
 
-from shoal.core.torch_internals import in_full_precision, uncompiled
+from shoal.core.torch_compat import in_full_precision, uncompiled
 from shoal.equilibrium.implicit import equilibrium_of
 from shoal.equilibrium.maps import OfFunction
 from shoal.equilibrium.methods import Gradient, check_gradient

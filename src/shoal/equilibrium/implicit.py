@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoal.core.torch_internals import (
+from shoal.core.torch_compat import (
     apply,
     below_transform,
     in_forward_mode,

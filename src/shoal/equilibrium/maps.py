@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.closures import HeldModules, Replaced, Uses
-from shoal.core.torch_internals import (
+from shoal.core.torch_compat import (
     is_transformed,
     is_wrapped,
     next_operation,

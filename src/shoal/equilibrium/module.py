@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.core.checks import flag, seeded
-from shoal.core.torch_internals import full_precision, is_transformed, pytree, uncompiled
+from shoal.core.torch_compat import full_precision, is_transformed, pytree, uncompiled
 from shoal.equilibrium.call_scope import CallScope
 from shoal.equilibrium.cuda_graphs.recurring_cells import CellProblem
 from shoal.equilibrium.implicit import equilibrium_of

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.checks import instance, integer
-from shoal.core.torch_internals import full_precision, uncompiled
+from shoal.core.torch_compat import full_precision, uncompiled
 from shoal.equilibrium.solvers.problem import Problem
 from shoal.equilibrium.solvers.state import State
 

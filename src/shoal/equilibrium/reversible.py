@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoal.core.torch_internals import in_full_precision, is_batched_by_autograd, is_transformed
+from shoal.core.torch_compat import in_full_precision, is_batched_by_autograd, is_transformed
 from shoal.equilibrium.maps import Map
 from shoal.equilibrium.methods import Reversible
 from shoal.equilibrium.solve_options import SolveOptions

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from shoal.core.torch_internals import is_wrapped
+from shoal.core.torch_compat import is_wrapped
 from shoal.equilibrium.cuda_graphs.recurring import Recurrences, Recurring
 from shoal.equilibrium.methods import Gradient, Implicit, Unrolled, exact_gradient
 from shoal.equilibrium.solvers.base import Solver

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoal.core.torch_internals import full_precision, uncompiled
+from shoal.core.torch_compat import full_precision, uncompiled
 from shoal.equilibrium.penalty import HasEquilibrium, check_layer
 from shoal.equilibrium.solvers.state import State
 

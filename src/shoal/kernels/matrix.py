@@ -2,10 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from os import PathLike
 
 import numpy as np
 import torch
@@ -13,7 +11,6 @@ from torch import Tensor
 
 from shoal.architectures import Architecture
 from shoal.core import checks
-from shoal.core.processes import ALONE, Group, Processes, processes
 from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import (
     checked_images,
@@ -30,11 +27,8 @@ from shoal.kernels.images.function import ImageKernels, chosen_kernels
 from shoal.kernels.images.gradients import differentiable_image_kernels
 from shoal.kernels.images.matrix import Blocks, image_kernels
 from shoal.kernels.inputs import Inputs
-from shoal.kernels.memory_mapped import memory_mapped
-from shoal.kernels.operator import identity
 from shoal.kernels.plan import FEW_PAIRS, GRADIENT_COST, Plan
 from shoal.kernels.result import Kernels
-from shoal.kernels.strips import dealt
 
 _SMALL = 1 << 17  # entries that cost no more than the calls for a few matrices
 
@@ -51,9 +45,7 @@ def kernel(
     variances: Mapping[str, Tensor] | None = None,
     diag: bool = False,
     memory: int | str | None = None,
-    out: str | PathLike[str] | None = None,
     on_progress: Callable[[float], object] | None = None,
-    process_group: Group = "auto",
 ) -> Kernels:
     r"""Conjugate kernel and neural tangent kernel of an infinitely wide network.
 
@@ -87,14 +79,9 @@ def kernel(
         diag: Return only the kernels of each input with itself (or with its partner in ``x2``),
             of shape (..., n).
         memory: Most bytes to use besides inputs, their directions (as large as they; in float32 on
-            a GPU three times, with 16 features at least) and results, such as ``"1GiB"``.
-        out: A folder for results that are larger than memory: they are written to ``ck.npy`` and
-            ``ntk.npy`` there, and the returned tensors are mapped to these files.
+            a GPU three times, with 16 features at least) and results, such as ``"1GiB"``. For
+            matrices larger than memory use :func:`~shoal.kernel_operator`.
         on_progress: Called with the share of a matrix that is done, up to 1, after every block.
-        process_group: With ``out``, the processes that share the matrix, and all make this call:
-            those of ``torch.distributed`` or ``torchrun`` by default, with ``None`` this one alone.
-            Each writes its part of the files, in the folder that the first names. Without ``out``
-            each computes all, and a group is refused.
 
     Returns:
         The two matrices, of shape (..., n, m), in the dtype and on the device of ``x1``; NumPy
@@ -113,52 +100,38 @@ def kernel(
         tensor([[0.4444, 0.1490],
                 [0.1490, 0.4444]], dtype=torch.float64)
     """
-    if out is None and process_group not in ("auto", None):
-        raise ValueError(
-            "process_group is for out, into which processes write a matrix together: without it "
-            f"each computes all, got {checks.shown(process_group)}"
-        )
-    shared = ALONE if out is None else processes(process_group)
-    with shared.together():
-        limit = memory_limit(memory)
-        checks.flag("diag", diag)
-        checks.function("on_progress", on_progress)
-        if diag and out is not None:
-            raise ValueError("out is for matrices: it cannot be combined with diag=True")
-        function = chosen_kernels(
-            architecture, trainable=trainable, width=width, variances=variances
-        )
-        if isinstance(function, ImageKernels):
-            first, second = checked_images(function.architecture, x1, x2, diag=diag)
-            space = _agreed(function, first, second, work_space(limit, first.device), shared)
-            blocks = Blocks(space, out, on_progress, shared)
-            if _wants_gradients(first, second, *(value for _, value in function.variances)):
-                return differentiable_image_kernels(function, first, second, blocks, diag=diag)
-            return image_kernels(function, first.detach(), second, blocks, diag=diag)
-        first, second = checked_inputs(x1, x2, diag=diag)
-        if diag:
-            gradients = _wants_gradients(first, second, *(value for _, value in function.variances))
-            if second is None:
-                return own_diagonal(function, first)
-            return partner_diagonal(function, first, second, gradients=gradients)
-        batch = np.broadcast_shapes(first.shape[:-2], () if second is None else second.shape[:-2])
-        first = first.expand(*batch, *first.shape[-2:])
-        second = None if second is None else second.expand(*batch, *second.shape[-2:])
-        function, first, second = with_bias_features(function, first, second)
-        plain = replace(function, variances=())
-        values = partial(
-            _matrices, plain, limit=limit, out=out, on_progress=on_progress, shared=shared
-        )
-        together = limit is None and out is None and _small(function, first, second)
-        if together:
-            first = first.flatten(0, -2)
-            second = None if second is None else second.flatten(0, -2)
-        if not _wants_gradients(first, second, *(value for _, value in function.variances)):
-            result = values(first.detach(), None if second is None else second.detach())
-        else:
-            job = Job(function, values, limit and max(1, limit // 2))
-            result = differentiable_kernel(job, first, second)
-        return Kernels(*(_own_blocks(k, batch) for k in result)) if together else result
+    limit = memory_limit(memory)
+    checks.flag("diag", diag)
+    checks.function("on_progress", on_progress)
+    function = chosen_kernels(architecture, trainable=trainable, width=width, variances=variances)
+    if isinstance(function, ImageKernels):
+        first, second = checked_images(function.architecture, x1, x2, diag=diag)
+        blocks = Blocks(work_space(limit, first.device), on_progress)
+        if _wants_gradients(first, second, *(value for _, value in function.variances)):
+            return differentiable_image_kernels(function, first, second, blocks, diag=diag)
+        return image_kernels(function, first.detach(), second, blocks, diag=diag)
+    first, second = checked_inputs(x1, x2, diag=diag)
+    if diag:
+        gradients = _wants_gradients(first, second, *(value for _, value in function.variances))
+        if second is None:
+            return own_diagonal(function, first)
+        return partner_diagonal(function, first, second, gradients=gradients)
+    batch = np.broadcast_shapes(first.shape[:-2], () if second is None else second.shape[:-2])
+    first = first.expand(*batch, *first.shape[-2:])
+    second = None if second is None else second.expand(*batch, *second.shape[-2:])
+    function, first, second = with_bias_features(function, first, second)
+    plain = replace(function, variances=())
+    values = partial(_matrices, plain, limit=limit, on_progress=on_progress)
+    together = limit is None and _small(function, first, second)
+    if together:
+        first = first.flatten(0, -2)
+        second = None if second is None else second.flatten(0, -2)
+    if not _wants_gradients(first, second, *(value for _, value in function.variances)):
+        result = values(first.detach(), None if second is None else second.detach())
+    else:
+        job = Job(function, values, limit and max(1, limit // 2))
+        result = differentiable_kernel(job, first, second)
+    return Kernels(*(_own_blocks(k, batch) for k in result)) if together else result
 
 
 def _small(function: KernelFunction, first: Tensor, second: Tensor | None) -> bool:
@@ -181,19 +154,6 @@ def _wants_gradients(*inputs: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
 
 
-def _agreed(
-    function: KernelFunction | ImageKernels,
-    first: Tensor,
-    second: Tensor | None,
-    limit: int,
-    shared: Processes,
-) -> int:
-    """The bytes that all processes have, if they have the same inputs too."""
-    if shared.size == 1:
-        return limit
-    return min(shared.agree(identity(function, first, second), limit))
-
-
 def _empty(shape: tuple[int, ...], like: Tensor) -> Tensor:
     """A new tensor; on a CPU by NumPy, which asks for huge pages: there are fewer to be found."""
     if like.device.type != "cpu":
@@ -208,33 +168,25 @@ def _matrices(
     plans: list[Plan] | None = None,
     *,
     limit: int | None,
-    out: str | PathLike[str] | None,
     on_progress: Callable[[float], object] | None,
-    shared: Processes,
 ) -> Kernels:
     """All matrices of a batch; their plans go to a list if gradients are wanted."""
-    limit = _agreed(function, first, second, work_space(limit, first.device), shared)
+    limit = work_space(limit, first.device)
     batch = first.shape[:-2]
     columns = first.shape[-2] if second is None else second.shape[-2]
     shape = (*batch, first.shape[-2], columns)
-    with (
-        nullcontext(Kernels(*(_empty(shape, first) for _ in range(2))))
-        if out is None
-        else memory_mapped(out, shape, first.dtype, shared)
-    ) as result:
-        for done, index in enumerate(np.ndindex(*batch)):
-            own = Inputs(first[index])
-            other = own if second is None else Inputs(second[index])
-            part = Kernels(*(k[index] for k in result))
-            if plans is None:
-                plan = Plan.of(function, own, other)
-            else:
-                plan = Plan.of(function, own, other, few_pairs=FEW_PAIRS, cost=GRADIENT_COST)
-                plans.append(plan)
-            strips = list(plan.strips(limit, shared.size))
-            owners = dealt(strips, shared.size)
-            mine = [s for s, owner in zip(strips, owners, strict=True) if owner == shared.rank]
-            for ready, _ in enumerate(plan.write(mine, (part.ck, part.ntk)), 1):
-                if on_progress is not None and shared.first:
-                    on_progress((done + ready / len(mine)) / math.prod(batch))
+    result = Kernels(*(_empty(shape, first) for _ in range(2)))
+    for done, index in enumerate(np.ndindex(*batch)):
+        own = Inputs(first[index])
+        other = own if second is None else Inputs(second[index])
+        part = Kernels(*(k[index] for k in result))
+        if plans is None:
+            plan = Plan.of(function, own, other)
+        else:
+            plan = Plan.of(function, own, other, few_pairs=FEW_PAIRS, cost=GRADIENT_COST)
+            plans.append(plan)
+        strips = list(plan.strips(limit))
+        for ready, _ in enumerate(plan.write(strips, (part.ck, part.ntk)), 1):
+            if on_progress is not None:
+                on_progress((done + ready / len(strips)) / math.prod(batch))
     return result

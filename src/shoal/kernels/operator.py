@@ -28,7 +28,7 @@ from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
 from shoal.kernels.rounded_products import rounded_products
-from shoal.kernels.strips import Strip, dealt
+from shoal.kernels.strips import Strip, assign_strips
 from shoal.linalg.krylov import conjugate_gradients, relative
 from shoal.linalg.operator import Operator, like_factor, refuse_gradients
 
@@ -81,7 +81,7 @@ class KernelOperator(Operator):
 
     def __matmul__(self, other: Any) -> Any:
         """The product with a vector or a matrix; NumPy arrays give NumPy arrays."""
-        with self._processes.telling():
+        with self._processes.reporting():
             return super().__matmul__(other)
 
     @in_standard_settings
@@ -93,17 +93,17 @@ class KernelOperator(Operator):
     @in_standard_settings
     def to_dense(self) -> Tensor:
         """The matrix itself."""
-        with self._processes.telling():
+        with self._processes.reporting():
             result = torch.empty(self.shape, dtype=self.dtype, device=self.device)
             self.write(result)
-        for strip, _ in self._dealt:
+        for strip, _ in self._assigned:
             self._plan.mirror(result, strip)
         return result
 
     @in_standard_settings
     def keep(self) -> None:
         """Compute now what is kept, and not with the first product."""
-        with self._processes.together():
+        with self._processes.collective():
             if self._rounded is not None:
                 return
             for strip, _ in self._strips():
@@ -117,7 +117,7 @@ class KernelOperator(Operator):
         What is below it then is not to be used. ``out`` may have another dtype, and nothing else
         of its size is made.
         """
-        with self._processes.telling():
+        with self._processes.reporting():
             writable("out", shaped("out", out, *self.shape))
             for strip in self._own:
                 if out.dtype == self.dtype:
@@ -125,8 +125,8 @@ class KernelOperator(Operator):
                 else:
                     out[strip].copy_(self._fill(strip))
             self._processes.agree({"matrix": tuple(self.shape)})
-        for strip, owner in self._dealt:
-            self._processes.spread(out[strip], owner)
+        for strip, owner in self._assigned:
+            self._processes.broadcast(out[strip], owner)
 
     def _product(self, vectors: Tensor) -> Tensor:
         if self._rounded is not None:
@@ -171,7 +171,7 @@ class KernelOperator(Operator):
         Raises:
             ConvergenceError: If the tolerance is not reached; nothing is returned then.
         """
-        with self._processes.together():
+        with self._processes.collective():
             return self._solved(other, shift, rtol, max_steps)
 
     def _solved(self, other: Any, shift: float, rtol: float, max_steps: int) -> Any:
@@ -204,16 +204,16 @@ class KernelOperator(Operator):
         return entries * self._precision.itemsize <= self._keep * self._processes.size
 
     @cached_property
-    def _dealt(self) -> list[tuple[Strip, int]]:
+    def _assigned(self) -> list[tuple[Strip, int]]:
         """Strips, and which process has each."""
-        hands = self._processes.size
-        parts = list(self._plan.strips(self._work, hands))
-        return list(zip(parts, dealt(parts, hands), strict=True))
+        num_processes = self._processes.size
+        parts = list(self._plan.strips(self._work, num_processes))
+        return list(zip(parts, assign_strips(parts, num_processes), strict=True))
 
     @property
     def _own(self) -> list[Strip]:
         """The strips of this process."""
-        return [strip for strip, owner in self._dealt if owner == self._processes.rank]
+        return [strip for strip, owner in self._assigned if owner == self._processes.rank]
 
     def _strips(self) -> Iterator[tuple[Strip, Tensor]]:
         """Strips of this process and their entries."""
@@ -298,7 +298,7 @@ def kernel_operator(
         tensor([0.7424, 0.7424, 0.7424], dtype=torch.float64)
     """
     shared = processes(process_group)
-    with shared.together():
+    with shared.collective():
         function = chosen_kernels(architecture, trainable=trainable, width=width)
         first, second = _points(function, x1, x2)
         limit = memory_limit(memory)

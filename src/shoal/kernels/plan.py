@@ -39,7 +39,7 @@ from shoal.kernels.backends import (
 )
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.inputs import CLOSE, Inputs, pair_angles
-from shoal.kernels.strips import Strip, rows_to_deal, strips
+from shoal.kernels.strips import Strip, rows_per_process, strips
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class Plan:
         """What computes with blocks of the matrix."""
         return backend_for(self.left.points.device, self.cost * self.pairs)
 
-    def strips(self, limit: int | None, hands: int = 1) -> Iterator[Strip]:
+    def strips(self, limit: int | None, num_processes: int = 1) -> Iterator[Strip]:
         """Parts of the matrix that are computed together within a limit of memory.
 
         Where so many processes share the matrix there are enough of them to go round.
@@ -145,7 +145,7 @@ class Plan:
         step = max(1, work_space(limit, points.device) // (bytes_per_row * threads))
         if self.symmetric and points.device.type == "cpu":  # what is below the diagonal is wasted
             step = min(step, max(_LEAST_STRIP, size // (_STRIPS * threads)))
-        fair = rows_to_deal(len(self.left), hands, symmetric=self.symmetric)
+        fair = rows_per_process(len(self.left), num_processes, symmetric=self.symmetric)
         step = min(step, max(fair, _LEAST_STRIP) if self.symmetric else fair)
         if points.device.type == "cuda":  # strips begin where memory is read and written at once
             if self.symmetric:

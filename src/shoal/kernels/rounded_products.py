@@ -22,7 +22,7 @@ from shoal.kernels.approximations.surface import Surface
 from shoal.kernels.backends import Polynomial, Rounded
 from shoal.kernels.images.matrix import ImagePlan
 from shoal.kernels.plan import Plan
-from shoal.kernels.strips import dealt, strips
+from shoal.kernels.strips import assign_strips, strips
 
 _DEGREE, _LAST = 8, 32  # of the polynomial: the first that is tried, and the last
 _ENOUGH = 3e-8  # the last coefficients of its series in Chebyshev's form, where they are enough
@@ -44,7 +44,7 @@ class RoundedProducts:
     surface: Surface
     kernel: int
 
-    def product(self, vectors: Tensor, rank: int, hands: int) -> Tensor:
+    def product(self, vectors: Tensor, rank: int, num_processes: int) -> Tensor:
         """What one of several processes has of the product with columns, in float64."""
         inputs, scale = self._inputs, self.plan.rows.scale[self.kernel].double()[:, None]
         size = len(inputs.rows)
@@ -53,7 +53,7 @@ class RoundedProducts:
         result = torch.zeros_like(given, dtype=torch.float64)
         multiply, polynomial = self.plan.backend.multiply, self._polynomial
         parts = list(strips((size, size), inputs.block[0], symmetric=True))
-        for (rows, across), owner in zip(parts, dealt(parts, hands), strict=True):
+        for (rows, across), owner in zip(parts, assign_strips(parts, num_processes), strict=True):
             if owner == rank:
                 own = inputs[rows], given[rows]
                 result[rows] += multiply(polynomial, own, own, diagonal=True)[0]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-_ROUNDS = 8  # in which strips of a symmetric matrix, which get smaller, are dealt, at least
+_ROUNDS = 8  # in which strips of a symmetric matrix, which get smaller, are assigned, at least
 
 
 class Strip(NamedTuple):
@@ -44,21 +44,22 @@ def strips(shape: tuple[int, int], step: int, *, symmetric: bool) -> Iterator[St
         )
 
 
-def rows_to_deal(rows: int, hands: int, *, symmetric: bool) -> int:
+def rows_per_process(rows: int, num_processes: int, *, symmetric: bool) -> int:
     """Most rows of a strip with which all of so many processes get about as many entries."""
-    return rows if hands == 1 else max(1, ceil(rows / (hands * (_ROUNDS if symmetric else 1))))
+    parts = num_processes * (_ROUNDS if symmetric else 1)
+    return rows if num_processes == 1 else max(1, ceil(rows / parts))
 
 
-def dealt(parts: Iterable[Strip], hands: int) -> list[int]:
-    """Which of so many processes has each strip, so that all have about as many entries.
+def assign_strips(parts: Iterable[Strip], num_processes: int) -> list[int]:
+    """The process of each strip, so that all have about as many entries.
 
     Each strip goes to the one that has least: of a symmetric matrix the small ones come last.
 
     Example:
-        >>> dealt(strips((5, 5), 1, symmetric=True), 2)
+        >>> assign_strips(strips((5, 5), 1, symmetric=True), 2)
         [0, 1, 1, 0, 0]
     """
-    loads, owners = [0] * hands, []
+    loads, owners = [0] * num_processes, []
     for strip in parts:
         owner = loads.index(min(loads))
         loads[owner] += strip.shape[0] * strip.shape[1]

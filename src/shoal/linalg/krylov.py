@@ -17,7 +17,7 @@ _LOST = 1e12  # growth of a residual that no conditioning explains
 
 @dataclass(eq=False)
 class Iteration:
-    r"""Where conjugate gradients for $AX = B$ are: all that is needed to go on.
+    r"""The state of conjugate gradients for $AX = B$.
 
     On the way, columns whose squares would underflow or overflow are in units of :func:`unit`.
 
@@ -58,7 +58,6 @@ def conjugate_gradients(
     rtol: float,
     max_steps: int,
     exact: Map | None = None,
-    state: Iteration | None = None,
     on_step: Callable[[Iteration], object] | None = None,
 ) -> Iteration:
     r"""Solve $AX = B$ for a symmetric positive definite $A$, each column by its own iteration.
@@ -84,7 +83,6 @@ def conjugate_gradients(
         rtol: Largest $\|B - AX\| / \|B\|$ of each column.
         max_steps: Most steps.
         exact: $V \mapsto AV$ for the true residuals; ``product`` by default.
-        state: Where to go on; it is changed.
         on_step: Called after each step.
 
     Returns:
@@ -92,7 +90,7 @@ def conjugate_gradients(
     """
     scale = unit(b)
     b = b / scale
-    s = Iteration.start(b) if state is None else state
+    s = Iteration.start(b)
     if exact is None or s.aim is None:
         s.aim = rtol if exact is None else _sweep(relative(s.residual, b), rtol)
     while True:

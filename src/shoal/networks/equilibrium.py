@@ -10,7 +10,7 @@ from torch import Tensor
 
 from shoal.architectures import ImplicitArchitecture
 from shoal.core.checks import float_tensor
-from shoal.core.torch_internals import changed_copy, full_precision, is_wrapped, uncompiled
+from shoal.core.torch_compat import changed_copy, full_precision, is_wrapped, uncompiled
 from shoal.equilibrium import Solution
 from shoal.equilibrium.recurrent.layer import Layer
 from shoal.equilibrium.recurrent.layer_equilibrium import equilibrium

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from shoal.core.checks import as_tensor, float_tensor
-from shoal.core.torch_internals import pytree
+from shoal.core.torch_compat import pytree
 
 Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]  # as users give them
 

@@ -12,7 +12,7 @@ from torch.nn import Module, Parameter
 
 from shoal.architectures import Architecture
 from shoal.core.checks import float_tensor
-from shoal.core.torch_internals import is_wrapped, version
+from shoal.core.torch_compat import is_wrapped, version
 from shoal.networks.draw import Law, Source
 
 A = TypeVar("A", bound=Architecture)

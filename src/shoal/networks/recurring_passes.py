@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.core.torch_internals import (
+from shoal.core.torch_compat import (
     apply,
     has_hooks,
     has_loose_tensors,

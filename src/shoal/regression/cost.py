@@ -7,8 +7,8 @@ import torch
 
 from shoal.architectures import Architecture
 from shoal.core.checks import integer, real
+from shoal.core.measuring import best_times
 from shoal.core.settings import in_standard_settings
-from shoal.core.timing import best_times
 from shoal.kernels import KernelFunction, KernelOperator, kernel_operator
 from shoal.kernels.arguments import as_tensor
 from shoal.linalg import Columns

@@ -4,24 +4,21 @@ import math
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from os import PathLike
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from shoal.architectures import Architecture
-from shoal.core.checkpoints import Checkpoint, Snapshot
 from shoal.core.checks import function, one_of, shown
 from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
+from shoal.core.measuring import now
 from shoal.core.processes import Group, fingerprint, processes
 from shoal.core.settings import in_standard_settings
-from shoal.core.timing import now
 from shoal.kernels import KernelFunction
 from shoal.kernels.arguments import as_tensor
 from shoal.kernels.images.function import chosen_kernels
 from shoal.linalg.krylov import Iteration, relative
-from shoal.regression import checkpoints
 from shoal.regression.problem import (
     Problem,
     byte_limit,
@@ -63,7 +60,6 @@ def kernel_regression(
     width: int | None = None,
     method: Method = "auto",
     memory: int | str | None = None,
-    checkpoint: str | PathLike[str] | None = None,
     on_progress: Callable[[Progress], object] | None = None,
     on_failure: Literal["raise", "warn"] = "raise",
     process_group: Group = "auto",
@@ -94,18 +90,15 @@ def kernel_regression(
         width: See :func:`~shoal.kernels.kernel_function`.
         method: A :class:`Cholesky` or :class:`ConjugateGradients` with its options, or
             ``"cholesky"`` or ``"cg"`` with the defaults of these. With ``"auto"`` the former, if
-            the matrix fits into the memory and no checkpoint is wanted.
+            the matrix fits into the memory.
         memory: Most bytes to use, such as ``"8GiB"``, which is the default on a CPU; on a GPU it is
             nine tenths of what is free.
-        checkpoint: A file in which conjugate gradients are kept, every half minute and when they
-            end in any way, and from which they go on. What cannot be written, to a full disk for
-            one, is warned of, and the work goes on.
         on_progress: Called as the work proceeds; of several processes, in the first.
         on_failure: Whether to ``"raise"`` if the tolerance is not met, or to ``"warn"``.
         process_group: The processes that share the work, and all make this call with the same
             arguments: those of ``torch.distributed`` or ``torchrun`` by default, with ``None`` this
             one alone. Each computes its part of the matrix, in ``memory`` bytes, and all have the
-            result; the first writes the checkpoint, from which any number of them goes on.
+            result.
 
     Raises:
         ValueError: If an argument does not fit; for one, the matrix into the memory.
@@ -122,7 +115,7 @@ def kernel_regression(
         tensor([0.3555], dtype=torch.float64)
     """
     shared = processes(process_group)
-    with shared.together():
+    with shared.collective():
         kernels = chosen_kernels(architecture, trainable=trainable, width=width)
         wanted = checked_criterion("ridge", ridge) if isinstance(ridge, str) else None
         problem = checked_problem(kernels, x, y, 0.0 if isinstance(ridge, str) else ridge, which)
@@ -130,23 +123,21 @@ def kernel_regression(
         function("on_progress", on_progress)
         problem = replace(problem, processes=shared)
         listener = on_progress if on_progress and shared.first else (lambda _: None)
-        limit = _agreed(problem, byte_limit(problem, memory), method, checkpoint)
+        limit = _agreed(problem, byte_limit(problem, memory), method)
         if wanted is not None:
             check_decomposition(problem, limit)  # the choice takes more than the regression
-        chosen = _chosen(method, problem, limit, checkpoint)
+        chosen = _chosen(method, problem, limit)
         path = _path(problem, chosen, limit, wanted)
         if path is not None and wanted is not None:
-            problem = replace(problem, ridge=shared.common(path.best(wanted)))
-        file, kept = _kept(checkpoint, problem, chosen)  # refused before the work
+            problem = replace(problem, ridge=shared.of_first(path.best(wanted)))
         solver = chosen.prepared(problem, limit - data_bytes(problem), listener)
         begin = now(problem.x.device)
-        state = checkpoints.resumed(kept, problem.y.device) if kept else Iteration.start(problem.y)
-        found = _run(problem, solver, state, file, listener)
+        found = _run(problem, solver, listener)
         spent = now(problem.x.device) - begin
         if not found.converged:
             text = f"the regression did not converge: {explain(found, problem.y, solver)}"
             _fail(text, on_failure, first=shared.first)
-        solution = shared.same(found.solution)
+        solution = shared.broadcast(found.solution)
     shaped = solution if y.ndim == 2 else solution[:, 0]
     dtype = as_tensor(x[:1], "x").dtype
     return KernelRegression(
@@ -160,7 +151,7 @@ def kernel_regression(
     )
 
 
-def _agreed(problem: Problem, limit: int, method: Method, checkpoint: object) -> int:
+def _agreed(problem: Problem, limit: int, method: Method) -> int:
     """The bytes that all processes have, if they have the same problem too."""
     if problem.processes.size == 1:
         return limit
@@ -169,22 +160,8 @@ def _agreed(problem: Problem, limit: int, method: Method, checkpoint: object) ->
         "ridge": problem.ridge,
         "which": problem.kernel,
         "method": method,
-        "checkpoint": checkpoint is None,
     }
     return min(problem.processes.agree(same, limit))
-
-
-def _kept(
-    path: str | PathLike[str] | None, problem: Problem, method: Cholesky | ConjugateGradients
-) -> tuple[Checkpoint | None, Snapshot | None]:
-    """The file, which only the first process has, and what all go on from."""
-    if path is None or not isinstance(method, ConjugateGradients):
-        return None, None
-    file, kept = None, None
-    if problem.processes.first:
-        file = checkpoints.of_problem(path, problem, method)
-        kept = file.read(torch.device("cpu"))
-    return file, problem.processes.common(kept)
 
 
 def _fail(text: str, on_failure: str, *, first: bool) -> None:
@@ -213,9 +190,7 @@ def _report(
     )
 
 
-def _chosen(
-    method: Method, problem: Problem, limit: int, checkpoint: object
-) -> Cholesky | ConjugateGradients:
+def _chosen(method: Method, problem: Problem, limit: int) -> Cholesky | ConjugateGradients:
     """What is asked for, if it fits into the memory, or with "auto" what does."""
     if not isinstance(method, Cholesky | ConjugateGradients):
         if not isinstance(method, str):
@@ -226,11 +201,9 @@ def _chosen(
         if one_of("method", method, ("auto", "cholesky", "cg")) == "auto":
             needed = matrix_bytes(problem, Cholesky().precision)
             fits = needed <= limit - data_bytes(problem)
-            method = "cholesky" if fits and checkpoint is None else "cg"
+            method = "cholesky" if fits else "cg"
         method = Cholesky() if method == "cholesky" else ConjugateGradients()
     if isinstance(method, Cholesky):
-        if checkpoint is not None:
-            raise ValueError("checkpoint is for method='cg': a factorization is not kept")
         check_factor(problem, method.precision, limit)
         return method
     least = method.least_memory(problem) + data_bytes(problem)
@@ -259,32 +232,12 @@ def _path(
     return path_of(decomposed(problem, limit), None)
 
 
-def _run(
-    problem: Problem,
-    solver: Solver,
-    state: Iteration,
-    file: Checkpoint | None,
-    listener: Listener,
-) -> Iteration:
-    """Solve for the targets, and keep on file how far it is."""
-
-    def keep(now: Iteration) -> None:
-        """Write the file; a full disk must not lose what is solved."""
-        if file is None:
-            return
-        try:
-            file.write(checkpoints.snapshot(now))
-        except OSError as error:
-            warnings.warn(f"checkpoint was not written: {error}", RuntimeWarning, stacklevel=4)
+def _run(problem: Problem, solver: Solver, listener: Listener) -> Iteration:
+    """Solve for the targets, and report how far it is."""
 
     def on_step(now: Iteration) -> None:
-        if file is not None and file.due:
-            keep(now)
         largest = float(now.history[-1].max())
         digits = math.log(max(largest, solver.rtol)) / math.log(solver.rtol)
         listener(Progress("solve", min(max(digits, 0.0), 1.0), now.steps, largest))
 
-    try:
-        return solver.run(problem.y, state, on_step)
-    finally:
-        keep(state)
+    return solver.run(problem.y, on_step)

@@ -92,7 +92,7 @@ class Nystrom(Preconditioner):
         chosen = _samples(problem, self.rank, self.seed)
         small = problem.cross(chosen, chosen, memory).to_dense()
         small.diagonal().add_(_JITTER * _largest(problem))  # equal samples are no harm
-        factor = problem.processes.same(torch.linalg.cholesky(small))
+        factor = problem.processes.broadcast(torch.linalg.cholesky(small))
 
         def features(rows: Tensor, memory: int) -> Tensor:
             cross = problem.cross(rows, chosen, memory, shared=False).to_dense()
@@ -133,12 +133,12 @@ class EquivalentPreconditioner(Preconditioner):
         scale = largest or 1.0
         padded = small.new_zeros(problem.size, len(small))
         padded[: len(small)] = small * (values.clamp_min(0.0) / scale).sqrt()
-        columns = problem.processes.same(chosen.basis.rotate(padded, back=True))
+        columns = problem.processes.broadcast(chosen.basis.rotate(padded, back=True))
         gram, own = columns.T @ columns, columns[problem.processes.part(problem.size)]
         # without a ridge, what the columns leave is not known to be less than their rounding
         outside = max(shift / scale, DROPPED * bool(largest)) or 1.0  # of a matrix of zeros: any
         return Columns(
-            own, problem.processes.same(gram), outside, scale, problem.processes, problem.size
+            own, problem.processes.broadcast(gram), outside, scale, problem.processes, problem.size
         )
 
     def size_in_bytes(self, problem: Problem) -> int:
@@ -188,7 +188,7 @@ class CombinedPreconditioner(Preconditioner):
         values, vectors = torch.linalg.eigh(rest(chosen, memory, shared=True))
         # the rest need not be a kernel: what is no larger than its negative part says nothing
         kept = values > max(DROPPED * float(values[-1]), -2 * float(values[0]))
-        inverse = problem.processes.same(vectors[:, kept] / values[kept].sqrt())
+        inverse = problem.processes.broadcast(vectors[:, kept] / values[kept].sqrt())
 
         def features(rows: Tensor, memory: int) -> Tensor:
             constant = rows.new_full((len(rows), 1), offset**0.5)

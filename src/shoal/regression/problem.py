@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from shoal.core.checks import float_tensor, one_of, real
-from shoal.core.memory import memory_words
 from shoal.core.processes import ALONE, Processes
+from shoal.core.words import memory_words
 from shoal.kernels import KernelFunction, KernelOperator, kernel, kernel_operator
 from shoal.kernels.arguments import as_tensor, memory_limit
 from shoal.kernels.images.function import ImageKernels, checked_points

@@ -93,7 +93,7 @@ def _together(
 
     @wraps(method)
     def wrapped(self: "KernelRegression", /, *arguments: _P.args, **options: _P.kwargs) -> _R:
-        with self._problem.processes.together():
+        with self._problem.processes.collective():
             return method(self, *arguments, **options)
 
     return wrapped

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from shoal.core.checks import integer, real
 from shoal.core.exceptions import ConvergenceError
-from shoal.core.timing import now
+from shoal.core.measuring import now
 from shoal.linalg import CholeskyFactor, Columns, Diagonal
 from shoal.linalg.krylov import Iteration, Map, conjugate_gradients, logdet_samples, relative
 from shoal.regression.preconditioners import DiagonalPreconditioner, Nystrom, Preconditioner
@@ -72,7 +72,6 @@ class Solver:
     def run(
         self,
         b: Tensor,
-        state: Iteration | None = None,
         on_step: Callable[[Iteration], object] | None = None,
     ) -> Iteration:
         """Iterate until the tolerance is met, or steps are used up."""
@@ -83,7 +82,6 @@ class Solver:
             rtol=self.rtol,
             max_steps=self.max_steps,
             exact=self.exact,
-            state=state,
             on_step=on_step,
         )
 
@@ -262,7 +260,7 @@ def _bytes(near: Columns | Diagonal) -> int:
 
 def _same(near: Columns | Diagonal, problem: Problem) -> Columns | Diagonal:
     """A preconditioner that is the same in all processes, to the last bit."""
-    same = problem.processes.same
+    same = problem.processes.broadcast
     if isinstance(near, Diagonal):
         return Diagonal(same(near.values))
     outside = float(same(problem.y.new_tensor([near.outside])))

@@ -1,75 +1,110 @@
-"""The file that a run goes on from, and all that its numbers depend on."""
+"""The file from which a run of ``train`` continues after an interruption."""
 
+import json
 import os
-import warnings
+import time
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
-from shoal.activations.description import description
-from shoal.core.checkpoints import Checkpoint
-from shoal.core.checks import real
-from shoal.core.files import checksum
-from shoal.networks import Network
-from shoal.networks.ntk.exact import solve_options
-from shoal.training.functions import Describer
-from shoal.training.objective import Objective
+from shoal.core.checks import as_path
+from shoal.core.files import write_whole
 
-_LAYOUT = "3"  # of what is in the file; others are refused
+_FORMAT = "shoal training 2"
+_SHOWN = 5  # differences in a message
 
 
-def run_checkpoint(
-    path: str | os.PathLike[str] | None,
-    seconds: float,
-    objective: Objective,
-    settings: Mapping[str, str],
-) -> Checkpoint | None:
-    """The file of a run, if it has one.
+class Snapshot(NamedTuple):
+    """A run between two steps.
+
+    Attributes:
+        facts: Numbers and names.
+        tensors: Weights, the state of the optimizer, records.
+    """
+
+    facts: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+class Checkpoint:
+    """A safetensors file with the newest snapshot of a run.
 
     Args:
         path: The file.
-        seconds: How much time passes between two checkpoints at least.
-        objective: What is trained.
-        settings: How.
+        run: Descriptions of the run, by name; the file of a run with others is refused.
+        seconds: Least time between two snapshots.
+
+    Raises:
+        TypeError: If ``path`` is not a path.
+        ValueError: If no file can be written there.
     """
-    seconds = real("checkpoint_seconds", seconds, at_least=0)
-    if path is None:
-        return None
-    describer = Describer()
-    identity = {
-        "layout": _LAYOUT,
-        "net": _network_checksum(objective, describer),
-        "x": checksum({}, objective.x.map(Tensor.cpu).named("x")),
-        "y": checksum({}, {"y": objective.y.cpu()}),
-        "reduction": repr(objective.divisor),
-        "loss": checksum({"loss": describer.text(objective.loss)}, {}),
-        **settings,
-    }
-    if describer.unknown:
-        warnings.warn(
-            f"net or loss uses objects of {', '.join(describer.unknown)}, of which checkpoint "
-            "compares the class alone: give the same ones again when the run goes on",
-            UserWarning,
-            stacklevel=3,
+
+    def __init__(
+        self, path: str | os.PathLike[str], run: Mapping[str, str], seconds: float
+    ) -> None:
+        self.path = as_path("checkpoint", path)
+        self.run, self.seconds = dict(run), seconds
+        folder = self.path.parent
+        if not folder.is_dir() or self.path.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+            raise ValueError(
+                "checkpoint must be a file in a folder that exists and can be written to, "
+                f"got {str(path)!r}"
+            )
+        self._written = time.monotonic()
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for the next snapshot."""
+        return time.monotonic() - self._written >= self.seconds
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Replace the file as a whole."""
+        tensors = {n: t.detach().cpu().contiguous() for n, t in snapshot.tensors.items()}
+        facts = json.dumps(snapshot.facts)
+        metadata = {"format": _FORMAT, "run": json.dumps(self.run), "facts": facts}
+        write_whole(self.path, lambda file: save_file(tensors, file, metadata=metadata))
+        self._written = time.monotonic()
+
+    def read(self) -> Snapshot | None:
+        """The snapshot in the file; ``None`` if there is no file.
+
+        Raises:
+            ValueError: If the file is damaged, or belongs to another run.
+        """
+        if not self.path.exists():
+            return None
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                names = file.keys()  # no iterator
+                tensors = {name: file.get_tensor(name).clone() for name in names}
+        except SafetensorError as error:
+            raise ValueError(f"{self.path} is damaged or not a checkpoint: {error}") from error
+        if metadata.get("format") != _FORMAT:
+            raise ValueError(f"{self.path} is not a checkpoint of train")
+        _compare(self.path, json.loads(metadata["run"]), self.run)
+        return Snapshot(json.loads(metadata["facts"]), tensors)
+
+
+def described(weights: Mapping[str, Tensor]) -> dict[str, str]:
+    """The shape and dtype of each weight, as text."""
+    return {name: f"{tuple(t.shape)} {t.dtype}" for name, t in weights.items()}
+
+
+def _compare(path: Path, there: Mapping[str, str], here: Mapping[str, str]) -> None:
+    """Refuse the file of another run, and list the differences."""
+    others = [
+        f"{name} is {there.get(name, 'missing')} in the file and {here.get(name, 'missing')} here"
+        for name in {**here, **there}
+        if there.get(name) != here.get(name)
+    ]
+    if others:
+        more = f"; and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+        raise ValueError(
+            f"checkpoint {str(path)!r} belongs to another run: {'; '.join(others[:_SHOWN])}{more}. "
+            "Repeat the call that began it, or give another path"
         )
-    return Checkpoint(path, "training", identity, seconds)
-
-
-def _network_checksum(objective: Objective, describer: Describer) -> str:
-    """A checksum of the weights, and of all that says what is computed with them."""
-    net = objective.network
-    networks = [one for one in net.modules() if isinstance(one, Network)]
-    solves: list[tuple[Any, ...]] = []
-    for one in net.modules():
-        if (how := solve_options(one)) is not None:
-            warm = getattr(one, "warm_start", False)
-            solvers = (how.solver, *how.fallbacks)
-            solves.append((solvers, how.gradient, how.on_failure, warm, one.training))
-    parts = {
-        "architectures": description([one.architecture for one in networks]),
-        "trained": " ".join(objective.weights),
-        "solves": description(solves),
-        "modules": describer.text(net),
-    }
-    return checksum(parts, {})

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from shoal.core.torch_internals import without_fused_attention
+from shoal.core.torch_compat import without_fused_attention
 from shoal.linalg.norms import dominant_eigenpair, start_vector
 from shoal.networks.ntk.exact import exact
 from shoal.training.objective import Objective

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from shoal.core.exceptions import ConvergenceError
-from shoal.core.torch_internals import foreach_add_, foreach_copy_, foreach_norm, foreach_sub
 from shoal.training.objective import Evaluation, Objective
 
 
@@ -110,9 +109,9 @@ class Flow:
         slopes, converged = [slope], True
         try:
             for row in _STAGES:
-                foreach_copy_(weights, before)
+                _copy(weights, before)
                 for factor, stage in zip(row, slopes, strict=True):
-                    foreach_add_(weights, stage, alpha=-size * factor)
+                    _add(weights, stage, -size * factor)
                 found = objective.shared()
                 converged = converged and found.converged
                 if not found.finite:
@@ -122,8 +121,9 @@ class Flow:
             return self._reject(weights, before, math.inf, False)
         error = [torch.zeros_like(w) for w in weights]
         for factor, stage in zip(_ERROR, slopes, strict=True):
-            foreach_add_(error, stage, alpha=size * factor)
-        allowed = self.rtol * (self._way(objective) + _length(foreach_sub(weights, before)))
+            _add(error, stage, size * factor)
+        step = [w - b for w, b in zip(weights, before, strict=True)]
+        allowed = self.rtol * (self._way(objective) + _length(step))
         excess = _length(error) / allowed if allowed > 0 else 0.0
         if not excess <= 1:  # or NaN
             return self._reject(weights, before, excess, converged)
@@ -133,7 +133,7 @@ class Flow:
     def _reject(
         weights: list[Tensor], before: list[Tensor], excess: float, converged: bool
     ) -> _Attempt:
-        foreach_copy_(weights, before)
+        _copy(weights, before)
         return _Attempt(excess if math.isfinite(excess) else math.inf, [], converged)
 
     @staticmethod
@@ -157,6 +157,16 @@ class Flow:
         self.size = float(state["size"])
 
 
-def _length(tensors: tuple[Tensor, ...] | list[Tensor]) -> float:
-    norms = foreach_norm(tensors, 2, dtype=torch.float64)
-    return float(torch.linalg.vector_norm(torch.stack(list(norms))))
+def _copy(tensors: list[Tensor], others: list[Tensor]) -> None:
+    for tensor, other in zip(tensors, others, strict=True):
+        tensor.copy_(other)
+
+
+def _add(tensors: list[Tensor], others: list[Tensor], factor: float) -> None:
+    for tensor, other in zip(tensors, others, strict=True):
+        tensor.add_(other, alpha=factor)
+
+
+def _length(tensors: list[Tensor]) -> float:
+    norms = [torch.linalg.vector_norm(tensor, dtype=torch.float64) for tensor in tensors]
+    return float(torch.linalg.vector_norm(torch.stack(norms)))

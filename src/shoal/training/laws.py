@@ -63,16 +63,6 @@ class Law:
     limits: Mapping[str, float] = field(default_factory=dict)
     resolution: float = 0.0
 
-    def identity(self) -> dict[str, str]:
-        """All that the numbers of a run depend on, the same in every process."""
-        return {
-            "method": str(self.method),
-            "step_size": repr(self.step_size),
-            "promises": repr(sorted(self.promises)),
-            "least_eigenvalue": repr(self.eigenvalue),
-            "certificate": repr((self.rate, self.resolution, sorted(self.limits.items()))),
-        }
-
 
 @dataclass(frozen=True)
 class Bounds:

@@ -140,7 +140,7 @@ class Objective:
             return self.evaluate(rows)
         samples = torch.arange(count, device=self.x.first.device) if rows is None else rows
         places = torch.arange(count).tensor_split(self.processes.size)[self.processes.rank]
-        with self.processes.telling():  # one that finds no equilibrium stops all
+        with self.processes.reporting():  # one that finds no equilibrium stops all
             part = self.evaluate(samples[places.to(samples.device)])
             told = self.processes.agree({"samples": count}, part.finite + 2 * part.converged)
         share = len(places) / count

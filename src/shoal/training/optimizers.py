@@ -10,7 +10,6 @@ from torch.nn import Parameter
 from torch.optim import SGD, Optimizer
 
 from shoal.core.exceptions import ConvergenceError
-from shoal.core.torch_internals import foreach_add_
 from shoal.training.objective import Evaluation, Objective
 
 OptimizerFactory = Callable[[list[Parameter]], Optimizer]
@@ -64,7 +63,8 @@ class Descent(_Memoryless):
     @torch.no_grad()
     def advance(self, objective: Objective, now: Evaluation) -> bool:
         """One step, with nothing on its way."""
-        foreach_add_(objective.parameters, now.gradients, alpha=-self.size)
+        for weight, gradient in zip(objective.parameters, now.gradients, strict=True):
+            weight.add_(gradient, alpha=-self.size)
         return True
 
 
@@ -125,15 +125,6 @@ class OptimizerSteps(_Memoryless):
         buffer = io.BytesIO(state["optimizer"].cpu().numpy().tobytes())
         kept = torch.load(buffer, map_location=device, weights_only=True)
         self.optimizer.load_state_dict(kept)
-
-    def identity(self, objective: Objective) -> str:
-        """The optimizer with its settings, and which weights they are for."""
-        names = {id(p): name for name, p in objective.weights.items()}
-        groups = [
-            {k: v if k != "params" else [names[id(p)] for p in v] for k, v in group.items()}
-            for group in self.optimizer.param_groups
-        ]
-        return f"{type(self.optimizer).__qualname__} {groups!r}"
 
 
 def plain_step_size(optimizer: Optimizer, objective: Objective, certificate: Any) -> float | None:

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from shoal.core.checks import integer, one_of, real
+from shoal.core.checks import instance, integer, one_of, real
 from shoal.core.exceptions import ConvergenceWarning
 from shoal.core.processes import ALONE, Group, Processes, fingerprint, processes
 from shoal.networks.module_inputs import Inputs
 from shoal.networks.ntk.exact import mixing_submodule
 from shoal.training.batches import Batches
-from shoal.training.checkpoint import run_checkpoint
+from shoal.training.checkpoint import Checkpoint, described
 from shoal.training.flow import Flow
 from shoal.training.laws import make_law
 from shoal.training.measures import Measures
@@ -31,7 +31,7 @@ from shoal.training.optimizers import (
 )
 from shoal.training.progress import TrainingProgress, reporter
 from shoal.training.result import TrainingError, TrainingRun
-from shoal.training.training_loop import Outcome, TrainingLoop
+from shoal.training.training_loop import Outcome, TrainingLoop, tensors_of
 from shoal.training.watch import Watch
 
 _RTOL = 1e-3  # of the flow
@@ -58,6 +58,7 @@ def train(
     progress: bool | Callable[[TrainingProgress], object] = False,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_seconds: float = 60.0,
+    checkpoint_tag: str = "",
     process_group: Group = "auto",
 ) -> TrainingRun:
     r"""Train a network in place: by gradient descent, gradient flow, or an optimizer of PyTorch.
@@ -106,10 +107,13 @@ def train(
             activation has kinks, the gradient jumps whenever a unit crosses one, and a small
             tolerance takes a search for each crossing.
         progress: Whether to show a bar on stderr, or what to call at each step.
-        checkpoint: A file to go on from if it is there, written on the way. A run that was killed
-            goes on with the same numbers to the last bit if the call is made again, with the
-            network as it was before.
-        checkpoint_seconds: How much time passes between two checkpoints at least.
+        checkpoint: A file with the state of the run, written on the way as a whole. If it exists,
+            the run continues from it: repeat the call with a network built in the same way. The
+            names and shapes of weights, the method, the number of samples and the tag must agree;
+            the state of the optimizer, its learning rate included, comes from the file.
+        checkpoint_seconds: Least time between two checkpoints.
+        checkpoint_tag: Any text that identifies the run, such as the name of the data or a hash of
+            a configuration; a checkpoint with another one is refused.
         process_group: The processes that share the samples of each step, and all make this call
             with the same arguments: those of ``torch.distributed`` or ``torchrun`` by default, with
             ``None`` this one alone. All have the same weights after it, but for rounding those of
@@ -135,10 +139,11 @@ def train(
     """
     shared = processes(process_group)
     shown = progress if shared.first or not (progress is True or callable(progress)) else False
-    with torch.inference_mode(mode=False), reporter(shown) as report, shared.together():
+    with torch.inference_mode(mode=False), reporter(shown) as report, shared.collective():
         one_of("on_violation", on_violation, ("record", "stop", "raise"))
         one_of("method", method, ("descent", "flow"))
         steps, rtol = integer("steps", steps, at_least=0), _tolerance(rtol, method)
+        checkpoint_seconds = real("checkpoint_seconds", checkpoint_seconds, at_least=0)
         watched = as_monitor(monitor)
         objective = Objective.checked(net, x, y, reduction=reduction, loss=loss)
         batches = None if batch_size is None else Batches(len(objective.x), batch_size, seed)
@@ -160,12 +165,15 @@ def train(
             promises=None if watched is None else watched.promises,
             gram=measures is not None and measures.gram is not None,
         )
-        settings = {
-            **law.identity(),
-            "rtol": repr(rtol),
+        name = method if mover is None else type(mover.optimizer).__name__
+        about = {
+            "checkpoint_tag": repr(instance("checkpoint_tag", checkpoint_tag, str)),
+            "method": name,
+            "samples": repr(len(objective.x)),
+            "batch_size": repr(batch_size),
             "monitor": repr(watched),
-            "optimizer": "" if mover is None else mover.identity(objective),
-            "batches": repr((batch_size, seed if batches is not None else None)),
+            "promises": ", ".join(sorted(law.promises)),
+            **described(tensors_of(objective.network)),
         }
         loop = TrainingLoop(
             watch=Watch.following(objective, law, measures, arrays=isinstance(y, np.ndarray)),
@@ -175,13 +183,13 @@ def train(
             whole=whole,
             every=None if watched is None else watched.every,
             stop=on_violation != "record",
-            checkpoint=run_checkpoint(
-                checkpoint if shared.first else None, checkpoint_seconds, objective, settings
-            ),
+            checkpoint=None
+            if checkpoint is None or not shared.first
+            else Checkpoint(checkpoint, about, checkpoint_seconds),
             report=report,
         )
         outcome = loop.run()
-    run = _result(loop, outcome, method if mover is None else type(mover.optimizer).__name__)
+    run = _result(loop, outcome, name)
     if on_violation == "raise" and run.status != "finished":
         raise TrainingError(run.message, run=run)
     if run.status == "diverged" and shared.first:

@@ -2,19 +2,18 @@
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
-from shoal.core.checkpoints import Checkpoint, Snapshot
 from shoal.core.exceptions import ConvergenceError
-from shoal.equilibrium.cuda_graphs.graphs import without_graphs
 from shoal.networks import EquilibriumNetwork, Network
 from shoal.networks.ntk.exact import forget
 from shoal.training.batches import Batches
+from shoal.training.checkpoint import Checkpoint, Snapshot
 from shoal.training.flow import LostEquilibriumError
 from shoal.training.objective import Evaluation
 from shoal.training.optimizers import Stepper
@@ -87,9 +86,7 @@ class TrainingLoop:
         self._resume()
         self._start = time.perf_counter() - self.seconds
         try:
-            # numbers that a run after an interruption shall have too
-            with nullcontext() if self.checkpoint is None else without_graphs():
-                return self._loop()
+            return self._loop()
         except _DivergenceError as error:
             return Outcome("diverged", str(error))
         finally:
@@ -179,7 +176,7 @@ class TrainingLoop:
             self.checkpoint.write(self._snapshot())
 
     def _snapshot(self) -> Snapshot:
-        watched = self.watch.state_dict(start=False)
+        watched = self.watch.state_dict()
         facts: dict[str, Any] = {
             "made": self.made,
             "violations": watched.pop("violations"),
@@ -187,7 +184,7 @@ class TrainingLoop:
             "monitor_seconds": self.monitor_seconds,
         }
         parts: dict[str, dict[str, Tensor]] = {
-            "weight": self._changing(),
+            "weight": tensors_of(self._objective.network),
             "watch": watched,
             "stepper": self.stepper.state(),
             "batches": {} if self.batches is None else self.batches.state(),
@@ -203,16 +200,12 @@ class TrainingLoop:
         tensors = {f"{part}.{n}": t for part, state in parts.items() for n, t in state.items()}
         return Snapshot(facts, tensors)
 
-    def _changing(self) -> dict[str, Tensor]:
-        """What training changes: trained weights, and buffers such as means of batches."""
-        return {**self._objective.weights, **dict(self._objective.network.named_buffers())}
-
     @torch.no_grad()
     def _resume(self) -> None:
         """Take over the state in the checkpoint, if there is one."""
         network, x = self._objective.network, self._objective.x.first
-        snapshot = None if self.checkpoint is None else self.checkpoint.read(torch.device("cpu"))
-        snapshot = self._objective.processes.common(snapshot)  # which the first has read
+        snapshot = None if self.checkpoint is None else self.checkpoint.read()
+        snapshot = self._objective.processes.of_first(snapshot)  # which the first has read
         if snapshot is None:
             return
         facts = snapshot.facts
@@ -221,7 +214,7 @@ class TrainingLoop:
             raise ValueError(
                 f"steps must be >= {facts['made']}, which the checkpoint has made already"
             )
-        for name, tensor in self._changing().items():
+        for name, tensor in tensors_of(network).items():
             tensor.copy_(parts["weight"][name])
         self.made, self.batch_losses = facts["made"], parts["run"]["batch_losses"].tolist()
         self.seconds, self.monitor_seconds = facts["seconds"], facts["monitor_seconds"]
@@ -235,6 +228,11 @@ class TrainingLoop:
             torch.set_rng_state(parts["random"]["cpu"].cpu())
             if x.is_cuda:
                 torch.cuda.set_rng_state(parts["random"]["cuda"].cpu(), x.device)
+
+
+def tensors_of(network: Module) -> dict[str, Tensor]:
+    """The parameters and buffers of a network, frozen ones too."""
+    return {**dict(network.named_parameters()), **dict(network.named_buffers())}
 
 
 def _split(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:

@@ -5,15 +5,13 @@ but for weights, whose addresses are part of what a graph is known by: optimizer
 place.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Sequence
 from threading import Lock
 
 import torch
 from torch import Tensor
 
-from shoal.core.torch_internals import (
-    current_stream,
+from shoal.core.torch_compat import (
     foreach_copy_,
     in_forward_mode,
     is_reusing_weights,
@@ -65,18 +63,6 @@ class Recording:
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)  # others have operations of their own
-_LEFT_OUT: list[object] = []  # who wants no graphs: backward passes run in threads of their own
-
-
-@contextmanager
-def without_graphs() -> Iterator[None]:
-    """A context without CUDA graphs: solves do not depend on those before them."""
-    who = object()
-    _LEFT_OUT.append(who)
-    try:
-        yield
-    finally:
-        _LEFT_OUT.remove(who)
 
 
 def can_record(*tensors: Tensor) -> bool:
@@ -87,7 +73,6 @@ def can_record(*tensors: Tensor) -> bool:
     device = tensors[0].device
     return (
         _on_gpu(tensors[0])
-        and not _LEFT_OUT
         and all(type(tensor) in _PLAIN and tensor.device == device for tensor in tensors)
         and not is_reusing_weights()
         and not is_transformed(*tensors)
@@ -104,7 +89,7 @@ def _on_gpu(tensor: Tensor) -> bool:
 def place(changing: Sequence[Tensor], weights: Sequence[Tensor]) -> Hashable:
     """What a graph of such tensors depends on besides its function."""
     device = changing[0].device
-    stream = current_stream(device) if device.type == "cuda" else 0
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
     return (
         stream,
         device,

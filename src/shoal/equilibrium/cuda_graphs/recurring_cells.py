@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shoal.core.torch_internals import has_loose_tensors, lent_tensors, named_tensors, pytree
+from shoal.core.torch_compat import has_loose_tensors, lent_tensors, named_tensors, pytree
 from shoal.equilibrium.cuda_graphs.recurring import Recurrences, Recurring, attempt, recurring
 from shoal.equilibrium.solvers.base import Solver
 from shoal.equilibrium.solvers.limits import Limits

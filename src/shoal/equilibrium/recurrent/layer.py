@@ -8,7 +8,7 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.activations.base import is_ours
-from shoal.core.torch_internals import vjp
+from shoal.core.torch_compat import vjp
 from shoal.equilibrium.cuda_graphs.recurring import Recurrences, Recurring, attempt, recurring
 from shoal.equilibrium.recurrent.coarse import (
     STEPS,

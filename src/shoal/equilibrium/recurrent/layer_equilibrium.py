@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from shoal.core.torch_internals import full_precision, uncompiled
+from shoal.core.torch_compat import full_precision, uncompiled
 from shoal.equilibrium.implicit import equilibrium_of
 from shoal.equilibrium.methods import Unrolled
 from shoal.equilibrium.recurrent.layer import Layer, LayerProblem

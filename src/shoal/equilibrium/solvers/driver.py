@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from shoal.core.torch_internals import full_precision
+from shoal.core.torch_compat import full_precision
 from shoal.equilibrium.solvers.base import Solver, State, select
 from shoal.equilibrium.solvers.limits import residual_norms
 from shoal.equilibrium.solvers.problem import Evaluation, Problem

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.core.torch_internals import (
+from shoal.core.torch_compat import (
     is_transformed,
     kept_as_they_are,
     point_at,

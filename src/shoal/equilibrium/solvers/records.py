@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shoal.core.torch_internals import is_wrapped
+from shoal.core.torch_compat import is_wrapped
 from shoal.equilibrium.solvers.base import Solver
 from shoal.equilibrium.solvers.best import BestIterate
 from shoal.equilibrium.solvers.limits import WORSE, Limits, residual_norms

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shoal.core.checks import one_of
 from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
-from shoal.core.torch_internals import pytree
+from shoal.core.torch_compat import pytree
 from shoal.equilibrium.solvers.status import Status, remedies
 
 OnFailure = Literal["raise", "warn", "status"]

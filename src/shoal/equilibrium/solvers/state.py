@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.checks import float_tensor, known_tensor
-from shoal.core.torch_internals import is_mapped, pytree
+from shoal.core.torch_compat import is_mapped, pytree
 
 State = Any  # a tensor, or a tree of tensors: tuples, lists, dictionaries, as PyTorch knows them
 

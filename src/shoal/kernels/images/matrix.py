@@ -2,28 +2,23 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
-from os import PathLike
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from shoal.core.exceptions import AccuracyError
-from shoal.core.processes import ALONE, Processes
 from shoal.kernels.arguments import work_space
 from shoal.kernels.backends import backend_for
 from shoal.kernels.calculi.pixels import Images, Pixels
 from shoal.kernels.images.function import ImageKernels
 from shoal.kernels.images.fused_passes import FusedPixels
 from shoal.kernels.images.pixel_pairs import PixelPairs
-from shoal.kernels.memory_mapped import memory_mapped
 from shoal.kernels.recursions import network_kernels
 from shoal.kernels.result import Kernels
-from shoal.kernels.strips import Strip, rows_to_deal, strips
+from shoal.kernels.strips import Strip, rows_per_process, strips
 
 _FUSED_BYTES = 64  # that a pair of images takes in a fused pass: indices and sums
 _BYTES = 152  # that a pair of pixels takes at the peak; measured
@@ -36,15 +31,11 @@ class Blocks(NamedTuple):
 
     Attributes:
         memory: Most bytes for a block.
-        out: A folder for the results, or ``None``.
         on_progress: Called with the share that is done.
-        shared: The processes that share the files.
     """
 
     memory: int
-    out: str | PathLike[str] | None
     on_progress: Callable[[float], object] | None
-    shared: Processes = ALONE
 
 
 class Side(NamedTuple):
@@ -119,14 +110,14 @@ class ImagePlan:
         size = max(1, self.fitting // len(self.displacements))
         return torch.cat([self.values(some, some) for some in own.split(size)], 1)
 
-    def strips(self, limit: int | None, hands: int = 1) -> Iterator[Strip]:
+    def strips(self, limit: int | None, num_processes: int = 1) -> Iterator[Strip]:
         """Parts of the matrix whose entries, of both kernels, fit into a limit of memory.
 
         Where so many processes share the matrix there are enough of them to go round.
         """
         room = work_space(limit, self.images.points.device)
         step = max(1, room // (4 * 8 * self.shape[1]))
-        step = min(step, rows_to_deal(self.shape[0], hands, symmetric=self.symmetric))
+        step = min(step, rows_per_process(self.shape[0], num_processes, symmetric=self.symmetric))
         return strips(self.shape, step, symmetric=self.symmetric)
 
     def fill(self, strip: Strip, out: tuple[Tensor, Tensor]) -> None:
@@ -202,25 +193,20 @@ def image_kernels(
     plan = ImagePlan.of(function, first, second, blocks.memory)
     symmetric = plan.symmetric and not diag
     shape = (len(first),) if diag else plan.shape
-    each, done, shared = len(plan.displacements), 0, blocks.shared
+    each, done = len(plan.displacements), 0
     wanted = each * (sum(range(len(first) + 1)) if symmetric else math.prod(shape))
 
     def progress(made: int) -> None:
         nonlocal done
         done += made
-        if blocks.on_progress is not None and shared.first:
-            blocks.on_progress(min(1.0, shared.size * done / wanted))
+        if blocks.on_progress is not None:
+            blocks.on_progress(min(1.0, done / wanted))
 
-    with (
-        nullcontext(Kernels(first.new_empty(shape), first.new_empty(shape)))
-        if blocks.out is None
-        else memory_mapped(blocks.out, shape, first.dtype, shared)
-    ) as result:
-        size = max(1, plan.fitting // each)
-        parts = entries(shape, size, symmetric=symmetric, device=first.device)
-        for i, j in islice(parts, shared.rank, None, shared.size):
-            values = plan.values(i, j, progress)
-            _store(result, values, (i,) if diag else (i, j), symmetric=symmetric)
+    result = Kernels(first.new_empty(shape), first.new_empty(shape))
+    parts = entries(shape, max(1, plan.fitting // each), symmetric=symmetric, device=first.device)
+    for i, j in parts:
+        values = plan.values(i, j, progress)
+        _store(result, values, (i,) if diag else (i, j), symmetric=symmetric)
     return result
 
 

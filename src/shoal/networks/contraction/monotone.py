@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from shoal.activations import Activation
 from shoal.activations.names import as_activation
 from shoal.core.checks import real, room, size
-from shoal.core.torch_internals import is_transformed
+from shoal.core.torch_compat import is_transformed
 from shoal.equilibrium import PreparedCell
 from shoal.linalg.norms import operator_norm_bounds
 

@@ -151,7 +151,7 @@ def empirical_kernel(
         raise TypeError(f"network must be a torch.nn.Module, got {network!r}")
     flag("diag", diag)
     shared = processes(process_group)
-    with shared.together():
+    with shared.collective():
         check_whole("network", network)
         whole = exact(network)
         left, right = _read(whole, x1, "x1"), None if x2 is None else _read(whole, x2, "x2")

@@ -4,13 +4,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import nn
 from torch.nn import Module
 
-from shoal.core.torch_internals import BatchNorm, Dropout, changed_copy, submodules
+from shoal.core.torch_compat import changed_copy, submodules
 from shoal.equilibrium.solve_options import SolveOptions
 from shoal.equilibrium.solvers.warm import Series
 from shoal.networks.network import Network
 
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_DROPOUTS = (
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
+    *(nn.AlphaDropout, nn.FeatureAlphaDropout),
+)
 _PARALLEL = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
 
 
@@ -93,8 +99,8 @@ def evaluating(module: Module) -> Iterator[None]:
 def mixing_submodule(module: Module) -> str | None:
     """The name of a submodule, as its mode is, that is random or lets samples see each other."""
     for name, one in module.named_modules():
-        normalizes = isinstance(one, BatchNorm)
-        drops = isinstance(one, Dropout) and one.p > 0
+        normalizes = isinstance(one, _BATCH_NORMS)
+        drops = isinstance(one, _DROPOUTS) and one.p > 0
         attends = isinstance(one, torch.nn.RNNBase | torch.nn.MultiheadAttention)
         random = drops or isinstance(one, torch.nn.RReLU) or (attends and one.dropout > 0)
         if (one.training and (random or normalizes)) or (normalizes and one.running_mean is None):

@@ -10,7 +10,7 @@ from torch.func import functional_call, jacrev, vmap
 from torch.nn import Module
 
 from shoal.core.checks import items
-from shoal.core.torch_internals import named_tensors
+from shoal.core.torch_compat import named_tensors
 from shoal.networks.module_inputs import ModuleInputs
 from shoal.networks.ntk.exact import mixing_submodule
 from shoal.networks.parameter_names import is_named

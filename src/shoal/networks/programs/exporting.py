@@ -14,13 +14,14 @@ from safetensors.torch import save_file
 from torch.nn import Module
 
 from shoal.core.checks import as_path
-from shoal.core.files import staged, write_together
+from shoal.core.files import write_text, write_whole
 from shoal.networks.chain import ChainNetwork
 from shoal.networks.network import Network
 from shoal.networks.programs.source import WRITTEN, module_source
 
 _IMPORTED = ("numpy", "safetensors", "torch")  # by the module, which would find itself instead
 _ONNX_NEEDS = ("onnx", "onnxscript")
+_MOST_IN_ONNX = 3 * 2**29  # PyTorch puts more into a second file
 
 
 def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
@@ -32,10 +33,10 @@ def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
       ``*_weights.safetensors`` with the weights and, for designs on the sphere, the table of the
       activation. ``load()`` of the module gives the network. It can be trained further; what was
       frozen is frozen.
-    - ``.onnx``: an ONNX program with the weights inside, for any number of samples. The extra
-      ``onnx`` must be installed. Images may have any size where the network takes any. PyTorch's
-      exporter rounds constant factors to float32, those of float64 networks too, whose results
-      are then accurate to about 1e-7.
+    - ``.onnx``: an ONNX program with the weights inside, at most 1.5 GiB of them, for any number of
+      samples. The extra ``onnx`` must be installed. Images may have any size where the network
+      takes any. PyTorch's exporter rounds constant factors to float32, those of float64 networks
+      too, whose results are then accurate to about 1e-7.
 
     Args:
         network: A network of a ``FullyConnected`` architecture, such as a design's, of a
@@ -117,17 +118,15 @@ def _export_python(network: ChainNetwork[Any], target: Path) -> None:
     _, weights = exported_files(target)
     source, state = module_source(network, module=target.stem, weights=weights.name)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-    write_together(
-        target.parent,
-        {
-            weights.name: lambda file: save_file(tensors, file),
-            target.name: lambda file: file.write_text(source, encoding="utf-8"),
-        },
-    )
+    write_whole(weights, lambda file: save_file(tensors, file))
+    write_text(target, source)
 
 
 def _export_onnx(network: ChainNetwork[Any], target: Path) -> None:
     model = plain_module(network, by_bits=False).eval()
+    size = sum(tensor.nbytes for tensor in model.state_dict().values())
+    if size > _MOST_IN_ONNX:
+        raise ValueError(f"an ONNX file holds weights of at most 1.5 GiB, got {size:,} bytes")
     spec, free = network.spec, {0: torch.export.Dim("samples")}
     sides = spec.pixels or tuple(
         3 * spec.architecture.patch_size for _ in range(spec.pixel_axes)
@@ -146,8 +145,7 @@ def _export_onnx(network: ChainNetwork[Any], target: Path) -> None:
         custom_translation_table={torch.ops.aten.log_sigmoid.default: _log_sigmoid()},
     )
     assert program is not None  # that is what dynamo=True says
-    with staged(target.parent) as place:
-        program.save(place / target.name)  # weights beyond 2 GB go to a file beside it
+    write_whole(target, program.save)
 
 
 def _log_sigmoid() -> Callable[[Any], Any]:

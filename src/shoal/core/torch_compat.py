@@ -1,7 +1,6 @@
-"""Parts of PyTorch that we use: all of its private ones, and others with the types that they lack.
+"""The private parts of PyTorch that shoal uses, and public ones with the types that they lack.
 
-No other file uses a name of PyTorch that begins with an underscore. All that are used are looked up
-here, when this file is imported: a PyTorch that lacks one is refused at once.
+No other file uses a name of PyTorch that begins with an underscore.
 """
 
 import functools
@@ -20,7 +19,7 @@ from torch.nn.utils import parametrize
 TESTED = "2.10", "2.15"  # the oldest and the newest version of torch in docs/install.md
 
 try:
-    from torch import _foreach_add_, _foreach_copy_, _foreach_norm, _foreach_sub
+    from torch import _foreach_copy_
     from torch._C import _get_tracing_state, _len_torch_dispatch_stack
     from torch._C._autograd import (  # type: ignore[attr-defined]
         _get_current_graph_task_keep_graph,
@@ -44,45 +43,21 @@ try:
     from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]
     from torch.autograd.forward_ad import _set_fwd_grad_enabled
     from torch.autograd.graph import _engine_run_backward
-    from torch.nn.modules.batchnorm import _BatchNorm
-    from torch.nn.modules.dropout import _DropoutNd
     from torch.nn.utils.stateless import _reparametrize_module
     from torch.utils import _pytree
     from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
-
-    for _owner, _names in (
-        (_pytree, "TreeSpec keystr tree_flatten tree_flatten_with_path tree_leaves tree_map"),
-        (_pytree, "tree_map_only tree_structure tree_unflatten"),
-        (forward_ad, "_current_level"),
-        (parametrize, "_cache_enabled"),
-        (nn.Module(), "_buffers _modules _parameters"),
-        (nn.Module(), "_compiled_call_impl _forward_hooks _forward_pre_hooks"),
-        (nn.Module(), "_backward_hooks _backward_pre_hooks"),
-        (Tensor, "_backward_hooks _version"),
-        (torch.UntypedStorage, "_cdata"),
-        (torch._C._FunctionBase, "_sequence_nr"),
-        (torch.ops.aten.clone.default, "_schema"),
-        (torch._C, "_cuda_getCurrentRawStream" if torch.backends.cuda.is_built() else ""),
-    ):
-        for _name in _names.split():
-            getattr(_owner, _name)
-except (ImportError, AttributeError) as error:
+except ImportError as error:
     raise ImportError(
         f"torch {torch.__version__} lacks a part that shoal uses: {error}. shoal was tested with "
         f"torch {TESTED[0]} to {TESTED[1]}: install one of these, or a newer shoal"
     ) from error
 
 # names without an underscore, for what is used as it is
-BatchNorm, Dropout = _BatchNorm, _DropoutNd  # the bases of those for one, two or three axes
-pytree = _pytree
-foreach_add_, foreach_copy_ = _foreach_add_, _foreach_copy_
-foreach_norm, foreach_sub = _foreach_norm, _foreach_sub
+foreach_copy_, pytree = _foreach_copy_, _pytree
 is_wrapped = is_functorch_wrapped_tensor  # by a transform of torch.func
 is_batched_by_autograd = is_legacy_batchedtensor  # as by is_grads_batched=True
 version: Callable[[Tensor], int] = attrgetter("_version")  # how often it was changed in place
 submodules: Callable[[nn.Module], dict[str, nn.Module | None]] = attrgetter("_modules")
-storage_id: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
-results_of: Callable[[Any], Sequence[Any]] = attrgetter("_schema.returns")  # of an operation
 
 _HOOKS = threading.RLock()  # while some are not called
 _POINT = "_shoal_point"  # marks where an equilibrium is, inside the cell of another one
@@ -427,11 +402,6 @@ def in_forward_mode() -> bool:
 def is_traced() -> bool:
     """Whether operations are recorded by ``torch.jit`` or seen by a dispatch mode."""
     return _get_tracing_state() is not None or _len_torch_dispatch_stack() > 0
-
-
-def current_stream(device: torch.device) -> int:
-    """The address of the stream of CUDA that is in use on a device."""
-    return torch._C._cuda_getCurrentRawStream(device.index)
 
 
 def uncompiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
