@@ -35,6 +35,16 @@ def write_whole(target: Path, write: Callable[[Path], object]) -> None:
         write(place / target.name)
 
 
+def write_text(target: Path, text: str) -> None:
+    """Write a text in UTF-8: a new file as a whole, or what was there."""
+    write_whole(target, lambda path: path.write_text(text, encoding="utf-8", newline="\n"))
+
+
+def write_json(target: Path, value: Any) -> None:
+    """Write plain values as JSON."""
+    write_text(target, json_text(value))
+
+
 def write_together(folder: Path, writers: Mapping[str, Callable[[Path], object]]) -> list[Path]:
     """Have files written elsewhere, then move them into a folder: all of them, or none.
 
